@@ -1,0 +1,69 @@
+"""What is measured: each cell is one kind of traffic, and the systems that can carry it are compared in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One kind of traffic: `client` → `upstream` protocol, from how many connections, out of which mock port."""
+
+    name: str
+    title: str
+    connections: int
+    client: str = "chat"
+    upstream: str = "chat"
+    size: str = "1k"
+    stream: bool = False
+    port: str = "whole"
+
+    @property
+    def needle(self) -> str:
+        """What stands at the end of a complete answer."""
+        return STREAM_ENDS[self.client] if self.stream else DOCUMENT_TEXT
+
+    @property
+    def variant(self) -> Variant:
+        """The upstream a gateway must be configured for."""
+        return Variant(self.upstream, self.port)
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """An upstream: the protocol it speaks and the mock port it answers on."""
+
+    protocol: str
+    port: str
+
+
+STREAM_ENDS = {"chat": "[DONE]", "messages": "message_stop", "responses": "response.completed"}
+DOCUMENT_TEXT = "here to be carried, not to be read."
+
+CELLS = {
+    cell.name: cell
+    for cell in (
+        Cell("n1", "1 KB, 1 connection", 1),
+        Cell("n16", "1 KB, 16 connections", 16),
+        Cell("n64", "1 KB, 64 connections", 64),
+        Cell("s16", "stream in one write, 16 connections", 16, stream=True),
+        Cell("s64", "stream in one write, 64 connections", 64, stream=True),
+        Cell("m16", "stream, one write per event, 16 connections", 16, stream=True, port="each"),
+        Cell("p64", "stream, an event every 10 ms, 64 connections", 64, stream=True, port="paced"),
+        Cell("k16", "100 KB, 16 connections", 16, size="100k"),
+        Cell("B4", "500 KB, 4 connections", 4, size="500k"),
+        Cell("2MB", "2 MB, 2 connections", 2, size="2m"),
+        Cell("a16", "messages to chat, 16 connections", 16, client="messages"),
+        Cell("A16", "messages to chat, stream, 16 connections", 16, client="messages", stream=True),
+        Cell(
+            "r16",
+            "responses to messages, stream, 16 connections",
+            16,
+            client="responses",
+            upstream="messages",
+            stream=True,
+        ),
+    )
+}
+FULL = ("n1", "n16", "n64", "s16", "s64", "m16", "p64", "B4", "2MB", "a16", "A16", "r16")
+QUICK = ("n1", "n16", "s16", "m16", "p64", "B4", "a16", "A16", "r16")

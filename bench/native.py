@@ -1,0 +1,129 @@
+"""The mock provider and the load generator: compiled when needed, started with a bounded life."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+HERE = Path(__file__).parent
+BUILD = HERE / "build"
+EVENTS = 50
+LIFETIME_SECONDS = 3600
+
+
+class Ports(msgspec.Struct, frozen=True):
+    """The mock's ports, named for how a stream leaves them."""
+
+    whole: int
+    each: int
+    paced: int
+    slow: int
+
+
+class Percentiles(msgspec.Struct, frozen=True):
+    """Microseconds."""
+
+    p50: float
+    p99: float
+    p90: float = 0.0
+
+
+class Load(msgspec.Struct, frozen=True):
+    """What the load generator saw in its measured seconds."""
+
+    requests: int
+    errors: int
+    stalled: int
+    seconds: float
+    rps: float
+    latency_us: Percentiles
+    ttfb_us: Percentiles
+    body_bytes: float
+    first_error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mock:
+    """A running mock provider."""
+
+    ports: Ports
+    pid: int
+
+
+def compiled(name: str) -> Path:
+    """The program built from `name`.c, rebuilt when the source is newer."""
+    source, target = HERE / f"{name}.c", BUILD / name
+    if target.exists() and target.stat().st_mtime >= source.stat().st_mtime:
+        return target
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        raise FileNotFoundError("a C compiler is needed (cc, gcc or clang): install one and run again")
+    BUILD.mkdir(exist_ok=True)
+    # Built aside and renamed, so that two runs at once never execute half a file.
+    aside = BUILD / f"{name}.{os.getpid()}"
+    subprocess.run([compiler, "-O2", "-Wall", "-Wextra", "-o", aside, source], check=True)
+    aside.replace(target)
+    return target
+
+
+@contextmanager
+def mock(*, core: int | None = None, events: int = EVENTS) -> Iterator[Mock]:
+    """Runs the mock provider and ends it afterwards."""
+    command = [compiled("mock"), str(events), str(LIFETIME_SECONDS)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE)
+    try:
+        pin(process.pid, core)
+        assert process.stdout is not None
+        yield Mock(msgspec.json.decode(process.stdout.readline(), type=Ports), process.pid)
+    finally:
+        process.terminate()
+        process.communicate(timeout=10)
+
+
+def pin(pid: int, core: int | None) -> None:
+    """Keeps a process on one core; `None` leaves it free."""
+    if core is not None:
+        os.sched_setaffinity(pid, {core})
+
+
+class LoadRun:
+    """A run of the load generator: `measuring()` returns when the warm-up is over, `result()` at the end."""
+
+    def __init__(
+        self,
+        port: int,
+        request: Path,
+        *,
+        connections: int,
+        seconds: float,
+        warmup: float,
+        needle: str,
+        core: int | None = None,
+        most: int | None = None,
+    ) -> None:
+        numbers = [str(connections), str(seconds), str(warmup)]
+        limit = [] if most is None else [str(most)]
+        command = [compiled("load"), str(port), request, *numbers, needle, *limit]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE)
+        self._timeout = seconds + warmup + 30
+        self.pid = self._process.pid
+        pin(self.pid, core)
+
+    def measuring(self) -> None:
+        """Waits for the end of the warm-up."""
+        assert self._process.stdout is not None
+        self._process.stdout.readline()
+
+    def result(self) -> Load:
+        """Waits for the end and returns what was seen."""
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        self._process.communicate(timeout=self._timeout)
+        return msgspec.json.decode(line, type=Load)

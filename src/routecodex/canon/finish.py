@@ -1,0 +1,171 @@
+"""Finish reasons: the one place that maps, infers and traces them. Nobody else maps.
+
+Canonical reasons, and how each protocol says them:
+
+    canonical       chat            messages                    responses                       gemini
+    stop            stop            end_turn / stop_sequence    completed                       STOP
+    length          length          max_tokens                  incomplete: max_output_tokens   MAX_TOKENS
+    tool_calls      tool_calls      tool_use                    completed (with calls)          STOP (calls)
+    content_filter  content_filter  refusal, or stop_sequence   incomplete: content_filter      SAFETY and kin
+    refusal         content_filter  refusal, or stop_sequence   completed (a refusal part)      SAFETY
+    pause           stop            pause_turn                  completed                       STOP
+    error           stop            stop_sequence               failed                          OTHER
+
+Rules of inference, strongest first: tool calls in the answer always win, whatever the upstream said (but a
+call cut off by the token limit is no call: `length`); an error counts as `error`; nothing said is `stop`.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Literal
+
+from msgspec import Struct
+
+Reason = Literal["stop", "length", "tool_calls", "content_filter", "refusal", "pause", "error"]
+
+trace_log = logging.getLogger("routecodex.finish")
+
+
+class Finish(Struct, frozen=True):
+    """Why an answer ended; `sequence` is the stop sequence that was met, `said` the upstream's own word."""
+
+    reason: Reason
+    sequence: str | None = None
+    said: str | None = None
+
+
+_FROM: dict[str, dict[str, Reason]] = {
+    "chat": {
+        "stop": "stop",
+        "end_turn": "stop",
+        "eos": "stop",
+        "stop_sequence": "stop",
+        "length": "length",
+        "max_tokens": "length",
+        "model_length": "length",
+        "tool_calls": "tool_calls",
+        "function_call": "tool_calls",
+        "tool_use": "tool_calls",
+        "content_filter": "content_filter",
+        "sensitive": "content_filter",
+        "refusal": "refusal",
+        "network_error": "error",
+        "insufficient_system_resource": "error",
+        "error": "error",
+    },
+    "messages": {
+        "end_turn": "stop",
+        "stop_sequence": "stop",
+        "max_tokens": "length",
+        "model_context_window_exceeded": "length",
+        "tool_use": "tool_calls",
+        "pause_turn": "pause",
+        "refusal": "refusal",
+    },
+    "responses": {
+        "completed": "stop",
+        "max_output_tokens": "length",
+        "max_tokens": "length",
+        "content_filter": "content_filter",
+        "failed": "error",
+        "cancelled": "error",
+    },
+    "gemini": {
+        "STOP": "stop",
+        "MAX_TOKENS": "length",
+        "SAFETY": "content_filter",
+        "RECITATION": "content_filter",
+        "LANGUAGE": "content_filter",
+        "BLOCKLIST": "content_filter",
+        "PROHIBITED_CONTENT": "content_filter",
+        "SPII": "content_filter",
+        "IMAGE_SAFETY": "content_filter",
+        "IMAGE_PROHIBITED_CONTENT": "content_filter",
+        "MALFORMED_FUNCTION_CALL": "error",
+        "UNEXPECTED_TOOL_CALL": "error",
+        "TOO_MANY_TOOL_CALLS": "error",
+        "OTHER": "error",
+    },
+}
+
+_TO: dict[str, dict[Reason, str]] = {
+    "chat": {
+        "stop": "stop",
+        "length": "length",
+        "tool_calls": "tool_calls",
+        "content_filter": "content_filter",
+        "refusal": "content_filter",
+        "pause": "stop",
+        "error": "stop",
+    },
+    "messages": {
+        "stop": "end_turn",
+        "length": "max_tokens",
+        "tool_calls": "tool_use",
+        "content_filter": "refusal",
+        "refusal": "refusal",
+        "pause": "pause_turn",
+        "error": "stop_sequence",
+    },
+    "responses": {
+        "stop": "completed",
+        "length": "max_output_tokens",
+        "tool_calls": "completed",
+        "content_filter": "content_filter",
+        "refusal": "completed",
+        "pause": "completed",
+        "error": "failed",
+    },
+    "gemini": {
+        "stop": "STOP",
+        "length": "MAX_TOKENS",
+        "tool_calls": "STOP",
+        "content_filter": "SAFETY",
+        "refusal": "SAFETY",
+        "pause": "STOP",
+        "error": "OTHER",
+    },
+}
+
+
+def infer(
+    protocol: str,
+    said: str | None,
+    *,
+    has_calls: bool,
+    calls_whole: bool = True,
+    sequence: str | None = None,
+    failed: bool = False,
+) -> Finish:
+    """The canonical finish of an answer whose upstream said `said` (or nothing).
+
+    `calls_whole` is False when the arguments of the last call are not complete JSON.
+    """
+    reason = _FROM[protocol].get(said, "stop") if said is not None else "stop"
+    if has_calls and (calls_whole or reason != "length"):
+        return Finish("tool_calls", said=said)
+    if failed:
+        return Finish("error", said=said)
+    if reason == "tool_calls":
+        # It announced calls and made none: a client that waits for calls would wait for ever.
+        reason = "stop"
+    return Finish(reason, sequence=sequence, said=said)
+
+
+def express(protocol: str, finish: Finish, *, knows_refusal: bool = True) -> str:
+    """The word `protocol` has for the finish; old messages clients do not know `refusal`."""
+    if protocol == "messages":
+        if finish.reason == "stop" and finish.sequence is not None:
+            return "stop_sequence"
+        if finish.reason in ("content_filter", "refusal") and not knows_refusal:
+            return "stop_sequence"
+    return _TO[protocol][finish.reason]
+
+
+def trace(request_id: str, finish: Finish, sent: str) -> None:
+    """One line for people who ask why an answer ended as it did; silent unless switched on."""
+    if trace_log.isEnabledFor(logging.DEBUG):
+        trace_log.debug(
+            "request=%s upstream=%s inferred=%s sent=%s", request_id, finish.said, finish.reason, sent
+        )

@@ -1,0 +1,162 @@
+"""A whole answer, and its two directions: `fold` events into it, `unfold` it into events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from .events import (
+    AnnotationAdded,
+    AnswerPart,
+    ArgumentsAdded,
+    Event,
+    Failed,
+    Finished,
+    PartFinished,
+    PartStarted,
+    ReasoningAdded,
+    SignatureAdded,
+    Started,
+    TextAdded,
+    UsageReported,
+)
+from .finish import Finish
+from .parts import Json, Opaque, Reasoning, Refusal, Text, ToolCall
+from .usage import Usage
+
+
+class Response(Struct, frozen=True):
+    """One complete answer."""
+
+    id: str = ""
+    model: str = ""
+    created: int | None = None
+    parts: tuple[AnswerPart, ...] = ()
+    finish: Finish = Finish("stop")
+    usage: Usage | None = None
+    logprobs: tuple[Json, ...] = ()
+    extras: dict[str, Json] | None = None
+
+
+class Folding:
+    """Collects events into a Response; `text` pieces are joined once, at the end."""
+
+    def __init__(self) -> None:
+        self._started = Started()
+        self._parts: dict[int, AnswerPart] = {}
+        self._pieces: dict[int, list[str]] = {}
+        self._signatures: dict[int, list[str]] = {}
+        self._annotations: dict[int, list[Json]] = {}
+        self._logprobs: list[Json] = []
+        self._usage: Usage | None = None
+        self._finished: Finished | None = None
+
+    def add(self, event: Event) -> None:
+        """Takes one event; a Failed one is raised as its error."""
+        match event:
+            case TextAdded():
+                self._pieces[event.index].append(event.text)
+                self._logprobs.extend(event.logprobs)
+            case ArgumentsAdded() | ReasoningAdded():
+                self._pieces[event.index].append(event.text)
+            case PartStarted():
+                self._parts[event.index] = event.part
+                self._pieces[event.index] = []
+            case PartFinished():
+                pass
+            case SignatureAdded():
+                self._signatures.setdefault(event.index, []).append(event.signature)
+            case AnnotationAdded():
+                self._annotations.setdefault(event.index, []).append(event.annotation)
+            case UsageReported():
+                self._usage = event.usage
+            case Started():
+                self._started = event
+            case Finished():
+                self._finished = event
+            case Failed():
+                raise event.error
+
+    def _part(self, index: int) -> AnswerPart:
+        part = self._parts[index]
+        grown = "".join(self._pieces[index])
+        sealed = "".join(self._signatures.get(index, ())) or None
+        match part:
+            case Text():
+                annotations = (*part.annotations, *self._annotations.get(index, ()))
+                return replace(
+                    part, text=part.text + grown, annotations=annotations, signature=sealed or part.signature
+                )
+            case Refusal():
+                return Refusal(part.text + grown)
+            case ToolCall():
+                return replace(part, arguments=part.arguments + grown, signature=sealed or part.signature)
+            case Reasoning():
+                return replace(part, text=part.text + grown, signature=sealed or part.signature)
+            case Opaque():
+                return part
+
+    def response(self) -> Response:
+        """The answer so far."""
+        end = self._finished
+        extras = {**(self._started.extras or {}), **((end.extras if end else None) or {})}
+        return Response(
+            id=self._started.id,
+            model=self._started.model,
+            created=self._started.created,
+            parts=tuple(self._part(index) for index in sorted(self._parts)),
+            finish=end.finish if end else Finish("stop"),
+            usage=self._usage,
+            logprobs=tuple(self._logprobs),
+            extras=extras or None,
+        )
+
+
+def fold(events: Iterable[Event]) -> Response:
+    """The answer that the events tell; a Failed event is raised as its error."""
+    folding = Folding()
+    for event in events:
+        folding.add(event)
+    return folding.response()
+
+
+def _unfold_part(index: int, part: AnswerPart, logprobs: tuple[Json, ...]) -> Iterator[Event]:
+    match part:
+        case Text():
+            yield PartStarted(index, replace(part, text="", annotations=(), signature=None))
+            if part.text or logprobs:
+                yield TextAdded(index, part.text, logprobs)
+            for annotation in part.annotations:
+                yield AnnotationAdded(index, annotation)
+        case Refusal():
+            yield PartStarted(index, Refusal(""))
+            yield TextAdded(index, part.text)
+        case ToolCall():
+            yield PartStarted(index, replace(part, arguments="", signature=None))
+            if part.arguments:
+                yield ArgumentsAdded(index, part.arguments)
+        case Reasoning():
+            yield PartStarted(index, replace(part, text="", signature=None))
+            if part.text:
+                yield ReasoningAdded(index, part.text)
+        case Opaque():
+            yield PartStarted(index, part)
+    signature = None if isinstance(part, Refusal | Opaque) else part.signature
+    if signature is not None:
+        yield SignatureAdded(index, signature)
+    yield PartFinished(index)
+
+
+def unfold(response: Response) -> Iterator[Event]:
+    """The events that tell the answer; `fold(unfold(r)) == r`."""
+    yield Started(response.id, response.model, response.created, response.extras)
+    logprobs = response.logprobs
+    for index, part in enumerate(response.parts):
+        yield from _unfold_part(index, part, logprobs if isinstance(part, Text) else ())
+        if isinstance(part, Text):
+            logprobs = ()
+    if response.usage is not None:
+        yield UsageReported(response.usage)
+    yield Finished(response.finish)

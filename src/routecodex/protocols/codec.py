@@ -1,0 +1,158 @@
+"""The contract of a codec: four protocols cost four of these, not sixteen.
+
+Client side (we are the server):      read, decode_request, encode_response, stream_encoder, encode_error
+Provider side (we are the client):    encode_request, decode_response, stream_decoder, decode_error
+Same protocol on both sides:          rewrite (request), relay (stream), pass_response
+
+Events are primary: `decode_response` gives what `stream_decoder` would have told, `encode_response` what
+`stream_encoder` would have written; both directions share one mapping. Nothing here does IO.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from routecodex.canon.errors import GatewayError, UpstreamError
+from routecodex.canon.events import Event
+from routecodex.canon.finish import Finish
+from routecodex.canon.request import ProtocolName, Request
+from routecodex.canon.response import Response
+from routecodex.canon.usage import Usage
+
+from .dialect import Dialect
+
+
+class Inbound(Struct):
+    """A client's request as it came: the bytes, the codec's typed view of them, and what the path said."""
+
+    protocol: ProtocolName
+    body: bytes
+    wire: Any
+    model: str
+    stream: bool
+    include_usage: bool = True
+
+
+def _always(_signature: str) -> bool:
+    return True
+
+
+class Aim(Struct, frozen=True, kw_only=True):
+    """What an encoder must know of the upstream a request is bound for."""
+
+    model: str
+    provider: str
+    dialect: Dialect = Dialect()
+    max_output_tokens: int | None = None
+    vision: bool = True
+    is_ours: Callable[[str], bool] = _always
+    """Whether an unsealed signature may go there: False when another provider is known to have made it."""
+
+
+class Encoded(Struct, frozen=True):
+    """A request body for an upstream; `notices` name what could not be said there (`dropped top_k`)."""
+
+    body: bytes
+    notices: tuple[str, ...] = ()
+
+
+class ReplyTo(Struct, kw_only=True):
+    """What an encoder must know of the client it answers.
+
+    `id` is a fresh hex id from which each codec makes its own ids. `request` is the canonical request.
+    `wire` is the codec's typed view of the request (Responses echoes parts of it). `end_tool_turn` says
+    whether a tool turn on messages ends with `message_stop`. `provider` seals signatures (see seals.py).
+    `input_tokens` estimates the prompt, for upstreams that report no usage.
+    """
+
+    id: str
+    created: int
+    model: str
+    provider: str = ""
+    request: Request | None = None
+    wire: Any = None
+    include_usage: bool = True
+    end_tool_turn: bool = True
+    knows_refusal: bool = True
+    input_tokens: int = 0
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What an answer came to, for logs and metrics; filled while it passes."""
+
+    model: str = ""
+    response_id: str = ""
+    finish: Finish | None = None
+    sent_finish: str = ""
+    usage: Usage | None = None
+    error: GatewayError | None = None
+    signatures: list[str] = field(default_factory=list)
+    body: bytes | None = None
+    """Responses only: the final response object as JSON, for the history."""
+
+
+class StreamDecoder(Protocol):
+    """Provider bytes in, events out; exactly one Finished or Failed ends them, at `close` the latest."""
+
+    def feed(self, data: bytes) -> Sequence[Event]: ...
+    def close(self) -> Sequence[Event]:
+        """The upstream ended; a stream cut off before its end gives Failed."""
+        ...
+
+
+class StreamEncoder(Protocol):
+    """Events in, client bytes out; after Finished or Failed the bytes are complete."""
+
+    def encode(self, event: Event) -> bytes: ...
+
+
+class Pipe(Protocol):
+    """Provider bytes in, client bytes out: a `relay` (same protocol) or a `Translation`.
+
+    `started` turns True when there is content (then what was held comes out); until then an upstream failure
+    is raised by `feed`/`close` as UpstreamError, so that the next target can be tried. Afterwards failures
+    come out as the protocol's own error event and stand in `outcome.error`. `ended`: nothing more will come.
+    """
+
+    started: bool
+    ended: bool
+    outcome: Outcome
+
+    def feed(self, data: bytes) -> bytes: ...
+    def close(self) -> bytes: ...
+    def fail(self, error: GatewayError) -> bytes:
+        """The protocol's own error event, for a stream that has begun and cannot go on."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Codec:
+    """One protocol, as functions."""
+
+    name: ProtocolName
+    read: Callable[..., Inbound]
+    """read(body, *, model=None, stream=None): validates types and names the wrong field (BadRequest)."""
+    decode_request: Callable[[Inbound], Request]
+    encode_request: Callable[[Request, Aim], Encoded]
+    rewrite: Callable[[Inbound, Aim], Encoded]
+    """The same-protocol request: only what must change is changed, the rest is byte for byte as it came."""
+    path: Callable[[str, bool], str]
+    """path(model, stream): where the request goes, below the provider's base URL."""
+    decode_response: Callable[[bytes], Sequence[Event]]
+    encode_response: Callable[[Response, ReplyTo], bytes]
+    pass_response: Callable[[bytes, ReplyTo], tuple[bytes, Outcome]]
+    """The same-protocol answer: as it came, its finish put right if it lied; UpstreamFailed if it is none."""
+    stream_decoder: Callable[[], StreamDecoder]
+    stream_encoder: Callable[[ReplyTo], StreamEncoder]
+    relay: Callable[[ReplyTo], Pipe]
+    decode_error: Callable[[int, Mapping[str, str], bytes, str], UpstreamError]
+    """decode_error(status, headers, body, provider): a provider's refusal as a typed error."""
+    encode_error: Callable[[GatewayError], tuple[int, dict[str, Any]]]
+    """The HTTP status and the protocol's own envelope, with `code` and `details` at the top level."""
+    keep_alive: bytes = b": keep-alive\n\n"
+    """What may be sent while nothing happens; empty where the protocol has nothing for it."""

@@ -1,0 +1,113 @@
+"""Provider bytes in one protocol, client bytes in another: a decoder and an encoder joined by events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from routecodex.canon.errors import GatewayError
+from routecodex.canon.events import (
+    ArgumentsAdded,
+    Event,
+    Failed,
+    Finished,
+    PartStarted,
+    ReasoningAdded,
+    Started,
+    TextAdded,
+    UsageReported,
+)
+from routecodex.canon.parts import ToolCall
+from routecodex.canon.usage import Usage
+
+from .codec import Outcome, ReplyTo, StreamDecoder, StreamEncoder
+
+_CONTENT = (TextAdded, ReasoningAdded, ArgumentsAdded, Finished)
+
+
+class Translation:
+    """A Pipe between two protocols; lifecycle events are held until there is content."""
+
+    def __init__(
+        self,
+        decoder: StreamDecoder,
+        encoder: StreamEncoder,
+        *,
+        reply: ReplyTo,
+        watch: Callable[[Event], None] | None = None,
+    ) -> None:
+        self.started = False
+        self.ended = False
+        self.outcome = Outcome()
+        self._decoder = decoder
+        self._encoder = encoder
+        self._reply = reply
+        self._watch = watch
+        self._held: list[Event] = []
+        self._written = 0
+
+    def feed(self, data: bytes) -> bytes:
+        return self._take(self._decoder.feed(data))
+
+    def close(self) -> bytes:
+        return self._take(self._decoder.close())
+
+    def fail(self, error: GatewayError) -> bytes:
+        if self.ended:
+            return b""
+        self.ended = True
+        self.outcome.error = error
+        return self._encoder.encode(Failed(error))
+
+    def _take(self, events: Sequence[Event]) -> bytes:
+        out: list[bytes] = []
+        for event in events:
+            if self.ended:
+                break
+            self._note(event)
+            if not self.started:
+                self._held.append(event)
+                if not _is_content(event):
+                    continue
+                self.started = True
+                out.extend(map(self._encode, self._held))
+                self._held = []
+                continue
+            out.append(self._encode(event))
+        return b"".join(out)
+
+    def _encode(self, event: Event) -> bytes:
+        return self._encoder.encode(event)
+
+    def _note(self, event: Event) -> None:
+        """Keeps what logs and history need; an error before any content is raised, not encoded."""
+        if self._watch is not None:
+            self._watch(event)
+        match event:
+            case TextAdded() | ReasoningAdded() | ArgumentsAdded():
+                self._written += len(event.text)
+            case Started():
+                self.outcome.model = event.model
+                self.outcome.response_id = event.id
+            case UsageReported():
+                self.outcome.usage = event.usage
+            case Finished():
+                self.ended = True
+                self.outcome.finish = event.finish
+            case Failed():
+                if not self.started:
+                    raise event.error
+                self.ended = True
+                self.outcome.error = event.error
+            case _:
+                pass
+
+
+def _is_content(event: Event) -> bool:
+    if isinstance(event, PartStarted):
+        return isinstance(event.part, ToolCall)
+    return isinstance(event, _CONTENT)
+
+
+def estimated_usage(input_tokens: int, written_chars: int) -> Usage:
+    """Usage for an upstream that reported none; errs high."""
+    return Usage(input=input_tokens, output=written_chars // 3 + 1, estimated=True)

@@ -1,0 +1,104 @@
+"""Typed JSON readers: the one place where untyped bytes become values.
+
+A reader is a msgspec decoder for a Struct; whatever is wrong with the bytes comes out as BadRequest naming
+the field (client side, `read`) or as None (provider side, `try_read`: providers are read tolerantly).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Raw
+from msgspec.json import Decoder, Encoder
+
+from routecodex.canon.errors import BadRequest
+
+T = TypeVar("T")
+
+ABSENT = Raw(b"")
+"""The value of a Raw field that the JSON did not have."""
+
+_encoder = Encoder()
+_any = Decoder()
+_fields = Decoder(dict[str, Raw])
+_AT = re.compile(r"^(?P<what>.*?)(?: - at `(?P<key>key in )?\$(?P<path>[^`]*)`)?$", re.DOTALL)
+_BODY = "the request body"
+
+
+def encode(value: Any) -> bytes:
+    """A value as compact JSON."""
+    return _encoder.encode(value)
+
+
+def decode(data: bytes | str) -> Any:
+    """Any JSON value; raises ValueError when it is none."""
+    try:
+        return _any.decode(data)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as exc:
+        raise ValueError(str(exc)) from exc
+
+
+def is_whole(text: str) -> bool:
+    """Whether the text is one complete JSON value."""
+    try:
+        _any.decode(text)
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
+        return False
+    return True
+
+
+def read(body: bytes, decoder: Decoder[T]) -> T:
+    """A client's body as a typed value; BadRequest names the field and what is wrong with it."""
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError as exc:
+        raise _bad_field(str(exc)) from exc
+    except msgspec.DecodeError as exc:
+        raise BadRequest(f"{_BODY} is not valid JSON: {exc}", code="invalid_json") from exc
+    except UnicodeDecodeError as exc:
+        raise BadRequest(
+            f"{_BODY} is not valid UTF-8 ({exc.reason} near byte {exc.start} of a string)",
+            code="invalid_json",
+        ) from exc
+    except RecursionError as exc:
+        raise BadRequest(f"{_BODY} is nested too deeply", code="nested_too_deeply") from exc
+
+
+def read_fields(body: bytes) -> dict[str, Raw]:
+    """The top-level fields of a JSON object, each value as the bytes it came as."""
+    return read(body, _fields)
+
+
+def try_read(data: bytes | str, decoder: Decoder[T]) -> T | None:
+    """A provider's JSON as a typed value, or None when it does not fit."""
+    try:
+        return decoder.decode(data)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return None
+
+
+def present(raw: Raw) -> bool:
+    """Whether a Raw field was there and not null."""
+    return len(memoryview(raw)) > 0 and bytes(raw) != b"null"
+
+
+def thaw(raw: Raw) -> Any:
+    """The value of a Raw field (None when absent)."""
+    return _any.decode(raw) if len(memoryview(raw)) else None
+
+
+def _bad_field(text: str) -> BadRequest:
+    match = _AT.match(text)
+    what = match["what"] if match else text
+    path = (match["path"] or "").lstrip(".") if match else ""
+    missing = re.match(r"Object missing required field `(.+)`", what)
+    if missing:
+        path = f"{path}.{missing[1]}".lstrip(".")
+        return BadRequest(f"{path}: this field is required", param=path, code="missing_field")
+    readable = what.replace("`", "'")
+    where = path or _BODY
+    return BadRequest(
+        f"{where}: {readable[:1].lower()}{readable[1:]}", param=path or None, code="invalid_type"
+    )

@@ -1,0 +1,109 @@
+"""Server-sent events without IO: bytes in, frames out, whatever the chunking.
+
+A frame ends at a blank line. Line ends may be LF, CRLF or CR; they are normalised to LF before anything else,
+so `Frame.raw` is always LF-terminated and safe to pass on. Comment lines are dropped; a frame with nothing
+but comments is no frame. A frame without data (only `event:`) is dropped too, as browsers do.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class FrameTooLarge(Exception):
+    """A frame grew past the limit without ending."""
+
+
+class Frame(Struct, frozen=True, gc=False):
+    """One event: its name (b"" when unnamed), its data, and the bytes it came as (LF line ends)."""
+
+    event: bytes
+    data: bytes
+    raw: bytes
+
+
+class Frames:
+    """Cuts a stream of bytes into frames; `feed` pieces, then `close` for a last frame without blank line."""
+
+    __slots__ = ("_buffer", "_held_cr", "_limit", "_started")
+
+    def __init__(self, *, limit: int = 32 * 1024 * 1024) -> None:
+        self._buffer = b""
+        self._held_cr = False
+        self._limit = limit
+        self._started = False
+
+    def feed(self, data: bytes) -> list[Frame]:
+        """The frames completed by these bytes."""
+        blocks = self.cut(data).split(b"\n\n")
+        return [frame for block in blocks if block and (frame := parse(block)) is not None]
+
+    def cut(self, data: bytes) -> bytes:
+        """All complete frames so far as one run of LF bytes ending in a blank line; the rest is kept."""
+        if not self._started:
+            data = self._without_mark(data)
+        if self._held_cr or b"\r" in data:
+            data = self._normalise(data)
+        if self._buffer:
+            data = self._buffer + data
+        end = data.rfind(b"\n\n")
+        if end < 0:
+            self._buffer = data
+            if len(data) > self._limit:
+                raise FrameTooLarge(f"a stream frame is larger than {self._limit} bytes")
+            return b""
+        self._buffer = data[end + 2 :]
+        return data[: end + 2] if self._buffer else data
+
+    def close(self) -> list[Frame]:
+        """What is left when the stream ends: a last frame whose blank line never came."""
+        rest, self._buffer = self._buffer, b""
+        frame = parse(rest.strip(b"\n"))
+        return [frame] if frame is not None else []
+
+    @property
+    def pending(self) -> bool:
+        """Whether bytes of an unfinished frame are held."""
+        return bool(self._buffer.strip())
+
+    def _without_mark(self, data: bytes) -> bytes:
+        if data:
+            self._started = True
+        return data[3:] if data.startswith(b"\xef\xbb\xbf") else data
+
+    def _normalise(self, data: bytes) -> bytes:
+        if self._held_cr:
+            data = b"\r" + data
+        self._held_cr = data.endswith(b"\r")
+        if self._held_cr:
+            data = data[:-1]
+        return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+
+
+def parse(block: bytes) -> Frame | None:
+    """One frame from its lines (without the blank one), or None when it holds no data."""
+    if block.startswith(b"data: ") and b"\n" not in block:
+        return Frame(b"", block[6:], block + b"\n\n")
+    event = b""
+    data: list[bytes] = []
+    for line in block.split(b"\n"):
+        name, _, value = line.partition(b":")
+        if value.startswith(b" "):
+            value = value[1:]
+        if name == b"data":
+            data.append(value)
+        elif name == b"event":
+            event = value
+    if not data:
+        return None
+    return Frame(event, b"\n".join(data), block + b"\n\n")
+
+
+def frame(data: bytes, event: bytes = b"") -> bytes:
+    """One frame as bytes; `data` must hold no line ends (JSON does not)."""
+    if event:
+        return b"event: " + event + b"\ndata: " + data + b"\n\n"
+    return b"data: " + data + b"\n\n"
+
+
+KEEP_ALIVE = b": keep-alive\n\n"
