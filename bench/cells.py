@@ -1,4 +1,4 @@
-"""What is measured: each cell is one kind of traffic, and the systems that can carry it are compared in it."""
+"""What is measured: each cell is one kind of traffic in which the systems that can carry it are compared."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One kind of traffic: `client` → `upstream` protocol, from how many connections, out of which mock port."""
+    """One kind of traffic: `client` → `upstream` protocol, how many connections, out of which mock port."""
 
     name: str
     title: str

@@ -5,7 +5,8 @@
 //
 // REQUEST_FILE holds the raw bytes of the request. An answer is right when its status is 200 and NEEDLE stands in
 // the last 4 KB of its body. Prints "measuring" when the warm-up is over, then one JSON line; times in
-// microseconds, percentiles exact. Ends after at most a minute, whatever the server does.
+// microseconds, percentiles exact. Connections are opened one after the other over the first half of the warm-up,
+// so that paced streams do not run in lockstep. Ends after at most a minute, whatever the server does.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <ctype.h>
@@ -321,16 +322,19 @@ static void read_request(const char *path) {
     fclose(file);
 }
 
-static void pass_until_end(void) {
+static void pass_until_end(struct connection *all, int connections, double gap) {
     struct epoll_event ready[512];
     bool measuring = false;
+    int opened = 0;
+    double start = now_us();
     while (now_us() < measure_until && errors < TOO_MANY_ERRORS && (wanted < 0 || samples < (size_t)wanted)) {
         if (!measuring && now_us() >= measure_from) {
             measuring = true;
             puts("measuring");
             fflush(stdout);
         }
-        int n = epoll_wait(poller, ready, 512, 20);
+        while (opened < connections && now_us() >= start + gap * opened) open_connection(&all[opened++]);
+        int n = epoll_wait(poller, ready, 512, opened < connections ? 1 : 20);
         for (int i = 0; i < n; i++) handle(ready[i].data.ptr, ready[i].events);
     }
 }
@@ -356,8 +360,7 @@ int main(int count, char **arguments) {
     measure_from = now_us() + warmup * 1e6;
     measure_until = measure_from + seconds * 1e6;
     struct connection *all = calloc((size_t)connections, sizeof *all);
-    for (int i = 0; i < connections; i++) open_connection(&all[i]);
-    pass_until_end();
+    pass_until_end(all, connections, warmup * 1e6 / 2 / connections);
     double end = now_us();
     unsigned long stalled = 0;
     for (int i = 0; i < connections; i++) stalled += all[i].started < measure_from;

@@ -76,7 +76,7 @@ def compiled(name: str) -> Path:
 @contextmanager
 def mock(*, core: int | None = None, events: int = EVENTS) -> Iterator[Mock]:
     """Runs the mock provider and ends it afterwards."""
-    command = [compiled("mock"), str(events), str(LIFETIME_SECONDS)]
+    command = [str(compiled("mock")), str(events), str(LIFETIME_SECONDS)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE)
     try:
         pin(process.pid, core)
@@ -110,7 +110,7 @@ class LoadRun:
     ) -> None:
         numbers = [str(connections), str(seconds), str(warmup)]
         limit = [] if most is None else [str(most)]
-        command = [compiled("load"), str(port), request, *numbers, needle, *limit]
+        command = [str(compiled("load")), str(port), str(request), *numbers, needle, *limit]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE)
         self._timeout = seconds + warmup + 30
         self.pid = self._process.pid

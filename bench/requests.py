@@ -16,10 +16,10 @@ TOOLS_FROM = 10_000
 TOOL_COUNT = 20
 RESULT_CHARS = 2_500
 
-WORDS = (
-    'reads writes "quoted" value\n\tif found is None: return {"ok": 1}  # naïve → fine  path src/app/main.py '
-    "the test fails because a cursor points past its line and nobody closed the file before opening another"
-).split(" ")
+VOCABULARY = """reads writes "quoted" value
+\tif found is None: return {"ok": 1}  # naïve → fine  path src/app/main.py the test fails because a cursor
+points past its line and nobody closed the file before opening another"""
+WORDS = VOCABULARY.split(" ")
 
 
 class Prose:

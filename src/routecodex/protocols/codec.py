@@ -156,3 +156,5 @@ class Codec:
     """The HTTP status and the protocol's own envelope, with `code` and `details` at the top level."""
     keep_alive: bytes = b": keep-alive\n\n"
     """What may be sent while nothing happens; empty where the protocol has nothing for it."""
+    abort_after_error: bool = False
+    """Whether a broken stream must also drop its connection, because clients ignore the error event."""

@@ -19,7 +19,7 @@ from routecodex.canon.events import (
 from routecodex.canon.parts import ToolCall
 from routecodex.canon.usage import Usage
 
-from .codec import Outcome, ReplyTo, StreamDecoder, StreamEncoder
+from .codec import Outcome, StreamDecoder, StreamEncoder
 
 _CONTENT = (TextAdded, ReasoningAdded, ArgumentsAdded, Finished)
 
@@ -32,7 +32,6 @@ class Translation:
         decoder: StreamDecoder,
         encoder: StreamEncoder,
         *,
-        reply: ReplyTo,
         watch: Callable[[Event], None] | None = None,
     ) -> None:
         self.started = False
@@ -40,16 +39,14 @@ class Translation:
         self.outcome = Outcome()
         self._decoder = decoder
         self._encoder = encoder
-        self._reply = reply
         self._watch = watch
         self._held: list[Event] = []
-        self._written = 0
 
     def feed(self, data: bytes) -> bytes:
-        return self._take(self._decoder.feed(data))
+        return self.tell(self._decoder.feed(data))
 
     def close(self) -> bytes:
-        return self._take(self._decoder.close())
+        return self.tell(self._decoder.close())
 
     def fail(self, error: GatewayError) -> bytes:
         if self.ended:
@@ -58,7 +55,8 @@ class Translation:
         self.outcome.error = error
         return self._encoder.encode(Failed(error))
 
-    def _take(self, events: Sequence[Event]) -> bytes:
+    def tell(self, events: Sequence[Event]) -> bytes:
+        """The client bytes for these events; for a source that speaks events by itself."""
         out: list[bytes] = []
         for event in events:
             if self.ended:
@@ -82,9 +80,9 @@ class Translation:
         """Keeps what logs and history need; an error before any content is raised, not encoded."""
         if self._watch is not None:
             self._watch(event)
+        if type(event) is TextAdded:
+            return
         match event:
-            case TextAdded() | ReasoningAdded() | ArgumentsAdded():
-                self._written += len(event.text)
             case Started():
                 self.outcome.model = event.model
                 self.outcome.response_id = event.id

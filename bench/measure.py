@@ -1,0 +1,181 @@
+"""Samples: one system under one cell's load for some seconds, interleaved with the others, in rounds."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from bench import requests
+from bench.accounting import cpu_seconds, rss_mb, snapshot
+from bench.cells import Cell, Variant
+from bench.native import Load, LoadRun, Mock
+from bench.peers import Unavailable
+from bench.processes import Running, free_port, running
+from bench.systems import Place, System
+
+NOISY_SHARE = 0.15
+SETTLE_SECONDS = 5.0
+SETTLE_STEP = 0.05
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """One measurement of one system in one cell."""
+
+    system: str
+    cell: str
+    round: int
+    load: Load
+    cpu_us: float
+    rss_mb: float
+    foreign_share: float
+
+    @property
+    def noisy(self) -> bool:
+        """Whether other processes took too much of the machine meanwhile."""
+        return self.foreign_share > NOISY_SHARE
+
+
+class Start(msgspec.Struct, frozen=True):
+    """How a system came up."""
+
+    system: str
+    seconds: float
+    rss_mb: float
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How long and how often; a noisy sample is repeated up to `repeats` times."""
+
+    rounds: int
+    seconds: float
+    warmup: float
+    repeats: int
+    load_core: int | None
+    gateway_core: int | None
+
+
+class Findings(msgspec.Struct):
+    """All that was measured, and what could not be."""
+
+    samples: list[Sample] = []
+    starts: list[Start] = []
+    skipped: dict[str, str] = {}
+
+
+def cores() -> tuple[int | None, int | None]:
+    """The core of load and mock, and the gateway's; none when there is only one to share."""
+    allowed = sorted(os.sched_getaffinity(0))
+    return (allowed[0], allowed[1]) if len(allowed) > 1 else (None, None)
+
+
+def settle(gateway: Running) -> None:
+    """Waits until the gateway has finished what the last sample left behind."""
+    deadline = time.monotonic() + SETTLE_SECONDS
+    before = cpu_seconds(gateway.pids)
+    while gateway.pids and time.monotonic() < deadline:
+        time.sleep(SETTLE_STEP)
+        now = cpu_seconds(gateway.pids)
+        if now - before < SETTLE_STEP / 4:
+            return
+        before = now
+
+
+def sample(gateway: Running, cell: Cell, *, number: int, settings: Settings, mock_pid: int) -> Sample:
+    """Measures one system in one cell."""
+    file = requests.write(
+        gateway.place.folder / f"{cell.name}.http", gateway.system.request(cell, gateway.place)
+    )
+    load = LoadRun(
+        gateway.port,
+        file,
+        connections=cell.connections,
+        seconds=settings.seconds,
+        warmup=settings.warmup,
+        needle=cell.needle,
+        core=settings.load_core,
+    )
+    others = (mock_pid, load.pid, os.getpid())
+    load.measuring()
+    start = snapshot(time.monotonic(), gateway=gateway.pids, others=others)
+    seen = load.result()
+    # The load generator is reaped by now: its time stands in this process's own account of its children.
+    end = snapshot(time.monotonic(), gateway=gateway.pids, others=others)
+    used = (end.gateway - start.gateway) * 1e6 / max(1, seen.requests)
+    memory = rss_mb(gateway.pids)
+    settle(gateway)
+    share = end.foreign_share_since(start)
+    return Sample(gateway.system.name, cell.name, number, seen, used, memory, share)
+
+
+def _samples(
+    gateways: Sequence[Running], cells: Sequence[Cell], *, settings: Settings, mock_pid: int
+) -> Iterator[Sample]:
+    for number in range(settings.rounds):
+        for cell in cells:
+            able = [gateway for gateway in gateways if gateway.system.supports(cell)]
+            turn = number % len(able) if able else 0
+            for gateway in able[turn:] + able[:turn]:
+                for _ in range(settings.repeats + 1):
+                    taken = sample(gateway, cell, number=number, settings=settings, mock_pid=mock_pid)
+                    yield taken
+                    if not taken.noisy:
+                        break
+
+
+def _start(
+    stack: ExitStack, system: System, *, folder: Path, variant: Variant, mock: Mock, core: int | None
+) -> Running:
+    own = folder / f"{system.name}-{variant.protocol}-{variant.port}"
+    own.mkdir()
+    place = Place(own, free_port(), variant, getattr(mock.ports, variant.port))
+    return stack.enter_context(running(system, place, core=core))
+
+
+def _progress(taken: Sample) -> None:
+    noise = f"  noisy: others took {taken.foreign_share:.0%}" if taken.noisy else ""
+    errors = f"  {taken.load.errors} errors: {taken.load.first_error[:160]}" if taken.load.errors else ""
+    figures = f"{taken.load.rps:>10.0f} rps {taken.cpu_us:>9.0f} µs"
+    print(
+        f"  round {taken.round + 1}  {taken.cell:<4} {taken.system:<11}{figures}{noise}{errors}",
+        file=sys.stderr,
+    )
+
+
+def measure(
+    systems: Sequence[System], cells: Sequence[Cell], *, settings: Settings, mock: Mock, folder: Path
+) -> Findings:
+    """Runs all rounds; a system that cannot be had is named in `skipped` and left out."""
+    found = Findings()
+    for system in systems:
+        try:
+            system.install()
+        except Unavailable as error:
+            found.skipped[system.name] = str(error)
+    # Each upstream needs its own configuration: the systems run side by side for one upstream at a time.
+    for variant in dict.fromkeys(cell.variant for cell in cells):
+        group = [cell for cell in cells if cell.variant == variant]
+        with ExitStack() as stack:
+            gateways: list[Running] = []
+            for system in systems:
+                if system.name in found.skipped or not any(system.supports(cell) for cell in group):
+                    continue
+                try:
+                    core = settings.gateway_core
+                    gateway = _start(stack, system, folder=folder, variant=variant, mock=mock, core=core)
+                except Unavailable as error:
+                    found.skipped[system.name] = str(error)
+                    continue
+                gateways.append(gateway)
+                found.starts.append(Start(system.name, gateway.startup_seconds, rss_mb(gateway.pids)))
+            for taken in _samples(gateways, group, settings=settings, mock_pid=mock.pid):
+                _progress(taken)
+                found.samples.append(taken)
+    return found

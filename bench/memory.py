@@ -1,0 +1,96 @@
+"""The memory of our own gateway: over many requests, and with many streams open."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+
+from bench import requests
+from bench.accounting import rss_mb
+from bench.cells import CELLS, Cell
+from bench.measure import Settings
+from bench.native import Load, LoadRun, Mock
+from bench.processes import Running, free_port, running
+from bench.systems import Place, System
+
+SOAK_REQUESTS = 100_000
+SOAK_WARM_REQUESTS = 10_000
+SOAK_SECONDS = 55.0
+STREAMS = 1_000
+STREAM_SECONDS = 6.0
+STREAM_CELL = Cell("open", "1 000 streams held open", STREAMS, stream=True, port="slow")
+
+
+class Memory(msgspec.Struct, frozen=True):
+    """What was seen; `requests` and `streams` say how much of the plan was really reached."""
+
+    idle_mb: float
+    requests: int
+    growth_mb: float
+    streams: int
+    stream_kb: float
+    errors: int
+
+
+def _load(
+    gateway: Running, cell: Cell, *, settings: Settings, seconds: float, most: int | None = None
+) -> LoadRun:
+    file = requests.write(
+        gateway.place.folder / f"{cell.name}.http", gateway.system.request(cell, gateway.place)
+    )
+    return LoadRun(
+        gateway.port,
+        file,
+        connections=cell.connections,
+        seconds=seconds,
+        warmup=1.0,
+        needle=cell.needle,
+        core=settings.load_core,
+        most=most,
+    )
+
+
+def _finished(run: LoadRun) -> Load:
+    run.measuring()
+    return run.result()
+
+
+def _soak(gateway: Running, settings: Settings) -> tuple[int, float, int]:
+    """Requests carried, growth in MB between the first tenth and the end, errors."""
+    cell = CELLS["n16"]
+    first = _finished(_load(gateway, cell, settings=settings, seconds=SOAK_SECONDS, most=SOAK_WARM_REQUESTS))
+    before = rss_mb(gateway.pids)
+    rest = _finished(_load(gateway, cell, settings=settings, seconds=SOAK_SECONDS, most=SOAK_REQUESTS))
+    return rest.requests, rss_mb(gateway.pids) - before, first.errors + rest.errors
+
+
+def _open_streams(gateway: Running, settings: Settings) -> tuple[float, int]:
+    """The most memory a stream cost in KB while all were open, and errors."""
+    before = most = rss_mb(gateway.pids)
+    run = _load(gateway, STREAM_CELL, settings=settings, seconds=STREAM_SECONDS)
+    run.measuring()
+    until = time.monotonic() + STREAM_SECONDS - 1
+    while time.monotonic() < until:
+        most = max(most, rss_mb(gateway.pids))
+        time.sleep(0.1)
+    return (most - before) * 1000 / STREAMS, run.result().errors
+
+
+def examine(system: System, *, settings: Settings, mock: Mock, folder: Path) -> Memory:
+    """Starts the gateway afresh for each question and reads its memory."""
+    print("  memory: a soak, then many open streams", file=sys.stderr)
+    core = settings.gateway_core
+    soak, held = folder / "memory-soak", folder / "memory-streams"
+    soak.mkdir()
+    held.mkdir()
+    place = Place(soak, free_port(), CELLS["n16"].variant, mock.ports.whole)
+    with running(system, place, core=core) as gateway:
+        idle = rss_mb(gateway.pids)
+        carried, growth, soak_errors = _soak(gateway, settings)
+    place = Place(held, free_port(), STREAM_CELL.variant, mock.ports.slow)
+    with running(system, place, core=core) as gateway:
+        kilobytes, stream_errors = _open_streams(gateway, settings)
+    return Memory(idle, carried, growth, STREAMS, kilobytes, soak_errors + stream_errors)

@@ -1,0 +1,73 @@
+"""Programs we compare with: installed on first use, each into a folder of its own under bench/peers."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+PEERS = Path(__file__).parent / "peers"
+INSTALL_SECONDS = 900
+SYSTEM_PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
+
+
+class Unavailable(Exception):
+    """A system cannot be installed or started here; the message says why."""
+
+
+def _run(command: Sequence[str], what: str) -> None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_SECONDS)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Unavailable(f"{what} could not be installed: {error}") from error
+    if done.returncode:
+        lines = (done.stderr or done.stdout).strip().splitlines()
+        raise Unavailable(f"{what} could not be installed: {lines[-1] if lines else done.returncode}")
+
+
+def _installed(folder: Path, what: str) -> bool:
+    marker = folder / "installed.txt"
+    return marker.exists() and marker.read_text() == what
+
+
+def python_package(name: str, requirement: str) -> Path:
+    """The folder of a virtual environment that holds the package."""
+    folder = PEERS / name
+    if not _installed(folder, requirement):
+        print(f"installing {requirement} into {folder.name}/ ...", file=sys.stderr)
+        shutil.rmtree(folder, ignore_errors=True)
+        _run([sys.executable, "-m", "venv", str(folder)], requirement)
+        pip = [str(folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check"]
+        _run([*pip, "install", "--quiet", requirement], requirement)
+        (folder / "installed.txt").write_text(requirement)
+    return folder
+
+
+def node_package(name: str, package: str) -> Path:
+    """The node_modules folder that holds the package."""
+    folder = PEERS / name
+    npm = shutil.which("npm")
+    if npm is None or shutil.which("node") is None:
+        raise Unavailable(f"{package} needs node and npm on the PATH")
+    if not _installed(folder, package):
+        print(f"installing {package} into {folder.name}/ ...", file=sys.stderr)
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        _run([npm, "install", "--no-audit", "--no-fund", "--prefix", str(folder), package], package)
+        (folder / "installed.txt").write_text(package)
+    return folder / "node_modules"
+
+
+def system_nginx() -> str:
+    """The nginx program; installed by the system's package manager when we may."""
+    found = shutil.which("nginx", path=SYSTEM_PATH)
+    if found is None and os.geteuid() == 0 and shutil.which("apt-get"):
+        print("installing nginx-light ...", file=sys.stderr)
+        _run(["apt-get", "install", "-y", "nginx-light"], "nginx")
+        found = shutil.which("nginx", path=SYSTEM_PATH)
+    if found is None:
+        raise Unavailable("nginx is not installed: install it with the system's package manager")
+    return found

@@ -1,0 +1,119 @@
+"""Running systems: started on their core, waited for, ended by id."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import re
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.accounting import family
+from bench.peers import Unavailable
+from bench.systems import Launch, Place, System, environment
+
+READY_SECONDS = 90.0
+POLL_SECONDS = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A started system: where it listens, its processes, how long it took to be ready."""
+
+    system: System
+    place: Place
+    port: int
+    pids: tuple[int, ...]
+    startup_seconds: float
+
+
+def free_port() -> int:
+    """A loopback port nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _status(port: int, path: str) -> int | None:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().status
+    except (OSError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()
+
+
+def _announced(log: Path) -> int | None:
+    match = re.search(r"^port=(\d+)$", log.read_text(errors="replace"), re.MULTILINE)
+    return int(match[1]) if match else None
+
+
+def _wait_ready(process: subprocess.Popen[bytes], launch: Launch, log: Path) -> int:
+    """Returns the port once the system answers."""
+    deadline = time.monotonic() + READY_SECONDS
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise Unavailable(f"it ended with {process.returncode} at start: {_last_lines(log)}")
+        port = launch.port or _announced(log)
+        if port is not None and _status(port, launch.ready) == 200:
+            return port
+        time.sleep(POLL_SECONDS)
+    raise Unavailable(f"it was not ready after {READY_SECONDS:.0f} s: {_last_lines(log)}")
+
+
+def _last_lines(log: Path) -> str:
+    return " | ".join(log.read_text(errors="replace").strip().splitlines()[-3:])
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    pids = family(process.pid) if process.poll() is None else []
+    process.terminate()
+    try:
+        process.wait(timeout=10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait(timeout=10)
+    for pid in pids[1:]:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+@contextmanager
+def running(system: System, place: Place, *, core: int | None) -> Iterator[Running]:
+    """Starts a system on its core, waits until it is ready, ends it afterwards."""
+    launch = system.launch(place)
+    if launch is None:
+        yield Running(system, place, place.mock_port, (), 0.0)
+        return
+    log = place.folder / "output.log"
+
+    def on_its_core() -> None:
+        if core is not None:
+            os.sched_setaffinity(0, {core})
+
+    started = time.monotonic()
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            launch.command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            cwd=place.folder,
+            env=environment(launch.env),
+            preexec_fn=on_its_core,
+        )
+    try:
+        port = _wait_ready(process, launch, log)
+        startup = time.monotonic() - started
+        yield Running(system, place, port, tuple(family(process.pid)), startup)
+    finally:
+        _end(process)

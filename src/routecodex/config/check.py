@@ -1,0 +1,370 @@
+"""Checks what single values cannot show: whether the parts of a configuration fit together."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections import Counter
+from collections.abc import Iterator
+from urllib.parse import SplitResult, urlsplit
+
+from routecodex.config.model import Config
+from routecodex.config.problems import Place, Problem, choices, nearest, quoted
+from routecodex.config.providers import Protocol, Provider
+from routecodex.config.routing import Pool
+
+__all__ = ["check", "is_loopback", "split_target"]
+
+_NAME = re.compile(r"[A-Za-z0-9_-]+\Z")
+_SERVER_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*\Z")
+_NAME_FIX = "use letters, digits, _ and - only: targets are split at dots"
+_VERSION = re.compile(r"/v\d+(?:(?:alpha|beta)\d*)?\Z")
+_ENDPOINTS = ("/chat/completions", "/responses", "/messages", ":generateContent", ":streamGenerateContent")
+
+
+def check(config: Config) -> list[Problem]:
+    """Every error and warning about how the parts of the configuration fit together."""
+    found: list[Problem] = [*_server(config), *_store(config)]
+    for name, provider in config.providers.items():
+        found.extend(_provider(name, provider))
+    if not config.providers:
+        found.append(
+            Problem(
+                ("providers",),
+                "there is no provider",
+                'add one, such as [providers.openai] with preset = "openai"',
+                absent=True,
+            )
+        )
+    return [*found, *_aliases(config), *_routes(config)]
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach the host."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _server(config: Config) -> Iterator[Problem]:
+    server = config.server
+    if server.id is not None and not _SERVER_ID.match(server.id):
+        yield Problem(
+            ("server", "id"), f"{quoted(server.id)} cannot be a name", "use letters, digits, . _ and -"
+        )
+    if not is_loopback(server.host) and not server.client_keys:
+        yield Problem(
+            ("server", "client_keys"),
+            f"the gateway refuses to start on {quoted(server.host)} without client keys: "
+            "anyone who reaches it could spend yours",
+            'add client_keys = [{ name = "laptop", key = "${ROUTECODEX_KEY}" }], or set host = "127.0.0.1"',
+            absent=True,
+        )
+    if server.admin_token is not None and not server.admin_token:
+        yield Problem(
+            ("server", "admin_token"), "is empty", "give a token, or remove the line to have one made"
+        )
+    names = Counter(key.name for key in server.client_keys)
+    for index, key in enumerate(server.client_keys):
+        if not key.key:
+            yield Problem(("server", "client_keys", index, "key"), "is empty", "give the key")
+        if names[key.name] > 1:
+            place = ("server", "client_keys", index, "name")
+            yield Problem(place, f"{quoted(key.name)} is used more than once", "give each key its own name")
+
+
+def _store(config: Config) -> Iterator[Problem]:
+    place = ("store", "url")
+    scheme, colon, rest = config.store.url.partition(":")
+    if scheme in {"redis", "rediss"}:
+        yield Problem(place, "this version ships the stores file: and memory: only", 'use url = "file:"')
+    elif not colon or scheme not in {"file", "memory"} or (scheme == "memory" and rest):
+        yield Problem(place, "is no store this version knows", 'use "file:", "file:/path" or "memory:"')
+
+
+def _provider(name: str, provider: Provider) -> Iterator[Problem]:
+    place = ("providers", name)
+    if not _NAME.match(name):
+        yield Problem(place, f"{quoted(name)} cannot be the name of a provider", _NAME_FIX)
+    yield from _base_url(provider, (*place, "base_url"))
+    yield from _keys(provider, place)
+    if not provider.models and provider.protocol != "demo":
+        yield Problem(
+            (*place, "models"),
+            "there is no model, so nothing can be routed here",
+            f'add one: [providers.{name}.models."model-name"]',
+            severity="warning",
+            absent=True,
+        )
+
+
+def _keys(provider: Provider, place: Place) -> Iterator[Problem]:
+    parts = _split(provider.base_url)
+    asks = provider.protocol != "demo" and provider.auth_style != "none"
+    if asks and not provider.auth and parts and not is_loopback(parts.hostname or ""):
+        fix = 'add auth = [{ env = "NAME_OF_VARIABLE" }], or auth_style = "none" if it asks for none'
+        yield Problem((*place, "auth"), "there is no key", fix, absent=True)
+    counts = Counter(key.alias for key in provider.auth)
+    for index, key in enumerate(provider.auth):
+        at = (*place, "auth", index, "alias")
+        if counts[key.alias] > 1:
+            yield Problem(at, f"{quoted(key.alias)} is used more than once", "give each key its own alias")
+        if not _NAME.match(key.alias):
+            yield Problem(at, f"{quoted(key.alias)} cannot be an alias", _NAME_FIX)
+        elif key.alias.isdigit():
+            yield Problem(
+                at, f"{quoted(key.alias)} would be read as the number of a key", "add a letter to it"
+            )
+        elif key.alias in provider.models:
+            yield Problem(
+                at,
+                f"{quoted(key.alias)} is also the name of a model: instructions that force or stick take it "
+                "for the model, those that disable for the key",
+                "use another alias",
+                severity="warning",
+            )
+
+
+def _split(url: str) -> SplitResult | None:
+    """The parts of an http(s) URL with a host, or None if it is none."""
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
+    except ValueError:
+        return None
+    return parts if usable else None
+
+
+def _base_url(provider: Provider, place: Place) -> Iterator[Problem]:
+    url = provider.base_url
+    if provider.protocol == "demo":
+        return
+    if not url:
+        yield Problem(place, "is missing", f"set it: base_url = {quoted(_URL_EXAMPLES[provider.protocol])}")
+        return
+    parts = _split(url)
+    if parts is None:
+        yield Problem(place, "is not a URL", "write https:// or http://, a host, and a port if need be")
+    elif parts.username or parts.password:
+        yield Problem(place, "holds a user name or password", "put the key in auth")
+    elif parts.query or parts.fragment:
+        yield Problem(place, "holds a query", 'put it in query = { name = "value" }')
+    else:
+        yield from _ending(provider.protocol, url, place)
+
+
+_URL_EXAMPLES: dict[Protocol, str] = {
+    "chat": "https://api.example.com/v1",
+    "responses": "https://api.example.com/v1",
+    "messages": "https://api.example.com",
+    "gemini": "https://api.example.com",
+    "demo": "",
+}
+
+
+def _ending(protocol: Protocol, url: str, place: Place) -> Iterator[Problem]:
+    endpoint = next((end for end in _ENDPOINTS if url.endswith(end)), None)
+    version = _VERSION.search(url)
+    if endpoint is not None:
+        yield Problem(place, f"ends in {endpoint}, which is added to it", "leave that off")
+    elif protocol == "messages" and version:
+        shorter = quoted(url[: version.start()])
+        yield Problem(place, f"ends in {version[0]}, which is added to it", f"use {shorter}")
+    elif protocol == "gemini" and (version or "/v1beta" in url):
+        shorter = quoted(re.sub(r"/v1(?:beta)?(?:/.*)?\Z", "", url))
+        yield Problem(place, "holds the version of the API, which is added to it", f"use {shorter}")
+    elif protocol in {"chat", "responses"} and not version:
+        yield Problem(
+            place,
+            "does not end in a version such as /v1",
+            f"use {quoted(url + '/v1')} unless the provider says otherwise",
+            severity="warning",
+        )
+
+
+def split_target(config: Config, target: str) -> tuple[str, str | None, str] | None:
+    """The provider, key (None: every key) and model that a target names; None if it names none.
+
+    Names are looked up, not split: models may hold dots.
+    """
+    name, _, rest = target.partition(".")
+    provider = config.providers.get(name)
+    if provider is None:
+        return None
+    if rest in provider.models:
+        return name, None, rest
+    for number, key in enumerate(provider.keys, start=1):
+        for alias in (key.alias, str(number)):
+            model = rest.removeprefix(f"{alias}.")
+            if model != rest and model in provider.models:
+                return name, key.alias, model
+    return None
+
+
+def _target(config: Config, target: str, place: Place) -> Iterator[Problem]:
+    if split_target(config, target) is not None:
+        return
+    name, dot, rest = target.partition(".")
+    provider = config.providers.get(name)
+    if provider is None:
+        meant = nearest(name, config.providers)
+        fix = f"did you mean {quoted(meant + dot + rest)}?" if meant else _known_providers(config)
+        yield Problem(place, f"names the provider {quoted(name)}, which is not configured", fix)
+    elif not dot:
+        example = next(iter(provider.models), "model")
+        yield Problem(
+            place, f"{quoted(target)} names no model", f"write provider.model: {quoted(f'{name}.{example}')}"
+        )
+    else:
+        yield _unknown_part(provider, name, rest, place)
+
+
+def _known_providers(config: Config) -> str:
+    return f"use one of: {choices(config.providers)}" if config.providers else "add that provider"
+
+
+def _unknown_part(provider: Provider, name: str, rest: str, place: Place) -> Problem:
+    """The problem of a target whose provider is known: is it the key or the model that is wrong?"""
+    aliases = [key.alias for key in provider.keys]
+    model = next((model for model in provider.models if rest.endswith(f".{model}")), None)
+    if model is not None:
+        alias = rest.removesuffix(f".{model}")
+        meant = nearest(alias, aliases)
+        fix = (
+            f"did you mean {quoted(f'{name}.{meant}.{model}')}?" if meant else f"its keys: {choices(aliases)}"
+        )
+        return Problem(
+            place, f"names the key {quoted(alias)}, which provider {quoted(name)} does not have", fix
+        )
+    prefix = next((f"{alias}." for alias in aliases if rest.startswith(f"{alias}.")), "")
+    wanted = rest.removeprefix(prefix)
+    meant = nearest(wanted, provider.models)
+    add = f"add [providers.{name}.models.{quoted(wanted)}]"
+    fix = f"did you mean {quoted(f'{name}.{prefix}{meant}')}? Or {add}" if meant else add
+    return Problem(
+        place, f"names the model {quoted(wanted)}, which provider {quoted(name)} does not have", fix
+    )
+
+
+def _aliases(config: Config) -> Iterator[Problem]:
+    for alias, target in config.models.items():
+        place = ("models", alias)
+        if not alias:
+            yield Problem(place, "an empty name can never be sent", "give it a name")
+        if split_target(config, alias) is not None:
+            told = "is also a target: requests for that target would go where the alias says"
+            yield Problem(place, told, "use another name", severity="warning")
+        kind, colon, route = target.partition(":")
+        if kind == "route" and colon:
+            yield from _route_name(config, route, place)
+        else:
+            yield from _target(config, target, place)
+
+
+def _route_name(config: Config, route: str, place: Place) -> Iterator[Problem]:
+    # A route that is not configured falls to `default`, so the well-known names need no pools of their own.
+    if route in config.routing or route in _WELL_KNOWN_ROUTES:
+        return
+    meant = nearest(route, [*config.routing, *_WELL_KNOWN_ROUTES])
+    fix = f"did you mean {quoted(f'route:{meant}')}?" if meant else f"use one of: {choices(config.routing)}"
+    yield Problem(place, f"names the route {quoted(route)}, which does not exist", fix)
+
+
+_WELL_KNOWN_ROUTES = (
+    "default",
+    "thinking",
+    "coding",
+    "tools",
+    "search",
+    "vision",
+    "web_search",
+    "longcontext",
+    "background",
+)
+
+
+def _routes(config: Config) -> Iterator[Problem]:
+    if not config.routing.get("default"):
+        what = "is empty" if "default" in config.routing else "is missing"
+        yield Problem(
+            ("routing", "default"),
+            f"{what}: a request that no other route takes would have nowhere to go",
+            f"add default = [{quoted(_first_target(config))}]",
+            absent=True,
+        )
+    for route, entries in config.routing.items():
+        place = ("routing", route)
+        if not _NAME.match(route):
+            yield Problem(place, f"{quoted(route)} cannot be the name of a route", _NAME_FIX)
+        if len({type(entry) for entry in entries}) > 1:
+            yield Problem(place, "mixes targets and pools", "make every entry a target or every entry a pool")
+            continue
+        if not entries and route != "default":
+            yield Problem(
+                place, "is empty: its requests go to default", "add targets", severity="warning", absent=True
+            )
+        yield from _entries(config, route, entries)
+
+
+def _first_target(config: Config) -> str:
+    for name, provider in config.providers.items():
+        for model in provider.models:
+            return f"{name}.{model}"
+    return "provider.model"
+
+
+def _entries(config: Config, route: str, entries: tuple[str | Pool, ...]) -> Iterator[Problem]:
+    place = ("routing", route)
+    if all(isinstance(entry, str) for entry in entries):
+        yield from _targets(config, tuple(str(entry) for entry in entries), place)
+        return
+    ids = Counter(pool.id for pool in config.pools(route))
+    for index, pool in enumerate(config.pools(route)):
+        at = (*place, index)
+        if ids[pool.id] > 1:
+            yield Problem(
+                (*at, "id"), f"{quoted(pool.id)} is used more than once", "give each pool its own id"
+            )
+        if not pool.targets:
+            yield Problem(
+                (*at, "targets"),
+                "there is no target",
+                f"add targets = [{quoted(_first_target(config))}]",
+                absent=True,
+            )
+        yield from _targets(config, pool.targets, (*at, "targets"))
+        yield from _weights(pool, (*at, "weights"))
+
+
+def _targets(config: Config, targets: tuple[str, ...], place: Place) -> Iterator[Problem]:
+    for index, target in enumerate(targets):
+        at = (*place, index)
+        yield from _target(config, target, at)
+        if target in targets[:index]:
+            yield Problem(at, f"{quoted(target)} is named twice", "remove one", severity="warning")
+        parts = split_target(config, target)
+        if (
+            place[1] == "vision"
+            and parts is not None
+            and not config.providers[parts[0]].models[parts[2]].vision
+        ):
+            told = f"{quoted(target)} cannot see images and is in the route vision"
+            yield Problem(at, told, "set vision = true on that model, or remove it here", severity="warning")
+
+
+def _weights(pool: Pool, place: Place) -> Iterator[Problem]:
+    if pool.weights and pool.mode != "weighted":
+        told = f"have no effect in mode {quoted(pool.mode)}"
+        yield Problem(place, told, 'set mode = "weighted", or remove them', severity="warning")
+    for target in pool.weights:
+        if target not in pool.targets:
+            meant = nearest(target, pool.targets)
+            fix = (
+                f"did you mean {quoted(meant)}?"
+                if meant
+                else f"add it to targets, or use: {choices(pool.targets)}"
+            )
+            yield Problem((*place, target), "is not a target of this pool", fix)

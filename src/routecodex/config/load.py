@@ -1,0 +1,125 @@
+"""From a file to a configuration that can be used, or to everything that is wrong with it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct, structs
+
+from routecodex.config.check import check
+from routecodex.config.model import Config
+from routecodex.config.problems import InvalidConfig, Place, Problem
+from routecodex.config.providers import Preset
+from routecodex.config.resolve import apply_presets, finish, imply_modes
+from routecodex.config.shape import read
+from routecodex.config.source import expand, line_of, lines_of, parse
+
+__all__ = ["examine", "find_path", "load", "loads"]
+
+_NONE: Mapping[str, Preset] = {}
+
+
+def find_path(environ: Mapping[str, str] = os.environ) -> Path:
+    """Where the configuration file is looked for when nobody names one."""
+    named = environ.get("ROUTECODEX_CONFIG_PATH")
+    if named:
+        return Path(named).expanduser()
+    user_dir = environ.get("ROUTECODEX_USER_DIR") or "~/.routecodex"
+    return Path(user_dir).expanduser() / "config.toml"
+
+
+def load(
+    path: Path,
+    environ: Mapping[str, str] = os.environ,
+    *,
+    presets: Mapping[str, Preset] = _NONE,
+    dialect_type: type[Struct] | None = None,
+) -> Config:
+    """The configuration in the file; raises InvalidConfig with every problem found."""
+    text = _text(path)
+    return loads(text, source=str(path), environ=environ, presets=presets, dialect_type=dialect_type)
+
+
+def loads(
+    text: str,
+    *,
+    source: str = "config.toml",
+    environ: Mapping[str, str] = os.environ,
+    presets: Mapping[str, Preset] = _NONE,
+    dialect_type: type[Struct] | None = None,
+) -> Config:
+    """The configuration in the text; raises InvalidConfig with every problem found."""
+    config, problems = examine(
+        text, source=source, environ=environ, presets=presets, dialect_type=dialect_type
+    )
+    errors = [problem for problem in problems if problem.severity == "error"]
+    if errors or config is None:
+        raise InvalidConfig(errors)
+    return config
+
+
+def examine(
+    text: str,
+    *,
+    source: str = "config.toml",
+    environ: Mapping[str, str] = os.environ,
+    presets: Mapping[str, Preset] = _NONE,
+    dialect_type: type[Struct] | None = None,
+) -> tuple[Config | None, list[Problem]]:
+    """What `loads` makes of the text, and every problem with file and line, warnings included."""
+    parsed = parse(text)
+    if isinstance(parsed, Problem):
+        return None, [structs.replace(parsed, file=source)]
+    tree, from_env, problems = expand(imply_modes(parsed), environ)
+    tree, unknown = apply_presets(tree, presets)
+    config, misshapen = read(Config, tree, from_env=from_env)
+    problems += [*unknown, *_unreported(misshapen, problems)]
+    if config is not None:
+        problems += _dialects(config, dialect_type, from_env)
+        config, unresolved = finish(config, environ, directory=Path(source).parent)
+        problems += _unreported(unresolved, problems)
+        problems += _unreported(check(config), problems)
+    lines = lines_of(text)
+    return config, sorted(
+        (structs.replace(one, file=source, line=line_of(one.place, lines)) for one in problems),
+        key=lambda one: one.line or 0,
+    )
+
+
+def _dialects(config: Config, dialect_type: type[Struct] | None, from_env: frozenset[Place]) -> list[Problem]:
+    if dialect_type is None:
+        return []
+    problems: list[Problem] = []
+    for name, provider in config.providers.items():
+        place: Place = ("providers", name, "dialect")
+        dialect: dict[str, Any] = {
+            key: list(value) if isinstance(value, tuple) else value for key, value in provider.dialect.items()
+        }
+        problems += read(dialect_type, dialect, at=place, from_env=from_env)[1]
+    return problems
+
+
+def _unreported(found: Iterable[Problem], reported: list[Problem]) -> list[Problem]:
+    """The problems that are not just the echo of one already reported."""
+    places = [problem.place for problem in reported if problem.severity == "error" and problem.place]
+    return [one for one in found if not any(_echoes(one, place) for place in places)]
+
+
+def _echoes(problem: Problem, place: Place) -> bool:
+    inside = problem.place[: len(place)] == place
+    return inside or (problem.absent and place[: len(problem.place)] == problem.place)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except FileNotFoundError:
+        what, fix = "there is no such file", "create it, see docs/configuration.md, or try `make demo`"
+    except UnicodeDecodeError as exc:
+        what, fix = f"is not UTF-8 text (byte {exc.start})", "save it as UTF-8"
+    except OSError as exc:
+        what, fix = f"cannot be read: {exc.strerror}", "name a readable file with --config"
+    raise InvalidConfig([Problem((), what, fix, file=str(path))])

@@ -1,0 +1,86 @@
+"""What can be wrong with a configuration, told so that a person can mend it."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+from msgspec import Struct
+
+from routecodex.canon.errors import ConfigError
+
+__all__ = ["InvalidConfig", "Place", "Problem", "choices", "nearest", "path_text", "quoted"]
+
+Place = tuple[str | int, ...]
+"""Where a value stands in the file: keys, and numbers for list entries from 0."""
+
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+\Z")
+
+
+class Problem(Struct, frozen=True):
+    """One thing that is wrong: where, what, and how to mend it.
+
+    `absent` marks that something is not there, which a problem further inside may well explain.
+    """
+
+    place: Place
+    message: str
+    fix: str = ""
+    severity: Literal["error", "warning"] = "error"
+    absent: bool = False
+    file: str = ""
+    line: int | None = None
+
+    @property
+    def path(self) -> str:
+        """The place as one would write it in TOML: `providers.glm.auth[0].env`."""
+        return path_text(self.place)
+
+    def __str__(self) -> str:
+        where = self.file if self.line is None else f"{self.file}:{self.line}"
+        head = ": ".join(part for part in (where, self.path) if part)
+        text = f"{head}: {self.message}" if head else self.message
+        return f"{text}. Fix: {self.fix}" if self.fix else text
+
+
+class InvalidConfig(ConfigError):
+    """The configuration cannot be used; `problems` holds every reason found, not just the first."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(problems)
+        count = "1 problem" if len(self.problems) == 1 else f"{len(self.problems)} problems"
+        lines = "".join(f"\n  - {problem}" for problem in self.problems)
+        super().__init__(f"The configuration has {count}:{lines}")
+
+
+def path_text(place: Place) -> str:
+    """A place written as a dotted TOML path, quoting the keys that need it."""
+    text = ""
+    for step in place:
+        if isinstance(step, int):
+            text += f"[{step}]"
+            continue
+        key = step if _BARE_KEY.match(step) else quoted(step)
+        text += f".{key}" if text else key
+    return text
+
+
+def quoted(text: str) -> str:
+    """The text as a TOML basic string."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The known word that `word` was probably meant to be."""
+    found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return found[0] if found else None
+
+
+def choices(words: Iterable[str], *, limit: int = 12) -> str:
+    """The words as a quoted list, cut short when it is long."""
+    every = list(words)
+    shown = ", ".join(quoted(word) for word in every[:limit])
+    return f"{shown}, …" if len(every) > limit else shown

@@ -1,0 +1,158 @@
+"""[providers.*]: the upstreams, their keys and models; and the presets that fill in what a row leaves out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct, field
+
+from routecodex.config.secret import Secret
+
+__all__ = ["AuthStyle", "Key", "Model", "Preset", "Price", "Protocol", "Provider", "Timeout", "Tls"]
+
+Protocol = Literal["chat", "responses", "messages", "gemini", "demo"]
+AuthStyle = Literal["bearer", "x-api-key", "x-goog-api-key", "api-key", "none"]
+Count = Annotated[int, Meta(ge=1)]
+Amount = Annotated[float, Meta(ge=0)]
+
+
+class Key(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One credential of a provider; after loading it has an alias and its value."""
+
+    alias: Annotated[
+        str, Meta(description="Name of the key in targets and instructions; `key1`, `key2`, … when absent.")
+    ] = ""
+    value: Annotated[Secret | None, Meta(description="The key itself, best as `${NAME}`.")] = None
+    env: Annotated[str | None, Meta(description="Environment variable that holds the key.")] = None
+    file: Annotated[
+        str | None,
+        Meta(description="File that holds the key; relative to the configuration file, `~` allowed."),
+    ] = None
+
+    @property
+    def secret(self) -> Secret:
+        """The credential; empty for an upstream that asks for none."""
+        return self.value or Secret("")
+
+
+class Timeout(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How long an upstream may take."""
+
+    connect_ms: Annotated[int, Meta(description="Until the connection stands, TLS included.", ge=1)] = 5000
+    first_byte_ms: Annotated[int, Meta(description="From the request to the answer's first byte.", ge=1)] = (
+        120_000
+    )
+    idle_ms: Annotated[int, Meta(description="Silence inside an answer.", ge=1)] = 120_000
+
+
+class Tls(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How an upstream's certificate is checked."""
+
+    verify: Annotated[bool, Meta(description="Check the certificate; `false` only for tests.")] = True
+    ca_file: Annotated[
+        str | None, Meta(description="PEM file of further authorities to trust, such as a company's own.")
+    ] = None
+
+
+class Price(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a model costs, in any one currency, per million tokens."""
+
+    input: Annotated[float, Meta(description="Input tokens.", ge=0)] = 0
+    output: Annotated[float, Meta(description="Output tokens, reasoning included.", ge=0)] = 0
+    cache_read: Annotated[
+        Amount | None, Meta(description="Input tokens read from a cache; as `input` when absent.")
+    ] = None
+    cache_write: Annotated[
+        Amount | None, Meta(description="Input tokens written to a cache; as `input` when absent.")
+    ] = None
+
+
+class Model(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One model of a provider."""
+
+    id: Annotated[
+        str, Meta(description="The upstream's own name for it; the name in this file when absent.")
+    ] = ""
+    context_tokens: Annotated[
+        Count | None,
+        Meta(description="Largest context; requests that cannot fit go elsewhere. Unknown when absent."),
+    ] = None
+    max_output_tokens: Annotated[Count | None, Meta(description="Largest answer.")] = None
+    vision: Annotated[bool, Meta(description="It sees images.")] = True
+    tools: Annotated[bool, Meta(description="It calls tools.")] = True
+    reasoning: Annotated[bool, Meta(description="It can be asked to think.")] = True
+    price: Annotated[Price | None, Meta(description="What it costs; no cost is shown when absent.")] = None
+
+
+class Provider(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An upstream: which protocol it speaks, where, with which keys and models."""
+
+    preset: Annotated[
+        str | None,
+        Meta(
+            description="Row of the catalog that supplies what this table leaves out. A provider that is "
+            "named like a preset and has neither `protocol` nor `base_url` uses that preset."
+        ),
+    ] = None
+    protocol: Annotated[
+        Protocol,
+        Meta(
+            description="What it speaks; `demo` is the built-in scripted provider. Required unless a preset "
+            "says it.",
+            extra={
+                "fix": 'set protocol = "chat", "responses", "messages" or "gemini", or name a preset',
+                "stand_in": "demo",
+            },
+        ),
+    ]
+    base_url: Annotated[
+        str,
+        Meta(
+            description="What its official SDK takes: chat and responses end in `/v1`; messages does not; "
+            "gemini is without `/v1beta`. Required unless a preset says it."
+        ),
+    ] = ""
+    auth: Annotated[
+        tuple[Key, ...],
+        Meta(description="Its keys, in order. Each has one of `value`, `env` and `file`."),
+    ] = ()
+    auth_style: Annotated[
+        AuthStyle | None,
+        Meta(
+            description="Header that carries the key; by protocol when absent: `bearer` for chat and "
+            "responses, `x-api-key` for messages, `x-goog-api-key` for gemini."
+        ),
+    ] = None
+    timeout: Annotated[Timeout, Meta(description="How long it may take.")] = Timeout()
+    models: Annotated[
+        dict[str, Model], Meta(description="Its models by name; added to those of the preset.")
+    ] = field(default_factory=dict)
+    headers: Annotated[dict[str, str], Meta(description="Headers to add to every request.")] = field(
+        default_factory=dict
+    )
+    query: Annotated[
+        dict[str, str], Meta(description="Query parameters to add to every request, such as `api-version`.")
+    ] = field(default_factory=dict)
+    tls: Annotated[Tls, Meta(description="How its certificate is checked.")] = Tls()
+    dialect: Annotated[
+        dict[str, Any], Meta(description="How it deviates from its protocol; added to the preset's.")
+    ] = field(default_factory=dict)
+
+    @property
+    def keys(self) -> tuple[Key, ...]:
+        """Its keys, at least one: an upstream without keys has one that is empty."""
+        return self.auth or (Key(alias="key1"),)
+
+
+class Preset(Struct, frozen=True, kw_only=True):
+    """A well-known provider: what a row may leave out."""
+
+    about: str
+    protocol: Protocol
+    base_url: str | None
+    env: str | None
+    auth_style: AuthStyle
+    models: Mapping[str, Model] = field(default_factory=dict)
+    dialect: Mapping[str, Any] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)

@@ -1,0 +1,254 @@
+"""Writes the configuration reference, for people and for editors, from the model itself.
+
+`python -m routecodex.config.reference` writes docs/configuration.md and docs/config.schema.json.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import NODEFAULT, Struct, inspect
+
+from routecodex.config.model import Config
+from routecodex.config.problems import quoted
+from routecodex.config.providers import Preset
+from routecodex.config.secret import Secret
+from routecodex.config.shape import describe, strip
+
+__all__ = ["example", "page", "schema", "write"]
+
+_INTRO = """\
+# Configuration
+
+RouteCodex reads one TOML file: the one named by `--config`, else by `ROUTECODEX_CONFIG_PATH`, else
+`config.toml` in the user dir (`~/.routecodex`, or `ROUTECODEX_USER_DIR`).
+[config.schema.json](config.schema.json) describes it to editors. This page and the schema are generated
+from the code: `python -m routecodex.config.reference`.
+
+- **Values from the environment.** In any string, `${NAME}` stands for an environment variable and
+  `${NAME:-default}` for one that may be unset or empty; `$$` is a plain `$`. A variable that is not set and
+  has no default is an error. A number or boolean may be written this way too: `port = "${PORT:-5520}"`.
+- **Mistakes.** Every problem is reported at once, each with file, line, the path in the file and the fix.
+  An unknown key is an error: a setting that is misspelt would otherwise be ignored in silence.
+- **Secrets** never appear in messages or logs. Keep them out of the file: `${NAME}`, `env = "NAME"` or
+  `file = "path"`.
+- **Units** stand in the names: `_ms`, `_seconds`, `_hours`, `_mb`, `_kb`, `_tokens`.
+
+The smallest useful file, with `OPENAI_API_KEY` in the environment:
+
+```toml
+[providers.openai]
+
+[routing]
+default = ["openai.gpt-4.1"]
+```
+
+## An example in full
+
+```toml
+"""
+
+_TARGETS = """\
+## Targets
+
+A target names what one attempt uses. `provider.model` means every key of that provider;
+`provider.key.model` one of them, the key by its alias or by its number from 1. Names are looked up, not
+split, so models may hold dots and slashes (`openrouter.z-ai/glm-4.7`). Names of providers, keys and routes
+are made of letters, digits, `_` and `-`.
+
+A name under `[models]` may be a glob and stands for a target or for a route (`route:background`). `default`
+must exist and have targets; every other route that is missing falls to it.
+"""
+
+_PRESETS = """\
+## Presets
+
+`preset = "name"` supplies whatever a provider's table leaves out: protocol, base URL, the variable that
+holds the key, models and dialect. A provider that is named like a preset and has neither `protocol` nor
+`base_url` uses that preset, so `[providers.deepseek]` alone is enough. What the table does say wins, and
+its models are added to the preset's.
+
+| Preset | What | Protocol | Base URL | Key | Models |
+|---|---|---|---|---|---|
+"""
+
+_DIALECT = """\
+## Dialect
+
+`dialect` under a provider says how it deviates from its protocol. The presets know their own; this is for
+other upstreams, or when one changes.
+
+| Key | Type | Default | Meaning |
+|---|---|---|---|
+"""
+
+_DIALECT_MEANINGS = {
+    "max_tokens_field": "Field of a chat request that limits the answer.",
+    "reasoning_field": "Field of a chat request that asks for thinking.",
+    "reasoning_history": "Field of an assistant message that carries its thinking back.",
+    "stream_usage": "It understands `stream_options.include_usage`.",
+    "system_role": "Role of system text.",
+    "unsupported": "Request fields that it refuses; they are left out, with a notice.",
+    "parallel_tool_calls": "It understands `parallel_tool_calls`.",
+    "response_format": "The strongest form of structured output that it has.",
+    "image_urls": "It fetches images by http(s) URL itself.",
+    "tool_choice": "`no_required`: cannot be made to call a tool; `auto_only`: nor to call a certain one.",
+    "strict_tools": "It understands `strict` on tools.",
+    "n": "It can give several answers to one request.",
+    "merge_system": "Several system messages must be one, first.",
+    "path": "Path of the request under the base URL, when it is not the usual one.",
+}
+
+
+def example() -> str:
+    """The example of the documentation: a file that loads, with everything in it."""
+    return resources.files("routecodex.config").joinpath("example.toml").read_text(encoding="utf-8")
+
+
+def schema() -> str:
+    """The JSON schema of the file."""
+    built = msgspec.json.schema(Config, schema_hook=_schema_of)
+    # A preset can supply what a provider must have, so no single key of it is required in the file.
+    built["$defs"]["Provider"]["required"] = []
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "RouteCodex configuration"}
+    return msgspec.json.format(msgspec.json.encode({**head, **built}), indent=2).decode() + "\n"
+
+
+def _schema_of(kind: type) -> dict[str, Any]:
+    if kind is Secret:
+        return {"type": "string"}
+    raise NotImplementedError(kind)
+
+
+def page(presets: Mapping[str, Preset], dialect_type: type[Struct]) -> str:
+    """The page for people."""
+    tables = "\n".join(_sections())
+    return (
+        f"{_INTRO}{example()}```\n\n{_TARGETS}\n{tables}\n{_PRESETS}{_preset_rows(presets)}\n"
+        f"{_DIALECT}{_dialect_rows(dialect_type)}"
+    )
+
+
+def _sections() -> Iterator[str]:
+    config = inspect.type_info(Config)
+    assert isinstance(config, inspect.StructType)
+    for field in config.fields:
+        found = _struct_in(field.type, field.name)
+        if found is not None and field.name != "routing":
+            yield from _section(*found)
+        else:
+            yield f"## `[{field.name}]`\n\n{_description(field.type)}\n"
+            if found is not None:
+                yield from _section(*found)
+
+
+def _section(struct: inspect.StructType, title: str) -> Iterator[str]:
+    rows = "\n".join(_row(field) for field in struct.fields)
+    about = (struct.cls.__doc__ or "").strip()
+    yield f"## `[{title}]`\n\n{about}\n\n| Key | Type | Default | Meaning |\n|---|---|---|---|\n{rows}\n"
+    for field in struct.fields:
+        inner = _struct_in(field.type, f"{title}.{field.encode_name}")
+        if inner is not None:
+            yield from _section(*inner)
+
+
+def _struct_in(kind: inspect.Type, title: str) -> tuple[inspect.StructType, str] | None:
+    """The table inside a type, and its title: in a table of tables by name, in a list by `[]`."""
+    kind = strip(kind)
+    match kind:
+        case inspect.StructType():
+            return kind, title
+        case inspect.DictType():
+            return _struct_in(kind.value_type, f"{title}.<name>")
+        case inspect.VarTupleType():
+            return _struct_in(kind.item_type, f"{title}[]")
+        case inspect.UnionType():
+            found = (_struct_in(one, title) for one in kind.types)
+            return next((one for one in found if one is not None), None)
+        case _:
+            return None
+
+
+def _row(field: inspect.Field) -> str:
+    cells = (f"`{field.encode_name}`", _type(field.type), _default(field), _description(field.type))
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def _type(kind: inspect.Type) -> str:
+    kind = strip(kind)
+    match kind:
+        case inspect.LiteralType():
+            return ", ".join(f"`{quoted(str(value))}`" for value in kind.values)
+        case inspect.DictType():
+            return "table by name" if _struct_in(kind, "") else f"table of {_plural(kind.value_type)}"
+        case inspect.VarTupleType():
+            return f"list of {_plural(kind.item_type)}"
+        case inspect.UnionType():
+            return " or ".join(_type(one) for one in kind.types)
+        case _:
+            return describe(kind).removeprefix("a ")
+
+
+def _plural(kind: inspect.Type) -> str:
+    return {
+        inspect.StrType: "strings",
+        inspect.StructType: "tables",
+        inspect.FloatType: "numbers",
+        inspect.AnyType: "values",
+    }[type(strip(kind))]
+
+
+def _default(field: inspect.Field) -> str:
+    if field.required:
+        return "required" if field.name != "protocol" else ""
+    default = field.default if field.default is not NODEFAULT else field.default_factory()
+    if default is None or default in ("", (), {}) or isinstance(default, Struct):
+        return ""
+    return f"`{msgspec.json.encode(default).decode()}`"
+
+
+def _description(kind: inspect.Type) -> str:
+    if not isinstance(kind, inspect.Metadata):
+        return ""
+    return str((kind.extra_json_schema or {}).get("description", ""))
+
+
+def _preset_rows(presets: Mapping[str, Preset]) -> str:
+    rows = ""
+    for name, preset in presets.items():
+        url = f"`{preset.base_url}`" if preset.base_url else "yours"
+        env = f"`{preset.env}`" if preset.env else "none"
+        models = ", ".join(f"`{model}`" for model in preset.models) or "yours"
+        rows += f"| `{name}` | {preset.about} | {preset.protocol} | {url} | {env} | {models} |\n"
+    return rows
+
+
+def _dialect_rows(dialect_type: type[Struct]) -> str:
+    kind = inspect.type_info(dialect_type)
+    assert isinstance(kind, inspect.StructType)
+    rows = ""
+    for field in kind.fields:
+        meaning = _DIALECT_MEANINGS.get(field.encode_name, "")
+        rows += f"| `{field.encode_name}` | {_type(field.type)} | {_default(field)} | {meaning} |\n"
+    return rows
+
+
+def write(directory: Path) -> None:
+    """Writes both files into the directory."""
+    # The page shows the catalog and the dialect, which stand beside this package, not below it: only this
+    # command needs them, so only it asks for them.
+    from routecodex.protocols.dialect import Dialect
+    from routecodex.providers.catalog import PRESETS
+
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "configuration.md").write_text(page(PRESETS, Dialect), encoding="utf-8")
+    (directory / "config.schema.json").write_text(schema(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]) if len(sys.argv) > 1 else Path("docs"))

@@ -1,0 +1,150 @@
+"""[server], [store], [logging], [protocols]: how the gateway itself runs."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from routecodex.config.secret import Secret
+
+__all__ = ["ClientKey", "Logging", "MessagesOptions", "Protocols", "Server", "Store"]
+
+
+class ClientKey(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A key that a client of this gateway may present."""
+
+    name: Annotated[
+        str,
+        Meta(
+            description="Who it belongs to; shown in logs in place of the key.",
+            min_length=1,
+            extra={"fix": 'say whose key it is: name = "laptop"'},
+        ),
+    ]
+    key: Annotated[
+        Secret,
+        Meta(
+            description="The key, as Bearer, `x-api-key`, `x-goog-api-key` or `?key=`.",
+            extra={"fix": 'give the key: key = "${ROUTECODEX_KEY}"'},
+        ),
+    ]
+
+
+class Server(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where the gateway listens, whom it lets in, and its limits."""
+
+    host: Annotated[
+        str,
+        Meta(description="Address to listen on. Anything but loopback needs `client_keys`.", min_length=1),
+    ] = "127.0.0.1"
+    port: Annotated[int, Meta(description="Port to listen on; 0 takes any free one.", ge=0, le=65535)] = 5520
+    id: Annotated[
+        str | None,
+        Meta(
+            description="Name of this server in state and daemon commands; derived from host and port "
+            "when absent."
+        ),
+    ] = None
+    client_keys: Annotated[
+        tuple[ClientKey, ...],
+        Meta(description="Keys that clients may present; none means that no key is asked for."),
+    ] = ()
+    admin_token: Annotated[
+        Secret | None,
+        Meta(
+            description="Token of the admin API and the dashboard; generated into the user dir when absent."
+        ),
+    ] = None
+    allowed_hosts: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Further `Host` names to answer to (a guard against DNS rebinding); loopback names "
+            'and `host` always are. `"*"` answers to all.'
+        ),
+    ] = ()
+    max_body_mb: Annotated[int, Meta(description="Largest request body.", ge=1, le=1024)] = 32
+    max_header_kb: Annotated[int, Meta(description="Largest request head.", ge=4, le=1024)] = 64
+    max_depth: Annotated[int, Meta(description="Deepest nesting of a JSON body.", ge=8, le=512)] = 128
+    max_messages: Annotated[int, Meta(description="Most messages in one request.", ge=1)] = 10_000
+    max_concurrent: Annotated[
+        int, Meta(description="Most requests at the same time; further ones get 503.", ge=1)
+    ] = 1000
+    client_idle_ms: Annotated[
+        int,
+        Meta(
+            description="A client that takes this long to send its request, or to take any of its answer, "
+            "is cut off.",
+            ge=1000,
+        ),
+    ] = 60_000
+    keepalive_ms: Annotated[
+        int,
+        Meta(description="Silence on a stream after which a keep-alive comment is sent; 0 for none.", ge=0),
+    ] = 15_000
+    drain_seconds: Annotated[
+        int, Meta(description="How long streams may go on after SIGTERM before the gateway exits.", ge=0)
+    ] = 30
+
+    @property
+    def identity(self) -> str:
+        """The server's name: `id`, or one derived from host and port that is safe as a directory name."""
+        return self.id or re.sub(r"[^A-Za-z0-9.-]", "_", f"{self.host}-{self.port}")
+
+
+class Store(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where state that outlives a request is kept."""
+
+    url: Annotated[
+        str,
+        Meta(
+            description="`file:` (the session dir), `file:/path` or `memory:` (gone when the gateway stops)."
+        ),
+    ] = "file:"
+    responses_ttl_hours: Annotated[
+        float, Meta(description="How long an answer of the Responses API can be continued from.", gt=0)
+    ] = 72
+    responses_max_entries: Annotated[
+        int, Meta(description="Most answers of the Responses API kept; the oldest go first.", ge=0)
+    ] = 10_000
+    responses_max_mb: Annotated[
+        int, Meta(description="Most room for answers of the Responses API; the oldest go first.", ge=0)
+    ] = 256
+
+
+class Logging(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is logged, and how."""
+
+    level: Annotated[
+        Literal["debug", "info", "warning", "error"], Meta(description="Least severity that is logged.")
+    ] = "info"
+    format: Annotated[
+        Literal["auto", "human", "json"],
+        Meta(description="`auto` is `human` on a terminal and `json` elsewhere."),
+    ] = "auto"
+    finish_trace: Annotated[
+        bool,
+        Meta(description="Log every mapping of a finish reason: what the upstream said, what was sent."),
+    ] = False
+
+
+class MessagesOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Choices of the Anthropic Messages protocol."""
+
+    tool_turn_message_stop: Annotated[
+        Literal["auto", "never", "always"],
+        Meta(
+            description="Whether a turn that ends in tool calls ends with `message_stop`. `never`: it ends "
+            "with `message_delta` and the body closes. `always`: as Anthropic's published protocol. `auto`: "
+            "`never`, except for clients known to lose something without it."
+        ),
+    ] = "auto"
+
+
+class Protocols(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Choices of single protocols."""
+
+    messages: Annotated[MessagesOptions, Meta(description="The Anthropic Messages protocol.")] = (
+        MessagesOptions()
+    )

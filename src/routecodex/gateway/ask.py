@@ -1,0 +1,72 @@
+"""What comes in, whom we answer, and what is remembered of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from msgspec import Struct, field
+
+from routecodex.canon.errors import GatewayError
+from routecodex.canon.usage import Usage
+from routecodex.protocols.codec import Codec, Inbound
+from routecodex.routing.registry import Target
+
+Headers = Sequence[tuple[bytes, bytes]]
+
+
+class Client(Protocol):
+    """The connection a request came on, as far as answering goes."""
+
+    @property
+    def started(self) -> bool: ...
+    async def send(self, status: int, headers: Headers, body: bytes) -> None: ...
+    def start(self, status: int, headers: Headers) -> None: ...
+    async def write(self, data: bytes) -> None: ...
+    def write_nowait(self, data: bytes) -> bool: ...
+    async def end(self, data: bytes = b"") -> None: ...
+    def abort(self) -> None: ...
+
+
+class Ask(Struct, kw_only=True):
+    """One request for one answer, validated.
+
+    `as_array` is Gemini's way of streaming without `alt=sse`. `original` is the body as the client sent it,
+    when history was put in front of it.
+    """
+
+    id: str
+    codec: Codec
+    inbound: Inbound
+    headers: Mapping[str, str]
+    arrived: float
+    created: int
+    query: str = ""
+    as_array: bool = False
+    client_name: str = ""
+    original: Inbound | None = None
+    native_provider: str | None = None
+    notices: list[str] = field(default_factory=list)
+
+
+class Record(Struct, kw_only=True):
+    """What is remembered of one request, for logs and metrics."""
+
+    id: str
+    protocol: str
+    model: str
+    stream: bool
+    client_name: str = ""
+    route: str = ""
+    reason: str = ""
+    target: Target | None = None
+    attempts: int = 0
+    status: int = 0
+    arrived: float = 0.0
+    first_byte: float = 0.0
+    finished: float = 0.0
+    usage: Usage | None = None
+    finish: str = ""
+    error: GatewayError | None = None
+    gone: bool = False
+    notices: tuple[str, ...] = ()

@@ -1,0 +1,41 @@
+"""OpenAI chat completions.
+
+schema         the shape of a request, and `read`
+requests       a client's request as canon
+outgoing       a canonical request for an upstream; `conversation` is its messages
+passing        a chat request for a chat upstream, nearly verbatim
+chunks         what upstreams send, read tolerantly
+decoder        chunks → events;  encoder  events → chunks;  answers  whole completions both ways
+relay          chat stream → chat stream, scanned and not rebuilt
+errors         the error envelope, both ways
+"""
+
+from __future__ import annotations
+
+from routecodex.protocols.chat import answers, errors, outgoing, passing, requests, schema
+from routecodex.protocols.chat.decoder import StreamDecoder
+from routecodex.protocols.chat.encoder import StreamEncoder
+from routecodex.protocols.chat.relay import Relay
+from routecodex.protocols.codec import Codec
+
+
+def _path(_model: str, _stream: bool) -> str:
+    return "/chat/completions"
+
+
+CODEC = Codec(
+    name="chat",
+    read=schema.read,
+    decode_request=requests.decode,
+    encode_request=outgoing.encode,
+    rewrite=passing.rewrite,
+    path=_path,
+    decode_response=answers.decode,
+    encode_response=answers.encode,
+    pass_response=answers.pass_on,
+    stream_decoder=StreamDecoder,
+    stream_encoder=StreamEncoder,
+    relay=Relay,
+    decode_error=errors.decode,
+    encode_error=errors.encode,
+)

@@ -1,0 +1,119 @@
+"""Whole chat completions, both ways: the fold of what a stream would have told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from routecodex.canon import finish
+from routecodex.canon.events import Event, Failed
+from routecodex.canon.parts import Reasoning, Refusal, Text, ToolCall
+from routecodex.canon.response import Response
+from routecodex.protocols.chat.chunks import Chunk, read_chunk, usage_of
+from routecodex.protocols.chat.decoder import Telling, unparsable
+from routecodex.protocols.chat.encoder import answer_id, usage_object
+from routecodex.protocols.chat.errors import from_object
+from routecodex.protocols.codec import Outcome, ReplyTo
+from routecodex.protocols.tools import CallNames, unwrap_input
+from routecodex.protocols.translation import estimated_usage
+from routecodex.wire import json
+from routecodex.wire.json import present, thaw
+
+_LENGTHS = frozenset({"length", "max_tokens"})
+
+
+def _read(body: bytes, provider: str = "") -> Chunk:
+    answer = read_chunk(body)
+    if answer is None or (not answer.choices and not present(answer.error)):
+        raise unparsable()
+    if present(answer.error):
+        raise from_object(502, thaw(answer.error), provider=provider)
+    return answer
+
+
+def decode(body: bytes) -> list[Event]:
+    """The events a stream of this answer would have told."""
+    out: list[Event] = []
+    telling = Telling()
+    telling.chunk(_read(body), out)
+    if not any(isinstance(event, Failed) for event in out):
+        telling.finish(out)
+    return out
+
+
+def encode(response: Response, reply: ReplyTo) -> bytes:
+    """The answer as one chat completion."""
+    choice = {
+        "index": 0,
+        "message": _message(response, reply),
+        "logprobs": {"content": list(response.logprobs), "refusal": None} if response.logprobs else None,
+        "finish_reason": finish.express("chat", response.finish),
+    }
+    body: dict[str, Any] = {
+        "id": answer_id(reply),
+        "object": "chat.completion",
+        "created": reply.created,
+        "model": response.model or reply.model,
+        "choices": [choice],
+        "usage": usage_object(response.usage or estimated_usage(reply.input_tokens, _written(response))),
+    }
+    return json.encode(body)
+
+
+def _written(response: Response) -> int:
+    return sum(len(getattr(part, "text", "") or getattr(part, "arguments", "")) for part in response.parts)
+
+
+def _message(response: Response, reply: ReplyTo) -> dict[str, Any]:
+    texts = [part for part in response.parts if isinstance(part, Text)]
+    refusals = [part.text for part in response.parts if isinstance(part, Refusal)]
+    thoughts = [part.text for part in response.parts if isinstance(part, Reasoning) and part.text]
+    names = CallNames(reply.request.tools if reply.request is not None else ())
+    calls = [_call(part, names) for part in response.parts if isinstance(part, ToolCall)]
+    message: dict[str, Any] = {
+        "role": "assistant",
+        "content": "".join(part.text for part in texts) if texts else None,
+        "refusal": "".join(refusals) if refusals else None,
+    }
+    if thoughts:
+        message["reasoning_content"] = "".join(thoughts)
+    if calls:
+        message["tool_calls"] = calls
+    annotations = [annotation for part in texts for annotation in part.annotations]
+    if annotations:
+        message["annotations"] = annotations
+    return message
+
+
+def _call(call: ToolCall, names: CallNames) -> dict[str, Any]:
+    name, _, custom = names.resolve(call.name)
+    if custom or call.custom:
+        text = call.arguments if call.custom else unwrap_input(call.arguments)
+        return {"id": call.id, "type": "custom", "custom": {"name": name, "input": text}}
+    return {
+        "id": call.id,
+        "type": "function",
+        "function": {"name": name, "arguments": call.arguments or "{}"},
+    }
+
+
+def pass_on(body: bytes, reply: ReplyTo) -> tuple[bytes, Outcome]:
+    """The upstream's own answer, its finish put right where it denies the calls that were made."""
+    answer = _read(body, reply.provider)
+    outcome = Outcome(model=answer.model or "", response_id=answer.id or "")
+    outcome.usage = usage_of(answer.usage) if answer.usage is not None else None
+    wrong: dict[int, str] = {}
+    for at, choice in enumerate(answer.choices or ()):
+        calls = choice.message.tool_calls if choice.message is not None else None
+        said = choice.finish_reason
+        end = finish.infer("chat", said, has_calls=bool(calls), calls_whole=said not in _LENGTHS)
+        outcome.finish, outcome.sent_finish = end, finish.express("chat", end)
+        if said is None or (end.reason == "tool_calls" and said != "tool_calls"):
+            wrong[at] = outcome.sent_finish
+    return (_corrected(body, wrong) if wrong else body), outcome
+
+
+def _corrected(body: bytes, wrong: dict[int, str]) -> bytes:
+    value = json.decode(body)
+    for at, word in wrong.items():
+        value["choices"][at]["finish_reason"] = word
+    return json.encode(value)

@@ -1,0 +1,210 @@
+"""What chat upstreams send, read tolerantly: typed where they behave, mended where they do not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Raw, Struct
+from msgspec.json import Decoder
+
+from routecodex.canon.parts import Json
+from routecodex.canon.usage import Usage
+from routecodex.wire import json
+from routecodex.wire.json import ABSENT
+
+
+class FunctionDelta(Struct, gc=False):
+    name: str | None = None
+    arguments: str | None = None
+
+
+class CustomDelta(Struct, gc=False):
+    name: str | None = None
+    input: str | None = None
+
+
+class CallDelta(Struct):
+    index: int | None = None
+    id: str | None = None
+    function: FunctionDelta | None = None
+    custom: CustomDelta | None = None
+
+
+class Delta(Struct):
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    refusal: str | None = None
+    tool_calls: list[CallDelta] | None = None
+    function_call: FunctionDelta | None = None
+    annotations: list[Any] | None = None
+
+
+class Logprobs(Struct):
+    content: list[Any] | None = None
+
+
+class Choice(Struct):
+    index: int = 0
+    delta: Delta | None = None
+    message: Delta | None = None
+    finish_reason: str | None = None
+    logprobs: Logprobs | None = None
+
+
+class CachedDetails(Struct, gc=False):
+    cached_tokens: int | None = None
+
+
+class ReasoningDetails(Struct, gc=False):
+    reasoning_tokens: int | None = None
+
+
+class WireUsage(Struct):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens_details: CachedDetails | None = None
+    completion_tokens_details: ReasoningDetails | None = None
+    prompt_cache_hit_tokens: int | None = None
+
+
+class Chunk(Struct):
+    id: str | None = None
+    object: str | None = None
+    created: int | None = None
+    model: str | None = None
+    choices: list[Choice] | None = None
+    usage: WireUsage | None = None
+    error: Raw = ABSENT
+    service_tier: str | None = None
+    system_fingerprint: str | None = None
+
+
+_decoder = Decoder(Chunk)
+
+
+def read_chunk(data: bytes) -> Chunk | None:
+    """A chunk or a whole completion; None when it is no JSON object at all."""
+    chunk = json.try_read(data, _decoder)
+    if chunk is not None:
+        return chunk
+    try:
+        value = json.decode(data)
+    except ValueError:
+        return None
+    return _mended(value) if isinstance(value, dict) else None
+
+
+def usage_of(wire: WireUsage) -> Usage:
+    """The counts in canon."""
+    cached = wire.prompt_tokens_details.cached_tokens if wire.prompt_tokens_details else None
+    thought = wire.completion_tokens_details.reasoning_tokens if wire.completion_tokens_details else None
+    return Usage(
+        input=wire.prompt_tokens or 0,
+        output=wire.completion_tokens or 0,
+        cache_read=cached or wire.prompt_cache_hit_tokens or 0,
+        reasoning=thought or 0,
+    )
+
+
+def _mended(value: dict[str, Any]) -> Chunk:
+    """A chunk whose fields have odd types: what can be understood is kept, the rest is left out."""
+    choices = value.get("choices")
+    usage = value.get("usage")
+    return Chunk(
+        id=_text(value.get("id")),
+        object=_text(value.get("object")),
+        created=_count(value.get("created")),
+        model=_text(value.get("model")),
+        choices=[_choice(item) for item in choices if isinstance(item, dict)]
+        if isinstance(choices, list)
+        else None,
+        usage=_usage(usage) if isinstance(usage, dict) else None,
+        error=Raw(json.encode(value["error"])) if value.get("error") is not None else ABSENT,
+    )
+
+
+def _choice(item: dict[str, Any]) -> Choice:
+    delta, message = item.get("delta"), item.get("message")
+    return Choice(
+        index=_count(item.get("index")) or 0,
+        delta=_delta(delta) if isinstance(delta, dict) else None,
+        message=_delta(message) if isinstance(message, dict) else None,
+        finish_reason=_text(item.get("finish_reason")),
+    )
+
+
+def _delta(item: dict[str, Any]) -> Delta:
+    calls = item.get("tool_calls")
+    text, thought = _content(item.get("content"))
+    return Delta(
+        content=text,
+        reasoning_content=_text(item.get("reasoning_content")) or thought,
+        reasoning=_text(item.get("reasoning")),
+        refusal=_text(item.get("refusal")),
+        tool_calls=[_call(call) for call in calls if isinstance(call, dict)]
+        if isinstance(calls, list)
+        else None,
+        function_call=_function(item.get("function_call")),
+    )
+
+
+def _content(value: Json) -> tuple[str | None, str | None]:
+    """Text and thought of a content that may be a list of typed pieces."""
+    if not isinstance(value, list):
+        return _text(value), None
+    texts, thoughts = [], []
+    for piece in value:
+        if not isinstance(piece, dict):
+            continue
+        if piece.get("type") == "thinking":
+            inner = piece.get("thinking")
+            thoughts.append(_content(inner)[0] if isinstance(inner, list) else inner)
+        else:
+            texts.append(piece.get("text"))
+    return _joined(texts), _joined(thoughts)
+
+
+def _joined(pieces: list[Json]) -> str | None:
+    return "".join(piece for piece in pieces if isinstance(piece, str)) or None
+
+
+def _call(item: dict[str, Any]) -> CallDelta:
+    return CallDelta(
+        index=_count(item.get("index")), id=_text(item.get("id")), function=_function(item.get("function"))
+    )
+
+
+def _function(item: Json) -> FunctionDelta | None:
+    if not isinstance(item, dict):
+        return None
+    arguments = item.get("arguments")
+    if arguments is not None and not isinstance(arguments, str):
+        arguments = json.encode(arguments).decode()
+    return FunctionDelta(name=_text(item.get("name")), arguments=arguments)
+
+
+def _usage(item: dict[str, Any]) -> WireUsage:
+    details, thoughts = item.get("prompt_tokens_details"), item.get("completion_tokens_details")
+    return WireUsage(
+        prompt_tokens=_count(item.get("prompt_tokens")),
+        completion_tokens=_count(item.get("completion_tokens")),
+        prompt_tokens_details=CachedDetails(_count(details.get("cached_tokens")))
+        if isinstance(details, dict)
+        else None,
+        completion_tokens_details=ReasoningDetails(_count(thoughts.get("reasoning_tokens")))
+        if isinstance(thoughts, dict)
+        else None,
+    )
+
+
+def _text(value: Json) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _count(value: Json) -> int | None:
+    if isinstance(value, bool) or value is None:
+        return None
+    if isinstance(value, int | float):
+        return int(value)
+    return int(value) if isinstance(value, str) and value.isdigit() else None

@@ -1,0 +1,235 @@
+"""Chat chunks as events: a state machine over whatever the upstream sends."""
+
+from __future__ import annotations
+
+from routecodex.canon import finish
+from routecodex.canon.errors import UpstreamFailed
+from routecodex.canon.events import (
+    AnnotationAdded,
+    AnswerPart,
+    ArgumentsAdded,
+    Event,
+    Failed,
+    Finished,
+    PartFinished,
+    PartStarted,
+    ReasoningAdded,
+    Started,
+    TextAdded,
+    UsageReported,
+)
+from routecodex.canon.parts import Json, Reasoning, Refusal, Text, ToolCall
+from routecodex.protocols import failures
+from routecodex.protocols.chat import errors
+from routecodex.protocols.chat.chunks import (
+    CallDelta,
+    Choice,
+    Chunk,
+    Delta,
+    FunctionDelta,
+    read_chunk,
+    usage_of,
+)
+from routecodex.wire import json
+from routecodex.wire.json import present, thaw
+from routecodex.wire.sse import Frame, Frames, FrameTooLarge
+
+_EXTRAS = ("service_tier", "system_fingerprint")
+_EMPTY: dict[str, AnswerPart] = {"text": Text(""), "refusal": Refusal(""), "reasoning": Reasoning()}
+
+
+class _Call:
+    """A tool call that is being told."""
+
+    __slots__ = ("arguments", "finished", "id", "index", "key")
+
+    def __init__(self, key: int, index: int, call_id: str) -> None:
+        self.key = key
+        self.index = index
+        self.id = call_id
+        self.arguments = ""
+        self.finished = False
+
+
+class Telling:
+    """Chunks in, events out; shared by streams and whole answers."""
+
+    def __init__(self) -> None:
+        self.started = False
+        self.said: str | None = None
+        self.ended = False
+        self._next = 0
+        self._open: tuple[str, int] | None = None
+        self._calls: list[_Call] = []
+        self._extras: dict[str, Json] = {}
+
+    def chunk(self, chunk: Chunk, out: list[Event]) -> None:
+        if present(chunk.error):
+            self.ended = True
+            out.append(Failed(errors.from_object(502, thaw(chunk.error), provider="")))
+            return
+        if not self.started:
+            self.started = True
+            out.append(Started(chunk.id or "", chunk.model or "", chunk.created))
+        for name in _EXTRAS:
+            value = getattr(chunk, name)
+            if value is not None:
+                self._extras[name] = value
+        for choice in chunk.choices or ():
+            if choice.index == 0:
+                self._choice(choice, out)
+        if chunk.usage is not None:
+            out.append(UsageReported(usage_of(chunk.usage)))
+
+    def finish(self, out: list[Event]) -> None:
+        """The upstream is done: everything open is closed."""
+        self.ended = True
+        self._close_block(out)
+        for call in self._calls:
+            self._finish_call(call, out)
+        whole = all(json.is_whole(call.arguments or "{}") for call in self._calls)
+        end = finish.infer("chat", self.said, has_calls=bool(self._calls), calls_whole=whole)
+        out.append(Finished(end, self._extras or None))
+
+    def _choice(self, choice: Choice, out: list[Event]) -> None:
+        delta = choice.delta or choice.message
+        if delta is not None:
+            self._delta(delta, choice, out)
+        if choice.finish_reason:
+            self.said = choice.finish_reason
+
+    def _delta(self, delta: Delta, choice: Choice, out: list[Event]) -> None:
+        thought = delta.reasoning_content or delta.reasoning
+        if thought:
+            out.append(ReasoningAdded(self._block("reasoning", out), thought))
+        if delta.content:
+            logprobs = tuple(choice.logprobs.content or ()) if choice.logprobs is not None else ()
+            out.append(TextAdded(self._block("text", out), delta.content, logprobs))
+        if delta.refusal:
+            out.append(TextAdded(self._block("refusal", out), delta.refusal))
+        for annotation in delta.annotations or ():
+            out.append(AnnotationAdded(self._block("text", out), annotation))
+        for call in delta.tool_calls or ():
+            self._call(call, out)
+        if delta.function_call is not None:
+            self._call(CallDelta(index=0, function=delta.function_call), out)
+
+    def _block(self, kind: str, out: list[Event]) -> int:
+        """The index of the open text-like part of this kind, opened if need be."""
+        if self._open is not None:
+            if self._open[0] == kind:
+                return self._open[1]
+            self._close_block(out)
+        index = self._take_index()
+        self._open = (kind, index)
+        out.append(PartStarted(index, _EMPTY[kind]))
+        return index
+
+    def _close_block(self, out: list[Event]) -> None:
+        if self._open is not None:
+            out.append(PartFinished(self._open[1]))
+            self._open = None
+
+    def _take_index(self) -> int:
+        self._next += 1
+        return self._next - 1
+
+    def _call(self, delta: CallDelta, out: list[Event]) -> None:
+        function = delta.function
+        if delta.custom is not None:
+            function = FunctionDelta(delta.custom.name, delta.custom.input)
+        call = self._known(delta, function)
+        if call is None:
+            self._close_block(out)
+            self._finish_whole_calls(out)
+            call = self._open_call(delta, function, out)
+        if function is not None and function.arguments:
+            call.arguments += function.arguments
+            out.append(ArgumentsAdded(call.index, function.arguments))
+
+    def _known(self, delta: CallDelta, function: FunctionDelta | None) -> _Call | None:
+        """The call a piece belongs to: by index, by id, or the last one when it names neither."""
+        for call in reversed(self._calls):
+            if delta.index is not None and call.key == delta.index:
+                # Some upstreams number every call 0 and tell them apart by id alone.
+                return call if not delta.id or delta.id == call.id else None
+            if delta.index is None and delta.id and call.id == delta.id:
+                return call
+        if delta.index is None and not delta.id and not (function and function.name):
+            return self._calls[-1] if self._calls else None
+        return None
+
+    def _open_call(self, delta: CallDelta, function: FunctionDelta | None, out: list[Event]) -> _Call:
+        index = self._take_index()
+        key = len(self._calls) if delta.index is None else delta.index
+        call = _Call(key, index, delta.id or f"call_{index}")
+        self._calls.append(call)
+        name = (function.name if function is not None else None) or ""
+        out.append(PartStarted(index, ToolCall(call.id, name, custom=delta.custom is not None)))
+        return call
+
+    def _finish_whole_calls(self, out: list[Event]) -> None:
+        """Calls whose arguments are complete are closed; an interleaved one stays open."""
+        for call in self._calls:
+            if not call.finished and json.is_whole(call.arguments):
+                self._finish_call(call, out)
+
+    def _finish_call(self, call: _Call, out: list[Event]) -> None:
+        if not call.finished:
+            call.finished = True
+            out.append(PartFinished(call.index))
+
+
+class StreamDecoder:
+    """Bytes of a chat stream in, events out."""
+
+    def __init__(self) -> None:
+        self._frames = Frames()
+        self._telling = Telling()
+
+    def feed(self, data: bytes) -> list[Event]:
+        try:
+            frames = self._frames.feed(data)
+        except FrameTooLarge as exc:
+            self._telling.ended = True
+            return [Failed(failures.truncated(str(exc)))]
+        return self._read(frames)
+
+    def close(self) -> list[Event]:
+        out = self._read(self._frames.close())
+        if not self._telling.ended:
+            if self._telling.said is None:
+                out.append(Failed(failures.truncated()))
+            else:
+                self._telling.finish(out)
+            self._telling.ended = True
+        return out
+
+    def _read(self, frames: list[Frame]) -> list[Event]:
+        out: list[Event] = []
+        telling = self._telling
+        for frame in frames:
+            if telling.ended:
+                break
+            if frame.data == b"[DONE]":
+                self._done(out)
+                break
+            chunk = read_chunk(frame.data)
+            if chunk is None:
+                telling.ended = True
+                out.append(Failed(unparsable()))
+                break
+            telling.chunk(chunk, out)
+        return out
+
+    def _done(self, out: list[Event]) -> None:
+        if self._telling.said is None and not self._telling.started:
+            self._telling.ended = True
+            out.append(Failed(failures.truncated()))
+        else:
+            self._telling.finish(out)
+
+
+def unparsable() -> UpstreamFailed:
+    """The upstream sent something that is no chat answer."""
+    return UpstreamFailed("the upstream's answer is not a chat completion", code="upstream_unparsable")

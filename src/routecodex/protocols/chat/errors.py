@@ -1,0 +1,68 @@
+"""Chat's error envelope, both ways."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from routecodex.canon.errors import GatewayError, Kind, UpstreamError
+from routecodex.protocols import failures
+from routecodex.wire import json
+
+_TYPES: dict[Kind, str] = {
+    "invalid_request": "invalid_request_error",
+    "authentication": "authentication_error",
+    "permission": "permission_error",
+    "not_found": "not_found_error",
+    "too_large": "invalid_request_error",
+    "rate_limit": "rate_limit_error",
+    "overloaded": "overloaded_error",
+    "timeout": "timeout_error",
+    "api": "api_error",
+}
+
+
+def error_object(error: GatewayError) -> dict[str, Any]:
+    """The `error` object of an answer or of a stream's last chunk."""
+    return {"message": error.message, "type": _TYPES[error.kind], "param": error.param, "code": error.code}
+
+
+def encode(error: GatewayError) -> tuple[int, dict[str, Any]]:
+    """The status and the envelope a chat client expects."""
+    body: dict[str, Any] = {"error": error_object(error)}
+    if error.code is not None:
+        body["code"] = error.code
+    if error.details is not None:
+        body["details"] = error.details
+    return error.status, body
+
+
+def decode(status: int, headers: Mapping[str, str], body: bytes, provider: str) -> UpstreamError:
+    """A chat provider's refusal as a typed error."""
+    try:
+        value = json.decode(body)
+    except ValueError:
+        return failures.upstream_error(status, failures.plain_text(body), provider=provider, headers=headers)
+    error = value.get("error", value) if isinstance(value, dict) else value
+    return from_object(status, error, provider=provider, headers=headers)
+
+
+def from_object(
+    status: int, error: Any, *, provider: str, headers: Mapping[str, str] | None = None
+) -> UpstreamError:
+    """The typed error for an `error` value, whatever shape the provider gave it."""
+    if not isinstance(error, dict):
+        return failures.upstream_error(status, str(error), provider=provider, headers=headers)
+    message = error.get("message") or error.get("detail") or error.get("msg") or ""
+    code, kind, param = error.get("code"), error.get("type"), error.get("param")
+    if isinstance(code, int) and 400 <= code < 600 and status < 400:
+        status = code
+    return failures.upstream_error(
+        status if status >= 400 else 502,
+        message if isinstance(message, str) else json.encode(message).decode(),
+        provider=provider,
+        code=code if isinstance(code, str) else None,
+        type=kind if isinstance(kind, str) else None,
+        param=param if isinstance(param, str) else None,
+        headers=headers,
+    )

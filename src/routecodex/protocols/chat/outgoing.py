@@ -1,0 +1,231 @@
+"""A canonical request as a chat body for an upstream."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from routecodex.canon.errors import BadRequest
+from routecodex.canon.parts import Json
+from routecodex.canon.request import Request, Thinking, Tool
+from routecodex.protocols.chat.conversation import encode_messages
+from routecodex.protocols.codec import Aim, Encoded
+from routecodex.protocols.notices import Notices
+from routecodex.protocols.tools import CUSTOM_PARAMETERS, flat_name
+from routecodex.wire import json
+
+_SILENT = frozenset(
+    [
+        "store",
+        "include",
+        "client_metadata",
+        "truncation",
+        "context_management",
+        "betas",
+        "background",
+        "previous_response_id",
+        "conversation",
+        "safetySettings",
+        "labels",
+        "stream_options",
+        "mcp_servers",
+        "container",
+    ]
+)
+_PLAIN = [
+    "temperature",
+    "top_p",
+    "seed",
+    "frequency_penalty",
+    "presence_penalty",
+    "logprobs",
+    "top_logprobs",
+    "verbosity",
+    "service_tier",
+]
+_TIERS = frozenset({"auto", "default", "flex", "priority", "scale"})
+_USER_LIMIT = 64
+_BUDGET_EFFORTS = ((2048, "low"), (12_000, "medium"))
+
+
+def encode(request: Request, aim: Aim) -> Encoded:
+    """The request as this upstream's dialect of chat takes it."""
+    notices = Notices()
+    body: dict[str, Any] = {"model": aim.model, "messages": encode_messages(request, aim, notices)}
+    _settings(body, request, aim, notices)
+    _tooling(body, request, aim, notices)
+    _structured(body, request, aim, notices)
+    if request.thinking is not None:
+        _think(body, request.thinking, aim.dialect.reasoning_field)
+    _extras(body, request, notices)
+    for field in aim.dialect.unsupported:
+        if body.pop(field, None) is not None:
+            notices.dropped(field, "this upstream refuses it")
+    return Encoded(json.encode(body), notices.lines())
+
+
+def _settings(body: dict[str, Any], request: Request, aim: Aim, notices: Notices) -> None:
+    for field in _PLAIN:
+        value = getattr(request, field)
+        if value is not None:
+            body[field] = value
+    if request.source != "chat" and request.service_tier not in _TIERS:
+        body.pop("service_tier", None)
+    if request.max_tokens is not None:
+        body[aim.dialect.max_tokens_field] = request.max_tokens
+    if request.stop:
+        body["stop"] = list(request.stop[:4])
+        if len(request.stop) > 4:
+            notices.dropped("stop sequences past the fourth", "chat takes four")
+    if request.top_k is not None:
+        _own_field(body, request, field="top_k", value=request.top_k, notices=notices)
+    if request.metadata:
+        _own_field(body, request, field="metadata", value=request.metadata, notices=notices)
+    if request.n > 1:
+        if not aim.dialect.n or request.source != "chat":
+            raise BadRequest(
+                "n: this upstream gives one answer at a time", param="n", code="unsupported_value"
+            )
+        body["n"] = request.n
+    if request.user:
+        body["user"] = request.user if len(request.user) <= _USER_LIMIT else _digest(request.user)
+    if request.cache_key:
+        body["prompt_cache_key"] = request.cache_key
+    if request.stream:
+        body["stream"] = True
+        if aim.dialect.stream_usage:
+            body["stream_options"] = {"include_usage": True}
+
+
+def _own_field(body: dict[str, Any], request: Request, *, field: str, value: Json, notices: Notices) -> None:
+    if request.source == "chat":
+        body[field] = value
+    else:
+        notices.dropped(field, "chat has no such field")
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
+
+
+def _extras(body: dict[str, Any], request: Request, notices: Notices) -> None:
+    for field, value in (request.extras or {}).items():
+        if request.source == "chat":
+            body[field] = value
+        elif field not in _SILENT:
+            notices.dropped(field, "chat has no such field")
+
+
+def _think(body: dict[str, Any], thinking: Thinking, style: str) -> None:
+    effort = thinking.effort or _effort(thinking)
+    match style:
+        case "reasoning_effort" if thinking.enabled:
+            body["reasoning_effort"] = effort
+        case "thinking":
+            body["thinking"] = {"type": "enabled" if thinking.enabled else "disabled"}
+        case "enable_thinking":
+            body["enable_thinking"] = thinking.enabled
+            if thinking.budget and thinking.enabled:
+                body["thinking_budget"] = thinking.budget
+        case "reasoning":
+            body["reasoning"] = _openrouter(thinking, effort)
+        case _:
+            pass
+
+
+def _openrouter(thinking: Thinking, effort: str) -> dict[str, Any]:
+    if not thinking.enabled:
+        return {"enabled": False}
+    return {"max_tokens": thinking.budget} if thinking.budget else {"effort": effort}
+
+
+def _effort(thinking: Thinking) -> str:
+    if thinking.budget is None:
+        return "medium"
+    return next((effort for limit, effort in _BUDGET_EFFORTS if thinking.budget <= limit), "high")
+
+
+def _structured(body: dict[str, Any], request: Request, aim: Aim, notices: Notices) -> None:
+    output, form = request.output, aim.dialect.response_format
+    if output is None:
+        return
+    if form == "none":
+        notices.dropped("response_format", "this upstream has no structured output")
+    elif output.kind == "json_schema" and form == "json_schema":
+        schema = {"name": output.name or "answer", "schema": output.schema or {}}
+        if output.strict is not None:
+            schema["strict"] = output.strict
+        if output.description is not None:
+            schema["description"] = output.description
+        body["response_format"] = {"type": "json_schema", "json_schema": schema}
+    else:
+        body["response_format"] = {"type": "json_object"}
+        if output.kind == "json_schema":
+            _ask_for_schema(body, output.schema)
+
+
+def _ask_for_schema(body: dict[str, Any], schema: Json) -> None:
+    """JSON mode knows no schema; the schema is asked for in words."""
+    text = f"Answer with one JSON object that fits this JSON schema: {json.encode(schema).decode()}"
+    body["messages"].insert(0, {"role": "system", "content": text})
+
+
+def _tooling(body: dict[str, Any], request: Request, aim: Aim, notices: Notices) -> None:
+    tools = [encoded for tool in request.tools if (encoded := _tool(tool, request, aim, notices)) is not None]
+    if not tools:
+        return
+    body["tools"] = tools
+    if request.parallel_tool_calls is not None:
+        if aim.dialect.parallel_tool_calls:
+            body["parallel_tool_calls"] = request.parallel_tool_calls
+        else:
+            notices.dropped("parallel_tool_calls", "this upstream has no such switch")
+    choice = _tool_choice(request, aim, notices)
+    if choice is not None:
+        body["tool_choice"] = choice
+
+
+def _tool(tool: Tool, request: Request, aim: Aim, notices: Notices) -> dict[str, Any] | None:
+    if tool.kind == "hosted":
+        if request.source == "chat":
+            return dict(tool.hosted)
+        notices.dropped(f"tool {tool.name}", "it runs at its own provider only")
+        return None
+    if tool.kind == "custom" and request.source == "chat":
+        custom = {"name": tool.name, "description": tool.description, "format": tool.format}
+        return {"type": "custom", "custom": {key: item for key, item in custom.items() if item is not None}}
+    function: dict[str, Any] = {"name": flat_name(tool)}
+    if tool.description:
+        function["description"] = tool.description
+    function["parameters"] = CUSTOM_PARAMETERS if tool.kind == "custom" else _schema(tool.parameters)
+    if tool.strict is not None and aim.dialect.strict_tools:
+        function["strict"] = tool.strict
+    if request.source == "chat":
+        function.update(tool.extras or {})
+    return {"type": "function", "function": function}
+
+
+def _schema(parameters: Json) -> Json:
+    return parameters if parameters else {"type": "object", "properties": {}}
+
+
+def _tool_choice(request: Request, aim: Aim, notices: Notices) -> Json:
+    choice = request.tool_choice
+    if choice is None:
+        return None
+    allowed = aim.dialect.tool_choice
+    if allowed == "auto_only" and choice.mode not in ("auto", "none"):
+        notices.dropped("tool_choice", "this upstream chooses by itself")
+        return "auto"
+    if choice.mode == "tool" or (choice.mode == "required" and len(choice.names) == 1):
+        return {"type": "function", "function": {"name": _choice_name(request, choice.names[0])}}
+    if choice.names:
+        notices.dropped("the list of allowed tools", "chat upstreams take one tool or all")
+    if choice.mode == "required" and allowed == "no_required":
+        notices.dropped("tool_choice required", "this upstream has no such mode")
+        return "auto"
+    return choice.mode
+
+
+def _choice_name(request: Request, name: str) -> str:
+    return next((flat_name(tool) for tool in request.tools if tool.name == name), name)

@@ -1,0 +1,46 @@
+"""A chat request bound for a chat upstream: the bytes it came as, but for what must change."""
+
+from __future__ import annotations
+
+import re
+
+from msgspec import Raw
+
+from routecodex.canon.errors import BadRequest
+from routecodex.protocols.codec import Aim, Encoded, Inbound
+from routecodex.protocols.notices import Notices
+from routecodex.wire import json
+
+_MODEL_KEY = b'"model"'
+_VALUE = re.compile(rb'\s*:\s*("(?:[^"\\]|\\.)*")')
+
+
+def rewrite(inbound: Inbound, aim: Aim) -> Encoded:
+    """The request for this upstream; untouched fields stay byte for byte."""
+    dialect, wire = aim.dialect, inbound.wire
+    if wire.n is not None and wire.n > 1 and not dialect.n:
+        raise BadRequest("n: this upstream gives one answer at a time", param="n", code="unsupported_value")
+    renamed = dialect.max_tokens_field == "max_tokens" and wire.max_completion_tokens is not None
+    if not (dialect.unsupported or renamed):
+        return Encoded(with_model(inbound.body, aim.model))
+    fields = json.read_fields(inbound.body)
+    notices = Notices()
+    if renamed:
+        fields["max_tokens"] = fields.pop("max_completion_tokens")
+    for field in dialect.unsupported:
+        if fields.pop(field, None) is not None:
+            notices.dropped(field, "this upstream refuses it")
+    fields["model"] = Raw(json.encode(aim.model))
+    return Encoded(json.encode(fields), notices.lines())
+
+
+def with_model(body: bytes, model: str) -> bytes:
+    """The body with its top-level model replaced, all other bytes as they came."""
+    at = body.find(_MODEL_KEY)
+    if at >= 0 and body.find(_MODEL_KEY, at + 7) < 0:
+        value = _VALUE.match(body, at + 7)
+        if value is not None:
+            return body[: value.start(1)] + json.encode(model) + body[value.end(1) :]
+    fields = json.read_fields(body)
+    fields["model"] = Raw(json.encode(model))
+    return json.encode(fields)

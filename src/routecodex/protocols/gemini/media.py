@@ -1,0 +1,89 @@
+"""Media parts: `inlineData` and `fileData`, both ways."""
+
+from __future__ import annotations
+
+import mimetypes
+import re
+from urllib.parse import urlsplit
+
+from routecodex.canon.parts import Json, Media, MediaKind
+
+_DATA_URL = re.compile(r"^data:([^;,]*)(?:;[^;,]*)*;base64,", re.IGNORECASE)
+_OWN_FILES = re.compile(r"^https://generativelanguage\.googleapis\.com/.*files/")
+_KINDS: dict[str, MediaKind] = {"image": "image", "audio": "audio", "video": "video"}
+_GUESS: dict[MediaKind, str] = {
+    "image": "image/jpeg",
+    "audio": "audio/mpeg",
+    "video": "video/mp4",
+    "file": "application/pdf",
+}
+_HOME = frozenset({"inlineData", "fileData"})
+
+
+def decode_media(part: dict[str, Json]) -> Media | None:
+    """The media of a part, or None when it holds none."""
+    extras = {name: value for name, value in part.items() if name not in _HOME} or None
+    blob = part.get("inlineData")
+    if blob is not None:
+        media_type = blob.get("mimeType")
+        return Media(
+            _kind(media_type),
+            media_type=media_type,
+            data=blob.get("data") or "",
+            name=blob.get("displayName"),
+            extras=extras,
+        )
+    file = part.get("fileData")
+    if file is None:
+        return None
+    uri = file.get("fileUri") or ""
+    media_type = file.get("mimeType") or _type_of(uri)
+    name = file.get("displayName")
+    kind = _kind(media_type)
+    if not uri.startswith(("http://", "https://")) or _OWN_FILES.match(uri):
+        return Media(kind, media_type=media_type, file_id=uri, name=name, extras=extras)
+    return Media(kind, media_type=media_type, url=uri, name=name, extras=extras)
+
+
+def encode_media(media: Media, *, same_protocol: bool) -> dict[str, Json] | None:
+    """A part for the media, or None where this protocol cannot take it."""
+    part = _encode(media, same_protocol=same_protocol)
+    if part is not None and same_protocol and media.extras:
+        part.update(media.extras)
+    return part
+
+
+def _encode(media: Media, *, same_protocol: bool) -> dict[str, Json] | None:
+    if media.data is not None:
+        return _blob(media.media_type or _GUESS[media.kind], media.data, name=media.name)
+    if media.url is not None:
+        inline = _DATA_URL.match(media.url)
+        if inline:
+            media_type = inline[1] or media.media_type or _GUESS[media.kind]
+            return _blob(media_type, media.url[inline.end() :], name=media.name)
+        return _file(media.url, media)
+    if media.text is not None:
+        return {"text": media.text}
+    if media.file_id is not None and (same_protocol or media.file_id.startswith(("https://", "gs://"))):
+        return _file(media.file_id, media)
+    return None
+
+
+def _blob(media_type: str, data: str, *, name: str | None) -> dict[str, Json]:
+    blob: dict[str, Json] = {"mimeType": media_type, "data": data}
+    if name is not None:
+        blob["displayName"] = name
+    return {"inlineData": blob}
+
+
+def _file(uri: str, media: Media) -> dict[str, Json]:
+    media_type = media.media_type or _type_of(uri) or _GUESS[media.kind]
+    return {"fileData": {"mimeType": media_type, "fileUri": uri}}
+
+
+def _type_of(uri: str) -> str | None:
+    return mimetypes.guess_type(urlsplit(uri).path)[0] if uri else None
+
+
+def _kind(media_type: str | None) -> MediaKind:
+    return _KINDS.get((media_type or "").partition("/")[0], "file")

@@ -1,0 +1,128 @@
+"""A client's bytes, checked: what passes here is safe to walk and safe to send."""
+
+from __future__ import annotations
+
+from routecodex.canon.errors import BadRequest
+from routecodex.protocols.codec import Inbound
+from routecodex.wire import json
+
+from .pairing import Pairing
+from .schema import Body, Content, FunctionCall, Part, View, body_reader, contents_of, count_reader, parts_of
+from .spelling import is_snake, respell
+
+NAME = "gemini"
+ROLES = ("user", "model", "function")
+MODES = frozenset({"AUTO", "NONE", "ANY", "VALIDATED", "MODE_UNSPECIFIED"})
+
+
+def read(body: bytes, *, model: str | None = None, stream: bool | None = None) -> Inbound:
+    """The request, its types and pairing checked; model and stream come from the path."""
+    view = _view(body)
+    return Inbound("gemini", body, view, _model(model or view.body.model), bool(stream))
+
+
+def read_count(body: bytes, *, model: str) -> Inbound:
+    """A countTokens request; the Inbound holds the request that is to be counted."""
+    outer = json.read(_camel_bytes(body), count_reader)
+    inner = outer.generate_content_request
+    counted = bytes(inner) if json.present(inner) else body
+    inbound = read(counted, model=model, stream=False)
+    inbound.wire.counted = counted is not body
+    return inbound
+
+
+def _camel_bytes(body: bytes) -> bytes:
+    if not is_snake(body):
+        return body
+    try:
+        return json.encode(respell(json.decode(body)))
+    except ValueError:
+        return body
+
+
+def _view(body: bytes) -> View:
+    snake = is_snake(body)
+    typed = json.read(_camel_bytes(body) if snake else body, body_reader)
+    _check(typed)
+    return View(typed, snake)
+
+
+def _model(model: str | None) -> str:
+    name = (model or "").removeprefix("models/")
+    _check_name(name, "model")
+    return name
+
+
+def _check_name(name: str | None, where: str) -> None:
+    if not name:
+        raise BadRequest(f"{where}: this field is required", param=where, code="missing_field")
+    if "\0" in name:
+        raise BadRequest(f"{where}: a name may not contain NUL", param=where, code="invalid_value")
+
+
+def _check(body: Body) -> None:
+    contents = contents_of(body)
+    if not contents:
+        raise BadRequest("contents: at least one content is needed", param="contents", code="missing_field")
+    _check_contents(contents, lenient=body.cached_content is not None)
+    _check_tools(body)
+
+
+def _check_contents(contents: list[Content], *, lenient: bool) -> None:
+    pairing = Pairing()
+    for at, content in enumerate(contents):
+        role = content.role or "user"
+        if role not in ROLES:
+            where = f"contents[{at}].role"
+            allowed = ", ".join(ROLES)
+            raise BadRequest(f"{where}: {role!r} is none of {allowed}", param=where, code="invalid_role")
+        parts = parts_of(content)
+        if not parts:
+            where = f"contents[{at}].parts"
+            raise BadRequest(f"{where}: at least one part is needed", param=where, code="missing_field")
+        if role == "model":
+            pairing.turn()
+        _check_parts(parts, at, pairing=pairing, lenient=lenient)
+
+
+def _check_parts(parts: list[Part], at: int, *, pairing: Pairing, lenient: bool) -> None:
+    seen: set[str] = set()
+    for position, part in enumerate(parts):
+        if part.function_call is not None:
+            where = f"contents[{at}].parts[{position}].functionCall"
+            _check_call(part.function_call, where, seen=seen)
+            call = part.function_call
+            pairing.call(call.name or "", id=call.id, at=(at, position))
+        elif part.function_response is not None:
+            result = part.function_response
+            where = f"contents[{at}].parts[{position}].functionResponse"
+            if not result.id:
+                _check_name(result.name, f"{where}.name")
+            if pairing.result(result.name, id=result.id) is None and not lenient:
+                which = result.id or result.name
+                raise BadRequest(
+                    f"{where}: no earlier functionCall fits {which!r}", param=where, code="orphan_tool_result"
+                )
+
+
+def _check_call(call: FunctionCall, where: str, *, seen: set[str]) -> None:
+    _check_name(call.name, f"{where}.name")
+    if not call.id:
+        return
+    if call.id in seen:
+        where = f"{where}.id"
+        raise BadRequest(f"{where}: {call.id!r} occurs twice", param=where, code="duplicate_tool_call")
+    seen.add(call.id)
+
+
+def _check_tools(body: Body) -> None:
+    tools = body.tools if isinstance(body.tools, list) else [body.tools] if body.tools else []
+    for at, tool in enumerate(tools):
+        declared = tool.function_declarations or []
+        for position, function in enumerate(declared if isinstance(declared, list) else [declared]):
+            _check_name(function.name, f"tools[{at}].functionDeclarations[{position}].name")
+    calling = body.tool_config.function_calling_config if body.tool_config else None
+    if calling is not None and calling.mode and calling.mode.upper() not in MODES:
+        where = "toolConfig.functionCallingConfig.mode"
+        allowed = "AUTO, NONE, ANY, VALIDATED"
+        raise BadRequest(f"{where}: {calling.mode!r} is none of {allowed}", param=where, code="invalid_value")

@@ -1,0 +1,143 @@
+"""Content blocks as canonical parts, the same for requests and answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from routecodex.canon.parts import Json, Media, Opaque, Part, Reasoning, Text, ToolCall, ToolResult
+from routecodex.protocols import seals
+from routecodex.protocols.messages.names import NAME
+from routecodex.wire import json
+
+Fields = dict[str, Any]
+
+_KNOWN: dict[str, frozenset[str]] = {
+    "text": frozenset({"type", "text", "citations", "cache_control"}),
+    "image": frozenset({"type", "source", "cache_control"}),
+    "document": frozenset({"type", "source", "title", "cache_control"}),
+    "tool_use": frozenset({"type", "id", "name", "input", "cache_control"}),
+    "tool_result": frozenset({"type", "tool_use_id", "content", "is_error", "cache_control"}),
+    "thinking": frozenset({"type", "thinking", "signature"}),
+    "redacted_thinking": frozenset({"type", "data"}),
+}
+
+
+def part_of(block: Fields) -> Part:
+    """The part that a block stands for; blocks only this protocol has stay as they are."""
+    decode = _DECODERS.get(block["type"])
+    return decode(block) if decode is not None else Opaque(NAME, block)
+
+
+def extras_of(block: Fields) -> dict[str, Json] | None:
+    """The fields of a block that have no home in its part."""
+    known = _KNOWN[block["type"]]
+    if block.keys() <= known:
+        return None
+    return {name: value for name, value in block.items() if name not in known}
+
+
+def _text(block: Fields) -> Part:
+    return Text(
+        text=block["text"],
+        annotations=tuple(block.get("citations") or ()),
+        cache=block.get("cache_control"),
+        extras=extras_of(block),
+    )
+
+
+def _image(block: Fields) -> Part:
+    found = _media_fields(block["source"])
+    if found is None:
+        return Opaque(NAME, block)
+    return Media("image", **found, cache=block.get("cache_control"), extras=extras_of(block))
+
+
+def _document(block: Fields) -> Part:
+    source = block["source"]
+    extras = extras_of(block)
+    found = _media_fields(source)
+    if found is None:
+        text = _flat_content(source)
+        if text is None:
+            return Opaque(NAME, block)
+        # The pieces of such a document matter to citations, so the source itself goes along.
+        found, extras = {"text": text}, {**(extras or {}), "source": source}
+    found.setdefault("media_type", "text/plain" if "text" in found else "application/pdf")
+    return Media("file", **found, name=block.get("title"), cache=block.get("cache_control"), extras=extras)
+
+
+def _media_fields(source: Fields) -> dict[str, Any] | None:
+    match source:
+        case {"type": "base64", "data": data, "media_type": media_type}:
+            return {"data": data, "media_type": media_type}
+        case {"type": "url", "url": url}:
+            return {"url": url}
+        case {"type": "file", "file_id": file_id}:
+            return {"file_id": file_id}
+        case {"type": "text", "data": text}:
+            return {"text": text}
+        case _:
+            return None
+
+
+def _flat_content(source: Fields) -> str | None:
+    content = source.get("content")
+    if isinstance(content, str):
+        return content
+    if source.get("type") != "content" or not isinstance(content, list):
+        return None
+    texts = [piece.get("text") for piece in content if isinstance(piece, dict)]
+    return "\n\n".join(text for text in texts if isinstance(text, str)) or None
+
+
+def _tool_use(block: Fields) -> Part:
+    return ToolCall(
+        id=block["id"],
+        name=block["name"],
+        arguments=json.encode(block["input"]).decode(),
+        cache=block.get("cache_control"),
+        extras=extras_of(block),
+    )
+
+
+def _tool_result(block: Fields) -> Part:
+    content = block.get("content")
+    parts: tuple[Any, ...] = ()
+    if isinstance(content, str):
+        parts = (Text(content),) if content else ()
+    elif content:
+        parts = tuple(_inner(inner) for inner in content)
+    return ToolResult(
+        call_id=block["tool_use_id"],
+        parts=parts,
+        is_error=bool(block.get("is_error")),
+        cache=block.get("cache_control"),
+        extras=extras_of(block),
+    )
+
+
+def _inner(block: Fields) -> Text | Media | Opaque:
+    part = part_of(block)
+    return part if isinstance(part, Text | Media | Opaque) else Opaque(NAME, block)
+
+
+def _thinking(block: Fields) -> Part:
+    maker, signature = seals.unseal(block.get("signature") or "")
+    return Reasoning(block["thinking"], signature or None, origin=maker, extras=extras_of(block))
+
+
+def _redacted(block: Fields) -> Part:
+    maker, signature = seals.unseal(block["data"])
+    return Reasoning(signature=signature, redacted=True, origin=maker, extras=extras_of(block))
+
+
+_DECODERS: dict[str, Callable[[Fields], Part]] = {
+    "text": _text,
+    "image": _image,
+    "document": _document,
+    "tool_use": _tool_use,
+    "tool_result": _tool_result,
+    "thinking": _thinking,
+    "redacted_thinking": _redacted,
+}

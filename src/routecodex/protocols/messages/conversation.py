@@ -1,0 +1,248 @@
+"""The messages of a request in the order this protocol demands.
+
+Roles alternate, each call is answered by exactly one result, and the results of a turn stand first in the
+user message right after it, whatever the conversation looked like where it came from.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from routecodex.canon.parts import (
+    Json,
+    Media,
+    Opaque,
+    Part,
+    Reasoning,
+    Refusal,
+    Text,
+    ToolCall,
+    ToolResult,
+)
+from routecodex.canon.request import Message, Request
+from routecodex.protocols.codec import Aim
+from routecodex.protocols.messages.media import media_block
+from routecodex.protocols.messages.names import NAME, CallIds
+from routecodex.protocols.messages.signatures import may_return
+from routecodex.protocols.notices import Notices
+from routecodex.protocols.tools import flat_call
+from routecodex.wire import json
+
+Fields = dict[str, Any]
+
+_FOREIGN = "made by another provider"
+_NO_RESULT = "(the tool gave no result)"
+_NO_TURN = "(continue)"
+
+
+def cache_mark(cache: Json, *, source: str) -> Json:
+    """The `cache_control` for a part; None where its cache hint is not of this protocol."""
+    if source == NAME:
+        return cache
+    return cache if isinstance(cache, dict) and cache.get("type") == "ephemeral" else None
+
+
+def system_blocks(request: Request) -> list[Fields]:
+    """The system texts as blocks; those that open a foreign conversation count among them."""
+    texts = list(request.system)
+    if request.source != NAME:
+        for message in _opening(request):
+            texts.extend(part for part in message.parts if isinstance(part, Text))
+    return [_text_block(text, source=request.source) for text in texts if text.text.strip()]
+
+
+def _opening(request: Request) -> list[Message]:
+    opening: list[Message] = []
+    for message in request.messages:
+        if message.role != "system":
+            break
+        opening.append(message)
+    return opening
+
+
+def message_list(request: Request, aim: Aim, *, notices: Notices) -> list[Fields]:
+    """The conversation as this protocol takes it."""
+    writer = _Writer(request.source, aim, notices)
+    skipped = 0 if request.source == NAME else len(_opening(request))
+    for message in request.messages[skipped:]:
+        writer.add(message)
+    return writer.finish()
+
+
+def _text_block(part: Text, *, source: str) -> Fields:
+    block: Fields = {"type": "text", "text": part.text}
+    if source == NAME:
+        if part.annotations:
+            block["citations"] = list(part.annotations)
+        block.update(part.extras or {})
+    return _marked(block, part.cache, source=source)
+
+
+def _marked(block: Fields, cache: Json, *, source: str) -> Fields:
+    mark = cache_mark(cache, source=source)
+    if mark is not None:
+        block["cache_control"] = mark
+    return block
+
+
+def input_of(call: ToolCall) -> Fields:
+    """A call's arguments as an object, which is all this protocol has."""
+    if call.custom:
+        return {"input": call.arguments}
+    try:
+        value = json.decode(call.arguments or "{}")
+    except ValueError:
+        value = call.arguments
+    return value if isinstance(value, dict) else {"input": value}
+
+
+class _Turn:
+    """One message while it is written; of an assistant's, which calls still lack a result."""
+
+    __slots__ = ("awaited", "blocks", "extras", "results", "role")
+
+    def __init__(self, role: str) -> None:
+        self.role = role
+        self.blocks: list[Fields] = []
+        self.awaited: dict[str, str] = {}
+        self.results: dict[str, Fields] = {}
+        self.extras: Fields = {}
+
+
+class _Writer:
+    def __init__(self, source: str, aim: Aim, notices: Notices) -> None:
+        self._source = source
+        self._aim = aim
+        self._notices = notices
+        self._ids = CallIds()
+        self._turns: list[_Turn] = []
+
+    def add(self, message: Message) -> None:
+        role = message.role
+        if role == "system" and self._source != NAME:
+            self._add_system(message)
+            return
+        turn = self._turn("user" if role == "tool" else role)
+        if self._source == NAME:
+            turn.extras.update(message.extras or {})
+        for part in message.parts:
+            self._add_part(turn, part)
+
+    def finish(self) -> list[Fields]:
+        out: list[Fields] = []
+        for turn in self._turns:
+            results = [turn.results.get(id) or self._no_result(id) for id in turn.awaited.values()]
+            _append(out, turn.role, blocks=turn.blocks, extras=turn.extras)
+            _append(out, "user", blocks=results, extras={})
+        if not out or out[0]["role"] != "user":
+            out.insert(0, {"role": "user", "content": [{"type": "text", "text": _NO_TURN}]})
+        _trim_end(out)
+        return out
+
+    def _turn(self, role: str) -> _Turn:
+        if not self._turns or self._turns[-1].role != role:
+            self._turns.append(_Turn(role))
+        return self._turns[-1]
+
+    def _add_system(self, message: Message) -> None:
+        text = "\n\n".join(part.text for part in message.parts if isinstance(part, Text))
+        if text.strip():
+            block = {"type": "text", "text": f"<system>\n{text}\n</system>"}
+            self._turn("user").blocks.append(block)
+
+    def _add_part(self, turn: _Turn, part: Part) -> None:
+        match part:
+            case ToolResult():
+                self._add_result(turn, part)
+            case ToolCall():
+                self._add_call(turn, part)
+            case Reasoning():
+                self._add_thought(turn, part)
+            case _:
+                block = self._plain(part)
+                if block is not None:
+                    turn.blocks.append(block)
+
+    def _plain(self, part: Part) -> Fields | None:
+        """The block for text, media or what only this protocol has; None when there is nothing to say."""
+        match part:
+            case Text():
+                return _text_block(part, source=self._source) if part.text.strip() else None
+            case Refusal():
+                return {"type": "text", "text": part.text} if part.text.strip() else None
+            case Media():
+                block = media_block(part, self._aim, source=self._source, notices=self._notices)
+                return _marked(block, part.cache, source=self._source)
+            case Opaque() if part.protocol == NAME:
+                return dict(part.value)
+            case Opaque():
+                kind = part.value.get("type", "part") if isinstance(part.value, dict) else "part"
+                self._notices.dropped(str(kind), f"only {part.protocol} has it")
+        return None
+
+    def _add_call(self, turn: _Turn, call: ToolCall) -> None:
+        id = self._ids.fresh(call.id)
+        turn.awaited[call.id] = id
+        block: Fields = {"type": "tool_use", "id": id, "name": flat_call(call), "input": input_of(call)}
+        if self._source == NAME:
+            block.update(call.extras or {})
+        turn.blocks.append(_marked(block, call.cache, source=self._source))
+
+    def _add_result(self, turn: _Turn, result: ToolResult) -> None:
+        caller = next((t for t in reversed(self._turns) if result.call_id in t.awaited), None)
+        blocks = self._result_content(result)
+        if caller is None or caller.awaited[result.call_id] in caller.results:
+            self._notices.dropped("tool result id", "its call is not in the conversation; sent as content")
+            turn.blocks.extend(blocks)
+            return
+        id = caller.awaited[result.call_id]
+        block: Fields = {"type": "tool_result", "tool_use_id": id}
+        if result.is_error:
+            block["is_error"] = True
+            blocks = blocks or [{"type": "text", "text": "error"}]
+        if blocks:
+            block["content"] = blocks[0]["text"] if _is_plain(blocks) else blocks
+        if self._source == NAME:
+            block.update(result.extras or {})
+        caller.results[id] = _marked(block, result.cache, source=self._source)
+
+    def _result_content(self, result: ToolResult) -> list[Fields]:
+        return [block for part in result.parts if (block := self._plain(part)) is not None]
+
+    def _no_result(self, id: str) -> Fields:
+        return {"type": "tool_result", "tool_use_id": id, "content": _NO_RESULT, "is_error": True}
+
+    def _add_thought(self, turn: _Turn, part: Reasoning) -> None:
+        if turn.role != "assistant":
+            return
+        if not may_return(part, self._aim, source=self._source):
+            self._notices.dropped("reasoning", _FOREIGN)
+            return
+        block: Fields
+        if part.redacted:
+            block = {"type": "redacted_thinking", "data": part.signature or ""}
+        else:
+            block = {"type": "thinking", "thinking": part.text, "signature": part.signature or ""}
+        if self._source == NAME:
+            block.update(part.extras or {})
+        turn.blocks.append(block)
+
+
+def _is_plain(blocks: list[Fields]) -> bool:
+    return len(blocks) == 1 and blocks[0].keys() == {"type", "text"}
+
+
+def _append(out: list[Fields], role: str, *, blocks: list[Fields], extras: Fields) -> None:
+    if not blocks:
+        return
+    if out and out[-1]["role"] == role:
+        out[-1]["content"].extend(blocks)
+        return
+    out.append({"role": role, "content": blocks, **extras})
+
+
+def _trim_end(messages: list[Fields]) -> None:
+    """A prefill must not end in blanks."""
+    last = messages[-1]
+    if last["role"] == "assistant" and last["content"][-1]["type"] == "text":
+        last["content"][-1]["text"] = last["content"][-1]["text"].rstrip()

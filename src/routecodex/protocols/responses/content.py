@@ -1,0 +1,211 @@
+"""Content parts of Responses messages and tool outputs, both ways.
+
+Two keys of `extras` are this codec's own: `ITEM` holds what an item said beside its content (None: the text
+goes on in the item before it), and an Opaque `{PART: …}` is a content part, where a bare one is an item.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from msgspec import Struct
+
+from routecodex.canon.parts import Json, Media, Opaque, Part, Refusal, Text
+
+from .schema import NAME
+
+ITEM = "responses.item"
+PART = "responses.part"
+
+_AUDIO = {"mp3": "audio/mpeg", "wav": "audio/wav"}
+_AUDIO_FORMATS = {"audio/mpeg": "mp3", "audio/mp3": "mp3", "audio/wav": "wav", "audio/x-wav": "wav"}
+_TEXT_FIELDS = frozenset({"type", "text", "annotations"})
+_IMAGE_FIELDS = frozenset({"type", "image_url", "file_id", "detail"})
+_FILE_FIELDS = frozenset({"type", "file_id", "file_url", "file_data", "filename"})
+_TEXTS = frozenset({"input_text", "output_text", "text"})
+
+
+def rest(value: dict[str, Json], known: Iterable[str]) -> dict[str, Json] | None:
+    """The fields of a value that have no home in canon."""
+    extras = {key: item for key, item in value.items() if key not in known}
+    return extras or None
+
+
+def parts_of(content: Json) -> list[Text | Media | Refusal | Opaque]:
+    """The canonical parts of a message's content or a tool's output."""
+    if isinstance(content, str):
+        return [Text(content)]
+    return [decode_part(value) for value in content or ()]
+
+
+def decode_part(value: dict[str, Json]) -> Text | Media | Refusal | Opaque:
+    """One content part; a type nobody knows travels as Opaque."""
+    kind = value["type"]
+    if kind in _TEXTS and isinstance(value.get("text"), str):
+        annotations = tuple(value.get("annotations") or ())
+        return Text(value["text"], annotations=annotations, extras=rest(value, _TEXT_FIELDS))
+    if kind == "refusal" and isinstance(value.get("refusal"), str):
+        return Refusal(value["refusal"])
+    if kind == "input_image":
+        return _image(value)
+    if kind == "input_file":
+        return _file(value)
+    if kind == "input_audio" and isinstance(value.get("input_audio"), dict):
+        audio = value["input_audio"]
+        sound = audio.get("format")
+        return Media("audio", media_type=_AUDIO.get(sound, f"audio/{sound}"), data=audio.get("data"))
+    return Opaque(NAME, {PART: value})
+
+
+def _image(value: dict[str, Json]) -> Media | Opaque:
+    url = value.get("image_url")
+    # Chat's nested form is a common slip that providers forgive.
+    if isinstance(url, dict):
+        url = url.get("url")
+    detail, extras = value.get("detail"), rest(value, _IMAGE_FIELDS)
+    if isinstance(url, str):
+        media_type, data = split_data_url(url)
+        if data is not None:
+            return Media("image", media_type=media_type, data=data, detail=detail, extras=extras)
+        return Media("image", url=url, detail=detail, extras=extras)
+    if isinstance(value.get("file_id"), str):
+        return Media("image", file_id=value["file_id"], detail=detail, extras=extras)
+    return Opaque(NAME, {PART: value})
+
+
+def _file(value: dict[str, Json]) -> Media:
+    media_type, data = None, value.get("file_data")
+    if data is not None:
+        media_type, inner = split_data_url(data)
+        data = inner if inner is not None else data
+    return Media(
+        "file",
+        media_type=media_type,
+        data=data,
+        url=value.get("file_url"),
+        file_id=value.get("file_id"),
+        name=value.get("filename"),
+        extras=rest(value, _FILE_FIELDS),
+    )
+
+
+def split_data_url(url: str) -> tuple[str | None, str | None]:
+    """(media type, base64 data) of a data URL; the data is None when it is no such URL."""
+    if not url.startswith("data:"):
+        return None, None
+    head, comma, data = url[5:].partition(",")
+    if not comma or not head.endswith(";base64"):
+        return None, None
+    return head[: -len(";base64")].partition(";")[0] or None, data
+
+
+class PartWriter(Struct):
+    """Writes canonical parts as content of a request; what has no place there is noted in `notices`."""
+
+    same_protocol: bool
+    vision: bool
+    image_urls: bool
+    openai_files: bool
+    notices: dict[str, None]
+
+    def note(self, text: str) -> None:
+        self.notices[text] = None
+
+    def write(self, part: Part, *, spoken: bool = False) -> dict[str, Json] | None:
+        """One content part (`spoken`: by the assistant), or None when it cannot be said here."""
+        match part:
+            case Text():
+                return self._text(part, spoken)
+            case Refusal():
+                return {"type": "refusal", "refusal": part.text}
+            case Media():
+                if spoken:
+                    self.note(f"dropped {part.kind}: an assistant message cannot hold one")
+                    return None
+                return self._media(part)
+            case Opaque(protocol="responses", value=dict() as value) if PART in value:
+                inner: dict[str, Json] = value[PART]
+                return inner
+            case Opaque():
+                self.note(f"dropped a {part.protocol} part: responses has no such part")
+                return None
+            case _:
+                return None
+
+    def _extras(self, part: Text | Media) -> dict[str, Json]:
+        if not self.same_protocol or not part.extras:
+            return {}
+        return {key: value for key, value in part.extras.items() if key != ITEM}
+
+    def _text(self, part: Text, spoken: bool) -> dict[str, Json]:
+        if part.cache is not None:
+            self.note("dropped cache_control: responses upstreams cache by prefix")
+        value: dict[str, Json] = {"type": "output_text" if spoken else "input_text", "text": part.text}
+        if part.annotations and spoken and self.same_protocol:
+            value["annotations"] = list(part.annotations)
+        return value | self._extras(part)
+
+    def _media(self, part: Media) -> dict[str, Json] | None:
+        writer = {"image": self._image, "file": self._file, "audio": self._audio}.get(part.kind)
+        if writer is None:
+            self.note(f"dropped {part.kind}: responses takes images, files and audio")
+            return None
+        value = writer(part)
+        return value | self._extras(part) if value is not None else None
+
+    def _file_id(self, part: Media) -> str | None:
+        if part.file_id is not None and not self.openai_files:
+            self.note(f"dropped {part.kind}: its file id belongs to another provider")
+            return None
+        return part.file_id
+
+    def _image(self, part: Media) -> dict[str, Json] | None:
+        if not self.vision:
+            self.note("dropped image: the model does not take images")
+            return None
+        value: dict[str, Json] = {"type": "input_image"}
+        if part.data is not None:
+            value["image_url"] = f"data:{part.media_type or 'image/png'};base64,{part.data}"
+        elif part.url is not None:
+            if not self.image_urls:
+                self.note("dropped image: the upstream takes no image URLs")
+                return None
+            value["image_url"] = part.url
+        else:
+            file_id = self._file_id(part)
+            if file_id is None:
+                return None
+            value["file_id"] = file_id
+        if part.detail is not None:
+            value["detail"] = part.detail
+        return value
+
+    def _file(self, part: Media) -> dict[str, Json] | None:
+        if part.text is not None:
+            return {"type": "input_text", "text": part.text}
+        value: dict[str, Json] = {"type": "input_file"}
+        if part.data is not None:
+            value["filename"] = part.name or "document.pdf"
+            typed = part.media_type is not None or not self.same_protocol
+            head = f"data:{part.media_type or 'application/pdf'};base64," if typed else ""
+            value["file_data"] = head + part.data
+        elif part.url is not None:
+            value["file_url"] = part.url
+        else:
+            file_id = self._file_id(part)
+            if file_id is None:
+                return None
+            value["file_id"] = file_id
+        if part.name is not None:
+            value["filename"] = part.name
+        return value
+
+    def _audio(self, part: Media) -> dict[str, Json] | None:
+        if part.data is None:
+            self.note("dropped audio: responses takes it inline only")
+            return None
+        sound: Any = _AUDIO_FORMATS.get(
+            part.media_type or "", (part.media_type or "audio/wav").partition("/")[2]
+        )
+        return {"type": "input_audio", "input_audio": {"data": part.data, "format": sound}}

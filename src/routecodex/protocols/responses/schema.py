@@ -1,0 +1,245 @@
+"""The typed view of a Responses request: wide Structs that let tomorrow's fields pass and name wrong ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import Struct
+from msgspec.json import Decoder
+
+from routecodex.canon.errors import BadRequest
+from routecodex.canon.request import ProtocolName
+from routecodex.protocols.codec import Inbound
+from routecodex.wire import json
+
+NAME: ProtocolName = "responses"
+ROLES = ("user", "assistant", "system", "developer")
+CALLS = {"function_call": "arguments", "custom_tool_call": "input"}
+"""Item types that call a client's tool, and the field that holds what it is called with."""
+OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output"})
+
+
+class Content(Struct):
+    """A content part of a message, of a tool's output or of a thought."""
+
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+    image_url: str | dict[str, Any] | None = None
+    file_id: str | None = None
+    file_url: str | None = None
+    file_data: str | None = None
+    filename: str | None = None
+    detail: str | None = None
+
+
+class Item(Struct):
+    """An input item; which of the fields count depends on its type."""
+
+    type: str | None = None
+    role: str | None = None
+    id: str | None = None
+    status: str | None = None
+    content: str | list[Content] | dict[str, Any] | None = None
+    call_id: str | None = None
+    name: str | None = None
+    namespace: str | None = None
+    arguments: Any = None
+    input: Any = None
+    output: Any = None
+    summary: Any = None
+    encrypted_content: str | None = None
+
+
+class ToolSpec(Struct):
+    """A tool on offer; a namespace holds more of them."""
+
+    type: str
+    name: str | None = None
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+    format: dict[str, Any] | None = None
+    tools: list[ToolSpec] | None = None
+
+
+class Format(Struct):
+    type: str
+    name: str | None = None
+    schema: dict[str, Any] | bool | None = None
+    strict: bool | None = None
+    description: str | None = None
+
+
+class TextConfig(Struct):
+    format: Format | None = None
+    verbosity: str | None = None
+
+
+class ReasoningConfig(Struct):
+    effort: str | None = None
+    summary: str | None = None
+
+
+class Body(Struct):
+    """The top level of a request."""
+
+    model: str
+    input: str | list[Item] | None = None
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    conversation: str | dict[str, Any] | None = None
+    prompt: dict[str, Any] | None = None
+    tools: list[ToolSpec] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    max_output_tokens: int | None = None
+    max_tool_calls: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_logprobs: int | None = None
+    text: TextConfig | None = None
+    reasoning: ReasoningConfig | None = None
+    metadata: dict[str, Any] | None = None
+    include: list[str] | None = None
+    user: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    service_tier: str | None = None
+    store: bool | None = None
+    stream: bool | None = None
+    stream_options: dict[str, Any] | None = None
+    background: bool | None = None
+    truncation: str | None = None
+
+
+class View(Struct, frozen=True):
+    """What the gateway and the encoder need of a request that was read: its bytes and its ties to others."""
+
+    body: bytes
+    previous_response_id: str | None = None
+    store: bool = True
+
+
+_body = Decoder(Body)
+
+
+def read(body: bytes, *, model: str | None = None, stream: bool | None = None) -> Inbound:
+    """A validated request; BadRequest names the first field that is wrong."""
+    typed = json.read(body, _body)
+    _check_name(typed.model, "model")
+    if typed.background:
+        raise BadRequest("background: background responses are not supported", param="background")
+    _check_input(typed)
+    _check_tools(typed.tools or (), "tools")
+    if isinstance(typed.tool_choice, str) and typed.tool_choice not in ("auto", "none", "required"):
+        raise BadRequest(
+            f"tool_choice: {typed.tool_choice!r} is not one of 'auto', 'none', 'required'",
+            param="tool_choice",
+        )
+    view = View(body, typed.previous_response_id, typed.store is not False)
+    return Inbound(NAME, body, view, model or typed.model, bool(typed.stream) if stream is None else stream)
+
+
+def _check_name(name: str | None, path: str) -> None:
+    if name is None:
+        raise BadRequest(f"{path}: this field is required", param=path, code="missing_field")
+    if not name.strip() or "\0" in name:
+        raise BadRequest(f"{path}: {name!r} is not a usable name", param=path, code="invalid_name")
+
+
+def _check_tools(tools: Sequence[ToolSpec], path: str) -> None:
+    for index, tool in enumerate(tools):
+        if tool.type in ("function", "custom", "namespace"):
+            _check_name(tool.name, f"{path}[{index}].name")
+        if tool.type == "namespace":
+            _check_tools(tool.tools or (), f"{path}[{index}].tools")
+
+
+def _check_input(body: Body) -> None:
+    if body.input:
+        if isinstance(body.input, list):
+            _Walk(may_refer=bool(body.previous_response_id or body.conversation or body.prompt)).check(
+                body.input
+            )
+        return
+    # An empty text is a legal question; nothing at all is not, unless something stands before it.
+    if body.input != "" and not (body.previous_response_id or body.conversation or body.prompt):
+        raise BadRequest(
+            "input: a text or at least one item is required", param="input", code="missing_field"
+        )
+
+
+class _Walk:
+    """One pass over the input items: roles, calls and the results that belong to them."""
+
+    def __init__(self, *, may_refer: bool) -> None:
+        self._may_refer = may_refer
+        self._called: set[str] = set()
+        self._turn: set[str] = set()
+
+    def check(self, items: Sequence[Item]) -> None:
+        for index, item in enumerate(items):
+            kind = item.type or ("message" if item.role is not None else None)
+            if kind is None:
+                raise _missing(index, "type")
+            if kind == "message":
+                self._message(index, item)
+            elif kind in OUTPUTS:
+                self._output(index, item)
+            elif kind in CALLS:
+                self._call(index, item, CALLS[kind])
+            elif kind == "item_reference":
+                self._may_refer = True
+            elif item.call_id is not None:
+                self._called.add(item.call_id)
+
+    def _message(self, index: int, item: Item) -> None:
+        if item.role not in ROLES:
+            if item.role is None:
+                raise _missing(index, "role")
+            allowed = ", ".join(map(repr, ROLES))
+            raise _wrong(index, "role", f"{item.role!r} is not one of {allowed}")
+        if item.content is None or isinstance(item.content, dict):
+            raise _wrong(index, "content", "expected a text or a list of parts")
+        if item.role != "assistant":
+            self._turn.clear()
+
+    def _call(self, index: int, item: Item, field: str) -> None:
+        _check_name(item.name, f"input[{index}].name")
+        if not item.call_id:
+            raise _missing(index, "call_id")
+        if not isinstance(getattr(item, field), str):
+            raise _wrong(index, field, "expected a text")
+        if item.call_id in self._turn:
+            raise _wrong(index, "call_id", f"{item.call_id!r} names two calls of one turn")
+        self._turn.add(item.call_id)
+        self._called.add(item.call_id)
+
+    def _output(self, index: int, item: Item) -> None:
+        self._turn.clear()
+        if not item.call_id:
+            raise _missing(index, "call_id")
+        if item.output is None:
+            raise _missing(index, "output")
+        if not isinstance(item.output, str | list):
+            raise _wrong(index, "output", "expected a text or a list of parts")
+        if isinstance(item.output, list) and not all(map(_is_part, item.output)):
+            raise _wrong(index, "output", "each part must be an object with a 'type'")
+        if item.call_id not in self._called and not self._may_refer:
+            raise _wrong(index, "call_id", f"no earlier call has the id {item.call_id!r}")
+
+
+def _is_part(value: Any) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("type"), str)
+
+
+def _missing(index: int, field: str) -> BadRequest:
+    path = f"input[{index}].{field}"
+    return BadRequest(f"{path}: this field is required", param=path, code="missing_field")
+
+
+def _wrong(index: int, field: str, what: str) -> BadRequest:
+    path = f"input[{index}].{field}"
+    return BadRequest(f"{path}: {what}", param=path, code="invalid_value")

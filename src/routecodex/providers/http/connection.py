@@ -1,0 +1,359 @@
+"""One connection to an upstream: an asyncio protocol around llhttp, one request at a time.
+
+There is no task, queue or timer per piece. Body bytes go from the parser straight into a list (`pieces`);
+whoever reads takes the list's content, and waits on a single future when there is none. One timer per
+connection looks at the current deadline when it fires and sets itself again, so that a deadline moves by an
+assignment.
+
+`complete` is true whenever the peer has nothing to say: between requests and once an answer is whole.
+Anything it says then spoils the connection for reuse.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Sequence
+
+import httptools
+import msgspec
+
+from routecodex.canon.errors import GatewayError, UpstreamFailed, UpstreamTimeout
+from routecodex.providers.http.origin import Origin
+
+__all__ = ["Connection", "Timeouts"]
+
+_UNREAD_LIMIT = 256 * 1024
+_ONE_WRITE_LIMIT = 1024 * 1024
+_WRITE_SLICE = 256 * 1024
+
+
+class Timeouts(msgspec.Struct, frozen=True):
+    """Seconds to wait: for a usable connection, from the request to its answer's head, between pieces."""
+
+    connect: float = 5.0
+    first_byte: float = 120.0
+    idle: float = 120.0
+
+
+class _ParserStopped(Exception):
+    """Raised in a parser callback so that llhttp reads no further."""
+
+
+class Connection(asyncio.Protocol):
+    """A connection that can be sent one request after the other; its answers are read by `HttpResponse`."""
+
+    __slots__ = (
+        "_deadline",
+        "_head_only",
+        "_limit",
+        "_loop",
+        "_max_header_bytes",
+        "_on_lost",
+        "_parser",
+        "_patience",
+        "_read_paused",
+        "_timer",
+        "_timer_at",
+        "_unread",
+        "_until_close",
+        "_waiter",
+        "_write_paused",
+        "closed",
+        "complete",
+        "error",
+        "head_done",
+        "headers",
+        "idle_since",
+        "keep_alive",
+        "on_body",
+        "origin",
+        "peer",
+        "pieces",
+        "status",
+        "transport",
+        "unanswered",
+    )
+
+    transport: asyncio.Transport
+
+    def __init__(
+        self, origin: Origin, *, max_header_bytes: int, on_lost: Callable[[Connection], None]
+    ) -> None:
+        host = f"[{origin.host}]" if ":" in origin.host else origin.host
+        self.peer = f"{host}:{origin.port}"
+        self.origin = origin
+        self.idle_since = 0.0
+        self.closed = False
+        self.error: GatewayError | None = None
+        self.unanswered = False
+        self.pieces: list[bytes] = []
+        self.on_body = self.pieces.append
+        self.status = 0
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.head_done = False
+        self.complete = True
+        self.keep_alive = False
+        self._head_only = False
+        self._until_close = False
+        self._max_header_bytes = max_header_bytes
+        self._limit = max_header_bytes
+        self._unread = 0
+        self._read_paused = False
+        self._write_paused = False
+        self._on_lost = on_lost
+        self._loop = asyncio.get_running_loop()
+        self._waiter: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = math.inf
+        self._deadline = math.inf
+        self._patience = math.inf
+        self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
+
+    async def exchange(
+        self, request: Sequence[bytes], *, size: int, head_only: bool, timeouts: Timeouts
+    ) -> None:
+        """Send a request and return when the head of its answer is here; otherwise the connection is gone."""
+        self._begin(head_only)
+        self.expect_within(timeouts.first_byte)
+        if self.error is not None:
+            raise self.error
+        try:
+            if size > _ONE_WRITE_LIMIT:
+                await self._write_in_slices(request)
+            elif len(request) == 1:
+                self.transport.write(request[0])
+            else:
+                self.transport.writelines(request)
+            while not self.head_done:
+                if self.error is not None:
+                    raise self.error
+                await self.wait()
+        except BaseException:
+            self.abort()
+            raise
+
+    def take(self) -> bytes:
+        """The body bytes that have come and were not taken yet."""
+        pieces = self.pieces
+        if not pieces:
+            return b""
+        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        pieces.clear()
+        self._unread = 0
+        if self._read_paused:
+            self._read_paused = False
+            if not self.closed:
+                self.transport.resume_reading()
+        return data
+
+    def expect_within(self, seconds: float) -> None:
+        """Move the deadline that a waiting reader is held to."""
+        self._patience = seconds
+        self._deadline = self._loop.time() + seconds
+
+    def wait(self) -> asyncio.Future[None]:
+        """A future that is done once something has happened; what it was is for the caller to see."""
+        if self._deadline < self._timer_at:
+            self._set_timer()
+        waiter = self._waiter = self._loop.create_future()
+        return waiter
+
+    def reusable(self) -> bool:
+        """Whether another request may follow on this connection."""
+        return (
+            self.keep_alive
+            and self.complete
+            and not self.transport.is_closing()
+            and not self.transport.get_write_buffer_size()
+        )
+
+    def fail(self, error: GatewayError) -> None:
+        """Give up on the connection; the reader gets this error after the bytes that came before it."""
+        if self.error is None:
+            self.error = error
+        self.abort()
+        self._wake()
+
+    def abort(self) -> None:
+        """Drop the connection at once."""
+        self.keep_alive = False
+        self.transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport  # type: ignore[assignment]  # a stream always has a full transport
+
+    def data_received(self, data: bytes) -> None:
+        if self.complete or self._parser is None:
+            self.abort()
+            return
+        self._unread += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as exc:
+            self._parser_gave_up(exc)
+        if self._unread > self._limit:
+            self._past_limit()
+        waiter = self._waiter
+        if waiter is not None:
+            self._waiter = None
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def eof_received(self) -> None:
+        # A plain close would first flush what we still write, to a peer that may never read it.
+        self.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed = True
+        self.keep_alive = False
+        if not self.complete and self.error is None:
+            self._ended_by_peer(exc)
+        self._parser = None  # it holds bound methods of this object: break the cycle
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._wake()
+        self._on_lost(self)
+
+    def pause_writing(self) -> None:
+        self._write_paused = True
+
+    def resume_writing(self) -> None:
+        self._write_paused = False
+        if not self.head_done:
+            self.expect_within(self._patience)
+        self._wake()
+
+    def on_message_begin(self) -> None:
+        if self.complete:
+            raise _ParserStopped
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self.head_done:
+            self.headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        parser = self._parser
+        assert parser is not None
+        status = parser.get_status_code()
+        if self._unread > self._max_header_bytes:
+            self._check_head_size()
+        if status == 101:
+            self.fail(UpstreamFailed(f"{self.peer} switched protocols without being asked"))
+            raise _ParserStopped
+        if status < 200:
+            self.headers = []
+            return
+        self.status = status
+        self.head_done = True
+        self._limit = _UNREAD_LIMIT
+        self.keep_alive = parser.should_keep_alive()
+        if self._head_only:
+            # llhttp cannot be told that no body follows a HEAD, so it must not read on.
+            self.complete = True
+            raise _ParserStopped
+        if not self.keep_alive:
+            self._until_close = _ends_at_close(self.headers)
+
+    def on_message_complete(self) -> None:
+        if self.head_done:
+            self.complete = True
+
+    def _begin(self, head_only: bool) -> None:
+        self.headers = []
+        self.head_done = False
+        self.complete = False
+        self.keep_alive = False
+        self._head_only = head_only
+        self._until_close = False
+        self._unread = 0
+        self._limit = self._max_header_bytes
+        if self.closed:
+            self._ended_by_peer(None)
+
+    async def _write_in_slices(self, request: Sequence[bytes]) -> None:
+        for part in request:
+            view = memoryview(part)
+            for start in range(0, len(view), _WRITE_SLICE):
+                while self._write_paused and not self.head_done and self.error is None:
+                    await self.wait()
+                if self.error is not None:
+                    return
+                if self.head_done:
+                    self.keep_alive = False  # answered early: the rest of the body is never sent
+                    return
+                self.transport.write(view[start : start + _WRITE_SLICE])
+
+    def _parser_gave_up(self, exc: httptools.HttpParserError) -> None:
+        if self.complete:
+            self.keep_alive = False
+            return
+        self.fail(UpstreamFailed(f"{self.peer} sent an answer that is not proper HTTP/1.1: {exc}"))
+
+    def _check_head_size(self) -> None:
+        if sum(len(name) + len(value) + 4 for name, value in self.headers) > self._max_header_bytes:
+            self._head_too_large()
+            raise _ParserStopped
+
+    def _head_too_large(self) -> None:
+        self.fail(
+            UpstreamFailed(f"{self.peer} sent a head or framing of more than {self._max_header_bytes} bytes")
+        )
+
+    def _past_limit(self) -> None:
+        if self.complete or self._read_paused or self.error is not None:
+            return
+        if self.pieces:
+            self._read_paused = True
+            self.transport.pause_reading()
+        else:
+            self._head_too_large()
+
+    def _ended_by_peer(self, exc: Exception | None) -> None:
+        if self.head_done and self._until_close and exc is None:
+            self.complete = True
+            return
+        self.unanswered = not self._unread and not self.head_done
+        when = "in the middle of its answer" if self.head_done else "before it answered"
+        self.error = UpstreamFailed(f"{self.peer} closed the connection {when}{_reason(exc)}")
+
+    def _wake(self) -> None:
+        waiter = self._waiter
+        if waiter is not None:
+            self._waiter = None
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = self._deadline
+        self._timer = self._loop.call_at(self._deadline, self._check_deadline)
+
+    def _check_deadline(self) -> None:
+        self._timer = None
+        self._timer_at = math.inf
+        if self._waiter is None or self._waiter.done():
+            return
+        if self._loop.time() < self._deadline:
+            self._set_timer()
+            return
+        doing = "fell silent in its answer" if self.head_done else "did not answer"
+        self.fail(UpstreamTimeout(f"{self.peer} {doing} for {self._patience:g} s"))
+
+
+def _ends_at_close(headers: Sequence[tuple[bytes, bytes]]) -> bool:
+    """Whether only the end of the connection can end this body."""
+    for name, value in headers:
+        if name == b"content-length":
+            return False
+        if name == b"transfer-encoding" and value.lower().rstrip().endswith(b"chunked"):
+            return False
+    return True
+
+
+def _reason(exc: Exception | None) -> str:
+    if exc is None:
+        return ""
+    return f" ({getattr(exc, 'strerror', None) or type(exc).__name__})"

@@ -1,0 +1,114 @@
+"""A response: its head, and its body as it comes in."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+
+from routecodex.canon.errors import UpstreamFailed
+from routecodex.providers.http.connection import Connection
+from routecodex.providers.http.decoding import Inflater, inflater_for
+
+__all__ = ["HttpResponse"]
+
+# Once we have undone the coding these no longer describe what the reader gets.
+_UNTRUE_ONCE_DECODED = frozenset((b"content-encoding", b"content-length"))
+
+
+class HttpResponse:
+    """The answer to one request; read it to its end or close it, or its connection is lost to the pool."""
+
+    __slots__ = ("_conn", "_decoder", "_give_back", "_idle", "_peer", "ended", "headers", "status")
+
+    def __init__(self, conn: Connection, *, idle: float, give_back: Callable[[Connection], None]) -> None:
+        self.status = conn.status
+        self.headers = conn.headers
+        self.ended = False
+        self._peer = conn.peer
+        self._conn: Connection | None = conn
+        self._idle = idle
+        self._give_back = give_back
+        self._decoder = inflater_for(self.header(b"content-encoding"))
+        if self._decoder is not None:
+            self.headers = [(n, v) for n, v in conn.headers if n not in _UNTRUE_ONCE_DECODED]
+        if conn.complete and not conn.pieces:
+            self._end(conn)
+
+    def header(self, name: bytes) -> bytes | None:
+        """The first value of a header, by its lower-case name."""
+        for known, value in self.headers:
+            if known == name:
+                return value
+        return None
+
+    def take(self) -> bytes:
+        """What is already here of the body, without waiting."""
+        conn = self._conn
+        if conn is None:
+            return b""
+        if self._decoder is not None:
+            return self._take_decoded(conn, self._decoder)
+        data = conn.take()
+        if conn.complete:
+            self._end(conn)
+        return data
+
+    async def chunk(self) -> bytes | None:
+        """The next piece of the body with all that is already here, or None at its proper end."""
+        while True:
+            data = self.take()
+            if data:
+                return data
+            conn = self._conn
+            if conn is None:
+                if self.ended:
+                    return None
+                raise UpstreamFailed(f"{self._peer}: the answer was closed before its end")
+            if conn.error is not None:
+                raise conn.error
+            conn.expect_within(self._idle)
+            await conn.wait()
+
+    async def read(self, limit: int) -> bytes:
+        """The whole body, refused once it is longer than `limit`."""
+        pieces: list[bytes] = []
+        size = 0
+        while (piece := await self.chunk()) is not None:
+            size += len(piece)
+            if size > limit:
+                self.close()
+                raise UpstreamFailed(f"{self._peer} sent an answer longer than {limit} bytes")
+            pieces.append(piece)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def close(self) -> None:
+        """Let go of the connection: kept if the whole answer has come, else aborted at once."""
+        conn = self._conn
+        if conn is None:
+            return
+        self._conn = None
+        if conn.complete:
+            conn.pieces.clear()
+            self._give_back(conn)
+        else:
+            conn.abort()
+
+    def _end(self, conn: Connection) -> None:
+        self._conn = None
+        self.ended = True
+        self._give_back(conn)
+
+    def _take_decoded(self, conn: Connection, decoder: Inflater) -> bytes:
+        try:
+            data = decoder.decode(b"" if decoder.pending else conn.take())
+        except zlib.error as exc:
+            self.close()
+            raise UpstreamFailed(f"{self._peer} sent a body that its content-encoding cannot decode") from exc
+        if not conn.complete or conn.pieces or decoder.pending:
+            return data
+        if decoder.finished:
+            self._end(conn)
+        else:
+            conn.complete = False
+            conn.fail(UpstreamFailed(f"{self._peer} cut its answer short: the compressed body has no end"))
+        return data

@@ -1,0 +1,94 @@
+"""The plan of one request: which targets to try, in which order, and why.
+
+No IO, no clock and no randomness of its own: everything it depends on is an argument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from msgspec import Struct
+
+from routecodex.canon.errors import NotFound
+from routecodex.routing.registry import Pool, Registry, Target
+
+
+class Step(Struct, frozen=True):
+    """One target to try and the rule that admitted it."""
+
+    target: Target
+    reason: str
+
+
+class Plan(Struct, frozen=True):
+    """The targets of one request in the order to try them; `route` is the name a client is told."""
+
+    route: str
+    steps: tuple[Step, ...]
+    reason: str
+    notices: tuple[str, ...] = ()
+
+
+class Asked(Struct, frozen=True, kw_only=True):
+    """What routing looks at in a request."""
+
+    model: str
+    estimated_tokens: int = 0
+
+
+class SessionState(Struct, frozen=True):
+    """What instructions have set for one conversation."""
+
+
+class ServerState(Struct, frozen=True):
+    """What an operator has set for all conversations of one server."""
+
+
+class Health(Protocol):
+    """Which targets can be used now."""
+
+    def available(self, target: Target, now: float) -> bool: ...
+
+
+class AllHealthy:
+    """Health of a server that has seen no failure."""
+
+    def available(self, target: Target, now: float) -> bool:
+        return True
+
+
+def plan(
+    asked: Asked,
+    *,
+    session: SessionState,
+    server: ServerState,
+    health: Health,
+    registry: Registry,
+    now: float,
+    rng: Callable[[], float],
+) -> Plan:
+    """The targets to try: a model named outright goes there; any other name is left to the routes."""
+    named = registry.alias_of(asked.model)
+    if named is not None and named.startswith("route:"):
+        return _by_route(named[6:], registry, why=f"alias {asked.model} names route {named[6:]}")
+    targets = registry.targets_of(named or asked.model)
+    if targets:
+        why = f"alias {asked.model} names {named}" if named else f"model {asked.model} names the target"
+        usable = [target for target in targets if health.available(target, now)] or list(targets)
+        return Plan("direct", tuple(Step(target, "direct") for target in usable), why)
+    return _by_route("default", registry, why="no rule names another route")
+
+
+def _by_route(route: str, registry: Registry, *, why: str) -> Plan:
+    pools = registry.routes.get(route) or registry.routes.get("default") or ()
+    ordered = [pool for pool in pools if not pool.backup] + [pool for pool in pools if pool.backup]
+    steps = tuple(step for pool in ordered for step in _steps(pool, registry))
+    if not steps:
+        raise NotFound(f"route {route!r} has no targets; add some under [routing]", code="no_targets")
+    return Plan(route, steps, why)
+
+
+def _steps(pool: Pool, registry: Registry) -> list[Step]:
+    reason = f"pool {pool.id}" + (" (backup)" if pool.backup else "")
+    return [Step(target, reason) for name in pool.targets for target in registry.targets_of(name)]

@@ -1,0 +1,318 @@
+"""Bytes in, requests out: the request side of HTTP/1.1 without IO.
+
+llhttp (through httptools) does the parsing and is never told to be lenient, so bare LF, folded headers, NUL,
+spaces before the colon, bad chunk sizes and ambiguous lengths end in a `Fault`. This module adds what llhttp
+leaves to its host: size limits, Host, versions, transfer codings, targets that do not decode.
+
+A `Fault` is always the last thing a reader yields, and so is a request after which the connection closes:
+bytes behind either are never parsed, whatever they look like.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum
+from types import SimpleNamespace
+
+import httptools
+
+from routecodex.server.http.limits import Limits
+from routecodex.server.http.request import HttpRequest
+
+_NAMES = {
+    spelling: name
+    for name in (
+        "accept", "accept-encoding", "accept-language", "anthropic-beta", "anthropic-version",
+        "authorization", "connection", "content-length", "content-type", "cookie", "expect", "host",
+        "openai-beta", "origin",
+        "originator", "referer", "session_id", "transfer-encoding", "user-agent", "x-api-key", "x-app",
+        "x-forwarded-for", "x-goog-api-client", "x-goog-api-key", "x-request-id", "x-stainless-arch",
+        "x-stainless-async", "x-stainless-helper-method", "x-stainless-lang", "x-stainless-os",
+        "x-stainless-package-version", "x-stainless-read-timeout", "x-stainless-retry-count",
+        "x-stainless-runtime", "x-stainless-runtime-version", "x-stainless-timeout",
+    )
+    for spelling in (name.encode(), name.title().encode())
+}  # fmt: skip
+_METHODS = {m.encode(): m for m in ("GET", "POST", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH")}
+_VERSION_FAULTS = frozenset({"Invalid HTTP version", "Pause on PRI/Upgrade"})
+_REPEATS_ALLOWED = 100
+_PARTS_FOLDED_AT = 4096
+_FRAMING_PER_BODY_BYTE = 16
+
+
+class Phase(Enum):
+    """Where in a request the bytes read so far end."""
+
+    IDLE = "between requests"
+    HEAD = "in the head"
+    BODY = "in the body"
+
+
+_IDLE, _HEAD, _BODY = Phase.IDLE, Phase.HEAD, Phase.BODY
+
+
+class Fault:
+    """Why no more requests are read from a connection, as a status for its client."""
+
+    __slots__ = ("message", "request", "status")
+
+    def __init__(self, status: int, message: str, request: HttpRequest | None = None) -> None:
+        self.status = status
+        self.message = message
+        self.request = request
+
+
+class _Refused(Exception):
+    """Stops the parser from inside one of its callbacks."""
+
+
+class RequestReader:
+    """Turns a connection's bytes into requests, in `ready`, until one is faulty or says it is the last."""
+
+    __slots__ = (
+        "_blocks",
+        "_body_size",
+        "_client",
+        "_completed",
+        "_fault",
+        "_fed",
+        "_framing",
+        "_head_size",
+        "_headers",
+        "_limits",
+        "_parser",
+        "_parts",
+        "_repeats",
+        "_request",
+        "_target",
+        "_upgrade",
+        "excess",
+        "expects_continue",
+        "finished",
+        "phase",
+        "ready",
+    )
+
+    def __init__(self, limits: Limits, client: tuple[str, int] | None) -> None:
+        self._limits = limits
+        self._client = client
+        self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
+        self.ready: deque[HttpRequest | Fault] = deque()
+        self.phase = _IDLE
+        self.finished = False
+        self.excess = False
+        """Bytes came behind the last request."""
+        self.expects_continue = False
+        """The client waits for a 100 before it sends the body."""
+        self._completed = 0
+        self._fault: Fault | None = None
+        self._request: HttpRequest | None = None
+        self._upgrade = False
+        self._target = b""
+        self._headers: dict[str, str] = {}
+        self._parts: list[bytes] = []
+        self._blocks: list[bytes] = []
+        self._fed = self._head_size = self._body_size = self._framing = self._repeats = 0
+
+    def feed(self, data: bytes | memoryview) -> None:
+        """Reads on; whatever became complete is appended to `ready`."""
+        parser = self._parser
+        if self.finished or parser is None:
+            self.excess = True
+            return
+        size = self._fed = len(data)
+        completed = self._completed
+        self._framing += size
+        try:
+            parser.feed_data(data)
+        except httptools.HttpParserUpgrade as exc:
+            self._read_past_upgrade(data, exc.args[0])
+        except httptools.HttpParserError as exc:
+            self._stop(exc)
+        if self.phase is not _IDLE and completed == self._completed and not self.finished:
+            self._check_sizes(size)
+
+    def close(self) -> None:
+        """Lets go of the parser, which refers back to this reader."""
+        self.finished = True
+        self._parser = None
+        self.ready.clear()
+
+    def fail(self, status: int, message: str) -> None:
+        """Gives up on the request being read."""
+        self.finished = True
+        self.phase = _IDLE
+        self.expects_continue = False
+        self.ready.append(Fault(status, message, self._request))
+
+    def _stop(self, exc: httptools.HttpParserError) -> None:
+        if self.finished:
+            self.excess = True
+            return
+        fault, reason = self._fault, str(exc)
+        if fault is not None:
+            self.fail(fault.status, fault.message)
+        elif reason in _VERSION_FAULTS:
+            self.fail(505, "only HTTP/1.1 and HTTP/1.0 are spoken here")
+        else:
+            self.fail(400, f"not a valid HTTP request: {reason}")
+
+    def _check_sizes(self, size: int) -> None:
+        """Bounds what the parser keeps to itself: an unfinished head, chunk extensions, trailers."""
+        if self.phase is _HEAD:
+            self._head_size += size
+            if self._head_size > self._limits.header_bytes:
+                self.fail(431, self._too_big_head())
+        elif self._framing > self._limits.header_bytes + _FRAMING_PER_BODY_BYTE * self._body_size:
+            self.fail(413, "the chunked body is nearly all framing")
+
+    def _too_big_head(self) -> str:
+        return f"the request head is larger than {self._limits.header_bytes} bytes"
+
+    def _refuse(self, status: int, message: str) -> _Refused:
+        self._fault = Fault(status, message)
+        return _Refused()
+
+    def _read_past_upgrade(self, data: bytes | memoryview, offset: int) -> None:
+        """Reads the body of an Upgrade request, which the parser takes for another protocol's bytes.
+
+        The request's framing header is replayed into a second parser, so that the body's rules stay the same.
+        """
+        rest = data[offset:]
+        if self.finished or self._request is None:
+            self.excess = self.excess or len(rest) > 0
+            return
+        self._upgrade = False
+        headers = self._request.headers
+        name = "content-length" if "content-length" in headers else "transfer-encoding"
+        callbacks = SimpleNamespace(on_body=self.on_body, on_message_complete=self.on_message_complete)
+        self._parser = httptools.HttpRequestParser(callbacks)
+        self._parser.feed_data(f"POST / HTTP/1.1\r\n{name}: {headers[name]}\r\n\r\n".encode("latin-1"))
+        if len(rest):
+            self.feed(rest)
+
+    def on_message_begin(self) -> None:
+        self.phase = _HEAD
+        self._target = b""
+        self._headers = {}
+        self._head_size = self._repeats = 0
+
+    def on_url(self, url: bytes) -> None:
+        self._target += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        key = _NAMES.get(name) or name.decode("latin-1").lower()
+        text = value.decode("latin-1").rstrip(" \t")
+        headers = self._headers
+        if key in headers:
+            text = self._repeated(key, text)
+        headers[key] = text
+
+    def _repeated(self, key: str, text: str) -> str:
+        if key == "user-agent":
+            return text
+        self._repeats += 1
+        if key == "host":
+            raise self._refuse(400, "more than one Host header")
+        if self._repeats > _REPEATS_ALLOWED:
+            raise self._refuse(431, "too many repeated headers")
+        return f"{self._headers[key]}, {text}"
+
+    def on_headers_complete(self) -> None:
+        headers, self._headers = self._headers, {}
+        parser = self._parser
+        assert parser is not None
+        self._request = None
+        self._body_size = self._framing = 0
+        self._check_head(headers)
+        version = parser.get_http_version()
+        if version not in ("1.1", "1.0"):
+            raise self._refuse(505, "only HTTP/1.1 and HTTP/1.0 are spoken here")
+        upgrade = parser.should_upgrade()
+        keep_alive = parser.should_keep_alive() and not upgrade
+        method = parser.get_method()
+        self._request = self._build(
+            _METHODS.get(method) or method.decode("ascii"), headers, keep_alive, version == "1.0"
+        )
+        self._check_framing(self._request)
+        self._upgrade = upgrade and method != b"CONNECT" and _has_body(headers)
+        self.phase = _BODY
+
+    def _check_head(self, headers: dict[str, str]) -> None:
+        limit = self._limits.header_bytes
+        if self._head_size + self._fed > limit:
+            size = len(self._target) + sum(len(name) + len(value) + 4 for name, value in headers.items())
+            if size > limit:
+                raise self._refuse(431, self._too_big_head())
+
+    def _build(self, method: str, headers: dict[str, str], keep_alive: bool, http_1_0: bool) -> HttpRequest:
+        if "host" not in headers and not http_1_0:
+            raise self._refuse(400, "the Host header is missing")
+        try:
+            return HttpRequest(
+                method,
+                self._target,
+                headers=headers,
+                client=self._client,
+                keep_alive=keep_alive,
+                http_1_0=http_1_0,
+            )
+        except ValueError as exc:
+            raise self._refuse(400, str(exc)) from exc
+
+    def _check_framing(self, request: HttpRequest) -> None:
+        headers = request.headers
+        coding, length = headers.get("transfer-encoding"), headers.get("content-length")
+        if coding is not None:
+            self._check_coding(coding.lower(), request.http_1_0, length is not None)
+        elif length is not None and int(length) > self._limits.body_bytes:
+            raise self._refuse(413, self._too_big_body())
+        if "expect" in headers:
+            self.expects_continue = not request.http_1_0 and headers["expect"].lower() == "100-continue"
+
+    def _check_coding(self, coding: str, http_1_0: bool, has_length: bool) -> None:
+        if http_1_0 or has_length:
+            raise self._refuse(400, "Transfer-Encoding is not possible here")
+        codings = [name.strip() for name in coding.split(",")]
+        if len(codings) > 1 and codings[-1] == "chunked":
+            raise self._refuse(501, f"transfer coding {coding!r} is not supported; send it chunked only")
+
+    def _too_big_body(self) -> str:
+        return f"the request body is larger than {self._limits.body_bytes} bytes"
+
+    def on_body(self, data: bytes) -> None:
+        size = len(data)
+        self._body_size += size
+        self._framing -= size
+        self.expects_continue = False
+        if self._body_size > self._limits.body_bytes:
+            raise self._refuse(413, self._too_big_body())
+        parts = self._parts
+        parts.append(data)
+        if len(parts) >= _PARTS_FOLDED_AT:
+            self._blocks.append(b"".join(parts))
+            parts.clear()
+
+    def on_message_complete(self) -> None:
+        request = self._request
+        if self._upgrade or request is None:
+            return
+        self._request = None
+        self._completed += 1
+        self.phase = _IDLE
+        self.expects_continue = False
+        if self._parts or self._blocks:
+            request.body = self._take_body()
+        if not request.keep_alive:
+            self.finished = True
+        self.ready.append(request)
+
+    def _take_body(self) -> bytes:
+        parts, blocks = self._parts, self._blocks
+        body = parts[0] if len(parts) == 1 and not blocks else b"".join(blocks + parts)
+        self._parts, self._blocks = [], []
+        return body
+
+
+def _has_body(headers: dict[str, str]) -> bool:
+    return "transfer-encoding" in headers or headers.get("content-length", "0") != "0"

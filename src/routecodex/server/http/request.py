@@ -1,0 +1,83 @@
+"""A request as handlers see it: whole, decoded, its body already read."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import unquote_plus, unquote_to_bytes
+
+_BROKEN_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
+
+
+class HttpRequest:
+    """One request, read to its end."""
+
+    __slots__ = (
+        "body",
+        "client",
+        "headers",
+        "http_1_0",
+        "keep_alive",
+        "method",
+        "path",
+        "query",
+        "raw_path",
+        "target",
+    )
+
+    def __init__(
+        self,
+        method: str,
+        target: bytes,
+        *,
+        headers: dict[str, str],
+        body: bytes = b"",
+        client: tuple[str, int] | None = None,
+        keep_alive: bool = True,
+        http_1_0: bool = False,
+    ) -> None:
+        """Raises ValueError when the target's path cannot be decoded."""
+        self.method = method
+        self.target = target
+        self.headers = headers
+        self.body = body
+        self.client = client
+        self.keep_alive = keep_alive
+        self.http_1_0 = http_1_0
+        if not target.startswith(b"/"):
+            target = self._origin_form(target)
+        raw_path, _, query = target.partition(b"?")
+        self.raw_path = raw_path
+        self.query = query.decode("latin-1")
+        self.path = raw_path.decode("ascii") if b"%" not in raw_path else _decode_path(raw_path)
+
+    def _origin_form(self, target: bytes) -> bytes:
+        """The path and query of an absolute target, whose authority then stands for the Host header."""
+        scheme, mark, rest = target.partition(b"://")
+        if not mark or not scheme.isalpha():
+            return target
+        end = next((at for at, byte in enumerate(rest) if byte in b"/?"), len(rest))
+        self.headers["host"] = rest[:end].rpartition(b"@")[2].decode("latin-1")
+        return rest[end:] if rest[end : end + 1] == b"/" else b"/" + rest[end:]
+
+    def query_param(self, name: str) -> str | None:
+        """The first value given for `name` in the query, decoded, or None."""
+        if not self.query:
+            return None
+        for pair in self.query.split("&"):
+            key, _, value = pair.partition("=")
+            if unquote_plus(key) == name:
+                return unquote_plus(value)
+        return None
+
+    def __repr__(self) -> str:
+        """Without query, headers and body: those may hold keys."""
+        return f"<HttpRequest {self.method} {self.path}>"
+
+
+def _decode_path(raw: bytes) -> str:
+    if _BROKEN_ESCAPE.search(raw):
+        raise ValueError("the path has a '%' that starts no escape")
+    try:
+        return unquote_to_bytes(raw).decode("utf-8")
+    except UnicodeDecodeError as exc:
+        raise ValueError("the path is not UTF-8") from exc

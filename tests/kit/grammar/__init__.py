@@ -1,0 +1,59 @@
+"""Event grammars: what every stream, body and error the gateway serves must look like, per protocol.
+
+check_chat, check_messages, check_responses, check_gemini    a complete SSE stream
+check_broken_chat … check_broken_gemini                      a stream that broke off, and says so
+check_stream, check_broken                                   the same, by protocol name
+check_json                                                   a whole answer that was not streamed
+check_error                                                  an error envelope
+
+Each raises AssertionError with the frame and the rule that was broken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .bodies import check_error, check_json
+from .chat import check_broken_chat, check_chat
+from .gemini import check_broken_gemini, check_gemini
+from .messages import check_broken_messages, check_messages
+from .responses import check_broken_responses, check_responses
+
+__all__ = [
+    "check_broken",
+    "check_broken_chat",
+    "check_broken_gemini",
+    "check_broken_messages",
+    "check_broken_responses",
+    "check_chat",
+    "check_error",
+    "check_gemini",
+    "check_json",
+    "check_messages",
+    "check_responses",
+    "check_stream",
+]
+
+_COMPLETE: dict[str, Callable[..., None]] = {
+    "chat": check_chat,
+    "messages": check_messages,
+    "responses": check_responses,
+    "gemini": check_gemini,
+}
+_BROKEN = {
+    "chat": check_broken_chat,
+    "messages": check_broken_messages,
+    "responses": check_broken_responses,
+    "gemini": check_broken_gemini,
+}
+
+
+def check_stream(protocol: str, body: bytes, **options: Any) -> None:
+    """The stream is complete and well formed; `options` are those of the protocol's own check."""
+    _COMPLETE[protocol](body, **options)
+
+
+def check_broken(protocol: str, body: bytes, *, aborted: bool = False) -> None:
+    """The stream broke off: a proper prefix, then the error event (none if `aborted`), nothing complete."""
+    _BROKEN[protocol](body, aborted=aborted)

@@ -1,0 +1,256 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.kit import answers
+from tests.kit.answers import PROTOCOLS, Call, Counts
+from tests.kit.grammar import check_broken, check_error, check_json, check_messages, check_stream
+from tests.kit.steps import Json, Sse
+
+SCENES: dict[str, Callable[[str, bool], Json | Sse]] = {
+    "text": lambda p, s: answers.text(p, "Hello, world: ✓", s),
+    "one tool call": lambda p, s: answers.tool_call(p, "look", {"at": "the sky"}, "call_1", s),
+    "a call without arguments": lambda p, s: answers.tool_call(p, "look", {}, None, s),
+    "two tool calls": lambda p, s: answers.tool_calls(
+        p, Call("look", {"at": 1}), Call("look", {"at": 1}), stream=s, words="Let me see."
+    ),
+    "thinking": lambda p, s: answers.thinking(p, "Hm, well.", "Yes.", s),
+    "refusal": lambda p, s: answers.refusal(p, "I will not.", s),
+    "length": lambda p, s: answers.length(p, "And so on and", s),
+    "cache and reasoning tokens": lambda p, s: answers.counted(p, "Cheap.", s),
+    "nothing": lambda p, s: answers.say(p, stream=s, counts=Counts(output=0)),
+}
+OPTIONS: dict[str, dict[str, Any]] = {"chat": {"include_usage": True}}
+
+
+def check(protocol: str, body: bytes) -> None:
+    check_stream(protocol, body, **OPTIONS.get(protocol, {}))
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("scene", SCENES)
+def test_what_providers_stream_is_well_formed(protocol: str, scene: str) -> None:
+    check(protocol, SCENES[scene](protocol, True).data)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("scene", SCENES)
+def test_what_providers_answer_whole_is_well_formed(protocol: str, scene: str) -> None:
+    check_json(protocol, SCENES[scene](protocol, False).data)
+
+
+def test_custom_calls_are_well_formed() -> None:
+    for protocol in PROTOCOLS:
+        call = Call("patch", "*** Begin", "call_1", custom=True)
+        check(protocol, answers.tool_calls(protocol, call, stream=True).data)
+        check_json(protocol, answers.tool_calls(protocol, call, stream=False).data)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("status", [400, 401, 404, 429, 500, 503])
+def test_error_envelopes_are_well_formed(protocol: str, status: int) -> None:
+    check_error(protocol, status, answers.error(protocol, status, "no").data)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_an_envelope_of_another_protocol_is_no_error(protocol: str) -> None:
+    other = "gemini" if protocol != "gemini" else "messages"
+    with pytest.raises(AssertionError):
+        check_error(protocol, 400, answers.error(other, 400, "no").data)
+
+
+def test_usage_is_there_exactly_when_asked_for() -> None:
+    for asked in (True, False):
+        body = answers.text("chat", "Hello", True, include_usage=asked).data
+        check_stream("chat", body, include_usage=asked)
+        with pytest.raises(AssertionError, match="usage chunk"):
+            check_stream("chat", body, include_usage=not asked)
+
+
+def test_the_law_of_tool_turns() -> None:
+    frames = list(answers.tool_call("messages", "look", {}, "c", True).frames)  # type: ignore[union-attr]  # streamed: an Sse
+    whole, letter = b"".join(frames), b"".join(frames[:-1])
+    check_messages(whole)
+    check_messages(letter)
+    check_messages(whole, end_tool_turn=True)
+    check_messages(letter, end_tool_turn=False)
+    with pytest.raises(AssertionError, match="tool turn"):
+        check_messages(whole, end_tool_turn=False)
+    with pytest.raises(AssertionError, match="tool turn"):
+        check_messages(letter, end_tool_turn=True)
+
+
+def test_other_turns_always_have_a_message_stop() -> None:
+    frames = answers.text("messages", "Hello", True).data.split(b"\n\n")
+    with pytest.raises(AssertionError, match="no message_stop"):
+        check_messages(b"\n\n".join(frames[:-2]) + b"\n\n", end_tool_turn=False)
+
+
+BROKEN = {
+    "chat": b'data: {"error":{"message":"cut","type":"upstream_error","code":null}}\n\n',
+    "messages": b'event: error\ndata: {"type":"error","error":{"type":"api_error","message":"cut"}}\n\n',
+    "gemini": b'data: {"error":{"code":502,"message":"cut","status":"INTERNAL"}}\n\n',
+}
+
+
+def broken_tail(protocol: str, frames: list[bytes]) -> bytes:
+    if protocol != "responses":
+        return BROKEN[protocol]
+    response = msgspec.json.decode(frames[0].partition(b"data: ")[2])["response"]
+    failure = {"status": "failed", "error": {"code": "server_error", "message": "cut"}}
+    event = {"type": "response.failed", "sequence_number": len(frames), "response": response | failure}
+    return b"event: response.failed\ndata: " + msgspec.json.encode(event) + b"\n\n"
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_broken_stream_may_stop_anywhere_but_says_so(protocol: str) -> None:
+    frames = list(answers.text(protocol, "Hello, hello, hello", True).frames)  # type: ignore[union-attr]  # streamed: an Sse
+    for cut in (1, 2, 3):
+        head = b"".join(frames[:cut]) if cut < len(frames) else b""
+        if b"finishReason" in head:
+            break
+        check_broken(protocol, head + broken_tail(protocol, frames[:cut]))
+        check_broken(protocol, head, aborted=True)
+        with pytest.raises(AssertionError):
+            check(protocol, head)
+        with pytest.raises(AssertionError):
+            check(protocol, head + broken_tail(protocol, frames[:cut]))
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_complete_stream_is_not_broken(protocol: str) -> None:
+    frames = list(answers.text(protocol, "Hello", True).frames)  # type: ignore[union-attr]  # streamed: an Sse
+    body = b"".join(frames)
+    with pytest.raises(AssertionError):
+        check_broken(protocol, body)
+    with pytest.raises(AssertionError):
+        check_broken(protocol, body, aborted=True)
+    with pytest.raises(AssertionError):
+        check_broken(protocol, body + broken_tail(protocol, frames))
+
+
+def test_comments_are_allowed_between_frames_except_on_gemini() -> None:
+    for protocol in PROTOCOLS:
+        first, *rest = answers.text(protocol, "Hello", True).frames  # type: ignore[union-attr]  # streamed: an Sse
+        body = b": keep-alive\n\n" + first + b": keep-alive\n\n" + b"".join(rest)
+        if protocol == "gemini":
+            with pytest.raises(AssertionError, match="comment"):
+                check(protocol, body)
+            continue
+        check(protocol, body)
+        with pytest.raises(AssertionError, match="after the last"):
+            check(protocol, body + b": keep-alive\n\n")
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("scene", ["text", "two tool calls", "thinking"])
+def test_no_frame_can_be_left_out_or_sent_twice(protocol: str, scene: str) -> None:
+    frames = list(SCENES[scene](protocol, True).frames)  # type: ignore[union-attr]  # streamed: an Sse
+    loose = LOOSE[protocol]
+    for number, frame in enumerate(frames):
+        if any(mark in frame for mark in loose):
+            continue
+        for body in (frames[:number] + frames[number + 1 :], frames[: number + 1] + frames[number:]):
+            with pytest.raises(AssertionError):
+                check(protocol, b"".join(body))
+
+
+# Frames whose absence or repetition no grammar can notice: text pieces, and pings.
+LOOSE: dict[str, tuple[bytes, ...]] = {
+    "chat": (b'"content":"', b'"reasoning_content"', b'"arguments":"'),
+    "messages": (b"content_block_delta", b"ping"),
+    "responses": (),
+    "gemini": (b'"text"', b'"functionCall"'),
+}
+
+
+def changed(protocol: str, body: bytes, old: str, new: str) -> None:
+    assert old.encode() in body, f"{old!r} is not in the stream"
+    with pytest.raises(AssertionError):
+        check(protocol, body.replace(old.encode(), new.encode(), 1))
+
+
+CHANGES: list[tuple[str, str, str, str]] = [
+    ("chat", "text", '"object":"chat.completion.chunk"', '"object":"chunk"'),
+    ("chat", "text", '"id":"chatcmpl-', '"id":"other-'),
+    ("chat", "text", '"role":"assistant",', ""),
+    ("chat", "text", '"finish_reason":"stop"', '"finish_reason":"end"'),
+    ("chat", "text", '"finish_reason":"stop"', '"finish_reason":"tool_calls"'),
+    ("chat", "one tool call", '"finish_reason":"tool_calls"', '"finish_reason":"stop"'),
+    ("chat", "one tool call", '"type":"function",', ""),
+    ("chat", "two tool calls", '{"index":1,', "{"),
+    ("chat", "two tool calls", '{"index":1,', '{"index":2,'),
+    ("chat", "one tool call", 'sky\\"}', "sky"),
+    ("messages", "text", "event: message_start", "event: start"),
+    ("messages", "text", '"text_delta","text"', '"thinking_delta","thinking"'),
+    ("messages", "text", '"index":0,"content_block"', '"index":1,"content_block"'),
+    ("messages", "text", '"stop_reason":"end_turn"', '"stop_reason":"stop"'),
+    ("messages", "one tool call", '"stop_reason":"tool_use"', '"stop_reason":"end_turn"'),
+    ("messages", "one tool call", '"input":{}', '"input":{"a":1}'),
+    ("messages", "text", '"usage":{"input_tokens":21,"cache_creation_input_tokens":0', '"used":{"a":0'),
+    ("responses", "text", '"sequence_number":3', '"sequence_number":4'),
+    ("responses", "text", '"delta":"Hello,"', '"delta":"Hullo,"'),
+    ("responses", "text", "event: response.completed", "event: response.done"),
+    ("responses", "text", '"status":"in_progress"', '"status":"completed"'),
+    ("responses", "text", '"usage":{', '"used":{'),
+    ("responses", "one tool call", '"arguments":"{\\"at', '"arguments":"{\\"to'),
+    ("responses", "thinking", '"summary_index":0', '"summary_index":1'),
+    ("gemini", "text", '"role":"model"', '"role":"assistant"'),
+    ("gemini", "text", '"finishReason":"STOP"', '"finishReason":"stop"'),
+    ("gemini", "text", '"finishReason":"STOP",', ""),
+    ("gemini", "text", "data: ", "event: x\ndata: "),
+    ("gemini", "one tool call", '"args":{"at":"the sky"}', '"args":"the sky"'),
+]
+
+
+@pytest.mark.parametrize(("protocol", "scene", "old", "new"), CHANGES)
+def test_a_small_change_is_noticed(protocol: str, scene: str, old: str, new: str) -> None:
+    body = SCENES[scene](protocol, True).data
+    if protocol == "gemini" and '"finishReason"' in old and not new:
+        old, new = ',"finishReason":"STOP"', ""
+    changed(protocol, body, old, new)
+
+
+def test_done_is_for_chat_alone() -> None:
+    for protocol in ("messages", "responses", "gemini"):
+        with pytest.raises(AssertionError):
+            check(protocol, answers.text(protocol, "Hello", True).data + b"data: [DONE]\n\n")
+
+
+def half_frames(body: bytes) -> Iterator[bytes]:
+    yield body[:-1]
+    yield body[:-20]
+    yield body.replace(b"data: {", b"data: {{", 1)
+    yield body.replace(b"data: {", b"id: 1\ndata: {", 1)
+    yield b""
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_bytes_that_are_no_frames_are_noticed(protocol: str) -> None:
+    for body in half_frames(answers.text(protocol, "Hello", True).data):
+        with pytest.raises(AssertionError):
+            check(protocol, body)
+
+
+WHOLE_CHANGES = [
+    ("chat", "text", '"finish_reason":"stop"', '"finish_reason":null'),
+    ("chat", "one tool call", '"finish_reason":"tool_calls"', '"finish_reason":"stop"'),
+    ("messages", "text", '"stop_reason":"end_turn"', '"stop_reason":null'),
+    ("messages", "one tool call", '"input":{', '"input":[],"was":{'),
+    ("responses", "text", '"status":"completed"', '"status":"in_progress"'),
+    ("responses", "text", '"total_tokens":30', '"total_tokens":31'),
+    ("gemini", "text", '"finishReason":"STOP",', ""),
+    ("gemini", "text", '"usageMetadata"', '"usage"'),
+]
+
+
+@pytest.mark.parametrize(("protocol", "scene", "old", "new"), WHOLE_CHANGES)
+def test_a_small_change_of_a_whole_answer_is_noticed(protocol: str, scene: str, old: str, new: str) -> None:
+    body = SCENES[scene](protocol, False).data
+    assert old.encode() in body, f"{old!r} is not in the answer"
+    with pytest.raises(AssertionError):
+        check_json(protocol, body.replace(old.encode(), new.encode(), 1))

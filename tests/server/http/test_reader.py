@@ -1,0 +1,212 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from routecodex.server.http.limits import Limits
+from routecodex.server.http.reader import Fault, Phase, RequestReader
+from routecodex.server.http.request import HttpRequest
+from tests.server.http.wire import chunked, get, post
+
+
+def read(*pieces: bytes, limits: Limits | None = None) -> list[HttpRequest | Fault]:
+    reader = RequestReader(limits or Limits(), ("192.0.2.1", 9))
+    for piece in pieces:
+        reader.feed(piece)
+    return list(reader.ready)
+
+
+def seen(*pieces: bytes, limits: Limits | None = None) -> list[object]:
+    """What was read, as plain values."""
+    return [plain(item) for item in read(*pieces, limits=limits)]
+
+
+def plain(item: HttpRequest | Fault) -> object:
+    if isinstance(item, Fault):
+        return item.status
+    return item.method, item.path, item.headers, item.body, item.keep_alive
+
+
+def request(*pieces: bytes) -> HttpRequest:
+    [item] = read(*pieces)
+    assert isinstance(item, HttpRequest)
+    return item
+
+
+CONVERSATION = (
+    get("/first", "User-Agent: a", "X-A: 1  ", "x-a: 2")
+    + post(b"some body", path="/second?q=1")
+    + b"\r\n"
+    + chunked(b"in ", b"three ", b"chunks", path="/third")
+    + get("/last", "Connection: close")
+)
+
+
+@given(st.lists(st.integers(0, len(CONVERSATION)), max_size=8))
+def test_requests_are_the_same_however_their_bytes_are_cut(cuts: list[int]) -> None:
+    edges = [0, *sorted(cuts), len(CONVERSATION)]
+    pieces = [CONVERSATION[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    assert seen(*pieces) == seen(CONVERSATION)
+
+
+def test_every_single_byte_may_come_alone() -> None:
+    assert seen(*[CONVERSATION[i : i + 1] for i in range(len(CONVERSATION))]) == seen(CONVERSATION)
+
+
+def test_conversation_reads_as_written() -> None:
+    host = {"host": "gateway.test"}
+    assert seen(CONVERSATION) == [
+        ("GET", "/first", {**host, "user-agent": "a", "x-a": "1, 2"}, b"", True),
+        ("POST", "/second", {**host, "content-length": "9"}, b"some body", True),
+        ("POST", "/third", {**host, "transfer-encoding": "chunked"}, b"in three chunks", True),
+        ("GET", "/last", {**host, "connection": "close"}, b"", False),
+    ]
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_give_requests_or_one_fault(data: bytes) -> None:
+    items = read(get() + data)
+    assert isinstance(items[0], HttpRequest)
+    assert not any(isinstance(item, Fault) for item in items[:-1])
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_in_a_head_give_requests_or_one_fault(data: bytes) -> None:
+    items = read(b"GET / HTTP/1.1\r\nHost: x\r\n" + data + b"\r\n\r\n")
+    assert not any(isinstance(item, Fault) for item in items[:-1])
+
+
+def test_client_address_is_passed_on() -> None:
+    assert request(get()).client == ("192.0.2.1", 9)
+
+
+def test_header_names_are_lower_case_and_values_latin_1() -> None:
+    made = request(b"GET / HTTP/1.1\r\nHOST: x\r\nX-Odd-NAME: caf\xe9 \t\r\nEmpty:\r\n\r\n")
+    assert made.headers == {"host": "x", "x-odd-name": "café", "empty": ""}
+
+
+def test_last_user_agent_wins() -> None:
+    assert request(get("/", "User-Agent: sdk", "User-Agent: agent")).headers["user-agent"] == "agent"
+
+
+def test_trailers_and_chunk_extensions_are_dropped() -> None:
+    head = get("/", "Transfer-Encoding: chunked", "X-Kept: 1", method="POST")
+    made = request(head + b"3;ext=1\r\nabc\r\n0\r\nX-Kept: 2\r\nAuthorization: forged\r\n\r\n")
+    assert made.body == b"abc"
+    assert made.headers == {"host": "gateway.test", "transfer-encoding": "chunked", "x-kept": "1"}
+
+
+def test_body_of_very_many_chunks_is_joined_in_order() -> None:
+    data = b"".join(b"1\r\n%c\r\n" % (i % 256) for i in range(10_000))
+    made = request(get("/", "Transfer-Encoding: chunked", method="POST") + data + b"0\r\n\r\n")
+    assert made.body == bytes(i % 256 for i in range(10_000))
+
+
+@pytest.mark.parametrize("version", ["2.0", "0.9", "1.2", "3.0"])
+def test_other_versions_are_faults_505(version: str) -> None:
+    assert seen(get(version=version)) == [505]
+
+
+def test_http_2_preface_and_a_line_without_version_are_faults_505() -> None:
+    assert seen(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n") == [505]
+    assert seen(b"GET /\r\n\r\n") == [505]
+
+
+def test_http_1_0_needs_no_host_and_closes_unless_asked() -> None:
+    assert seen(b"GET / HTTP/1.0\r\n\r\n") == [("GET", "/", {}, b"", False)]
+    kept = b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"
+    assert seen(kept) == [("GET", "/", {"connection": "keep-alive"}, b"", True)]
+
+
+def test_upgrade_request_is_ordinary_and_last() -> None:
+    made = request(get("/", "Connection: Upgrade", "Upgrade: websocket") + get("/smuggled"))
+    assert (made.path, made.headers["upgrade"], made.keep_alive) == ("/", "websocket", False)
+
+
+@pytest.mark.parametrize("cut", range(1, 12))
+def test_upgrade_request_keeps_its_body(cut: int) -> None:
+    asks = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAM")
+    whole = post(b'{"a": 1}', *asks)
+    assert request(whole[:-cut], whole[-cut:] + b"PRI * HTTP/2.0").body == b'{"a": 1}'
+    framed = get("/", *asks, "Transfer-Encoding: chunked", method="POST") + b"3\r\nabc\r\n0\r\n\r\n"
+    assert request(framed[:-cut], framed[-cut:]).body == b"abc"
+
+
+def test_connect_request_is_ordinary_and_last() -> None:
+    made = request(b"CONNECT up.test:443 HTTP/1.1\r\nHost: up.test\r\n\r\n\x16\x03\x01")
+    assert (made.method, made.path, made.keep_alive) == ("CONNECT", "up.test:443", False)
+
+
+def test_unfinished_head_past_the_limit_is_a_fault_431() -> None:
+    limits = Limits(header_bytes=1000)
+    assert seen(b"GET / HTTP/1.1\r\nHost: x\r\nX: ", b"a" * 1000, limits=limits) == [431]
+    assert seen(b"GET /", b"a" * 1000, limits=limits) == [431]
+    assert seen(b"GET /", *[b"a"] * 999, limits=limits) == [431]
+
+
+def test_whole_head_past_the_limit_is_a_fault_431() -> None:
+    assert seen(get("/", "X: " + "a" * 1000), limits=Limits(header_bytes=1000)) == [431]
+
+
+def test_head_within_the_limit_passes_beside_larger_bodies() -> None:
+    limits = Limits(header_bytes=200)
+    stream = post(b"b" * 1000) + get("/next")
+    assert [type(item) for item in read(stream, limits=limits)] == [HttpRequest, HttpRequest]
+    assert [type(item) for item in read(stream[:-4], stream[-4:], limits=limits)] == [HttpRequest] * 2
+
+
+def test_head_of_endless_repeats_is_a_fault_431() -> None:
+    assert seen(get("/", *["X: a"] * 102)) == [431]
+
+
+def test_announced_body_past_the_limit_is_a_fault_413_before_it_comes() -> None:
+    head = get("/path", "Content-Length: 11", method="POST")
+    [fault] = read(head, limits=Limits(body_bytes=10))
+    assert isinstance(fault, Fault)
+    assert (fault.status, fault.request and fault.request.path) == (413, "/path")
+    assert [type(item) for item in read(post(b"a" * 10), limits=Limits(body_bytes=10))] == [HttpRequest]
+
+
+def test_chunked_body_past_the_limit_is_a_fault_413() -> None:
+    assert seen(chunked(b"a" * 6, b"b" * 6), limits=Limits(body_bytes=10)) == [413]
+
+
+def test_endless_chunk_extension_or_trailer_is_a_fault_413() -> None:
+    limits = Limits(header_bytes=1000)
+    head = get("/", "Transfer-Encoding: chunked", method="POST")
+    assert seen(head, b"1;", *[b"x" * 100] * 11, limits=limits) == [413]
+    assert seen(head, b"0\r\nX: ", *[b"x" * 100] * 11, limits=limits) == [413]
+
+
+def test_endless_small_chunks_are_not_mistaken_for_framing() -> None:
+    head = get("/", "Transfer-Encoding: chunked", method="POST")
+    items = read(head, *[b"1\r\nx\r\n"] * 2000, b"0\r\n\r\n", limits=Limits(header_bytes=1000))
+    assert [type(item) for item in items] == [HttpRequest]
+
+
+def test_nothing_is_read_behind_a_fault() -> None:
+    assert seen(b"GARBAGE\r\n\r\n", get("/smuggled")) == [400]
+
+
+def test_phase_follows_the_bytes() -> None:
+    reader = RequestReader(Limits(), None)
+    phases = [reader.phase]
+    for piece in (b"\r\n", b"P", post(b"ab")[1:-2], b"a", b"b"):
+        reader.feed(piece)
+        phases.append(reader.phase)
+    assert phases == [Phase.IDLE, Phase.IDLE, Phase.HEAD, Phase.BODY, Phase.BODY, Phase.IDLE]
+
+
+def test_expectation_stands_until_the_body_begins() -> None:
+    reader = RequestReader(Limits(), None)
+    reader.feed(get("/", "Content-Length: 2", "Expect: 100-Continue", method="POST"))
+    assert reader.expects_continue
+    reader.feed(b"a")
+    assert not reader.expects_continue
+
+
+def test_http_1_0_client_expects_nothing() -> None:
+    reader = RequestReader(Limits(), None)
+    reader.feed(get("/", "Content-Length: 2", "Expect: 100-continue", version="1.0", method="POST"))
+    assert not reader.expects_continue

@@ -1,0 +1,144 @@
+"""A server on a free port and raw clients to talk to it, byte for byte."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from routecodex.server.http import Handler, HttpRequest, HttpServer, Limits, Reply
+
+SECONDS = 20.0
+
+
+class Answer(msgspec.Struct):
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+class Wire:
+    """A client that sends and reads raw bytes."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    async def send(self, data: bytes) -> None:
+        self.writer.write(data)
+        await self.writer.drain()
+
+    async def answer(self, *, head_only: bool = False) -> Answer:
+        """Reads one answer, framed as its head says; one framed by the close is read to the end."""
+        async with asyncio.timeout(SECONDS):
+            head = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+            line, *fields = head[:-4].split("\r\n")
+            headers = dict(field.split(": ", 1) for field in fields)
+            status = int(line.split(" ")[1])
+            bodiless = head_only or status in (100, 204, 304)
+            return Answer(status, headers, b"" if bodiless else await self._body(headers))
+
+    async def _body(self, headers: dict[str, str]) -> bytes:
+        if "content-length" in headers:
+            return await self.reader.readexactly(int(headers["content-length"]))
+        if headers.get("transfer-encoding") != "chunked":
+            return await self.reader.read()
+        body = b""
+        while size := int(await self.reader.readline(), 16):
+            body += await self.reader.readexactly(size)
+            assert await self.reader.readexactly(2) == b"\r\n"
+        assert await self.reader.readexactly(2) == b"\r\n"
+        return body
+
+    async def rest(self) -> bytes:
+        """All that comes until the server closes."""
+        async with asyncio.timeout(SECONDS):
+            return await self.reader.read()
+
+    async def line(self) -> bytes:
+        async with asyncio.timeout(SECONDS):
+            return await self.reader.readline()
+
+    def leave(self) -> None:
+        self.writer.close()
+
+    def reset(self) -> None:
+        self.writer.transport.abort()
+
+
+class Stage:
+    """The servers and clients of one test; all are gone after it."""
+
+    def __init__(self) -> None:
+        self.server: HttpServer
+        self.address: tuple[str, int]
+        self._servers: list[HttpServer] = []
+        self._wires: list[Wire] = []
+
+    async def serve(self, handler: Handler | None = None, **limits: Any) -> HttpServer:
+        self.server = HttpServer(
+            handler or echo, limits=Limits(**limits), on_protocol_error=describe_error
+        )
+        self._servers.append(self.server)
+        self.address = await self.server.listen("127.0.0.1", 0)
+        return self.server
+
+    async def connect(self, *, receive_buffer: int | None = None, limit: int = 2**20) -> Wire:
+        sock = socket.socket()
+        if receive_buffer is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        sock.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(sock, self.address)
+        wire = Wire(*await asyncio.open_connection(sock=sock, limit=limit))
+        self._wires.append(wire)
+        return wire
+
+    async def ask(self, data: bytes) -> Answer:
+        wire = await self.connect()
+        await wire.send(data)
+        return await wire.answer()
+
+    async def clear(self) -> None:
+        for wire in self._wires:
+            wire.reset()
+        for server in self._servers:
+            await server.close()
+        await asyncio.sleep(0)
+
+
+async def echo(request: HttpRequest, reply: Reply) -> None:
+    """Answers with what was asked."""
+    body = f"{request.method} {request.path} ".encode() + request.body
+    await reply.send(200, [(b"content-type", b"text/plain")], body)
+
+
+def describe_error(
+    status: int, message: str, request: HttpRequest | None
+) -> tuple[list[tuple[bytes, bytes]], bytes]:
+    where = None if request is None else request.path
+    body = msgspec.json.encode({"status": status, "message": message, "path": where})
+    return [(b"content-type", b"application/json")], body
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Returns once the condition holds, giving the loop its turns until then."""
+    async with asyncio.timeout(SECONDS):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+def get(path: str = "/", *headers: str, version: str = "1.1", method: str = "GET") -> bytes:
+    lines = [f"{method} {path} HTTP/{version}", "Host: gateway.test", *headers]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
+
+
+def post(body: bytes, *headers: str, path: str = "/") -> bytes:
+    return get(path, f"Content-Length: {len(body)}", *headers, method="POST") + body
+
+
+def chunked(*chunks: bytes, path: str = "/") -> bytes:
+    framed = b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks)
+    return get(path, "Transfer-Encoding: chunked", method="POST") + framed + b"0\r\n\r\n"
