@@ -97,7 +97,7 @@ def sample(gateway: Running, cell: Cell, *, number: int, settings: Settings, moc
         gateway.port,
         file,
         connections=cell.connections,
-        seconds=settings.seconds,
+        seconds=settings.seconds * gateway.system.patience,
         warmup=settings.warmup,
         needle=cell.needle,
         core=settings.load_core,

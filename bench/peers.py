@@ -46,18 +46,20 @@ def python_package(name: str, requirement: str) -> Path:
     return folder
 
 
-def node_package(name: str, package: str) -> Path:
-    """The node_modules folder that holds the package."""
+def node_packages(name: str, *packages: str) -> Path:
+    """The node_modules folder that holds the packages."""
+    what = " ".join(packages)
     folder = PEERS / name
     npm = shutil.which("npm")
     if npm is None or shutil.which("node") is None:
-        raise Unavailable(f"{package} needs node and npm on the PATH")
-    if not _installed(folder, package):
-        print(f"installing {package} into {folder.name}/ ...", file=sys.stderr)
+        raise Unavailable(f"{what} needs node and npm on the PATH")
+    if not _installed(folder, what):
+        print(f"installing {what} into {folder.name}/ ...", file=sys.stderr)
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        _run([npm, "install", "--no-audit", "--no-fund", "--prefix", str(folder), package], package)
-        (folder / "installed.txt").write_text(package)
+        quiet = ["--no-audit", "--no-fund", "--legacy-peer-deps"]
+        _run([npm, "install", *quiet, "--prefix", str(folder), *packages], what)
+        (folder / "installed.txt").write_text(what)
     return folder / "node_modules"
 
 

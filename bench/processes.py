@@ -41,13 +41,16 @@ def free_port() -> int:
         return port
 
 
-def _status(port: int, path: str) -> int | None:
+def _answers(port: int, path: str | None) -> bool:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
     try:
+        connection.connect()
+        if path is None:
+            return True
         connection.request("GET", path)
-        return connection.getresponse().status
+        return connection.getresponse().status == 200
     except (OSError, http.client.HTTPException):
-        return None
+        return False
     finally:
         connection.close()
 
@@ -64,7 +67,7 @@ def _wait_ready(process: subprocess.Popen[bytes], launch: Launch, log: Path) -> 
         if process.poll() is not None:
             raise Unavailable(f"it ended with {process.returncode} at start: {_last_lines(log)}")
         port = launch.port or _announced(log)
-        if port is not None and _status(port, launch.ready) == 200:
+        if port is not None and _answers(port, launch.ready):
             return port
         time.sleep(POLL_SECONDS)
     raise Unavailable(f"it was not ready after {READY_SECONDS:.0f} s: {_last_lines(log)}")

@@ -16,10 +16,13 @@ from bench.requests import PATHS, body, raw
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A command that serves on `port` once `ready` answers; `port` None: it prints `port=N` when it knows."""
+    """A command that serves on `port` once the path `ready` answers 200.
+
+    `ready` None: once it accepts connections. `port` None: it prints `port=N` when it knows it.
+    """
 
     command: list[str]
-    ready: str
+    ready: str | None
     port: int | None
     env: dict[str, str] = field(default_factory=dict)
 
@@ -40,13 +43,14 @@ class Place:
 
 
 class System:
-    """One system under test; subclasses say what differs."""
+    """One system under test; subclasses say what differs. A slow one gets `patience` times the seconds."""
 
     name: str
     title: str
     carries: frozenset[tuple[str, str]] = frozenset({("chat", "chat")})
     model: str | None = None
     prefix: str = ""
+    patience: float = 1.0
 
     def supports(self, cell: Cell) -> bool:
         """Whether this system can carry the cell's traffic."""
@@ -200,6 +204,7 @@ class LiteLLM(System):
     title = "LiteLLM"
     carries = frozenset({("chat", "chat"), ("messages", "chat"), ("responses", "messages")})
     requirement = "litellm[proxy]==1.106.2"
+    patience = 3.0
 
     def install(self) -> None:
         peers.python_package(self.name, self.requirement)
@@ -220,22 +225,35 @@ class LiteLLM(System):
         )
 
 
+# Portkey listens on every interface and has no setting for it.
+LOOPBACK_SCRIPT = """
+const net = require("node:net");
+const listen = net.Server.prototype.listen;
+net.Server.prototype.listen = function (port, ...rest) {
+  const place = typeof port === "number" ? [port, "127.0.0.1", rest.at(-1)] : [port, ...rest];
+  return listen.apply(this, place);
+};
+"""
+
+
 class Portkey(System):
     """Portkey's open gateway."""
 
     name = "portkey"
     title = "Portkey"
-    package = "@portkey-ai/gateway@1.15.2"
+    # Its streams fail with a newer @hono/node-server, whose answers it cannot add headers to.
+    packages = ("@portkey-ai/gateway@1.15.2", "@hono/node-server@1.11.0")
 
     def install(self) -> None:
-        peers.node_package(self.name, self.package)
+        peers.node_packages(self.name, *self.packages)
 
     def launch(self, place: Place) -> Launch:
-        modules = peers.node_package(self.name, self.package)
+        modules = peers.node_packages(self.name, *self.packages)
         script = modules / "@portkey-ai" / "gateway" / "build" / "start-server.js"
-        command = [shutil.which("node") or "node", str(script), "--headless", f"--port={place.port}"]
+        loopback = _write(place, "loopback.cjs", LOOPBACK_SCRIPT)
+        command = [shutil.which("node") or "node", "--require", loopback, str(script)]
         env = {"TRUSTED_CUSTOM_HOSTS": "127.0.0.1,localhost", "NODE_ENV": "production"}
-        return Launch(command, "/", place.port, env)
+        return Launch([*command, "--headless", f"--port={place.port}"], "/", place.port, env)
 
     def headers(self, place: Place) -> dict[str, str]:
         return {"x-portkey-provider": "openai", "x-portkey-custom-host": f"{place.url}/v1"}
@@ -250,10 +268,10 @@ class ClaudeCodeRouter(System):
     package = "@musistudio/claude-code-router@2.0.0"
 
     def install(self) -> None:
-        peers.node_package(self.name, self.package)
+        peers.node_packages(self.name, self.package)
 
     def launch(self, place: Place) -> Launch:
-        modules = peers.node_package(self.name, self.package)
+        modules = peers.node_packages(self.name, self.package)
         script = modules / "@musistudio" / "claude-code-router" / "dist" / "cli.js"
         settings = place.folder / ".claude-code-router"
         settings.mkdir(exist_ok=True)
@@ -277,7 +295,6 @@ class ClaudeCodeRouter(System):
 
 TENSORZERO_CONFIG = """
 [gateway]
-bind_address = "127.0.0.1:{port}"
 observability.enabled = false
 
 [models.mock]
@@ -296,7 +313,6 @@ gateway = _start_http_gateway(
     config_file=sys.argv[1], clickhouse_url=None, postgres_url=None, valkey_url=None, async_setup=False
 )
 print("port=%d" % urllib.parse.urlsplit(gateway.base_url).port, flush=True)
-print(gateway.base_url,flush=True)
 threading.Event().wait()
 """
 
@@ -315,8 +331,8 @@ class TensorZero(System):
 
     def launch(self, place: Place) -> Launch:
         python = peers.python_package(self.name, self.requirement) / "bin" / "python"
-        config = _write(place, "tensorzero.toml", TENSORZERO_CONFIG.format(url=place.url, port=place.port))
-        return Launch([str(python), "-c", TENSORZERO_SCRIPT, config], "/health", None)
+        config = _write(place, "tensorzero.toml", TENSORZERO_CONFIG.format(url=place.url))
+        return Launch([str(python), "-c", TENSORZERO_SCRIPT, config], None, None)
 
 
 SYSTEMS: dict[str, System] = {

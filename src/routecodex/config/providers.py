@@ -139,6 +139,11 @@ class Provider(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         dict[str, Any], Meta(description="How it deviates from its protocol; added to the preset's.")
     ] = field(default_factory=dict)
 
+    pace: Annotated[
+        float,
+        Meta(description="Only for `demo`: how fast it talks; 1 is a believable pace, 0 is at once.", ge=0),
+    ] = 1.0
+
     @property
     def keys(self) -> tuple[Key, ...]:
         """Its keys, at least one: an upstream without keys has one that is empty."""

@@ -1,5 +1,6 @@
 """From a decoded request to an answered client.
 
+build       from a configuration to the parts
 gateway     Gateway: the object that holds the parts (registry, upstreams, store, memory)
 exchange    one request: plan, attempts in order, the answer to the client
 answer      how an answer reaches the client: streams and whole bodies, keep-alives, the error at the end
@@ -7,5 +8,6 @@ ask         Ask, Client, Record: what comes in, whom we answer, what is remember
 memory      which provider made which signature, and the thoughts behind tool calls
 history     the Responses API's memory, in the store
 counting    token counters and estimates
+embeddings  embeddings, passed through
 listing     the model lists of each protocol
 """

@@ -1,15 +1,75 @@
-"""How many tokens a request has: the upstream's own count where it has one, else an estimate that errs high.
-"""
+"""How many tokens a request has: the upstream's own count, or an estimate that errs high."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Protocol
+
+from msgspec import Struct
+
+from routecodex.canon.errors import UpstreamError
 from routecodex.canon.parts import Media, Opaque, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
 from routecodex.canon.request import Message, Request, Tool
+from routecodex.gateway.ask import Ask
+from routecodex.protocols import gemini, messages
+from routecodex.protocols.codec import Aim
+from routecodex.providers.upstream import Upstream
+from routecodex.routing.plan import Plan
+from routecodex.routing.registry import Registry
 from routecodex.wire import json
 
 _BYTES_PER_TOKEN = 3
 _MESSAGE_TOKENS = 6
 _MEDIA_TOKENS = {"image": 1700, "file": 3000, "audio": 2000, "video": 20_000}
+
+
+class Counter(Struct, frozen=True):
+    """How an upstream protocol counts: where, with which body, under which name."""
+
+    path: str
+    encode: Callable[[Request, Aim], bytes]
+    field: str
+
+
+_COUNTERS = {
+    "messages": Counter("/v1/messages/count_tokens", messages.encode_count, "input_tokens"),
+    "gemini": Counter("/v1beta/models/{model}:countTokens", gemini.encode_count, "totalTokens"),
+}
+
+
+class Parts(Protocol):
+    """What counting needs of the gateway."""
+
+    @property
+    def registry(self) -> Registry: ...
+    @property
+    def upstreams(self) -> dict[str, Upstream]: ...
+    def plan(self, ask: Ask) -> Plan: ...
+
+
+async def count(parts: Parts, ask: Ask) -> int:
+    """Tokens of a request, without generating anything."""
+    request = ask.codec.decode_request(ask.inbound)
+    target = parts.plan(ask).steps[0].target
+    upstream = parts.upstreams.get(target.provider)
+    counter = _COUNTERS.get(upstream.codec.name) if upstream is not None else None
+    if upstream is None or counter is None:
+        return estimate(request)
+    model = parts.registry.model(target)
+    aim = Aim(
+        model=model.id,
+        provider=target.provider,
+        dialect=upstream.dialect,
+        max_output_tokens=model.max_output_tokens,
+    )
+    try:
+        body = counter.encode(request, aim)
+        below = counter.path.format(model=model.id)
+        counted = json.decode(await upstream.call(body, key=target.key, below=below))[counter.field]
+        return int(counted)
+    except (UpstreamError, ValueError, KeyError, TypeError):
+        # A provider without a working counter must not stop an agent that asks before every turn.
+        return estimate(request)
 
 
 def estimate(request: Request) -> int:

@@ -1,0 +1,12 @@
+"""The four protocols, each a codec: decode and encode of request, answer, stream and error.
+
+codec         the contract: Codec, Inbound, Aim, Encoded, ReplyTo, Outcome, Pipe
+chat · responses · messages · gemini
+translation   a decoder and an encoder joined by events
+dialect       how one upstream deviates from its protocol, as data
+tools         namespaced and custom tools told to protocols that have none
+seals         signatures that cross protocols
+failures      a provider's refusal as a typed error
+notices       what could not be said in the other protocol
+codecs        CODECS: the codecs by name
+"""

@@ -120,6 +120,11 @@ class InputUnwrapper:
         self._ended = True
         return _free_text(held)
 
+    @property
+    def whole(self) -> bool:
+        """Whether the text came to its end; False while the closing quote is missing."""
+        return self._ended
+
     def _take(self) -> str:
         held = self._held
         whole = _WHOLE.match(held)

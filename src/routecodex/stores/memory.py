@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from itertools import count
 
-from routecodex.stores.store import Change, Conflict, Stored
+from routecodex.stores.store import Change, Stored, check_key, check_space, check_value, check_version
 
 
 class MemoryStore:
@@ -14,24 +15,26 @@ class MemoryStore:
 
     def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
         self._spaces: dict[str, OrderedDict[str, Stored]] = {}
+        self._versions = count(1)
         self._clock = clock
 
     def _space(self, space: str) -> OrderedDict[str, Stored]:
+        check_space(space)
         return self._spaces.setdefault(space, OrderedDict())
 
     def _live(self, space: str, key: str) -> Stored | None:
+        check_key(key)
         stored = self._space(space).get(key)
         if stored is None or (stored.expires is not None and stored.expires <= self._clock()):
             return None
         return stored
 
     def _write(self, space: str, key: str, value: bytes, ttl: float | None) -> int:
-        old = self._live(space, key)
-        version = (old.version if old is not None else 0) + 1
-        expires = None if ttl is None else self._clock() + ttl
-        self._space(space)[key] = Stored(value, version, expires)
+        check_value(value)
+        stored = Stored(value, next(self._versions), None if ttl is None else self._clock() + ttl)
+        self._space(space)[key] = stored
         self._space(space).move_to_end(key)
-        return version
+        return stored.version
 
     async def get(self, space: str, key: str) -> Stored | None:
         return self._live(space, key)
@@ -39,9 +42,7 @@ class MemoryStore:
     async def put(
         self, space: str, key: str, value: bytes, *, ttl: float | None = None, expected: int | None = None
     ) -> int:
-        old = self._live(space, key)
-        if expected is not None and expected != (old.version if old is not None else 0):
-            raise Conflict(f"{space}/{key} changed meanwhile")
+        check_version(expected, self._live(space, key), where=f"{space}/{key[:80]!r}")
         return self._write(space, key, value, ttl)
 
     async def delete(self, space: str, key: str) -> bool:

@@ -1,17 +1,25 @@
 """The interface of a store: values by space and key, with versions and expiry.
 
-A value is a JSON text. Every put gives the key a new version; a put that expects another version than the one
-stored is refused, so that two writers cannot undo each other. Expired values are as if they were not there.
+A value is a JSON text. Every put gives the key a new version, never one it had before, not even when it was
+deleted meanwhile; a put that expects another version than the one stored is refused, so that two writers
+cannot undo each other. Expired values are as if they were not there.
+
+A space is a name the program chooses (`clock`, `sessions`): a lower-case letter, then up to 63 of a-z 0-9 . _
+-. A key is any text at all, since it comes from outside; only text that UTF-8 cannot carry is refused.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Protocol
 
+import msgspec
 from msgspec import Struct
 
 Change = Callable[[bytes | None], bytes | None]
+
+_SPACE = re.compile(r"[a-z][a-z0-9._-]{0,63}")
 
 
 class StoreError(Exception):
@@ -46,7 +54,11 @@ class Store(Protocol):
         ...
 
     async def update(self, space: str, key: str, change: Change, *, ttl: float | None = None) -> bytes | None:
-        """Applies `change` to the value as one step no other writer can come between; None deletes."""
+        """Applies `change` to the value as one step no other writer can come between; None deletes.
+
+        `change` may run in another thread and more than once; it must not call the store. What it raises is
+        raised here, and nothing is changed.
+        """
         ...
 
     async def keys(self, space: str) -> list[str]:
@@ -54,7 +66,40 @@ class Store(Protocol):
         ...
 
     async def trim(self, space: str, *, entries: int, size: int) -> int:
-        """Deletes expired values, then the oldest until both limits hold; how many went."""
+        """Deletes expired values, then the oldest until both limits hold; how many went.
+
+        `size` is in bytes as the store counts them: what it adds to a value counts too.
+        """
         ...
 
     async def close(self) -> None: ...
+
+
+def check_space(space: str) -> None:
+    """Refuses a space no store could hold."""
+    if _SPACE.fullmatch(space) is None:
+        raise StoreError(f"{space[:80]!r} is no space: a lower-case letter, then up to 63 of a-z 0-9 . _ -")
+
+
+def check_key(key: str) -> None:
+    """Refuses a key that UTF-8 cannot carry."""
+    try:
+        key.encode()
+    except UnicodeEncodeError as exc:
+        raise StoreError(f"the key {key[:80]!r} is not valid Unicode: {exc.reason}") from exc
+
+
+def check_value(value: bytes) -> None:
+    """Refuses a value that is not one JSON text."""
+    try:
+        value.decode()
+        msgspec.json.decode(value, type=msgspec.Raw)
+    except (UnicodeDecodeError, msgspec.DecodeError, RecursionError) as exc:
+        raise StoreError(f"the value is not JSON: {exc}") from exc
+
+
+def check_version(expected: int | None, old: Stored | None, *, where: str) -> None:
+    """Refuses a write that expects another version than the one stored."""
+    found = 0 if old is None else old.version
+    if expected is not None and expected != found:
+        raise Conflict(f"{where} changed meanwhile: version {expected} was expected, {found} is stored")

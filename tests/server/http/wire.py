@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -104,9 +105,10 @@ class Stage:
     async def clear(self) -> None:
         for wire in self._wires:
             wire.reset()
+            with contextlib.suppress(OSError):
+                await wire.writer.wait_closed()
         for server in self._servers:
             await server.close()
-        await asyncio.sleep(0)
 
 
 async def echo(request: HttpRequest, reply: Reply) -> None:

@@ -54,18 +54,20 @@ def encode_media(media: Media, *, same_protocol: bool) -> dict[str, Json] | None
 
 
 def _encode(media: Media, *, same_protocol: bool) -> dict[str, Json] | None:
+    # Google's public API refuses names of files; a client of this protocol knows whether to send one.
+    name = media.name if same_protocol else None
     if media.data is not None:
-        return _blob(media.media_type or _GUESS[media.kind], media.data, name=media.name)
+        return _blob(media.media_type or _GUESS[media.kind], media.data, name=name)
     if media.url is not None:
         inline = _DATA_URL.match(media.url)
         if inline:
             media_type = inline[1] or media.media_type or _GUESS[media.kind]
-            return _blob(media_type, media.url[inline.end() :], name=media.name)
-        return _file(media.url, media)
+            return _blob(media_type, media.url[inline.end() :], name=name)
+        return None if media.url.startswith("data:") else _file(media.url, media, name=name)
     if media.text is not None:
         return {"text": media.text}
     if media.file_id is not None and (same_protocol or media.file_id.startswith(("https://", "gs://"))):
-        return _file(media.file_id, media)
+        return _file(media.file_id, media, name=name)
     return None
 
 
@@ -76,9 +78,12 @@ def _blob(media_type: str, data: str, *, name: str | None) -> dict[str, Json]:
     return {"inlineData": blob}
 
 
-def _file(uri: str, media: Media) -> dict[str, Json]:
+def _file(uri: str, media: Media, *, name: str | None) -> dict[str, Json]:
     media_type = media.media_type or _type_of(uri) or _GUESS[media.kind]
-    return {"fileData": {"mimeType": media_type, "fileUri": uri}}
+    file: dict[str, Json] = {"mimeType": media_type, "fileUri": uri}
+    if name is not None:
+        file["displayName"] = name
+    return {"fileData": file}
 
 
 def _type_of(uri: str) -> str | None:

@@ -7,10 +7,10 @@ from routecodex.canon.request import Effort, Message, Output, Request, Thinking,
 from routecodex.protocols.codec import Inbound
 from routecodex.wire import json
 
+from .json_schema import to_json_schema
 from .marks import incoming
 from .media import decode_media
 from .pairing import Pairing
-from .schemas import to_json_schema
 from .spelling import respell, snake
 
 _HOMES = frozenset(
@@ -160,7 +160,7 @@ def _result(result: dict[str, Json], id: str, *, name: str | None) -> ToolResult
     key, value = next(iter(response.items())) if len(response) == 1 else ("", None)
     extras = {name: value for name, value in result.items() if name in ("willContinue", "scheduling")}
     is_error = key == "error" and isinstance(value, str)
-    if is_error or (key in _WRAPPERS and isinstance(value, str)):
+    if isinstance(value, str) and (is_error or key in _WRAPPERS):
         text = value
         if key == "output":
             extras["wrapper"] = key

@@ -93,9 +93,9 @@ def _flat_content(source: Fields) -> str | None:
 
 def _tool_use(block: Fields) -> Part:
     return ToolCall(
-        id=block["id"],
+        id=block.get("id") or "",
         name=block["name"],
-        arguments=json.encode(block["input"]).decode(),
+        arguments=json.encode(block.get("input") or {}).decode(),
         cache=block.get("cache_control"),
         extras=extras_of(block),
     )
@@ -124,7 +124,7 @@ def _inner(block: Fields) -> Text | Media | Opaque:
 
 def _thinking(block: Fields) -> Part:
     maker, signature = seals.unseal(block.get("signature") or "")
-    return Reasoning(block["thinking"], signature or None, origin=maker, extras=extras_of(block))
+    return Reasoning(block.get("thinking") or "", signature or None, origin=maker, extras=extras_of(block))
 
 
 def _redacted(block: Fields) -> Part:

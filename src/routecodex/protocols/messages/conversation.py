@@ -99,14 +99,18 @@ def input_of(call: ToolCall) -> Fields:
 class _Turn:
     """One message while it is written; of an assistant's, which calls still lack a result."""
 
-    __slots__ = ("awaited", "blocks", "extras", "results", "role")
+    __slots__ = ("blocks", "calls", "extras", "results", "role")
 
     def __init__(self, role: str) -> None:
         self.role = role
         self.blocks: list[Fields] = []
-        self.awaited: dict[str, str] = {}
+        self.calls: list[tuple[str, str]] = []
         self.results: dict[str, Fields] = {}
         self.extras: Fields = {}
+
+    def awaiting(self, call_id: str) -> str | None:
+        """The id under which the first unanswered call of that name is sent."""
+        return next((id for said, id in self.calls if said == call_id and id not in self.results), None)
 
 
 class _Writer:
@@ -131,10 +135,10 @@ class _Writer:
     def finish(self) -> list[Fields]:
         out: list[Fields] = []
         for turn in self._turns:
-            results = [turn.results.get(id) or self._no_result(id) for id in turn.awaited.values()]
+            results = [turn.results.get(id) or _no_result(id) for _, id in turn.calls]
             _append(out, turn.role, blocks=turn.blocks, extras=turn.extras)
             _append(out, "user", blocks=results, extras={})
-        if not out or out[0]["role"] != "user":
+        if not out or out[0]["role"] == "assistant":
             out.insert(0, {"role": "user", "content": [{"type": "text", "text": _NO_TURN}]})
         _trim_end(out)
         return out
@@ -182,20 +186,19 @@ class _Writer:
 
     def _add_call(self, turn: _Turn, call: ToolCall) -> None:
         id = self._ids.fresh(call.id)
-        turn.awaited[call.id] = id
+        turn.calls.append((call.id, id))
         block: Fields = {"type": "tool_use", "id": id, "name": flat_call(call), "input": input_of(call)}
         if self._source == NAME:
             block.update(call.extras or {})
         turn.blocks.append(_marked(block, call.cache, source=self._source))
 
     def _add_result(self, turn: _Turn, result: ToolResult) -> None:
-        caller = next((t for t in reversed(self._turns) if result.call_id in t.awaited), None)
-        blocks = self._result_content(result)
-        if caller is None or caller.awaited[result.call_id] in caller.results:
+        caller, id = self._caller(result.call_id)
+        blocks = [inner for part in result.parts if (inner := self._plain(part)) is not None]
+        if caller is None or id is None:
             self._notices.dropped("tool result id", "its call is not in the conversation; sent as content")
             turn.blocks.extend(blocks)
             return
-        id = caller.awaited[result.call_id]
         block: Fields = {"type": "tool_result", "tool_use_id": id}
         if result.is_error:
             block["is_error"] = True
@@ -206,11 +209,12 @@ class _Writer:
             block.update(result.extras or {})
         caller.results[id] = _marked(block, result.cache, source=self._source)
 
-    def _result_content(self, result: ToolResult) -> list[Fields]:
-        return [block for part in result.parts if (block := self._plain(part)) is not None]
-
-    def _no_result(self, id: str) -> Fields:
-        return {"type": "tool_result", "tool_use_id": id, "content": _NO_RESULT, "is_error": True}
+    def _caller(self, call_id: str) -> tuple[_Turn | None, str | None]:
+        for turn in reversed(self._turns):
+            id = turn.awaiting(call_id)
+            if id is not None:
+                return turn, id
+        return None, None
 
     def _add_thought(self, turn: _Turn, part: Reasoning) -> None:
         if turn.role != "assistant":
@@ -226,6 +230,10 @@ class _Writer:
         if self._source == NAME:
             block.update(part.extras or {})
         turn.blocks.append(block)
+
+
+def _no_result(id: str) -> Fields:
+    return {"type": "tool_result", "tool_use_id": id, "content": _NO_RESULT, "is_error": True}
 
 
 def _is_plain(blocks: list[Fields]) -> bool:

@@ -1,7 +1,7 @@
 """What rides in `encrypted_content` besides a sealed thought.
 
-Clients echo a reasoning item's `encrypted_content` and little else, so two things that have no field of their
-own travel there under the seal: that a thought was `redacted`, and the signature of a tool call.
+Clients echo a reasoning item's `encrypted_content` and little else, so what has no field of its own travels
+there under the seal: who made a thought without signature, that one was `redacted`, the signature of a call.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ _REDACTED = "redacted:"
 _CALL = "call:"
 
 
-def sealed_thought(provider: str, signature: str, *, redacted: bool) -> str:
-    """A thought's signature for the client; unsealed when nobody is named as its maker."""
+def sealed_thought(provider: str, signature: str, *, redacted: bool) -> str | None:
+    """A thought's signature, or just its maker's name, for the client; unsealed when there is no name."""
     if not provider:
-        return signature
+        return signature or None
     return seals.seal(provider, f"{_REDACTED if redacted else ''}{signature}")
 
 
@@ -36,4 +36,4 @@ def unmark(value: str | None) -> tuple[str | None, str, str | None]:
     size, colon, tail = signature.removeprefix(_CALL).partition(":")
     if signature.startswith(_CALL) and colon and size.isdigit():
         return origin, f"call.{tail[: int(size)]}", tail[int(size) :]
-    return origin, "", signature
+    return origin, "", signature or None

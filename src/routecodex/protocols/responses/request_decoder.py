@@ -1,5 +1,8 @@
-"""A Responses request in canon: instructions and leading developer items are the system text, the items of one
-assistant turn are one message, tool outputs in a row are one `tool` message."""
+"""A Responses request in canon.
+
+Instructions and leading developer items are the system text, the items of one assistant turn are one message,
+tool outputs in a row are one `tool` message.
+"""
 
 from __future__ import annotations
 
@@ -41,6 +44,7 @@ _HOMES = frozenset(
         "stream",
     }
 )
+_MODES = {"auto": ToolChoice("auto"), "none": ToolChoice("none"), "required": ToolChoice("required")}
 _MESSAGE_FIELDS = frozenset({"type", "role", "content"})
 _CALL_FIELDS = frozenset({"type", "call_id", "name", "namespace", "arguments", "input"})
 _OUTPUT_FIELDS = frozenset({"type", "call_id", "output"})
@@ -248,12 +252,12 @@ def _tool_choice(value: Json, extras: dict[str, Json]) -> ToolChoice | None:
     if value is None:
         return None
     if isinstance(value, str):
-        return ToolChoice(value)  # type: ignore[arg-type]  # `read` let only the three modes pass
+        return _MODES[value]
     kind = value.get("type")
     if kind == "allowed_tools":
         names = (tool.get("name") or tool.get("type") for tool in value.get("tools") or ())
-        mode = "required" if value.get("mode") == "required" else "auto"
-        return ToolChoice(mode, tuple(name for name in names if isinstance(name, str)))
+        chosen = tuple(name for name in names if isinstance(name, str))
+        return ToolChoice("required" if value.get("mode") == "required" else "auto", chosen)
     if kind in ("function", "custom") and isinstance(value.get("name"), str):
         return ToolChoice("tool", (value["name"],))
     if isinstance(kind, str) and set(value) == {"type"}:

@@ -56,7 +56,12 @@ def encode_request(request: Request, aim: Aim) -> Encoded:
     for name in aim.dialect.unsupported:
         if body.pop(name, None) is not None:
             notices[f"dropped {name}: the upstream does not take it"] = None
-    return Encoded(json.encode(body), tuple(notice[:120] for notice in notices))
+    return Encoded(json.encode(body), tuple(map(_plain, notices)))
+
+
+def _plain(notice: str) -> str:
+    """One short line of printable ASCII, fit for a header."""
+    return "".join(sign if " " <= sign <= "~" else "?" for sign in notice[:120])
 
 
 def _settings(request: Request, aim: Aim, notices: dict[str, None]) -> dict[str, Json]:
@@ -124,9 +129,10 @@ def _tool(tool: Tool, request: Request, *, aim: Aim, notices: dict[str, None]) -
         value["description"] = tool.description
     if tool.kind == "custom":
         if tool.format is not None:
-            value["format"] = tool.format
+            value["format"] = _grammar(tool.format)
     elif tool.parameters is not None or not same:
-        value["parameters"] = tool.parameters or {"type": "object", "properties": {}}
+        empty = {"type": "object", "properties": {}}
+        value["parameters"] = tool.parameters if same else tool.parameters or empty
     if tool.kind == "function" and aim.dialect.strict_tools:
         # Responses turns strict on by itself; the other protocols mean "not strict" when they say nothing.
         strict = tool.strict if same else bool(tool.strict)
@@ -135,6 +141,13 @@ def _tool(tool: Tool, request: Request, *, aim: Aim, notices: dict[str, None]) -
     if tool.cache is not None:
         notices["dropped cache_control: responses upstreams cache by prefix"] = None
     return {**value, **tool.extras} if same and tool.extras else value
+
+
+def _grammar(form: Json) -> Json:
+    """A custom tool's format; chat puts the grammar one level deeper."""
+    if isinstance(form, dict) and isinstance(form.get("grammar"), dict):
+        return {"type": "grammar", **form["grammar"]}
+    return form
 
 
 def _hosted(tool: Tool, same: bool, notices: dict[str, None]) -> dict[str, Json] | None:
@@ -163,7 +176,7 @@ def _tool_choice(request: Request, aim: Aim, notices: dict[str, None]) -> Json:
     ):
         notices[f"dropped tool_choice {choice.mode}: the upstream does not take it"] = None
         return None
-    named = [_choice_of(name, request.tools) for name in choice.names]
+    named = [_choice_of(name, request) for name in choice.names]
     if choice.mode == "tool":
         return named[0] if named else "required"
     if not named:
@@ -175,13 +188,13 @@ def _allowed_mode(choice: ToolChoice) -> str:
     return "required" if choice.mode == "required" else "auto"
 
 
-def _choice_of(name: str, tools: Iterable[Tool]) -> dict[str, Json]:
-    for tool in tools:
-        if tool.name == name:
-            if tool.kind == "hosted":
-                return {"type": tool.hosted["type"] if "type" in tool.hosted else tool.name}
-            return {"type": tool.kind, "name": name}
-    return {"type": "function", "name": name}
+def _choice_of(name: str, request: Request) -> dict[str, Json]:
+    tool = next((tool for tool in request.tools if tool.name == name), None)
+    if tool is None:
+        return {"type": "function", "name": name}
+    if tool.kind == "hosted":
+        return {"type": tool.hosted["type"] if request.source == NAME else "web_search"}
+    return {"type": tool.kind, "name": name}
 
 
 def _parallel(request: Request, aim: Aim, notices: dict[str, None]) -> bool | None:

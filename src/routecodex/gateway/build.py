@@ -1,0 +1,83 @@
+"""From a configuration to the parts of a gateway."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+
+import msgspec
+
+from routecodex.canon.events import Event
+from routecodex.canon.request import Request
+from routecodex.config import Config
+from routecodex.config.providers import Provider as ProviderRow
+from routecodex.gateway.exchange import Performer
+from routecodex.protocols.codecs import CODECS
+from routecodex.protocols.dialect import Dialect
+from routecodex.providers import demo
+from routecodex.providers.http import HttpClient, Timeouts, TlsOptions, origin_of
+from routecodex.providers.upstream import Upstream
+from routecodex.routing.registry import Model, Pool, Provider, Registry
+
+
+def registry(config: Config) -> Registry:
+    """What there is to route to."""
+    return Registry(
+        [_provider(name, row) for name, row in config.providers.items()],
+        routes={route: tuple(map(_pool, config.pools(route))) for route in config.routing},
+        aliases=config.models,
+    )
+
+
+def _pool(row: object) -> Pool:
+    return msgspec.convert(row, Pool, from_attributes=True)
+
+
+def _provider(name: str, row: ProviderRow) -> Provider:
+    models = {key: _model(key, model) for key, model in row.models.items()}
+    return Provider(
+        name=name, protocol=row.protocol, keys=tuple(key.alias for key in row.keys), models=models
+    )
+
+
+def _model(name: str, row: object) -> Model:
+    model = msgspec.convert(row, Model, from_attributes=True)
+    return model if model.id else msgspec.structs.replace(model, id=name)
+
+
+def upstreams(config: Config, client: HttpClient, environ: Mapping[str, str]) -> dict[str, Upstream]:
+    """The providers that are reached over HTTP."""
+    rows = {name: row for name, row in config.providers.items() if row.protocol != "demo"}
+    return {name: _upstream(name, row, client, environ) for name, row in rows.items()}
+
+
+def _upstream(name: str, row: ProviderRow, client: HttpClient, environ: Mapping[str, str]) -> Upstream:
+    tls = TlsOptions(verify=row.tls.verify, ca_file=row.tls.ca_file)
+    return Upstream(
+        name,
+        codec=CODECS[row.protocol],
+        base_url=row.base_url,
+        origin=origin_of(row.base_url, tls=tls, environ=environ),
+        client=client,
+        secrets={key.alias: key.secret.reveal() for key in row.keys},
+        auth_style=row.auth_style,
+        timeouts=Timeouts(
+            connect=row.timeout.connect_ms / 1000,
+            first_byte=row.timeout.first_byte_ms / 1000,
+            idle=row.timeout.idle_ms / 1000,
+        ),
+        headers=row.headers,
+        query=row.query,
+        dialect=msgspec.convert(row.dialect, Dialect),
+    )
+
+
+def performers(config: Config) -> dict[str, Performer]:
+    """The built-in providers, which answer in events."""
+    return {name: _demo(row.pace) for name, row in config.providers.items() if row.protocol == "demo"}
+
+
+def _demo(pace: float) -> Performer:
+    def perform(request: Request) -> AsyncGenerator[Event, None]:
+        return demo.answer(request, pace=pace * demo.PACE)
+
+    return perform

@@ -1,0 +1,182 @@
+"""The object that holds the parts, and what can be asked of it."""
+
+from __future__ import annotations
+
+import os
+import random
+import secrets
+import time
+from collections.abc import Callable, Mapping
+
+from msgspec import Raw
+from msgspec.structs import replace
+
+from routecodex.canon.errors import GatewayError
+from routecodex.config import Config
+from routecodex.gateway import build, counting
+from routecodex.gateway.ask import Ask, Client, Record
+from routecodex.gateway.exchange import Exchange
+from routecodex.gateway.history import Entry, History
+from routecodex.gateway.memory import Memory
+from routecodex.protocols.codec import Outcome, ReplyTo
+from routecodex.protocols.messages.clients import ends_with_message_stop, knows_refusal
+from routecodex.protocols.responses import history as turns
+from routecodex.providers.http import HttpClient
+from routecodex.routing.plan import AllHealthy, Asked, Plan, ServerState, SessionState, plan
+from routecodex.routing.registry import Target
+from routecodex.stores.store import Store
+from routecodex.wire import json
+
+Observe = Callable[[Record], None]
+
+
+class Gateway:
+    """Everything one server needs to answer requests; stores, clock and observers are passed in."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        store: Store,
+        observe: Observe = lambda record: None,
+        environ: Mapping[str, str] | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.config = config
+        self.store = store
+        self.memory = Memory()
+        self.registry = build.registry(config)
+        self.http = HttpClient()
+        self.upstreams = build.upstreams(config, self.http, os.environ if environ is None else environ)
+        self.performers = build.performers(config)
+        self.max_attempts = config.routing_options.max_attempts
+        self.keep_alive_seconds = config.server.keepalive_ms / 1000
+        self.history = History(
+            store,
+            ttl=config.store.responses_ttl_hours * 3600,
+            entries=config.store.responses_max_entries,
+            size=config.store.responses_max_mb * 1024 * 1024,
+        )
+        self._observe = observe
+        self._clock = clock
+        self._tool_turn_stop = config.protocols.messages.tool_turn_message_stop
+
+    async def close(self) -> None:
+        """Ends every connection to a provider."""
+        await self.http.close()
+        await self.store.close()
+
+    async def answer(self, ask: Ask, client: Client) -> None:
+        """Answers one request; what goes wrong before the answer has begun is raised."""
+        record = Record(
+            id=ask.id,
+            protocol=ask.codec.name,
+            model=ask.inbound.model,
+            stream=ask.inbound.stream,
+            client_name=ask.client_name,
+            arrived=ask.arrived,
+        )
+        try:
+            await self._answer(ask, client, record)
+        except GatewayError as error:
+            record.error, record.status = error, error.status
+            if not client.started:
+                raise
+            await client.end(ask.codec.relay(self._bare_reply(ask)).fail(error))
+        except BaseException:
+            record.gone = True
+            raise
+        finally:
+            record.finished = time.monotonic()
+            self._observe(record)
+
+    async def _answer(self, ask: Ask, client: Client, record: Record) -> None:
+        if ask.codec.name == "responses":
+            await self._expand(ask)
+        await Exchange(self, ask, client, record=record).run(self.plan(ask))
+
+    def plan(self, ask: Ask) -> Plan:
+        """The targets for this request; a provider that holds its history comes first."""
+        tokens = counting.estimate_body(ask.inbound.body)
+        made = self.plan_for(Asked(model=ask.inbound.model, estimated_tokens=tokens))
+        if ask.native_provider is None:
+            return made
+        holder = [step for step in made.steps if step.target.provider == ask.native_provider]
+        others = [step for step in made.steps if step.target.provider != ask.native_provider]
+        return replace(made, steps=(*holder, *others))
+
+    def plan_for(self, asked: Asked) -> Plan:
+        """The targets for what routing sees of a request."""
+        return plan(
+            asked,
+            session=SessionState(),
+            server=ServerState(),
+            health=AllHealthy(),
+            registry=self.registry,
+            now=self._clock(),
+            rng=random.random,
+        )
+
+    def reply_to(self, ask: Ask, target: Target) -> ReplyTo:
+        """How this client wants to be answered."""
+        reply = self._bare_reply(ask)
+        reply.provider = target.provider
+        if ask.codec.name == "messages":
+            reply.end_tool_turn = ends_with_message_stop(self._tool_turn_stop, ask.headers)
+            reply.knows_refusal = knows_refusal(ask.headers)
+        return reply
+
+    def _bare_reply(self, ask: Ask) -> ReplyTo:
+        inbound = ask.original or ask.inbound
+        return ReplyTo(
+            id=secrets.token_hex(12),
+            created=ask.created,
+            model=inbound.model,
+            wire=inbound.wire,
+            include_usage=inbound.include_usage,
+            input_tokens=counting.estimate_body(ask.inbound.body),
+        )
+
+    async def _expand(self, ask: Ask) -> None:
+        """Puts the stored conversation in front of a request that continues one."""
+        previous = ask.inbound.wire.previous_response_id
+        if not previous:
+            return
+        if await self.history.find(previous) is None and self._may_know(ask):
+            # Not ours, but every target keeps its own conversations: it may be one of theirs.
+            return
+        chain = await self.history.chain(previous)
+        ask.original = ask.inbound
+        if chain[-1].native:
+            ask.native_provider = chain[-1].provider
+        body = turns.expand(ask.inbound.body, [entry.turn for entry in chain])
+        ask.inbound = ask.codec.read(body)
+
+    def _may_know(self, ask: Ask) -> bool:
+        steps = self.plan(ask).steps
+        return all(self.registry.providers[step.target.provider].protocol == "responses" for step in steps)
+
+    async def remember(self, ask: Ask, target: Target, outcome: Outcome) -> None:
+        """Keeps an answer of the Responses API that may be continued."""
+        if ask.codec.name != "responses" or outcome.body is None:
+            return
+        inbound = ask.original or ask.inbound
+        if inbound.wire.store is False:
+            return
+        response_id = _id_of(outcome.body)
+        if not response_id:
+            return
+        entry = Entry(
+            request=Raw(inbound.body),
+            response=Raw(outcome.body),
+            previous=inbound.wire.previous_response_id,
+            provider=target.provider,
+            native=self.registry.providers[target.provider].protocol == "responses",
+        )
+        await self.history.save(response_id, entry)
+
+
+def _id_of(body: bytes) -> str:
+    value = json.decode(body)
+    found = value.get("id") if isinstance(value, dict) else None
+    return found if isinstance(found, str) else ""

@@ -1,0 +1,70 @@
+"""Google's Gemini protocol: generateContent, streamGenerateContent and countTokens.
+
+reading     bytes of a client, checked (`read`, `read_count`); schema and spelling are its tables
+requests    a request in canon's words
+outgoing    canon as a request; contents is the conversation, models what each generation takes
+media       images, sounds and files; json_schema: schemas of tools and of structured output
+rewriting   the request of a Gemini client for a Gemini provider
+counting    countTokens, both ways
+decoder     a provider's answer as events; chunks are its pieces
+encoder     events as a client's answer
+relay       an answer from Gemini to Gemini
+framing     events or a JSON array: `JsonArray` writes what clients without `alt=sse` read
+errors      Google's error envelope, both ways
+marks       thought signatures on this wire
+"""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+from routecodex.protocols.codec import Codec
+
+from .counting import count_path, decode_total, encode_count, encode_total, rewrite_count
+from .decoder import decode_response, stream_decoder
+from .encoder import encode_response, stream_encoder
+from .errors import decode_error, encode_error
+from .framing import JsonArray
+from .outgoing import encode_request
+from .reading import read, read_count
+from .relay import pass_response, relay
+from .requests import decode_request
+from .rewriting import rewrite
+
+__all__ = [
+    "CODEC",
+    "JsonArray",
+    "count_path",
+    "decode_total",
+    "encode_count",
+    "encode_total",
+    "path",
+    "read_count",
+    "rewrite_count",
+]
+
+
+def path(model: str, stream: bool) -> str:
+    """Where a request goes, below the provider's base URL."""
+    method = "streamGenerateContent?alt=sse" if stream else "generateContent"
+    return f"/v1beta/models/{quote(model.removeprefix('models/'), safe='/:@')}:{method}"
+
+
+CODEC = Codec(
+    name="gemini",
+    read=read,
+    decode_request=decode_request,
+    encode_request=encode_request,
+    rewrite=rewrite,
+    path=path,
+    decode_response=decode_response,
+    encode_response=encode_response,
+    pass_response=pass_response,
+    stream_decoder=stream_decoder,
+    stream_encoder=stream_encoder,
+    relay=relay,
+    decode_error=decode_error,
+    encode_error=encode_error,
+    keep_alive=b"",
+)
+"""The protocol as functions; Gemini has nothing that may be sent while nothing happens."""

@@ -1,0 +1,172 @@
+"""What a provider sends: whole answers and pieces of them, read tolerantly; usage and logprobs, both ways."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+from msgspec.json import Decoder
+
+from routecodex.canon.parts import Json
+from routecodex.canon.usage import Usage
+from routecodex.wire import json
+from routecodex.wire.json import ABSENT
+
+from .schema import Wire
+
+
+class CalledFunction(Wire):
+    name: str | None = None
+    id: str | None = None
+    args: Raw = ABSENT
+
+
+class AnswerPart(Wire):
+    text: str | None = None
+    thought: bool | None = None
+    thought_signature: str | None = None
+    function_call: CalledFunction | None = None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether canon has a word for it; else the part is opaque."""
+        return self.text is not None or self.function_call is not None or self.thought_signature is not None
+
+
+class AnswerContent(Wire):
+    parts: list[AnswerPart] | None = None
+
+
+class Candidate(Wire):
+    content: AnswerContent | None = None
+    finish_reason: str | None = None
+    index: int | None = None
+    finish_message: Any = None
+    grounding_metadata: Any = None
+    citation_metadata: Any = None
+    url_context_metadata: Any = None
+    logprobs_result: Any = None
+
+    @property
+    def parts(self) -> list[AnswerPart]:
+        return (self.content.parts if self.content else None) or []
+
+
+class UsageMetadata(Wire):
+    prompt_token_count: int | None = None
+    candidates_token_count: int | None = None
+    thoughts_token_count: int | None = None
+    cached_content_token_count: int | None = None
+    tool_use_prompt_token_count: int | None = None
+    total_token_count: int | None = None
+
+
+class PromptFeedback(Wire):
+    block_reason: str | None = None
+
+
+class Chunk(Wire):
+    """A GenerateContentResponse: the whole answer, or one piece of a stream."""
+
+    candidates: list[Candidate] | None = None
+    usage_metadata: UsageMetadata | None = None
+    model_version: str | None = None
+    response_id: str | None = None
+    prompt_feedback: PromptFeedback | None = None
+    error: Any = None
+
+    @property
+    def candidate(self) -> Candidate | None:
+        """The first candidate: the answer."""
+        for candidate in self.candidates or ():
+            if not candidate.index:
+                return candidate
+        return None
+
+    @property
+    def block_reason(self) -> str | None:
+        return self.prompt_feedback.block_reason if self.prompt_feedback else None
+
+
+_chunk = Decoder(Chunk)
+
+
+def read_chunk(data: bytes) -> Chunk | None:
+    """The chunk, its oddly typed fields bent right (`"12"` for 12); None when it is none."""
+    chunk = json.try_read(data, _chunk)
+    if chunk is not None:
+        return chunk
+    try:
+        return msgspec.convert(json.decode(data), Chunk, strict=False)
+    except (ValueError, msgspec.ValidationError):
+        return None
+
+
+def raw_parts(data: bytes) -> list[dict[str, Json]]:
+    """The parts of the first candidate as they came."""
+    for candidate in json.decode(data).get("candidates") or ():
+        if not candidate.get("index"):
+            return (candidate.get("content") or {}).get("parts") or []
+    return []
+
+
+def decode_usage(counted: UsageMetadata) -> Usage:
+    """The counts in canon: tool-use prompts are input, thoughts are output."""
+    thoughts = counted.thoughts_token_count or 0
+    prompt = (counted.prompt_token_count or 0) + (counted.tool_use_prompt_token_count or 0)
+    written = counted.candidates_token_count
+    if written is None:
+        written = max(0, (counted.total_token_count or 0) - prompt - thoughts)
+    return Usage(
+        input=prompt,
+        output=written + thoughts,
+        cache_read=counted.cached_content_token_count or 0,
+        reasoning=thoughts,
+    )
+
+
+def encode_usage(usage: Usage) -> dict[str, Json]:
+    """The counts as Google gives them."""
+    counted = {
+        "promptTokenCount": usage.input,
+        "candidatesTokenCount": max(0, usage.output - usage.reasoning),
+        "totalTokenCount": usage.input + usage.output,
+    }
+    if usage.reasoning:
+        counted["thoughtsTokenCount"] = usage.reasoning
+    if usage.cache_read:
+        counted["cachedContentTokenCount"] = usage.cache_read
+    return counted
+
+
+def decode_logprobs(result: Json) -> tuple[Json, ...]:
+    """Google's logprobs as chat's entries, one per token."""
+    if not isinstance(result, dict):
+        return ()
+    chosen = result.get("chosenCandidates") or ()
+    tops = result.get("topCandidates") or ()
+    entries = []
+    for at, token in enumerate(chosen):
+        others = tops[at].get("candidates") or () if at < len(tops) else ()
+        entries.append({**_entry(token), "top_logprobs": [_entry(other) for other in others]})
+    return tuple(entries)
+
+
+def _entry(token: dict[str, Json]) -> dict[str, Json]:
+    text = token.get("token") or ""
+    return {"token": text, "logprob": token.get("logProbability", 0.0), "bytes": list(text.encode())}
+
+
+def encode_logprobs(entries: tuple[Json, ...]) -> dict[str, Json]:
+    """Chat's entries as Google's logprobs."""
+    return {
+        "chosenCandidates": [_token(entry) for entry in entries],
+        "topCandidates": [
+            {"candidates": [_token(other) for other in entry.get("top_logprobs") or ()]} for entry in entries
+        ],
+    }
+
+
+def _token(entry: dict[str, Json]) -> dict[str, Json]:
+    return {"token": entry.get("token", ""), "logProbability": entry.get("logprob", 0.0)}

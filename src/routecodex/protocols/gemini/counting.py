@@ -1,0 +1,61 @@
+"""countTokens: a generateContent request, counted instead of answered."""
+
+from __future__ import annotations
+
+from msgspec import Raw
+
+from routecodex.canon.request import Request
+from routecodex.protocols.codec import Aim, Encoded, Inbound
+from routecodex.protocols.notices import Notices
+from routecodex.wire import json
+
+from .outgoing import encode_body
+from .rewriting import rewrite
+from .schema import View
+from .spelling import camel
+
+
+def encode_count(request: Request, aim: Aim) -> bytes:
+    """The body of a countTokens request for a request in canon."""
+    body = {"model": _resource(aim.model), **encode_body(request, aim, notices=Notices())}
+    return json.encode({"generateContentRequest": body})
+
+
+def rewrite_count(inbound: Inbound, aim: Aim) -> Encoded:
+    """A Gemini client's countTokens request for a Gemini provider."""
+    view: View = inbound.wire
+    rewritten = rewrite(inbound, aim)
+    fields = json.read_fields(rewritten.body)
+    if not view.counted and fields.keys() == {"contents"}:
+        return rewritten
+    named = {"model": Raw(json.encode(_resource(aim.model))), **_without_twins(fields)}
+    return Encoded(json.encode({"generateContentRequest": named}), rewritten.notices)
+
+
+def encode_total(tokens: int) -> bytes:
+    """The answer to a countTokens request."""
+    return json.encode({"totalTokens": tokens})
+
+
+def decode_total(body: bytes) -> int | None:
+    """The count a provider gave, or None when its answer holds none."""
+    try:
+        value = json.decode(body)
+    except ValueError:
+        return None
+    total = value.get("totalTokens") if isinstance(value, dict) else None
+    return total if isinstance(total, int) else None
+
+
+def count_path(model: str) -> str:
+    """Where a countTokens request goes, below the provider's base URL."""
+    return f"/v1beta/{_resource(model)}:countTokens"
+
+
+def _without_twins(fields: dict[str, Raw]) -> dict[str, Raw]:
+    """The fields by their camelCase names: one spelling, so that none is said twice."""
+    return {camel(name): value for name, value in fields.items()}
+
+
+def _resource(model: str) -> str:
+    return f"models/{model.removeprefix('models/')}"

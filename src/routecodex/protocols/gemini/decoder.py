@@ -1,0 +1,273 @@
+"""A provider's answer as events: whole or in pieces, by one mapping."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+
+from routecodex.canon.errors import GatewayError, UpstreamFailed
+from routecodex.canon.events import (
+    AnnotationAdded,
+    ArgumentsAdded,
+    Event,
+    Failed,
+    Finished,
+    PartFinished,
+    PartStarted,
+    ReasoningAdded,
+    SignatureAdded,
+    Started,
+    TextAdded,
+    UsageReported,
+)
+from routecodex.canon.finish import infer
+from routecodex.canon.parts import Json, Opaque, Reasoning, Text, ToolCall
+from routecodex.protocols.failures import truncated
+from routecodex.wire import json, sse
+
+from .chunks import (
+    AnswerPart,
+    CalledFunction,
+    Candidate,
+    Chunk,
+    UsageMetadata,
+    decode_logprobs,
+    decode_usage,
+    raw_parts,
+    read_chunk,
+)
+from .errors import error_object, typed_error
+from .framing import Intake
+
+_FILTERS = frozenset({"SAFETY", "BLOCKLIST", "PROHIBITED_CONTENT", "IMAGE_SAFETY"})
+_KEPT = {
+    "grounding_metadata": "groundingMetadata",
+    "citation_metadata": "citationMetadata",
+    "url_context_metadata": "urlContextMetadata",
+    "finish_message": "finishMessage",
+}
+_ID_LENGTH = 40
+
+
+def unparsable(what: str) -> UpstreamFailed:
+    """The upstream sent something that is not this protocol."""
+    return UpstreamFailed(f"the upstream's {what} is not a Gemini answer", code="upstream_unparsable")
+
+
+def blocked(reason: str) -> str:
+    """The finish word for a prompt that was blocked: a filter's, whatever the reason is called."""
+    return reason if reason in _FILTERS else "SAFETY"
+
+
+class Answering:
+    """Turns chunks into events; at most one text or thought is open at a time."""
+
+    def __init__(self) -> None:
+        self.said: str | None = None
+        self._started = False
+        self._ended = False
+        self._index = -1
+        self._open: type[Text] | type[Reasoning] | None = None
+        self._calls = 0
+        self._call_prefix = ""
+        self._usage: UsageMetadata | None = None
+        self._extras: dict[str, Json] = {}
+
+    def take(self, chunk: Chunk, data: bytes) -> list[Event]:
+        """The events of one chunk; `data` is what it was read from."""
+        if self._ended:
+            return []
+        if chunk.error is not None:
+            error = error_object({"error": chunk.error}) or {}
+            return self.fail(typed_error(error))
+        events = self._begin(chunk)
+        if chunk.usage_metadata is not None:
+            if self._usage is None:
+                events.append(UsageReported(decode_usage(chunk.usage_metadata)))
+            self._usage = chunk.usage_metadata
+        candidate = chunk.candidate
+        if candidate is not None:
+            self._candidate(candidate, data, events)
+        if chunk.block_reason and self.said is None:
+            self.said = blocked(chunk.block_reason)
+            self._extras["promptFeedback"] = {"blockReason": chunk.block_reason}
+        return events
+
+    def finish(self) -> list[Event]:
+        """The end of a complete answer."""
+        if self._ended:
+            return []
+        self._ended = True
+        events = self._begin(None)
+        self._close(events)
+        events += self._counted()
+        events.append(Finished(infer("gemini", self.said, has_calls=self._calls > 0), self._extras or None))
+        return events
+
+    def fail(self, error: GatewayError) -> list[Event]:
+        """The end of an answer that broke off."""
+        if self._ended:
+            return []
+        self._ended = True
+        return [*self._begin(None), *self._counted(), Failed(error)]
+
+    def _counted(self) -> list[Event]:
+        return [UsageReported(decode_usage(self._usage))] if self._usage is not None else []
+
+    def _begin(self, chunk: Chunk | None) -> list[Event]:
+        if self._started:
+            return []
+        self._started = True
+        id = (chunk.response_id if chunk else None) or ""
+        # Ids of calls must differ between answers: clients pair results with them over a whole session.
+        self._call_prefix = f"call_{(id or secrets.token_hex(8))[:_ID_LENGTH]}"
+        return [Started(id, (chunk.model_version if chunk else None) or "")]
+
+    def _candidate(self, candidate: Candidate, data: bytes, events: list[Event]) -> None:
+        logprobs = decode_logprobs(candidate.logprobs_result) if candidate.logprobs_result else ()
+        raw: list[dict[str, Json]] = []
+        for at, part in enumerate(candidate.parts):
+            if part.function_call is not None:
+                self._call(part, part.function_call, events)
+            elif part.is_known:
+                self._words(part, events)
+            else:
+                raw = raw or raw_parts(data)
+                self._opaque(raw[at], events)
+        if logprobs and self._open is Text:
+            events.append(TextAdded(self._index, "", logprobs))
+        for field, name in _KEPT.items():
+            value = getattr(candidate, field)
+            if value is not None:
+                self._extras[name] = value
+        if candidate.grounding_metadata is not None and self._open is Text:
+            cited = citations(candidate.grounding_metadata)
+            events += [AnnotationAdded(self._index, citation) for citation in cited]
+        if candidate.finish_reason:
+            self.said = candidate.finish_reason
+
+    def _words(self, part: AnswerPart, events: list[Event]) -> None:
+        kind: type[Text] | type[Reasoning] = Reasoning if part.thought else Text
+        if not part.text and part.thought_signature is None:
+            return
+        if self._open is not kind:
+            self._start(kind(""), events)
+            self._open = kind
+        if part.text:
+            added = ReasoningAdded if part.thought else TextAdded
+            events.append(added(self._index, part.text))
+        if part.thought_signature is not None:
+            events.append(SignatureAdded(self._index, part.thought_signature))
+            self._close(events)
+
+    def _call(self, part: AnswerPart, call: CalledFunction, events: list[Event]) -> None:
+        id = call.id or f"{self._call_prefix}_{self._calls}"
+        self._calls += 1
+        self._start(ToolCall(id, call.name or ""), events)
+        events.append(ArgumentsAdded(self._index, _arguments(call)))
+        if part.thought_signature is not None:
+            events.append(SignatureAdded(self._index, part.thought_signature))
+        events.append(PartFinished(self._index))
+
+    def _opaque(self, part: dict[str, Json], events: list[Event]) -> None:
+        self._start(Opaque("gemini", part), events)
+        events.append(PartFinished(self._index))
+
+    def _start(self, part: Text | Reasoning | ToolCall | Opaque, events: list[Event]) -> None:
+        self._close(events)
+        self._index += 1
+        events.append(PartStarted(self._index, part))
+
+    def _close(self, events: list[Event]) -> None:
+        if self._open is not None:
+            events.append(PartFinished(self._index))
+            self._open = None
+
+
+def _arguments(call: CalledFunction) -> str:
+    if not json.present(call.args):
+        return "{}"
+    raw = bytes(call.args)
+    return (json.encode(json.decode(raw)) if b"\n" in raw else raw).decode()
+
+
+def citations(grounding: Json) -> list[Json]:
+    """Grounding as citations of URLs, the shape other protocols have for it."""
+    if not isinstance(grounding, dict):
+        return []
+    chunks = grounding.get("groundingChunks") or []
+    cited = []
+    for support in grounding.get("groundingSupports") or ():
+        segment = support.get("segment") or {}
+        for at in support.get("groundingChunkIndices") or ():
+            web = (chunks[at].get("web") or {}) if at < len(chunks) else {}
+            if web.get("uri"):
+                cited.append(
+                    {
+                        "type": "url_citation",
+                        "url": web["uri"],
+                        "title": web.get("title") or "",
+                        "start_index": segment.get("startIndex") or 0,
+                        "end_index": segment.get("endIndex") or 0,
+                    }
+                )
+    return cited
+
+
+class Decoder:
+    """A stream's bytes as events.
+
+    The end is told at `close`, for some versions of Gemini say `finishReason` in every piece.
+    """
+
+    def __init__(self) -> None:
+        self._intake = Intake()
+        self._answering = Answering()
+
+    def feed(self, data: bytes) -> Sequence[Event]:
+        try:
+            run = self._intake.cut(data)
+        except sse.FrameTooLarge:
+            return self._answering.fail(unparsable("stream"))
+        return self._run(run) if run else []
+
+    def close(self) -> Sequence[Event]:
+        events = self._run(self._intake.close())
+        if self._answering.said is None:
+            return events + self._answering.fail(truncated())
+        return events + self._answering.finish()
+
+    def _run(self, run: bytes) -> list[Event]:
+        events: list[Event] = []
+        for block in run.split(b"\n\n"):
+            frame = sse.parse(block)
+            if frame is None or frame.data == b"[DONE]":
+                continue
+            chunk = read_chunk(frame.data)
+            if chunk is None:
+                return events + self._answering.fail(unparsable("stream"))
+            events += self._answering.take(chunk, frame.data)
+        return events
+
+
+def stream_decoder() -> Decoder:
+    """A decoder for one stream."""
+    return Decoder()
+
+
+def read_answer(body: bytes) -> Chunk:
+    """A whole answer: an error, a blocked prompt or a candidate; anything else is raised as unparsable."""
+    chunk = read_chunk(body)
+    if chunk is None or not (chunk.candidate or chunk.block_reason or chunk.error):
+        raise unparsable("answer")
+    return chunk
+
+
+def decode_response(body: bytes) -> Sequence[Event]:
+    """The events that a whole answer tells; raises what is wrong with it."""
+    chunk = read_answer(body)
+    answering = Answering()
+    events = answering.take(chunk, body) + answering.finish()
+    if isinstance(events[-1], Failed):
+        raise events[-1].error
+    return events

@@ -1,0 +1,141 @@
+"""Streams of objects: server-sent events (`alt=sse`), or one long JSON array, as Google does without it."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from routecodex.wire import sse
+
+_TOKENS = re.compile(rb'["{}\\]')
+_LIMIT = 32 * 1024 * 1024
+
+
+class JsonArray:
+    """Turns frames of a stream into a JSON array, for clients that did not ask for `alt=sse`.
+
+    `wrap` takes whole frames, `end` closes the array; after a failure it is not called, so that the array
+    stays open and nobody takes it for a complete answer.
+    """
+
+    __slots__ = ("_opened",)
+
+    def __init__(self) -> None:
+        self._opened = False
+
+    def wrap(self, frames: bytes) -> bytes:
+        """The frames as elements of the array."""
+        out: list[bytes] = []
+        for block in frames.split(b"\n\n"):
+            frame = sse.parse(block)
+            if frame is not None:
+                out += (b"\n,\n" if self._opened else b"[", frame.data)
+                self._opened = True
+        return b"".join(out)
+
+    def end(self) -> bytes:
+        """The end of the array."""
+        return b"\n]" if self._opened else b"[]"
+
+
+class Intake:
+    """Provider bytes as runs of whole frames, whether they came as events or as a JSON array."""
+
+    __slots__ = ("_frames", "_objects", "_start")
+
+    def __init__(self) -> None:
+        self._start = b""
+        self._frames: sse.Frames | None = None
+        self._objects: Objects | None = None
+
+    def cut(self, data: bytes) -> bytes:
+        """All complete frames so far, LF-terminated; raises FrameTooLarge."""
+        if self._frames is not None:
+            return self._frames.cut(data)
+        if self._objects is None:
+            data = self._choose(data)
+        if self._objects is not None:
+            return b"".join(sse.frame(found) for found in self._objects.feed(data))
+        return self._frames.cut(data) if self._frames is not None else b""
+
+    def close(self) -> bytes:
+        """A last frame whose blank line never came."""
+        if self._frames is None:
+            return b""
+        return b"".join(frame.raw for frame in self._frames.close())
+
+    def _choose(self, data: bytes) -> bytes:
+        """Looks at the first sign of life: `[` or `{` is JSON, all else are events."""
+        self._start += data
+        sign = self._start.lstrip(b"\xef\xbb\xbf \t\r\n")[:1]
+        if not sign:
+            return b""
+        if sign in b"[{":
+            self._objects = Objects()
+        else:
+            self._frames = sse.Frames()
+        data, self._start = self._start, b""
+        return data
+
+
+class Objects:
+    """Cuts a JSON array into its objects while it arrives, each compact on one line."""
+
+    __slots__ = ("_buffer", "_depth", "_escaped", "_scanned", "_text")
+
+    def __init__(self) -> None:
+        self._buffer = b""
+        self._scanned = 0
+        self._depth = 0
+        self._text = False
+        self._escaped = -1
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The objects completed by these bytes."""
+        self._buffer += data
+        found: list[bytes] = []
+        start = 0 if self._depth else -1
+        for token in _TOKENS.finditer(self._buffer, self._scanned):
+            at = token.start()
+            if not self._is_structure(token[0], at):
+                continue
+            self._depth += 1 if token[0] == b"{" else -1
+            if self._depth == 1 and token[0] == b"{":
+                start = at
+            elif self._depth == 0:
+                found.append(compact(self._buffer[start : at + 1]))
+                start = -1
+        self._keep(start)
+        return found
+
+    def _is_structure(self, token: bytes, at: int) -> bool:
+        """Whether a brace counts: not inside a text."""
+        if at == self._escaped:
+            return False
+        if token == b"\\":
+            self._escaped = at + 1
+            return False
+        if token == b'"':
+            self._text = not self._text
+            return False
+        return not self._text
+
+    def _keep(self, start: int) -> None:
+        """Forgets what is done with; an object under way is kept from its brace on."""
+        cut = start if start >= 0 else len(self._buffer)
+        self._buffer = self._buffer[cut:]
+        self._escaped -= cut
+        self._scanned = len(self._buffer)
+        if len(self._buffer) > _LIMIT:
+            raise sse.FrameTooLarge(f"a stream frame is larger than {_LIMIT} bytes")
+
+
+def compact(data: bytes) -> bytes:
+    """JSON on one line, untouched when it is already."""
+    if b"\n" not in data and b"\r" not in data:
+        return data
+    try:
+        return msgspec.json.format(data, indent=-1)
+    except msgspec.DecodeError:
+        return data.replace(b"\r", b" ").replace(b"\n", b" ")

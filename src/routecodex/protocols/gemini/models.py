@@ -1,0 +1,93 @@
+"""What Gemini models of each generation take, as data: thinking, signatures, results with media."""
+
+from __future__ import annotations
+
+import re
+
+from msgspec import Struct
+
+from routecodex.canon.parts import Json
+from routecodex.canon.request import Effort, Thinking
+
+_GENERATION = re.compile(r"gemini-(\d+)(?:\.(\d+))?")
+_LEVELS: dict[Effort, str] = {
+    "none": "minimal",
+    "minimal": "minimal",
+    "low": "low",
+    "medium": "medium",
+    "high": "high",
+    "xhigh": "high",
+    "max": "high",
+}
+_PRO_LEVELS = {"minimal": "low"}
+_FIRST_PRO_LEVELS = {"minimal": "low", "medium": "high"}
+"""The first Gemini 3 Pro knows low and high only."""
+_BUDGETS: dict[Effort, int] = {
+    "none": 0,
+    "minimal": 512,
+    "low": 1024,
+    "medium": 8192,
+    "high": 24576,
+    "xhigh": 32768,
+    "max": 32768,
+}
+
+
+class Traits(Struct, frozen=True):
+    """How to speak to a model; `budgets` are the least and the largest thinking budget it takes."""
+
+    thinks: bool = True
+    levels: bool = False
+    off: int = 0
+    budgets: tuple[int, int] = (0, 24576)
+    signs_calls: bool = False
+    media_results: bool = False
+    json_with_tools: bool = False
+
+
+def traits(model: str) -> Traits:
+    """What is known of a model by its name; unknown ones are taken for a 2.5 Flash."""
+    found = _GENERATION.search(model)
+    if found is None:
+        # `gemini-flash-latest` and the like follow the newest generation but still take budgets.
+        return Traits(signs_calls=model.endswith("-latest"), thinks="gemma" not in model)
+    generation = (int(found[1]), int(found[2] or 0))
+    if generation >= (3, 0):
+        return Traits(levels=True, signs_calls=True, media_results=True, json_with_tools=True)
+    if generation < (2, 5):
+        return Traits(thinks=False)
+    if "pro" in model:
+        return Traits(off=128, budgets=(128, 32768))
+    return Traits(budgets=(512, 24576)) if "lite" in model else Traits()
+
+
+def thinking_config(thinking: Thinking, model: str) -> dict[str, Json]:
+    """The thinkingConfig that says the same to this model."""
+    known = traits(model)
+    amount = _level(thinking, model) if known.levels else _budget(thinking, known)
+    shown = {"includeThoughts": True} if thinking.enabled and thinking.visible else {}
+    return {**amount, **shown}
+
+
+def _level(thinking: Thinking, model: str) -> dict[str, Json]:
+    effort: Effort | None = thinking.effort if thinking.enabled else "none"
+    if effort is not None:
+        level = _LEVELS[effort]
+        if "pro" in model:
+            bent = _FIRST_PRO_LEVELS if "gemini-3-pro" in model else _PRO_LEVELS
+            level = bent.get(level, level)
+        return {"thinkingLevel": level}
+    # Gemini 3 still takes budgets, but never a level and a budget together.
+    return {} if thinking.budget is None else {"thinkingBudget": thinking.budget}
+
+
+def _budget(thinking: Thinking, known: Traits) -> dict[str, Json]:
+    if not thinking.enabled or thinking.effort == "none":
+        return {"thinkingBudget": known.off}
+    budget = thinking.budget
+    if budget is None and thinking.effort is not None:
+        budget = _BUDGETS[thinking.effort]
+    if budget is None:
+        return {"thinkingBudget": -1} if thinking.adaptive else {}
+    least, most = known.budgets
+    return {"thinkingBudget": max(least, min(most, budget))}

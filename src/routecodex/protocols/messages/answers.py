@@ -1,0 +1,168 @@
+"""Whole messages answers: read as events, written from a response, or passed on as they came."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import Raw, Struct
+from msgspec.json import Decoder
+
+from routecodex.canon import finish
+from routecodex.canon.events import AnswerPart, Event
+from routecodex.canon.finish import Finish
+from routecodex.canon.parts import Opaque, Reasoning, Refusal, Text, ToolCall
+from routecodex.canon.response import Response, unfold
+from routecodex.protocols.codec import Outcome, ReplyTo
+from routecodex.protocols.messages import envelope, errors
+from routecodex.protocols.messages.blocks import part_of
+from routecodex.protocols.messages.conversation import input_of
+from routecodex.protocols.messages.envelope import Fields, Speaker
+from routecodex.protocols.messages.names import NAME
+from routecodex.protocols.messages.schema import Block
+from routecodex.protocols.messages.usage import Counter, WireUsage, usage_object
+from routecodex.protocols.translation import estimated_usage
+from routecodex.wire import json
+from routecodex.wire.json import ABSENT, present, thaw
+
+
+class _Signed(Struct):
+    """A block of an answer, as far as passing it on needs it."""
+
+    type: str = ""
+    signature: str | None = None
+    data: str | None = None
+
+
+class _Answer(Struct):
+    content: list[Raw]
+    id: str | None = None
+    model: str | None = None
+    stop_reason: str | None = None
+    stop_sequence: str | None = None
+    stop_details: Raw = ABSENT
+    usage: WireUsage | None = None
+
+
+class _Failure(Struct):
+    error: Raw
+
+
+_answer: Decoder[_Answer] = Decoder(_Answer)
+_failure: Decoder[_Failure] = Decoder(_Failure)
+_signed: Decoder[_Signed] = Decoder(_Signed)
+_block: Decoder[Block] = Decoder(Block)
+
+
+def _read(body: bytes, *, provider: str) -> _Answer:
+    answer = json.try_read(body, _answer)
+    if answer is not None:
+        return answer
+    failure = json.try_read(body, _failure)
+    if failure is not None and present(failure.error):
+        raise errors.from_object(thaw(failure.error), provider=provider)
+    raise errors.unparsable()
+
+
+def _ending(answer: _Answer, *, has_calls: bool) -> Finish:
+    # The input of a whole answer is parsed JSON already: no call in it is cut off.
+    return finish.infer(NAME, answer.stop_reason, has_calls=has_calls, sequence=answer.stop_sequence)
+
+
+def decode_response(body: bytes) -> Sequence[Event]:
+    """The events that tell a provider's whole answer."""
+    answer = _read(body, provider="")
+    parts = tuple(_answer_part(raw) for raw in answer.content)
+    counter = Counter()
+    counter.add(answer.usage)
+    details = thaw(answer.stop_details)
+    response = Response(
+        id=answer.id or "",
+        model=answer.model or "",
+        parts=parts,
+        finish=_ending(answer, has_calls=any(isinstance(part, ToolCall) for part in parts)),
+        usage=counter.usage(),
+        extras={"stop_details": details} if details is not None else None,
+    )
+    return tuple(unfold(response))
+
+
+def _answer_part(raw: Raw) -> AnswerPart:
+    if json.try_read(bytes(raw), _block) is None:
+        raise errors.unparsable("a block of the upstream's answer")
+    block = thaw(raw)
+    try:
+        part = part_of(block)
+    except (KeyError, TypeError) as exc:
+        raise errors.unparsable("a block of the upstream's answer") from exc
+    if isinstance(part, Text | ToolCall | Reasoning):
+        return part
+    return Opaque(NAME, block)
+
+
+def encode_response(response: Response, reply: ReplyTo) -> bytes:
+    """The answer as a messages client expects it."""
+    speaker = Speaker(reply)
+    content = [block for part in response.parts for block in _blocks(part, speaker)]
+    written = sum(len(part.text) for part in response.parts if isinstance(part, Text | Reasoning | Refusal))
+    written += sum(len(part.arguments) for part in response.parts if isinstance(part, ToolCall))
+    usage = response.usage or estimated_usage(reply.input_tokens, written)
+    message = envelope.head(reply, model=response.model, usage=usage)
+    message["content"] = content
+    message.update(envelope.end(reply, response.finish, extras=response.extras))
+    return json.encode(message)
+
+
+def _blocks(part: AnswerPart, speaker: Speaker) -> list[Fields]:
+    match part:
+        case Text() | Refusal():
+            return _text(part)
+        case ToolCall():
+            block = speaker.call(part)
+            carrier = speaker.carrier(block["id"], part.signature)
+            block["input"] = input_of(part)
+            return [block] if carrier is None else [carrier, block]
+        case Reasoning():
+            thought = speaker.thought(part)
+            return [thought] if thought is not None else []
+        case Opaque():
+            return [part.value] if part.protocol == NAME else []
+
+
+def _text(part: Text | Refusal) -> list[Fields]:
+    citations = [a for a in part.annotations if envelope.is_citation(a)] if isinstance(part, Text) else []
+    if not part.text and not citations:
+        return []
+    block: Fields = {"type": "text", "text": part.text}
+    if citations:
+        block["citations"] = citations
+    return [block]
+
+
+def pass_response(body: bytes, reply: ReplyTo) -> tuple[bytes, Outcome]:
+    """A provider's answer for a client of the same protocol, with its stop reason put right if it lied."""
+    answer = _read(body, provider=reply.provider)
+    blocks = [json.try_read(bytes(raw), _signed) or _Signed() for raw in answer.content]
+    ending = _ending(answer, has_calls=any(block.type == "tool_use" for block in blocks))
+    word = envelope.corrected(reply, ending)
+    counter = Counter()
+    counter.add(answer.usage)
+    outcome = Outcome(
+        model=answer.model or "",
+        response_id=answer.id or "",
+        finish=ending,
+        sent_finish=word,
+        usage=counter.usage(),
+        signatures=[mark for block in blocks if (mark := block.signature or block.data)],
+    )
+    changes: dict[str, Any] = {}
+    if word != answer.stop_reason:
+        changes = {"stop_reason": word, "stop_sequence": None}
+    if outcome.usage is None:
+        outcome.usage = estimated_usage(reply.input_tokens, len(body))
+        changes["usage"] = usage_object(outcome.usage)
+    if not changes:
+        return body, outcome
+    fields = json.read_fields(body)
+    fields.update({name: Raw(json.encode(value)) for name, value in changes.items()})
+    return json.encode(fields), outcome

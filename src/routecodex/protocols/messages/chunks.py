@@ -1,0 +1,103 @@
+"""One event of a messages stream, typed where it fits and read tolerantly where it does not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+from msgspec.json import Decoder
+
+from routecodex.canon.parts import Json
+from routecodex.protocols.messages.usage import WireUsage
+from routecodex.wire import json
+from routecodex.wire.sse import Frame
+
+
+class Delta(Struct):
+    type: str = ""
+    text: str = ""
+    partial_json: str = ""
+    thinking: str = ""
+    signature: str = ""
+    citation: Json = None
+    stop_reason: str | None = None
+    stop_sequence: str | None = None
+    stop_details: Json = None
+
+
+class Head(Struct):
+    """What `message_start` says of the answer."""
+
+    id: str | None = None
+    model: str | None = None
+    usage: WireUsage | None = None
+
+
+class Chunk(Struct):
+    """An event of any type."""
+
+    type: str = ""
+    index: int = 0
+    delta: Delta | None = None
+    content_block: dict[str, Any] | None = None
+    message: Head | None = None
+    usage: WireUsage | None = None
+    error: Json = None
+
+
+_chunk: Decoder[Chunk] = Decoder(Chunk)
+
+
+def read_chunk(frame: Frame) -> Chunk | None:
+    """The event in a frame; None when it is no JSON object. A missing `type` is taken from the event line."""
+    chunk = json.try_read(frame.data, _chunk)
+    if chunk is None:
+        chunk = _loosely(frame.data)
+    if chunk is not None and not chunk.type:
+        chunk.type = "error" if chunk.error is not None else frame.event.decode("ascii", "replace")
+    return chunk
+
+
+def _loosely(data: bytes) -> Chunk | None:
+    """An event with fields of unexpected types: those that fit are kept."""
+    try:
+        value = json.decode(data)
+    except ValueError:
+        return None
+    if not isinstance(value, dict):
+        return None
+    delta = _fitting(value.get("delta"), Delta)
+    message = value.get("message")
+    head = _fitting(message, Head, usage=WireUsage)
+    block = value.get("content_block")
+    kind, index = value.get("type"), value.get("index")
+    return Chunk(
+        type=kind if isinstance(kind, str) else "",
+        index=index if isinstance(index, int) else 0,
+        delta=delta,
+        content_block=block if isinstance(block, dict) else None,
+        message=head,
+        usage=_fitting(value.get("usage"), WireUsage),
+        error=value.get("error"),
+    )
+
+
+def _fitting(value: Json, shape: type[Any], **nested: type[Any]) -> Any:
+    """A Struct of the fields of an object that are of a plain type its shape allows."""
+    if not isinstance(value, dict):
+        return None
+    out = shape()
+    for name in shape.__struct_fields__:
+        found = value.get(name)
+        if name in nested:
+            found = _fitting(found, nested[name])
+        encoded = json.encode({name: found})
+        if found is not None and json.try_read(encoded, Decoder(shape)) is not None:
+            setattr(out, name, found)
+    return out
+
+
+def open_block(block: dict[str, Any]) -> str:
+    """The type of a block that begins."""
+    kind = block.get("type")
+    return kind if isinstance(kind, str) else ""

@@ -1,0 +1,70 @@
+"""What is known of clients of `/v1/messages`, as data.
+
+A tool turn ends without `message_stop`, except for clients that lose something without it: some fail, some
+stop in silence, some drop the turn's usage. A client is known by its headers (names in lower case); every
+pattern of a row must be found.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+
+class Client(Struct, frozen=True):
+    """A client that needs `message_stop`, what it loses without, and the headers it is known by."""
+
+    name: str
+    loses: str
+    headers: dict[str, re.Pattern[str]]
+
+
+def _is(**headers: str) -> dict[str, re.Pattern[str]]:
+    return {name.replace("_", "-"): re.compile(pattern, re.IGNORECASE) for name, pattern in headers.items()}
+
+
+NEEDS_MESSAGE_STOP: tuple[Client, ...] = (
+    Client(
+        "Anthropic SDK for JavaScript, .stream()",
+        "throws: the stream ended without a message",
+        _is(x_stainless_lang="^js$", x_stainless_helper_method="^stream$"),
+    ),
+    Client("Vercel AI SDK", "stops in silence", _is(user_agent=r"(^|\s|,)ai-sdk/")),
+    Client("Claude Code", "drops the turn's usage", _is(user_agent="(^|[ ,])claude-(cli|code)/")),
+    Client("Claude Code", "drops the turn's usage", _is(x_claude_code_session_id=".")),
+    Client("pi", "fails", _is(user_agent="(^|[ ,])pi(-coding-agent)?/")),
+    Client(
+        "pi, and the Anthropic SDK for JavaScript in a browser",
+        "fails",
+        _is(x_stainless_lang="^js$", anthropic_dangerous_direct_browser_access="^true$"),
+    ),
+)
+
+REFUSAL_SINCE: dict[str, tuple[int, ...]] = {"python": (0, 51, 0), "js": (0, 41, 0)}
+"""By language, the first version of Anthropic's SDK that has `refusal` among its stop reasons."""
+
+_VERSION = re.compile(r"(\d+)\.(\d+)\.(\d+)")
+_SETTINGS = {"always": True, "never": False}
+
+
+def ends_with_message_stop(setting: str, headers: Mapping[str, str]) -> bool:
+    """Whether a tool turn ends with `message_stop`; the setting is `auto`, `always` or `never`."""
+    fixed = _SETTINGS.get(setting)
+    if fixed is not None:
+        return fixed
+    return any(_matches(client, headers) for client in NEEDS_MESSAGE_STOP)
+
+
+def _matches(client: Client, headers: Mapping[str, str]) -> bool:
+    return all(pattern.search(headers.get(name, "")) for name, pattern in client.headers.items())
+
+
+def knows_refusal(headers: Mapping[str, str]) -> bool:
+    """Whether the client has the stop reason `refusal`; one that does not say its version has."""
+    since = REFUSAL_SINCE.get(headers.get("x-stainless-lang", "").lower())
+    version = _VERSION.match(headers.get("x-stainless-package-version", ""))
+    if since is None or version is None:
+        return True
+    return tuple(map(int, version.groups())) >= since

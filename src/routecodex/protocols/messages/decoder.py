@@ -1,0 +1,291 @@
+"""A messages stream as events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from routecodex.canon import finish
+from routecodex.canon.errors import GatewayError
+from routecodex.canon.events import (
+    AnnotationAdded,
+    AnswerPart,
+    ArgumentsAdded,
+    Event,
+    Failed,
+    Finished,
+    PartFinished,
+    PartStarted,
+    ReasoningAdded,
+    SignatureAdded,
+    Started,
+    TextAdded,
+    UsageReported,
+)
+from routecodex.canon.parts import Opaque, Reasoning, Text, ToolCall
+from routecodex.protocols import failures
+from routecodex.protocols.messages import errors
+from routecodex.protocols.messages.blocks import extras_of
+from routecodex.protocols.messages.chunks import Chunk, Delta, open_block, read_chunk
+from routecodex.protocols.messages.names import NAME
+from routecodex.protocols.messages.usage import Counter
+from routecodex.wire import json
+from routecodex.wire.sse import Frame, Frames, FrameTooLarge
+
+
+class _Open:
+    """A block while it arrives; `number` is its part's index, None for one that is told when it is whole."""
+
+    __slots__ = ("block", "kind", "number", "pieces")
+
+    def __init__(self, kind: str, block: dict[str, Any], *, number: int | None) -> None:
+        self.kind = kind
+        self.block = block
+        self.number = number
+        self.pieces: list[str] = []
+
+
+_DELTA_OF_KIND = {"text_delta": "text", "thinking_delta": "thinking"}
+"""Blocks that can be told from their first delta, for providers that never announce them."""
+
+
+class StreamDecoder:
+    """Bytes of a messages stream in, events out."""
+
+    def __init__(self) -> None:
+        self._frames = Frames()
+        self._events: list[Event] = []
+        self._started = False
+        self._ended = False
+        self._open: dict[int, _Open] = {}
+        self._parts = 0
+        self._calls = 0
+        self._last_call = ""
+        self._usage = Counter()
+        self._said: str | None = None
+        self._sequence: str | None = None
+        self._details: Any = None
+
+    def feed(self, data: bytes) -> list[Event]:
+        try:
+            frames = self._frames.feed(data)
+        except FrameTooLarge:
+            self._fail(errors.unparsable("a frame without end"))
+            frames = []
+        for frame in frames:
+            self._take(frame)
+        return self._drain()
+
+    def close(self) -> list[Event]:
+        for frame in self._frames.close():
+            self._take(frame)
+        # A stop reason is the provider's last word on the answer, with message_stop after it or without.
+        if self._said is not None and not self._open:
+            self._finish()
+        self._fail(failures.truncated())
+        return self._drain()
+
+    def _drain(self) -> list[Event]:
+        events, self._events = self._events, []
+        return events
+
+    def _take(self, frame: Frame) -> None:
+        if self._ended:
+            return
+        chunk = read_chunk(frame)
+        if chunk is None:
+            return
+        step = _STEPS.get(chunk.type)
+        if step is not None:
+            step(self, chunk)
+
+    def _emit(self, event: Event) -> None:
+        if not self._started:
+            self._started = True
+            self._events.append(Started())
+        self._events.append(event)
+
+    def _fail(self, error: GatewayError) -> None:
+        if not self._ended:
+            self._emit(Failed(error))
+            self._ended = True
+
+    def _on_error(self, chunk: Chunk) -> None:
+        self._fail(errors.from_object(chunk.error, provider=""))
+
+    def _on_start(self, chunk: Chunk) -> None:
+        head = chunk.message
+        if head is not None:
+            self._usage.add(head.usage)
+        if self._started:
+            return
+        self._started = True
+        self._events.append(
+            Started(head.id or "", head.model or "") if head is not None else Started(),
+        )
+
+    def _on_block(self, chunk: Chunk) -> None:
+        block = chunk.content_block or {"type": "text"}
+        if chunk.index in self._open:
+            self._close_block(chunk.index)
+        self._open_block(chunk.index, block)
+
+    def _open_block(self, index: int, block: dict[str, Any]) -> _Open:
+        kind = open_block(block)
+        begin = _BEGINNINGS.get(kind)
+        if begin is None:
+            opened = self._open[index] = _Open(kind, block, number=None)
+            return opened
+        opened = self._open[index] = _Open(kind, block, number=self._next())
+        assert opened.number is not None
+        self._emit(PartStarted(opened.number, begin(block)))
+        if kind == "tool_use":
+            self._calls += 1
+        first = Delta(text=_string(block, "text"), thinking=_string(block, "thinking"))
+        self._grow(opened, first)
+        return opened
+
+    def _next(self) -> int:
+        self._parts += 1
+        return self._parts - 1
+
+    def _on_delta(self, chunk: Chunk) -> None:
+        delta = chunk.delta
+        if delta is None:
+            return
+        opened = self._open.get(chunk.index)
+        if opened is None:
+            kind = _DELTA_OF_KIND.get(delta.type)
+            if kind is None:
+                return
+            opened = self._open_block(chunk.index, {"type": kind})
+        self._grow(opened, delta)
+
+    def _grow(self, opened: _Open, delta: Delta) -> None:
+        number = opened.number
+        if delta.partial_json:
+            opened.pieces.append(delta.partial_json)
+        if number is None:
+            if delta.signature:
+                opened.block["signature"] = delta.signature
+            return
+        if delta.text:
+            self._emit(TextAdded(number, delta.text))
+        if delta.thinking:
+            self._emit(ReasoningAdded(number, delta.thinking))
+        if delta.partial_json and opened.kind == "tool_use":
+            self._emit(ArgumentsAdded(number, delta.partial_json))
+        if delta.signature:
+            self._emit(SignatureAdded(number, delta.signature))
+        if delta.citation is not None:
+            self._emit(AnnotationAdded(number, delta.citation))
+
+    def _on_stop(self, chunk: Chunk) -> None:
+        if chunk.index in self._open:
+            self._close_block(chunk.index)
+
+    def _close_block(self, index: int) -> None:
+        opened = self._open.pop(index)
+        if opened.number is None:
+            self._tell_whole(opened)
+            return
+        if opened.kind == "tool_use":
+            self._end_call(opened)
+        elif opened.kind == "thinking" and _string(opened.block, "signature"):
+            self._emit(SignatureAdded(opened.number, opened.block["signature"]))
+        elif opened.kind == "text":
+            for citation in opened.block.get("citations") or ():
+                self._emit(AnnotationAdded(opened.number, citation))
+        self._emit(PartFinished(opened.number))
+
+    def _end_call(self, opened: _Open) -> None:
+        assert opened.number is not None
+        arguments = "".join(opened.pieces)
+        if not arguments and opened.block.get("input"):
+            # Some providers send the arguments whole, with the announcement of the call.
+            arguments = json.encode(opened.block["input"]).decode()
+            self._emit(ArgumentsAdded(opened.number, arguments))
+        self._last_call = arguments
+
+    def _tell_whole(self, opened: _Open) -> None:
+        """A block that only this protocol has, told in one piece."""
+        block = opened.block
+        grown = "".join(opened.pieces)
+        if grown:
+            try:
+                block["input"] = json.decode(grown)
+            except ValueError:
+                block["input"] = {}
+        number = self._next()
+        part: AnswerPart = Opaque(NAME, block)
+        if opened.kind == "redacted_thinking":
+            part = Reasoning(redacted=True, extras=extras_of(block))
+        self._emit(PartStarted(number, part))
+        if opened.kind == "redacted_thinking" and _string(block, "data"):
+            self._emit(SignatureAdded(number, block["data"]))
+        self._emit(PartFinished(number))
+
+    def _on_message_delta(self, chunk: Chunk) -> None:
+        self._usage.add(chunk.usage)
+        delta = chunk.delta
+        if delta is not None and delta.stop_reason is not None:
+            self._said = delta.stop_reason
+            self._sequence = delta.stop_sequence
+            self._details = delta.stop_details
+
+    def _on_message_stop(self, _chunk: Chunk) -> None:
+        if not self._started and self._said is None:
+            self._fail(failures.truncated())
+            return
+        self._finish()
+
+    def _finish(self) -> None:
+        for index in list(self._open):
+            self._close_block(index)
+        usage = self._usage.usage()
+        if usage is not None:
+            self._emit(UsageReported(usage))
+        end = finish.infer(
+            NAME,
+            self._said,
+            has_calls=self._calls > 0,
+            calls_whole=not self._last_call or json.is_whole(self._last_call),
+            sequence=self._sequence,
+        )
+        extras = {"stop_details": self._details} if self._details is not None else None
+        self._emit(Finished(end, extras))
+        self._ended = True
+
+
+def _string(block: dict[str, Any], name: str) -> str:
+    value = block.get(name)
+    return value if isinstance(value, str) else ""
+
+
+def _begin_text(block: dict[str, Any]) -> AnswerPart:
+    return Text("", extras=extras_of(block))
+
+
+def _begin_thinking(block: dict[str, Any]) -> AnswerPart:
+    return Reasoning(extras=extras_of(block))
+
+
+def _begin_call(block: dict[str, Any]) -> AnswerPart:
+    return ToolCall(_string(block, "id"), _string(block, "name"), extras=extras_of(block))
+
+
+_BEGINNINGS: dict[str, Callable[[dict[str, Any]], AnswerPart]] = {
+    "text": _begin_text,
+    "thinking": _begin_thinking,
+    "tool_use": _begin_call,
+}
+
+_STEPS: dict[str, Callable[[StreamDecoder, Chunk], None]] = {
+    "message_start": StreamDecoder._on_start,
+    "content_block_start": StreamDecoder._on_block,
+    "content_block_delta": StreamDecoder._on_delta,
+    "content_block_stop": StreamDecoder._on_stop,
+    "message_delta": StreamDecoder._on_message_delta,
+    "message_stop": StreamDecoder._on_message_stop,
+    "error": StreamDecoder._on_error,
+}

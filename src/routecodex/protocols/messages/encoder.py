@@ -1,0 +1,290 @@
+"""Events as a messages stream: one block open at a time, `message_start` when there is something to say."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from routecodex.canon.events import (
+    AnnotationAdded,
+    ArgumentsAdded,
+    Event,
+    Failed,
+    Finished,
+    PartFinished,
+    PartStarted,
+    ReasoningAdded,
+    SignatureAdded,
+    Started,
+    TextAdded,
+    UsageReported,
+)
+from routecodex.canon.parts import Opaque, Reasoning, Refusal, Text, ToolCall
+from routecodex.canon.usage import Usage
+from routecodex.protocols.codec import ReplyTo
+from routecodex.protocols.messages import envelope
+from routecodex.protocols.messages.envelope import Fields, Speaker
+from routecodex.protocols.messages.errors import error_frame
+from routecodex.protocols.messages.names import NAME
+from routecodex.protocols.messages.usage import usage_object
+from routecodex.protocols.tools import wrap_input
+from routecodex.protocols.translation import estimated_usage
+from routecodex.wire import json, sse
+
+_PartEvent: TypeAlias = (
+    PartStarted
+    | TextAdded
+    | ReasoningAdded
+    | SignatureAdded
+    | ArgumentsAdded
+    | AnnotationAdded
+    | PartFinished
+)
+
+MESSAGE_STOP = sse.frame(b'{"type":"message_stop"}', b"message_stop")
+_DELTA = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":%b'
+_TAIL = b"}}\n\n"
+_TEXT = b'{"type":"text_delta","text":'
+_THINKING = b'{"type":"thinking_delta","thinking":'
+_JSON = b'{"type":"input_json_delta","partial_json":'
+_SIGNATURE = b'{"type":"signature_delta","signature":'
+_CITATION = b'{"type":"citations_delta","citation":'
+
+
+def start_frame(index: int, block: Fields) -> bytes:
+    """The event that opens a block."""
+    data = {"type": "content_block_start", "index": index, "content_block": block}
+    return sse.frame(json.encode(data), b"content_block_start")
+
+
+def stop_frame(index: int) -> bytes:
+    """The event that closes a block."""
+    return sse.frame(b'{"type":"content_block_stop","index":%d}' % index, b"content_block_stop")
+
+
+def end_frame(delta: Fields, usage: Usage) -> bytes:
+    """The `message_delta` that says why the answer ended and what it cost."""
+    data = {"type": "message_delta", "delta": delta, "usage": usage_object(usage)}
+    return sse.frame(json.encode(data), b"message_delta")
+
+
+class _Part:
+    """A part while it is written; `block` is its index in the stream, None until there is content."""
+
+    __slots__ = ("block", "call_id", "head", "held", "part", "signature", "wrote")
+
+    def __init__(self, part: Text | ToolCall | Reasoning | Refusal | Opaque) -> None:
+        self.part = part
+        self.block: int | None = None
+        self.head = b""
+        self.call_id = ""
+        self.signature: list[str] = []
+        self.held: list[str] = []
+        self.wrote = False
+
+
+class StreamEncoder:
+    """Events in, bytes of a messages stream out."""
+
+    def __init__(self, reply: ReplyTo) -> None:
+        self._reply = reply
+        self._speaker = Speaker(reply)
+        self._model = ""
+        self._begun = False
+        self._usage: Usage | None = None
+        self._written = 0
+        self._blocks = 0
+        self._open: int | None = None
+        self._parts: dict[int, _Part] = {}
+        self._waiting: dict[int, list[_PartEvent]] = {}
+
+    def encode(self, event: Event) -> bytes:
+        match event:
+            case UsageReported():
+                self._usage = event.usage
+                return b""
+            case Started():
+                self._model = event.model
+                return b""
+            case Finished():
+                return self._begin() + self._finish(event)
+            case Failed():
+                return error_frame(event.error)
+            case _:
+                return self._take(event)
+
+    def _begin(self) -> bytes:
+        """`message_start`, held back until something follows it: by then more usage may be known."""
+        if self._begun:
+            return b""
+        self._begun = True
+        usage = self._usage or Usage(input=self._reply.input_tokens)
+        told = Usage(usage.input, max(usage.output, 1), usage.cache_read, usage.cache_write)
+        message = envelope.head(self._reply, model=self._model, usage=told)
+        return sse.frame(json.encode({"type": "message_start", "message": message}), b"message_start")
+
+    def _take(self, event: _PartEvent) -> bytes:
+        """Writes the event, or keeps it while a block of another part is open."""
+        if self._open is not None and event.index != self._open:
+            self._waiting.setdefault(event.index, []).append(event)
+            return b""
+        out = self._write(event)
+        if self._open is None and self._waiting:
+            out += self._advance()
+        return out if self._begun or not out else self._begin() + out
+
+    def _advance(self) -> bytes:
+        """Writes what waited, until a block is open again."""
+        out: list[bytes] = []
+        while self._open is None and self._waiting:
+            index = next(iter(self._waiting))
+            out.extend(map(self._write, self._waiting.pop(index)))
+        return b"".join(out)
+
+    def _write(self, event: _PartEvent) -> bytes:
+        if isinstance(event, PartStarted):
+            return self._start(event)
+        part = self._parts[event.index]
+        match event:
+            case TextAdded():
+                return self._text(part, event.index, event.text, template=_TEXT)
+            case ReasoningAdded():
+                return self._text(part, event.index, event.text, template=_THINKING)
+            case ArgumentsAdded():
+                return self._arguments(part, event.text)
+            case AnnotationAdded():
+                return self._annotation(part, event)
+            case SignatureAdded():
+                part.signature.append(event.signature)
+                return b""
+            case PartFinished():
+                return self._stop(part)
+
+    def _start(self, event: PartStarted) -> bytes:
+        part = self._parts[event.index] = _Part(event.part)
+        match event.part:
+            case ToolCall():
+                return self._start_call(part, event.index, event.part)
+            case Text() | Refusal():
+                return self._text(part, event.index, event.part.text, template=_TEXT)
+            case Reasoning():
+                if event.part.signature is not None:
+                    part.signature.append(event.part.signature)
+                return self._text(part, event.index, event.part.text, template=_THINKING)
+            case Opaque():
+                return self._opaque(event.part)
+
+    def _open_block(self, part: _Part, index: int, block: Fields, *, template: bytes) -> bytes:
+        part.block = self._blocks
+        part.head = _DELTA % (self._blocks, template)
+        self._blocks += 1
+        self._open = index
+        return start_frame(part.block, block)
+
+    def _whole(self, block: Fields) -> bytes:
+        """A block that is written in one piece."""
+        self._blocks += 1
+        return start_frame(self._blocks - 1, block) + stop_frame(self._blocks - 1)
+
+    def _text(self, part: _Part, index: int, text: str, *, template: bytes) -> bytes:
+        if not text:
+            return b""
+        self._written += len(text)
+        delta = json.encode(text) + _TAIL
+        if part.block is not None:
+            return part.head + delta
+        block: Fields = {"type": "text", "text": ""}
+        if template is _THINKING:
+            block = {"type": "thinking", "thinking": "", "signature": ""}
+        return self._open_block(part, index, block, template=template) + part.head + delta
+
+    def _annotation(self, part: _Part, event: AnnotationAdded) -> bytes:
+        if not envelope.is_citation(event.annotation):
+            return b""
+        out = b""
+        if part.block is None:
+            out = self._open_block(part, event.index, {"type": "text", "text": ""}, template=_TEXT)
+        assert part.block is not None
+        return out + _DELTA % (part.block, _CITATION) + json.encode(event.annotation) + _TAIL
+
+    def _start_call(self, part: _Part, index: int, call: ToolCall) -> bytes:
+        block = self._speaker.call(call)
+        part.call_id = block["id"]
+        carrier = self._speaker.carrier(part.call_id, call.signature)
+        out = self._whole(carrier) if carrier is not None else b""
+        out += self._open_block(part, index, block, template=_JSON)
+        return out + self._arguments(part, call.arguments)
+
+    def _arguments(self, part: _Part, text: str) -> bytes:
+        if not text:
+            return b""
+        self._written += len(text)
+        if isinstance(part.part, ToolCall) and part.part.custom:
+            part.held.append(text)
+            return b""
+        part.wrote = True
+        return part.head + json.encode(text) + _TAIL
+
+    def _opaque(self, part: Opaque) -> bytes:
+        if part.protocol != NAME:
+            return b""
+        block = part.value
+        if "input" not in block:
+            return self._whole(block)
+        index = self._blocks
+        self._blocks += 1
+        given = json.encode(json.encode(block["input"]).decode())
+        start = start_frame(index, {**block, "input": {}})
+        return start + _DELTA % (index, _JSON) + given + _TAIL + stop_frame(index)
+
+    def _stop(self, part: _Part) -> bytes:
+        signature = "".join(part.signature) or None
+        if isinstance(part.part, Reasoning):
+            return self._stop_thought(part, part.part, signature)
+        if isinstance(part.part, ToolCall):
+            return self._stop_call(part, part.part, signature)
+        return self._close(part)
+
+    def _stop_thought(self, part: _Part, thought: Reasoning, signature: str | None) -> bytes:
+        if part.block is None:
+            block = self._speaker.thought(
+                Reasoning("", signature, redacted=thought.redacted),
+            )
+            if block is None or thought.redacted:
+                return self._whole(block) if block is not None else b""
+            part.block, self._blocks = self._blocks, self._blocks + 1
+            return start_frame(part.block, {**block, "signature": ""}) + self._sign(part, signature)
+        return self._sign(part, signature)
+
+    def _sign(self, part: _Part, signature: str | None) -> bytes:
+        """The signature in one piece (clients keep only the last), and the end of the block."""
+        assert part.block is not None
+        sealed = self._speaker.signature(signature)
+        delta = _DELTA % (part.block, _SIGNATURE) + json.encode(sealed) + _TAIL if sealed else b""
+        return delta + self._close(part)
+
+    def _stop_call(self, part: _Part, call: ToolCall, signature: str | None) -> bytes:
+        out = b""
+        if call.custom:
+            out = part.head + json.encode(wrap_input("".join(part.held))) + _TAIL
+        elif not part.wrote:
+            out = part.head + b'""' + _TAIL
+        out += self._close(part)
+        carrier = self._speaker.carrier(part.call_id, signature)
+        return out + self._whole(carrier) if carrier is not None else out
+
+    def _close(self, part: _Part) -> bytes:
+        self._open = None
+        return stop_frame(part.block) if part.block is not None else b""
+
+    def _finish(self, event: Finished) -> bytes:
+        out: list[bytes] = []
+        while self._open is not None or self._waiting:
+            if self._open is not None:
+                out.append(self._stop(self._parts[self._open]))
+            out.append(self._advance())
+        usage = self._usage or estimated_usage(self._reply.input_tokens, self._written)
+        delta = envelope.end(self._reply, event.finish, extras=event.extras)
+        out.append(end_frame(delta, usage))
+        if envelope.ends_with_stop(self._reply, event.finish):
+            out.append(MESSAGE_STOP)
+        return b"".join(out)

@@ -1,0 +1,104 @@
+"""Errors in the messages envelope: `{"type": "error", "error": {"type", "message"}}`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from routecodex.canon.errors import GatewayError, Kind, UpstreamError, UpstreamFailed, UpstreamOverloaded
+from routecodex.canon.parts import Json
+from routecodex.protocols import failures
+from routecodex.wire import json, sse
+
+_TYPES: dict[Kind, str] = {
+    "invalid_request": "invalid_request_error",
+    "authentication": "authentication_error",
+    "permission": "permission_error",
+    "not_found": "not_found_error",
+    "too_large": "request_too_large",
+    "rate_limit": "rate_limit_error",
+    "overloaded": "overloaded_error",
+    "timeout": "timeout_error",
+    "api": "api_error",
+}
+_STATUSES = {
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "billing_error": 402,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "timeout_error": 504,
+    "overloaded_error": 529,
+}
+_OVERLOADED = 529
+UNNAMED = "upstream"
+
+
+def encode_error(error: GatewayError) -> tuple[int, dict[str, Any]]:
+    """The status and the envelope a messages client sees."""
+    status = _OVERLOADED if isinstance(error, UpstreamOverloaded) else error.status
+    envelope: dict[str, Any] = {
+        "type": "error",
+        "error": {"type": _TYPES[error.kind], "message": error.message},
+    }
+    if error.code is not None:
+        envelope["code"] = error.code
+    if error.details is not None:
+        envelope["details"] = error.details
+    return status, envelope
+
+
+def error_frame(error: GatewayError) -> bytes:
+    """The event that ends a stream which cannot go on."""
+    return sse.frame(json.encode(encode_error(error)[1]), b"error")
+
+
+def decode_error(status: int, headers: Mapping[str, str], body: bytes, provider: str) -> UpstreamError:
+    """A provider's refusal as a typed error; any envelope, or none, is read."""
+    try:
+        value = json.decode(body)
+    except ValueError:
+        value = None
+    message, type, code = _words(value)
+    return failures.upstream_error(
+        status,
+        message or ("" if value is not None else failures.plain_text(body)),
+        provider=provider,
+        code=code,
+        type=type,
+        headers=headers,
+    )
+
+
+def from_object(error: Json, *, provider: str) -> UpstreamError:
+    """The error that a provider put into a stream or an answer."""
+    message, type, code = _words({"error": error})
+    status = _STATUSES.get(type or "", 500)
+    return failures.upstream_error(
+        status, message or "the provider gave no reason", provider=provider or UNNAMED, code=code, type=type
+    )
+
+
+def unparsable(what: str = "the upstream's answer") -> UpstreamFailed:
+    """The provider answered with something that is not this protocol."""
+    return UpstreamFailed(f"{what} is not a messages answer", code="upstream_unparsable")
+
+
+def _words(value: Json) -> tuple[str, str | None, str | None]:
+    """(message, type, code) wherever the envelope keeps them."""
+    if not isinstance(value, dict):
+        return (value if isinstance(value, str) else ""), None, None
+    inner = value.get("error")
+    if isinstance(inner, str):
+        inner = {"message": inner}
+    if not isinstance(inner, dict):
+        inner = value
+    said = next((inner[name] for name in ("message", "detail", "error") if inner.get(name)), "")
+    message = said if isinstance(said, str) else json.encode(said).decode()
+    return message, _word(inner.get("type")), _word(inner.get("code"))
+
+
+def _word(value: Json) -> str | None:
+    return value if isinstance(value, str) and value else None

@@ -1,0 +1,74 @@
+"""Whole answers: the fold of what the stream would have told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from routecodex.canon import finish
+from routecodex.canon.errors import UpstreamFailed
+from routecodex.canon.events import Event
+from routecodex.canon.response import Response, unfold
+from routecodex.protocols.codec import Outcome, ReplyTo
+from routecodex.wire import json
+
+from .decoder import Decoder
+from .encoder import Encoder
+from .errors import answer_error
+from .schema import CALLS, NAME
+from .stream_schema import said_of, usage_of
+
+
+def decode_response(body: bytes) -> Sequence[Event]:
+    """The events of an upstream's answer; an error inside it is raised."""
+    return Decoder().whole(_answer(body))
+
+
+def encode_response(response: Response, reply: ReplyTo) -> bytes:
+    """The answer as the client's response object: the one its stream would have ended with."""
+    encoder = Encoder(reply)
+    for event in unfold(response):
+        encoder.encode(event)
+    assert encoder.final is not None
+    return encoder.final
+
+
+def pass_response(body: bytes, reply: ReplyTo) -> tuple[bytes, Outcome]:
+    """The same-protocol answer as it came, and what it came to."""
+    return body, outcome_of(_answer(body), body)
+
+
+def outcome_of(response: dict[str, Any], body: bytes, kind: str = "") -> Outcome:
+    """What a final response object says."""
+    said = said_of(response, kind)
+    items = [item for item in response.get("output") or () if isinstance(item, dict)]
+    calls = [item for item in items if item.get("type") in CALLS]
+    signatures = [item.get("encrypted_content") for item in items if item.get("type") == "reasoning"]
+    return Outcome(
+        model=str(response.get("model") or ""),
+        response_id=str(response.get("id") or ""),
+        finish=finish.infer(NAME, said, has_calls=bool(calls), calls_whole=not calls or _is_whole(calls[-1])),
+        sent_finish=said,
+        usage=usage_of(response.get("usage")),
+        signatures=[signature for signature in signatures if isinstance(signature, str)],
+        body=body,
+    )
+
+
+def _is_whole(call: dict[str, Any]) -> bool:
+    arguments = call.get("arguments")
+    return not isinstance(arguments, str) or not arguments.strip() or json.is_whole(arguments)
+
+
+def _answer(body: bytes) -> dict[str, Any]:
+    """A final response object; UpstreamFailed when it is none, its own error when it holds one."""
+    try:
+        value = json.decode(body)
+    except ValueError as exc:
+        raise UpstreamFailed("the upstream's answer is not JSON", code="upstream_unparsable") from exc
+    if isinstance(value, dict):
+        if value.get("error") or value.get("status") in ("failed", "cancelled"):
+            raise answer_error(value.get("error"))
+        if isinstance(value.get("output"), list) and value.get("status") not in ("in_progress", "queued"):
+            return value
+    raise UpstreamFailed("the upstream's answer is no finished response", code="upstream_unparsable")

@@ -1,0 +1,127 @@
+"""Errors in OpenAI's envelope, both ways."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import Struct
+from msgspec.json import Decoder
+
+from routecodex.canon.errors import GatewayError, Kind, UpstreamError, UpstreamFailed
+from routecodex.protocols.failures import plain_text, upstream_error
+from routecodex.wire import json
+
+_TYPES: dict[Kind, str] = {
+    "invalid_request": "invalid_request_error",
+    "authentication": "authentication_error",
+    "permission": "permission_error",
+    "not_found": "invalid_request_error",
+    "too_large": "invalid_request_error",
+    "rate_limit": "rate_limit_error",
+    "overloaded": "server_error",
+    "timeout": "server_error",
+    "api": "server_error",
+}
+
+_STATUS_OF_CODE = {
+    "rate_limit_exceeded": 429,
+    "insufficient_quota": 429,
+    "usage_limit_reached": 429,
+    "server_is_overloaded": 529,
+    "slow_down": 529,
+    "overloaded": 529,
+    "context_length_exceeded": 400,
+    "invalid_prompt": 400,
+    "cyber_policy": 400,
+    "bio_policy": 400,
+    "vector_store_timeout": 504,
+    "invalid_api_key": 401,
+}
+_STATUS_OF_TYPE = {
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "permission_error": 403,
+    "rate_limit_error": 429,
+    "too_many_requests": 429,
+    "overloaded_error": 529,
+}
+
+
+class _Error(Struct):
+    message: str | None = None
+    type: str | None = None
+    code: str | int | None = None
+    param: str | None = None
+
+
+class _Envelope(Struct):
+    error: _Error | str | None = None
+    message: str | None = None
+    detail: Any = None
+
+
+_envelope = Decoder(_Envelope)
+
+
+def decode_error(status: int, headers: Mapping[str, str], body: bytes, provider: str) -> UpstreamError:
+    """A provider's refusal as a typed error."""
+    found = json.try_read(body, _envelope)
+    if found is None:
+        return upstream_error(status, plain_text(body), provider=provider, headers=headers)
+    error = found.error
+    if not isinstance(error, _Error):
+        told = error or found.message or (found.detail if isinstance(found.detail, str) else "")
+        return upstream_error(status, told or "", provider=provider, headers=headers)
+    return upstream_error(
+        status,
+        error.message or found.message or "",
+        provider=provider,
+        code=None if error.code is None else str(error.code),
+        type=error.type,
+        param=error.param,
+        headers=headers,
+    )
+
+
+def encode_error(error: GatewayError) -> tuple[int, dict[str, Any]]:
+    """OpenAI's error envelope, with our `code` and `details` beside it."""
+    envelope: dict[str, Any] = {
+        "error": {
+            "message": error.message,
+            "type": _TYPES[error.kind],
+            "param": error.param,
+            "code": error.code,
+        }
+    }
+    if error.code is not None:
+        envelope["code"] = error.code
+    if error.details is not None:
+        envelope["details"] = error.details
+    return error.status, envelope
+
+
+def answer_error(value: Any) -> UpstreamError:
+    """The error inside an answer: of a failed response, or of an `error` event."""
+    if not isinstance(value, dict):
+        return UpstreamFailed(
+            value if isinstance(value, str) and value else "the upstream reported a failure"
+        )
+    code, kind, message = value.get("code"), value.get("type"), value.get("message")
+    code = None if code is None else str(code)
+    status = _STATUS_OF_CODE.get(code or "") or _STATUS_OF_TYPE.get(kind or "") or _image_status(code)
+    if code is not None and code.isdigit() and 400 <= int(code) < 600:
+        status = int(code)
+    return upstream_error(
+        status,
+        message if isinstance(message, str) and message else "the upstream reported a failure",
+        provider="upstream",
+        code=code,
+        type=kind if isinstance(kind, str) else None,
+        param=value["param"] if isinstance(value.get("param"), str) else None,
+    )
+
+
+def _image_status(code: str | None) -> int:
+    about_input = code is not None and ("image" in code or code.startswith("invalid_"))
+    return 400 if about_input else 500

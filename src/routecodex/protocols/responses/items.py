@@ -1,0 +1,217 @@
+"""Output items while they are written: each says its events to the Sink and ends as the item's JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from routecodex.canon.parts import Json
+from routecodex.protocols.tools import InputUnwrapper
+from routecodex.wire import json
+
+_ADDED, _DONE = "response.output_item.added", "response.output_item.done"
+
+
+def _opening(kind: str) -> bytes:
+    return f'event: {kind}\ndata: {{"type":"{kind}","sequence_number":'.encode()
+
+
+class Sink:
+    """The events of one answer as frames, numbered in the order they are said."""
+
+    __slots__ = ("_frames", "_openings", "_said", "written")
+
+    def __init__(self) -> None:
+        self._frames: list[bytes] = []
+        self._openings: dict[str, bytes] = {}
+        self._said = 0
+        self.written = 0
+
+    def say(self, kind: str, fields: bytes) -> None:
+        """One event; `fields` are its other fields as JSON without the braces."""
+        opening = self._openings.get(kind)
+        if opening is None:
+            opening = self._openings[kind] = _opening(kind)
+        self._frames.append(b"%b%d,%b}\n\n" % (opening, self._said, fields))
+        self._said += 1
+
+    def tell(self, kind: str, **fields: Any) -> None:
+        """One event from values."""
+        self.say(kind, json.encode(fields)[1:-1])
+
+    def take(self) -> bytes:
+        """The frames said since the last time."""
+        frames, self._frames = self._frames, []
+        return b"".join(frames)
+
+
+class Place:
+    """Where an item stands in the answer, as the constant part of its events."""
+
+    __slots__ = ("id", "index", "sink")
+
+    def __init__(self, sink: Sink, item_id: str, index: int) -> None:
+        self.sink = sink
+        self.id = item_id
+        self.index = index
+
+    def fields(self, **more: Json) -> bytes:
+        return json.encode({"item_id": self.id, "output_index": self.index, **more})[1:-1]
+
+    def added(self, item: dict[str, Json]) -> None:
+        self.sink.tell(_ADDED, output_index=self.index, item=item)
+
+    def done(self, item: dict[str, Json]) -> bytes:
+        data = json.encode(item)
+        self.sink.say(_DONE, b'"output_index":%d,"item":%b' % (self.index, data))
+        return data
+
+
+class MessageItem:
+    """The assistant's message; each text or refusal is a content part of it."""
+
+    def __init__(self, place: Place, head: dict[str, Json]) -> None:
+        self._place = place
+        self._head = head
+        self._content: list[dict[str, Json]] = []
+        self._kind = ""
+        place.added(self._item("in_progress"))
+
+    def _item(self, status: str) -> dict[str, Json]:
+        fixed = {"id": self._place.id, "type": "message", "status": status, "role": "assistant"}
+        return {**fixed, **self._head, "content": self._content}
+
+    def start(self, kind: str) -> None:
+        """A content part begins; `kind` is output_text or refusal."""
+        self._kind = kind
+        self._pieces: list[str] = []
+        self._annotations: list[Json] = []
+        self._logprobs: list[Json] = []
+        where = self._place.fields(content_index=len(self._content))
+        self._where = where
+        self._delta = b'%b,"delta":' % where
+        self._tell("response.content_part.added", part=self._part())
+
+    def _tell(self, kind: str, **fields: Json) -> None:
+        self._place.sink.say(kind, b"%b,%b" % (self._where, json.encode(fields)[1:-1]))
+
+    def _part(self) -> dict[str, Json]:
+        text = "".join(self._pieces)
+        if self._kind == "refusal":
+            return {"type": "refusal", "refusal": text}
+        part = {"type": "output_text", "text": text, "annotations": self._annotations}
+        return {**part, "logprobs": self._logprobs} if self._logprobs else part
+
+    def add(self, text: str, logprobs: Sequence[Json] = ()) -> None:
+        self._pieces.append(text)
+        if self._kind == "refusal":
+            self._place.sink.say("response.refusal.delta", self._delta + json.encode(text))
+            return
+        entries = b"[]"
+        if logprobs:
+            self._logprobs.extend(logprobs)
+            entries = json.encode(logprobs)
+        fields = b'%b%b,"logprobs":%b' % (self._delta, json.encode(text), entries)
+        self._place.sink.say("response.output_text.delta", fields)
+
+    def annotate(self, annotation: Json) -> None:
+        at = len(self._annotations)
+        self._annotations.append(annotation)
+        self._tell("response.output_text.annotation.added", annotation_index=at, annotation=annotation)
+
+    @property
+    def length(self) -> int:
+        """How long the text of the open part is by now."""
+        return sum(map(len, self._pieces))
+
+    def end(self) -> None:
+        """The open content part is complete."""
+        part = self._part()
+        if self._kind == "refusal":
+            self._tell("response.refusal.done", refusal=part["refusal"])
+        else:
+            self._tell("response.output_text.done", text=part["text"], logprobs=self._logprobs)
+        self._tell("response.content_part.done", part=part)
+        self._content.append(part)
+        self._kind = ""
+
+    def close(self, status: str) -> bytes:
+        if self._kind:
+            self.end()
+        return self._place.done(self._item(status))
+
+
+class ThoughtItem:
+    """A thought; its text is told as one summary."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._pieces: list[str] = []
+        place.added({"id": place.id, "type": "reasoning", "summary": []})
+
+    def add(self, text: str) -> None:
+        if not self._pieces:
+            self._where = self._place.fields(summary_index=0)
+            self._tell("response.reasoning_summary_part.added", part={"type": "summary_text", "text": ""})
+        self._pieces.append(text)
+        delta = b'%b,"delta":%b' % (self._where, json.encode(text))
+        self._place.sink.say("response.reasoning_summary_text.delta", delta)
+
+    def _tell(self, kind: str, **fields: Json) -> None:
+        self._place.sink.say(kind, b"%b,%b" % (self._where, json.encode(fields)[1:-1]))
+
+    def close(self, signature: str | None) -> bytes:
+        summary = []
+        if self._pieces:
+            part = {"type": "summary_text", "text": "".join(self._pieces)}
+            self._tell("response.reasoning_summary_text.done", text=part["text"])
+            self._tell("response.reasoning_summary_part.done", part=part)
+            summary = [part]
+        item: dict[str, Json] = {"id": self._place.id, "type": "reasoning", "summary": summary}
+        if signature is not None:
+            item["encrypted_content"] = signature
+        return self._place.done(item)
+
+
+class CallItem:
+    """A call of a function or of a custom tool; `wrapped` arguments are unwrapped into free text."""
+
+    def __init__(self, place: Place, head: dict[str, Json], *, custom: bool, wrapped: bool) -> None:
+        self._place = place
+        self._custom = custom
+        self._kind = "response.custom_tool_call_input" if custom else "response.function_call_arguments"
+        self._field = "input" if custom else "arguments"
+        self._head = {
+            "id": place.id,
+            "type": "custom_tool_call" if custom else "function_call",
+            **head,
+        }
+        self._unwrapper = InputUnwrapper() if wrapped else None
+        self._pieces: list[str] = []
+        self._where = place.fields()
+        self._delta = b'%b,"delta":' % self._where
+        place.added({**self._head, "status": "in_progress", self._field: ""})
+
+    def add(self, text: str) -> None:
+        if self._unwrapper is not None:
+            text = self._unwrapper.feed(text)
+        if text:
+            self._say(text)
+
+    def _say(self, text: str) -> None:
+        self._pieces.append(text)
+        self._place.sink.say(f"{self._kind}.delta", self._delta + json.encode(text))
+
+    def close(self) -> bytes:
+        if self._unwrapper is not None and (held := self._unwrapper.close()):
+            self._say(held)
+        if not self._custom and not "".join(self._pieces).strip():
+            self._say("{}")
+        text = "".join(self._pieces)
+        done = json.encode({self._field: text})[1:-1]
+        self._place.sink.say(f"{self._kind}.done", b"%b,%b" % (self._where, done))
+        return self._place.done({**self._head, "status": self._status(text), self._field: text})
+
+    def _status(self, text: str) -> str:
+        whole = self._unwrapper.whole if self._unwrapper is not None else self._custom or json.is_whole(text)
+        return "completed" if whole else "incomplete"

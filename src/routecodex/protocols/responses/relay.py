@@ -1,0 +1,169 @@
+"""The same-protocol stream: frames are looked at, not rebuilt.
+
+Until there is content every frame is read and lifecycle frames are held back. Afterwards a run of frames that
+holds none of a few telling words passes in one piece.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Raw
+from msgspec.json import Decoder
+
+from routecodex.canon.errors import GatewayError
+from routecodex.protocols.codec import Outcome, ReplyTo
+from routecodex.protocols.failures import truncated
+from routecodex.wire import json, sse
+from routecodex.wire.sse import Frame, Frames
+
+from .answer_object import AnswerObject, told_error
+from .answers import outcome_of
+from .errors import answer_error
+from .schema import CALLS
+from .stream_schema import LIFECYCLE, TERMINAL, StreamEvent, read_event
+
+_TELLING_WORDS = (
+    b"response.completed",
+    b"response.incomplete",
+    b"response.failed",
+    b"response.cancelled",
+    b"output_item.done",
+    b'"error"',
+    b"event: error",
+    b"event:error",
+    b"[DONE]",
+)
+_ITEM_DONE = "response.output_item.done"
+_QUIET = LIFECYCLE | {
+    "",
+    "response.content_part.added",
+    "response.reasoning_summary_part.added",
+    "keepalive",
+}
+_SEQUENCE = b'"sequence_number"'
+_fields = Decoder(dict[str, Raw])
+
+
+class Relay:
+    """A Pipe that leaves a clean upstream's frames as they are."""
+
+    def __init__(self, reply: ReplyTo) -> None:
+        self.started = False
+        self.ended = False
+        self.outcome = Outcome()
+        self._reply = reply
+        self._frames = Frames()
+        self._held: list[bytes] = []
+        self._response = Raw(b"")
+        self._items: list[Raw] = []
+        self._last = b""
+
+    def feed(self, data: bytes) -> bytes:
+        if self.ended:
+            return b""
+        run = self._frames.cut(data)
+        if not run:
+            return b""
+        if self.started and not any(word in run for word in _TELLING_WORDS):
+            self._last = run
+            return run
+        return self._each(
+            frame for block in run.split(b"\n\n") if block and (frame := sse.parse(block)) is not None
+        )
+
+    def close(self) -> bytes:
+        out = b"" if self.ended else self._each(self._frames.close())
+        return out if self.ended else out + self._broken(truncated())
+
+    def fail(self, error: GatewayError) -> bytes:
+        """`response.failed` with the object that the upstream began."""
+        if self.ended:
+            return b""
+        self.ended = True
+        self.outcome.error = error
+        event = {
+            "type": "response.failed",
+            "sequence_number": self._sequence() + 1,
+            "response": self._failed(error),
+        }
+        return sse.frame(json.encode(event), b"response.failed")
+
+    def _broken(self, error: GatewayError) -> bytes:
+        if not self.started:
+            raise error
+        return self.fail(error)
+
+    def _each(self, frames: Any) -> bytes:
+        out: list[bytes] = []
+        for frame in frames:
+            if self.ended:
+                break
+            out.append(self._pass(frame, read_event(frame)))
+        return b"".join(out)
+
+    def _pass(self, frame: Frame, event: StreamEvent | None) -> bytes:
+        if event is None:
+            return b""
+        self._note(event)
+        if event.type in TERMINAL and (failure := self._end(event)) is not None:
+            if not self.started or event.type == "error":
+                return self._broken(failure)
+            self.ended = True
+            self.outcome.error = failure
+        if event.type in TERMINAL or not self._is_quiet(event):
+            self.started = True
+        self._held.append(frame.raw)
+        if not self.started:
+            return b""
+        out, self._held = b"".join(self._held), []
+        self._last = frame.raw
+        return out
+
+    def _is_quiet(self, event: StreamEvent) -> bool:
+        """Whether the frame says nothing yet, so that another target could still be asked."""
+        if event.type == "response.output_item.added":
+            item = json.thaw(event.item)
+            return not isinstance(item, dict) or item.get("type") not in CALLS
+        return event.type in _QUIET
+
+    def _note(self, event: StreamEvent) -> None:
+        if event.type in LIFECYCLE and json.present(event.response):
+            self._response = event.response.copy()
+            response = json.thaw(event.response)
+            if isinstance(response, dict):
+                self.outcome.response_id = str(response.get("id") or "")
+                self.outcome.model = str(response.get("model") or "")
+        elif event.type == _ITEM_DONE and json.present(event.item):
+            self._items.append(event.item.copy())
+
+    def _end(self, event: StreamEvent) -> GatewayError | None:
+        """Fills the outcome from the terminal event; the error when it tells of a failure."""
+        response = json.thaw(event.response)
+        if event.type not in ("response.completed", "response.incomplete"):
+            told = response.get("error") if isinstance(response, dict) else None
+            plain = {"code": event.code, "message": event.message, "param": event.param}
+            return answer_error(told or json.thaw(event.error) or plain)
+        if not isinstance(response, dict):
+            return truncated()
+        body = bytes(event.response)
+        if not response.get("output") and self._items:
+            # Some upstreams leave the final output empty; the history needs it whole.
+            body = json.encode({**_fields.decode(body), "output": self._items})
+            response["output"] = json.decode(body)["output"]
+        self.outcome = outcome_of(response, body, event.type)
+        self.ended = True
+        return None
+
+    def _sequence(self) -> int:
+        """The last sequence number that was passed on."""
+        at = self._last.rfind(_SEQUENCE)
+        digits = self._last[at + len(_SEQUENCE) :].lstrip(b" :")[:12] if at >= 0 else b""
+        number = digits[: len(digits) - len(digits.lstrip(b"0123456789"))]
+        return int(number) if number else 0
+
+    def _failed(self, error: GatewayError) -> Any:
+        if not json.present(self._response):
+            return Raw(AnswerObject(self._reply).render("failed", output=[], error=error))
+        fields = _fields.decode(self._response)
+        return {**fields, "status": "failed", "error": told_error(error), "output": self._items}

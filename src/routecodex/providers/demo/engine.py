@@ -1,0 +1,146 @@
+"""From a script to events: cut by stop sequences and the token limit, in pieces, counted and paced."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+
+from msgspec.structs import replace
+
+from routecodex.canon.events import (
+    AnswerPart,
+    ArgumentsAdded,
+    Event,
+    Failed,
+    Finished,
+    PartFinished,
+    PartStarted,
+    ReasoningAdded,
+    SignatureAdded,
+    Started,
+    TextAdded,
+    UsageReported,
+)
+from routecodex.canon.finish import Finish
+from routecodex.canon.parts import Opaque, Reasoning, Refusal, Text, ToolCall
+from routecodex.canon.request import Request
+from routecodex.canon.usage import Usage
+
+from .script import Script, silence, write
+from .seen import look, tokens
+from .tools import digest
+
+MODELS = ("demo-1", "demo-vision", "demo-thinking")
+PACE = 0.025
+
+_WORD = re.compile(r"\s*\S+\s?|\s+")
+_ARGUMENTS_PIECE = 16
+_GROWN = (TextAdded, ReasoningAdded, ArgumentsAdded)
+
+
+def respond(request: Request) -> list[Event]:
+    """The whole answer: the same request always gives the same events."""
+    seen = look(request)
+    script = _limited(_stopped(write(request, seen), request.stop), request.max_tokens)
+    events: list[Event] = [
+        Started(f"demo-{digest(request, seen)}", request.model),
+        UsageReported(Usage(input=seen.tokens)),
+    ]
+    for index, part in enumerate(script.parts):
+        events.extend(_tell(index, part, whole=script.error is None or index < len(script.parts) - 1))
+    if script.error is not None:
+        return [*events, Failed(script.error)]
+    made = sum(_cost(part) for part in script.parts)
+    thought = sum(_cost(part) for part in script.parts if isinstance(part, Reasoning))
+    usage = Usage(input=seen.tokens, output=made, reasoning=thought)
+    return [*events, UsageReported(usage), Finished(script.finish)]
+
+
+async def answer(
+    request: Request, *, pace: float = PACE, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+) -> AsyncGenerator[Event, None]:
+    """The same, `pace` seconds before each piece; other requests run in between even at pace 0."""
+    wait = silence(look(request))
+    for event in respond(request):
+        if isinstance(event, _GROWN):
+            await sleep(pace)
+        yield event
+        if isinstance(event, Started) and wait:
+            await sleep(wait)
+
+
+def _tell(index: int, part: AnswerPart, *, whole: bool) -> Iterator[Event]:
+    """The events of one part; one that is not whole stays open."""
+    match part:
+        case Text() | Refusal():
+            yield PartStarted(index, replace(part, text=""))
+            yield from (TextAdded(index, piece) for piece in _pieces(part))
+        case Reasoning():
+            yield PartStarted(index, replace(part, text="", signature=None))
+            yield from (ReasoningAdded(index, piece) for piece in _pieces(part))
+            if part.signature is not None:
+                yield SignatureAdded(index, part.signature)
+        case ToolCall():
+            yield PartStarted(index, replace(part, arguments=""))
+            yield from (ArgumentsAdded(index, piece) for piece in _pieces(part))
+        case Opaque():
+            yield PartStarted(index, part)
+    if whole:
+        yield PartFinished(index)
+
+
+def _pieces(part: AnswerPart) -> list[str]:
+    match part:
+        case Text() | Refusal() | Reasoning():
+            return _WORD.findall(part.text)
+        case ToolCall():
+            text = part.arguments
+            return [text[at : at + _ARGUMENTS_PIECE] for at in range(0, len(text), _ARGUMENTS_PIECE)]
+        case Opaque():
+            return []
+
+
+def _cost(part: AnswerPart) -> int:
+    name = tokens(part.name) if isinstance(part, ToolCall) else 0
+    return name + sum(map(tokens, _pieces(part)))
+
+
+def _stopped(script: Script, stop: tuple[str, ...]) -> Script:
+    """The script up to the first stop sequence in its text."""
+    for number, part in enumerate(script.parts):
+        if not isinstance(part, Text):
+            continue
+        met = [
+            (place, sequence) for sequence in stop if sequence and (place := part.text.find(sequence)) >= 0
+        ]
+        if met:
+            place, sequence = min(met)
+            kept = (*script.parts[:number], replace(part, text=part.text[:place]))
+            return Script(kept, Finish("stop", sequence=sequence))
+    return script
+
+
+def _limited(script: Script, limit: int | None) -> Script:
+    """The script within so many tokens; a call that does not fit is not begun."""
+    left = float("inf") if limit is None else limit
+    kept: list[AnswerPart] = []
+    for part in script.parts:
+        cost = _cost(part)
+        if cost > left:
+            if not isinstance(part, ToolCall | Opaque):
+                kept.append(_cut(part, int(left)))
+            return Script(tuple(kept), Finish("length"))
+        left -= cost
+        kept.append(part)
+    return script
+
+
+def _cut(part: Text | Refusal | Reasoning, left: int) -> Text | Refusal | Reasoning:
+    text = ""
+    for piece in _pieces(part):
+        left -= tokens(piece)
+        if left < 0:
+            break
+        text += piece
+    return replace(part, text=text)

@@ -1,0 +1,106 @@
+"""What the demo model makes of a request: whose turn it is, the words, the results, the counts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import msgspec
+from msgspec import Struct
+
+from routecodex.canon.parts import Media, Opaque, Part, Reasoning, Text, ToolCall, ToolResult
+from routecodex.canon.request import Message, Request
+
+# Agents put notes for the model into the user's message; they are not what the user said.
+_REMINDER = re.compile(r"<system-reminder>.*?</system-reminder>", re.DOTALL)
+_IMAGE_TOKENS = 256
+
+
+class Seen(Struct, frozen=True):
+    """A request in short; `results` are (tool name, text, failed) when it is the tools' turn to be heard."""
+
+    text: str
+    results: tuple[tuple[str, str, bool], ...]
+    messages: int
+    tools: int
+    images: int
+    tokens: int
+
+
+def look(request: Request) -> Seen:
+    """The request in short."""
+    return Seen(
+        text=_user_text(request.messages),
+        results=tuple(_results(request.messages)),
+        messages=len(request.messages),
+        tools=len(request.tools),
+        images=sum(_is_image(part) for part in _all_parts(request.messages)),
+        tokens=_tokens(request),
+    )
+
+
+def tokens(text: str) -> int:
+    """About how many tokens the text has."""
+    return (len(text) + 3) // 4
+
+
+def words_of(parts: tuple[Part, ...]) -> str:
+    """The text among the parts."""
+    return " ".join(part.text for part in parts if isinstance(part, Text))
+
+
+def _user_text(messages: tuple[Message, ...]) -> str:
+    for message in reversed(messages):
+        if message.role == "user" and not _has_results(message):
+            return _REMINDER.sub("", words_of(message.parts)).strip()
+    return ""
+
+
+def _has_results(message: Message) -> bool:
+    return message.role == "tool" or any(isinstance(part, ToolResult) for part in message.parts)
+
+
+def _results(messages: tuple[Message, ...]) -> Iterator[tuple[str, str, bool]]:
+    """The results at the end of the conversation, oldest first."""
+    last = len(messages)
+    while last and (messages[last - 1].role == "system" or _has_results(messages[last - 1])):
+        last -= 1
+    names = {part.id: part.name for part in _all_parts(messages) if isinstance(part, ToolCall)}
+    for part in _all_parts(messages[last:]):
+        if isinstance(part, ToolResult):
+            name = part.name or names.get(part.call_id) or "tool"
+            yield name, words_of(part.parts) or "(nothing)", part.is_error
+
+
+def _all_parts(messages: tuple[Message, ...]) -> Iterator[Part]:
+    for message in messages:
+        for part in message.parts:
+            yield part
+            if isinstance(part, ToolResult):
+                yield from part.parts
+
+
+def _is_image(part: Part) -> bool:
+    return isinstance(part, Media) and part.kind == "image"
+
+
+def _tokens(request: Request) -> int:
+    total = sum(tokens(text.text) for text in request.system) + 4 * len(request.messages)
+    total += sum(_part_tokens(part) for part in _all_parts(request.messages))
+    return total + sum(tokens(_tool_text(tool.parameters)) + tokens(tool.name) for tool in request.tools)
+
+
+def _tool_text(parameters: object) -> str:
+    return msgspec.json.encode(parameters).decode()
+
+
+def _part_tokens(part: Part) -> int:
+    match part:
+        case Media():
+            return _IMAGE_TOKENS
+        case ToolCall():
+            return tokens(part.name) + tokens(part.arguments)
+        case ToolResult() | Opaque() | Reasoning():
+            return 2
+        case _:
+            return tokens(part.text)

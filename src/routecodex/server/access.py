@@ -1,0 +1,76 @@
+"""Who may call: client keys, and the Host names we answer to."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Mapping
+
+from routecodex.canon.errors import ClientError, Unauthorized
+from routecodex.config import Config, is_loopback
+from routecodex.server.http import HttpRequest
+
+_LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
+
+
+class Access:
+    """The door: keys are compared by their digests, in constant time."""
+
+    def __init__(self, config: Config) -> None:
+        server = config.server
+        self._keys = {_digest(row.key.reveal()): row.name for row in server.client_keys}
+        self._hosts: frozenset[str] | None = None
+        if is_loopback(server.host) and "*" not in server.allowed_hosts:
+            self._hosts = (
+                _LOOPBACK_NAMES | {server.host.lower()} | {name.lower() for name in server.allowed_hosts}
+            )
+
+    def check_host(self, headers: Mapping[str, str]) -> None:
+        """Refuses names that are not ours: a web page must not reach a local gateway under its own name."""
+        if self._hosts is None:
+            return
+        host = headers.get("host", "").strip().lower()
+        name = (
+            host
+            if host.endswith("]") or (host.count(":") > 1 and "]" not in host)
+            else host.rpartition(":")[0] or host
+        )
+        if name not in self._hosts:
+            raise ClientError(
+                f"this gateway does not answer to the name {name[:100]!r}; add it to server.allowed_hosts",
+                status=403,
+                code="host_not_allowed",
+            )
+
+    def client_name(self, request: HttpRequest) -> str:
+        """Whose key the request carries; "" when no keys are configured."""
+        if not self._keys:
+            return ""
+        given = _presented(request)
+        if not given:
+            raise Unauthorized(
+                "no key was sent; use Authorization: Bearer, x-api-key, x-goog-api-key or ?key="
+            )
+        digest = _digest(given)
+        for known, name in self._keys.items():
+            if hmac.compare_digest(known, digest):
+                return name
+        raise Unauthorized("the key is not one of this gateway's client keys")
+
+
+def _presented(request: HttpRequest) -> str:
+    headers = request.headers
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer" and token.strip():
+        return token.strip()
+    return (
+        headers.get("x-api-key")
+        or headers.get("x-goog-api-key")
+        or headers.get("api-key")
+        or request.query_param("key")
+        or ""
+    ).strip()
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()

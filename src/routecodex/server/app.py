@@ -1,0 +1,245 @@
+"""The endpoints: from an HTTP request to the gateway and back, with errors in the client's own protocol."""
+
+from __future__ import annotations
+
+import math
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from msgspec import Struct
+
+from routecodex import __version__
+from routecodex.canon.errors import (
+    GatewayError,
+    MethodNotAllowed,
+    NotFound,
+    Overloaded,
+    TooLarge,
+    UpgradeRequired,
+)
+from routecodex.config import Config
+from routecodex.gateway import counting, embeddings, listing
+from routecodex.gateway.ask import Ask
+from routecodex.gateway.gateway import Gateway
+from routecodex.protocols import gemini, messages
+from routecodex.protocols.codec import Codec, Inbound
+from routecodex.protocols.codecs import CODECS
+from routecodex.protocols.responses import history as turns
+from routecodex.server import paths
+from routecodex.server.access import Access
+from routecodex.server.arrays import ArrayReply
+from routecodex.server.http import HttpRequest, Reply
+from routecodex.server.metrics import CONTENT_TYPE, Metrics
+from routecodex.server.paths import Endpoint
+from routecodex.wire import json
+
+_JSON = (b"content-type", b"application/json")
+_LISTS = {"chat": "messages", "messages": "messages", "responses": "input", "gemini": "contents"}
+_RETRY_CAP = 60
+_RETRY_DEFAULT = 5
+_OPEN = frozenset({"root", "health"})
+
+
+class Call(Struct, frozen=True):
+    """One admitted call: what was asked, where, by whom, under which id."""
+
+    request: HttpRequest
+    reply: Reply
+    endpoint: Endpoint
+    id: str
+    who: str
+
+
+Handle = Callable[[Call], Awaitable[None]]
+
+
+class App:
+    """Every endpoint of one server."""
+
+    def __init__(
+        self, gateway: Gateway, config: Config, *, metrics: Metrics, draining: Callable[[], bool]
+    ) -> None:
+        self._gateway = gateway
+        self._access = Access(config)
+        self._metrics = metrics
+        self._draining = draining
+        self._max_concurrent = config.server.max_concurrent
+        self._max_messages = config.server.max_messages
+        self._body_limit = config.server.max_body_mb
+        self.active = 0
+        self._handlers: dict[str, Handle] = {
+            "generate": self._generate,
+            "count": self._count,
+            "response": self._response,
+            "submit": self._submit,
+            "input_items": self._input_items,
+            "embeddings": self._embeddings,
+            "models": self._models,
+            "model": self._model,
+            "health": self._health,
+            "metrics": self._show_metrics,
+            "root": self._root,
+        }
+
+    async def __call__(self, request: HttpRequest, reply: Reply) -> None:
+        request_id = f"req_{secrets.token_hex(12)}"
+        endpoint = paths.find(request.path)
+        try:
+            if endpoint is None:
+                raise NotFound(f"there is nothing at {request.method} {request.path[:200]}")
+            self._access.check_host(request.headers)
+            who = "" if endpoint.name in _OPEN else self._access.client_name(request)
+            _check_method(request, endpoint)
+            await self._admitted(Call(request, reply, endpoint, request_id, who))
+        except GatewayError as error:
+            if reply.started:
+                reply.abort()
+                return
+            status, headers, body = error_answer(error, request, request_id)
+            await reply.send(status, headers, body)
+
+    async def _admitted(self, call: Call) -> None:
+        if self.active >= self._max_concurrent and call.endpoint.name not in _OPEN:
+            raise Overloaded(f"{self._max_concurrent} requests are in flight already; try again shortly")
+        self.active += 1
+        try:
+            await self._handlers[call.endpoint.name](call)
+        finally:
+            self.active -= 1
+
+    async def _generate(self, call: Call) -> None:
+        codec = CODECS[call.endpoint.protocol]
+        if call.endpoint.protocol == "gemini":
+            stream = call.endpoint.verb == "streamGenerateContent"
+            inbound = codec.read(call.request.body, model=call.endpoint.argument, stream=stream)
+        else:
+            stream = False
+            inbound = codec.read(call.request.body)
+        ask = self._ask(codec, inbound, call)
+        if stream and call.request.query_param("alt") != "sse":
+            await self._gateway.answer(ask, ArrayReply(call.reply))
+        else:
+            await self._gateway.answer(ask, call.reply)
+
+    def _ask(self, codec: Codec, inbound: Inbound, call: Call) -> Ask:
+        items = getattr(inbound.wire, _LISTS[codec.name], None)
+        if isinstance(items, list) and len(items) > self._max_messages:
+            raise TooLarge(
+                f"{_LISTS[codec.name]}: {len(items)} entries are more than the {self._max_messages} allowed",
+                param=_LISTS[codec.name],
+            )
+        return Ask(
+            id=call.id,
+            codec=codec,
+            inbound=inbound,
+            headers=call.request.headers,
+            arrived=time.monotonic(),
+            created=int(time.time()),
+            query=call.request.query,
+            client_name=call.who,
+        )
+
+    async def _count(self, call: Call) -> None:
+        codec = CODECS[call.endpoint.protocol]
+        if call.endpoint.protocol == "gemini":
+            inbound = gemini.read_count(call.request.body, model=call.endpoint.argument)
+        else:
+            inbound = messages.read_count(call.request.body)
+        counted = await counting.count(self._gateway, self._ask(codec, inbound, call))
+        field = "totalTokens" if call.endpoint.protocol == "gemini" else "input_tokens"
+        await _send(call.reply, {field: counted}, call.id)
+
+    async def _response(self, call: Call) -> None:
+        entry = await self._gateway.history.get(call.endpoint.argument)
+        if call.request.method == "GET":
+            await call.reply.send(200, _headers(call.id), bytes(entry.response))
+            return
+        await self._gateway.history.delete(call.endpoint.argument)
+        await _send(
+            call.reply, {"id": call.endpoint.argument, "object": "response", "deleted": True}, call.id
+        )
+
+    async def _input_items(self, call: Call) -> None:
+        items = turns.input_items((await self._gateway.history.get(call.endpoint.argument)).turn)
+        ends = {
+            "first_id": items[0].get("id") if items else None,
+            "last_id": items[-1].get("id") if items else None,
+        }
+        await _send(call.reply, {"object": "list", "data": items, **ends, "has_more": False}, call.id)
+
+    async def _submit(self, call: Call) -> None:
+        entry = await self._gateway.history.get(call.endpoint.argument)
+        codec = CODECS["responses"]
+        inbound = codec.read(turns.submit(entry.turn, call.request.body))
+        await self._gateway.answer(self._ask(codec, inbound, call), call.reply)
+
+    async def _embeddings(self, call: Call) -> None:
+        body = await embeddings.embed(self._gateway, call.request.body)
+        await call.reply.send(200, _headers(call.id), body)
+
+    async def _models(self, call: Call) -> None:
+        protocol = _protocol_of(call.request, call.endpoint)
+        await _send(call.reply, listing.list_models(self._gateway.registry, protocol), call.id)
+
+    async def _model(self, call: Call) -> None:
+        protocol = _protocol_of(call.request, call.endpoint)
+        found = listing.one_model(self._gateway.registry, protocol, call.endpoint.argument)
+        await _send(call.reply, found, call.id)
+
+    async def _health(self, call: Call) -> None:
+        ready = not self._draining() or call.request.path.endswith("/live")
+        state = "ok" if ready else "draining"
+        await call.reply.send(200 if ready else 503, _headers(call.id), json.encode({"status": state}))
+
+    async def _show_metrics(self, call: Call) -> None:
+        await call.reply.send(200, [(b"content-type", CONTENT_TYPE)], self._metrics.text())
+
+    async def _root(self, call: Call) -> None:
+        about = {
+            "name": "routecodex",
+            "version": __version__,
+            "models": "/v1/models",
+            "health": "/health/ready",
+        }
+        await _send(call.reply, about, call.id)
+
+
+def _check_method(request: HttpRequest, endpoint: Endpoint) -> None:
+    if request.method in paths.METHODS[endpoint.name]:
+        return
+    if "upgrade" in request.headers and endpoint.protocol == "responses":
+        raise UpgradeRequired("WebSockets are not spoken here; POST to the same path instead")
+    allowed = ", ".join(sorted(paths.METHODS[endpoint.name]))
+    raise MethodNotAllowed(f"{request.path} takes {allowed}, not {request.method}")
+
+
+def _protocol_of(request: HttpRequest, endpoint: Endpoint | None) -> str:
+    """The protocol a client speaks, by the path or, where several share it, by its headers."""
+    if endpoint is not None and endpoint.protocol != "chat":
+        return endpoint.protocol
+    if "anthropic-version" in request.headers:
+        return "messages"
+    return "gemini" if "/v1beta" in request.path else "chat"
+
+
+def _headers(request_id: str) -> list[tuple[bytes, bytes]]:
+    return [_JSON, (b"x-request-id", request_id.encode())]
+
+
+async def _send(reply: Reply, value: dict[str, Any], request_id: str) -> None:
+    await reply.send(200, _headers(request_id), json.encode(value))
+
+
+def error_answer(
+    error: GatewayError, request: HttpRequest | None, request_id: str
+) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
+    """Status, headers and body that tell an error in the client's own protocol."""
+    protocol = _protocol_of(request, paths.find(request.path)) if request is not None else "chat"
+    status, envelope = CODECS[protocol].encode_error(error)
+    headers = _headers(request_id)
+    if status in (429, 503, 529):
+        wait = math.ceil(_RETRY_DEFAULT if error.retry_after is None else error.retry_after)
+        headers.append((b"retry-after", b"%d" % max(1, min(wait, _RETRY_CAP))))
+    return status, headers, json.encode(envelope)

@@ -1,0 +1,40 @@
+"""Gemini without `alt=sse`: the same stream, as one JSON array that grows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from routecodex.protocols.gemini import JsonArray
+from routecodex.server.http import Reply
+
+_JSON = (b"content-type", b"application/json; charset=utf-8")
+
+
+class ArrayReply:
+    """A reply whose frames leave as elements of a JSON array."""
+
+    def __init__(self, reply: Reply) -> None:
+        self._reply = reply
+        self._array = JsonArray()
+
+    @property
+    def started(self) -> bool:
+        return self._reply.started
+
+    async def send(self, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes) -> None:
+        await self._reply.send(status, headers, body)
+
+    def start(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> None:
+        self._reply.start(status, [_JSON, *(field for field in headers if field[0] != b"content-type")])
+
+    async def write(self, data: bytes) -> None:
+        await self._reply.write(self._array.wrap(data))
+
+    def write_nowait(self, data: bytes) -> bool:
+        return self._reply.write_nowait(self._array.wrap(data))
+
+    async def end(self, data: bytes = b"") -> None:
+        await self._reply.end(self._array.wrap(data) + self._array.end())
+
+    def abort(self) -> None:
+        self._reply.abort()

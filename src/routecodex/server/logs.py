@@ -1,0 +1,146 @@
+"""Logging: one line per request and whatever else happens, for people or for machines, never with secrets."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any, TextIO
+
+from routecodex.gateway.ask import Record
+from routecodex.wire import json
+
+_FLUSH_SECONDS = 0.2
+_FLUSH_LINES = 500
+
+
+class _JsonFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": _stamp(record.created),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.encode(line).decode()
+
+
+def is_json(choice: str, stream: TextIO) -> bool:
+    """Whether lines are JSON: as chosen, or whenever no person is watching."""
+    return choice == "json" or (choice == "auto" and not stream.isatty())
+
+
+def set_up(*, level: str, as_json: bool, finish_trace: Path | None = None) -> None:
+    """Sends our loggers to stderr; `finish_trace` is the file that follows finish reasons."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        _JsonFormatter()
+        if as_json
+        else logging.Formatter("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S")
+    )
+    root = logging.getLogger("routecodex")
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    root.propagate = False
+    if finish_trace is not None:
+        _trace_finishes(finish_trace)
+
+
+def _trace_finishes(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handler = logging.FileHandler(path, encoding="utf-8", delay=True)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    logger = logging.getLogger("routecodex.finish")
+    logger.handlers[:] = [handler]
+    logger.setLevel(logging.DEBUG)
+    logger.propagate = False
+
+
+class AccessLog:
+    """The line per request; lines are formatted and written a little later, together."""
+
+    def __init__(self, *, as_json: bool, stream: TextIO | None = None) -> None:
+        self._line = json_line if as_json else human_line
+        self._stream = sys.stderr if stream is None else stream
+        self._records: deque[tuple[float, Record]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, record: Record) -> None:
+        self._records.append((time.time(), record))
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_FLUSH_SECONDS, self.flush)
+        elif len(self._records) >= _FLUSH_LINES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Writes what has gathered."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        lines = [self._line(at, record) for at, record in self._records]
+        self._records.clear()
+        if lines:
+            self._stream.write("\n".join(lines) + "\n")
+            self._stream.flush()
+
+
+def _stamp(at: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(at)) + f".{int(at % 1 * 1000):03d}Z"
+
+
+def fields(record: Record) -> dict[str, Any]:
+    """What is told of a request."""
+    told: dict[str, Any] = {
+        "request": record.id,
+        "protocol": record.protocol,
+        "model": record.model[:200],
+        "stream": record.stream,
+        "status": 499 if record.gone else record.status,
+        "route": record.route,
+        "target": str(record.target) if record.target is not None else None,
+        "reason": record.reason,
+        "attempts": record.attempts,
+        "seconds": round(record.finished - record.arrived, 4),
+        "first_byte": round(record.first_byte - record.arrived, 4) if record.first_byte else None,
+        "finish": record.finish,
+    }
+    if record.usage is not None:
+        told["input_tokens"] = record.usage.input
+        told["output_tokens"] = record.usage.output
+        told["cache_read_tokens"] = record.usage.cache_read
+    if record.client_name:
+        told["client"] = record.client_name
+    if record.error is not None:
+        told["error"] = record.error.message
+        told["code"] = record.error.code
+    if record.notices:
+        told["notices"] = list(record.notices)
+    return told
+
+
+def json_line(at: float, record: Record) -> str:
+    """The request for machines."""
+    return json.encode(
+        {"time": _stamp(at), "level": "info", "logger": "routecodex.access", **fields(record)}
+    ).decode()
+
+
+def human_line(at: float, record: Record) -> str:
+    """The request for people."""
+    told = fields(record)
+    words = [
+        time.strftime("%H:%M:%S", time.localtime(at)),
+        str(told["status"]),
+        f"{record.protocol}{' stream' if record.stream else ''}",
+        f"{told['model']} → {told['target'] or '-'}",
+        f"{told['seconds']:.2f}s",
+    ]
+    if record.usage is not None:
+        words.append(f"{record.usage.input}+{record.usage.output} tokens")
+    words.extend(word for word in (record.finish, told.get("error"), *record.notices) if word)
+    return "  ".join(words)

@@ -1,0 +1,69 @@
+"""Which path is what. A prefix before the known paths is fine: clients are configured in many ways."""
+
+from __future__ import annotations
+
+import functools
+import re
+
+from msgspec import Struct
+
+
+class Endpoint(Struct, frozen=True):
+    """What a path means: the endpoint's name, the protocol that speaks there, and what the path names."""
+
+    name: str
+    protocol: str = "chat"
+    argument: str = ""
+    verb: str = ""
+
+
+_TABLE: tuple[tuple[re.Pattern[str], str, str], ...] = tuple(
+    (re.compile(pattern), name, protocol)
+    for pattern, name, protocol in (
+        (r"^/$", "root", "chat"),
+        (r"^/health(?:/live|/ready)?$", "health", "chat"),
+        (r"^/metrics$", "metrics", "chat"),
+        (r"/chat/completions$", "generate", "chat"),
+        (r"/messages$", "generate", "messages"),
+        (r"/messages/count_tokens$", "count", "messages"),
+        (r"/responses$", "generate", "responses"),
+        (r"/responses/(?P<argument>[^/]+)$", "response", "responses"),
+        (r"/responses/(?P<argument>[^/]+)/submit_tool_outputs$", "submit", "responses"),
+        (r"/responses/(?P<argument>[^/]+)/input_items$", "input_items", "responses"),
+        (r"/embeddings$", "embeddings", "chat"),
+        (r"/models/(?P<argument>.+):(?P<verb>generateContent|streamGenerateContent)$", "generate", "gemini"),
+        (r"/models/(?P<argument>.+):(?P<verb>countTokens)$", "count", "gemini"),
+        (r"/v1beta/models$", "models", "gemini"),
+        (r"/v1beta/models/(?P<argument>.+)$", "model", "gemini"),
+        (r"/models$", "models", "chat"),
+        (r"/models/(?P<argument>.+)$", "model", "chat"),
+    )
+)
+
+
+@functools.lru_cache(maxsize=2048)
+def find(path: str) -> Endpoint | None:
+    """The endpoint of a path, or None."""
+    path = path.rstrip("/") or "/"
+    for pattern, name, protocol in _TABLE:
+        match = pattern.search(path)
+        if match is not None:
+            named = match.groupdict()
+            return Endpoint(name, protocol, named.get("argument") or "", named.get("verb") or "")
+    return None
+
+
+METHODS: dict[str, frozenset[str]] = {
+    "root": frozenset({"GET", "HEAD"}),
+    "health": frozenset({"GET", "HEAD"}),
+    "metrics": frozenset({"GET", "HEAD"}),
+    "generate": frozenset({"POST"}),
+    "count": frozenset({"POST"}),
+    "response": frozenset({"GET", "DELETE"}),
+    "submit": frozenset({"POST"}),
+    "input_items": frozenset({"GET"}),
+    "embeddings": frozenset({"POST"}),
+    "models": frozenset({"GET", "HEAD"}),
+    "model": frozenset({"GET", "HEAD"}),
+}
+"""The methods each endpoint takes."""

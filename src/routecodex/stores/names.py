@@ -1,0 +1,92 @@
+"""What a file of the store is called and stamped with: pure functions, no IO.
+
+A key becomes a file name that says nothing to a file system: a-z, 0-9, `_` and `-` stay, every other byte of
+its UTF-8 becomes `%` and two lower-case hex digits, capitals too, so that names differing only in case stay
+apart on every file system. The empty key is a lone `%`. A key whose name would be long is `~` and its
+SHA-256.
+
+A file's modification time is when it was written, to the microsecond and strictly increasing within a space,
+so that sorting by it gives the order of writing. The three digits below the microsecond carry the grade of
+the time to live: 0 for none, else the n of the first step (1.02 ** (n - 1) seconds) that is not shorter. They
+let trim pass over files that cannot have expired without opening them. They are a hint and no more: the exact
+expiry stands in the file and is read before anything is deleted for it, so a file edited by hand, or a file
+system with coarser times, costs a late deletion and never a value.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from hashlib import sha256
+
+SUFFIX = ".json"
+LONGEST = 120
+
+_PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789_-")
+_HASHED = re.compile(r"~[0-9a-f]{64}")
+_ENCODED = re.compile(r"%|(?:[a-z0-9_-]|%[0-9a-f]{2})+")
+_ESCAPE = re.compile(rb"%([0-9a-f]{2})")
+# The clock keeps this file beside its task files; no session id may lay claim to its name.
+_TAKEN = frozenset({"ntp-state"})
+
+_STEP = 1.02
+_GRADES = 999
+
+
+def encode(key: str) -> str:
+    """The file name of a key: another key never has it, and it is never a path."""
+    if not key:
+        return "%" + SUFFIX
+    raw = key.encode()
+    escape_first = raw.startswith(b"-") or key in _TAKEN
+    stem = "".join(
+        f"%{byte:02x}" if byte not in _PLAIN or (escape_first and at == 0) else chr(byte)
+        for at, byte in enumerate(raw[: LONGEST + 1])
+    )
+    if len(stem) > LONGEST:
+        stem = "~" + sha256(raw).hexdigest()
+    return stem + SUFFIX
+
+
+def decode(name: str) -> str | None:
+    """The key a file name stands for; None for a hashed name and for one that is not of our making."""
+    stem = name.removesuffix(SUFFIX)
+    if _ENCODED.fullmatch(stem) is None:
+        return None
+    if stem == "%":
+        return ""
+    try:
+        key = _ESCAPE.sub(lambda match: bytes.fromhex(match[1].decode()), stem.encode()).decode()
+    except UnicodeDecodeError:
+        return None
+    return key if encode(key) == name else None
+
+
+def is_ours(name: str) -> bool:
+    """Whether a file of this name holds a value of the store."""
+    if not name.endswith(SUFFIX):
+        return False
+    return _HASHED.fullmatch(name.removesuffix(SUFFIX)) is not None or decode(name) is not None
+
+
+def stamp(moment: int, ttl: float | None) -> int:
+    """The modification time, in nanoseconds, of a file written at a moment in microseconds."""
+    return moment * 1000 + _grade(ttl)
+
+
+def may_have_expired(mtime_ns: int, now: float) -> bool:
+    """Whether a file stamped so is worth opening to see if it has expired."""
+    moment, grade = divmod(mtime_ns, 1000)
+    if grade == 0:
+        return False
+    written = moment / 1e6
+    # A stamp from the future tells of a clock that was wrong: it proves nothing about the age of the file.
+    return written > now or written + _STEP ** (grade - 1) <= now
+
+
+def _grade(ttl: float | None) -> int:
+    if ttl is None:
+        return 0
+    if ttl <= 1:
+        return 1
+    return min(_GRADES, math.ceil(math.log(ttl, _STEP)) + 1)

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from routecodex.protocols import seals
+from routecodex.protocols.codec import Aim, Encoded
+from routecodex.protocols.dialect import Dialect
+from routecodex.protocols.responses.marks import sealed_call, sealed_thought
+from routecodex.protocols.responses.rewrite import rewrite, with_model
+from routecodex.protocols.responses.schema import read
+
+DROPPED = "dropped reasoning: made by another provider"
+
+
+def rewritten(body: bytes, **aim: Any) -> Encoded:
+    return rewrite(read(body), Aim(**{"model": "up", "provider": "p", **aim}))
+
+
+@pytest.mark.parametrize(
+    ("body", "out"),
+    [
+        (
+            b'{ "model" : "m",\n "input":"hi", "odd": [1 ,2] }',
+            b'{ "model" : "up",\n "input":"hi", "odd": [1 ,2] }',
+        ),
+        (
+            b'{"model":"m","input":"say \\"model\\": \\"x\\""}',
+            b'{"model":"up","input":"say \\"model\\": \\"x\\""}',
+        ),
+        (b'{"model":"m","input":"model"}', b'{"model":"up","input":"model"}'),
+        (
+            b'{"metadata":{"model":"x"},"model":"m","input":"h"}',
+            b'{"metadata":{"model":"x"},"model":"up","input":"h"}',
+        ),
+        (b'{"model":"up","input":"hi"}', b'{"model":"up","input":"hi"}'),
+    ],
+)
+def test_only_the_model_changes(body: bytes, out: bytes) -> None:
+    assert rewritten(body) == Encoded(out)
+
+
+def test_model_name_is_written_as_json() -> None:
+    assert with_model(b'{"model":"m"}', 'a"\\b') == b'{"model":"a\\"\\\\b"}'
+
+
+def test_refused_fields_are_left_out() -> None:
+    out = rewritten(
+        b'{"model":"m","input":"hi","temperature":1,"keep":1.0}',
+        dialect=Dialect(unsupported=("temperature", "top_p")),
+    )
+    assert out == Encoded(
+        b'{"model":"up","input":"hi","keep":1.0}', ("dropped temperature: the upstream does not take it",)
+    )
+
+
+def with_thought(encrypted: str | None) -> bytes:
+    items = [
+        {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": encrypted},
+        {"type": "message", "role": "user", "content": "hi"},
+    ]
+    return json.dumps({"model": "m", "input": items, "include": ["reasoning.encrypted_content"]}).encode()
+
+
+def thoughts(out: Encoded) -> list[Any]:
+    return [
+        item["encrypted_content"] for item in json.loads(out.body)["input"] if item["type"] == "reasoning"
+    ]
+
+
+def test_own_signature_passes_byte_for_byte() -> None:
+    body = with_thought("gAAA")
+    assert rewritten(body).body == body.replace(b'"model": "m"', b'"model": "up"')
+
+
+def test_sealed_thought_of_the_provider_is_unsealed() -> None:
+    out = rewritten(with_thought(seals.seal("p", "gAAA")))
+    assert thoughts(out) == ["gAAA"]
+    assert out.notices == ()
+
+
+@pytest.mark.parametrize(
+    "encrypted",
+    [
+        seals.seal("other", "gAAA"),
+        sealed_thought("p", "", redacted=False),
+        sealed_thought("p", "x", redacted=True),
+        sealed_call("p", "c1", "x"),
+    ],
+)
+def test_thoughts_that_mean_nothing_there_are_left_out(encrypted: str) -> None:
+    out = rewritten(with_thought(encrypted))
+    assert thoughts(out) == []
+    assert out.notices == (DROPPED,)
+
+
+def test_signature_known_to_be_of_another_provider_is_left_out() -> None:
+    assert rewritten(with_thought("gAAA"), is_ours=lambda signature: False).notices == (DROPPED,)
+
+
+def test_thought_without_signature_stays() -> None:
+    assert thoughts(rewritten(with_thought(None))) == [None]
