@@ -36,14 +36,16 @@ def _installed(folder: Path, what: str) -> bool:
 def python_package(name: str, requirement: str) -> Path:
     """The folder of a virtual environment that holds the package."""
     folder = PEERS / name
+    # Hidden, so that checkers which walk the tree pass it by.
+    environment = folder / ".venv"
     if not _installed(folder, requirement):
         print(f"installing {requirement} into {folder.name}/ ...", file=sys.stderr)
         shutil.rmtree(folder, ignore_errors=True)
-        _run([sys.executable, "-m", "venv", str(folder)], requirement)
-        pip = [str(folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check"]
+        _run([sys.executable, "-m", "venv", str(environment)], requirement)
+        pip = [str(environment / "bin" / "python"), "-m", "pip", "--disable-pip-version-check"]
         _run([*pip, "install", "--quiet", requirement], requirement)
         (folder / "installed.txt").write_text(requirement)
-    return folder
+    return environment
 
 
 def node_packages(name: str, *packages: str) -> Path:

@@ -75,7 +75,7 @@ def _number(value: float) -> str:
 
 def _ratio(table: Table, row: Row) -> str:
     nginx = table.get(("nginx", row.cell))
-    return f"{row['rps'] / nginx['rps']:.2f}" if nginx is not None and nginx.usable else ""
+    return f"{row['rps'] / nginx['rps']:.2g}" if nginx is not None and nginx.usable else ""
 
 
 def _flags(row: Row) -> str:

@@ -74,7 +74,11 @@ class Translation:
         return b"".join(out)
 
     def _encode(self, event: Event) -> bytes:
-        return self._encoder.encode(event)
+        out = self._encoder.encode(event)
+        if type(event) is Finished:
+            # Only an answer that can be fetched again later has a final object: Responses.
+            self.outcome.body = getattr(self._encoder, "final", None)
+        return out
 
     def _note(self, event: Event) -> None:
         """Keeps what logs and history need; an error before any content is raised, not encoded."""

@@ -4,8 +4,8 @@ A value is a JSON text. Every put gives the key a new version, never one it had 
 deleted meanwhile; a put that expects another version than the one stored is refused, so that two writers
 cannot undo each other. Expired values are as if they were not there.
 
-A space is a name the program chooses (`clock`, `sessions`): a lower-case letter, then up to 63 of a-z 0-9 . _
--. A key is any text at all, since it comes from outside; only text that UTF-8 cannot carry is refused.
+A space is a name the program chooses (`clock`, `sessions`), in lower case. A key is any text at all, since it
+comes from outside; only text that UTF-8 cannot carry is refused.
 """
 
 from __future__ import annotations

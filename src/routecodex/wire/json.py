@@ -40,7 +40,7 @@ def decode(data: bytes | str) -> Any:
         raise ValueError(str(exc)) from exc
 
 
-def is_whole(text: str) -> bool:
+def is_whole(text: str | bytes) -> bool:
     """Whether the text is one complete JSON value."""
     try:
         _any.decode(text)

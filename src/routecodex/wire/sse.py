@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from routecodex.wire import json
+
 
 class FrameTooLarge(Exception):
     """A frame grew past the limit without ending."""
@@ -56,10 +58,10 @@ class Frames:
         return data[: end + 2] if self._buffer else data
 
     def close(self) -> list[Frame]:
-        """What is left when the stream ends: a last frame whose blank line never came."""
+        """The last frame when its blank line never came; half a frame is dropped."""
         rest, self._buffer = self._buffer, b""
         frame = parse(rest.strip(b"\n"))
-        return [frame] if frame is not None else []
+        return [frame] if frame is not None and _is_whole(frame.data) else []
 
     @property
     def pending(self) -> bool:
@@ -78,6 +80,10 @@ class Frames:
         if self._held_cr:
             data = data[:-1]
         return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+
+
+def _is_whole(data: bytes) -> bool:
+    return data == b"[DONE]" or json.is_whole(data)
 
 
 def parse(block: bytes) -> Frame | None:

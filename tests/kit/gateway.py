@@ -1,0 +1,66 @@
+"""A real gateway on a real socket, in the test's own event loop."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+
+from tests.kit.upstream import Upstream
+
+from routecodex.config import loads
+from routecodex.protocols.dialect import Dialect
+from routecodex.providers.catalog import PRESETS
+from routecodex.server.serve import Service
+
+_BASES = {"chat": "/v1", "responses": "/v1", "messages": "", "gemini": ""}
+
+
+@dataclass(frozen=True)
+class Running:
+    """Where the gateway listens."""
+
+    port: int
+    service: Service
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+
+def provider(name: str, protocol: str, upstream: Upstream, *, more: str = "") -> str:
+    """The configuration of a provider with one model `m` that is the scripted upstream."""
+    return (
+        f'[providers.{name}]\nprotocol = "{protocol}"\n'
+        f'base_url = "http://127.0.0.1:{upstream.port}{_BASES[protocol]}"\n'
+        f'auth = [{{ alias = "primary", value = "secret-{name}" }}]\n{more}\n'
+        f"[providers.{name}.models.m]\nmax_output_tokens = 4096\n"
+    )
+
+
+@contextlib.asynccontextmanager
+async def serving(text: str, *, environ: Mapping[str, str] | None = None) -> AsyncIterator[Running]:
+    """The gateway for this configuration; port 0, warnings only, state in memory unless it says otherwise."""
+    head = ""
+    if "[store]" not in text:
+        head += '[store]\nurl = "memory:"\n'
+    if "[logging]" not in text:
+        head += '[logging]\nlevel = "error"\n'
+    config = loads(
+        head + text, source="test.toml", environ=environ or {}, presets=PRESETS, dialect_type=Dialect
+    )
+    service = Service(config)
+    _, port = await service.start()
+    try:
+        yield Running(port, service)
+    finally:
+        await service.stop()
+
+
+def one_target(protocol: str, upstream: Upstream, *, more: str = "", server: str = "") -> str:
+    """The configuration of a gateway with a single target, `up.m`."""
+    return (
+        f"[server]\nport = 0\ndrain_seconds = 1\n{server}\n"
+        + provider("up", protocol, upstream, more=more)
+        + '[routing]\ndefault = ["up.m"]\n'
+    )

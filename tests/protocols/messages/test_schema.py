@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.protocols.messages.samples import body
+
+from routecodex.canon.errors import BadRequest
+from routecodex.protocols.messages.schema import read, read_count
+from routecodex.wire import json
+
+CALL = {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "f", "input": {}}]}
+
+
+def user(*blocks: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": list(blocks)}]}
+
+
+def after_call(*blocks: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": "go"}, CALL, {"role": "user", "content": list(blocks)}]}
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"model": 5}, "model"),
+    ({"model": ""}, "model"),
+    ({"model": "a\x00b"}, "model"),
+    ({"max_tokens": "many"}, "max_tokens"),
+    ({"max_tokens": None}, "max_tokens"),
+    ({"max_tokens": -1}, "max_tokens"),
+    ({"max_tokens": 1.5}, "max_tokens"),
+    ({"messages": []}, "messages"),
+    ({"messages": "hi"}, "messages"),
+    ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role"),
+    ({"messages": [{"content": "x"}]}, "messages[0].role"),
+    ({"messages": [{"role": "user"}]}, "messages[0].content"),
+    ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
+    (user({"text": "no type"}), "messages[0].content[0].type"),
+    (user({"type": "text"}), "messages[0].content[0].text"),
+    (user({"type": "text", "text": 5}), "messages[0].content[0].text"),
+    (user({"type": "image"}), "messages[0].content[0].source"),
+    (user({"type": "image", "source": {"type": "base64"}}), "messages[0].content[0].source.media_type"),
+    (user({"type": "image", "source": {"type": "url", "url": 5}}), "messages[0].content[0].source.url"),
+    (user({"type": "tool_result", "tool_use_id": "a"}), "messages[0].content[0].tool_use_id"),
+    (after_call({"type": "tool_result"}), "messages[2].content[0].tool_use_id"),
+    (after_call({"type": "tool_result", "tool_use_id": ""}), "messages[2].content[0].tool_use_id"),
+    (after_call({"type": "tool_result", "tool_use_id": "b"}), "messages[2].content[0].tool_use_id"),
+    (
+        after_call({"type": "tool_result", "tool_use_id": "a", "content": 5}),
+        "messages[2].content[0].content",
+    ),
+    (
+        after_call({"type": "tool_result", "tool_use_id": "a", "content": [{"type": "text", "text": 5}]}),
+        "messages[2].content[0].content[0].text",
+    ),
+    (
+        after_call({"type": "tool_result", "tool_use_id": "a", "content": [{"type": "text"}]}),
+        "messages[2].content[0].content[0].text",
+    ),
+    (
+        {"messages": [{"role": "assistant", "content": [*CALL["content"], *CALL["content"]]}]},
+        "messages[0].content[1].id",
+    ),
+    (user({"type": "tool_use", "id": "a", "name": "", "input": {}}), "messages[0].content[0].name"),
+    (user({"type": "tool_use", "id": "a", "name": "f"}), "messages[0].content[0].input"),
+    (user({"type": "tool_use", "id": "a", "name": "f", "input": []}), "messages[0].content[0].input"),
+    ({"system": 5}, "system"),
+    ({"system": [{"type": "text"}]}, "system[0].text"),
+    ({"tools": [{"input_schema": {}}]}, "tools[0].name"),
+    ({"tools": [{"name": "a\x00", "input_schema": {}}]}, "tools[0].name"),
+    ({"tools": [{"name": "a", "input_schema": "x"}]}, "tools[0].input_schema"),
+    ({"tool_choice": {"type": "maybe"}}, "tool_choice.type"),
+    ({"tool_choice": {"type": "tool"}}, "tool_choice.name"),
+    ({"thinking": {"type": "enabled"}}, "thinking.budget_tokens"),
+    ({"thinking": {"type": "enabled", "budget_tokens": "x"}}, "thinking.budget_tokens"),
+    ({"stream": "yes"}, "stream"),
+    ({"temperature": "hot"}, "temperature"),
+    ({"top_p": 2}, "top_p"),
+    ({"top_k": 0.5}, "top_k"),
+    ({"stop_sequences": "x"}, "stop_sequences"),
+    ({"stop_sequences": [5]}, "stop_sequences[0]"),
+    ({"metadata": {"user_id": 5}}, "metadata.user_id"),
+    ({"output_config": {"format": "x"}}, "output_config.format"),
+]
+
+
+@pytest.mark.parametrize(("fields", "param"), WRONG)
+def test_what_is_wrong_is_named(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(BadRequest) as caught:
+        read(body(**fields))
+    assert caught.value.param == param
+    assert caught.value.message.startswith(f"{param}: ")
+
+
+@pytest.mark.parametrize("name", ["model", "max_tokens", "messages"])
+def test_required_fields_are_required(name: str) -> None:
+    fields = json.decode(body())
+    del fields[name]
+    with pytest.raises(BadRequest) as caught:
+        read(json.encode(fields))
+    assert (caught.value.param, caught.value.code) == (name, "missing_field")
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"null", b'"x"', b"\xff", b"[" * 5000])
+def test_a_body_that_is_no_object_is_refused(data: bytes) -> None:
+    with pytest.raises(BadRequest):
+        read(data)
+
+
+def test_an_unknown_role_names_the_allowed_ones() -> None:
+    with pytest.raises(BadRequest, match="user, assistant, system; got 'robot'"):
+        read(body(messages=[{"role": "robot", "content": "x"}]))
+
+
+TOLERATED: list[dict[str, Any]] = [
+    {"tomorrow": {"x": 1}},
+    user({"type": "hologram", "content": {"a": 1}, "source": "s"}),
+    user({"type": "search_result", "source": "https://x", "title": "t", "content": []}),
+    user({"type": "text", "text": "NUL \x00 and \ufffd are content"}),
+    {"tools": [{"type": "web_search_20250305", "name": "web_search"}, {"type": "mcp_toolset"}]},
+    {"thinking": {"type": "tomorrow"}},
+    {"system": None, "tools": None, "tool_choice": None, "metadata": {"user_id": None}, "stream": None},
+    {"messages": [{"role": "user", "content": "a"}, {"role": "system", "content": "b"}]},
+    {"max_tokens": 0},
+    after_call({"type": "tool_result", "tool_use_id": "a"}),
+    after_call({"type": "tool_result", "tool_use_id": "a", "content": [{"type": "tool_reference"}]}),
+]
+
+
+@pytest.mark.parametrize("fields", TOLERATED)
+def test_what_is_not_known_passes(fields: dict[str, Any]) -> None:
+    assert read(body(**fields)).model == "asked"
+
+
+def test_the_body_says_whether_to_stream() -> None:
+    assert not read(body()).stream
+    assert read(body(stream=True)).stream
+
+
+def test_a_count_needs_no_max_tokens() -> None:
+    asked = json.encode({"model": "m", "messages": [{"role": "user", "content": "hi"}]})
+    assert read_count(asked).model == "m"
+    with pytest.raises(BadRequest, match="messages"):
+        read_count(b'{"model":"m"}')
