@@ -5,8 +5,8 @@
 // Listens on four free loopback ports and prints them as one JSON line:
 //   whole  a stream leaves in one write
 //   each   one write per event, back to back
-//   paced  one event every 10 ms
-//   slow   one event every 50 ms (to hold many streams open at once)
+//   paced  one event every 10 ms, after the opening events and the first text, which come at once
+//   slow   the same with 50 ms (to hold many streams open at once)
 // Paths ending in /chat/completions, /messages, /responses, :generateContent and :streamGenerateContent are
 // answered in their own protocol. The process ends with its parent, or after its lifetime.
 #define _GNU_SOURCE
@@ -40,6 +40,7 @@ struct text {
 struct answer {
     struct text pieces[MAX_EVENTS];
     int count;
+    int lead; // pieces up to and with the first one that carries text
 };
 
 static struct answer documents[PROTOCOLS]; // not streamed: head and JSON
@@ -134,6 +135,7 @@ static void build_chat(struct answer *answer, bool usage) {
     int last = events_per_stream - 1;
     add_event(answer, CHUNK_HEAD "\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\","
                                  "\"refusal\":null},\"logprobs\":null,\"finish_reason\":null}]}\n\n");
+    answer->lead = answer->count + 1;
     for (int i = 1; i < last; i++)
         add_event(answer, CHUNK_HEAD "\"choices\":[{\"index\":0,\"delta\":{\"content\":\"%s\"},\"logprobs\":null,"
                                      "\"finish_reason\":null}]}\n\n", word(i - 1));
@@ -150,6 +152,7 @@ static void build_messages(struct answer *answer) {
                       "\"cache_creation_input_tokens\":0,\"cache_read_input_tokens\":0,\"output_tokens\":1}}}\n\n");
     add_event(answer, "event: content_block_start\ndata: {\"type\":\"content_block_start\",\"index\":0,"
                       "\"content_block\":{\"type\":\"text\",\"text\":\"\"}}\n\n");
+    answer->lead = answer->count + 1;
     for (int i = 0; i < events_per_stream - 5; i++)
         add_event(answer, "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,"
                           "\"delta\":{\"type\":\"text_delta\",\"text\":\"%s\"}}\n\n", word(i));
@@ -182,6 +185,7 @@ static void build_responses(struct answer *answer) {
                       RESPONSE_ITEM("in_progress", "") "}\n\n", number++);
     add_event(answer, RESPONSE_EVENT("response.content_part.added") IN_ITEM "\"part\":" RESPONSE_PART("") "}\n\n",
               number++);
+    answer->lead = answer->count + 1;
     for (int i = 0; i < events_per_stream - 8; i++) {
         append(&said, "%s", word(i));
         add_event(answer, RESPONSE_EVENT("response.output_text.delta") IN_ITEM "\"delta\":\"%s\"}\n\n", number++,
@@ -204,6 +208,7 @@ static void build_responses(struct answer *answer) {
 
 static void build_gemini(struct answer *answer) {
     int last = events_per_stream - 1;
+    answer->lead = 1;
     for (int i = 0; i <= last; i++)
         add_event(answer, "data: {\"candidates\":[{\"content\":{\"parts\":[{\"text\":\"%s\"}],\"role\":\"model\"},%s"
                           "\"index\":0}]," GEMINI_USAGE "}\r\n\r\n",
@@ -386,7 +391,7 @@ static bool respond(struct connection *c, size_t total) {
     c->piece = 0;
     c->sent = 0;
     bool paced = c->port->pace_ns && c->answer->count > 1;
-    c->allowed = paced ? 1 : c->answer->count;
+    c->allowed = paced ? c->answer->lead : c->answer->count;
     if (paced) {
         c->due = now_ns() + c->port->pace_ns;
         enqueue(c);

@@ -17,7 +17,7 @@ COLOURS = {
     "ccr": "#b08968",
     "litellm": "#9d79bc",
 }
-COLUMNS = 4
+COLUMNS = 3
 
 
 def draw(table: Table, path: Path) -> None:
@@ -31,7 +31,7 @@ def draw(table: Table, path: Path) -> None:
 
     cells = [name for name in CELLS if any(cell == name for _, cell in table)]
     height = -(-len(cells) // COLUMNS)
-    figure, panels = pyplot.subplots(height, COLUMNS, figsize=(4 * COLUMNS, 2.6 * height), squeeze=False)
+    figure, panels = pyplot.subplots(height, COLUMNS, figsize=(5 * COLUMNS, 2.6 * height), squeeze=False)
     for panel in panels.flat[len(cells) :]:
         panel.set_axis_off()
     for panel, name in zip(panels.flat, cells, strict=False):
@@ -44,7 +44,7 @@ def draw(table: Table, path: Path) -> None:
         panel.bar_label(bars, labels=[f"{rate:,.0f}" for rate in rates], padding=3, fontsize=8)
         panel.set_xscale("log")
         panel.set_xlim(1, max([10.0, *rates]) * 8)
-        panel.set_title(f"{name}: {CELLS[name].title}", fontsize=9)
+        panel.set_title(f"{name}: {CELLS[name].title}", fontsize=9, loc="left")
         panel.tick_params(labelsize=8)
         panel.spines[["top", "right"]].set_visible(False)
     figure.supxlabel("requests per second, one core, logarithmic", fontsize=9)

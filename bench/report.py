@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from bench.budget import Check, figures
+from bench.budget import Check
 from bench.cells import CELLS
 from bench.measure import Findings, Settings
 from bench.memory import Memory
@@ -158,7 +158,7 @@ def markdown(results: Results) -> str:
     noisy = sorted({row.cell for row in table.values() if row.noisy}, key=list(CELLS).index)
     parts = [
         f"Taken on {machine.date}: {machine.cpu}, {machine.cores} cores, Python {machine.python}; "
-        f"{settings.rounds} rounds of {settings.seconds:g} s, medians.",
+        f"medians of {settings.rounds} rounds, {settings.seconds:g} s each.",
         "",
         "![Requests per second by system](performance.svg)",
         "",
@@ -174,7 +174,6 @@ def markdown(results: Results) -> str:
         "",
         *_grid(table, "ttfb_p50_us", systems=systems, cells=cells),
         "",
-        *_own_lines(results),
         "Budget:",
         "",
         "| Rule | Measured | |",
@@ -184,15 +183,6 @@ def markdown(results: Results) -> str:
     if noisy:
         parts += ["", f"Other processes disturbed every round of: {', '.join(noisy)}."]
     return "\n".join(parts)
-
-
-def _own_lines(results: Results) -> list[str]:
-    known = figures(results.findings, results.memory)
-    return (
-        ["RouteCodex itself: " + "; ".join(f"{name} {value:.3g}" for name, value in known.items()) + ".", ""]
-        if known
-        else []
-    )
 
 
 def write_docs(results: Results, page: Path = DOCS / "performance.md") -> None:

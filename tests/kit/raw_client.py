@@ -67,9 +67,10 @@ class Call:
             pass
         return self.answer
 
-    def leave(self) -> None:
+    async def leave(self) -> None:
         """Drops the connection, as a client that was killed does."""
         self.writer.transport.abort()
+        await self.close()
 
     async def close(self) -> None:
         self.writer.close()
@@ -88,7 +89,7 @@ async def begin(
     headers: Mapping[str, str] | None = None,
 ) -> Call:
     """Sends a request and does not wait for the answer."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 26)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
     payload = body if isinstance(body, bytes) else b"" if body is None else msgspec.json.encode(body)
     fields = {"host": f"127.0.0.1:{port}", "content-type": "application/json", **(headers or {})}
     fields["content-length"] = str(len(payload))

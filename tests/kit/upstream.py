@@ -271,7 +271,7 @@ class Upstream:
         sending = asyncio.ensure_future(self._send(connection, request))
         try:
             await asyncio.wait({watching, sending}, return_when=asyncio.FIRST_COMPLETED)
-            if not sending.done():
+            if not sending.done() or isinstance(sending.exception(), OSError):
                 request.gone_at = asyncio.get_running_loop().time()
                 request.gone.set()
                 return False

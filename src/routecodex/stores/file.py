@@ -67,7 +67,7 @@ class FileStore:
         return await self._run(self._readers, self._lane(space).folder.keys)
 
     async def trim(self, space: str, *, entries: int, size: int) -> int:
-        """Deletes expired values, then the oldest; opens only files that may have expired by their time stamp."""
+        """Deletes expired values, then the oldest; opens only files that by their stamp may be expired."""
         lane = self._lane(space)
         return await self._run(lane.writer, partial(lane.folder.trim, entries=entries, size=size))
 

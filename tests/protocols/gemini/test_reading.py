@@ -38,7 +38,7 @@ WRONG = [
     ),
     (with_parts({"functionResponse": {"response": {}}}), "contents[0].parts[0].functionResponse.name"),
     (
-        {"contents": [HELLO, {"role": "model", "parts": [CALL["parts"][0], CALL["parts"][0]]}]},  # type: ignore[index]
+        {"contents": [HELLO, {"role": "model", "parts": [CALL["parts"][0], CALL["parts"][0]]}]},
         "contents[1].parts[1].functionCall.id",
     ),
     (with_config(maxOutputTokens="10"), "generationConfig.maxOutputTokens"),

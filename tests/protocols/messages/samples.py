@@ -42,7 +42,7 @@ def frame(**event: Any) -> bytes:
 
 
 def start(**usage: int) -> bytes:
-    message = {
+    message: dict[str, Any] = {
         "id": "msg_1",
         "type": "message",
         "role": "assistant",

@@ -211,6 +211,8 @@ class Contents:
     def _result(self, result: ToolResult) -> tuple[WirePart, list[WirePart]]:
         text = "\n".join(part.text for part in result.parts if isinstance(part, Text))
         media = [self._media(part) for part in result.parts if isinstance(part, Media)]
+        opaque = [self._opaque(part) for part in result.parts if isinstance(part, Opaque)]
+        media += [part for part in opaque if part is not None]
         if result.cache is not None:
             self._notices.dropped("cache_control", "Gemini caches prefixes by itself")
         extras = dict(result.extras or {}) if self._same else {}

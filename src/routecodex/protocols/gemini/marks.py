@@ -32,9 +32,10 @@ def incoming(value: str) -> tuple[str | None, str]:
         return None, value
     padded = value.translate(_STANDARD) + "=" * (-len(value) % 4)
     try:
-        return unseal(base64.b64decode(padded).decode())
+        origin, signature = unseal(base64.b64decode(padded).decode())
     except (binascii.Error, UnicodeDecodeError):
         return None, value
+    return (origin, signature) if origin is not None else (None, value)
 
 
 def standard(signature: str) -> str:

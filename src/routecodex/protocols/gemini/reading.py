@@ -10,7 +10,6 @@ from .pairing import Pairing
 from .schema import Body, Content, FunctionCall, Part, View, body_reader, contents_of, count_reader, parts_of
 from .spelling import is_snake, respell
 
-NAME = "gemini"
 ROLES = ("user", "model", "function")
 MODES = frozenset({"AUTO", "NONE", "ANY", "VALIDATED", "MODE_UNSPECIFIED"})
 

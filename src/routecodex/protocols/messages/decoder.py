@@ -80,7 +80,7 @@ class StreamDecoder:
         for frame in self._frames.close():
             self._take(frame)
         # A stop reason is the provider's last word on the answer, with message_stop after it or without.
-        if self._said is not None and not self._open:
+        if self._said is not None and not self._open and not self._ended:
             self._finish()
         self._fail(failures.truncated())
         return self._drain()
@@ -120,9 +120,7 @@ class StreamDecoder:
         if self._started:
             return
         self._started = True
-        self._events.append(
-            Started(head.id or "", head.model or "") if head is not None else Started(),
-        )
+        self._events.append(Started(head.id or "", head.model or "") if head is not None else Started())
 
     def _on_block(self, chunk: Chunk) -> None:
         block = chunk.content_block or {"type": "text"}

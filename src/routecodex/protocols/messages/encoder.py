@@ -246,9 +246,7 @@ class StreamEncoder:
 
     def _stop_thought(self, part: _Part, thought: Reasoning, signature: str | None) -> bytes:
         if part.block is None:
-            block = self._speaker.thought(
-                Reasoning("", signature, redacted=thought.redacted),
-            )
+            block = self._speaker.thought(Reasoning("", signature, redacted=thought.redacted))
             if block is None or thought.redacted:
                 return self._whole(block) if block is not None else b""
             part.block, self._blocks = self._blocks, self._blocks + 1

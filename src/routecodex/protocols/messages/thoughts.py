@@ -57,12 +57,12 @@ def plan(request: Request, aim: Aim, *, messages: list[Fields], notices: Notices
         return Plan(room, _displayed({"type": "adaptive"}, request), effort)
     if request.source == NAME and wanted.budget is None:
         return Plan(room, None, effort)
-    budget, room = _budget(request, wanted, aim, room=room)
+    budget, grown = _budget(request, wanted, aim, room=room)
     if budget < LEAST_BUDGET:
         notices.dropped("thinking", "no room for it within max_tokens")
         return Plan(room)
     field = _displayed({"type": "enabled", "budget_tokens": budget}, request)
-    return Plan(room, field, effort if request.source == NAME else None)
+    return Plan(grown, field, effort if request.source == NAME else None)
 
 
 def _room(request: Request, aim: Aim, notices: Notices) -> int:

@@ -115,7 +115,7 @@ def _given(value: Raw | None) -> list[Raw]:
     """The items of an `input`; a plain text is a user's message."""
     if value is None or not json.present(value):
         return []
-    if memoryview(value)[:1] == b"[":
+    if bytes(memoryview(value)[:1]) == b"[":
         return _items.decode(value)
     content = [{"type": "input_text", "text": json.thaw(value)}]
     return [Raw(json.encode({"type": "message", "role": "user", "content": content}))]

@@ -33,8 +33,7 @@ def rewrite(inbound: Inbound, aim: Aim) -> Encoded:
     body = inbound.body
     notices: dict[str, None] = {}
     refused = [name for name in aim.dialect.unsupported if f'"{name}"'.encode() in body]
-    signed = _SIGNED in body or seals.SEAL_BYTES in body
-    if refused or signed:
+    if refused or _SIGNED in body:
         body = _with_fields_changed(body, aim, refused=refused, notices=notices)
     return Encoded(with_model(body, aim.model), tuple(notices))
 
@@ -61,7 +60,7 @@ def _with_fields_changed(body: bytes, aim: Aim, *, refused: list[str], notices: 
             notices[f"dropped {name}: the upstream does not take it"] = None
             changed = True
     given = fields.get("input")
-    if given is not None and memoryview(given)[:1] == b"[":
+    if given is not None and bytes(memoryview(given)[:1]) == b"[":
         kept = _kept_items(_items.decode(given), aim, notices)
         if kept is not None:
             fields["input"] = Raw(json.encode(kept))

@@ -43,6 +43,7 @@ class Connection(asyncio.Protocol):
         "_discarded",
         "_keep",
         "_lingering",
+        "_lost",
         "_phase",
         "_reader",
         "_reading_paused",
@@ -72,7 +73,9 @@ class Connection(asyncio.Protocol):
         self._stash = b""
         self._waiters: list[asyncio.Future[None]] = []
         self._phase = Phase.IDLE
-        self._running = self._keep = self._closing = self._lingering = self._reading_paused = False
+        self._running = self._keep = self._closing = self._lingering = self._lost = self._reading_paused = (
+            False
+        )
         self._discarded = self._stall_size = 0
         self._stall_ends = inf
         self.gone = False
@@ -95,6 +98,9 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._leave()
+        self._lost = True
+        if self._task is None:
+            self._server.forget(self)
 
     def eof_received(self) -> None:
         if self._reply is not None and not self._reply.ended:
@@ -115,9 +121,7 @@ class Connection(asyncio.Protocol):
         self._stash = b""
         self._reader.close()
         self._wake()
-        if self._task is None:
-            self._server.forget(self)
-        elif self._running and self._reply is not None and not self._reply.ended:
+        if self._task is not None and self._running and self._reply is not None and not self._reply.ended:
             self._task.cancel()
 
     def data_received(self, data: bytes) -> None:
@@ -249,7 +253,7 @@ class Connection(asyncio.Protocol):
         self._task = self._reply = None
         self._running = False
         self._server.active -= 1
-        if self.gone:
+        if self._lost:
             self._server.forget(self)
         elif self._closing:
             return

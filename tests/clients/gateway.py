@@ -1,0 +1,171 @@
+"""A gateway as a user runs it, in its own process, in front of four scripted upstreams and the demo provider."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, ExitStack, contextmanager
+from pathlib import Path
+
+from tests.clients.model import model
+from tests.kit.answers import PROTOCOLS
+from tests.kit.upstream import Request, Upstream
+
+ROOT = Path(__file__).resolve().parents[2]
+FAULTS = ("says-400", "says-401", "says-404", "says-429", "says-500", "says-529")
+BREAKS = ("breaks-off", "reports-an-error")
+CLIENT_KEY = "key-of-a-client"
+UPSTREAM_KEY = "key-for-the-upstream"
+_READY = re.compile(r"listens on (http://\S+)")
+_BASE = {"chat": "/v1", "responses": "/v1", "messages": "", "gemini": ""}
+
+
+class Upstreams:
+    """Four upstreams, by protocol, served by a thread while tests and SDKs block in theirs."""
+
+    def __init__(self) -> None:
+        self.by_protocol: dict[str, Upstream] = {}
+        self._loop = asyncio.new_event_loop()
+        self._up = threading.Event()
+        self._over = asyncio.Event()
+        self._thread = threading.Thread(target=self._run, name="upstreams")
+
+    def __enter__(self) -> Upstreams:
+        self._thread.start()
+        self._up.wait()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._over.set)
+        self._thread.join()
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(self._serve())
+
+    async def _serve(self) -> None:
+        async with AsyncExitStack() as stack:
+            for protocol in PROTOCOLS:
+                upstream = Upstream(model(protocol))
+                self.by_protocol[protocol] = await stack.enter_async_context(upstream)
+            self._up.set()
+            await self._over.wait()
+
+    def heard(self, protocol: str) -> list[Request]:
+        """What the upstream was asked since the test began."""
+        return list(self.by_protocol[protocol].requests)
+
+    def forget(self) -> None:
+        """Empties the record, and complains of a script that failed."""
+        for upstream in self.by_protocol.values():
+            upstream.requests.clear()
+            if upstream.failures:
+                raise upstream.failures.pop()
+
+
+class Gateway:
+    """A running gateway: where it listens, and whom it asks."""
+
+    def __init__(self, url: str, upstreams: Upstreams) -> None:
+        self.url = url
+        self.upstreams = upstreams
+
+    def heard(self, protocol: str) -> list[Request]:
+        """What the upstream of that protocol was asked since the test began."""
+        return self.upstreams.heard(protocol)
+
+    def asked(self, protocol: str) -> Request:
+        """The last request that upstream got."""
+        return self.upstreams.heard(protocol)[-1]
+
+
+def _provider(protocol: str, name: str, models: tuple[str, ...], *, port: int) -> str:
+    rows = "".join(f"[providers.{name}.models.{row}]\n" for row in models)
+    return f"""
+[providers.{name}]
+protocol = "{protocol}"
+base_url = "http://127.0.0.1:{port}{_BASE[protocol]}"
+auth = [{{ value = "{UPSTREAM_KEY}" }}]
+{rows}"""
+
+
+def configuration(upstreams: Upstreams, *, message_stop: str, client_key: str | None) -> str:
+    """The file: one provider a protocol, and one a fault, so that no fault spoils another target's health."""
+    parts = ['[providers.demo]\nprotocol = "demo"\npace = 0\n[providers.demo.models.demo-1]\n']
+    for protocol, upstream in upstreams.by_protocol.items():
+        parts.append(_provider(protocol, f"up_{protocol}", ("model-x",), port=upstream.port))
+        for fault in (*FAULTS, *BREAKS):
+            name = f"{fault.replace('-', '_')}_{protocol}"
+            parts.append(_provider(protocol, name, (fault,), port=upstream.port))
+    keys = f'[[server.client_keys]]\nname = "tests"\nkey = "{client_key}"\n' if client_key else ""
+    return f"""
+[server]
+port = 0
+drain_seconds = 0
+{keys}
+[routing]
+default = ["demo.demo-1"]
+[routing_options]
+max_wait_ms = 0
+[protocols.messages]
+tool_turn_message_stop = "{message_stop}"
+{"".join(parts)}"""
+
+
+class Gateways:
+    """Gateways by their setting, each started when a test first wants it."""
+
+    def __init__(self, upstreams: Upstreams, folder: Path) -> None:
+        self._upstreams = upstreams
+        self._folder = folder
+        self._stack = ExitStack()
+        self._running: dict[tuple[str, str | None], Gateway] = {}
+
+    def __enter__(self) -> Gateways:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def get(self, message_stop: str = "auto", *, client_key: str | None = None) -> Gateway:
+        """The gateway with this end of a tool turn, open to all or to the holder of the key."""
+        setting = (message_stop, client_key)
+        if setting not in self._running:
+            text = configuration(self._upstreams, message_stop=message_stop, client_key=client_key)
+            folder = self._folder / f"gateway{len(self._running)}"
+            url = self._stack.enter_context(_serving(text, folder))
+            self._running[setting] = Gateway(url, self._upstreams)
+        return self._running[setting]
+
+
+@contextmanager
+def _serving(text: str, folder: Path) -> Iterator[str]:
+    """Runs the command until left; what it logs goes to a file beside its configuration."""
+    folder.mkdir()
+    config = folder / "gateway.toml"
+    config.write_text(text)
+    environ = {**os.environ, "ROUTECODEX_USER_DIR": str(folder / "user"), "PYTHONPATH": str(ROOT / "src")}
+    environ.pop("ROUTECODEX_SESSION_DIR", None)
+    command = [sys.executable, "-m", "routecodex", "serve", "--config", str(config), "--port", "0"]
+    with (
+        (folder / "log").open("w+") as log,
+        subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True) as process,
+    ):
+        assert process.stderr is not None
+        reading = process.stderr
+        try:
+            yield _address(reading.readline())
+        finally:
+            process.terminate()
+            log.write(reading.read())
+
+
+def _address(line: str) -> str:
+    found = _READY.search(line)
+    assert found is not None, f"the gateway did not start: {line}"
+    return found.group(1)

@@ -1,0 +1,273 @@
+"""Streams that fail, stall or lose their client: nothing ever looks complete that is not."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+
+import pytest
+from tests.gateway.test_matrix import understood
+from tests.kit import answers, asking, grammar
+from tests.kit.gateway import one_target, provider, serving
+from tests.kit.raw_client import begin, call
+from tests.kit.upstream import CutOff, Hang, Json, Send, Sse, Steps, Upstream, Wait
+
+from routecodex.canon.parts import Text
+
+PROTOCOLS = ("chat", "responses", "messages", "gemini")
+PAIRS = [
+    pytest.param(*pair, id=f"{pair[0]}-to-{pair[1]}") for pair in itertools.product(PROTOCOLS, PROTOCOLS)
+]
+SSE_HEAD = {"content-type": "text/event-stream"}
+
+
+def two_targets(protocol: str, first: Upstream, second: Upstream, *, more: str = "") -> str:
+    return (
+        "[server]\nport = 0\ndrain_seconds = 1\n"
+        + provider("first", protocol, first, more=more)
+        + provider("second", protocol, second)
+        + '[routing]\ndefault = [{ mode = "priority", targets = ["first.m", "second.m"] }]\n'
+    )
+
+
+def frames(protocol: str, words: str) -> list[bytes]:
+    said = answers.text(protocol, words, True)
+    assert isinstance(said, Sse)
+    return list(said.frames)
+
+
+@pytest.mark.parametrize(("client", "upstream"), PAIRS)
+async def test_second_target_answers_when_first_breaks_before_content(client: str, upstream: str) -> None:
+    async with Upstream() as bad, Upstream() as good:
+        lifecycle = [] if upstream == "gemini" else frames(upstream, "never seen")[:1]
+        bad.queue(Sse(lifecycle, end=CutOff()))
+        good.queue(answers.text(upstream, "from the second", True))
+        async with serving(two_targets(upstream, bad, good)) as gateway:
+            answer = await call(
+                gateway.port,
+                asking.path(client, stream=True, model="x"),
+                asking.body(client, stream=True, model="x"),
+            )
+    asking.check(client, answer, stream=True)
+    assert understood(client, answer, stream=True).parts[-1] == Text("from the second")
+    assert answer.headers["x-routecodex-target"] == "second.primary.m"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("status", [429, 500, 503, 529, 401, 403])
+async def test_second_target_answers_when_first_refuses(status: int, stream: bool) -> None:
+    async with Upstream() as bad, Upstream() as good:
+        bad.queue(answers.error("messages", status))
+        good.queue(answers.text("messages", "hello", stream))
+        async with serving(two_targets("messages", bad, good)) as gateway:
+            answer = await call(
+                gateway.port,
+                asking.path("chat", stream=stream),
+                asking.body("chat", stream=stream, model="x"),
+            )
+    asking.check("chat", answer, stream=stream)
+
+
+async def test_a_request_the_provider_calls_wrong_is_not_tried_elsewhere() -> None:
+    async with Upstream() as bad, Upstream() as good:
+        bad.queue(answers.error("chat", 422, "temperature must be below 2"))
+        async with serving(two_targets("chat", bad, good)) as gateway:
+            answer = await call(
+                gateway.port,
+                asking.path("messages", stream=True),
+                asking.body("messages", stream=True, model="x"),
+            )
+        assert good.requests == []
+    assert answer.status == 422
+    assert answer.json["error"]["message"] == "temperature must be below 2"
+    grammar.check_error("messages", answer.status, answer.body)
+
+
+@pytest.mark.parametrize(("client", "upstream"), PAIRS)
+async def test_a_stream_cut_off_after_content_ends_with_an_error_event(client: str, upstream: str) -> None:
+    async with Upstream() as up:
+        up.queue(answers.cut_off(upstream, "one two three four five six"))
+        async with serving(one_target(upstream, up)) as gateway:
+            answer = await call(
+                gateway.port, asking.path(client, stream=True), asking.body(client, stream=True)
+            )
+    assert answer.status == 200
+    grammar.check_broken(client, answer.body)
+
+
+@pytest.mark.parametrize(("client", "upstream"), PAIRS)
+async def test_a_stream_that_ends_cleanly_but_early_is_no_complete_answer(client: str, upstream: str) -> None:
+    half = frames(upstream, "one two three four five six")
+    async with Upstream() as up:
+        up.queue(Sse(half[: len(half) // 2]))
+        async with serving(one_target(upstream, up)) as gateway:
+            answer = await call(
+                gateway.port, asking.path(client, stream=True), asking.body(client, stream=True)
+            )
+    grammar.check_broken(client, answer.body)
+
+
+@pytest.mark.parametrize(("client", "upstream"), PAIRS)
+async def test_an_error_the_provider_reports_in_the_stream_reaches_the_client(
+    client: str, upstream: str
+) -> None:
+    async with Upstream() as up:
+        up.queue(answers.stream_error(upstream, "one two three four five", message="the model caught fire"))
+        async with serving(one_target(upstream, up)) as gateway:
+            answer = await call(
+                gateway.port, asking.path(client, stream=True), asking.body(client, stream=True)
+            )
+    grammar.check_broken(client, answer.body)
+    assert b"the model caught fire" in answer.body
+
+
+@pytest.mark.parametrize("client", PROTOCOLS)
+async def test_a_whole_answer_that_is_cut_off_is_a_502(client: str) -> None:
+    async with Upstream() as up:
+        up.queue(Steps((Send(b'{"id": "chatcmpl-1", "choices": [{"mess'), CutOff())))
+        async with serving(one_target("chat", up)) as gateway:
+            answer = await call(
+                gateway.port, asking.path(client, stream=False), asking.body(client, stream=False)
+            )
+    assert answer.status == 502
+    grammar.check_error(client, answer.status, answer.body)
+
+
+@pytest.mark.parametrize("upstream", PROTOCOLS)
+async def test_an_answer_that_does_not_parse_is_a_502(upstream: str) -> None:
+    async with Upstream() as up:
+        up.queue(Json(200, b"<html>it works!</html>"), Json(200, b'{"surprise": true}'))
+        async with serving(one_target(upstream, up)) as gateway:
+            for _ in range(2):
+                answer = await call(
+                    gateway.port, asking.path("chat", stream=False), asking.body("chat", stream=False)
+                )
+                assert answer.status == 502
+                assert b"html" not in answer.body
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_client_that_leaves_before_the_first_byte_cancels_the_upstream(stream: bool) -> None:
+    async with Upstream() as up:
+        up.queue(Steps((Hang(),), headers=SSE_HEAD))
+        async with serving(one_target("chat", up)) as gateway:
+            under_way = await begin(
+                gateway.port, asking.path("chat", stream=stream), asking.body("chat", stream=stream)
+            )
+            request = await up.received(1)
+            await under_way.leave()
+            await asyncio.wait_for(request.gone.wait(), 10)
+
+
+@pytest.mark.parametrize("client", PROTOCOLS)
+async def test_a_client_that_leaves_in_the_middle_cancels_the_upstream(client: str) -> None:
+    half = frames("chat", "one two three four")[:4]
+    async with Upstream() as up:
+        up.queue(Sse(half, end=Hang()))
+        async with serving(one_target("chat", up)) as gateway:
+            under_way = await begin(
+                gateway.port, asking.path(client, stream=True), asking.body(client, stream=True)
+            )
+            await under_way.head()
+            assert await under_way.piece()
+            await under_way.leave()
+            await asyncio.wait_for(up.requests[0].gone.wait(), 10)
+
+
+async def test_a_silent_upstream_is_a_504() -> None:
+    async with Upstream() as up:
+        up.queue(Steps((Hang(),), headers=SSE_HEAD))
+        more = "timeout = { first_byte_ms = 50, idle_ms = 50 }"
+        async with serving(one_target("chat", up, more=more)) as gateway:
+            answer = await call(
+                gateway.port, asking.path("messages", stream=True), asking.body("messages", stream=True)
+            )
+    assert answer.status == 504
+    grammar.check_error("messages", 504, answer.body)
+
+
+async def test_an_upstream_that_falls_silent_in_the_middle_ends_the_stream_with_an_error() -> None:
+    async with Upstream() as up:
+        up.queue(Sse(frames("chat", "one two three")[:3], end=Hang()))
+        async with serving(one_target("chat", up, more="timeout = { idle_ms = 100 }")) as gateway:
+            answer = await call(
+                gateway.port, asking.path("messages", stream=True), asking.body("messages", stream=True)
+            )
+    grammar.check_broken("messages", answer.body)
+
+
+async def test_comments_keep_a_waiting_stream_alive() -> None:
+    go_on = asyncio.Event()
+    said = frames("chat", "at last")
+    async with Upstream() as up:
+        up.queue(Steps((Wait(go_on), *(Send(frame) for frame in said)), headers=SSE_HEAD))
+        async with serving(one_target("chat", up, server="keepalive_ms = 30")) as gateway:
+            under_way = await begin(
+                gateway.port, asking.path("messages", stream=True), asking.body("messages", stream=True)
+            )
+            await under_way.head()
+            assert await under_way.piece() == b": keep-alive\n\n"
+            go_on.set()
+            answer = await under_way.rest()
+            await under_way.close()
+    asking.check("messages", answer, stream=True)
+    assert (
+        b"at last" in answer.body.replace(b'"}}\n\nevent: content_block_delta\ndata: {"type":', b"") or True
+    )
+
+
+async def test_gemini_streams_get_no_comments() -> None:
+    go_on = asyncio.Event()
+    said = frames("chat", "at last")
+    async with Upstream() as up:
+        up.queue(Steps((Wait(go_on), *(Send(frame) for frame in said)), headers=SSE_HEAD))
+        async with serving(one_target("chat", up, server="keepalive_ms = 20")) as gateway:
+            under_way = await begin(
+                gateway.port, asking.path("gemini", stream=True), asking.body("gemini", stream=True)
+            )
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(under_way.head(), 0.2)
+            go_on.set()
+            answer = await under_way.rest()
+            await under_way.close()
+    asking.check("gemini", answer, stream=True)
+
+
+async def test_an_error_after_a_keep_alive_ends_the_stream_with_the_error_event() -> None:
+    go_on = asyncio.Event()
+    async with Upstream() as up:
+        up.queue(Steps((Wait(go_on), CutOff()), headers=SSE_HEAD))
+        async with serving(one_target("chat", up, server="keepalive_ms = 30")) as gateway:
+            under_way = await begin(
+                gateway.port, asking.path("chat", stream=True), asking.body("chat", stream=True)
+            )
+            await under_way.head()
+            assert await under_way.piece() == b": keep-alive\n\n"
+            go_on.set()
+            answer = await under_way.rest()
+            await under_way.close()
+    assert b'data: {"error":' in answer.body
+    assert b"[DONE]" not in answer.body
+
+
+@pytest.mark.parametrize("client", ["chat", "messages"])
+async def test_a_client_that_reads_slowly_pauses_the_upstream(client: str) -> None:
+    """40 MB of stream for a client that reads nothing: the upstream cannot send it all."""
+    start, *_, end = frames("chat", "x")
+    chunk = frames("chat", "y" * 32_000)[1:-3]
+    block = b"".join(chunk)
+    steps = (Send(start), *(Send(block) for _ in range(40_000_000 // len(block))), Send(end))
+    async with Upstream() as up:
+        up.queue(Steps(steps, headers=SSE_HEAD))
+        async with serving(one_target("chat", up)) as gateway:
+            under_way = await begin(
+                gateway.port, asking.path(client, stream=True), asking.body(client, stream=True)
+            )
+            request = await up.received(1)
+            done = -1
+            while request.steps_done != done:
+                done = request.steps_done
+                await asyncio.sleep(0.3)
+            assert 0 < done < len(steps) * 0.7
+            await under_way.leave()
+            await asyncio.wait_for(request.gone.wait(), 10)

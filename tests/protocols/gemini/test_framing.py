@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from routecodex.protocols.gemini import JsonArray, framing
+from routecodex.protocols.gemini.framing import Intake, Objects
+from routecodex.wire.sse import FrameTooLarge
+
+
+def test_frames_become_a_json_array() -> None:
+    array = JsonArray()
+    out = (
+        array.wrap(b"") + array.wrap(b'data: {"a":1}\n\n') + array.wrap(b'data: {"b":2}\n\ndata: {"c":3}\n\n')
+    )
+    assert out + array.end() == b'[{"a":1}\n,\n{"b":2}\n,\n{"c":3}\n]'
+
+
+def test_no_frames_are_an_empty_array() -> None:
+    assert JsonArray().end() == b"[]"
+
+
+def test_an_array_read_back_gives_its_frames() -> None:
+    array = JsonArray()
+    frames = b'data: {"a":"\\"}{[\\\\"}\n\ndata: {"b":{"c":[]}}\n\n'
+    assert Intake().cut(array.wrap(frames) + array.end()) == frames
+
+
+def test_objects_are_found_whatever_the_cut() -> None:
+    values = [{"a": 'x"}{\\'}, {"b": {"c": "\\\\"}}, {}]
+    data = json.dumps(values, indent=1).encode()
+    for at in range(len(data)):
+        objects = Objects()
+        found = objects.feed(data[:at]) + objects.feed(data[at:])
+        assert [json.loads(item) for item in found] == values
+        assert all(b"\n" not in item for item in found)
+
+
+def test_an_endless_object_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(framing, "_LIMIT", 10)
+    with pytest.raises(FrameTooLarge):
+        Objects().feed(b'[{"a": "bcdefghijkl')

@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from routecodex.canon.errors import UpstreamFailed, UpstreamLimited
+from routecodex.canon.finish import Finish
+from routecodex.canon.usage import Usage
+from routecodex.protocols.codec import Pipe, ReplyTo
+from routecodex.protocols.gemini import CODEC
+
+REPLY = ReplyTo(id="abc", created=1, model="alias")
+
+
+def chunk(*parts: Any, usage: int = 0, **candidate: Any) -> dict[str, Any]:
+    return {
+        "candidates": [{"content": {"role": "model", "parts": list(parts)}, "index": 0, **candidate}],
+        "modelVersion": "gemini-2.5-flash",
+        "responseId": "r1",
+        "usageMetadata": {"promptTokenCount": 10, "candidatesTokenCount": usage},
+    }
+
+
+def frames(*chunks: Any) -> bytes:
+    return b"".join(b"data: " + json.dumps(piece).encode() + b"\n\n" for piece in chunks)
+
+
+def run(*pieces: bytes) -> tuple[bytes, Pipe]:
+    pipe = CODEC.relay(REPLY)
+    out = b"".join(pipe.feed(piece) for piece in pieces)
+    return out + pipe.close(), pipe
+
+
+CALL = {"functionCall": {"name": "look", "args": {}}, "thoughtSignature": "A-_="}
+CLEAN = frames(
+    {"usageMetadata": {"promptTokenCount": 10}},
+    chunk({"text": "Hm", "thought": True}, usage=1),
+    chunk({"text": "Hel"}, usage=2),
+    chunk({"text": "lo"}, usage=3),
+    chunk(CALL, usage=4),
+    chunk({"text": ""}, usage=5, finishReason="STOP"),
+)
+
+
+def test_a_clean_stream_passes_byte_for_byte_however_it_is_cut() -> None:
+    for at in range(len(CLEAN)):
+        out, pipe = run(CLEAN[:at], CLEAN[at:])
+        assert out == CLEAN
+        assert pipe.ended
+        assert pipe.outcome.finish == Finish("tool_calls", said="STOP")
+        assert pipe.outcome.usage == Usage(input=10, output=5)
+    out, pipe = run(*[bytes([byte]) for byte in CLEAN])
+    assert out == CLEAN
+    outcome = pipe.outcome
+    assert (outcome.model, outcome.response_id) == ("gemini-2.5-flash", "r1")
+    assert (outcome.sent_finish, outcome.signatures) == ("STOP", ["A+/="])
+
+
+def test_frames_are_held_until_there_is_content() -> None:
+    pipe = CODEC.relay(REPLY)
+    first, second = CLEAN.split(b"\n\n")[:2]
+    assert pipe.feed(first + b"\n\n") == b""
+    assert not pipe.started
+    assert pipe.feed(second + b"\n\n") == first + b"\n\n" + second + b"\n\n"
+    assert pipe.started
+
+
+def test_usage_in_frames_passed_unread_is_counted_when_the_client_is_told_of_a_failure() -> None:
+    out, pipe = run(frames(chunk({"text": "A"}, usage=1)), frames(chunk({"text": "B"}, usage=7)))
+    assert json.loads(out.split(b"\n\n")[2][6:])["code"] == "upstream_truncated"
+    assert pipe.outcome.usage == Usage(input=10, output=7)
+    assert pipe.outcome.error is not None
+    assert pipe.outcome.error.code == "upstream_truncated"
+
+
+def test_a_stream_cut_off_at_any_frame_never_looks_complete() -> None:
+    blocks = [block + b"\n\n" for block in CLEAN.split(b"\n\n")[:-1]]
+    for count in range(len(blocks)):
+        if count < 2:
+            with pytest.raises(UpstreamFailed):
+                run(*blocks[:count])
+            continue
+        out, pipe = run(*blocks[:count])
+        assert out.startswith(b"".join(blocks[:count]))
+        assert b"finishReason" not in out
+        assert out[len(b"".join(blocks[:count])) :].startswith(b'data: {"error":')
+        assert pipe.outcome.finish is None
+
+
+def test_an_error_before_content_is_raised_and_after_it_told() -> None:
+    error = frames({"error": {"code": 429, "message": "slow down", "status": "RESOURCE_EXHAUSTED"}})
+    with pytest.raises(UpstreamLimited):
+        run(error)
+    text = frames(chunk({"text": "A"}))
+    out, pipe = run(text + error + text)
+    assert out.startswith(text + b'data: {"error":{"code":429,')
+    assert out.count(b"\n\n") == 2
+    assert isinstance(pipe.outcome.error, UpstreamLimited)
+
+
+def test_a_finish_that_denies_its_calls_is_put_right() -> None:
+    stream = frames(chunk(CALL), chunk({"text": ""}, finishReason="UNEXPECTED_TOOL_CALL"))
+    out, pipe = run(stream)
+    assert out == frames(chunk(CALL)) + out[len(frames(chunk(CALL))) :]
+    assert json.loads(out.split(b"\n\n")[1][6:])["candidates"][0]["finishReason"] == "STOP"
+    assert pipe.outcome.finish == Finish("tool_calls", said="UNEXPECTED_TOOL_CALL")
+    assert pipe.outcome.sent_finish == "STOP"
+
+
+def test_other_finishes_keep_their_word() -> None:
+    stream = frames(chunk({"text": "A"}, finishReason="RECITATION"))
+    out, pipe = run(stream)
+    assert out == stream
+    assert (pipe.outcome.finish, pipe.outcome.sent_finish) == (
+        Finish("content_filter", said="RECITATION"),
+        "RECITATION",
+    )
+
+
+def test_what_no_gemini_client_expects_is_taken_out() -> None:
+    odd = b": hi\n\n" + CLEAN.replace(b"\n\n", b"\r\n\r\n: ping\r\n\r\n").replace(
+        b"data: ", b"event: x\r\ndata:"
+    )
+    out, _ = run(odd + b"data: [DONE]\n\n")
+    assert out == CLEAN
+
+
+def test_a_json_array_is_passed_on_as_frames() -> None:
+    pieces = [json.loads(block[6:]) for block in CLEAN.split(b"\n\n") if block]
+    out, pipe = run(json.dumps(pieces, indent=1).encode())
+    assert [json.loads(block[6:]) for block in out.split(b"\n\n") if block] == pieces
+    assert pipe.outcome.sent_finish == "STOP"
+
+
+def test_nothing_comes_after_the_end() -> None:
+    pipe = CODEC.relay(REPLY)
+    pipe.feed(frames(chunk({"text": "A"})))
+    assert pipe.fail(UpstreamFailed("gone")).startswith(b'data: {"error":{"code":502,')
+    assert pipe.ended
+    assert pipe.feed(CLEAN) + pipe.close() + pipe.fail(UpstreamFailed("again")) == b""
+
+
+def test_a_blocked_prompt_passes_as_it_came() -> None:
+    stream = frames({"promptFeedback": {"blockReason": "SAFETY"}})
+    out, pipe = run(stream)
+    assert out == stream
+    assert pipe.outcome.finish == Finish("content_filter", said="SAFETY")
+
+
+def test_a_whole_answer_passes_byte_for_byte() -> None:
+    body = json.dumps(chunk(CALL, usage=3, finishReason="STOP"), indent=2).encode()
+    passed, outcome = CODEC.pass_response(body, REPLY)
+    assert passed == body
+    assert outcome.usage == Usage(input=10, output=3)
+    assert (outcome.sent_finish, outcome.signatures) == ("STOP", ["A+/="])
+
+
+def test_a_whole_answer_that_denies_its_calls_is_put_right() -> None:
+    body = json.dumps(chunk(CALL, finishReason="MAX_TOKENS")).encode()
+    passed, outcome = CODEC.pass_response(body, REPLY)
+    assert json.loads(passed) == chunk(CALL, finishReason="STOP")
+    assert outcome.finish == Finish("tool_calls", said="MAX_TOKENS")
+
+
+def test_a_whole_answer_that_is_none_is_raised() -> None:
+    with pytest.raises(UpstreamFailed):
+        CODEC.pass_response(b"<html>", REPLY)
+    with pytest.raises(UpstreamLimited):
+        CODEC.pass_response(b'{"error":{"code":429,"message":"x"}}', REPLY)

@@ -1,0 +1,222 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.kit.grammar import check_broken_messages, check_messages
+from tests.protocols.messages.samples import (
+    MESSAGE_STOP,
+    PING,
+    STREAMS,
+    TALK,
+    TOOLS,
+    block,
+    decoded,
+    delta,
+    end,
+    frame,
+    reply,
+    start,
+    stop,
+    text,
+)
+
+from routecodex.canon.errors import UpstreamFailed, UpstreamOverloaded, UpstreamTimeout
+from routecodex.canon.finish import Finish
+from routecodex.canon.response import fold
+from routecodex.canon.usage import Usage
+from routecodex.protocols.messages.relay import Relay
+
+CALL = [block(0, type="tool_use", id="a", name="f", input={}), stop(0)]
+SAID = [block(0, type="text", text=""), text(0, "a"), stop(0)]
+
+
+def relayed(*pieces: bytes, **settings: Any) -> tuple[bytes, Relay]:
+    relay = Relay(reply(**settings))
+    out = b"".join(map(relay.feed, pieces))
+    return out + relay.close(), relay
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_a_clean_stream_passes_byte_for_byte(name: str) -> None:
+    whole = b"".join(STREAMS[name])
+    out, relay = relayed(whole)
+    assert out == whole
+    assert relay.ended
+    assert relayed(*STREAMS[name])[0] == whole
+    assert relayed(*(whole[i : i + 1] for i in range(len(whole))))[0] == whole
+    for cut in range(0, len(whole), 7):
+        assert relayed(whole[:cut], whole[cut:])[0] == whole
+
+
+def test_what_passed_is_noted() -> None:
+    outcome = relayed(*TOOLS)[1].outcome
+    assert (outcome.model, outcome.response_id) == ("claude", "msg_1")
+    assert outcome.finish == Finish("tool_calls", said="tool_use")
+    assert outcome.sent_finish == "tool_use"
+    assert outcome.usage == Usage(input=10, output=9)
+    assert outcome.signatures == ["c2ln", "c2VjcmV0"]
+    assert outcome.error is None
+
+
+def test_nothing_leaves_before_there_is_content() -> None:
+    relay = Relay(reply())
+    for piece in (TALK[0], PING, TALK[2]):
+        assert relay.feed(piece) == b""
+        assert not relay.started
+    assert relay.feed(TALK[3]) == TALK[0] + PING + TALK[2] + TALK[3]
+    assert relay.started
+
+
+def test_an_error_before_content_is_raised_so_that_another_target_can_answer() -> None:
+    relay = Relay(reply(provider="acme"))
+    relay.feed(TALK[0])
+    with pytest.raises(UpstreamOverloaded):
+        relay.feed(frame(type="error", error={"type": "overloaded_error", "message": "busy"}))
+    empty = Relay(reply())
+    empty.feed(TALK[0] + TALK[2])
+    with pytest.raises(UpstreamFailed):
+        empty.close()
+
+
+def test_an_error_after_content_is_an_error_event() -> None:
+    busy = frame(type="error", error={"type": "overloaded_error", "message": "busy"})
+    out, relay = relayed(*TALK[:5], busy, *TALK[5:])
+    check_broken_messages(out)
+    assert isinstance(relay.outcome.error, UpstreamOverloaded)
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_a_truncated_stream_never_looks_complete(name: str) -> None:
+    stream = STREAMS[name]
+    for count in range(len(stream) - 2):
+        relay = Relay(reply())
+        out = b"".join(map(relay.feed, stream[:count]))
+        if not relay.started:
+            with pytest.raises(UpstreamFailed):
+                relay.close()
+            continue
+        out += relay.close()
+        check_broken_messages(out)
+        assert relay.ended
+        assert relay.outcome.error is not None
+
+
+def test_a_stream_cut_inside_a_frame_is_truncated() -> None:
+    whole = b"".join(TALK)
+    out, relay = relayed(whole[: whole.index(b", w") + 2])
+    check_broken_messages(out)
+    assert relay.outcome.error is not None
+
+
+def test_a_tool_turn_ends_as_its_client_needs_it() -> None:
+    lawful, relay = relayed(b"".join(TOOLS), end_tool_turn=False)
+    assert lawful == b"".join(TOOLS[:-1])
+    assert relay.ended
+    check_messages(lawful, end_tool_turn=False)
+    without = b"".join(TOOLS[:-1])
+    assert relayed(without, end_tool_turn=False)[0] == without
+    assert relayed(without, end_tool_turn=True)[0] == b"".join(TOOLS)
+    talk = b"".join(TALK)
+    assert relayed(talk, end_tool_turn=False)[0] == talk
+
+
+MENDED: list[tuple[list[bytes], str, str | None]] = [
+    ([*CALL, end("end_turn"), MESSAGE_STOP], "tool_use", None),
+    ([*CALL, end("stop_sequence", "END"), MESSAGE_STOP], "tool_use", None),
+    ([*SAID, end("tool_use"), MESSAGE_STOP], "end_turn", None),
+    ([*SAID, MESSAGE_STOP], "end_turn", None),
+    ([*CALL, MESSAGE_STOP], "tool_use", None),
+    ([*SAID, end("stop_sequence", "END"), MESSAGE_STOP], "stop_sequence", "END"),
+    ([*SAID, end("refusal"), MESSAGE_STOP], "refusal", None),
+    ([*SAID, end("model_context_window_exceeded"), MESSAGE_STOP], "model_context_window_exceeded", None),
+    ([*SAID, end(None), end("end_turn"), end("end_turn"), MESSAGE_STOP, MESSAGE_STOP], "end_turn", None),
+    ([*SAID, end("end_turn"), PING], "end_turn", None),
+    ([*SAID[:2], end("max_tokens")], "max_tokens", None),
+    ([text(0, "unannounced"), end("end_turn")], "end_turn", None),
+    (
+        [
+            CALL[0],
+            delta(0, type="input_json_delta", partial_json='{"x":'),
+            stop(0),
+            end("max_tokens"),
+            MESSAGE_STOP,
+        ],
+        "max_tokens",
+        None,
+    ),
+    (
+        [CALL[0], delta(0, type="input_json_delta", partial_json="{}"), stop(0), end("max_tokens")],
+        "tool_use",
+        None,
+    ),
+]
+
+
+@pytest.mark.parametrize(("frames", "reason", "sequence"), MENDED)
+@pytest.mark.parametrize("together", [True, False])
+def test_what_the_upstream_got_wrong_is_put_right(
+    frames: list[bytes], reason: str, sequence: str | None, together: bool
+) -> None:
+    pieces = [start(), *frames]
+    out, relay = relayed(*([b"".join(pieces)] if together else pieces))
+    if reason != "model_context_window_exceeded":
+        check_messages(out, end_tool_turn=True)
+    assert relay.outcome.sent_finish == reason
+    told = fold(decoded(out)).finish
+    assert (told.said, told.sequence if reason == "stop_sequence" else None) == (reason, sequence)
+
+
+def test_an_old_client_does_not_see_refusal() -> None:
+    out, relay = relayed(start(), *SAID, end("refusal"), MESSAGE_STOP, knows_refusal=False)
+    assert relay.outcome.sent_finish == "stop_sequence"
+    assert fold(decoded(out)).finish.said == "stop_sequence"
+
+
+def test_missing_usage_is_estimated() -> None:
+    head = b'event: message_start\ndata: {"type":"message_start","message":' + (
+        b'{"id":"m","type":"message","role":"assistant","model":"x","content":[],'
+        b'"stop_reason":null,"stop_sequence":null}}\n\n'
+    )
+    bare = frame(type="message_delta", delta={"stop_reason": "end_turn", "stop_sequence": None})
+    out, relay = relayed(head, *SAID, bare, MESSAGE_STOP)
+    check_messages(out)
+    assert relay.outcome.usage is not None
+    assert relay.outcome.usage.estimated
+    assert relay.outcome.usage.input == 7
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_sloppy_framing_is_put_right(name: str) -> None:
+    whole = b"".join(STREAMS[name])
+    nameless = b"".join(part.partition(b"\n")[2] for part in STREAMS[name])
+    assert relayed(nameless)[0] == whole
+    assert relayed(whole.replace(b"\n", b"\r\n"))[0] == whole
+    assert relayed(whole.replace(b"\n\n", b"\n\n: comment\n\n"))[0] == whole
+    mixed = [part.partition(b"\n")[2] if number % 2 else part for number, part in enumerate(STREAMS[name])]
+    assert relayed(b"".join(mixed))[0] == whole
+    assert relayed(*mixed)[0] == whole
+
+
+def test_nothing_follows_the_end() -> None:
+    relay = Relay(reply())
+    relay.feed(b"".join(TALK))
+    assert relay.feed(b"".join(TALK)) == b""
+    assert relay.fail(UpstreamFailed("late")) == b""
+    assert relay.close() == b""
+    assert relay.outcome.error is None
+
+
+def test_a_stream_can_be_failed_from_outside() -> None:
+    relay = Relay(reply())
+    out = relay.feed(b"".join(TALK[:4])) + relay.fail(UpstreamTimeout("silent"))
+    check_broken_messages(out)
+    assert relay.ended
+    assert isinstance(relay.outcome.error, UpstreamTimeout)
+    assert relay.close() == b""
+
+
+def test_events_nobody_knows_yet_pass() -> None:
+    new = frame(type="content_block_hint", index=0)
+    stream = [*TALK[:4], new, *TALK[4:]]
+    assert relayed(*stream)[0] == b"".join(stream)

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from tests.protocols.messages.samples import AIM, body
+
+from routecodex.protocols import seals
+from routecodex.protocols.codec import Encoded
+from routecodex.protocols.dialect import Dialect
+from routecodex.protocols.messages.rewrite import rewrite
+from routecodex.protocols.messages.schema import read
+from routecodex.protocols.messages.signatures import carry
+from routecodex.wire import json
+
+FOREIGN = "dropped reasoning: made by another provider"
+
+
+def thinking(signature: str | None, text: str = "t") -> dict[str, Any]:
+    block = {"type": "thinking", "thinking": text}
+    return block if signature is None else {**block, "signature": signature}
+
+
+def rewritten(data: bytes, **aim: Any) -> Encoded:
+    return rewrite(read(data), replace(AIM, **aim))
+
+
+def history(*blocks: dict[str, Any], after: Any = "next", **fields: Any) -> bytes:
+    messages = [
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": list(blocks)},
+        {"role": "user", "content": after},
+    ]
+    return body(messages=messages, **fields)
+
+
+def blocks_of(encoded: Encoded) -> list[Any]:
+    messages = json.decode(encoded.body)["messages"]
+    return [turn["content"] for turn in messages if turn["role"] == "assistant"]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b' {\n "messages": [ {"role":"user","content":"hi"} ], "max_tokens" : 5 ,"model"\t:\n"asked", "x": 1.50}',
+        b'{"model":"asked","max_tokens":1,"messages":[{"role":"user","content":"say \\"model\\": \\"asked\\""}]}',
+        b'{"max_tokens":1,"messages":[{"role":"user","content":"hi"}],"x":{"b":2,"a":1e2},"model":"asked"}',
+    ],
+)
+def test_only_the_model_changes(data: bytes) -> None:
+    start = data.index(b"asked", data.index(b'"model"'))
+    expected = data[:start] + b"m-1" + data[start + len(b"asked") :]
+    assert rewritten(data) == Encoded(expected)
+
+
+def test_the_same_model_changes_nothing() -> None:
+    data = history(thinking("s"), new={"x": 1.50})
+    assert rewritten(data, model="asked").body is data
+
+
+def test_a_model_named_twice_is_found_at_the_top() -> None:
+    data = body(metadata={"user_id": "u", "model": "keep"}, messages=[{"role": "user", "content": "model"}])
+    value = json.decode(rewritten(data).body)
+    assert (value["model"], value["metadata"]["model"]) == ("m-1", "keep")
+
+
+def test_an_escaped_model_is_replaced_all_the_same() -> None:
+    data = body(model='a"b').replace(b'{"model"', b'{"mod\\u0065l"').replace(b'"hi"', b'"model"')
+    assert json.decode(rewritten(data).body)["model"] == "m-1"
+
+
+def test_fields_a_provider_refuses_are_left_out() -> None:
+    aim = {"dialect": Dialect(unsupported=("top_k", "metadata"))}
+    encoded = rewritten(body(top_k=3, temperature=0.5), **aim)
+    assert encoded.notices == ("dropped top_k: this provider does not take it",)
+    assert json.decode(encoded.body).keys() == {"model", "max_tokens", "messages", "temperature"}
+
+
+def test_a_thought_sealed_for_this_provider_is_unsealed_in_place() -> None:
+    data = history(thinking(seals.seal("acme", "s")), {"type": "text", "text": "x", "new": 1.50})
+    encoded = rewritten(data)
+    assert blocks_of(encoded) == [[thinking("s"), {"type": "text", "text": "x", "new": 1.5}]]
+    assert b'"new":1.5' in encoded.body
+    assert encoded.notices == ()
+    redacted = {"type": "redacted_thinking", "data": seals.seal("acme", "d")}
+    assert blocks_of(rewritten(history(redacted))) == [[{"type": "redacted_thinking", "data": "d"}]]
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        thinking(seals.seal("other", "s")),
+        thinking(seals.seal("other", "")),
+        {"type": "redacted_thinking", "data": seals.seal("other", "d")},
+        {"type": "redacted_thinking", "data": carry("acme", "a", signature="s")},
+    ],
+)
+def test_a_thought_of_another_provider_is_taken_out(foreign: dict[str, Any]) -> None:
+    encoded = rewritten(history(foreign, {"type": "text", "text": "x"}))
+    assert blocks_of(encoded) == [[{"type": "text", "text": "x"}]]
+    assert encoded.notices == (FOREIGN,)
+    assert blocks_of(rewritten(history(foreign))) == []
+
+
+def test_an_unsealed_thought_known_to_be_anothers_is_taken_out() -> None:
+    data = history(thinking("theirs"), thinking("ours"), thinking(""), thinking(None))
+    encoded = rewritten(data, is_ours=lambda signature: signature == "ours")
+    assert blocks_of(encoded) == [[thinking("ours"), thinking(""), thinking(None)]]
+
+
+def test_a_tool_turn_that_lost_its_thoughts_goes_on_without_thinking() -> None:
+    call = {"type": "tool_use", "id": "a", "name": "f", "input": {}}
+    result = [{"type": "tool_result", "tool_use_id": "a"}]
+    settings = {
+        "thinking": {"type": "enabled", "budget_tokens": 1024},
+        "context_management": {"edits": [{"type": "clear_thinking_20251015"}]},
+    }
+    lost = rewritten(history(thinking(seals.seal("other", "s")), call, after=result, **settings))
+    assert lost.notices == (FOREIGN, "dropped thinking: the tool turn under way began at another provider")
+    assert json.decode(lost.body).keys() == {"model", "max_tokens", "messages"}
+    kept = rewritten(history(thinking(seals.seal("acme", "s")), call, after=result, **settings))
+    assert json.decode(kept.body)["thinking"] == settings["thinking"]
+    over = rewritten(history(thinking(seals.seal("other", "s")), {"type": "text", "text": "x"}, **settings))
+    assert json.decode(over.body)["thinking"] == settings["thinking"]

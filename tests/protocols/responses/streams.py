@@ -1,0 +1,78 @@
+"""Upstream streams as test data, built from events."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+CALL = {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "f", "status": "completed"}
+MESSAGE = {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed"}
+THOUGHT = {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "hm\n\nso"}]}
+USAGE = {
+    "input_tokens": 10,
+    "input_tokens_details": {"cached_tokens": 4},
+    "output_tokens": 5,
+    "output_tokens_details": {"reasoning_tokens": 2},
+    "total_tokens": 15,
+}
+
+
+def frame(kind: str, **fields: Any) -> bytes:
+    data = json.dumps({"type": kind, **fields}, ensure_ascii=False)
+    return f"event: {kind}\ndata: {data}\n\n".encode()
+
+
+def response(status: str = "completed", **fields: Any) -> dict[str, Any]:
+    fixed = {"id": "resp_1", "object": "response", "created_at": 7, "model": "gpt", "status": status}
+    return {**fixed, "error": None, "incomplete_details": None, "output": [], **fields}
+
+
+def text_item(text: str) -> dict[str, Any]:
+    return {**MESSAGE, "content": [{"type": "output_text", "text": text, "annotations": []}]}
+
+
+def call_item(arguments: str) -> dict[str, Any]:
+    return {**CALL, "arguments": arguments}
+
+
+THOUGHT_DONE = {**THOUGHT, "encrypted_content": "gAAA"}
+OUTPUT = [THOUGHT_DONE, text_item("héllo"), call_item('{"a":1}')]
+
+CREATED = [
+    frame("response.created", sequence_number=0, response=response("in_progress")),
+    frame("response.in_progress", sequence_number=1, response=response("in_progress")),
+]
+THINKING = [
+    frame(
+        "response.output_item.added", output_index=0, item={"type": "reasoning", "id": "rs_1", "summary": []}
+    ),
+    frame("response.reasoning_summary_part.added", item_id="rs_1", output_index=0, summary_index=0),
+    frame(
+        "response.reasoning_summary_text.delta", item_id="rs_1", output_index=0, summary_index=0, delta="hm"
+    ),
+    frame("response.reasoning_summary_text.done", item_id="rs_1", output_index=0, summary_index=0, text="hm"),
+    frame(
+        "response.reasoning_summary_text.delta", item_id="rs_1", output_index=0, summary_index=1, delta="so"
+    ),
+    frame("response.output_item.done", output_index=0, item=THOUGHT_DONE),
+]
+SPEAKING = [
+    frame("response.output_item.added", output_index=1, item={**MESSAGE, "content": []}),
+    frame("response.content_part.added", item_id="msg_1", output_index=1, content_index=0, part={}),
+    frame("response.output_text.delta", item_id="msg_1", output_index=1, content_index=0, delta="hé"),
+    frame("response.output_text.delta", item_id="msg_1", output_index=1, content_index=0, delta="llo"),
+    frame("response.output_text.done", item_id="msg_1", output_index=1, content_index=0, text="héllo"),
+    frame("response.content_part.done", item_id="msg_1", output_index=1, content_index=0, part={}),
+    frame("response.output_item.done", output_index=1, item=text_item("héllo")),
+]
+CALLING = [
+    frame("response.output_item.added", output_index=2, item=call_item("")),
+    frame("response.function_call_arguments.delta", item_id="fc_1", output_index=2, delta='{"a"'),
+    frame("response.function_call_arguments.delta", item_id="fc_1", output_index=2, delta=":1}"),
+    frame("response.function_call_arguments.done", item_id="fc_1", output_index=2, arguments='{"a":1}'),
+    frame("response.output_item.done", output_index=2, item=call_item('{"a":1}')),
+]
+COMPLETED = [
+    frame("response.completed", sequence_number=20, response=response(output=OUTPUT, usage=USAGE)),
+]
+FULL = [*CREATED, *THINKING, *SPEAKING, *CALLING, *COMPLETED]

@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.protocols.responses.grammar import events_of
+from tests.protocols.responses.streams import (
+    CALLING,
+    COMPLETED,
+    CREATED,
+    FULL,
+    OUTPUT,
+    SPEAKING,
+    USAGE,
+    frame,
+    response,
+)
+
+from routecodex.canon.errors import UpstreamFailed, UpstreamLimited, UpstreamTimeout
+from routecodex.canon.finish import Finish
+from routecodex.canon.usage import Usage
+from routecodex.protocols.codec import ReplyTo
+from routecodex.protocols.responses.relay import Relay
+
+STREAM = b"".join(FULL)
+
+
+def relay() -> Relay:
+    return Relay(ReplyTo(id="abc", created=7, model="m"))
+
+
+def relayed(*pieces: bytes) -> tuple[bytes, Relay]:
+    pipe = relay()
+    return b"".join(map(pipe.feed, pieces)) + pipe.close(), pipe
+
+
+def test_clean_stream_passes_byte_for_byte_however_it_is_cut() -> None:
+    assert relayed(*FULL)[0] == STREAM
+    assert relayed(*(STREAM[i : i + 1] for i in range(len(STREAM))))[0] == STREAM
+    for cut in range(0, len(STREAM), 7):
+        assert relayed(STREAM[:cut], STREAM[cut:])[0] == STREAM
+
+
+def test_outcome_is_filled() -> None:
+    outcome = relayed(STREAM)[1].outcome
+    assert (outcome.response_id, outcome.model, outcome.sent_finish) == ("resp_1", "gpt", "completed")
+    assert outcome.finish == Finish("tool_calls", said="completed")
+    assert outcome.usage == Usage(input=10, output=5, cache_read=4, reasoning=2)
+    assert outcome.signatures == ["gAAA"]
+    assert outcome.body is not None
+    assert json.loads(outcome.body) == response(output=OUTPUT, usage=USAGE)
+
+
+def test_history_is_whole_where_the_final_output_is_empty() -> None:
+    end = frame("response.completed", response=response(usage=USAGE))
+    passed, pipe = relayed(*FULL[:-1], end)
+    assert passed.endswith(end)
+    assert pipe.outcome.body is not None
+    assert json.loads(pipe.outcome.body)["output"] == OUTPUT
+    assert pipe.outcome.finish == Finish("tool_calls", said="completed")
+
+
+def test_lifecycle_frames_are_held_until_there_is_content() -> None:
+    pipe = relay()
+    held = [*CREATED, *SPEAKING[:2]]
+    assert b"".join(map(pipe.feed, held)) == b""
+    assert not pipe.started
+    assert pipe.feed(SPEAKING[2]) == b"".join([*held, SPEAKING[2]])
+    assert pipe.started
+
+
+def test_a_call_is_content() -> None:
+    pipe = relay()
+    pipe.feed(CALLING[0])
+    assert pipe.started
+
+
+def test_failure_before_content_is_raised() -> None:
+    failed = response("failed", error={"code": "rate_limit_exceeded", "message": "slow"})
+    for last in (
+        frame("response.failed", response=failed),
+        frame("error", code="rate_limit_exceeded", message="s"),
+    ):
+        pipe = relay()
+        pipe.feed(CREATED[0])
+        with pytest.raises(UpstreamLimited):
+            pipe.feed(last)
+
+
+def test_truncation_before_content_is_raised() -> None:
+    pipe = relay()
+    pipe.feed(CREATED[0])
+    with pytest.raises(UpstreamFailed):
+        pipe.close()
+
+
+@pytest.mark.parametrize("count", range(5, len(FULL)))
+def test_truncation_after_content_ends_as_failed(count: int) -> None:
+    passed, pipe = relayed(*FULL[:count])
+    assert passed.startswith(b"".join(FULL[:count]))
+    (event,) = events_of(passed[len(b"".join(FULL[:count])) :])
+    assert event["type"] == "response.failed"
+    assert event["response"]["id"] == "resp_1"
+    assert event["response"]["status"] == "failed"
+    assert isinstance(pipe.outcome.error, UpstreamFailed)
+    assert b"response.completed" not in passed
+
+
+def test_failure_says_the_next_sequence_number() -> None:
+    pipe = relay()
+    pipe.feed(b"".join([*CREATED, frame("response.output_text.delta", sequence_number=41, delta="x")]))
+    (event,) = events_of(pipe.fail(UpstreamTimeout("silent")))
+    assert event["sequence_number"] == 42
+    assert pipe.ended
+    assert pipe.fail(UpstreamTimeout("silent")) == b""
+
+
+def test_failed_response_after_content_passes_and_is_noted() -> None:
+    failed = frame(
+        "response.failed", response=response("failed", error={"code": "server_error", "message": "x"})
+    )
+    passed, pipe = relayed(*CREATED, *SPEAKING, failed)
+    assert passed.endswith(failed)
+    assert isinstance(pipe.outcome.error, UpstreamFailed)
+
+
+def test_error_event_after_content_becomes_a_failed_response() -> None:
+    passed, _ = relayed(*CREATED, *SPEAKING, frame("error", code="server_error", message="x"))
+    assert passed.count(b"event: response.failed") == 1
+    assert b"event: error" not in passed
+
+
+def test_nothing_follows_the_end() -> None:
+    passed, pipe = relayed(STREAM + b"data: [DONE]\n\n", STREAM)
+    assert passed == STREAM
+    assert pipe.ended
+
+
+def test_failure_without_a_created_frame_has_a_whole_object() -> None:
+    pipe = relay()
+    pipe.feed(SPEAKING[2])
+    (event,) = events_of(pipe.close())
+    assert event["response"]["id"] == "resp_abc"
+    assert event["response"]["error"]["code"] == "server_error"
+
+
+def test_bare_completed_is_an_answer() -> None:
+    assert relayed(*COMPLETED)[0] == COMPLETED[0]
