@@ -60,6 +60,11 @@ def rss_mb(pids: Iterable[int]) -> float:
     return pages * PAGE_MB
 
 
+def open_files(pid: int) -> int:
+    """How many descriptors a process holds."""
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
 def machine_busy_seconds() -> float:
     """Time all cores have spent on anything, with what the hypervisor took."""
     fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, assert_never
 
 from bench.measure import Findings
-from bench.memory import Memory
+from bench.memory import SOAK_REQUESTS, STREAMS, Memory
 from bench.summary import Row, Table, summarise
 
 Verdict = Literal["pass", "fail", "not run"]
@@ -90,14 +90,15 @@ class Check:
 
 
 def figures(findings: Findings, memory: Memory | None) -> dict[str, float]:
-    """The gateway's own figures that were measured."""
+    """The gateway's own figures; an examination that fell short of its plan gives none."""
     starts = [start for start in findings.starts if start.system == "ours"]
     known: dict[str, float] = {}
     if starts:
         known["startup"] = statistics.median(start.seconds for start in starts)
         known["idle memory"] = statistics.median(start.rss_mb for start in starts)
-    if memory is not None:
+    if memory is not None and memory.requests >= SOAK_REQUESTS:
         known["memory growth over 100 000 requests"] = memory.growth_mb
+    if memory is not None and memory.streams >= STREAMS:
         known["memory per open stream, 1 000 open"] = memory.stream_kb
     return known
 

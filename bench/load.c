@@ -113,6 +113,10 @@ static void open_connection(struct connection *c) {
         .sin_family = AF_INET, .sin_port = htons((uint16_t)server_port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     int on = 1;
     c->fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+    if (c->fd < 0) {
+        perror("load: cannot open a connection (is the limit of open files too low?)");
+        exit(2);
+    }
     c->waiting_for_room = false;
     setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = c};

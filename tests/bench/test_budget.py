@@ -54,6 +54,26 @@ def test_a_rule_is_judged_by_the_systems_that_ran(rule: Rule, expected: str) -> 
     assert verdict(rule, samples) == expected
 
 
+@pytest.mark.parametrize(
+    ("requests", "streams", "expected"),
+    [
+        (100_000, 1_000, ["pass", "pass"]),
+        (99_999, 1_000, ["not run", "pass"]),
+        (100_000, 999, ["pass", "not run"]),
+    ],
+)
+def test_a_memory_examination_that_fell_short_proves_nothing(
+    requests: int, streams: int, expected: list[str]
+) -> None:
+    memory = Memory(30, requests=requests, growth_mb=1, streams=streams, stream_kb=20, errors=0)
+    rules = [
+        Below("memory growth over 100 000 requests", 4, "MB"),
+        Below("memory per open stream, 1 000 open", 60, "KB"),
+    ]
+    checks = budget.check(Findings(), memory, rules)
+    assert [check.verdict for check in checks[1:]] == expected
+
+
 def test_fast_but_wrong_answers_fail_the_rule() -> None:
     samples = [taken("ours", "n16", 900, errors=3), taken("nginx", "n16", 1_000)]
     assert verdict(AtLeast("n16", "nginx", 1 / 5), samples) == "fail"

@@ -1,16 +1,18 @@
-"""A gateway as a user runs it, in its own process, in front of four scripted upstreams and the demo provider."""
+"""A gateway in its own process, as a user runs it, before four scripted upstreams and the demo provider."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AsyncExitStack, ExitStack, contextmanager
 from pathlib import Path
+from typing import IO
 
 from tests.clients.model import model
 from tests.kit.answers import PROTOCOLS
@@ -153,19 +155,27 @@ def _serving(text: str, folder: Path) -> Iterator[str]:
     environ.pop("ROUTECODEX_SESSION_DIR", None)
     command = [sys.executable, "-m", "routecodex", "serve", "--config", str(config), "--port", "0"]
     with (
-        (folder / "log").open("w+") as log,
+        (folder / "log").open("w") as log,
         subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True) as process,
     ):
         assert process.stderr is not None
-        reading = process.stderr
+        url = _address(process.stderr, log)
+        # A pipe that nobody reads would fill up and stop the gateway.
+        copying = threading.Thread(target=shutil.copyfileobj, args=(process.stderr, log))
+        copying.start()
         try:
-            yield _address(reading.readline())
+            yield url
         finally:
             process.terminate()
-            log.write(reading.read())
+            copying.join()
 
 
-def _address(line: str) -> str:
-    found = _READY.search(line)
-    assert found is not None, f"the gateway did not start: {line}"
-    return found.group(1)
+def _address(lines: Iterable[str], log: IO[str]) -> str:
+    said = ""
+    for line in lines:
+        log.write(line)
+        said += line
+        found = _READY.search(line)
+        if found is not None:
+            return found.group(1)
+    raise AssertionError(f"the gateway did not start:\n{said}")

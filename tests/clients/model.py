@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 from msgspec import Struct
-
 from tests.kit import answers
 from tests.kit.answers import Call, Counts, Piece, Thought, Words
 from tests.kit.steps import Json, Sse
@@ -14,7 +14,8 @@ from tests.kit.upstream import Request
 
 RESULT = "sunny"
 """Stands in every tool result: once it is in a request, the acts are over and the results are quoted."""
-SIGNATURE = "c2lnbmF0dXJlLW9mLXRoZS1sb29rLW91dA=="
+SIGNATURE = "c2lnbmVk+/vPz8/+b3V0PT0/bG9vaw=="
+"""In the standard alphabet of base64; some SDKs send it back in the other one, for URLs."""
 THOUGHT = "The sky is on my mind, and the city too."
 COUNTED = 4242
 RETRY_AFTER = 45
@@ -42,6 +43,8 @@ ACTS: dict[str, Act] = {
 }
 
 _FAULT = re.compile(rb"says-(\d+)|(breaks-off)|(reports-an-error)")
+# Google's Python SDK sends some names in its own spelling; the real API takes both.
+_RESPELLED = (b'"parameters_json_schema"', b'"parametersJsonSchema"')
 _COUNTERS = {"/messages/count_tokens": "input_tokens", ":countTokens": "totalTokens"}
 
 
@@ -58,7 +61,7 @@ def model(protocol: str) -> Callable[[Request], Json | Sse]:
             return _fail(protocol, fault)
         act = _act(request.body)
         if act is None:
-            return smart(request)
+            return smart(replace(request, body=request.body.replace(*_RESPELLED)))
         stream = answers.wants_stream(request)
         return answers.say(protocol, *act.pieces, stream=stream, end=act.end, counts=act.counts)
 

@@ -55,7 +55,7 @@ async def scribble(store: FileStore) -> None:
     number = 0
     while True:
         number += 1
-        text = msgspec.json.encode([number] * (number % 7 * 10_000 + 1))
+        text = msgspec.json.encode([number, str(number % 10) * (number % 7 * 500_000)])
         await store.put("clock", f"key-{number % 3}", text)
         say(number)
 

@@ -328,29 +328,56 @@ async def test_trim_beside_a_writing_process_keeps_the_newest(store: FileStore, 
     assert await store.keys("clock") == [f"key-{number}" for number in range(190, 200)]
 
 
-@pytest.mark.parametrize("writes", [1, 5, 11, 20])
-async def test_a_writer_killed_at_work_leaves_every_file_whole(
-    store: FileStore, directory: Path, writes: int
-) -> None:
+async def test_a_reader_beside_a_writing_process_only_sees_whole_files(store: FileStore) -> None:
+    process = await start("scribble", store.directory)
+    assert process.stdout is not None
+    for _ in range(3):
+        await process.stdout.readline()
+    for _ in range(60):
+        await whole_number(store, "key-0")
+    process.kill()
+    await process.communicate()
+    assert not list(store.directory.rglob("*.corrupt-*"))
+
+
+async def kill_at_work(directory: Path) -> int:
+    """Kills a writer while it has a temporary file; the number of the last write it told of."""
     process = await start("scribble", directory)
     assert process.stdout is not None
-    for _ in range(writes):
-        last = int(await process.stdout.readline())
+    told = [await process.stdout.readline() for _ in range(4)]
+    deadline = time.monotonic() + 10
+    while not list((directory / "clock").glob("*.tmp")):
+        assert time.monotonic() < deadline, "the writer uses no temporary files"
     process.kill()
+    told += (await process.stdout.read()).splitlines()
     await process.wait()
-    last = int((b"%d\n" % last + await process.stdout.read()).split()[-1])
+    return int(told[-1])
 
-    stored = {key: await store.get("clock", key) for key in await store.keys("clock")}
-    numbers = []
-    for key, entry in stored.items():
-        assert entry is not None
-        first, *rest = msgspec.json.decode(entry.value, type=list[int])
-        assert rest == [first] * (first % 7 * 10_000)
-        assert key == f"key-{first % 3}"
-        numbers.append(first)
-    assert last <= max(numbers) <= last + 1
-    assert not list((directory / "clock").glob("*.corrupt-*"))
-    assert await store.put("clock", "after", b"1", expected=0) > last
+
+async def test_a_writer_killed_at_work_leaves_every_file_whole(tmp_path: Path) -> None:
+    halves: list[Path] = []
+    for attempt in range(20):
+        store = FileStore(tmp_path / str(attempt))
+        last = await kill_at_work(store.directory)
+        numbers = [await whole_number(store, key) for key in await store.keys("clock")]
+        assert last <= max(numbers) <= last + 1
+        assert not list(store.directory.rglob("*.corrupt-*"))
+        assert await store.put("clock", "after", b"1", expected=0) > last
+        await store.close()
+        halves += store.directory.rglob("*.tmp")
+        if len(halves) >= 3:
+            break
+    assert halves, "no writer was caught in the middle of a write"
+
+
+async def whole_number(store: FileStore, key: str) -> int:
+    """The number of the write a key holds, whose text must be there in full."""
+    stored = await store.get("clock", key)
+    assert stored is not None
+    number, text = msgspec.json.decode(stored.value, type=tuple[int, str])
+    assert text == str(number % 10) * (number % 7 * 500_000)
+    assert key == f"key-{number % 3}"
+    return number
 
 
 def test_a_full_disk_is_refused_and_changes_nothing(directory: Path) -> None:

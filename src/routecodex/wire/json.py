@@ -75,7 +75,7 @@ def try_read(data: bytes | str, decoder: Decoder[T]) -> T | None:
     """A provider's JSON as a typed value, or None when it does not fit."""
     try:
         return decoder.decode(data)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
         return None
 
 

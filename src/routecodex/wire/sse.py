@@ -2,7 +2,7 @@
 
 A frame ends at a blank line. Line ends may be LF, CRLF or CR; they are normalised to LF before anything else,
 so `Frame.raw` is always LF-terminated and safe to pass on. Comment lines are dropped; a frame with nothing
-but comments is no frame. A frame without data (only `event:`) is dropped too, as browsers do.
+but comments is no frame. A frame without data (only `event:`, or `data:` with nothing) is dropped too.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 from msgspec import Struct
 
 from routecodex.wire import json
+
+_MARK = b"\xef\xbb\xbf"
 
 
 class FrameTooLarge(Exception):
@@ -44,6 +46,8 @@ class Frames:
         """All complete frames so far as one run of LF bytes ending in a blank line; the rest is kept."""
         if not self._started:
             data = self._without_mark(data)
+            if not self._started:
+                return b""
         if self._held_cr or b"\r" in data:
             data = self._normalise(data)
         if self._buffer:
@@ -69,9 +73,13 @@ class Frames:
         return bool(self._buffer.strip())
 
     def _without_mark(self, data: bytes) -> bytes:
-        if data:
-            self._started = True
-        return data[3:] if data.startswith(b"\xef\xbb\xbf") else data
+        """The first bytes without a byte order mark; what may become one is kept until it is known."""
+        data, self._buffer = self._buffer + data, b""
+        if len(data) < len(_MARK) and _MARK.startswith(data):
+            self._buffer = data
+            return b""
+        self._started = True
+        return data.removeprefix(_MARK)
 
     def _normalise(self, data: bytes) -> bytes:
         if self._held_cr:
@@ -88,7 +96,7 @@ def _is_whole(data: bytes) -> bool:
 
 def parse(block: bytes) -> Frame | None:
     """One frame from its lines (without the blank one), or None when it holds no data."""
-    if block.startswith(b"data: ") and b"\n" not in block:
+    if block.startswith(b"data: ") and b"\n" not in block and len(block) > 6:
         return Frame(b"", block[6:], block + b"\n\n")
     event = b""
     data: list[bytes] = []
@@ -100,7 +108,7 @@ def parse(block: bytes) -> Frame | None:
             data.append(value)
         elif name == b"event":
             event = value
-    if not data:
+    if not any(data):
         return None
     return Frame(event, b"\n".join(data), block + b"\n\n")
 

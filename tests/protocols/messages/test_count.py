@@ -18,9 +18,9 @@ SETTINGS = {
 
 
 def test_a_count_asks_about_the_prompt_only() -> None:
-    request = chat_request(
-        Message("user", (Text("hi"),)), system=(Text("s"),), tools=(Tool("f"),), max_tokens=5, stream=True, stop=("x",)
-    )  # fmt: skip
+    asked = {"max_tokens": 5, "stream": True, "stop": ("x",), "temperature": 0.5, "user": "u"}
+    hi = Message("user", (Text("hi"),))
+    request = chat_request(hi, system=(Text("s"),), tools=(Tool("f"),), **asked)
     assert json.decode(encode_count(request, AIM)).keys() == {"model", "system", "messages", "tools"}
 
 

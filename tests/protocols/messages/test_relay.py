@@ -133,7 +133,13 @@ MENDED: list[tuple[list[bytes], str, str | None]] = [
     ([*SAID, end(None), end("end_turn"), end("end_turn"), MESSAGE_STOP, MESSAGE_STOP], "end_turn", None),
     ([*SAID, end("end_turn"), PING], "end_turn", None),
     ([*SAID[:2], end("max_tokens")], "max_tokens", None),
+    ([*SAID, end("end_turn"), frame(type="error", error={"type": "api_error"})], "end_turn", None),
     ([text(0, "unannounced"), end("end_turn")], "end_turn", None),
+    (
+        [*SAID[:2], block(1, type="text", text=""), text(1, "b"), stop(0), stop(1), end("end_turn")],
+        "end_turn",
+        None,
+    ),
     (
         [
             CALL[0],

@@ -59,7 +59,7 @@ def items(*values: Any) -> bytes:
         (items(RESULT), "input[0].call_id"),
         (items(CALL, {**RESULT, "call_id": None}), "input[1].call_id"),
         (items(CALL, {**RESULT, "output": 5}), "input[1].output"),
-        (items(CALL, {**RESULT, "output": ["x"]}), "input[1].output"),
+        (items(CALL, {**RESULT, "output": ["x"]}), "input[1].output[0]"),
     ],
 )
 def test_wrong_field_is_named(sent: bytes, param: str) -> None:

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.server.http.wire import chunked, get, post
 
 from routecodex.server.http.limits import Limits
 from routecodex.server.http.reader import Fault, Phase, RequestReader
 from routecodex.server.http.request import HttpRequest
-from tests.server.http.wire import chunked, get, post
 
 
 def read(*pieces: bytes, limits: Limits | None = None) -> list[HttpRequest | Fault]:
@@ -46,7 +48,7 @@ CONVERSATION = (
 @given(st.lists(st.integers(0, len(CONVERSATION)), max_size=8))
 def test_requests_are_the_same_however_their_bytes_are_cut(cuts: list[int]) -> None:
     edges = [0, *sorted(cuts), len(CONVERSATION)]
-    pieces = [CONVERSATION[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    pieces = [CONVERSATION[a:b] for a, b in pairwise(edges)]
     assert seen(*pieces) == seen(CONVERSATION)
 
 

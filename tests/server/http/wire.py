@@ -80,9 +80,7 @@ class Stage:
         self._wires: list[Wire] = []
 
     async def serve(self, handler: Handler | None = None, **limits: Any) -> HttpServer:
-        self.server = HttpServer(
-            handler or echo, limits=Limits(**limits), on_protocol_error=describe_error
-        )
+        self.server = HttpServer(handler or echo, limits=Limits(**limits), on_protocol_error=describe_error)
         self._servers.append(self.server)
         self.address = await self.server.listen("127.0.0.1", 0)
         return self.server
@@ -92,7 +90,11 @@ class Stage:
         if receive_buffer is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         sock.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(sock, self.address)
+        try:
+            await asyncio.get_running_loop().sock_connect(sock, self.address)
+        except OSError:
+            sock.close()
+            raise
         wire = Wire(*await asyncio.open_connection(sock=sock, limit=limit))
         self._wires.append(wire)
         return wire

@@ -2,7 +2,7 @@
 
 schema         the shape of a request, and `read`
 requests       a client's request as canon
-outgoing       a canonical request for an upstream; `conversation` is its messages
+outgoing       a canonical request for an upstream; `conversation` is its messages, `content` what they hold
 passing        a chat request for a chat upstream, nearly verbatim
 chunks         what upstreams send, read tolerantly
 decoder        chunks → events;  encoder  events → chunks;  answers  whole completions both ways

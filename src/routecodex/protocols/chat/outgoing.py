@@ -56,7 +56,7 @@ def encode(request: Request, aim: Aim) -> Encoded:
     _tooling(body, request, aim, notices)
     _structured(body, request, aim, notices)
     if request.thinking is not None:
-        _think(body, request.thinking, aim.dialect.reasoning_field)
+        _think(body, request.thinking, aim.dialect.reasoning_field, notices)
     _extras(body, request, notices)
     for field in aim.dialect.unsupported:
         if body.pop(field, None) is not None:
@@ -72,7 +72,7 @@ def _settings(body: dict[str, Any], request: Request, aim: Aim, notices: Notices
     if request.source != "chat" and request.service_tier not in _TIERS:
         body.pop("service_tier", None)
     if request.max_tokens is not None:
-        body[aim.dialect.max_tokens_field] = request.max_tokens
+        body[aim.dialect.max_tokens_field] = _room(request.max_tokens, aim, notices)
     if request.stop:
         body["stop"] = list(request.stop[:4])
         if len(request.stop) > 4:
@@ -97,6 +97,14 @@ def _settings(body: dict[str, Any], request: Request, aim: Aim, notices: Notices
             body["stream_options"] = {"include_usage": True}
 
 
+def _room(wanted: int, aim: Aim, notices: Notices) -> int:
+    limit = aim.max_output_tokens
+    if limit is None or wanted <= limit:
+        return wanted
+    notices.dropped("part of max_tokens", f"this model writes at most {limit}")
+    return limit
+
+
 def _own_field(body: dict[str, Any], request: Request, *, field: str, value: Json, notices: Notices) -> None:
     if request.source == "chat":
         body[field] = value
@@ -116,11 +124,13 @@ def _extras(body: dict[str, Any], request: Request, notices: Notices) -> None:
             notices.dropped(field, "chat has no such field")
 
 
-def _think(body: dict[str, Any], thinking: Thinking, style: str) -> None:
+def _think(body: dict[str, Any], thinking: Thinking, style: str, notices: Notices) -> None:
     effort = thinking.effort or _effort(thinking)
     match style:
-        case "reasoning_effort" if thinking.enabled:
-            body["reasoning_effort"] = effort
+        case "reasoning_effort":
+            # Only an effort of none that was asked for in so many words can be said.
+            if thinking.enabled or thinking.effort is not None:
+                body["reasoning_effort"] = effort
         case "thinking":
             body["thinking"] = {"type": "enabled" if thinking.enabled else "disabled"}
         case "enable_thinking":
@@ -129,6 +139,8 @@ def _think(body: dict[str, Any], thinking: Thinking, style: str) -> None:
                 body["thinking_budget"] = thinking.budget
         case "reasoning":
             body["reasoning"] = _openrouter(thinking, effort)
+        case _ if thinking.enabled:
+            notices.dropped("thinking", "this upstream has no switch for it")
         case _:
             pass
 
@@ -161,13 +173,16 @@ def _structured(body: dict[str, Any], request: Request, aim: Aim, notices: Notic
     else:
         body["response_format"] = {"type": "json_object"}
         if output.kind == "json_schema":
-            _ask_for_schema(body, output.schema)
+            _ask_for_schema(body["messages"], output.schema, aim.dialect.system_role)
 
 
-def _ask_for_schema(body: dict[str, Any], schema: Json) -> None:
+def _ask_for_schema(messages: list[dict[str, Any]], schema: Json, role: str) -> None:
     """JSON mode knows no schema; the schema is asked for in words."""
-    text = f"Answer with one JSON object that fits this JSON schema: {json.encode(schema).decode()}"
-    body["messages"].insert(0, {"role": "system", "content": text})
+    wish = f"Answer with one JSON object that fits this JSON schema: {json.encode(schema).decode()}"
+    if messages and messages[0]["role"] == role:
+        messages[0]["content"] = f"{messages[0]['content']}\n\n{wish}"
+    else:
+        messages.insert(0, {"role": role, "content": wish})
 
 
 def _tooling(body: dict[str, Any], request: Request, aim: Aim, notices: Notices) -> None:
@@ -218,7 +233,7 @@ def _tool_choice(request: Request, aim: Aim, notices: Notices) -> Json:
         notices.dropped("tool_choice", "this upstream chooses by itself")
         return "auto"
     if choice.mode == "tool" or (choice.mode == "required" and len(choice.names) == 1):
-        return {"type": "function", "function": {"name": _choice_name(request, choice.names[0])}}
+        return _chosen(request, choice.names[0])
     if choice.names:
         notices.dropped("the list of allowed tools", "chat upstreams take one tool or all")
     if choice.mode == "required" and allowed == "no_required":
@@ -227,5 +242,8 @@ def _tool_choice(request: Request, aim: Aim, notices: Notices) -> Json:
     return choice.mode
 
 
-def _choice_name(request: Request, name: str) -> str:
-    return next((flat_name(tool) for tool in request.tools if tool.name == name), name)
+def _chosen(request: Request, name: str) -> Json:
+    tool = next((tool for tool in request.tools if tool.name == name), None)
+    if tool is not None and tool.kind == "custom" and request.source == "chat":
+        return {"type": "custom", "custom": {"name": name}}
+    return {"type": "function", "function": {"name": name if tool is None else flat_name(tool)}}

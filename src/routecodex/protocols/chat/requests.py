@@ -37,6 +37,7 @@ _TOP = frozenset(
         "reasoning",
         "thinking",
         "enable_thinking",
+        "thinking_budget",
         "verbosity",
         "metadata",
         "user",
@@ -299,15 +300,26 @@ def _output(value: dict[str, Any] | None) -> Output | None:
 
 
 def _thinking(body: dict[str, Any]) -> Thinking | None:
-    asked = body.get("reasoning") if isinstance(body.get("reasoning"), dict) else {}
-    effort = body.get("reasoning_effort") or (asked or {}).get("effort")
-    if effort in _EFFORTS:
+    """The switches of several vendors; what none of them means is left alone."""
+    asked, switch = _object(body, "reasoning"), _object(body, "thinking")
+    effort = body.get("reasoning_effort") or asked.get("effort")
+    if isinstance(effort, str) and effort in _EFFORTS:
         return Thinking(enabled=effort != "none", effort=cast(Effort, effort))
-    if (asked or {}).get("max_tokens"):
-        return Thinking(budget=(asked or {})["max_tokens"])
-    switch = body.get("thinking")
-    if isinstance(switch, dict):
-        return Thinking(enabled=switch.get("type") != "disabled", budget=switch.get("budget_tokens"))
+    budget = _budget(asked, "max_tokens")
+    if budget:
+        return Thinking(budget=budget)
+    if switch:
+        return Thinking(enabled=switch.get("type") != "disabled", budget=_budget(switch, "budget_tokens"))
     if isinstance(body.get("enable_thinking"), bool):
-        return Thinking(enabled=body["enable_thinking"], budget=body.get("thinking_budget"))
+        return Thinking(enabled=body["enable_thinking"], budget=_budget(body, "thinking_budget"))
     return None
+
+
+def _object(body: dict[str, Any], field: str) -> dict[str, Any]:
+    value = body.get(field)
+    return value if isinstance(value, dict) else {}
+
+
+def _budget(value: dict[str, Any], field: str) -> int | None:
+    found = value.get(field)
+    return found if type(found) is int else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from msgspec import Struct
@@ -12,6 +13,8 @@ from routecodex.protocols.codec import Inbound
 from routecodex.wire import json
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+_SPEAKING = frozenset({"system", "developer", "user", "tool"})
+"""Roles whose messages are nothing without content."""
 
 
 class ImageUrl(Struct, gc=False):
@@ -87,6 +90,32 @@ class Tool(Struct):
     custom: Custom | None = None
 
 
+class Named(Struct, gc=False):
+    name: str | None = None
+
+
+class Allowed(Struct):
+    type: str | None = None
+    name: str | None = None
+    function: Named | None = None
+    custom: Named | None = None
+
+
+class AllowedTools(Struct):
+    mode: str | None = None
+    tools: list[Allowed] | None = None
+
+
+class ToolChoice(Struct):
+    type: str | None = None
+    name: str | None = None
+    function: Named | None = None
+    custom: Named | None = None
+    allowed_tools: AllowedTools | None = None
+    mode: str | None = None
+    tools: list[Allowed] | None = None
+
+
 class StreamOptions(Struct):
     include_usage: bool | None = None
 
@@ -121,15 +150,16 @@ class ChatRequest(Struct):
     logprobs: bool | None = None
     top_logprobs: int | None = None
     tools: list[Tool] | None = None
-    tool_choice: str | dict[str, Any] | None = None
+    tool_choice: str | ToolChoice | None = None
     functions: list[Function] | None = None
-    function_call: str | dict[str, Any] | None = None
+    function_call: str | Named | None = None
     parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None
     reasoning_effort: str | None = None
     verbosity: str | None = None
     metadata: dict[str, Any] | None = None
     user: str | None = None
+    safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     service_tier: str | None = None
 
@@ -152,18 +182,30 @@ def read(body: bytes, *, model: str | None = None, stream: bool | None = None) -
     )
 
 
+def _wrong(field: str, what: str) -> BadRequest:
+    return BadRequest(f"{field}: {what}", param=field, code="invalid_value")
+
+
+def _missing(field: str, what: str = "this field is required") -> BadRequest:
+    return BadRequest(f"{field}: {what}", param=field, code="missing_field")
+
+
 def _check(wire: ChatRequest) -> None:
     if not wire.model or "\x00" in wire.model:
-        raise BadRequest("model: must name a model", param="model", code="invalid_value")
+        raise _wrong("model", "must name a model")
     if not wire.messages:
-        raise BadRequest("messages: must hold at least one message", param="messages", code="invalid_value")
-    if wire.n is not None and wire.n < 1:
-        raise BadRequest("n: must be 1 or more", param="n", code="invalid_value")
-    if wire.max_tokens is not None and wire.max_tokens < 1:
-        raise BadRequest("max_tokens: must be 1 or more", param="max_tokens", code="invalid_value")
+        raise _wrong("messages", "must hold at least one message")
+    for field in ("n", "max_tokens", "max_completion_tokens"):
+        value = getattr(wire, field)
+        if value is not None and value < 1:
+            raise _wrong(field, "must be 1 or more")
     _check_messages(wire.messages)
     for index, tool in enumerate(wire.tools or ()):
         _check_tool(f"tools[{index}]", tool)
+    for index, function in enumerate(wire.functions or ()):
+        _check_name(f"functions[{index}].name", function.name)
+    if isinstance(wire.tool_choice, ToolChoice):
+        _check_choice(wire.tool_choice)
 
 
 def _check_messages(messages: list[Message]) -> None:
@@ -177,22 +219,42 @@ def _check_messages(messages: list[Message]) -> None:
             _check_result(f"messages[{index}]", message, called)
         elif role not in ROLES:
             where = f"messages[{index}].role"
-            raise BadRequest(
-                f"{where}: unknown role {role!r}; use one of {', '.join(ROLES)}",
-                param=where,
-                code="invalid_value",
-            )
+            raise _wrong(where, f"unknown role {role!r}; use one of {', '.join(ROLES)}")
+        if message.content is None:
+            if role in _SPEAKING:
+                raise _missing(f"messages[{index}].content")
+        elif type(message.content) is list:
+            _check_parts(f"messages[{index}].content", message.content)
+
+
+def _check_parts(where: str, parts: list[Part]) -> None:
+    for index, part in enumerate(parts):
+        holds = _HOLDS.get(part.type)
+        if holds is not None and not holds(part):
+            raise _missing(f"{where}[{index}].{part.type}")
+
+
+def _has_url(source: ImageUrl | str | None) -> bool:
+    return bool(source.url if isinstance(source, ImageUrl) else source)
+
+
+_HOLDS: dict[str, Callable[[Part], bool]] = {
+    "text": lambda part: part.text is not None,
+    "image_url": lambda part: _has_url(part.image_url),
+    "video_url": lambda part: _has_url(part.video_url),
+    "input_audio": lambda part: part.input_audio is not None,
+    "file": lambda part: part.file is not None and bool(part.file.file_data or part.file.file_id),
+}
+"""Whether a part holds what its type promises; types we do not know are not asked."""
 
 
 def _call_ids(where: str, calls: list[Call]) -> set[str]:
     ids: set[str] = set()
     for index, call in enumerate(calls):
         if call.function is None and call.custom is None:
-            field = f"{where}[{index}].{call.type}"
-            raise BadRequest(f"{field}: this field is required", param=field, code="missing_field")
+            raise _missing(f"{where}[{index}].{call.type}")
         if not call.id:
-            field = f"{where}[{index}].id"
-            raise BadRequest(f"{field}: a tool call needs an id", param=field, code="missing_field")
+            raise _missing(f"{where}[{index}].id", "a tool call needs an id")
         if call.id in ids:
             field = f"{where}[{index}].id"
             raise BadRequest(f"{field}: duplicate id {call.id!r}", param=field, code="duplicate_id")
@@ -203,9 +265,7 @@ def _call_ids(where: str, calls: list[Call]) -> set[str]:
 def _check_result(where: str, message: Message, called: set[str]) -> None:
     field = f"{where}.tool_call_id"
     if not message.tool_call_id:
-        raise BadRequest(
-            f"{field}: a tool message needs the id of its call", param=field, code="missing_field"
-        )
+        raise _missing(field, "a tool message needs the id of its call")
     if message.tool_call_id not in called:
         raise BadRequest(
             f"{field}: no earlier assistant message calls {message.tool_call_id!r}",
@@ -215,10 +275,22 @@ def _check_result(where: str, message: Message, called: set[str]) -> None:
 
 
 def _check_tool(where: str, tool: Tool) -> None:
-    described = tool.function or tool.custom
-    if tool.type in ("function", "custom") and described is None:
-        field = f"{where}.{tool.type}"
-        raise BadRequest(f"{field}: this field is required", param=field, code="missing_field")
-    if described is not None and (not described.name or "\x00" in described.name):
-        field = f"{where}.{tool.type}.name"
-        raise BadRequest(f"{field}: a tool needs a name", param=field, code="invalid_value")
+    if tool.type not in ("function", "custom"):
+        return
+    described = tool.function if tool.type == "function" else tool.custom
+    if described is None:
+        raise _missing(f"{where}.{tool.type}")
+    _check_name(f"{where}.{tool.type}.name", described.name)
+
+
+def _check_name(field: str, name: str) -> None:
+    if not name or "\x00" in name:
+        raise _wrong(field, "a tool needs a name")
+
+
+def _check_choice(choice: ToolChoice) -> None:
+    if choice.type not in ("function", "custom") or choice.name:
+        return
+    named = choice.function if choice.type == "function" else choice.custom
+    if named is None or not named.name:
+        raise _missing(f"tool_choice.{choice.type}", "must name a tool")

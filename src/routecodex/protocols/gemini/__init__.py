@@ -66,5 +66,6 @@ CODEC = Codec(
     decode_error=decode_error,
     encode_error=encode_error,
     keep_alive=b"",
+    abort_after_error=True,
 )
 """The protocol as functions; Gemini has nothing that may be sent while nothing happens."""

@@ -13,7 +13,7 @@ from routecodex.wire import json
 from routecodex.wire.sse import Frame
 
 
-class Delta(Struct):
+class Delta(Struct, gc=False):
     type: str = ""
     text: str = ""
     partial_json: str = ""
@@ -25,7 +25,7 @@ class Delta(Struct):
     stop_details: Json = None
 
 
-class Head(Struct):
+class Head(Struct, gc=False):
     """What `message_start` says of the answer."""
 
     id: str | None = None
@@ -33,7 +33,7 @@ class Head(Struct):
     usage: WireUsage | None = None
 
 
-class Chunk(Struct):
+class Chunk(Struct, gc=False):
     """An event of any type."""
 
     type: str = ""
@@ -46,6 +46,7 @@ class Chunk(Struct):
 
 
 _chunk: Decoder[Chunk] = Decoder(Chunk)
+_shapes: dict[type[Any], Decoder[Any]] = {shape: Decoder(shape) for shape in (Delta, Head, WireUsage)}
 
 
 def read_chunk(frame: Frame) -> Chunk | None:
@@ -66,34 +67,29 @@ def _loosely(data: bytes) -> Chunk | None:
         return None
     if not isinstance(value, dict):
         return None
-    delta = _fitting(value.get("delta"), Delta)
-    message = value.get("message")
-    head = _fitting(message, Head, usage=WireUsage)
     block = value.get("content_block")
     kind, index = value.get("type"), value.get("index")
     return Chunk(
         type=kind if isinstance(kind, str) else "",
         index=index if isinstance(index, int) else 0,
-        delta=delta,
+        delta=_fitting(value.get("delta"), Delta),
         content_block=block if isinstance(block, dict) else None,
-        message=head,
+        message=_fitting(value.get("message"), Head, usage=WireUsage),
         usage=_fitting(value.get("usage"), WireUsage),
         error=value.get("error"),
     )
 
 
 def _fitting(value: Json, shape: type[Any], **nested: type[Any]) -> Any:
-    """A Struct of the fields of an object that are of a plain type its shape allows."""
+    """A Struct of those fields of an object that fit it."""
     if not isinstance(value, dict):
         return None
     out = shape()
     for name in shape.__struct_fields__:
-        found = value.get(name)
-        if name in nested:
-            found = _fitting(found, nested[name])
-        encoded = json.encode({name: found})
-        if found is not None and json.try_read(encoded, Decoder(shape)) is not None:
-            setattr(out, name, found)
+        found = _fitting(value.get(name), nested[name]) if name in nested else value.get(name)
+        fitted = json.try_read(json.encode({name: found}), _shapes[shape])
+        if found is not None and fitted is not None:
+            setattr(out, name, getattr(fitted, name))
     return out
 
 

@@ -79,9 +79,6 @@ class StreamDecoder:
     def close(self) -> list[Event]:
         for frame in self._frames.close():
             self._take(frame)
-        # A stop reason is the provider's last word on the answer, with message_stop after it or without.
-        if self._said is not None and not self._open and not self._ended:
-            self._finish()
         self._fail(failures.truncated())
         return self._drain()
 
@@ -106,9 +103,14 @@ class StreamDecoder:
         self._events.append(event)
 
     def _fail(self, error: GatewayError) -> None:
-        if not self._ended:
-            self._emit(Failed(error))
-            self._ended = True
+        """The end of a stream that broke; after the stop reason nothing was left to break."""
+        if self._ended:
+            return
+        if self._said is not None:
+            self._finish()
+            return
+        self._emit(Failed(error))
+        self._ended = True
 
     def _on_error(self, chunk: Chunk) -> None:
         self._fail(errors.from_object(chunk.error, provider=""))

@@ -68,9 +68,7 @@ class Relay:
         out = b"".join(map(self._frame, self._frames.close()))
         if self.ended:
             return out
-        if self._said is None or self._open:
-            return out + self._broken(failures.truncated())
-        return out + self._end()
+        return out + self._broken(failures.truncated())
 
     def fail(self, error: GatewayError) -> bytes:
         if self.ended:
@@ -80,6 +78,9 @@ class Relay:
         return errors.error_frame(error)
 
     def _broken(self, error: GatewayError) -> bytes:
+        """The end of a stream that broke; after the stop reason nothing was left to break."""
+        if self._said is not None:
+            return self._end()
         if not self.started:
             raise error
         return self.fail(error)
@@ -145,11 +146,10 @@ class Relay:
         return _made(value, chunk)
 
     def _on_block(self, frame: Frame, chunk: Chunk) -> bytes:
-        out = self._ensure_head()
+        # One block at a time: an upstream that opens the next has done with the last.
+        out = self._ensure_head() + self._close_all()
         block = chunk.content_block or {"type": "text", "text": ""}
         kind = open_block(block)
-        if chunk.index in self._open:
-            out += self._close_block(chunk.index)
         self._open[chunk.index] = kind
         if kind == "tool_use":
             self._calls += 1

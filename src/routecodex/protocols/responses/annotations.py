@@ -16,7 +16,8 @@ def annotation_of(value: Json, at: int) -> Json | None:
     nested = value.get("url_citation")
     if isinstance(nested, dict):
         value = {"type": "url_citation", **nested}
-    if value.get("type") == "url_citation" or (value.get("type") not in _OWN and "url" in value):
+    kind = str(value.get("type"))
+    if kind == "url_citation" or (kind not in _OWN and "url" in value):
         return {
             "type": "url_citation",
             "url": value.get("url") or "",
@@ -24,23 +25,27 @@ def annotation_of(value: Json, at: int) -> Json | None:
             "start_index": value.get("start_index", at),
             "end_index": value.get("end_index", at),
         }
-    return value if value.get("type") in _OWN else None
+    return value if kind in _OWN else None
 
 
 def logprobs_of(entries: Iterable[Json]) -> list[Json]:
     """Chat's entries with every field that Responses demands."""
     return [
-        _entry(entry) | {"top_logprobs": [_entry(top) for top in entry.get("top_logprobs") or ()]}
+        _entry(entry) | {"top_logprobs": [_entry(top) for top in _dicts(entry.get("top_logprobs"))]}
         for entry in entries
         if isinstance(entry, dict)
     ]
 
 
+def _dicts(values: Json) -> list[dict[str, Json]]:
+    return [value for value in values if isinstance(value, dict)] if isinstance(values, list) else []
+
+
 def _entry(entry: dict[str, Json]) -> dict[str, Json]:
-    token = entry.get("token") or ""
-    spelled = entry.get("bytes")
+    token, spelled = entry.get("token"), entry.get("bytes")
+    token = token if isinstance(token, str) else ""
     return {
         "token": token,
         "logprob": entry.get("logprob", 0.0),
-        "bytes": list(token.encode("utf-8", "replace")) if spelled is None else spelled,
+        "bytes": spelled if isinstance(spelled, list) else list(token.encode("utf-8", "replace")),
     }

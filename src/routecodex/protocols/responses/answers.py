@@ -41,8 +41,9 @@ def pass_response(body: bytes, reply: ReplyTo) -> tuple[bytes, Outcome]:
 def outcome_of(response: dict[str, Any], body: bytes, kind: str = "") -> Outcome:
     """What a final response object says."""
     said = said_of(response, kind)
-    items = [item for item in response.get("output") or () if isinstance(item, dict)]
-    calls = [item for item in items if item.get("type") in CALLS]
+    output = response.get("output")
+    items = [item for item in output if isinstance(item, dict)] if isinstance(output, list) else []
+    calls = [item for item in items if str(item.get("type")) in CALLS]
     signatures = [item.get("encrypted_content") for item in items if item.get("type") == "reasoning"]
     return Outcome(
         model=str(response.get("model") or ""),

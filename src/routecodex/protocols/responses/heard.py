@@ -135,7 +135,7 @@ class HeardMessage(Heard):
 
     def text_delta(self, event: StreamEvent) -> None:
         logprobs = json.thaw(event.logprobs) if len(memoryview(event.logprobs)) > 2 else None
-        self._add(event.content_index, Text, event.delta, logprobs if isinstance(logprobs, list) else None)
+        self._add(event.content_index, Text, event.delta, _dicts(logprobs))
 
     def text_done(self, event: StreamEvent) -> None:
         self._complete(event.content_index, Text, event.text)
@@ -162,13 +162,11 @@ class HeardMessage(Heard):
         if isinstance(content, str):
             self._complete(0, Text, content)
             return
-        for index, value in enumerate(content or ()):
-            if not isinstance(value, dict):
-                continue
+        for index, value in enumerate(_dicts(content)):
             if value.get("type") == "refusal":
                 self._complete(index, Refusal, _text(value.get("refusal")))
             else:
-                self._complete(index, Text, _text(value.get("text")), value.get("logprobs"))
+                self._complete(index, Text, _text(value.get("text")), _dicts(value.get("logprobs")))
                 self._catch_up_annotations(index, value.get("annotations"))
 
     def _catch_up_annotations(self, index: int, annotations: Any) -> None:
@@ -227,7 +225,7 @@ class HeardThought(Heard):
             self._id = item["id"]
         source = self._source or ("summary" if item.get("summary") else "content")
         values = item.get(source)
-        texts = [_text(value.get("text")) or "" for value in values or () if isinstance(value, dict)]
+        texts = [_text(value.get("text")) or "" for value in _dicts(values)]
         whole = "\n\n".join(texts)
         if len(whole) > self._length:
             self._source = source
@@ -316,3 +314,7 @@ class HeardCall(Heard):
 
 def _text(value: Any) -> str | None:
     return value if isinstance(value, str) else None
+
+
+def _dicts(values: Any) -> list[dict[str, Any]]:
+    return [value for value in values if isinstance(value, dict)] if isinstance(values, list) else []

@@ -115,7 +115,7 @@ class Relay:
         """Whether the frame says nothing yet, so that another target could still be asked."""
         if event.type == "response.output_item.added":
             item = json.thaw(event.item)
-            return not isinstance(item, dict) or item.get("type") not in CALLS
+            return not isinstance(item, dict) or str(item.get("type")) not in CALLS
         return event.type in _QUIET
 
     def _note(self, event: StreamEvent) -> None:

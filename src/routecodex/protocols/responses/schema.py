@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, ValidationError, convert
 from msgspec.json import Decoder
 
 from routecodex.canon.errors import BadRequest
@@ -20,6 +20,11 @@ CALLS = {"function_call": "arguments", "custom_tool_call": "input"}
 OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output"})
 
 
+class Audio(Struct):
+    data: str
+    format: str
+
+
 class Content(Struct):
     """A content part of a message, of a tool's output or of a thought."""
 
@@ -32,6 +37,8 @@ class Content(Struct):
     file_data: str | None = None
     filename: str | None = None
     detail: str | None = None
+    input_audio: Audio | None = None
+    annotations: list[dict[str, Any]] | None = None
 
 
 class Item(Struct):
@@ -64,6 +71,15 @@ class ToolSpec(Struct):
     tools: list[ToolSpec] | None = None
 
 
+class Choice(Struct):
+    """A tool choice that is more than a word."""
+
+    type: str
+    name: str | None = None
+    mode: str | None = None
+    tools: list[dict[str, Any]] | None = None
+
+
 class Format(Struct):
     type: str
     name: str | None = None
@@ -80,6 +96,7 @@ class TextConfig(Struct):
 class ReasoningConfig(Struct):
     effort: str | None = None
     summary: str | None = None
+    generate_summary: str | None = None
 
 
 class Body(Struct):
@@ -92,7 +109,7 @@ class Body(Struct):
     conversation: str | dict[str, Any] | None = None
     prompt: dict[str, Any] | None = None
     tools: list[ToolSpec] | None = None
-    tool_choice: str | dict[str, Any] | None = None
+    tool_choice: str | Choice | None = None
     parallel_tool_calls: bool | None = None
     max_output_tokens: int | None = None
     max_tool_calls: int | None = None
@@ -190,6 +207,8 @@ class _Walk:
                 self._output(index, item)
             elif kind in CALLS:
                 self._call(index, item, CALLS[kind])
+            elif kind == "reasoning":
+                self._thought(index, item)
             elif kind == "item_reference":
                 self._may_refer = True
             elif item.call_id is not None:
@@ -217,6 +236,13 @@ class _Walk:
         self._turn.add(item.call_id)
         self._called.add(item.call_id)
 
+    def _thought(self, index: int, item: Item) -> None:
+        for field in ("summary", "content"):
+            value = getattr(item, field)
+            if value is not None and not isinstance(value, list):
+                raise _wrong(index, field, "expected a list of parts")
+        _check_parts(item.summary or [], f"input[{index}].summary")
+
     def _output(self, index: int, item: Item) -> None:
         self._turn.clear()
         if not item.call_id:
@@ -225,14 +251,19 @@ class _Walk:
             raise _missing(index, "output")
         if not isinstance(item.output, str | list):
             raise _wrong(index, "output", "expected a text or a list of parts")
-        if isinstance(item.output, list) and not all(map(_is_part, item.output)):
-            raise _wrong(index, "output", "each part must be an object with a 'type'")
+        if isinstance(item.output, list):
+            _check_parts(item.output, f"input[{index}].output")
         if item.call_id not in self._called and not self._may_refer:
             raise _wrong(index, "call_id", f"no earlier call has the id {item.call_id!r}")
 
 
-def _is_part(value: Any) -> bool:
-    return isinstance(value, dict) and isinstance(value.get("type"), str)
+def _check_parts(values: list[Any], path: str) -> None:
+    try:
+        convert(values, list[Content])
+    except ValidationError as exc:
+        what, _, where = str(exc).partition(" - at `$")
+        path += where.rstrip("`")
+        raise BadRequest(f"{path}: {what.replace('`', chr(39))}", param=path, code="invalid_type") from exc
 
 
 def _missing(index: int, field: str) -> BadRequest:

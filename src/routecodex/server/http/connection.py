@@ -13,6 +13,7 @@ sweep calls `expire` on connections that are past it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 import struct
@@ -247,7 +248,8 @@ class Connection(asyncio.Protocol):
             reply.abort()
             return
         headers, body = self._server.explain(Fault(500, "internal error", request))
-        reply.send_nowait(500, headers, body)
+        with contextlib.suppress(ClientGone):
+            reply.send_nowait(500, headers, body)
 
     def _answered(self) -> None:
         self._task = self._reply = None
@@ -255,7 +257,7 @@ class Connection(asyncio.Protocol):
         self._server.active -= 1
         if self._lost:
             self._server.forget(self)
-        elif self._closing:
+        elif self._transport.is_closing() or self._closing:
             return
         elif not self._keep:
             self._finish()
@@ -307,7 +309,7 @@ class Connection(asyncio.Protocol):
         """Acts on the deadline that has passed."""
         if self._lingering:
             self._transport.abort()
-        elif self._closing or self._task is not None:
+        elif self._closing or self.paused or self._transport.is_closing():
             self._check_stall()
         elif self._refusal is not None or self._reader.phase is Phase.IDLE:
             self._close()
@@ -322,8 +324,9 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self.paused = False
-        if self._task is not None and not self._closing:
-            self.deadline = inf
+        if not self._closing:
+            idle = self._server.within(self._server.limits.keep_alive_seconds)
+            self.deadline = idle if self._task is None else inf
         self._wake()
 
     def _watch_stall(self) -> None:
@@ -356,8 +359,11 @@ class Connection(asyncio.Protocol):
             raise ClientGone
 
     def write(self, data: bytes) -> None:
-        """Hands bytes to the socket."""
-        self._transport.write(data)
+        """Hands bytes to the socket; raises ClientGone when an earlier write has already failed."""
+        transport = self._transport
+        if transport.is_closing():
+            raise ClientGone
+        transport.write(data)
 
     def keep(self, possible: bool) -> bool:
         """Decides whether the connection outlives the answer being begun."""

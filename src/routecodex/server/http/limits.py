@@ -21,7 +21,7 @@ class Limits(msgspec.Struct, frozen=True):
     """Further connections are answered 503 and closed."""
     linger_seconds: float = 2.0
     """After a refusal the client's remaining bytes are read and thrown away for this long."""
-    linger_bytes: int = 1024 * 1024
+    linger_bytes: int = 64 * 1024 * 1024
 
     def sweep_seconds(self) -> float:
         """How often connections are looked at: fine enough for the shortest time, at most once a second."""

@@ -224,7 +224,8 @@ class RequestReader:
         assert parser is not None
         self._request = None
         self._body_size = self._framing = 0
-        self._check_head(headers)
+        if self._head_size + self._fed > self._limits.header_bytes:
+            self._check_head(headers)
         version = parser.get_http_version()
         if version not in ("1.1", "1.0"):
             raise self._refuse(505, "only HTTP/1.1 and HTTP/1.0 are spoken here")
@@ -239,11 +240,9 @@ class RequestReader:
         self.phase = _BODY
 
     def _check_head(self, headers: dict[str, str]) -> None:
-        limit = self._limits.header_bytes
-        if self._head_size + self._fed > limit:
-            size = len(self._target) + sum(len(name) + len(value) + 4 for name, value in headers.items())
-            if size > limit:
-                raise self._refuse(431, self._too_big_head())
+        size = len(self._target) + sum(len(name) + len(value) + 4 for name, value in headers.items())
+        if size > self._limits.header_bytes:
+            raise self._refuse(431, self._too_big_head())
 
     def _build(self, method: str, headers: dict[str, str], keep_alive: bool, http_1_0: bool) -> HttpRequest:
         if "host" not in headers and not http_1_0:

@@ -28,7 +28,7 @@ class Outlet(Protocol):
     paused: bool
 
     def write(self, data: bytes) -> None:
-        """Hands bytes to the socket."""
+        """Hands bytes to the socket; raises ClientGone when it is known to be closed."""
 
     def keep(self, possible: bool) -> bool:
         """Decides, for good, whether the connection outlives this answer."""

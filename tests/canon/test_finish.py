@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from routecodex.canon.finish import Finish, Reason, express, infer, trace
+
+SAID: list[tuple[str, str, Reason]] = [
+    ("chat", "stop", "stop"),
+    ("chat", "end_turn", "stop"),
+    ("chat", "eos", "stop"),
+    ("chat", "stop_sequence", "stop"),
+    ("chat", "length", "length"),
+    ("chat", "max_tokens", "length"),
+    ("chat", "model_length", "length"),
+    ("chat", "content_filter", "content_filter"),
+    ("chat", "sensitive", "content_filter"),
+    ("chat", "refusal", "refusal"),
+    ("chat", "network_error", "error"),
+    ("chat", "insufficient_system_resource", "error"),
+    ("chat", "error", "error"),
+    ("messages", "end_turn", "stop"),
+    ("messages", "stop_sequence", "stop"),
+    ("messages", "max_tokens", "length"),
+    ("messages", "model_context_window_exceeded", "length"),
+    ("messages", "pause_turn", "pause"),
+    ("messages", "refusal", "refusal"),
+    ("responses", "completed", "stop"),
+    ("responses", "max_output_tokens", "length"),
+    ("responses", "max_tokens", "length"),
+    ("responses", "content_filter", "content_filter"),
+    ("responses", "failed", "error"),
+    ("responses", "cancelled", "error"),
+    ("gemini", "STOP", "stop"),
+    ("gemini", "MAX_TOKENS", "length"),
+    ("gemini", "SAFETY", "content_filter"),
+    ("gemini", "RECITATION", "content_filter"),
+    ("gemini", "LANGUAGE", "content_filter"),
+    ("gemini", "BLOCKLIST", "content_filter"),
+    ("gemini", "PROHIBITED_CONTENT", "content_filter"),
+    ("gemini", "SPII", "content_filter"),
+    ("gemini", "IMAGE_SAFETY", "content_filter"),
+    ("gemini", "MALFORMED_FUNCTION_CALL", "error"),
+    ("gemini", "UNEXPECTED_TOOL_CALL", "error"),
+    ("gemini", "OTHER", "error"),
+]
+CALLING = [
+    ("chat", "tool_calls"),
+    ("chat", "function_call"),
+    ("chat", "tool_use"),
+    ("messages", "tool_use"),
+]
+
+EXPRESSED: list[tuple[Reason, str, str, str, str]] = [
+    ("stop", "stop", "end_turn", "completed", "STOP"),
+    ("length", "length", "max_tokens", "max_output_tokens", "MAX_TOKENS"),
+    ("tool_calls", "tool_calls", "tool_use", "completed", "STOP"),
+    ("content_filter", "content_filter", "refusal", "content_filter", "SAFETY"),
+    ("refusal", "content_filter", "refusal", "completed", "SAFETY"),
+    ("pause", "stop", "pause_turn", "completed", "STOP"),
+    ("error", "stop", "stop_sequence", "failed", "OTHER"),
+]
+PROTOCOLS = ("chat", "messages", "responses", "gemini")
+
+
+@pytest.mark.parametrize(("protocol", "said", "reason"), SAID)
+def test_what_an_upstream_says_is_understood(protocol: str, said: str, reason: Reason) -> None:
+    assert infer(protocol, said, has_calls=False) == Finish(reason, said=said)
+
+
+@pytest.mark.parametrize(("protocol", "said", "reason"), SAID)
+def test_calls_in_the_answer_win_whatever_was_said(protocol: str, said: str, reason: Reason) -> None:
+    assert infer(protocol, said, has_calls=True) == Finish("tool_calls", said=said)
+
+
+@pytest.mark.parametrize(("protocol", "said"), CALLING)
+def test_calls_that_were_announced_are_believed_only_if_made(protocol: str, said: str) -> None:
+    assert infer(protocol, said, has_calls=True) == Finish("tool_calls", said=said)
+    assert infer(protocol, said, has_calls=False) == Finish("stop", said=said)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_nothing_said_is_the_end_of_the_turn(protocol: str) -> None:
+    assert infer(protocol, None, has_calls=False) == Finish("stop")
+    assert infer(protocol, None, has_calls=True) == Finish("tool_calls")
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_word_nobody_knows_is_the_end_of_the_turn(protocol: str) -> None:
+    assert infer(protocol, "because", has_calls=False) == Finish("stop", said="because")
+
+
+@pytest.mark.parametrize(
+    ("protocol", "said"),
+    [
+        ("chat", "length"),
+        ("messages", "max_tokens"),
+        ("responses", "max_output_tokens"),
+        ("gemini", "MAX_TOKENS"),
+    ],
+)
+def test_a_call_cut_off_by_the_token_limit_is_no_call(protocol: str, said: str) -> None:
+    assert infer(protocol, said, has_calls=True, calls_whole=False) == Finish("length", said=said)
+    assert infer(protocol, said, has_calls=True, calls_whole=True) == Finish("tool_calls", said=said)
+
+
+def test_a_call_with_broken_arguments_is_still_a_call_when_nothing_cut_it_off() -> None:
+    assert infer("chat", "stop", has_calls=True, calls_whole=False) == Finish("tool_calls", said="stop")
+
+
+def test_an_error_counts_unless_there_are_calls() -> None:
+    assert infer("chat", "stop", has_calls=False, failed=True) == Finish("error", said="stop")
+    assert infer("chat", None, has_calls=True, failed=True) == Finish("tool_calls")
+
+
+def test_the_stop_sequence_that_was_met_is_kept() -> None:
+    end = infer("messages", "stop_sequence", has_calls=False, sequence="END")
+    assert end == Finish("stop", sequence="END", said="stop_sequence")
+    assert [express(protocol, end) for protocol in PROTOCOLS] == [
+        "stop",
+        "stop_sequence",
+        "completed",
+        "STOP",
+    ]
+
+
+@pytest.mark.parametrize(("reason", "chat", "messages", "responses", "gemini"), EXPRESSED)
+def test_every_reason_has_a_word_in_every_protocol(
+    reason: Reason, chat: str, messages: str, responses: str, gemini: str
+) -> None:
+    words = [express(protocol, Finish(reason)) for protocol in PROTOCOLS]
+    assert words == [chat, messages, responses, gemini]
+
+
+@pytest.mark.parametrize("reason", ["content_filter", "refusal"])
+def test_old_messages_clients_are_told_of_a_stop_sequence_in_place_of_a_refusal(reason: Reason) -> None:
+    assert express("messages", Finish(reason), knows_refusal=False) == "stop_sequence"
+    assert express("chat", Finish(reason), knows_refusal=False) == "content_filter"
+
+
+def test_a_mapping_is_traced_when_switched_on(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "routecodex.finish")
+    trace("req_1", Finish("tool_calls", said="stop"), "tool_use")
+    assert caplog.messages == ["request=req_1 upstream=stop inferred=tool_calls sent=tool_use"]
+
+
+def test_nothing_is_traced_unless_switched_on(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "routecodex.finish")
+    trace("req_1", Finish("stop"), "end_turn")
+    assert caplog.messages == []

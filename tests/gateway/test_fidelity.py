@@ -1,0 +1,189 @@
+"""Same protocol on both sides: what was not ours to change arrives byte for byte."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from tests.kit import answers, asking
+from tests.kit.gateway import one_target, provider, serving
+from tests.kit.raw_client import call
+from tests.kit.upstream import Json, Sse, Upstream
+
+PROTOCOLS = ("chat", "responses", "messages", "gemini")
+
+ODD_BODIES = {
+    "chat": b'{"messages" : [ {"role":"user","content":"h\\u00e9 \xe4\xb8\x96","x_new":1.50} ],'
+    b'  "model":"up.m","logit_bias":{"50256":-100},'
+    b'"future_field":{"deep":[1e2,0.10,"\\ud83d\\ude00"]}, "stream": true }',
+    "responses": b'{"input" : [ {"type":"message","role":"user","content":"hi","x":1.50} ], "model": "up.m",'
+    b'"future_field":{"deep":[1e2,0.10]},"stream":true, "store":false }',
+    "messages": b'{"max_tokens": 10, "system":[{"type":"text","text":"s",'
+    b'"cache_control":{"type":"ephemeral","ttl":"1h"}}],'
+    b'"messages" : [ {"role":"user","content":[{"type":"text","text":"hi","x_new":1.50}]} ],  "model":"up.m",'
+    b'"future_field":{"deep":[1e2,0.10]}, "stream": true }',
+    "gemini": b'{"contents" : [ {"role":"user","parts":[{"text":"hi"}]} ],'
+    b' "futureField":{"deep":[1e2,0.10]} }',
+}
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_a_request_passes_byte_for_byte_but_for_its_model(protocol: str) -> None:
+    body = ODD_BODIES[protocol]
+    async with Upstream() as up:
+        up.queue(answers.text(protocol, "fine", True))
+        async with serving(one_target(protocol, up)) as gateway:
+            answer = await call(gateway.port, asking.path(protocol, stream=True), body)
+        assert answer.status == 200, answer.body
+        assert up.requests[0].body == body.replace(b'"up.m"', b'"m"')
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_a_stream_passes_byte_for_byte(protocol: str) -> None:
+    said = answers.thinking(protocol, "Hm, let me see.", "Here you are.", True)
+    assert isinstance(said, Sse)
+    async with Upstream() as up:
+        up.queue(said)
+        async with serving(one_target(protocol, up)) as gateway:
+            answer = await call(
+                gateway.port, asking.path(protocol, stream=True), asking.body(protocol, stream=True)
+            )
+    assert answer.body == b"".join(said.frames).replace(b"\r\n", b"\n")
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_a_whole_answer_passes_byte_for_byte(protocol: str) -> None:
+    said = answers.text(protocol, "Here you are.", False)
+    assert isinstance(said, Json)
+    raw = msgspec.json.encode({**said.body, "future_field": {"deep": [0.5]}}).replace(b'":', b'" : ')
+    async with Upstream() as up:
+        up.queue(Json(200, raw))
+        async with serving(one_target(protocol, up)) as gateway:
+            answer = await call(
+                gateway.port, asking.path(protocol, stream=False), asking.body(protocol, stream=False)
+            )
+    assert answer.body == raw
+
+
+async def test_beta_headers_reach_an_upstream_of_the_same_protocol_and_secrets_do_not() -> None:
+    async with Upstream() as up:
+        up.queue(answers.text("messages", "fine", False))
+        async with serving(one_target("messages", up)) as gateway:
+            headers = {
+                "anthropic-version": "2024-01-01",
+                "anthropic-beta": "context-1m-2025-08-07,interleaved-thinking",
+                "authorization": "Bearer client-secret",
+                "x-api-key": "client-secret",
+                "cookie": "client-secret",
+            }
+            await call(
+                gateway.port, "/v1/messages?beta=true", asking.body("messages", stream=False), headers=headers
+            )
+        sent = up.requests[0]
+        assert sent.headers["anthropic-beta"] == "context-1m-2025-08-07,interleaved-thinking"
+        assert sent.headers["anthropic-version"] == "2024-01-01"
+        assert sent.headers["x-api-key"] == "secret-up"
+        assert "client-secret" not in repr(sent.headers)
+
+
+async def test_what_the_other_protocol_cannot_say_is_named_in_the_notice() -> None:
+    async with Upstream() as up:
+        up.queue(answers.text("chat", "fine", False))
+        async with serving(one_target("chat", up)) as gateway:
+            body = {**asking.body("messages", stream=False), "top_k": 7, "future_field": 1}
+            answer = await call(gateway.port, "/v1/messages", body)
+        assert "top_k" not in up.requests[0].json
+    notice = answer.headers["x-routecodex-notice"]
+    assert "dropped top_k" in notice
+    assert "dropped future_field" in notice
+
+
+def conversation(thought: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "model": "second.m",
+        "max_tokens": 5000,
+        "messages": [
+            {"role": "user", "content": "Hi"},
+            {"role": "assistant", "content": [thought, {"type": "text", "text": "Hello"}]},
+            {"role": "user", "content": "Again"},
+        ],
+    }
+
+
+def two_providers(first: Upstream, second: Upstream, protocol: str) -> str:
+    return (
+        "[server]\nport = 0\n"
+        + provider("first", protocol, first)
+        + provider("second", "messages", second)
+        + '[routing]\ndefault = ["first.m"]\n'
+    )
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("protocol", ["messages", "gemini", "responses"])
+async def test_a_signature_never_goes_to_a_provider_that_did_not_make_it(protocol: str, stream: bool) -> None:
+    async with Upstream() as first, Upstream() as second:
+        first.queue(answers.thinking(protocol, "Secret thought.", "Hello", stream))
+        second.queue(answers.text("messages", "fine", False))
+        async with serving(two_providers(first, second, protocol)) as gateway:
+            answer = await call(
+                gateway.port, "/v1/messages", asking.body("messages", stream=stream, model="first.m")
+            )
+            signature = answer.body.partition(
+                b'"signature_delta","signature":"' if stream else b'"signature":"'
+            )[2]
+            signature = signature.partition(b'"')[0]
+            assert signature
+            thought = {"type": "thinking", "thinking": "Secret thought.", "signature": signature.decode()}
+            await call(gateway.port, "/v1/messages", conversation(thought))
+        assert signature not in second.requests[0].body
+        assert b"signature" not in second.requests[0].body
+        assert b"Hello" in second.requests[0].body
+
+
+async def test_a_signature_goes_back_to_its_maker_byte_for_byte() -> None:
+    async with Upstream() as first, Upstream() as second:
+        second.queue(
+            answers.thinking("messages", "Mine.", "Hello", False), answers.text("messages", "fine", False)
+        )
+        async with serving(two_providers(first, second, "chat")) as gateway:
+            made = await call(
+                gateway.port, "/v1/messages", asking.body("messages", stream=False, model="second.m")
+            )
+            thought = made.json["content"][0]
+            assert thought["type"] == "thinking"
+            await call(gateway.port, "/v1/messages", conversation(thought))
+        assert second.requests[1].json["messages"][1]["content"][0] == thought
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_client_without_a_place_for_signatures_gets_them_back_to_the_provider(stream: bool) -> None:
+    """A chat client cannot carry Anthropic's signed thought; the tool loop works all the same."""
+    pieces = (
+        answers.Thought("I need the weather.", "c2ln"),
+        answers.Call("get_weather", {"city": "Bern"}, "toolu_1"),
+    )
+    async with Upstream() as up:
+        up.queue(answers.say("messages", *pieces, stream=stream), answers.text("messages", "Rain.", False))
+        async with serving(one_target("messages", up)) as gateway:
+            body = asking.body("chat", "Weather?", stream=stream, tools=True)
+            await call(gateway.port, "/v1/chat/completions", body)
+            tool_call = {
+                "id": "toolu_1",
+                "type": "function",
+                "function": {"name": "get_weather", "arguments": '{"city":"Bern"}'},
+            }
+            body["messages"] += [
+                {"role": "assistant", "content": None, "tool_calls": [tool_call]},
+                {"role": "tool", "tool_call_id": "toolu_1", "content": "rain"},
+            ]
+            body["stream"] = False
+            del body["tools"]
+            await call(
+                gateway.port,
+                "/v1/chat/completions",
+                {**body, "tools": asking.body("chat", stream=False, tools=True)["tools"]},
+            )
+        sent = up.requests[1].json["messages"][1]["content"]
+        assert sent[0] == {"type": "thinking", "thinking": "I need the weather.", "signature": "c2ln"}

@@ -1,0 +1,302 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from tests.protocols.chat.samples import AIM, aim, asking, decoded, noticed, sent
+
+from routecodex.canon.parts import Media, Opaque, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
+from routecodex.canon.request import Message, Request
+from routecodex.protocols.codec import Aim
+
+
+def messages(request: Request, to: Aim = AIM) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = sent(request, to)["messages"]
+    return found
+
+
+def user(*parts: Part) -> Request:
+    return asking(Message("user", parts))
+
+
+CALLS = Message("assistant", (Text("Let me see."), ToolCall("a", "f", '{"x":1}'), ToolCall("b", "g")))
+A = {"role": "tool", "tool_call_id": "a", "content": "one"}
+B = {"role": "tool", "tool_call_id": "b", "content": "two"}
+CALLED = {
+    "role": "assistant",
+    "content": "Let me see.",
+    "tool_calls": [
+        {"id": "a", "type": "function", "function": {"name": "f", "arguments": '{"x":1}'}},
+        {"id": "b", "type": "function", "function": {"name": "g", "arguments": "{}"}},
+    ],
+}
+
+
+def result(call_id: str, *parts: Text | Media | Opaque, **fields: Any) -> ToolResult:
+    return ToolResult(call_id, parts, **fields)
+
+
+def test_system_text_comes_first_in_the_role_the_upstream_knows() -> None:
+    request = asking(Message("user", (Text("hi"),)), system=(Text("a"), Text(""), Text("b")))
+    hi = {"role": "user", "content": "hi"}
+    assert messages(request) == [{"role": "system", "content": "a\n\nb"}, hi]
+    assert messages(request, aim(system_role="developer")) == [{"role": "developer", "content": "a\n\nb"}, hi]
+
+
+def test_system_messages_of_a_chat_client_stay_apart_unless_the_upstream_takes_one_only() -> None:
+    request = decoded(
+        messages=[
+            {"role": "system", "content": "a"},
+            {"role": "system", "content": "b"},
+            {"role": "user", "content": "x"},
+        ]
+    )
+    assert [item["content"] for item in messages(request)] == ["a", "b", "x"]
+    assert [item["content"] for item in messages(request, aim(merge_system=True))] == ["a\n\nb", "x"]
+
+
+def test_system_text_in_the_middle_stays_there() -> None:
+    request = asking(
+        Message("user", (Text("a"),)), Message("system", (Text("b"), Text("c"))), Message("system", ())
+    )
+    assert messages(request) == [{"role": "user", "content": "a"}, {"role": "system", "content": "b\n\nc"}]
+
+
+PARTS: list[tuple[Part, dict[str, Any]]] = [
+    (Media("image", url="https://x/y.png"), {"type": "image_url", "image_url": {"url": "https://x/y.png"}}),
+    (
+        Media("image", "image/png", "AAAA", detail="low"),
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA", "detail": "low"}},
+    ),
+    (
+        Media("audio", "audio/mp3", "AAAA"),
+        {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "mp3"}},
+    ),
+    (
+        Media("audio", "audio/mpeg", "AAAA"),
+        {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "mp3"}},
+    ),
+    (Media("video", url="https://x/v"), {"type": "video_url", "video_url": {"url": "https://x/v"}}),
+    (
+        Media("file", "application/pdf", "AAAA", name="a.pdf"),
+        {"type": "file", "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,AAAA"}},
+    ),
+    (
+        Media("file", None, "AAAA"),
+        {
+            "type": "file",
+            "file": {"filename": "document.pdf", "file_data": "data:application/pdf;base64,AAAA"},
+        },
+    ),
+    (
+        Media("file", text="words", name="a.txt"),
+        {"type": "text", "text": "<document name='a.txt'>\nwords\n</document>"},
+    ),
+    (Opaque("chat", {"type": "hologram", "x": 1}), {"type": "hologram", "x": 1}),
+]
+
+
+@pytest.mark.parametrize(("part", "expected"), PARTS, ids=range(len(PARTS)))
+def test_parts_are_written(part: Part, expected: dict[str, Any]) -> None:
+    request = user(Text("see"), part)
+    assert messages(request) == [{"role": "user", "content": [{"type": "text", "text": "see"}, expected]}]
+    assert noticed(request) == ()
+
+
+LOST: list[tuple[Part, Aim, str]] = [
+    (Media("image"), AIM, "dropped image: it holds nothing that chat can send"),
+    (Media("file", url="https://x/y.pdf"), AIM, "dropped file by URL: chat takes files inline"),
+    (Media("audio", url="https://x/y.mp3"), AIM, "dropped audio by URL: chat takes files inline"),
+    (Media("image", file_id="f"), AIM, "dropped image by id: it is stored at another provider"),
+    (Media("file", file_id="f"), AIM, "dropped file by id: it is stored at another provider"),
+    (
+        Media("image", url="https://x"),
+        aim(image_urls=False),
+        "dropped image by URL: this upstream takes images inline",
+    ),
+    (
+        Media("image", "image/png", "AAAA"),
+        replace(AIM, vision=False),
+        "dropped image: this model takes no images",
+    ),
+    (
+        Opaque("gemini", {"executableCode": {}}),
+        AIM,
+        "dropped provider-specific parts: chat has no place for them",
+    ),
+]
+
+
+@pytest.mark.parametrize(("part", "to", "notice"), LOST, ids=range(len(LOST)))
+def test_parts_that_cannot_be_said_are_reported(part: Part, to: Aim, notice: str) -> None:
+    request = user(Text("see"), part)
+    assert messages(request, to) == [{"role": "user", "content": [{"type": "text", "text": "see"}]}]
+    assert noticed(request, to) == (notice,)
+
+
+def test_a_file_stored_at_a_chat_provider_is_named_for_a_chat_client() -> None:
+    request = decoded(messages=[{"role": "user", "content": [{"type": "file", "file": {"file_id": "f"}}]}])
+    assert messages(request)[0]["content"] == [{"type": "file", "file": {"file_id": "f"}}]
+
+
+def test_texts_of_other_protocols_are_joined_and_those_of_chat_stay_apart() -> None:
+    assert messages(user(Text("a"), Text("b")))[0]["content"] == "a\n\nb"
+    texts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    assert messages(decoded(messages=[{"role": "user", "content": texts}]))[0]["content"] == texts
+
+
+def test_what_a_chat_client_added_to_its_parts_and_messages_goes_along() -> None:
+    said = [
+        {
+            "role": "user",
+            "name": "ann",
+            "weight": 1,
+            "content": [{"type": "text", "text": "a", "x": 1, "cache_control": {"type": "ephemeral"}}],
+        },
+        {"role": "assistant", "content": "b", "prefix": True},
+    ]
+    assert messages(decoded(messages=said)) == said
+
+
+def test_extras_of_other_protocols_stay_behind() -> None:
+    part = Text("a", cache={"type": "ephemeral"}, extras={"citations": []})
+    request = asking(
+        Message("user", (part,), extras={"x": 1}), Message("assistant", (part,), extras={"y": 1})
+    )
+    assert messages(request) == [{"role": "user", "content": "a"}, {"role": "assistant", "content": "a"}]
+
+
+def test_messages_without_content_are_left_out() -> None:
+    request = asking(Message("user", (Text(""),)), Message("user", ()), Message("user", (Text("x"),)))
+    assert messages(request) == [{"role": "user", "content": "x"}]
+
+
+def test_an_assistant_that_said_nothing_keeps_its_place() -> None:
+    assert messages(asking(Message("assistant", ()))) == [{"role": "assistant", "content": ""}]
+
+
+def test_refusals_become_text() -> None:
+    assert messages(asking(Message("assistant", (Refusal("I will not."),)))) == [
+        {"role": "assistant", "content": "I will not."}
+    ]
+
+
+def test_calls_and_results_pair_up() -> None:
+    request = asking(CALLS, Message("tool", (result("a", Text("one")), result("b", Text("two")))))
+    assert messages(request) == [CALLED, A, B]
+
+
+def test_results_are_put_right_after_their_calls_in_the_order_of_the_calls() -> None:
+    request = asking(
+        CALLS,
+        Message("user", (Text("wait"), result("b", Text("two")))),
+        Message("system", (Text("note"),)),
+        Message("tool", (result("a", Text("one")),)),
+    )
+    assert messages(request) == [
+        CALLED,
+        A,
+        B,
+        {"role": "user", "content": "wait"},
+        {"role": "system", "content": "note"},
+    ]
+
+
+def test_an_id_used_in_two_turns_gets_each_turns_own_result() -> None:
+    call = Message("assistant", (ToolCall("a", "f"),))
+    request = asking(
+        call,
+        Message("tool", (result("a", Text("1")),)),
+        call,
+        Message("tool", (result("a", Text("2")),)),
+    )
+    assert [item["content"] for item in messages(request)] == [None, "1", None, "2"]
+
+
+def test_a_result_nobody_asked_for_is_reported() -> None:
+    request = asking(
+        Message("tool", (result("lost", Text("x")),)),
+        CALLS,
+        Message("tool", (result("a", Text("one")), result("a", Text("again")))),
+        Message("tool", (result("b", Text("two")),)),
+    )
+    assert messages(request) == [CALLED, A, B]
+    assert noticed(request) == ("dropped tool results without a call: chat refuses them",)
+
+
+def test_an_error_says_so() -> None:
+    def content(*parts: Text) -> str:
+        request = asking(CALLS, Message("tool", (result("a", *parts, is_error=True),)))
+        return str(messages(request)[1]["content"])
+
+    assert content(Text("no such file")) == "Error: no such file"
+    assert content(Text("Error: already said")) == "Error: already said"
+    assert content() == "Error: "
+
+
+def test_images_of_results_follow_all_results() -> None:
+    request = asking(
+        CALLS,
+        Message("tool", (result("a", Text("one"), Media("image", "image/png", "AAAA")),)),
+        Message("tool", (result("b", Text("two")),)),
+    )
+    note = "(the attachment follows in the next message)"
+    assert messages(request) == [
+        CALLED,
+        {**A, "content": f"one\n{note}"},
+        B,
+        {"role": "user", "content": [PARTS[1][1] | {"image_url": {"url": "data:image/png;base64,AAAA"}}]},
+    ]
+
+
+def test_namespaced_calls_travel_under_one_flat_name() -> None:
+    call = ToolCall("a", "read", "{}", namespace="files")
+    (message,) = messages(asking(Message("assistant", (call,))))
+    assert message["tool_calls"][0]["function"]["name"] == "files__read"
+
+
+def test_custom_calls_are_wrapped_for_clients_of_other_protocols_only() -> None:
+    call = ToolCall("a", "patch", 'say "hi"', custom=True)
+    (message,) = messages(asking(Message("assistant", (call,))))
+    assert message["tool_calls"] == [
+        {
+            "id": "a",
+            "type": "function",
+            "function": {"name": "patch", "arguments": '{"input":"say \\"hi\\""}'},
+        }
+    ]
+    own = {"id": "a", "type": "custom", "custom": {"name": "patch", "input": "free"}}
+    said = {"role": "assistant", "content": None, "tool_calls": [own]}
+    assert messages(decoded(messages=[said])) == [said]
+
+
+THOUGHT = Message(
+    "assistant", (Reasoning("Hm."), Reasoning("Well.", signature="s", origin="x"), Text("Yes."))
+)
+
+
+@pytest.mark.parametrize(
+    ("style", "fields"),
+    [
+        ("reasoning_content", {"reasoning_content": "Hm.\n\nWell."}),
+        ("reasoning", {"reasoning": "Hm.\n\nWell."}),
+        ("reasoning_details", {"reasoning_details": [{"type": "reasoning.text", "text": "Hm.\n\nWell."}]}),
+    ],
+)
+def test_thoughts_go_back_where_the_upstream_takes_them(style: str, fields: dict[str, Any]) -> None:
+    to = aim(reasoning_history=style)
+    assert messages(asking(THOUGHT), to) == [{"role": "assistant", "content": "Yes.", **fields}]
+    assert noticed(asking(THOUGHT), to) == ()
+
+
+def test_thoughts_are_dropped_with_a_notice_where_they_are_not_taken() -> None:
+    assert messages(asking(THOUGHT)) == [{"role": "assistant", "content": "Yes."}]
+    assert noticed(asking(THOUGHT)) == ("dropped reasoning: this upstream takes no thoughts back",)
+
+
+def test_sealed_thoughts_have_no_text_to_send() -> None:
+    request = asking(Message("assistant", (Reasoning(signature="s", redacted=True), Text("Yes."))))
+    to = aim(reasoning_history="reasoning_content")
+    assert messages(request, to) == [{"role": "assistant", "content": "Yes."}]
+    assert noticed(request, to) == ("dropped reasoning: this upstream takes no thoughts back",)

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from routecodex.wire.sse import KEEP_ALIVE, Frame, Frames, FrameTooLarge, frame, parse
+
+PLAIN = (
+    b'data: {"a":"gr\xc3\xbc\xc3\x9fe"}\n\n'
+    b": hello\n\n"
+    b"event: ping\n\n"
+    b": a comment\nevent: delta\n: another\ndata:{}\n\n"
+    b"\n\n"
+    b'data: {"b":\ndata: 1}\nid: 7\nretry: 10\n\n'
+    b"data: [DONE]\n\n"
+)
+FRAMES = [
+    (b"", '{"a":"grüße"}'.encode()),
+    (b"delta", b"{}"),
+    (b"", b'{"b":\n1}'),
+    (b"", b"[DONE]"),
+]
+ENDINGS = {"LF": b"\n", "CRLF": b"\r\n", "CR": b"\r"}
+MARKS = {"no mark": b"", "a byte order mark": b"\xef\xbb\xbf"}
+
+
+def told(pieces: Iterator[bytes] | list[bytes]) -> list[tuple[bytes, bytes]]:
+    frames = Frames()
+    out = [found for piece in pieces for found in frames.feed(piece)]
+    return [(found.event, found.data) for found in [*out, *frames.close()]]
+
+
+@pytest.fixture(params=ENDINGS)
+def ending(request: pytest.FixtureRequest) -> bytes:
+    return ENDINGS[request.param]
+
+
+@pytest.fixture(params=MARKS)
+def stream(request: pytest.FixtureRequest, ending: bytes) -> bytes:
+    return MARKS[request.param] + PLAIN.replace(b"\n", ending)
+
+
+def test_frames_come_out_of_one_piece(stream: bytes) -> None:
+    assert told([stream]) == FRAMES
+
+
+def test_frames_come_out_of_every_split_in_two(stream: bytes) -> None:
+    for cut in range(len(stream) + 1):
+        assert told([stream[:cut], stream[cut:]]) == FRAMES, cut
+
+
+def test_frames_come_out_byte_by_byte(stream: bytes) -> None:
+    assert told(stream[at : at + 1] for at in range(len(stream))) == FRAMES
+
+
+def test_a_mark_in_the_middle_is_content() -> None:
+    assert told([b"data: a\n\n", b"\xef\xbb\xbfdata: b\n\n"]) == [(b"", b"a")]
+
+
+def test_raw_bytes_have_lf_line_ends_and_a_blank_line() -> None:
+    (found,) = Frames().feed(b"event: x\r\ndata: 1\r\n\r\n")
+    assert found == Frame(b"x", b"1", b"event: x\ndata: 1\n\n")
+
+
+def test_runs_of_frames_are_cut_in_one_piece() -> None:
+    frames = Frames()
+    assert frames.cut(b"data: 1\n\nda") == b"data: 1\n\n"
+    assert frames.pending
+    assert frames.cut(b"ta: 2\n") == b""
+    assert frames.cut(b"\n: note\n\ndata: 3\n\n") == b"data: 2\n\n: note\n\ndata: 3\n\n"
+    assert not frames.pending
+
+
+@pytest.mark.parametrize("last", [b"data: [DONE]", b"data: [DONE]\n", b'data: {"a":1}\n', b"data: [DONE]\r"])
+def test_a_last_frame_without_blank_line_counts_if_it_is_whole(last: bytes) -> None:
+    frames = Frames()
+    assert frames.feed(last) == []
+    assert frames.pending
+    assert [found.data for found in frames.close()] == [last[6:].strip()]
+    assert frames.close() == []
+
+
+@pytest.mark.parametrize("last", [b"data: {", b'data: {"a":"b', b"data: [DON", b"event: x", b"da", b": note"])
+def test_half_a_frame_is_dropped(last: bytes) -> None:
+    frames = Frames()
+    assert frames.feed(last) == []
+    assert frames.close() == []
+
+
+@pytest.mark.parametrize("block", [b"data", b"data:", b"data: ", b"event: ping\ndata:\ndata: "])
+def test_a_frame_without_data_is_no_frame(block: bytes) -> None:
+    assert parse(block) is None
+    assert Frames().feed(block + b"\n\n") == []
+
+
+def test_only_one_space_after_the_colon_is_not_data() -> None:
+    assert parse(b"data:  x ") == Frame(b"", b" x ", b"data:  x \n\n")
+    assert parse(b"data:x:y") == Frame(b"", b"x:y", b"data:x:y\n\n")
+
+
+def test_a_frame_past_the_limit_is_refused() -> None:
+    frames = Frames(limit=20)
+    assert [found.data for found in frames.feed(b"data: " + b"a" * 30 + b"\n\n")] == [b"a" * 30]
+    assert frames.feed(b"data: " + b"a" * 14) == []
+    with pytest.raises(FrameTooLarge, match="20 bytes"):
+        frames.feed(b"a")
+
+
+def test_what_is_written_is_read_back() -> None:
+    assert parse(frame(b"{}")[:-2]) == Frame(b"", b"{}", b"data: {}\n\n")
+    assert parse(frame(b"{}", b"ping")[:-2]) == Frame(b"ping", b"{}", b"event: ping\ndata: {}\n\n")
+    assert Frames().feed(KEEP_ALIVE) == []
