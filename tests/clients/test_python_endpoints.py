@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import anthropic
 import openai
 import pytest
 from google.genai import types
@@ -157,3 +158,40 @@ def test_google_lists_the_models(gateway: Gateway, sdks: Sdks) -> None:
     listed = list(models.list(config=types.ListModelsConfig(query_base=True)))
     assert {model.name for model in listed} >= {f"models/{name}" for name in LISTED}
     assert models.get(model="up_chat.model-x").name == "models/up_chat.model-x"
+
+
+@upstreams
+def test_anthropic_runs_the_tool_loop_itself(gateway: Gateway, sdks: Sdks, upstream: str) -> None:
+    @anthropic.beta_tool
+    def look_up(city: str) -> str:
+        """Looks at the sky."""
+        return f"a sunny day: {city}"
+
+    runner = sdks.anthropic(gateway.url).beta.messages.tool_runner(
+        model=MODELS[upstream],
+        max_tokens=1000,
+        messages=[{"role": "user", "content": "look_up Paris"}],
+        tools=[look_up],
+        betas=["context-1m-2025-08-07"],
+        stream=True,
+    )
+    last = [stream.get_final_message() for stream in runner][-1]
+    assert [block.to_dict().get("text") for block in last.content] == [
+        "The tool says: a sunny day: look_up Paris"
+    ]
+    betas = [request.headers.get("anthropic-beta", "") for request in gateway.heard(upstream)]
+    assert ["context-1m-2025-08-07" in beta for beta in betas] == [upstream == "messages"] * 2
+
+
+@upstreams
+def test_google_runs_the_tool_loop_itself(gateway: Gateway, sdks: Sdks, upstream: str) -> None:
+    def look_up(city: str) -> str:
+        """Looks at the sky."""
+        return f"a sunny day: {city}"
+
+    answer = sdks.google(gateway.url).models.generate_content(
+        model=MODELS[upstream],
+        contents="look_up Paris",
+        config=types.GenerateContentConfig(tools=[look_up]),
+    )
+    assert answer.text == "The tool says: a sunny day: look_up Paris"

@@ -66,7 +66,6 @@ class Server(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = ()
     max_body_mb: Annotated[int, Meta(description="Largest request body.", ge=1, le=1024)] = 32
     max_header_kb: Annotated[int, Meta(description="Largest request head.", ge=4, le=1024)] = 64
-    max_depth: Annotated[int, Meta(description="Deepest nesting of a JSON body.", ge=8, le=512)] = 128
     max_messages: Annotated[int, Meta(description="Most messages in one request.", ge=1)] = 10_000
     max_concurrent: Annotated[
         int, Meta(description="Most requests at the same time; further ones get 503.", ge=1)

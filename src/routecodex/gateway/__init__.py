@@ -9,5 +9,6 @@ memory      which provider made which signature, and the thoughts behind tool ca
 history     the Responses API's memory, in the store
 counting    token counters and estimates
 embeddings  embeddings, passed through
+ids         unique ids, cheaply
 listing     the model lists of each protocol
 """

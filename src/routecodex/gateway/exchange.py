@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Protocol
 
+from routecodex.canon import finish
 from routecodex.canon.errors import (
     GatewayError,
     UpstreamError,
@@ -255,6 +257,9 @@ class Exchange:
         record.status = 200
         if outcome.error is not None:
             return
+        if outcome.finish is not None:
+            sent = outcome.sent_finish or finish.express(self._ask.codec.name, outcome.finish)
+            finish.trace(self._ask.id, outcome.finish, sent)
         for signature in outcome.signatures:
             self._parts.memory.made(target.provider, signature)
         if watch is not None:
@@ -277,9 +282,7 @@ class Exchange:
         headers = [kind, (b"x-request-id", self._ask.id.encode())]
         if kind is _SSE:
             headers.append(_NO_CACHE)
-        headers.append((b"x-routecodex-route", self.record.route.encode("ascii", "replace")))
-        headers.append((b"x-routecodex-target", str(target).encode("ascii", "replace")))
-        headers.append((b"x-routecodex-reason", header_text(self.record.reason)))
+        headers.extend(_routing_headers(self.record.route, target, self.record.reason))
         if self._notices:
             headers.append((b"x-routecodex-notice", header_text("; ".join(self._notices))))
         return headers
@@ -288,6 +291,15 @@ class Exchange:
 async def _told(events: Sequence[Event]) -> AsyncGenerator[Event, None]:
     for event in events:
         yield event
+
+
+@functools.lru_cache(maxsize=1024)
+def _routing_headers(route: str, target: Target, reason: str) -> Headers:
+    return (
+        (b"x-routecodex-route", header_text(route)),
+        (b"x-routecodex-target", header_text(str(target))),
+        (b"x-routecodex-reason", header_text(reason)),
+    )
 
 
 def header_text(text: str) -> bytes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import secrets
 import time
 from collections.abc import Callable, Mapping
 
@@ -17,6 +16,7 @@ from routecodex.gateway import build, counting
 from routecodex.gateway.ask import Ask, Client, Record
 from routecodex.gateway.exchange import Exchange
 from routecodex.gateway.history import Entry, History
+from routecodex.gateway.ids import fresh_id
 from routecodex.gateway.memory import Memory
 from routecodex.protocols.codec import Outcome, ReplyTo
 from routecodex.protocols.messages.clients import ends_with_message_stop, knows_refusal
@@ -129,7 +129,7 @@ class Gateway:
     def _bare_reply(self, ask: Ask) -> ReplyTo:
         inbound = ask.original or ask.inbound
         return ReplyTo(
-            id=secrets.token_hex(12),
+            id=fresh_id(),
             created=ask.created,
             model=inbound.model,
             wire=inbound.wire,

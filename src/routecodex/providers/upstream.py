@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -60,6 +61,7 @@ class Upstream:
         self._timeouts = timeouts or Timeouts()
         self._base = urlsplit(base_url).path.rstrip("/")
         self._query = urlencode(query or {})
+        self._paths: dict[tuple[str, bool], bytes] = {}
         self._passed = self.passed({})
         style = auth_style or _AUTH_STYLES[codec.name]
         self._heads = {
@@ -68,14 +70,18 @@ class Upstream:
 
     def path(self, model: str, *, stream: bool) -> bytes:
         """Where requests for this model go."""
+        known = self._paths.get((model, stream))
+        if known is None:
+            known = self._paths[(model, stream)] = self._path(model, stream=stream)
+        return known
+
+    def _path(self, model: str, *, stream: bool) -> bytes:
         return self._full_path(self.dialect.path or self.codec.path(quote(model, safe="/:@-._~"), stream))
 
     def passed(self, headers: Mapping[str, str]) -> bytes:
         """The client's own headers that travel on to an upstream of the same protocol, such as betas."""
-        name = self.codec.name
-        values = dict(_DEFAULT_HEADERS.get(name, ()))
-        values.update((field, headers[field]) for field in _PASSED_HEADERS[name] if field in headers)
-        return b"".join(f"{field}: {value}\r\n".encode("latin-1") for field, value in values.items())
+        names = _PASSED_HEADERS[self.codec.name]
+        return _passed_block(self.codec.name, tuple(map(headers.get, names)))
 
     def _full_path(self, below: str) -> bytes:
         path = f"{self._base}{below}"
@@ -123,6 +129,14 @@ class Upstream:
             return await response.read(ANSWER_LIMIT)
         finally:
             response.close()
+
+
+@functools.lru_cache(maxsize=256)
+def _passed_block(protocol: str, given: tuple[str | None, ...]) -> bytes:
+    values = dict(_DEFAULT_HEADERS.get(protocol, ()))
+    named = zip(_PASSED_HEADERS[protocol], given, strict=True)
+    values.update((name, value) for name, value in named if value is not None)
+    return b"".join(f"{name}: {value}\r\n".encode("latin-1") for name, value in values.items())
 
 
 def _head(headers: Mapping[str, str]) -> bytes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import secrets
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -23,6 +22,7 @@ from routecodex.config import Config
 from routecodex.gateway import counting, embeddings, listing
 from routecodex.gateway.ask import Ask
 from routecodex.gateway.gateway import Gateway
+from routecodex.gateway.ids import fresh_id
 from routecodex.protocols import gemini, messages
 from routecodex.protocols.codec import Codec, Inbound
 from routecodex.protocols.codecs import CODECS
@@ -84,7 +84,7 @@ class App:
         }
 
     async def __call__(self, request: HttpRequest, reply: Reply) -> None:
-        request_id = f"req_{secrets.token_hex(12)}"
+        request_id = f"req_{fresh_id()}"
         endpoint = paths.find(request.path)
         try:
             if endpoint is None:
@@ -221,7 +221,9 @@ def _protocol_of(request: HttpRequest, endpoint: Endpoint | None) -> str:
         return endpoint.protocol
     if "anthropic-version" in request.headers:
         return "messages"
-    return "gemini" if "/v1beta" in request.path else "chat"
+    if "/v1beta" in request.path or "x-goog-api-client" in request.headers:
+        return "gemini"
+    return "chat"
 
 
 def _headers(request_id: str) -> list[tuple[bytes, bytes]]:

@@ -51,7 +51,6 @@ class Metrics:
         self._requests: defaultdict[_Labels, int] = defaultdict(int)
         self._tokens: defaultdict[_Labels, int] = defaultdict(int)
         self._failovers = 0
-        self._gone = 0
         self._seconds: defaultdict[_Labels, _Histogram] = defaultdict(_Histogram)
         self._first_byte: defaultdict[_Labels, _Histogram] = defaultdict(_Histogram)
         self._registry = CollectorRegistry()

@@ -18,6 +18,7 @@ from routecodex.canon.errors import ClientError, GatewayError
 from routecodex.config import Config
 from routecodex.gateway.ask import Record
 from routecodex.gateway.gateway import Gateway
+from routecodex.gateway.ids import fresh_id
 from routecodex.server import logs
 from routecodex.server.app import App, error_answer
 from routecodex.server.http import HttpRequest, HttpServer, Limits
@@ -56,7 +57,7 @@ def limits(config: Config) -> Limits:
 def protocol_error(status: int, message: str, request: HttpRequest | None) -> tuple[Headers, bytes]:
     """What the HTTP layer answers by itself, in the client's own envelope."""
     error: GatewayError = ClientError(message, status=status, code=f"http_{status}")
-    _, headers, body = error_answer(error, request, "req_0")
+    _, headers, body = error_answer(error, request, f"req_{fresh_id()}")
     return headers, body
 
 

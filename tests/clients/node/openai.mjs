@@ -76,11 +76,16 @@ const responseTurns = {
   stream: async (client, body) => {
     let last;
     for await (const event of await client.responses.create({ ...body, stream: true })) last = event;
-    if (last.type === 'response.failed') throw new Error(last.response.error.message);
-    return { ...last.response, output_text: textOf(last.response) };
+    return unlessFailed({ ...last.response, output_text: textOf(last.response) });
   },
-  helper: async (client, body) => client.responses.stream(body).finalResponse(),
+  helper: async (client, body) => unlessFailed(await client.responses.stream(body).finalResponse()),
 };
+
+// The SDK hands out a failed response like any other: a program has to look at its status.
+function unlessFailed(response) {
+  if (response.status === 'failed') throw new Error(response.error.message);
+  return response;
+}
 
 function textOf(response) {
   const parts = response.output.flatMap((item) => item.content ?? []);

@@ -16,9 +16,13 @@ const turns = {
   stream: async (options) => {
     let failure = null;
     const result = streamText({ ...options, onError: ({ error }) => (failure = error) });
-    const text = await result.text;
-    if (failure) throw failure;
-    return { text, finish: await result.finishReason };
+    try {
+      const text = await result.text;
+      if (failure) throw failure;
+      return { text, finish: await result.finishReason };
+    } catch (error) {
+      throw failure ?? error;
+    }
   },
 };
 

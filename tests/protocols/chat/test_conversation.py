@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from tests.protocols.chat.samples import AIM, aim, asking, decoded, noticed, sent
 
 from routecodex.canon.parts import Media, Opaque, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
 from routecodex.canon.request import Message, Request
 from routecodex.protocols.codec import Aim
+from tests.protocols.chat.samples import AIM, aim, asking, decoded, noticed, sent
 
 
 def messages(request: Request, to: Aim = AIM) -> list[dict[str, Any]]:

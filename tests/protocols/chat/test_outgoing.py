@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from tests.protocols.chat.samples import AIM, aim, asking, decoded, noticed, sent
 
 from routecodex.canon.errors import BadRequest
 from routecodex.canon.parts import Text
 from routecodex.canon.request import Message, Output, Request, Thinking, Tool, ToolChoice
 from routecodex.protocols.tools import CUSTOM_PARAMETERS
+from tests.protocols.chat.samples import AIM, aim, asking, decoded, noticed, sent
 
 HI = Message("user", (Text("hi"),))
 

@@ -3,10 +3,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.protocols.chat.samples import decoded
 
 from routecodex.canon.parts import Media, Opaque, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
 from routecodex.canon.request import Message, Output, Thinking, Tool, ToolChoice
+from tests.protocols.chat.samples import decoded
 
 FIELDS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"max_tokens": 5}, {"max_tokens": 5}),

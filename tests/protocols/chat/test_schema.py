@@ -3,10 +3,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.protocols.chat.samples import body, inbound
 
 from routecodex.canon.errors import BadRequest
 from routecodex.protocols.chat.schema import read
+from tests.protocols.chat.samples import body, inbound
 
 CALL = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 CALLING = {"role": "assistant", "content": None, "tool_calls": [CALL]}

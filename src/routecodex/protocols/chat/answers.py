@@ -8,9 +8,10 @@ from routecodex.canon import finish
 from routecodex.canon.events import Event, Failed
 from routecodex.canon.parts import Reasoning, Refusal, Text, ToolCall
 from routecodex.canon.response import Response
-from routecodex.protocols.chat.chunks import Chunk, read_chunk, usage_of
+from routecodex.protocols.chat.chunks import Chunk, Delta, read_chunk, usage_of
 from routecodex.protocols.chat.decoder import Telling, unparsable
 from routecodex.protocols.chat.encoder import answer_id, usage_object
+from routecodex.protocols.chat.ends import settle
 from routecodex.protocols.chat.errors import from_object
 from routecodex.protocols.codec import Outcome, ReplyTo
 from routecodex.protocols.tools import CallNames, unwrap_input
@@ -18,15 +19,13 @@ from routecodex.protocols.translation import estimated_usage
 from routecodex.wire import json
 from routecodex.wire.json import present, thaw
 
-_LENGTHS = frozenset({"length", "max_tokens"})
-
 
 def _read(body: bytes, provider: str = "") -> Chunk:
     answer = read_chunk(body)
     if answer is None or (not answer.choices and not present(answer.error)):
         raise unparsable()
     if present(answer.error):
-        raise from_object(502, thaw(answer.error), provider=provider)
+        raise from_object(200, thaw(answer.error), provider=provider)
     return answer
 
 
@@ -42,11 +41,13 @@ def decode(body: bytes) -> list[Event]:
 
 def encode(response: Response, reply: ReplyTo) -> bytes:
     """The answer as one chat completion."""
+    word = finish.express("chat", response.finish)
+    finish.trace(reply.id, response.finish, word)
     choice = {
         "index": 0,
         "message": _message(response, reply),
         "logprobs": {"content": list(response.logprobs), "refusal": None} if response.logprobs else None,
-        "finish_reason": finish.express("chat", response.finish),
+        "finish_reason": word,
     }
     body: dict[str, Any] = {
         "id": answer_id(reply),
@@ -68,7 +69,8 @@ def _message(response: Response, reply: ReplyTo) -> dict[str, Any]:
     refusals = [part.text for part in response.parts if isinstance(part, Refusal)]
     thoughts = [part.text for part in response.parts if isinstance(part, Reasoning) and part.text]
     names = CallNames(reply.request.tools if reply.request is not None else ())
-    calls = [_call(part, names) for part in response.parts if isinstance(part, ToolCall)]
+    empty = "{}" if response.finish.reason == "tool_calls" else ""
+    calls = [_call(part, names, empty=empty) for part in response.parts if isinstance(part, ToolCall)]
     message: dict[str, Any] = {
         "role": "assistant",
         "content": "".join(part.text for part in texts) if texts else None,
@@ -84,7 +86,7 @@ def _message(response: Response, reply: ReplyTo) -> dict[str, Any]:
     return message
 
 
-def _call(call: ToolCall, names: CallNames) -> dict[str, Any]:
+def _call(call: ToolCall, names: CallNames, *, empty: str) -> dict[str, Any]:
     name, _, custom = names.resolve(call.name)
     if custom or call.custom:
         text = call.arguments if call.custom else unwrap_input(call.arguments)
@@ -92,23 +94,25 @@ def _call(call: ToolCall, names: CallNames) -> dict[str, Any]:
     return {
         "id": call.id,
         "type": "function",
-        "function": {"name": name, "arguments": call.arguments or "{}"},
+        "function": {"name": name, "arguments": call.arguments or empty},
     }
 
 
 def pass_on(body: bytes, reply: ReplyTo) -> tuple[bytes, Outcome]:
-    """The upstream's own answer, its finish put right where it denies the calls that were made."""
+    """The upstream's own answer, its finish put right where it lies or is no word of chat's."""
     answer = _read(body, reply.provider)
     outcome = Outcome(model=answer.model or "", response_id=answer.id or "")
     outcome.usage = usage_of(answer.usage) if answer.usage is not None else None
     wrong: dict[int, str] = {}
     for at, choice in enumerate(answer.choices or ()):
-        calls = choice.message.tool_calls if choice.message is not None else None
-        said = choice.finish_reason
-        end = finish.infer("chat", said, has_calls=bool(calls), calls_whole=said not in _LENGTHS)
-        outcome.finish, outcome.sent_finish = end, finish.express("chat", end)
-        if said is None or (end.reason == "tool_calls" and said != "tool_calls"):
-            wrong[at] = outcome.sent_finish
+        message = choice.message or Delta()
+        end, word = settle(
+            choice.finish_reason, calls=bool(message.tool_calls), legacy=message.function_call is not None
+        )
+        outcome.finish, outcome.sent_finish = end, word
+        finish.trace(reply.id, end, word)
+        if word != choice.finish_reason:
+            wrong[at] = word
     return (_corrected(body, wrong) if wrong else body), outcome
 
 

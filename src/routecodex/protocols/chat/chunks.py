@@ -26,8 +26,22 @@ class CustomDelta(Struct, gc=False):
 class CallDelta(Struct):
     index: int | None = None
     id: str | None = None
+    type: str | None = None
     function: FunctionDelta | None = None
     custom: CustomDelta | None = None
+
+    @property
+    def name(self) -> str | None:
+        """The tool's name, which the first piece of a call has."""
+        called = self.function or self.custom
+        return called.name if called is not None else None
+
+    @property
+    def text(self) -> str | None:
+        """The arguments of a function, or the input of a custom tool, as far as this piece tells them."""
+        if self.custom is not None:
+            return self.custom.input
+        return self.function.arguments if self.function is not None else None
 
 
 class Delta(Struct):
@@ -85,9 +99,16 @@ _decoder = Decoder(Chunk)
 
 def read_chunk(data: bytes) -> Chunk | None:
     """A chunk or a whole completion; None when it is no JSON object at all."""
-    chunk = json.try_read(data, _decoder)
-    if chunk is not None:
-        return chunk
+    return json.try_read(data, _decoder) or read_odd(data)
+
+
+def read_typed(data: bytes) -> Chunk | None:
+    """A chunk whose fields all have the types they should have, else None."""
+    return json.try_read(data, _decoder)
+
+
+def read_odd(data: bytes) -> Chunk | None:
+    """A chunk as far as it can be understood; None when it is no JSON object at all."""
     try:
         value = json.decode(data)
     except ValueError:
@@ -121,6 +142,8 @@ def _mended(value: dict[str, Any]) -> Chunk:
         else None,
         usage=_usage(usage) if isinstance(usage, dict) else None,
         error=Raw(json.encode(value["error"])) if value.get("error") is not None else ABSENT,
+        service_tier=_text(value.get("service_tier")),
+        system_fingerprint=_text(value.get("system_fingerprint")),
     )
 
 
@@ -135,7 +158,7 @@ def _choice(item: dict[str, Any]) -> Choice:
 
 
 def _delta(item: dict[str, Any]) -> Delta:
-    calls = item.get("tool_calls")
+    calls, annotations = item.get("tool_calls"), item.get("annotations")
     text, thought = _content(item.get("content"))
     return Delta(
         content=text,
@@ -146,6 +169,7 @@ def _delta(item: dict[str, Any]) -> Delta:
         if isinstance(calls, list)
         else None,
         function_call=_function(item.get("function_call")),
+        annotations=annotations if isinstance(annotations, list) else None,
     )
 
 
@@ -170,8 +194,15 @@ def _joined(pieces: list[Json]) -> str | None:
 
 
 def _call(item: dict[str, Any]) -> CallDelta:
+    custom = item.get("custom")
     return CallDelta(
-        index=_count(item.get("index")), id=_text(item.get("id")), function=_function(item.get("function"))
+        index=_count(item.get("index")),
+        id=_text(item.get("id")),
+        type=_text(item.get("type")),
+        function=_function(item.get("function")),
+        custom=CustomDelta(_text(custom.get("name")), _text(custom.get("input")))
+        if isinstance(custom, dict)
+        else None,
     )
 
 
@@ -195,6 +226,7 @@ def _usage(item: dict[str, Any]) -> WireUsage:
         completion_tokens_details=ReasoningDetails(_count(thoughts.get("reasoning_tokens")))
         if isinstance(thoughts, dict)
         else None,
+        prompt_cache_hit_tokens=_count(item.get("prompt_cache_hit_tokens")),
     )
 
 
@@ -207,4 +239,4 @@ def _count(value: Json) -> int | None:
         return None
     if isinstance(value, int | float):
         return int(value)
-    return int(value) if isinstance(value, str) and value.isdigit() else None
+    return int(value) if isinstance(value, str) and value.isdecimal() else None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import secrets
+
 from routecodex.canon import finish
 from routecodex.canon.errors import UpstreamFailed
 from routecodex.canon.events import (
@@ -21,12 +23,12 @@ from routecodex.canon.events import (
 from routecodex.canon.parts import Json, Reasoning, Refusal, Text, ToolCall
 from routecodex.protocols import failures
 from routecodex.protocols.chat import errors
+from routecodex.protocols.chat.calls import CallBook
 from routecodex.protocols.chat.chunks import (
     CallDelta,
     Choice,
     Chunk,
     Delta,
-    FunctionDelta,
     read_chunk,
     usage_of,
 )
@@ -41,12 +43,11 @@ _EMPTY: dict[str, AnswerPart] = {"text": Text(""), "refusal": Refusal(""), "reas
 class _Call:
     """A tool call that is being told."""
 
-    __slots__ = ("arguments", "finished", "id", "index", "key")
+    __slots__ = ("arguments", "custom", "finished", "index")
 
-    def __init__(self, key: int, index: int, call_id: str) -> None:
-        self.key = key
+    def __init__(self, index: int, *, custom: bool) -> None:
         self.index = index
-        self.id = call_id
+        self.custom = custom
         self.arguments = ""
         self.finished = False
 
@@ -61,15 +62,18 @@ class Telling:
         self._next = 0
         self._open: tuple[str, int] | None = None
         self._calls: list[_Call] = []
+        self._book = CallBook()
+        self._call_prefix = ""
         self._extras: dict[str, Json] = {}
 
     def chunk(self, chunk: Chunk, out: list[Event]) -> None:
         if present(chunk.error):
             self.ended = True
-            out.append(Failed(errors.from_object(502, thaw(chunk.error), provider="")))
+            out.append(Failed(errors.from_object(200, thaw(chunk.error), provider="")))
             return
         if not self.started:
             self.started = True
+            self._call_prefix = call_prefix(chunk.id)
             out.append(Started(chunk.id or "", chunk.model or "", chunk.created))
         for name in _EXTRAS:
             value = getattr(chunk, name)
@@ -81,13 +85,18 @@ class Telling:
         if chunk.usage is not None:
             out.append(UsageReported(usage_of(chunk.usage)))
 
+    @property
+    def told_something(self) -> bool:
+        """Whether the answer has any content or a finish yet."""
+        return self._next > 0 or self.said is not None
+
     def finish(self, out: list[Event]) -> None:
         """The upstream is done: everything open is closed."""
         self.ended = True
         self._close_block(out)
         for call in self._calls:
             self._finish_call(call, out)
-        whole = all(json.is_whole(call.arguments or "{}") for call in self._calls)
+        whole = all(json.is_whole(call.arguments) for call in self._calls)
         end = finish.infer("chat", self.said, has_calls=bool(self._calls), calls_whole=whole)
         out.append(Finished(end, self._extras or None))
 
@@ -135,43 +144,26 @@ class Telling:
         return self._next - 1
 
     def _call(self, delta: CallDelta, out: list[Event]) -> None:
-        function = delta.function
-        if delta.custom is not None:
-            function = FunctionDelta(delta.custom.name, delta.custom.input)
-        call = self._known(delta, function)
-        if call is None:
+        number, begins = self._book.place(delta)
+        if begins:
             self._close_block(out)
             self._finish_whole_calls(out)
-            call = self._open_call(delta, function, out)
-        if function is not None and function.arguments:
-            call.arguments += function.arguments
-            out.append(ArgumentsAdded(call.index, function.arguments))
+            self._open_call(delta, out)
+        call, text = self._calls[number], delta.text
+        if text and not call.finished:
+            call.arguments += text
+            out.append(ArgumentsAdded(call.index, text))
 
-    def _known(self, delta: CallDelta, function: FunctionDelta | None) -> _Call | None:
-        """The call a piece belongs to: by index, by id, or the last one when it names neither."""
-        for call in reversed(self._calls):
-            if delta.index is not None and call.key == delta.index:
-                # Some upstreams number every call 0 and tell them apart by id alone.
-                return call if not delta.id or delta.id == call.id else None
-            if delta.index is None and delta.id and call.id == delta.id:
-                return call
-        if delta.index is None and not delta.id and not (function and function.name):
-            return self._calls[-1] if self._calls else None
-        return None
-
-    def _open_call(self, delta: CallDelta, function: FunctionDelta | None, out: list[Event]) -> _Call:
-        index = self._take_index()
-        key = len(self._calls) if delta.index is None else delta.index
-        call = _Call(key, index, delta.id or f"call_{index}")
-        self._calls.append(call)
-        name = (function.name if function is not None else None) or ""
-        out.append(PartStarted(index, ToolCall(call.id, name, custom=delta.custom is not None)))
-        return call
+    def _open_call(self, delta: CallDelta, out: list[Event]) -> None:
+        index, custom = self._take_index(), delta.custom is not None
+        self._calls.append(_Call(index, custom=custom))
+        call_id = delta.id or f"{self._call_prefix}_{index}"
+        out.append(PartStarted(index, ToolCall(call_id, delta.name or "", custom=custom)))
 
     def _finish_whole_calls(self, out: list[Event]) -> None:
         """Calls whose arguments are complete are closed; an interleaved one stays open."""
         for call in self._calls:
-            if not call.finished and json.is_whole(call.arguments):
+            if not call.custom and json.is_whole(call.arguments):
                 self._finish_call(call, out)
 
     def _finish_call(self, call: _Call, out: list[Event]) -> None:
@@ -188,11 +180,13 @@ class StreamDecoder:
         self._telling = Telling()
 
     def feed(self, data: bytes) -> list[Event]:
+        if self._telling.ended:
+            return []
         try:
             frames = self._frames.feed(data)
-        except FrameTooLarge as exc:
+        except FrameTooLarge:
             self._telling.ended = True
-            return [Failed(failures.truncated(str(exc)))]
+            return [Failed(unparsable())]
         return self._read(frames)
 
     def close(self) -> list[Event]:
@@ -211,7 +205,7 @@ class StreamDecoder:
         for frame in frames:
             if telling.ended:
                 break
-            if frame.data == b"[DONE]":
+            if frame.data.rstrip() == b"[DONE]":
                 self._done(out)
                 break
             chunk = read_chunk(frame.data)
@@ -223,11 +217,17 @@ class StreamDecoder:
         return out
 
     def _done(self, out: list[Event]) -> None:
-        if self._telling.said is None and not self._telling.started:
+        if self._telling.told_something:
+            self._telling.finish(out)
+        else:
             self._telling.ended = True
             out.append(Failed(failures.truncated()))
-        else:
-            self._telling.finish(out)
+
+
+def call_prefix(answer_id: str | None) -> str:
+    """What the ids we give to calls without one begin with: no two answers share it."""
+    legal = "".join(sign for sign in answer_id or "" if sign.isascii() and sign.isalnum())
+    return f"call_{legal[-24:] or secrets.token_hex(8)}"
 
 
 def unparsable() -> UpstreamFailed:

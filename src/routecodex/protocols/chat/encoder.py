@@ -18,7 +18,7 @@ from routecodex.canon.events import (
     TextAdded,
     UsageReported,
 )
-from routecodex.canon.parts import Json, Refusal, ToolCall
+from routecodex.canon.parts import Json, Reasoning, Refusal, Text, ToolCall
 from routecodex.canon.usage import Usage
 from routecodex.protocols.chat import errors
 from routecodex.protocols.codec import ReplyTo
@@ -27,6 +27,8 @@ from routecodex.protocols.translation import estimated_usage
 from routecodex.wire import json
 
 DONE = b"data: [DONE]\n\n"
+_CONTENT, _REFUSAL, _THOUGHT = b'{"content":', b'{"refusal":', b'{"reasoning_content":'
+_BEGINNINGS: dict[type, bytes] = {Text: _CONTENT, Refusal: _REFUSAL, Reasoning: _THOUGHT}
 
 
 def answer_id(reply: ReplyTo) -> str:
@@ -46,12 +48,13 @@ def usage_object(usage: Usage) -> dict[str, Any]:
 
 
 class _Call:
-    __slots__ = ("custom", "number", "unwrapper")
+    __slots__ = ("argued", "custom", "number", "unwrapper")
 
     def __init__(self, number: int, *, custom: bool, unwrapper: InputUnwrapper | None) -> None:
         self.number = number
         self.custom = custom
         self.unwrapper = unwrapper
+        self.argued = False
 
 
 class StreamEncoder:
@@ -73,16 +76,13 @@ class StreamEncoder:
     def encode(self, event: Event) -> bytes:
         match event:
             case TextAdded():
-                self._written += len(event.text)
                 if event.logprobs:
                     return self._with_logprobs(event.text, event.logprobs)
-                field = b'{"refusal":' if event.index in self._refusals else b'{"content":'
-                return self._delta(field + json.encode(event.text) + b"}")
+                return self._text(_REFUSAL if event.index in self._refusals else _CONTENT, event.text)
             case ReasoningAdded():
-                self._written += len(event.text)
-                return self._delta(b'{"reasoning_content":' + json.encode(event.text) + b"}")
+                return self._text(_THOUGHT, event.text)
             case ArgumentsAdded():
-                return self._arguments(event)
+                return self._arguments(event.index, event.text)
             case PartStarted():
                 return self._part(event)
             case PartFinished():
@@ -116,7 +116,12 @@ class StreamEncoder:
     def _delta(self, delta: bytes) -> bytes:
         return self._head + delta + self._tail
 
+    def _text(self, field: bytes, text: str) -> bytes:
+        self._written += len(text)
+        return self._head + field + json.encode(text) + b"}" + self._tail
+
     def _with_logprobs(self, text: str, logprobs: tuple[Json, ...]) -> bytes:
+        self._written += len(text)
         choice = {
             "index": 0,
             "delta": {"content": text},
@@ -130,22 +135,27 @@ class StreamEncoder:
 
     def _part(self, event: PartStarted) -> bytes:
         part = event.part
+        if isinstance(part, ToolCall):
+            return self._begin_call(event.index, part)
         if isinstance(part, Refusal):
             self._refusals.add(event.index)
-        if not isinstance(part, ToolCall):
-            return b""
+        field = _BEGINNINGS.get(type(part))
+        text = getattr(part, "text", "")
+        return self._text(field, text) if field is not None and text else b""
+
+    def _begin_call(self, index: int, part: ToolCall) -> bytes:
         name, _, custom = self._names.resolve(part.name)
         unwrapper = InputUnwrapper() if custom and not part.custom else None
         call = _Call(len(self._calls), custom=custom or part.custom, unwrapper=unwrapper)
-        self._calls[event.index] = call
+        self._calls[index] = call
         body = {"name": name, "input": ""} if call.custom else {"name": name, "arguments": ""}
         kind = "custom" if call.custom else "function"
         entry = {"index": call.number, "id": part.id, "type": kind, kind: body}
-        return self._delta(json.encode({"tool_calls": [entry]}))
+        return self._delta(json.encode({"tool_calls": [entry]})) + self._arguments(index, part.arguments)
 
-    def _arguments(self, event: ArgumentsAdded) -> bytes:
-        call = self._calls[event.index]
-        return self._argue(call, event.text if call.unwrapper is None else call.unwrapper.feed(event.text))
+    def _arguments(self, index: int, text: str) -> bytes:
+        call = self._calls[index]
+        return self._argue(call, text if call.unwrapper is None else call.unwrapper.feed(text))
 
     def _close_call(self, index: int) -> bytes:
         call = self._calls.get(index)
@@ -154,6 +164,7 @@ class StreamEncoder:
     def _argue(self, call: _Call, text: str) -> bytes:
         if not text:
             return b""
+        call.argued = True
         self._written += len(text)
         kind, field = ("custom", "input") if call.custom else ("function", "arguments")
         return self._delta(
@@ -163,10 +174,17 @@ class StreamEncoder:
 
     def _finish(self, event: Finished) -> bytes:
         word = finish.express("chat", event.finish)
+        finish.trace(self._reply.id, event.finish, word)
+        out = self._empty_arguments() if event.finish.reason == "tool_calls" else b""
         choice = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": word}
-        out = b"data: " + self._envelope + b',"choices":[' + json.encode(choice) + b"]" + self._close_chunk()
+        out += b"data: " + self._envelope + b',"choices":[' + json.encode(choice) + b"]" + self._close_chunk()
         if self._reply.include_usage:
             usage = self._usage or estimated_usage(self._reply.input_tokens, self._written)
             counted = json.encode(usage_object(usage))
             out += b"data: " + self._envelope + b',"choices":[],"usage":' + counted + b"}\n\n"
         return out + DONE
+
+    def _empty_arguments(self) -> bytes:
+        """A whole call without arguments has an empty object: clients parse it."""
+        calls = [call for call in self._calls.values() if not (call.argued or call.custom)]
+        return b"".join(self._argue(call, "{}") for call in calls)

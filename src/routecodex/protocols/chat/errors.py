@@ -43,14 +43,17 @@ def decode(status: int, headers: Mapping[str, str], body: bytes, provider: str) 
         value = json.decode(body)
     except ValueError:
         return failures.upstream_error(status, failures.plain_text(body), provider=provider, headers=headers)
-    error = value.get("error", value) if isinstance(value, dict) else value
+    error = (value.get("error") or value) if isinstance(value, dict) else value
     return from_object(status, error, provider=provider, headers=headers)
 
 
 def from_object(
     status: int, error: Any, *, provider: str, headers: Mapping[str, str] | None = None
 ) -> UpstreamError:
-    """The typed error for an `error` value, whatever shape the provider gave it."""
+    """The typed error for an `error` value, whatever shape the provider gave it.
+
+    Inside an answer that began well (`status` below 400) the error's own code says what it is.
+    """
     if not isinstance(error, dict):
         return failures.upstream_error(status, str(error), provider=provider, headers=headers)
     message = error.get("message") or error.get("detail") or error.get("msg") or ""

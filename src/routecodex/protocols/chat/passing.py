@@ -12,6 +12,8 @@ from routecodex.protocols.notices import Notices
 from routecodex.wire import json
 
 _MODEL_KEY = b'"model"'
+_ESCAPED = b"\\u006"
+"""How every letter of `model` looks when escaped: a key may be spelled that way too."""
 _VALUE = re.compile(rb'\s*:\s*("(?:[^"\\]|\\.)*")')
 
 
@@ -20,13 +22,17 @@ def rewrite(inbound: Inbound, aim: Aim) -> Encoded:
     dialect, wire = aim.dialect, inbound.wire
     if wire.n is not None and wire.n > 1 and not dialect.n:
         raise BadRequest("n: this upstream gives one answer at a time", param="n", code="unsupported_value")
+    unasked = not dialect.stream_usage and wire.stream_options is not None
     renamed = dialect.max_tokens_field == "max_tokens" and wire.max_completion_tokens is not None
-    if not (dialect.unsupported or renamed):
+    if not (dialect.unsupported or renamed or unasked):
         return Encoded(with_model(inbound.body, aim.model))
     fields = json.read_fields(inbound.body)
     notices = Notices()
     if renamed:
         fields["max_tokens"] = fields.pop("max_completion_tokens")
+    if unasked:
+        # The relay counts for an upstream that cannot be asked to.
+        del fields["stream_options"]
     for field in dialect.unsupported:
         if fields.pop(field, None) is not None:
             notices.dropped(field, "this upstream refuses it")
@@ -37,7 +43,7 @@ def rewrite(inbound: Inbound, aim: Aim) -> Encoded:
 def with_model(body: bytes, model: str) -> bytes:
     """The body with its top-level model replaced, all other bytes as they came."""
     at = body.find(_MODEL_KEY)
-    if at >= 0 and body.find(_MODEL_KEY, at + 7) < 0:
+    if at >= 0 and body.find(_MODEL_KEY, at + 7) < 0 and _ESCAPED not in body:
         value = _VALUE.match(body, at + 7)
         if value is not None:
             return body[: value.start(1)] + json.encode(model) + body[value.end(1) :]

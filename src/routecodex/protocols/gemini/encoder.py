@@ -27,7 +27,7 @@ from routecodex.canon.events import (
     TextAdded,
     UsageReported,
 )
-from routecodex.canon.finish import Finish, express, trace
+from routecodex.canon.finish import Finish, express
 from routecodex.canon.parts import Json, Opaque, Reasoning, Refusal, Text, ToolCall
 from routecodex.canon.response import Response
 from routecodex.canon.usage import Usage
@@ -105,7 +105,6 @@ class Speech:
     ) -> dict[str, Json]:
         """The fields of the candidate that say how it ended."""
         word = express("gemini", finish)
-        trace(self._reply.id, finish, word)
         fields: dict[str, Json] = {"finishReason": word}
         fields.update({name: extras[name] for name in _METADATA if name in extras} if extras else {})
         sources = [_source(citation) for citation in cited if isinstance(citation, dict)]

@@ -18,6 +18,13 @@ _GUESS: dict[MediaKind, str] = {
     "file": "application/pdf",
 }
 _HOME = frozenset({"inlineData", "fileData"})
+_STANDARD = str.maketrans("-_", "+/")
+
+
+def standard_base64(data: str) -> str:
+    """The data in the alphabet all others take; Google's SDK for Python writes the URL-safe one."""
+    data = data.translate(_STANDARD) if "-" in data or "_" in data else data
+    return data + "=" * (-len(data) % 4)
 
 
 def decode_media(part: dict[str, Json]) -> Media | None:
@@ -29,7 +36,7 @@ def decode_media(part: dict[str, Json]) -> Media | None:
         return Media(
             _kind(media_type),
             media_type=media_type,
-            data=blob.get("data") or "",
+            data=standard_base64(blob.get("data") or ""),
             name=blob.get("displayName"),
             extras=extras,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from routecodex.canon.errors import GatewayError
-from routecodex.canon.finish import express, infer, trace
+from routecodex.canon.finish import express, infer
 from routecodex.protocols.codec import Outcome, ReplyTo
 from routecodex.protocols.failures import truncated
 from routecodex.wire import json, sse
@@ -58,7 +58,6 @@ class Watch:
         finish = infer("gemini", self.said, has_calls=self.has_calls)
         self.outcome.finish = finish
         self.outcome.sent_finish = self._right if self.has_calls else self.said or self._right
-        trace(reply.id, finish, self.outcome.sent_finish)
 
     def corrected(self, data: bytes) -> bytes:
         """The chunk with the right word for its end."""

@@ -31,7 +31,7 @@ NEEDS_MESSAGE_STOP: tuple[Client, ...] = (
         "throws: the stream ended without a message",
         _is(x_stainless_lang="^js$", x_stainless_helper_method="^stream$"),
     ),
-    Client("Vercel AI SDK", "stops in silence", _is(user_agent=r"(^|\s|,)ai-sdk/")),
+    Client("Vercel AI SDK", "stops in silence", _is(user_agent=r"(^|[\s,])ai-sdk[/-]")),
     Client("Claude Code", "drops the turn's usage", _is(user_agent="(^|[ ,])claude-(cli|code)/")),
     Client("Claude Code", "drops the turn's usage", _is(x_claude_code_session_id=".")),
     Client("pi", "fails", _is(user_agent="(^|[ ,])pi(-coding-agent)?/")),

@@ -20,7 +20,7 @@ _DEFAULT_PORT = {"http": 80, "https": 443}
 _HOST = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+")
 
 
-class Origin(msgspec.Struct, frozen=True):
+class Origin(msgspec.Struct, frozen=True, cache_hash=True):
     """Where to connect and how; equal origins share their kept-alive connections."""
 
     scheme: str

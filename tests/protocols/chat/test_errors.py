@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from routecodex.canon.errors import (
+    BadRequest,
+    GatewayError,
+    NotFound,
+    Overloaded,
+    TooLarge,
+    Unauthorized,
+    UpstreamError,
+    UpstreamFailed,
+    UpstreamLimited,
+    UpstreamOverloaded,
+    UpstreamRefusedKey,
+    UpstreamRejected,
+    UpstreamTimeout,
+)
+from routecodex.protocols.chat.errors import decode, encode, from_object
+from routecodex.wire import json
+from tests.kit.grammar import check_error
+
+SAID: list[tuple[int, Any, type[UpstreamError], int, str]] = [
+    (400, {"error": {"message": "bad", "type": "invalid_request_error"}}, UpstreamRejected, 400, "bad"),
+    (404, {"error": {"message": "no model"}}, UpstreamRejected, 404, "no model"),
+    (413, {"error": {"message": "long"}}, UpstreamRejected, 413, "long"),
+    (422, {"detail": [{"loc": ["n"], "msg": "odd"}]}, UpstreamRejected, 422, '[{"loc":["n"],"msg":"odd"}]'),
+    (400, {"detail": "bad"}, UpstreamRejected, 400, "bad"),
+    (400, {"object": "error", "message": "bad", "code": 40001}, UpstreamRejected, 400, "bad"),
+    (400, {"error": "bad"}, UpstreamRejected, 400, "bad"),
+    (400, {"error": None, "message": "bad"}, UpstreamRejected, 400, "bad"),
+    (400, {"error": {}}, UpstreamRejected, 400, "HTTP 400 without a message"),
+    (400, "bad", UpstreamRejected, 400, "bad"),
+    (429, {"error": {"message": "slow", "code": "rate_limit_exceeded"}}, UpstreamLimited, 429, "slow"),
+    (429, {"error": {"message": "pay", "code": "insufficient_quota"}}, UpstreamLimited, 429, "pay"),
+    (402, {"error": {"message": "pay"}}, UpstreamLimited, 429, "pay"),
+    (500, {"error": {"message": "oops"}}, UpstreamFailed, 502, "oops"),
+    (503, {"error": {"message": "busy"}}, UpstreamFailed, 502, "busy"),
+    (503, {"error": {"message": "busy", "type": "overloaded_error"}}, UpstreamOverloaded, 503, "busy"),
+    (529, {"error": {"message": "busy"}}, UpstreamOverloaded, 503, "busy"),
+    (504, {"error": {"message": "late"}}, UpstreamTimeout, 504, "late"),
+]
+
+
+@pytest.mark.parametrize(("status", "body", "kind", "shown", "message"), SAID, ids=range(len(SAID)))
+def test_refusals_are_understood(
+    status: int, body: Any, kind: type[UpstreamError], shown: int, message: str
+) -> None:
+    error = decode(status, {}, json.encode(body), "up")
+    assert type(error) is kind
+    assert (error.status, error.message, error.provider, error.upstream_status) == (
+        shown,
+        message,
+        "up",
+        status,
+    )
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_refused_key_is_never_shown_as_the_clients_own(status: int) -> None:
+    said = {"error": {"message": "Incorrect API key provided: sk-secret", "code": "invalid_api_key"}}
+    error = decode(status, {}, json.encode(said), "up")
+    assert isinstance(error, UpstreamRefusedKey)
+    assert error.status == 502
+    assert "sk-secret" not in error.message
+
+
+def test_what_the_upstream_names_is_passed_on() -> None:
+    said = {"error": {"message": "bad", "code": "context_length_exceeded", "param": "messages"}}
+    error = decode(400, {}, json.encode(said), "up")
+    assert (error.code, error.param) == ("context_length_exceeded", "messages")
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b"<html><body>Bad gateway</body></html>", "HTTP 502 without a message"),
+        (b"  upstream connect error \n", "upstream connect error"),
+        (b"", "HTTP 502 without a message"),
+        (b"\xff\xfe", "\ufffd\ufffd"),
+    ],
+)
+def test_a_body_that_is_no_json_becomes_a_line_of_text(body: bytes, message: str) -> None:
+    assert decode(502, {}, body, "up").message == message
+
+
+def test_the_wish_to_wait_is_kept() -> None:
+    assert decode(429, {"retry-after": "7"}, b"{}", "up").retry_after == 7.0
+
+
+INSIDE: list[tuple[Any, type[UpstreamError]]] = [
+    ({"message": "slow", "code": 429}, UpstreamLimited),
+    ({"message": "bad", "code": 400}, UpstreamRejected),
+    ({"message": "busy", "type": "overloaded_error"}, UpstreamOverloaded),
+    ({"message": "key", "code": "invalid_api_key"}, UpstreamRefusedKey),
+    ({"message": "late", "code": 504}, UpstreamTimeout),
+    ({"message": "oops", "code": 7}, UpstreamFailed),
+    ({"message": "oops"}, UpstreamFailed),
+    ("oops", UpstreamFailed),
+]
+
+
+@pytest.mark.parametrize(("error", "kind"), INSIDE, ids=range(len(INSIDE)))
+def test_an_error_inside_an_answer_is_what_its_own_code_says(error: Any, kind: type[UpstreamError]) -> None:
+    assert type(from_object(200, error, provider="up")) is kind
+
+
+TOLD: list[tuple[GatewayError, int, str]] = [
+    (BadRequest("x", param="n"), 400, "invalid_request_error"),
+    (Unauthorized("x"), 401, "authentication_error"),
+    (NotFound("x"), 404, "not_found_error"),
+    (TooLarge("x"), 413, "invalid_request_error"),
+    (Overloaded("x"), 503, "overloaded_error"),
+    (UpstreamRejected("x", status=422), 422, "invalid_request_error"),
+    (UpstreamRefusedKey("x"), 502, "api_error"),
+    (UpstreamLimited("x"), 429, "rate_limit_error"),
+    (UpstreamOverloaded("x"), 503, "overloaded_error"),
+    (UpstreamFailed("x"), 502, "api_error"),
+    (UpstreamTimeout("x"), 504, "timeout_error"),
+]
+
+
+@pytest.mark.parametrize(("error", "status", "kind"), TOLD, ids=[type(row[0]).__name__ for row in TOLD])
+def test_errors_are_told_in_chats_own_envelope(error: GatewayError, status: int, kind: str) -> None:
+    shown, envelope = encode(error)
+    assert (shown, envelope["error"]["type"]) == (status, kind)
+    check_error("chat", shown, json.encode(envelope))
+
+
+def test_code_and_details_stand_at_the_top_only_when_there_are_some() -> None:
+    error = BadRequest("x", param="n", code="c", details={"a": 1})
+    inner = {"message": "x", "type": "invalid_request_error", "param": "n", "code": "c"}
+    assert encode(error) == (400, {"error": inner, "code": "c", "details": {"a": 1}})
+    assert set(encode(BadRequest("x"))[1]) == {"error"}

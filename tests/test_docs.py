@@ -1,0 +1,171 @@
+"""The documents say what is true: links, commands, settings, metrics, and the first thing a reader tries."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import tomllib
+from importlib import resources
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from tests.kit import grammar
+from tests.kit.gateway import serving
+from tests.kit.raw_client import call
+
+from routecodex.canon.finish import express, infer
+from routecodex.config import examine
+from routecodex.protocols.dialect import Dialect
+from routecodex.protocols.messages.clients import NEEDS_MESSAGE_STOP
+from routecodex.providers.catalog import PRESETS
+from routecodex.server import paths
+from routecodex.server.metrics import Metrics
+
+ROOT = Path(__file__).parents[1]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CHANGELOG.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+]
+pages = pytest.mark.parametrize("page", [pytest.param(page, id=page.name) for page in PAGES])
+
+FENCE = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+HEADING = re.compile(r"^#+ +(.+)$", re.MULTILINE)
+VARIABLE = re.compile(r'\$\{(\w+)|env = "(\w+)"')
+DEMO = (
+    '[providers.demo]\nprotocol = "demo"\nmodels = { "demo-1" = {} }\n[routing]\ndefault = ["demo.demo-1"]\n'
+)
+
+
+def prose(page: Path) -> str:
+    """The page without its fenced blocks."""
+    return FENCE.sub("", page.read_text("utf-8"))
+
+
+def blocks(page: Path, language: str = "") -> list[str]:
+    """The fenced blocks of a language."""
+    return [text for named, text in FENCE.findall(page.read_text("utf-8")) if named == language]
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = HEADING.findall(prose(page))
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def table(page: Path, heading: str) -> list[list[str]]:
+    """The rows of the first table below a heading, each cell as its text."""
+    below = page.read_text("utf-8").partition(f"\n## {heading}\n")[2]
+    rows = re.search(r"^\|[- |]+\|\n((?:\|.*\n)+)", below, re.MULTILINE)
+    assert rows, f"{page.name} has no table below {heading!r}"
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows[1].splitlines()]
+
+
+@pages
+def test_every_relative_link_leads_somewhere(page: Path) -> None:
+    broken = []
+    for link in LINK.findall(prose(page)):
+        target = urlsplit(link)
+        if target.scheme:
+            continue
+        file = (page.parent / target.path) if target.path else page
+        if not file.exists() or (target.fragment and target.fragment not in anchors(file)):
+            broken.append(link)
+    assert broken == []
+
+
+@pages
+def test_every_make_target_that_is_named_exists(page: Path) -> None:
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
+    text = page.read_text("utf-8")
+    named = re.findall(r"`make ([\w-]+)", text)
+    named += [name for block in blocks(page) for name in re.findall(r"^make ([\w-]+)", block, re.MULTILINE)]
+    assert sorted(set(named) - set(targets)) == []
+    if page.name == "README.md":
+        assert {"demo", "test"} <= set(named)
+
+
+def test_every_dependency_has_its_reason_and_no_other_is_listed() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    wanted = [*project["project"]["dependencies"], *project["dependency-groups"]["dev"]]
+    names = {name[0] for line in wanted if (name := re.match(r"[\w-]+", line))}
+    rows = re.findall(r"^\| `([\w-]+)` \| \S.{10,} \|$", prose(ROOT / "docs/dependencies.md"), re.MULTILINE)
+    assert sorted(rows) == sorted(names)
+
+
+@pages
+def test_every_configuration_shown_can_be_used(page: Path) -> None:
+    wrong = []
+    for block in blocks(page, "toml"):
+        # A piece of a file is completed by the demo provider.
+        text = block if "[providers" in block else f"{block}\n{DEMO}"
+        names = [name for pair in VARIABLE.findall(text) for name in pair if name]
+        names += [preset.env for preset in PRESETS.values() if preset.env]
+        _, problems = examine(
+            text, environ=dict.fromkeys(names, "a-key"), presets=PRESETS, dialect_type=Dialect
+        )
+        wrong += [problem for problem in problems if problem.severity == "error"]
+    assert wrong == []
+
+
+async def test_the_first_curl_of_the_readme_is_answered() -> None:
+    command = next(text for text in blocks(ROOT / "README.md") if text.startswith("curl "))
+    words = shlex.split(command)
+    url = urlsplit(next(word for word in words if word.startswith("http")))
+    body = msgspec.json.decode(words[words.index("-d") + 1])
+    config = resources.files("routecodex.cli").joinpath("demo.toml").read_text("utf-8")
+    assert f"port = {url.port}" in config
+    quick = config.replace(f"port = {url.port}", "port = 0").replace(
+        'protocol = "demo"', 'protocol = "demo"\npace = 0'
+    )
+    async with serving(quick) as gateway:
+        answer = await call(gateway.port, url.path, body)
+    assert answer.status == 200
+    grammar.check_json("chat", answer.body)
+    assert body["messages"][-1]["content"] in answer.json["choices"][0]["message"]["content"]
+
+
+def test_the_metrics_listed_are_those_exported() -> None:
+    exported = Metrics(active=lambda: 0, worker="0").text().decode()
+    families = {family.name: family.type for family in text_string_to_metric_families(exported)}
+    suffixed = {f"{name}_total" if kind == "counter" else name: kind for name, kind in families.items()}
+    rows = table(ROOT / "docs/operations.md", "Metrics")
+    assert {row[0].strip("`"): row[1] for row in rows} == suffixed
+
+
+def test_the_clients_listed_are_those_that_get_message_stop() -> None:
+    rows = table(ROOT / "docs/protocols.md", "The end of a tool turn")
+    headers = {header for row in rows for header in re.findall(r"`([a-z-]+)(?:`|: )", row[2])}
+    assert headers - {"ai-sdk/"} == {name for client in NEEDS_MESSAGE_STOP for name in client.headers}
+    assert len(rows) == len({client.name for client in NEEDS_MESSAGE_STOP})
+
+
+def test_the_table_of_finish_reasons_is_what_is_sent() -> None:
+    said = {
+        "stop": "end_turn",
+        "length": "max_tokens",
+        "tool_calls": "tool_use",
+        "refusal": "refusal",
+        "pause": "pause_turn",
+    }
+    rows = {row[0].strip("`"): row[1:] for row in table(ROOT / "docs/protocols.md", "Finish reasons")}
+    assert len(rows) == 7
+    for reason, cells in rows.items():
+        if reason not in said:
+            continue
+        finish = infer("messages", said[reason], has_calls=reason == "tool_calls")
+        for protocol, cell in zip(("chat", "messages", "responses", "gemini"), cells, strict=True):
+            assert f"`{express(protocol, finish)}`" in cell
+
+
+def test_every_endpoint_is_documented() -> None:
+    rows = table(ROOT / "docs/protocols.md", "Endpoints")
+    shown = [path for row in rows for path in re.findall(r"(/[\w./:{}]*)`", row[0])]
+    found = [paths.find(re.sub(r"\{\w+\}", "x", path)) for path in shown]
+    assert None not in found
+    assert {endpoint.name for endpoint in found if endpoint} == set(paths.METHODS)
