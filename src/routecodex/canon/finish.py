@@ -163,9 +163,14 @@ def express(protocol: str, finish: Finish, *, knows_refusal: bool = True) -> str
     return _TO[protocol][finish.reason]
 
 
+def tracing() -> bool:
+    """Whether anybody asked for the trace."""
+    return trace_log.isEnabledFor(logging.DEBUG)
+
+
 def trace(request_id: str, finish: Finish, sent: str) -> None:
     """One line for people who ask why an answer ended as it did; silent unless switched on."""
-    if trace_log.isEnabledFor(logging.DEBUG):
+    if tracing():
         trace_log.debug(
             "request=%s upstream=%s inferred=%s sent=%s", request_id, finish.said, finish.reason, sent
         )

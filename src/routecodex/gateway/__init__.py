@@ -3,7 +3,9 @@
 build       from a configuration to the parts
 gateway     Gateway: the object that holds the parts (registry, upstreams, store, memory)
 exchange    one request: plan, attempts in order, the answer to the client
-answer      how an answer reaches the client: streams and whole bodies, keep-alives, the error at the end
+lane        Lane: a target made ready to send to
+sources     where an answer comes from: HTTP through a pipe, or events
+keep_alive  comments for streams on which nothing happens
 ask         Ask, Client, Record: what comes in, whom we answer, what is remembered of it
 memory      which provider made which signature, and the thoughts behind tool calls
 history     the Responses API's memory, in the store

@@ -10,7 +10,7 @@ from routecodex.canon.events import Event
 from routecodex.canon.request import Request
 from routecodex.config import Config
 from routecodex.config.providers import Provider as ProviderRow
-from routecodex.gateway.exchange import Performer
+from routecodex.gateway.lane import Performer
 from routecodex.protocols.codecs import CODECS
 from routecodex.protocols.dialect import Dialect
 from routecodex.providers import demo

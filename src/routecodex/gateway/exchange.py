@@ -1,10 +1,15 @@
-"""One request: the plan, the attempts in order, the answer to the client."""
+"""One request: the plan, the attempts in order, the answer to the client.
+
+Whatever fails before an answer has content is tried on the next target; afterwards the stream ends with the
+protocol's own error event. Writes are awaited one after the other, so that a client that reads slowly pauses
+the upstream.
+"""
 
 from __future__ import annotations
 
 import functools
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol
 
 from routecodex.canon import finish
@@ -18,39 +23,33 @@ from routecodex.canon.errors import (
 from routecodex.canon.events import Event
 from routecodex.canon.request import Request
 from routecodex.canon.response import fold
-from routecodex.gateway import answer
-from routecodex.gateway.answer import EventSource, HttpSource, KeepAlive, Source
 from routecodex.gateway.ask import Ask, Client, Headers, Record
+from routecodex.gateway.keep_alive import KeepAlive, KeepAlives
+from routecodex.gateway.lane import Lane, Performer
 from routecodex.gateway.memory import Memory, Watch
-from routecodex.protocols.codec import Aim, Codec, Encoded, Inbound, Outcome, ReplyTo
+from routecodex.gateway.sources import EventSource, HttpSource, Source
+from routecodex.protocols.codec import Codec, Encoded, Outcome, ReplyTo
 from routecodex.protocols.translation import Translation
 from routecodex.providers.http import HttpResponse
-from routecodex.providers.upstream import ANSWER_LIMIT, Upstream
-from routecodex.routing.plan import Plan, Step
-from routecodex.routing.registry import Registry, Target
+from routecodex.providers.upstream import ANSWER_LIMIT
+from routecodex.routing.plan import Plan
+from routecodex.routing.registry import Target
 
 _JSON = (b"content-type", b"application/json")
 _SSE = (b"content-type", b"text/event-stream; charset=utf-8")
 _NO_CACHE = (b"cache-control", b"no-cache")
-
-Performer = Callable[[Request], AsyncGenerator[Event, None]]
 
 
 class Parts(Protocol):
     """What an exchange needs of the gateway."""
 
     @property
-    def registry(self) -> Registry: ...
-    @property
-    def upstreams(self) -> dict[str, Upstream]: ...
-    @property
-    def performers(self) -> dict[str, Performer]: ...
-    @property
     def memory(self) -> Memory: ...
     @property
     def max_attempts(self) -> int: ...
     @property
-    def keep_alive_seconds(self) -> float: ...
+    def keep_alives(self) -> KeepAlives: ...
+    def lane(self, target: Target) -> Lane | Performer: ...
     def reply_to(self, ask: Ask, target: Target) -> ReplyTo: ...
     async def remember(self, ask: Ask, target: Target, outcome: Outcome) -> None: ...
 
@@ -58,232 +57,205 @@ class Parts(Protocol):
 class Exchange:
     """Answers one request; its `record` tells afterwards what happened."""
 
+    __slots__ = ("_ask", "_client", "_notices", "_parts", "_request", "_target", "record")
+
     def __init__(self, parts: Parts, ask: Ask, client: Client, *, record: Record) -> None:
         self._parts = parts
         self._ask = ask
         self._client = client
-        self.record = record
         self._request: Request | None = None
-        self._notices: dict[str, None] = dict.fromkeys(ask.notices)
+        self._target: Target | None = None
+        self._notices = ask.notices
+        self.record = record
 
     async def run(self, plan: Plan) -> None:
         """Tries the plan's targets in order until one answers."""
-        self.record.route, self.record.reason = plan.route, plan.reason
-        self._notices.update(dict.fromkeys(plan.notices))
+        record = self.record
+        record.route, record.reason = plan.route, plan.reason
+        self._notices.extend(plan.notices)
         keep_alive = self._keep_alive() if self._ask.inbound.stream else None
+        failures: list[UpstreamError] = []
         try:
-            await self._try_all(plan.steps[: self._parts.max_attempts], keep_alive)
+            for step in plan.steps[: self._parts.max_attempts]:
+                self._target = record.target = step.target
+                record.attempts += 1
+                try:
+                    await self._attempt(step.target, keep_alive)
+                    return
+                except UpstreamRejected:
+                    raise
+                except UpstreamError as error:
+                    error.provider = error.provider or step.target.provider
+                    failures.append(error)
         finally:
             if keep_alive is not None:
                 keep_alive.stop()
-
-    async def _try_all(self, steps: Sequence[Step], keep_alive: KeepAlive | None) -> None:
-        failures: list[UpstreamError] = []
-        for step in steps:
-            self.record.target = step.target
-            self.record.attempts += 1
-            try:
-                await self._attempt(step.target, keep_alive)
-            except UpstreamRejected:
-                raise
-            except UpstreamError as error:
-                failures.append(error)
-            else:
-                return
         raise worst(failures)
 
     async def _attempt(self, target: Target, keep_alive: KeepAlive | None) -> None:
-        reply = self._parts.reply_to(self._ask, target)
-        performer = self._parts.performers.get(target.provider)
-        if performer is not None:
-            reply.request = self._canonical(self._ask.inbound)
-            await self._perform(performer(reply.request), target, reply, keep_alive)
+        ask = self._ask
+        reply = self._parts.reply_to(ask, target)
+        lane = self._parts.lane(target)
+        if not isinstance(lane, Lane):
+            reply.request = self._canonical()
+            await self._perform(lane(reply.request), reply, keep_alive)
             return
-        upstream = self._parts.upstreams[target.provider]
-        inbound = self._inbound_for(target)
-        same = upstream.codec is self._ask.codec
-        encoded = self._encoded(inbound, upstream, target, same=same)
-        if not same:
-            reply.request = self._canonical(inbound)
-        response = await self._send(upstream, target, encoded, same=same)
+        same = lane.codec is ask.codec
+        encoded = self._encoded(lane, same=same)
+        if encoded.notices:
+            self._notices.extend(line for line in encoded.notices if line not in self._notices)
+        response = await lane.send(
+            encoded.body, stream=keep_alive is not None, headers=ask.headers if same else None
+        )
         try:
-            await self._deliver(response, upstream.codec, target, reply=reply, keep_alive=keep_alive)
-        except UpstreamError as error:
-            error.provider = error.provider or target.provider
-            raise
+            if keep_alive is None:
+                await self._whole(response, lane.codec, reply)
+            else:
+                await self._streamed(response, lane.codec, reply, keep_alive)
         finally:
             response.close()
 
-    def _inbound_for(self, target: Target) -> Inbound:
-        """The request as this target takes it: a provider that holds the history itself gets the original."""
+    def _encoded(self, lane: Lane, *, same: bool) -> Encoded:
         ask = self._ask
-        if ask.original is not None and ask.native_provider == target.provider:
-            return ask.original
-        return ask.inbound
+        if same:
+            # A provider that holds the conversation itself is sent the request as it came.
+            held = ask.original is not None and ask.native_provider == lane.target.provider
+            return ask.codec.rewrite(ask.original if held and ask.original else ask.inbound, lane.aim)
+        request = self._parts.memory.recall(self._canonical(), lane.target.provider)
+        return lane.codec.encode_request(request, lane.aim)
 
-    def _canonical(self, inbound: Inbound) -> Request:
+    def _canonical(self) -> Request:
         if self._request is None:
-            self._request = self._ask.codec.decode_request(inbound)
+            self._request = self._ask.codec.decode_request(self._ask.inbound)
         return self._request
 
-    def _encoded(self, inbound: Inbound, upstream: Upstream, target: Target, *, same: bool) -> Encoded:
-        model = self._parts.registry.model(target)
-        aim = Aim(
-            model=model.id,
-            provider=target.provider,
-            dialect=upstream.dialect,
-            max_output_tokens=model.max_output_tokens,
-            vision=model.vision,
-            is_ours=self._parts.memory.is_ours(target.provider),
-        )
-        if same:
-            encoded = self._ask.codec.rewrite(inbound, aim)
-        else:
-            request = self._parts.memory.recall(self._canonical(inbound), target.provider)
-            encoded = upstream.codec.encode_request(request, aim)
-        self._notices.update(dict.fromkeys(encoded.notices))
-        return encoded
-
-    async def _send(
-        self, upstream: Upstream, target: Target, encoded: Encoded, *, same: bool
-    ) -> HttpResponse:
-        stream = self._ask.inbound.stream
-        return await upstream.send(
-            encoded.body,
-            key=target.key,
-            path=upstream.path(self._parts.registry.model(target).id, stream=stream),
-            accept=b"text/event-stream" if stream else b"application/json",
-            passed=upstream.passed(self._ask.headers) if same else b"",
-        )
-
-    async def _deliver(
-        self,
-        response: HttpResponse,
-        codec: Codec,
-        target: Target,
-        *,
-        reply: ReplyTo,
-        keep_alive: KeepAlive | None,
+    async def _streamed(
+        self, response: HttpResponse, codec: Codec, reply: ReplyTo, keep_alive: KeepAlive
     ) -> None:
         speaks_sse = (response.header(b"content-type") or b"").startswith(b"text/event-stream")
-        if keep_alive is None:
-            await self._whole(response, codec, target, reply=reply, from_stream=speaks_sse)
-            return
         if codec is self._ask.codec and speaks_sse:
-            await self._stream(HttpSource(response, codec.relay(reply)), target, keep_alive)
+            await self._stream(HttpSource(response, codec.relay(reply)), keep_alive, None)
             return
-        pipe, watch = self._translation(codec, target, reply)
+        pipe, watch = self._translation(codec, reply)
         if speaks_sse:
-            await self._stream(HttpSource(response, pipe), target, keep_alive, watch=watch)
+            await self._stream(HttpSource(response, pipe), keep_alive, watch)
             return
         events = codec.decode_response(await response.read(ANSWER_LIMIT))
-        await self._stream(EventSource(_told(events), pipe), target, keep_alive, watch=watch)
+        await self._stream(EventSource(_told(events), pipe), keep_alive, watch)
 
-    def _translation(self, codec: Codec, target: Target, reply: ReplyTo) -> tuple[Translation, Watch]:
-        if reply.request is None:
-            reply.request = self._canonical(self._ask.inbound)
-        watch = Watch(self._parts.memory, target.provider)
+    def _translation(self, codec: Codec, reply: ReplyTo) -> tuple[Translation, Watch]:
+        reply.request = self._canonical()
+        watch = Watch(self._parts.memory, reply.provider)
         return Translation(codec.stream_decoder(), self._ask.codec.stream_encoder(reply), watch=watch), watch
 
-    async def _stream(
-        self, source: Source, target: Target, keep_alive: KeepAlive, *, watch: Watch | None = None
-    ) -> None:
-        async def settle(outcome: Outcome) -> None:
-            await self._settle(target, outcome, watch)
-
+    async def _stream(self, source: Source, keep_alive: KeepAlive, watch: Watch | None) -> None:
+        """Carries the source to the client; raises UpstreamError while another target may be tried."""
+        pipe, client = source.pipe, self._client
+        out = b""
         try:
-            await answer.stream(
-                source,
-                self._client,
-                head=lambda: self._headers(target, _SSE),
-                keep_alive=keep_alive,
-                settle=settle,
-                abort_after_error=self._ask.codec.abort_after_error,
-            )
+            while not (pipe.started or pipe.ended):
+                out = await source.pull()
+            if not client.started:
+                client.start(200, self._headers(_SSE))
+            try:
+                while not pipe.ended:
+                    if out:
+                        await client.write(out)
+                        keep_alive.touch()
+                    out = await source.pull()
+            except UpstreamError as error:
+                out = pipe.fail(error)
+            if pipe.outcome.error is None:
+                await self._settle(pipe.outcome, watch)
+            await self._end_stream(out, pipe.outcome.error)
         finally:
             await source.close()
 
+    async def _end_stream(self, out: bytes, error: GatewayError | None) -> None:
+        self.record.status = 200
+        self.record.error = error
+        if error is not None and self._ask.codec.abort_after_error:
+            await self._client.write(out)
+            self._client.abort()
+        else:
+            await self._client.end(out)
+
     async def _perform(
-        self,
-        events: AsyncGenerator[Event, None],
-        target: Target,
-        reply: ReplyTo,
-        keep_alive: KeepAlive | None,
+        self, events: AsyncGenerator[Event, None], reply: ReplyTo, keep_alive: KeepAlive | None
     ) -> None:
         """A built-in provider answers in events, without a wire."""
         if keep_alive is not None:
-            pipe, watch = self._translation(self._ask.codec, target, reply)
-            await self._stream(EventSource(events, pipe), target, keep_alive, watch=watch)
+            pipe, watch = self._translation(self._ask.codec, reply)
+            await self._stream(EventSource(events, pipe), keep_alive, watch)
             return
         try:
             told = [event async for event in events]
         finally:
             await events.aclose()
-        await self._answer_whole(told, target, reply)
+        await self._answer_whole(told, reply)
 
-    async def _whole(
-        self, response: HttpResponse, codec: Codec, target: Target, *, reply: ReplyTo, from_stream: bool
-    ) -> None:
+    async def _whole(self, response: HttpResponse, codec: Codec, reply: ReplyTo) -> None:
         body = await response.read(ANSWER_LIMIT)
-        if from_stream:
+        if (response.header(b"content-type") or b"").startswith(b"text/event-stream"):
             decoder = codec.stream_decoder()
-            await self._answer_whole([*decoder.feed(body), *decoder.close()], target, reply)
+            await self._answer_whole([*decoder.feed(body), *decoder.close()], reply)
         elif codec is self._ask.codec:
             passed, outcome = codec.pass_response(body, reply)
-            await self._settle(target, outcome, None)
-            await self._client.send(200, self._headers(target, _JSON), passed)
+            await self._settle(outcome, None)
+            await self._client.send(200, self._headers(_JSON), passed)
         else:
-            await self._answer_whole(codec.decode_response(body), target, reply)
+            await self._answer_whole(codec.decode_response(body), reply)
 
-    async def _answer_whole(self, events: Sequence[Event], target: Target, reply: ReplyTo) -> None:
-        if reply.request is None:
-            reply.request = self._canonical(self._ask.inbound)
-        watch = Watch(self._parts.memory, target.provider)
+    async def _answer_whole(self, events: Sequence[Event], reply: ReplyTo) -> None:
+        reply.request = self._canonical()
+        watch = Watch(self._parts.memory, reply.provider)
         for event in events:
             watch(event)
         response = fold(events)
         body = self._ask.codec.encode_response(response, reply)
-        outcome = Outcome(model=response.model, response_id="", finish=response.finish, usage=response.usage)
-        outcome.body = body
-        await self._settle(target, outcome, watch)
-        await self._client.send(200, self._headers(target, _JSON), body)
+        outcome = Outcome(model=response.model, finish=response.finish, usage=response.usage, body=body)
+        await self._settle(outcome, watch)
+        await self._client.send(200, self._headers(_JSON), body)
 
-    async def _settle(self, target: Target, outcome: Outcome, watch: Watch | None) -> None:
+    async def _settle(self, outcome: Outcome, watch: Watch | None) -> None:
         """What must be kept is kept before the client sees the end."""
-        record = self.record
-        record.usage = outcome.usage
-        record.finish = outcome.finish.reason if outcome.finish is not None else ""
-        record.error = outcome.error
+        record, ask = self.record, self._ask
         record.status = 200
-        if outcome.error is not None:
-            return
-        if outcome.finish is not None:
-            sent = outcome.sent_finish or finish.express(self._ask.codec.name, outcome.finish)
-            finish.trace(self._ask.id, outcome.finish, sent)
+        record.usage = outcome.usage
+        end = outcome.finish
+        if end is not None:
+            record.finish = end.reason
+            if finish.tracing():
+                finish.trace(ask.id, end, outcome.sent_finish or finish.express(ask.codec.name, end))
+        assert self._target is not None
         for signature in outcome.signatures:
-            self._parts.memory.made(target.provider, signature)
+            self._parts.memory.made(self._target.provider, signature)
         if watch is not None:
             watch.settle()
-        await self._parts.remember(self._ask, target, outcome)
+        if outcome.body is not None:
+            await self._parts.remember(ask, self._target, outcome)
 
     def _keep_alive(self) -> KeepAlive:
-        def head() -> Headers:
-            assert self.record.target is not None
-            return self._headers(self.record.target, _SSE)
-
-        codec = self._ask.codec
-        return KeepAlive(
-            self._client, seconds=self._parts.keep_alive_seconds, comment=codec.keep_alive, head=head
+        return self._parts.keep_alives.watch(
+            self._client, comment=self._ask.codec.keep_alive, head=self._stream_head
         )
 
-    def _headers(self, target: Target, kind: tuple[bytes, bytes]) -> Headers:
-        self.record.first_byte = self.record.first_byte or time.monotonic()
-        self.record.notices = tuple(self._notices)
-        headers = [kind, (b"x-request-id", self._ask.id.encode())]
+    def _stream_head(self) -> Headers:
+        return self._headers(_SSE)
+
+    def _headers(self, kind: tuple[bytes, bytes]) -> Headers:
+        record, target = self.record, self._target
+        assert target is not None
+        record.first_byte = record.first_byte or time.monotonic()
+        headers = [
+            kind,
+            (b"x-request-id", self._ask.id.encode()),
+            *_routing_headers(record.route, target, record.reason),
+        ]
         if kind is _SSE:
             headers.append(_NO_CACHE)
-        headers.extend(_routing_headers(self.record.route, target, self.record.reason))
         if self._notices:
+            record.notices = tuple(self._notices)
             headers.append((b"x-routecodex-notice", header_text("; ".join(self._notices))))
         return headers
 

@@ -17,6 +17,8 @@ from routecodex.gateway.ask import Ask, Client, Record
 from routecodex.gateway.exchange import Exchange
 from routecodex.gateway.history import Entry, History
 from routecodex.gateway.ids import fresh_id
+from routecodex.gateway.keep_alive import KeepAlives
+from routecodex.gateway.lane import Lane, Performer
 from routecodex.gateway.memory import Memory
 from routecodex.protocols.codec import Outcome, ReplyTo
 from routecodex.protocols.messages.clients import ends_with_message_stop, knows_refusal
@@ -50,7 +52,8 @@ class Gateway:
         self.upstreams = build.upstreams(config, self.http, os.environ if environ is None else environ)
         self.performers = build.performers(config)
         self.max_attempts = config.routing_options.max_attempts
-        self.keep_alive_seconds = config.server.keepalive_ms / 1000
+        self.keep_alives = KeepAlives(config.server.keepalive_ms / 1000)
+        self._lanes: dict[Target, Lane | Performer] = {}
         self.history = History(
             store,
             ttl=config.store.responses_ttl_hours * 3600,
@@ -77,7 +80,9 @@ class Gateway:
             arrived=ask.arrived,
         )
         try:
-            await self._answer(ask, client, record)
+            if ask.codec.name == "responses":
+                await self._expand(ask)
+            await Exchange(self, ask, client, record=record).run(self.plan(ask))
         except GatewayError as error:
             record.error, record.status = error, error.status
             if not client.started:
@@ -89,11 +94,6 @@ class Gateway:
         finally:
             record.finished = time.monotonic()
             self._observe(record)
-
-    async def _answer(self, ask: Ask, client: Client, record: Record) -> None:
-        if ask.codec.name == "responses":
-            await self._expand(ask)
-        await Exchange(self, ask, client, record=record).run(self.plan(ask))
 
     def plan(self, ask: Ask) -> Plan:
         """The targets for this request; a provider that holds its history comes first."""
@@ -116,6 +116,20 @@ class Gateway:
             now=self._clock(),
             rng=random.random,
         )
+
+    def lane(self, target: Target) -> Lane | Performer:
+        """The target, ready to send to."""
+        lane = self._lanes.get(target)
+        if lane is None:
+            lane = self._lanes[target] = self._make_lane(target)
+        return lane
+
+    def _make_lane(self, target: Target) -> Lane | Performer:
+        performer = self.performers.get(target.provider)
+        if performer is not None:
+            return performer
+        upstream = self.upstreams[target.provider]
+        return Lane(target, upstream, self.registry.model(target), self.memory)
 
     def reply_to(self, ask: Ask, target: Target) -> ReplyTo:
         """How this client wants to be answered."""

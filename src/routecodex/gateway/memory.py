@@ -40,15 +40,16 @@ class Thoughts(Struct, frozen=True):
 class Memory:
     """Makers of signatures and thoughts behind calls; the oldest are forgotten first."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, makers: int = _MAKERS, calls: int = _CALLS, size: int = _BYTES) -> None:
         self._makers: OrderedDict[bytes, str] = OrderedDict()
         self._calls: OrderedDict[str, Thoughts] = OrderedDict()
         self._bytes = 0
+        self._most_makers, self._most_calls, self._most_bytes = makers, calls, size
 
     def made(self, provider: str, signature: str) -> None:
         """Remembers who made a signature."""
         self._makers[_digest(signature)] = provider
-        if len(self._makers) > _MAKERS:
+        if len(self._makers) > self._most_makers:
             self._makers.popitem(last=False)
 
     def is_ours(self, provider: str) -> Callable[[str], bool]:
@@ -64,7 +65,7 @@ class Memory:
         old = self._calls.pop(call_id, None)
         self._bytes += thoughts.size - (old.size if old else 0)
         self._calls[call_id] = thoughts
-        while len(self._calls) > _CALLS or self._bytes > _BYTES:
+        while len(self._calls) > self._most_calls or self._bytes > self._most_bytes:
             _, gone = self._calls.popitem(last=False)
             self._bytes -= gone.size
 
@@ -129,6 +130,10 @@ class Watch:
         """The answer is complete: what a client may not be able to carry is kept."""
         for pieces in self._signatures.values():
             self._memory.made(self._provider, "".join(pieces))
+        begun = [part.signature for part in self._thoughts.values()]
+        begun += [part.signature for part in self._calls.values()]
+        for known in filter(None, begun):
+            self._memory.made(self._provider, known)
         thoughts = tuple(self._whole(index) for index in self._thoughts)
         signed = any(thought.signature for thought in thoughts)
         for index, call in self._calls.items():

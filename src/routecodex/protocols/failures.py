@@ -33,7 +33,7 @@ def retry_after(headers: Mapping[str, str], *, now: float | None = None) -> floa
     """Seconds the provider asked us to wait, from `retry-after-ms`, `retry-after` seconds or date."""
     for name, scale in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         value = headers.get(name, "").strip()
-        if value.replace(".", "", 1).isdigit():
+        if value.replace(".", "", 1).isdecimal():
             return float(value) * scale
     try:
         when = email.utils.parsedate_to_datetime(headers.get("retry-after", "")).timestamp()

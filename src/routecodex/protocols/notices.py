@@ -15,7 +15,7 @@ class Notices:
 
     def dropped(self, what: str, why: str) -> None:
         line = f"dropped {what}: {why}"
-        self._lines[line.encode("ascii", "replace").decode()[:_LIMIT]] = None
+        self._lines["".join(sign if " " <= sign <= "~" else "?" for sign in line)[:_LIMIT]] = None
 
     def lines(self) -> tuple[str, ...]:
         return tuple(self._lines)

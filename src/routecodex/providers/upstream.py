@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -26,6 +25,7 @@ _PASSED_HEADERS = {
 _DEFAULT_HEADERS = {"messages": {"anthropic-version": "2023-06-01"}}
 ANSWER_LIMIT = 256 * 1024 * 1024
 _ERROR_LIMIT = 1024 * 1024
+_MAX_HEADS = 256
 
 
 def auth_headers(style: str, secret: str) -> dict[str, str]:
@@ -61,27 +61,19 @@ class Upstream:
         self._timeouts = timeouts or Timeouts()
         self._base = urlsplit(base_url).path.rstrip("/")
         self._query = urlencode(query or {})
-        self._paths: dict[tuple[str, bool], bytes] = {}
-        self._passed = self.passed({})
         style = auth_style or _AUTH_STYLES[codec.name]
-        self._heads = {
-            key: _head({**auth_headers(style, secret), **(headers or {})}) for key, secret in secrets.items()
+        defaults = _DEFAULT_HEADERS.get(codec.name, {})
+        self._fixed = {
+            key: {**defaults, **auth_headers(style, secret), **(headers or {})}
+            for key, secret in secrets.items()
         }
+        self._passed = _PASSED_HEADERS[codec.name]
+        self._nothing = (None,) * len(self._passed)
+        self._heads: dict[tuple[str, bool, tuple[str | None, ...]], bytes] = {}
 
     def path(self, model: str, *, stream: bool) -> bytes:
         """Where requests for this model go."""
-        known = self._paths.get((model, stream))
-        if known is None:
-            known = self._paths[(model, stream)] = self._path(model, stream=stream)
-        return known
-
-    def _path(self, model: str, *, stream: bool) -> bytes:
         return self._full_path(self.dialect.path or self.codec.path(quote(model, safe="/:@-._~"), stream))
-
-    def passed(self, headers: Mapping[str, str]) -> bytes:
-        """The client's own headers that travel on to an upstream of the same protocol, such as betas."""
-        names = _PASSED_HEADERS[self.codec.name]
-        return _passed_block(self.codec.name, tuple(map(headers.get, names)))
 
     def _full_path(self, below: str) -> bytes:
         path = f"{self._base}{below}"
@@ -89,17 +81,21 @@ class Upstream:
             path += ("&" if "?" in path else "?") + self._query
         return path.encode("ascii")
 
-    async def send(
-        self, body: bytes, *, key: str, path: bytes, accept: bytes, passed: bytes = b""
-    ) -> HttpResponse:
+    def head(self, key: str, *, stream: bool, headers: Mapping[str, str] | None) -> bytes:
+        """The header block of a request; of the client's own headers only those of its protocol travel on."""
+        given = tuple(map(headers.get, self._passed)) if headers is not None else self._nothing
+        wanted = (key, stream, given)
+        block = self._heads.get(wanted)
+        if block is None:
+            block = _head(self._fixed[key], stream=stream, passed=dict(zip(self._passed, given, strict=True)))
+            if len(self._heads) < _MAX_HEADS:
+                self._heads[wanted] = block
+        return block
+
+    async def send(self, body: bytes, *, head: bytes, path: bytes) -> HttpResponse:
         """The response head for this body; a refusal is raised as the typed error it stands for."""
         response = await self._client.send(
-            self._origin,
-            method=b"POST",
-            path=path,
-            headers=self._heads[key] + b"accept: " + accept + b"\r\n" + (passed or self._passed),
-            body=body,
-            timeouts=self._timeouts,
+            self._origin, method=b"POST", path=path, headers=head, body=body, timeouts=self._timeouts
         )
         if 200 <= response.status < 300:
             return response
@@ -124,23 +120,17 @@ class Upstream:
 
     async def call(self, body: bytes, *, key: str, below: str) -> bytes:
         """A plain JSON call below the base URL (counters, embeddings): the answer's body."""
-        response = await self.send(body, key=key, path=self._full_path(below), accept=b"application/json")
+        head = self.head(key, stream=False, headers=None)
+        response = await self.send(body, head=head, path=self._full_path(below))
         try:
             return await response.read(ANSWER_LIMIT)
         finally:
             response.close()
 
 
-@functools.lru_cache(maxsize=256)
-def _passed_block(protocol: str, given: tuple[str | None, ...]) -> bytes:
-    values = dict(_DEFAULT_HEADERS.get(protocol, ()))
-    named = zip(_PASSED_HEADERS[protocol], given, strict=True)
-    values.update((name, value) for name, value in named if value is not None)
-    return b"".join(f"{name}: {value}\r\n".encode("latin-1") for name, value in values.items())
-
-
-def _head(headers: Mapping[str, str]) -> bytes:
-    named = {name.lower(): value for name, value in headers.items()}
-    named.setdefault("user-agent", "routecodex")
-    lines = [f"{name}: {value}\r\n".encode("latin-1") for name, value in named.items()]
-    return b"content-type: application/json\r\n" + b"".join(lines)
+def _head(fixed: Mapping[str, str], *, stream: bool, passed: Mapping[str, str | None]) -> bytes:
+    named = {"content-type": "application/json", "user-agent": "routecodex"}
+    named["accept"] = "text/event-stream" if stream else "application/json"
+    named.update((name.lower(), value) for name, value in fixed.items())
+    named.update((name, value) for name, value in passed.items() if value is not None)
+    return b"".join(f"{name}: {value}\r\n".encode("latin-1") for name, value in named.items())

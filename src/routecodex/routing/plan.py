@@ -5,6 +5,7 @@ No IO, no clock and no randomness of its own: everything it depends on is an arg
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Protocol
 
@@ -71,22 +72,27 @@ def plan(
     """The targets to try: a model named outright goes there; any other name is left to the routes."""
     named = registry.alias_of(asked.model)
     if named is not None and named.startswith("route:"):
-        return _by_route(named[6:], registry, why=f"alias {asked.model} names route {named[6:]}")
+        return _by_route(registry, named[6:], f"alias {asked.model} names route {named[6:]}")
     targets = registry.targets_of(named or asked.model)
     if targets:
         why = f"alias {asked.model} names {named}" if named else f"model {asked.model} names the target"
         usable = [target for target in targets if health.available(target, now)] or list(targets)
         return Plan("direct", tuple(Step(target, "direct") for target in usable), why)
-    return _by_route("default", registry, why="no rule names another route")
+    return _by_route(registry, "default", "no rule names another route")
 
 
-def _by_route(route: str, registry: Registry, *, why: str) -> Plan:
-    pools = registry.routes.get(route) or registry.routes.get("default") or ()
+# The table stands still between two configurations, so each of its plans is made once.
+@functools.lru_cache(maxsize=1024)
+def _by_route(registry: Registry, route: str, why: str) -> Plan:
+    taken = route if registry.routes.get(route) else "default"
+    pools = registry.routes.get(taken, ())
     ordered = [pool for pool in pools if not pool.backup] + [pool for pool in pools if pool.backup]
-    steps = tuple(step for pool in ordered for step in _steps(pool, registry))
+    steps: dict[Target, Step] = {}
+    for step in (step for pool in ordered for step in _steps(pool, registry)):
+        steps.setdefault(step.target, step)
     if not steps:
-        raise NotFound(f"route {route!r} has no targets; add some under [routing]", code="no_targets")
-    return Plan(route, steps, why)
+        raise NotFound(f"route {taken!r} has no targets; add some under [routing]", code="no_targets")
+    return Plan(taken, tuple(steps.values()), why)
 
 
 def _steps(pool: Pool, registry: Registry) -> list[Step]:

@@ -17,7 +17,7 @@ from msgspec import Struct, field
 Mode = Literal["round-robin", "weighted", "priority"]
 
 
-class Target(Struct, frozen=True):
+class Target(Struct, frozen=True, cache_hash=True):
     """One way to send a request: this provider, with this key, for this model."""
 
     provider: str

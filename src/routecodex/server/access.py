@@ -10,6 +10,7 @@ from routecodex.canon.errors import ClientError, Unauthorized
 from routecodex.config import Config, is_loopback
 from routecodex.server.http import HttpRequest
 
+_SEEN = 256
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
 
 
@@ -20,6 +21,7 @@ class Access:
         server = config.server
         self._keys = {_digest(row.key.reveal()): row.name for row in server.client_keys}
         self._hosts: frozenset[str] | None = None
+        self._seen: set[str] = set()
         if is_loopback(server.host) and "*" not in server.allowed_hosts:
             self._hosts = (
                 _LOOPBACK_NAMES | {server.host.lower()} | {name.lower() for name in server.allowed_hosts}
@@ -27,9 +29,10 @@ class Access:
 
     def check_host(self, headers: Mapping[str, str]) -> None:
         """Refuses names that are not ours: a web page must not reach a local gateway under its own name."""
-        if self._hosts is None:
+        given = headers.get("host", "")
+        if self._hosts is None or given in self._seen:
             return
-        host = headers.get("host", "").strip().lower()
+        host = given.strip().lower()
         name = (
             host
             if host.endswith("]") or (host.count(":") > 1 and "]" not in host)
@@ -41,6 +44,8 @@ class Access:
                 status=403,
                 code="host_not_allowed",
             )
+        if len(self._seen) < _SEEN:
+            self._seen.add(given)
 
     def client_name(self, request: HttpRequest) -> str:
         """Whose key the request carries; "" when no keys are configured."""

@@ -85,29 +85,27 @@ class App:
 
     async def __call__(self, request: HttpRequest, reply: Reply) -> None:
         request_id = f"req_{fresh_id()}"
-        endpoint = paths.find(request.path)
         try:
+            endpoint = paths.find(request.path)
             if endpoint is None:
                 raise NotFound(f"there is nothing at {request.method} {request.path[:200]}")
             self._access.check_host(request.headers)
             who = "" if endpoint.name in _OPEN else self._access.client_name(request)
-            _check_method(request, endpoint)
-            await self._admitted(Call(request, reply, endpoint, request_id, who))
+            if request.method not in endpoint.methods:
+                raise _wrong_method(request, endpoint)
+            if self.active >= self._max_concurrent and endpoint.name not in _OPEN:
+                raise Overloaded(f"{self._max_concurrent} requests are in flight already; try again shortly")
+            self.active += 1
+            try:
+                await self._handlers[endpoint.name](Call(request, reply, endpoint, request_id, who))
+            finally:
+                self.active -= 1
         except GatewayError as error:
             if reply.started:
                 reply.abort()
                 return
             status, headers, body = error_answer(error, request, request_id)
             await reply.send(status, headers, body)
-
-    async def _admitted(self, call: Call) -> None:
-        if self.active >= self._max_concurrent and call.endpoint.name not in _OPEN:
-            raise Overloaded(f"{self._max_concurrent} requests are in flight already; try again shortly")
-        self.active += 1
-        try:
-            await self._handlers[call.endpoint.name](call)
-        finally:
-            self.active -= 1
 
     async def _generate(self, call: Call) -> None:
         codec = CODECS[call.endpoint.protocol]
@@ -125,7 +123,7 @@ class App:
 
     def _ask(self, codec: Codec, inbound: Inbound, call: Call) -> Ask:
         items = getattr(inbound.wire, _LISTS[codec.name], None)
-        if isinstance(items, list) and len(items) > self._max_messages:
+        if type(items) is list and len(items) > self._max_messages:
             raise TooLarge(
                 f"{_LISTS[codec.name]}: {len(items)} entries are more than the {self._max_messages} allowed",
                 param=_LISTS[codec.name],
@@ -206,13 +204,11 @@ class App:
         await _send(call.reply, about, call.id)
 
 
-def _check_method(request: HttpRequest, endpoint: Endpoint) -> None:
-    if request.method in paths.METHODS[endpoint.name]:
-        return
+def _wrong_method(request: HttpRequest, endpoint: Endpoint) -> GatewayError:
     if "upgrade" in request.headers and endpoint.protocol == "responses":
-        raise UpgradeRequired("WebSockets are not spoken here; POST to the same path instead")
-    allowed = ", ".join(sorted(paths.METHODS[endpoint.name]))
-    raise MethodNotAllowed(f"{request.path} takes {allowed}, not {request.method}")
+        return UpgradeRequired("WebSockets are not spoken here; POST to the same path instead")
+    allowed = ", ".join(sorted(endpoint.methods))
+    return MethodNotAllowed(f"{request.path} takes {allowed}, not {request.method}")
 
 
 def _protocol_of(request: HttpRequest, endpoint: Endpoint | None) -> str:

@@ -11,6 +11,8 @@ from collections import deque
 from pathlib import Path
 from typing import Any, TextIO
 
+from msgspec import Struct
+
 from routecodex.gateway.ask import Record
 from routecodex.wire import json
 
@@ -100,54 +102,82 @@ def _second(at: int) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(at))
 
 
-def fields(record: Record) -> dict[str, Any]:
+class Line(Struct, omit_defaults=True):
     """What is told of a request."""
-    told: dict[str, Any] = {
-        "request": record.id,
-        "protocol": record.protocol,
-        "model": record.model[:200],
-        "stream": record.stream,
-        "status": 499 if record.gone else record.status,
-        "route": record.route,
-        "target": str(record.target) if record.target is not None else None,
-        "reason": record.reason,
-        "attempts": record.attempts,
-        "seconds": round(record.finished - record.arrived, 4),
-        "first_byte": round(record.first_byte - record.arrived, 4) if record.first_byte else None,
-        "finish": record.finish,
-    }
-    if record.usage is not None:
-        told["input_tokens"] = record.usage.input
-        told["output_tokens"] = record.usage.output
-        told["cache_read_tokens"] = record.usage.cache_read
-    if record.client_name:
-        told["client"] = record.client_name
+
+    time: str
+    request: str
+    protocol: str
+    model: str
+    status: int
+    seconds: float
+    level: str = ""
+    logger: str = ""
+    stream: bool | None = None
+    route: str = ""
+    target: str = ""
+    reason: str = ""
+    attempts: int = 0
+    first_byte: float | None = None
+    finish: str = ""
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cache_read_tokens: int | None = None
+    client: str = ""
+    error: str = ""
+    code: str = ""
+    notices: tuple[str, ...] = ()
+
+
+def line(at: float, record: Record) -> Line:
+    """The request as it is logged: what it was, where it went, what came of it; never what was said."""
+    told = Line(
+        time=_stamp(at),
+        level="info",
+        logger="routecodex.access",
+        request=record.id,
+        protocol=record.protocol,
+        model=record.model[:200],
+        stream=record.stream,
+        status=499 if record.gone else record.status,
+        route=record.route,
+        target=_named(record.target) if record.target is not None else "",
+        reason=record.reason,
+        attempts=record.attempts,
+        seconds=round(record.finished - record.arrived, 4),
+        first_byte=round(record.first_byte - record.arrived, 4) if record.first_byte else None,
+        finish=record.finish,
+        client=record.client_name,
+        notices=record.notices,
+    )
+    usage = record.usage
+    if usage is not None:
+        told.input_tokens, told.output_tokens = usage.input, usage.output
+        told.cache_read_tokens = usage.cache_read
     if record.error is not None:
-        told["error"] = record.error.message
-        told["code"] = record.error.code
-    if record.notices:
-        told["notices"] = list(record.notices)
+        told.error, told.code = record.error.message, record.error.code or ""
     return told
+
+
+_named = functools.lru_cache(maxsize=1024)(str)
 
 
 def json_line(at: float, record: Record) -> str:
     """The request for machines."""
-    return json.encode(
-        {"time": _stamp(at), "level": "info", "logger": "routecodex.access", **fields(record)}
-    ).decode()
+    return json.encode(line(at, record)).decode()
 
 
 def human_line(at: float, record: Record) -> str:
     """The request for people."""
-    told = fields(record)
+    told = line(at, record)
     words = [
         time.strftime("%H:%M:%S", time.localtime(at)),
-        str(told["status"]),
-        f"{record.protocol}{' stream' if record.stream else ''}",
-        f"{told['model']} → {told['target'] or '-'}",
-        f"{told['seconds']:.2f}s",
+        str(told.status),
+        f"{told.protocol}{' stream' if told.stream else ''}",
+        f"{told.model} → {told.target or '-'}",
+        f"{told.seconds:.2f}s",
     ]
-    if record.usage is not None:
-        words.append(f"{record.usage.input}+{record.usage.output} tokens")
-    words.extend(word for word in (record.finish, told.get("error"), *record.notices) if word)
+    if told.input_tokens is not None:
+        words.append(f"{told.input_tokens}+{told.output_tokens} tokens")
+    words.extend(word for word in (told.finish, told.error, *told.notices) if word)
     return "  ".join(words)

@@ -15,6 +15,7 @@ from prometheus_client.core import (
 )
 
 from routecodex.gateway.ask import Record
+from routecodex.routing.registry import Target
 
 _BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
@@ -33,6 +34,10 @@ class _Histogram:
         self.counts[bisect_left(_BOUNDS, value)] += 1
         self.total += value
 
+    def merge(self, other: _Histogram) -> None:
+        self.counts = [one + more for one, more in zip(self.counts, other.counts, strict=True)]
+        self.total += other.total
+
     def buckets(self) -> list[tuple[str, float]]:
         running = 0
         rows = []
@@ -42,72 +47,86 @@ class _Histogram:
         return rows
 
 
+class _Series:
+    """What one kind of request on one target came to."""
+
+    __slots__ = ("cache_read", "first_byte", "input", "labels", "output", "requests", "seconds")
+
+    def __init__(self, labels: _Labels) -> None:
+        self.labels = labels
+        self.requests = 0
+        self.input = self.output = self.cache_read = 0
+        self.seconds = _Histogram()
+        self.first_byte = _Histogram()
+
+
 class Metrics:
     """What has passed through this process."""
 
     def __init__(self, *, active: Callable[[], int], worker: str) -> None:
         self._active = active
         self._worker = worker
-        self._requests: defaultdict[_Labels, int] = defaultdict(int)
-        self._tokens: defaultdict[_Labels, int] = defaultdict(int)
+        self._series: dict[tuple[str, Target | None, int], _Series] = {}
         self._failovers = 0
-        self._seconds: defaultdict[_Labels, _Histogram] = defaultdict(_Histogram)
-        self._first_byte: defaultdict[_Labels, _Histogram] = defaultdict(_Histogram)
         self._registry = CollectorRegistry()
         self._registry.register(self)
 
     def observe(self, record: Record) -> None:
         """Takes one finished request."""
-        provider = record.target.provider if record.target is not None else ""
-        model = record.target.model if record.target is not None else ""
-        outcome = "gone" if record.gone else str(record.status)
-        self._requests[(record.protocol, provider, model, outcome)] += 1
-        self._seconds[(record.protocol, provider)].add(record.finished - record.arrived)
+        status = -1 if record.gone else record.status
+        key = (record.protocol, record.target, status)
+        series = self._series.get(key)
+        if series is None:
+            series = self._series[key] = _Series(_labels(*key))
+        series.requests += 1
+        series.seconds.add(record.finished - record.arrived)
         if record.first_byte:
-            self._first_byte[(record.protocol, provider)].add(record.first_byte - record.arrived)
+            series.first_byte.add(record.first_byte - record.arrived)
         if record.attempts > 1:
             self._failovers += record.attempts - 1
-        if record.usage is not None:
-            self._tokens[(provider, model, "input")] += record.usage.input
-            self._tokens[(provider, model, "output")] += record.usage.output
-            self._tokens[(provider, model, "cache_read")] += record.usage.cache_read
+        usage = record.usage
+        if usage is not None:
+            series.input += usage.input
+            series.output += usage.output
+            series.cache_read += usage.cache_read
 
     def collect(self) -> Iterator[Metric]:
         """The families, for the exposition library."""
-        yield self._counter(
-            "routecodex_requests",
-            "Requests answered.",
-            ("protocol", "provider", "model", "status"),
-            self._requests,
-        )
-        yield self._counter(
-            "routecodex_tokens", "Tokens counted by providers.", ("provider", "model", "kind"), self._tokens
-        )
-        failovers = CounterMetricFamily(
-            "routecodex_failovers", "Attempts after the first.", labels=("worker",)
-        )
+        series = list(self._series.values())
+        requests = self._family("routecodex_requests", "Requests answered.", "protocol provider model status")
+        tokens = self._family("routecodex_tokens", "Tokens counted by providers.", "provider model kind")
+        counts: defaultdict[_Labels, int] = defaultdict(int)
+        for row in series:
+            requests.add_metric((*row.labels, self._worker), row.requests)
+            for kind in ("input", "output", "cache_read"):
+                counts[(row.labels[1], row.labels[2], kind)] += getattr(row, kind)
+        for key, count in counts.items():
+            tokens.add_metric((*key, self._worker), count)
+        failovers = self._family("routecodex_failovers", "Attempts after the first.", "")
         failovers.add_metric((self._worker,), self._failovers)
-        yield failovers
         active = GaugeMetricFamily("routecodex_active_requests", "Requests in flight.", labels=("worker",))
         active.add_metric((self._worker,), self._active())
-        yield active
-        yield self._histogram("routecodex_request_seconds", "Whole requests.", self._seconds)
-        yield self._histogram("routecodex_first_byte_seconds", "Until the first byte.", self._first_byte)
+        yield from (requests, tokens, failovers, active)
+        yield self._histogram("routecodex_request_seconds", "Whole requests.", series, "seconds")
+        yield self._histogram("routecodex_first_byte_seconds", "Until the first byte.", series, "first_byte")
 
-    def _counter(
-        self, name: str, about: str, labels: _Labels, values: dict[_Labels, int]
-    ) -> CounterMetricFamily:
-        family = CounterMetricFamily(name, about, labels=(*labels, "worker"))
-        for key, value in list(values.items()):
-            family.add_metric((*key, self._worker), value)
-        return family
+    def _family(self, name: str, about: str, labels: str) -> CounterMetricFamily:
+        return CounterMetricFamily(name, about, labels=(*labels.split(), "worker"))
 
-    def _histogram(self, name: str, about: str, values: dict[_Labels, _Histogram]) -> HistogramMetricFamily:
+    def _histogram(self, name: str, about: str, series: list[_Series], which: str) -> HistogramMetricFamily:
         family = HistogramMetricFamily(name, about, labels=("protocol", "provider", "worker"))
-        for key, value in list(values.items()):
+        sums: defaultdict[_Labels, _Histogram] = defaultdict(_Histogram)
+        for row in series:
+            sums[row.labels[:2]].merge(getattr(row, which))
+        for key, value in sums.items():
             family.add_metric((*key, self._worker), value.buckets(), value.total)
         return family
 
     def text(self) -> bytes:
         """Everything, in the text format."""
         return generate_latest(self._registry)
+
+
+def _labels(protocol: str, target: Target | None, status: int) -> _Labels:
+    provider, model = (target.provider, target.model) if target is not None else ("", "")
+    return (protocol, provider, model, "gone" if status < 0 else str(status))

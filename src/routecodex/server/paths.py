@@ -15,6 +15,7 @@ class Endpoint(Struct, frozen=True):
     protocol: str = "chat"
     argument: str = ""
     verb: str = ""
+    methods: frozenset[str] = frozenset()
 
 
 _TABLE: tuple[tuple[re.Pattern[str], str, str], ...] = tuple(
@@ -41,18 +42,6 @@ _TABLE: tuple[tuple[re.Pattern[str], str, str], ...] = tuple(
 )
 
 
-@functools.lru_cache(maxsize=2048)
-def find(path: str) -> Endpoint | None:
-    """The endpoint of a path, or None."""
-    path = path.rstrip("/") or "/"
-    for pattern, name, protocol in _TABLE:
-        match = pattern.search(path)
-        if match is not None:
-            named = match.groupdict()
-            return Endpoint(name, protocol, named.get("argument") or "", named.get("verb") or "")
-    return None
-
-
 METHODS: dict[str, frozenset[str]] = {
     "root": frozenset({"GET", "HEAD"}),
     "health": frozenset({"GET", "HEAD"}),
@@ -67,3 +56,17 @@ METHODS: dict[str, frozenset[str]] = {
     "model": frozenset({"GET", "HEAD"}),
 }
 """The methods each endpoint takes."""
+
+
+@functools.lru_cache(maxsize=2048)
+def find(path: str) -> Endpoint | None:
+    """The endpoint of a path, or None."""
+    path = path.rstrip("/") or "/"
+    for pattern, name, protocol in _TABLE:
+        match = pattern.search(path)
+        if match is not None:
+            named = match.groupdict()
+            return Endpoint(
+                name, protocol, named.get("argument") or "", named.get("verb") or "", METHODS[name]
+            )
+    return None

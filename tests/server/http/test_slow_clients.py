@@ -143,12 +143,12 @@ async def test_client_that_reads_nothing_is_cut_off_and_its_handler_stopped(stag
 
 async def test_client_that_reads_slowly_is_left_in_peace(stage: Stage) -> None:
     fountain = Fountain()
-    server = await stage.serve(fountain, write_stall_seconds=0.4)
+    server = await stage.serve(fountain, write_stall_seconds=1.5)
     wire = await stage.connect(receive_buffer=8192, limit=8192)
     await wire.send(get())
     [connection] = await connections(stage)
     await until(lambda: connection.paused)
-    for _ in range(60):
+    for _ in range(200):
         await wire.reader.read(65_536)
         await asyncio.sleep(0.01)
     assert (server.active, fountain.log) == (1, [])

@@ -6,7 +6,9 @@ outgoing       a canonical request for an upstream; `conversation` is its messag
 passing        a chat request for a chat upstream, nearly verbatim
 chunks         what upstreams send, read tolerantly
 decoder        chunks → events;  encoder  events → chunks;  answers  whole completions both ways
+calls          which call a piece of a stream belongs to
 relay          chat stream → chat stream, scanned and not rebuilt
+ends, meter    what the relay makes of a finish, and of usage that nobody counted
 errors         the error envelope, both ways
 """
 

@@ -53,6 +53,18 @@ class Delta(Struct):
     function_call: FunctionDelta | None = None
     annotations: list[Any] | None = None
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is said here that a client would show or do."""
+        return not (
+            self.content
+            or self.reasoning_content
+            or self.reasoning
+            or self.refusal
+            or self.tool_calls
+            or self.function_call
+        )
+
 
 class Logprobs(Struct):
     content: list[Any] | None = None

@@ -114,10 +114,10 @@ class Telling:
         if delta.content:
             logprobs = tuple(choice.logprobs.content or ()) if choice.logprobs is not None else ()
             out.append(TextAdded(self._block("text", out), delta.content, logprobs))
-        if delta.refusal:
-            out.append(TextAdded(self._block("refusal", out), delta.refusal))
         for annotation in delta.annotations or ():
             out.append(AnnotationAdded(self._block("text", out), annotation))
+        if delta.refusal:
+            out.append(TextAdded(self._block("refusal", out), delta.refusal))
         for call in delta.tool_calls or ():
             self._call(call, out)
         if delta.function_call is not None:

@@ -69,3 +69,10 @@ def from_object(
         param=param if isinstance(param, str) else None,
         headers=headers,
     )
+
+
+def is_proper(error: Any) -> bool:
+    """Whether an `error` value has the shape chat clients read, so that it can pass as it is."""
+    return isinstance(error, dict) and all(
+        isinstance(error.get(field), str) and error[field] for field in ("message", "type")
+    )

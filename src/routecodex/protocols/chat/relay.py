@@ -2,21 +2,25 @@
 
 A run of frames without any of the marks below passes as it is. A frame with one is looked at, and mended only
 where the upstream broke the protocol: calls without `index`, a finish that denies the calls, usage glued to
-another chunk, a missing `[DONE]`.
+another chunk, a missing head or `[DONE]`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from routecodex.canon import finish
-from routecodex.canon.errors import GatewayError
+from routecodex.canon.errors import GatewayError, UpstreamRefusedKey
 from routecodex.canon.usage import Usage
 from routecodex.protocols import failures
 from routecodex.protocols.chat import errors
-from routecodex.protocols.chat.chunks import Chunk, Delta, read_chunk, usage_of
+from routecodex.protocols.chat.calls import CallBook
+from routecodex.protocols.chat.chunks import CallDelta, Chunk, Delta, read_odd, read_typed, usage_of
 from routecodex.protocols.chat.decoder import unparsable
 from routecodex.protocols.chat.encoder import DONE, usage_object
+from routecodex.protocols.chat.ends import settle
+from routecodex.protocols.chat.meter import Meter
 from routecodex.protocols.codec import Outcome, ReplyTo
 from routecodex.wire import json, sse
 from routecodex.wire.json import present, thaw
@@ -32,7 +36,6 @@ _MARKS = (
     b"_call",
 )
 _OBJECT = "chat.completion.chunk"
-_LENGTHS = frozenset({"length", "max_tokens"})
 
 
 class Relay:
@@ -46,18 +49,23 @@ class Relay:
         self._frames = Frames()
         self._held: list[bytes] = []
         self._head: dict[str, Any] = {}
-        self._calls: dict[int, list[str]] = {}
+        self._bare = False
+        self._calls: dict[int, CallBook] = {}
+        self._placed: list[tuple[int, bool]] = []
+        self._legacy: set[int] = set()
+        self._wanted: int = getattr(reply.wire, "n", None) or 1
         self._finished: set[int] = set()
+        self._words: dict[int, str] = {}
         self._usage_sent = False
-        self._passed = 0
+        self._meter = Meter()
 
     def feed(self, data: bytes) -> bytes:
         if self.ended:
             return b""
         try:
             run = self._frames.cut(data)
-        except FrameTooLarge as exc:
-            return self._broken(failures.truncated(str(exc)))
+        except FrameTooLarge:
+            return self._broken(unparsable())
         if not run:
             return b""
         return self._run(run)
@@ -68,7 +76,7 @@ class Relay:
         out = b"".join(map(self._frame, self._frames.close()))
         if self.ended:
             return out
-        if not self._finished:
+        if not self._complete:
             return out + self._broken(failures.truncated())
         return out + self._done()
 
@@ -79,16 +87,22 @@ class Relay:
         self.outcome.error = error
         return sse.frame(json.encode({"error": errors.error_object(error)}))
 
+    @property
+    def _complete(self) -> bool:
+        """Whether every choice that was asked for has finished."""
+        return len(self._finished) >= self._wanted
+
     def _run(self, run: bytes) -> bytes:
         """Passes what is harmless in one piece, and looks at the rest frame by frame."""
-        if not self.started:
+        if not self.started or self._bare or self._complete:
             return self._frame_by_frame(run)
         first = min((at for mark in _MARKS if (at := run.find(mark)) >= 0), default=-1)
         if first < 0:
-            self._passed += 1
+            self._meter.add(run)
             return run
         before = run.rfind(b"\n\n", 0, first)
         edge = before + 2 if before >= 0 else 0
+        self._meter.add(run[:edge])
         return run[:edge] + self._frame_by_frame(run[edge:])
 
     def _frame_by_frame(self, run: bytes) -> bytes:
@@ -110,14 +124,18 @@ class Relay:
     def _frame(self, frame: Frame) -> bytes:
         if self.ended:
             return b""
-        if frame.data == b"[DONE]":
+        if frame.data.rstrip() == b"[DONE]":
             return self._done() if self._finished or self.started else self._broken(failures.truncated())
-        chunk = read_chunk(frame.data)
+        chunk = read_typed(frame.data)
+        odd = chunk is None
+        if chunk is None:
+            chunk = read_odd(frame.data)
         if chunk is None:
             return self._broken(unparsable())
         if present(chunk.error):
             return self._upstream_error(frame, chunk)
-        out = self._chunk(frame, chunk)
+        self._meter.add(frame.raw)
+        out = self._chunk(frame, chunk, odd=odd)
         if self.started:
             if self._held:
                 out, self._held = b"".join([*self._held, out]), []
@@ -127,30 +145,46 @@ class Relay:
         return b""
 
     def _upstream_error(self, frame: Frame, chunk: Chunk) -> bytes:
-        error = errors.from_object(502, thaw(chunk.error), provider=self._reply.provider)
+        said = thaw(chunk.error)
+        error = errors.from_object(200, said, provider=self._reply.provider)
         if not self.started:
             raise error
+        if isinstance(error, UpstreamRefusedKey) or not errors.is_proper(said):
+            return self.fail(error)
         self.ended = True
         self.outcome.error = error
         return frame.raw
 
-    def _chunk(self, frame: Frame, chunk: Chunk) -> bytes:
-        if not self._head:
-            self._remember(chunk)
-        mend = chunk.object != _OBJECT
+    def _chunk(self, frame: Frame, chunk: Chunk, *, odd: bool) -> bytes:
+        if not self._head and chunk.choices:
+            self._remember(chunk, frame)
+        if self._is_late(chunk):
+            self.outcome.usage = usage_of(chunk.usage) if chunk.usage is not None else self.outcome.usage
+            return b""
+        self._placed.clear()
+        mend = self._bare or chunk.object != _OBJECT
         for choice in chunk.choices or ():
             delta = choice.delta
             if delta is not None:
-                mend |= self._content(choice.index, delta)
-            if choice.finish_reason:
+                mend |= self._content(choice.index, delta) or (odd and bool(delta.tool_calls))
+            if choice.finish_reason is not None:
                 mend |= self._finish(choice.index, choice.finish_reason)
         if chunk.usage is not None:
             return self._usage(frame, chunk, mend=mend)
         return self._mended(frame.data) if mend else frame.raw
 
-    def _remember(self, chunk: Chunk) -> None:
+    def _is_late(self, chunk: Chunk) -> bool:
+        """Whether the chunk only repeats that its choices have finished."""
+        return bool(chunk.choices) and all(
+            choice.index in self._finished and (choice.delta is None or choice.delta.is_empty)
+            for choice in chunk.choices or ()
+        )
+
+    def _remember(self, chunk: Chunk, frame: Frame) -> None:
         self.outcome.model = chunk.model or ""
         self.outcome.response_id = chunk.id or ""
+        self._bare = not (chunk.id and chunk.model) or chunk.created is None or chunk.object != _OBJECT
+        self._meter.envelope = len(frame.raw)
         self._head = {
             "id": chunk.id or f"chatcmpl-{self._reply.id}",
             "object": _OBJECT,
@@ -160,51 +194,48 @@ class Relay:
 
     def _content(self, choice: int, delta: Delta) -> bool:
         """Notes content; True when a tool call must be mended."""
-        if (
-            delta.content
-            or delta.reasoning_content
-            or delta.reasoning
-            or delta.refusal
-            or delta.function_call
-        ):
-            self.started = True
+        if delta.function_call is not None:
+            self._legacy.add(choice)
+        self.started |= not delta.is_empty
         mend = False
         for call in delta.tool_calls or ():
-            self.started = True
-            ids = self._calls.setdefault(choice, [])
-            if call.id and call.id not in ids:
-                ids.append(call.id)
-            # Numbered -1 or not at all, or every call numbered 0: the client could not tell them apart.
-            mend |= call.index is None or (bool(call.id) and call.index != ids.index(call.id or ""))
+            number, begins = self._calls.setdefault(choice, CallBook()).place(call)
+            self._placed.append((number, begins))
+            mend |= call.index != number or not _is_proper(call, begins=begins)
         return mend
 
     def _finish(self, choice: int, said: str) -> bool:
-        """Notes the finish; True when it denies the calls that were made."""
+        """Notes the finish; True when its word is not the one to send."""
+        if not said:
+            return True
         self._finished.add(choice)
         self.started = True
-        end = finish.infer(
-            "chat", said, has_calls=bool(self._calls.get(choice)), calls_whole=said not in _LENGTHS
-        )
-        word = finish.express("chat", end)
+        end, word = settle(said, calls=bool(self._calls.get(choice)), legacy=choice in self._legacy)
+        finish.trace(self._reply.id, end, word)
         self.outcome.finish = end
-        self.outcome.sent_finish = word
-        return end.reason == "tool_calls" and said not in ("tool_calls", "function_call")
+        self.outcome.sent_finish = self._words[choice] = word
+        return word != said
 
     def _mended(self, data: bytes) -> bytes:
         value = json.decode(data)
         value["object"] = _OBJECT
         for field, known in self._head.items():
-            value.setdefault(field, known)
+            value[field] = value.get(field) or known
+        placed = iter(self._placed)
         for choice in value.get("choices") or ():
-            self._mend_choice(choice)
+            if isinstance(choice, dict):
+                self._mend_choice(choice, placed)
         return sse.frame(json.encode(value))
 
-    def _mend_choice(self, choice: dict[str, Any]) -> None:
-        ids = self._calls.get(choice.get("index", 0), [])
-        for call in (choice.get("delta") or {}).get("tool_calls") or ():
-            call["index"] = ids.index(call["id"]) if call.get("id") in ids else max(len(ids) - 1, 0)
-        if choice.get("finish_reason") and ids and choice["finish_reason"] not in _LENGTHS:
-            choice["finish_reason"] = self.outcome.sent_finish
+    def _mend_choice(self, choice: dict[str, Any], placed: Iterator[tuple[int, bool]]) -> None:
+        calls = (choice.get("delta") or {}).get("tool_calls") or ()
+        for call in (call for call in calls if isinstance(call, dict)):
+            number, begins = next(placed)
+            call["index"] = number
+            _mend_call(call, begins=begins, made_id=f"call_{self._reply.id}_{number}")
+        if "finish_reason" in choice:
+            word = self._words.get(choice.get("index") or 0)
+            choice["finish_reason"] = word if choice["finish_reason"] else None
 
     def _usage(self, frame: Frame, chunk: Chunk, *, mend: bool) -> bytes:
         """Usage goes out in a chunk of its own after the finish, exactly when asked for."""
@@ -234,7 +265,9 @@ class Relay:
             end = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": self.outcome.sent_finish}
             out += sse.frame(json.encode({**self._head, "choices": [end]}))
         if self._reply.include_usage and not self._usage_sent:
-            usage = self.outcome.usage or Usage(self._reply.input_tokens, self._passed + 1, estimated=True)
+            usage = self.outcome.usage
+            if usage is None:
+                usage = Usage(self._reply.input_tokens, self._meter.tokens(), estimated=True)
             self.outcome.usage = usage
             out += sse.frame(json.encode({**self._head, "choices": [], "usage": usage_object(usage)}))
         return out + DONE
@@ -243,3 +276,26 @@ class Relay:
         if not self.started:
             raise error
         return self.fail(error)
+
+
+def _is_proper(call: CallDelta, *, begins: bool) -> bool:
+    """Whether a piece has what its place demands: a name and an id come once, with the first piece."""
+    if begins:
+        return bool(call.id and call.type) and call.text is not None
+    return not call.id and not call.name
+
+
+def _mend_call(call: dict[str, Any], *, begins: bool, made_id: str) -> None:
+    kind, field = ("custom", "input") if call.get("custom") else ("function", "arguments")
+    body = call.get(kind) or {}
+    text = body.get(field)
+    if begins:
+        call["id"] = call.get("id") or made_id
+        call["type"] = kind
+        text = "" if text is None else text
+    else:
+        call.pop("id", None)
+        body.pop("name", None)
+    if text is not None:
+        body[field] = text if isinstance(text, str) else json.encode(text).decode()
+    call[kind] = body

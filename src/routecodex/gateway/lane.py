@@ -1,0 +1,46 @@
+"""A target made ready: everything about sending to it that is the same for every request."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Mapping
+
+from routecodex.canon.events import Event
+from routecodex.canon.request import Request
+from routecodex.gateway.memory import Memory
+from routecodex.protocols.codec import Aim, Codec
+from routecodex.providers.http import HttpResponse
+from routecodex.providers.upstream import Upstream
+from routecodex.routing.registry import Model, Target
+
+Performer = Callable[[Request], AsyncGenerator[Event, None]]
+
+
+class Lane:
+    """How one target is reached over HTTP."""
+
+    __slots__ = ("_key", "_path", "_stream_path", "aim", "codec", "target", "upstream")
+
+    def __init__(self, target: Target, upstream: Upstream, model: Model, memory: Memory) -> None:
+        self.target = target
+        self.upstream = upstream
+        self.codec: Codec = upstream.codec
+        self._key = target.key
+        self._path = upstream.path(model.id, stream=False)
+        self._stream_path = upstream.path(model.id, stream=True)
+        self.aim = Aim(
+            model=model.id,
+            provider=target.provider,
+            dialect=upstream.dialect,
+            max_output_tokens=model.max_output_tokens,
+            vision=model.vision,
+            is_ours=memory.is_ours(target.provider),
+        )
+
+    async def send(self, body: bytes, *, stream: bool, headers: Mapping[str, str] | None) -> HttpResponse:
+        """The head of the answer; `headers` are the client's, given when both speak the same protocol."""
+        upstream = self.upstream
+        return await upstream.send(
+            body,
+            head=upstream.head(self._key, stream=stream, headers=headers),
+            path=self._stream_path if stream else self._path,
+        )

@@ -1,0 +1,62 @@
+"""Where an answer comes from: bytes over HTTP through a pipe, or events."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Protocol
+
+from routecodex.canon.events import Event
+from routecodex.protocols import failures
+from routecodex.protocols.codec import Pipe
+from routecodex.protocols.translation import Translation
+from routecodex.providers.http import HttpResponse
+
+
+class Source(Protocol):
+    """Where an answer comes from."""
+
+    @property
+    def pipe(self) -> Pipe: ...
+    async def pull(self) -> bytes:
+        """The next client bytes; the pipe tells when there will be no more."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class HttpSource:
+    """An answer that comes over HTTP, through a pipe."""
+
+    def __init__(self, response: HttpResponse, pipe: Pipe) -> None:
+        self.pipe = pipe
+        self._response = response
+
+    async def pull(self) -> bytes:
+        pipe = self.pipe
+        while True:
+            data = await self._response.chunk()
+            out = pipe.close() if data is None else pipe.feed(data)
+            if out or data is None or pipe.ended or pipe.started:
+                return out
+
+    async def close(self) -> None:
+        self._response.close()
+
+
+class EventSource:
+    """An answer that comes as events."""
+
+    def __init__(self, events: AsyncGenerator[Event, None], pipe: Translation) -> None:
+        self.pipe = pipe
+        self._events = events
+
+    async def pull(self) -> bytes:
+        event = await anext(self._events, None)
+        if event is not None:
+            return self.pipe.tell((event,))
+        if self.pipe.started:
+            return self.pipe.fail(failures.truncated())
+        raise failures.truncated()
+
+    async def close(self) -> None:
+        await self._events.aclose()

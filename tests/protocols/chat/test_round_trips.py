@@ -1,0 +1,207 @@
+"""Whatever can be said in this protocol survives being written and read, and the SDK reads it too."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
+
+from routecodex.canon.errors import UpstreamFailed
+from routecodex.canon.events import Event, Failed, Finished
+from routecodex.canon.finish import Finish, Reason
+from routecodex.canon.parts import Media, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
+from routecodex.canon.request import Message, Output, Request, Thinking, Tool, ToolChoice
+from routecodex.canon.response import Response, fold, unfold
+from routecodex.canon.usage import Usage
+from routecodex.protocols.chat import CODEC, answers
+from routecodex.protocols.chat.outgoing import encode
+from routecodex.protocols.chat.requests import decode
+from routecodex.protocols.chat.schema import read
+from routecodex.wire import json
+from tests.kit.grammar import check_broken_chat, check_chat, check_json
+from tests.protocols.chat.samples import AIM, aim, chunks, events, reply, written
+
+words = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
+names = st.text("abcXYZ_-019", min_size=1, max_size=8)
+objects = st.dictionaries(names, st.one_of(words, st.integers(-9, 9), st.booleans()), max_size=2)
+arguments = objects.map(lambda value: json.encode(value).decode())
+counts = st.integers(0, 99)
+REASONS: list[Reason] = ["stop", "length", "content_filter"]
+likely = st.builds(lambda word: {"token": word, "logprob": -0.5, "bytes": [1], "top_logprobs": []}, words)
+cited = st.builds(
+    lambda word: {
+        "type": "url_citation",
+        "url_citation": {"url": word, "title": word, "start_index": 0, "end_index": 1},
+    },
+    words,
+)
+
+
+@st.composite
+def responses(draw: st.DrawFn) -> Response:
+    """Answers in the order chat tells them: thought, text, refusal, calls."""
+    parts: list[Any] = []
+    if draw(st.booleans()):
+        parts.append(Reasoning(draw(words)))
+    if draw(st.booleans()):
+        parts.append(Text(draw(words), annotations=tuple(draw(st.lists(cited, max_size=2)))))
+    if draw(st.booleans()):
+        parts.append(Refusal(draw(words)))
+    calls = draw(st.lists(st.tuples(names, arguments), max_size=3))
+    parts += [ToolCall(f"call_{at}", name, text) for at, (name, text) in enumerate(calls)]
+    reason: Reason = "tool_calls" if calls else draw(st.sampled_from(REASONS))
+    usage = Usage(draw(counts), draw(counts), cache_read=draw(counts), reasoning=draw(counts))
+    logprobs = tuple(draw(st.lists(likely, max_size=2))) if any(isinstance(p, Text) for p in parts) else ()
+    return Response("chatcmpl-abc", "asked", 1, tuple(parts), Finish(reason, said=reason), usage, logprobs)
+
+
+@settings(max_examples=100, deadline=None)
+@given(responses())
+def test_answers_survive_whole_and_streamed(response: Response) -> None:
+    whole = answers.encode(response, reply())
+    check_json("chat", whole)
+    assert fold(answers.decode(whole)) == response
+    stream = written(list(unfold(response)))
+    check_chat(stream, include_usage=True)
+    assert fold(events(stream)) == response
+
+
+@settings(max_examples=50, deadline=None)
+@given(responses(), st.integers(1, 40))
+def test_the_relay_passes_what_the_encoder_writes(response: Response, step: int) -> None:
+    stream = written(list(unfold(response)))
+    relay = CODEC.relay(reply())
+    out = b"".join(relay.feed(stream[at : at + step]) for at in range(0, len(stream), step))
+    assert out + relay.close() == stream
+    assert relay.outcome.finish == response.finish
+    assert relay.outcome.usage == response.usage
+
+
+@settings(max_examples=50, deadline=None)
+@given(responses(), st.data())
+def test_an_answer_that_breaks_off_anywhere_says_so(response: Response, data: st.DataObject) -> None:
+    told: list[Event] = list(unfold(response))
+    cut = data.draw(st.integers(1, len(told) - 1))
+    out = written([*told[:cut], Failed(UpstreamFailed("broken"))])
+    check_broken_chat(out)
+    assert not any(isinstance(event, Finished) for event in events(out))
+
+
+@settings(max_examples=30, deadline=None)
+@given(responses())
+def test_the_sdk_reads_what_is_written(response: Response) -> None:
+    found = ChatCompletion.model_validate(json.decode(answers.encode(response, reply())))
+    assert found.choices[0].finish_reason == response.finish.reason
+    for chunk in chunks(written(list(unfold(response)))):
+        ChatCompletionChunk.model_validate(chunk)
+
+
+@st.composite
+def conversations(draw: st.DrawFn) -> tuple[Message, ...]:
+    messages: list[Message] = []
+    for turn in range(draw(st.integers(1, 3))):
+        messages.append(Message("user", tuple(draw(st.lists(user_parts, min_size=1, max_size=3)))))
+        said: list[Part] = [Text(draw(words))]
+        calls = draw(st.lists(st.tuples(names, arguments), max_size=2))
+        said += [ToolCall(f"c{turn}_{at}", name, text) for at, (name, text) in enumerate(calls)]
+        messages.append(Message("assistant", tuple(said)))
+        results = [ToolResult(f"c{turn}_{at}", (Text(draw(words)),)) for at in range(len(calls))]
+        messages.extend(Message("tool", (result,)) for result in results)
+    return tuple(messages)
+
+
+user_parts: st.SearchStrategy[Part] = st.one_of(
+    st.builds(Text, words),
+    st.builds(Text, words, cache=st.just({"type": "ephemeral"})),
+    st.builds(Media, st.just("image"), url=st.just("https://x/y.png"), detail=st.sampled_from([None, "low"])),
+    st.builds(Media, st.just("image"), st.just("image/png"), st.just("AAAA")),
+    st.builds(Media, st.just("audio"), st.just("audio/wav"), st.just("AAAA")),
+    st.builds(Media, st.just("file"), st.just("application/pdf"), st.just("AAAA"), name=names),
+    st.builds(Media, st.just("file"), file_id=names),
+)
+tools = st.builds(
+    Tool, names, description=words, parameters=st.just({"type": "object"}), strict=st.booleans()
+)
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> Request:
+    offered = tuple({tool.name: tool for tool in draw(st.lists(tools, max_size=3))}.values())
+    choices = [
+        None,
+        ToolChoice("auto"),
+        ToolChoice("required"),
+        *[ToolChoice("tool", (t.name,)) for t in offered],
+    ]
+    maybe = st.none()
+    return Request(
+        model="m-1",
+        source="chat",
+        messages=draw(conversations()),
+        system=tuple(draw(st.lists(st.builds(Text, words), max_size=2))),
+        tools=offered,
+        tool_choice=draw(st.sampled_from(choices)) if offered else None,
+        parallel_tool_calls=draw(maybe | st.booleans()) if offered else None,
+        max_tokens=draw(maybe | st.integers(1, 9)),
+        temperature=draw(maybe | st.sampled_from([0.0, 0.5, 1.0])),
+        top_k=draw(maybe | counts),
+        stop=tuple(draw(st.lists(words, max_size=4))),
+        n=draw(st.integers(1, 3)),
+        output=draw(maybe | st.just(Output("json_schema", "n", {"type": "object"}, True))),
+        thinking=draw(maybe | st.builds(Thinking, effort=st.sampled_from(["low", "high"]))),
+        metadata=draw(maybe | st.just({"a": "b"})),
+        user=draw(maybe | names),
+        cache_key=draw(maybe | names),
+        extras=draw(maybe | st.just({"logit_bias": {"1": 2}})),
+    )
+
+
+@settings(max_examples=100, deadline=None)
+@given(requests())
+def test_requests_survive(request: Request) -> None:
+    encoded = encode(request, AIM)
+    assert encoded.notices == ()
+    assert decode(read(encoded.body)) == request
+
+
+@settings(max_examples=50, deadline=None)
+@given(requests(), st.sampled_from(["messages", "responses", "gemini"]))
+def test_requests_of_other_protocols_become_valid_ones(request: Request, source: Any) -> None:
+    body = encode(replace(request, source=source, n=1), AIM).body
+    assert decode(read(body)).source == "chat"
+
+
+DIALECTS = list(
+    itertools.product(
+        ["reasoning_effort", "thinking", "enable_thinking", "reasoning", "none"],
+        ["reasoning_content", "reasoning", "reasoning_details", "none"],
+    )
+)
+
+
+@pytest.mark.parametrize(("field", "history"), DIALECTS)
+def test_every_dialect_is_chat(field: str, history: str) -> None:
+    request = Request(
+        model="m",
+        source="messages",
+        messages=(
+            Message("user", (Text("x"),)),
+            Message("assistant", (Reasoning("hm", signature="s"), Text("y"))),
+        ),
+        thinking=Thinking(effort="low", budget=2000),
+        max_tokens=5,
+        stream=True,
+    )
+    to = aim(
+        reasoning_field=field, reasoning_history=history, stream_usage=False, max_tokens_field="max_tokens"
+    )
+    again = decode(read(encode(request, to).body))
+    assert again.max_tokens == 5
+    assert (again.thinking is None) == (field == "none")
+    thought = any(isinstance(part, Reasoning) for message in again.messages for part in message.parts)
+    assert thought == (history in ("reasoning_content", "reasoning"))

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import pytest
+
+from routecodex.routing.registry import Model, Provider, Registry, Target
+
+
+def provider(name: str, keys: tuple[str, ...], *models: str) -> Provider:
+    return Provider(
+        name=name, protocol="chat", keys=keys, models={model: Model(id=f"up/{model}") for model in models}
+    )
+
+
+REGISTRY = Registry(
+    [
+        provider("glm", ("primary", "spare"), "glm-4.7", "glm-4.7-air", "spare.glm"),
+        provider("open-ai", ("key1",), "gpt-5.2", "gpt-5.2.1-mini", "ft:gpt-4.1:org/x"),
+        provider("keyless", (), "m"),
+    ],
+    routes={},
+    aliases={
+        "claude-sonnet": "glm.glm-4.7",
+        "claude-*": "route:thinking",
+        "*-mini": "open-ai.gpt-5.2",
+        "gpt-?": "glm.spare.glm-4.7",
+        "[abc]x": "glm.glm-4.7-air",
+    },
+)
+
+TARGETS: list[tuple[str, list[str]]] = [
+    ("glm.glm-4.7", ["glm.primary.glm-4.7", "glm.spare.glm-4.7"]),
+    ("glm.primary.glm-4.7", ["glm.primary.glm-4.7"]),
+    ("glm.spare.glm-4.7", ["glm.spare.glm-4.7"]),
+    ("glm.glm-4.7-air", ["glm.primary.glm-4.7-air", "glm.spare.glm-4.7-air"]),
+    ("glm.spare.glm", ["glm.primary.spare.glm", "glm.spare.spare.glm"]),
+    ("glm.spare.spare.glm", ["glm.spare.spare.glm"]),
+    ("open-ai.gpt-5.2", ["open-ai.key1.gpt-5.2"]),
+    ("open-ai.key1.gpt-5.2.1-mini", ["open-ai.key1.gpt-5.2.1-mini"]),
+    ("open-ai.ft:gpt-4.1:org/x", ["open-ai.key1.ft:gpt-4.1:org/x"]),
+    ("open-ai.gpt-5", []),
+    ("open-ai.gpt-5.2.1", []),
+    ("open-ai.key2.gpt-5.2", []),
+    ("open-ai.key1", []),
+    ("open-ai.", []),
+    ("open-ai", []),
+    ("glm-4.7", []),
+    ("GLM.glm-4.7", []),
+    ("nobody.glm-4.7", []),
+    ("keyless.m", []),
+    ("", []),
+    (".", []),
+]
+
+
+@pytest.mark.parametrize(("name", "targets"), TARGETS)
+def test_dotted_names_resolve(name: str, targets: list[str]) -> None:
+    assert [str(target) for target in REGISTRY.targets_of(name)] == targets
+
+
+ALIASES: list[tuple[str, str | None]] = [
+    ("claude-sonnet", "glm.glm-4.7"),
+    ("claude-opus", "route:thinking"),
+    ("claude-mini", "route:thinking"),
+    ("gpt-5.2-mini", "open-ai.gpt-5.2"),
+    ("gpt-5", "glm.spare.glm-4.7"),
+    ("gpt-55", None),
+    ("ax", "glm.glm-4.7-air"),
+    ("dx", None),
+    ("Claude-Opus", None),
+    ("glm.glm-4.7", None),
+    ("", None),
+]
+
+
+@pytest.mark.parametrize(("name", "to"), ALIASES)
+def test_an_exact_alias_comes_first_then_the_first_glob(name: str, to: str | None) -> None:
+    assert REGISTRY.alias_of(name) == to
+
+
+def test_what_is_known_of_a_target_is_found() -> None:
+    target = Target("glm", "primary", "glm-4.7")
+    assert REGISTRY.model(target) == Model(id="up/glm-4.7")
+    assert str(target) == "glm.primary.glm-4.7"
