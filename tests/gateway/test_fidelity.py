@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+
 from tests.kit import answers, asking
 from tests.kit.gateway import one_target, provider, serving
 from tests.kit.raw_client import call

@@ -6,6 +6,7 @@ import pathlib
 from typing import Any
 
 import pytest
+
 from tests.kit import answers, asking, grammar
 from tests.kit.gateway import one_target, provider, serving
 from tests.kit.raw_client import Answer, call

@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from tests.kit import answers, asking
-from tests.kit.gateway import one_target, serving
-from tests.kit.raw_client import Answer, call
-from tests.kit.upstream import Json, Sse, Upstream
 
 from routecodex.canon.parts import Reasoning, Text, ToolCall
 from routecodex.canon.response import Response, fold
 from routecodex.protocols.codecs import CODECS
+from tests.kit import answers, asking
+from tests.kit.gateway import one_target, serving
+from tests.kit.raw_client import Answer, call
+from tests.kit.upstream import Json, Sse, Upstream
 
 PROTOCOLS = ("chat", "responses", "messages", "gemini")
 COMBINATIONS = [

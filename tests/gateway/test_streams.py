@@ -6,13 +6,13 @@ import asyncio
 import itertools
 
 import pytest
+
+from routecodex.canon.parts import Text
 from tests.gateway.test_matrix import understood
 from tests.kit import answers, asking, grammar
 from tests.kit.gateway import one_target, provider, serving
 from tests.kit.raw_client import begin, call
 from tests.kit.upstream import CutOff, Hang, Json, Send, Sse, Steps, Upstream, Wait
-
-from routecodex.canon.parts import Text
 
 PROTOCOLS = ("chat", "responses", "messages", "gemini")
 PAIRS = [

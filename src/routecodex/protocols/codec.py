@@ -106,7 +106,11 @@ class StreamDecoder(Protocol):
 
 
 class StreamEncoder(Protocol):
-    """Events in, client bytes out; after Finished or Failed the bytes are complete."""
+    """Events in, client bytes out; after Finished or Failed the bytes are complete.
+
+    An encoder may have `add_texts(index, texts)`: the bytes for as many TextAdded events at once, cheaper.
+    One whose answers can be fetched again later has `final`, the whole answer as JSON, after Finished.
+    """
 
     def encode(self, event: Event) -> bytes: ...
 

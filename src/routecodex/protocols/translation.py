@@ -41,6 +41,7 @@ class Translation:
         self._encoder = encoder
         self._watch = watch
         self._held: list[Event] = []
+        self._add_texts: Callable[[int, Sequence[str]], bytes] | None = getattr(encoder, "add_texts", None)
 
     def feed(self, data: bytes) -> bytes:
         return self.tell(self._decoder.feed(data))
@@ -58,9 +59,16 @@ class Translation:
     def tell(self, events: Sequence[Event]) -> bytes:
         """The client bytes for these events; for a source that speaks events by itself."""
         out: list[bytes] = []
-        for event in events:
-            if self.ended:
-                break
+        at, count = 0, len(events)
+        while at < count and not self.ended:
+            event = events[at]
+            if type(event) is TextAdded and self.started and self._add_texts is not None:
+                texts = _texts_from(events, at, event.index)
+                if len(texts) > 1:
+                    out.append(self._add_texts(event.index, texts))
+                    at += len(texts)
+                    continue
+            at += 1
             self._note(event)
             if not self.started:
                 self._held.append(event)
@@ -102,6 +110,16 @@ class Translation:
                 self.outcome.error = event.error
             case _:
                 pass
+
+
+def _texts_from(events: Sequence[Event], at: int, index: int) -> list[str]:
+    """The texts of the plain TextAdded events of one part that follow each other from here."""
+    texts: list[str] = []
+    for event in events[at:] if at else events:
+        if type(event) is not TextAdded or event.index != index or event.logprobs:
+            break
+        texts.append(event.text)
+    return texts
 
 
 def _is_content(event: Event) -> bool:

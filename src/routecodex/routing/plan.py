@@ -5,21 +5,13 @@ No IO, no clock and no randomness of its own: everything it depends on is an arg
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Protocol
 
 from msgspec import Struct
 
 from routecodex.canon.errors import NotFound
-from routecodex.routing.registry import Pool, Registry, Target
-
-
-class Step(Struct, frozen=True):
-    """One target to try and the rule that admitted it."""
-
-    target: Target
-    reason: str
+from routecodex.routing.registry import Registry, Step, Target
 
 
 class Plan(Struct, frozen=True):
@@ -81,20 +73,9 @@ def plan(
     return _by_route(registry, "default", "no rule names another route")
 
 
-# The table stands still between two configurations, so each of its plans is made once.
-@functools.lru_cache(maxsize=1024)
 def _by_route(registry: Registry, route: str, why: str) -> Plan:
     taken = route if registry.routes.get(route) else "default"
-    pools = registry.routes.get(taken, ())
-    ordered = [pool for pool in pools if not pool.backup] + [pool for pool in pools if pool.backup]
-    steps: dict[Target, Step] = {}
-    for step in (step for pool in ordered for step in _steps(pool, registry)):
-        steps.setdefault(step.target, step)
+    steps = registry.steps_of(taken)
     if not steps:
         raise NotFound(f"route {taken!r} has no targets; add some under [routing]", code="no_targets")
-    return Plan(taken, tuple(steps.values()), why)
-
-
-def _steps(pool: Pool, registry: Registry) -> list[Step]:
-    reason = f"pool {pool.id}" + (" (backup)" if pool.backup else "")
-    return [Step(target, reason) for name in pool.targets for target in registry.targets_of(name)]
+    return Plan(taken, steps, why)

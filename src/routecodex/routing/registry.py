@@ -28,6 +28,13 @@ class Target(Struct, frozen=True, cache_hash=True):
         return f"{self.provider}.{self.key}.{self.model}"
 
 
+class Step(Struct, frozen=True):
+    """One target to try and the rule that admitted it."""
+
+    target: Target
+    reason: str
+
+
 class Model(Struct, frozen=True, kw_only=True):
     """What is known of one model; `id` is the upstream's own name for it."""
 
@@ -73,6 +80,7 @@ class Registry:
         self.aliases = dict(aliases)
         self.alias_of = functools.lru_cache(maxsize=1024)(self._alias_of)
         self.targets_of = functools.lru_cache(maxsize=4096)(self._targets_of)
+        self.steps_of = functools.lru_cache(maxsize=256)(self._steps_of)
 
     def model(self, target: Target) -> Model:
         """What is known of the target's model."""
@@ -100,3 +108,12 @@ class Registry:
         if key in provider.keys and model in provider.models:
             return (Target(provider.name, key, model),)
         return ()
+
+    def _steps_of(self, route: str) -> tuple[Step, ...]:
+        """The targets of a route in the order of its pools, backups last, each once."""
+        steps: dict[Target, Step] = {}
+        for pool in sorted(self.routes.get(route, ()), key=lambda pool: pool.backup):
+            reason = f"pool {pool.id}" + (" (backup)" if pool.backup else "")
+            for target in (target for name in pool.targets for target in self.targets_of(name)):
+                steps.setdefault(target, Step(target, reason))
+        return tuple(steps.values())

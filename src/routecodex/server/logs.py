@@ -159,6 +159,8 @@ def line(at: float, record: Record) -> Line:
     return told
 
 
+_ONE_LINE = dict.fromkeys((*range(32), 127, 133, 8232, 8233), "?")
+"""What could end a line or steer a terminal has no place in a log for people."""
 _named = functools.lru_cache(maxsize=1024)(str)
 
 
@@ -180,4 +182,4 @@ def human_line(at: float, record: Record) -> str:
     if told.input_tokens is not None:
         words.append(f"{told.input_tokens}+{told.output_tokens} tokens")
     words.extend(word for word in (told.finish, told.error, *told.notices) if word)
-    return "  ".join(words)
+    return "  ".join(words).translate(_ONE_LINE)

@@ -96,10 +96,13 @@ class Metrics:
         requests = self._family("routecodex_requests", "Requests answered.", "protocol provider model status")
         tokens = self._family("routecodex_tokens", "Tokens counted by providers.", "provider model kind")
         counts: defaultdict[_Labels, int] = defaultdict(int)
+        answered: defaultdict[_Labels, int] = defaultdict(int)
         for row in series:
-            requests.add_metric((*row.labels, self._worker), row.requests)
+            answered[row.labels] += row.requests
             for kind in ("input", "output", "cache_read"):
                 counts[(row.labels[1], row.labels[2], kind)] += getattr(row, kind)
+        for labels, count in answered.items():
+            requests.add_metric((*labels, self._worker), count)
         for key, count in counts.items():
             tokens.add_metric((*key, self._worker), count)
         failovers = self._family("routecodex_failovers", "Attempts after the first.", "")

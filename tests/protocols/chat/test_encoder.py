@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import pytest
@@ -254,9 +253,3 @@ def test_every_kind_of_text_is_written_as_json() -> None:
     out = written(told(*text(odd)))
     assert deltas(out) == [{"content": odd}]
     assert out.count(b"\n\n") * 2 == out.count(b"\n")
-
-
-def test_the_finish_can_be_traced(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG, "routecodex.finish")
-    written(told(*call(0, ToolCall("a", "f"), "{}"), end=Finished(Finish("tool_calls", said="end_turn"))))
-    assert caplog.messages == ["request=abc upstream=end_turn inferred=tool_calls sent=tool_calls"]

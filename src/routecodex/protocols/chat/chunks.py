@@ -105,6 +105,21 @@ class Chunk(Struct):
     service_tier: str | None = None
     system_fingerprint: str | None = None
 
+    @property
+    def is_plain_text(self) -> bool:
+        """Whether the chunk adds to the text of the one choice, and says nothing else."""
+        if self.usage is not None or self.choices is None or len(self.choices) != 1:
+            return False
+        choice = self.choices[0]
+        delta = choice.delta
+        if delta is None or choice.index or choice.finish_reason or choice.logprobs is not None:
+            return False
+        others = (delta.reasoning_content, delta.reasoning, delta.refusal, delta.tool_calls)
+        return bool(delta.content) and not (any(others) or delta.function_call or delta.annotations)
+
+
+CONTENT_KEY = (b'"content":"', b'"content": "')
+"""What stands before the text of a chunk, as upstreams write it."""
 
 _decoder = Decoder(Chunk)
 

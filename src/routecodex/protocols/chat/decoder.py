@@ -22,9 +22,11 @@ from routecodex.canon.events import (
 )
 from routecodex.canon.parts import Json, Reasoning, Refusal, Text, ToolCall
 from routecodex.protocols import failures
+from routecodex.protocols.alike import Alike
 from routecodex.protocols.chat import errors
 from routecodex.protocols.chat.calls import CallBook
 from routecodex.protocols.chat.chunks import (
+    CONTENT_KEY,
     CallDelta,
     Choice,
     Chunk,
@@ -34,7 +36,7 @@ from routecodex.protocols.chat.chunks import (
 )
 from routecodex.wire import json
 from routecodex.wire.json import present, thaw
-from routecodex.wire.sse import Frame, Frames, FrameTooLarge
+from routecodex.wire.sse import Frame, Frames, FrameTooLarge, parse
 
 _EXTRAS = ("service_tier", "system_fingerprint")
 _EMPTY: dict[str, AnswerPart] = {"text": Text(""), "refusal": Refusal(""), "reasoning": Reasoning()}
@@ -84,6 +86,11 @@ class Telling:
                 self._choice(choice, out)
         if chunk.usage is not None:
             out.append(UsageReported(usage_of(chunk.usage)))
+
+    def texts(self, texts: list[str], out: list[Event]) -> None:
+        """Further pieces of text, known without reading their chunks."""
+        index = self._block("text", out)
+        out.extend([TextAdded(index, text) for text in texts if text])
 
     @property
     def told_something(self) -> bool:
@@ -177,20 +184,34 @@ class StreamDecoder:
 
     def __init__(self) -> None:
         self._frames = Frames()
+        self._alike = Alike()
         self._telling = Telling()
 
     def feed(self, data: bytes) -> list[Event]:
         if self._telling.ended:
             return []
         try:
-            frames = self._frames.feed(data)
+            run = self._frames.cut(data)
         except FrameTooLarge:
             self._telling.ended = True
             return [Failed(unparsable())]
-        return self._read(frames)
+        out: list[Event] = []
+        while run and not self._telling.ended:
+            texts, span = self._alike.take(run)
+            if span:
+                self._telling.texts(texts, out)
+                run = run[span:]
+                continue
+            block, _, run = run.partition(b"\n\n")
+            frame = parse(block.strip(b"\n")) if block else None
+            if frame is not None:
+                self._read(frame, out)
+        return out
 
     def close(self) -> list[Event]:
-        out = self._read(self._frames.close())
+        out: list[Event] = []
+        for frame in self._frames.close():
+            self._read(frame, out)
         if not self._telling.ended:
             if self._telling.said is None:
                 out.append(Failed(failures.truncated()))
@@ -199,22 +220,20 @@ class StreamDecoder:
             self._telling.ended = True
         return out
 
-    def _read(self, frames: list[Frame]) -> list[Event]:
-        out: list[Event] = []
-        telling = self._telling
-        for frame in frames:
-            if telling.ended:
-                break
-            if frame.data.rstrip() == b"[DONE]":
-                self._done(out)
-                break
-            chunk = read_chunk(frame.data)
-            if chunk is None:
-                telling.ended = True
-                out.append(Failed(unparsable()))
-                break
-            telling.chunk(chunk, out)
-        return out
+    def _read(self, frame: Frame, out: list[Event]) -> None:
+        if self._telling.ended:
+            return
+        if frame.data.rstrip() == b"[DONE]":
+            self._done(out)
+            return
+        chunk = read_chunk(frame.data)
+        if chunk is None:
+            self._telling.ended = True
+            out.append(Failed(unparsable()))
+            return
+        self._telling.chunk(chunk, out)
+        if chunk.is_plain_text:
+            self._alike.learn(frame.raw, CONTENT_KEY)
 
     def _done(self, out: list[Event]) -> None:
         if self._telling.told_something:

@@ -174,7 +174,6 @@ class StreamEncoder:
 
     def _finish(self, event: Finished) -> bytes:
         word = finish.express("chat", event.finish)
-        finish.trace(self._reply.id, event.finish, word)
         out = self._empty_arguments() if event.finish.reason == "tool_calls" else b""
         choice = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": word}
         out += b"data: " + self._envelope + b',"choices":[' + json.encode(choice) + b"]" + self._close_chunk()

@@ -14,9 +14,18 @@ from routecodex.canon import finish
 from routecodex.canon.errors import GatewayError, UpstreamRefusedKey
 from routecodex.canon.usage import Usage
 from routecodex.protocols import failures
+from routecodex.protocols.alike import Alike
 from routecodex.protocols.chat import errors
 from routecodex.protocols.chat.calls import CallBook
-from routecodex.protocols.chat.chunks import CallDelta, Chunk, Delta, read_odd, read_typed, usage_of
+from routecodex.protocols.chat.chunks import (
+    CONTENT_KEY,
+    CallDelta,
+    Chunk,
+    Delta,
+    read_odd,
+    read_typed,
+    usage_of,
+)
 from routecodex.protocols.chat.decoder import unparsable
 from routecodex.protocols.chat.encoder import DONE, usage_object
 from routecodex.protocols.chat.ends import settle
@@ -47,6 +56,7 @@ class Relay:
         self.outcome = Outcome()
         self._reply = reply
         self._frames = Frames()
+        self._alike = Alike()
         self._held: list[bytes] = []
         self._head: dict[str, Any] = {}
         self._bare = False
@@ -96,6 +106,10 @@ class Relay:
         """Passes what is harmless in one piece, and looks at the rest frame by frame."""
         if not self.started or self._bare or self._complete:
             return self._frame_by_frame(run)
+        span = self._alike.span(run)
+        if span:
+            self._meter.add(run[:span])
+            return run if span == len(run) else run[:span] + self._run(run[span:])
         first = min((at for mark in _MARKS if (at := run.find(mark)) >= 0), default=-1)
         if first < 0:
             self._meter.add(run)
@@ -171,7 +185,11 @@ class Relay:
                 mend |= self._finish(choice.index, choice.finish_reason)
         if chunk.usage is not None:
             return self._usage(frame, chunk, mend=mend)
-        return self._mended(frame.data) if mend else frame.raw
+        if mend:
+            return self._mended(frame.data)
+        if chunk.is_plain_text:
+            self._alike.learn(frame.raw, CONTENT_KEY)
+        return frame.raw
 
     def _is_late(self, chunk: Chunk) -> bool:
         """Whether the chunk only repeats that its choices have finished."""

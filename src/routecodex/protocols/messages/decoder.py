@@ -24,13 +24,16 @@ from routecodex.canon.events import (
 )
 from routecodex.canon.parts import Opaque, Reasoning, Text, ToolCall
 from routecodex.protocols import failures
+from routecodex.protocols.alike import Alike
 from routecodex.protocols.messages import errors
 from routecodex.protocols.messages.blocks import extras_of
 from routecodex.protocols.messages.chunks import Chunk, Delta, open_block, read_chunk
 from routecodex.protocols.messages.names import NAME
 from routecodex.protocols.messages.usage import Counter
-from routecodex.wire import json
+from routecodex.wire import json, sse
 from routecodex.wire.sse import Frame, Frames, FrameTooLarge
+
+_TEXT_KEY = (b'"text":"', b'"text": "')
 
 
 class _Open:
@@ -54,6 +57,8 @@ class StreamDecoder:
 
     def __init__(self) -> None:
         self._frames = Frames()
+        self._alike = Alike()
+        self._text: _Open | None = None
         self._events: list[Event] = []
         self._started = False
         self._ended = False
@@ -68,13 +73,34 @@ class StreamDecoder:
 
     def feed(self, data: bytes) -> list[Event]:
         try:
-            frames = self._frames.feed(data)
+            run = self._frames.cut(data)
         except FrameTooLarge:
             self._fail(errors.unparsable("a frame without end"))
-            frames = []
-        for frame in frames:
-            self._take(frame)
+            run = b""
+        while run and not self._ended:
+            taken = self._texts(run)
+            run = run[taken:] if taken else self._first(run)
         return self._drain()
+
+    def _texts(self, run: bytes) -> int:
+        """Takes the frames that only add to the open text, many at once; how many bytes they were."""
+        if self._text is None or self._text.number is None:
+            return 0
+        texts, span = self._alike.take(run)
+        number = self._text.number
+        self._events.extend([TextAdded(number, text) for text in texts if text])
+        return span
+
+    def _first(self, run: bytes) -> bytes:
+        """Takes the first frame of a run; gives what follows it."""
+        block, _, rest = run.partition(b"\n\n")
+        frame = sse.parse(block.strip(b"\n")) if block else None
+        if frame is not None:
+            self._text = None
+            self._take(frame)
+            if self._text is not None:
+                self._alike.learn(frame.raw, _TEXT_KEY)
+        return rest
 
     def close(self) -> list[Event]:
         for frame in self._frames.close():
@@ -171,6 +197,7 @@ class StreamDecoder:
             return
         if delta.text:
             self._emit(TextAdded(number, delta.text))
+            self._text = opened
         if delta.thinking:
             self._emit(ReasoningAdded(number, delta.thinking))
         if delta.partial_json and opened.kind == "tool_use":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeAlias
 
 from routecodex.canon.events import (
@@ -111,6 +112,15 @@ class StreamEncoder:
                 return error_frame(event.error)
             case _:
                 return self._take(event)
+
+    def add_texts(self, index: int, texts: Sequence[str]) -> bytes:
+        """Many pieces of one text at once."""
+        part = self._parts.get(index)
+        if self._open != index or part is None or part.block is None or isinstance(part.part, Reasoning):
+            return b"".join([self.encode(TextAdded(index, text)) for text in texts])
+        self._written += sum(map(len, texts))
+        head = part.head
+        return b"".join([head + json.encode(text) + _TAIL for text in texts if text])
 
     def _begin(self) -> bytes:
         """`message_start`, held back until something follows it: by then more usage may be known."""

@@ -1,0 +1,152 @@
+"""The shape of the source: who may import whom, and how large files and functions may grow."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent.parent / "src" / "routecodex"
+FILES = sorted(SOURCE.rglob("*.py"))
+
+ARROWS: dict[str, frozenset[str]] = {
+    package: frozenset(needs.split())
+    for package, needs in {
+        "canon": "",
+        "wire": "canon",
+        "protocols": "canon wire",
+        # The catalog is written in the rows the configuration has for providers.
+        "providers": "canon wire protocols config",
+        "routing": "canon",
+        "stores": "canon wire",
+        "config": "canon",
+        "turns": "canon wire",
+        "server_tools": "canon wire turns stores",
+        "gateway": "canon wire protocols providers routing stores config turns server_tools",
+        "server": "canon wire protocols routing stores config gateway",
+        "cli": "canon wire protocols providers routing stores config gateway server",
+        "root": "cli",
+    }.items()
+}
+"""What each package may import when it is loaded; itself and the package's version always."""
+
+LAZY: dict[str, frozenset[str]] = {"config": frozenset({"protocols", "providers"})}
+"""What a package may import inside a function besides: the reference of all settings is made from them."""
+
+CODECS = frozenset({"chat", "responses", "messages", "gemini"})
+MOST_LINES = 600
+MOST_LINES_OF_A_FUNCTION = 60
+
+
+def module_of(path: Path) -> tuple[str, ...]:
+    """The module's name below the package, without `__init__`."""
+    parts = path.relative_to(SOURCE).with_suffix("").parts
+    return parts[:-1] if parts[-1] == "__init__" else parts
+
+
+def package_of(module: tuple[str, ...], path: Path) -> str:
+    return "root" if path.parent == SOURCE else module[0]
+
+
+def absolute(node: ast.ImportFrom, path: Path) -> tuple[str, ...]:
+    """The full name of what a `from … import` names, below `routecodex`; empty when it is not ours."""
+    named = tuple((node.module or "").split(".")) if node.module else ()
+    if node.level == 0:
+        return named[1:] if named[:1] == ("routecodex",) else ()
+    here = path.relative_to(SOURCE).parts[: -node.level]
+    return (*here, *named)
+
+
+def imports(path: Path) -> Iterator[tuple[tuple[str, ...], bool]]:
+    """Every import of ours in the file as (name, whether inside a function or for types only)."""
+    tree = ast.parse(path.read_text("utf-8"))
+    lazy = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                parts = tuple(alias.name.split("."))
+                if parts[0] == "routecodex" and len(parts) > 1:
+                    yield parts[1:], id(node) in lazy
+        elif isinstance(node, ast.ImportFrom):
+            ours = node.level > 0 or (node.module or "").partition(".")[0] == "routecodex"
+            for alias in node.names if ours else ():
+                yield (*absolute(node, path), alias.name), id(node) in lazy
+
+
+def relative(path: Path) -> str:
+    return str(path.relative_to(SOURCE))
+
+
+@pytest.fixture(params=FILES, ids=relative)
+def path(request: pytest.FixtureRequest) -> Path:
+    found: Path = request.param
+    return found
+
+
+def test_every_package_has_its_row() -> None:
+    packages = {directory.name for directory in SOURCE.iterdir() if (directory / "__init__.py").exists()}
+    assert packages <= ARROWS.keys()
+
+
+def test_arrows_have_no_circle() -> None:
+    layers: list[str] = []
+    left = dict(ARROWS)
+    while left:
+        free = [name for name, needs in left.items() if needs <= set(layers)]
+        assert free, f"these packages need each other: {sorted(left)}"
+        layers.extend(free)
+        left = {name: needs for name, needs in left.items() if name not in free}
+
+
+def test_imports_follow_the_arrows(path: Path) -> None:
+    package = package_of(module_of(path), path)
+    for name, lazy in imports(path):
+        target = name[0]
+        if target in (package, "__version__"):
+            continue
+        allowed = ARROWS[package] | (LAZY.get(package, frozenset()) if lazy else frozenset())
+        assert target in allowed, f"{relative(path)} imports routecodex.{'.'.join(name)}"
+
+
+def test_codecs_do_not_know_each_other(path: Path) -> None:
+    module = module_of(path)
+    if module[:1] != ("protocols",) or len(module) < 2 or module[1] not in CODECS:
+        return
+    others = (CODECS | {"codecs"}) - {module[1]}
+    for name, _ in imports(path):
+        assert name[0] != "protocols" or name[1] not in others, f"{relative(path)} imports {'.'.join(name)}"
+
+
+def test_a_file_can_be_read_in_one_sitting(path: Path) -> None:
+    lines = len(path.read_text("utf-8").splitlines())
+    assert lines <= MOST_LINES, f"{relative(path)} has {lines} lines"
+
+
+def test_no_function_is_too_long(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            assert lines <= MOST_LINES_OF_A_FUNCTION, f"{relative(path)}: {node.name} has {lines} lines"
+
+
+FORBIDDEN_NAMES = frozenset({"utils", "util", "helpers", "helper", "manager", "base", "common", "misc"})
+
+
+def test_files_are_named_for_what_they_hold(path: Path) -> None:
+    assert not FORBIDDEN_NAMES & set(module_of(path)), relative(path)
+
+
+def test_the_readers_of_this_test_see_imports() -> None:
+    found = {name for name, _ in imports(SOURCE / "protocols" / "chat" / "__init__.py")}
+    assert ("protocols", "chat", "relay", "Relay") in found
+    assert ("protocols", "codec", "Codec") in found
+    events = {name for name, _ in imports(SOURCE / "canon" / "events.py")}
+    assert ("canon", "errors", "GatewayError") in events
+    assert {name[0] for name, lazy in imports(SOURCE / "config" / "reference.py") if lazy} >= LAZY["config"]
