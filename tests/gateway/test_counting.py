@@ -11,8 +11,8 @@ from routecodex.gateway.counting import count, estimate, estimate_body
 from routecodex.protocols.codecs import CODECS
 from routecodex.providers.http import HttpClient, TlsOptions, origin_of
 from routecodex.providers.upstream import Upstream as Provider
-from routecodex.routing.plan import Plan, Step
-from routecodex.routing.registry import Model, Registry, Target
+from routecodex.routing.plan import Plan
+from routecodex.routing.registry import Model, Registry, Step, Target
 from routecodex.routing.registry import Provider as Row
 from routecodex.wire import json
 from tests.kit import answers, asking

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.kit import answers, asking, grammar
 from tests.kit.gateway import one_target, provider, serving
-from tests.kit.raw_client import Answer, begin, call
+from tests.kit.raw_client import Answer, Call, begin, call
 from tests.kit.upstream import Hang, Json, Steps, Upstream
 
 PROTOCOLS = ("chat", "responses", "messages", "gemini")
@@ -316,12 +316,9 @@ async def test_a_body_larger_than_allowed_is_a_413(protocol: str, framing: str) 
 
 
 async def _chunked(port: int, path: str, body: bytes) -> Answer:
-    under_way = await begin(port, path, method="POST", headers={"connection": "close"})
-    under_way.writer.close()
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    under_way = Call(*await asyncio.open_connection("127.0.0.1", port))
     head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n"
-    writer.write(head.encode() + b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body))
-    under_way.reader, under_way.writer = reader, writer
+    under_way.writer.write(head.encode() + b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body))
     try:
         return await under_way.rest()
     finally:

@@ -11,7 +11,7 @@ from routecodex.config import Config, is_loopback
 from routecodex.server.http import HttpRequest
 
 _SEEN = 256
-_LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
+_LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
 class Access:
@@ -23,22 +23,16 @@ class Access:
         self._hosts: frozenset[str] | None = None
         self._seen: set[str] = set()
         if is_loopback(server.host) and "*" not in server.allowed_hosts:
-            self._hosts = (
-                _LOOPBACK_NAMES | {server.host.lower()} | {name.lower() for name in server.allowed_hosts}
-            )
+            names = (*_LOOPBACK_NAMES, server.host, *server.allowed_hosts)
+            self._hosts = frozenset(map(_bare, names))
 
     def check_host(self, headers: Mapping[str, str]) -> None:
         """Refuses names that are not ours: a web page must not reach a local gateway under its own name."""
         given = headers.get("host", "")
         if self._hosts is None or given in self._seen:
             return
-        host = given.strip().lower()
-        name = (
-            host
-            if host.endswith("]") or (host.count(":") > 1 and "]" not in host)
-            else host.rpartition(":")[0] or host
-        )
-        if name not in self._hosts:
+        name = _without_port(given.strip())
+        if _bare(name) not in self._hosts:
             raise ClientError(
                 f"this gateway does not answer to the name {name[:100]!r}; add it to server.allowed_hosts",
                 status=403,
@@ -61,6 +55,17 @@ class Access:
             if hmac.compare_digest(known, digest):
                 return name
         raise Unauthorized("the key is not one of this gateway's client keys")
+
+
+def _without_port(host: str) -> str:
+    if host.endswith("]") or (host.count(":") > 1 and "]" not in host):
+        return host
+    return host.rpartition(":")[0] or host
+
+
+def _bare(host: str) -> str:
+    """A host as names are compared: in lower case, an IPv6 address without its brackets."""
+    return host.lower().removeprefix("[").removesuffix("]")
 
 
 def _presented(request: HttpRequest) -> str:

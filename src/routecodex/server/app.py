@@ -7,7 +7,8 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Raw, Struct
+from msgspec.json import Decoder
 
 from routecodex import __version__
 from routecodex.canon.errors import (
@@ -37,9 +38,11 @@ from routecodex.wire import json
 
 _JSON = (b"content-type", b"application/json")
 _LISTS = {"chat": "messages", "messages": "messages", "responses": "input", "gemini": "contents"}
+_list = Decoder(list[Raw])
 _RETRY_CAP = 60
 _RETRY_DEFAULT = 5
 _OPEN = frozenset({"root", "health"})
+_SHARED = frozenset({"root", "health", "metrics", "models", "model"})
 
 
 class Call(Struct, frozen=True):
@@ -122,12 +125,7 @@ class App:
             await self._gateway.answer(ask, call.reply)
 
     def _ask(self, codec: Codec, inbound: Inbound, call: Call) -> Ask:
-        items = getattr(inbound.wire, _LISTS[codec.name], None)
-        if type(items) is list and len(items) > self._max_messages:
-            raise TooLarge(
-                f"{_LISTS[codec.name]}: {len(items)} entries are more than the {self._max_messages} allowed",
-                param=_LISTS[codec.name],
-            )
+        self._check_length(inbound.body, _LISTS[codec.name])
         return Ask(
             id=call.id,
             codec=codec,
@@ -138,6 +136,16 @@ class App:
             query=call.request.query,
             client_name=call.who,
         )
+
+    def _check_length(self, body: bytes, field: str) -> None:
+        # Every entry is an object: where braces are few, nothing has to be counted.
+        if body.count(b"{") <= self._max_messages:
+            return
+        items = json.try_read(bytes(json.read_fields(body).get(field, json.ABSENT)), _list) or ()
+        if len(items) > self._max_messages:
+            raise TooLarge(
+                f"{field}: {len(items)} entries are more than the {self._max_messages} allowed", param=field
+            )
 
     async def _count(self, call: Call) -> None:
         codec = CODECS[call.endpoint.protocol]
@@ -213,11 +221,11 @@ def _wrong_method(request: HttpRequest, endpoint: Endpoint) -> GatewayError:
 
 def _protocol_of(request: HttpRequest, endpoint: Endpoint | None) -> str:
     """The protocol a client speaks, by the path or, where several share it, by its headers."""
-    if endpoint is not None and endpoint.protocol != "chat":
+    if endpoint is not None and (endpoint.protocol != "chat" or endpoint.name not in _SHARED):
         return endpoint.protocol
     if "anthropic-version" in request.headers:
         return "messages"
-    if "/v1beta" in request.path or "x-goog-api-client" in request.headers:
+    if "x-goog-api-client" in request.headers or (endpoint is None and "/v1beta" in request.path):
         return "gemini"
     return "chat"
 
@@ -234,10 +242,13 @@ def error_answer(
     error: GatewayError, request: HttpRequest | None, request_id: str
 ) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
     """Status, headers and body that tell an error in the client's own protocol."""
-    protocol = _protocol_of(request, paths.find(request.path)) if request is not None else "chat"
+    endpoint = paths.find(request.path) if request is not None else None
+    protocol = _protocol_of(request, endpoint) if request is not None else "chat"
     status, envelope = CODECS[protocol].encode_error(error)
     headers = _headers(request_id)
     if status in (429, 503, 529):
-        wait = math.ceil(_RETRY_DEFAULT if error.retry_after is None else error.retry_after)
-        headers.append((b"retry-after", b"%d" % max(1, min(wait, _RETRY_CAP))))
+        wait = _RETRY_DEFAULT if error.retry_after is None else error.retry_after
+        headers.append((b"retry-after", b"%d" % max(1, math.ceil(min(wait, _RETRY_CAP)))))
+    if status == 405 and endpoint is not None:
+        headers.append((b"allow", ", ".join(sorted(endpoint.methods)).encode()))
     return status, headers, json.encode(envelope)

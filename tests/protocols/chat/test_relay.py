@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import pytest
@@ -274,12 +273,6 @@ def test_the_finish_is_put_right(said: str, content: bytes, reason: str, word: s
     outcome = relayed(stream).outcome
     assert outcome.finish is not None
     assert (outcome.finish.reason, outcome.finish.said, outcome.sent_finish) == (reason, said, word)
-
-
-def test_the_finish_can_be_traced(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG, "routecodex.finish")
-    relayed(role() + call(0, "a", "f", "{}") + choice("stop") + DONE)
-    assert caplog.messages == ["request=abc upstream=stop inferred=tool_calls sent=tool_calls"]
 
 
 @pytest.mark.parametrize("scene", ["text", "two tool calls", "thinking", "refusal", "length"])

@@ -42,7 +42,6 @@ def decode(body: bytes) -> list[Event]:
 def encode(response: Response, reply: ReplyTo) -> bytes:
     """The answer as one chat completion."""
     word = finish.express("chat", response.finish)
-    finish.trace(reply.id, response.finish, word)
     choice = {
         "index": 0,
         "message": _message(response, reply),
@@ -110,7 +109,6 @@ def pass_on(body: bytes, reply: ReplyTo) -> tuple[bytes, Outcome]:
             choice.finish_reason, calls=bool(message.tool_calls), legacy=message.function_call is not None
         )
         outcome.finish, outcome.sent_finish = end, word
-        finish.trace(reply.id, end, word)
         if word != choice.finish_reason:
             wrong[at] = word
     return (_corrected(body, wrong) if wrong else body), outcome

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from routecodex.canon import finish
 from routecodex.canon.errors import GatewayError, UpstreamRefusedKey
 from routecodex.canon.usage import Usage
 from routecodex.protocols import failures
@@ -108,16 +107,21 @@ class Relay:
             return self._frame_by_frame(run)
         span = self._alike.span(run)
         if span:
-            self._meter.add(run[:span])
+            self._weigh(run[:span])
             return run if span == len(run) else run[:span] + self._run(run[span:])
         first = min((at for mark in _MARKS if (at := run.find(mark)) >= 0), default=-1)
         if first < 0:
-            self._meter.add(run)
+            self._weigh(run)
             return run
         before = run.rfind(b"\n\n", 0, first)
         edge = before + 2 if before >= 0 else 0
-        self._meter.add(run[:edge])
+        self._weigh(run[:edge])
         return run[:edge] + self._frame_by_frame(run[edge:])
+
+    def _weigh(self, run: bytes) -> None:
+        """Keeps count for a client that asks for usage: its upstream may give none."""
+        if self._reply.include_usage:
+            self._meter.add(run)
 
     def _frame_by_frame(self, run: bytes) -> bytes:
         out: list[bytes] = []
@@ -148,7 +152,7 @@ class Relay:
             return self._broken(unparsable())
         if present(chunk.error):
             return self._upstream_error(frame, chunk)
-        self._meter.add(frame.raw)
+        self._weigh(frame.raw)
         out = self._chunk(frame, chunk, odd=odd)
         if self.started:
             if self._held:
@@ -229,7 +233,6 @@ class Relay:
         self._finished.add(choice)
         self.started = True
         end, word = settle(said, calls=bool(self._calls.get(choice)), legacy=choice in self._legacy)
-        finish.trace(self._reply.id, end, word)
         self.outcome.finish = end
         self.outcome.sent_finish = self._words[choice] = word
         return word != said

@@ -1,0 +1,245 @@
+"""What a provider's refusal becomes for the client: status, envelope, words and the time to wait."""
+
+from __future__ import annotations
+
+import email.utils
+import itertools
+import time
+
+import pytest
+from tests.kit import answers, asking, grammar
+from tests.kit.gateway import one_target, provider, serving
+from tests.kit.raw_client import Answer, call
+from tests.kit.upstream import Hang, Json, Raw, Send, Steps, Upstream
+
+PROTOCOLS = ("chat", "responses", "messages", "gemini")
+CLIENTS = ("chat", "messages")
+WORDS = "these are the words of the provider"
+
+BECOMES = {
+    400: 400,
+    404: 404,
+    409: 409,
+    413: 413,
+    422: 422,
+    401: 502,
+    403: 502,
+    408: 504,
+    429: 429,
+    500: 502,
+    502: 502,
+    504: 504,
+    301: 502,
+}
+SHOWN = {400, 404, 409, 413, 422, 408, 429, 500, 502, 504}
+"""The statuses whose message is the client's business."""
+
+
+async def ask(text: str, client: str = "chat", *, stream: bool = False, model: str = "up.m") -> Answer:
+    async with serving(text) as gateway:
+        path = asking.path(client, stream=stream, model=model)
+        return await call(gateway.port, path, asking.body(client, stream=stream, model=model))
+
+
+async def refused(answer: Json, protocol: str, client: str, *, stream: bool = False) -> Answer:
+    """What the client sees when this is all that the provider ever answers."""
+    async with Upstream(lambda _: answer) as up:
+        seen = await ask(one_target(protocol, up), client, stream=stream)
+    grammar.check_error(client, seen.status, seen.body)
+    assert seen.headers["content-type"] == "application/json"
+    assert b"secret-up" not in seen.body
+    return seen
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("upstream", PROTOCOLS)
+async def test_each_status_of_a_provider_becomes_one_for_the_client(
+    upstream: str, client: str, stream: bool
+) -> None:
+    async with Upstream() as up, serving(one_target(upstream, up)) as gateway:
+        for status, expected in BECOMES.items():
+            up.queue(answers.error(upstream, status, WORDS))
+            path, body = asking.path(client, stream=stream), asking.body(client, stream=stream)
+            seen = await call(gateway.port, path, body)
+            assert (status, seen.status) == (status, expected)
+            grammar.check_error(client, seen.status, seen.body)
+            assert (WORDS.encode() in seen.body) == (status in SHOWN), status
+
+
+@pytest.mark.parametrize("upstream", PROTOCOLS)
+@pytest.mark.parametrize("client", PROTOCOLS)
+async def test_an_overloaded_provider_is_529_for_messages_clients_and_503_for_others(
+    client: str, upstream: str
+) -> None:
+    seen = await refused(answers.error(upstream, 529, WORDS), upstream, client)
+    assert seen.status == (529 if client == "messages" else 503)
+    assert 1 <= int(seen.headers["retry-after"]) <= 60
+    assert WORDS.encode() in seen.body
+
+
+@pytest.mark.parametrize("client", PROTOCOLS)
+async def test_a_provider_that_is_out_of_service_is_a_502(client: str) -> None:
+    assert (await refused(answers.error("chat", 503, WORDS), "chat", client)).status == 502
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("status", [400, 401, 403])
+async def test_a_refusal_of_our_key_never_reads_as_if_the_clients_were_wrong(
+    status: int, client: str
+) -> None:
+    told = "API key not valid: secret-up. Get one at https://example.com/keys"
+    error = {"message": told, "type": "authentication_error", "code": "invalid_api_key"}
+    for upstream in ("chat", "responses", "messages"):
+        seen = await refused(Json(status, {"error": error}), upstream, client)
+        assert seen.status == 502
+        assert seen.json["code"] == "upstream_auth"
+        assert b"example.com" not in seen.body
+    google = {"code": status, "message": told, "status": "INVALID_ARGUMENT"}
+    seen = await refused(Json(status, {"error": google}), "gemini", client)
+    assert (seen.status, seen.json["code"]) == (502, "upstream_auth")
+
+
+@pytest.mark.parametrize("upstream", PROTOCOLS)
+@pytest.mark.parametrize("status", [400, 429, 500])
+async def test_a_provider_that_quotes_our_key_is_not_quoted(status: int, upstream: str) -> None:
+    told = "unexpected header authorization: Bearer secret-up, x-key: secret-up"
+    seen = await refused(answers.error(upstream, status, told), upstream, "chat")
+    assert seen.status == BECOMES[status]
+    assert "unexpected header" in seen.json["error"]["message"]
+
+
+def in_seconds(seconds: float) -> str:
+    return email.utils.formatdate(time.time() + seconds, usegmt=True)
+
+
+WAITS: dict[str, tuple[dict[str, str], set[int]]] = {
+    "seconds": ({"retry-after": "7"}, {7}),
+    "part-of-a-second": ({"retry-after": "0.2"}, {1}),
+    "zero": ({"retry-after": "0"}, {1}),
+    "milliseconds": ({"retry-after-ms": "2500"}, {3}),
+    "both": ({"retry-after": "30", "retry-after-ms": "4000"}, {4}),
+    "too-long": ({"retry-after": "86400"}, {60}),
+    "endless": ({"retry-after": "9" * 400}, {60}),
+    "date": ({"retry-after": in_seconds(40)}, set(range(20, 41))),
+    "date-gone-by": ({"retry-after": in_seconds(-40)}, {1}),
+    "far-date": ({"retry-after": in_seconds(10_000)}, {60}),
+    "nonsense": ({"retry-after": "soon"}, set(range(1, 61))),
+    "odd-date": ({"retry-after": "Mon, 99 Foo 20000 00:00:00 GMT"}, set(range(1, 61))),
+    "nothing": ({}, set(range(1, 61))),
+}
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+async def test_a_limit_says_when_to_come_back_and_never_more_than_a_minute(client: str) -> None:
+    async with Upstream() as up, serving(one_target("chat", up)) as gateway:
+        for name, (headers, expected) in WAITS.items():
+            up.queue(Json(429, {"error": {"message": WORDS}}, headers))
+            path, body = asking.path(client, stream=True), asking.body(client, stream=True)
+            seen = await call(gateway.port, path, body)
+            assert seen.status == 429, name
+            grammar.check_error(client, 429, seen.body)
+            assert int(seen.headers["retry-after"]) in expected, name
+
+
+@pytest.mark.parametrize(("delay", "expected"), [("12s", 12), ("0.4s", 1), ("3600s", 60)])
+async def test_a_limit_of_geminis_says_so_in_its_details(delay: str, expected: int) -> None:
+    info = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": delay}
+    error = {"code": 429, "message": WORDS, "status": "RESOURCE_EXHAUSTED", "details": [info]}
+    seen = await refused(Json(429, {"error": error}), "gemini", "messages")
+    assert (seen.status, int(seen.headers["retry-after"])) == (429, expected)
+
+
+PAGE = b"<!DOCTYPE html><html><head><title>502 Bad Gateway</title></head><body>nginx</body></html>"
+
+
+@pytest.mark.parametrize("upstream", PROTOCOLS)
+async def test_an_html_page_is_never_passed_on(upstream: str) -> None:
+    html = {"content-type": "text/html"}
+    async with Upstream() as up, serving(one_target(upstream, up)) as gateway:
+        for status, stream in itertools.product((200, 400, 404, 429, 500, 502, 503), (False, True)):
+            up.queue(Json(status, b"\n " + PAGE, html))
+            seen = await call(
+                gateway.port, asking.path("chat", stream=stream), asking.body("chat", stream=stream)
+            )
+            assert seen.status == {200: 502, 503: 502}.get(status) or BECOMES[status]
+            grammar.check_error("chat", seen.status, seen.body)
+            assert b"<" not in seen.body
+            assert b"nginx" not in seen.body
+
+
+ODD_BODIES = [b"", b"null", b"[]", b"7", b'"words"', b"{", b'{"error": 7}', b'{"error": null}', b"\xff\xfe\x00"]
+
+
+@pytest.mark.parametrize("upstream", PROTOCOLS)
+async def test_an_error_in_any_shape_is_an_error(upstream: str) -> None:
+    async with Upstream() as up, serving(one_target(upstream, up)) as gateway:
+        for status, body in itertools.product((400, 429, 500), ODD_BODIES):
+            up.queue(Json(status, body))
+            seen = await call(
+                gateway.port, asking.path("messages", stream=True), asking.body("messages", stream=True)
+            )
+            assert seen.status == BECOMES[status], body
+            grammar.check_error("messages", seen.status, seen.body)
+
+
+async def test_a_refusal_whose_body_never_comes_keeps_its_status() -> None:
+    async with Upstream(lambda _: Steps((Send(b'{"error'), Hang()), 422)) as up:
+        text = one_target("chat", up, more="timeout = { idle_ms = 50, first_byte_ms = 1000 }")
+        seen = await ask(text)
+    assert seen.status == 422
+    grammar.check_error("chat", 422, seen.body)
+
+
+NO_HTTP = [b"SSH-2.0-what\r\n", b"HTTP/1.1 abc\r\n\r\n", b"", b"HTTP/1.1 101 Switching Protocols\r\n\r\n"]
+
+
+@pytest.mark.parametrize("client", PROTOCOLS)
+async def test_a_provider_that_is_no_http_server_is_a_502(client: str) -> None:
+    async with Upstream() as up, serving(one_target("chat", up)) as gateway:
+        up.answer_with(lambda _: Raw((Send(next(sent)),)))
+        sent = itertools.cycle(NO_HTTP[:1])
+        for data in NO_HTTP:
+            sent = itertools.cycle([data])
+            seen = await call(
+                gateway.port, asking.path(client, stream=True), asking.body(client, stream=True)
+            )
+            assert seen.status == 502
+            grammar.check_error(client, 502, seen.body)
+
+
+async def test_a_provider_that_is_not_there_is_a_502() -> None:
+    async with Upstream() as up:
+        text = one_target("chat", up)
+    for client in PROTOCOLS:
+        seen = await ask(text, client)
+        assert seen.status == 502
+        grammar.check_error(client, 502, seen.body)
+
+
+def two(first: Upstream, second: Upstream) -> str:
+    return (
+        "[server]\nport = 0\n"
+        + provider("first", "chat", first)
+        + provider("second", "messages", second)
+        + '[routing]\ndefault = [{ mode = "priority", targets = ["first.m", "second.m"] }]\n'
+    )
+
+
+LAST: list[tuple[Json, Json, int, str | None]] = [
+    (answers.error("chat", 429, retry_after="40"), answers.error("messages", 429, retry_after="9"), 429, "9"),
+    (answers.error("chat", 429), answers.error("messages", 500), 502, None),
+    (answers.error("chat", 500), answers.error("messages", 429), 502, None),
+    (answers.error("chat", 401), answers.error("messages", 529), 503, "5"),
+    (answers.error("chat", 401), answers.error("messages", 401), 502, None),
+]
+
+
+@pytest.mark.parametrize(("first", "second", "status", "wait"), LAST)
+async def test_when_all_targets_fail_a_limit_is_told_only_if_all_were_limited(
+    first: Json, second: Json, status: int, wait: str | None
+) -> None:
+    async with Upstream(lambda _: first) as one, Upstream(lambda _: second) as other:
+        seen = await ask(two(one, other), model="any")
+        assert (len(one.requests), len(other.requests)) == (1, 1)
+    assert (seen.status, seen.headers.get("retry-after")) == (status, wait)
