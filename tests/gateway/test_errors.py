@@ -10,7 +10,7 @@ import pytest
 from tests.kit import answers, asking, grammar
 from tests.kit.gateway import one_target, provider, serving
 from tests.kit.raw_client import Answer, call
-from tests.kit.upstream import Hang, Json, Raw, Send, Steps, Upstream
+from tests.kit.upstream import Hang, Json, Raw, Script, Send, Steps, Upstream
 
 PROTOCOLS = ("chat", "responses", "messages", "gemini")
 CLIENTS = ("chat", "messages")
@@ -109,11 +109,14 @@ async def test_a_provider_that_quotes_our_key_is_not_quoted(status: int, upstrea
     assert "unexpected header" in seen.json["error"]["message"]
 
 
-def in_seconds(seconds: float) -> str:
-    return email.utils.formatdate(time.time() + seconds, usegmt=True)
+def written(value: str | float) -> str:
+    """A header's value; a number stands for the date that many seconds from now."""
+    if isinstance(value, str):
+        return value
+    return email.utils.formatdate(time.time() + value, usegmt=True)
 
 
-WAITS: dict[str, tuple[dict[str, str], set[int]]] = {
+WAITS: dict[str, tuple[dict[str, str | float], set[int]]] = {
     "seconds": ({"retry-after": "7"}, {7}),
     "part-of-a-second": ({"retry-after": "0.2"}, {1}),
     "zero": ({"retry-after": "0"}, {1}),
@@ -121,9 +124,9 @@ WAITS: dict[str, tuple[dict[str, str], set[int]]] = {
     "both": ({"retry-after": "30", "retry-after-ms": "4000"}, {4}),
     "too-long": ({"retry-after": "86400"}, {60}),
     "endless": ({"retry-after": "9" * 400}, {60}),
-    "date": ({"retry-after": in_seconds(40)}, set(range(20, 41))),
-    "date-gone-by": ({"retry-after": in_seconds(-40)}, {1}),
-    "far-date": ({"retry-after": in_seconds(10_000)}, {60}),
+    "date": ({"retry-after": 40.0}, set(range(20, 41))),
+    "date-gone-by": ({"retry-after": -40.0}, {1}),
+    "far-date": ({"retry-after": 10_000.0}, {60}),
     "nonsense": ({"retry-after": "soon"}, set(range(1, 61))),
     "odd-date": ({"retry-after": "Mon, 99 Foo 20000 00:00:00 GMT"}, set(range(1, 61))),
     "nothing": ({}, set(range(1, 61))),
@@ -134,7 +137,8 @@ WAITS: dict[str, tuple[dict[str, str], set[int]]] = {
 async def test_a_limit_says_when_to_come_back_and_never_more_than_a_minute(client: str) -> None:
     async with Upstream() as up, serving(one_target("chat", up)) as gateway:
         for name, (headers, expected) in WAITS.items():
-            up.queue(Json(429, {"error": {"message": WORDS}}, headers))
+            sent = {field: written(value) for field, value in headers.items()}
+            up.queue(Json(429, {"error": {"message": WORDS}}, sent))
             path, body = asking.path(client, stream=True), asking.body(client, stream=True)
             seen = await call(gateway.port, path, body)
             assert seen.status == 429, name
@@ -194,13 +198,15 @@ async def test_a_refusal_whose_body_never_comes_keeps_its_status() -> None:
 NO_HTTP = [b"SSH-2.0-what\r\n", b"HTTP/1.1 abc\r\n\r\n", b"", b"HTTP/1.1 101 Switching Protocols\r\n\r\n"]
 
 
+def saying(data: bytes) -> Script:
+    return lambda _: Raw((Send(data),))
+
+
 @pytest.mark.parametrize("client", PROTOCOLS)
 async def test_a_provider_that_is_no_http_server_is_a_502(client: str) -> None:
     async with Upstream() as up, serving(one_target("chat", up)) as gateway:
-        up.answer_with(lambda _: Raw((Send(next(sent)),)))
-        sent = itertools.cycle(NO_HTTP[:1])
         for data in NO_HTTP:
-            sent = itertools.cycle([data])
+            up.answer_with(saying(data))
             seen = await call(
                 gateway.port, asking.path(client, stream=True), asking.body(client, stream=True)
             )

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Protocol
+from urllib.parse import quote
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from routecodex.canon.errors import UpstreamError
 from routecodex.canon.parts import Media, Opaque, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
 from routecodex.canon.request import Message, Request, Tool
 from routecodex.gateway.ask import Ask
+from routecodex.gateway.memory import Memory
 from routecodex.protocols import gemini, messages
-from routecodex.protocols.codec import Aim
+from routecodex.protocols.codec import Aim, Inbound
 from routecodex.providers.upstream import Upstream
 from routecodex.routing.plan import Plan
 from routecodex.routing.registry import Registry
@@ -20,20 +23,32 @@ from routecodex.wire import json
 
 _BYTES_PER_TOKEN = 3
 _MESSAGE_TOKENS = 6
+_DIGITS = b"0123456789"
 _MEDIA_TOKENS = {"image": 1700, "file": 3000, "audio": 2000, "video": 20_000}
 
 
 class Counter(Struct, frozen=True):
-    """How an upstream protocol counts: where, with which body, under which name."""
+    """How an upstream protocol counts: where, with which body (`rewrite`: for its own clients), which field."""
 
-    path: str
+    path: Callable[[str], str]
     encode: Callable[[Request, Aim], bytes]
+    rewrite: Callable[[Inbound, Aim], bytes]
     field: str
 
 
 _COUNTERS = {
-    "messages": Counter("/v1/messages/count_tokens", messages.encode_count, "input_tokens"),
-    "gemini": Counter("/v1beta/models/{model}:countTokens", gemini.encode_count, "totalTokens"),
+    "messages": Counter(
+        lambda _model: "/v1/messages/count_tokens",
+        messages.encode_count,
+        messages.rewrite_count,
+        "input_tokens",
+    ),
+    "gemini": Counter(
+        lambda model: gemini.count_path(quote(model, safe="/:@")),
+        gemini.encode_count,
+        lambda inbound, aim: gemini.rewrite_count(inbound, aim).body,
+        "totalTokens",
+    ),
 }
 
 
@@ -47,13 +62,12 @@ class Parts(Protocol):
     def plan(self, ask: Ask) -> Plan: ...
 
 
-async def count(parts: Parts, ask: Ask) -> int:
-    """Tokens of a request, without generating anything."""
-    request = ask.codec.decode_request(ask.inbound)
+async def count(parts: Parts, ask: Ask, *, memory: Memory | None = None) -> int:
+    """Tokens of a request, without generating anything; `memory` keeps signatures from other providers."""
     target = parts.plan(ask).steps[0].target
     upstream = parts.upstreams.get(target.provider)
-    counter = _COUNTERS.get(upstream.codec.name) if upstream is not None else None
-    if upstream is None or counter is None:
+    request = ask.codec.decode_request(ask.inbound)
+    if upstream is None or upstream.codec.name not in _COUNTERS:
         return estimate(request)
     model = parts.registry.model(target)
     aim = Aim(
@@ -61,19 +75,30 @@ async def count(parts: Parts, ask: Ask) -> int:
         provider=target.provider,
         dialect=upstream.dialect,
         max_output_tokens=model.max_output_tokens,
+        vision=model.vision,
     )
+    if memory is not None:
+        aim = replace(aim, is_ours=memory.is_ours(target.provider))
+        request = memory.recall(request, target.provider)
     try:
-        body = counter.encode(request, aim)
-        below = counter.path.format(model=model.id)
-        counted = json.decode(await upstream.call(body, key=target.key, below=below))[counter.field]
-        return int(counted)
+        return await _counted(upstream, ask, request, key=target.key, aim=aim)
     except (UpstreamError, ValueError, KeyError, TypeError):
         # A provider without a working counter must not stop an agent that asks before every turn.
         return estimate(request)
 
 
+async def _counted(upstream: Upstream, ask: Ask, request: Request, *, key: str, aim: Aim) -> int:
+    counter = _COUNTERS[upstream.codec.name]
+    same = upstream.codec is ask.codec
+    body = counter.rewrite(ask.inbound, aim) if same else counter.encode(request, aim)
+    answer = await upstream.call(
+        body, key=key, below=counter.path(aim.model), headers=ask.headers if same else None
+    )
+    return int(json.decode(answer)[counter.field])
+
+
 def estimate(request: Request) -> int:
-    """A count that is rarely below the truth: three bytes a token, a flat price for media."""
+    """A count that is rarely below the truth: three bytes or one digit a token, a flat price for media."""
     total = sum(_text(part.text) for part in request.system)
     total += sum(_message(message) for message in request.messages)
     total += sum(_tool(tool) for tool in request.tools)
@@ -86,7 +111,10 @@ def estimate_body(body: bytes) -> int:
 
 
 def _text(text: str | None) -> int:
-    return len((text or "").encode("utf-8", "surrogatepass")) // _BYTES_PER_TOKEN + 1
+    data = (text or "").encode("utf-8", "surrogatepass")
+    # Many tokenizers give every digit a token of its own.
+    digits = len(data) - len(data.translate(None, _DIGITS))
+    return (len(data) - digits) // _BYTES_PER_TOKEN + digits + 1
 
 
 def _message(message: Message) -> int:

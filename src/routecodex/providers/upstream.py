@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import urlencode, urlsplit
 
-from routecodex.canon.errors import UpstreamFailed
+from routecodex.canon.errors import UpstreamError, UpstreamFailed
 from routecodex.protocols.codec import Codec
 from routecodex.protocols.dialect import Dialect
 from routecodex.providers.http import HttpClient, HttpResponse, Origin, Timeouts
@@ -26,6 +26,7 @@ _DEFAULT_HEADERS = {"messages": {"anthropic-version": "2023-06-01"}}
 ANSWER_LIMIT = 256 * 1024 * 1024
 _ERROR_LIMIT = 1024 * 1024
 _MAX_HEADS = 256
+_LEAST_SECRET = 6
 
 
 def auth_headers(style: str, secret: str) -> dict[str, str]:
@@ -67,13 +68,15 @@ class Upstream:
             key: {**defaults, **auth_headers(style, secret), **(headers or {})}
             for key, secret in secrets.items()
         }
+        # A shorter one keeps nothing secret, and hiding it would spoil every message it happens to occur in.
+        self._secrets = [secret for secret in secrets.values() if len(secret) >= _LEAST_SECRET]
         self._passed = _PASSED_HEADERS[codec.name]
         self._nothing = (None,) * len(self._passed)
         self._heads: dict[tuple[str, bool, tuple[str | None, ...]], bytes] = {}
 
     def path(self, model: str, *, stream: bool) -> bytes:
         """Where requests for this model go."""
-        return self._full_path(self.dialect.path or self.codec.path(quote(model, safe="/:@-._~"), stream))
+        return self._full_path(self.dialect.path or self.codec.path(model, stream))
 
     def _full_path(self, below: str) -> bytes:
         path = f"{self._base}{below}"
@@ -104,11 +107,11 @@ class Upstream:
         finally:
             response.close()
 
-    async def _refusal(self, response: HttpResponse) -> Exception:
+    async def _refusal(self, response: HttpResponse) -> UpstreamError:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in response.headers}
         try:
             body = await response.read(_ERROR_LIMIT)
-        except UpstreamFailed:
+        except UpstreamError:
             body = b""
         if 300 <= response.status < 400:
             return UpstreamFailed(
@@ -116,11 +119,20 @@ class Upstream:
                 provider=self.name,
                 upstream_status=response.status,
             )
-        return self.codec.decode_error(response.status, headers, body, self.name)
+        return self._discreet(self.codec.decode_error(response.status, headers, body, self.name))
 
-    async def call(self, body: bytes, *, key: str, below: str) -> bytes:
+    def _discreet(self, error: UpstreamError) -> UpstreamError:
+        """The error without our keys, should the provider have quoted one."""
+        for secret in self._secrets:
+            error.message = error.message.replace(secret, "***")
+        error.args = (error.message,)
+        return error
+
+    async def call(
+        self, body: bytes, *, key: str, below: str, headers: Mapping[str, str] | None = None
+    ) -> bytes:
         """A plain JSON call below the base URL (counters, embeddings): the answer's body."""
-        head = self.head(key, stream=False, headers=None)
+        head = self.head(key, stream=False, headers=headers)
         response = await self.send(body, head=head, path=self._full_path(below))
         try:
             return await response.read(ANSWER_LIMIT)
@@ -132,5 +144,9 @@ def _head(fixed: Mapping[str, str], *, stream: bool, passed: Mapping[str, str | 
     named = {"content-type": "application/json", "user-agent": "routecodex"}
     named["accept"] = "text/event-stream" if stream else "application/json"
     named.update((name.lower(), value) for name, value in fixed.items())
-    named.update((name, value) for name, value in passed.items() if value is not None)
+    for name, value in passed.items():
+        if value is not None:
+            # What the configuration asks for is asked for beside what the client does.
+            both = name.endswith("-beta") and name in named
+            named[name] = f"{named[name]},{value}" if both else value
     return b"".join(f"{name}: {value}\r\n".encode("latin-1") for name, value in named.items())

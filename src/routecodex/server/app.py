@@ -153,7 +153,8 @@ class App:
             inbound = gemini.read_count(call.request.body, model=call.endpoint.argument)
         else:
             inbound = messages.read_count(call.request.body)
-        counted = await counting.count(self._gateway, self._ask(codec, inbound, call))
+        ask = self._ask(codec, inbound, call)
+        counted = await counting.count(self._gateway, ask, memory=self._gateway.memory)
         field = "totalTokens" if call.endpoint.protocol == "gemini" else "input_tokens"
         await _send(call.reply, {field: counted}, call.id)
 

@@ -11,6 +11,7 @@ from routecodex.protocols.codec import Aim, Encoded, Inbound
 from routecodex.protocols.notices import Notices
 from routecodex.wire import json
 
+_SPLICED = 32_768
 _MODEL_KEY = b'"model"'
 _ESCAPED = b"\\u006"
 """How every letter of `model` looks when escaped: a key may be spelled that way too."""
@@ -41,8 +42,9 @@ def rewrite(inbound: Inbound, aim: Aim) -> Encoded:
 
 
 def with_model(body: bytes, model: str) -> bytes:
-    """The body with its top-level model replaced, all other bytes as they came."""
-    at = body.find(_MODEL_KEY)
+    """The body with its top-level model replaced, every other value as it came."""
+    # Past some size it costs less to find the fields than to make sure that a key occurs only once.
+    at = body.find(_MODEL_KEY) if len(body) <= _SPLICED else -1
     if at >= 0 and body.find(_MODEL_KEY, at + 7) < 0 and _ESCAPED not in body:
         value = _VALUE.match(body, at + 7)
         if value is not None:

@@ -209,22 +209,23 @@ def _check(wire: ChatRequest) -> None:
 
 
 def _check_messages(messages: list[Message]) -> None:
-    called: set[str] = set()
+    """One light pass: what is wrong is put into words only when something is."""
+    called: set[str | None] = set()
     for index, message in enumerate(messages):
-        role = message.role
-        if role == "assistant":
+        role, content = message.role, message.content
+        if role == "tool":
+            if message.tool_call_id not in called or not message.tool_call_id:
+                raise _bad_result(index, message.tool_call_id)
+        elif role == "assistant":
             if message.tool_calls:
-                called.update(_call_ids(f"messages[{index}].tool_calls", message.tool_calls))
-        elif role == "tool":
-            _check_result(f"messages[{index}]", message, called)
+                called |= _call_ids(index, message.tool_calls)
         elif role not in ROLES:
-            where = f"messages[{index}].role"
-            raise _wrong(where, f"unknown role {role!r}; use one of {', '.join(ROLES)}")
-        if message.content is None:
+            raise _wrong(f"messages[{index}].role", f"unknown role {role!r}; use one of {', '.join(ROLES)}")
+        if content is None:
             if role in _SPEAKING:
                 raise _missing(f"messages[{index}].content")
-        elif type(message.content) is list:
-            _check_parts(f"messages[{index}].content", message.content)
+        elif type(content) is list:
+            _check_parts(f"messages[{index}].content", content)
 
 
 def _check_parts(where: str, parts: list[Part]) -> None:
@@ -248,30 +249,34 @@ _HOLDS: dict[str, Callable[[Part], bool]] = {
 """Whether a part holds what its type promises; types we do not know are not asked."""
 
 
-def _call_ids(where: str, calls: list[Call]) -> set[str]:
+def _call_ids(index: int, calls: list[Call]) -> set[str | None]:
+    ids: set[str | None] = {call.id for call in calls}
+    if len(ids) == len(calls) and all(call.id and (call.function or call.custom) for call in calls):
+        return ids
+    raise _bad_call(f"messages[{index}].tool_calls", calls)
+
+
+def _bad_call(where: str, calls: list[Call]) -> BadRequest:
     ids: set[str] = set()
     for index, call in enumerate(calls):
+        field = f"{where}[{index}].id"
         if call.function is None and call.custom is None:
-            raise _missing(f"{where}[{index}].{call.type}")
+            return _missing(f"{where}[{index}].{call.type}")
         if not call.id:
-            raise _missing(f"{where}[{index}].id", "a tool call needs an id")
+            return _missing(field, "a tool call needs an id")
         if call.id in ids:
-            field = f"{where}[{index}].id"
-            raise BadRequest(f"{field}: duplicate id {call.id!r}", param=field, code="duplicate_id")
+            return BadRequest(f"{field}: duplicate id {call.id!r}", param=field, code="duplicate_id")
         ids.add(call.id)
-    return ids
+    raise AssertionError("only called when one of the calls is bad")
 
 
-def _check_result(where: str, message: Message, called: set[str]) -> None:
-    field = f"{where}.tool_call_id"
-    if not message.tool_call_id:
-        raise _missing(field, "a tool message needs the id of its call")
-    if message.tool_call_id not in called:
-        raise BadRequest(
-            f"{field}: no earlier assistant message calls {message.tool_call_id!r}",
-            param=field,
-            code="orphan_tool_result",
-        )
+def _bad_result(index: int, call_id: str | None) -> BadRequest:
+    field = f"messages[{index}].tool_call_id"
+    if not call_id:
+        return _missing(field, "a tool message needs the id of its call")
+    return BadRequest(
+        f"{field}: no earlier assistant message calls {call_id!r}", param=field, code="orphan_tool_result"
+    )
 
 
 def _check_tool(where: str, tool: Tool) -> None:
