@@ -180,15 +180,9 @@ class UpstreamError(GatewayError):
         *,
         provider: str | None = None,
         upstream_status: int | None = None,
-        status: int | None = None,
-        code: str | None = None,
-        param: str | None = None,
-        details: dict[str, Any] | None = None,
-        retry_after: float | None = None,
+        **told: Any,
     ) -> None:
-        super().__init__(
-            message, status=status, code=code, param=param, details=details, retry_after=retry_after
-        )
+        super().__init__(message, **told)
         self.provider = provider
         self.upstream_status = upstream_status
 

@@ -7,6 +7,8 @@ dialect       how one upstream deviates from its protocol, as data
 tools         namespaced and custom tools told to protocols that have none
 seals         signatures that cross protocols
 failures      a provider's refusal as a typed error
+alike         frames that differ in one text only, known without parsing
+splice        a body with its model replaced and nothing else
 notices       what could not be said in the other protocol
 codecs        CODECS: the codecs by name
 """

@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 
 from routecodex.canon.errors import BadRequest
-from routecodex.protocols.chat.passing import rewrite, with_model
+from routecodex.protocols.chat.passing import rewrite
 from routecodex.protocols.chat.schema import read
 from routecodex.protocols.codec import Aim
+from routecodex.protocols.splice import with_model
 from routecodex.wire import json
 from tests.protocols.chat.samples import AIM, aim, inbound
 

@@ -3,8 +3,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.kit.grammar import check_json
-from tests.protocols.messages.samples import STREAMS, decoded, encoded, reply
 
 from routecodex.canon.errors import UpstreamFailed, UpstreamOverloaded
 from routecodex.canon.finish import Finish
@@ -15,6 +13,8 @@ from routecodex.protocols import seals
 from routecodex.protocols.messages.answers import decode_response, encode_response, pass_response
 from routecodex.protocols.messages.signatures import carry
 from routecodex.wire import json
+from tests.kit.grammar import check_json
+from tests.protocols.messages.samples import STREAMS, decoded, encoded, reply
 
 
 def answer(*content: dict[str, Any], **fields: Any) -> bytes:

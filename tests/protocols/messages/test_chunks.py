@@ -4,8 +4,6 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.kit.grammar import check_broken_messages, check_messages
-from tests.protocols.messages.samples import TALK, decoded, encoded, frame, reply
 
 from routecodex.canon.errors import UpstreamError
 from routecodex.canon.events import Failed, Finished, Started
@@ -13,6 +11,8 @@ from routecodex.protocols.messages.chunks import Chunk, Delta, Head, read_chunk
 from routecodex.protocols.messages.relay import Relay
 from routecodex.protocols.messages.usage import WireUsage
 from routecodex.wire.sse import Frames
+from tests.kit.grammar import check_broken_messages, check_messages
+from tests.protocols.messages.samples import TALK, decoded, encoded, frame, reply
 
 KINDS = [
     "message_start",

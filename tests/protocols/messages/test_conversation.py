@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from tests.protocols.messages.samples import AIM, chat_request
 
 from routecodex.canon.parts import Media, Opaque, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
 from routecodex.canon.request import Message
 from routecodex.protocols.messages.conversation import message_list, system_blocks
 from routecodex.protocols.notices import Notices
+from tests.protocols.messages.samples import AIM, chat_request
 
 PNG = "iVBORw0KGgo="
 

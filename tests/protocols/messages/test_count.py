@@ -1,12 +1,11 @@
 from __future__ import annotations
 
-from tests.protocols.messages.samples import AIM, body, chat_request
-
 from routecodex.canon.parts import Text
 from routecodex.canon.request import Message, Tool
 from routecodex.protocols.messages.count import encode_count, rewrite_count
 from routecodex.protocols.messages.schema import read, read_count
 from routecodex.wire import json
+from tests.protocols.messages.samples import AIM, body, chat_request
 
 SETTINGS = {
     "temperature": 0.5,

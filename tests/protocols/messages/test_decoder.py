@@ -3,20 +3,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.protocols.messages.samples import (
-    MESSAGE_STOP,
-    STREAMS,
-    TALK,
-    TOOLS,
-    block,
-    decoded,
-    delta,
-    end,
-    frame,
-    start,
-    stop,
-    text,
-)
 
 from routecodex.canon.errors import (
     UpstreamError,
@@ -42,6 +28,20 @@ from routecodex.canon.finish import Finish
 from routecodex.canon.parts import Opaque, Reasoning, Text, ToolCall
 from routecodex.canon.response import fold
 from routecodex.canon.usage import Usage
+from tests.protocols.messages.samples import (
+    MESSAGE_STOP,
+    STREAMS,
+    TALK,
+    TOOLS,
+    block,
+    decoded,
+    delta,
+    end,
+    frame,
+    start,
+    stop,
+    text,
+)
 
 
 def shown(events: list[Event]) -> list[object]:

@@ -4,8 +4,6 @@ import re
 from typing import Any
 
 import pytest
-from tests.kit.grammar import check_broken_messages, check_messages
-from tests.protocols.messages.samples import STREAMS, decoded, encoded
 
 from routecodex.canon.errors import UpstreamFailed, UpstreamOverloaded
 from routecodex.canon.events import (
@@ -32,6 +30,8 @@ from routecodex.protocols.messages.signatures import carry
 from routecodex.protocols.tools import flat_name
 from routecodex.wire import json
 from routecodex.wire.sse import Frames
+from tests.kit.grammar import check_broken_messages, check_messages
+from tests.protocols.messages.samples import STREAMS, decoded, encoded
 
 DONE = Finished(Finish("stop", said="stop"))
 CALLED = Finished(Finish("tool_calls", said="tool_calls"))

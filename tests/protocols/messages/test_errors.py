@@ -3,7 +3,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.kit.grammar import check_error
 
 from routecodex.canon.errors import (
     BadRequest,
@@ -22,6 +21,7 @@ from routecodex.canon.errors import (
 )
 from routecodex.protocols.messages.errors import decode_error, encode_error, error_frame
 from routecodex.wire import json
+from tests.kit.grammar import check_error
 
 ENCODED: list[tuple[GatewayError, int, str]] = [
     (BadRequest("x"), 400, "invalid_request_error"),

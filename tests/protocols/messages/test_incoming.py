@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import pytest
-from tests.protocols.messages.samples import body, inbound
 
 from routecodex.canon.errors import BadRequest
 from routecodex.canon.parts import Media, Opaque, Part, Reasoning, Text, ToolCall, ToolResult
@@ -10,6 +9,7 @@ from routecodex.protocols import seals
 from routecodex.protocols.messages.incoming import decode_request
 from routecodex.protocols.messages.schema import read
 from routecodex.protocols.messages.signatures import carry
+from tests.protocols.messages.samples import body, inbound
 
 EPHEMERAL = {"type": "ephemeral"}
 

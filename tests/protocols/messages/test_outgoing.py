@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from tests.protocols.messages.samples import AIM, chat_request, inbound
 
 from routecodex.canon.errors import BadRequest
 from routecodex.canon.parts import Media, Text, ToolCall, ToolResult
@@ -14,6 +13,7 @@ from routecodex.protocols.dialect import Dialect
 from routecodex.protocols.messages.incoming import decode_request
 from routecodex.protocols.messages.outgoing import encode_request
 from routecodex.wire import json
+from tests.protocols.messages.samples import AIM, chat_request, inbound
 
 HI = Message("user", (Text("hi"),))
 WEATHER = Tool("weather", parameters={"type": "object", "properties": {}})

@@ -3,6 +3,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
+from routecodex.canon.errors import UpstreamFailed, UpstreamOverloaded, UpstreamTimeout
+from routecodex.canon.finish import Finish
+from routecodex.canon.response import fold
+from routecodex.canon.usage import Usage
+from routecodex.protocols.messages.relay import Relay
 from tests.kit.grammar import check_broken_messages, check_messages
 from tests.protocols.messages.samples import (
     MESSAGE_STOP,
@@ -20,12 +26,6 @@ from tests.protocols.messages.samples import (
     stop,
     text,
 )
-
-from routecodex.canon.errors import UpstreamFailed, UpstreamOverloaded, UpstreamTimeout
-from routecodex.canon.finish import Finish
-from routecodex.canon.response import fold
-from routecodex.canon.usage import Usage
-from routecodex.protocols.messages.relay import Relay
 
 CALL = [block(0, type="tool_use", id="a", name="f", input={}), stop(0)]
 SAID = [block(0, type="text", text=""), text(0, "a"), stop(0)]

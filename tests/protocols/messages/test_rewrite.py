@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from tests.protocols.messages.samples import AIM, body
 
 from routecodex.protocols import seals
 from routecodex.protocols.codec import Encoded
@@ -13,6 +12,7 @@ from routecodex.protocols.messages.rewrite import rewrite
 from routecodex.protocols.messages.schema import read
 from routecodex.protocols.messages.signatures import carry
 from routecodex.wire import json
+from tests.protocols.messages.samples import AIM, body
 
 FOREIGN = "dropped reasoning: made by another provider"
 

@@ -9,8 +9,6 @@ from anthropic import Anthropic
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from tests.kit.grammar import check_json, check_messages
-from tests.protocols.messages.samples import AIM, decoded, encoded, reply
 
 from routecodex.canon.events import AnswerPart
 from routecodex.canon.finish import Finish
@@ -23,6 +21,8 @@ from routecodex.protocols.messages.incoming import decode_request
 from routecodex.protocols.messages.outgoing import encode_request
 from routecodex.protocols.messages.schema import read
 from routecodex.wire import json
+from tests.kit.grammar import check_json, check_messages
+from tests.protocols.messages.samples import AIM, decoded, encoded, reply
 
 words = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12).filter(str.strip)
 objects = st.dictionaries(words, st.one_of(words, st.integers(-9, 9), st.booleans()), max_size=2)

@@ -3,11 +3,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.protocols.messages.samples import body
 
 from routecodex.canon.errors import BadRequest
 from routecodex.protocols.messages.schema import read, read_count
 from routecodex.wire import json
+from tests.protocols.messages.samples import body
 
 CALL = {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "f", "input": {}}]}
 

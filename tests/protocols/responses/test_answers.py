@@ -4,7 +4,6 @@ import json
 from typing import Any
 
 import pytest
-from tests.protocols.responses.streams import FULL, OUTPUT, USAGE, response
 
 from routecodex.canon.errors import UpstreamFailed, UpstreamLimited
 from routecodex.canon.finish import Finish
@@ -13,6 +12,7 @@ from routecodex.canon.usage import Usage
 from routecodex.protocols.codec import ReplyTo
 from routecodex.protocols.responses.answers import decode_response, pass_response
 from routecodex.protocols.responses.decoder import Decoder
+from tests.protocols.responses.streams import FULL, OUTPUT, USAGE, response
 
 REPLY = ReplyTo(id="abc", created=7, model="m")
 

@@ -3,21 +3,6 @@ from __future__ import annotations
 import re
 
 import pytest
-from tests.protocols.responses.streams import (
-    CALLING,
-    COMPLETED,
-    CREATED,
-    FULL,
-    MESSAGE,
-    OUTPUT,
-    SPEAKING,
-    THINKING,
-    USAGE,
-    call_item,
-    frame,
-    response,
-    text_item,
-)
 
 from routecodex.canon.errors import (
     GatewayError,
@@ -45,6 +30,21 @@ from routecodex.canon.parts import Opaque, Reasoning, Refusal, Text, ToolCall
 from routecodex.canon.response import Response, fold
 from routecodex.canon.usage import Usage
 from routecodex.protocols.responses.decoder import Decoder
+from tests.protocols.responses.streams import (
+    CALLING,
+    COMPLETED,
+    CREATED,
+    FULL,
+    MESSAGE,
+    OUTPUT,
+    SPEAKING,
+    THINKING,
+    USAGE,
+    call_item,
+    frame,
+    response,
+    text_item,
+)
 
 ANSWER = Response(
     id="resp_1",

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from tests.protocols.responses.grammar import check, events_of
 
 from routecodex.canon.errors import GatewayError, UpstreamFailed, UpstreamLimited, UpstreamRejected
 from routecodex.canon.events import (
@@ -35,6 +34,7 @@ from routecodex.protocols.responses.decoder import Decoder
 from routecodex.protocols.responses.encoder import Encoder
 from routecodex.protocols.responses.request_decoder import decode_request
 from routecodex.protocols.responses.schema import read
+from tests.protocols.responses.grammar import check, events_of
 
 TOOLS = (Tool("apply_patch", kind="custom"), Tool("spawn", namespace="agents"), Tool("shell"))
 REQUEST = Request(model="m", messages=(), source="responses", tools=TOOLS)

@@ -4,7 +4,6 @@ import json
 from typing import Any
 
 import pytest
-from tests.protocols.responses.streams import OUTPUT, call_item, response, text_item
 
 from routecodex.canon.errors import BadRequest
 from routecodex.protocols.responses.history import (
@@ -17,6 +16,7 @@ from routecodex.protocols.responses.history import (
     submit,
 )
 from routecodex.protocols.responses.schema import read
+from tests.protocols.responses.streams import OUTPUT, call_item, response, text_item
 
 CUSTOM = {"type": "custom_tool_call", "id": "ctc_1", "call_id": "c2", "name": "p", "input": "x"}
 

@@ -3,6 +3,12 @@ from __future__ import annotations
 import json
 
 import pytest
+
+from routecodex.canon.errors import UpstreamFailed, UpstreamLimited, UpstreamTimeout
+from routecodex.canon.finish import Finish
+from routecodex.canon.usage import Usage
+from routecodex.protocols.codec import ReplyTo
+from routecodex.protocols.responses.relay import Relay
 from tests.protocols.responses.grammar import events_of
 from tests.protocols.responses.streams import (
     CALLING,
@@ -15,12 +21,6 @@ from tests.protocols.responses.streams import (
     frame,
     response,
 )
-
-from routecodex.canon.errors import UpstreamFailed, UpstreamLimited, UpstreamTimeout
-from routecodex.canon.finish import Finish
-from routecodex.canon.usage import Usage
-from routecodex.protocols.codec import ReplyTo
-from routecodex.protocols.responses.relay import Relay
 
 STREAM = b"".join(FULL)
 

@@ -9,8 +9,9 @@ from routecodex.protocols import seals
 from routecodex.protocols.codec import Aim, Encoded
 from routecodex.protocols.dialect import Dialect
 from routecodex.protocols.responses.marks import sealed_call, sealed_thought
-from routecodex.protocols.responses.rewrite import rewrite, with_model
+from routecodex.protocols.responses.rewrite import rewrite
 from routecodex.protocols.responses.schema import read
+from routecodex.protocols.splice import with_model
 
 DROPPED = "dropped reasoning: made by another provider"
 

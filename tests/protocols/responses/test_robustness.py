@@ -9,7 +9,6 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from tests.protocols.responses.streams import FULL, MESSAGE, OUTPUT, USAGE, response
 
 from routecodex.canon.errors import BadRequest, UpstreamError
 from routecodex.canon.events import Failed, Finished
@@ -17,6 +16,7 @@ from routecodex.canon.response import fold
 from routecodex.protocols.codec import Aim, Inbound, ReplyTo
 from routecodex.protocols.responses import CODEC
 from routecodex.protocols.responses.history import expand, input_items, stored_turn, submit
+from tests.protocols.responses.streams import FULL, MESSAGE, OUTPUT, USAGE, response
 
 REQUEST: dict[str, Any] = {
     "model": "m",

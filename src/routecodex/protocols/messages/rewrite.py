@@ -14,13 +14,11 @@ from routecodex.protocols.codec import Aim, Encoded, Inbound
 from routecodex.protocols.messages.schema import Block, Body
 from routecodex.protocols.messages.signatures import carried
 from routecodex.protocols.notices import Notices
+from routecodex.protocols.splice import with_model
 from routecodex.wire import json
 
-_MODEL = b'"model"'
 _MARKS = (seals.SEAL_BYTES, b'"signature"', b'"redacted_thinking"')
-_BLANK = b" \t\r\n"
 _raws: Decoder[list[Raw]] = Decoder(list[Raw])
-_string: Decoder[str] = Decoder(str)
 
 Verdicts = dict[int, dict[int, str | None]]
 """By message and block: the signature a thought shall have instead, or None when it is taken out."""
@@ -33,7 +31,7 @@ def rewrite(inbound: Inbound, aim: Aim) -> Encoded:
     verdicts = _judge(inbound.wire, aim) if any(mark in body for mark in _MARKS) else {}
     unwanted = [name for name in aim.dialect.unsupported if b'"%s"' % name.encode() in body]
     if not verdicts and not unwanted:
-        return Encoded(_with_model(body, inbound.wire.model, aim.model))
+        return Encoded(with_model(body, aim.model))
     fields = json.read_fields(body)
     for name in unwanted:
         if fields.pop(name, None) is not None:
@@ -43,36 +41,6 @@ def rewrite(inbound: Inbound, aim: Aim) -> Encoded:
     if inbound.wire.model != aim.model:
         fields["model"] = Raw(json.encode(aim.model))
     return Encoded(json.encode(fields), notices.lines())
-
-
-def _with_model(body: bytes, said: str, wanted: str) -> bytes:
-    if said == wanted:
-        return body
-    if body.count(_MODEL) == 1:
-        spliced = _spliced(body, said, wanted)
-        if spliced is not None:
-            return spliced
-    fields = json.read_fields(body)
-    fields["model"] = Raw(json.encode(wanted))
-    return json.encode(fields)
-
-
-def _spliced(body: bytes, said: str, wanted: str) -> bytes | None:
-    """The body with the value after its only `"model"` exchanged; None when that is not the model's name."""
-    at = _after_blanks(body, body.index(_MODEL) + len(_MODEL))
-    if body[at : at + 1] != b":":
-        return None
-    start = _after_blanks(body, at + 1)
-    end = body.find(b'"', start + 1) + 1
-    if body[start : start + 1] != b'"' or json.try_read(body[start:end], _string) != said:
-        return None
-    return body[:start] + json.encode(wanted) + body[end:]
-
-
-def _after_blanks(body: bytes, at: int) -> int:
-    while at < len(body) and body[at] in _BLANK:
-        at += 1
-    return at
 
 
 def _judge(wire: Body, aim: Aim) -> Verdicts:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import re
-
 from msgspec import Raw, Struct
 from msgspec.json import Decoder
 
 from routecodex.protocols import seals
 from routecodex.protocols.codec import Aim, Encoded, Inbound
+from routecodex.protocols.splice import with_model
 from routecodex.wire import json
 
 from .marks import unmark
 
-_MODEL = re.compile(rb'"model"\s*:\s*("(?:[^"\\]|\\.)*")')
 _SIGNED = b'"encrypted_content"'
 _FOREIGN = "dropped reasoning: made by another provider"
 _items = Decoder(list[Raw])
@@ -36,20 +34,6 @@ def rewrite(inbound: Inbound, aim: Aim) -> Encoded:
     if refused or _SIGNED in body:
         body = _with_fields_changed(body, aim, refused=refused, notices=notices)
     return Encoded(with_model(body, aim.model), tuple(notices))
-
-
-def with_model(body: bytes, model: str) -> bytes:
-    """The body with its model replaced; every other byte stays where there is only one place to look."""
-    if body.count(b'"model"') == 1 and (match := _MODEL.search(body)):
-        value = json.encode(model)
-        if match[1] == value:
-            return body
-        return body[: match.start(1)] + value + body[match.end(1) :]
-    fields = json.read_fields(body)
-    value = json.encode(model)
-    if bytes(fields.get("model", b"")) == value:
-        return body
-    return json.encode({**fields, "model": Raw(value)})
 
 
 def _with_fields_changed(body: bytes, aim: Aim, *, refused: list[str], notices: dict[str, None]) -> bytes:

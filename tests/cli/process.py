@@ -1,0 +1,128 @@
+"""The command in a process of its own, as a user runs it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+
+import psutil
+
+ROOT = Path(__file__).resolve().parents[2]
+READY = r"routecodex listens on (http://\S+:(\d+))"
+_PATIENCE = 20.0
+
+
+class Command:
+    """A running command: what it has said so far, line by line, and how it ends."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self.out: list[str] = []
+        self.err: list[str] = []
+        self._news = asyncio.Condition()
+        assert process.stdout is not None
+        assert process.stderr is not None
+        self._readers = [
+            asyncio.ensure_future(self._read(process.stdout, self.out)),
+            asyncio.ensure_future(self._read(process.stderr, self.err)),
+        ]
+
+    async def _read(self, stream: asyncio.StreamReader, lines: list[str]) -> None:
+        while line := await stream.readline():
+            lines.append(line.decode().rstrip("\n"))
+            async with self._news:
+                self._news.notify_all()
+
+    @property
+    def text(self) -> str:
+        """Everything said on stderr."""
+        return "\n".join(self.err)
+
+    async def said(self, pattern: str) -> re.Match[str]:
+        """Waits until stdout or stderr has a line that matches."""
+
+        def find() -> re.Match[str] | None:
+            return next(filter(None, (re.search(pattern, line) for line in (*self.out, *self.err))), None)
+
+        async with self._news:
+            try:
+                await asyncio.wait_for(self._news.wait_for(find), _PATIENCE)
+            except TimeoutError:
+                raise AssertionError(f"never said {pattern!r}:\n{self.text}") from None
+        found = find()
+        assert found is not None
+        return found
+
+    async def port(self) -> int:
+        """Waits until the gateway listens."""
+        return int((await self.said(READY))[2])
+
+    def signal(self, number: signal.Signals = signal.SIGTERM) -> None:
+        self.process.send_signal(number)
+
+    async def ended(self) -> int:
+        """Waits for the end and for the last word; the exit code."""
+        code = await asyncio.wait_for(self.process.wait(), _PATIENCE)
+        await asyncio.wait_for(asyncio.gather(*self._readers), _PATIENCE)
+        return code
+
+    def workers(self) -> list[psutil.Process]:
+        return psutil.Process(self.process.pid).children()
+
+    async def kill(self) -> None:
+        """Ends whatever is left of it."""
+        left: list[psutil.Process] = []
+        with contextlib.suppress(psutil.NoSuchProcess):
+            parent = psutil.Process(self.process.pid)
+            left = [parent, *parent.children(recursive=True)]
+        for process in left:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        await self.ended()
+
+
+@contextlib.asynccontextmanager
+async def running(
+    folder: Path, *arguments: str, environ: Mapping[str, str] | None = None
+) -> AsyncIterator[Command]:
+    """`python -m routecodex …` with a user dir of its own; killed when left, if it still runs."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("ROUTECODEX_")}
+    settings = {"ROUTECODEX_USER_DIR": str(folder / "user"), "PYTHONPATH": str(ROOT / "src")}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "routecodex",
+        *arguments,
+        cwd=folder,
+        env={**clean, **settings, **(environ or {})},
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        limit=1024 * 1024,
+    )
+    command = Command(process)
+    try:
+        yield command
+    finally:
+        await command.kill()
+
+
+def serve(folder: Path, config: str, *more: str) -> contextlib.AbstractAsyncContextManager[Command]:
+    """`routecodex serve` with this configuration, on any free port."""
+    file = folder / "gateway.toml"
+    file.write_text(config, "utf-8")
+    return running(folder, "serve", "--config", str(file), "--port", "0", *more)
+
+
+async def until(condition: Callable[[], object], what: str) -> None:
+    """Waits until the condition holds."""
+    deadline = asyncio.get_running_loop().time() + _PATIENCE
+    while not condition():
+        assert asyncio.get_running_loop().time() < deadline, f"never happened: {what}"
+        await asyncio.sleep(0.02)

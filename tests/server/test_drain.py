@@ -1,0 +1,170 @@
+"""The end of a server, in a real process: what is in flight finishes, nothing new begins, exit code 0."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+
+import pytest
+from tests.cli.process import Command, serve
+from tests.kit import answers, asking
+from tests.kit.gateway import one_target, serving
+from tests.kit.raw_client import Call, begin, call
+from tests.kit.upstream import Hang, Json, Request, Sse, Upstream
+
+SIGNALS = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+
+
+def frames() -> list[bytes]:
+    said = answers.text("chat", "one two three four five six", True)
+    assert isinstance(said, Sse)
+    return list(said.frames)
+
+
+def config(up: Upstream, *, seconds: int) -> str:
+    return one_target("chat", up).replace("drain_seconds = 1", f"drain_seconds = {seconds}")
+
+
+async def stream(port: int) -> Call:
+    """A stream that has begun."""
+    under_way = await begin(
+        port, asking.path("messages", stream=True), asking.body("messages", stream=True)
+    )
+    await under_way.head()
+    assert await under_way.piece()
+    return under_way
+
+
+async def refused(port: int) -> None:
+    """Waits until new connections are refused."""
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+            except ConnectionRefusedError:
+                return
+            writer.transport.abort()
+            await asyncio.sleep(0.01)
+
+
+@SIGNALS
+async def test_a_stream_in_flight_finishes_and_nothing_new_is_accepted(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    gate = asyncio.Event()
+    async with Upstream(lambda _: Sse(frames(), pace={3: gate})) as up:
+        async with serve(tmp_path, config(up, seconds=600)) as command:
+            port = await command.port()
+            under_way = await stream(port)
+            command.signal(number)
+            await refused(port)
+            assert command.process.returncode is None
+            gate.set()
+            answer = await under_way.rest()
+            assert await under_way.reader.read() == b""
+            await under_way.close()
+            assert await command.ended() == 0
+    asking.check("messages", answer, stream=True)
+    assert "Traceback" not in command.text
+
+
+async def test_an_answer_that_has_not_begun_is_still_given(tmp_path: Path) -> None:
+    gate = asyncio.Event()
+
+    async def slowly(_: Request) -> Json | Sse:
+        await gate.wait()
+        return answers.text("chat", "late, but here", False)
+
+    async with Upstream(slowly) as up:
+        async with serve(tmp_path, config(up, seconds=600)) as command:
+            port = await command.port()
+            under_way = await begin(port, "/v1/chat/completions", asking.body("chat", stream=False))
+            await up.received()
+            command.signal()
+            await refused(port)
+            gate.set()
+            answer = await under_way.rest()
+            await under_way.close()
+            assert await command.ended() == 0
+    asking.check("chat", answer, stream=False)
+    assert answer.headers["connection"] == "close"
+
+
+async def test_past_the_limit_streams_are_cut_off_and_never_look_complete(tmp_path: Path) -> None:
+    async with Upstream(lambda _: Sse(frames()[:3], end=Hang())) as up:
+        async with serve(tmp_path, config(up, seconds=1)) as command:
+            under_way = await stream(await command.port())
+            command.signal()
+            answer = await under_way.rest()
+            await under_way.close()
+            assert await command.ended() == 0
+            await asyncio.wait_for(up.requests[0].gone.wait(), 20)
+    assert not answer.complete
+    assert b"message_stop" not in answer.body
+    assert "Traceback" not in command.text
+
+
+@SIGNALS
+async def test_a_second_signal_ends_it_at_once(tmp_path: Path, number: signal.Signals) -> None:
+    async with Upstream(lambda _: Sse(frames()[:3], end=Hang())) as up:
+        async with serve(tmp_path, config(up, seconds=600)) as command:
+            port = await command.port()
+            under_way = await stream(port)
+            command.signal(number)
+            await refused(port)
+            command.signal(number)
+            answer = await under_way.rest()
+            await under_way.close()
+            assert await command.ended() == 0
+            await asyncio.wait_for(up.requests[0].gone.wait(), 20)
+    assert not answer.complete
+    assert "Traceback" not in command.text
+
+
+async def _idle(command: Command) -> Call:
+    under_way = await begin(await command.port(), "/health/ready", method="GET")
+    assert (await under_way.rest()).status == 200
+    return under_way
+
+
+async def test_an_idle_connection_holds_nothing_up(tmp_path: Path) -> None:
+    async with Upstream() as up, serve(tmp_path, config(up, seconds=600)) as command:
+        under_way = await _idle(command)
+        command.signal()
+        assert await asyncio.wait_for(under_way.reader.read(), 20) == b""
+        await under_way.close()
+        assert await command.ended() == 0
+
+
+async def test_while_it_drains_the_server_is_alive_but_not_ready() -> None:
+    gate = asyncio.Event()
+    async with Upstream(lambda _: Sse(frames(), pace={3: gate})) as up:
+        async with serving(config(up, seconds=600)) as gateway:
+            first, second = [await stream(gateway.port) for _ in range(2)]
+            for under_way, path in ((first, "/health/ready"), (second, "/health/live")):
+                under_way.writer.write(f"GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
+                await under_way.writer.drain()
+            await _arrived(gateway.port)
+            stopping = asyncio.ensure_future(gateway.service.stop())
+            await refused(gateway.port)
+            gate.set()
+            ready, live = [await _second(under_way) for under_way in (first, second)]
+            await stopping
+    assert (ready.answer.status, ready.answer.json) == (503, {"status": "draining"})
+    assert (live.answer.status, live.answer.json) == (200, {"status": "ok"})
+
+
+async def _arrived(port: int) -> None:
+    """What was sent before on other connections has been read once a later request is answered."""
+    for _ in range(3):
+        assert (await call(port, "/health", method="GET")).status == 200
+
+
+async def _second(under_way: Call) -> Call:
+    """The answer to the request that was sent behind the first one."""
+    await under_way.rest()
+    again = Call(under_way.reader, under_way.writer)
+    await again.rest()
+    await again.close()
+    return again
