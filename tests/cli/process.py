@@ -76,14 +76,9 @@ class Command:
         return psutil.Process(self.process.pid).children()
 
     async def kill(self) -> None:
-        """Ends whatever is left of it."""
-        left: list[psutil.Process] = []
-        with contextlib.suppress(psutil.NoSuchProcess):
-            parent = psutil.Process(self.process.pid)
-            left = [parent, *parent.children(recursive=True)]
-        for process in left:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
+        """Ends whatever is left of it and of its workers."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
         await self.ended()
 
 
@@ -104,6 +99,7 @@ async def running(
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
+        start_new_session=True,
         limit=1024 * 1024,
     )
     command = Command(process)

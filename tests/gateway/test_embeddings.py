@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from tests.kit import answers, grammar
 from tests.kit.gateway import one_target, provider, serving
 from tests.kit.raw_client import Answer, call

@@ -7,6 +7,7 @@ import itertools
 import time
 
 import pytest
+
 from tests.kit import answers, asking, grammar
 from tests.kit.gateway import one_target, provider, serving
 from tests.kit.raw_client import Answer, call
@@ -172,7 +173,17 @@ async def test_an_html_page_is_never_passed_on(upstream: str) -> None:
             assert b"nginx" not in seen.body
 
 
-ODD_BODIES = [b"", b"null", b"[]", b"7", b'"words"', b"{", b'{"error": 7}', b'{"error": null}', b"\xff\xfe\x00"]
+ODD_BODIES = [
+    b"",
+    b"null",
+    b"[]",
+    b"7",
+    b'"words"',
+    b"{",
+    b'{"error": 7}',
+    b'{"error": null}',
+    b"\xff\xfe\x00",
+]
 
 
 @pytest.mark.parametrize("upstream", PROTOCOLS)

@@ -7,6 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from routecodex.canon.parts import Reasoning
+from routecodex.canon.response import Response
+from tests.gateway.test_matrix import understood
 from tests.kit import answers, asking
 from tests.kit.gateway import one_target, provider, serving
 from tests.kit.raw_client import call
@@ -79,9 +82,13 @@ async def test_beta_headers_reach_an_upstream_of_the_same_protocol_and_secrets_d
                 "cookie": "client-secret",
             }
             await call(
-                gateway.port, "/v1/messages?beta=true", asking.body("messages", stream=False), headers=headers
+                gateway.port,
+                "/v1/messages?beta=true&key=client-secret",
+                asking.body("messages", stream=False),
+                headers=headers,
             )
         sent = up.requests[0]
+        assert sent.path == "/v1/messages?beta=true"
         assert sent.headers["anthropic-beta"] == "context-1m-2025-08-07,interleaved-thinking"
         assert sent.headers["anthropic-version"] == "2024-01-01"
         assert sent.headers["x-api-key"] == "secret-up"
@@ -188,3 +195,58 @@ async def test_a_client_without_a_place_for_signatures_gets_them_back_to_the_pro
             )
         sent = up.requests[1].json["messages"][1]["content"]
         assert sent[0] == {"type": "thinking", "thinking": "I need the weather.", "signature": "c2ln"}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("protocol", ["messages", "responses", "gemini"])
+async def test_signatures_survive_a_gateway_behind_the_gateway(protocol: str, stream: bool) -> None:
+    """The inner gateway seals what its provider made; the outer one hands it back as it came."""
+    thought = {"type": "thinking", "thinking": "Mine.", "signature": "c2ln"}
+    async with Upstream() as maker:
+        maker.queue(
+            answers.say("messages", answers.Thought("Mine.", "c2ln"), answers.Words("Hello"), stream=stream),
+            answers.text("messages", "fine", False),
+        )
+        async with serving(one_target("messages", maker)) as inner:
+            base = "/v1" if protocol == "responses" else ""
+            outer_text = (
+                f'[server]\nport = 0\n[providers.up]\nprotocol = "{protocol}"\n'
+                f'base_url = "{inner.url}{base}"\nauth = [{{ value = "k" }}]\n'
+                '[providers.up.models.m]\nid = "up.m"\n[routing]\ndefault = ["up.m"]\n'
+            )
+            async with serving(outer_text) as outer:
+                first = await call(
+                    outer.port, asking.path(protocol, stream=stream), asking.body(protocol, stream=stream)
+                )
+                history = _answered(protocol, understood(protocol, first, stream=stream))
+                second = await call(outer.port, asking.path(protocol, stream=False), history)
+                assert second.status == 200, second.body
+        assert thought in maker.requests[1].json["messages"][1]["content"]
+
+
+def _answered(protocol: str, response: Response) -> dict[str, Any]:
+    """The request that a client sends after this answer."""
+    body = asking.body(protocol, stream=False)
+    thought = next(part for part in response.parts if isinstance(part, Reasoning))
+    sealed = thought.signature
+    if protocol == "messages":
+        said = [
+            {"type": "thinking", "thinking": thought.text, "signature": sealed},
+            {"type": "text", "text": "Hello"},
+        ]
+        body["messages"] += [{"role": "assistant", "content": said}, {"role": "user", "content": "Again"}]
+    elif protocol == "responses":
+        summary = [{"type": "summary_text", "text": thought.text}]
+        body["input"] = [
+            {"role": "user", "content": "Hello"},
+            {"type": "reasoning", "id": "rs_1", "summary": summary, "encrypted_content": sealed},
+            {"role": "assistant", "content": "Hello"},
+            {"role": "user", "content": "Again"},
+        ]
+    else:
+        parts = [{"text": thought.text, "thought": True, "thoughtSignature": sealed}, {"text": "Hello"}]
+        body["contents"] += [
+            {"role": "model", "parts": parts},
+            {"role": "user", "parts": [{"text": "Again"}]},
+        ]
+    return body

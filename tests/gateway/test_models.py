@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from tests.kit import grammar
 from tests.kit.gateway import serving
 from tests.kit.raw_client import Answer, begin, call

@@ -271,3 +271,17 @@ async def test_a_client_that_reads_slowly_pauses_the_upstream(client: str) -> No
             assert 0 < done < len(steps) * 0.7
             await under_way.leave()
             await asyncio.wait_for(request.gone.wait(), 10)
+
+
+@pytest.mark.parametrize(
+    "content_type", ["text/plain", "application/octet-stream", "application/x-ndjson", ""]
+)
+async def test_a_stream_under_another_content_type_is_still_a_stream(content_type: str) -> None:
+    async with Upstream() as up:
+        steps = tuple(Send(frame) for frame in frames("chat", "still a stream"))
+        up.queue(Steps(steps, headers={"content-type": content_type} if content_type else {}))
+        async with serving(one_target("chat", up)) as gateway:
+            answer = await call(
+                gateway.port, asking.path("messages", stream=True), asking.body("messages", stream=True)
+            )
+    asking.check("messages", answer, stream=True)

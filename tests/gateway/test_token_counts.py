@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+
 from tests.kit import answers, asking, grammar
 from tests.kit.gateway import one_target, serving
 from tests.kit.raw_client import Answer, call
@@ -151,7 +152,10 @@ WRONG: dict[str, tuple[str, bytes]] = {
     "no-json": ("messages", b"{"),
     "no-messages": ("messages", b'{"model": "up.m"}'),
     "no-model": ("messages", b'{"messages": [{"role": "user", "content": "x"}]}'),
-    "wrong-role": ("messages", msgspec.json.encode({"model": "m", "messages": [{"role": "x", "content": ""}]})),
+    "wrong-role": (
+        "messages",
+        msgspec.json.encode({"model": "m", "messages": [{"role": "x", "content": ""}]}),
+    ),
     "no-contents": ("gemini", b"{}"),
     "contents-number": ("gemini", b'{"contents": 7}'),
 }

@@ -7,6 +7,8 @@ import itertools
 from pathlib import Path
 
 import pytest
+
+from routecodex.canon.parts import Text
 from tests.gateway.test_matrix import understood
 from tests.kit import answers, asking, grammar
 from tests.kit.gateway import one_target, serving
@@ -14,8 +16,6 @@ from tests.kit.raw_client import Answer, call
 from tests.kit.upstream import CloseClean, Json, Request, Sse, Steps, Upstream
 from tests.kit.upstream import Send as SendBytes
 from tests.providers.http.authority import Authority
-
-from routecodex.canon.parts import Text
 
 PROTOCOLS = ("chat", "responses", "messages", "gemini")
 PAIRS = [
@@ -294,7 +294,10 @@ async def test_a_provider_with_a_private_authority_is_reached_over_tls(
         assert up.requests[0].headers["host"] == f"127.0.0.1:{up.port}"
 
 
-DISTRUSTED = {"unknown-authority": ("", "127.0.0.1"), "another-name": ("tls = { ca_file = 'CA' }", "other.test")}
+DISTRUSTED = {
+    "unknown-authority": ("", "127.0.0.1"),
+    "another-name": ("tls = { ca_file = 'CA' }", "other.test"),
+}
 
 
 @pytest.mark.parametrize(("more", "name"), DISTRUSTED.values(), ids=DISTRUSTED)

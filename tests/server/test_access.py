@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.kit import answers, asking, grammar
-from tests.kit.gateway import one_target, serving
-from tests.kit.raw_client import Answer, Call, begin, call
-from tests.kit.upstream import Upstream
 
 from routecodex.canon.errors import ClientError, Unauthorized
 from routecodex.config import Config, loads
 from routecodex.server.access import Access
 from routecodex.server.http import HttpRequest
+from tests.kit import answers, asking, grammar
+from tests.kit.gateway import one_target, serving
+from tests.kit.raw_client import Answer, Call, begin, call
+from tests.kit.upstream import Upstream
 
 PROTOCOLS = ("chat", "responses", "messages", "gemini")
 KEY = "key-of-the-laptop"
@@ -235,9 +235,7 @@ async def test_a_refused_client_can_go_on_using_its_connection() -> None:
             body = asking.body("chat", stream=False)
             under_way = await begin(gateway.port, "/v1/chat/completions", body)
             assert (await under_way.rest()).status == 401
-            under_way.writer.write(
-                f"GET /v1/models?key={KEY} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode()
-            )
+            under_way.writer.write(f"GET /v1/models?key={KEY} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
             again = Call(under_way.reader, under_way.writer)
             assert (await again.rest()).status == 200
             await again.close()

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+
 from tests.kit import answers, asking, grammar
 from tests.kit.gateway import one_target, provider, serving
 from tests.kit.raw_client import Answer, Call, begin, call
@@ -133,7 +134,11 @@ async def test_an_unknown_path_is_a_404_in_the_clients_own_envelope(
 
 @pytest.mark.parametrize(
     ("path", "protocol"),
-    [("/v1/chat/completions", "chat"), ("/v1beta/openai/chat/completions", "chat"), ("/v1/responses", "chat")],
+    [
+        ("/v1/chat/completions", "chat"),
+        ("/v1beta/openai/chat/completions", "chat"),
+        ("/v1/responses", "chat"),
+    ],
 )
 async def test_the_path_decides_the_envelope_where_it_has_one_protocol(path: str, protocol: str) -> None:
     headers = {"anthropic-version": "2023-06-01", "x-goog-api-client": "sdk"}
@@ -289,7 +294,10 @@ COUNTING = {
 async def test_more_messages_than_allowed_are_a_413(protocol: str) -> None:
     field, message = LISTS[protocol]
     body = asking.body(protocol, stream=False, model="demo.demo-1")
-    paths = [asking.path(protocol, stream=False, model="demo.demo-1"), *filter(None, [COUNTING.get(protocol)])]
+    paths = [
+        asking.path(protocol, stream=False, model="demo.demo-1"),
+        *filter(None, [COUNTING.get(protocol)]),
+    ]
     async with serving(demo("max_messages = 3")) as gateway:
         for path in paths:
             fits = await call(gateway.port, path, {**body, field: [message] * 3})
@@ -326,12 +334,11 @@ async def _chunked(port: int, path: str, body: bytes) -> Answer:
 
 
 async def test_a_failure_inside_the_gateway_is_a_500_without_a_word_about_it() -> None:
-    async with Upstream(lambda _: Json(200, {})) as up:
-        async with serving(one_target("chat", up)) as gateway:
-            gateway.service._gateway.upstreams.clear()
-            answer = await call(
-                gateway.port, asking.path("messages", stream=False), asking.body("messages", stream=False)
-            )
+    async with Upstream(lambda _: Json(200, {})) as up, serving(one_target("chat", up)) as gateway:
+        gateway.service._gateway.upstreams.clear()
+        answer = await call(
+            gateway.port, asking.path("messages", stream=False), asking.body("messages", stream=False)
+        )
     assert answer.status == 500
     grammar.check_error("messages", 500, answer.body)
     assert answer.json["error"]["message"] == "internal error"

@@ -1,7 +1,7 @@
 """The command `routecodex`; one file per group of commands.
 
 serve     run a gateway in the foreground; `demo` runs one on the built-in provider
-config    check a configuration, print its schema or an example
+config    check a configuration
 """
 
 from __future__ import annotations

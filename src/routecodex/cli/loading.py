@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 import click
 
-from routecodex.config import Config, InvalidConfig, Problem, find_path, load
+from routecodex.config import Config, Problem, examine, find_path
 from routecodex.protocols.dialect import Dialect
 from routecodex.providers.catalog import PRESETS
 
@@ -25,21 +26,43 @@ def config_path(path: Path | None) -> Path:
     return path if path is not None else find_path(os.environ)
 
 
-def load_or_exit(path: Path | None) -> Config:
-    """The configuration, or every problem with it on stderr and exit code 2."""
+def look_at(file: Path) -> tuple[Config | None, list[Problem]]:
+    """The configuration, None when it cannot be used, and every problem with it, warnings included."""
     try:
-        return load(config_path(path), os.environ, presets=PRESETS, dialect_type=Dialect)
-    except InvalidConfig as exc:
-        show(exc.problems)
-        raise SystemExit(2) from exc
+        text = file.read_bytes().decode("utf-8-sig")
+    except FileNotFoundError:
+        return _unreadable(file, "there is no such file", "create it, see docs/configuration.md")
+    except OSError as exc:
+        return _unreadable(file, f"cannot be read: {exc.strerror}", "name a readable file with --config")
+    except UnicodeDecodeError as exc:
+        return _unreadable(file, f"is not UTF-8 text (byte {exc.start})", "save it as UTF-8")
+    found, problems = examine(
+        text, source=str(file), environ=os.environ, presets=PRESETS, dialect_type=Dialect
+    )
+    usable = not any(problem.severity == "error" for problem in problems)
+    return (found if usable else None), problems
 
 
-def show(problems: list[Problem] | tuple[Problem, ...]) -> None:
+def _unreadable(file: Path, what: str, fix: str) -> tuple[None, list[Problem]]:
+    return None, [Problem((), what, fix, file=str(file))]
+
+
+def load_or_exit(path: Path | None) -> Config:
+    """The configuration, its warnings on stderr; or every problem with it there, and exit code 2."""
+    found, problems = look_at(config_path(path))
+    show(problems)
+    if found is None:
+        raise SystemExit(2)
+    return found
+
+
+def show(problems: Iterable[Problem]) -> None:
     """Problems for people: where, what, and the way out."""
     for problem in problems:
         colour = "red" if problem.severity == "error" else "yellow"
-        where = f"{problem.file}:{problem.line}" if problem.line else str(problem.file)
-        click.echo(click.style(f"{problem.severity}: ", fg=colour) + f"{where}: {problem.path}", err=True)
+        file = f"{problem.file}:{problem.line}" if problem.line else problem.file
+        where = ": ".join(filter(None, (file, problem.path)))
+        click.echo(click.style(f"{problem.severity}: ", fg=colour) + where, err=True)
         click.echo(f"    {problem.message}", err=True)
         if problem.fix:
             click.echo(f"    fix: {problem.fix}", err=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from importlib import resources
@@ -72,26 +73,53 @@ def _refuse_open_door(config: Config) -> None:
 
 
 def _run(config: Config, *, workers: int, banner: Callable[[str, int], None]) -> None:
+    from routecodex.server.workers import Worker, Workers, reserve_port
+
+    if workers == 1:
+        _serve_here(config, on_ready=banner)
+        return
+    try:
+        held = reserve_port(config.server.host, config.server.port)
+    except OSError as exc:
+        raise _cannot_listen(config, exc) from exc
+    shared = replace(config, server=replace(config.server, port=held.getsockname()[1]))
+
+    def work(worker: Worker) -> None:
+        _serve_here(
+            shared,
+            worker=str(worker.index),
+            reuse_port=True,
+            parent=worker.parent,
+            on_ready=lambda _host, _port: worker.ready(),
+        )
+
+    with held:
+        code = Workers(workers, work, on_ready=lambda: banner(shared.server.host, shared.server.port)).serve()
+    raise SystemExit(code)
+
+
+def _serve_here(config: Config, **options: Any) -> None:
+    """Serves in this process; what stands in the way is said in one line, with an exit code."""
+    from routecodex.server.serve import CannotListen
     from routecodex.server.serve import serve as run
-    from routecodex.server.workers import Workers, reserve_port
 
     try:
-        if workers == 1:
-            run(config, on_ready=banner)
-            return
-        with reserve_port(config.server.host, config.server.port) as held:
-            shared = replace(config, server=replace(config.server, port=held.getsockname()[1]))
-            banner(shared.server.host, shared.server.port)
-            code = Workers(workers, lambda index: run(shared, worker=str(index), reuse_port=True)).serve()
-        raise SystemExit(code)
-    except OSError as exc:
-        click.echo(
-            f"error: cannot listen on {config.server.host}:{config.server.port}: {exc.strerror}", err=True
-        )
-        raise SystemExit(1) from exc
+        run(config, **options)
+    except CannotListen as exc:
+        raise _cannot_listen(config, exc.__cause__) from exc
     except ConfigError as exc:
         click.echo(f"error: {exc.message}", err=True)
         raise SystemExit(2) from exc
+    except OSError as exc:
+        click.echo(f"error: {exc}", err=True)
+        raise SystemExit(1) from exc
+
+
+def _cannot_listen(config: Config, why: BaseException | None) -> SystemExit:
+    number = getattr(why, "errno", None) or 0
+    reason = os.strerror(number) if number > 0 else getattr(why, "strerror", None) or why
+    click.echo(f"error: cannot listen on {config.server.host}:{config.server.port}: {reason}", err=True)
+    return SystemExit(1)
 
 
 def _url(host: str, port: int) -> str:

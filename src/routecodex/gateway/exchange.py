@@ -105,7 +105,10 @@ class Exchange:
         if encoded.notices:
             self._notices.extend(line for line in encoded.notices if line not in self._notices)
         response = await lane.send(
-            encoded.body, stream=keep_alive is not None, headers=ask.headers if same else None
+            encoded.body,
+            stream=keep_alive is not None,
+            headers=ask.headers if same else None,
+            query=ask.query if same else "",
         )
         try:
             if keep_alive is None:
@@ -132,7 +135,8 @@ class Exchange:
     async def _streamed(
         self, response: HttpResponse, codec: Codec, reply: ReplyTo, keep_alive: KeepAlive
     ) -> None:
-        speaks_sse = (response.header(b"content-type") or b"").startswith(b"text/event-stream")
+        # Some upstreams stream under a content type of their own; only JSON says that this is no stream.
+        speaks_sse = not (response.header(b"content-type") or b"").startswith(b"application/json")
         if codec is self._ask.codec and speaks_sse:
             await self._stream(HttpSource(response, codec.relay(reply)), keep_alive, None)
             return

@@ -34,13 +34,17 @@ class Lane:
             max_output_tokens=model.max_output_tokens,
             vision=model.vision,
             is_ours=memory.is_ours(target.provider),
+            made_here=memory.made_by(target.provider),
         )
 
-    async def send(self, body: bytes, *, stream: bool, headers: Mapping[str, str] | None) -> HttpResponse:
-        """The head of the answer; `headers` are the client's, given when both speak the same protocol."""
+    async def send(
+        self, body: bytes, *, stream: bool, headers: Mapping[str, str] | None, query: str = ""
+    ) -> HttpResponse:
+        """The head of the answer; `headers` and `query` are the client's, if both speak the same protocol."""
         upstream = self.upstream
+        path = self._stream_path if stream else self._path
         return await upstream.send(
             body,
             head=upstream.head(self._key, stream=stream, headers=headers),
-            path=self._stream_path if stream else self._path,
+            path=upstream.with_query(path, query) if query else path,
         )

@@ -52,6 +52,14 @@ class Memory:
         if len(self._makers) > self._most_makers:
             self._makers.popitem(last=False)
 
+    def made_by(self, provider: str) -> Callable[[str], bool]:
+        """Whether a value is known to be this provider's."""
+
+        def check(signature: str) -> bool:
+            return self._makers.get(_digest(signature)) == provider
+
+        return check
+
     def is_ours(self, provider: str) -> Callable[[str], bool]:
         """Whether a signature may go to this provider: not when another one is known to have made it."""
 

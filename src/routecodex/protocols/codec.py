@@ -41,6 +41,10 @@ def _always(_signature: str) -> bool:
     return True
 
 
+def _never(_signature: str) -> bool:
+    return False
+
+
 class Aim(Struct, frozen=True, kw_only=True):
     """What an encoder must know of the upstream a request is bound for."""
 
@@ -51,6 +55,8 @@ class Aim(Struct, frozen=True, kw_only=True):
     vision: bool = True
     is_ours: Callable[[str], bool] = _always
     """Whether an unsealed signature may go there: False when another provider is known to have made it."""
+    made_here: Callable[[str], bool] = _never
+    """Whether this very value came from there, seal and all: another gateway of ours may stand there."""
 
 
 class Encoded(Struct, frozen=True):

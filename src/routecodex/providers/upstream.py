@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from routecodex.canon.errors import UpstreamError, UpstreamFailed
 from routecodex.protocols.codec import Codec
@@ -22,6 +22,7 @@ _PASSED_HEADERS = {
     "responses": ("openai-beta",),
     "gemini": ("x-goog-api-client",),
 }
+_PASSED_QUERY = {"messages": ("beta",)}
 _DEFAULT_HEADERS = {"messages": {"anthropic-version": "2023-06-01"}}
 ANSWER_LIMIT = 256 * 1024 * 1024
 _ERROR_LIMIT = 1024 * 1024
@@ -83,6 +84,13 @@ class Upstream:
         if self._query:
             path += ("&" if "?" in path else "?") + self._query
         return path.encode("ascii")
+
+    def with_query(self, path: bytes, query: str) -> bytes:
+        """The path with those of the client's query parameters that its protocol gives a meaning."""
+        kept = [pair for pair in parse_qsl(query) if pair[0] in _PASSED_QUERY.get(self.codec.name, ())]
+        if not kept:
+            return path
+        return path + (b"&" if b"?" in path else b"?") + urlencode(kept).encode("ascii")
 
     def head(self, key: str, *, stream: bool, headers: Mapping[str, str] | None) -> bytes:
         """The header block of a request; of the client's own headers only those of its protocol travel on."""

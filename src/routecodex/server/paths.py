@@ -58,9 +58,12 @@ METHODS: dict[str, frozenset[str]] = {
 """The methods each endpoint takes."""
 
 
-@functools.lru_cache(maxsize=2048)
 def find(path: str) -> Endpoint | None:
     """The endpoint of a path, or None."""
+    return _known(path) if len(path) <= _REMEMBERED else _find(path)
+
+
+def _find(path: str) -> Endpoint | None:
     path = path.rstrip("/") or "/"
     for pattern, name, protocol in _TABLE:
         match = pattern.search(path)
@@ -70,3 +73,8 @@ def find(path: str) -> Endpoint | None:
                 name, protocol, named.get("argument") or "", named.get("verb") or "", METHODS[name]
             )
     return None
+
+
+# Long paths are rare, and whoever sends many of them must not fill the memory.
+_REMEMBERED = 256
+_known = functools.lru_cache(maxsize=2048)(_find)

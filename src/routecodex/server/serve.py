@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import logging
 import os
@@ -28,6 +27,12 @@ from routecodex.stores.open import open_store
 log = logging.getLogger("routecodex.server")
 
 Headers = list[tuple[bytes, bytes]]
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class CannotListen(Exception):
+    """The address could not be bound; its cause says why."""
 
 
 def user_dir() -> Path:
@@ -84,38 +89,63 @@ class Service:
     async def start(self, *, reuse_port: bool = False) -> tuple[str, int]:
         """Listens; the address that was bound."""
         server = self._config.server
-        return await self._http.listen(server.host, server.port, reuse_port=reuse_port)
+        try:
+            return await self._http.listen(server.host, server.port, reuse_port=reuse_port)
+        except OSError as exc:
+            raise CannotListen from exc
 
     async def stop(self) -> bool:
         """Lets requests in flight finish, up to the limit; True when all did."""
+        finished = await self.drain()
+        await self.close()
+        return finished
+
+    async def drain(self) -> bool:
+        """Accepts nothing more; True when what was in flight finished within the limit."""
         self._draining = True
-        finished = await self._http.drain(self._config.server.drain_seconds)
+        return await self._http.drain(self._config.server.drain_seconds)
+
+    async def close(self) -> None:
+        """Drops what is left, and lets go of everything."""
         await self._http.close()
         await self._gateway.close()
         if self._access is not None:
             self._access.flush()
-        return finished
 
 
 async def _serve(
-    config: Config, *, worker: str, reuse_port: bool, on_ready: Callable[[str, int], None]
+    config: Config,
+    *,
+    worker: str,
+    reuse_port: bool,
+    on_ready: Callable[[str, int], None],
+    parent: int | None,
 ) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    # Whoever started us with a signal ignored wants it so: workers leave Ctrl-C to their parent.
+    heard = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    for number in heard:
         loop.add_signal_handler(number, stop.set)
     service = Service(config, worker=worker)
     host, port = await service.start(reuse_port=reuse_port)
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
+    if parent is not None:
+        loop.add_reader(parent, stop.set)
     on_ready(host, port)
     await stop.wait()
+    if parent is not None:
+        loop.remove_reader(parent)
     log.info("draining: no new requests, up to %s s for those in flight", config.server.drain_seconds)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, loop.stop)
-    if not await service.stop():
-        log.warning("some requests were cut off after %s s", config.server.drain_seconds)
+    draining = asyncio.ensure_future(service.drain())
+    for number in heard:
+        loop.add_signal_handler(number, draining.cancel)
+    await asyncio.wait([draining])
+    if draining.cancelled() or not draining.result():
+        log.warning("some requests were cut off before they were answered")
+    await service.close()
 
 
 def serve(
@@ -124,10 +154,11 @@ def serve(
     worker: str = "0",
     reuse_port: bool = False,
     on_ready: Callable[[str, int], None] = lambda host, port: None,
+    parent: int | None = None,
 ) -> None:
-    """Serves until SIGTERM or SIGINT, then drains; a second signal ends it at once."""
+    """Serves until SIGTERM, SIGINT or the end of `parent` (a pipe), then drains; a second signal cuts it short."""
     trace = user_dir() / "debug" / "finish-reason.log" if config.logging.finish_trace else None
     as_json = logs.is_json(config.logging.format, sys.stderr)
     logs.set_up(level=config.logging.level, as_json=as_json, finish_trace=trace)
-    with contextlib.suppress(RuntimeError), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(config, worker=worker, reuse_port=reuse_port, on_ready=on_ready))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(config, worker=worker, reuse_port=reuse_port, on_ready=on_ready, parent=parent))

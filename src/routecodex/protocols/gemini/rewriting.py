@@ -12,7 +12,7 @@ from routecodex.protocols.codec import Aim, Encoded, Inbound
 from routecodex.protocols.notices import Notices
 from routecodex.wire import json
 
-from .marks import SKIP, incoming, returnable
+from .marks import SKIP, incoming, returnable, standard
 from .models import traits
 from .schema import Body, Content, Fields, View, contents_of, parts_of
 from .spelling import snake
@@ -54,6 +54,8 @@ def _lacks_signature(content: Content) -> bool:
 
 
 def _must_change(signature: str, aim: Aim) -> bool:
+    if aim.made_here(standard(signature)):
+        return False
     origin, own = incoming(signature)
     return origin is not None or not returnable(aim, own, origin=None, same_protocol=True)
 
@@ -103,7 +105,10 @@ def _part(part: Fields, aim: Aim, *, notices: Notices) -> Fields | None:
     name = _spelled(part, "thoughtSignature")
     if name is None or not json.present(part[name]):
         return part
-    origin, own = incoming(_text.decode(part[name]))
+    signature = _text.decode(part[name])
+    if aim.made_here(standard(signature)):
+        return part
+    origin, own = incoming(signature)
     if returnable(aim, own, origin=origin, same_protocol=True):
         part[name] = Raw(json.encode(own))
         return part

@@ -69,6 +69,8 @@ def _sealed(block: Block) -> str | None:
 
 def _verdict(signature: str, aim: Aim) -> str | None:
     maker, inner = seals.unseal(signature)
+    if maker is not None and aim.made_here(signature):
+        return signature
     if maker is None:
         return signature if not signature or aim.is_ours(signature) else None
     return inner if maker == aim.provider and carried(signature) is None else None

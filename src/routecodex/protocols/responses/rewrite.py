@@ -75,6 +75,8 @@ def _judged(item: bytes, aim: Aim) -> bytes | None:
     if signed.type != "reasoning" or signed.encrypted_content is None:
         return item
     origin, mark, signature = unmark(signed.encrypted_content)
+    if origin is not None and aim.made_here(signed.encrypted_content):
+        return item
     if origin is None:
         return item if aim.is_ours(signed.encrypted_content) else None
     if mark or signature is None or not seals.returns_to(aim.provider, origin=origin, same_protocol=True):

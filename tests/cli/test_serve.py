@@ -1,0 +1,194 @@
+"""`routecodex serve` and `demo` in processes of their own: what they print, log, refuse and answer."""
+
+from __future__ import annotations
+
+import shlex
+import socket
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from routecodex.cli import main
+from tests.cli.process import Command, running, serve, until
+from tests.kit import answers, asking, grammar
+from tests.kit.gateway import one_target
+from tests.kit.raw_client import call
+from tests.kit.upstream import Upstream
+
+DEMO = (
+    "[server]\nport = 0\ndrain_seconds = 1\n"
+    '[providers.demo]\nprotocol = "demo"\npace = 0\n[providers.demo.models.demo-1]\n'
+    '[routing]\ndefault = ["demo.demo-1"]\n'
+)
+CLIENT_KEY = "key-of-a-client"
+
+
+async def test_it_says_on_stderr_where_it_listens_and_serves_there(tmp_path: Path) -> None:
+    async with serve(tmp_path, DEMO) as command:
+        port = await command.port()
+        answer = await call(port, "/v1/messages", asking.body("messages", stream=False, model="demo.demo-1"))
+        asking.check("messages", answer, stream=False)
+        command.signal()
+        assert await command.ended() == 0
+    assert command.out == []
+    assert command.err[0] == f"routecodex listens on http://127.0.0.1:{port}"
+
+
+async def test_a_port_that_is_taken_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        async with serve(tmp_path, DEMO, "--port", str(port)) as command:
+            assert await command.ended() == 1
+    assert command.err == [f"error: cannot listen on 127.0.0.1:{port}: Address already in use"]
+    assert command.out == []
+
+
+async def test_an_ipv6_address_is_shown_in_brackets(tmp_path: Path) -> None:
+    async with serve(tmp_path, DEMO, "--host", "::1") as command:
+        found = await command.said(r"listens on (http://\[::1\]:\d+)$")
+        assert urlsplit(found[1]).hostname == "::1"
+        command.signal()
+        assert await command.ended() == 0
+
+
+async def test_a_bad_configuration_is_told_whole_and_exit_code_2(tmp_path: Path) -> None:
+    text = DEMO.replace("drain_seconds", "drain_second") + 'fast = ["no.body"]\n'
+    async with serve(tmp_path, text) as command:
+        assert await command.ended() == 2
+    file = tmp_path / "gateway.toml"
+    assert [line for line in command.err if line.startswith("error: ")] == [
+        f"error: {file}:3: server.drain_second",
+        f"error: {file}:10: routing.fast[0]",
+    ]
+    assert len([line for line in command.err if line.startswith("    fix: ")]) == 2
+    assert "Traceback" not in command.text
+
+
+OPEN_DOORS = {
+    "in-the-file": (DEMO.replace("[server]", '[server]\nhost = "0.0.0.0"'), []),
+    "on-the-command-line": (DEMO, ["--host", "0.0.0.0"]),
+    "ipv6": (DEMO, ["--host", "::"]),
+}
+
+
+@pytest.mark.parametrize(("text", "arguments"), OPEN_DOORS.values(), ids=OPEN_DOORS)
+def test_an_open_address_without_client_keys_is_refused(
+    tmp_path: Path, text: str, arguments: list[str]
+) -> None:
+    file = tmp_path / "gateway.toml"
+    file.write_text(text)
+    result = CliRunner().invoke(main, ["serve", "--config", str(file), *arguments])
+    assert result.exit_code == 2
+    assert "without client keys" in result.stderr
+    assert "fix: " in result.stderr
+
+
+async def test_an_open_address_with_client_keys_serves(tmp_path: Path) -> None:
+    text = DEMO.replace("[server]", f'[server]\nclient_keys = [{{ name = "me", key = "{CLIENT_KEY}" }}]')
+    async with serve(tmp_path, text, "--host", "0.0.0.0") as command:
+        port = await command.port()
+        assert (await call(port, "/v1/models", method="GET")).status == 401
+        assert (await call(port, f"/v1/models?key={CLIENT_KEY}", method="GET")).status == 200
+        command.signal()
+        assert await command.ended() == 0
+
+
+async def test_a_ca_file_that_is_none_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text("this is no certificate")
+    text = DEMO + (
+        '[providers.up]\nprotocol = "chat"\nbase_url = "https://127.0.0.1:9/v1"\nauth = [{ value = "k" }]\n'
+        f'tls = {{ ca_file = "{tmp_path / "ca.pem"}" }}\n[providers.up.models.m]\n'
+    )
+    async with serve(tmp_path, text) as command:
+        assert await command.ended() == 2
+    assert len(command.err) == 1
+    assert command.err[0].startswith("error: TLS options cannot be used")
+
+
+async def test_warnings_do_not_stop_it_but_are_told(tmp_path: Path) -> None:
+    text = DEMO + (
+        '[providers.up]\nprotocol = "chat"\nbase_url = "http://127.0.0.1:9"\nauth = [{ value = "k" }]\n'
+        "[providers.up.models.m]\n"
+    )
+    async with serve(tmp_path, text) as command:
+        await command.port()
+        command.signal()
+        assert await command.ended() == 0
+    assert command.err[0].startswith("warning: ")
+
+
+SAID = "words that only the two of us know"
+
+
+def logged(command: Command) -> list[dict[str, object]]:
+    lines = [line for line in command.err if line.startswith("{")]
+    return [row for line in lines if (row := msgspec.json.decode(line))["logger"] == "routecodex.access"]
+
+
+def with_keys(up: Upstream, level: str) -> str:
+    keys = f'client_keys = [{{ name = "laptop", key = "{CLIENT_KEY}" }}]'
+    return f'[logging]\nlevel = "{level}"\nformat = "json"\n' + one_target("chat", up, server=keys)
+
+
+async def talk(port: int) -> None:
+    """An answer, a refusal by the provider, and one by us."""
+    body = asking.body("messages", SAID, stream=True)
+    headers = {"x-api-key": CLIENT_KEY}
+    asking.check("messages", await call(port, "/v1/messages?beta=true", body, headers=headers), stream=True)
+    assert (await call(port, f"/v1/messages?key={CLIENT_KEY}", body)).status == 502
+    assert (await call(port, "/v1/messages", body, headers={"x-api-key": "wrong-key"})).status == 401
+
+
+async def test_the_access_log_tells_who_and_where_but_never_what(tmp_path: Path) -> None:
+    async with Upstream() as up, serve(tmp_path, with_keys(up, "info")) as command:
+        up.queue(answers.text("chat", f"I say {SAID}", True), answers.error("chat", 401, "wrong: secret-up"))
+        await talk(await command.port())
+        await until(lambda: len(logged(command)) >= 2, "two lines in the log")
+        command.signal()
+        assert await command.ended() == 0
+    answered, failed = logged(command)
+    assert {name: answered[name] for name in ("protocol", "model", "status", "target", "client")} == {
+        "protocol": "messages",
+        "model": "up.m",
+        "status": 200,
+        "target": "up.primary.m",
+        "client": "laptop",
+    }
+    assert (answered["input_tokens"], answered["output_tokens"]) == (21, 9)
+    assert (failed["status"], failed["code"]) == (502, "upstream_auth")
+    for secret in (SAID, CLIENT_KEY, "secret-up", "wrong-key"):
+        assert secret not in command.text
+
+
+async def test_at_level_error_no_request_is_logged(tmp_path: Path) -> None:
+    async with Upstream() as up, serve(tmp_path, with_keys(up, "error")) as command:
+        up.queue(answers.text("chat", "hi", True), answers.error("chat", 401))
+        await talk(await command.port())
+        command.signal()
+        assert await command.ended() == 0
+    assert len(command.err) == 1
+
+
+STREAMS = {"/v1/chat/completions": "chat", "/v1/messages": "messages", "/v1/responses": "responses"}
+
+
+async def test_the_demo_prints_three_commands_that_work(tmp_path: Path) -> None:
+    async with running(tmp_path, "demo", "--port", "0") as command:
+        await command.said(r"/v1/responses")
+        commands = [shlex.split(line) for line in command.out if line.startswith("curl ")]
+        assert [urlsplit(words[2]).path for words in commands] == list(STREAMS)
+        for words in commands:
+            url = urlsplit(words[2])
+            assert words[1] == "-N"
+            assert url.port is not None
+            body = words[words.index("-d") + 1].encode()
+            answer = await call(url.port, url.path, body)
+            assert answer.status == 200
+            options = {"include_usage": False} if url.path == "/v1/chat/completions" else {}
+            grammar.check_stream(STREAMS[url.path], answer.body, **options)
+        command.signal()
+        assert await command.ended() == 0
+    assert "Traceback" not in command.text

@@ -1,0 +1,206 @@
+"""Several processes on one port: all of them serve, the dead are replaced, all of them stop together."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import msgspec
+import psutil
+import pytest
+
+from tests.cli.process import Command, serve, until
+from tests.kit import answers, asking, grammar
+from tests.kit.gateway import one_target
+from tests.kit.raw_client import Answer, Call, begin, call
+from tests.kit.upstream import Sse, Upstream
+
+DEMO = (
+    "[server]\nport = 0\ndrain_seconds = 5\n"
+    '[providers.demo]\nprotocol = "demo"\npace = 0\n[providers.demo.models.demo-1]\n'
+    '[routing]\ndefault = ["demo.demo-1"]\n'
+)
+
+
+class Line:
+    """A connection that is kept: all of its requests reach the same worker."""
+
+    def __init__(self, port: int, *, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.port = port
+        self.reader = reader
+        self.writer = writer
+
+    async def ask(self, method: str, path: str, body: object = None) -> Answer:
+        payload = b"" if body is None else msgspec.json.encode(body)
+        head = f"{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(payload)}\r\n\r\n"
+        self.writer.write(head.encode() + payload)
+        return await Call(self.reader, self.writer).rest()
+
+    async def worker(self) -> str:
+        shown = (await self.ask("GET", "/metrics")).body.decode()
+        return shown.partition('worker="')[2].partition('"')[0]
+
+    async def close(self) -> None:
+        await Call(self.reader, self.writer).close()
+
+
+async def lines_to_all(port: int, count: int) -> dict[str, Line]:
+    """A connection to each worker; the kernel spreads connections, so enough of them reach every one."""
+    lines: dict[str, Line] = {}
+    deadline = asyncio.get_running_loop().time() + 20
+    while asyncio.get_running_loop().time() < deadline:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        line = Line(port, reader=reader, writer=writer)
+        name = await line.worker()
+        if name in lines:
+            await line.close()
+        lines.setdefault(name, line)
+        if len(lines) == count:
+            return lines
+    raise AssertionError(f"only {sorted(lines)} ever answered")
+
+
+async def test_all_workers_serve_and_share_what_the_responses_api_remembers(tmp_path: Path) -> None:
+    async with serve(tmp_path, DEMO, "--workers", "2") as command:
+        port = await command.port()
+        # Ready means ready: the first connection after the line is accepted.
+        assert (await call(port, "/health/ready", method="GET")).status == 200
+        lines = await lines_to_all(port, 2)
+        assert sorted(lines) == ["0", "1"]
+        first = await lines["0"].ask("POST", "/v1/responses", asking.body("responses", stream=False))
+        grammar.check_json("responses", first.body)
+        kept = f"/v1/responses/{first.json['id']}"
+        assert (await lines["1"].ask("GET", kept)).json == first.json
+        next_body = {"input": "go on", "previous_response_id": first.json["id"], "model": "x"}
+        second = await lines["1"].ask("POST", "/v1/responses", next_body)
+        assert second.json["previous_response_id"] == first.json["id"]
+        assert (await lines["1"].ask("DELETE", kept)).status == 200
+        assert (await lines["0"].ask("GET", kept)).status == 404
+        for line in lines.values():
+            await line.close()
+        command.signal()
+        assert await command.ended() == 0
+    assert len([line for line in command.err if "listens on" in line]) == 1
+    assert "Traceback" not in command.text
+
+
+async def test_a_worker_that_is_killed_is_replaced(tmp_path: Path) -> None:
+    async with serve(tmp_path, DEMO, "--workers", "2") as command:
+        port = await command.port()
+        before = command.workers()
+        assert len(before) == 2
+        before[0].kill()
+        await command.said("worker . ended with -9; starting another")
+        await until(lambda: len(_living(command)) == 2, "two workers again")
+        for line in (await lines_to_all(port, 2)).values():
+            await line.close()
+        command.signal()
+        assert await command.ended() == 0
+    assert not any(map(_lives, before))
+    assert command.text.count("listens on") == 1
+
+
+def _lives(worker: psutil.Process) -> bool:
+    """Whether it runs: one that nobody has waited for yet is as good as gone."""
+    try:
+        return worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _living(command: Command) -> list[psutil.Process]:
+    return [worker for worker in command.workers() if _lives(worker)]
+
+
+def paced(up: Upstream, gate: asyncio.Event) -> str:
+    said = answers.text("chat", "one two three four five six", True)
+    assert isinstance(said, Sse)
+    up.answer_with(lambda _: Sse(said.frames, pace={3: gate}))
+    return one_target("chat", up).replace("drain_seconds = 1", "drain_seconds = 600")
+
+
+async def stream(port: int) -> Call:
+    under_way = await begin(port, asking.path("messages", stream=True), asking.body("messages", stream=True))
+    await under_way.head()
+    assert await under_way.piece()
+    return under_way
+
+
+async def refused(port: int) -> None:
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                await (await begin(port, "/health", method="GET")).close()
+            except ConnectionRefusedError:
+                return
+            except ConnectionError:
+                continue
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("way", ["SIGTERM", "ctrl-c"])
+async def test_streams_of_all_workers_finish_before_the_end(tmp_path: Path, way: str) -> None:
+    gate = asyncio.Event()
+    async with Upstream() as up, serve(tmp_path, paced(up, gate), "--workers", "2") as command:
+        port = await command.port()
+        streams = [await stream(port) for _ in range(6)]
+        if way == "SIGTERM":
+            command.signal()
+        else:
+            # A terminal sends it to every process of the command.
+            os.killpg(command.process.pid, signal.SIGINT)
+        await refused(port)
+        gate.set()
+        for under_way in streams:
+            asking.check("messages", await under_way.rest(), stream=True)
+            await under_way.close()
+        assert await command.ended() == 0
+    assert "Traceback" not in command.text
+
+
+async def test_a_second_signal_ends_all_workers_at_once(tmp_path: Path) -> None:
+    async with Upstream() as up, serve(tmp_path, paced(up, asyncio.Event()), "--workers", "2") as command:
+        port = await command.port()
+        under_way = await stream(port)
+        command.signal()
+        await refused(port)
+        command.signal()
+        assert not (await under_way.rest()).complete
+        await under_way.close()
+        assert await command.ended() == 0
+
+
+async def test_workers_do_not_outlive_a_parent_that_is_killed(tmp_path: Path) -> None:
+    async with serve(tmp_path, DEMO, "--workers", "2") as command:
+        port = await command.port()
+        workers = command.workers()
+        command.signal(signal.SIGKILL)
+        assert await command.ended() == -signal.SIGKILL
+        await until(lambda: not any(map(_lives, workers)), "the workers are gone")
+        await refused(port)
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+async def test_a_port_that_another_gateways_workers_share_is_taken(tmp_path: Path, workers: str) -> None:
+    async with serve(tmp_path, DEMO, "--workers", "2") as command:
+        port = await command.port()
+        async with serve(tmp_path, DEMO, "--port", str(port), "--workers", workers) as second:
+            assert await second.ended() == 1
+        assert second.err == [f"error: cannot listen on 127.0.0.1:{port}: Address already in use"]
+
+
+async def test_workers_that_cannot_start_say_why_and_are_given_up(tmp_path: Path) -> None:
+    text = DEMO + (
+        '[providers.up]\nprotocol = "chat"\nbase_url = "https://127.0.0.1:9/v1"\nauth = [{ value = "k" }]\n'
+        'tls = { ca_file = "FILE" }\n[providers.up.models.m]\n'
+    )
+    (tmp_path / "ca.pem").write_text("this is no certificate")
+    text = text.replace("FILE", str(tmp_path / "ca.pem"))
+    async with serve(tmp_path, text, "--workers", "2") as command:
+        assert await command.ended() != 0
+    assert "TLS options cannot be used" in command.text
+    assert "giving up" in command.text
+    assert "listens on" not in command.text
+    assert "Traceback" not in command.text
