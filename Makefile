@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PORT ?= 5520
 
-.PHONY: install demo test check bench bench-quick docs lock clean
+.PHONY: install demo lint types test check bench bench-quick docs lock clean
 
 # The runtime alone: enough to serve and for the demo.
 $(VENV)/.runtime: requirements/runtime.lock
@@ -32,10 +32,15 @@ demo: $(VENV)/.runtime
 test: $(VENV)/.dev tests/clients/node/node_modules/.installed
 	$(BIN)/python -m pytest $(ARGS)
 
-check: $(VENV)/.dev
+lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+
+types: $(VENV)/.dev
 	$(BIN)/mypy
+
+# What every commit leaves green.
+check: lint types test
 
 bench: $(VENV)/.dev
 	$(BIN)/python -m bench.run $(ARGS)

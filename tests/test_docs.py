@@ -12,9 +12,6 @@ from urllib.parse import urlsplit
 import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.kit import grammar
-from tests.kit.gateway import serving
-from tests.kit.raw_client import call
 
 from routecodex.canon.finish import express, infer
 from routecodex.config import examine
@@ -23,6 +20,9 @@ from routecodex.protocols.messages.clients import NEEDS_MESSAGE_STOP
 from routecodex.providers.catalog import PRESETS
 from routecodex.server import paths
 from routecodex.server.metrics import Metrics
+from tests.kit import grammar
+from tests.kit.gateway import serving
+from tests.kit.raw_client import call
 
 ROOT = Path(__file__).parents[1]
 PAGES = [

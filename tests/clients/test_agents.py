@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+
 from tests.clients.agent_requests import (
     CLAUDE_BETA,
     CLAUDE_HEADERS,

@@ -6,6 +6,7 @@ Each script runs once and tells one line per scenario; each line is a test of it
 from __future__ import annotations
 
 import pytest
+
 from tests.clients.gateway import Gateway, Gateways
 from tests.clients.node_sdks import Told, run
 from tests.kit.answers import PROTOCOLS

@@ -12,6 +12,7 @@ import openai
 import pytest
 from google import genai
 from google.genai import types
+
 from tests.clients.gateway import Gateway
 from tests.kit.answers import PROTOCOLS
 

@@ -8,6 +8,7 @@ import anthropic
 import openai
 import pytest
 from google.genai import types
+
 from tests.clients.gateway import Gateway
 from tests.clients.model import COUNTED
 from tests.clients.python.openai_responses import TOOL, read

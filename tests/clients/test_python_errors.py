@@ -10,6 +10,7 @@ import httpx2
 import openai
 import pytest
 from google.genai import errors
+
 from tests.clients.gateway import CLIENT_KEY, Gateway, Gateways
 from tests.clients.model import RETRY_AFTER
 from tests.clients.python.sdks import Sdks

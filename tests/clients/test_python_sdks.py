@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+
 from tests.clients.gateway import UPSTREAM_KEY, Gateway
 from tests.clients.model import SIGNATURE, THOUGHT
 from tests.clients.python.sdks import Sdks

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from tests.clients.gateway import Gateway, Gateways
 from tests.clients.node_sdks import run
 from tests.clients.python.anthropic_messages import TOOL

@@ -6,12 +6,11 @@ import contextlib
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 
-from tests.kit.upstream import Upstream
-
 from routecodex.config import loads
 from routecodex.protocols.dialect import Dialect
 from routecodex.providers.catalog import PRESETS
 from routecodex.server.serve import Service
+from tests.kit.upstream import Upstream
 
 _BASES = {"chat": "/v1", "responses": "/v1", "messages": "", "gemini": ""}
 

@@ -9,6 +9,7 @@ import pytest
 from anthropic import AsyncAnthropic
 from google import genai
 from openai import AsyncOpenAI
+
 from tests.kit import answers
 from tests.kit.answers import PROTOCOLS
 from tests.kit.grammar import check_json, check_stream

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
+
 from tests.kit import answers
 from tests.kit.answers import PROTOCOLS, Call, Counts
 from tests.kit.grammar import check_broken, check_error, check_json, check_messages, check_stream

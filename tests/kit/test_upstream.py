@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+
 from tests.kit.upstream import (
     Answer,
     CloseClean,

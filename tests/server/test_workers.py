@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 
 import msgspec
-import psutil
+import psutil  # type: ignore[import-untyped]  # it has no types of its own
 import pytest
 
 from tests.cli.process import Command, serve, until
@@ -105,7 +105,7 @@ async def test_a_worker_that_is_killed_is_replaced(tmp_path: Path) -> None:
 def _lives(worker: psutil.Process) -> bool:
     """Whether it runs: one that nobody has waited for yet is as good as gone."""
     try:
-        return worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE
+        return bool(worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
 

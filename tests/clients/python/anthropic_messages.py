@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import anthropic
+
 from tests.clients.python.talk import (
     IMAGE_URL,
     PARAMETERS,

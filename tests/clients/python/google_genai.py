@@ -6,6 +6,7 @@ from typing import Any
 
 from google import genai
 from google.genai import types
+
 from tests.clients.python.talk import IMAGE_URL, PARAMETERS, PDF, PNG, SYSTEM, Called, Reply, Weather, Wish
 
 TOOL = types.Tool(

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import openai
+
 from tests.clients.python.talk import (
     IMAGE_URL,
     PARAMETERS,

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Callable, Mapping
 
 import pytest
 import uvloop
-from tests.providers.http.authority import Authority
 
 from routecodex.providers.http import HttpClient
+from tests.providers.http.authority import Authority
 
 
 def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:

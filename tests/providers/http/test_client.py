@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+
+from routecodex.canon.errors import UpstreamFailed, UpstreamTimeout
+from routecodex.providers.http import HttpClient, Timeouts
 from tests.providers.http.scripted_server import (
     FAST,
     Peer,
@@ -15,9 +18,6 @@ from tests.providers.http.scripted_server import (
     post,
     serving,
 )
-
-from routecodex.canon.errors import UpstreamFailed, UpstreamTimeout
-from routecodex.providers.http import HttpClient, Timeouts
 
 
 async def test_request_goes_out_as_one_head_and_body(client: HttpClient) -> None:

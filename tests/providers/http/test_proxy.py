@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.providers.http.authority import Authority
-from tests.providers.http.scripted_server import Peer, Script, answering, fetch, plain, post, serving
 
 from routecodex.canon.errors import ConfigError, UpstreamFailed
 from routecodex.providers.http import HttpClient, Origin, Proxy, origin_of
 from routecodex.providers.http.tls import context_for
+from tests.providers.http.authority import Authority
+from tests.providers.http.scripted_server import Peer, Script, answering, fetch, plain, post, serving
 
 P = "http://proxy.test:3128"
 Q = "http://other.test:3129"

@@ -7,6 +7,9 @@ import gzip
 import zlib
 
 import pytest
+
+from routecodex.canon.errors import UpstreamFailed, UpstreamTimeout
+from routecodex.providers.http import HttpClient, Timeouts
 from tests.providers.http.scripted_server import (
     FAST,
     Peer,
@@ -19,9 +22,6 @@ from tests.providers.http.scripted_server import (
     post,
     serving,
 )
-
-from routecodex.canon.errors import UpstreamFailed, UpstreamTimeout
-from routecodex.providers.http import HttpClient, Timeouts
 
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n"
 

@@ -5,6 +5,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
+
+from routecodex.canon.errors import ConfigError, UpstreamFailed
+from routecodex.providers.http import HttpClient, TlsOptions, origin_of
 from tests.providers.http.authority import Authority
 from tests.providers.http.scripted_server import (
     Peer,
@@ -16,9 +19,6 @@ from tests.providers.http.scripted_server import (
     post,
     serving,
 )
-
-from routecodex.canon.errors import ConfigError, UpstreamFailed
-from routecodex.providers.http import HttpClient, TlsOptions, origin_of
 
 
 async def test_trusted_certificate_works_and_connection_is_reused(

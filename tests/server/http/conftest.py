@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 
 import pytest
 import uvloop
+
 from tests.server.http.wire import Stage
 
 

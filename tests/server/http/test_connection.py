@@ -7,9 +7,9 @@ import socket
 import struct
 
 import pytest
-from tests.server.http.wire import Stage, chunked, echo, get, post, until
 
 from routecodex.server.http import ClientGone, HttpRequest, Reply
+from tests.server.http.wire import Stage, chunked, echo, get, post, until
 
 
 class Gate:

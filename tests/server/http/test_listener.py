@@ -3,9 +3,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.server.http.wire import Stage, Wire, echo, get, post, until
 
 from routecodex.server.http import HttpRequest, HttpServer, Limits, Reply
+from tests.server.http.wire import Stage, Wire, echo, get, post, until
 
 
 class Slow:

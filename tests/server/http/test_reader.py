@@ -5,11 +5,11 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.server.http.wire import chunked, get, post
 
 from routecodex.server.http.limits import Limits
 from routecodex.server.http.reader import Fault, Phase, RequestReader
 from routecodex.server.http.request import HttpRequest
+from tests.server.http.wire import chunked, get, post
 
 
 def read(*pieces: bytes, limits: Limits | None = None) -> list[HttpRequest | Fault]:

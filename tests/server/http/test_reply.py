@@ -3,10 +3,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.server.http.wire import Stage, get, until
 
 from routecodex.server.http import ClientGone, HttpRequest, Reply
 from routecodex.server.http.reply import encode_fields
+from tests.server.http.wire import Stage, get, until
 
 SSE = [(b"content-type", b"text/event-stream")]
 

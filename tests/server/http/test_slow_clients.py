@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.server.http.wire import Stage, get, post, until
 
 from routecodex.server.http import ClientGone, HttpRequest, Reply
 from routecodex.server.http.connection import Connection
+from tests.server.http.wire import Stage, get, post, until
 
 CHUNK = b"x" * 32_768
 

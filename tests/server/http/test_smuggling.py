@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from tests.server.http.wire import Stage, echo, get
 
 from routecodex.server.http import HttpRequest, Reply
+from tests.server.http.wire import Stage, echo, get
 
 SMUGGLED = get("/smuggled")
 HEAD = b"POST / HTTP/1.1\r\nHost: x\r\n"
