@@ -173,6 +173,14 @@ async def test_an_html_page_is_never_passed_on(upstream: str) -> None:
             assert b"nginx" not in seen.body
 
 
+@pytest.mark.parametrize("upstream", PROTOCOLS)
+async def test_an_html_page_inside_an_envelope_is_not_passed_on_either(upstream: str) -> None:
+    seen = await refused(answers.error(upstream, 500, PAGE.decode()), upstream, "messages")
+    assert seen.json["error"]["message"] == "provider 'up' answered HTTP 500 with a page of HTML"
+    angled = await refused(answers.error(upstream, 400, "<|end|> is no stop sequence"), upstream, "chat")
+    assert angled.json["error"]["message"] == "<|end|> is no stop sequence"
+
+
 ODD_BODIES = [
     b"",
     b"null",

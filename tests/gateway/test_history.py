@@ -197,3 +197,33 @@ async def test_the_oldest_answers_go_when_there_are_too_many() -> None:
             first = await call(gateway.port, f"{PATH}/{ids[0]}", method="GET")
             last = await call(gateway.port, f"{PATH}/{ids[-1]}", method="GET")
     assert (first.status, last.status) == (404, 200)
+
+
+async def test_a_conversation_goes_back_to_the_key_that_holds_it() -> None:
+    """Accounts do not see each other's responses: another key gets the whole conversation instead."""
+    async with Upstream() as up:
+        up.queue(
+            answers.error("responses", 500),
+            answers.text("responses", "One.", False),
+            answers.text("responses", "Two.", False),
+            answers.error("responses", 500),
+            answers.text("responses", "Three.", False),
+        )
+        more = 'auth = [{ alias = "a", value = "key-a" }, { alias = "b", value = "key-b" }]'
+        text = one_target("responses", up).replace(
+            'auth = [{ alias = "primary", value = "secret-up" }]', more
+        )
+        async with serving(text) as gateway:
+            previous = None
+            for question in ("1", "2", "3"):
+                body = asking.body("responses", question, stream=False)
+                if previous:
+                    body["previous_response_id"] = previous
+                previous = (await call(gateway.port, PATH, body)).json["id"]
+        keys = [request.headers["authorization"].removeprefix("Bearer key-") for request in up.requests]
+        assert keys == ["a", "b", "b", "b", "a"]
+        assert [("previous_response_id" in request.json) for request in up.requests] == [
+            *(False, False, True),
+            *(True, False),
+        ]
+        assert texts("responses", up.requests[4].json) == ["1", "One.", "2", "Two.", "3"]

@@ -185,18 +185,22 @@ async def test_of_a_clients_headers_only_those_of_the_protocol_travel_on() -> No
 
 @pytest.mark.parametrize(("client", "upstream"), PAIRS)
 async def test_a_whole_answer_to_a_streaming_request_is_streamed(client: str, upstream: str) -> None:
-    async with Upstream(lambda _: answers.text(upstream, "one two three", False)) as up:
-        async with serving(one_target(upstream, up)) as gateway:
-            answer = await ask(gateway.port, client, stream=True)
+    async with (
+        Upstream(lambda _: answers.text(upstream, "one two three", False)) as up,
+        serving(one_target(upstream, up)) as gateway,
+    ):
+        answer = await ask(gateway.port, client, stream=True)
     asking.check(client, answer, stream=True)
     assert understood(client, answer, stream=True).parts[-1] == Text("one two three")
 
 
 @pytest.mark.parametrize(("client", "upstream"), PAIRS)
 async def test_a_stream_in_answer_to_a_request_for_a_whole_is_gathered(client: str, upstream: str) -> None:
-    async with Upstream(lambda _: answers.text(upstream, "one two three", True)) as up:
-        async with serving(one_target(upstream, up)) as gateway:
-            answer = await ask(gateway.port, client)
+    async with (
+        Upstream(lambda _: answers.text(upstream, "one two three", True)) as up,
+        serving(one_target(upstream, up)) as gateway,
+    ):
+        answer = await ask(gateway.port, client)
     asking.check(client, answer, stream=False)
     assert understood(client, answer, stream=False).parts[-1] == Text("one two three")
 
@@ -205,9 +209,11 @@ async def test_a_stream_in_answer_to_a_request_for_a_whole_is_gathered(client: s
 async def test_half_a_stream_is_no_whole_answer(upstream: str) -> None:
     said = answers.text(upstream, "one two three four five six", True)
     assert isinstance(said, Sse)
-    async with Upstream(lambda _: Sse(said.frames[: len(said.frames) // 2])) as up:
-        async with serving(one_target(upstream, up)) as gateway:
-            answer = await ask(gateway.port)
+    async with (
+        Upstream(lambda _: Sse(said.frames[: len(said.frames) // 2])) as up,
+        serving(one_target(upstream, up)) as gateway,
+    ):
+        answer = await ask(gateway.port)
     assert answer.status == 502
     grammar.check_error("chat", 502, answer.body)
 

@@ -230,12 +230,14 @@ async def test_the_gateway_listens_on_ipv6() -> None:
 
 
 async def test_a_refused_client_can_go_on_using_its_connection() -> None:
-    async with Upstream(lambda _: answers.text("chat", "hi", False)) as up:
-        async with serving(one_target("chat", up, server=KEYS)) as gateway:
-            body = asking.body("chat", stream=False)
-            under_way = await begin(gateway.port, "/v1/chat/completions", body)
-            assert (await under_way.rest()).status == 401
-            under_way.writer.write(f"GET /v1/models?key={KEY} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
-            again = Call(under_way.reader, under_way.writer)
-            assert (await again.rest()).status == 200
-            await again.close()
+    async with (
+        Upstream(lambda _: answers.text("chat", "hi", False)) as up,
+        serving(one_target("chat", up, server=KEYS)) as gateway,
+    ):
+        body = asking.body("chat", stream=False)
+        under_way = await begin(gateway.port, "/v1/chat/completions", body)
+        assert (await under_way.rest()).status == 401
+        under_way.writer.write(f"GET /v1/models?key={KEY} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
+        again = Call(under_way.reader, under_way.writer)
+        assert (await again.rest()).status == 200
+        await again.close()

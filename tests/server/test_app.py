@@ -249,15 +249,17 @@ async def test_the_metrics_count_what_passed() -> None:
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 async def test_one_request_too_many_is_a_503_that_says_when_to_come_back(protocol: str) -> None:
-    async with Upstream(lambda _: Steps((Hang(),))) as up:
-        async with serving(one_target("chat", up, server="max_concurrent = 1")) as gateway:
-            body = asking.body("chat", stream=True)
-            first = await begin(gateway.port, "/v1/chat/completions", body)
-            await up.received()
-            path = asking.path(protocol, stream=True)
-            refused = await call(gateway.port, path, asking.body(protocol, stream=True))
-            health = await call(gateway.port, "/health/ready", method="GET")
-            await first.leave()
+    async with (
+        Upstream(lambda _: Steps((Hang(),))) as up,
+        serving(one_target("chat", up, server="max_concurrent = 1")) as gateway,
+    ):
+        body = asking.body("chat", stream=True)
+        first = await begin(gateway.port, "/v1/chat/completions", body)
+        await up.received()
+        path = asking.path(protocol, stream=True)
+        refused = await call(gateway.port, path, asking.body(protocol, stream=True))
+        health = await call(gateway.port, "/health/ready", method="GET")
+        await first.leave()
     assert refused.status == 503
     grammar.check_error(protocol, 503, refused.body)
     assert refused.json["code"] == "overloaded"

@@ -54,18 +54,20 @@ async def test_a_stream_in_flight_finishes_and_nothing_new_is_accepted(
     tmp_path: Path, number: signal.Signals
 ) -> None:
     gate = asyncio.Event()
-    async with Upstream(lambda _: Sse(frames(), pace={3: gate})) as up:
-        async with serve(tmp_path, config(up, seconds=600)) as command:
-            port = await command.port()
-            under_way = await stream(port)
-            command.signal(number)
-            await refused(port)
-            assert command.process.returncode is None
-            gate.set()
-            answer = await under_way.rest()
-            assert await under_way.reader.read() == b""
-            await under_way.close()
-            assert await command.ended() == 0
+    async with (
+        Upstream(lambda _: Sse(frames(), pace={3: gate})) as up,
+        serve(tmp_path, config(up, seconds=600)) as command,
+    ):
+        port = await command.port()
+        under_way = await stream(port)
+        command.signal(number)
+        await refused(port)
+        assert command.process.returncode is None
+        gate.set()
+        answer = await under_way.rest()
+        assert await under_way.reader.read() == b""
+        await under_way.close()
+        assert await command.ended() == 0
     asking.check("messages", answer, stream=True)
     assert "Traceback" not in command.text
 
@@ -92,14 +94,16 @@ async def test_an_answer_that_has_not_begun_is_still_given(tmp_path: Path) -> No
 
 
 async def test_past_the_limit_streams_are_cut_off_and_never_look_complete(tmp_path: Path) -> None:
-    async with Upstream(lambda _: Sse(frames()[:3], end=Hang())) as up:
-        async with serve(tmp_path, config(up, seconds=1)) as command:
-            under_way = await stream(await command.port())
-            command.signal()
-            answer = await under_way.rest()
-            await under_way.close()
-            assert await command.ended() == 0
-            await asyncio.wait_for(up.requests[0].gone.wait(), 20)
+    async with (
+        Upstream(lambda _: Sse(frames()[:3], end=Hang())) as up,
+        serve(tmp_path, config(up, seconds=1)) as command,
+    ):
+        under_way = await stream(await command.port())
+        command.signal()
+        answer = await under_way.rest()
+        await under_way.close()
+        assert await command.ended() == 0
+        await asyncio.wait_for(up.requests[0].gone.wait(), 20)
     assert not answer.complete
     assert b"message_stop" not in answer.body
     assert "Traceback" not in command.text
@@ -107,17 +111,19 @@ async def test_past_the_limit_streams_are_cut_off_and_never_look_complete(tmp_pa
 
 @SIGNALS
 async def test_a_second_signal_ends_it_at_once(tmp_path: Path, number: signal.Signals) -> None:
-    async with Upstream(lambda _: Sse(frames()[:3], end=Hang())) as up:
-        async with serve(tmp_path, config(up, seconds=600)) as command:
-            port = await command.port()
-            under_way = await stream(port)
-            command.signal(number)
-            await refused(port)
-            command.signal(number)
-            answer = await under_way.rest()
-            await under_way.close()
-            assert await command.ended() == 0
-            await asyncio.wait_for(up.requests[0].gone.wait(), 20)
+    async with (
+        Upstream(lambda _: Sse(frames()[:3], end=Hang())) as up,
+        serve(tmp_path, config(up, seconds=600)) as command,
+    ):
+        port = await command.port()
+        under_way = await stream(port)
+        command.signal(number)
+        await refused(port)
+        command.signal(number)
+        answer = await under_way.rest()
+        await under_way.close()
+        assert await command.ended() == 0
+        await asyncio.wait_for(up.requests[0].gone.wait(), 20)
     assert not answer.complete
     assert "Traceback" not in command.text
 
@@ -139,18 +145,20 @@ async def test_an_idle_connection_holds_nothing_up(tmp_path: Path) -> None:
 
 async def test_while_it_drains_the_server_is_alive_but_not_ready() -> None:
     gate = asyncio.Event()
-    async with Upstream(lambda _: Sse(frames(), pace={3: gate})) as up:
-        async with serving(config(up, seconds=600)) as gateway:
-            first, second = [await stream(gateway.port) for _ in range(2)]
-            for under_way, path in ((first, "/health/ready"), (second, "/health/live")):
-                under_way.writer.write(f"GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
-                await under_way.writer.drain()
-            await _arrived(gateway.port)
-            stopping = asyncio.ensure_future(gateway.service.stop())
-            await refused(gateway.port)
-            gate.set()
-            ready, live = [await _second(under_way) for under_way in (first, second)]
-            await stopping
+    async with (
+        Upstream(lambda _: Sse(frames(), pace={3: gate})) as up,
+        serving(config(up, seconds=600)) as gateway,
+    ):
+        first, second = [await stream(gateway.port) for _ in range(2)]
+        for under_way, path in ((first, "/health/ready"), (second, "/health/live")):
+            under_way.writer.write(f"GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
+            await under_way.writer.drain()
+        await _arrived(gateway.port)
+        stopping = asyncio.ensure_future(gateway.service.stop())
+        await refused(gateway.port)
+        gate.set()
+        ready, live = [await _second(under_way) for under_way in (first, second)]
+        await stopping
     assert (ready.answer.status, ready.answer.json) == (503, {"status": "draining"})
     assert (live.answer.status, live.answer.json) == (200, {"status": "ok"})
 

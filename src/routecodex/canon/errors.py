@@ -29,6 +29,7 @@ from typing import Any, ClassVar, Literal
 __all__ = [
     "BadRequest",
     "ClientError",
+    "ClientGone",
     "ConfigError",
     "GatewayError",
     "Kind",
@@ -109,6 +110,10 @@ class GatewayError(Exception):
     @property
     def kind(self) -> Kind:
         return kind_of_status(self.status)
+
+
+class ClientGone(Exception):
+    """The client left; nobody reads what is written any more. Nobody's fault, and no error to tell."""
 
 
 class ClientError(GatewayError):

@@ -32,7 +32,7 @@ class Ask(Struct, kw_only=True):
     """One request for one answer, validated.
 
     `as_array` is Gemini's way of streaming without `alt=sse`. `original` is the body as the client sent it,
-    when history was put in front of it.
+    when history was put in front of it; `holder` is the provider and key that keep that history themselves.
     """
 
     id: str
@@ -45,8 +45,12 @@ class Ask(Struct, kw_only=True):
     as_array: bool = False
     client_name: str = ""
     original: Inbound | None = None
-    native_provider: str | None = None
+    holder: tuple[str, str] | None = None
     notices: list[str] = field(default_factory=list)
+
+    def is_held_by(self, target: Target) -> bool:
+        """Whether the conversation this request continues is kept there, under that key."""
+        return self.holder == (target.provider, target.key)
 
 
 class Record(Struct, kw_only=True):

@@ -28,7 +28,7 @@ _MEDIA_TOKENS = {"image": 1700, "file": 3000, "audio": 2000, "video": 20_000}
 
 
 class Counter(Struct, frozen=True):
-    """How an upstream protocol counts: where, with which body (its own clients' as it came), in which field."""
+    """How a protocol counts: where, with which body (`rewrite`: of its own clients), in which field."""
 
     path: Callable[[str], str]
     encode: Callable[[Request, Aim], bytes]

@@ -122,7 +122,7 @@ class Exchange:
         ask = self._ask
         if same:
             # A provider that holds the conversation itself is sent the request as it came.
-            held = ask.original is not None and ask.native_provider == lane.target.provider
+            held = ask.original is not None and ask.is_held_by(lane.target)
             return ask.codec.rewrite(ask.original if held and ask.original else ask.inbound, lane.aim)
         request = self._parts.memory.recall(self._canonical(), lane.target.provider)
         return lane.codec.encode_request(request, lane.aim)

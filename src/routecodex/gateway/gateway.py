@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import time
@@ -10,7 +11,7 @@ from collections.abc import Callable, Mapping
 from msgspec import Raw
 from msgspec.structs import replace
 
-from routecodex.canon.errors import GatewayError
+from routecodex.canon.errors import ClientGone, GatewayError
 from routecodex.config import Config
 from routecodex.gateway import build, counting
 from routecodex.gateway.ask import Ask, Client, Record
@@ -28,6 +29,10 @@ from routecodex.routing.plan import AllHealthy, Asked, Plan, ServerState, Sessio
 from routecodex.routing.registry import Target
 from routecodex.stores.store import Store
 from routecodex.wire import json
+
+_NO_SESSION = SessionState()
+_NO_ORDERS = ServerState()
+_HEALTHY = AllHealthy()
 
 Observe = Callable[[Record], None]
 
@@ -88,8 +93,11 @@ class Gateway:
             if not client.started:
                 raise
             await client.end(ask.codec.relay(self._bare_reply(ask)).fail(error))
-        except BaseException:
+        except (ClientGone, asyncio.CancelledError):
             record.gone = True
+            raise
+        except Exception:
+            record.status = 500
             raise
         finally:
             record.finished = time.monotonic()
@@ -99,19 +107,19 @@ class Gateway:
         """The targets for this request; a provider that holds its history comes first."""
         tokens = counting.estimate_body(ask.inbound.body)
         made = self.plan_for(Asked(model=ask.inbound.model, estimated_tokens=tokens))
-        if ask.native_provider is None:
+        if ask.holder is None:
             return made
-        holder = [step for step in made.steps if step.target.provider == ask.native_provider]
-        others = [step for step in made.steps if step.target.provider != ask.native_provider]
-        return replace(made, steps=(*holder, *others))
+        first = [step for step in made.steps if ask.is_held_by(step.target)]
+        others = [step for step in made.steps if not ask.is_held_by(step.target)]
+        return replace(made, steps=(*first, *others))
 
     def plan_for(self, asked: Asked) -> Plan:
         """The targets for what routing sees of a request."""
         return plan(
             asked,
-            session=SessionState(),
-            server=ServerState(),
-            health=AllHealthy(),
+            session=_NO_SESSION,
+            server=_NO_ORDERS,
+            health=_HEALTHY,
             registry=self.registry,
             now=self._clock(),
             rng=random.random,
@@ -161,8 +169,9 @@ class Gateway:
             return
         chain = await self.history.chain(previous)
         ask.original = ask.inbound
-        if chain[-1].native:
-            ask.native_provider = chain[-1].provider
+        last = chain[-1]
+        if last.native:
+            ask.holder = (last.provider, last.key)
         body = turns.expand(ask.inbound.body, [entry.turn for entry in chain])
         ask.inbound = ask.codec.read(body)
 
@@ -185,6 +194,7 @@ class Gateway:
             response=Raw(outcome.body),
             previous=inbound.wire.previous_response_id,
             provider=target.provider,
+            key=target.key,
             native=self.registry.providers[target.provider].protocol == "responses",
         )
         await self.history.save(response_id, entry)

@@ -7,7 +7,7 @@ import logging
 from msgspec import Raw, Struct
 from msgspec.json import Decoder
 
-from routecodex.canon.errors import BadRequest, NotFound
+from routecodex.canon.errors import BadRequest, NotFound, Overloaded
 from routecodex.protocols.responses.history import StoredTurn
 from routecodex.stores.store import Store, StoreError
 from routecodex.wire import json
@@ -20,7 +20,7 @@ log = logging.getLogger("routecodex.history")
 
 
 class Entry(Struct, frozen=True):
-    """One answered request: the turn itself, the answer before it, and the provider that gave it.
+    """One answered request: the turn itself, the answer before it, and the provider and key that gave it.
 
     `native` is True when that provider keeps the conversation itself, under the same id.
     """
@@ -29,6 +29,7 @@ class Entry(Struct, frozen=True):
     response: Raw
     previous: str | None = None
     provider: str = ""
+    key: str = ""
     native: bool = False
 
     @property
@@ -70,11 +71,18 @@ class History:
 
     async def find(self, response_id: str) -> Entry | None:
         """One answer, or None."""
-        stored = await self._store.get(_SPACE, response_id)
+        try:
+            stored = await self._store.get(_SPACE, response_id)
+        except StoreError as exc:
+            raise _unavailable(exc) from exc
         return None if stored is None else json.try_read(stored.value, _decoder)
 
     async def delete(self, response_id: str) -> bool:
-        return await self._store.delete(_SPACE, response_id)
+        """Whether there was such an answer."""
+        try:
+            return await self._store.delete(_SPACE, response_id)
+        except StoreError as exc:
+            raise _unavailable(exc) from exc
 
     async def chain(self, response_id: str) -> list[Entry]:
         """The answers that lead to this one, oldest first."""
@@ -91,3 +99,8 @@ class History:
             entries.append(entry)
             at = entry.previous
         return entries[::-1]
+
+
+def _unavailable(exc: StoreError) -> Overloaded:
+    log.error("the history cannot be read: %s", exc)
+    return Overloaded("stored responses cannot be reached now; try again later", code="store_unavailable")

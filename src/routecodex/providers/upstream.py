@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
@@ -28,6 +29,7 @@ ANSWER_LIMIT = 256 * 1024 * 1024
 _ERROR_LIMIT = 1024 * 1024
 _MAX_HEADS = 256
 _LEAST_SECRET = 6
+_PAGE = re.compile(r"\s*<(?:!doctype|html)", re.IGNORECASE)
 
 
 def auth_headers(style: str, secret: str) -> dict[str, str]:
@@ -130,9 +132,12 @@ class Upstream:
         return self._discreet(self.codec.decode_error(response.status, headers, body, self.name))
 
     def _discreet(self, error: UpstreamError) -> UpstreamError:
-        """The error without our keys, should the provider have quoted one."""
+        """The error without what is no business of a client's: our keys, pages of HTML."""
         for secret in self._secrets:
             error.message = error.message.replace(secret, "***")
+        if _PAGE.match(error.message):
+            status = error.upstream_status
+            error.message = f"provider {self.name!r} answered HTTP {status} with a page of HTML"
         error.args = (error.message,)
         return error
 

@@ -156,7 +156,7 @@ def serve(
     on_ready: Callable[[str, int], None] = lambda host, port: None,
     parent: int | None = None,
 ) -> None:
-    """Serves until SIGTERM, SIGINT or the end of the pipe `parent`, then drains; a second signal cuts that short."""
+    """Serves until SIGTERM, SIGINT or the end of the pipe `parent`, then drains; a second signal ends it."""
     trace = user_dir() / "debug" / "finish-reason.log" if config.logging.finish_trace else None
     as_json = logs.is_json(config.logging.format, sys.stderr)
     logs.set_up(level=config.logging.level, as_json=as_json, finish_trace=trace)

@@ -6,6 +6,10 @@ from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Protocol
 
+from routecodex.canon.errors import ClientGone
+
+__all__ = ["ClientGone", "Headers", "Outlet", "Reply", "encode_fields"]
+
 Headers = Sequence[tuple[bytes, bytes]]
 
 _STATUS_LINES = {
@@ -15,10 +19,6 @@ _STATUS_LINES = {
 _BODILESS = frozenset({204, 304})
 _CLOSE = b"connection: close\r\n"
 _KEEP_ALIVE = b"connection: keep-alive\r\n"
-
-
-class ClientGone(Exception):
-    """The client left; nobody reads what is written any more."""
 
 
 class Outlet(Protocol):
