@@ -285,3 +285,30 @@ async def test_a_stream_under_another_content_type_is_still_a_stream(content_typ
                 gateway.port, asking.path("messages", stream=True), asking.body("messages", stream=True)
             )
     asking.check("messages", answer, stream=True)
+
+
+@pytest.mark.parametrize("content", [False, True], ids=["before-content", "after-content"])
+@pytest.mark.parametrize(("client", "upstream"), PAIRS)
+async def test_a_key_that_a_provider_quotes_in_its_stream_is_not_passed_on(
+    client: str, upstream: str, content: bool
+) -> None:
+    said = answers.stream_error(upstream, "one two three four five", 500, "bad key secret-up, sorry")
+    async with Upstream() as up:
+        up.queue(said if content else Sse(said.frames[-1:]))
+        async with serving(one_target(upstream, up)) as gateway:
+            answer = await call(
+                gateway.port, asking.path(client, stream=True), asking.body(client, stream=True)
+            )
+    assert b"secret-up" not in answer.body
+    assert b"sorry" in answer.body
+
+
+async def test_a_key_that_a_provider_quotes_in_a_whole_answer_is_not_passed_on() -> None:
+    async with Upstream() as up:
+        up.queue(Json(200, {"error": {"message": "bad key secret-up, sorry", "code": "weird"}}))
+        async with serving(one_target("chat", up)) as gateway:
+            answer = await call(
+                gateway.port, asking.path("messages", stream=False), asking.body("messages", stream=False)
+            )
+    assert answer.status == 502
+    assert b"secret-up" not in answer.body

@@ -112,9 +112,12 @@ class Exchange:
         )
         try:
             if keep_alive is None:
-                await self._whole(response, lane.codec, reply)
+                await self._whole(response, lane, reply)
             else:
-                await self._streamed(response, lane.codec, reply, keep_alive)
+                await self._streamed(response, lane, reply, keep_alive)
+        except UpstreamError as error:
+            lane.upstream.discreet(error)
+            raise
         finally:
             response.close()
 
@@ -133,16 +136,17 @@ class Exchange:
         return self._request
 
     async def _streamed(
-        self, response: HttpResponse, codec: Codec, reply: ReplyTo, keep_alive: KeepAlive
+        self, response: HttpResponse, lane: Lane, reply: ReplyTo, keep_alive: KeepAlive
     ) -> None:
+        codec = lane.codec
         # Some upstreams stream under a content type of their own; only JSON says that this is no stream.
         speaks_sse = not (response.header(b"content-type") or b"").startswith(b"application/json")
         if codec is self._ask.codec and speaks_sse:
-            await self._stream(HttpSource(response, codec.relay(reply)), keep_alive, None)
+            await self._stream(HttpSource(response, codec.relay(reply), lane.upstream), keep_alive, None)
             return
         pipe, watch = self._translation(codec, reply)
         if speaks_sse:
-            await self._stream(HttpSource(response, pipe), keep_alive, watch)
+            await self._stream(HttpSource(response, pipe, lane.upstream), keep_alive, watch)
             return
         events = codec.decode_response(await response.read(ANSWER_LIMIT))
         await self._stream(EventSource(_told(events), pipe), keep_alive, watch)
@@ -171,13 +175,16 @@ class Exchange:
                 out = pipe.fail(error)
             if pipe.outcome.error is None:
                 await self._settle(pipe.outcome, watch)
-            await self._end_stream(out, pipe.outcome.error)
+            await self._end_stream(out, pipe.outcome.error, source)
         finally:
             await source.close()
 
-    async def _end_stream(self, out: bytes, error: GatewayError | None) -> None:
+    async def _end_stream(self, out: bytes, error: GatewayError | None, source: Source) -> None:
         self.record.status = 200
-        self.record.error = error
+        if error is not None:
+            out = source.redacted(out)
+            error.message = source.redacted(error.message.encode()).decode()
+            self.record.error = error
         if error is not None and self._ask.codec.abort_after_error:
             await self._client.write(out)
             self._client.abort()
@@ -198,7 +205,8 @@ class Exchange:
             await events.aclose()
         await self._answer_whole(told, reply)
 
-    async def _whole(self, response: HttpResponse, codec: Codec, reply: ReplyTo) -> None:
+    async def _whole(self, response: HttpResponse, lane: Lane, reply: ReplyTo) -> None:
+        codec = lane.codec
         body = await response.read(ANSWER_LIMIT)
         if (response.header(b"content-type") or b"").startswith(b"text/event-stream"):
             decoder = codec.stream_decoder()

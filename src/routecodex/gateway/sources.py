@@ -10,6 +10,7 @@ from routecodex.protocols import failures
 from routecodex.protocols.codec import Pipe
 from routecodex.protocols.translation import Translation
 from routecodex.providers.http import HttpResponse
+from routecodex.providers.upstream import Upstream
 
 
 class Source(Protocol):
@@ -22,14 +23,18 @@ class Source(Protocol):
         ...
 
     async def close(self) -> None: ...
+    def redacted(self, data: bytes) -> bytes:
+        """Bytes that tell of a failure, without secrets of ours."""
+        ...
 
 
 class HttpSource:
     """An answer that comes over HTTP, through a pipe."""
 
-    def __init__(self, response: HttpResponse, pipe: Pipe) -> None:
+    def __init__(self, response: HttpResponse, pipe: Pipe, upstream: Upstream) -> None:
         self.pipe = pipe
         self._response = response
+        self.redacted = upstream.redacted
 
     async def pull(self) -> bytes:
         pipe = self.pipe
@@ -60,3 +65,6 @@ class EventSource:
 
     async def close(self) -> None:
         await self._events.aclose()
+
+    def redacted(self, data: bytes) -> bytes:
+        return data

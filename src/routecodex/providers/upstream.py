@@ -129,9 +129,9 @@ class Upstream:
                 provider=self.name,
                 upstream_status=response.status,
             )
-        return self._discreet(self.codec.decode_error(response.status, headers, body, self.name))
+        return self.discreet(self.codec.decode_error(response.status, headers, body, self.name))
 
-    def _discreet(self, error: UpstreamError) -> UpstreamError:
+    def discreet(self, error: UpstreamError) -> UpstreamError:
         """The error without what is no business of a client's: our keys, pages of HTML."""
         for secret in self._secrets:
             error.message = error.message.replace(secret, "***")
@@ -140,6 +140,12 @@ class Upstream:
             error.message = f"provider {self.name!r} answered HTTP {status} with a page of HTML"
         error.args = (error.message,)
         return error
+
+    def redacted(self, data: bytes) -> bytes:
+        """Bytes that tell of a failure, without our keys: some providers quote them."""
+        for secret in self._secrets:
+            data = data.replace(secret.encode(), b"***")
+        return data
 
     async def call(
         self, body: bytes, *, key: str, below: str, headers: Mapping[str, str] | None = None
