@@ -111,6 +111,8 @@ class Exchange:
             query=ask.query if same else "",
         )
         try:
+            if not 200 <= response.status < 300:
+                raise await lane.upstream.refusal(response)
             if keep_alive is None:
                 await self._whole(response, lane, reply)
             else:
@@ -173,8 +175,8 @@ class Exchange:
                     out = await source.pull()
             except UpstreamError as error:
                 out = pipe.fail(error)
-            if pipe.outcome.error is None:
-                await self._settle(pipe.outcome, watch)
+            if pipe.outcome.error is None and self._settle(pipe.outcome, watch):
+                await self._remember(pipe.outcome)
             await self._end_stream(out, pipe.outcome.error, source)
         finally:
             await source.close()
@@ -213,7 +215,8 @@ class Exchange:
             await self._answer_whole([*decoder.feed(body), *decoder.close()], reply)
         elif codec is self._ask.codec:
             passed, outcome = codec.pass_response(body, reply)
-            await self._settle(outcome, None)
+            if self._settle(outcome, None):
+                await self._remember(outcome)
             await self._client.send(200, self._headers(_JSON), passed)
         else:
             await self._answer_whole(codec.decode_response(body), reply)
@@ -226,11 +229,12 @@ class Exchange:
         response = fold(events)
         body = self._ask.codec.encode_response(response, reply)
         outcome = Outcome(model=response.model, finish=response.finish, usage=response.usage, body=body)
-        await self._settle(outcome, watch)
+        if self._settle(outcome, watch):
+            await self._remember(outcome)
         await self._client.send(200, self._headers(_JSON), body)
 
-    async def _settle(self, outcome: Outcome, watch: Watch | None) -> None:
-        """What must be kept is kept before the client sees the end."""
+    def _settle(self, outcome: Outcome, watch: Watch | None) -> bool:
+        """Notes how the answer ended; whether it must be kept, before the client sees its end."""
         record, ask = self.record, self._ask
         record.status = 200
         record.usage = outcome.usage
@@ -244,8 +248,11 @@ class Exchange:
             self._parts.memory.made(self._target.provider, signature)
         if watch is not None:
             watch.settle()
-        if outcome.body is not None:
-            await self._parts.remember(ask, self._target, outcome)
+        return outcome.body is not None and ask.codec.name == "responses"
+
+    async def _remember(self, outcome: Outcome) -> None:
+        assert self._target is not None
+        await self._parts.remember(self._ask, self._target, outcome)
 
     def _keep_alive(self) -> KeepAlive:
         return self._parts.keep_alives.watch(

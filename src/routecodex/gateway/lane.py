@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 
 from routecodex.canon.events import Event
 from routecodex.canon.request import Request
@@ -37,14 +37,14 @@ class Lane:
             made_here=memory.made_by(target.provider),
         )
 
-    async def send(
+    def send(
         self, body: bytes, *, stream: bool, headers: Mapping[str, str] | None, query: str = ""
-    ) -> HttpResponse:
-        """The head of the answer; `headers` and `query` are the client's, if both speak the same protocol."""
+    ) -> Awaitable[HttpResponse]:
+        """The head of the answer, whatever its status.
+
+        `headers` and `query` are the client's, given when both speak the same protocol.
+        """
         upstream = self.upstream
         path = self._stream_path if stream else self._path
-        return await upstream.send(
-            body,
-            head=upstream.head(self._key, stream=stream, headers=headers),
-            path=upstream.with_query(path, query) if query else path,
-        )
+        head = upstream.head(self._key, stream=stream, headers=headers)
+        return upstream.open(body, head, upstream.with_query(path, query) if query else path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from routecodex.canon.errors import UpstreamError, UpstreamFailed
@@ -105,19 +105,14 @@ class Upstream:
                 self._heads[wanted] = block
         return block
 
-    async def send(self, body: bytes, *, head: bytes, path: bytes) -> HttpResponse:
-        """The response head for this body; a refusal is raised as the typed error it stands for."""
-        response = await self._client.send(
+    def open(self, body: bytes, head: bytes, path: bytes) -> Awaitable[HttpResponse]:
+        """The response head for this body, whatever its status."""
+        return self._client.send(
             self._origin, method=b"POST", path=path, headers=head, body=body, timeouts=self._timeouts
         )
-        if 200 <= response.status < 300:
-            return response
-        try:
-            raise await self._refusal(response)
-        finally:
-            response.close()
 
-    async def _refusal(self, response: HttpResponse) -> UpstreamError:
+    async def refusal(self, response: HttpResponse) -> UpstreamError:
+        """The typed error that an answer with another status than 2xx stands for."""
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in response.headers}
         try:
             body = await response.read(_ERROR_LIMIT)
@@ -152,8 +147,10 @@ class Upstream:
     ) -> bytes:
         """A plain JSON call below the base URL (counters, embeddings): the answer's body."""
         head = self.head(key, stream=False, headers=headers)
-        response = await self.send(body, head=head, path=self._full_path(below))
+        response = await self.open(body, head, self._full_path(below))
         try:
+            if not 200 <= response.status < 300:
+                raise await self.refusal(response)
             return await response.read(ANSWER_LIMIT)
         finally:
             response.close()

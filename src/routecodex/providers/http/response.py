@@ -71,6 +71,12 @@ class HttpResponse:
 
     async def read(self, limit: int) -> bytes:
         """The whole body, refused once it is longer than `limit`."""
+        conn = self._conn
+        if conn is not None and conn.complete and self._decoder is None and conn.error is None:
+            data = self.take()
+            if len(data) <= limit:
+                return data
+            raise UpstreamFailed(f"{self._peer} sent an answer longer than {limit} bytes")
         pieces: list[bytes] = []
         size = 0
         while (piece := await self.chunk()) is not None:
