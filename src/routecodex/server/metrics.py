@@ -20,6 +20,8 @@ from routecodex.routing.registry import Target
 _BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 
+_TOGETHER = 128
+
 _Labels = tuple[str, ...]
 
 
@@ -68,11 +70,22 @@ class Metrics:
         self._worker = worker
         self._series: dict[tuple[str, Target | None, int], _Series] = {}
         self._failovers = 0
+        self._new: list[Record] = []
         self._registry = CollectorRegistry()
         self._registry.register(self)
 
     def observe(self, record: Record) -> None:
-        """Takes one finished request."""
+        """Takes one finished request; it is counted a little later, together with others."""
+        self._new.append(record)
+        if len(self._new) >= _TOGETHER:
+            self._count_new()
+
+    def _count_new(self) -> None:
+        new, self._new = self._new, []
+        for record in new:
+            self._count(record)
+
+    def _count(self, record: Record) -> None:
         status = -1 if record.gone else record.status
         key = (record.protocol, record.target, status)
         series = self._series.get(key)
@@ -92,6 +105,7 @@ class Metrics:
 
     def collect(self) -> Iterator[Metric]:
         """The families, for the exposition library."""
+        self._count_new()
         series = list(self._series.values())
         requests = self._family("routecodex_requests", "Requests answered.", "protocol provider model status")
         tokens = self._family("routecodex_tokens", "Tokens counted by providers.", "provider model kind")

@@ -49,12 +49,24 @@ def is_whole(text: str | bytes) -> bool:
     return True
 
 
-def read(body: bytes, decoder: Decoder[T]) -> T:
-    """A client's body as a typed value; BadRequest names the field and what is wrong with it."""
+def check_text(body: bytes) -> None:
+    """Refuses a body that is not UTF-8; needed where strings are left as the bytes they came as."""
+    if body.isascii():
+        return
+    try:
+        body.decode()
+    except UnicodeDecodeError as exc:
+        raise BadRequest(
+            f"{_BODY} is not valid UTF-8 ({exc.reason} at byte {exc.start})", code="invalid_json"
+        ) from exc
+
+
+def read(body: bytes | Raw, decoder: Decoder[T], *, at: str = "") -> T:
+    """A client's JSON as a typed value; BadRequest names the field (below `at`) and what is wrong with it."""
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as exc:
-        raise _bad_field(str(exc)) from exc
+        raise _bad_field(str(exc), at) from exc
     except msgspec.DecodeError as exc:
         raise BadRequest(f"{_BODY} is not valid JSON: {exc}", code="invalid_json") from exc
     except UnicodeDecodeError as exc:
@@ -89,10 +101,10 @@ def thaw(raw: Raw) -> Any:
     return _any.decode(raw) if len(memoryview(raw)) else None
 
 
-def _bad_field(text: str) -> BadRequest:
+def _bad_field(text: str, at: str) -> BadRequest:
     match = _AT.match(text)
     what = match["what"] if match else text
-    path = (match["path"] or "").lstrip(".") if match else ""
+    path = (at + (match["path"] or "") if match else at).lstrip(".")
     missing = re.match(r"Object missing required field `(.+)`", what)
     if missing:
         path = f"{path}.{missing[1]}".lstrip(".")

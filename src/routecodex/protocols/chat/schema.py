@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Raw, Struct
 from msgspec.json import Decoder
 
 from routecodex.canon.errors import BadRequest
 from routecodex.protocols.codec import Inbound
 from routecodex.wire import json
+from routecodex.wire.json import ABSENT
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 _SPEAKING = frozenset({"system", "developer", "user", "tool"})
@@ -62,7 +63,7 @@ class Call(Struct):
 
 class Message(Struct):
     role: str
-    content: str | list[Part] | None = None
+    content: Raw = ABSENT
     name: str | None = None
     tool_calls: list[Call] | None = None
     tool_call_id: str | None = None
@@ -165,11 +166,15 @@ class ChatRequest(Struct):
 
 
 _decoder = Decoder(ChatRequest)
+_parts = Decoder(str | list[Part] | None)
+_STRING, _NULL = b'"n'
+"""How a JSON string and a null begin; texts are most of a large body, and stay as the bytes they are."""
 
 
 def read(body: bytes, *, model: str | None = None, stream: bool | None = None) -> Inbound:
     """The request, checked; BadRequest names the field that is wrong."""
     wire = json.read(body, _decoder)
+    json.check_text(body)
     _check(wire)
     options = wire.stream_options
     return Inbound(
@@ -212,7 +217,8 @@ def _check_messages(messages: list[Message]) -> None:
     """One light pass: what is wrong is put into words only when something is."""
     called: set[str | None] = set()
     for index, message in enumerate(messages):
-        role, content = message.role, message.content
+        role, content = message.role, memoryview(message.content)
+        kind = content[0] if content.nbytes else _NULL
         if role == "tool":
             if message.tool_call_id not in called or not message.tool_call_id:
                 raise _bad_result(index, message.tool_call_id)
@@ -221,15 +227,17 @@ def _check_messages(messages: list[Message]) -> None:
                 called |= _call_ids(index, message.tool_calls)
         elif role not in ROLES:
             raise _wrong(f"messages[{index}].role", f"unknown role {role!r}; use one of {', '.join(ROLES)}")
-        if content is None:
-            if role in _SPEAKING:
-                raise _missing(f"messages[{index}].content")
-        elif type(content) is list:
-            _check_parts(f"messages[{index}].content", content)
+        if kind == _STRING:
+            continue
+        if kind != _NULL:
+            where = f"messages[{index}].content"
+            _check_parts(where, json.read(message.content, _parts, at=where))
+        elif role in _SPEAKING:
+            raise _missing(f"messages[{index}].content")
 
 
-def _check_parts(where: str, parts: list[Part]) -> None:
-    for index, part in enumerate(parts):
+def _check_parts(where: str, parts: str | list[Part] | None) -> None:
+    for index, part in enumerate(parts if isinstance(parts, list) else ()):
         holds = _HOLDS.get(part.type)
         if holds is not None and not holds(part):
             raise _missing(f"{where}[{index}].{part.type}")
