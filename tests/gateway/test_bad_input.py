@@ -78,6 +78,16 @@ async def test_a_body_past_the_limit_is_refused_before_it_is_read(both: Both) ->
         await refused(both, protocol, huge, status=413)
 
 
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_broken_utf8_is_refused_wherever_it_stands(both: Both, protocol: str) -> None:
+    """In the text, in a tool's schema, in a field nobody knows: no provider sees it."""
+    whole = msgspec.json.encode({**RICH[protocol], "unknown_field": {"deep": ["marked"]}})
+    for place in (b'"t"', b'"object"', b'"marked"'):
+        assert place in whole
+        message = await refused(both, protocol, whole.replace(place, place[:-1] + b'\xe2\x82"', 1))
+        assert "UTF-8" in message
+
+
 async def test_nul_bytes_in_ordinary_text_are_ordinary_text(both: Both) -> None:
     body = asking.body("messages", "a\x00b", stream=False)
     answer = await call(both.gateway.port, "/v1/messages", body)

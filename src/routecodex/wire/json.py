@@ -83,7 +83,7 @@ def read_fields(body: bytes) -> dict[str, Raw]:
     return read(body, _fields)
 
 
-def try_read(data: bytes | str, decoder: Decoder[T]) -> T | None:
+def try_read(data: bytes | str | Raw, decoder: Decoder[T]) -> T | None:
     """A provider's JSON as a typed value, or None when it does not fit."""
     try:
         return decoder.decode(data)
@@ -93,7 +93,13 @@ def try_read(data: bytes | str, decoder: Decoder[T]) -> T | None:
 
 def present(raw: Raw) -> bool:
     """Whether a Raw field was there and not null."""
-    return len(memoryview(raw)) > 0 and bytes(raw) != b"null"
+    size = len(memoryview(raw))
+    return size > 0 and (size != 4 or bytes(raw) != b"null")
+
+
+def begins(raw: Raw, sign: bytes) -> bool:
+    """Whether the value of a Raw field begins with this sign: a string with `"`, an object with `{`."""
+    return bytes(memoryview(raw)[:1]) == sign
 
 
 def thaw(raw: Raw) -> Any:

@@ -17,6 +17,7 @@ MODES = frozenset({"AUTO", "NONE", "ANY", "VALIDATED", "MODE_UNSPECIFIED"})
 def read(body: bytes, *, model: str | None = None, stream: bool | None = None) -> Inbound:
     """The request, its types and pairing checked; model and stream come from the path."""
     view = _view(body)
+    json.check_text(body)
     return Inbound("gemini", body, view, _model(model or view.body.model), bool(stream))
 
 

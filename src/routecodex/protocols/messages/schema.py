@@ -15,17 +15,17 @@ from routecodex.canon.errors import BadRequest
 from routecodex.protocols.codec import Inbound
 from routecodex.protocols.messages.names import NAME
 from routecodex.wire import json
-from routecodex.wire.json import ABSENT, present
+from routecodex.wire.json import ABSENT, begins, present
 
 Count = Annotated[int, Meta(ge=0)]
 Amount = Annotated[float, Meta(ge=0)]
 
 
 class Block(Struct):
-    """A content block of any type."""
+    """A content block of any type; its texts, most of a large body, stay as the bytes they are."""
 
     type: str
-    text: str | None = None
+    text: Raw = ABSENT
     id: str | None = None
     name: str | None = None
     input: Raw = ABSENT
@@ -33,7 +33,7 @@ class Block(Struct):
     content: Raw = ABSENT
     is_error: bool | None = None
     source: Raw = ABSENT
-    thinking: str | None = None
+    thinking: Raw = ABSENT
     signature: str | None = None
     data: str | None = None
     cache_control: dict[str, Any] | None = None
@@ -58,7 +58,7 @@ class OfferedTool(Struct):
     name: str | None = None
     type: str | None = None
     description: str | None = None
-    input_schema: dict[str, Any] | None = None
+    input_schema: Raw = ABSENT
     strict: bool | None = None
     cache_control: dict[str, Any] | None = None
 
@@ -123,8 +123,6 @@ ROLES = ("user", "assistant", "system")
 CHOICES = ("auto", "any", "tool", "none")
 
 _REQUIRED: dict[str, tuple[str, ...]] = {
-    "text": ("text",),
-    "thinking": ("thinking",),
     "redacted_thinking": ("data",),
     "tool_use": ("id", "name"),
     "tool_result": ("tool_use_id",),
@@ -137,6 +135,9 @@ _SOURCES: dict[str, tuple[str, ...]] = {
     "file": ("file_id",),
 }
 
+_QUOTE = ord('"')
+
+_blocks: Decoder[list[Block]] = Decoder(list[Block])
 _answer: Decoder[AnswerBody] = Decoder(AnswerBody)
 _count: Decoder[CountBody] = Decoder(CountBody)
 _source: Decoder[Source] = Decoder(Source)
@@ -154,6 +155,7 @@ def read_count(body: bytes) -> Inbound:
 
 
 def _inbound(body: bytes, wire: Body, *, model: str | None, stream: bool | None) -> Inbound:
+    json.check_text(body)
     named = model or wire.model
     if not named:
         raise BadRequest("model: this field is required", param="model", code="missing_field")
@@ -187,6 +189,8 @@ def _check_settings(wire: Body) -> None:
             raise _missing(f"tools[{number}].name")
         if tool.name is not None:
             _check_name(tool.name, at=f"tools[{number}].name")
+        if present(tool.input_schema) and not begins(tool.input_schema, b"{"):
+            raise _bad(f"tools[{number}].input_schema", "expected an object")
     choice = wire.tool_choice
     if choice is not None and choice.type not in CHOICES:
         raise _bad("tool_choice.type", f"must be one of {', '.join(CHOICES)}; got {choice.type!r}")
@@ -216,7 +220,11 @@ def _check_content(blocks: list[Block], called: set[str], *, at: str) -> set[str
     """The ids of the calls among the blocks; each result must answer a call of an earlier message."""
     calls: set[str] = set()
     for number, block in enumerate(blocks):
-        if block.type == "text" and block.text is not None:
+        kind = block.type
+        if kind == "text":
+            if _is_text(block):
+                continue
+        elif kind == "tool_result" and block.tool_use_id in called and _is_plain(block.content):
             continue
         where = f"{at}[{number}]"
         _check_block(block, at=where)
@@ -232,7 +240,29 @@ def _check_content(blocks: list[Block], called: set[str], *, at: str) -> set[str
     return calls
 
 
+def _is_text(block: Block) -> bool:
+    """Whether it is a text block with nothing odd in it: nearly all are, and need no closer look."""
+    text = memoryview(block.text)
+    return (
+        block.type == "text" and len(text) > 1 and text[0] == _QUOTE and not len(memoryview(block.thinking))
+    )
+
+
+def _is_plain(content: Raw) -> bool:
+    """Whether a result is absent, a string, or a list of text blocks."""
+    view = memoryview(content)
+    if not len(view) or view[0] == _QUOTE:
+        return True
+    blocks = json.try_read(content, _blocks)
+    return blocks is not None and all(map(_is_text, blocks))
+
+
 def _check_block(block: Block, *, at: str) -> None:
+    for name, text in (("text", block.text), ("thinking", block.thinking)):
+        if present(text) and not begins(text, b'"'):
+            raise BadRequest(f"{at}.{name}: expected 'str'", param=f"{at}.{name}", code="invalid_type")
+        if block.type == name and not present(text):
+            raise _missing(f"{at}.{name}")
     for name in _REQUIRED.get(block.type, ()):
         if getattr(block, name) is None:
             raise _missing(f"{at}.{name}")
@@ -251,14 +281,14 @@ def _check_call(block: Block, *, at: str) -> None:
         raise _bad(f"{at}.id", "must not be empty")
     if not present(block.input):
         raise _missing(f"{at}.input")
-    if not bytes(block.input).startswith(b"{"):
+    if not begins(block.input, b"{"):
         raise _bad(f"{at}.input", "expected an object")
 
 
 def _check_result(block: Block, *, at: str) -> None:
     if not block.tool_use_id:
         raise _bad(f"{at}.tool_use_id", "must not be empty")
-    if not present(block.content):
+    if not present(block.content) or begins(block.content, b'"'):
         return
     content = _read_raw(block.content, _result, at=f"{at}.content")
     if isinstance(content, list):

@@ -145,6 +145,7 @@ _body = Decoder(Body)
 def read(body: bytes, *, model: str | None = None, stream: bool | None = None) -> Inbound:
     """A validated request; BadRequest names the first field that is wrong."""
     typed = json.read(body, _body)
+    json.check_text(body)
     _check_name(typed.model, "model")
     if typed.background:
         raise BadRequest("background: background responses are not supported", param="background")
