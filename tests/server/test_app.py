@@ -247,6 +247,23 @@ async def test_the_metrics_count_what_passed() -> None:
     assert samples(shown, "routecodex_active_requests") == {(): 1}
 
 
+async def test_embeddings_and_token_counts_are_counted_too() -> None:
+    async with Upstream() as up:
+        up.queue(Json(200, {"data": []}), answers.error("chat", 422, "too long"))
+        async with serving(one_target("chat", up)) as gateway:
+            for status in (200, 422):
+                embedded = await call(gateway.port, "/v1/embeddings", {"model": "up.m", "input": "x"})
+                assert embedded.status == status
+            body = {"model": "up.m", "messages": [{"role": "user", "content": "Hello"}]}
+            assert (await call(gateway.port, "/v1/messages/count_tokens", body)).status == 200
+            shown = await call(gateway.port, "/metrics", method="GET")
+    assert samples(shown, "routecodex_requests_total", "protocol", "provider", "status") == {
+        ("chat", "up", "200"): 1,
+        ("chat", "up", "422"): 1,
+        ("messages", "up", "200"): 1,
+    }
+
+
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 async def test_one_request_too_many_is_a_503_that_says_when_to_come_back(protocol: str) -> None:
     async with (

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from routecodex.canon.errors import UpstreamError
 from routecodex.canon.parts import Media, Opaque, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
 from routecodex.canon.request import Message, Request, Tool
-from routecodex.gateway.ask import Ask
+from routecodex.gateway.ask import Ask, Record
 from routecodex.gateway.memory import Memory
 from routecodex.protocols import gemini, messages
 from routecodex.protocols.codec import Aim, Inbound
@@ -62,9 +62,11 @@ class Parts(Protocol):
     def plan(self, ask: Ask) -> Plan: ...
 
 
-async def count(parts: Parts, ask: Ask, *, memory: Memory | None = None) -> int:
+async def count(parts: Parts, ask: Ask, *, memory: Memory | None = None, record: Record | None = None) -> int:
     """Tokens of a request, without generating anything; `memory` keeps signatures from other providers."""
     target = parts.plan(ask).steps[0].target
+    if record is not None:
+        record.target = target
     upstream = parts.upstreams.get(target.provider)
     request = ask.codec.decode_request(ask.inbound)
     if upstream is None or upstream.codec.name not in _COUNTERS:

@@ -8,6 +8,7 @@ from msgspec import Raw, Struct
 from msgspec.json import Decoder
 
 from routecodex.canon.errors import BadRequest, UpstreamError, UpstreamRejected
+from routecodex.gateway.ask import Record
 from routecodex.providers.upstream import Upstream
 from routecodex.routing.plan import Asked, Plan
 from routecodex.routing.registry import Registry
@@ -37,9 +38,9 @@ class Parts(Protocol):
     def plan_for(self, asked: Asked) -> Plan: ...
 
 
-async def embed(parts: Parts, body: bytes) -> bytes:
-    """The upstream's own answer."""
-    model = json.read(body, _head).model
+async def embed(parts: Parts, body: bytes, *, record: Record) -> bytes:
+    """The upstream's own answer; the record tells who gave it."""
+    model = record.model = json.read(body, _head).model
     steps = parts.plan_for(Asked(model=model)).steps
     able = [step for step in steps if _has_embeddings(parts.upstreams.get(step.target.provider))]
     failures: list[UpstreamError] = []
@@ -47,6 +48,8 @@ async def embed(parts: Parts, body: bytes) -> bytes:
         fields = json.read_fields(body)
         fields["model"] = Raw(json.encode(parts.registry.model(step.target).id))
         upstream = parts.upstreams[step.target.provider]
+        record.target = step.target
+        record.attempts += 1
         try:
             return await upstream.call(json.encode(fields), key=step.target.key, below="/embeddings")
         except UpstreamRejected:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from msgspec import Raw
 from msgspec.structs import replace
@@ -98,6 +99,22 @@ class Gateway:
             raise
         except Exception:
             record.status = 500
+            raise
+        finally:
+            record.finished = time.monotonic()
+            self._observe(record)
+
+    @contextlib.contextmanager
+    def noted(self, record: Record) -> Iterator[None]:
+        """Logs and counts a call that is answered whole, by other means than an exchange."""
+        try:
+            yield
+            record.status = 200
+        except GatewayError as error:
+            record.error, record.status = error, error.status
+            raise
+        except (ClientGone, asyncio.CancelledError):
+            record.gone = True
             raise
         finally:
             record.finished = time.monotonic()

@@ -21,7 +21,7 @@ from routecodex.canon.errors import (
 )
 from routecodex.config import Config
 from routecodex.gateway import counting, embeddings, listing
-from routecodex.gateway.ask import Ask
+from routecodex.gateway.ask import Ask, Record
 from routecodex.gateway.gateway import Gateway
 from routecodex.gateway.ids import fresh_id
 from routecodex.protocols import gemini, messages
@@ -154,7 +154,9 @@ class App:
         else:
             inbound = messages.read_count(call.request.body)
         ask = self._ask(codec, inbound, call)
-        counted = await counting.count(self._gateway, ask, memory=self._gateway.memory)
+        record = _record(call, route="count_tokens", model=inbound.model)
+        with self._gateway.noted(record):
+            counted = await counting.count(self._gateway, ask, memory=self._gateway.memory, record=record)
         field = "totalTokens" if call.endpoint.protocol == "gemini" else "input_tokens"
         await _send(call.reply, {field: counted}, call.id)
 
@@ -183,7 +185,9 @@ class App:
         await self._gateway.answer(self._ask(codec, inbound, call), call.reply)
 
     async def _embeddings(self, call: Call) -> None:
-        body = await embeddings.embed(self._gateway, call.request.body)
+        record = _record(call, route="embeddings", model="")
+        with self._gateway.noted(record):
+            body = await embeddings.embed(self._gateway, call.request.body, record=record)
         await call.reply.send(200, _headers(call.id), body)
 
     async def _models(self, call: Call) -> None:
@@ -211,6 +215,18 @@ class App:
             "health": "/health/ready",
         }
         await _send(call.reply, about, call.id)
+
+
+def _record(call: Call, *, route: str, model: str) -> Record:
+    return Record(
+        id=call.id,
+        protocol=call.endpoint.protocol,
+        model=model,
+        stream=False,
+        client_name=call.who,
+        route=route,
+        arrived=time.monotonic(),
+    )
 
 
 def _wrong_method(request: HttpRequest, endpoint: Endpoint) -> GatewayError:
