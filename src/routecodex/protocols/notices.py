@@ -4,6 +4,21 @@ from __future__ import annotations
 
 _LIMIT = 120
 
+HINTS = frozenset(
+    {
+        "anthropic_beta",
+        "anthropic_version",
+        "background",
+        "betas",
+        "client_metadata",
+        "include",
+        "previous_response_id",
+        "store",
+        "stream_options",
+    }
+)
+"""Fields that only speak to their own server, or that the gateway acted on: nothing is lost with them."""
+
 
 class Notices:
     """Lines like `dropped top_k: chat has no such field`, each once, in the order they came up."""

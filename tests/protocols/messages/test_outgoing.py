@@ -84,7 +84,7 @@ def test_what_cannot_be_said_is_noticed(fields: dict[str, Any], notice: str) -> 
 @pytest.mark.parametrize(
     "fields",
     [
-        {"extras": {"store": True, "truncation": "auto"}},
+        {"extras": {"store": True, "stream_options": {"include_usage": True}}},
         {"frequency_penalty": 0.0, "logprobs": False, "verbosity": "medium"},
         {"cache_key": "k", "include_usage": True, "n": 1},
     ],

@@ -10,28 +10,10 @@ from routecodex.canon.parts import Json
 from routecodex.canon.request import Request, Thinking, Tool
 from routecodex.protocols.chat.conversation import encode_messages
 from routecodex.protocols.codec import Aim, Encoded
-from routecodex.protocols.notices import Notices
+from routecodex.protocols.notices import HINTS, Notices
 from routecodex.protocols.tools import CUSTOM_PARAMETERS, flat_name
 from routecodex.wire import json
 
-_SILENT = frozenset(
-    [
-        "store",
-        "include",
-        "client_metadata",
-        "truncation",
-        "context_management",
-        "betas",
-        "background",
-        "previous_response_id",
-        "conversation",
-        "safetySettings",
-        "labels",
-        "stream_options",
-        "mcp_servers",
-        "container",
-    ]
-)
 _PLAIN = [
     "temperature",
     "top_p",
@@ -58,10 +40,17 @@ def encode(request: Request, aim: Aim) -> Encoded:
     if request.thinking is not None:
         _think(body, request.thinking, aim.dialect.reasoning_field, notices)
     _extras(body, request, notices)
+    if request.source != "chat" and _hints_at_caching(request):
+        notices.dropped("cache_control", "chat upstreams cache by prefix")
     for field in aim.dialect.unsupported:
         if body.pop(field, None) is not None:
             notices.dropped(field, "this upstream refuses it")
     return Encoded(json.encode(body), notices.lines())
+
+
+def _hints_at_caching(request: Request) -> bool:
+    parts = [*request.system, *(part for message in request.messages for part in message.parts)]
+    return any(getattr(item, "cache", None) is not None for item in (*parts, *request.tools))
 
 
 def _settings(body: dict[str, Any], request: Request, aim: Aim, notices: Notices) -> None:
@@ -120,7 +109,7 @@ def _extras(body: dict[str, Any], request: Request, notices: Notices) -> None:
     for field, value in (request.extras or {}).items():
         if request.source == "chat":
             body[field] = value
-        elif field not in _SILENT:
+        elif field not in HINTS:
             notices.dropped(field, "chat has no such field")
 
 

@@ -6,7 +6,7 @@ from routecodex.canon.errors import BadRequest
 from routecodex.canon.parts import Json
 from routecodex.canon.request import Request, Tool, ToolChoice
 from routecodex.protocols.codec import Aim, Encoded
-from routecodex.protocols.notices import Notices
+from routecodex.protocols.notices import HINTS, Notices
 from routecodex.protocols.tools import CUSTOM_PARAMETERS
 from routecodex.wire import json
 
@@ -16,21 +16,6 @@ from .models import thinking_config, traits
 
 _MAX_STOPS = 5
 _MAX_LOGPROBS = 20
-_HINTS = frozenset(
-    {
-        "store",
-        "include",
-        "client_metadata",
-        "truncation",
-        "context_management",
-        "betas",
-        "stream_options",
-        "background",
-        "safety_identifier",
-        "prompt_cache_retention",
-    }
-)
-"""Extras of other protocols that only speak to their own server: left out without a word."""
 _TIERS = {"flex": "flex", "priority": "priority", "standard": "standard", "default": "standard"}
 _SILENT_TIERS = frozenset({"auto", "standard_only", "unspecified"})
 _NO_HOME = {
@@ -229,7 +214,7 @@ def _extras(request: Request, body: dict[str, Json], *, notices: Notices) -> Non
     for name, value in (request.extras or {}).items():
         if request.source == "gemini":
             body.setdefault(name, value)
-        elif name not in _HINTS:
+        elif name not in HINTS:
             notices.dropped(name, f"only {request.source} has it")
 
 

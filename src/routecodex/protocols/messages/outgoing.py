@@ -12,7 +12,7 @@ from routecodex.protocols.messages import thoughts
 from routecodex.protocols.messages.conversation import cache_mark, message_list, system_blocks
 from routecodex.protocols.messages.names import NAME
 from routecodex.protocols.messages.schemas import instruction, strict_schema
-from routecodex.protocols.notices import Notices
+from routecodex.protocols.notices import HINTS, Notices
 from routecodex.protocols.tools import CUSTOM_PARAMETERS, flat_call, flat_name
 from routecodex.wire import json
 
@@ -22,23 +22,6 @@ _CHOICES = {"auto": "auto", "required": "any", "tool": "tool", "none": "none"}
 _TIERS = {"auto": "auto", "priority": "auto", "default": "standard_only", "standard_only": "standard_only"}
 _USER_LIMIT = 256
 _LEAST_TOP_P = 0.95
-_UNHEARD = frozenset(
-    {
-        "background",
-        "betas",
-        "cachedContent",
-        "client_metadata",
-        "context_management",
-        "include",
-        "labels",
-        "prompt_cache_retention",
-        "safety_identifier",
-        "store",
-        "stream_options",
-        "truncation",
-    }
-)
-"""Top-level fields of other protocols that mean nothing to a provider of this one."""
 
 _ABSENT_FIELDS: tuple[tuple[str, tuple[Any, ...]], ...] = (
     ("seed", (None,)),
@@ -265,5 +248,5 @@ def _add_extras(body: Fields, request: Request, notices: Notices) -> None:
             body.setdefault(name, value)
         return
     for name in extras:
-        if name not in _UNHEARD:
+        if name not in HINTS:
             notices.dropped(name, f"only {request.source} has it")

@@ -8,6 +8,7 @@ from routecodex.canon.errors import BadRequest
 from routecodex.canon.parts import Json
 from routecodex.canon.request import Output, Request, Thinking, Tool, ToolChoice
 from routecodex.protocols.codec import Aim, Encoded
+from routecodex.protocols.notices import HINTS
 from routecodex.wire import json
 
 from .content import PartWriter
@@ -20,21 +21,6 @@ _LEAST_OUTPUT = 16
 _METADATA_PAIRS, _METADATA_KEY, _METADATA_VALUE = 16, 64, 512
 _TIERS = {"standard_only": "default", "standard": "default"}
 _TIERS |= {tier: tier for tier in ("auto", "default", "flex", "priority", "scale")}
-_HINTS = frozenset(
-    {
-        "store",
-        "stream_options",
-        "betas",
-        "anthropic_beta",
-        "anthropic_version",
-        "context_management",
-        "cachedContent",
-        "safetySettings",
-        "labels",
-        "client_metadata",
-    }
-)
-"""Extras of other protocols that mean nothing to a Responses provider: dropped without a word."""
 _NO_HOME = ("stop", "top_k", "seed", "frequency_penalty", "presence_penalty")
 
 
@@ -91,7 +77,7 @@ def _settings(request: Request, aim: Aim, notices: dict[str, None]) -> dict[str,
 def _add_extras(body: dict[str, Json], request: Request, notices: dict[str, None]) -> None:
     for key, value in (request.extras or {}).items():
         if request.source != NAME:
-            if key not in _HINTS:
+            if key not in HINTS:
                 notices[f"dropped {key}: it is a field of {request.source}"] = None
         elif key == "include":
             body[key] = list(dict.fromkeys([*value, *body.get(key, ())]))
