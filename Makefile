@@ -51,6 +51,7 @@ bench-quick: $(VENV)/.dev
 # Generated pages; a test fails when they are stale.
 docs: $(VENV)/.dev
 	$(BIN)/python -m routecodex.config.reference
+	$(BIN)/python -m routecodex.cli.reference
 
 # Renews the lock files after a change of dependencies in pyproject.toml.
 lock: $(VENV)/.dev

@@ -11,6 +11,7 @@ from routecodex.canon.errors import (
     MethodNotAllowed,
     NotFound,
     Overloaded,
+    ProviderNotAvailable,
     TooLarge,
     Unauthorized,
     UpgradeRequired,
@@ -31,6 +32,7 @@ TREE: list[tuple[type[GatewayError], type[GatewayError], int, Kind, str | None]]
     (MethodNotAllowed, ClientError, 405, "invalid_request", "method_not_allowed"),
     (TooLarge, ClientError, 413, "too_large", "request_too_large"),
     (UpgradeRequired, ClientError, 426, "invalid_request", "websocket_not_supported"),
+    (ProviderNotAvailable, GatewayError, 503, "overloaded", "PROVIDER_NOT_AVAILABLE"),
     (Overloaded, GatewayError, 503, "overloaded", "overloaded"),
     (ConfigError, GatewayError, 500, "api", None),
     (UpstreamRejected, UpstreamError, 400, "invalid_request", None),
@@ -85,3 +87,48 @@ def test_what_is_given_overrides_the_defaults_of_one_error_only() -> None:
     assert (error.param, error.details, error.retry_after) == ("p", {"a": 1}, 2.0)
     assert (error.provider, error.upstream_status) == ("up", None)
     assert UpstreamRejected("x").status == 400
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "kind", "message", "details"),
+    [
+        (
+            ProviderNotAvailable.unknown("not.found"),
+            404,
+            "not_found",
+            "Requested provider not.found not found in provider registry",
+            {"provider": "not.found"},
+        ),
+        (
+            ProviderNotAvailable.disabled("glm"),
+            403,
+            "permission",
+            "Requested provider glm is disabled",
+            {"provider": "glm", "reason": "disabled"},
+        ),
+        (
+            ProviderNotAvailable.unhealthy("glm", 7.5),
+            503,
+            "overloaded",
+            "Requested provider glm is not available (health check failed)",
+            {"provider": "glm", "reason": "unhealthy"},
+        ),
+        (
+            ProviderNotAvailable.not_allowed("glm", "openai"),
+            403,
+            "permission",
+            "No route has a target that the allow list permits (glm,openai); <**clear**> clears the list",
+            {"provider": "glm,openai", "reason": "not_allowed"},
+        ),
+    ],
+)
+def test_a_target_asked_for_by_name_says_why_it_cannot_be_used(
+    error: ProviderNotAvailable, status: int, kind: Kind, message: str, details: dict[str, str]
+) -> None:
+    assert (error.status, error.kind, error.message) == (status, kind, message)
+    assert (error.code, error.details) == ("PROVIDER_NOT_AVAILABLE", details)
+
+
+def test_an_unhealthy_target_says_when_it_may_be_back() -> None:
+    assert ProviderNotAvailable.unhealthy("glm", 7.5).retry_after == 7.5
+    assert ProviderNotAvailable.unhealthy("glm").retry_after is None

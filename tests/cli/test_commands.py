@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 import pytest
 from click.testing import CliRunner
 
 from routecodex import __version__
 from routecodex.cli import main
+from tests.cli.admin_server import announce
 
 
 def every(command: click.Command, *names: str) -> list[tuple[str, ...]]:
     """The names of the command and of all below it."""
-    below = command.commands.items() if isinstance(command, click.Group) else ()
-    return [names, *(path for name, inner in below for path in every(inner, *names, name))]
+    found = [names]
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            inner = command.get_command(context, name)
+            assert inner is not None
+            found += every(inner, *names, name)
+    return found
 
 
 COMMANDS = every(main)
@@ -30,7 +39,47 @@ def test_every_command_shows_its_usage_and_says_what_it_does(names: tuple[str, .
 
 
 def test_the_commands_are_these() -> None:
-    assert set(COMMANDS) == {(), ("serve",), ("demo",), ("config",), ("config", "check")}
+    assert [" ".join(names) for names in COMMANDS] == [
+        "",
+        "serve",
+        "start",
+        "stop",
+        "restart",
+        "status",
+        "logs",
+        "daemon",
+        "daemon reload",
+        "daemon reset",
+        "daemon reset health",
+        "daemon set",
+        "daemon set routing",
+        "daemon status",
+        "daemon status health",
+        "daemon status requests",
+        "daemon status routing",
+        "daemon status sessions",
+        "explain",
+        "config",
+        "config check",
+        "demo",
+        "completion",
+    ]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shells_get_their_completion(shell: str) -> None:
+    result = CliRunner().invoke(main, ["completion", shell], prog_name="routecodex")
+    assert result.exit_code == 0
+    assert f"_ROUTECODEX_COMPLETE={shell}_complete" in result.stdout
+
+
+def test_commands_and_server_ids_are_completed(tmp_path: Path) -> None:
+    announce(tmp_path, {"id": "alpha", "url": "http://127.0.0.1:9", "token": "t", "pid": 1})
+    environ = {"_ROUTECODEX_COMPLETE": "bash_complete", "ROUTECODEX_USER_DIR": str(tmp_path)}
+    for words, wanted in (("routecodex da", "plain,daemon"), ("routecodex stop a", "plain,alpha")):
+        count = str(len(words.split()) - 1)
+        runner = CliRunner(env={**environ, "COMP_WORDS": words, "COMP_CWORD": count})
+        assert runner.invoke(main, [], prog_name="routecodex").stdout.splitlines() == [wanted]
 
 
 def test_the_version_is_told() -> None:
@@ -48,6 +97,9 @@ def test_the_version_is_told() -> None:
         ["serve", "--workers", "0"],
         ["config", "nonsense"],
         ["demo", "extra"],
+        ["daemon", "set", "nonsense"],
+        ["completion", "tcsh"],
+        ["logs", "-n", "-1"],
     ],
 )
 def test_wrong_arguments_are_exit_code_2_and_a_hint(arguments: list[str]) -> None:

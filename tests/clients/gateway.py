@@ -113,6 +113,7 @@ drain_seconds = 0
 [routing]
 default = ["demo.demo-1"]
 [routing_options]
+health = false
 max_wait_ms = 0
 [protocols.messages]
 tool_turn_message_stop = "{message_stop}"

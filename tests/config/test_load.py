@@ -161,7 +161,8 @@ def test_environment_fills_strings_numbers_and_booleans() -> None:
                 2,
                 "routing_options.zzz",
                 "is not a known key",
-                'remove it; known here: "affinity", "max_attempts", "max_wait_ms", "retry_after_max_ms"',
+                'remove it; known here: "affinity", "max_attempts", "max_wait_ms", "health", '
+                '"retry_after_max_ms"',
             ),
             id="unknown key like no other",
         ),

@@ -92,8 +92,9 @@ class Parts:
             [Row(name="up", protocol=protocol, keys=("k",), models=models)], routes={}, aliases={}
         )
 
-    def plan(self, ask: Ask) -> Plan:
-        return Plan("direct", (Step(Target("up", "k", "m"), "direct"),), "named")
+    async def plan(self, ask: Ask) -> Plan:
+        step = Step(Target("up", "k", "m"), "direct", "direct")
+        return Plan(route="direct", steps=(step,), reason="named")
 
 
 def asked(client: str) -> Ask:

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from tests.kit import answers, asking, grammar
-from tests.kit.gateway import one_target, provider, serving
+from tests.kit.gateway import NO_HEALTH, one_target, provider, serving
 from tests.kit.raw_client import Answer, call
 from tests.kit.upstream import Hang, Json, Raw, Script, Send, Steps, Upstream
 
@@ -45,7 +45,7 @@ async def ask(text: str, client: str = "chat", *, stream: bool = False, model: s
 async def refused(answer: Json, protocol: str, client: str, *, stream: bool = False) -> Answer:
     """What the client sees when this is all that the provider ever answers."""
     async with Upstream(lambda _: answer) as up:
-        seen = await ask(one_target(protocol, up), client, stream=stream)
+        seen = await ask(one_target(protocol, up) + NO_HEALTH, client, stream=stream)
     grammar.check_error(client, seen.status, seen.body)
     assert seen.headers["content-type"] == "application/json"
     assert b"secret-up" not in seen.body
@@ -58,7 +58,7 @@ async def refused(answer: Json, protocol: str, client: str, *, stream: bool = Fa
 async def test_each_status_of_a_provider_becomes_one_for_the_client(
     upstream: str, client: str, stream: bool
 ) -> None:
-    async with Upstream() as up, serving(one_target(upstream, up)) as gateway:
+    async with Upstream() as up, serving(one_target(upstream, up) + NO_HEALTH) as gateway:
         for status, expected in BECOMES.items():
             up.queue(answers.error(upstream, status, WORDS))
             path, body = asking.path(client, stream=stream), asking.body(client, stream=stream)
@@ -136,7 +136,7 @@ WAITS: dict[str, tuple[dict[str, str | float], set[int]]] = {
 
 @pytest.mark.parametrize("client", CLIENTS)
 async def test_a_limit_says_when_to_come_back_and_never_more_than_a_minute(client: str) -> None:
-    async with Upstream() as up, serving(one_target("chat", up)) as gateway:
+    async with Upstream() as up, serving(one_target("chat", up) + NO_HEALTH) as gateway:
         for name, (headers, expected) in WAITS.items():
             sent = {field: written(value) for field, value in headers.items()}
             up.queue(Json(429, {"error": {"message": WORDS}}, sent))
@@ -161,7 +161,7 @@ PAGE = b"<!DOCTYPE html><html><head><title>502 Bad Gateway</title></head><body>n
 @pytest.mark.parametrize("upstream", PROTOCOLS)
 async def test_an_html_page_is_never_passed_on(upstream: str) -> None:
     html = {"content-type": "text/html"}
-    async with Upstream() as up, serving(one_target(upstream, up)) as gateway:
+    async with Upstream() as up, serving(one_target(upstream, up) + NO_HEALTH) as gateway:
         for status, stream in itertools.product((200, 400, 404, 429, 500, 502, 503), (False, True)):
             up.queue(Json(status, b"\n " + PAGE, html))
             seen = await call(
@@ -196,7 +196,7 @@ ODD_BODIES = [
 
 @pytest.mark.parametrize("upstream", PROTOCOLS)
 async def test_an_error_in_any_shape_is_an_error(upstream: str) -> None:
-    async with Upstream() as up, serving(one_target(upstream, up)) as gateway:
+    async with Upstream() as up, serving(one_target(upstream, up) + NO_HEALTH) as gateway:
         for status, body in itertools.product((400, 429, 500), ODD_BODIES):
             up.queue(Json(status, body))
             seen = await call(
@@ -223,7 +223,7 @@ def saying(data: bytes) -> Script:
 
 @pytest.mark.parametrize("client", PROTOCOLS)
 async def test_a_provider_that_is_no_http_server_is_a_502(client: str) -> None:
-    async with Upstream() as up, serving(one_target("chat", up)) as gateway:
+    async with Upstream() as up, serving(one_target("chat", up) + NO_HEALTH) as gateway:
         for data in NO_HTTP:
             up.answer_with(saying(data))
             seen = await call(
@@ -248,6 +248,7 @@ def two(first: Upstream, second: Upstream) -> str:
         + provider("first", "chat", first)
         + provider("second", "messages", second)
         + '[routing]\ndefault = [{ mode = "priority", targets = ["first.m", "second.m"] }]\n'
+        + NO_HEALTH
     )
 
 

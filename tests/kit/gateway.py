@@ -56,6 +56,10 @@ async def serving(text: str, *, environ: Mapping[str, str] | None = None) -> Asy
         await service.stop()
 
 
+NO_HEALTH = "[routing_options]\nhealth = false\nmax_wait_ms = 0\n"
+"""What a gateway is told that shall try a target again and again, whatever became of it."""
+
+
 def one_target(protocol: str, upstream: Upstream, *, more: str = "", server: str = "") -> str:
     """The configuration of a gateway with a single target, `up.m`."""
     return (

@@ -415,3 +415,38 @@ async def test_a_directory_of_somebody_else_is_a_clear_error(store: FileStore, d
     assert told["message"].startswith("file store: Permission denied: ")
     assert told["message"].endswith("to the user the gateway runs as")
     assert await store.get("clock", "small") == Stored(b"1", version, None)
+
+
+async def test_the_stamp_changes_even_when_the_clock_of_the_disk_stands_still(
+    store: FileStore, directory: Path
+) -> None:
+    await store.put("clock", "one", b"1")
+    future = time.time_ns() + 3600 * 10**9
+    os.utime(directory / "clock", ns=(future, future))
+    seen = {store.stamp("clock")}
+    for number in range(5):
+        await store.put("clock", "one", msgspec.json.encode(number))
+        seen.add(store.stamp("clock"))
+    assert len(seen) == 6
+
+
+async def test_another_store_on_the_directory_sees_the_stamp_change(
+    store: FileStore, directory: Path
+) -> None:
+    other = FileStore(directory)
+    before = other.stamp("clock")
+    await store.put("clock", "one", b"1")
+    written = other.stamp("clock")
+    await store.delete("clock", "one")
+    assert len({before, written, other.stamp("clock")}) == 3
+    assert other.stamp("clock") == store.stamp("clock")
+    await other.close()
+
+
+async def test_the_stamp_of_a_directory_nobody_may_look_into_is_no_error(
+    store: FileStore, directory: Path
+) -> None:
+    directory.parent.mkdir(parents=True)
+    directory.write_text("not a directory")
+    assert store.stamp("clock") == 0
+    assert store.stamp_of("clock", "one") == 0

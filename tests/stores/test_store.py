@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -298,3 +299,56 @@ async def test_a_key_that_is_not_unicode_is_refused(store: Store) -> None:
 async def test_a_space_that_could_not_be_a_directory_is_refused(store: Store, space: str) -> None:
     with pytest.raises(StoreError, match="no space"):
         await store.put(space, "one", b"1")
+
+
+async def changes(store: Store, attempt: Awaitable[object]) -> bool:
+    """Whether the stamp of the space is another one after the attempt, and of no other space."""
+    before, other = store.stamp("clock"), store.stamp("sessions")
+    await attempt
+    assert store.stamp("sessions") == other
+    return store.stamp("clock") != before
+
+
+async def test_the_stamp_of_a_space_changes_with_every_write_and_deletion(store: Store) -> None:
+    await store.put("sessions", "one", b"1")
+    assert await changes(store, store.put("clock", "one", b"1"))
+    assert await changes(store, store.put("clock", "one", b"1"))
+    assert await changes(store, store.update("clock", "one", add_one))
+    assert await changes(store, store.update("clock", "one", lambda value: None))
+    await store.put("clock", "two", b"1")
+    assert await changes(store, store.delete("clock", "two"))
+    await store.put("clock", "three", b"1")
+    assert await changes(store, store.trim("clock", entries=0, size=0))
+
+
+async def test_the_stamp_of_a_space_stays_while_it_is_only_read(store: Store) -> None:
+    await store.put("clock", "one", b"1")
+    assert not await changes(store, store.get("clock", "one"))
+    assert not await changes(store, store.keys("clock"))
+    assert not await changes(store, store.delete("clock", "nobody"))
+
+
+async def test_no_two_writes_in_a_row_leave_the_same_stamp(store: Store) -> None:
+    stamps = [store.stamp("clock")]
+    for number in range(100):
+        await store.put("clock", f"key-{number % 3}", b"1")
+        stamps.append(store.stamp("clock"))
+    assert all(one != next_one for one, next_one in pairwise(stamps))
+
+
+async def test_the_stamp_of_a_key_is_its_own(store: Store) -> None:
+    assert store.stamp_of("clock", "Ä/one") == 0
+    await store.put("clock", "Ä/one", b"1")
+    first = store.stamp_of("clock", "Ä/one")
+    await store.put("clock", "x" * 10_000, b"1")
+    assert store.stamp_of("clock", "Ä/one") == first
+    await store.delete("clock", "Ä/one")
+    assert store.stamp_of("clock", "Ä/one") == 0
+    await store.put("clock", "Ä/one", b"1")
+    assert len({0, first, store.stamp_of("clock", "Ä/one"), store.stamp_of("clock", "x" * 10_000)}) == 4
+
+
+async def test_the_stamp_of_an_unused_space_is_zero(store: Store) -> None:
+    assert store.stamp("clock") == 0
+    with pytest.raises(StoreError, match="no space"):
+        store.stamp("Clock")

@@ -8,6 +8,8 @@
     │   ├── MethodNotAllowed       405
     │   ├── TooLarge               413  body, depth or message limits
     │   └── UpgradeRequired        426  WebSocket probes
+    ├── ProviderNotAvailable       a target asked for by name is unknown 404, disabled or not allowed 403,
+    │                              or unhealthy 503
     ├── Overloaded                 503  our own limits: concurrency, draining
     ├── ConfigError                     the configuration is at fault
     └── UpstreamError              the provider is at fault (or said the request is)
@@ -36,6 +38,7 @@ __all__ = [
     "MethodNotAllowed",
     "NotFound",
     "Overloaded",
+    "ProviderNotAvailable",
     "TooLarge",
     "Unauthorized",
     "UpgradeRequired",
@@ -161,6 +164,39 @@ class UpgradeRequired(ClientError):
 
     status = 426
     default_code = "websocket_not_supported"
+
+
+class ProviderNotAvailable(GatewayError):
+    """A provider, key or model that was asked for by name cannot be used; `details` say which and why."""
+
+    status = 503
+    default_code = "PROVIDER_NOT_AVAILABLE"
+
+    @classmethod
+    def unknown(cls, name: str) -> ProviderNotAvailable:
+        """Nothing in the configuration has this name."""
+        message = f"Requested provider {name} not found in provider registry"
+        return cls(message, status=404, details={"provider": name})
+
+    @classmethod
+    def disabled(cls, name: str) -> ProviderNotAvailable:
+        """It is on a list of disabled targets."""
+        details = {"provider": name, "reason": "disabled"}
+        return cls(f"Requested provider {name} is disabled", status=403, details=details)
+
+    @classmethod
+    def unhealthy(cls, name: str, retry_after: float | None = None) -> ProviderNotAvailable:
+        """It failed lately and is given a rest; `retry_after` seconds from now it may be back."""
+        message = f"Requested provider {name} is not available (health check failed)"
+        details = {"provider": name, "reason": "unhealthy"}
+        return cls(message, status=503, details=details, retry_after=retry_after)
+
+    @classmethod
+    def not_allowed(cls, *names: str) -> ProviderNotAvailable:
+        """The list of allowed providers leaves no target in any route."""
+        listed = ",".join(names)
+        message = f"No route has a target that the allow list permits ({listed}); <**clear**> clears the list"
+        return cls(message, status=403, details={"provider": listed, "reason": "not_allowed"})
 
 
 class Overloaded(GatewayError):

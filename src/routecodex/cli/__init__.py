@@ -1,24 +1,64 @@
-"""The command `routecodex`; one file per group of commands.
+"""The command `routecodex`; one file per group of commands, read only when it is called.
 
-serve     run a gateway in the foreground; `demo` runs one on the built-in provider
-config    check a configuration
+serve         run a gateway in the foreground; `demo` runs one on the built-in provider
+start         run one in the background; lifecycle: stop it, restart it, see which run
+request_log   read the requests of a server as they pass
+daemon        see and change what running servers do
+explain       the plan of a request, and every reason
+config        check a configuration
+completion    for shells
+tables        what people see; servers and admin_client: whom a command speaks to, and how
 """
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import click
 
 from routecodex import __version__
-from routecodex.cli.config import config
-from routecodex.cli.serve import demo, serve
+
+COMMANDS = {
+    "serve": "serve",
+    "start": "start",
+    "stop": "lifecycle",
+    "restart": "lifecycle",
+    "status": "lifecycle",
+    "logs": "request_log",
+    "daemon": "daemon",
+    "explain": "explain",
+    "config": "config",
+    "demo": "serve",
+    "completion": "completion",
+}
+"""Each command and the module it is in: a command starts fast when only its own module is loaded."""
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class Lazy(click.Group):
+    """A group that knows its commands by name and loads them when they are asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        module = COMMANDS.get(cmd_name)
+        if module is None:
+            return None
+        found: click.Command = getattr(import_module(f"routecodex.cli.{module}"), cmd_name)
+        return found
+
+
+@click.group(
+    cls=Lazy,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="""\b
+Exit codes:
+  0  done
+  1  something failed
+  2  wrong arguments or configuration
+  3  no server is running
+""",
+)
 @click.version_option(__version__, prog_name="routecodex")
 def main() -> None:
     """A gateway between AI clients and model providers: any protocol in, any protocol out."""
-
-
-main.add_command(serve)
-main.add_command(demo)
-main.add_command(config)

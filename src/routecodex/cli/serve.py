@@ -13,10 +13,11 @@ import click
 from msgspec.structs import replace
 
 from routecodex.canon.errors import ConfigError
-from routecodex.cli.loading import config_option, load_or_exit
-from routecodex.config import Config, is_loopback, loads
+from routecodex.cli.loading import config_option, config_path, load_or_exit, look_at
+from routecodex.config import Config, Problem, is_loopback, loads
 from routecodex.protocols.dialect import Dialect
 from routecodex.providers.catalog import PRESETS
+from routecodex.server.reload import Source, stamp
 from routecodex.wire import json
 
 _WORKERS_HELP = "Processes that share the port."
@@ -37,8 +38,12 @@ def serve(path: Path | None, host: str | None, port: int | None, workers: int) -
       routecodex serve
       routecodex serve --config gateway.toml --port 8080 --workers 2
     """
+    file = config_path(path)
+    seen = stamp(file)
     config = _placed(load_or_exit(path), host, port)
-    _run(config, workers=workers, banner=_ready)
+    _refuse_open_door(config)
+    source = Source(path=file, load=lambda: _load_again(file, host, port), config=config, seen=seen)
+    _run(config, workers=workers, banner=_ready, source=source)
 
 
 @click.command()
@@ -50,15 +55,18 @@ def demo(port: int) -> None:
     _run(_placed(config, None, port), workers=1, banner=_demo_ready)
 
 
+def _load_again(file: Path, host: str | None, port: int | None) -> tuple[Config | None, list[Problem]]:
+    found, problems = look_at(file)
+    return (None if found is None else _placed(found, host, port)), problems
+
+
 def _placed(config: Config, host: str | None, port: int | None) -> Config:
     server = config.server
     if host is not None:
         server = replace(server, host=host)
     if port is not None:
         server = replace(server, port=port)
-    placed = replace(config, server=server)
-    _refuse_open_door(placed)
-    return placed
+    return replace(config, server=server)
 
 
 def _refuse_open_door(config: Config) -> None:
@@ -72,17 +80,37 @@ def _refuse_open_door(config: Config) -> None:
     raise SystemExit(2)
 
 
-def _run(config: Config, *, workers: int, banner: Callable[[str, int], None]) -> None:
-    from routecodex.server.workers import Worker, Workers, reserve_port
+def _run(
+    config: Config, *, workers: int, banner: Callable[[str, int], None], source: Source | None = None
+) -> None:
+    from routecodex.server.serve import user_dir
 
     if workers == 1:
-        _serve_here(config, on_ready=banner)
-        return
+        _serve_here(config, on_ready=banner, home=user_dir(), source=source)
+    else:
+        _run_workers(config, workers=workers, banner=banner, source=source, home=user_dir())
+
+
+def _run_workers(
+    config: Config, *, workers: int, banner: Callable[[str, int], None], source: Source | None, home: Path
+) -> None:
+    from routecodex.server import announce
+    from routecodex.server.serve import session_dir
+    from routecodex.server.workers import Worker, Workers, reserve_port
+
     try:
         held = reserve_port(config.server.host, config.server.port)
     except OSError as exc:
         raise _cannot_listen(config, exc) from exc
-    shared = replace(config, server=replace(config.server, port=held.getsockname()[1]))
+    port = held.getsockname()[1]
+    shared = replace(config, server=replace(config.server, port=port))
+    announced = announce.describe(
+        shared,
+        token=announce.admin_token(shared, home),
+        port=port,
+        file=source.path if source is not None else None,
+        session_dir=session_dir(shared, home),
+    )
 
     def work(worker: Worker) -> None:
         _serve_here(
@@ -91,10 +119,22 @@ def _run(config: Config, *, workers: int, banner: Callable[[str, int], None]) ->
             reuse_port=True,
             parent=worker.parent,
             on_ready=lambda _host, _port: worker.ready(),
+            home=home,
+            source=source,
+            announced=announced,
+            workers=workers,
+            spread=worker.spread,
         )
 
+    def ready() -> None:
+        announce.write(home, announced)
+        banner(shared.server.host, port)
+
     with held:
-        code = Workers(workers, work, on_ready=lambda: banner(shared.server.host, shared.server.port)).serve()
+        try:
+            code = Workers(workers, work, on_ready=ready).serve()
+        finally:
+            announce.remove(home, announced)
     raise SystemExit(code)
 
 

@@ -18,6 +18,7 @@ __all__ = ["check", "is_loopback", "split_target"]
 _NAME = re.compile(r"[A-Za-z0-9_-]+\Z")
 _SERVER_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*\Z")
 _NAME_FIX = "use letters, digits, _ and - only: targets are split at dots"
+_WORDS = frozenset({"clear", "clock", "help", "status", "stopmessage"})
 _VERSION = re.compile(r"/v\d+(?:(?:alpha|beta)\d*)?\Z")
 _ENDPOINTS = ("/chat/completions", "/responses", "/messages", ":generateContent", ":streamGenerateContent")
 
@@ -89,6 +90,8 @@ def _provider(name: str, provider: Provider) -> Iterator[Problem]:
     place = ("providers", name)
     if not _NAME.match(name):
         yield Problem(place, f"{quoted(name)} cannot be the name of a provider", _NAME_FIX)
+    elif name.lower() in _WORDS:
+        yield Problem(place, f"{quoted(name)} is a word of the instructions in a chat", "use another name")
     yield from _base_url(provider, (*place, "base_url"))
     yield from _keys(provider, place)
     if not provider.models and provider.protocol != "demo":

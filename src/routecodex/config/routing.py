@@ -41,6 +41,9 @@ class RoutingOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     max_wait_ms: Annotated[
         int, Meta(description="Longest wait for a target when all are cooling down.", ge=0)
     ] = 10_000
+    health: Annotated[
+        bool, Meta(description="A key that fails is given a rest; `false` tries every key every time.")
+    ] = True
     retry_after_max_ms: Annotated[
         int, Meta(description="Longest cooldown that an upstream's `Retry-After` can ask for.", ge=0)
     ] = 900_000
@@ -56,3 +59,17 @@ class Classifier(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         tuple[str, ...],
         Meta(description="Models (globs) that clients use for small background work."),
     ] = ("*haiku*",)
+    background_openings: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Further beginnings of system texts or messages with which clients ask for titles "
+            "and summaries; those of common agents are known."
+        ),
+    ] = ()
+    search_phrases: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Further phrases that mean a web search is wanted, where a tool can do one; common "
+            "ones are known in several languages."
+        ),
+    ] = ()

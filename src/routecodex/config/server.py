@@ -126,6 +126,20 @@ class Logging(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         bool,
         Meta(description="Log every mapping of a finish reason: what the upstream said, what was sent."),
     ] = False
+    requests: Annotated[
+        bool,
+        Meta(
+            description="Keep a line per request in `requests.jsonl` of the session dir; never what was said."
+        ),
+    ] = True
+    requests_max_mb: Annotated[
+        int,
+        Meta(
+            description="Size at which the file of requests is set aside; two old ones are kept beside it.",
+            ge=1,
+            le=1024,
+        ),
+    ] = 8
 
 
 class MessagesOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -31,8 +31,9 @@ class Client(Protocol):
 class Ask(Struct, kw_only=True):
     """One request for one answer, validated.
 
-    `as_array` is Gemini's way of streaming without `alt=sse`. `original` is the body as the client sent it,
-    when history was put in front of it; `holder` is the provider and key that keep that history themselves.
+    `as_array` is Gemini's way of streaming without `alt=sse`. `original` is the request without the history
+    that was put in front of it; `holder` is the provider and key that keep that history themselves, `chain`
+    the id of the request that began it. `received` is what the client sent, where anything was taken out.
     """
 
     id: str
@@ -45,7 +46,9 @@ class Ask(Struct, kw_only=True):
     as_array: bool = False
     client_name: str = ""
     original: Inbound | None = None
+    received: Inbound | None = None
     holder: tuple[str, str] | None = None
+    chain: str | None = None
     notices: list[str] = field(default_factory=list)
 
     def is_held_by(self, target: Target) -> bool:
@@ -61,6 +64,7 @@ class Record(Struct, kw_only=True):
     model: str
     stream: bool
     client_name: str = ""
+    session: str = ""
     route: str = ""
     reason: str = ""
     target: Target | None = None

@@ -16,6 +16,8 @@ from routecodex.protocols.dialect import Dialect
 from routecodex.providers import demo
 from routecodex.providers.http import HttpClient, Timeouts, TlsOptions, origin_of
 from routecodex.providers.upstream import Upstream
+from routecodex.routing import health
+from routecodex.routing.classify import ClassifierOptions
 from routecodex.routing.registry import Model, Pool, Provider, Registry
 
 
@@ -42,6 +44,17 @@ def _provider(name: str, row: ProviderRow) -> Provider:
 def _model(name: str, row: object) -> Model:
     model = msgspec.convert(row, Model, from_attributes=True)
     return model if model.id else msgspec.structs.replace(model, id=name)
+
+
+def health_options(config: Config) -> health.Options:
+    """How long what keeps a key out."""
+    options = config.routing_options
+    return health.Options(enabled=options.health, retry_after_max=options.retry_after_max_ms / 1000)
+
+
+def classifier_options(config: Config) -> ClassifierOptions:
+    """What decides the route of a request."""
+    return msgspec.convert(config.classifier, ClassifierOptions, from_attributes=True)
 
 
 def upstreams(config: Config, client: HttpClient, environ: Mapping[str, str]) -> dict[str, Upstream]:

@@ -59,12 +59,12 @@ class Parts(Protocol):
     def registry(self) -> Registry: ...
     @property
     def upstreams(self) -> dict[str, Upstream]: ...
-    def plan(self, ask: Ask) -> Plan: ...
+    async def plan(self, ask: Ask) -> Plan: ...
 
 
 async def count(parts: Parts, ask: Ask, *, memory: Memory | None = None, record: Record | None = None) -> int:
     """Tokens of a request, without generating anything; `memory` keeps signatures from other providers."""
-    target = parts.plan(ask).steps[0].target
+    target = (await parts.plan(ask)).steps[0].target
     if record is not None:
         record.target = target
     upstream = parts.upstreams.get(target.provider)

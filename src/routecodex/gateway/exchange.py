@@ -1,8 +1,8 @@
-"""One request: the plan, the attempts in order, the answer to the client.
+"""One attempt at a request: to one target, and its answer to the client.
 
-Whatever fails before an answer has content is tried on the next target; afterwards the stream ends with the
-protocol's own error event. Writes are awaited one after the other, so that a client that reads slowly pauses
-the upstream.
+Whatever fails before an answer has content may be tried on the next target; afterwards the stream ends with
+the protocol's own error event. Writes are awaited one after the other, so that a client that reads slowly
+pauses the upstream.
 """
 
 from __future__ import annotations
@@ -13,13 +13,7 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol
 
 from routecodex.canon import finish
-from routecodex.canon.errors import (
-    GatewayError,
-    UpstreamError,
-    UpstreamFailed,
-    UpstreamLimited,
-    UpstreamRejected,
-)
+from routecodex.canon.errors import GatewayError, UpstreamError
 from routecodex.canon.events import Event
 from routecodex.canon.request import Request
 from routecodex.canon.response import fold
@@ -33,7 +27,7 @@ from routecodex.protocols.translation import Translation
 from routecodex.providers.http import HttpResponse
 from routecodex.providers.upstream import ANSWER_LIMIT
 from routecodex.routing.plan import Plan
-from routecodex.routing.registry import Target
+from routecodex.routing.registry import Step, Target
 
 _JSON = (b"content-type", b"application/json")
 _SSE = (b"content-type", b"text/event-stream; charset=utf-8")
@@ -46,12 +40,10 @@ class Parts(Protocol):
     @property
     def memory(self) -> Memory: ...
     @property
-    def max_attempts(self) -> int: ...
-    @property
     def keep_alives(self) -> KeepAlives: ...
     def lane(self, target: Target) -> Lane | Performer: ...
-    def reply_to(self, ask: Ask, target: Target) -> ReplyTo: ...
-    async def remember(self, ask: Ask, target: Target, outcome: Outcome) -> None: ...
+    def reply_to(self, ask: Ask, target: Target | None) -> ReplyTo: ...
+    async def remember(self, ask: Ask, target: Target | None, outcome: Outcome) -> None: ...
 
 
 class Exchange:
@@ -68,29 +60,32 @@ class Exchange:
         self._notices = ask.notices
         self.record = record
 
-    async def run(self, plan: Plan) -> None:
-        """Tries the plan's targets in order until one answers."""
+    async def attempt(self, step: Step, keep_alive: KeepAlive | None) -> None:
+        """Answers from this target; raises UpstreamError while another one may be tried."""
         record = self.record
-        record.route, record.reason = plan.route, plan.reason
-        self._notices.extend(plan.notices)
-        keep_alive = self._keep_alive() if self._ask.inbound.stream else None
-        failures: list[UpstreamError] = []
+        self._target = record.target = step.target
+        record.route = step.route
+        record.attempts += 1
         try:
-            for step in plan.steps[: self._parts.max_attempts]:
-                self._target = record.target = step.target
-                record.attempts += 1
-                try:
-                    await self._attempt(step.target, keep_alive)
-                    return
-                except UpstreamRejected:
-                    raise
-                except UpstreamError as error:
-                    error.provider = error.provider or step.target.provider
-                    failures.append(error)
+            await self._attempt(step.target, keep_alive)
+        except UpstreamError as error:
+            error.provider = error.provider or step.target.provider
+            raise
+
+    def note(self, plan: Plan) -> None:
+        """Notes the plan that the next attempts follow."""
+        self.record.route, self.record.reason = plan.route, plan.reason
+        self._notices.extend(line for line in plan.notices if line not in self._notices)
+
+    async def perform(self, events: AsyncGenerator[Event, None]) -> None:
+        """The gateway answers by itself, without a provider."""
+        keep_alive = self.keep_alive()
+        reply = self._parts.reply_to(self._ask, None)
+        try:
+            await self._perform(events, reply, keep_alive)
         finally:
             if keep_alive is not None:
                 keep_alive.stop()
-        raise worst(failures)
 
     async def _attempt(self, target: Target, keep_alive: KeepAlive | None) -> None:
         ask = self._ask
@@ -243,18 +238,20 @@ class Exchange:
             record.finish = end.reason
             if finish.tracing():
                 finish.trace(ask.id, end, outcome.sent_finish or finish.express(ask.codec.name, end))
-        assert self._target is not None
-        for signature in outcome.signatures:
-            self._parts.memory.made(self._target.provider, signature)
+        if self._target is not None:
+            for signature in outcome.signatures:
+                self._parts.memory.made(self._target.provider, signature)
         if watch is not None:
             watch.settle()
         return outcome.body is not None and ask.codec.name == "responses"
 
     async def _remember(self, outcome: Outcome) -> None:
-        assert self._target is not None
         await self._parts.remember(self._ask, self._target, outcome)
 
-    def _keep_alive(self) -> KeepAlive:
+    def keep_alive(self) -> KeepAlive | None:
+        """Watches over the stream, if it is one; the caller stops it."""
+        if not self._ask.inbound.stream:
+            return None
         return self._parts.keep_alives.watch(
             self._client, comment=self._ask.codec.keep_alive, head=self._stream_head
         )
@@ -264,7 +261,6 @@ class Exchange:
 
     def _headers(self, kind: tuple[bytes, bytes]) -> Headers:
         record, target = self.record, self._target
-        assert target is not None
         record.first_byte = record.first_byte or time.monotonic()
         headers = [
             kind,
@@ -285,10 +281,10 @@ async def _told(events: Sequence[Event]) -> AsyncGenerator[Event, None]:
 
 
 @functools.lru_cache(maxsize=1024)
-def _routing_headers(route: str, target: Target, reason: str) -> Headers:
+def _routing_headers(route: str, target: Target | None, reason: str) -> Headers:
     return (
         (b"x-routecodex-route", header_text(route)),
-        (b"x-routecodex-target", header_text(str(target))),
+        (b"x-routecodex-target", header_text(str(target or "gateway"))),
         (b"x-routecodex-reason", header_text(reason)),
     )
 
@@ -297,13 +293,3 @@ def header_text(text: str) -> bytes:
     """Text as a header value: one line of printable ASCII, of bounded length."""
     line = "".join(sign if " " <= sign <= "~" else "?" for sign in text)
     return line[:2000].encode("ascii")
-
-
-def worst(failures: Sequence[UpstreamError]) -> GatewayError:
-    """What to tell a client when every target failed: a limit only if all were limited."""
-    if not failures:
-        return UpstreamFailed("no target was tried", code="no_targets")
-    limited = [error for error in failures if isinstance(error, UpstreamLimited)]
-    if len(limited) == len(failures):
-        return min(limited, key=lambda error: error.retry_after or 60.0)
-    return next(error for error in reversed(failures) if not isinstance(error, UpstreamLimited))

@@ -22,7 +22,8 @@ log = logging.getLogger("routecodex.history")
 class Entry(Struct, frozen=True):
     """One answered request: the turn itself, the answer before it, and the provider and key that gave it.
 
-    `native` is True when that provider keeps the conversation itself, under the same id.
+    `native` is True when that provider keeps the conversation itself, under the same id. `chain` is the id of
+    the request that began the conversation.
     """
 
     request: Raw
@@ -31,6 +32,7 @@ class Entry(Struct, frozen=True):
     provider: str = ""
     key: str = ""
     native: bool = False
+    chain: str = ""
 
     @property
     def turn(self) -> StoredTurn:

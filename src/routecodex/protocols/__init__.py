@@ -10,5 +10,6 @@ failures      a provider's refusal as a typed error
 alike         frames that differ in one text only, known without parsing
 splice        a body with its model replaced and nothing else
 notices       what could not be said in the other protocol
+glance, words what the `look` of every codec is made of
 codecs        CODECS: the codecs by name
 """

@@ -1,6 +1,7 @@
 """The contract of a codec: four protocols cost four of these, not sixteen.
 
-Client side (we are the server):      read, decode_request, encode_response, stream_encoder, encode_error
+Client side (we are the server):      read, look, opening, decode_request, encode_response, stream_encoder,
+                                      encode_error
 Provider side (we are the client):    encode_request, decode_response, stream_decoder, decode_error
 Same protocol on both sides:          rewrite (request), relay (stream), pass_response
 
@@ -19,6 +20,7 @@ from msgspec import Struct
 from routecodex.canon.errors import GatewayError, UpstreamError
 from routecodex.canon.events import Event
 from routecodex.canon.finish import Finish
+from routecodex.canon.look import Look
 from routecodex.canon.request import ProtocolName, Request
 from routecodex.canon.response import Response
 from routecodex.canon.usage import Usage
@@ -147,6 +149,10 @@ class Codec:
     name: ProtocolName
     read: Callable[..., Inbound]
     """read(body, *, model=None, stream=None): validates types and names the wrong field (BadRequest)."""
+    look: Callable[[Inbound], Look]
+    """What routing goes by; cheap enough for every request, however large."""
+    opening: Callable[[Inbound], bytes]
+    """Bytes that stay the same for a whole conversation: its system text and its first words."""
     decode_request: Callable[[Inbound], Request]
     encode_request: Callable[[Request, Aim], Encoded]
     rewrite: Callable[[Inbound, Aim], Encoded]

@@ -6,6 +6,7 @@ Each codec finds message, type and code in its own envelope; what they mean is d
 from __future__ import annotations
 
 import email.utils
+import re
 import time
 from collections.abc import Mapping
 
@@ -26,6 +27,14 @@ _OVERLOAD_CODES = frozenset(
     {"overloaded_error", "overloaded", "server_overloaded", "engine_overloaded_error", "UNAVAILABLE"}
 )
 _BAD_KEY_CODES = frozenset({"invalid_api_key", "authentication_error", "API_KEY_INVALID"})
+_OVERFLOW_CODES = frozenset(
+    {"context_length_exceeded", "model_context_window_exceeded", "string_above_max_length"}
+)
+_OVERFLOW = re.compile(
+    r"context[ _](?:length|window|size)|maximum (?:context|input|prompt)|prompt is too long"
+    r"|too many (?:input )?tokens|input token count .{0,40}exceeds|reduce the length of",
+    re.IGNORECASE,
+)
 _SHOWN = 2000
 
 
@@ -77,6 +86,11 @@ def upstream_error(
             text, provider=provider, upstream_status=status, status=status, code=code, param=param
         )
     return UpstreamFailed(text, provider=provider, upstream_status=status, retry_after=wait)
+
+
+def overflows(error: UpstreamRejected) -> bool:
+    """Whether the provider says that the request is longer than its model can take."""
+    return error.code in _OVERFLOW_CODES or error.status == 413 or _OVERFLOW.search(error.message) is not None
 
 
 def plain_text(body: bytes) -> str:

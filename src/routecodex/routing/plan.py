@@ -1,81 +1,344 @@
 """The plan of one request: which targets to try, in which order, and why.
 
+Disable rules remove targets before everything else. Then force > sticky > allow list > the model named in
+the body > the routing table. Health comes last: what cools down is not tried, but may be waited for.
+
 No IO, no clock and no randomness of its own: everything it depends on is an argument.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
+import functools
+from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from routecodex.canon.errors import NotFound
-from routecodex.routing.registry import Registry, Step, Target
+from routecodex.canon.errors import NotFound, ProviderNotAvailable
+from routecodex.routing.pools import Choice, Draw, choices_of, one_group
+from routecodex.routing.registry import Registry, Selector, Step, Target
+from routecodex.routing.sieve import Cooling, Health, Removed, Sieve
+from routecodex.routing.state import ServerState, SessionState
+
+__all__ = ["Asked", "Cooling", "Health", "Plan", "Removed", "Router"]
+
+DEFAULT = "default"
+SPECIAL = frozenset({"vision", "web_search", "longcontext"})
+"""Routes that a request takes in spite of a sticky target."""
 
 
-class Plan(Struct, frozen=True):
-    """The targets of one request in the order to try them; `route` is the name a client is told."""
+class Asked(Struct, frozen=True, kw_only=True):
+    """What routing knows of a request.
+
+    `route` is what the classifier made of it, `why` its reason, `hint` the route a host asked for. `affinity`
+    names the conversation, if it can be told. `turn` is the mark of the newest message of the person.
+    `tried` has failed this request already; `must` is the only route that can still answer it.
+    """
+
+    model: str
+    tokens: int = 0
+    route: str = DEFAULT
+    why: str = "no rule names another route"
+    hint: str | None = None
+    must: str | None = None
+    ignore_sticky: bool = False
+    affinity: str | None = None
+    turn: str | None = None
+    tried: frozenset[Target] = frozenset()
+    max_wait: float = 0.0
+
+
+class Plan(Struct, frozen=True, kw_only=True):
+    """The targets of one request in the order to try them, and every reason.
+
+    `cooling` may be waited for when `steps` is empty. `only` is the provider that a person insists on.
+    `clears_sticky` says that the session's sticky target is of no use any more.
+    """
 
     route: str
     steps: tuple[Step, ...]
     reason: str
     notices: tuple[str, ...] = ()
+    removed: tuple[Removed, ...] = ()
+    cooling: tuple[Cooling, ...] = ()
+    only: str | None = None
+    clears_sticky: bool = False
 
 
-class Asked(Struct, frozen=True, kw_only=True):
-    """What routing looks at in a request."""
+class Destination(Struct, frozen=True):
+    """Where the body's model or the request's class points: targets outright, or a route."""
 
-    model: str
-    estimated_tokens: int = 0
-
-
-class SessionState(Struct, frozen=True):
-    """What instructions have set for one conversation."""
+    route: str
+    why: str
+    targets: tuple[Target, ...] = ()
+    name: str = ""
 
 
-class ServerState(Struct, frozen=True):
-    """What an operator has set for all conversations of one server."""
+class Orders(Struct, frozen=True):
+    """The rules in force for one request, names made definite."""
+
+    force: str | None
+    sticky: str | None
+    sticky_is_ours: bool
+    allow: tuple[str, ...]
+    disabled: tuple[Selector, ...]
 
 
-class Health(Protocol):
-    """Which targets can be used now."""
+class Router:
+    """The pools of a registry, made ready for planning."""
 
-    def available(self, target: Target, now: float) -> bool: ...
+    def __init__(self, registry: Registry) -> None:
+        self.registry = registry
+        self._choices = functools.lru_cache(maxsize=256)(self._ready)
+        self._direct = functools.lru_cache(maxsize=1024)(self._named)
+        self._quiet = SessionState(), ServerState()
+
+    def plan(
+        self,
+        asked: Asked,
+        *,
+        session: SessionState,
+        server: ServerState,
+        health: Health,
+        now: float,
+        draw: Draw,
+    ) -> Plan:
+        """The targets to try; ProviderNotAvailable when a rule leaves none."""
+        orders = self._orders(asked, session, server)
+        sieve = Sieve(self.registry, orders.disabled, health=health, now=now, tried=asked.tried)
+        if orders.force is not None:
+            return self._forced(asked, orders.force, sieve, draw)
+        bound = self._destination(asked)
+        if orders.sticky is not None:
+            return self._stuck(asked, orders, bound, sieve=sieve, draw=draw)
+        return self._free(asked, orders, bound, sieve=sieve, draw=draw)
+
+    def names_target(self, model: str) -> bool:
+        """Whether a body's model names a target outright, so that nothing else about the request counts."""
+        named = self.registry.alias_of(model)
+        if named is not None and named.startswith("route:"):
+            return False
+        return bool(self.registry.targets_of(named or model))
+
+    def has_route(self, name: str) -> bool:
+        """Whether a route of this name has targets."""
+        return bool(self._choices(name))
+
+    def _ready(self, route: str) -> tuple[Choice, ...]:
+        return tuple(choice for choice in choices_of(self.registry, route) if choice.groups)
+
+    def _orders(self, asked: Asked, session: SessionState, server: ServerState) -> Orders:
+        if (session, server) == self._quiet:
+            return _NO_ORDERS
+        force = session.force
+        sticky = session.sticky or _server_sticky(session, server)
+        return Orders(
+            force=force.target if force is not None and force.turn == asked.turn else None,
+            sticky=None if asked.ignore_sticky else sticky,
+            sticky_is_ours=session.sticky is not None,
+            allow=session.allow or server.allow,
+            disabled=tuple(self._selectors((*server.disable, *session.disable))),
+        )
+
+    def _selectors(self, names: Iterable[str]) -> Iterator[Selector]:
+        found = (self.registry.resolve(name, prefer="key") for name in names)
+        return (selector for selector in found if selector is not None)
+
+    def _destination(self, asked: Asked) -> Destination:
+        if asked.must is not None:
+            return Destination(asked.must, f"too long for another route than {asked.must}")
+        named = self.registry.alias_of(asked.model)
+        if named is not None and named.startswith("route:"):
+            return Destination(named[6:], f"alias {asked.model} names route {named[6:]}")
+        targets = self.registry.targets_of(named or asked.model)
+        if targets:
+            why = f"alias {asked.model} names {named}" if named else f"model {asked.model} names the target"
+            return Destination("direct", why, targets, named or asked.model)
+        if asked.hint is not None and self.has_route(asked.hint):
+            return Destination(asked.hint, f"the host asked for route {asked.hint}")
+        return Destination(asked.route, asked.why)
+
+    def _forced(self, asked: Asked, name: str, sieve: Sieve, draw: Draw) -> Plan:
+        targets = self._insisted(name, asked)
+        steps = sieve.admit(
+            self._group(name, targets, "force", "force").order(affinity=asked.affinity, draw=draw)
+        )
+        if not steps and not sieve.cooling and not asked.tried:
+            raise sieve.refusal()
+        why = f"this message asks for {name}"
+        return _made(sieve, "force", steps, why, only=targets[0].provider)
+
+    def _insisted(self, name: str, asked: Asked) -> tuple[Target, ...]:
+        """The targets of a name that a person typed; a key alone gets the model routing would choose."""
+        selector = self.registry.resolve(name)
+        if selector is None:
+            raise ProviderNotAvailable.unknown(name)
+        if selector.model is None:
+            selector = Selector(selector.provider, selector.key, self._model_of(selector.provider, asked))
+        targets = tuple(self.registry.covered(selector))
+        if not targets:
+            raise ProviderNotAvailable.unknown(name)
+        return targets
+
+    def _model_of(self, provider: str, asked: Asked) -> str | None:
+        models = self.registry.providers[provider].models
+        bound = self._destination(asked)
+        named = [asked.model, *(target.model for target in bound.targets if target.provider == provider)]
+        routes = (bound.route, DEFAULT, *self.registry.routes)
+        routed = (
+            step.target.model
+            for route in routes
+            for step in self._all_steps(route)
+            if step.target.provider == provider
+        )
+        known = (model for model in (*named, *routed, *models) if model in models)
+        return next(known, None)
+
+    def _all_steps(self, route: str) -> Iterator[Step]:
+        return (step for choice in self._choices(route) for group in choice.groups for step in group.steps)
+
+    def _stuck(self, asked: Asked, orders: Orders, bound: Destination, *, sieve: Sieve, draw: Draw) -> Plan:
+        """First a route that sticky gives way to, then the sticky keys; the table when they are of no use."""
+        assert orders.sticky is not None
+        special: tuple[Step, ...] = ()
+        if bound.route in SPECIAL and self.has_route(bound.route):
+            special = sieve.admit(
+                self._of_route(bound.route, asked, draw), allow=orders.allow, tokens=asked.tokens
+            )
+        kept = self._sticky_steps(orders.sticky, asked, sieve, draw)
+        if kept or self._is_back_soon(sieve, asked):
+            route = special[0].route if special else next((step.route for step in kept), "sticky")
+            why = f"{bound.why}; then sticky {orders.sticky}" if special else f"sticky {orders.sticky}"
+            return _made(sieve, route, _once((special, kept)), why)
+        plan = self._free(asked, orders, bound, sieve=sieve.again(), draw=draw)
+        failed_once = any(row.why == "tried" and row.step.reason == "sticky" for row in sieve.removed)
+        gone = orders.sticky_is_ours and not failed_once
+        said = "cleared, no key of it can be used" if gone else "passed over, no key of it can be used now"
+        return replace(
+            plan,
+            reason=f"sticky {orders.sticky} {said}; {plan.reason}",
+            removed=(*sieve.removed, *plan.removed),
+            clears_sticky=gone,
+        )
+
+    def _sticky_steps(self, name: str, asked: Asked, sieve: Sieve, draw: Draw) -> tuple[Step, ...]:
+        if self.registry.resolve(name) is None:
+            return ()
+        targets = self._insisted(name, asked)
+        choice = self._group(f"sticky/{name}", targets, "sticky", self._route_with(targets))
+        return sieve.admit(choice.order(affinity=None, draw=draw))
+
+    def _route_with(self, targets: Sequence[Target]) -> str:
+        """The route that really contains one of the targets."""
+        for route in self.registry.routes:
+            if any(step.target in targets for step in self._all_steps(route)):
+                return route
+        return "sticky"
+
+    def _is_back_soon(self, sieve: Sieve, asked: Asked) -> bool:
+        return any(
+            row.until <= sieve.now + asked.max_wait for row in sieve.cooling if row.step.reason == "sticky"
+        )
+
+    def _free(self, asked: Asked, orders: Orders, bound: Destination, *, sieve: Sieve, draw: Draw) -> Plan:
+        """Without force and sticky: the named model, else the table, both within the allow list."""
+        notices: tuple[str, ...] = ()
+        if bound.targets:
+            if not orders.allow or bound.targets[0].provider in orders.allow:
+                return self._straight(asked, bound, sieve=sieve, draw=draw)
+            notices = (f"{bound.name} is not in the allow list {', '.join(orders.allow)}",)
+            bound = Destination(asked.route, asked.why)
+        steps = self._tabled(asked, orders, bound, sieve=sieve, draw=draw)
+        route = steps[0].route if steps else bound.route
+        why = bound.why if route == bound.route else f"{bound.why}; route {bound.route} has no target to use"
+        return _made(sieve, route, steps, why, notices=notices)
+
+    def _straight(self, asked: Asked, bound: Destination, *, sieve: Sieve, draw: Draw) -> Plan:
+        choice = self._direct(bound.name, bound.targets)
+        steps = sieve.admit(choice.order(affinity=asked.affinity, draw=draw))
+        if not steps and not sieve.cooling and not asked.tried:
+            raise sieve.refusal()
+        return _made(sieve, "direct", steps, bound.why)
+
+    def _named(self, name: str, targets: tuple[Target, ...]) -> Choice:
+        return self._group(f"direct/{name}", targets, "direct", "direct")
+
+    def _group(self, name: str, targets: Iterable[Target], reason: str, route: str) -> Choice:
+        return one_group(name, (Step(target, reason, route) for target in targets))
+
+    def _tabled(
+        self, asked: Asked, orders: Orders, bound: Destination, *, sieve: Sieve, draw: Draw
+    ) -> tuple[Step, ...]:
+        """The targets of the route and then those of `default`; with an allow list, of any route at need."""
+        routes = [bound.route, *([DEFAULT] if bound.route != DEFAULT else [])]
+        steps = self._admitted(routes, asked, orders, sieve=sieve, draw=draw)
+        if not steps and not sieve.cooling and orders.allow:
+            others = [route for route in self.registry.routes if route not in routes]
+            steps = self._admitted(others, asked, orders, sieve=sieve, draw=draw)
+        if not steps and not sieve.cooling:
+            steps = sieve.too_small()
+        if not steps and not sieve.cooling and not asked.tried:
+            raise self._nothing_left(orders, sieve)
+        return steps
+
+    def _admitted(
+        self, routes: Iterable[str], asked: Asked, orders: Orders, *, sieve: Sieve, draw: Draw
+    ) -> tuple[Step, ...]:
+        admitted = [
+            sieve.admit(self._of_route(route, asked, draw), allow=orders.allow, tokens=asked.tokens)
+            for route in routes
+            if self._choices(route)
+        ]
+        return admitted[0] if len(admitted) == 1 else _once(admitted)
+
+    def _of_route(self, route: str, asked: Asked, draw: Draw) -> tuple[Step, ...]:
+        choices = self._choices(route)
+        if len(choices) == 1:
+            return choices[0].order(affinity=asked.affinity, draw=draw)
+        return tuple(step for choice in choices for step in choice.order(affinity=asked.affinity, draw=draw))
+
+    def _nothing_left(self, orders: Orders, sieve: Sieve) -> Exception:
+        if any(removed.why == "disabled" for removed in sieve.removed):
+            return sieve.refusal()
+        if orders.allow:
+            return ProviderNotAvailable.not_allowed(*orders.allow)
+        return NotFound("route 'default' has no targets; add some under [routing]", code="no_targets")
 
 
-class AllHealthy:
-    """Health of a server that has seen no failure."""
+def _server_sticky(session: SessionState, server: ServerState) -> str | None:
+    """The operator's sticky target, unless the session's own allow list speaks against it."""
+    name = server.sticky
+    if name is None or (session.allow and name.partition(".")[0] not in session.allow):
+        return None
+    return name
 
-    def available(self, target: Target, now: float) -> bool:
-        return True
 
-
-def plan(
-    asked: Asked,
+def _made(
+    sieve: Sieve,
+    route: str,
+    steps: tuple[Step, ...],
+    why: str,
     *,
-    session: SessionState,
-    server: ServerState,
-    health: Health,
-    registry: Registry,
-    now: float,
-    rng: Callable[[], float],
+    notices: tuple[str, ...] = (),
+    only: str | None = None,
 ) -> Plan:
-    """The targets to try: a model named outright goes there; any other name is left to the routes."""
-    named = registry.alias_of(asked.model)
-    if named is not None and named.startswith("route:"):
-        return _by_route(registry, named[6:], f"alias {asked.model} names route {named[6:]}")
-    targets = registry.targets_of(named or asked.model)
-    if targets:
-        why = f"alias {asked.model} names {named}" if named else f"model {asked.model} names the target"
-        usable = [target for target in targets if health.available(target, now)] or list(targets)
-        return Plan("direct", tuple(Step(target, "direct") for target in usable), why)
-    return _by_route(registry, "default", "no rule names another route")
+    return Plan(
+        route=route,
+        steps=steps,
+        reason=why,
+        notices=notices,
+        removed=tuple(sieve.removed),
+        cooling=tuple(sieve.cooling),
+        only=only,
+    )
 
 
-def _by_route(registry: Registry, route: str, why: str) -> Plan:
-    taken = route if registry.routes.get(route) else "default"
-    steps = registry.steps_of(taken)
-    if not steps:
-        raise NotFound(f"route {taken!r} has no targets; add some under [routing]", code="no_targets")
-    return Plan(taken, steps, why)
+def _once(stages: Iterable[Iterable[Step]]) -> tuple[Step, ...]:
+    """All steps in order, each target where it comes first."""
+    steps: dict[Target, Step] = {}
+    for step in (step for stage in stages for step in stage):
+        steps.setdefault(step.target, step)
+    return tuple(steps.values())
+
+
+_NO_ORDERS = Orders(None, None, False, (), ())

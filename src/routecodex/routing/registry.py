@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import fnmatch
 import functools
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal
 
 from msgspec import Struct, field
@@ -28,11 +29,31 @@ class Target(Struct, frozen=True, cache_hash=True):
         return f"{self.provider}.{self.key}.{self.model}"
 
 
+class Selector(Struct, frozen=True):
+    """A name made definite: a provider, one of its keys, one of its models, or one key for one model."""
+
+    provider: str
+    key: str | None = None
+    model: str | None = None
+
+    def covers(self, target: Target) -> bool:
+        """Whether the target is among what is named."""
+        return (
+            self.provider == target.provider
+            and self.key in (None, target.key)
+            and self.model in (None, target.model)
+        )
+
+    def __str__(self) -> str:
+        return ".".join(filter(None, (self.provider, self.key, self.model)))
+
+
 class Step(Struct, frozen=True):
-    """One target to try and the rule that admitted it."""
+    """One target to try, the rule that admitted it, and the route it is of."""
 
     target: Target
     reason: str
+    route: str = ""
 
 
 class Model(Struct, frozen=True, kw_only=True):
@@ -78,13 +99,31 @@ class Registry:
         self.providers = {provider.name: provider for provider in providers}
         self.routes = dict(routes)
         self.aliases = dict(aliases)
+        sizes = (model.context_tokens for row in self.providers.values() for model in row.models.values())
+        self.smallest_context = min(filter(None, sizes), default=sys.maxsize)
         self.alias_of = functools.lru_cache(maxsize=1024)(self._alias_of)
         self.targets_of = functools.lru_cache(maxsize=4096)(self._targets_of)
-        self.steps_of = functools.lru_cache(maxsize=256)(self._steps_of)
+        self.resolve = functools.lru_cache(maxsize=4096)(self._resolve)
 
     def model(self, target: Target) -> Model:
         """What is known of the target's model."""
         return self.providers[target.provider].models[target.model]
+
+    def _resolve(self, name: str, prefer: Literal["model", "key"] = "model") -> Selector | None:
+        """What a dotted name stands for; None when it is not known.
+
+        After the provider: the whole rest as a model, digits as the number of a key, an alias of a key, or
+        an alias and a model. `prefer` decides where a model and a key share a name.
+        """
+        head, dot, rest = name.partition(".")
+        provider = self.providers.get(head)
+        if provider is None:
+            return None
+        if not dot:
+            return Selector(head)
+        readings = (_as_model, _as_key) if prefer == "model" else (_as_key, _as_model)
+        found = (read(provider, rest) for read in (*readings, _as_key_and_model))
+        return next((selector for selector in found if selector is not None), None)
 
     def _alias_of(self, name: str) -> str | None:
         """What the alias map makes of a model name; the first glob that matches counts."""
@@ -102,18 +141,34 @@ class Registry:
         rest = name.partition(".")[2]
         if provider is None or not rest:
             return ()
-        if rest in provider.models:
-            return tuple(Target(provider.name, key, rest) for key in provider.keys)
-        key, _, model = rest.partition(".")
-        if key in provider.keys and model in provider.models:
-            return (Target(provider.name, key, model),)
-        return ()
+        found = _as_model(provider, rest) or _as_key_and_model(provider, rest)
+        return () if found is None else tuple(self.covered(found))
 
-    def _steps_of(self, route: str) -> tuple[Step, ...]:
-        """The targets of a route in the order of its pools, backups last, each once."""
-        steps: dict[Target, Step] = {}
-        for pool in sorted(self.routes.get(route, ()), key=lambda pool: pool.backup):
-            reason = f"pool {pool.id}" + (" (backup)" if pool.backup else "")
-            for target in (target for name in pool.targets for target in self.targets_of(name)):
-                steps.setdefault(target, Step(target, reason))
-        return tuple(steps.values())
+    def covered(self, selector: Selector) -> Iterator[Target]:
+        """Every target that is named, in the order of the configuration."""
+        provider = self.providers[selector.provider]
+        keys = provider.keys if selector.key is None else (selector.key,)
+        models = provider.models if selector.model is None else (selector.model,)
+        return (Target(provider.name, key, model) for model in models for key in keys)
+
+
+def _as_model(provider: Provider, rest: str) -> Selector | None:
+    return Selector(provider.name, model=rest) if rest in provider.models else None
+
+
+def _as_key(provider: Provider, rest: str) -> Selector | None:
+    if rest.isascii() and rest.isdigit():
+        # A number of a thousand digits is no key, and not worth making an int of.
+        number = int(rest) if len(rest) < 10 else 0
+        return (
+            Selector(provider.name, provider.keys[number - 1]) if 0 < number <= len(provider.keys) else None
+        )
+    return Selector(provider.name, rest) if rest in provider.keys else None
+
+
+def _as_key_and_model(provider: Provider, rest: str) -> Selector | None:
+    for at in (at for at, sign in enumerate(rest) if sign == "."):
+        key, model = _as_key(provider, rest[:at]), rest[at + 1 :]
+        if key is not None and model in provider.models:
+            return Selector(provider.name, key.key, model)
+    return None

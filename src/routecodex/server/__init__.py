@@ -4,6 +4,12 @@ http        the HTTP/1.1 server itself
 app         the endpoints: which path is what, who may call it, how errors look
 paths       the table of paths, prefixes allowed
 serve       a gateway on a socket: start, drain, stop; several workers on one port
+workers     several processes that share one port
+access      who may call: client keys, the operator's token, Host names
+admin       the admin API: what an operator sees and changes of a running server
+announce    how a running server is found, and its admin token
+reload      a changed configuration, taken up while running
+request_log the requests of the past, in files of bounded size
 metrics     counters and histograms for Prometheus
 logs        logging set-up and the line per request
 """

@@ -1,4 +1,4 @@
-"""Who may call: client keys, and the Host names we answer to."""
+"""Who may call: client keys, the operator's token, and the Host names we answer to."""
 
 from __future__ import annotations
 
@@ -55,6 +55,34 @@ class Access:
             if hmac.compare_digest(known, digest):
                 return name
         raise Unauthorized("the key is not one of this gateway's client keys")
+
+
+class AdminDoor:
+    """The door of the admin API: this machine only, and whoever knows the token."""
+
+    def __init__(self, token: str, *, host: str) -> None:
+        self._token = _digest(token)
+        self._host = _bare(host)
+
+    def check(self, request: HttpRequest) -> None:
+        """Refuses whoever calls from elsewhere or without the token."""
+        if not self._is_from_here(request.client):
+            raise ClientError(
+                "the admin API answers to this machine only", status=403, code="admin_not_local"
+            )
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not hmac.compare_digest(self._token, _digest(given.strip())):
+            raise Unauthorized(
+                "the admin token is missing or wrong; send Authorization: Bearer and the token",
+                code="invalid_admin_token",
+            )
+
+    def _is_from_here(self, peer: tuple[str, int] | None) -> bool:
+        if peer is None:
+            return False
+        address = peer[0].lower().removeprefix("::ffff:").partition("%")[0]
+        # Who calls the one address we listen on from that very address is on this machine.
+        return is_loopback(address) or address == self._host
 
 
 def _without_port(host: str) -> str:

@@ -30,6 +30,7 @@ from routecodex.protocols.codecs import CODECS
 from routecodex.protocols.responses import history as turns
 from routecodex.server import paths
 from routecodex.server.access import Access
+from routecodex.server.admin import Admin
 from routecodex.server.arrays import ArrayReply
 from routecodex.server.http import HttpRequest, Reply
 from routecodex.server.metrics import CONTENT_TYPE, Metrics
@@ -41,7 +42,8 @@ _LISTS = {"chat": "messages", "messages": "messages", "responses": "input", "gem
 _list = Decoder(list[Raw])
 _RETRY_CAP = 60
 _RETRY_DEFAULT = 5
-_OPEN = frozenset({"root", "health"})
+_OPEN = frozenset({"root", "health", "admin"})
+"""What asks for no client key and is answered under any load; the admin API has a door of its own."""
 _SHARED = frozenset({"root", "health", "metrics", "models", "model"})
 
 
@@ -64,13 +66,10 @@ class App:
     def __init__(
         self, gateway: Gateway, config: Config, *, metrics: Metrics, draining: Callable[[], bool]
     ) -> None:
-        self._gateway = gateway
-        self._access = Access(config)
+        self.adopt(gateway, config)
         self._metrics = metrics
         self._draining = draining
-        self._max_concurrent = config.server.max_concurrent
-        self._max_messages = config.server.max_messages
-        self._body_limit = config.server.max_body_mb
+        self.admin: Admin | None = None
         self.active = 0
         self._handlers: dict[str, Handle] = {
             "generate": self._generate,
@@ -83,8 +82,16 @@ class App:
             "model": self._model,
             "health": self._health,
             "metrics": self._show_metrics,
+            "admin": self._administer,
             "root": self._root,
         }
+
+    def adopt(self, gateway: Gateway, config: Config) -> None:
+        """Answers by this gateway and these limits from now on; what is under way goes on as it began."""
+        self._gateway = gateway
+        self._access = Access(config)
+        self._max_concurrent = config.server.max_concurrent
+        self._max_messages = config.server.max_messages
 
     async def __call__(self, request: HttpRequest, reply: Reply) -> None:
         request_id = f"req_{fresh_id()}"
@@ -206,6 +213,11 @@ class App:
 
     async def _show_metrics(self, call: Call) -> None:
         await call.reply.send(200, [(b"content-type", CONTENT_TYPE)], self._metrics.text())
+
+    async def _administer(self, call: Call) -> None:
+        if self.admin is None:
+            raise NotFound("the admin API is off; set server.admin_token")
+        await _send(call.reply, await self.admin.answer(call.endpoint.argument, call.request), call.id)
 
     async def _root(self, call: Call) -> None:
         about = {

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 import sys
 import time
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Protocol, TextIO
 
 from msgspec import Struct
 
 from routecodex.gateway.ask import Record
+from routecodex.gateway.identity import Kind
 from routecodex.wire import json
 
 _FLUSH_SECONDS = 0.2
@@ -54,6 +57,11 @@ def set_up(*, level: str, as_json: bool, finish_trace: Path | None = None) -> No
         _trace_finishes(finish_trace)
 
 
+def set_level(level: str) -> None:
+    """Changes the least severity that is logged, while running."""
+    logging.getLogger("routecodex").setLevel(level.upper())
+
+
 def _trace_finishes(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     handler = logging.FileHandler(path, encoding="utf-8", delay=True)
@@ -64,12 +72,30 @@ def _trace_finishes(path: Path) -> None:
     logger.propagate = False
 
 
-class AccessLog:
-    """The line per request; lines are formatted and written a little later, together."""
+class Keeper(Protocol):
+    """Where the lines of requests are kept as well."""
 
-    def __init__(self, *, as_json: bool, stream: TextIO | None = None) -> None:
-        self._line = json_line if as_json else human_line
+    def keep(self, told: Sequence[Line]) -> None: ...
+
+
+class AccessLog:
+    """The line per request; lines are formatted and written a little later, together.
+
+    `keeper` gets them too; with `shown` False it alone does.
+    """
+
+    def __init__(
+        self,
+        *,
+        as_json: bool,
+        stream: TextIO | None = None,
+        keeper: Keeper | None = None,
+        shown: bool = True,
+    ) -> None:
+        self._text = _json_text if as_json else _human_text
         self._stream = sys.stderr if stream is None else stream
+        self._keeper = keeper
+        self.shown = shown
         self._records: deque[tuple[float, Record]] = deque()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -85,11 +111,17 @@ class AccessLog:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        lines = [self._line(at, record) for at, record in self._records]
+        if not self._records:
+            return
+        told = [(at, line(at, record)) for at, record in self._records]
         self._records.clear()
-        if lines:
-            self._stream.write("\n".join(lines) + "\n")
-            self._stream.flush()
+        if self._keeper is not None:
+            self._keeper.keep([row for _, row in told])
+        if self.shown:
+            # A terminal that was closed takes nothing more, and whoever read it there has left.
+            with contextlib.suppress(OSError):
+                self._stream.write("\n".join([self._text(at, row) for at, row in told]) + "\n")
+                self._stream.flush()
 
 
 def _stamp(at: float) -> str:
@@ -127,6 +159,7 @@ class Line(Struct, omit_defaults=True):
     error: str = ""
     code: str = ""
     notices: tuple[str, ...] = ()
+    session: str = ""
 
 
 def line(at: float, record: Record) -> Line:
@@ -149,6 +182,7 @@ def line(at: float, record: Record) -> Line:
         finish=record.finish,
         client=record.client_name,
         notices=record.notices,
+        session=session_name(record.session)[:200],
     )
     usage = record.usage
     if usage is not None:
@@ -159,6 +193,17 @@ def line(at: float, record: Record) -> Line:
     return told
 
 
+KINDS: dict[str, Kind] = {"session": "session", "conversation": "conversation", "chain": "chain"}
+"""The kinds of scopes that last, by name."""
+
+
+def session_name(key: str) -> str:
+    """How a scope is shown: a session by its id alone, unless that reads like one of another kind."""
+    id = key.removeprefix("session:")
+    kind, colon, _ = id.partition(":")
+    return key if colon and kind in KINDS else id
+
+
 _ONE_LINE = dict.fromkeys((*range(32), 127, 133, 8232, 8233), "?")
 """What could end a line or steer a terminal has no place in a log for people."""
 _named = functools.lru_cache(maxsize=1024)(str)
@@ -166,12 +211,19 @@ _named = functools.lru_cache(maxsize=1024)(str)
 
 def json_line(at: float, record: Record) -> str:
     """The request for machines."""
-    return json.encode(line(at, record)).decode()
+    return _json_text(at, line(at, record))
 
 
 def human_line(at: float, record: Record) -> str:
     """The request for people."""
-    told = line(at, record)
+    return _human_text(at, line(at, record))
+
+
+def _json_text(_at: float, told: Line) -> str:
+    return json.encode(told).decode()
+
+
+def _human_text(at: float, told: Line) -> str:
     words = [
         time.strftime("%H:%M:%S", time.localtime(at)),
         str(told.status),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import logging
 import os
@@ -10,6 +11,7 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import uvloop
 
@@ -18,10 +20,15 @@ from routecodex.config import Config
 from routecodex.gateway.ask import Record
 from routecodex.gateway.gateway import Gateway
 from routecodex.gateway.ids import fresh_id
-from routecodex.server import logs
+from routecodex.server import announce, logs
+from routecodex.server.access import AdminDoor
+from routecodex.server.admin import Admin
+from routecodex.server.announce import Announcement
 from routecodex.server.app import App, error_answer
 from routecodex.server.http import HttpRequest, HttpServer, Limits
 from routecodex.server.metrics import Metrics
+from routecodex.server.reload import Reloader, Source
+from routecodex.server.request_log import RequestLog
 from routecodex.stores.open import open_store
 
 log = logging.getLogger("routecodex.server")
@@ -40,10 +47,10 @@ def user_dir() -> Path:
     return Path(os.environ.get("ROUTECODEX_USER_DIR", "~/.routecodex")).expanduser()
 
 
-def session_dir(config: Config) -> Path:
-    """Where the state of this server lives."""
+def session_dir(config: Config, home: Path | None = None) -> Path:
+    """Where the state of this server lives; `home` is the user dir when it is another one."""
     given = os.environ.get("ROUTECODEX_SESSION_DIR")
-    return Path(given).expanduser() if given else user_dir() / "sessions" / config.server.identity
+    return Path(given).expanduser() if given else (home or user_dir()) / "sessions" / config.server.identity
 
 
 def limits(config: Config) -> Limits:
@@ -67,32 +74,124 @@ def protocol_error(status: int, message: str, request: HttpRequest | None) -> tu
 
 
 class Service:
-    """One process's share of a server."""
+    """One process's share of a server.
 
-    def __init__(self, config: Config, *, worker: str = "0") -> None:
+    With `home`, the user dir, it keeps a log of its requests and lets itself be operated: it announces itself
+    there unless `announced` says who it is already, one of several `workers`. With `source` it follows the
+    file its configuration came from; `spread` asks the other workers to do so at once.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        worker: str = "0",
+        home: Path | None = None,
+        source: Source | None = None,
+        announced: Announcement | None = None,
+        workers: int = 1,
+        spread: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._config = config
-        as_json = logs.is_json(config.logging.format, sys.stderr)
-        self._access = logs.AccessLog(as_json=as_json) if config.logging.level in ("debug", "info") else None
+        self._home = home
+        self._folder = session_dir(config, home)
+        self._source = source
+        self._announced = announced
+        self._on_file: Announcement | None = None
+        self._workers = workers
+        self._requests = self._request_log()
+        self._access = logs.AccessLog(
+            as_json=logs.is_json(config.logging.format, sys.stderr), keeper=self._requests
+        )
+        self._choose_lines(config)
         self._draining = False
         self._gateway = Gateway(
-            config, store=open_store(config.store.url, session_dir=session_dir(config)), observe=self._observe
+            config,
+            store=open_store(config.store.url, session_dir=self._folder),
+            observe=self._observe,
+            user_dir=home or user_dir(),
         )
         self._metrics = Metrics(active=lambda: self._http.active, worker=worker)
-        app = App(self._gateway, config, metrics=self._metrics, draining=lambda: self._draining)
-        self._http = HttpServer(app, limits=limits(config), on_protocol_error=protocol_error)
+        self._app = App(self._gateway, config, metrics=self._metrics, draining=lambda: self._draining)
+        self._http = HttpServer(self._app, limits=limits(config), on_protocol_error=protocol_error)
+        self.reloader: Reloader | None = None
+        if source is not None:
+            self.reloader = Reloader(source, running=config, adopt=self._adopt, spread=spread)
+
+    def _request_log(self) -> RequestLog | None:
+        wanted = self._config.logging
+        if self._home is None or not wanted.requests:
+            return None
+        return RequestLog(self._folder, max_bytes=wanted.requests_max_mb * 1024 * 1024)
+
+    def _choose_lines(self, config: Config) -> None:
+        self._access.shown = config.logging.level in ("debug", "info")
+        self._tells = self._access.shown or self._requests is not None
 
     def _observe(self, record: Record) -> None:
         self._metrics.observe(record)
-        if self._access is not None:
+        if self._tells:
             self._access.add(record)
 
     async def start(self, *, reuse_port: bool = False) -> tuple[str, int]:
         """Listens; the address that was bound."""
+        await self._gateway.open()
+        if self.reloader is not None:
+            await self.reloader.catch_up()
         server = self._config.server
         try:
-            return await self._http.listen(server.host, server.port, reuse_port=reuse_port)
+            host, port = await self._http.listen(server.host, server.port, reuse_port=reuse_port)
         except OSError as exc:
             raise CannotListen from exc
+        self._let_operate(port)
+        if self.reloader is not None:
+            self.reloader.start()
+        return host, port
+
+    def _let_operate(self, port: int) -> None:
+        """Opens the admin API, and says where it is."""
+        row = self._announced or self._description(port)
+        if row is None:
+            return
+        self._app.admin = Admin(
+            row,
+            door=AdminDoor(row.token, host=self._config.server.host),
+            workers=self._workers,
+            gateway=lambda: self._gateway,
+            active=lambda: self._http.active,
+            reload=self.reloader.reload_all if self.reloader is not None else None,
+            recent=self._recent if self._requests is not None else None,
+        )
+        if self._home is not None and self._announced is None:
+            announce.write(self._home, row)
+            self._on_file = row
+
+    def _description(self, port: int) -> Announcement | None:
+        given = self._config.server.admin_token
+        if self._home is not None:
+            token = announce.admin_token(self._config, self._home)
+        elif given is not None:
+            token = given.reveal()
+        else:
+            return None
+        file = self._source.path if self._source is not None else None
+        return announce.describe(self._config, token=token, port=port, file=file, session_dir=self._folder)
+
+    async def _recent(self, limit: int) -> list[dict[str, Any]]:
+        assert self._requests is not None
+        self._access.flush()
+        return await self._requests.tail(limit)
+
+    async def _adopt(self, config: Config) -> None:
+        """Puts a new configuration to use; requests under way finish by the one they began with."""
+        gateway = self._gateway.reconfigured(config)
+        if config.logging.level != self._config.logging.level:
+            logs.set_level(config.logging.level)
+        self._choose_lines(config)
+        self._config, self._gateway = config, gateway
+        self._app.adopt(gateway, config)
+        self._http.limits = limits(config)
+        await gateway.health.forgive_refused()
 
     async def stop(self) -> bool:
         """Lets requests in flight finish, up to the limit; True when all did."""
@@ -103,20 +202,29 @@ class Service:
     async def drain(self) -> bool:
         """Accepts nothing more; True when what was in flight finished within the limit."""
         self._draining = True
-        return await self._http.drain(self._config.server.drain_seconds)
+        return await self._http.drain(self.drain_seconds)
+
+    @property
+    def drain_seconds(self) -> int:
+        """How long requests in flight may take to finish."""
+        return self._config.server.drain_seconds
 
     async def close(self) -> None:
         """Drops what is left, and lets go of everything."""
+        if self.reloader is not None:
+            await self.reloader.close()
         await self._http.close()
         await self._gateway.close()
-        if self._access is not None:
-            self._access.flush()
+        self._access.flush()
+        if self._requests is not None:
+            await self._requests.close()
+        if self._home is not None and self._on_file is not None:
+            announce.remove(self._home, self._on_file)
 
 
 async def _serve(
-    config: Config,
+    make: Callable[[], Service],
     *,
-    worker: str,
     reuse_port: bool,
     on_ready: Callable[[str, int], None],
     parent: int | None,
@@ -127,7 +235,9 @@ async def _serve(
     heard = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
     for number in heard:
         loop.add_signal_handler(number, stop.set)
-    service = Service(config, worker=worker)
+    service = make()
+    if service.reloader is not None:
+        loop.add_signal_handler(signal.SIGHUP, _on_hang_up(service.reloader, stop))
     host, port = await service.start(reuse_port=reuse_port)
     gc.collect()
     gc.freeze()
@@ -138,7 +248,7 @@ async def _serve(
     await stop.wait()
     if parent is not None:
         loop.remove_reader(parent)
-    log.info("draining: no new requests, up to %s s for those in flight", config.server.drain_seconds)
+    log.info("draining: no new requests, up to %s s for those in flight", service.drain_seconds)
     draining = asyncio.ensure_future(service.drain())
     for number in heard:
         loop.add_signal_handler(number, draining.cancel)
@@ -148,6 +258,19 @@ async def _serve(
     await service.close()
 
 
+def _on_hang_up(reloader: Reloader, stop: asyncio.Event) -> Callable[[], None]:
+    watched = sys.stderr.isatty()
+
+    def hang_up() -> None:
+        # The same signal tells that the terminal was closed, and whoever watched us there is gone.
+        if watched and not sys.stderr.isatty():
+            stop.set()
+        else:
+            reloader.hang_up()
+
+    return hang_up
+
+
 def serve(
     config: Config,
     *,
@@ -155,10 +278,25 @@ def serve(
     reuse_port: bool = False,
     on_ready: Callable[[str, int], None] = lambda host, port: None,
     parent: int | None = None,
+    home: Path | None = None,
+    source: Source | None = None,
+    announced: Announcement | None = None,
+    workers: int = 1,
+    spread: Callable[[], bool] = lambda: False,
 ) -> None:
     """Serves until SIGTERM, SIGINT or the end of the pipe `parent`, then drains; a second signal ends it."""
     trace = user_dir() / "debug" / "finish-reason.log" if config.logging.finish_trace else None
     as_json = logs.is_json(config.logging.format, sys.stderr)
     logs.set_up(level=config.logging.level, as_json=as_json, finish_trace=trace)
+    make = functools.partial(
+        Service,
+        config,
+        worker=worker,
+        home=home,
+        source=source,
+        announced=announced,
+        workers=workers,
+        spread=spread,
+    )
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(config, worker=worker, reuse_port=reuse_port, on_ready=on_ready, parent=parent))
+        runner.run(_serve(make, reuse_port=reuse_port, on_ready=on_ready, parent=parent))

@@ -9,13 +9,14 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NoReturn
 
 from msgspec import Struct
 
 _QUICK_DEATH = 2.0
 _MAX_QUICK_DEATHS = 3
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _LAST = b"!"
 
 
@@ -46,15 +47,25 @@ class Worker(Struct, frozen=True):
 
     index: int
     parent: int
+    parent_pid: int
     ready: Callable[[], None]
     """To be called once it serves."""
+
+    def spread(self) -> bool:
+        """Sends a SIGHUP to all workers by way of the parent; whether there is one."""
+        # An orphan's parent is somebody else, who may take the signal for something else.
+        if os.getppid() != self.parent_pid:
+            return False
+        os.kill(self.parent_pid, signal.SIGHUP)
+        return True
 
 
 class Workers:
     """N forked workers; one that dies is replaced, unless they keep dying at once.
 
     `on_ready` is called, in the last of them, when all serve for the first time. Workers do not see Ctrl-C:
-    a terminal sends it to every process, and the parent's word would be a second signal.
+    a terminal sends it to every process, and the parent's word would be a second signal. A SIGHUP is passed
+    on to all of them.
     """
 
     def __init__(
@@ -66,6 +77,8 @@ class Workers:
         self._pids: dict[int, tuple[int, float]] = {}
         self._stopping = False
         self._quick_deaths = 0
+        self._pid = os.getpid()
+        self._watched = sys.stderr.isatty()
         self._parent, self._lifeline = os.pipe()
         # One token for each worker that becomes ready; whoever draws the last one tells the world.
         self._tokens, tokens = os.pipe()
@@ -74,8 +87,9 @@ class Workers:
 
     def serve(self) -> int:
         """Runs until told to stop; the exit code."""
-        for number in _SIGNALS:
-            signal.signal(number, self._stop)
+        signal.signal(signal.SIGTERM, self._stop)
+        signal.signal(signal.SIGINT, self._stop)
+        signal.signal(signal.SIGHUP, self._hang_up)
         for index in range(self._count):
             self._fork(index)
         worst = 0
@@ -105,8 +119,10 @@ class Workers:
             os.close(self._lifeline)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.SIG_IGN)
+            # Until it listens for it: a worker that starts reads the latest configuration anyway.
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
-            self._run(Worker(index, self._parent, self._ready))
+            self._run(Worker(index, self._parent, self._pid, self._ready))
             code = 0
         except SystemExit as exc:
             code = exc.code if isinstance(exc.code, int) else 1
@@ -137,5 +153,16 @@ class Workers:
 
     def _stop(self, _number: int, _frame: object) -> None:
         self._stopping = True
+        self._tell(signal.SIGTERM)
+
+    def _hang_up(self, number: int, frame: object) -> None:
+        if self._watched and not sys.stderr.isatty():
+            self._stop(number, frame)
+        else:
+            self._tell(signal.SIGHUP)
+
+    def _tell(self, number: signal.Signals) -> None:
         for pid in list(self._pids):
-            os.kill(pid, signal.SIGTERM)
+            # One that was just collected may still stand on the list.
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)

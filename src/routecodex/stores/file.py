@@ -71,6 +71,14 @@ class FileStore:
         lane = self._lane(space)
         return await self._run(lane.writer, partial(lane.folder.trim, entries=entries, size=size))
 
+    def stamp(self, space: str) -> int:
+        """When the directory of the space was changed last: one look at it, on the caller's own thread."""
+        return self._lane(space).folder.stamp()
+
+    def stamp_of(self, space: str, key: str) -> int:
+        """When the file of the key was written, which no two writes of a space have in common."""
+        return self._lane(space, key).folder.stamp_of(key)
+
     async def close(self) -> None:
         """Ends the threads once the writes under way are on disk."""
         self._closed = True

@@ -6,6 +6,10 @@ Reading takes no lock: a file is always the old one or the new one. Writing hold
 against other threads and other processes alike; the kernel lets go of it when its holder dies. The lock file
 also keeps the last version given and the last moment stamped, which is why neither ever repeats within a
 space.
+
+The modification time of the directory tells that something in it has changed. The operating system sets it
+with every rename and deletion, even those of a writer that is killed right after; since its clock may tick
+slower than we write, a writer moves it on before it lets go of the lock, and no two writes leave the same.
 """
 
 from __future__ import annotations
@@ -28,6 +32,7 @@ from routecodex.stores import names
 from routecodex.stores.store import Change, Stored, StoreError, check_value, check_version
 
 TEMPORARY_LIFE = 3600.0
+SHORT_KEY = 128
 
 _LOCK = ".lock"
 _TEMPORARY = ".tmp"
@@ -113,12 +118,21 @@ class Folder:
 
     def __init__(self, path: Path, *, clock: Callable[[], float], lock_wait: float) -> None:
         self.path = path
+        self._text = str(path)
+        self._name_of = functools.lru_cache(maxsize=4096)(names.encode)
         self._clock = clock
         self._lock_wait = lock_wait
         self._swept = False
 
     def __str__(self) -> str:
-        return str(self.path)
+        return self._text
+
+    def stamp(self) -> int:
+        return _modified(self._text)
+
+    def stamp_of(self, key: str) -> int:
+        name = self._name_of(key) if len(key) <= SHORT_KEY else names.encode(key)
+        return _modified(f"{self._text}/{name}")
 
     def get(self, key: str) -> Stored | None:
         name = names.encode(key)
@@ -225,12 +239,14 @@ class Folder:
     def _writing(self) -> Iterator[int]:
         """Holds the lock of the space; gives its descriptor."""
         lock = self._acquire()
+        before = self.stamp()
         try:
             if not self._swept:
                 self._sweep()
                 self._swept = True
             yield lock
         finally:
+            _move_on(self._text, before)
             fcntl.flock(lock, fcntl.LOCK_UN)
             os.close(lock)
 
@@ -343,6 +359,21 @@ def _past_limits(files: list[File], *, entries: int, size: int) -> list[File]:
             return files[:at]
         total -= file.size
     return files
+
+
+def _modified(path: str) -> int:
+    """The modification time in nanoseconds; 0 when there is nothing, or nothing we may look at."""
+    try:
+        return os.stat(path).st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _move_on(path: str, before: int) -> None:
+    """Gives the directory a later modification time than it had; what was to be done is done already."""
+    with suppress(OSError):
+        status = os.stat(path)
+        os.utime(path, ns=(status.st_atime_ns, max(status.st_mtime_ns, before + 1)))
 
 
 def _open_locked(path: Path) -> int | None:

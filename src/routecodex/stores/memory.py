@@ -16,6 +16,7 @@ class MemoryStore:
     def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
         self._spaces: dict[str, OrderedDict[str, Stored]] = {}
         self._versions = count(1)
+        self._stamps: dict[str, int] = {}
         self._clock = clock
 
     def _space(self, space: str) -> OrderedDict[str, Stored]:
@@ -34,7 +35,12 @@ class MemoryStore:
         stored = Stored(value, next(self._versions), None if ttl is None else self._clock() + ttl)
         self._space(space)[key] = stored
         self._space(space).move_to_end(key)
+        self._stamps[space] = stored.version
         return stored.version
+
+    def _remove(self, space: str, key: str) -> None:
+        if self._space(space).pop(key, None) is not None:
+            self._stamps[space] = next(self._versions)
 
     async def get(self, space: str, key: str) -> Stored | None:
         return self._live(space, key)
@@ -47,14 +53,14 @@ class MemoryStore:
 
     async def delete(self, space: str, key: str) -> bool:
         live = self._live(space, key) is not None
-        self._space(space).pop(key, None)
+        self._remove(space, key)
         return live
 
     async def update(self, space: str, key: str, change: Change, *, ttl: float | None = None) -> bytes | None:
         old = self._live(space, key)
         value = change(old.value if old is not None else None)
         if value is None:
-            self._space(space).pop(key, None)
+            self._remove(space, key)
         else:
             self._write(space, key, value, ttl)
         return value
@@ -66,14 +72,24 @@ class MemoryStore:
         values = self._space(space)
         doomed = [key for key in values if self._live(space, key) is None]
         for key in doomed:
-            del values[key]
+            self._remove(space, key)
         total = sum(len(stored.value) for stored in values.values())
         gone = len(doomed)
         while values and (len(values) > entries or total > size):
-            _, stored = values.popitem(last=False)
+            key, stored = next(iter(values.items()))
+            self._remove(space, key)
             total -= len(stored.value)
             gone += 1
         return gone
+
+    def stamp(self, space: str) -> int:
+        check_space(space)
+        return self._stamps.get(space, 0)
+
+    def stamp_of(self, space: str, key: str) -> int:
+        check_key(key)
+        stored = self._space(space).get(key)
+        return 0 if stored is None else stored.version
 
     async def close(self) -> None:
         return None

@@ -72,6 +72,20 @@ class Store(Protocol):
         """
         ...
 
+    def stamp(self, space: str) -> int:
+        """A number that changes whenever anyone writes to the space or deletes from it.
+
+        Cheap enough to ask for every request; a store that is down is no error here. It has no order, may
+        change without cause, does not change when a value expires, and is new only once the change can be
+        read: who takes the stamp first and reads then misses nothing. A store on another machine tells what
+        it has heard so far.
+        """
+        ...
+
+    def stamp_of(self, space: str, key: str) -> int:
+        """The same for a single key; 0 when nothing is stored for it."""
+        ...
+
     async def close(self) -> None: ...
 
 

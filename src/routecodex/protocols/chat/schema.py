@@ -154,6 +154,7 @@ class ChatRequest(Struct):
     tool_choice: str | ToolChoice | None = None
     functions: list[Function] | None = None
     function_call: str | Named | None = None
+    web_search_options: Raw = ABSENT
     parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None
     reasoning_effort: str | None = None

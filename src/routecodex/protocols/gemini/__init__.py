@@ -1,6 +1,7 @@
 """Google's Gemini protocol: generateContent, streamGenerateContent and countTokens.
 
 reading     bytes of a client, checked (`read`, `read_count`); schema and spelling are its tables
+look        what routing sees of a request
 requests    a request in canon's words
 outgoing    canon as a request; contents is the conversation, models what each generation takes
 media       images, sounds and files; json_schema: schemas of tools and of structured output
@@ -25,6 +26,7 @@ from .decoder import decode_response, stream_decoder
 from .encoder import encode_response, stream_encoder
 from .errors import decode_error, encode_error
 from .framing import JsonArray
+from .look import look, opening
 from .outgoing import encode_request
 from .reading import read, read_count
 from .relay import pass_response, relay
@@ -53,6 +55,8 @@ def path(model: str, stream: bool) -> str:
 CODEC = Codec(
     name="gemini",
     read=read,
+    look=look,
+    opening=opening,
     decode_request=decode_request,
     encode_request=encode_request,
     rewrite=rewrite,

@@ -71,6 +71,9 @@ class FunctionDeclaration(Wire):
 
 class Tool(Wire):
     function_declarations: list[FunctionDeclaration] | FunctionDeclaration | None = None
+    google_search: Raw = ABSENT
+    google_search_retrieval: Raw = ABSENT
+    enterprise_web_search: Raw = ABSENT
 
 
 class FunctionCallingConfig(Wire):

@@ -1,6 +1,7 @@
 """Anthropic messages: the codec for `POST /v1/messages`.
 
 schema        the request's shape; `read` and `read_count` validate it
+look          what routing sees of a request
 incoming      decode_request: a client's request as the canonical one
 outgoing      encode_request: the canonical request as a messages one (conversation, media, thoughts, schemas)
 rewrite       the same-protocol request, nearly byte for byte
@@ -23,6 +24,7 @@ from routecodex.protocols.messages.decoder import StreamDecoder
 from routecodex.protocols.messages.encoder import StreamEncoder
 from routecodex.protocols.messages.errors import decode_error, encode_error
 from routecodex.protocols.messages.incoming import decode_request
+from routecodex.protocols.messages.look import look, opening
 from routecodex.protocols.messages.names import NAME
 from routecodex.protocols.messages.outgoing import encode_request
 from routecodex.protocols.messages.relay import Relay
@@ -46,6 +48,8 @@ def _path(_model: str, _stream: bool) -> str:
 CODEC = Codec(
     name=NAME,
     read=read,
+    look=look,
+    opening=opening,
     decode_request=decode_request,
     encode_request=encode_request,
     rewrite=rewrite,

@@ -1,6 +1,7 @@
 """OpenAI's Responses protocol.
 
 schema            the typed view of a request, and `read`
+look              what routing sees of a request
 request_decoder   a request in canon; request_encoder and request_items: canon as a request
 rewrite           the same-protocol request, nearly verbatim
 decoder           the stream as events (heard: items while they are heard; roster: which one is meant)
@@ -18,6 +19,7 @@ from .answers import decode_response, encode_response, pass_response
 from .decoder import Decoder
 from .encoder import Encoder
 from .errors import decode_error, encode_error
+from .look import look, opening
 from .relay import Relay
 from .request_decoder import decode_request
 from .request_encoder import encode_request
@@ -33,6 +35,8 @@ def path(model: str, stream: bool) -> str:
 CODEC = Codec(
     name=NAME,
     read=read,
+    look=look,
+    opening=opening,
     decode_request=decode_request,
     encode_request=encode_request,
     rewrite=rewrite,

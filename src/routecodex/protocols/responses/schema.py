@@ -57,6 +57,7 @@ class Item(Struct):
     output: Any = None
     summary: Any = None
     encrypted_content: str | None = None
+    action: Any = None
 
 
 class ToolSpec(Struct):
@@ -132,9 +133,10 @@ class Body(Struct):
 
 
 class View(Struct, frozen=True):
-    """What the gateway and the encoder need of a request that was read: its bytes and its ties to others."""
+    """A request that was read: its bytes, what stands in them, and its ties to others."""
 
     body: bytes
+    typed: Body
     previous_response_id: str | None = None
     store: bool = True
 
@@ -156,7 +158,7 @@ def read(body: bytes, *, model: str | None = None, stream: bool | None = None) -
             f"tool_choice: {typed.tool_choice!r} is not one of 'auto', 'none', 'required'",
             param="tool_choice",
         )
-    view = View(body, typed.previous_response_id, typed.store is not False)
+    view = View(body, typed, typed.previous_response_id, typed.store is not False)
     return Inbound(NAME, body, view, model or typed.model, bool(typed.stream) if stream is None else stream)
 
 

@@ -1,0 +1,36 @@
+"""A plan told to people and programs: every step, and every target that was left out, with the reason."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from routecodex.gateway.course import Course
+from routecodex.routing.plan import Plan
+
+
+def explained(plan: Plan, course: Course, *, now: float) -> dict[str, Any]:
+    """The plan as plain values."""
+    asked = course.asked
+    return {
+        "route": plan.route,
+        "reason": plan.reason,
+        "class": {"route": asked.route, "reason": asked.why},
+        "model": asked.model,
+        "tokens": asked.tokens,
+        "session": course.scope.key if course.scope.lasts else None,
+        "steps": [
+            {"target": str(step.target), "reason": step.reason, "route": step.route} for step in plan.steps
+        ],
+        "removed": [{"target": str(row.step.target), "reason": row.reason} for row in plan.removed],
+        "cooling": [
+            {
+                "target": str(row.step.target),
+                "until": row.until,
+                "seconds": max(0.0, row.until - now),
+                "reason": row.reason,
+            }
+            for row in plan.cooling
+        ],
+        "clears_sticky": plan.clears_sticky,
+        "notices": list(plan.notices),
+    }

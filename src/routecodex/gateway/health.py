@@ -1,0 +1,367 @@
+"""The health of all keys as this process knows it, shared with other processes through the store.
+
+What happens is applied at once to the state in memory and kept as a change still to be saved. A background
+task applies the changes to what is stored, in one step no other process can come between, so that failures
+seen by several of them add up; what comes out is the new state here. What others have saved is read again
+when the stamp of the space says so, with the changes not saved yet on top.
+
+No request ever waits for a write or fails for the store: when it is down, routing goes on with what was known
+last, and the changes are saved later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import partial
+
+import msgspec
+from msgspec import Struct
+
+from routecodex.canon.errors import UpstreamError
+from routecodex.routing import health
+from routecodex.routing.health import DEFAULT, Ailment, Condition, HealthState, Options, Reason
+from routecodex.routing.registry import Selector, Target
+from routecodex.stores.store import Store, StoreError
+
+SPACE = "health"
+MOST = 4096
+"""Most ailments and most keys remembered; the oldest are forgotten first."""
+
+_MOST_BYTES = 16 * 1024 * 1024
+_MOST_UNSAVED = 64
+_LIFE = 86_400.0
+_LOOK_EVERY = 0.02
+_RETRY_AFTER = 5.0
+_READ_WAIT = 0.25
+_PROBE_LIFE = 300.0
+_PROBE_PAUSE = 1.0
+
+Change = Callable[[HealthState], HealthState]
+Record = dict[str, Ailment]
+"""What is stored for a key: ailments by model; the empty name stands for the key itself."""
+
+logger = logging.getLogger("routecodex.health")
+_records = msgspec.json.Decoder(Record)
+
+
+class Row(Struct, frozen=True, kw_only=True):
+    """One ailment as an operator sees it; `seconds` is what is left of it."""
+
+    name: str
+    state: Condition
+    seconds: float
+    until: float
+    reason: Reason
+    strikes: int
+    error: str
+    status: int | None
+
+
+class Health:
+    """Which targets can be used now; every call but those to the store is plain memory."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        options: Options = DEFAULT,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.options = options
+        self._store = store
+        self._clock = clock
+        self._monotonic = monotonic
+        self._state: HealthState = {}
+        self._unsaved: dict[str, deque[Change]] = {}
+        self._probes: dict[Selector, float] = {}
+        self._odd: set[tuple[str, int]] = set()
+        self._stamp: int | None = None
+        self._look_at = -math.inf
+        self._retry_at = -math.inf
+        self._is_down = False
+        self._in_store = asyncio.Lock()
+        self._reader: asyncio.Task[None] | None = None
+        self._writer: asyncio.Task[None] | None = None
+
+    @property
+    def quiet(self) -> bool:
+        """Whether nothing is wrong with any target."""
+        return not (self._state and self.options.enabled)
+
+    def until(self, target: Target, now: float) -> float:
+        """When the target can be used; 0.0 when it can be now."""
+        if self.quiet:
+            return 0.0
+        end = health.until(self._state, target, now, options=self.options)
+        return end or (now + _PROBE_PAUSE if self._probed(target, now) else 0.0)
+
+    def why(self, target: Target, now: float) -> str:
+        """For people: what keeps the target from use; empty when nothing does."""
+        told = health.why(self._state, target, now, options=self.options)
+        probed = self._probed(target, now)
+        if told or not probed:
+            return told
+        return (
+            f"{probed[0]} is being probed ({self._state[probed[0]].reason}: {self._state[probed[0]].error})"
+        )
+
+    def is_limit(self, target: Target, now: float) -> bool:
+        """Whether only limits keep the target from use."""
+        reasons = health.reasons(self._state, target, now, options=self.options)
+        return bool(reasons) and reasons <= {"limited", "quota"}
+
+    def claim(self, target: Target, now: float) -> bool:
+        """Whether an attempt may go ahead; where only a probe may pass, it is the probe from now on."""
+        if not self._state:
+            return True
+        if self.until(target, now):
+            return False
+        for place in health.probes(self._state, target, now, options=self.options):
+            self._probes[place] = now + _PROBE_LIFE
+        return True
+
+    def release(self, target: Target) -> None:
+        """An attempt ended without an outcome: the next one may be the probe."""
+        if self._probes:
+            for place in health.places(target):
+                self._probes.pop(place, None)
+
+    def failed(self, target: Target, error: UpstreamError) -> None:
+        """An attempt failed."""
+        self.release(target)
+        blow = health.blow_of(target, error)
+        if blow is None or not self.options.enabled:
+            return
+        now = self._clock()
+        was_out = health.until(self._state, target, now, options=self.options) > 0
+        self._change(_name(blow.place), partial(health.struck, blow=blow, now=now, options=self.options))
+        if not was_out and (told := self.why(target, now)):
+            logger.warning("%s", told)
+
+    def succeeded(self, target: Target, *, began: float | None = None) -> None:
+        """An attempt was answered; `began`, where given, is when it was sent."""
+        if not self._state and not self._probes:
+            return
+        self.release(target)
+        now = self._clock()
+        state = health.after_success(self._state, target, now, began=began)
+        if state is self._state:
+            return
+        # What another process noted since is not for this success to lift.
+        lifted = [self._state[place].noted for place in self._state.keys() - state.keys()]
+        since = max(now if began is None else began, *lifted)
+        saved = partial(health.after_success, target=target, now=math.inf, began=since)
+        probed = health.probes(self._state, target, now, options=self.options)
+        self._change(f"{target.provider}.{target.key}", saved, state)
+        for place in probed:
+            logger.info("%s works again", place)
+
+    def stale(self) -> bool:
+        """Whether another process may have changed something; looks at the store every 20 ms at most."""
+        now = self._monotonic()
+        if now < self._look_at:
+            return False
+        self._look_at = now + _LOOK_EVERY
+        if now < self._retry_at or self._in_store.locked():
+            return False
+        if self._unsaved:
+            self._start_writing()
+            return False
+        return self._store.stamp(SPACE) != self._stamp
+
+    async def refresh(self) -> None:
+        """Takes in what others have saved; gives up waiting for a slow store, never raises."""
+        await asyncio.wait({self._start_reading()}, timeout=_READ_WAIT)
+
+    async def load(self) -> None:
+        """Restores what was saved before the start."""
+        try:
+            await self._store.trim(SPACE, entries=MOST, size=_MOST_BYTES)
+        except StoreError as exc:
+            self._stumble(exc)
+            return
+        await self._start_reading()
+
+    async def flush(self) -> None:
+        """Saves what is not saved yet; what a store that is down does not take stays unsaved."""
+        self._retry_at = -math.inf
+        if self._unsaved:
+            self._start_writing()
+        under_way = {task for task in (self._reader, self._writer) if task is not None}
+        if under_way:
+            await asyncio.wait(under_way)
+
+    async def reset(self, selector: Selector | None = None) -> int:
+        """An operator's word that what is named can be used: saved at once; how many ailments are gone."""
+        return await self._heal(partial(health.reset, selector=selector))
+
+    async def forgive_refused(self) -> int:
+        """The keys may be new ones: those that were refused can be used again; how many there were."""
+        return await self._heal(health.forgiven)
+
+    def report(self, now: float) -> list[Row]:
+        """Every key that cannot be used like any other, by name."""
+        rows = (_row(place, ailment, now, self.options) for place, ailment in self._state.items())
+        return sorted((row for row in rows if row is not None), key=lambda row: row.name)
+
+    def _probed(self, target: Target, now: float) -> list[Selector]:
+        """Where a probe is under way that the target would have to wait for."""
+        if not self._probes:
+            return []
+        needed = health.probes(self._state, target, now, options=self.options)
+        return [place for place in needed if now < self._probes.get(place, 0.0) <= now + _PROBE_LIFE]
+
+    def _change(self, name: str, change: Change, state: HealthState | None = None) -> None:
+        """Applies a change here, as `state` where it differs, and has it saved."""
+        self._state = _bounded(change(self._state) if state is None else state)
+        self._unsaved.setdefault(name, deque(maxlen=_MOST_UNSAVED)).append(change)
+        if len(self._unsaved) > MOST:
+            del self._unsaved[next(iter(self._unsaved))]
+        self._start_writing()
+
+    async def _heal(self, cure: Change) -> int:
+        await self._start_reading()
+        cured = cure(self._state)
+        gone = self._state.keys() - cured.keys()
+        for place in gone:
+            self._probes.pop(place, None)
+        for name in {_name(place) for place in gone}:
+            self._change(name, cure, cured)
+        await self.flush()
+        return len(gone)
+
+    def _start_reading(self) -> asyncio.Task[None]:
+        if self._reader is None or self._reader.done():
+            self._reader = asyncio.create_task(self._read())
+        return self._reader
+
+    def _start_writing(self) -> None:
+        if (self._writer is None or self._writer.done()) and self._monotonic() >= self._retry_at:
+            self._writer = asyncio.create_task(self._write())
+
+    async def _read(self) -> None:
+        async with self._in_store:
+            stamp = self._store.stamp(SPACE)
+            state: dict[Selector, Ailment] = {}
+            try:
+                for name in (await self._store.keys(SPACE))[-MOST:]:
+                    stored = await self._store.get(SPACE, name)
+                    if stored is not None:
+                        state.update(self._opened(name, stored.value, stored.version))
+            except StoreError as exc:
+                self._stumble(exc)
+                return
+            self._recover()
+            self._stamp = stamp
+            self._state = _bounded(
+                _applied(state, (c for unsaved in self._unsaved.values() for c in unsaved))
+            )
+
+    async def _write(self) -> None:
+        async with self._in_store:
+            while self._unsaved:
+                name = next(iter(self._unsaved))
+                changes = self._unsaved.pop(name)
+                if not await self._save(name, changes):
+                    changes.extend(self._unsaved.pop(name, ()))
+                    self._unsaved[name] = changes
+                    return
+            self._recover()
+
+    async def _save(self, name: str, changes: deque[Change]) -> bool:
+        refused = self._state.get(_key(name))
+        # A key that was refused stays out however long nobody asks for it.
+        life = None if refused is not None and refused.reason == "key refused" else _LIFE
+        try:
+            value = await self._store.update(SPACE, name, partial(_saved, name, tuple(changes)), ttl=life)
+        except StoreError as exc:
+            self._stumble(exc)
+            return False
+        others = {place: ailment for place, ailment in self._state.items() if _name(place) != name}
+        state = {**others, **_decoded(name, value)}
+        self._state = _bounded(_applied(state, self._unsaved.get(name, ())))
+        return True
+
+    def _opened(self, name: str, value: bytes, version: int) -> HealthState:
+        """What is stored for a key; a value that is not ours is told of once and passed over."""
+        try:
+            return _decoded(name, value)
+        except msgspec.MsgspecError as exc:
+            if (name, version) not in self._odd:
+                self._odd = {(name, version)} if len(self._odd) >= MOST else self._odd | {(name, version)}
+                logger.warning("the health stored for %r is ignored: %s", name[:80], exc)
+            return {}
+
+    def _stumble(self, exc: StoreError) -> None:
+        self._retry_at = self._monotonic() + _RETRY_AFTER
+        if not self._is_down:
+            self._is_down = True
+            logger.error("health is neither saved nor shared for now, routing goes on without: %s", exc)
+
+    def _recover(self) -> None:
+        if self._is_down:
+            self._is_down = False
+            logger.warning("health is saved and shared again")
+
+
+def _name(place: Selector) -> str:
+    return f"{place.provider}.{place.key}"
+
+
+def _key(name: str) -> Selector:
+    provider, _, key = name.partition(".")
+    return Selector(provider, key)
+
+
+def _decoded(name: str, value: bytes | None) -> HealthState:
+    record = _records.decode(value) if value is not None else {}
+    key = _key(name)
+    if not key.provider or not key.key:
+        raise msgspec.ValidationError("it has not the name of a key")
+    return {Selector(key.provider, key.key, model or None): ailment for model, ailment in record.items()}
+
+
+def _saved(name: str, changes: Iterable[Change], value: bytes | None) -> bytes | None:
+    """What to store for a key after the changes; nothing when it is well."""
+    try:
+        state = _decoded(name, value)
+    except msgspec.MsgspecError:
+        state = {}
+    record = {place.model or "": ailment for place, ailment in _applied(state, changes).items()}
+    return msgspec.json.encode(record) if record else None
+
+
+def _applied(state: HealthState, changes: Iterable[Change]) -> HealthState:
+    for change in changes:
+        state = change(state)
+    return state
+
+
+def _bounded(state: HealthState) -> HealthState:
+    if len(state) <= MOST:
+        return state
+    latest = sorted(state, key=lambda place: state[place].noted)[-MOST:]
+    return {place: state[place] for place in latest}
+
+
+def _row(place: Selector, ailment: Ailment, now: float, options: Options) -> Row | None:
+    state = health.condition(ailment, now, options=options)
+    if state is None:
+        return None
+    end = health.ends(ailment, now, options=options)
+    return Row(
+        name=str(place),
+        state=state,
+        seconds=max(0.0, end - now),
+        until=end,
+        reason=ailment.reason,
+        strikes=ailment.strikes,
+        error=ailment.error,
+        status=ailment.status,
+    )

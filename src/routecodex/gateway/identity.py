@@ -1,0 +1,162 @@
+"""Which conversation a request belongs to, from what its client says of it and never from its messages.
+
+An id is hostile input and means only itself: it is kept as it came, but for white space around it. Two
+different ids never become one, not even where one of them is no valid Unicode.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Literal
+
+from msgspec import Struct
+from msgspec.json import Decoder
+
+from routecodex.protocols.controls import Controls
+from routecodex.wire import json
+
+Kind = Literal["session", "conversation", "chain", "request"]
+
+SESSION_HEADERS: tuple[str, ...] = (
+    "x-session-id",  # opencode, Crush, Kilo Code, and the name we ask others to use
+    "session-id",  # Codex
+    "session_id",  # older Codex, pi, Roo Code
+    "x-claude-code-session-id",  # Claude Code; its sub-agents send the id of the session they work for
+    "x-opencode-session",  # opencode, to the providers of its own makers
+    "x-session-affinity",  # opencode, Crush, pi
+    "x-affinity",  # pi, to Mistral
+    "x-amp-thread-id",  # Amp
+    "x-kilocode-taskid",  # Kilo Code
+    "x-roo-task-id",  # Roo Code
+    "x-task-id",  # Cline
+    "x-client-session-id",  # Copilot CLI
+    "x-hermes-session-id",  # Hermes
+    "x-litellm-session-id",  # OpenHands, and clients set up for LiteLLM
+)
+"""Where clients name their session. Qwen Code has no header: it sends `metadata.sessionId`, and Gemini CLI
+names its session to its makers' own service alone. `x-client-request-id` is not here: Codex puts its thread
+into it, but for everybody else it names one request."""
+
+CONVERSATION_HEADERS: tuple[str, ...] = (
+    "x-conversation-id",
+    "conversation_id",  # older Codex, beside its session_id
+    "conversation-id",
+    "thread-id",  # Codex, beside its session-id
+    "thread_id",
+    "x-openwebui-chat-id",  # Open WebUI
+    "x-grok-conv-id",  # clients set up for xAI
+)
+"""Where clients name their conversation."""
+
+_OPAQUE = "hex~"
+_OWS = " \t"
+
+
+class Scope(Struct, frozen=True):
+    """What a request's state is kept under."""
+
+    kind: Kind
+    id: str
+
+    @property
+    def key(self) -> str:
+        """The key in a store; no kind can have the key of another one."""
+        return f"{self.kind}:{self.id}"
+
+    @property
+    def lasts(self) -> bool:
+        """Whether a later request can have the same scope."""
+        return self.kind != "request"
+
+
+def identify(
+    codec_name: str,
+    headers: Mapping[str, str],
+    controls: Controls,
+    *,
+    chain: str | None,
+    request_id: str,
+) -> Scope:
+    """The scope of a request; `chain` is the id of the request that began its chain of responses, if any.
+
+    The first request of a chain gets the scope that the ones continuing it will have.
+    """
+    responses = codec_name == "responses"
+    session = (
+        _told(controls.session_id)
+        or _told_in(headers, SESSION_HEADERS)
+        or session_of_user(controls.user_id)
+        or (responses and (_told(controls.prompt_cache_key) or _told(controls.conversation)))
+    )
+    if session:
+        return Scope("session", _exact(session))
+    conversation = _told(controls.conversation_id) or _told_in(headers, CONVERSATION_HEADERS)
+    if conversation:
+        return Scope("conversation", _exact(conversation))
+    if responses:
+        return Scope("chain", _exact(_told(chain) or request_id))
+    return Scope("request", _exact(request_id))
+
+
+class _User(Struct):
+    session_id: str | None = None
+
+
+_users = Decoder(_User)
+_LAST = re.compile(r"(?<![0-9A-Za-z])session_(?=[A-Za-z-]*[0-9])([0-9A-Za-z][0-9A-Za-z-]{5,})\Z")
+_UUID = re.compile(
+    r"(?<![0-9A-Za-z])session_([0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12})(?![0-9A-Za-z-])"
+)
+
+
+def session_of_user(user_id: str | None) -> str:
+    """The session in the `metadata.user_id` of an Anthropic client; empty when it names none.
+
+    It is the end of `user_<hash>_account_<uuid>_session_<uuid>`, or a field of a JSON object.
+    """
+    text = _told(user_id)
+    if not text:
+        return ""
+    user = json.try_read(text, _users) if text.startswith("{") else None
+    if user is not None and (session := _told(user.session_id)):
+        return session
+    last = _LAST.search(text)
+    if last is not None:
+        return last[1]
+    found = _UUID.findall(text)
+    return found[-1] if found else ""
+
+
+def _told(value: str | None) -> str:
+    """The value without white space around it, as HTTP has it; empty when it says nothing."""
+    if value is None or not value.strip():
+        return ""
+    return value.strip(_OWS)
+
+
+def _told_in(headers: Mapping[str, str], names: tuple[str, ...]) -> str:
+    for name in names:
+        value = headers.get(name)
+        if value is not None and (told := _told(_text(value))):
+            return told
+    return ""
+
+
+def _text(value: str) -> str:
+    """What a header's bytes, which reach us one character each, spell in UTF-8: the body's ids are in it."""
+    if value.isascii():
+        return value
+    try:
+        return value.encode("latin-1").decode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return value
+
+
+def _exact(value: str) -> str:
+    """The value, or a form in hex digits of one that UTF-8 cannot carry or that looks like such a form."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return _OPAQUE + value.encode("utf-8", "surrogatepass").hex()
+    return _OPAQUE + value.encode().hex() if value.startswith(_OPAQUE) else value

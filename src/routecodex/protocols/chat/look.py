@@ -1,0 +1,158 @@
+"""What routing sees of a chat request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from msgspec import Raw, Struct
+from msgspec.json import Decoder
+
+from routecodex.canon.look import Called, Look
+from routecodex.protocols import glance, words
+from routecodex.protocols.codec import Inbound
+from routecodex.protocols.words import Words
+from routecodex.wire import json
+from routecodex.wire.json import ABSENT
+
+from .schema import Call, ChatRequest, FunctionCall, Message, Tool, ToolChoice
+
+_MEDIA = frozenset({"image_url", "video_url", "image", "video", "input_image", "input_video"})
+_SHOWN = _MEDIA | {"file", "input_audio", "audio"}
+_SYSTEM = frozenset({"system", "developer"})
+_STRING, _LIST = b'"['
+
+
+class _Part(Struct):
+    type: str = ""
+    text: Raw = ABSENT
+
+
+_parts = Decoder(list[_Part])
+
+
+def look(inbound: Inbound) -> Look:
+    """The features of a request; only its newest messages are looked at."""
+    wire: ChatRequest = inbound.wire
+    messages, tools = wire.messages, wire.tools or ()
+    newest, seen = glance.newest_of(messages, _glimpse)
+    last = _last_answer(messages)
+    native = wire.web_search_options is not ABSENT and json.present(wire.web_search_options)
+    has_tools = bool(tools or wire.functions)
+    hosted = has_tools and any(map(_is_hosted, tools))
+    offers = native or hosted or (has_tools and any(map(glance.searches, _names(wire))))
+    return Look(
+        newest=newest,
+        has_media=seen.media,
+        text=glance.said(seen, fully=offers),
+        calls=_calls(messages, last) if last >= 0 else (),
+        offers_search=offers,
+        asks_search=native or (hosted and _asks(wire, tools)),
+        has_tools=has_tools,
+        has_answer=last >= 0,
+        opening=_opening(messages) if not has_tools or len(messages) <= glance.SHORT else "",
+    )
+
+
+def opening(inbound: Inbound) -> bytes:
+    """What a conversation begins with."""
+    wire: ChatRequest = inbound.wire
+    return words.fingerprint(_system(wire.messages), glance.first_words(wire.messages, _glimpse))
+
+
+def _content(message: Message) -> tuple[Sequence[Words], Sequence[str]]:
+    """The texts of a message, and the types of its parts."""
+    view = memoryview(message.content)
+    kind = view[0] if view.nbytes else 0
+    if kind == _STRING:
+        return (message.content,), ()
+    parts = json.try_read(message.content, _parts) if kind == _LIST else None
+    if parts is None:
+        return (), ()
+    texts = [part.text for part in parts if part.type == "text" and json.begins(part.text, b'"')]
+    return texts, [part.type for part in parts]
+
+
+def _glimpse(message: Message) -> glance.Glimpse:
+    role = message.role
+    if role == "user":
+        if json.begins(message.content, b'"'):
+            return glance.one_text(message.content)
+        texts, types = _content(message)
+        return glance.from_user(texts, shown=not _SHOWN.isdisjoint(types), media=not _MEDIA.isdisjoint(types))
+    if role == "assistant":
+        return glance.ASSISTANT
+    return glance.SYSTEM if role in _SYSTEM else glance.TOOL
+
+
+def _last_answer(messages: Sequence[Message]) -> int:
+    for at in range(len(messages) - 1, -1, -1):
+        if messages[at].role == "assistant":
+            return at
+    return -1
+
+
+def _calls(messages: Sequence[Message], last: int) -> tuple[Called, ...]:
+    """The calls of the assistant's messages in a row that end there."""
+    calls: list[Called] = []
+    while last >= 0 and messages[last].role == "assistant":
+        legacy = messages[last].function_call
+        if legacy is not None:
+            calls.insert(0, _function(legacy))
+        calls[:0] = map(_call, messages[last].tool_calls or ())
+        last -= 1
+    return tuple(calls)
+
+
+def _call(call: Call) -> Called:
+    if call.function is not None:
+        return _function(call.function)
+    custom = call.custom
+    return Called(
+        "" if custom is None else custom.name, "" if custom is None else custom.input[: glance.ARGUMENTS]
+    )
+
+
+def _function(function: FunctionCall) -> Called:
+    given = function.arguments
+    text = given if isinstance(given, str) else json.encode(given).decode("utf-8", "replace")
+    return Called(function.name, text[: glance.ARGUMENTS])
+
+
+def _names(wire: ChatRequest) -> Iterator[str]:
+    for tool in wire.tools or ():
+        if tool.function is not None:
+            yield tool.function.name
+        elif tool.custom is not None:
+            yield tool.custom.name
+    for function in wire.functions or ():
+        yield function.name
+
+
+def _is_hosted(tool: Tool) -> bool:
+    kind = tool.type
+    if kind in ("function", "custom"):
+        return False
+    return glance.is_hosted_search(kind) or (
+        tool.function is not None and glance.searches(tool.function.name)
+    )
+
+
+def _asks(wire: ChatRequest, tools: Sequence[Tool]) -> bool:
+    """Whether the hosted search is all there is, or the one tool that must be used."""
+    choice = wire.tool_choice
+    if choice == "none":
+        return False
+    return len(tools) == 1 or (isinstance(choice, ToolChoice) and glance.is_hosted_search(choice.type or ""))
+
+
+def _system(messages: Sequence[Message]) -> list[Words]:
+    told: list[Words] = []
+    for message in messages:
+        if message.role not in _SYSTEM:
+            break
+        told.extend(_content(message)[0])
+    return told
+
+
+def _opening(messages: Sequence[Message]) -> str:
+    return words.opening(_system(messages) or _content(messages[0])[0])

@@ -1,0 +1,313 @@
+"""Which keys can be used now: what failures and successes do to them. Values and functions, no IO.
+
+| Outcome                        | Of whom        | Effect                                                |
+|--------------------------------|----------------|-------------------------------------------------------|
+| 429                            | key            | cools: `Retry-After` (capped), or a ladder by strikes |
+| quota exhausted, 402           | key            | cools long, twice as long with every strike, capped   |
+| 401, 403                       | key            | out until it is reset; one probe every now and then   |
+| 5xx, overload, timeout         | key × model    | counted; the third in a row opens the breaker         |
+| no connection                  | key            | the same                                              |
+| the request itself is at fault | –              | none                                                  |
+| success                        | key and model  | resets                                                |
+
+An open breaker becomes half-open when its time is over: one probe may pass, whose success closes it and whose
+failure opens it for longer. Who holds the probe is known to the caller alone; `probes` says where one is
+needed. Strikes are consecutive: what fails while the key is out already, having begun before, is no new one.
+
+Times are seconds since the epoch, on a clock that may be set back: nothing keeps a key out for longer than
+its cap, and what was noted in the future has no effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+
+from routecodex.canon.errors import (
+    UpstreamError,
+    UpstreamFailed,
+    UpstreamLimited,
+    UpstreamRefusedKey,
+    UpstreamRejected,
+)
+from routecodex.routing.registry import Selector, Target
+
+Reason = Literal["limited", "quota", "key refused", "failing"]
+Condition = Literal["cooling", "open", "half-open", "refused"]
+
+SKEW = 60.0
+"""How far the clocks of two machines may be apart."""
+
+_MOST_ERROR_TEXT = 300
+# The connection worked when these were noticed: the model's answer was the trouble.
+_OF_AN_ANSWER = frozenset({"upstream_truncated", "upstream_unparsable"})
+_WHILE_OUT: dict[Reason, Condition] = {
+    "limited": "cooling",
+    "quota": "cooling",
+    "key refused": "refused",
+    "failing": "open",
+}
+
+
+class Options(Struct, frozen=True, kw_only=True):
+    """How long what keeps a key out, in seconds; nothing does when it is not `enabled`."""
+
+    enabled: bool = True
+    retry_after_max: float = 900.0
+    ladder: tuple[float, ...] = (3.0, 10.0, 30.0, 60.0)
+    quota: float = 600.0
+    quota_max: float = 7200.0
+    probe_every: float = 600.0
+    failures: int = 3
+    opening: tuple[float, ...] = (5.0, 10.0, 20.0, 40.0, 60.0)
+
+
+DEFAULT = Options()
+
+
+class Ailment(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is wrong with a key, or with a key for one model; `noted` is when it was learnt last."""
+
+    reason: Reason
+    noted: float
+    until: float = 0.0
+    strikes: Annotated[int, Meta(ge=1, le=2**53)] = 1
+    error: str = ""
+    status: Annotated[int, Meta(ge=0, le=999)] | None = None
+
+
+HealthState = Mapping[Selector, Ailment]
+"""Ailments by `provider.key` and `provider.key.model`; what is not named is well."""
+
+
+class Blow(Struct, frozen=True, kw_only=True):
+    """What a failure means for health; `wait` is what the provider asked for, 0 when it did not."""
+
+    place: Selector
+    reason: Reason
+    wait: float
+    error: str
+    status: int | None
+
+
+def after_failure(
+    state: HealthState, target: Target, error: UpstreamError, *, now: float, options: Options = DEFAULT
+) -> HealthState:
+    """The health after an attempt failed."""
+    blow = blow_of(target, error)
+    return state if blow is None else struck(state, blow, now=now, options=options)
+
+
+def after_success(
+    state: HealthState, target: Target, now: float, *, began: float | None = None
+) -> HealthState:
+    """The health after an attempt was answered; the same object if nothing changes.
+
+    An attempt that began before the key was found ailing, where `began` tells, is no sign that it is well.
+    """
+    if not state:
+        return state
+    well = [
+        place
+        for place, ailment in _ailments(state, target)
+        if began is None or not began < ailment.noted <= now
+    ]
+    return {place: state[place] for place in state if place not in well} if well else state
+
+
+def until(state: HealthState, target: Target, now: float, *, options: Options = DEFAULT) -> float:
+    """When the target can be used; 0.0 when it can be now, be it as a probe."""
+    if not state:
+        return 0.0
+    latest = max(
+        (ends(ailment, now, options=options) for _, ailment in _ailments(state, target)), default=0.0
+    )
+    return latest if latest > now else 0.0
+
+
+def why(state: HealthState, target: Target, now: float, *, options: Options = DEFAULT) -> str:
+    """For people: what keeps the target from use; empty when nothing does."""
+    found = [(ends(ailment, now, options=options), place) for place, ailment in _ailments(state, target)]
+    if not found or max(found, key=lambda one: one[0])[0] <= now:
+        return ""
+    end, place = max(found, key=lambda one: one[0])
+    ailment = state[place]
+    told = f": {ailment.error}" if ailment.error else ""
+    return f"{place} is {_WHILE_OUT[ailment.reason]} for {end - now:.3g} s ({ailment.reason}{told})"
+
+
+def reasons(
+    state: HealthState, target: Target, now: float, *, options: Options = DEFAULT
+) -> frozenset[Reason]:
+    """All that keeps the target from use now."""
+    return frozenset(
+        ailment.reason for _, ailment in _ailments(state, target) if ends(ailment, now, options=options) > now
+    )
+
+
+def condition(ailment: Ailment, now: float, *, options: Options = DEFAULT) -> Condition | None:
+    """The state an ailment leaves its key in; None when that key can be used like any other."""
+    if ends(ailment, now, options=options) > now:
+        return _WHILE_OUT[ailment.reason]
+    if ailment.reason == "key refused":
+        return "refused"
+    return "half-open" if ailment.reason == "failing" and ailment.strikes >= options.failures else None
+
+
+def probes(
+    state: HealthState, target: Target, now: float, *, options: Options = DEFAULT
+) -> tuple[Selector, ...]:
+    """Where an attempt on a target that can be used would be the one probe that may pass."""
+    return tuple(
+        place
+        for place, ailment in _ailments(state, target)
+        if condition(ailment, now, options=options) in ("half-open", "refused")
+    )
+
+
+def reset(state: HealthState, selector: Selector | None) -> HealthState:
+    """The health without all that keeps what is named from use; everything without a name."""
+    if selector is None:
+        return {}
+    return {place: ailment for place, ailment in state.items() if not _concerns(place, selector)}
+
+
+def forgiven(state: HealthState) -> HealthState:
+    """The health when the keys may be new ones: none counts as refused."""
+    return {place: ailment for place, ailment in state.items() if ailment.reason != "key refused"}
+
+
+def places(target: Target) -> tuple[Selector, Selector]:
+    """Where a target's ailments are noted: its key, and its key for its model."""
+    return Selector(target.provider, target.key), Selector(target.provider, target.key, target.model)
+
+
+def blow_of(target: Target, error: UpstreamError) -> Blow | None:
+    """What a failure means for health; None when the request itself was at fault."""
+    if isinstance(error, UpstreamRejected):
+        return None
+    key, model = places(target)
+    reason = _reason_of(error)
+    status = error.upstream_status
+    return Blow(
+        place=model if reason == "failing" and not _is_connection(error) else key,
+        reason=reason,
+        wait=error.retry_after or 0.0,
+        # Both come from outside and have to fit into a store: no half characters, no absurd numbers.
+        error=error.message[:_MOST_ERROR_TEXT].encode("utf-8", "replace").decode(),
+        status=status if status is not None and 0 <= status <= 999 else None,
+    )
+
+
+def struck(state: HealthState, blow: Blow, *, now: float, options: Options = DEFAULT) -> HealthState:
+    """The health after a blow."""
+    key = Selector(blow.place.provider, blow.place.key)
+    refused = state.get(key)
+    changed: dict[Selector, Ailment] = {}
+    if blow.reason == "failing" and refused is not None and refused.reason == "key refused":
+        # The probe learnt nothing of the key: it stays out, and the next probe has to wait its turn.
+        if ends(refused, now, options=options) <= now:
+            changed[key] = replace(refused, noted=now, until=now + options.probe_every)
+        if blow.place == key:
+            return {**state, **changed}
+    return {**state, **changed, blow.place: _worse(state.get(blow.place), blow, now=now, options=options)}
+
+
+def ends(ailment: Ailment, now: float, *, options: Options = DEFAULT) -> float:
+    """Until when an ailment keeps its key out, never further away than its cap."""
+    if ailment.noted > now + SKEW:
+        return 0.0
+    return min(ailment.until, min(ailment.noted, now) + _CAPS[ailment.reason](options))
+
+
+def _worse(old: Ailment | None, blow: Blow, *, now: float, options: Options) -> Ailment:
+    end = ends(old, now, options=options) if old is not None else 0.0
+    is_out = end > now
+    strikes = old.strikes + (not is_out) if old is not None and old.reason == blow.reason else 1
+    span = _SPANS[blow.reason](strikes, blow.wait, options)
+    fresh = now + span if span else 0.0
+    if is_out and old is not None and old.reason != blow.reason and end >= fresh:
+        return old
+    return Ailment(
+        reason=blow.reason,
+        noted=now,
+        until=max(fresh, end) if is_out else fresh,
+        strikes=strikes,
+        error=blow.error,
+        status=blow.status,
+    )
+
+
+def _ailments(state: HealthState, target: Target) -> Iterator[tuple[Selector, Ailment]]:
+    for place in places(target):
+        ailment = state.get(place)
+        if ailment is not None:
+            yield place, ailment
+
+
+def _concerns(place: Selector, named: Selector) -> bool:
+    """Whether an ailment there keeps something from use that the name covers."""
+    return (
+        place.provider == named.provider
+        and named.key in (None, place.key)
+        and (named.model is None or place.model in (None, named.model))
+    )
+
+
+def _reason_of(error: UpstreamError) -> Reason:
+    if isinstance(error, UpstreamRefusedKey):
+        return "key refused"
+    if not isinstance(error, UpstreamLimited):
+        return "failing"
+    return "quota" if error.code == "insufficient_quota" or error.upstream_status == 402 else "limited"
+
+
+def _is_connection(error: UpstreamError) -> bool:
+    return (
+        isinstance(error, UpstreamFailed)
+        and error.upstream_status is None
+        and error.code not in _OF_AN_ANSWER
+    )
+
+
+def _asked(wait: float, options: Options) -> float:
+    return min(wait, options.retry_after_max) if wait > 0 else 0.0
+
+
+def _step(steps: tuple[float, ...], number: int) -> float:
+    return steps[min(number, len(steps)) - 1]
+
+
+def _limited(strikes: int, wait: float, options: Options) -> float:
+    return _asked(wait, options) or _step(options.ladder, strikes)
+
+
+def _quota(strikes: int, wait: float, options: Options) -> float:
+    return min(options.quota * 2.0 ** min(strikes - 1, 32), options.quota_max)
+
+
+def _refused(strikes: int, wait: float, options: Options) -> float:
+    return options.probe_every
+
+
+def _failing(strikes: int, wait: float, options: Options) -> float:
+    if strikes < options.failures:
+        return 0.0
+    return max(_step(options.opening, strikes - options.failures + 1), _asked(wait, options))
+
+
+_SPANS: dict[Reason, Callable[[int, float, Options], float]] = {
+    "limited": _limited,
+    "quota": _quota,
+    "key refused": _refused,
+    "failing": _failing,
+}
+_CAPS: dict[Reason, Callable[[Options], float]] = {
+    "limited": lambda options: max(options.retry_after_max, *options.ladder),
+    "quota": lambda options: options.quota_max,
+    "key refused": lambda options: options.probe_every,
+    "failing": lambda options: max(options.retry_after_max, *options.opening),
+}

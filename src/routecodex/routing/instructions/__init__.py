@@ -1,0 +1,58 @@
+"""What a person tells the gateway inside a message: `<**…**>`.
+
+values    Force, Allow, Sticky, Disable, …: the instructions, each with the span it came from
+tags      `strip(text)`, `is_blank(text)`: where the marks are, and the text without them
+regions   `is_machine_made(text)`: code and the envelopes of agents, in which nobody speaks to the gateway
+parse     `parse(text)`: one text in, instructions and malformed ones out
+forms     TABLE, `help_text()`: every form in words
+"""
+
+from __future__ import annotations
+
+from routecodex.routing.instructions.forms import TABLE, Form, help_text
+from routecodex.routing.instructions.parse import parse
+from routecodex.routing.instructions.regions import ENVELOPES, is_machine_made
+from routecodex.routing.instructions.tags import is_blank, strip
+from routecodex.routing.instructions.values import (
+    Allow,
+    Clear,
+    ClearClock,
+    ClearStopMessage,
+    Disable,
+    Enable,
+    Force,
+    Instruction,
+    Malformed,
+    Parsed,
+    SetStopMessage,
+    SetStopMessageFromFile,
+    ShowHelp,
+    ShowStatus,
+    Sticky,
+)
+
+__all__ = [
+    "ENVELOPES",
+    "TABLE",
+    "Allow",
+    "Clear",
+    "ClearClock",
+    "ClearStopMessage",
+    "Disable",
+    "Enable",
+    "Force",
+    "Form",
+    "Instruction",
+    "Malformed",
+    "Parsed",
+    "SetStopMessage",
+    "SetStopMessageFromFile",
+    "ShowHelp",
+    "ShowStatus",
+    "Sticky",
+    "help_text",
+    "is_blank",
+    "is_machine_made",
+    "parse",
+    "strip",
+]

@@ -1,0 +1,206 @@
+"""The grammar between the marks: one text of the person in, typed instructions out.
+
+Only syntax is known here; whether a name means something is for the registry to say.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterator
+
+from routecodex.routing.instructions.regions import AGENTS_FILE, MARKS, Regions
+from routecodex.routing.instructions.tags import GAP, QUOTES, WHITE, Tags, is_blank
+from routecodex.routing.instructions.values import (
+    Allow,
+    Clear,
+    ClearClock,
+    ClearStopMessage,
+    Disable,
+    Enable,
+    Force,
+    Instruction,
+    Malformed,
+    Parsed,
+    SetStopMessage,
+    SetStopMessageFromFile,
+    ShowHelp,
+    ShowStatus,
+    Sticky,
+)
+
+Span = tuple[int, int]
+
+_LONGEST_NAME = 512
+_MOST_REPEATS = 2**63 - 1
+_NAME_SIGNS = frozenset("_-./:@+~")
+_COMMA = re.compile("[,，]")
+_KEYED = re.compile(f"(stopMessage|clock){GAP}[:：]", re.IGNORECASE)
+_TEXT = {
+    begin: re.compile(rf"{begin}((?:[^\\{end}]++|\\.)*+){end}", re.DOTALL) for begin, end in QUOTES.items()
+}
+_FILE = re.compile(f"<{GAP}file://([^<>]*)>", re.IGNORECASE)
+_ESCAPED = re.compile(rf"\\([\\{''.join({*QUOTES, *QUOTES.values()})}])")
+_NOTHING = Parsed()
+
+
+class _Mistake(Exception):
+    """What a person got wrong, in words for that person."""
+
+
+def parse(text: str) -> Parsed:
+    """The instructions in one text of the person, from left to right, and what only looks like one."""
+    if "<**" not in text or text.lstrip(WHITE).startswith(AGENTS_FILE):
+        return _NOTHING
+    instructions: list[Instruction] = []
+    malformed: list[Malformed] = []
+    for start, end in _spoken(text):
+        try:
+            instructions.append(_read(text[start + 3 : end - 3].strip(WHITE), (start, end)))
+        except _Mistake as mistake:
+            malformed.append(Malformed(_short(text[start:end]), str(mistake), span=(start, end)))
+    return Parsed(tuple(instructions), tuple(malformed))
+
+
+def _spoken(text: str) -> Iterator[Span]:
+    """The tags that stand neither in code nor in an envelope."""
+    tags, regions, at, last = Tags(text), Regions(text), 0, text.rfind("**>")
+    while (mark := MARKS.search(text, at)) and mark.start() < last:
+        if mark.lastgroup != "tag":
+            at = regions.end_of(mark)
+            continue
+        start = mark.end() - 3
+        end = tags.end_of(start)
+        at = mark.end() if end is None else end
+        if end is not None:
+            yield start, end
+
+
+def _read(body: str, span: Span) -> Instruction:
+    keyed = _KEYED.match(body)
+    if keyed:
+        return _KEYED_READERS[keyed[1].lower()](body[keyed.end() :].strip(WHITE), span)
+    signed = _SIGNED_READERS.get(body[:1])
+    if signed:
+        return signed(_names(body[1:]), span)
+    word = _WORDS.get(body.lower())
+    return word(span) if word else _unsigned(body, span)
+
+
+def _unsigned(body: str, span: Span) -> Instruction:
+    if not body:
+        raise _Mistake("there is nothing between the marks")
+    if body.lower() in _KEYED_READERS:
+        raise _Mistake(f"{body} needs a colon and what to do, for example {body}:clear")
+    names = _names(body)
+    if len(names) > 1:
+        raise _Mistake("only one target can be forced; a list needs ! (allow), # (disable) or @ (enable)")
+    return Force(names[0], span=span) if "." in names[0] else Allow(names, span=span)
+
+
+def _sticky_or_allow(names: tuple[str, ...], span: Span) -> Instruction:
+    dotted = [name for name in names if "." in name]
+    if not dotted:
+        return Allow(names, span=span)
+    if len(names) > 1:
+        raise _Mistake(
+            f"a list after ! holds providers only, and {_short(dotted[0])} is more than that; "
+            "a target that sticks stands alone"
+        )
+    return Sticky(names[0], span=span)
+
+
+def _names(listed: str) -> tuple[str, ...]:
+    names = [_name(name.strip(WHITE)) for name in _COMMA.split(listed)]
+    return tuple(dict.fromkeys(names))
+
+
+def _name(name: str) -> str:
+    if not name:
+        raise _Mistake("a name is missing")
+    if len(name) > _LONGEST_NAME:
+        raise _Mistake(f"a name of {len(name)} characters is too long")
+    wrong = next((sign for sign in name if not _may_stand_in_a_name(sign)), None)
+    if wrong is not None:
+        shown = "white space" if wrong in WHITE else repr(wrong)
+        raise _Mistake(f"{_short(name)!r} is no name: {shown} cannot stand in one")
+    if name[0] == "." or name[-1] == "." or ".." in name:
+        raise _Mistake(f"{_short(name)!r} has nothing on one side of a dot")
+    return name
+
+
+def _may_stand_in_a_name(sign: str) -> bool:
+    return sign.isalnum() or sign in _NAME_SIGNS or unicodedata.category(sign).startswith("M")
+
+
+def _stop_message(value: str, span: Span) -> Instruction:
+    if value.lower() == "clear":
+        return ClearStopMessage(span=span)
+    if value[:1] in _TEXT:
+        return _stop_text(value, span)
+    file = _FILE.match(value)
+    if not file:
+        raise _Mistake('stopMessage needs a text in quotes, like stopMessage:"go on", a <file://…>, or clear')
+    path = file[1].strip(WHITE)
+    if not path:
+        raise _Mistake("file:// needs a path, like file://stopMessage/message1.md")
+    return SetStopMessageFromFile(path, _repeats(value[file.end() :]), span=span)
+
+
+def _stop_text(value: str, span: Span) -> Instruction:
+    quoted = _TEXT[value[0]].match(value)
+    if not quoted:
+        raise _Mistake("the text of stopMessage has no closing quote")
+    repeats = _repeats(value[quoted.end() :])
+    text = _ESCAPED.sub(r"\1", quoted[1])
+    if is_blank(text):
+        raise _Mistake("the text of stopMessage is empty")
+    return SetStopMessage(text, repeats, span=span)
+
+
+def _repeats(tail: str) -> int:
+    """The number after the comma, 10 when there is none."""
+    tail = tail.strip(WHITE)
+    if not tail:
+        return 10
+    if not _COMMA.match(tail):
+        raise _Mistake('only a comma and a number may follow; quotes inside the text are written \\"')
+    number = tail[1:].strip(WHITE)
+    digits = number.lstrip("0０")
+    # An int is made of what is short enough only: a million digits would take minutes.
+    repeats = int(digits) if digits.isdecimal() and len(digits) <= 19 and number.isdecimal() else 0
+    if not 1 <= repeats <= _MOST_REPEATS:
+        raise _Mistake(f"the number of repeats must be a whole number from 1 on, not {_short(number)!r}")
+    return repeats
+
+
+def _clock(value: str, span: Span) -> Instruction:
+    if value.lower() != "clear":
+        raise _Mistake(f"clock knows clear only, not {_short(value)!r}")
+    return ClearClock(span=span)
+
+
+def _short(text: str, length: int = 60) -> str:
+    """The text on one line, cut where it gets long."""
+    line = " ".join(text[: length * 4].split())
+    return line if len(line) <= length and len(text) <= length * 4 else f"{line[:length]}…"
+
+
+_KEYED_READERS: dict[str, Callable[[str, Span], Instruction]] = {
+    "stopmessage": _stop_message,
+    "clock": _clock,
+}
+_SIGNED_READERS: dict[str, Callable[[tuple[str, ...], Span], Instruction]] = {
+    sign: reader
+    for signs, reader in (
+        ("!！", _sticky_or_allow),
+        ("#＃", lambda names, span: Disable(names, span=span)),
+        ("@＠", lambda names, span: Enable(names, span=span)),
+    )
+    for sign in signs
+}
+_WORDS: dict[str, Callable[[Span], Instruction]] = {
+    "clear": lambda span: Clear(span=span),
+    "status": lambda span: ShowStatus(span=span),
+    "help": lambda span: ShowHelp(span=span),
+}

@@ -1,0 +1,134 @@
+"""The order of the targets inside a pool: by its mode, or by whose conversation it is.
+
+A pool balances by provider and model first and by key inside, so that a provider with many keys gets no
+larger share. A conversation keeps its place (rendezvous hashing): every name gets a score from the
+conversation and itself alone, so that it moves only while its own target is down, and comes back afterwards.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Callable, Iterable, Sequence
+from hashlib import blake2b
+
+from routecodex.routing.registry import Pool, Registry, Step, Target
+
+Draw = Callable[[str], int]
+"""The next number of a named count, from 0: what turns and shares go by."""
+
+_GOLDEN = 0.6180339887498949
+_REMEMBERED = 8192
+
+
+class Group:
+    """One model of one provider with its keys."""
+
+    __slots__ = ("name", "steps", "weight")
+
+    def __init__(self, name: str, weight: float, steps: tuple[Step, ...]) -> None:
+        self.name = name
+        self.weight = weight
+        self.steps = steps
+
+
+class Choice:
+    """A pool made ready for choosing."""
+
+    def __init__(self, name: str, mode: str, groups: Sequence[Group]) -> None:
+        self.name = name
+        self.mode = mode
+        self.groups = tuple(group for group in groups if group.steps)
+        self._only = (
+            self.groups[0].steps if len(self.groups) == 1 and len(self.groups[0].steps) == 1 else None
+        )
+        self._kept = functools.lru_cache(maxsize=_REMEMBERED)(self._keep)
+
+    def order(self, *, affinity: str | None, draw: Draw) -> tuple[Step, ...]:
+        """Every target of the pool, the one to try first at the head."""
+        if self._only is not None:
+            return self._only
+        if affinity is not None:
+            return self._kept(affinity)
+        turn = draw(self.name)
+        groups = _ORDERS[self.mode](self.groups, turn)
+        turn //= len(self.groups) if self.mode == "round-robin" else 1
+        return tuple(step for group in groups for step in _rotated(group.steps, turn))
+
+    def _keep(self, affinity: str) -> tuple[Step, ...]:
+        groups: Iterable[Group] = self.groups
+        if self.mode != "priority":
+            groups = sorted(groups, key=lambda group: _score(affinity, group.name, group.weight))
+        return tuple(
+            step
+            for group in groups
+            for step in sorted(group.steps, key=lambda step: _score(affinity, str(step.target), 1.0))
+        )
+
+
+def _score(affinity: str, name: str, weight: float) -> float:
+    """Small is first; a name of twice the weight is first for twice as many conversations."""
+    digest = blake2b(f"{affinity}\0{name}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return -math.log((int.from_bytes(digest, "big") + 1) / 2.0**64) / weight
+
+
+def _rotated(items: tuple[Step, ...], turn: int) -> tuple[Step, ...]:
+    at = turn % len(items)
+    return items[at:] + items[:at]
+
+
+def _in_turn(groups: tuple[Group, ...], turn: int) -> tuple[Group, ...]:
+    at = turn % len(groups)
+    return groups[at:] + groups[:at]
+
+
+def _by_weight(groups: tuple[Group, ...], turn: int) -> tuple[Group, ...]:
+    # Multiples of the golden ratio fall evenly on every share, in any stretch of requests.
+    point = (turn * _GOLDEN) % 1.0 * sum(group.weight for group in groups)
+    ends = itertools.accumulate(group.weight for group in groups)
+    at = next((at for at, end in enumerate(ends) if point < end), len(groups) - 1)
+    others = groups[:at] + groups[at + 1 :]
+    return (groups[at], *sorted(others, key=lambda group: -group.weight))
+
+
+def _as_listed(groups: tuple[Group, ...], _turn: int) -> tuple[Group, ...]:
+    return groups
+
+
+_ORDERS: dict[str, Callable[[tuple[Group, ...], int], tuple[Group, ...]]] = {
+    "round-robin": _in_turn,
+    "weighted": _by_weight,
+    "priority": _as_listed,
+}
+
+
+def choices_of(registry: Registry, route: str) -> tuple[Choice, ...]:
+    """The pools of a route, backups last; a target stands in the first pool that names it."""
+    seen: set[Target] = set()
+    pools = sorted(registry.routes.get(route, ()), key=lambda pool: pool.backup)
+    return tuple(_choice(registry, route, pool, seen) for pool in pools)
+
+
+def _choice(registry: Registry, route: str, pool: Pool, seen: set[Target]) -> Choice:
+    reason = f"pool {pool.id}" + (" (backup)" if pool.backup else "")
+    groups: dict[str, list[Step]] = {}
+    weights: dict[str, float] = {}
+    for name in pool.targets:
+        for target in registry.targets_of(name):
+            model = f"{target.provider}.{target.model}"
+            weights.setdefault(model, pool.weights.get(name, pool.weights.get(model, 1.0)))
+            if target not in seen:
+                seen.add(target)
+                groups.setdefault(model, []).append(Step(target, reason, route))
+    mode = "weighted" if pool.weights and pool.mode == "round-robin" else pool.mode
+    return Choice(
+        f"{route}/{pool.id}",
+        mode,
+        [Group(name, weights[name], tuple(steps)) for name, steps in groups.items()],
+    )
+
+
+def one_group(name: str, steps: Iterable[Step]) -> Choice:
+    """Targets that are not of a pool of the configuration: keys of one model, in turn."""
+    return Choice(name, "round-robin", [Group(name, 1.0, tuple(steps))])

@@ -1,0 +1,48 @@
+"""What instructions and operators have set: values, and how an instruction changes them."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class StopMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is said to a model that stops, and how often; times are seconds since the epoch."""
+
+    text: str
+    max_repeats: int = 10
+    used: int = 0
+    updated_at: float = 0.0
+    last_used_at: float | None = None
+
+
+class Force(Struct, frozen=True):
+    """A target for one turn of the person; `turn` marks the message that asked for it, `at` is its place."""
+
+    target: str
+    turn: str
+    at: int = 0
+
+
+class SessionState(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What instructions have set for one conversation; targets are kept as they were typed.
+
+    A name is made definite only when it is used: the number of a key means its place in the configuration
+    of that moment. `applied` is the mark (place and content) of the message applied last, so that the same
+    message sent again changes nothing.
+    """
+
+    force: Force | None = None
+    sticky: str | None = None
+    allow: tuple[str, ...] = ()
+    disable: tuple[str, ...] = ()
+    stop_message: StopMessage | None = None
+    applied: str | None = None
+    updated_at: float = 0.0
+
+
+class ServerState(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What an operator has set for all conversations of one server."""
+
+    sticky: str | None = None
+    allow: tuple[str, ...] = ()
+    disable: tuple[str, ...] = ()

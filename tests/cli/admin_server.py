@@ -1,0 +1,99 @@
+"""A stand-in for the admin API of a server: it answers as it is told and remembers what it was asked."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+Answer = tuple[int, Any]
+EMPTY: dict[str, Any] = {"sticky": None, "allow": [], "disable": []}
+
+
+class AdminServer:
+    """One server with an id; `answers` by method and path, and every call as (method, path, body)."""
+
+    def __init__(self, server_id: str, url: str) -> None:
+        self.id = server_id
+        self.url = url
+        self.token = f"token-of-{server_id}"
+        self.calls: list[tuple[str, str, Any]] = []
+        self.answers: dict[str, Answer] = {
+            "GET /admin/status": (200, {"id": server_id, "url": url, "pid": os.getpid(), "active": 3}),
+            "GET /admin/routing": (200, self.routing()),
+        }
+
+    def routing(self, *sessions: dict[str, Any], **changed: Any) -> dict[str, Any]:
+        """What the server tells of its routing."""
+        routing = {**EMPTY, **changed}
+        return {
+            "id": self.id,
+            "url": self.url,
+            "alive": True,
+            "routing": routing,
+            "sessions": list(sessions),
+        }
+
+    def said(self) -> list[tuple[str, str, Any]]:
+        """The calls, but for those that only make sure who it is."""
+        return [call for call in self.calls if call[1] != "/admin/status"]
+
+    def announce(self, user: Path, **more: Any) -> None:
+        """Writes the file that makes it known."""
+        announce(user, {"id": self.id, "url": self.url, "token": self.token, "pid": os.getpid(), **more})
+
+
+def announce(user: Path, row: dict[str, Any]) -> None:
+    """Writes an announcement."""
+    (user / "servers").mkdir(parents=True, exist_ok=True)
+    full = {"started_at": 1.0, "config": None, "log": None, **row}
+    (user / "servers" / f"{row['id']}.json").write_bytes(msgspec.json.encode(full))
+
+
+@contextlib.contextmanager
+def admin_server(server_id: str, user: Path | None = None) -> Iterator[AdminServer]:
+    """A stand-in on a free port, announced in the user dir."""
+    stand_in: AdminServer
+
+    class Handler(BaseHTTPRequestHandler):
+        def answer(self) -> None:
+            size = int(self.headers.get("content-length") or 0)
+            body = msgspec.json.decode(self.rfile.read(size)) if size else None
+            stand_in.calls.append((self.command, self.path, body))
+            status, value = _answer(stand_in, self)
+            content = value if isinstance(value, bytes) else msgspec.json.encode(value)
+            self.send_response(status)
+            self.send_header("content-length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        do_GET = answer  # noqa: N815  # the name is the library's
+        do_POST = answer  # noqa: N815  # the name is the library's
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Says nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
+        stand_in = AdminServer(server_id, f"http://127.0.0.1:{http.server_port}")
+        if user is not None:
+            stand_in.announce(user)
+        thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield stand_in
+        finally:
+            http.shutdown()
+            thread.join()
+
+
+def _answer(stand_in: AdminServer, handler: BaseHTTPRequestHandler) -> Answer:
+    if handler.headers.get("authorization") != f"Bearer {stand_in.token}":
+        return 401, {"error": {"message": "the admin token is missing or wrong", "code": "invalid_token"}}
+    name = f"{handler.command} {handler.path.partition('?')[0]}"
+    return stand_in.answers.get(name, (404, {"error": {"message": "nothing here", "code": "not_found"}}))

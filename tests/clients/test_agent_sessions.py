@@ -1,0 +1,59 @@
+"""The session of each coding agent's request, from its own headers and body as they come in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from routecodex.canon.request import ProtocolName
+from routecodex.gateway.identity import Scope, identify
+from routecodex.protocols.codec import Inbound
+from routecodex.protocols.controls import controls
+from tests.clients.agent_requests import CLAUDE_HEADERS, CODEX_HEADERS, SESSION, claude_code, codex
+
+
+def scope_of(protocol: ProtocolName, headers: dict[str, str], body: dict[str, Any]) -> Scope:
+    raw = msgspec.json.encode(body)
+    inbound = Inbound(protocol, raw, None, str(body.get("model", "m")), stream=True)
+    return identify(protocol, headers, controls(inbound), chain=None, request_id="req-1")
+
+
+OURS = Scope("session", SESSION)
+CLAUDE = claude_code("claude-sonnet-4-5", "hello")
+CODEX = codex("gpt-5", "hello")
+WAYS: dict[str, tuple[ProtocolName, dict[str, str], dict[str, Any]]] = {
+    "claude code": ("messages", CLAUDE_HEADERS, CLAUDE),
+    "claude code by its body": ("messages", {}, CLAUDE),
+    "claude code by its headers": ("messages", CLAUDE_HEADERS, {"model": "m", "messages": []}),
+    "codex": ("responses", CODEX_HEADERS, CODEX),
+    "codex by its body": ("responses", {}, CODEX),
+    "codex by its headers": ("responses", CODEX_HEADERS, {"model": "m", "input": "hello"}),
+    "qwen code": (
+        "chat",
+        {"user-agent": "QwenCode/0.14.0 (linux; x64)"},
+        {"model": "m", "messages": [], "metadata": {"sessionId": SESSION, "promptId": "p1"}},
+    ),
+    "opencode": (
+        "chat",
+        {"x-session-affinity": SESSION, "x-session-id": SESSION},
+        {"model": "m", "messages": []},
+    ),
+    "a responses conversation": (
+        "responses",
+        {},
+        {"model": "m", "input": "hello", "conversation": {"id": SESSION}},
+    ),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_agent_is_known_by_its_own_way(way: str) -> None:
+    assert scope_of(*WAYS[way]) == OURS
+
+
+def test_the_words_of_a_conversation_never_make_a_session() -> None:
+    text = f'session_{SESSION} session_id: {SESSION} {{"session_id": "{SESSION}"}}'
+    body = claude_code("m", text, metadata={"user_id": "alice"})
+    assert scope_of("messages", {}, body) == Scope("request", "req-1")

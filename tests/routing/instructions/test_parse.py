@@ -1,0 +1,289 @@
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from routecodex.routing.instructions import (
+    TABLE,
+    Allow,
+    Clear,
+    ClearClock,
+    ClearStopMessage,
+    Disable,
+    Enable,
+    Force,
+    Instruction,
+    Parsed,
+    SetStopMessage,
+    SetStopMessageFromFile,
+    ShowHelp,
+    ShowStatus,
+    Sticky,
+    help_text,
+    parse,
+)
+
+NOWHERE = (0, 0)
+STOP = SetStopMessage
+
+
+def said(text: str) -> list[Instruction]:
+    """The instructions of a text that holds nothing malformed, without their places."""
+    parsed = parse(text)
+    assert parsed.malformed == ()
+    return [replace(one, span=NOWHERE) for one in parsed.instructions]
+
+
+FORMS: list[tuple[str, Instruction]] = [
+    ("glm.glm-4.7", Force("glm.glm-4.7")),
+    ("openai.primary.gpt-4.1", Force("openai.primary.gpt-4.1")),
+    ("anthropic.primary", Force("anthropic.primary")),
+    ("openai.1", Force("openai.1")),
+    ("openrouter.z-ai/glm-4.7:free", Force("openrouter.z-ai/glm-4.7:free")),
+    ("vertex.claude@2025", Force("vertex.claude@2025")),
+    ("智谱.模型-4.7", Force("智谱.模型-4.7")),
+    ("clear.x", Force("clear.x")),
+    ("antigravity", Allow(("antigravity",))),
+    ("GLM", Allow(("GLM",))),
+    ("!glm", Allow(("glm",))),
+    ("!glm,openai", Allow(("glm", "openai"))),
+    ("!glm , openai,glm", Allow(("glm", "openai"))),
+    ("!glm，openai", Allow(("glm", "openai"))),
+    ("!clear", Allow(("clear",))),
+    ("!glm.glm-4.7", Sticky("glm.glm-4.7")),
+    ("!openai.primary.gpt-4", Sticky("openai.primary.gpt-4")),
+    ("!openai.3", Sticky("openai.3")),
+    ("！glm.glm-4.7", Sticky("glm.glm-4.7")),
+    ("#glm", Disable(("glm",))),
+    ("#openai.12345678901234567890", Disable(("openai.12345678901234567890",))),
+    ("#glm,openai.1, anthropic.primary", Disable(("glm", "openai.1", "anthropic.primary"))),
+    ("@glm", Enable(("glm",))),
+    ("@openai.1,openai.gpt-4.1", Enable(("openai.1", "openai.gpt-4.1"))),
+    ("clear", Clear()),
+    ("CLEAR", Clear()),
+    ("status", ShowStatus()),
+    ("Status", ShowStatus()),
+    ("help", ShowHelp()),
+    ("clock:clear", ClearClock()),
+    ("Clock : Clear", ClearClock()),
+    ("stopMessage:clear", ClearStopMessage()),
+    ("STOPMESSAGE: CLEAR", ClearStopMessage()),
+    ('stopMessage:"继续"', STOP("继续", 10)),
+    ('stopMessage:"继续",3', STOP("继续", 3)),
+    ('stopmessage : "go on" , 3', STOP("go on", 3)),
+    ("stopMessage：“继续”，３", STOP("继续", 3)),
+    ("stopMessage:＂a＂", STOP("a", 10)),
+    (r'stopMessage:"say \"hi\" and \\ done",2', STOP(r'say "hi" and \ done', 2)),
+    (r'stopMessage:"a\nb\\"', STOP("a\\nb\\", 10)),
+    ('stopMessage:"two\nlines"', STOP("two\nlines", 10)),
+    ('stopMessage:" keeps its spaces "', STOP(" keeps its spaces ", 10)),
+    ('stopMessage:"a **> b"', STOP("a **> b", 10)),
+    ('stopMessage:"write <**clear**> then",4', STOP("write <**clear**> then", 4)),
+    ('stopMessage:"run `make` and ```x```"', STOP("run `make` and ```x```", 10)),
+    ('stopMessage:"clear"', STOP("clear", 10)),
+    ('stopMessage:"a",9223372036854775807', STOP("a", 2**63 - 1)),
+    ('stopMessage:"a",007', STOP("a", 7)),
+    ("stopMessage:<file://stopMessage/x.md>", SetStopMessageFromFile("stopMessage/x.md", 10)),
+    ("stopMessage:<file://stopMessage/说明.md>,5", SetStopMessageFromFile("stopMessage/说明.md", 5)),
+    ("stopMessage: < file://x.md > , 5", SetStopMessageFromFile("x.md", 5)),
+    ("stopMessage:<file:///etc/passwd>", SetStopMessageFromFile("/etc/passwd", 10)),
+]
+
+
+@pytest.mark.parametrize(("form", "meant"), FORMS)
+def test_every_form_is_read(form: str, meant: Instruction) -> None:
+    assert said(f"<**{form}**>") == [meant]
+    assert said(f"before<**{form}**>after") == [meant]
+
+
+@pytest.mark.parametrize(("form", "meant"), FORMS)
+@pytest.mark.parametrize(
+    "white", [" ", "\n", "\t\r\n", "\u3000", "\u200b", "\ufeff", "\u00a0\u2060", "\u200e\u202c"]
+)
+def test_white_space_and_what_cannot_be_seen_may_stand_inside_the_marks(
+    form: str, meant: Instruction, white: str
+) -> None:
+    assert said(f"{white}<**{white}{form}{white}**>{white}") == [meant]
+
+
+@pytest.mark.parametrize("text", ["<** ! glm.glm-4.7 **>", "<**\u200b!\u3000glm.glm-4.7\ufeff**>"])
+def test_white_space_may_stand_after_the_sign(text: str) -> None:
+    assert said(text) == [Sticky("glm.glm-4.7")]
+
+
+MALFORMED: list[tuple[str, str]] = [
+    ("", "nothing between the marks"),
+    ("   ", "nothing between the marks"),
+    ("!", "a name is missing"),
+    ("#glm,", "a name is missing"),
+    ("@,glm", "a name is missing"),
+    ("glm,openai", "only one target can be forced"),
+    ("glm.a,openai.b", "only one target can be forced"),
+    ("!glm,openai.gpt-5", "holds providers only, and openai.gpt-5 is more"),
+    ("!glm.a,glm.b", "holds providers only, and glm.a is more"),
+    ("glm . glm-4.7", "white space cannot stand in one"),
+    ("gl\u200bm", "white space cannot stand in one"),
+    ("gl\x00m", r"'\x00' cannot stand in one"),
+    ("just some words", "white space cannot stand in one"),
+    ("very important!", "'very important!' is no name"),
+    (".glm", "nothing on one side of a dot"),
+    ("glm.", "nothing on one side of a dot"),
+    ("#glm..x", "nothing on one side of a dot"),
+    ("*", "'*' is no name"),
+    ("!!glm", "'!' cannot stand in one"),
+    ("a" * 600, "600 characters is too long"),
+    ("stopMessage", "needs a colon"),
+    ("clock", "needs a colon"),
+    ("clock:now", "clock knows clear only, not 'now'"),
+    ("stopMessage:", "needs a text in quotes"),
+    ("stopMessage:继续", "needs a text in quotes"),
+    ("stopMessage:'go on'", "needs a text in quotes"),
+    ('stopMessage:""', "is empty"),
+    ('stopMessage:" \u200b\u3000",3', "is empty"),
+    ('stopMessage:"a', "has no closing quote"),
+    (r'stopMessage:"a\"', "has no closing quote"),
+    ("stopMessage:“a", "has no closing quote"),
+    ('stopMessage:"a" b', "only a comma and a number may follow"),
+    ('stopMessage:"say "hi" now"', "only a comma and a number may follow"),
+    ('stopMessage:"a",', "whole number from 1 on, not ''"),
+    ('stopMessage:"a",0', "whole number from 1 on, not '0'"),
+    ('stopMessage:"a",-1', "whole number from 1 on, not '-1'"),
+    ('stopMessage:"a",1.5', "whole number from 1 on, not '1.5'"),
+    ('stopMessage:"a",1e3', "whole number from 1 on"),
+    ('stopMessage:"a",²', "whole number from 1 on"),
+    ('stopMessage:"a",three', "whole number from 1 on"),
+    ('stopMessage:"a",9223372036854775808', "whole number from 1 on"),
+    ('stopMessage:"a",' + "9" * 5000, "whole number from 1 on"),
+    ('stopMessage:"a **> b",0', "whole number from 1 on, not '0'"),
+    ("stopMessage:<file://>", "needs a path"),
+    ("stopMessage:<file://x.md>,0", "whole number from 1 on"),
+    ("stopMessage:<http://x.md>", "needs a text in quotes"),
+]
+
+
+@pytest.mark.parametrize(("form", "reason"), MALFORMED)
+def test_what_is_no_instruction_is_reported_with_a_reason(form: str, reason: str) -> None:
+    tag = f"<**{form}**>"
+    parsed = parse(f"a {tag} b")
+    assert parsed.instructions == ()
+    (malformed,) = parsed.malformed
+    assert reason in malformed.reason
+    assert malformed.span == (2, 2 + len(tag))
+    assert "\n" not in malformed.raw + malformed.reason
+    assert len(malformed.raw) <= 61
+    assert malformed.raw.startswith("<**")
+
+
+def test_instructions_come_from_left_to_right_with_their_places() -> None:
+    text = '<**clear**> 好 <**!glm.x**><**oops !**>\n<**stopMessage:"a **> b",2**>'
+    parsed = parse(text)
+    assert [type(one) for one in parsed.instructions] == [Clear, Sticky, SetStopMessage]
+    assert [text[slice(*one.span)] for one in parsed.instructions] == [
+        "<**clear**>",
+        "<**!glm.x**>",
+        '<**stopMessage:"a **> b",2**>',
+    ]
+    assert [text[slice(*one.span)] for one in parsed.malformed] == ["<**oops !**>"]
+
+
+UNSAID = [
+    "",
+    "no tag at all",
+    "an unterminated <**glm.x",
+    "<**",
+    "**> glm <**",
+    "<**>",
+    "<***>",
+    "<*clear*>",
+    "< **clear**>",
+    "`<**clear**>`",
+    "``a ` <**clear**>``",
+    "it begins with `<**` and ends with `**>`",
+    "a `span\nover lines <**clear**>`",
+    "```\n<**clear**>\n```",
+    "```text\n<**clear**>\n```\nend",
+    "   ~~~~ x\n<**clear**>\n~~~\n<**clear**>\n~~~~~",
+    "text\n```\nunterminated\n<**clear**>",
+    "````\n```\n<**clear**>\n````",
+    "```\r\n<**clear**>\r\n```\r\n",
+    "<system-reminder>\n<**clear**>\n</system-reminder>",
+    "hello <system-reminder><**clear**></system-reminder> there",
+    "<system-reminder>never closed <**clear**>",
+    "<system-reminder> names <system-reminder> twice <**clear**></system-reminder>",
+    "<file><file>a</file><**clear**></file>",
+    '<file path="a.md" lines="3">\n<**clear**>\n</file>',
+    "<environment_context>\n  <cwd>/x</cwd><**clear**>\n</environment_context>",
+    "<INSTRUCTIONS>`</INSTRUCTIONS><bash-stdout><**clear**>`</bash-stdout>",
+    "a lone ` first\n<system-reminder>` <**clear**></system-reminder>",
+    "# AGENTS.md instructions for /x\n\n<INSTRUCTIONS>\n</INSTRUCTIONS>\n<**clear**>",
+]
+
+
+@pytest.mark.parametrize("text", UNSAID)
+def test_code_envelopes_and_open_ends_are_not_read(text: str) -> None:
+    assert parse(text) == Parsed()
+
+
+HEARD = [
+    "`code` <**clear**> `code`",
+    "a lone ` here <**clear**>",
+    "a lone ` here\n\nand ` there <**clear**>",
+    "a lone ` here\n\n<**clear**> ` there",
+    "`` one kind <**clear**> ` another",
+    r"escaped \`<**clear**>\`",
+    "a ` b\n```\ncode `\n```\n<**clear**>",
+    "```\ncode\n```\n<**clear**>",
+    "```\ncode\n```   \n<**clear**>",
+    "~~~\ncode\n~~~~\n<**clear**>",
+    "``` not a fence ` \n<**clear**>",
+    "text ~~~\n<**clear**>",
+    "<system-reminder>x</system-reminder>\n<**clear**>",
+    "<**clear**><system-reminder>x",
+    "<system-reminder>a <system-reminder> b</system-reminder> <**clear**>",
+    '<file path="x"/> <**clear**>',
+    "`<file>` <**clear**>",
+    "<filename> <**clear**>",
+    "<instructions> <**clear**> </instructions>",
+    "<command-args><**clear**></command-args>",
+    "an open <** before <**clear**>",
+    "<**<**clear**>",
+    "<**a<**clear**>b",
+]
+
+
+@pytest.mark.parametrize("text", HEARD)
+def test_what_stands_around_an_instruction_does_not_hide_it(text: str) -> None:
+    assert said(text) == [Clear()]
+
+
+def test_a_quote_that_was_forgotten_does_not_reach_into_what_follows() -> None:
+    parsed = parse('<**stopMessage:"go on**> print "hello" now <**clear**>')
+    assert [one.span for one in parsed.malformed] == [(0, 24)]
+    assert "no closing quote" in parsed.malformed[0].reason
+    assert [type(one) for one in parsed.instructions] == [Clear]
+
+
+def test_a_tag_split_over_two_texts_is_text() -> None:
+    assert parse("use <**glm.") == parse("glm-4.7**> now") == Parsed()
+
+
+def test_ten_thousand_instructions_are_read() -> None:
+    assert said("<**#glm**>" * 10_000) == [Disable(("glm",))] * 10_000
+
+
+@pytest.mark.parametrize("form", [form for row in TABLE for form in row.forms])
+def test_every_form_in_the_table_is_understood(form: str) -> None:
+    assert len(said(form)) == 1
+
+
+def test_the_table_has_every_instruction() -> None:
+    kinds = {type(one) for row in TABLE for form in row.forms for one in said(form)}
+    assert kinds == {type(meant) for _, meant in FORMS}
+
+
+def test_the_help_is_a_markdown_table_of_all_forms() -> None:
+    lines = help_text().splitlines()
+    assert lines[:2] == ["| Write | Effect | Lasts for |", "| --- | --- | --- |"]
+    assert len(lines) == 2 + len(TABLE)
+    assert all(f"`{form}`" in line for row, line in zip(TABLE, lines[2:], strict=True) for form in row.forms)
+    assert all(line.count("|") == 4 for line in lines)

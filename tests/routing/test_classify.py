@@ -1,0 +1,269 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from routecodex.canon.look import Called, Look
+from routecodex.routing.classify import Class, ClassifierOptions, classify, is_title_request, wants_search
+from routecodex.routing.intents import SEARCH_PHRASES
+from tests.routing.spoken import PROTOCOLS, Step, look
+
+protocols = pytest.mark.parametrize("protocol", PROTOCOLS)
+ASKED = ("user", "Fix the bug")
+
+
+def called(name: str, **arguments: Any) -> list[Step]:
+    return [ASKED, ("call", name, arguments), ("result", "done")]
+
+
+def classified(seen: Look, *, model: str = "m", tokens: int = 1000, **options: Any) -> Class:
+    return classify(seen, model=model, tokens=tokens, options=ClassifierOptions(**options))
+
+
+ROWS: list[tuple[str, str, list[Step]]] = [
+    (
+        "vision",
+        "an image or a film is in the newest message",
+        [ASKED, ("assistant", "ok"), ("image", "and this?")],
+    ),
+    ("thinking", "the newest message is the user's", [ASKED]),
+    (
+        "thinking",
+        "the newest message is the user's",
+        [("image", "see"), ("assistant", "a cat"), ("user", "sure?")],
+    ),
+    ("thinking", "the last turn read files (Read)", called("Read", file_path="a.py")),
+    ("thinking", "the last turn read files (exec_command)", called("exec_command", cmd="sed -n 1,9p a")),
+    ("coding", "the last turn wrote files (Edit)", called("Edit", file_path="a.py")),
+    ("coding", "the last turn wrote files (Bash)", called("Bash", command="git commit -m x")),
+    ("coding", "the last turn wrote files (write_file)", called("write_file", content="x" * 9000)),
+    ("search", "the last turn searched (Grep)", called("Grep", pattern="x")),
+    ("search", "the last turn searched (shell)", called("shell", command=["bash", "-lc", "rg foo"])),
+    ("search", "the last turn went to the web (WebFetch)", called("WebFetch", url="http://x")),
+    ("tools", "the last turn used a tool (Task)", called("Task", prompt="x")),
+    ("tools", "the last turn used a tool (Bash)", called("Bash", command="pytest")),
+    ("default", "nothing else fits", [ASKED, ("assistant", "Once upon a time")]),
+]
+
+
+@protocols
+@pytest.mark.parametrize(("route", "reason", "steps"), ROWS, ids=[f"{row[0]}-{row[1]}" for row in ROWS])
+def test_a_request_takes_its_route(protocol: str, route: str, reason: str, steps: list[Step]) -> None:
+    assert classified(look(protocol, *steps)) == Class(route, reason)
+
+
+@protocols
+def test_results_of_an_earlier_tool_do_not_count_when_the_user_speaks(protocol: str) -> None:
+    steps: list[Step] = [*called("Edit"), ("assistant", "Edited."), ("user", "Thanks, and now?")]
+    assert classified(look(protocol, *steps)).route == "thinking"
+
+
+@protocols
+def test_only_the_last_turn_counts(protocol: str) -> None:
+    steps = [*called("Edit", path="a"), *called("Grep", pattern="x")[1:]]
+    assert classified(look(protocol, *steps)).route == "search"
+
+
+@protocols
+def test_a_long_request_is_long_whatever_it_does(protocol: str) -> None:
+    seen = look(protocol, *called("Edit"))
+    assert classified(seen, tokens=180_000) == Class(
+        "longcontext", "about 180000 tokens, 180000 or more are long"
+    )
+    assert classified(seen, tokens=179_999).route == "coding"
+    assert classified(seen, tokens=50, longcontext_tokens=50).route == "longcontext"
+    assert classified(look(protocol, ("image", "see")), tokens=180_000).route == "vision"
+
+
+@protocols
+def test_small_models_do_background_work(protocol: str) -> None:
+    seen = look(protocol, *called("Edit"))
+    assert classified(seen, model="claude-haiku-4-5") == Class(
+        "background", "claude-haiku-4-5 is a model for background work"
+    )
+    assert classified(seen, model="gpt-5-NANO", background_models=("x", "*-nano")).route == "background"
+    assert classified(seen, model="claude-haiku-4-5", background_models=()).route == "coding"
+    assert classified(seen, model="claude-haiku-4-5", tokens=200_000).route == "longcontext"
+
+
+TITLES = [
+    "Analyze if this message indicates a new conversation topic. If it does, extract a title.",
+    "You are a title generator. You output only a title.",
+    "You are a helpful AI assistant tasked with summarizing conversations.",
+    "You are the component that summarizes internal chat history into a given structure.",
+    "You are Claude Code.\nSummarize this coding conversation in under 50 characters.",
+    "x-anthropic-billing-header: cch=1a2b3;\nGenerate a concise, sentence-case title (3-7 words)",
+]
+ASKED_LAST = [
+    "Please write a 5-10 word title for the following conversation:\n\nUser: hi",
+    "Your task is to create a detailed summary of the conversation so far, paying close attention",
+    "CRITICAL: Respond with TEXT ONLY. Do NOT call any tools.\n\n- no",
+    "You are performing a CONTEXT CHECKPOINT COMPACTION. Create a handoff summary",
+    "Generate a title for this conversation:",
+]
+
+
+@protocols
+@pytest.mark.parametrize("system", TITLES)
+def test_a_title_request_is_known_by_its_system_text(protocol: str, system: str) -> None:
+    seen = look(protocol, ("user", "Fix <**glm**> the bug"), system=system)
+    assert is_title_request(seen)
+    assert classified(seen) == Class("background", "the client asks for a title or a summary")
+
+
+@protocols
+@pytest.mark.parametrize("text", ASKED_LAST)
+def test_a_title_request_is_known_by_its_last_words(protocol: str, text: str) -> None:
+    steps: list[Step] = [*called("Edit") * 3, ("assistant", "ok"), ("user", text)]
+    assert is_title_request(look(protocol, *steps, tools=("Read", "WebSearch"), system="You are an agent."))
+    assert is_title_request(look(protocol, ("user", text)))
+
+
+@protocols
+def test_ordinary_requests_are_no_title_requests(protocol: str) -> None:
+    for text in (
+        "Write a title for my blog",
+        "Summarize this file",
+        "What does 'You are a title generator' do?",
+    ):
+        assert not is_title_request(look(protocol, ("user", text), system="You are an agent."))
+
+
+@protocols
+def test_more_beginnings_can_be_set(protocol: str) -> None:
+    seen = look(protocol, ("user", "hi"), system="Name this chat in three words")
+    assert not is_title_request(seen)
+    assert is_title_request(seen, ("name THIS chat",))
+    assert classified(seen, background_openings=("Name this chat",)).route == "background"
+    assert classified(seen, background_openings=("", " ")).route == "thinking"
+
+
+@protocols
+def test_a_wish_to_search_needs_a_tool_that_can(protocol: str) -> None:
+    wish = ("user", "Please search the web for the newest release.")
+    wanted = Class("web_search", "the user wants the web searched, and a tool can")
+    assert classified(look(protocol, wish, tools=("Read", "WebSearch"))) == wanted
+    assert classified(look(protocol, wish, tools=("Read", "mcp__x__brave_web_search"))) == wanted
+    assert classified(look(protocol, wish, tools=("Read",))).route == "thinking"
+    assert classified(look(protocol, ASKED, tools=("Read", "WebSearch"))).route == "thinking"
+
+
+@protocols
+def test_a_wish_is_found_at_both_ends_of_a_long_message(protocol: str) -> None:
+    filling = 'lorem \\ "ipsum" é\n' * 5000
+    for text in (f"search the web\n{filling}", f"{filling}联网查一下"):
+        assert classified(look(protocol, ("user", text), tools=("web_search",))).route == "web_search"
+
+
+@protocols
+def test_a_wish_does_not_last_beyond_the_users_turn(protocol: str) -> None:
+    steps = [("user", "Search the web"), ("call", "WebSearch", {"query": "x"}), ("result", "found")]
+    assert classified(look(protocol, *steps, tools=("WebSearch",))).route == "search"
+
+
+NATIVE: list[tuple[str, dict[str, Any]]] = [
+    ("chat", {"web_search_options": {}}),
+    ("chat", {"tools": [{"type": "web_search", "web_search": {"enable": True}}]}),
+    ("responses", {"tools": [{"type": "web_search_preview"}]}),
+    ("responses", {"tools": [{"type": "web_search"}, {"type": "x"}], "tool_choice": {"type": "web_search"}}),
+    ("messages", {"tools": [{"type": "web_search_20250305", "name": "web_search"}]}),
+    ("gemini", {"tools": [{"googleSearch": {}}]}),
+    ("gemini", {"tools": [{"google_search": {}}]}),
+]
+
+
+@pytest.mark.parametrize(("protocol", "fields"), NATIVE)
+def test_a_request_can_ask_for_a_search_by_itself(protocol: str, fields: dict[str, Any]) -> None:
+    assert classified(look(protocol, ASKED, **fields)) == Class(
+        "web_search", "the request asks for a web search"
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Can you search the web for this?",
+        "Look it up online, please",
+        "just Google it",
+        "What's the latest news on Mars?",
+        "帮我联网查资料",
+        "搜索一下今年的诺贝尔奖",
+        "查一下明天北京的天气",
+        "上网查最新的版本",
+        "最新のニュースは？",
+        "인터넷에서 찾아줘",
+        "Busca en internet el precio",
+        "Suche im Internet nach Preisen",
+        "Cherche sur Internet",
+        "погугли это",
+    ],
+)
+def test_people_ask_for_a_search_in_many_words(text: str) -> None:
+    assert wants_search(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "search the code for foo",
+        "add a search box to the page",
+        "write a binary search",
+        "the web server is down",
+        "use the google cloud sdk",
+        "查一下这个 bug 的原因",
+        "搜索代码里的 TODO",
+        "查一下日志",
+        "go on",
+    ],
+)
+def test_not_every_search_is_one_of_the_web(text: str) -> None:
+    assert not wants_search(text)
+
+
+@pytest.mark.parametrize("phrase", SEARCH_PHRASES)
+def test_every_phrase_is_found(phrase: str) -> None:
+    assert phrase == phrase.lower()
+    assert wants_search(f"Please, {phrase.upper()}!")
+
+
+def test_more_phrases_can_be_set() -> None:
+    assert wants_search("FRAG DAS ORAKEL", ("frag das Orakel",))
+    seen = Look(offers_search=True, text="frag das Orakel")
+    assert classified(seen, search_phrases=("Orakel",)).route == "web_search"
+    assert classified(seen, search_phrases=("",)).route == "thinking"
+
+
+@pytest.mark.parametrize(
+    ("calls", "expected"),
+    [
+        (("Read", "Edit", "Grep"), Class("coding", "the last turn wrote files (Edit)")),
+        (("Task", "Grep", "Read"), Class("thinking", "the last turn read files (Read)")),
+        (("Task", "Grep"), Class("search", "the last turn searched (Grep)")),
+        ((), Class("tools", "the newest message brings results of tools")),
+    ],
+)
+def test_of_several_calls_the_weightiest_counts(calls: tuple[str, ...], expected: Class) -> None:
+    assert classified(Look(newest="tool", calls=tuple(map(Called, calls)))) == expected
+
+
+def test_a_request_of_the_system_alone_takes_the_default() -> None:
+    assert classified(Look(newest="system")) == Class("default", "nothing else fits")
+
+
+@given(
+    st.builds(
+        Look,
+        newest=st.sampled_from(["user", "assistant", "tool", "system"]),
+        text=st.text(),
+        opening=st.text(),
+        calls=st.lists(st.builds(Called, st.text(), st.text())).map(tuple),
+        offers_search=st.booleans(),
+    ),
+    st.text(),
+)
+def test_every_look_has_a_class(seen: Look, model: str) -> None:
+    assert classified(seen, model=model).route in {row[0] for row in ROWS} | {"background", "web_search"}

@@ -1,0 +1,414 @@
+"""The admin API over a real socket: who may ask, what is told, what changes."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from routecodex.canon.errors import GatewayError
+from routecodex.config import loads
+from routecodex.protocols.dialect import Dialect
+from routecodex.providers.catalog import PRESETS
+from routecodex.server.access import AdminDoor
+from routecodex.server.http import HttpRequest
+from routecodex.server.serve import Service
+from tests.cli.process import serve
+from tests.kit import answers, asking
+from tests.kit.gateway import Running, provider, serving
+from tests.kit.raw_client import Answer, Call, call
+from tests.kit.upstream import Json, Request, Sse, Upstream
+from tests.server.test_workers import DEMO, Line, lines_to_all
+
+TOKEN = "operator"
+SECRET = "secret-"
+BEARER = {"authorization": f"Bearer {TOKEN}"}
+NOBODY: dict[str, Any] = {"sticky": None, "allow": [], "disable": []}
+EMPTY: dict[str, Any] = {"force": None, **NOBODY, "stop_message": None}
+
+
+def text(up: Upstream, *, server: str = "") -> str:
+    return (
+        f'[server]\nport = 0\nid = "main"\ndrain_seconds = 1\nadmin_token = "{TOKEN}"\n{server}\n'
+        + provider("up", "chat", up)
+        + provider("other", "chat", up)
+        + '[routing]\ndefault = [{ id = "all", mode = "priority", targets = ["up.m", "other.m"] }]\n'
+    )
+
+
+@contextlib.asynccontextmanager
+async def gateway(*, server: str = "") -> AsyncIterator[tuple[Upstream, Running]]:
+    async with (
+        Upstream(lambda _: answers.text("chat", "hi", False)) as up,
+        serving(text(up, server=server)) as running,
+    ):
+        yield up, running
+
+
+async def get(port: int, path: str) -> Any:
+    answer = await call(port, path, method="GET", headers=BEARER)
+    assert answer.status == 200, answer.body
+    return answer.json
+
+
+async def post(port: int, path: str, body: object) -> Answer:
+    return await call(port, path, body, headers=BEARER)
+
+
+async def done(port: int, path: str, body: object) -> Any:
+    answer = await post(port, path, body)
+    assert answer.status == 200, answer.body
+    return answer.json
+
+
+async def say(port: int, said: str = "hi", **headers: str) -> Answer:
+    return await call(
+        port, "/v1/chat/completions", asking.body("chat", said, stream=False, model="auto"), headers=headers
+    )
+
+
+def target(answer: Answer) -> str:
+    return answer.headers["x-routecodex-target"]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"authorization": "Bearer wrong"},
+        {"authorization": TOKEN},
+        {"authorization": f"Basic {TOKEN}"},
+        {"x-api-key": TOKEN},
+        {"authorization": "Bearer "},
+    ],
+)
+@pytest.mark.parametrize("path", ["/admin/status", "/admin/nothing", "/admin"])
+async def test_without_the_token_nothing_is_told(headers: dict[str, str], path: str) -> None:
+    async with gateway() as (_, running):
+        answer = await call(running.port, path, method="GET", headers=headers)
+    assert (answer.status, answer.json["error"]["code"]) == (401, "invalid_admin_token")
+    assert TOKEN not in answer.body.decode()
+
+
+async def test_client_keys_do_not_open_it_and_are_not_asked_for() -> None:
+    keys = 'client_keys = [{ name = "laptop", key = "k-1" }]'
+    async with gateway(server=keys) as (_, running):
+        answer = await call(
+            running.port, "/admin/status", method="GET", headers={"authorization": "Bearer k-1"}
+        )
+        assert answer.status == 401
+        assert (await get(running.port, "/admin/status"))["id"] == "main"
+
+
+async def test_a_page_that_rebinds_its_name_to_us_gets_a_403() -> None:
+    async with gateway() as (_, running):
+        answer = await call(
+            running.port, "/admin/status", method="GET", headers={**BEARER, "host": "evil.example"}
+        )
+    assert answer.status == 403
+
+
+async def test_without_a_token_and_a_user_dir_there_is_no_admin_api() -> None:
+    async with Upstream() as up, serving(text(up).replace(f'admin_token = "{TOKEN}"', "")) as running:
+        assert (await call(running.port, "/admin/status", method="GET", headers=BEARER)).status == 404
+
+
+@pytest.mark.parametrize(
+    ("peer", "status"),
+    [
+        ("127.0.0.1", None),
+        ("127.8.8.8", None),
+        ("::1", None),
+        ("::ffff:127.0.0.1", None),
+        ("192.0.2.7", None),
+        ("192.0.2.8", 403),
+        ("::ffff:192.0.2.8", 403),
+        ("fe80::1%eth0", 403),
+        (None, 403),
+    ],
+)
+def test_only_this_machine_is_let_in(peer: str | None, status: int | None) -> None:
+    door = AdminDoor(TOKEN, host="192.0.2.7")
+    client = None if peer is None else (peer, 1234)
+    request = HttpRequest("GET", b"/admin/status", headers=BEARER, client=client)
+    found = None
+    try:
+        door.check(request)
+    except GatewayError as error:
+        found = error.status
+    assert found == status
+
+
+async def test_what_there_is_not_and_wrong_methods_are_named() -> None:
+    async with gateway() as (_, running):
+        unknown = await call(running.port, "/admin/nothing", method="GET", headers=BEARER)
+        wrong = await call(running.port, "/admin/reload", method="GET", headers=BEARER)
+        odd = await call(running.port, "/admin/reload", method="DELETE", headers=BEARER)
+        no_file = await post(running.port, "/admin/reload", None)
+    assert (unknown.status, wrong.status, odd.status) == (404, 405, 405)
+    assert "health/reset" in unknown.json["error"]["message"]
+    assert wrong.json["error"]["message"] == "/admin/reload takes POST, not GET"
+    assert (no_file.status, no_file.json["error"]["code"]) == (409, "no_config_file")
+
+
+async def test_it_is_answered_under_any_load() -> None:
+    async with gateway(server="max_concurrent = 1") as (up, running):
+        running.service._app.active = 1
+        assert (await say(running.port)).status == 503
+        assert (await get(running.port, "/admin/status"))["id"] == "main"
+        assert up.requests == []
+
+
+async def test_status_tells_what_is_running() -> None:
+    async with gateway() as (_, running):
+        told = await get(running.port, "/admin/status")
+    assert told.pop("pid") > 0
+    assert told.pop("started_at") > 1_700_000_000
+    assert told.pop("version")
+    assert told == {"id": "main", "url": running.url, "workers": 1, "config": None, "active": 1}
+
+
+async def test_what_is_set_for_the_server_routes_the_next_request() -> None:
+    async with gateway() as (_, running):
+        port = running.port
+        assert target(await say(port)) == "up.primary.m"
+        empty = {"id": "main", "url": running.url, "alive": True, "routing": NOBODY, "sessions": []}
+        assert await get(port, "/admin/routing") == empty
+        told = await done(port, "/admin/routing", {"disable": ["up"]})
+        assert told == {**empty, "routing": {**NOBODY, "disable": ["up"]}}
+        assert target(await say(port)) == "other.primary.m"
+        told = await done(port, "/admin/routing", {"enable": ["up"]})
+        assert told["routing"] == NOBODY
+        assert target(await say(port)) == "up.primary.m"
+        told = await done(port, "/admin/routing", {"sticky": "!other.m", "allow": ["other"]})
+        assert told["routing"]["allow"] == ["other"]
+        assert told["routing"]["sticky"].removeprefix("!") == "other.m"
+        assert target(await say(port)) == "other.primary.m"
+        assert await done(port, "/admin/routing", {"clear": True}) == empty
+        assert target(await say(port)) == "up.primary.m"
+
+
+async def test_what_is_set_for_a_session_is_for_it_alone() -> None:
+    async with gateway() as (_, running):
+        port = running.port
+        told = await done(port, "/admin/routing", {"session": "s-1", "sticky": "other.m"})
+        assert told["routing"] == NOBODY
+        assert told["sessions"] == [{**EMPTY, "id": "s-1", "sticky": "other.m"}]
+        assert target(await say(port, **{"x-session-id": "s-1"})) == "other.primary.m"
+        assert target(await say(port, **{"x-session-id": "s-2"})) == "up.primary.m"
+        await done(port, "/admin/routing", {"session": "s-2", "disable": ["up.primary"]})
+        listed = await get(port, "/admin/routing")
+        assert [row["id"] for row in listed["sessions"]] == ["s-2", "s-1"]
+        one = await get(port, "/admin/routing?session=s-2")
+        assert one["sessions"] == [{**EMPTY, "id": "s-2", "disable": ["up.primary"]}]
+        unknown = await get(port, "/admin/routing?session=nobody")
+        assert unknown["sessions"] == [{**EMPTY, "id": "nobody"}]
+        told = await done(port, "/admin/routing", {"session": "s-1", "clear": True})
+        assert told["sessions"] == [{**EMPTY, "id": "s-1"}]
+        rows = (await get(port, "/admin/sessions"))["sessions"]
+        assert [row["id"] for row in rows] == ["s-2"]
+        assert rows[0]["updated_at"] > 1_700_000_000
+
+
+@pytest.mark.parametrize("name", ["conversation:c 1/ü", "chain:req_1", "session:chain:x", "a:b", "chain"])
+async def test_ids_of_every_kind_are_accepted_as_they_are_shown(name: str) -> None:
+    async with gateway() as (_, running):
+        told = await done(running.port, "/admin/routing", {"session": name, "disable": ["up"]})
+        listed = await get(running.port, "/admin/sessions")
+    assert [row["id"] for row in told["sessions"]] == [name]
+    assert [row["id"] for row in listed["sessions"]] == [name]
+
+
+async def test_an_instruction_in_a_message_is_seen() -> None:
+    async with gateway() as (_, running):
+        await say(running.port, "<**!other.m**> hello", **{"x-conversation-id": "c-1"})
+        (row,) = (await get(running.port, "/admin/routing"))["sessions"]
+    assert (row["id"], row["sticky"].removeprefix("!")) == ("conversation:c-1", "other.m")
+
+
+@pytest.mark.parametrize("session", [None, "s-1"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"sticky": "nobody.m"},
+        {"disable": ["up", "nobody"]},
+        {"allow": ["up", "nobody"]},
+        {"disable": ["other"], "sticky": "up.nothing"},
+    ],
+)
+async def test_an_unknown_name_changes_nothing(change: dict[str, Any], session: str | None) -> None:
+    async with gateway() as (_, running):
+        body = change if session is None else {**change, "session": session}
+        answer = await post(running.port, "/admin/routing", body)
+        told = await get(running.port, "/admin/routing")
+    assert (answer.status, answer.json["error"]["code"]) == (404, "PROVIDER_NOT_AVAILABLE")
+    assert (told["routing"], told["sessions"]) == (NOBODY, [])
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "said"),
+    [
+        ("routing", {"stiky": "up.m"}, "stiky"),
+        ("routing", {"disable": "up"}, "disable"),
+        ("routing", {"sticky": 1}, "sticky"),
+        ("routing", {}, "nothing to change"),
+        ("routing", {"session": "s"}, "nothing to change"),
+        ("routing", b"{", "not valid JSON"),
+        ("routing", [], "object"),
+        ("health/reset", {"targt": "up"}, "targt"),
+        ("reload", {"now": True}, "now"),
+        ("explain", {"body": {}}, "protocol"),
+        ("explain", {"protocol": "grpc", "body": {}}, "grpc"),
+        ("explain", {"protocol": "chat", "body": "{"}, "not valid JSON"),
+        ("explain", {"protocol": "chat", "body": 5}, "object"),
+        ("explain", {"protocol": "gemini", "body": {"contents": []}}, "path"),
+    ],
+)
+async def test_a_body_that_is_wrong_is_told_where(path: str, body: object, said: str) -> None:
+    async with gateway() as (_, running):
+        answer = await post(running.port, f"/admin/{path}", body)
+    assert answer.status == 400, answer.body
+    assert said in answer.json["error"]["message"]
+
+
+async def test_a_key_that_was_refused_is_reported_and_reset() -> None:
+    def answer(request: Request) -> Json | Sse:
+        if request.headers["authorization"] == "Bearer secret-up":
+            return Json(401, {"error": {"message": "Incorrect API key provided: secret-up"}})
+        return answers.text("chat", "hi", False)
+
+    async with Upstream(answer) as up, serving(text(up)) as running:
+        port = running.port
+        assert (await get(port, "/admin/health")) == {"health": []}
+        assert target(await say(port)) == "other.primary.m"
+        shown = await call(port, "/admin/health", method="GET", headers=BEARER)
+        (row,) = shown.json["health"]
+        assert (row["name"], row["state"]) == ("up.primary", "refused")
+        assert "secret-up" not in shown.body.decode()
+        unknown = await post(port, "/admin/health/reset", {"target": "nobody.x"})
+        assert (unknown.status, unknown.json["error"]["code"]) == (404, "PROVIDER_NOT_AVAILABLE")
+        assert await done(port, "/admin/health/reset", {"target": "other"}) == {"reset": 0}
+        assert await done(port, "/admin/health/reset", {"target": "up.primary"}) == {"reset": 1}
+        assert (await get(port, "/admin/health")) == {"health": []}
+        await say(port)
+        assert await done(port, "/admin/health/reset", {}) == {"reset": 1}
+
+
+async def test_explain_tells_the_plan_and_sends_nothing() -> None:
+    async with gateway() as (up, running):
+        port = running.port
+        await done(port, "/admin/routing", {"disable": ["up"]})
+        body = asking.body("chat", stream=False, model="auto")
+        told = await done(port, "/admin/explain", {"protocol": "chat", "body": body})
+        as_text = await done(
+            port, "/admin/explain", {"protocol": "chat", "body": msgspec.json.encode(body).decode()}
+        )
+        named = await done(
+            port, "/admin/explain", {"protocol": "chat", "body": body, "headers": {"X-Session-Id": "s-1"}}
+        )
+        other = await done(
+            port,
+            "/admin/explain",
+            {
+                "protocol": "gemini",
+                "body": asking.body("gemini", stream=False),
+                "path": "/v1beta/models/other.m:generateContent",
+            },
+        )
+        assert up.requests == []
+        assert (await get(port, "/admin/sessions"))["sessions"] == []
+    assert [step["target"] for step in told["steps"]] == ["other.primary.m"]
+    assert all(step["reason"] for step in told["steps"])
+    assert [row["target"] for row in told["removed"]] == ["up.primary.m"]
+    assert told["route"] == "default"
+    assert as_text == told
+    assert "s-1" in named["session"]
+    assert [step["target"] for step in other["steps"]] == ["other.primary.m"]
+
+
+async def test_no_answer_holds_a_secret_of_a_provider() -> None:
+    async with gateway() as (_, running):
+        port = running.port
+        await say(port)
+        shown = [
+            (await call(port, f"/admin/{path}", method="GET", headers=BEARER)).body.decode()
+            for path in ("status", "routing", "health", "sessions")
+        ]
+        body = asking.body("chat", stream=False)
+        shown.append((await post(port, "/admin/explain", {"protocol": "chat", "body": body})).body.decode())
+    assert not any(SECRET in one for one in shown)
+
+
+@contextlib.asynccontextmanager
+async def kept(home: Path) -> AsyncIterator[Running]:
+    async with Upstream(lambda _: answers.text("chat", "hi", False)) as up:
+        head = '[store]\nurl = "memory:"\n[logging]\nlevel = "error"\n'
+        config = loads(head + text(up), environ={}, presets=PRESETS, dialect_type=Dialect)
+        service = Service(config, home=home)
+        _, port = await service.start()
+        try:
+            yield Running(port, service)
+        finally:
+            await service.stop()
+
+
+async def test_the_latest_requests_are_told_newest_last(tmp_path: Path) -> None:
+    async with kept(tmp_path) as running:
+        port = running.port
+        ids = [(await say(port, "keep this to yourself")).headers["x-request-id"] for _ in range(3)]
+        told = (await get(port, "/admin/requests"))["requests"]
+        two = (await get(port, "/admin/requests?limit=2"))["requests"]
+        bad = await call(port, "/admin/requests?limit=x", method="GET", headers=BEARER)
+    assert [row["request"] for row in told] == ids
+    assert [row["request"] for row in two] == ids[1:]
+    assert {(row["target"], row["status"], row["route"]) for row in told} == {
+        ("up.primary.m", 200, "default")
+    }
+    assert "keep this" not in str(told)
+    assert (bad.status, bad.json["error"]["param"]) == (400, "limit")
+
+
+async def test_without_a_request_log_there_are_none_to_tell() -> None:
+    async with gateway() as (_, running):
+        answer = await call(running.port, "/admin/requests", method="GET", headers=BEARER)
+    assert (answer.status, answer.json["error"]["code"]) == (409, "no_request_log")
+
+
+async def order(line: Line, body: object) -> Answer:
+    """Sets routing through the worker at the other end of this connection."""
+    payload = msgspec.json.encode(body)
+    head = "POST /admin/routing HTTP/1.1\r\nhost: localhost\r\n"
+    head += f"authorization: Bearer {TOKEN}\r\ncontent-length: {len(payload)}\r\n\r\n"
+    line.writer.write(head.encode() + payload)
+    return await Call(line.reader, line.writer).rest()
+
+
+async def test_what_is_set_through_one_worker_holds_in_the_other_and_after_a_restart(tmp_path: Path) -> None:
+    config = DEMO.replace("port = 0", f'port = 0\nid = "main"\nadmin_token = "{TOKEN}"') + (
+        '[providers.second]\nprotocol = "demo"\npace = 0\n[providers.second.models.demo-1]\n'
+    )
+    config = config.replace('default = ["demo.demo-1"]', 'default = ["demo.demo-1", "second.demo-1"]')
+    asked = asking.body("chat", stream=False, model="auto")
+    targets: list[str] = []
+    async with serve(tmp_path, config, "--workers", "2") as command:
+        lines = await lines_to_all(await command.port(), 2)
+        for one, other, name in (("0", "1", "demo"), ("1", "0", "second")):
+            assert (await order(lines[one], {"clear": True, "disable": [name]})).status == 200
+            targets += [
+                target(await lines[worker].ask("POST", "/v1/chat/completions", asked))
+                for worker in (one, other)
+            ]
+        for line in lines.values():
+            await line.close()
+        command.signal()
+        assert await command.ended() == 0
+    assert targets == ["second.key1.demo-1"] * 2 + ["demo.key1.demo-1"] * 2
+    async with serve(tmp_path, config) as command:
+        port = await command.port()
+        assert (await get(port, "/admin/routing"))["routing"]["disable"] == ["second"]
+        command.signal()
+        assert await command.ended() == 0
