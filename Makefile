@@ -52,6 +52,7 @@ bench-quick: $(VENV)/.dev
 docs: $(VENV)/.dev
 	$(BIN)/python -m routecodex.config.reference
 	$(BIN)/python -m routecodex.cli.reference
+	$(BIN)/python -m routecodex.routing.instructions.reference
 
 # Renews the lock files after a change of dependencies in pyproject.toml.
 lock: $(VENV)/.dev

@@ -15,9 +15,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from routecodex.canon.finish import express, infer
 from routecodex.config import examine
+from routecodex.gateway.identity import CONVERSATION_HEADERS, SESSION_HEADERS
+from routecodex.gateway.own_words import MARK
 from routecodex.protocols.dialect import Dialect
 from routecodex.protocols.messages.clients import NEEDS_MESSAGE_STOP
 from routecodex.providers.catalog import PRESETS
+from routecodex.routing import classify, health
+from routecodex.routing.instructions import reference
 from routecodex.server import paths
 from routecodex.server.metrics import Metrics
 from tests.kit import grammar
@@ -113,21 +117,88 @@ def test_every_configuration_shown_can_be_used(page: Path) -> None:
     assert wrong == []
 
 
-async def test_the_first_curl_of_the_readme_is_answered() -> None:
-    command = next(text for text in blocks(ROOT / "README.md") if text.startswith("curl "))
-    words = shlex.split(command)
-    url = urlsplit(next(word for word in words if word.startswith("http")))
-    body = msgspec.json.decode(words[words.index("-d") + 1])
+class Curl:
+    """A command as a page shows it: where it goes, with which headers and body."""
+
+    def __init__(self, command: str) -> None:
+        words = shlex.split(command)
+        self.url = urlsplit(next(word for word in words if word.startswith("http")))
+        said = [words[at + 1] for at, word in enumerate(words) if word == "-H"]
+        self.headers = dict(line.split(": ", 1) for line in said)
+        self.body = msgspec.json.decode(words[words.index("-d") + 1])
+
+
+def curls(page: Path) -> list[Curl]:
+    """The requests of a page, in order."""
+    return [Curl(text) for text in blocks(page) if text.startswith("curl ")]
+
+
+def demo(port: int | None) -> str:
+    """The configuration of the demo, with words that come at once."""
     config = resources.files("routecodex.cli").joinpath("demo.toml").read_text("utf-8")
-    assert f"port = {url.port}" in config
-    quick = config.replace(f"port = {url.port}", "port = 0").replace(
+    assert f"port = {port}" in config
+    return config.replace(f"port = {port}", "port = 0").replace(
         'protocol = "demo"', 'protocol = "demo"\npace = 0'
     )
-    async with serving(quick) as gateway:
-        answer = await call(gateway.port, url.path, body)
+
+
+async def test_the_first_curl_of_the_readme_is_answered() -> None:
+    first = curls(ROOT / "README.md")[0]
+    async with serving(demo(first.url.port)) as gateway:
+        answer = await call(gateway.port, first.url.path, first.body)
     assert answer.status == 200
     grammar.check_json("chat", answer.body)
-    assert body["messages"][-1]["content"] in answer.json["choices"][0]["message"]["content"]
+    assert first.body["messages"][-1]["content"] in answer.json["choices"][0]["message"]["content"]
+
+
+async def test_the_instruction_of_the_readme_is_obeyed() -> None:
+    second = curls(ROOT / "README.md")[1]
+    async with serving(demo(second.url.port)) as gateway:
+        answer = await call(gateway.port, second.url.path, second.body, headers=second.headers)
+    told = answer.json["choices"][0]["message"]["content"]
+    assert told.startswith(MARK)
+    assert "| sticky | spare.spare-1 |" in told
+
+
+async def test_the_first_look_at_routing_gives_the_headers_shown() -> None:
+    page = ROOT / "docs/routing.md"
+    first = curls(page)[0]
+    shown = next(text for text in blocks(page) if text.startswith("x-routecodex-"))
+    async with serving(demo(first.url.port)) as gateway:
+        answer = await call(gateway.port, first.url.path, first.body, headers=first.headers)
+    given = [f"{name}: {value}" for name, value in answer.headers.items() if name.startswith("x-routecodex-")]
+    assert given == shown.splitlines()
+
+
+def test_the_table_of_instructions_is_current() -> None:
+    page = (ROOT / "docs/routing.md").read_text("utf-8")
+    assert reference.renewed(page) == page, "run `make docs`"
+
+
+def test_every_header_that_names_a_session_is_documented_and_no_other() -> None:
+    rows = table(ROOT / "docs/routing.md", "Sessions")
+    shown = {name for row in rows for name in re.findall(r"`([\w-]+)`", row[1])}
+    fields = {"prompt_cache_key"}
+    assert shown - fields == {*SESSION_HEADERS, *CONVERSATION_HEADERS}
+
+
+def test_the_classes_listed_are_those_of_the_classifier() -> None:
+    rows = table(ROOT / "docs/routing.md", "Classes")
+    told = re.findall(r"^(\w+) {2,}", classify.__doc__ or "", re.MULTILINE)
+    assert [row[0].strip("`") for row in rows] == told
+    assert str(classify.DEFAULTS.longcontext_tokens) in rows[1][1]
+
+
+def test_the_times_of_health_are_those_in_use() -> None:
+    options = health.DEFAULT
+    rows = [row[2] for row in table(ROOT / "docs/routing.md", "Health")]
+    assert f"({options.retry_after_max / 60:g} min)" in rows[0]
+    assert ", ".join(f"{seconds:g}" for seconds in options.ladder) + " s" in rows[0]
+    assert rows[1].startswith(f"{options.quota / 60:g} min")
+    assert f"{options.quota_max / 3600:g} h" in rows[1]
+    assert f"every {options.probe_every / 60:g} min" in rows[2]
+    opening = ", ".join(f"{seconds:g}" for seconds in options.opening)
+    assert rows[3] == f"after {options.failures} in a row: {opening} s"
 
 
 def test_the_metrics_listed_are_those_exported() -> None:

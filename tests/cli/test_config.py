@@ -48,7 +48,7 @@ def test_a_good_file_is_fine(tmp_path: Path) -> None:
     file = written(tmp_path, GOOD)
     result = check(file)
     assert (result.exit_code, result.stderr) == (0, "")
-    assert result.stdout == f"{file}: fine, 1 providers, 1 routes\n"
+    assert result.stdout == f"{file}: fine, 1 provider, 1 route\n"
     as_json = check(file, "--json")
     assert (as_json.exit_code, rows(as_json), as_json.stderr) == (0, [], "")
 

@@ -86,7 +86,7 @@ def test_status_for_people_tells_servers_and_sessions(two: tuple[AdminServer, Ad
         "allow    glm, openai",
         "disable  -",
         "",
-        "SESSION  FORCE  STICKY       ALLOW  DISABLE   STOP MESSAGE  CHANGED",
+        "SESSION  FORCE  STICKY       ALLOW  DISABLE   STOP MESSAGE",
         "会话-1          glm.glm-4.7         openai.1  2/10 “go on”",
         "",
         f"beta  {beta.url}",
@@ -261,6 +261,11 @@ REQUEST = {
     "output_tokens": 20,
     "finish": "stop",
 }
+NOTHING = {
+    "health": "every key is healthy",
+    "sessions": "no session has anything set",
+    "requests": "no requests yet",
+}
 
 
 @pytest.mark.parametrize(
@@ -282,7 +287,14 @@ def test_what_a_server_sees_is_listed(user: Path, what: str, told: dict[str, Any
     assert for_people.exit_code == 0
     for text in shown:
         assert text in for_people.stdout
-    assert f"no {what}" in empty.stdout
+    assert empty.stdout.splitlines()[1:] == [NOTHING[what]]
+
+
+def test_what_the_gateway_answered_by_itself_is_told_so(user: Path) -> None:
+    own = {**REQUEST, "target": None, "route": "gateway"}
+    with admin_server("alpha", user) as alpha:
+        alpha.answers["GET /admin/requests"] = (200, {"requests": [own]})
+        assert "claude → gateway" in daemon("status", "requests").stdout
 
 
 def test_the_limit_is_passed_on_and_kept(user: Path) -> None:
@@ -327,7 +339,7 @@ def test_a_reload_tells_what_is_wrong_and_that_the_old_one_goes_on(
     assert result.exit_code == 1
     assert result.stdout == "alpha: not reloaded, the old one goes on\nbeta: reloaded\n"
     assert result.stderr == (
-        'error: alpha: server.prot:2: is not a known key\n    fix: did you mean "port"?\n'
+        'error: alpha: line 2: server.prot: is not a known key\n    fix: did you mean "port"?\n'
     )
     as_json = daemon("reload", "--json")
     assert (as_json.exit_code, [one["reloaded"] for one in servers(as_json)]) == (1, [False, True])

@@ -112,8 +112,8 @@ async def test_what_the_daemon_sets_works_at_once_and_survives_a_restart(servers
     (session,) = msgspec.json.decode(set_.stdout)["servers"][0]["sessions"]
     assert (session["id"], session["sticky"], session["stop_message"]) == ("会话", "demo.demo-1", None)
     assert "会话" in here("daemon", "status", "sessions").stdout
-    assert "no health" in here("daemon", "status", "health").stdout
-    assert here("daemon", "reset", "health").stdout == f"{server['id']}: 0 reset\n"
+    assert "every key is healthy" in here("daemon", "status", "health").stdout
+    assert here("daemon", "reset", "health").stdout == f"{server['id']}: nothing to reset\n"
     (servers / "request.json").write_bytes(msgspec.json.encode(body))
     explained = here("explain", "--file", str(servers / "request.json"), "--session", "会话")
     assert (explained.exit_code, "sticky" in explained.stdout) == (0, True), explained.output

@@ -15,7 +15,7 @@ from routecodex.cli import main
 from tests.cli.process import Command, running, serve, until
 from tests.kit import answers, asking, grammar
 from tests.kit.gateway import one_target
-from tests.kit.raw_client import call
+from tests.kit.raw_client import Answer, call
 from tests.kit.upstream import Upstream
 
 DEMO = (
@@ -175,20 +175,41 @@ async def test_at_level_error_no_request_is_logged(tmp_path: Path) -> None:
 STREAMS = {"/v1/chat/completions": "chat", "/v1/messages": "messages", "/v1/responses": "responses"}
 
 
-async def test_the_demo_prints_three_commands_that_work(tmp_path: Path) -> None:
+async def paste(line: str) -> Answer:
+    """Sends what the command would."""
+    words = shlex.split(line)
+    url = urlsplit(words[2])
+    assert words[:2] == ["curl", "-N"]
+    assert url.port is not None
+    headers = dict(words[at + 1].split(": ", 1) for at, word in enumerate(words) if word == "-H")
+    return await call(url.port, url.path, words[words.index("-d") + 1].encode(), headers=headers)
+
+
+async def test_the_demo_prints_commands_that_work(tmp_path: Path) -> None:
     async with running(tmp_path, "demo", "--port", "0") as command:
-        await command.said(r"/v1/responses")
-        commands = [shlex.split(line) for line in command.out if line.startswith("curl ")]
-        assert [urlsplit(words[2]).path for words in commands] == list(STREAMS)
-        for words in commands:
-            url = urlsplit(words[2])
-            assert words[1] == "-N"
-            assert url.port is not None
-            body = words[words.index("-d") + 1].encode()
-            answer = await call(url.port, url.path, body)
+        await command.said(r"routecodex logs")
+        commands = [line for line in command.out if line.startswith("curl ")]
+        paths = [urlsplit(shlex.split(line)[2]).path for line in commands]
+        assert paths == [*STREAMS, "/v1/chat/completions", "/v1/chat/completions"]
+        for line, path in zip(commands, STREAMS, strict=False):
+            answer = await paste(line)
             assert answer.status == 200
-            options = {"include_usage": False} if url.path == "/v1/chat/completions" else {}
-            grammar.check_stream(STREAMS[url.path], answer.body, **options)
+            options = {"include_usage": False} if path == "/v1/chat/completions" else {}
+            grammar.check_stream(STREAMS[path], answer.body, **options)
+        steered = await paste(commands[3])
+        assert (steered.status, steered.headers["x-routecodex-target"]) == (200, "spare.key1.spare-1")
+        status = (await paste(commands[4])).json["choices"][0]["message"]["content"]
+        assert "| sticky | spare.spare-1 |" in status
         command.signal()
         assert await command.ended() == 0
     assert "Traceback" not in command.text
+
+
+async def test_the_demo_has_a_name_of_its_own(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    async with running(tmp_path, "demo", "--port", str(port)) as command:
+        await command.said(r"routecodex logs")
+        assert [file.stem for file in (tmp_path / "user" / "servers").glob("*.json")] == [f"demo-{port}"]
+        command.signal()
+        assert await command.ended() == 0

@@ -9,36 +9,41 @@ import pytest
 
 from routecodex.canon.request import ProtocolName
 from routecodex.gateway.identity import Scope, identify
-from routecodex.protocols.codec import Inbound
+from routecodex.protocols.codecs import CODECS
 from routecodex.protocols.controls import controls
 from tests.clients.agent_requests import CLAUDE_HEADERS, CODEX_HEADERS, SESSION, claude_code, codex
 
 
 def scope_of(protocol: ProtocolName, headers: dict[str, str], body: dict[str, Any]) -> Scope:
     raw = msgspec.json.encode(body)
-    inbound = Inbound(protocol, raw, None, str(body.get("model", "m")), stream=True)
+    inbound = CODECS[protocol].read(raw, model=str(body.get("model", "m")), stream=True)
     return identify(protocol, headers, controls(inbound), chain=None, request_id="req-1")
 
 
+HELLO = [{"role": "user", "content": "hello"}]
 OURS = Scope("session", SESSION)
 CLAUDE = claude_code("claude-sonnet-4-5", "hello")
 CODEX = codex("gpt-5", "hello")
 WAYS: dict[str, tuple[ProtocolName, dict[str, str], dict[str, Any]]] = {
     "claude code": ("messages", CLAUDE_HEADERS, CLAUDE),
     "claude code by its body": ("messages", {}, CLAUDE),
-    "claude code by its headers": ("messages", CLAUDE_HEADERS, {"model": "m", "messages": []}),
+    "claude code by its headers": (
+        "messages",
+        CLAUDE_HEADERS,
+        {"model": "m", "max_tokens": 9, "messages": HELLO},
+    ),
     "codex": ("responses", CODEX_HEADERS, CODEX),
     "codex by its body": ("responses", {}, CODEX),
     "codex by its headers": ("responses", CODEX_HEADERS, {"model": "m", "input": "hello"}),
     "qwen code": (
         "chat",
         {"user-agent": "QwenCode/0.14.0 (linux; x64)"},
-        {"model": "m", "messages": [], "metadata": {"sessionId": SESSION, "promptId": "p1"}},
+        {"model": "m", "messages": HELLO, "metadata": {"sessionId": SESSION, "promptId": "p1"}},
     ),
     "opencode": (
         "chat",
         {"x-session-affinity": SESSION, "x-session-id": SESSION},
-        {"model": "m", "messages": []},
+        {"model": "m", "messages": HELLO},
     ),
     "a responses conversation": (
         "responses",

@@ -161,6 +161,16 @@ PROVIDERS = [
         id="alias like a model",
     ),
     pytest.param(
+        provider(models='{ "4" = {} }'),
+        (
+            "warning",
+            "providers.q.models.4",
+            '"4" would also be read as the number of a key',
+            'use another name, and id = "4" for the upstream',
+        ),
+        id="model like a number",
+    ),
+    pytest.param(
         provider(auth='[{ alias = "7", value = "a" }]'),
         (
             "error",
@@ -293,7 +303,33 @@ TARGETS = [
         ),
         id="alias like a target",
     ),
+    pytest.param(
+        BASE + '[models]\n"a" = "b"\n"b" = "glm.glm-4.7"\n',
+        (
+            "error",
+            "models.a",
+            '"b" is an alias itself, and aliases are not followed',
+            'name a target ("provider.model") or a route ("route:thinking")',
+        ),
+        id="alias to an alias",
+    ),
+    pytest.param(
+        BASE + '[models]\n"claude-*" = "glm.blind"\n"claude-*-4" = "glm.glm-4.7"\n',
+        (
+            "warning",
+            'models."claude-*-4"',
+            'is never used: "claude-*" comes before it and matches all that it does',
+            'put it before "claude-*"',
+        ),
+        id="glob behind a wider one",
+    ),
 ]
+
+
+def test_globs_that_match_something_of_their_own_are_fine() -> None:
+    aliases = '"claude-?" = "glm.blind"\n"claude-*" = "glm.glm-4.7"\n"claude-9" = "glm.blind"\n'
+    assert told(f"{BASE}[models]\n{aliases}") == []
+
 
 ROUTES = [
     pytest.param(
@@ -376,7 +412,45 @@ ROUTES = [
         ),
         id="blind model in vision",
     ),
+    pytest.param(
+        provider(models="{ m = { context_tokens = 128000 } }").replace(
+            "[providers.q]", 'longcontext = ["q.m"]\n[providers.q]'
+        ),
+        (
+            "warning",
+            "routing.longcontext[0]",
+            '"q.m" holds 128000 tokens; requests here have 180000 or more',
+            "use a larger model here, or lower classifier.longcontext_tokens",
+        ),
+        id="small model in longcontext",
+    ),
+    pytest.param(
+        BASE + 'direct = ["glm.glm-4.7"]\n',
+        (
+            "error",
+            "routing.direct",
+            '"direct" is taken: so the gateway reports a model that is named outright',
+            "use another name",
+        ),
+        id="route with a name of ours",
+    ),
+    pytest.param(
+        BASE + 'thinkin = ["glm.glm-4.7"]\n',
+        (
+            "warning",
+            "routing.thinkin",
+            "only metadata.routeHint would lead here",
+            'did you mean "thinking"?',
+        ),
+        id="route that looks like a mistake",
+    ),
 ]
+
+
+def test_a_route_of_ones_own_is_fine_with_an_alias_or_a_name_unlike_the_known_ones() -> None:
+    assert told(f'{BASE}reviews = ["glm.glm-4.7"]\n') == []
+    assert told(f'{BASE}thinkin = ["glm.glm-4.7"]\n[models]\n"o3" = "route:thinkin"\n') == []
+
 
 SERVER = [
     pytest.param(

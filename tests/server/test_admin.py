@@ -169,7 +169,7 @@ async def test_status_tells_what_is_running() -> None:
     assert told.pop("pid") > 0
     assert told.pop("started_at") > 1_700_000_000
     assert told.pop("version")
-    assert told == {"id": "main", "url": running.url, "workers": 1, "config": None, "active": 1}
+    assert told == {"id": "main", "url": running.url, "workers": 1, "config": None, "active": 0}
 
 
 async def test_what_is_set_for_the_server_routes_the_next_request() -> None:

@@ -21,7 +21,7 @@
         └── UpstreamTimeout        504  silent past its time-out
 
 Every error carries `message` for people, `status` for HTTP, `kind` (one of `Kind`, from which each codec
-derives its protocol's own type), optional `code`, `param` and `details`.
+derives its protocol's own type), optional `code`, `param`, `details` and `notices` (a header of their own).
 """
 
 from __future__ import annotations
@@ -90,6 +90,7 @@ class GatewayError(Exception):
 
     status: int = 500
     default_code: ClassVar[str | None] = None
+    notices: tuple[str, ...] = ()
 
     def __init__(
         self,

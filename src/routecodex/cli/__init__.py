@@ -5,6 +5,7 @@ start         run one in the background; lifecycle: stop it, restart it, see whi
 request_log   read the requests of a server as they pass
 daemon        see and change what running servers do
 explain       the plan of a request, and every reason
+chat          a conversation in the terminal (chat_turns, chat_screen, chat_tools, chat_files)
 config        check a configuration
 completion    for shells
 tables        what people see; servers and admin_client: whom a command speaks to, and how
@@ -27,6 +28,7 @@ COMMANDS = {
     "logs": "request_log",
     "daemon": "daemon",
     "explain": "explain",
+    "chat": "chat",
     "config": "config",
     "demo": "serve",
     "completion": "completion",

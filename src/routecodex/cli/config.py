@@ -39,7 +39,12 @@ def check(path: Path | None, as_json: bool) -> None:
     if found is None:
         raise SystemExit(2)
     if not as_json:
-        click.echo(f"{file}: fine, {len(found.providers)} providers, {len(found.routing)} routes")
+        counts = f"{_many(len(found.providers), 'provider')}, {_many(len(found.routing), 'route')}"
+        click.echo(f"{file}: fine, {counts}")
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _as_json(problems: Iterable[Problem]) -> str:

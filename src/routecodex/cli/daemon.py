@@ -19,7 +19,7 @@ from routecodex.cli.servers import (
     print_json,
     server_option,
 )
-from routecodex.cli.tables import complain, heading
+from routecodex.cli.tables import complain, heading, plain
 
 Command = Callable[..., None]
 
@@ -29,6 +29,7 @@ session_option = click.option(
     help="This session alone; those of other kinds are `conversation:ID` and `chain:ID`.",
 )
 _ROUTING: dict[str, Any] = {"sticky": None, "allow": [], "disable": []}
+_NO_TASK = "unknown_task"
 _SESSION = ("id", "force", "sticky", "allow", "disable", "stop_message")
 
 
@@ -123,6 +124,30 @@ def status_requests(server_id: str | None, limit: int, as_json: bool) -> None:
       routecodex daemon status requests --limit 20
     """
     _list(server_id, "requests", as_json=as_json, limit=limit)
+
+
+@status.command("clock", epilog=EXIT_CODES)
+@server_option
+@json_option
+def status_clock(server_id: str | None, as_json: bool) -> None:
+    """Show the clock tasks of each session, when they are due, and what is known of network time.
+
+    \b
+    Examples:
+      routecodex daemon status clock
+      routecodex daemon status clock --server 127.0.0.1-5520 --json
+    """
+    asked = ask_each(server_id, lambda admin: admin.get("/admin/clock"))
+    if as_json:
+        print_json({"servers": [_clock_row(one) for one in asked]})
+    else:
+        for one in _answered(asked):
+            views.show_clock(one.answer)
+    finish(asked)
+
+
+def _clock_row(one: Asked) -> dict[str, Any]:
+    return {**one.about, "clock": one.answer.get("clock"), "sessions": one.answer.get("sessions", [])}
 
 
 def _list(server_id: str | None, what: str, *, as_json: bool, limit: int | None = None) -> None:
@@ -221,6 +246,41 @@ def _unchanged(one: Asked, session: str | None) -> Asked:
     return Asked(server=one.server, refused=one.refused, answer=answer)
 
 
+@set_.command("clock", epilog=EXIT_CODES)
+@click.option("--cancel", "task_id", required=True, metavar="ID", help="Remove this task, whosever it is.")
+@server_option
+@json_option
+def set_clock(task_id: str, server_id: str | None, as_json: bool) -> None:
+    """Cancel a clock task; an answer that is held for it ends at once.
+
+    \b
+    Example:
+      routecodex daemon set clock --cancel 6f1d2c3e-0b7a-4c55-9f0e-2f7f0d3b8a11
+    """
+    asked = ask_each(server_id, lambda admin: _cancelled(admin, task_id))
+    if as_json:
+        print_json({"servers": [{**one.about, "removed": one.answer.get("removed")} for one in asked]})
+    else:
+        for one in asked:
+            if one.answer.get("removed"):
+                click.echo(f"{one.server.id}: removed {plain(task_id)}")
+    if any(one.alive for one in asked) and not any(one.answer.get("removed") for one in asked):
+        if not any(one.refused for one in asked):
+            complain(f"no session has a task {task_id[:80]!r}; `routecodex daemon status clock` names them")
+        raise SystemExit(FAILED)
+    finish(asked)
+
+
+def _cancelled(admin: Admin, task_id: str) -> dict[str, Any]:
+    """What became of it; of several servers only one can have the task, so the others do not refuse."""
+    try:
+        return admin.post("/admin/clock/cancel", {"taskId": task_id})
+    except Refused as exc:
+        if exc.code != _NO_TASK:
+            raise
+        return {"removed": None}
+
+
 @daemon.group()
 def reset() -> None:
     """Forget what servers have learned."""
@@ -245,7 +305,7 @@ def reset_health(target: str | None, server_id: str | None, as_json: bool) -> No
     else:
         for one in asked:
             if one.answer:
-                click.echo(f"{one.server.id}: {one.answer['reset']} reset")
+                click.echo(f"{one.server.id}: {one.answer['reset'] or 'nothing to'} reset")
     finish(asked)
 
 
@@ -278,7 +338,8 @@ def _reloaded(one: Asked) -> dict[str, Any]:
 def _tell_reload(one: Asked) -> None:
     told = _reloaded(one)
     for problem in told["problems"]:
-        where = ":".join(str(problem[name]) for name in ("path", "line") if problem.get(name))
+        line = f"line {problem['line']}" if problem.get("line") else ""
+        where = ": ".join(filter(None, (line, problem.get("path"))))
         fix = f"\n    fix: {problem['fix']}" if problem.get("fix") else ""
         complain(f"{one.server.id}: {where}: {problem['message']}{fix}", severity=problem["severity"])
     click.echo(f"{one.server.id}: {'reloaded' if told['reloaded'] else 'not reloaded, the old one goes on'}")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from msgspec import Struct
 from msgspec.structs import replace
 
 from routecodex.canon.errors import ConfigError
@@ -52,7 +53,9 @@ def demo(port: int) -> None:
     """Run the gateway on the built-in demo provider: no keys, no network."""
     text = resources.files("routecodex.cli").joinpath("demo.toml").read_text("utf-8")
     config = loads(text, source="demo.toml", environ={}, presets=PRESETS, dialect_type=Dialect)
-    _run(_placed(config, None, port), workers=1, banner=_demo_ready)
+    # A name of its own: what it logs must not get among the requests of a real server on that port.
+    named = replace(config, server=replace(config.server, id=f"demo-{port}"))
+    _run(_placed(named, None, port), workers=1, banner=_demo_ready)
 
 
 def _load_again(file: Path, host: str | None, port: int | None) -> tuple[Config | None, list[Problem]]:
@@ -170,27 +173,62 @@ def _ready(host: str, port: int) -> None:
     click.echo(f"routecodex listens on {_url(host, port)}", file=sys.stderr)
 
 
-_HELLO = {"role": "user", "content": "Hello, gateway!"}
-_THINK = {"role": "user", "content": "Think, then say hello."}
-_EXAMPLES: tuple[tuple[str, dict[str, Any]], ...] = (
-    ("/v1/chat/completions", {"model": "demo.demo-1", "stream": True, "messages": [_HELLO]}),
-    (
+class Example(Struct, frozen=True):
+    """A request to paste: what it shows, and what is sent; `session` is the conversation it belongs to."""
+
+    about: str
+    path: str
+    body: dict[str, Any]
+    session: str | None = None
+
+    def command(self, url: str) -> str:
+        """The request as a command line."""
+        session = f" -H 'x-session-id: {self.session}'" if self.session else ""
+        text = json.encode(self.body).decode()
+        return f"curl -N {url}{self.path} -H 'content-type: application/json'{session} -d '{text}'"
+
+
+def _chat(text: str, *, stream: bool = False) -> dict[str, Any]:
+    return {"model": "demo.demo-1", "stream": stream, "messages": [{"role": "user", "content": text}]}
+
+
+_EXAMPLES = (
+    Example("chat completions", "/v1/chat/completions", _chat("Hello, gateway!", stream=True)),
+    Example(
+        "messages, with a thought",
         "/v1/messages",
         {
             "model": "demo.demo-1",
             "max_tokens": 2000,
             "stream": True,
             "thinking": {"type": "enabled", "budget_tokens": 1024},
-            "messages": [_THINK],
+            "messages": [{"role": "user", "content": "Think, then say hello."}],
         },
     ),
-    ("/v1/responses", {"model": "demo.demo-1", "stream": True, "input": "Hello over Responses!"}),
+    Example(
+        "responses",
+        "/v1/responses",
+        {"model": "demo.demo-1", "stream": True, "input": "Hello over Responses!"},
+    ),
+    Example(
+        "an instruction: this conversation stays with another model from now on",
+        "/v1/chat/completions",
+        _chat("<**!spare.spare-1**> Who answers me now?"),
+        session="try-1",
+    ),
+    Example(
+        "the gateway itself tells what is set; <**clear**> undoes it, <**help**> lists the rest",
+        "/v1/chat/completions",
+        _chat("<**status**>"),
+        session="try-1",
+    ),
 )
 
 
 def _demo_ready(host: str, port: int) -> None:
     url = _url(host, port)
     click.echo(f"RouteCodex demo on {url}: no keys, no network. Ctrl-C stops it. Paste one of these:\n")
-    for path, body in _EXAMPLES:
-        text = json.encode(body).decode()
-        click.echo(f"curl -N {url}{path} -H 'content-type: application/json' -d '{text}'\n")
+    for example in _EXAMPLES:
+        click.echo(f"# {example.about}\n{example.command(url)}\n")
+    click.echo("Where each went and why: the headers that `curl -i` shows, or `routecodex logs`")
+    click.echo("(`make install` puts that command into .venv/bin).\n")

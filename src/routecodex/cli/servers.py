@@ -94,7 +94,8 @@ def unknown(server_id: str, known: Iterable[str]) -> click.UsageError:
 
     names = list(known)
     close = nearest(server_id, names)
-    hint = f"did you mean {close!r}?" if close else f"there are {choices(names)}"
+    there = f"there are {choices(names)}" if names else "none is known here"
+    hint = f"did you mean {close!r}?" if close else there
     return click.UsageError(f"no server is called {server_id!r}; {hint}")
 
 

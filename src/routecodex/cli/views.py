@@ -20,7 +20,8 @@ def show_routing(answer: Answer, *, sessions: bool) -> None:
     facts({name: _joined(routing.get(name)) or NOTHING for name in ("sticky", "allow", "disable")})
     if sessions and answer.get("sessions"):
         echo()
-        show_rows("sessions", answer["sessions"])
+        # The shape promised to scripts does not say when: there is nothing to show in the last column.
+        show(_SESSION[:-1], [_session_row(row)[:-1] for row in answer["sessions"]])
 
 
 def facts(named: Mapping[str, str]) -> None:
@@ -33,7 +34,7 @@ def facts(named: Mapping[str, str]) -> None:
 def show_rows(what: str, rows: Rows) -> None:
     """The rows of one list a server keeps, as its own table."""
     if not rows:
-        echo(f"no {what}")
+        echo(_NONE[what])
         return
     columns, row_of = _VIEWS[what]
     show(columns, [row_of(row) for row in rows])
@@ -107,15 +108,27 @@ def request_row(row: Answer) -> Row:
         Cell(str(status), _status_colour(status)),
         str(row.get("protocol", "")),
         str(row.get("session") or ""),
-        f"{row.get('model', '')} → {row.get('target') or NOTHING}",
+        f"{row.get('model', '')} → {_answerer(row)}",
         str(row.get("route") or ""),
         str(row.get("reason") or ""),
         seconds(row.get("first_byte")),
         seconds(row.get("seconds")),
         _count(row.get("input_tokens")),
         _count(row.get("output_tokens")),
-        Cell(str(row["error"]), "red") if row.get("error") else str(row.get("finish") or ""),
+        Cell(_ending(row), "red") if row.get("error") else _ending(row),
     ]
+
+
+def _ending(row: Answer) -> str:
+    """How it ended, and what failed before another target was tried."""
+    end = str(row.get("error") or row.get("finish") or "")
+    earlier = "; ".join(map(str, row.get("failures") or ())) if row.get("attempts", 0) > 1 else ""
+    return f"{end} (after {earlier})" if earlier else end
+
+
+def _answerer(row: Answer) -> str:
+    """Who answered, as the header `x-routecodex-target` has it."""
+    return str(row.get("target") or ("gateway" if row.get("route") == "gateway" else NOTHING))
 
 
 def _hour(value: float | str | None) -> str:
@@ -130,10 +143,50 @@ def _status_colour(status: int) -> str:
     return "green" if status < 400 else "yellow" if status < 500 else "red"
 
 
+_TASK = (*map(Column, ("session", "due", "state", "repeat", "task")), Column("id", keep=True))
+
+
+def show_clock(answer: Answer) -> None:
+    """Whether there is a clock, what it knows of the time, and the tasks of all sessions."""
+    clock = answer.get("clock") or {}
+    ntp = clock.get("ntp") or {}
+    told = f"{ntp.get('status', NOTHING)}, offset {ntp.get('offsetMs', 0)} ms"
+    error = f": {ntp['lastError']}" if ntp.get("lastError") else ""
+    facts({"clock": "on" if clock.get("enabled") else "off", "network time": told + error})
+    rows = [
+        _task_row(session, task)
+        for session in answer.get("sessions", ())
+        for task in session.get("tasks", ())
+    ]
+    echo()
+    if rows:
+        show(_TASK, rows)
+    else:
+        echo("no session has clock tasks")
+
+
+def _task_row(session: Answer, task: Answer) -> Row:
+    delivered = task.get("deliveredAt")
+    return [
+        str(session.get("id", "")),
+        moment(task.get("dueAt")),
+        f"delivered {moment(delivered)}" if delivered else Cell("waiting", "yellow"),
+        str(task.get("repeat") or ""),
+        str(task.get("task", "")),
+        str(task.get("taskId", "")),
+    ]
+
+
 _VIEWS: dict[str, tuple[Sequence[Column], Callable[[Answer], Row]]] = {
     "sessions": (_SESSION, _session_row),
     "health": (_HEALTH, _health_row),
     "requests": (REQUEST, request_row),
+}
+
+_NONE = {
+    "sessions": "no session has anything set",
+    "health": "every key is healthy",
+    "requests": "no requests yet",
 }
 
 
@@ -157,7 +210,8 @@ def show_explained(told: Answer) -> None:
 
 def _facts_of(told: Answer) -> dict[str, str]:
     return {
-        name: NOTHING if told.get(name) is None else str(told[name])
+        # A session is named as in every other table; those of other kinds keep their prefix.
+        name: NOTHING if told.get(name) is None else str(told[name]).removeprefix("session:")
         for name in ("reason", "model", "tokens", "session")
         if name in told
     }

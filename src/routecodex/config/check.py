@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import ipaddress
 import re
 from collections import Counter
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from urllib.parse import SplitResult, urlsplit
 
 from routecodex.config.model import Config
@@ -19,6 +21,14 @@ _NAME = re.compile(r"[A-Za-z0-9_-]+\Z")
 _SERVER_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*\Z")
 _NAME_FIX = "use letters, digits, _ and - only: targets are split at dots"
 _WORDS = frozenset({"clear", "clock", "help", "status", "stopmessage"})
+_TAKEN_ROUTES = {
+    "direct": "a model that is named outright",
+    "force": "a target that a message asks for",
+    "sticky": "a sticky target that is in no route",
+    "gateway": "what the gateway answers by itself",
+}
+_WILD = re.compile(r"[*?\[]")
+_SURE = 0.8
 _VERSION = re.compile(r"/v\d+(?:(?:alpha|beta)\d*)?\Z")
 _ENDPOINTS = ("/chat/completions", "/responses", "/messages", ":generateContent", ":streamGenerateContent")
 
@@ -94,6 +104,10 @@ def _provider(name: str, provider: Provider) -> Iterator[Problem]:
         yield Problem(place, f"{quoted(name)} is a word of the instructions in a chat", "use another name")
     yield from _base_url(provider, (*place, "base_url"))
     yield from _keys(provider, place)
+    for model in filter(str.isdigit, provider.models):
+        told = f"{quoted(model)} would also be read as the number of a key"
+        fix = f"use another name, and id = {quoted(model)} for the upstream"
+        yield Problem((*place, "models", model), told, fix, severity="warning")
     if not provider.models and provider.protocol != "demo":
         yield Problem(
             (*place, "models"),
@@ -260,11 +274,29 @@ def _aliases(config: Config) -> Iterator[Problem]:
         if split_target(config, alias) is not None:
             told = "is also a target: requests for that target would go where the alias says"
             yield Problem(place, told, "use another name", severity="warning")
+        yield from _shadowed(config, alias, place)
         kind, colon, route = target.partition(":")
         if kind == "route" and colon:
             yield from _route_name(config, route, place)
+        elif target in config.models and split_target(config, target) is None:
+            yield Problem(place, f"{quoted(target)} is an alias itself, and aliases are not followed", _TO)
         else:
             yield from _target(config, target, place)
+
+
+_TO = 'name a target ("provider.model") or a route ("route:thinking")'
+
+
+def _shadowed(config: Config, alias: str, place: Place) -> Iterator[Problem]:
+    """A glob that comes after one which matches all that it does; exact names always count."""
+    if not _WILD.search(alias):
+        return
+    names = list(config.models)
+    earlier = (name for name in names[: names.index(alias)] if "*" in name and not set("?[") & set(name))
+    first = next((name for name in earlier if fnmatchcase(alias, name)), None)
+    if first is not None:
+        told = f"is never used: {quoted(first)} comes before it and matches all that it does"
+        yield Problem(place, told, f"put it before {quoted(first)}", severity="warning")
 
 
 def _route_name(config: Config, route: str, place: Place) -> Iterator[Problem]:
@@ -302,6 +334,7 @@ def _routes(config: Config) -> Iterator[Problem]:
         place = ("routing", route)
         if not _NAME.match(route):
             yield Problem(place, f"{quoted(route)} cannot be the name of a route", _NAME_FIX)
+        yield from _odd_route(config, route, place)
         if len({type(entry) for entry in entries}) > 1:
             yield Problem(place, "mixes targets and pools", "make every entry a target or every entry a pool")
             continue
@@ -310,6 +343,19 @@ def _routes(config: Config) -> Iterator[Problem]:
                 place, "is empty: its requests go to default", "add targets", severity="warning", absent=True
             )
         yield from _entries(config, route, entries)
+
+
+def _odd_route(config: Config, route: str, place: Place) -> Iterator[Problem]:
+    """A name that means something else, or that nothing leads to and that looks like a mistake."""
+    if route in _TAKEN_ROUTES:
+        told = f"{quoted(route)} is taken: so the gateway reports {_TAKEN_ROUTES[route]}"
+        yield Problem(place, told, "use another name")
+    if route in _WELL_KNOWN_ROUTES or f"route:{route}" in config.models.values():
+        return
+    meant = difflib.get_close_matches(route, _WELL_KNOWN_ROUTES, n=1, cutoff=_SURE)
+    if meant:
+        fix = f"did you mean {quoted(meant[0])}?"
+        yield Problem(place, "only metadata.routeHint would lead here", fix, severity="warning")
 
 
 def _first_target(config: Config) -> str:
@@ -349,13 +395,17 @@ def _targets(config: Config, targets: tuple[str, ...], place: Place) -> Iterator
         if target in targets[:index]:
             yield Problem(at, f"{quoted(target)} is named twice", "remove one", severity="warning")
         parts = split_target(config, target)
-        if (
-            place[1] == "vision"
-            and parts is not None
-            and not config.providers[parts[0]].models[parts[2]].vision
-        ):
+        if parts is None:
+            continue
+        model = config.providers[parts[0]].models[parts[2]]
+        if place[1] == "vision" and not model.vision:
             told = f"{quoted(target)} cannot see images and is in the route vision"
             yield Problem(at, told, "set vision = true on that model, or remove it here", severity="warning")
+        long = config.classifier.longcontext_tokens
+        if place[1] == "longcontext" and model.context_tokens is not None and model.context_tokens < long:
+            told = f"{quoted(target)} holds {model.context_tokens} tokens; requests here have {long} or more"
+            fix = "use a larger model here, or lower classifier.longcontext_tokens"
+            yield Problem(at, told, fix, severity="warning")
 
 
 def _weights(pool: Pool, place: Place) -> Iterator[Problem]:

@@ -99,6 +99,7 @@ _DIALECT_MEANINGS = {
     "image_urls": "It fetches images by http(s) URL itself.",
     "tool_choice": "`no_required`: cannot be made to call a tool; `auto_only`: nor to call a certain one.",
     "strict_tools": "It understands `strict` on tools.",
+    "web_search": "It runs a web search that is declared in its protocol; when absent, all but `chat` do.",
     "n": "It can give several answers to one request.",
     "merge_system": "Several system messages must be one, first.",
     "path": "Path of the request under the base URL, when it is not the usual one.",

@@ -4,9 +4,20 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
-__all__ = ["Clock", "EmptyReplyContinue", "Ntp", "ServerTools", "StopMessage", "VisionAuto", "WebSearch"]
+from routecodex.config.secret import Secret
+
+__all__ = [
+    "Clock",
+    "EmptyReplyContinue",
+    "Ntp",
+    "ServerTools",
+    "StopMessage",
+    "VisionAuto",
+    "WebSearch",
+    "WebSearchHttp",
+]
 
 
 class StopMessage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -63,19 +74,93 @@ class Clock(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class VisionAuto(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """vision_auto: images for a model that cannot see are described by one that can."""
 
-    enabled: Annotated[bool, Meta(description="Describe images through the route `vision`.")] = True
+    enabled: Annotated[
+        bool,
+        Meta(
+            description="Images bound for a model with `vision = false` are described by a model of the "
+            "route `vision` and go on as text."
+        ),
+    ] = True
+    timeout_ms: Annotated[int, Meta(description="How long the description of one image may take.", ge=1)] = (
+        60_000
+    )
+    max_tokens: Annotated[int, Meta(description="Longest description, thinking included.", ge=16)] = 2000
+    max_images: Annotated[
+        int, Meta(description="Most images described for one request; older ones are left out.", ge=0)
+    ] = 20
+    cache_hours: Annotated[
+        int, Meta(description="How long a description is kept; at most a day for images by URL.", ge=1)
+    ] = 720
 
 
 class EmptyReplyContinue(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """empty_reply_continue: an empty or cut-off answer is continued once."""
+    """empty_reply_continue: an empty or cut-off answer gets one more chance."""
 
-    enabled: Annotated[bool, Meta(description="Continue such answers.")] = False
+    enabled: Annotated[
+        bool,
+        Meta(
+            description="Ask once more when an answer ends without a word; where a server tool is at work, "
+            "also let the model go on with an answer that was cut off."
+        ),
+    ] = True
+
+
+Address = Annotated[str, Meta(pattern=r"^https?://[^/]")]
+
+
+class WebSearchHttp(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A search API that answers in JSON, such as SearXNG."""
+
+    url: Annotated[
+        Address | None,
+        Meta(
+            description="Where to search; `{query}` and `{key}` are filled in, as in "
+            "`https://search.example/search?q={query}&format=json`."
+        ),
+    ] = None
+    key: Annotated[Secret | None, Meta(description="Its key, best as `${NAME}`.")] = None
+    headers: Annotated[
+        dict[str, str], Meta(description="Headers to send; `{key}` is filled in, as in `Bearer {key}`.")
+    ] = field(default_factory=dict)
+    body: Annotated[
+        str | None,
+        Meta(
+            description="A JSON body for an API that is asked with POST; `{query}` and `{key}` inside quotes "
+            "are filled in."
+        ),
+    ] = None
+    results: Annotated[str, Meta(description="Where the list of results stands, as a dotted path.")] = (
+        "results"
+    )
+    title: Annotated[str, Meta(description="Where a result has its title.")] = "title"
+    link: Annotated[str, Meta(description="Where a result has its address.")] = "url"
+    text: Annotated[str, Meta(description="Where a result has its excerpt.")] = "content"
+    timeout_ms: Annotated[int, Meta(description="How long it may be silent.", ge=1)] = 10_000
 
 
 class WebSearch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """web_search: a hosted web-search tool for upstreams that have none."""
+    """web_search: a search for upstreams that have none of their own."""
 
-    enabled: Annotated[bool, Meta(description="Search through the route `web_search`.")] = False
+    enabled: Annotated[
+        bool,
+        Meta(
+            description="Offer a search of the gateway's own where a client declares a hosted one and the "
+            "upstream has none."
+        ),
+    ] = False
+    provider: Annotated[
+        Literal["auto", "http", "route"],
+        Meta(
+            description="Who searches: the API under `http`, or a model of the route `web_search` that "
+            "searches by itself. `auto` is `http` where it has a `url`, else the route."
+        ),
+    ] = "auto"
+    max_uses: Annotated[int, Meta(description="Most searches for one answer.", ge=1)] = 5
+    max_results: Annotated[int, Meta(description="Most results told to the model for one search.", ge=1)] = 8
+    route_timeout_ms: Annotated[
+        int, Meta(description="How long a model of the route `web_search` may take.", ge=1)
+    ] = 90_000
+    http: Annotated[WebSearchHttp, Meta(description="A search API that answers in JSON.")] = WebSearchHttp()
 
 
 class ServerTools(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

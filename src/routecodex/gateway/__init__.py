@@ -13,4 +13,7 @@ counting    token counters and estimates
 embeddings  embeddings, passed through
 ids         unique ids, cheaply
 listing     the model lists of each protocol
+own_calls   what the gateway asks of models by itself
+sights      who describes images for models that cannot see
+searching   who searches the web for models that cannot
 """

@@ -34,6 +34,7 @@ class Ask(Struct, kw_only=True):
     `as_array` is Gemini's way of streaming without `alt=sse`. `original` is the request without the history
     that was put in front of it; `holder` is the provider and key that keep that history themselves, `chain`
     the id of the request that began it. `received` is what the client sent, where anything was taken out.
+    `session` is what its state is kept under, once that is known.
     """
 
     id: str
@@ -49,6 +50,7 @@ class Ask(Struct, kw_only=True):
     received: Inbound | None = None
     holder: tuple[str, str] | None = None
     chain: str | None = None
+    session: str = ""
     notices: list[str] = field(default_factory=list)
 
     def is_held_by(self, target: Target) -> bool:
@@ -57,7 +59,10 @@ class Ask(Struct, kw_only=True):
 
 
 class Record(Struct, kw_only=True):
-    """What is remembered of one request, for logs and metrics."""
+    """What is remembered of one request, for logs and metrics.
+
+    `failures` are the attempts that failed before anything reached the client, each in brief.
+    """
 
     id: str
     protocol: str
@@ -78,3 +83,4 @@ class Record(Struct, kw_only=True):
     error: GatewayError | None = None
     gone: bool = False
     notices: tuple[str, ...] = ()
+    failures: list[str] = field(default_factory=list)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from hashlib import blake2b
 from pathlib import Path
 
@@ -13,9 +13,9 @@ from routecodex.gateway.ask import Ask
 from routecodex.gateway.identity import Scope, identify
 from routecodex.gateway.orders import Orders
 from routecodex.gateway.sessions import Sessions
-from routecodex.gateway.steering import Spoken, Steering, listen, newest_place
+from routecodex.gateway.steering import Spoken, Steering, listen
 from routecodex.protocols import person
-from routecodex.protocols.controls import Controls, controls, without_controls
+from routecodex.protocols.controls import Controls, controls, holds_controls, without_controls
 from routecodex.routing import tokens
 from routecodex.routing.classify import ClassifierOptions, classify, is_title_request
 from routecodex.routing.plan import Asked, Router
@@ -48,6 +48,7 @@ class Courses:
         max_wait: float,
         user_dir: Path,
         clock: Callable[[], float],
+        clear_clock: Callable[[Scope], Awaitable[None]],
     ) -> None:
         self._router = router
         self._sessions = sessions
@@ -56,22 +57,27 @@ class Courses:
         self._affinity = affinity
         self._max_wait = max_wait
         self._threshold = min(options.longcontext_tokens, router.registry.smallest_context)
-        self._steering = Steering(sessions, user_dir=user_dir, clock=clock)
+        self._steering = Steering(sessions, user_dir=user_dir, clock=clock, clear_clock=clear_clock)
 
     async def set(self, ask: Ask, *, save: bool = True) -> Course:
         """The course of this request; without `save` no state is changed."""
+        if ask.received is not None and ask.original is None:
+            # A course was set before, to see where it would lead: what it took out counts again.
+            ask.inbound = ask.received
         told = controls(ask.inbound)
         scope = self._scope(ask, told)
+        ask.session = scope.key if scope.lasts else ""
         spoken = self._heard(ask)
         self._keep_controls(ask)
         server = self._orders.peek() or await self._orders.load()
         session = self._sessions.peek(scope) or await self._sessions.load(scope)
         if spoken is not None and spoken.turn is not None:
+            notices = ask.notices if save else []
             session = await self._steering.apply(
-                spoken, scope, registry=self._router.registry, notices=ask.notices, save=save
+                spoken, scope, registry=self._router.registry, notices=notices, save=save
             )
-        elif session.force is not None and save:
-            session = await self._past_force(ask, scope, session)
+        if spoken is not None and save:
+            session = await self._past_force(spoken, scope, session)
         asked = self._asked(ask, told, scope, quiet=session == _NOBODY and server == ServerState())
         if spoken is not None:
             asked = replace(asked, turn=spoken.turn)
@@ -94,11 +100,13 @@ class Courses:
         if ask.original is not None:
             ask.original = listen(ask.codec, ask.original).stripped
         # The client asks for a title in its own words, quoting what the person wrote.
-        return Spoken(spoken.stripped) if titled else spoken
+        return Spoken(spoken.stripped, alone=spoken.alone) if titled else spoken
 
     def _keep_controls(self, ask: Ask) -> None:
         """Takes what is meant for the gateway alone out of the request."""
         inbound = ask.inbound
+        if not holds_controls(inbound):
+            return
         body = without_controls(inbound.body, inbound.protocol)
         if body is inbound.body:
             return
@@ -107,10 +115,10 @@ class Courses:
         if ask.original is not None:
             ask.original = replace(ask.original, body=without_controls(ask.original.body, inbound.protocol))
 
-    async def _past_force(self, ask: Ask, scope: Scope, session: SessionState) -> SessionState:
-        """A newer message of the person ends what an earlier one forced."""
+    async def _past_force(self, spoken: Spoken, scope: Scope, session: SessionState) -> SessionState:
+        """A newer message of the person ends what an earlier one of the same conversation forced."""
         force = session.force
-        if force is None or newest_place(ask.inbound) <= force.at:
+        if force is None or force.turn not in spoken.earlier:
             return session
         return await self._sessions.change(
             scope, lambda state: replace(state, force=None) if state.force == force else state

@@ -15,3 +15,7 @@ class Draws:
         count = self._counts.get(name, 0)
         self._counts[name] = count + 1
         return count
+
+    def peek(self, name: str) -> int:
+        """The number that comes next; it is still to be given."""
+        return self._counts.get(name, 0)

@@ -7,8 +7,6 @@ pauses the upstream.
 
 from __future__ import annotations
 
-import functools
-import time
 from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol
 
@@ -18,6 +16,8 @@ from routecodex.canon.events import Event
 from routecodex.canon.request import Request
 from routecodex.canon.response import fold
 from routecodex.gateway.ask import Ask, Client, Headers, Record
+from routecodex.gateway.course import Course
+from routecodex.gateway.heads import JSON, SSE, answer_headers
 from routecodex.gateway.keep_alive import KeepAlive, KeepAlives
 from routecodex.gateway.lane import Lane, Performer
 from routecodex.gateway.memory import Memory, Watch
@@ -28,10 +28,8 @@ from routecodex.providers.http import HttpResponse
 from routecodex.providers.upstream import ANSWER_LIMIT
 from routecodex.routing.plan import Plan
 from routecodex.routing.registry import Step, Target
-
-_JSON = (b"content-type", b"application/json")
-_SSE = (b"content-type", b"text/event-stream; charset=utf-8")
-_NO_CACHE = (b"cache-control", b"no-cache")
+from routecodex.server_tools.empty_reply import has_no_cause, is_empty
+from routecodex.server_tools.vision import Sight
 
 
 class Parts(Protocol):
@@ -41,23 +39,44 @@ class Parts(Protocol):
     def memory(self) -> Memory: ...
     @property
     def keep_alives(self) -> KeepAlives: ...
+    @property
+    def asks_again(self) -> bool: ...
     def lane(self, target: Target) -> Lane | Performer: ...
     def reply_to(self, ask: Ask, target: Target | None) -> ReplyTo: ...
     async def remember(self, ask: Ask, target: Target | None, outcome: Outcome) -> None: ...
+    def sight(self, ask: Ask, course: Course) -> Sight | None: ...
+
+
+class EmptyAnswer(Exception):
+    """An answer ended without a word, and the client has seen nothing of it."""
 
 
 class Exchange:
     """Answers one request; its `record` tells afterwards what happened."""
 
-    __slots__ = ("_ask", "_client", "_notices", "_parts", "_request", "_target", "record")
+    __slots__ = (
+        "_ask",
+        "_asks_again",
+        "_course",
+        "_notices",
+        "_parts",
+        "_request",
+        "_sight",
+        "_target",
+        "client",
+        "record",
+    )
 
-    def __init__(self, parts: Parts, ask: Ask, client: Client, *, record: Record) -> None:
+    def __init__(self, parts: Parts, ask: Ask, client: Client, *, record: Record, course: Course) -> None:
         self._parts = parts
         self._ask = ask
-        self._client = client
+        self.client = client
         self._request: Request | None = None
         self._target: Target | None = None
         self._notices = ask.notices
+        self._course = course
+        self._sight: Sight | None = None
+        self._asks_again = parts.asks_again
         self.record = record
 
     async def attempt(self, step: Step, keep_alive: KeepAlive | None) -> None:
@@ -68,9 +87,18 @@ class Exchange:
         record.attempts += 1
         try:
             await self._attempt(step.target, keep_alive)
+        except EmptyAnswer:
+            await self._again(step, keep_alive)
         except UpstreamError as error:
             error.provider = error.provider or step.target.provider
             raise
+
+    async def _again(self, step: Step, keep_alive: KeepAlive | None) -> None:
+        """Asks the same target once more; what it answers now is told as it is."""
+        self._asks_again = False
+        self.record.failures.append(f"{step.target}: an empty answer")
+        self._notices.append(f"{step.target} gave an empty answer and was asked again")
+        await self.attempt(step, keep_alive)
 
     def note(self, plan: Plan) -> None:
         """Notes the plan that the next attempts follow."""
@@ -96,7 +124,7 @@ class Exchange:
             await self._perform(lane(reply.request), reply, keep_alive)
             return
         same = lane.codec is ask.codec
-        encoded = self._encoded(lane, same=same)
+        encoded = self._encoded(lane, same=same) if lane.aim.vision else await self._in_words(lane, same=same)
         if encoded.notices:
             self._notices.extend(line for line in encoded.notices if line not in self._notices)
         response = await lane.send(
@@ -124,8 +152,26 @@ class Exchange:
             # A provider that holds the conversation itself is sent the request as it came.
             held = ask.original is not None and ask.is_held_by(lane.target)
             return ask.codec.rewrite(ask.original if held and ask.original else ask.inbound, lane.aim)
-        request = self._parts.memory.recall(self._canonical(), lane.target.provider)
-        return lane.codec.encode_request(request, lane.aim)
+        return self._rendered(self._canonical(), lane)
+
+    def _rendered(self, request: Request, lane: Lane) -> Encoded:
+        recalled = self._parts.memory.recall(request, lane.target.provider)
+        return lane.codec.encode_request(recalled, lane.aim)
+
+    async def _in_words(self, lane: Lane, *, same: bool) -> Encoded:
+        """The request for a target that does not see: its images are told in words."""
+        sight = self.sight()
+        if sight is None:
+            return self._encoded(lane, same=same)
+        request = await sight.shown(self._canonical(), to=str(lane.target))
+        unchanged = request is self._request
+        return self._encoded(lane, same=same) if unchanged else self._rendered(request, lane)
+
+    def sight(self) -> Sight | None:
+        """Words for the images of this request, made once; None when it holds none."""
+        if self._sight is None:
+            self._sight = self._parts.sight(self._ask, self._course)
+        return self._sight
 
     def _canonical(self) -> Request:
         if self._request is None:
@@ -155,13 +201,14 @@ class Exchange:
 
     async def _stream(self, source: Source, keep_alive: KeepAlive, watch: Watch | None) -> None:
         """Carries the source to the client; raises UpstreamError while another target may be tried."""
-        pipe, client = source.pipe, self._client
+        pipe, client = source.pipe, self.client
         out = b""
         try:
             while not (pipe.started or pipe.ended):
                 out = await source.pull()
+            self._refuse_empty(pipe.outcome)
             if not client.started:
-                client.start(200, self._headers(_SSE))
+                client.start(200, self._headers(SSE))
             try:
                 while not pipe.ended:
                     if out:
@@ -183,10 +230,10 @@ class Exchange:
             error.message = source.redacted(error.message.encode()).decode()
             self.record.error = error
         if error is not None and self._ask.codec.abort_after_error:
-            await self._client.write(out)
-            self._client.abort()
+            await self.client.write(out)
+            self.client.abort()
         else:
-            await self._client.end(out)
+            await self.client.end(out)
 
     async def _perform(
         self, events: AsyncGenerator[Event, None], reply: ReplyTo, keep_alive: KeepAlive | None
@@ -210,9 +257,10 @@ class Exchange:
             await self._answer_whole([*decoder.feed(body), *decoder.close()], reply)
         elif codec is self._ask.codec:
             passed, outcome = codec.pass_response(body, reply)
+            self._refuse_empty(outcome)
             if self._settle(outcome, None):
                 await self._remember(outcome)
-            await self._client.send(200, self._headers(_JSON), passed)
+            await self.client.send(200, self._headers(JSON), passed)
         else:
             await self._answer_whole(codec.decode_response(body), reply)
 
@@ -224,9 +272,16 @@ class Exchange:
         response = fold(events)
         body = self._ask.codec.encode_response(response, reply)
         outcome = Outcome(model=response.model, finish=response.finish, usage=response.usage, body=body)
+        outcome.empty = self._asks_again and is_empty(response)
+        self._refuse_empty(outcome)
         if self._settle(outcome, watch):
             await self._remember(outcome)
-        await self._client.send(200, self._headers(_JSON), body)
+        await self.client.send(200, self._headers(JSON), body)
+
+    def _refuse_empty(self, outcome: Outcome) -> None:
+        """Of an empty answer the client has seen nothing yet: it may be asked for once more."""
+        if outcome.empty and self._asks_again and self._target is not None and has_no_cause(outcome.finish):
+            raise EmptyAnswer
 
     def _settle(self, outcome: Outcome, watch: Watch | None) -> bool:
         """Notes how the answer ended; whether it must be kept, before the client sees its end."""
@@ -253,43 +308,16 @@ class Exchange:
         if not self._ask.inbound.stream:
             return None
         return self._parts.keep_alives.watch(
-            self._client, comment=self._ask.codec.keep_alive, head=self._stream_head
+            self.client, comment=self._ask.codec.keep_alive, head=self._stream_head
         )
 
     def _stream_head(self) -> Headers:
-        return self._headers(_SSE)
+        return self._headers(SSE)
 
     def _headers(self, kind: tuple[bytes, bytes]) -> Headers:
-        record, target = self.record, self._target
-        record.first_byte = record.first_byte or time.monotonic()
-        headers = [
-            kind,
-            (b"x-request-id", self._ask.id.encode()),
-            *_routing_headers(record.route, target, record.reason),
-        ]
-        if kind is _SSE:
-            headers.append(_NO_CACHE)
-        if self._notices:
-            record.notices = tuple(self._notices)
-            headers.append((b"x-routecodex-notice", header_text("; ".join(self._notices))))
-        return headers
+        return answer_headers(self._ask, self.record, kind)
 
 
 async def _told(events: Sequence[Event]) -> AsyncGenerator[Event, None]:
     for event in events:
         yield event
-
-
-@functools.lru_cache(maxsize=1024)
-def _routing_headers(route: str, target: Target | None, reason: str) -> Headers:
-    return (
-        (b"x-routecodex-route", header_text(route)),
-        (b"x-routecodex-target", header_text(str(target or "gateway"))),
-        (b"x-routecodex-reason", header_text(reason)),
-    )
-
-
-def header_text(text: str) -> bytes:
-    """Text as a header value: one line of printable ASCII, of bounded length."""
-    line = "".join(sign if " " <= sign <= "~" else "?" for sign in text)
-    return line[:2000].encode("ascii")

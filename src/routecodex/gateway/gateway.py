@@ -7,39 +7,51 @@ import contextlib
 import copy
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from msgspec import Raw
 from msgspec.structs import replace
 
-from routecodex.canon.errors import ClientGone, GatewayError
+from routecodex.canon.errors import ClientGone, GatewayError, Overloaded
+from routecodex.canon.request import Request
 from routecodex.config import Config
 from routecodex.gateway import build, counting, own_words
 from routecodex.gateway.ask import Ask, Client, Record
+from routecodex.gateway.clockwork import Clockwork
 from routecodex.gateway.course import Course, Courses
 from routecodex.gateway.draws import Draws
 from routecodex.gateway.exchange import Exchange
 from routecodex.gateway.explain import explained
 from routecodex.gateway.health import Health
 from routecodex.gateway.history import Entry, History
+from routecodex.gateway.identity import Scope
 from routecodex.gateway.ids import fresh_id
 from routecodex.gateway.keep_alive import KeepAlives
 from routecodex.gateway.lane import Lane, Performer
 from routecodex.gateway.memory import Memory
 from routecodex.gateway.orders import Orders
+from routecodex.gateway.own_calls import OwnCalls
+from routecodex.gateway.rounds import Rounds
+from routecodex.gateway.searching import ROUTE as SEARCH_ROUTE
+from routecodex.gateway.searching import search_of
 from routecodex.gateway.sessions import Sessions
-from routecodex.gateway.tries import Tries
+from routecodex.gateway.sights import Sights
+from routecodex.gateway.toolbox import Toolbox, session_name
+from routecodex.gateway.tries import Attempts, Planner, Tries
 from routecodex.protocols.codec import Outcome, ReplyTo
 from routecodex.protocols.messages.clients import ends_with_message_stop, knows_refusal
 from routecodex.protocols.responses import history as turns
 from routecodex.providers.http import HttpClient
 from routecodex.routing.instructions import ShowHelp, ShowStatus
 from routecodex.routing.plan import Asked, Plan, Router
+from routecodex.routing.pools import Draw
 from routecodex.routing.registry import Target
 from routecodex.routing.state import ServerState, SessionState
-from routecodex.stores.store import Store
+from routecodex.server_tools.framework import ServerTools, Situation
+from routecodex.server_tools.vision import Sight
+from routecodex.stores.store import Store, StoreError
 from routecodex.wire import json
 
 Observe = Callable[[Record], None]
@@ -47,6 +59,8 @@ Observe = Callable[[Record], None]
 
 class Gateway:
     """Everything one server needs to answer requests; stores, clock and observers are passed in."""
+
+    clockwork: Clockwork
 
     def __init__(
         self,
@@ -56,6 +70,7 @@ class Gateway:
         observe: Observe = lambda record: None,
         environ: Mapping[str, str] | None = None,
         user_dir: Path | None = None,
+        ntp_file: Path | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.store = store
@@ -69,6 +84,7 @@ class Gateway:
         self._observe = observe
         self._clock = clock
         self._draws = Draws()
+        self._ntp_file = ntp_file
         self._configure(config)
 
     def _configure(self, config: Config) -> None:
@@ -91,6 +107,25 @@ class Gateway:
         )
         self._tool_turn_stop = config.protocols.messages.tool_turn_message_stop
         self._router = Router(self.registry)
+        self.clockwork = self._clock_of(config)
+        calls = OwnCalls(self)
+        self._sights = Sights(config.server_tools.vision_auto, calls, store=self.store)
+        self.asks_again = config.server_tools.empty_reply_continue.enabled
+        self._toolbox = Toolbox(
+            config,
+            sessions=self.sessions,
+            store=self.store,
+            clock=self._clock,
+            environ=self._environ,
+            clockwork=self.clockwork,
+            search=search_of(
+                config.server_tools.web_search,
+                calls,
+                client=self.http,
+                environ=self._environ,
+                lanes=map(self.lane, self.registry.targets_in(SEARCH_ROUTE)),
+            ),
+        )
         self._courses = Courses(
             self._router,
             sessions=self.sessions,
@@ -100,21 +135,50 @@ class Gateway:
             max_wait=self._max_wait,
             user_dir=self._user_dir,
             clock=self._clock,
+            clear_clock=self._clear_clock,
         )
+
+    def _clock_of(self, config: Config) -> Clockwork:
+        """The clock as configured; the one there is goes on when nothing about it has changed."""
+        row = config.server_tools.clock
+        old: Clockwork | None = getattr(self, "clockwork", None)
+        if old is not None and old.row == row:
+            return old
+        return Clockwork(
+            row, store=self.store, clock=self._clock, environ=self._environ, ntp_file=self._ntp_file
+        )
+
+    async def _clear_clock(self, scope: Scope) -> None:
+        """Forgets the clock tasks of a session, at once; nothing to forget where nothing is kept."""
+        session = session_name(scope)
+        if session is None:
+            return
+        try:
+            await self.clockwork.tool.clear(session, request_id="instruction")
+        except StoreError as exc:
+            raise Overloaded(
+                "the clock tasks could not be cleared, nothing was changed", code="state_not_saved"
+            ) from exc
 
     def reconfigured(self, config: Config) -> Gateway:
         """A gateway for a new configuration that shares state and connections with this one."""
         new = copy.copy(self)
         new._configure(config)
+        if new.clockwork is not self.clockwork:
+            new.clockwork.start()
+            # Whatever is under way on the old one is written before it rests.
+            self._retiring = asyncio.ensure_future(self.clockwork.stop())
         return new
 
     async def open(self) -> None:
         """Reads what earlier runs and other processes have left."""
         await self.health.load()
         await self.orders.load()
+        self.clockwork.start()
 
     async def close(self) -> None:
         """Ends every connection to a provider."""
+        await self.clockwork.stop()
         await self.health.flush()
         await self.http.close()
         await self.store.close()
@@ -133,14 +197,14 @@ class Gateway:
             if ask.codec.name == "responses":
                 await self._expand(ask)
             course = await self._courses.set(ask)
-            record.session = course.scope.key if course.scope.lasts else ""
-            exchange = Exchange(self, ask, client, record=record)
+            exchange = Exchange(self, ask, client, record=record, course=course)
             if course.spoken is not None and course.spoken.wants_own_answer:
                 await self._answer_itself(exchange, ask, course)
             else:
                 await self._answer_from_provider(exchange, ask, course)
         except GatewayError as error:
             record.error, record.status = error, error.status
+            record.notices = error.notices = (*ask.notices, *error.notices)
             if not client.started:
                 raise
             await client.end(ask.codec.relay(self._bare_reply(ask)).fail(error))
@@ -151,6 +215,7 @@ class Gateway:
             record.status = 500
             raise
         finally:
+            record.session = ask.session
             record.finished = time.monotonic()
             self._observe(record)
 
@@ -158,25 +223,83 @@ class Gateway:
         if self.health.stale():
             await self.health.refresh()
         plan = self._planned(ask, course)
-        if plan.clears_sticky:
-            course.session = await self._sticky_cleared(course)
-            ask.notices.append(f"sticky {course.session.sticky or ''} cleared".replace("  ", " "))
-        tries = Tries(
-            exchange,
-            lambda tried, must: self._planned(ask, course, tried, must),
+        if self._toolbox.may_want(course.session, ask):
+            steps = (*plan.steps, *(row.step for row in plan.cooling))
+            lanes = [self.lane(step.target) for step in steps]
+            situation, tools = self._toolbox.situation(ask, course, lanes=lanes)
+            if tools:
+                plugin = self._toolbox.plugin(tools, situation)
+                await self._answer_in_rounds(exchange, ask, course, situation=situation, plugin=plugin)
+                return
+        await self._tries(exchange, ask, course).run(plan)
+
+    def _tries(self, attempts: Attempts, ask: Ask, course: Course) -> Tries:
+        async def let_go() -> None:
+            await self._clear_sticky(ask, course)
+
+        return self.tries_of(
+            attempts, lambda tried, must: self._planned(ask, course, tried, must), let_go=let_go
+        )
+
+    def tries_of(
+        self, attempts: Attempts, planner: Planner, *, let_go: Callable[[], Awaitable[None]] | None = None
+    ) -> Tries:
+        """The attempts at a request or at a call of our own."""
+        return Tries(
+            attempts,
+            planner,
+            let_go=let_go,
             health=self.health,
             clock=self._clock,
             max_attempts=self.max_attempts,
             max_wait=self._max_wait,
         )
-        await tries.run(plan)
 
-    async def _sticky_cleared(self, course: Course) -> SessionState:
-        """The session without the sticky target that is of no use any more."""
-        gone = course.session.sticky
-        return await self.sessions.change(
-            course.scope, lambda state: replace(state, sticky=None) if state.sticky == gone else state
+    async def _answer_in_rounds(
+        self, exchange: Exchange, ask: Ask, course: Course, *, situation: Situation, plugin: ServerTools
+    ) -> None:
+        """Answers with server tools: in as many rounds as they ask for."""
+
+        async def reach(rounds: Rounds) -> None:
+            # The pools were drawn from when the request came: its rounds are one turn of theirs.
+            plan = self._planned(ask, course, draw=self._draws.peek)
+            last = rounds.record.target
+            if last is not None:
+                steps = sorted(plan.steps, key=lambda step: step.target != last)
+                plan = replace(plan, steps=tuple(steps))
+            await self._tries(rounds, ask, course).run(plan)
+
+        async def fit(request: Request, lane: Lane) -> Request:
+            request = self._toolbox.fitted(situation, request, lane)
+            sight = None if lane.aim.vision else exchange.sight()
+            return request if sight is None else await sight.shown(request, to=str(lane.target))
+
+        rounds = Rounds(
+            self,
+            ask,
+            exchange.client,
+            record=exchange.record,
+            situation=situation,
+            tools=plugin,
+            visible=self._toolbox.visible,
+            reach=reach,
+            broke=self.health.failed,
+            fit=fit,
+            continues=self._toolbox.continues,
         )
+        await rounds.run()
+
+    async def _clear_sticky(self, ask: Ask, course: Course) -> None:
+        """Lets go of the sticky target of the session, which is of no use any more."""
+        gone = course.session.sticky
+        if gone is None:
+            return
+        ask.notices.append(f"sticky {gone} cleared: no key of it can be used")
+        course.session = replace(course.session, sticky=None)
+        if course.scope.lasts:
+            await self.sessions.change(
+                course.scope, lambda state: replace(state, sticky=None) if state.sticky == gone else state
+            )
 
     async def _answer_itself(self, exchange: Exchange, ask: Ask, course: Course) -> None:
         """Answers a message that is for the gateway and not for a model."""
@@ -186,7 +309,10 @@ class Gateway:
             text = own_words.help_answer()
         elif ShowStatus in said:
             rows = self.health.report(self._clock())
-            text = own_words.status(course.session, course.server, rows, session=course.scope.key)
+            clock = await self.clockwork.state_of(session_name(course.scope))
+            text = own_words.status(
+                course.session, course.server, rows, session=course.scope.key, clock=clock
+            )
         else:
             text = own_words.confirmation(course.session, course.spoken.malformed, ask.notices)
         exchange.record.route, exchange.record.reason = "gateway", "the message is for the gateway itself"
@@ -210,37 +336,53 @@ class Gateway:
 
     async def plan(self, ask: Ask) -> Plan:
         """The targets for a request that changes no state; what only cools down comes last."""
-        made = self._planned(ask, await self._courses.set(ask, save=False))
+        made = self._planned(ask, await self._courses.set(ask, save=False), draw=self._draws.peek)
         return made if made.steps else replace(made, steps=tuple(row.step for row in made.cooling))
 
     async def explain(self, ask: Ask) -> dict[str, Any]:
         """The plan of a request with every reason; nothing is sent and nothing is changed."""
         course = await self._courses.set(ask, save=False)
-        return explained(self._planned(ask, course), course, now=self._clock())
+        return explained(self._planned(ask, course, draw=self._draws.peek), course, now=self._clock())
 
     def plan_for(self, asked: Asked) -> Plan:
         """The targets for what routing sees of a request that belongs to no conversation."""
         server = self.orders.peek() or ServerState()
-        made = self._route(asked, SessionState(), server)
+        made = self._route(asked, SessionState(), server, draw=self._draws)
         return made if made.steps else replace(made, steps=tuple(row.step for row in made.cooling))
 
+    def plan_route(self, route: str, course: Course, tried: frozenset[Target] = frozenset()) -> Plan:
+        """The targets for a call of our own; what this session may not use is not among them."""
+        asked = Asked(model="", must=route, ignore_sticky=True, tried=tried)
+        session = replace(course.session, force=None)
+        return self._route(asked, session, course.server, draw=self._draws)
+
+    def sight(self, ask: Ask, course: Course) -> Sight | None:
+        """Words for the images of a request, for targets that do not see; None when it holds none."""
+        return self._sights.of(ask, course)
+
     def _planned(
-        self, ask: Ask, course: Course, tried: frozenset[Target] = frozenset(), must: str | None = None
+        self,
+        ask: Ask,
+        course: Course,
+        tried: frozenset[Target] = frozenset(),
+        must: str | None = None,
+        *,
+        draw: Draw | None = None,
     ) -> Plan:
         """The targets for this request; a provider that holds its history comes first."""
         asked = course.asked
         if tried or must is not None:
             asked = replace(asked, tried=tried, must=must)
-        made = self._route(asked, course.session, course.server)
+        made = self._route(asked, course.session, course.server, draw=draw or self._draws)
         if ask.holder is None:
             return made
         first = [step for step in made.steps if ask.is_held_by(step.target)]
         others = [step for step in made.steps if not ask.is_held_by(step.target)]
         return replace(made, steps=(*first, *others))
 
-    def _route(self, asked: Asked, session: SessionState, server: ServerState) -> Plan:
+    def _route(self, asked: Asked, session: SessionState, server: ServerState, *, draw: Draw) -> Plan:
         return self._router.plan(
-            asked, session=session, server=server, health=self.health, now=self._clock(), draw=self._draws
+            asked, session=session, server=server, health=self.health, now=self._clock(), draw=draw
         )
 
     def lane(self, target: Target) -> Lane | Performer:
@@ -253,7 +395,8 @@ class Gateway:
     def _make_lane(self, target: Target) -> Lane | Performer:
         performer = self.performers.get(target.provider)
         if performer is not None:
-            return performer
+            named = self.registry.model(target).id
+            return lambda request: performer(replace(request, model=named))
         upstream = self.upstreams[target.provider]
         return Lane(target, upstream, self.registry.model(target), self.memory)
 

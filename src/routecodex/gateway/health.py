@@ -79,7 +79,7 @@ class Health:
         self._monotonic = monotonic
         self._state: HealthState = {}
         self._unsaved: dict[str, deque[Change]] = {}
-        self._probes: dict[Selector, float] = {}
+        self._probes: dict[Selector, tuple[float, object]] = {}
         self._odd: set[tuple[str, int]] = set()
         self._stamp: int | None = None
         self._look_at = -math.inf
@@ -116,25 +116,29 @@ class Health:
         reasons = health.reasons(self._state, target, now, options=self.options)
         return bool(reasons) and reasons <= {"limited", "quota"}
 
-    def claim(self, target: Target, now: float) -> bool:
-        """Whether an attempt may go ahead; where only a probe may pass, it is the probe from now on."""
+    def claim(self, target: Target, now: float, *, by: object = None) -> bool:
+        """Whether an attempt may go ahead; where only a probe may pass, it is the probe from now on.
+
+        `by` is whoever makes the attempt: nobody else can give the probe up again.
+        """
         if not self._state:
             return True
         if self.until(target, now):
             return False
         for place in health.probes(self._state, target, now, options=self.options):
-            self._probes[place] = now + _PROBE_LIFE
+            self._probes[place] = now + _PROBE_LIFE, by
         return True
 
-    def release(self, target: Target) -> None:
-        """An attempt ended without an outcome: the next one may be the probe."""
+    def release(self, target: Target, *, by: object = None) -> None:
+        """An attempt ended without an outcome: if it was the probe, the next one may be it."""
         if self._probes:
             for place in health.places(target):
-                self._probes.pop(place, None)
+                if place in self._probes and self._probes[place][1] is by:
+                    del self._probes[place]
 
-    def failed(self, target: Target, error: UpstreamError) -> None:
+    def failed(self, target: Target, error: UpstreamError, *, by: object = None) -> None:
         """An attempt failed."""
-        self.release(target)
+        self.release(target, by=by)
         blow = health.blow_of(target, error)
         if blow is None or not self.options.enabled:
             return
@@ -144,21 +148,23 @@ class Health:
         if not was_out and (told := self.why(target, now)):
             logger.warning("%s", told)
 
-    def succeeded(self, target: Target, *, began: float | None = None) -> None:
+    def succeeded(self, target: Target, *, began: float | None = None, by: object = None) -> None:
         """An attempt was answered; `began`, where given, is when it was sent."""
         if not self._state and not self._probes:
             return
-        self.release(target)
+        self.release(target, by=by)
         now = self._clock()
         state = health.after_success(self._state, target, now, began=began)
         if state is self._state:
             return
+        well = self._state.keys() - state.keys()
         # What another process noted since is not for this success to lift.
-        lifted = [self._state[place].noted for place in self._state.keys() - state.keys()]
-        since = max(now if began is None else began, *lifted)
+        since = max(now if began is None else began, *(self._state[place].noted for place in well))
         saved = partial(health.after_success, target=target, now=math.inf, began=since)
         probed = health.probes(self._state, target, now, options=self.options)
         self._change(f"{target.provider}.{target.key}", saved, state)
+        for place in well:
+            self._probes.pop(place, None)
         for place in probed:
             logger.info("%s works again", place)
 
@@ -215,7 +221,10 @@ class Health:
         if not self._probes:
             return []
         needed = health.probes(self._state, target, now, options=self.options)
-        return [place for place in needed if now < self._probes.get(place, 0.0) <= now + _PROBE_LIFE]
+        return [place for place in needed if now < self._probe_end(place) <= now + _PROBE_LIFE]
+
+    def _probe_end(self, place: Selector) -> float:
+        return self._probes[place][0] if place in self._probes else 0.0
 
     def _change(self, name: str, change: Change, state: HealthState | None = None) -> None:
         """Applies a change here, as `state` where it differs, and has it saved."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from hashlib import blake2b
 
 import msgspec
 from msgspec.json import Decoder
@@ -14,6 +15,7 @@ from routecodex.stores.store import Store, StoreError
 from routecodex.wire import json
 
 _SPACE = "server"
+_CORRUPT_SPACE = "server.corrupt"
 _KEY = "routing"
 
 log = logging.getLogger("routecodex.orders")
@@ -27,6 +29,7 @@ class Orders:
         self._store = store
         self._state = ServerState()
         self._stamp = -1
+        self._unreadable = False
 
     def peek(self) -> ServerState | None:
         """The state, if nobody has changed it since it was read."""
@@ -39,18 +42,18 @@ class Orders:
             if stamp == self._stamp:
                 return self._state
             stored = await self._store.get(_SPACE, _KEY)
-            self._state = ServerState() if stored is None else _decoder.decode(stored.value)
+            self._state = ServerState() if stored is None else await self._opened(stored.value)
             self._stamp = stamp
-        except (StoreError, msgspec.DecodeError) as exc:
-            log.error("the operator's routing state cannot be read: %s", exc)
+            self._unreadable = False
+        except StoreError as exc:
+            self._tell_unreadable(exc)
         return self._state
 
     async def change(self, fn: Callable[[ServerState], ServerState]) -> ServerState:
         """Changes the state for good, before this returns."""
 
         def change(old: bytes | None) -> bytes | None:
-            state = ServerState() if old is None else _decoder.decode(old)
-            changed = fn(state)
+            changed = fn(_decoded(old) or ServerState())
             return None if changed == ServerState() else json.encode(changed)
 
         try:
@@ -60,3 +63,25 @@ class Orders:
                 f"the routing state could not be saved, nothing was changed: {exc}", code="state_not_saved"
             ) from exc
         return await self.load()
+
+    async def _opened(self, raw: bytes) -> ServerState:
+        """The state in a stored value; one that is none is copied to where it can be looked at."""
+        state = _decoded(raw)
+        if state is None:
+            name = f"{_KEY}#{blake2b(raw, digest_size=8).hexdigest()}"
+            await self._store.put(_CORRUPT_SPACE, name, raw)
+            log.error("%s/%s holds no routing state; set aside in %s", _SPACE, _KEY, _CORRUPT_SPACE)
+        return state or ServerState()
+
+    def _tell_unreadable(self, exc: StoreError) -> None:
+        """Once for each time the store goes down: every request meets it."""
+        if not self._unreadable:
+            log.error("the operator's routing state cannot be read, the last known stays: %s", exc)
+        self._unreadable = True
+
+
+def _decoded(raw: bytes | None) -> ServerState | None:
+    try:
+        return None if raw is None else _decoder.decode(raw)
+    except msgspec.DecodeError:
+        return None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable, Sequence
 
+from msgspec import Struct
+
 from routecodex.canon.events import (
     Event,
     Finished,
@@ -19,22 +21,47 @@ from routecodex.canon.usage import Usage
 from routecodex.gateway.health import Row
 from routecodex.routing.instructions import Malformed, help_text
 from routecodex.routing.state import ServerState, SessionState, StopMessage
+from routecodex.server_tools.clock.moments import Zone, local_text
+from routecodex.server_tools.clock.task import Task
+from routecodex.server_tools.clock.timekeeper import NtpState
 
 MARK = "[RouteCodex] "
 """How everything begins that the gateway says by itself: so it is known again in the history."""
 _SHOWN = 60
+_LISTED = 10
+
+
+class ClockState(Struct, frozen=True):
+    """The clock as one conversation sees it; `tasks` is None when they cannot be read."""
+
+    tasks: tuple[Task, ...] | None
+    zone: Zone
+    ntp: NtpState
+
+
+def ignored(malformed: Sequence[Malformed]) -> list[str]:
+    """What was not understood, one line each; of very many the first ones."""
+    lines = [f"ignored {said.raw}: {said.reason}" for said in malformed[:_LISTED]]
+    more = len(malformed) - _LISTED
+    return [*lines, f"and {more} more"] if more > 0 else lines
 
 
 def confirmation(state: SessionState, malformed: Sequence[Malformed], notices: Iterable[str]) -> str:
     """What is set now, in a few lines."""
-    lines = [f"- {name}: {value}" for name, value in _session_rows(state)]
-    lines += [f"- not understood: `{said.raw}` ({said.reason})" for said in malformed]
-    lines += [f"- {notice}" for notice in notices]
-    return MARK + "\n".join(["set for this conversation:" if lines else "nothing is set.", *lines])
+    rows = [f"{name}: {value}" for name, value in _session_rows(state)]
+    told = ignored(malformed)
+    told += [notice for notice in notices if notice not in told]
+    head = "set for this conversation:" if rows else "nothing is set."
+    return MARK + "\n- ".join((head, *rows, *told))
 
 
 def status(
-    state: SessionState, server: ServerState, health: Iterable[Row], *, session: str, more: Iterable[str] = ()
+    state: SessionState,
+    server: ServerState,
+    health: Iterable[Row],
+    *,
+    session: str,
+    clock: ClockState | None = None,
 ) -> str:
     """The state of this conversation and of the keys, as markdown."""
     lines = [f"{MARK}status of {session}", ""]
@@ -47,7 +74,33 @@ def status(
         lines += ["", *_table(("key", "health", "for", "last error"), ill)]
     else:
         lines += ["", "All keys are healthy."]
-    return "\n".join([*lines, *more])
+    return "\n".join([*lines, *(() if clock is None else _clock_lines(clock))])
+
+
+def _clock_lines(clock: ClockState) -> list[str]:
+    if clock.tasks is None:
+        told = ["The clock tasks cannot be read now."]
+    elif clock.tasks:
+        earliest_first = sorted(clock.tasks, key=lambda task: task.due_at_ms)
+        rows = [_task_row(task, clock.zone) for task in earliest_first[:_LISTED]]
+        more = len(earliest_first) - _LISTED
+        told = _table(("clock task", "due", "state"), rows)
+        told += ["", f"and {more} more clock tasks"] if more > 0 else []
+    else:
+        told = ["There are no clock tasks."]
+    return ["", *told, "", f"Network time: {_ntp_words(clock.ntp)}."]
+
+
+def _task_row(task: Task, zone: Zone) -> tuple[str, ...]:
+    delivered = task.delivered_at_ms
+    state = "waiting" if delivered is None else f"delivered {local_text(delivered, zone)}"
+    again = f", {task.repeat}" if task.repeat else ""
+    return _shortened(task.task), local_text(task.due_at_ms, zone), state + again
+
+
+def _ntp_words(ntp: NtpState) -> str:
+    told = f"{ntp.status}, offset {ntp.offset_ms} ms"
+    return told if ntp.last_error is None else f"{told}, {_shortened(ntp.last_error)}"
 
 
 def help_answer() -> str:
@@ -70,9 +123,12 @@ def _routing_rows(state: SessionState | ServerState) -> list[tuple[str, str]]:
 
 
 def _stop_row(stop: StopMessage) -> str:
-    text = " ".join(stop.text.split())
-    shown = text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
-    return f'"{shown}", {stop.used} of {stop.max_repeats} used'
+    return f'"{_shortened(stop.text)}", {stop.used} of {stop.max_repeats} used'
+
+
+def _shortened(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _SHOWN else line[: _SHOWN - 1] + "…"
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:

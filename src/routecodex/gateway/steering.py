@@ -8,7 +8,8 @@ provider ever sees one.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from hashlib import blake2b
 from pathlib import Path
 
@@ -18,13 +19,15 @@ from msgspec.structs import replace
 from routecodex.canon.errors import BadRequest
 from routecodex.gateway.identity import Scope
 from routecodex.gateway.message_files import MessageFileError, read_message
-from routecodex.gateway.own_words import MARK
+from routecodex.gateway.own_words import MARK, ignored
 from routecodex.gateway.sessions import Sessions
 from routecodex.protocols import person
 from routecodex.protocols.codec import Codec, Inbound
 from routecodex.protocols.person import UserMessage
 from routecodex.routing.apply import apply_all
 from routecodex.routing.instructions import (
+    ClearClock,
+    Force,
     Instruction,
     Malformed,
     SetStopMessage,
@@ -41,18 +44,20 @@ from routecodex.routing.state import SessionState
 
 _SHOWS = (ShowStatus, ShowHelp)
 _FILES_BEGIN = "--- Content from referenced files ---"
+_NO_SESSION = "no session id: this holds for this request only; send x-session-id to keep it"
 _FILES_END = "--- End of content ---"
 
 
 class Spoken(Struct, frozen=True):
     """What a request says to the gateway: the instructions of its newest message, and what is left of it.
 
-    `alone` is True when that message holds nothing else, and nothing comes after it.
+    `turn` marks that message, `earlier` those before it. `alone` is True when the person says nothing else in
+    it, and nothing comes after it.
     """
 
     stripped: Inbound
     turn: str | None = None
-    at: int = -1
+    earlier: frozenset[str] = frozenset()
     instructions: tuple[Instruction, ...] = ()
     malformed: tuple[Malformed, ...] = ()
     alone: bool = False
@@ -67,27 +72,22 @@ def listen(codec: Codec, inbound: Inbound) -> Spoken:
     """Reads the newest message of the person and takes the tags out of all user texts."""
     messages = person.user_messages(inbound)
     stripped = _without_tags(codec, inbound, messages)
-    newest = next((message for message in reversed(messages) if _is_of_a_person(message)), None)
-    if newest is None:
+    written = [message for message in messages if _is_of_a_person(message)]
+    if not written:
         return Spoken(stripped)
-    texts = list(_written(newest))
-    found = [parse(text) for text in texts]
+    *before, newest = written
+    earlier = frozenset(_mark(message) for message in before if _may_speak_to_us(message))
+    found = [parse(text) for text in _written(newest)]
     if not any(parsed.instructions or parsed.malformed for parsed in found):
-        return Spoken(stripped)
+        return Spoken(stripped, earlier=earlier)
     return Spoken(
         stripped,
         turn=_mark(newest),
-        at=newest.index,
+        earlier=earlier,
         instructions=tuple(said for parsed in found for said in parsed.instructions),
         malformed=tuple(said for parsed in found for said in parsed.malformed),
-        alone=newest.is_last and _is_empty(newest),
+        alone=_is_for_us_alone(newest) and _is_end(newest, messages),
     )
-
-
-def newest_place(inbound: Inbound) -> int:
-    """Where the newest message of the person stands; -1 when there is none."""
-    found = (message.index for message in reversed(person.user_messages(inbound)) if _is_of_a_person(message))
-    return next(found, -1)
 
 
 def _is_of_a_person(message: UserMessage) -> bool:
@@ -107,12 +107,26 @@ def _written(message: UserMessage) -> Iterator[str]:
             yield written.text
 
 
-def _is_empty(message: UserMessage) -> bool:
-    return not message.holds_more and all(is_blank(strip(written.text)) for written in message.texts)
+def _may_speak_to_us(message: UserMessage) -> bool:
+    return any("<**" in written.text for written in message.texts)
+
+
+def _is_for_us_alone(message: UserMessage) -> bool:
+    """Whether the person says nothing in it but instructions; what agents add are no words of the person."""
+    return not message.holds_more and all(is_machine_made(strip(written.text)) for written in message.texts)
+
+
+def _is_end(newest: UserMessage, messages: Sequence[UserMessage]) -> bool:
+    """Whether nothing comes after it, but for messages that an agent has put there."""
+    after = [message for message in messages if message.index > newest.index]
+    added = not any(message.holds_more for message in after)
+    return added and messages[-1].is_last and messages[-1].index == newest.index + len(after)
 
 
 def _mark(message: UserMessage) -> str:
-    words = "\0".join((str(message.index), *(written.text for written in message.texts)))
+    """The same for the same words at the same place; what agents add comes and goes."""
+    texts = (written.text for written in message.texts if not is_machine_made(written.text))
+    words = "\0".join((str(message.index), *texts))
     return blake2b(words.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
 
 
@@ -120,20 +134,27 @@ def _without_tags(codec: Codec, inbound: Inbound, messages: Sequence[UserMessage
     texts: dict[tuple[int, int | None], str] = {}
     parts: set[tuple[int, int]] = set()
     gone: set[int] = set()
+    alone: list[int] = []
     for message in messages:
         left = len(message.texts) + message.holds_more
+        heard = False
         for written in message.texts:
             said = strip(written.text)
             if said == written.text:
                 continue
+            heard = True
             if not is_blank(said):
                 texts[message.index, written.part] = said
                 continue
             left -= 1
             if written.part is not None:
                 parts.add((message.index, written.part))
-        if not left:
-            gone |= {message.index, *_answered_by_us(inbound, message)}
+        if heard and _is_for_us_alone(message):
+            alone.append(message.index)
+        if heard and not left:
+            gone.add(message.index)
+    if alone:
+        gone |= _answered_by_us(inbound, messages, alone)
     # Asked for even when nothing is to be done: it also leaves out what a key said twice hides.
     body = person.retold(inbound, texts=texts, drop_parts=parts, drop_messages=gone)
     if body is inbound.body:
@@ -145,19 +166,32 @@ def _without_tags(codec: Codec, inbound: Inbound, messages: Sequence[UserMessage
         return replace(inbound, body=body)
 
 
-def _answered_by_us(inbound: Inbound, message: UserMessage) -> set[int]:
-    """The gateway's own answer to a message that was nothing but instructions goes with it."""
-    answer = person.plain_answer(inbound, message.index + 1)
-    return {message.index + 1} if answer is not None and answer.startswith(MARK) else set()
+def _answered_by_us(inbound: Inbound, messages: Sequence[UserMessage], alone: Sequence[int]) -> set[int]:
+    """Where the gateway's own answers stand to the messages that were nothing but instructions."""
+    ours = {place for place, said in person.answers(inbound).items() if said.startswith(MARK)}
+    added = {message.index for message in messages if not _is_of_a_person(message) and not message.holds_more}
+    found: set[int] = set()
+    for place in alone:
+        after = next(after for after in itertools.count(place + 1) if after not in added)
+        found |= ours & {after}
+    return found
 
 
 class Steering:
     """Applies what was said to the session it was said in."""
 
-    def __init__(self, sessions: Sessions, *, user_dir: Path, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        sessions: Sessions,
+        *,
+        user_dir: Path,
+        clock: Callable[[], float],
+        clear_clock: Callable[[Scope], Awaitable[None]],
+    ) -> None:
         self._sessions = sessions
         self._user_dir = user_dir
         self._clock = clock
+        self._clear_clock = clear_clock
 
     async def apply(
         self, spoken: Spoken, scope: Scope, *, registry: Registry, notices: list[str], save: bool = True
@@ -166,8 +200,8 @@ class Steering:
 
         Without `save` the state is only what it would be.
         """
-        notices.extend(f"ignored {said.raw}: {said.reason}" for said in spoken.malformed)
-        turn, at = spoken.turn, spoken.at
+        notices.extend(ignored(spoken.malformed))
+        turn = spoken.turn
         wanted: list[Instruction] = [said for said in spoken.instructions if not isinstance(said, _SHOWS)]
         if turn is None or not wanted:
             return await self._sessions.load(scope)
@@ -175,17 +209,24 @@ class Steering:
         if known.applied == turn:
             return known
         wanted = await self._with_files(wanted, notices)
+        if not scope.lasts and not all(isinstance(said, Force) for said in wanted):
+            notices.append(_NO_SESSION)
 
         def change(state: SessionState) -> SessionState:
             if state.applied == turn:
                 return state
             fresh = replace(state, force=None)
             changed = apply_all(fresh, wanted, registry=registry, turn=turn, now=self._clock())
-            force = changed.force
-            return replace(changed, applied=turn, force=replace(force, at=at) if force is not None else None)
+            return replace(changed, applied=turn)
 
         if not save:
             return change(known)
+        # First what must be known of, then what cannot be undone: a name that is wrong changes nothing.
+        changed = change(known)
+        if any(isinstance(said, ClearClock) for said in wanted):
+            await self._clear_clock(scope)
+        if not scope.lasts:
+            return changed
         return await self._sessions.change(scope, change)
 
     async def _with_files(self, said: Sequence[Instruction], notices: list[str]) -> list[Instruction]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
+
+from msgspec.structs import replace
 
 from routecodex.canon.errors import (
     GatewayError,
@@ -16,7 +18,7 @@ from routecodex.canon.errors import (
     UpstreamLimited,
     UpstreamRejected,
 )
-from routecodex.gateway.exchange import Exchange
+from routecodex.gateway.ask import Record
 from routecodex.gateway.health import Health
 from routecodex.gateway.keep_alive import KeepAlive
 from routecodex.protocols.failures import overflows
@@ -26,6 +28,8 @@ from routecodex.routing.registry import Step, Target
 LONG = "longcontext"
 _SOON = 0.05
 """The shortest wait: a probe that another request has taken is looked at again after it."""
+_BRIEF = 200
+_TOLD = 3
 
 
 class Planner(Protocol):
@@ -34,24 +38,36 @@ class Planner(Protocol):
     def __call__(self, tried: frozenset[Target], must: str | None) -> Plan: ...
 
 
+class Attempts(Protocol):
+    """What tries a target: an exchange, or one round of several."""
+
+    record: Record
+
+    async def attempt(self, step: Step, keep_alive: KeepAlive | None) -> None: ...
+    def note(self, plan: Plan) -> None: ...
+    def keep_alive(self) -> KeepAlive | None: ...
+
+
 class Tries:
     """Tries targets until one answers; what fails is told to health."""
 
     def __init__(
         self,
-        exchange: Exchange,
+        exchange: Attempts,
         planner: Planner,
         *,
         health: Health,
         clock: Callable[[], float],
         max_attempts: int,
         max_wait: float,
+        let_go: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._exchange = exchange
         self._planner = planner
         self._health = health
         self._clock = clock
         self._left = max_attempts
+        self._let_go = let_go
         self._patience = max_wait
         self._tried: frozenset[Target] = frozenset()
         self._failures: list[UpstreamError] = []
@@ -68,12 +84,14 @@ class Tries:
                 keep_alive.stop()
 
     async def _answered(self, plan: Plan, keep_alive: KeepAlive | None) -> bool:
+        if plan.clears_sticky and self._let_go is not None:
+            await self._let_go()
         self._exchange.note(plan)
         must = self._must
         for step in plan.steps:
             if not self._left:
                 raise worst(self._failures)
-            if not self._health.claim(step.target, self._clock()):
+            if not self._health.claim(step.target, self._clock(), by=self):
                 continue
             self._left -= 1
             if await self._try(step, plan, keep_alive):
@@ -87,49 +105,63 @@ class Tries:
         began = self._clock()
         try:
             await self._exchange.attempt(step, keep_alive)
-        except UpstreamRejected as error:
-            self._health.release(target)
-            self._after_rejection(error, plan)
-            return False
         except UpstreamError as error:
-            self._health.failed(target, error)
-            self._failures.append(error)
-            self._tried |= {target}
+            self._note_failure(target, error)
+            if isinstance(error, UpstreamRejected):
+                self._after_rejection(error, plan)
             return False
         except BaseException:
-            self._health.release(target)
+            self._health.release(target, by=self)
             raise
         self._settle(target, began)
         return True
+
+    def _note_failure(self, target: Target, error: UpstreamError) -> None:
+        self._health.failed(target, error, by=self)
+        self._failures.append(error)
+        self._tried |= {target}
+        self._exchange.record.failures.append(_brief(target, error))
 
     def _settle(self, target: Target, began: float) -> None:
         broken = self._exchange.record.error
         if isinstance(broken, UpstreamRejected) or (
             broken is not None and not isinstance(broken, UpstreamError)
         ):
-            self._health.release(target)
+            self._health.release(target, by=self)
         elif broken is not None:
-            self._health.failed(target, broken)
+            self._health.failed(target, broken, by=self)
         else:
-            self._health.succeeded(target, began=began)
+            self._health.succeeded(target, began=began, by=self)
 
     def _after_rejection(self, error: UpstreamRejected, plan: Plan) -> None:
         """A request too long for the model goes to `longcontext` once; any other rejection is final."""
         chosen = plan.only is not None or plan.route == "direct"
         if chosen or self._must is not None or plan.route == LONG or not overflows(error):
             raise error
-        if self._planner(self._tried, LONG).route != LONG:
-            raise error
         self._must = LONG
-        self._failures.append(error)
+        planned = self._planned()
+        if not planned.steps and not planned.cooling:
+            raise error
 
     async def _next(self) -> Plan:
         """What to try now that nothing has answered; waits for it if it must."""
-        made = self._planner(self._tried, self._must)
+        made = self._planned()
         while not made.steps:
             await self._wait(made)
-            made = self._planner(self._tried, self._must)
+            made = self._planned()
         return made
+
+    def _planned(self) -> Plan:
+        made = self._planner(self._tried, self._must)
+        if self._must is None:
+            return made
+        # The targets of any other route are too small: that is why this one was chosen.
+        return replace(
+            made,
+            steps=tuple(step for step in made.steps if step.route == self._must),
+            removed=tuple(row for row in made.removed if row.step.route == self._must),
+            cooling=tuple(row for row in made.cooling if row.step.route == self._must),
+        )
 
     async def _wait(self, plan: Plan) -> None:
         now = self._clock()
@@ -145,29 +177,47 @@ class Tries:
         wait = min((row.until for row in plan.cooling), default=now) - now
         if self._failures:
             error = worst(self._failures)
-            if error.retry_after is None and wait > 0:
-                error.retry_after = wait
-            return error
+            every_one_cools = plan.cooling and not any(row.why == "tried" for row in plan.removed)
+            return _until_later(error, wait) if every_one_cools else error
         if plan.only is not None:
-            return ProviderNotAvailable.unhealthy(plan.only, retry_after=wait)
+            unhealthy = ProviderNotAvailable.unhealthy(plan.only, retry_after=wait)
+            unhealthy.notices = tuple(row.reason for row in plan.cooling[:_TOLD])
+            return unhealthy
         return all_cooling(plan.cooling, wait=wait)
+
+
+def _brief(target: Target, error: UpstreamError) -> str:
+    """One failed attempt in a line of the log."""
+    status = f"HTTP {error.upstream_status}: " if error.upstream_status else ""
+    return f"{target}: {status}{error.message[:_BRIEF]}"
+
+
+def _until_later(error: GatewayError, wait: float) -> GatewayError:
+    """What a request met itself keeps its own status; a limit tells when a target can be used again."""
+    if isinstance(error, UpstreamLimited) or error.retry_after is None:
+        error.retry_after = wait
+    return error
 
 
 def all_cooling(cooling: Sequence[Cooling], *, wait: float) -> GatewayError:
     """Nothing can be used for a while: a limit only if all are limited; the earlier errors are told."""
     if not cooling:
         return UpstreamFailed("no target was tried", code="no_targets")
-    told = f"every target is cooling down: {'; '.join(row.reason for row in cooling[:3])}"
+    told = f"every target is cooling down: {'; '.join(row.reason for row in cooling[:_TOLD])}"
     if all(row.is_limit for row in cooling):
         return UpstreamLimited(told, retry_after=wait, provider=cooling[0].step.target.provider)
     return Overloaded(told, retry_after=wait, code="all_targets_cooling")
 
 
 def worst(failures: Sequence[UpstreamError]) -> GatewayError:
-    """What to tell a client when every target failed: a limit only if all were limited."""
+    """What to tell a client when every target failed: a limit only if all were limited.
+
+    That one target was too small is of interest only where no larger one was tried.
+    """
     if not failures:
         return UpstreamFailed("no target was tried", code="no_targets")
-    limited = [error for error in failures if isinstance(error, UpstreamLimited)]
-    if len(limited) == len(failures):
+    met = [error for error in failures if not isinstance(error, UpstreamRejected)] or failures
+    limited = [error for error in met if isinstance(error, UpstreamLimited)]
+    if len(limited) == len(met):
         return min(limited, key=lambda error: error.retry_after or 60.0)
-    return next(error for error in reversed(failures) if not isinstance(error, UpstreamLimited))
+    return next(error for error in reversed(met) if not isinstance(error, UpstreamLimited))

@@ -102,6 +102,8 @@ class Outcome:
     signatures: list[str] = field(default_factory=list)
     body: bytes | None = None
     """Responses only: the final response object as JSON, for the history."""
+    empty: bool = False
+    """The answer has neither a word nor a call; of a stream, that nothing at all came before its end."""
 
 
 class StreamDecoder(Protocol):

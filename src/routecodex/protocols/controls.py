@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from msgspec import Raw, Struct
+from msgspec import Struct
 from msgspec.json import Decoder
 
 from routecodex.canon.request import ProtocolName
@@ -23,8 +23,6 @@ _HOMES: dict[ProtocolName, tuple[str, ...]] = {
     "gemini": ("metadata", "labels"),
 }
 """The objects in which clients may tell us something; Google calls them labels."""
-_BESIDE: dict[ProtocolName, tuple[str, ...]] = {"responses": ("prompt_cache_key", "conversation")}
-"""Fields of their own that name a conversation."""
 _OURS = ("sessionId", "conversationId", "routeHint", "disableStickyRoutes")
 """Keys that only this gateway understands: no provider sees them."""
 
@@ -33,8 +31,6 @@ _YES = (True, "true")
 """Labels can hold texts only."""
 
 _any = Decoder(Any)
-_object = Decoder(dict[str, Any])
-_fields = Decoder(dict[str, Raw])
 
 
 class Controls(Struct, frozen=True, kw_only=True):
@@ -53,27 +49,62 @@ NOTHING = Controls()
 
 
 def controls(inbound: Inbound) -> Controls:
-    """What the body tells the gateway."""
-    protocol = inbound.protocol
-    homes = _HOMES[protocol]
-    fields = _top_fields(inbound.body, (*homes, *_BESIDE.get(protocol, ())))
-    if not fields:
+    """What the body tells the gateway, from the typed view of it: nothing is searched for again."""
+    said, beside = _SAID[inbound.protocol](inbound.wire)
+    if not said and beside is None:
         return NOTHING
-    said: dict[str, str | bool] = {}
-    for home in reversed(homes):
-        said |= _words_at(fields, home)
-    conversation = _value_at(fields, "conversation")
+    words = {key: value for key, value in said.items() if isinstance(value, str | bool)}
+    cache_key, conversation = beside or (None, None)
     if isinstance(conversation, dict):
         conversation = conversation.get("id")
     return Controls(
-        session_id=_first(said, "sessionId", "session_id"),
-        conversation_id=_first(said, "conversationId", "conversation_id"),
-        route_hint=_word(said.get("routeHint")),
-        disable_sticky=said.get("disableStickyRoutes") in _YES,
-        user_id=_word(said.get("user_id")) if protocol == "messages" else None,
-        prompt_cache_key=_word(_value_at(fields, "prompt_cache_key")),
+        session_id=_first(words, "sessionId", "session_id"),
+        conversation_id=_first(words, "conversationId", "conversation_id"),
+        route_hint=_word(words.get("routeHint")),
+        disable_sticky=words.get("disableStickyRoutes") in _YES,
+        user_id=_word(words.get("user_id")) if inbound.protocol == "messages" else None,
+        prompt_cache_key=_word(cache_key),
         conversation=_word(conversation),
     )
+
+
+def holds_controls(inbound: Inbound) -> bool:
+    """Whether the body has keys that only this gateway understands."""
+    said, _ = _SAID[inbound.protocol](inbound.wire)
+    return bool(said) and not said.keys().isdisjoint(_OURS)
+
+
+Said = tuple[dict[str, Any], tuple[Any, Any] | None]
+"""What stands in the object for the gateway, and the fields that name a conversation, if any are there."""
+
+
+def _of_metadata(wire: Any) -> Said:
+    return wire.metadata or _NO_WORDS, None
+
+
+def _of_responses(wire: Any) -> Said:
+    body = wire.typed
+    named = body.prompt_cache_key is not None or body.conversation is not None
+    return body.metadata or _NO_WORDS, (body.prompt_cache_key, body.conversation) if named else None
+
+
+def _of_gemini(wire: Any) -> Said:
+    body = wire.body
+    if body.labels is None and not isinstance(body.metadata, dict):
+        return _NO_WORDS, None
+    labels = {name: json.try_read(raw, _any) for name, raw in (body.labels or {}).items()}
+    metadata = body.metadata if isinstance(body.metadata, dict) else {}
+    told = {name: value for name, value in metadata.items() if isinstance(value, str | bool)}
+    return {**labels, **told}, None
+
+
+_NO_WORDS: dict[str, Any] = {}
+_SAID: dict[ProtocolName, Callable[[Any], Said]] = {
+    "chat": _of_metadata,
+    "messages": _of_metadata,
+    "responses": _of_responses,
+    "gemini": _of_gemini,
+}
 
 
 def without_controls(body: bytes, protocol: ProtocolName) -> bytes:
@@ -102,31 +133,6 @@ def _without_ours(said: Object) -> Change:
     return said.changed(dict.fromkeys(ours))
 
 
-def _top_fields(body: bytes, names: tuple[str, ...]) -> dict[str, Raw]:
-    """The fields of these names."""
-    found = {name: at for name in names if (at := body.rfind(_quoted(name))) >= 0}
-    escaped = _spells_letters(body)
-    if not found and not escaped:
-        return {}
-    fields = None if escaped else _closing_fields(body, found)
-    if fields is None:
-        fields = json.try_read(body, _fields) or {}
-    return {name: fields[name] for name in names if name in fields}
-
-
-def _closing_fields(body: bytes, found: dict[str, int]) -> dict[str, Raw] | None:
-    """The fields from the first of these places on, or None when that does not tell.
-
-    What follows a key up to the end of the body is the rest of an object only if that object is the body: so
-    messages that stand before it need not be gone through.
-    """
-    start = min(found.values())
-    if start <= len(body) // 2 or body[start - 1 : start] == b"\\":
-        return None
-    rest = json.try_read(b"{" + body[start:], _fields)
-    return rest if rest is not None and rest.keys() >= found.keys() else None
-
-
 def _spells_letters(body: bytes) -> bool:
     """Whether letters may be escaped, so that no key is sure to look like itself."""
     return _ESCAPED_LETTER.search(body) is not None
@@ -140,18 +146,6 @@ def _may_hold_ours(body: bytes, homes: Iterable[str]) -> bool:
 
 def _quoted(name: str) -> bytes:
     return b'"%s"' % name.encode()
-
-
-def _value_at(fields: dict[str, Raw], name: str) -> Any:
-    raw = fields.get(name)
-    return None if raw is None else json.try_read(raw, _any)
-
-
-def _words_at(fields: dict[str, Raw], name: str) -> dict[str, str | bool]:
-    """What an object says in words or as yes and no; the rest is no business of ours."""
-    raw = fields.get(name)
-    said = json.try_read(raw, _object) if raw is not None else None
-    return {key: value for key, value in (said or {}).items() if isinstance(value, str | bool)}
 
 
 def _first(said: dict[str, str | bool], *names: str) -> str | None:

@@ -29,3 +29,14 @@ class Dialect(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     n: bool = True
     merge_system: bool = False
     path: str | None = None
+    web_search: bool | None = None
+    """Whether it runs a search that a client declares; by protocol when absent."""
+
+
+_SEARCHING = frozenset({"responses", "messages", "gemini"})
+"""Protocols whose makers run a declared web search themselves."""
+
+
+def hosts_search(dialect: Dialect, protocol: str) -> bool:
+    """Whether this upstream runs a web search that is declared in its own protocol."""
+    return protocol in _SEARCHING if dialect.web_search is None else dialect.web_search

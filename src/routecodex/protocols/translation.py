@@ -16,7 +16,7 @@ from routecodex.canon.events import (
     TextAdded,
     UsageReported,
 )
-from routecodex.canon.parts import ToolCall
+from routecodex.canon.parts import Reasoning, Text, ToolCall
 from routecodex.canon.usage import Usage
 
 from .codec import Outcome, StreamDecoder, StreamEncoder
@@ -103,6 +103,7 @@ class Translation:
             case Finished():
                 self.ended = True
                 self.outcome.finish = event.finish
+                self.outcome.empty = not self.started and not any(map(_says_something, self._held))
             case Failed():
                 if not self.started:
                     raise event.error
@@ -126,6 +127,13 @@ def _is_content(event: Event) -> bool:
     if isinstance(event, PartStarted):
         return isinstance(event.part, ToolCall)
     return isinstance(event, _CONTENT)
+
+
+def _says_something(event: Event) -> bool:
+    """Whether a part that began is content by itself: a text with words in it, or a thing of its own."""
+    if not isinstance(event, PartStarted):
+        return False
+    return bool(event.part.text) if isinstance(event.part, Text) else not isinstance(event.part, Reasoning)
 
 
 def estimated_usage(input_tokens: int, written_chars: int) -> Usage:

@@ -128,7 +128,7 @@ _MAKERS: dict[str, Preset] = {
         env="ZAI_API_KEY",
         auth_style="x-api-key",
         models={name: _GLM[name] for name in ("glm-5.2", "glm-5.1", "glm-4.7", "glm-4.5-air")},
-        dialect={"image_urls": False},
+        dialect={"image_urls": False, "web_search": False},
     ),
     # Thinking is on by default, refuses any tool_choice but auto and none, and its text must come back.
     "deepseek": Preset(
@@ -210,7 +210,7 @@ _MAKERS: dict[str, Preset] = {
             "MiniMax-M2.7": _model(204_800, 131_072),
             "MiniMax-M2.5": _model(204_800, 131_072),
         },
-        dialect={"image_urls": False},
+        dialect={"image_urls": False, "web_search": False},
     ),
     # Refuses every field it does not know, max_completion_tokens included; sends usage unasked.
     "mistral": Preset(
@@ -328,6 +328,7 @@ _HOSTS: dict[str, Preset] = {
             "reasoning_field": "reasoning",
             "reasoning_history": "reasoning_details",
             "n": False,
+            "web_search": True,
         },
     ),
     # The v1 API needs no api-version; models are the names of your deployments.

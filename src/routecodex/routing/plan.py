@@ -154,6 +154,10 @@ class Router:
         if targets:
             why = f"alias {asked.model} names {named}" if named else f"model {asked.model} names the target"
             return Destination("direct", why, targets, named or asked.model)
+        return self._classed(asked)
+
+    def _classed(self, asked: Asked) -> Destination:
+        """Where the request goes whose model names nothing: by the host's word, else by its class."""
         if asked.hint is not None and self.has_route(asked.hint):
             return Destination(asked.hint, f"the host asked for route {asked.hint}")
         return Destination(asked.route, asked.why)
@@ -247,7 +251,7 @@ class Router:
             if not orders.allow or bound.targets[0].provider in orders.allow:
                 return self._straight(asked, bound, sieve=sieve, draw=draw)
             notices = (f"{bound.name} is not in the allow list {', '.join(orders.allow)}",)
-            bound = Destination(asked.route, asked.why)
+            bound = self._classed(asked)
         steps = self._tabled(asked, orders, bound, sieve=sieve, draw=draw)
         route = steps[0].route if steps else bound.route
         why = bound.why if route == bound.route else f"{bound.why}; route {bound.route} has no target to use"

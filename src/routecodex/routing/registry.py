@@ -144,6 +144,11 @@ class Registry:
         found = _as_model(provider, rest) or _as_key_and_model(provider, rest)
         return () if found is None else tuple(self.covered(found))
 
+    def targets_in(self, route: str) -> Iterator[Target]:
+        """Every target that a route names, in the order of the configuration."""
+        pools = self.routes.get(route, ())
+        return (target for pool in pools for name in pool.targets for target in self.targets_of(name))
+
     def covered(self, selector: Selector) -> Iterator[Target]:
         """Every target that is named, in the order of the configuration."""
         provider = self.providers[selector.provider]

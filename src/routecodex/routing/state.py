@@ -16,11 +16,10 @@ class StopMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Force(Struct, frozen=True):
-    """A target for one turn of the person; `turn` marks the message that asked for it, `at` is its place."""
+    """A target for one turn of the person; `turn` marks the message that asked for it."""
 
     target: str
     turn: str
-    at: int = 0
 
 
 class SessionState(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -8,6 +8,8 @@
 | `/admin/health/reset` |                            | lets keys be used again                        |
 | `/admin/sessions`   | sessions that have something set |                                            |
 | `/admin/requests`   | the latest requests          |                                                |
+| `/admin/clock`      | the clock and the tasks of all sessions |                                     |
+| `/admin/clock/cancel` |                            | removes a task                                 |
 | `/admin/reload`     |                              | takes up the configuration file                |
 | `/admin/explain`    |                              | the plan of a request, sent nowhere            |
 
@@ -68,6 +70,12 @@ class HealthReset(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     target: str | None = None
 
 
+class ClockCancel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """Which task to remove, whosever it is."""
+
+    task_id: str
+
+
 class Nothing(Struct, frozen=True, forbid_unknown_fields=True):
     """An order that needs no details."""
 
@@ -83,6 +91,7 @@ class Explain(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 _changes = Decoder(RoutingChange)
 _resets = Decoder(HealthReset)
+_cancels = Decoder(ClockCancel)
 _nothings = Decoder(Nothing)
 _explains = Decoder(Explain)
 _texts = Decoder(str)
@@ -119,6 +128,8 @@ class Admin:
             "health/reset": {"POST": self._reset_health},
             "sessions": {"GET": self._sessions},
             "requests": {"GET": self._requests},
+            "clock": {"GET": self._clock},
+            "clock/cancel": {"POST": self._cancel_task},
             "reload": {"POST": self._reload},
             "explain": {"POST": self._explain},
         }
@@ -144,7 +155,8 @@ class Admin:
             "started_at": about.started_at,
             "workers": self._workers,
             "config": about.config,
-            "active": self._active(),
+            # The call that asks is under way, too, and nobody means it.
+            "active": max(0, self._active() - 1),
         }
 
     async def _routing(self, request: HttpRequest) -> Answer:
@@ -204,6 +216,16 @@ class Admin:
         if self._recent is None:
             raise ClientError("no requests are kept; set logging.requests", status=409, code="no_request_log")
         return {"requests": await self._recent(limit)}
+
+    async def _clock(self, _request: HttpRequest) -> Answer:
+        clockwork = self._gateway().clockwork
+        return {"clock": clockwork.report(), "sessions": await clockwork.sessions(_MOST_SESSIONS)}
+
+    async def _cancel_task(self, request: HttpRequest) -> Answer:
+        wanted = _body(request, _cancels).task_id
+        if not await self._gateway().clockwork.cancel(wanted):
+            raise NotFound(f"no session has a task {wanted[:80]!r}", code="unknown_task")
+        return {"removed": wanted}
 
     async def _reload(self, request: HttpRequest) -> Answer:
         _body(request, _nothings)

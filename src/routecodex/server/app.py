@@ -23,6 +23,7 @@ from routecodex.config import Config
 from routecodex.gateway import counting, embeddings, listing
 from routecodex.gateway.ask import Ask, Record
 from routecodex.gateway.gateway import Gateway
+from routecodex.gateway.heads import header_text
 from routecodex.gateway.ids import fresh_id
 from routecodex.protocols import gemini, messages
 from routecodex.protocols.codec import Codec, Inbound
@@ -280,4 +281,6 @@ def error_answer(
         headers.append((b"retry-after", b"%d" % max(1, math.ceil(min(wait, _RETRY_CAP)))))
     if status == 405 and endpoint is not None:
         headers.append((b"allow", ", ".join(sorted(endpoint.methods)).encode()))
+    if error.notices:
+        headers.append((b"x-routecodex-notice", header_text("; ".join(error.notices))))
     return status, headers, json.encode(envelope)

@@ -159,6 +159,7 @@ class Line(Struct, omit_defaults=True):
     error: str = ""
     code: str = ""
     notices: tuple[str, ...] = ()
+    failures: tuple[str, ...] = ()
     session: str = ""
 
 
@@ -182,6 +183,7 @@ def line(at: float, record: Record) -> Line:
         finish=record.finish,
         client=record.client_name,
         notices=record.notices,
+        failures=tuple(record.failures),
         session=session_name(record.session)[:200],
     )
     usage = record.usage
@@ -234,4 +236,6 @@ def _human_text(at: float, told: Line) -> str:
     if told.input_tokens is not None:
         words.append(f"{told.input_tokens}+{told.output_tokens} tokens")
     words.extend(word for word in (told.finish, told.error, *told.notices) if word)
+    if told.attempts > 1:
+        words.extend(f"after {failure}" for failure in told.failures)
     return "  ".join(words).translate(_ONE_LINE)

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import gc
 import logging
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import uvloop
+from msgspec.structs import replace
 
 from routecodex.canon.errors import ClientError, GatewayError
 from routecodex.config import Config
 from routecodex.gateway.ask import Record
+from routecodex.gateway.clockwork import BARE
 from routecodex.gateway.gateway import Gateway
 from routecodex.gateway.ids import fresh_id
 from routecodex.server import announce, logs
@@ -29,6 +32,7 @@ from routecodex.server.http import HttpRequest, HttpServer, Limits
 from routecodex.server.metrics import Metrics
 from routecodex.server.reload import Reloader, Source
 from routecodex.server.request_log import RequestLog
+from routecodex.server.workers import reserve_port
 from routecodex.stores.open import open_store
 
 log = logging.getLogger("routecodex.server")
@@ -107,9 +111,10 @@ class Service:
         self._draining = False
         self._gateway = Gateway(
             config,
-            store=open_store(config.store.url, session_dir=self._folder),
+            store=open_store(config.store.url, session_dir=self._folder, bare=BARE),
             observe=self._observe,
             user_dir=home or user_dir(),
+            ntp_file=self._folder / "clock" / "ntp-state.json" if home is not None else None,
         )
         self._metrics = Metrics(active=lambda: self._http.active, worker=worker)
         self._app = App(self._gateway, config, metrics=self._metrics, draining=lambda: self._draining)
@@ -284,19 +289,37 @@ def serve(
     workers: int = 1,
     spread: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Serves until SIGTERM, SIGINT or the end of the pipe `parent`, then drains; a second signal ends it."""
+    """Serves until SIGTERM, SIGINT or the end of the pipe `parent`, then drains; a second signal ends it.
+
+    Where any free port will do, it is settled first: the server is known by it, and so is its state.
+    """
     trace = user_dir() / "debug" / "finish-reason.log" if config.logging.finish_trace else None
     as_json = logs.is_json(config.logging.format, sys.stderr)
     logs.set_up(level=config.logging.level, as_json=as_json, finish_trace=trace)
-    make = functools.partial(
-        Service,
-        config,
-        worker=worker,
-        home=home,
-        source=source,
-        announced=announced,
-        workers=workers,
-        spread=spread,
-    )
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(make, reuse_port=reuse_port, on_ready=on_ready, parent=parent))
+    with _settled(config) as settled, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        make = functools.partial(
+            Service,
+            settled,
+            worker=worker,
+            home=home,
+            source=source,
+            announced=announced,
+            workers=workers,
+            spread=spread,
+        )
+        shared = reuse_port or settled is not config
+        runner.run(_serve(make, reuse_port=shared, on_ready=on_ready, parent=parent))
+
+
+@contextlib.contextmanager
+def _settled(config: Config) -> Iterator[Config]:
+    """The configuration with a port that is nobody else's, held as long as this lasts."""
+    if config.server.port:
+        yield config
+        return
+    try:
+        held = reserve_port(config.server.host, 0)
+    except OSError as exc:
+        raise CannotListen from exc
+    with held:
+        yield replace(config, server=replace(config.server, port=held.getsockname()[1]))

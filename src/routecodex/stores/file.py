@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from routecodex.stores.folder import Folder
+from routecodex.stores.folder import Folder, KeyOf
 from routecodex.stores.store import Change, Stored, StoreError, check_key, check_space
 
 READERS = 4
@@ -32,12 +32,21 @@ class Lane(NamedTuple):
 
 
 class FileStore:
-    """Values as files; a call that is cancelled has either happened in full or not at all."""
+    """Values as files; a call that is cancelled has either happened in full or not at all.
+
+    In a space that is a key of `bare`, the files are the values alone, without the store's envelope.
+    """
 
     def __init__(
-        self, directory: Path, *, clock: Callable[[], float] = time.time, lock_wait: float = LOCK_WAIT
+        self,
+        directory: Path,
+        *,
+        clock: Callable[[], float] = time.time,
+        lock_wait: float = LOCK_WAIT,
+        bare: Mapping[str, KeyOf] | None = None,
     ) -> None:
         self.directory = directory
+        self._bare = bare or {}
         self._clock = clock
         self._lock_wait = lock_wait
         self._lanes: dict[str, Lane] = {}
@@ -90,7 +99,12 @@ class FileStore:
         lane = self._lanes.get(space)
         if lane is None:
             check_space(space)
-            folder = Folder(self.directory / space, clock=self._clock, lock_wait=self._lock_wait)
+            folder = Folder(
+                self.directory / space,
+                clock=self._clock,
+                lock_wait=self._lock_wait,
+                key_of=self._bare.get(space),
+            )
             lane = Lane(folder, ThreadPoolExecutor(1, thread_name_prefix=f"store-write-{space}"))
             self._lanes[space] = lane
         return lane

@@ -2,6 +2,9 @@
 
     {"version": 7, "expires": null, "key": "the key as given", "value": …}
 
+A space may be bare instead: then a file is the value and nothing else. The value itself tells its key, the
+modification time serves as the version, and nothing expires.
+
 Reading takes no lock: a file is always the old one or the new one. Writing holds an advisory lock on `.lock`,
 against other threads and other processes alike; the kernel lets go of it when its holder dies. The lock file
 also keeps the last version given and the last moment stamped, which is why neither ever repeats within a
@@ -48,6 +51,9 @@ _WAYS_OUT = {
 
 logger = logging.getLogger("routecodex.stores")
 
+KeyOf = Callable[[bytes], str]
+"""Gives the key of a bare value; ValueError when the value is not what the space is for."""
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -88,6 +94,19 @@ def decode(name: str, content: bytes) -> Envelope:
     return envelope
 
 
+def decode_bare(name: str, content: bytes, *, key_of: KeyOf, mtime_ns: int) -> Envelope:
+    """The envelope that a file without one would have."""
+    try:
+        check_value(content)
+        key = key_of(content)
+        whose = names.encode(key)
+    except (ValueError, StoreError, RecursionError) as exc:
+        raise Damaged(str(exc)) from exc
+    if whose != name:
+        raise Damaged("it holds the value of another key")
+    return Envelope(version=max(1, mtime_ns // 1000), expires=None, key=key, value=Raw(content))
+
+
 def encode(key: str, stored: Stored) -> bytes:
     """The bytes of a file, a line for each field."""
     return b'{\n  "version": %d,\n  "expires": %s,\n  "key": %s,\n  "value": %s\n}\n' % (
@@ -116,8 +135,11 @@ def _translated(call: Callable[P, T]) -> Callable[P, T]:
 class Folder:
     """The calls of a store on one space; every one of them may block on the disk or on another writer."""
 
-    def __init__(self, path: Path, *, clock: Callable[[], float], lock_wait: float) -> None:
+    def __init__(
+        self, path: Path, *, clock: Callable[[], float], lock_wait: float, key_of: KeyOf | None = None
+    ) -> None:
         self.path = path
+        self._key_of = key_of
         self._text = str(path)
         self._name_of = functools.lru_cache(maxsize=4096)(names.encode)
         self._clock = clock
@@ -229,11 +251,21 @@ class Folder:
 
     def _write(self, lock: int, key: str, value: bytes, *, ttl: float | None, old: Envelope | None) -> int:
         """Under the lock: gives the key its next version."""
+        if self._key_of is not None:
+            return self._write_bare(lock, key, value, ttl=ttl)
         now = self._clock()
         version, moment = self._advance(lock, at_least=old.version if old is not None else 0, now=now)
         content = encode(key, Stored(value, version, None if ttl is None else now + ttl))
         self._replace(names.encode(key), content, mtime_ns=names.stamp(moment, ttl))
         return version
+
+    def _write_bare(self, lock: int, key: str, value: bytes, *, ttl: float | None) -> int:
+        """Under the lock: the moment of writing is the version, since no two writes share one."""
+        if ttl is not None:
+            raise StoreError(f"file store: {self.path.name} keeps bare values, which cannot expire")
+        _, moment = self._advance(lock, at_least=0, now=self._clock())
+        self._replace(names.encode(key), value, mtime_ns=names.stamp(moment, None))
+        return moment
 
     @contextmanager
     def _writing(self) -> Iterator[int]:
@@ -288,12 +320,15 @@ class Folder:
     @_translated
     def _read(self, name: str) -> Envelope | None:
         try:
-            content = (self.path / name).read_bytes()
+            with open(self.path / name, "rb") as file:
+                content, mtime_ns = file.read(), os.fstat(file.fileno()).st_mtime_ns
         except FileNotFoundError:
             return None
         except IsADirectoryError as exc:
             raise Damaged("it is a directory") from exc
-        return decode(name, content)
+        if self._key_of is None:
+            return decode(name, content)
+        return decode_bare(name, content, key_of=self._key_of, mtime_ns=mtime_ns)
 
     @_translated
     def _replace(self, name: str, content: bytes, *, mtime_ns: int) -> None:

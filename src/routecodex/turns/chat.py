@@ -28,7 +28,11 @@ ChatTurn: TypeAlias = Turn[Body, Message, Chunk]
 
 
 class Sender(Protocol):
-    """Takes a chat-shaped request body and gives the chat-shaped chunks of the answer."""
+    """Takes a chat-shaped request body and gives the chat-shaped chunks of the answer.
+
+    A sender may have `message_fields`, fields of messages it wants to be sent besides the usual ones, and
+    `aclose`. A chunk's `metadata` goes into that of the message.
+    """
 
     def __call__(self, body: Body) -> AsyncIterator[Chunk]: ...
 
@@ -79,7 +83,8 @@ class ChatHost:
         return request
 
     def _sent(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
-        return [message.as_dict(self._setting.fields) for message in messages]
+        sent = (message.as_dict(self._setting.fields) for message in messages)
+        return [message for message in sent if _says_something(message)]
 
     def send(self, request: Body) -> AsyncIterator[Chunk]:
         chunks = self._setting.sender(request)
@@ -93,6 +98,10 @@ class ChatHost:
         if usage:
             self._round_usage = copied(usage)
             message.metadata["usage"] = copied(usage)
+        known = chunk.get("metadata")
+        if isinstance(known, Mapping):
+            # What the sender knows of the answer besides, such as the headers it came with.
+            message.metadata.update(copied(known))
         choice = _choice(chunk)
         if choice is None:
             return False
@@ -109,9 +118,20 @@ class ChatHost:
     def as_message(self, given: object) -> Message:
         return Message.of(given)
 
+    def tell(self, event: TurnEvent) -> None:
+        if self._listener is not None:
+            self._listener.tell(event)
+
     def processing(self, state: str) -> None:
         if self._listener is not None:
             self._listener.tell(StateChanged(state))
+
+
+def _says_something(message: Mapping[str, Any]) -> bool:
+    """No provider takes an empty answer, which is what is left of a model stopped while it thought."""
+    return message.get("role") != "assistant" or any(
+        value for name, value in message.items() if name != "role"
+    )
 
 
 async def _told(chunks: AsyncIterator[Chunk], listener: Listener) -> AsyncGenerator[Chunk, None]:

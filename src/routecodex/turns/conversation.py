@@ -38,11 +38,13 @@ class Conversation:
     ) -> None:
         self._engine = ChatEngine(plugins, max_requests=max_requests)
         self._owns_sender = sender is None
+        sender = _open_sender(base_url, protocol, api_key) if sender is None else sender
         self._setting = Setting(
             messages=[Message.of(given) for given in initial_messages],
-            sender=_open_sender(base_url, protocol, api_key) if sender is None else sender,
+            sender=sender,
             model=model,
-            fields=frozenset(request_message_fields),
+            # A sender may want back what its own answers carry besides.
+            fields=frozenset((*request_message_fields, *getattr(sender, "message_fields", ()))),
         )
         self._run: ChatRun | None = None
         self._host: ChatHost | None = None

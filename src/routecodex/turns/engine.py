@@ -65,6 +65,7 @@ class TurnRun(Generic[RequestT, MessageT, ChunkT]):
         "answer",
         "chunk",
         "current_turn",
+        "extended",
         "hooks",
         "host",
         "last_choice_chunk",
@@ -95,6 +96,7 @@ class TurnRun(Generic[RequestT, MessageT, ChunkT]):
         self.request: RequestT | None = None
         self.message: MessageT | None = None
         self.answer: MessageT | None = None
+        self.extended: MessageT | None = None
         self.chunk: ChunkT | None = None
         self.last_choice_chunk: ChunkT | None = None
         self.aborted = self.over = self.again = False
@@ -257,28 +259,30 @@ class TurnRun(Generic[RequestT, MessageT, ChunkT]):
         self._check()
 
     async def _stream(self, chunks: AsyncIterator[ChunkT]) -> None:
-        self.message = self.host.new_message()
+        extended, self.extended = self.extended, None
+        self.message = self.host.new_message() if extended is None else extended
         self.last_choice_chunk = None
         try:
-            await self._receive(chunks, self.message)
+            await self._receive(chunks, self.message, placed=extended is not None)
         except BaseException as error:
             self.note(error)
             raise
         finally:
             await self._close(chunks)
 
-    async def _receive(self, chunks: AsyncIterator[ChunkT], message: MessageT) -> None:
+    async def _receive(self, chunks: AsyncIterator[ChunkT], message: MessageT, *, placed: bool) -> None:
+        """Merges the chunks into the message; `placed` says that it is in the list already."""
         merge, hooks, views = self.host.merge, self.hooks.on_stream_data, self._views
-        placed = False
+        begun = False
         async for chunk in chunks:
             if self.aborted:
                 return
             self.chunk = chunk
             if merge(message, chunk):
                 self.last_choice_chunk = chunk
-                if not placed:
-                    placed = True
-                    await self._begin_answer(message)
+                if not begun:
+                    begun = True
+                    await self._begin_answer(message, placed=placed)
             for place, hook in hooks:
                 self._check()
                 view = views[place]
@@ -289,9 +293,11 @@ class TurnRun(Generic[RequestT, MessageT, ChunkT]):
             if self.aborted:
                 return
 
-    async def _begin_answer(self, message: MessageT) -> None:
+    async def _begin_answer(self, message: MessageT, *, placed: bool) -> None:
         self.answer = message
         self.set_processing_state("streaming")
+        if placed:
+            return
         if self.hooks.on_message_append:
             await self._appending.deliver(message)
         else:
@@ -316,6 +322,7 @@ class TurnRun(Generic[RequestT, MessageT, ChunkT]):
         """Every plugin's `on_after_request`, then the deferred messages."""
         self.phase = "on_after_request"
         self._deferred.clear()
+        self.extended = None
         self._siblings = siblings = Siblings(self.note)
         try:
             self._start_siblings(siblings)

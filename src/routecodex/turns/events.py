@@ -2,7 +2,8 @@
 
 For every request: `StateChanged` ("requesting"), then with the first data `StateChanged` ("streaming") and
 `MessageAppended`, then the pieces as the model sent them, whatever plugins make of the message. Messages that
-plugins append follow. The last event is `TurnEnded`; a turn that fails raises its error in its place.
+plugins append follow, and what tools say into theirs. The last event is `TurnEnded`; a turn that fails raises
+its error in its place.
 """
 
 from __future__ import annotations
@@ -60,6 +61,21 @@ class ArgumentsAdded:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolOutputAdded:
+    """More of what a tool says, in its message already."""
+
+    message: Message
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolEnded:
+    """A tool's message has its result; `message.metadata["tool"]` tells how it ended."""
+
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
 class TurnEnded:
     """The turn is over, completed or aborted; `usage` is that of all its requests."""
 
@@ -69,5 +85,13 @@ class TurnEnded:
 
 
 TurnEvent = (
-    StateChanged | MessageAppended | TextAdded | ReasoningAdded | ToolCallAdded | ArgumentsAdded | TurnEnded
+    StateChanged
+    | MessageAppended
+    | TextAdded
+    | ReasoningAdded
+    | ToolCallAdded
+    | ArgumentsAdded
+    | ToolOutputAdded
+    | ToolEnded
+    | TurnEnded
 )

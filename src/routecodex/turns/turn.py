@@ -188,6 +188,18 @@ class Turn(Generic[RequestT, MessageT, ChunkT]):
         """Appends as `append_message` does and asks for another request."""
         return self.append_message(message, request=True, priority=priority, deferred=deferred)
 
+    def extend_message(self, message: MessageT) -> None:
+        """Makes the next response go on in this message, which is in the list already."""
+        self._only_in("extend_message", "on_after_request")
+        self._run.extended = message
+
+    def tell(self, event: Any) -> None:
+        """Tells whoever follows the turn; nothing happens when nobody does."""
+        self._open()
+        tell = getattr(self._run.host, "tell", None)
+        if tell is not None:
+            tell(event)
+
     def _open(self) -> None:
         if self._run.over:
             raise TurnOver("the turn is over; nothing can be changed in it any more")

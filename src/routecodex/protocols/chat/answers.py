@@ -109,6 +109,7 @@ def pass_on(body: bytes, reply: ReplyTo) -> tuple[bytes, Outcome]:
             choice.finish_reason, calls=bool(message.tool_calls), legacy=message.function_call is not None
         )
         outcome.finish, outcome.sent_finish = end, word
+        outcome.empty = at == 0 and message.is_silent
         if word != choice.finish_reason:
             wrong[at] = word
     return (_corrected(body, wrong) if wrong else body), outcome

@@ -65,6 +65,11 @@ class Delta(Struct):
             or self.function_call
         )
 
+    @property
+    def is_silent(self) -> bool:
+        """Whether a whole answer says and does nothing; thoughts alone are no answer."""
+        return not (self.content or self.refusal or self.tool_calls or self.function_call)
+
 
 class Logprobs(Struct):
     content: list[Any] | None = None

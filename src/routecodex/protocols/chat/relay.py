@@ -231,6 +231,7 @@ class Relay:
         if not said:
             return True
         self._finished.add(choice)
+        self.outcome.empty = self._wanted == 1 and not self.started
         self.started = True
         end, word = settle(said, calls=bool(self._calls.get(choice)), legacy=choice in self._legacy)
         self.outcome.finish = end
@@ -279,7 +280,6 @@ class Relay:
         self.ended = True
         out = b"".join(self._held)
         self._held = []
-        self.started = True
         if not self._finished:
             # A [DONE] without a finish_reason: the upstream says that it is complete, in its own way.
             self._finish(0, "stop")

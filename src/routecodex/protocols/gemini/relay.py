@@ -8,7 +8,7 @@ from routecodex.protocols.codec import Outcome, ReplyTo
 from routecodex.protocols.failures import truncated
 from routecodex.wire import json, sse
 
-from .chunks import Chunk, decode_usage, read_chunk
+from .chunks import AnswerPart, Chunk, decode_usage, read_chunk
 from .decoder import blocked, read_answer, unparsable
 from .errors import encode_error, error_object, typed_error
 from .framing import Intake, compact
@@ -153,6 +153,9 @@ class Relay:
         self._held.append(raw)
         if not _has_content(chunk):
             return b""
+        if not _says_anything(chunk):
+            self._watch.conclude(self._reply)
+            self.outcome.empty = True
         self.started = True
         held, self._held = self._held, []
         return b"".join(held)
@@ -182,8 +185,16 @@ def _has_content(chunk: Chunk) -> bool:
     candidate = chunk.candidate
     if chunk.block_reason or (candidate is not None and candidate.finish_reason):
         return True
-    parts = candidate.parts if candidate else ()
-    return any(part.text or part.function_call or not part.is_known for part in parts)
+    return _says_anything(chunk)
+
+
+def _says_anything(chunk: Chunk) -> bool:
+    parts = chunk.candidate.parts if chunk.candidate else ()
+    return not all(map(_is_silent, parts))
+
+
+def _is_silent(part: AnswerPart) -> bool:
+    return not (part.text or part.function_call) and part.is_known
 
 
 def relay(reply: ReplyTo) -> Relay:
@@ -194,6 +205,9 @@ def relay(reply: ReplyTo) -> Relay:
 def pass_response(body: bytes, reply: ReplyTo) -> tuple[bytes, Outcome]:
     """A whole answer as it came, its finish put right if it denied its calls."""
     watch = Watch()
-    watch.note(read_answer(body))
+    answer = read_answer(body)
+    watch.note(answer)
     watch.conclude(reply)
+    parts = answer.candidate.parts if answer.candidate else ()
+    watch.outcome.empty = all(part.thought or _is_silent(part) for part in parts)
     return (watch.corrected(body) if watch.lied else body), watch.outcome

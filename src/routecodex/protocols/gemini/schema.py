@@ -6,7 +6,7 @@ Field names are camelCase here; bodies in snake_case are respelled first (spelli
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import Meta, Raw, Struct
 from msgspec.json import Decoder
@@ -122,6 +122,7 @@ class Body(Wire):
     safety_settings: list[Fields] | None = None
     cached_content: str | None = None
     labels: Fields | None = None
+    metadata: Any = None
     service_tier: str | None = None
     model: str | None = None
 

@@ -32,6 +32,14 @@ class _Signed(Struct):
     type: str = ""
     signature: str | None = None
     data: str | None = None
+    text: Raw = ABSENT
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether it says and does nothing; thoughts alone are no answer."""
+        if self.type == "text":
+            return len(self.text) <= len('""')
+        return self.type in ("thinking", "redacted_thinking")
 
 
 class _Answer(Struct):
@@ -154,6 +162,7 @@ def pass_response(body: bytes, reply: ReplyTo) -> tuple[bytes, Outcome]:
         sent_finish=word,
         usage=counter.usage(),
         signatures=[mark for block in blocks if (mark := block.signature or block.data)],
+        empty=all(block.is_silent for block in blocks),
     )
     changes: dict[str, Any] = {}
     if word != answer.stop_reason:

@@ -204,7 +204,7 @@ class Relay:
         said = chunk.delta.stop_reason if chunk.delta is not None else None
         if said is None or self._said is not None or chunk.delta is None:
             return b""
-        self.started = True
+        self._begin_end()
         closing = self._ensure_head() + self._close_all()
         word = self._settle(said, sequence=chunk.delta.stop_sequence)
         counted = chunk.usage is not None and chunk.usage.output_tokens is not None
@@ -216,6 +216,11 @@ class Relay:
         if not envelope.ends_with_stop(self._reply, self.outcome.finish):
             self.ended = True
         return out
+
+    def _begin_end(self) -> None:
+        """The answer ends; one of which nothing came is told all the same."""
+        self.outcome.empty = not self.started
+        self.started = True
 
     def _settle(self, said: str | None, *, sequence: str | None = None) -> str:
         """Notes why the answer ended; the word for it that the client gets."""
@@ -262,7 +267,7 @@ class Relay:
         if self._said is None:
             if not self._headed:
                 return self._broken(failures.truncated())
-            self.started = True
+            self._begin_end()
             return self._conclude()
         return self._end(_named(frame, chunk))
 

@@ -69,10 +69,6 @@ class Choice(Struct):
     disable_parallel_tool_use: bool | None = None
 
 
-class Metadata(Struct):
-    user_id: str | None = None
-
-
 class ThinkingConfig(Struct):
     type: str
     budget_tokens: Count | None = None
@@ -98,7 +94,7 @@ class Body(Struct):
     system: str | list[Block] | None = None
     tools: list[OfferedTool] | None = None
     tool_choice: Choice | None = None
-    metadata: Metadata | None = None
+    metadata: dict[str, Any] | None = None
     thinking: ThinkingConfig | None = None
     output_config: OutputConfig | None = None
     stop_sequences: list[str] | None = None
@@ -196,6 +192,11 @@ def _check_settings(wire: Body) -> None:
         raise _bad("tool_choice.type", f"must be one of {', '.join(CHOICES)}; got {choice.type!r}")
     if choice is not None and choice.type == "tool" and not choice.name:
         raise _missing("tool_choice.name")
+    user = (wire.metadata or {}).get("user_id")
+    if user is not None and not isinstance(user, str):
+        raise BadRequest(
+            "metadata.user_id: expected 'str | null'", param="metadata.user_id", code="invalid_type"
+        )
     thinking = wire.thinking
     if thinking is not None and thinking.type == "enabled" and thinking.budget_tokens is None:
         raise _missing("thinking.budget_tokens")

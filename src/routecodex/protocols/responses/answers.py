@@ -53,7 +53,17 @@ def outcome_of(response: dict[str, Any], body: bytes, kind: str = "") -> Outcome
         usage=usage_of(response.get("usage")),
         signatures=[signature for signature in signatures if isinstance(signature, str)],
         body=body,
+        empty=all(map(is_silent, items)),
     )
+
+
+def is_silent(item: dict[str, Any]) -> bool:
+    """Whether an item says and does nothing; thoughts alone are no answer."""
+    if item.get("type") == "message":
+        content = item.get("content")
+        parts = [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
+        return not any(part.get("text") or part.get("refusal") for part in parts)
+    return item.get("type") == "reasoning"
 
 
 def _is_whole(call: dict[str, Any]) -> bool:

@@ -18,7 +18,7 @@ from routecodex.wire import json, sse
 from routecodex.wire.sse import Frame, Frames
 
 from .answer_object import AnswerObject, told_error
-from .answers import outcome_of
+from .answers import is_silent, outcome_of
 from .errors import answer_error
 from .schema import CALLS
 from .stream_schema import LIFECYCLE, TERMINAL, StreamEvent, read_event
@@ -26,9 +26,11 @@ from .stream_schema import LIFECYCLE, TERMINAL, StreamEvent, read_event
 _TELLING_WORDS = (b"complete", b"item.done", b"error", b"failed", b"cancelled", b"[DONE]")
 """One of these is in every frame that must be read; that a text may hold one too costs only time."""
 _ITEM_DONE = "response.output_item.done"
+_TEXT_DONE = "response.output_text.done"
 _QUIET = LIFECYCLE | {
     "",
     "response.content_part.added",
+    "response.content_part.done",
     "response.reasoning_summary_part.added",
     "keepalive",
 }
@@ -116,7 +118,10 @@ class Relay:
         if event.type == "response.output_item.added":
             item = json.thaw(event.item)
             return not isinstance(item, dict) or str(item.get("type")) not in CALLS
-        return event.type in _QUIET
+        if event.type == _ITEM_DONE:
+            item = json.thaw(event.item)
+            return isinstance(item, dict) and item.get("type") == "message" and is_silent(item)
+        return event.type in _QUIET or (event.type == _TEXT_DONE and not event.text)
 
     def _note(self, event: StreamEvent) -> None:
         if event.type in LIFECYCLE and json.present(event.response):

@@ -1,0 +1,141 @@
+"""What `routecodex chat` shows while a turn runs: the answer as it comes, thoughts dimmed, tools by name."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import click
+import msgspec
+
+from routecodex.cli.tables import is_coloured, shorten
+from routecodex.turns import (
+    Message,
+    ReasoningAdded,
+    StateChanged,
+    TextAdded,
+    ToolEnded,
+    TurnEnded,
+    TurnEvent,
+)
+
+_ROOM = 100
+# What a model writes must not steer the terminal: of control signs only line ends and tabs pass.
+_STEERING = {*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)} - {0x09, 0x0A}
+_HARMLESS = dict.fromkeys(_STEERING)
+_VISIBLE = dict.fromkeys((*_STEERING, 0x0A), "�")
+
+
+def harmless(text: str) -> str:
+    """The text without signs that steer a terminal."""
+    return text.translate(_HARMLESS)
+
+
+def call_text(name: str, arguments: Mapping[str, Any]) -> str:
+    """A call on one line; nothing in it can hide."""
+    said = arguments.get("command") if name == "run_command" and len(arguments) == 1 else None
+    text = said if isinstance(said, str) and "\n" not in said else msgspec.json.encode(arguments).decode()
+    return f"{name} {text}".translate(_VISIBLE)
+
+
+class Screen:
+    """Where a person reads along."""
+
+    def __init__(self) -> None:
+        self._colour = is_coloured(sys.stdout)
+        self._writing = ""
+        self._at_start = True
+
+    def show(self, event: TurnEvent) -> None:
+        """Shows what just happened."""
+        match event:
+            case TextAdded():
+                self._write(event.text, "text")
+            case ReasoningAdded():
+                self._write(event.text, "thought")
+            case ToolEnded():
+                self._show_result(event.message)
+            case TurnEnded():
+                self._show_end(event)
+            case _:
+                pass
+
+    def line(self, text: str, *, dim: bool = True, colour: str = "") -> None:
+        """A line of our own, on a line of its own."""
+        self._end_line()
+        self._writing = ""
+        if self._colour:
+            text = click.style(text, fg=colour or None, dim=dim)
+        click.echo(text)
+
+    def question(self, text: str) -> None:
+        """A question whose answer is typed behind it."""
+        self._end_line()
+        click.echo(f"{text} [y/N] ", nl=False)
+
+    def error(self, text: str) -> None:
+        """Something failed; the conversation goes on."""
+        self.line(f"error: {harmless(text)}", dim=False, colour="red")
+
+    def _write(self, text: str, kind: str) -> None:
+        if self._writing not in ("", kind):
+            self._end_line()
+        self._writing = kind
+        shown = harmless(text)
+        if not shown:
+            return
+        self._at_start = shown.endswith("\n")
+        click.echo(click.style(shown, dim=True) if kind == "thought" and self._colour else shown, nl=False)
+
+    def _end_line(self) -> None:
+        if not self._at_start:
+            click.echo()
+        self._at_start = True
+
+    def _show_result(self, message: Message) -> None:
+        text = message.content if isinstance(message.content, str) else ""
+        first, _, rest = text.strip().partition("\n")
+        more = f" (+{len(rest.splitlines())} lines)" if rest else ""
+        self.line(f"  ↳ {shorten(harmless(first), _ROOM)}{more}")
+
+    def _show_end(self, event: TurnEnded) -> None:
+        if event.state == "aborted":
+            self.line("(interrupted; what was said so far is kept)")
+            return
+        told = event.message.metadata if event.message is not None else {}
+        facts = [told.get("headers", {}).get("x-routecodex-target"), _route(told), _tokens(event.usage)]
+        self.line(" · ".join(harmless(fact) for fact in facts if fact) or "(no answer)")
+
+
+def _route(told: Mapping[str, Any]) -> str | None:
+    route = told.get("headers", {}).get("x-routecodex-route")
+    return f"route {route}" if route and route != "direct" else None
+
+
+def _tokens(usage: Mapping[str, Any]) -> str | None:
+    if not usage:
+        return None
+    return f"{usage.get('prompt_tokens', 0)} + {usage.get('completion_tokens', 0)} tokens"
+
+
+class Pipe:
+    """Where a program reads along: the answer on stdout, whatever goes wrong on stderr."""
+
+    def __init__(self) -> None:
+        self._ended = True
+
+    def show(self, event: TurnEvent) -> None:
+        if isinstance(event, TextAdded):
+            self._ended = event.text.endswith("\n")
+            click.echo(event.text, nl=False)
+        elif isinstance(event, StateChanged | TurnEnded) and not self._ended:
+            self._ended = True
+            click.echo()
+
+    def line(self, text: str) -> None:
+        """A line of our own."""
+        click.echo(text, err=True)
+
+    def error(self, text: str) -> None:
+        click.echo(f"error: {text}", err=True)

@@ -1,0 +1,117 @@
+"""What a model may do on this machine during `routecodex chat --tools`.
+
+Files below the working directory may be listed and read. Hidden ones, and every command, need a yes of the
+person at the terminal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+_MOST_FILES = 300
+_MOST_BYTES = 100_000
+_MOST_SIGNS = 20_000
+_SECONDS = 120.0
+
+
+class Outside(ValueError):
+    """A path that leads out of the working directory."""
+
+
+class Workplace:
+    """The tools, bound to one directory."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root.resolve()
+
+    @property
+    def tools(self) -> list[Callable[..., Any]]:
+        return [self.list_files, self.read_file, self.run_command]
+
+    def is_harmless(self, name: str, arguments: Mapping[str, Any]) -> bool:
+        """Whether a call may be made without asking."""
+        if name not in ("list_files", "read_file"):
+            return False
+        try:
+            return not _is_hidden(self._inside(str(arguments.get("path", "."))).relative_to(self._root))
+        except Outside:
+            # The tool itself refuses it.
+            return True
+
+    def list_files(self, path: str = ".") -> str:
+        """List the files below a directory of the working directory, hidden ones left out."""
+        top = self._inside(path)
+        if not top.is_dir():
+            return f"{path} is no directory"
+        shown = _is_hidden(top.relative_to(self._root))
+        found = list(islice(_files(top, hidden=shown), _MOST_FILES + 1))
+        names = [str(file.relative_to(self._root)) for file in found[:_MOST_FILES]]
+        if len(found) > _MOST_FILES:
+            names.append(f"(only the first {_MOST_FILES}; list a directory below)")
+        return "\n".join(names) or "(no files)"
+
+    def read_file(self, path: str, first_line: int = 1, lines: int = 500) -> str:
+        """Read lines of a text file below the working directory."""
+        file = self._inside(path)
+        if not file.is_file():
+            return f"{path} is no file"
+        with file.open("rb") as opened:
+            data = opened.read(_MOST_BYTES + 1)
+        if b"\0" in data:
+            return f"{path} is no text"
+        start = max(first_line, 1) - 1
+        kept = data[:_MOST_BYTES].decode("utf-8", "replace").splitlines()[start : start + max(lines, 1)]
+        if len(data) > _MOST_BYTES:
+            kept.append(f"(the file goes on after {_MOST_BYTES} bytes)")
+        return "\n".join(kept)
+
+    async def run_command(self, command: str) -> str:
+        """Run a shell command in the working directory, after the user has agreed; gives what it prints."""
+        process = await asyncio.create_subprocess_shell(
+            command,
+            cwd=self._root,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            async with asyncio.timeout(_SECONDS):
+                output, _ = await process.communicate()
+        except TimeoutError:
+            return f"(ended after {_SECONDS:g} s)"
+        finally:
+            # Whatever it started in the background goes with it.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+        text = output.decode("utf-8", "replace")
+        if len(text) > _MOST_SIGNS:
+            text = f"{text[:_MOST_SIGNS]}\n(cut off; {len(text)} characters in all)"
+        return f"exit code {process.returncode}\n{text}".rstrip()
+
+    def _inside(self, path: str) -> Path:
+        """The path below the working directory, links followed."""
+        found = (self._root / path).resolve()
+        if not found.is_relative_to(self._root):
+            raise Outside(f"{path} is outside the working directory")
+        return found
+
+
+def _is_hidden(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts)
+
+
+def _files(top: Path, *, hidden: bool) -> Iterator[Path]:
+    for folder, folders, names in os.walk(top):
+        folders[:] = sorted(name for name in folders if hidden or not name.startswith("."))
+        for name in sorted(names):
+            if hidden or not name.startswith("."):
+                yield Path(folder, name)

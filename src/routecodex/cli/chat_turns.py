@@ -1,0 +1,200 @@
+"""The conversation behind `routecodex chat`: its turns, its tools, and who is asked before one is used."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from msgspec import Struct
+
+from routecodex.cli import chat_files
+from routecodex.cli.chat_screen import Screen, call_text
+from routecodex.cli.chat_tools import Workplace
+from routecodex.turns import (
+    Allow,
+    ChatTurn,
+    Conversation,
+    Decision,
+    Deny,
+    Message,
+    RequestFailed,
+    ToolCall,
+    ToolPlugin,
+    TurnError,
+    TurnEvent,
+)
+from routecodex.turns.http_sender import HttpSender
+
+_YES = frozenset({b"y", b"yes"})
+
+
+class Options(Struct, kw_only=True):
+    """How a conversation is led; the model may change between turns."""
+
+    url: str
+    model: str
+    protocol: str
+    session: str
+    tools: bool
+
+
+class Audience(Protocol):
+    """Who follows a turn."""
+
+    def show(self, event: TurnEvent) -> None: ...
+    def line(self, text: str) -> None: ...
+    def error(self, text: str) -> None: ...
+
+
+class Asker(Protocol):
+    """Whoever decides whether a tool may be used."""
+
+    async def agrees(self, text: str) -> bool: ...
+
+
+class Chosen:
+    """A plugin that asks the model chosen last."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+
+    def on_before_request(self, turn: ChatTurn) -> None:
+        turn.request_body["model"] = self._options.model
+
+
+class Talk:
+    """One conversation, kept after every turn."""
+
+    def __init__(
+        self,
+        options: Options,
+        sender: HttpSender,
+        *,
+        messages: Sequence[Message],
+        audience: Audience,
+        asker: Asker | None,
+    ) -> None:
+        self.options = options
+        self._audience = audience
+        self._asker = asker
+        self._workplace = Workplace(Path.cwd())
+        self._sender = sender
+        self._conversation = Conversation(
+            model=options.model, sender=sender, plugins=self._plugins(), initial_messages=messages
+        )
+
+    @property
+    def messages(self) -> list[Message]:
+        return self._conversation.messages
+
+    async def ask(self, text: str) -> bool:
+        """Runs a turn; whether it came to its end. Ctrl-C ends it earlier and keeps what was said."""
+        before = len(self.messages)
+        try:
+            with _on_interrupt(self._conversation):
+                async with self._conversation.stream(text) as events:
+                    async for event in events:
+                        self._audience.show(event)
+            return self._conversation.request_state == "completed"
+        except (TurnError, ExceptionGroup) as exc:
+            self._audience.error(_told(exc))
+            if len(self.messages) == before + 1:
+                # Nothing came back: the question is as good as not asked.
+                del self.messages[before:]
+            return False
+        finally:
+            self._keep()
+
+    def clear(self) -> None:
+        """Forgets everything but what the system says."""
+        self.messages[:] = [message for message in self.messages[:1] if message.role == "system"]
+        self._keep()
+
+    async def close(self) -> None:
+        await self._conversation.close()
+        await self._sender.aclose()
+
+    def _keep(self) -> None:
+        options = self.options
+        try:
+            chat_files.save(options.session, self.messages, model=options.model, protocol=options.protocol)
+        except OSError as exc:
+            self._audience.error(f"the conversation cannot be kept: {exc}")
+
+    def _plugins(self) -> list[object]:
+        plugins: list[object] = [Chosen(self.options)]
+        if self.options.tools:
+            plugins.append(
+                ToolPlugin(
+                    tools=self._workplace.tools,
+                    before_call_tools=self._decide,
+                    cancel_tools_on_abort=True,
+                )
+            )
+        return plugins
+
+    async def _decide(self, calls: list[ToolCall], _turn: ChatTurn) -> list[Decision]:
+        """One decision for each call; they are asked about one after the other."""
+        return [await self._decision(call) for call in calls]
+
+    async def _decision(self, call: ToolCall) -> Decision:
+        shown = call_text(call.name, call.arguments)
+        if self._workplace.is_harmless(call.name, call.arguments):
+            self._audience.line(f"→ {shown}")
+            return Allow()
+        if self._asker is None:
+            self._audience.line(f"→ {shown}: denied, nobody can be asked")
+            return Deny("there is nobody at the terminal who could agree")
+        return Allow() if await self._asker.agrees(f"→ {shown}") else Deny("the user said no")
+
+
+def _told(error: BaseException) -> str:
+    if isinstance(error, RequestFailed):
+        return f"{error.message} ({error.code or 'HTTP'} {error.status})"
+    if isinstance(error, BaseExceptionGroup):
+        return "; ".join(map(_told, error.exceptions))
+    return str(error)
+
+
+@contextlib.contextmanager
+def _on_interrupt(conversation: Conversation) -> Iterator[None]:
+    """Ctrl-C aborts the turn and nothing else."""
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGINT, conversation.abort)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)
+
+
+class Terminal:
+    """Asks the person at the terminal; only what is typed after the question counts as its answer."""
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
+
+    async def agrees(self, text: str) -> bool:
+        import termios
+
+        termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
+        self._screen.question(text)
+        answer = await _typed_line(sys.stdin.fileno())
+        return answer.strip().lower() in _YES
+
+
+async def _typed_line(file: int) -> bytes:
+    """The next line that is typed; the loop goes on meanwhile, so that Ctrl-C is heard."""
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    loop.add_reader(file, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(file)
+    return os.read(file, 1024)

@@ -1,0 +1,147 @@
+"""The clock of a gateway: its parts put together, and what runs in the background while it serves."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from routecodex.canon.errors import Overloaded
+from routecodex.config.server_tools import Clock as ClockRow
+from routecodex.gateway.own_words import ClockState
+from routecodex.server_tools.clock import alarm, shelf, timekeeper
+from routecodex.server_tools.clock.deliveries import Deliveries
+from routecodex.server_tools.clock.moments import utc_text, zone_of
+from routecodex.server_tools.clock.overview import Overview
+from routecodex.server_tools.clock.rules import Rules
+from routecodex.server_tools.clock.shelf import Shelf
+from routecodex.server_tools.clock.task import Task
+from routecodex.server_tools.clock.timekeeper import Timekeeper
+from routecodex.server_tools.clock.tool import ClockTool
+from routecodex.server_tools.clock.upkeep import Upkeep
+from routecodex.server_tools.clock.waker import Holds, Waker
+from routecodex.stores.store import Store, StoreError
+
+BARE = shelf.BARE
+"""The space of the store whose files are for people to read: the tasks alone, as they are."""
+
+log = logging.getLogger("routecodex.clock")
+
+
+class Clockwork:
+    """Everything of the clock for one configuration of it."""
+
+    def __init__(
+        self,
+        row: ClockRow,
+        *,
+        store: Store,
+        clock: Callable[[], float],
+        environ: Mapping[str, str],
+        ntp_file: Path | None,
+    ) -> None:
+        self.row = row
+        rules = Rules(due_window_ms=row.due_window_ms, retention_ms=row.retention_ms)
+        self._zone = zone_of(environ)
+        self.time = Timekeeper(
+            clock,
+            options=timekeeper.Options(
+                enabled=row.enabled and timekeeper.is_wanted(row.ntp.enabled, environ),
+                servers=row.ntp.servers,
+                timeout=row.ntp.timeout_ms / 1000,
+            ),
+            file=ntp_file,
+        )
+        now_ms = self.time.now_ms
+        tasks = Shelf(store, now_ms=now_ms)
+        waker = Waker(tasks, now_ms=now_ms)
+        tasks.listen(waker.changed)
+        self.tool = ClockTool(tasks, time=self.time, rules=rules, zone=self._zone)
+        self._overview = Overview(tasks, rules=rules, now_ms=now_ms)
+        self._deliveries = Deliveries(tasks, rules=rules, now_ms=now_ms)
+        self._upkeep = Upkeep(tasks, rules=rules, now_ms=now_ms)
+        self._tasks: list[asyncio.Task[None]] = []
+        self.alarm = alarm.Alarm(
+            self.tool,
+            self._deliveries,
+            Holds(tasks, waker, rules=rules, now_ms=now_ms),
+            time=self.time,
+            zone=self._zone,
+            options=alarm.Options(
+                time_tag=row.time_tag,
+                hold_max_ms=row.hold_max_ms,
+                hold_non_streaming=row.hold_non_streaming,
+            ),
+        )
+
+    def report(self) -> dict[str, Any]:
+        """Whether the tool is on offer, and what is known of network time."""
+        return {"enabled": self.row.enabled, "ntp": self.time.report()}
+
+    async def state_of(self, session: str | None) -> ClockState | None:
+        """What a person is told of the clock in a conversation; None where there is no clock."""
+        if not self.row.enabled:
+            return None
+        try:
+            tasks = () if session is None else await self.tool.tasks(session)
+        except StoreError as exc:
+            log.error("tasks of session %.80r cannot be shown: %s", session, exc)
+            tasks = None
+        return ClockState(tasks, self._zone, self.time.state)
+
+    async def sessions(self, limit: int) -> list[dict[str, Any]]:
+        """The sessions that have tasks, the one written last first, as operators see them."""
+        try:
+            found = await self._overview.sessions(limit)
+            return [{"id": one.session_id, "tasks": [*map(_shown, one.tasks)]} for one in found]
+        except StoreError as exc:
+            log.error("tasks cannot be listed: %s", exc)
+            raise Overloaded(
+                "the clock tasks cannot be reached now; try again later", code="store_unavailable"
+            ) from exc
+
+    async def cancel(self, task_id: str) -> bool:
+        """Removes the task, whosever it is; False when there is no such task."""
+        try:
+            task = await self._overview.cancel(task_id)
+        except StoreError as exc:
+            log.error("task %.80r could not be cancelled: %s", task_id, exc)
+            raise Overloaded(
+                "the task could not be cancelled, nothing was changed", code="state_not_saved"
+            ) from exc
+        if task is not None:
+            log.info("clock cancel by an operator for session %.80r: task %s", task.session_id, task.task_id)
+        return task is not None
+
+    def start(self) -> None:
+        """Takes up where an earlier run left off, and keeps tidy and in time from now on."""
+        if self._tasks or not self.row.enabled:
+            return
+        self.time.restore()
+        loop = asyncio.get_running_loop()
+        self._tasks = [
+            loop.create_task(self._upkeep.run(self.row.tick_ms / 1000)),
+            loop.create_task(self.time.run()),
+        ]
+
+    async def stop(self) -> None:
+        """Ends what runs in the background; what was delivered is written."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
+        await self._deliveries.close()
+
+
+def _shown(task: Task) -> dict[str, Any]:
+    delivered = task.delivered_at_ms
+    return {
+        "taskId": task.task_id,
+        "dueAt": utc_text(task.due_at_ms),
+        "task": task.task,
+        "deliveredAt": None if delivered is None else utc_text(delivered),
+        "deliveryCount": task.delivery_count,
+        "repeat": task.repeat,
+    }

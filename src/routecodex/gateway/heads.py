@@ -1,0 +1,44 @@
+"""The headers of an answer: what it is, which request it answers, how it was routed."""
+
+from __future__ import annotations
+
+import functools
+import time
+
+from routecodex.gateway.ask import Ask, Headers, Record
+from routecodex.routing.registry import Target
+
+JSON = (b"content-type", b"application/json")
+SSE = (b"content-type", b"text/event-stream; charset=utf-8")
+_NO_CACHE = (b"cache-control", b"no-cache")
+
+
+def answer_headers(ask: Ask, record: Record, kind: tuple[bytes, bytes]) -> Headers:
+    """The headers of an answer that begins now; the record notes when, and the notices that were told."""
+    record.first_byte = record.first_byte or time.monotonic()
+    headers = [
+        kind,
+        (b"x-request-id", ask.id.encode()),
+        *_routing_headers(record.route, record.target, record.reason),
+    ]
+    if kind is SSE:
+        headers.append(_NO_CACHE)
+    if ask.notices:
+        record.notices = tuple(ask.notices)
+        headers.append((b"x-routecodex-notice", header_text("; ".join(ask.notices))))
+    return headers
+
+
+@functools.lru_cache(maxsize=1024)
+def _routing_headers(route: str, target: Target | None, reason: str) -> Headers:
+    return (
+        (b"x-routecodex-route", header_text(route)),
+        (b"x-routecodex-target", header_text(str(target or "gateway"))),
+        (b"x-routecodex-reason", header_text(reason)),
+    )
+
+
+def header_text(text: str) -> bytes:
+    """Text as a header value: one line of printable ASCII, of bounded length."""
+    line = "".join(sign if " " <= sign <= "~" else "?" for sign in text)
+    return line[:2000].encode("ascii")

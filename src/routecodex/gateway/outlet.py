@@ -1,0 +1,108 @@
+"""Where the events of an answer leave for the client: as a stream, or whole at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from routecodex.canon.errors import GatewayError
+from routecodex.canon.events import Event, Failed, Finished, Started, UsageReported
+from routecodex.canon.response import fold
+from routecodex.gateway.ask import Client, Headers
+from routecodex.gateway.keep_alive import KeepAlive
+from routecodex.protocols.codec import Codec, Outcome, ReplyTo
+
+Dispatched = Callable[[], Awaitable[None]]
+
+
+class Outlet:
+    """Tells the client; `dispatched` is awaited when the first byte is about to go."""
+
+    def __init__(
+        self,
+        codec: Codec,
+        client: Client,
+        reply: ReplyTo,
+        *,
+        headers: Callable[[], Headers],
+        dispatched: Dispatched,
+        keep_alive: KeepAlive | None,
+    ) -> None:
+        self._codec = codec
+        self._client = client
+        self._reply = reply
+        self._headers = headers
+        self._dispatched = dispatched
+        self._keep_alive = keep_alive
+        self._encoder = codec.stream_encoder(reply) if keep_alive is not None else None
+        self._whole: list[Event] = []
+        self._begun = False
+        self.outcome = Outcome()
+
+    @property
+    def begun(self) -> bool:
+        """Whether the client has been told anything of the answer."""
+        return self._begun
+
+    async def tell(self, events: Sequence[Event]) -> None:
+        """Sends the events, or keeps them until the end."""
+        for event in events:
+            self._note(event)
+        if self._encoder is None:
+            self._whole.extend(events)
+            return
+        out = b"".join(map(self._encoder.encode, events))
+        if out:
+            await self._begin()
+            await self._client.write(out)
+            if self._keep_alive is not None:
+                self._keep_alive.touch()
+
+    async def end(self, events: Sequence[Event], settle: Callable[[Outcome], Awaitable[None]]) -> None:
+        """Sends the last events; `settle` is awaited before the client sees the end."""
+        for event in events:
+            self._note(event)
+        if self._encoder is None:
+            response = fold([*self._whole, *events])
+            body = self._codec.encode_response(response, self._reply)
+            self.outcome.body = body
+            await settle(self.outcome)
+            await self._dispatched()
+            await self._client.send(200, self._headers(), body)
+            return
+        out = b"".join(map(self._encoder.encode, events))
+        self.outcome.body = getattr(self._encoder, "final", None)
+        await settle(self.outcome)
+        await self._begin()
+        await self._client.end(out)
+
+    async def fail(self, events: Sequence[Event], error: GatewayError) -> None:
+        """Ends an answer that broke off; a whole one that was never begun is the error itself."""
+        if self._encoder is None:
+            raise error
+        self.outcome.error = error
+        out = b"".join(map(self._encoder.encode, (*events, Failed(error))))
+        await self._begin()
+        if self._codec.abort_after_error:
+            await self._client.write(out)
+            self._client.abort()
+        else:
+            await self._client.end(out)
+
+    async def _begin(self) -> None:
+        if self._begun:
+            return
+        self._begun = True
+        await self._dispatched()
+        if not self._client.started:
+            self._client.start(200, self._headers())
+
+    def _note(self, event: Event) -> None:
+        match event:
+            case Started():
+                self.outcome.model = event.model
+            case UsageReported():
+                self.outcome.usage = event.usage
+            case Finished():
+                self.outcome.finish = event.finish
+            case _:
+                pass

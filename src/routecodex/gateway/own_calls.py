@@ -1,0 +1,148 @@
+"""Calls of the gateway's own: it asks a model by itself, over the path that clients' requests take.
+
+The targets of one route are planned, tried and judged like any others; what the session or the operator has
+ruled out is not asked. The answer is heard whole and shown to nobody; the log has a line of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from routecodex.canon.errors import BadRequest, NotFound, UpstreamError, UpstreamTimeout
+from routecodex.canon.request import Request
+from routecodex.canon.response import Response, fold
+from routecodex.gateway.ask import Record
+from routecodex.gateway.course import Course
+from routecodex.gateway.keep_alive import KeepAlive
+from routecodex.gateway.lane import Lane, Performer
+from routecodex.gateway.memory import Memory
+from routecodex.gateway.opened import heard
+from routecodex.gateway.tries import Attempts, Planner, Tries
+from routecodex.routing.plan import Plan
+from routecodex.routing.registry import Step, Target
+
+Reached = Lane | Performer
+
+
+class Errand(Struct, frozen=True, kw_only=True):
+    """What is asked: over which route, of which of its targets, in which words, for how long.
+
+    `whole` begins the notice of what must not get lost when the request is written for a target.
+    """
+
+    id: str
+    route: str
+    wording: Callable[[Reached], Request]
+    able: Callable[[Reached], bool]
+    seconds: float
+    whole: str = ""
+
+
+class Parts(Protocol):
+    """What a call of our own needs of the gateway."""
+
+    @property
+    def memory(self) -> Memory: ...
+    def lane(self, target: Target) -> Reached: ...
+    def noted(self, record: Record) -> AbstractContextManager[None]: ...
+    def plan_route(self, route: str, course: Course, tried: frozenset[Target]) -> Plan: ...
+    def tries_of(self, attempts: Attempts, planner: Planner) -> Tries: ...
+
+
+class OwnCalls:
+    """Asks models on the gateway's own behalf."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    async def ask(self, errand: Errand, course: Course) -> Response:
+        """The whole answer; GatewayError when no target of the route gives one in time."""
+        planner = self._planner(errand, course)
+        plan = planner(frozenset(), None)
+        if not plan.steps and not plan.cooling:
+            raise NotFound(f"no target of the route {errand.route!r} can do it", code="no_targets")
+        record = Record(
+            id=errand.id,
+            protocol="",
+            model="",
+            stream=False,
+            client_name="gateway",
+            session=course.scope.key if course.scope.lasts else "",
+            arrived=time.monotonic(),
+        )
+        call = Call(self._parts, errand, record=record)
+        with self._parts.noted(record):
+            try:
+                async with asyncio.timeout(errand.seconds):
+                    await self._parts.tries_of(call, planner).run(plan)
+            except TimeoutError as exc:
+                raise UpstreamTimeout(f"no answer after {errand.seconds:g} seconds") from exc
+        assert call.response is not None
+        return call.response
+
+    def _planner(self, errand: Errand, course: Course) -> Planner:
+        def planned(tried: frozenset[Target], must: str | None) -> Plan:
+            made = self._parts.plan_route(errand.route, course, tried)
+            return replace(
+                made,
+                steps=tuple(step for step in made.steps if self._may(step, errand)),
+                cooling=tuple(row for row in made.cooling if self._may(row.step, errand)),
+                reason=f"the gateway asks route {errand.route} for itself",
+            )
+
+        return planned
+
+    def _may(self, step: Step, errand: Errand) -> bool:
+        return step.route == errand.route and errand.able(self._parts.lane(step.target))
+
+
+class Call:
+    """The attempts at one call of our own."""
+
+    def __init__(self, parts: Parts, errand: Errand, *, record: Record) -> None:
+        self._parts = parts
+        self._errand = errand
+        self.record = record
+        self.response: Response | None = None
+
+    async def attempt(self, step: Step, _keep_alive: KeepAlive | None) -> None:
+        """Hears this target's answer; raises UpstreamError while another one may be tried."""
+        record = self.record
+        record.target, record.route = step.target, step.route
+        record.attempts += 1
+        try:
+            self.response = await self._heard(step.target)
+        except UpstreamError as error:
+            error.provider = error.provider or step.target.provider
+            raise
+        record.usage, record.finish = self.response.usage, self.response.finish.reason
+
+    async def _heard(self, target: Target) -> Response:
+        lane = self._parts.lane(target)
+        request = self._errand.wording(lane)
+        if not isinstance(lane, Lane):
+            return fold([event async for event in lane(request)])
+        self.record.protocol = lane.codec.name
+        encoded = lane.codec.encode_request(request, lane.aim)
+        lost = [
+            line for line in encoded.notices if self._errand.whole and line.startswith(self._errand.whole)
+        ]
+        if lost:
+            raise BadRequest(f"{target}: {lost[0]}")
+        response = await lane.send(encoded.body, stream=False, headers=None)
+        return fold([event async for event in heard(response, lane)])
+
+    def note(self, plan: Plan) -> None:
+        """Notes the plan that the next attempts follow."""
+        self.record.route, self.record.reason = plan.route, plan.reason
+
+    def keep_alive(self) -> KeepAlive | None:
+        """Nobody listens."""
+        return None

@@ -1,0 +1,314 @@
+"""A turn with server tools: the turn engine's host on the gateway's side.
+
+One client request is one turn of one or more rounds. Each round is planned and tried like any request; its
+events pass the gate on their way to the client, so that all rounds are one answer there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from contextlib import aclosing
+
+from msgspec.structs import replace
+
+from routecodex.canon import finish
+from routecodex.canon.errors import GatewayError, UpstreamError, UpstreamRejected
+from routecodex.canon.events import (
+    AnswerPart,
+    Event,
+    Failed,
+    Finished,
+    PartFinished,
+    PartStarted,
+    Started,
+    UsageReported,
+)
+from routecodex.canon.finish import Finish
+from routecodex.canon.parts import Reasoning, Text, ToolCall
+from routecodex.canon.request import Message, Request
+from routecodex.canon.response import Folding, Response
+from routecodex.gateway.ask import Ask, Client, Record
+from routecodex.gateway.exchange import Parts
+from routecodex.gateway.heads import JSON, SSE, answer_headers
+from routecodex.gateway.keep_alive import KeepAlive
+from routecodex.gateway.lane import Lane
+from routecodex.gateway.memory import Watch
+from routecodex.gateway.opened import Opened, heard, opened
+from routecodex.gateway.outlet import Outlet
+from routecodex.protocols.codec import Outcome
+from routecodex.routing.plan import Plan
+from routecodex.routing.registry import Step, Target
+from routecodex.server_tools.empty_reply import may_go_on
+from routecodex.server_tools.framework import ServerTools, Situation
+from routecodex.server_tools.gate import Gate, Visible
+from routecodex.turns.engine import Engine
+
+Fit = Callable[[Request, Lane], Awaitable[Request]]
+"""What a request becomes for a target that lacks something it needs."""
+_NO_CONTENT = (Started, UsageReported, Finished)
+
+
+class Answer:
+    """One answer of the model, as it grows; `kept` says whether later rounds are told of it."""
+
+    __slots__ = ("_folding", "_open", "kept", "provider")
+
+    def __init__(self) -> None:
+        self._folding = Folding()
+        self._open: set[int] = set()
+        self.kept = True
+        self.provider = ""
+
+    def add(self, event: Event) -> None:
+        self._folding.add(event)
+        if isinstance(event, PartStarted):
+            self._open.add(event.index)
+        elif isinstance(event, PartFinished):
+            self._open.discard(event.index)
+
+    def cut(self) -> list[Event]:
+        """The events that end an answer which will not come to its own end."""
+        return [*map(PartFinished, sorted(self._open)), Finished(Finish("error"))]
+
+    def response(self) -> Response:
+        """The answer so far."""
+        return self._folding.response()
+
+
+Spoken = Message | Answer
+
+
+class Rounds:
+    """Answers one request in as many rounds as its server tools ask for."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        ask: Ask,
+        client: Client,
+        *,
+        record: Record,
+        situation: Situation,
+        tools: ServerTools,
+        visible: Visible,
+        reach: Callable[[Rounds], Awaitable[None]],
+        broke: Callable[[Target, UpstreamError], None],
+        fit: Fit,
+        continues: bool = False,
+    ) -> None:
+        self._parts = parts
+        self._ask = ask
+        self._client = client
+        self.record = record
+        self._situation = situation
+        self._tools = tools
+        self._reach = reach
+        self._broke = broke
+        self._fit = fit
+        self._continues = continues
+        self._cut: Failed | None = None
+        self._gate = Gate(situation.names.__contains__, visible=visible)
+        self._captured = situation.captured
+        self._request = situation.captured
+        self._opened: Opened | None = None
+        self._watch: Watch | None = None
+        self._over = False
+        self.messages: list[Spoken] = list(situation.captured.messages)
+
+    async def run(self) -> None:
+        """Answers the request; what goes wrong before the answer has begun is raised."""
+        self._keep_alive = self._watched()
+        reply = self._parts.reply_to(self._ask, None)
+        reply.request = self._captured
+        self._reply = reply
+        self._outlet = Outlet(
+            self._ask.codec,
+            self._client,
+            reply,
+            headers=lambda: answer_headers(self._ask, self.record, SSE if self._keep_alive else JSON),
+            dispatched=self._tools.dispatched,
+            keep_alive=self._keep_alive,
+        )
+        try:
+            engine: Engine[Request, Spoken, Event] = Engine((self._tools, self), max_requests=None)
+            await engine.begin(self).run()
+        finally:
+            if self._keep_alive is not None:
+                self._keep_alive.stop()
+
+    async def on_turn_end(self, _turn: object) -> None:
+        """Ends the answer, before the tools let go of what they hold: part of it may go out only now."""
+        if self._cut is not None and not self._over:
+            await self._fail(self._cut)
+        elif not self._over:
+            await self._outlet.end(self._gate.end(), self._settle)
+
+    def _watched(self) -> KeepAlive | None:
+        if not self._ask.inbound.stream:
+            return None
+        return self._parts.keep_alives.watch(
+            self._client,
+            comment=self._ask.codec.keep_alive,
+            head=lambda: answer_headers(self._ask, self.record, SSE),
+        )
+
+    def build_request(self) -> Request:
+        """The captured request with what was said since."""
+        return replace(self._captured, messages=tuple(_messages(self.messages)))
+
+    def with_messages(self, request: Request, messages: Sequence[object]) -> Request:
+        return replace(request, messages=tuple(_messages(messages)))
+
+    def new_message(self) -> Answer:
+        self._answer = Answer()
+        return self._answer
+
+    def merge(self, message: Spoken, chunk: Event) -> bool:
+        assert isinstance(message, Answer)
+        message.add(chunk)
+        return not isinstance(chunk, _NO_CONTENT)
+
+    def place(self, message: Spoken) -> None:
+        self.messages.append(message)
+
+    def as_message(self, given: object) -> Spoken:
+        if isinstance(given, Message | Answer):
+            return given
+        raise TypeError(f"{given!r} is no message")
+
+    def processing(self, state: str) -> None:
+        """Nobody asks what a turn of the gateway is doing."""
+
+    async def send(self, request: Request) -> AsyncGenerator[Event, None]:
+        """The events of one round; the client has been told of each before it is given on."""
+        situation = self._situation
+        first = situation.round == 1
+        self._request = request
+        try:
+            await self._reach(self)
+        except GatewayError as error:
+            if first:
+                raise
+            await self._fall_through(error)
+            return
+        if not first:
+            # Only now: a round that never began leaves the last one as it was.
+            self._gate.begin_round(seamless=self._cut is not None)
+        self._cut = None
+        situation.data["cut_off"] = False
+        answer, watch = self._opened, self._watch
+        assert answer is not None
+        assert watch is not None
+        async with aclosing(answer.events()) as events:
+            async for event in events:
+                if isinstance(event, Failed):
+                    break
+                watch(event)
+                await self._outlet.tell(self._gate.feed(event))
+                yield event
+            else:
+                watch.settle()
+                return
+        for end in await self._cut_off(event):
+            yield end
+
+    async def attempt(self, step: Step, _keep_alive: KeepAlive | None) -> None:
+        """Opens this target's answer; raises UpstreamError while another one may be tried."""
+        record = self.record
+        record.target, record.route = step.target, step.route
+        record.attempts += 1
+        try:
+            self._opened = await opened(await self._events(step.target))
+        except UpstreamError as error:
+            error.provider = error.provider or step.target.provider
+            raise
+        self._reply.provider = self._answer.provider = step.target.provider
+        self._watch = Watch(self._parts.memory, step.target.provider)
+
+    def note(self, plan: Plan) -> None:
+        """Notes the plan that the next attempts follow."""
+        if self._situation.round == 1:
+            self.record.reason = plan.reason
+        self._ask.notices.extend(line for line in plan.notices if line not in self._ask.notices)
+
+    def keep_alive(self) -> KeepAlive | None:
+        """The stream is watched over from the first round to the last, not attempt by attempt."""
+        return None
+
+    async def _events(self, target: Target) -> AsyncGenerator[Event, None]:
+        lane = self._parts.lane(target)
+        self._situation.sent = self._situation.round
+        if not isinstance(lane, Lane):
+            return lane(self._request)
+        request = await self._fit(self._request, lane)
+        request = self._parts.memory.recall(request, target.provider)
+        encoded = lane.codec.encode_request(request, lane.aim)
+        self._ask.notices.extend(line for line in encoded.notices if line not in self._ask.notices)
+        same = lane.codec is self._ask.codec
+        response = await lane.send(
+            encoded.body,
+            stream=self._request.stream,
+            headers=self._ask.headers if same else None,
+            query=self._ask.query if same else "",
+        )
+        return heard(response, lane)
+
+    async def _fall_through(self, error: GatewayError) -> None:
+        """A later round gave nothing: what the client has is whole, unless it ended with calls of ours."""
+        self._situation.note(f"the follow-up failed: {error.message}")
+        self._situation.broken = True
+        if self._cut is not None or self._situation.owes:
+            await self._fail(self._cut or Failed(error))
+
+    async def _cut_off(self, failed: Failed) -> list[Event]:
+        """An answer broke off: its events end here if the model may yet go on, else the whole answer does."""
+        error = failed.error
+        if self.record.target is not None and isinstance(error, UpstreamError):
+            self._broke(self.record.target, error)
+        lasts = isinstance(error, UpstreamRejected) or not may_go_on(self._answer.response())
+        if lasts or not self._continues:
+            await self._fail(failed)
+            return []
+        self._cut = failed
+        self._situation.data["cut_off"] = True
+        ends = self._answer.cut()
+        for end in ends:
+            await self._outlet.tell(self._gate.feed(end))
+        return ends
+
+    async def _fail(self, failed: Failed) -> None:
+        self._over = self._situation.broken = True
+        self.record.error, self.record.status = failed.error, 200
+        await self._outlet.fail(self._gate.fail(failed)[:-1], failed.error)
+
+    async def _settle(self, outcome: Outcome) -> None:
+        """Notes how the answer ended, and keeps what may be continued, before the client sees its end."""
+        record, ask = self.record, self._ask
+        record.status = 200
+        record.usage = outcome.usage
+        end = outcome.finish
+        if end is not None:
+            record.finish = end.reason
+            if finish.tracing():
+                finish.trace(ask.id, end, outcome.sent_finish or finish.express(ask.codec.name, end))
+        if outcome.body is not None and ask.codec.name == "responses":
+            await self._parts.remember(ask, None, outcome)
+
+
+def _messages(spoken: Iterable[object]) -> Iterable[Message]:
+    for one in spoken:
+        if isinstance(one, Answer):
+            said = (part for part in one.response().parts if not isinstance(part, Text) or part.text)
+            parts = tuple(_signed(part, one.provider) for part in said)
+            if one.kept and parts:
+                yield Message("assistant", parts)
+        else:
+            assert isinstance(one, Message)
+            yield one
+
+
+def _signed(part: AnswerPart, provider: str) -> AnswerPart:
+    """The part with the name of its maker: to no other provider its signature may go."""
+    if isinstance(part, Reasoning | ToolCall) and part.signature is not None:
+        return replace(part, origin=provider)
+    return part

@@ -1,0 +1,171 @@
+"""web_search in this gateway: which upstreams have a search of their own, and how ours is done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from urllib.parse import quote, urlsplit
+
+from msgspec.structs import replace
+
+from routecodex.canon.errors import UpstreamError, UpstreamFailed
+from routecodex.canon.parts import Json, Text
+from routecodex.canon.request import Message, ProtocolName, Request, Tool
+from routecodex.config.server_tools import WebSearch, WebSearchHttp
+from routecodex.gateway.course import Course
+from routecodex.gateway.lane import Lane
+from routecodex.gateway.own_calls import Errand, OwnCalls, Reached
+from routecodex.protocols.dialect import hosts_search
+from routecodex.providers.http import HttpClient, Timeouts, origin_of
+from routecodex.server_tools.framework import Situation
+from routecodex.server_tools.web_search import CHAT_OPTIONS, TASK, Found, Hit, Search, sources_of
+from routecodex.wire import json
+
+ROUTE = "web_search"
+_ANSWER_LIMIT = 4 * 1024 * 1024
+_MAX_TOKENS = 4000
+_NATIVE: dict[ProtocolName, Tool] = {
+    "responses": Tool("web_search", "hosted", hosted={"type": "web_search"}),
+    "messages": Tool("web_search", "hosted", hosted={"type": "web_search_20250305", "name": "web_search"}),
+    "gemini": Tool("google_search", "hosted", hosted={"googleSearch": {}}),
+}
+"""How a search of the upstream's own is declared; chat has an option instead of a tool."""
+
+
+def searches(lane: Reached, source: ProtocolName | None = None) -> bool:
+    """Whether a target searches by itself; with `source`, when the search is declared as that protocol does.
+
+    Only Responses has a form for a search that was declared in another protocol. A built-in provider is left
+    alone: it has nothing to search and nothing to offer.
+    """
+    if not isinstance(lane, Lane):
+        return source is not None
+    name = lane.codec.name
+    if source is not None and source != name and name != "responses":
+        return False
+    return hosts_search(lane.aim.dialect, name)
+
+
+def search_of(
+    row: WebSearch,
+    calls: OwnCalls,
+    *,
+    client: HttpClient,
+    environ: Mapping[str, str],
+    lanes: Iterable[Reached],
+) -> Search | None:
+    """Who searches, as the configuration has it, None when nobody; `lanes` are the targets of the route."""
+    if not row.enabled:
+        return None
+    if row.provider != "route" and row.http.url is not None:
+        return HttpSearch(row.http, client, environ)
+    if row.provider != "http" and any(map(searches, lanes)):
+        return RouteSearch(calls, seconds=row.route_timeout_ms / 1000)
+    return None
+
+
+class HttpSearch:
+    """A search API over HTTP that answers in JSON, asked by templates."""
+
+    def __init__(self, row: WebSearchHttp, client: HttpClient, environ: Mapping[str, str]) -> None:
+        assert row.url is not None
+        self._row = row
+        self._client = client
+        self._key = row.key.reveal() if row.key is not None else ""
+        parts = urlsplit(row.url)
+        self._origin = origin_of(f"{parts.scheme}://{parts.netloc}", environ=environ)
+        self._path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        seconds = row.timeout_ms / 1000
+        self._timeouts = Timeouts(connect=seconds, first_byte=seconds, idle=seconds)
+
+    async def __call__(self, _situation: Situation, query: str) -> Found:
+        """The results; GatewayError when there are none to be had."""
+        try:
+            value = json.decode(await self._asked(query))
+        except UpstreamError as error:
+            error.message = error.message.replace(self._key, "***") if self._key else error.message
+            raise
+        except ValueError as exc:
+            raise UpstreamFailed("the search provider's answer is not JSON") from exc
+        results = _at(value, self._row.results)
+        if not isinstance(results, list):
+            raise UpstreamFailed(f"the search provider's answer has no list at {self._row.results!r}")
+        return Found(tuple(self._hits(results)))
+
+    async def _asked(self, query: str) -> bytes:
+        row = self._row
+        path = _filled(self._path, quote(query, safe=""), quote(self._key, safe=""))
+        body = b""
+        if row.body is not None:
+            body = _filled(row.body, _inside(query), _inside(self._key)).encode()
+        named = {"accept": "application/json", "user-agent": "routecodex"}
+        named |= {"content-type": "application/json"} if body else {}
+        named |= {name.lower(): _filled(value, "", self._key) for name, value in row.headers.items()}
+        response = await self._client.send(
+            self._origin,
+            method=b"POST" if body else b"GET",
+            path=path.encode("ascii", "ignore"),
+            headers=b"".join(f"{name}: {value}\r\n".encode("latin-1") for name, value in named.items()),
+            body=body,
+            timeouts=self._timeouts,
+        )
+        try:
+            if response.status != 200:
+                raise UpstreamFailed(f"the search provider answered HTTP {response.status}")
+            return await response.read(_ANSWER_LIMIT)
+        finally:
+            response.close()
+
+    def _hits(self, results: list[Json]) -> Iterator[Hit]:
+        row = self._row
+        for one in results:
+            url = _at(one, row.link)
+            if isinstance(url, str) and url.startswith(("http://", "https://")):
+                yield Hit(str(_at(one, row.title) or ""), url, str(_at(one, row.text) or ""))
+
+
+class RouteSearch:
+    """A search by a model of the route `web_search` that searches by itself."""
+
+    def __init__(self, calls: OwnCalls, *, seconds: float) -> None:
+        self._calls = calls
+        self._seconds = seconds
+
+    async def __call__(self, situation: Situation, query: str) -> Found:
+        """What the model found, and what it cites."""
+        course: Course = situation.data["course"]
+        errand = Errand(
+            id=f"{situation.id}:web_search",
+            route=ROUTE,
+            wording=lambda lane: _wording(query, lane),
+            able=searches,
+            seconds=self._seconds,
+        )
+        response = await self._calls.ask(errand, course)
+        words = "".join(part.text for part in response.parts if isinstance(part, Text)).strip()
+        return Found(tuple(sources_of(response)), words)
+
+
+def _wording(query: str, lane: Reached) -> Request:
+    """The search in the words of the target's own protocol, as a client of that protocol would ask."""
+    assert isinstance(lane, Lane)
+    name = lane.codec.name
+    message = Message("user", (Text(TASK.format(query=query)),))
+    asked = Request(model="", source=name, messages=(message,), max_tokens=_MAX_TOKENS)
+    native = _NATIVE.get(name)
+    return replace(asked, tools=(native,)) if native else replace(asked, extras={CHAT_OPTIONS: {}})
+
+
+def _filled(template: str, query: str, key: str) -> str:
+    return template.replace("{key}", key).replace("{query}", query)
+
+
+def _inside(text: str) -> str:
+    """Text as it stands between the quotes of a JSON string."""
+    return json.encode(text).decode()[1:-1]
+
+
+def _at(value: Json, path: str) -> Json:
+    """What stands at a dotted path; the value itself at an empty one."""
+    for step in filter(None, path.split(".")):
+        value = value.get(step) if isinstance(value, dict) else None
+    return value

@@ -1,0 +1,199 @@
+"""The server tools of a gateway, and which of them a request needs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import EntryPoints, entry_points
+
+from msgspec.structs import replace
+
+from routecodex.canon.request import Request
+from routecodex.config import Config
+from routecodex.gateway.ask import Ask
+from routecodex.gateway.clockwork import Clockwork
+from routecodex.gateway.course import Course
+from routecodex.gateway.identity import Scope
+from routecodex.gateway.lane import Lane
+from routecodex.gateway.own_calls import Reached
+from routecodex.gateway.searching import searches
+from routecodex.gateway.sessions import Sessions
+from routecodex.routing.instructions import strip
+from routecodex.routing.state import SessionState, StopMessage
+from routecodex.server_tools import bd, stop_message, web_search
+from routecodex.server_tools.empty_reply import EmptyReply
+from routecodex.server_tools.framework import ServerTool, ServerTools, Situation
+from routecodex.server_tools.pairs import Pairs
+from routecodex.stores.store import Store
+
+ENTRY_POINTS = "routecodex.server_tools"
+"""Where other packages name server tools of their own: each a function of no arguments that gives one."""
+_KINDS = ("session:", "conversation:", "chain:")
+"""How the names of those begin that are not a session's own id: a session id that does is spelled out too."""
+_AT_NEED = (stop_message.StopMessage, EmptyReply, web_search.WebSearch)
+"""Tools that make no request go in rounds unless something in it, or in its session, calls for them."""
+
+
+class Toolbox:
+    """Everything the gateway can do by itself between a model's answers."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        sessions: Sessions,
+        store: Store,
+        clock: Callable[[], float],
+        clockwork: Clockwork,
+        environ: Mapping[str, str] | None = None,
+        search: web_search.Search | None = None,
+    ) -> None:
+        self._config = config.server_tools
+        self._clockwork = clockwork
+        self._environ = os.environ if environ is None else environ
+        self._sessions = sessions
+        self._clock = clock
+        self._pairs = Pairs(store)
+        self.visible = self._config.visible_rounds
+        self.continues = self._config.empty_reply_continue.enabled
+        self._web_search = self._made_web_search(search)
+        self._tools: list[ServerTool] = [*self._own(), *(point.load()() for point in _foreign())]
+        self._always = any(not isinstance(tool, _AT_NEED) for tool in self._tools)
+
+    def _own(self) -> list[ServerTool]:
+        tools: list[ServerTool] = []
+        said = self._config.stop_message
+        if said.enabled:
+            options = stop_message.Options(
+                include_answer=said.include_answer, sentinels=said.compaction_sentinels
+            )
+            settings = bd.settings(self._environ)
+            run = bd.Command(environ=self._environ, workdir=settings.workdir)
+            tools.append(
+                stop_message.StopMessage(
+                    self._take,
+                    give_back=self._give_back,
+                    is_idle=bd.Work(settings, run=run).is_idle,
+                    options=options,
+                )
+            )
+        if self._web_search is not None:
+            tools.append(self._web_search)
+        if self.continues:
+            tools.append(EmptyReply())
+        if self._clockwork.row.enabled:
+            tools.append(self._clockwork.alarm)
+        return tools
+
+    def _made_web_search(self, search: web_search.Search | None) -> web_search.WebSearch | None:
+        said = self._config.web_search
+        if not said.enabled:
+            return None
+        options = web_search.Options(max_uses=said.max_uses, max_results=said.max_results)
+        return web_search.WebSearch(search, options=options)
+
+    def may_want(self, session: SessionState, ask: Ask) -> bool:
+        """Whether a request of this session may need a tool; asked of every request."""
+        return self._always or session.stop_message is not None or self._may_search(ask)
+
+    def _may_search(self, ask: Ask) -> bool:
+        return self._web_search is not None and web_search.may_declare_search(ask.inbound.body)
+
+    def fitted(self, situation: Situation, request: Request, lane: Lane) -> Request:
+        """The request for one target: with a search of ours where it has none of its own."""
+        if self._web_search is None or searches(lane, situation.captured.source):
+            return request
+        return self._web_search.fitted(situation, request)
+
+    def situation(
+        self, ask: Ask, course: Course, *, lanes: Sequence[Reached]
+    ) -> tuple[Situation, Sequence[ServerTool]]:
+        """The turn as tools see it, and those that take part; `lanes` are the targets it may go to."""
+        scope = course.scope
+        situation = Situation(
+            id=ask.id,
+            session=session_name(scope),
+            captured=ask.codec.decode_request(ask.inbound),
+            now=self._clock,
+            streaming=ask.inbound.stream,
+        )
+        situation.notes = ask.notices
+        situation.named = scope.kind in ("session", "conversation")
+        situation.data["scope"] = scope
+        situation.data["stop_message"] = course.session.stop_message
+        situation.data["has_stop_message"] = has_uses(course.session.stop_message)
+        situation.data["course"] = course
+        situation.data["lacks_search"] = self._may_search(ask) and _lacks_search(situation.captured, lanes)
+        wanting = [tool for tool in self._tools if tool.wants(situation)]
+        if wanting and situation.captured.n > 1:
+            # Which of several answers would go on? They are all passed on as they come.
+            situation.note(f"server tools skipped: the request wants {situation.captured.n} answers")
+            return situation, []
+        # To mend an empty answer no request goes in rounds: an exchange can do that by itself.
+        return situation, [] if all(isinstance(tool, EmptyReply) for tool in wanting) else wanting
+
+    def plugin(self, tools: Sequence[ServerTool], situation: Situation) -> ServerTools:
+        """The tools of one turn for the engine."""
+        return ServerTools(tools, situation, pairs=self._pairs, seconds=self._config.max_turn_ms / 1000)
+
+    async def _take(self, situation: Situation) -> str | None:
+        """Counts one use of the session's stopMessage for good; its text, or None when none is left."""
+        scope: Scope = situation.data["scope"]
+        if not scope.lasts:
+            stop, situation.data["stop_message"] = counted(situation.data["stop_message"], self._clock())
+            return _speakable(stop)
+        taken: list[StopMessage | None] = [None]
+
+        def change(state: SessionState) -> SessionState:
+            taken[0], left = counted(state.stop_message, self._clock())
+            return state if taken[0] is None else replace(state, stop_message=left)
+
+        await self._sessions.change(scope, change)
+        situation.data["stop_message"] = taken[0] or situation.data["stop_message"]
+        return _speakable(taken[0])
+
+    async def _give_back(self, situation: Situation) -> None:
+        """Takes back the count of the last use, unless the message was set anew since."""
+        taken: StopMessage = situation.data["stop_message"]
+
+        def change(state: SessionState) -> SessionState:
+            stop = state.stop_message
+            if stop is None or stop.updated_at != taken.updated_at or not stop.used:
+                return state
+            return replace(state, stop_message=replace(stop, used=stop.used - 1))
+
+        await self._sessions.change(situation.data["scope"], change)
+
+
+def _lacks_search(request: Request, lanes: Sequence[Reached]) -> bool:
+    return web_search.declares_search(request) and not all(searches(lane, request.source) for lane in lanes)
+
+
+def session_name(scope: Scope) -> str | None:
+    """What a session is called in what is kept for it; None when it does not outlive the request."""
+    if not scope.lasts:
+        return None
+    plain = scope.kind == "session" and not scope.id.startswith(_KINDS)
+    return scope.id if plain else scope.key
+
+
+def has_uses(stop: StopMessage | None) -> bool:
+    """Whether there is a message that can still be said."""
+    return stop is not None and stop.used < stop.max_repeats
+
+
+def counted(stop: StopMessage | None, now: float) -> tuple[StopMessage | None, StopMessage | None]:
+    """One use of the message, if one is left, and the message after it."""
+    if stop is None or not has_uses(stop):
+        return None, stop
+    left = replace(stop, used=stop.used + 1, last_used_at=now)
+    return left, left
+
+
+def _speakable(stop: StopMessage | None) -> str | None:
+    # A file may hold what looks like an instruction; no provider sees one.
+    return None if stop is None else strip(stop.text)
+
+
+def _foreign() -> EntryPoints:
+    return entry_points(group=ENTRY_POINTS)

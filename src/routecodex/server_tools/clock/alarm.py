@@ -1,0 +1,175 @@
+"""The clock as a server tool: offers it, tells the time, delivers due tasks, and holds an answer for one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Literal
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from routecodex.canon.parts import Text, ToolCall
+from routecodex.canon.request import Message, Request
+from routecodex.canon.response import Response
+from routecodex.server_tools.clock.deliveries import Deliveries, Reservation
+from routecodex.server_tools.clock.moments import Zone
+from routecodex.server_tools.clock.texts import reminder, time_tag
+from routecodex.server_tools.clock.timekeeper import Timekeeper
+from routecodex.server_tools.clock.tool import ClockTool, declare
+from routecodex.server_tools.clock.waker import Holds
+from routecodex.server_tools.framework import FollowUp, ServerTool, Situation, with_tail
+from routecodex.stores.store import StoreError
+
+_HOLDS_AFTER = frozenset({"stop", "length"})
+_PAUSE = 1.0
+"""Seconds until a task that could not be reserved is looked at again."""
+
+log = logging.getLogger("routecodex.clock")
+
+
+class Options(Struct, frozen=True, kw_only=True):
+    """When the model is told the time, and how long an answer may be held."""
+
+    time_tag: Literal["always", "with_tasks", "off"] = "always"
+    hold_max_ms: int = 60_000
+    hold_non_streaming: bool = True
+
+
+class Turn(Struct):
+    """The clock's memory of one turn: its name there, what it has told, what each round is to deliver."""
+
+    name: str = ""
+    told: str = ""
+    reserved: list[tuple[int, Reservation]] = field(default_factory=list)
+
+
+class Alarm(ServerTool):
+    """Asked after every other tool: an answer is held only when nobody else goes on."""
+
+    name = "clock"
+    priority = -1000
+
+    def __init__(
+        self,
+        tool: ClockTool,
+        deliveries: Deliveries,
+        holds: Holds,
+        *,
+        time: Timekeeper,
+        zone: Zone,
+        options: Options,
+    ) -> None:
+        self._tool = tool
+        self._deliveries = deliveries
+        self._holds = holds
+        self._time = time
+        self._zone = zone
+        self._options = options
+
+    async def inject(self, situation: Situation, request: Request) -> Request:
+        turn = _turn(situation)
+        request = self._offered(situation, turn, request)
+        if situation.round > 1:
+            return _with_told(request, turn.told, after=len(situation.captured.messages))
+        if _ends_with_the_model(request):
+            return request
+        reserved = await self._reserved(situation, turn, number=1)
+        if await self._tells_time(situation):
+            now_ms = self._time.now_ms()
+            request = with_tail(request, time_tag(now_ms, zone=self._zone, offset_ms=self._time.offset_ms))
+        if reserved is None:
+            return request
+        turn.told = reminder(reserved.tasks)
+        return with_tail(request, turn.told)
+
+    def answers(self, situation: Situation, name: str) -> bool:
+        return name == _turn(situation).name
+
+    async def call(self, situation: Situation, call: ToolCall) -> str:
+        return await self._tool.call(call.arguments, session=situation.session, request_id=situation.id)
+
+    async def follow_up(self, situation: Situation, response: Response) -> FollowUp | None:
+        """Holds the answer until a task of the session is due, if that is soon."""
+        session = situation.session
+        if session is None or response.finish.reason not in _HOLDS_AFTER:
+            return None
+        if not situation.streaming and not self._options.hold_non_streaming:
+            return None
+        deadline = self._time.now_ms() + self._options.hold_max_ms
+        turn = _turn(situation)
+        while await self._holds.until_due(session, situation.id, deadline_ms=deadline):
+            reserved = await self._reserved(situation, turn, number=situation.round + 1)
+            if reserved is not None:
+                message = Message("user", (Text(reminder(reserved.tasks)),))
+                return FollowUp((message,), "clock_followup")
+            # Somebody else was faster, or the store is down: then there is still the rest of the time.
+            if self._time.now_ms() >= deadline:
+                break
+            await asyncio.sleep(_PAUSE)
+        return None
+
+    async def dispatched(self, situation: Situation) -> None:
+        turn = _turn(situation)
+        while turn.reserved:
+            await self._deliveries.commit(turn.reserved.pop()[1])
+
+    async def fell_through(self, situation: Situation) -> None:
+        """What earlier rounds have told the model is still on its way to the client."""
+        await self._give_back(situation, since=situation.round)
+
+    async def close(self, situation: Situation) -> None:
+        await self._give_back(situation, since=0)
+
+    def _offered(self, situation: Situation, turn: Turn, request: Request) -> Request:
+        taken = {own.name for own in situation.captured.tools}
+        tool = declare(taken)
+        if tool.name in taken:
+            return request
+        turn.name = tool.name
+        situation.names.add(tool.name)
+        return replace(request, tools=(*request.tools, tool))
+
+    async def _reserved(self, situation: Situation, turn: Turn, *, number: int) -> Reservation | None:
+        """What the round of that number is to deliver."""
+        if situation.session is None:
+            return None
+        reserved = await self._deliveries.reserve(situation.session, situation.id)
+        if reserved is not None:
+            turn.reserved.append((number, reserved))
+        return reserved
+
+    async def _tells_time(self, situation: Situation) -> bool:
+        if self._options.time_tag != "with_tasks" or situation.session is None:
+            return self._options.time_tag == "always"
+        try:
+            return bool(await self._tool.tasks(situation.session))
+        except StoreError as exc:
+            log.error("%s: no time told, the tasks of the session cannot be read: %s", situation.id, exc)
+            return False
+
+    async def _give_back(self, situation: Situation, *, since: int) -> None:
+        turn = _turn(situation)
+        # One after the other: whoever is called off in between leaves the rest where it is found again.
+        for row in [row for row in turn.reserved if row[0] >= since]:
+            turn.reserved.remove(row)
+            await self._deliveries.roll_back(row[1])
+
+
+def _turn(situation: Situation) -> Turn:
+    turn: Turn = situation.data.setdefault("clock", Turn())
+    return turn
+
+
+def _ends_with_the_model(request: Request) -> bool:
+    """Whether the model is to go on in its own words: a message after them would take that away."""
+    return bool(request.messages) and request.messages[-1].role == "assistant"
+
+
+def _with_told(request: Request, told: str, *, after: int) -> Request:
+    """The request with what the first round told the model, where it was told."""
+    if not told:
+        return request
+    messages = request.messages
+    message = Message("user", (Text(told),))
+    return replace(request, messages=(*messages[:after], message, *messages[after:]))

@@ -1,0 +1,283 @@
+"""What a model may ask of the tool, and what it is told when it asks badly.
+
+The schema is for strict mode: every property is required and no other is allowed, so what an action does not
+need is filled with an empty list or an empty text. Models that are not held to the schema may leave such
+fields out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from routecodex.canon.parts import Json
+from routecodex.server_tools.clock import moments, repeats
+from routecodex.server_tools.clock.results import Refused
+
+ACTIONS = ("get", "schedule", "list", "cancel", "clear", "update")
+
+_ITEM = {
+    "dueAt": {
+        "type": "string",
+        "description": "ISO 8601 time with an offset, for example 2026-01-21T20:30:00-08:00.",
+    },
+    "task": {
+        "type": "string",
+        "description": "What you want to be reminded of; best name the tool or action to take.",
+    },
+    "tool": {
+        "type": "string",
+        "description": "A tool you suggest to yourself, or an empty string. It is a hint; nothing is run.",
+    },
+    "arguments": {
+        "type": "string",
+        "description": "Suggested arguments for that tool, as a JSON string such as {}.",
+    },
+    "repeat": {
+        "type": "string",
+        "description": "none, daily, weekly, or every N minutes (for example: every 15 minutes).",
+    },
+    "maxRuns": {
+        "type": "integer",
+        "description": "How many times a repeated task is delivered at most; 0 for no limit.",
+    },
+}
+
+SCHEMA: dict[str, Json] = {
+    "type": "object",
+    "properties": {
+        "action": {"type": "string", "enum": list(ACTIONS)},
+        "items": {
+            "type": "array",
+            "description": (
+                "The tasks to schedule. For update: one item, in which an empty string, or 0, leaves a "
+                "field as it is. Empty for every other action."
+            ),
+            "items": {
+                "type": "object",
+                "properties": _ITEM,
+                "required": list(_ITEM),
+                "additionalProperties": False,
+            },
+        },
+        "taskId": {"type": "string", "description": "The task to cancel or update; else an empty string."},
+    },
+    "required": ["action", "items", "taskId"],
+    "additionalProperties": False,
+}
+
+
+class Wanted(Struct, frozen=True, kw_only=True):
+    """A task as the model wants it."""
+
+    due_at_ms: int
+    task: str
+    tool: str | None = None
+    arguments: dict[str, Json] | None = None
+    repeat: str | None = None
+    max_runs: int | None = None
+
+
+class Get(Struct, frozen=True):
+    """What time is it?"""
+
+
+class Schedule(Struct, frozen=True):
+    """Remember these."""
+
+    items: tuple[Wanted, ...]
+
+
+class List(Struct, frozen=True):
+    """What is there?"""
+
+
+class Cancel(Struct, frozen=True):
+    """Forget this one."""
+
+    task_id: str
+
+
+class Clear(Struct, frozen=True):
+    """Forget all."""
+
+
+class Update(Struct, frozen=True):
+    """Change the fields that are named, leave the rest."""
+
+    task_id: str
+    changes: dict[str, Any]
+
+
+Command = Get | Schedule | List | Cancel | Clear | Update
+
+
+def read(text: str) -> Command:
+    """What the model asks for; Refused says what is wrong with it."""
+    fields = _object(text)
+    _only(fields, SCHEMA["properties"], "the arguments")
+    action = fields.get("action")
+    if action not in ACTIONS:
+        raise Refused("unknown_action", f"action: {_shown(action)} is none of {', '.join(ACTIONS)}")
+    items = _items(fields.get("items"))
+    task_id = _text(fields.get("taskId"), "taskId")
+    return _READERS[action](items, task_id)
+
+
+def _schedule(items: list[dict[str, Any]], task_id: str) -> Schedule:
+    if not items:
+        raise Refused("missing_items", "items: name at least one task to schedule")
+    return Schedule(tuple(_wanted(item, f"items[{at}]") for at, item in enumerate(items)))
+
+
+def _cancel(items: list[dict[str, Any]], task_id: str) -> Cancel:
+    return Cancel(_named(task_id, "cancel"))
+
+
+def _update(items: list[dict[str, Any]], task_id: str) -> Update:
+    if len(items) != 1:
+        raise Refused("missing_items", f"items: update takes exactly one item, not {len(items)}")
+    return Update(_named(task_id, "update"), _changes(items[0], "items[0]"))
+
+
+_READERS: dict[str, Callable[[list[dict[str, Any]], str], Command]] = {
+    "get": lambda items, task_id: Get(),
+    "schedule": _schedule,
+    "list": lambda items, task_id: List(),
+    "cancel": _cancel,
+    "clear": lambda items, task_id: Clear(),
+    "update": _update,
+}
+
+
+def _wanted(item: dict[str, Any], at: str) -> Wanted:
+    given = _given(item, at)
+    if given["due_at_ms"] is None:
+        raise Refused("missing_due_at", f"{at}.dueAt: say when, in ISO 8601 with an offset")
+    if given["task"] is None:
+        raise Refused("missing_task", f"{at}.task: say what to be reminded of")
+    wanted = Wanted(**given)
+    if wanted.repeat in (None, "none"):
+        return msgspec.structs.replace(wanted, repeat=None, max_runs=None)
+    return wanted
+
+
+def _given(item: dict[str, Any], at: str) -> dict[str, Any]:
+    return {name: reader(item.get(field), f"{at}.{field}") for field, (name, reader) in _FIELDS.items()}
+
+
+def _changes(item: dict[str, Any], at: str) -> dict[str, Any]:
+    """The fields that are not left empty."""
+    given = _given(item, at)
+    changes = {name: value for name, value in given.items() if value is not None}
+    if not changes:
+        raise Refused("nothing_to_change", f"{at}: every field is empty, so there is nothing to change")
+    return changes
+
+
+def _due_at(value: Any, at: str) -> int | None:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        value = str(value)
+    text = _text(value, at)
+    if not text.strip():
+        return None
+    try:
+        return moments.parse(text)
+    except moments.BadMoment as exc:
+        raise Refused(exc.code, f"{at}: {exc}") from exc
+
+
+def _said(value: Any, at: str) -> str | None:
+    return _text(value, at).strip() or None
+
+
+def _arguments(value: Any, at: str) -> dict[str, Json] | None:
+    text = _text(value, at).strip()
+    if not text:
+        return None
+    try:
+        found = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError) as exc:
+        raise Refused("bad_arguments", f"{at}: not JSON: {exc}; use a JSON object as text, or {{}}") from exc
+    if not isinstance(found, dict):
+        raise Refused("bad_arguments", f"{at}: must be a JSON object as text, such as {{}}")
+    return found or None
+
+
+def _repeat(value: Any, at: str) -> str | None:
+    text = _text(value, at)
+    if not text.strip():
+        return None
+    try:
+        return repeats.normalize(text) or "none"
+    except ValueError as exc:
+        raise Refused("bad_repeat", f"{at}: {exc}") from exc
+
+
+def _max_runs(value: Any, at: str) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= 1_000_000:
+        raise Refused("bad_max_runs", f"{at}: {_shown(value)} is no whole number from 0 to 1000000")
+    return value or None
+
+
+_FIELDS: dict[str, tuple[str, Callable[[Any, str], Any]]] = {
+    "dueAt": ("due_at_ms", _due_at),
+    "task": ("task", _said),
+    "tool": ("tool", _said),
+    "arguments": ("arguments", _arguments),
+    "repeat": ("repeat", _repeat),
+    "maxRuns": ("max_runs", _max_runs),
+}
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        found = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as exc:
+        raise Refused("invalid_json", f"the arguments are not JSON: {exc}") from exc
+    if not isinstance(found, dict):
+        raise Refused("invalid_type", "the arguments must be a JSON object")
+    return found
+
+
+def _items(value: Any) -> list[dict[str, Any]]:
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise Refused("invalid_type", "items: must be a list of tasks")
+    for at, item in enumerate(value):
+        if not isinstance(item, dict):
+            raise Refused("invalid_type", f"items[{at}]: must be an object with {', '.join(_ITEM)}")
+        _only(item, _ITEM, f"items[{at}]")
+    return value
+
+
+def _only(given: dict[str, Any], known: dict[str, Any], at: str) -> None:
+    for name in given:
+        if name not in known:
+            raise Refused("unknown_field", f"{at}: unknown field {name[:80]!r}; there are {', '.join(known)}")
+
+
+def _text(value: Any, at: str) -> str:
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise Refused("invalid_type", f"{at}: must be a text, not {_shown(value)}")
+    return value
+
+
+def _named(task_id: str, action: str) -> str:
+    if not task_id.strip():
+        raise Refused("missing_task_id", f"taskId: say which task to {action}; list names them")
+    return task_id.strip()
+
+
+def _shown(value: Any) -> str:
+    return msgspec.json.encode(value).decode()[:80]

@@ -1,0 +1,121 @@
+"""When a task is due, expired and worth delivering: pure functions of the task and the time."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from routecodex.server_tools.clock import repeats
+from routecodex.server_tools.clock.task import LATEST_MS, SessionState, Task
+
+DAY_MS = 86_400_000
+
+
+class Rules(Struct, frozen=True, kw_only=True):
+    """The times that matter.
+
+    `lease_ms` is how long a reservation holds without being renewed; `idle_ms` how long a task that comes
+    again is kept while nobody is there for it.
+    """
+
+    due_window_ms: int = 60_000
+    retention_ms: int = 20 * 60_000
+    lease_ms: int = 60_000
+    idle_ms: int = 30 * DAY_MS
+
+
+def is_due(task: Task, now_ms: int, rules: Rules) -> bool:
+    return now_ms >= task.due_at_ms - rules.due_window_ms
+
+
+def is_expired(task: Task, now_ms: int, rules: Rules) -> bool:
+    return now_ms > task.due_at_ms + rules.retention_ms
+
+
+def should_inject(task: Task, now_ms: int, rules: Rules) -> bool:
+    return (
+        is_due(task, now_ms, rules) and not is_expired(task, now_ms, rules) and task.delivered_at_ms is None
+    )
+
+
+def is_held_back(task: Task, request_id: str) -> bool:
+    """Whether the task was set, or last delivered, in the same chain of requests."""
+    first = task.not_before_request_id
+    return first is not None and (request_id == first or request_id.startswith(first + ":"))
+
+
+def is_reserved(task: Task, now_ms: int, rules: Rules) -> bool:
+    """Whether somebody is delivering it; a mark from far in the future tells of a clock that was wrong."""
+    mark = task.reservation
+    return mark is not None and now_ms < mark.until_ms <= now_ms + 2 * rules.lease_ms
+
+
+def opens_at(due_at_ms: int, rules: Rules) -> int:
+    """The moment from which a task may be delivered."""
+    return due_at_ms - rules.due_window_ms
+
+
+def guard(due_at_ms: int, now_ms: int, *, rules: Rules, request_id: str) -> str | None:
+    """What keeps a task out of the chain of requests that set it, when it is due already."""
+    return request_id if opens_at(due_at_ms, rules) <= now_ms else None
+
+
+def current(task: Task, now_ms: int, rules: Rules) -> Task:
+    """The task at the occurrence that matters now."""
+    if task.repeat is None or task.delivered_at_ms is not None or not is_expired(task, now_ms, rules):
+        return task
+    moved = replace(
+        task, due_at_ms=repeats.last_until(task.due_at_ms, task.repeat, moment_ms=now_ms), reservation=None
+    )
+    if not is_expired(moved, now_ms, rules):
+        return moved
+    later = repeats.first_after(moved.due_at_ms, task.repeat, moment_ms=now_ms)
+    return replace(moved, due_at_ms=later) if later <= LATEST_MS else task
+
+
+def is_over(task: Task, now_ms: int, rules: Rules) -> bool:
+    """Whether the task can be forgotten."""
+    return now_ms > drop_at(task, rules)
+
+
+def drop_at(task: Task, rules: Rules) -> int:
+    """The last moment at which the task is kept."""
+    if task.repeat is None or task.delivered_at_ms is not None:
+        return task.due_at_ms + rules.retention_ms
+    return max(task.due_at_ms, task.updated_at_ms) + max(rules.idle_ms, rules.retention_ms)
+
+
+def kept(state: SessionState, now_ms: int, rules: Rules) -> tuple[Task, ...]:
+    """The tasks that are not over, each at the occurrence that matters now."""
+    return tuple(current(task, now_ms, rules) for task in state.tasks if not is_over(task, now_ms, rules))
+
+
+def deliverable(state: SessionState, now_ms: int, *, rules: Rules, request_id: str) -> tuple[Task, ...]:
+    """The tasks that this request may deliver now, the earliest first."""
+    found = (
+        task
+        for task in kept(state, now_ms, rules)
+        if should_inject(task, now_ms, rules)
+        and not is_held_back(task, request_id)
+        and not is_reserved(task, now_ms, rules)
+    )
+    return tuple(sorted(found, key=lambda task: (task.due_at_ms, task.created_at_ms, task.task_id)))
+
+
+def wake_at(state: SessionState, now_ms: int, *, rules: Rules, request_id: str) -> int | None:
+    """When this request may first have something to deliver; now or earlier when it has already."""
+    moments = [
+        max(opens_at(task.due_at_ms, rules), _free_at(task, now_ms, rules))
+        for task in kept(state, now_ms, rules)
+        if task.delivered_at_ms is None
+        and not is_expired(task, now_ms, rules)
+        and not is_held_back(task, request_id)
+    ]
+    return min(moments, default=None)
+
+
+def _free_at(task: Task, now_ms: int, rules: Rules) -> int:
+    """When somebody else's reservation is up, at the latest."""
+    if task.reservation is None or not is_reserved(task, now_ms, rules):
+        return 0
+    return task.reservation.until_ms

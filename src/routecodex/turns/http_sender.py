@@ -1,0 +1,343 @@
+"""A sender over HTTP: chat-shaped requests out in any of the four protocols, chat-shaped chunks back.
+
+    body ─(chat codec)─▶ canonical request ─(codec of the endpoint)─▶ bytes ─▶ endpoint
+    chunks ◀─(chat codec)─ events ◀─(codec of the endpoint)─ bytes ◀─
+
+An endpoint that speaks chat gets the body as it is, unknown fields and all, and its chunks pass as they come,
+mended only where they break the protocol. Whatever goes wrong is raised as `RequestFailed`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import importlib
+import re
+import time
+import uuid
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from typing import Any, get_args
+from urllib.parse import parse_qsl, urlsplit, urlunsplit
+
+from msgspec import Struct, field
+from msgspec.json import Decoder
+
+from routecodex.canon.errors import ConfigError, GatewayError, UpstreamError, UpstreamRefusedKey
+from routecodex.canon.events import Failed
+from routecodex.canon.request import ProtocolName
+from routecodex.canon.response import Folding
+from routecodex.protocols import chat
+from routecodex.protocols.codec import Aim, Codec, Pipe, ReplyTo
+from routecodex.protocols.failures import truncated, upstream_error
+from routecodex.protocols.seals import seal
+from routecodex.protocols.translation import Translation
+from routecodex.providers.http import HttpClient, HttpResponse, Timeouts, origin_of
+from routecodex.providers.upstream import ANSWER_LIMIT, Upstream
+from routecodex.turns import wire_parts
+from routecodex.turns.errors import RequestFailed
+from routecodex.turns.wire_parts import Endpoint
+from routecodex.wire import json, sse
+
+__all__ = ["HttpSender", "open_sender"]
+
+Chunk = dict[str, Any]
+Body = Mapping[str, Any]
+
+PROTOCOLS: tuple[str, ...] = get_args(ProtocolName)
+SESSION_HEADER = "x-session-id"
+_PATIENCE = Timeouts(connect=10.0, first_byte=600.0, idle=600.0)
+_ERROR_LIMIT = 1024 * 1024
+_KEY = "key"
+_ORIGIN = "endpoint"
+"""The name under which the codecs know whoever answers here: what it signed goes back to it."""
+_HEADER = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
+_ENDPOINT = re.compile(r"/(?:chat/completions|responses|messages)$")
+_VERSION = re.compile(r"/v1(?:beta)?$")
+_OWN_VERSION = frozenset({"messages", "gemini"})
+"""Protocols whose paths begin with a version of their own."""
+
+
+class _Said(Struct):
+    message: str | None = None
+
+
+class _Refusal(Struct):
+    """A refusal, as far as all protocols agree on it."""
+
+    error: _Said = field(default_factory=_Said)
+    code: str | None = None
+
+
+_refusals = Decoder(_Refusal)
+
+
+def open_sender(
+    base_url: str,
+    protocol: str = "chat",
+    api_key: str | None = None,
+    *,
+    headers: Mapping[str, str] | None = None,
+) -> HttpSender:
+    """A sender to the endpoint at `base_url`; nothing is connected before the first request.
+
+    `headers` are sent with every request. Without an `x-session-id` among them the sender chooses one, so
+    that a gateway can tell the requests of a conversation.
+    """
+    if protocol not in PROTOCOLS:
+        raise ValueError(f"protocol is {protocol!r}; use one of {', '.join(PROTOCOLS)}")
+    # Each codec takes its time to load, and one conversation speaks one protocol.
+    codec: Codec = importlib.import_module(f"routecodex.protocols.{protocol}").CODEC
+    given = {name.lower(): value for name, value in (headers or {}).items()}
+    key = (api_key or "").strip()
+    for name, value in (*given.items(), ("the api_key", key)):
+        if not _HEADER.fullmatch(value):
+            raise ValueError(f"{name} holds a sign that no header may have")
+    return HttpSender(base_url, codec, api_key=key, headers={SESSION_HEADER: uuid.uuid4().hex, **given})
+
+
+def root_of(base_url: str, protocol: str) -> str:
+    """The URL below which the protocol's paths begin, however much of such a path was given with it."""
+    url = urlsplit(base_url)
+    path = _ENDPOINT.sub("", url.path.rstrip("/"))
+    if protocol in _OWN_VERSION:
+        path = _VERSION.sub("", path)
+    return urlunsplit((url.scheme, url.netloc, path or ("" if protocol in _OWN_VERSION else "/v1"), "", ""))
+
+
+class HttpSender:
+    """Speaks to one endpoint in its protocol; connections are kept between requests."""
+
+    def __init__(self, base_url: str, codec: Codec, *, api_key: str, headers: Mapping[str, str]) -> None:
+        try:
+            origin = origin_of(base_url)
+        except ConfigError as exc:
+            raise ValueError(exc.message) from exc
+        self.session = headers.get(SESSION_HEADER, "")
+        self.message_fields = () if codec is chat.CODEC else (wire_parts.FIELD,)
+        self._codec = codec
+        self._peer = origin.host_header.decode()
+        self._endpoint = Endpoint(self._peer, codec.name, _ORIGIN, functools.partial(seal, _ORIGIN))
+        self._open = functools.partial(
+            Upstream,
+            self._peer,
+            codec=codec,
+            base_url=root_of(base_url, codec.name),
+            origin=origin,
+            secrets={_KEY: api_key},
+            timeouts=_PATIENCE,
+            headers=headers,
+            query=dict(parse_qsl(urlsplit(base_url).query)),
+        )
+        self._here: tuple[asyncio.AbstractEventLoop, HttpClient, Upstream] | None = None
+
+    async def __call__(self, body: Body) -> AsyncGenerator[Chunk, None]:
+        with _translated():
+            answer, sent = self._prepare(body)
+            upstream = self._upstream()
+            response = await upstream.open(
+                sent,
+                upstream.head(_KEY, stream=True, headers=None),
+                upstream.path(str(body.get("model") or ""), stream=True),
+            )
+            try:
+                if not 200 <= response.status < 300:
+                    raise await self._refusal(response, upstream)
+                answer.metadata["headers"] = _told_headers(response)
+                async with contextlib.aclosing(_read(response, answer)) as chunks:
+                    async for chunk in chunks:
+                        yield chunk
+            finally:
+                response.close()
+
+    async def aclose(self) -> None:
+        """Drops the connections; a request under way fails."""
+        here, self._here = self._here, None
+        if here is not None and here[0] is asyncio.get_running_loop():
+            await here[1].close()
+
+    def _upstream(self) -> Upstream:
+        """The endpoint as this event loop reaches it: connections belong to the loop they were opened on."""
+        loop = asyncio.get_running_loop()
+        if self._here is None or self._here[0] is not loop:
+            client = HttpClient()
+            self._here = loop, client, self._open(client=client)
+        return self._here[2]
+
+    def _prepare(self, body: Body) -> tuple[_Answer, bytes]:
+        """What reads the answer to this body, and the body on the endpoint's wire."""
+        reply = ReplyTo(id=uuid.uuid4().hex, created=int(time.time()), model=str(body.get("model") or ""))
+        options = {**(body.get("stream_options") or {}), "include_usage": True}
+        asked = json.encode({**body, "stream": True, "stream_options": options})
+        if self._codec is chat.CODEC:
+            return _ChatAnswer(reply), asked
+        request = chat.CODEC.decode_request(chat.CODEC.read(asked))
+        request = wire_parts.put_back(request, body["messages"], self._endpoint)
+        encoded = self._codec.encode_request(request, Aim(model=request.model, provider=_ORIGIN))
+        reply.request = request
+        answer = _ForeignAnswer(reply, self._codec, self._endpoint)
+        if encoded.notices:
+            answer.metadata["notices"] = list(encoded.notices)
+        return answer, encoded.body
+
+    async def _refusal(self, response: HttpResponse, upstream: Upstream) -> RequestFailed:
+        if 300 <= response.status < 400:
+            return _failure(await upstream.refusal(response))
+        try:
+            body = await response.read(_ERROR_LIMIT)
+        except UpstreamError:
+            body = b""
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in response.headers}
+        error = self._codec.decode_error(response.status, headers, body, self._peer)
+        return _failure(upstream.discreet(error), body)
+
+
+async def _read(response: HttpResponse, answer: _Answer) -> AsyncGenerator[Chunk, None]:
+    """The chunks of the answer; raises when it breaks off or is none."""
+    # Some endpoints stream under a content type of their own; only JSON says that this is no stream.
+    if (response.header(b"content-type") or b"").startswith(b"application/json"):
+        for chunk in answer.whole(await response.read(ANSWER_LIMIT)):
+            yield chunk
+        return
+    while not answer.pipe.ended:
+        data = await response.chunk()
+        for chunk in answer.close() if data is None else answer.feed(data):
+            yield chunk
+        if answer.pipe.outcome.error is not None:
+            raise answer.pipe.outcome.error
+
+
+class _Answer:
+    """An answer on its way from the wire to chat-shaped chunks; `metadata` goes with the first of them."""
+
+    pipe: Pipe
+
+    def __init__(self) -> None:
+        self.metadata: dict[str, Any] = {}
+        self._first = True
+
+    def feed(self, data: bytes) -> Iterator[Chunk]:
+        return self._chunks(self.pipe.feed(data))
+
+    def close(self) -> Iterator[Chunk]:
+        return self._chunks(self.pipe.close())
+
+    def whole(self, body: bytes) -> Iterator[Chunk]:
+        """The chunks of an answer that was not streamed although it was asked to be."""
+        raise NotImplementedError
+
+    def _chunks(self, stream: bytes) -> Iterator[Chunk]:
+        """The chunks in a piece of a chat stream, without its end mark, its error and usage nobody told."""
+        for block in stream.split(b"\n\n"):
+            frame = sse.parse(block)
+            if frame is None or frame.data.rstrip() == b"[DONE]":
+                continue
+            chunk = _object(frame.data)
+            if "error" in chunk or self._is_guess(chunk):
+                continue
+            yield self._known(chunk)
+
+    def _is_guess(self, chunk: Chunk) -> bool:
+        usage = self.pipe.outcome.usage
+        return not chunk.get("choices") and bool(chunk.get("usage")) and (usage is None or usage.estimated)
+
+    def _known(self, chunk: Chunk) -> Chunk:
+        chunk.pop("metadata", None)
+        if self._first:
+            self._first = False
+            chunk["metadata"] = self.metadata
+        return chunk
+
+
+class _ChatAnswer(_Answer):
+    """The answer of an endpoint that speaks chat: its own chunks."""
+
+    def __init__(self, reply: ReplyTo) -> None:
+        super().__init__()
+        self.pipe = chat.CODEC.relay(reply)
+        self._reply = reply
+
+    def whole(self, body: bytes) -> Iterator[Chunk]:
+        passed, _ = chat.CODEC.pass_response(body, self._reply)
+        yield self._known(_object(passed))
+
+
+class _ForeignAnswer(_Answer):
+    """The answer of an endpoint that speaks another protocol, told in chat's words."""
+
+    def __init__(self, reply: ReplyTo, codec: Codec, endpoint: Endpoint) -> None:
+        super().__init__()
+        self._codec = codec
+        self._endpoint = endpoint
+        self._decoder = codec.stream_decoder()
+        self._folding = Folding()
+        self.pipe: Translation = Translation(self._decoder, chat.CODEC.stream_encoder(reply))
+
+    def feed(self, data: bytes) -> Iterator[Chunk]:
+        return self._told(self._decoder.feed(data))
+
+    def close(self) -> Iterator[Chunk]:
+        return self._told(self._decoder.close())
+
+    def whole(self, body: bytes) -> Iterator[Chunk]:
+        yield from self._told(self._codec.decode_response(body))
+        if not self.pipe.ended:
+            raise truncated("the answer")
+
+    def _told(self, events: Any) -> Iterator[Chunk]:
+        for event in events:
+            if not isinstance(event, Failed):
+                self._folding.add(event)
+        return self._chunks(self.pipe.tell(events))
+
+    def _known(self, chunk: Chunk) -> Chunk:
+        for choice in chunk["choices"]:
+            if choice["finish_reason"] is not None:
+                parts = self._folding.response().parts
+                choice["delta"][wire_parts.FIELD] = wire_parts.keep(parts, self._endpoint)
+        return super()._known(chunk)
+
+
+def _object(data: bytes) -> Chunk:
+    try:
+        value = json.decode(data)
+    except ValueError as exc:
+        raise upstream_error(502, "the answer holds something that is no JSON", provider="") from exc
+    if not isinstance(value, dict):
+        raise upstream_error(502, "the answer holds something that is no object", provider="")
+    return value
+
+
+def _told_headers(response: HttpResponse) -> dict[str, str]:
+    """What the answer's head says of it: the request's id, and of a gateway of ours how it was routed."""
+    pairs = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in response.headers)
+    return {
+        name: value
+        for name, value in pairs
+        if name.startswith("x-routecodex-") or name in ("x-request-id", "request-id")
+    }
+
+
+@contextlib.contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except GatewayError as exc:
+        raise _failure(exc) from exc
+
+
+def _failure(error: GatewayError, body: bytes = b"") -> RequestFailed:
+    """The error for the caller; a gateway of ours says its own code at the top of the body."""
+    told = json.try_read(body, _refusals) or _Refusal()
+    message, code = error.message, told.code or error.code
+    if isinstance(error, UpstreamRefusedKey):
+        # It is worded for a gateway that holds the key; here the key is the caller's own.
+        message = told.error.message or "the endpoint refused the api_key"
+        code = told.code or "invalid_api_key"
+    return RequestFailed(
+        message,
+        status=getattr(error, "upstream_status", None) or error.status,
+        code=code,
+        param=error.param,
+        retry_after=error.retry_after,
+    )

@@ -1,0 +1,242 @@
+"""Tools from functions: the schema from type hints and docstring, the arguments checked and converted.
+
+    @tool
+    def read_file(path: Path, lines: int = 100) -> str:
+        \"\"\"Reads the beginning of a file.\"\"\"
+
+A function runs in a thread of its own, so that it does not hold up the loop; a coroutine function runs on the
+loop; an async generator function says its result piece by piece.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path, PurePath
+from typing import Annotated, Any, get_args, get_origin, overload
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from routecodex.turns.merge import copied
+from routecodex.turns.plugins import docstrings
+from routecodex.turns.plugins.threads import in_thread
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+class BadArguments(ValueError):
+    """The model called a tool with arguments the tool does not take; the message is for the model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A tool as a model sees it, `schema` being chat-shaped, and how it is run.
+
+    `prepare` checks the arguments and converts them to what `run` takes. Without `run` the plugin's
+    `call_tool` does it. Calling the tool calls the function it was made from.
+    """
+
+    schema: Mapping[str, Any]
+    run: Callable[[Any], Any] | None = None
+    prepare: Callable[[dict[str, Any]], Any] = dict
+    timeout: float | None = None
+    function: Callable[..., Any] | None = None
+
+    @property
+    def name(self) -> str:
+        name: str = self.schema["function"]["name"]
+        return name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.function is None:
+            raise TypeError(f"the tool {self.name!r} was not made from a function")
+        return self.function(*args, **kwargs)
+
+
+@overload
+def tool(function: Callable[..., Any], /) -> Tool: ...
+@overload
+def tool(
+    *, name: str | None = None, description: str | None = None, timeout: float | None = None
+) -> Callable[[Callable[..., Any]], Tool]: ...
+def tool(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    timeout: float | None = None,
+) -> Tool | Callable[[Callable[..., Any]], Tool]:
+    """Makes a tool from a function, with a name, description or time limit of its own where given."""
+    make = partial(_function_tool, name=name, description=description, timeout=timeout)
+    return make if function is None else make(function)
+
+
+def as_tool(given: object) -> Tool:
+    """A tool from whatever stands for one: itself, a chat-shaped schema, a function."""
+    if isinstance(given, Tool):
+        return given
+    if isinstance(given, Mapping):
+        return _schema_tool(given)
+    if callable(given):
+        return tool(given)
+    raise TypeError(f"a tool is a function, a Tool or a schema, not {given!r}")
+
+
+def _schema_tool(given: Mapping[str, Any]) -> Tool:
+    schema = copied(given if "function" in given else {"type": "function", "function": given})
+    named = schema["function"].get("name") if isinstance(schema["function"], dict) else None
+    if not isinstance(named, str):
+        raise TypeError(f"a tool schema has a function with a name, not {given!r}")
+    return Tool(schema)
+
+
+def _function_tool(
+    function: Callable[..., Any], *, name: str | None, description: str | None, timeout: float | None
+) -> Tool:
+    named = name or getattr(function, "__name__", "") or type(function).__name__
+    if _NAME.fullmatch(named) is None:
+        raise ValueError(f"{named!r} is no name for a tool: up to 64 of A-Z a-z 0-9 _ -; give one with name=")
+    arguments = _arguments_type(function, named)
+    said: dict[str, Any] = {"name": named}
+    if text := docstrings.summary(function) if description is None else description:
+        said["description"] = text
+    said["parameters"] = _schema(arguments, function)
+    return Tool(
+        {"type": "function", "function": said},
+        run=partial(_run, function),
+        prepare=partial(_prepare, arguments),
+        timeout=timeout,
+        function=function,
+    )
+
+
+_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+def _signature(function: Callable[..., Any], name: str) -> list[inspect.Parameter]:
+    try:
+        signature = inspect.signature(function, eval_str=True)
+    except (NameError, ValueError, TypeError) as exc:
+        raise TypeError(f"the parameters of the tool {name!r} cannot be read: {exc}") from exc
+    for parameter in signature.parameters.values():
+        if parameter.kind not in _BY_NAME:
+            raise TypeError(f"the tool {name!r} has {parameter}; a model gives every argument by its name")
+    return list(signature.parameters.values())
+
+
+def _arguments_type(function: Callable[..., Any], name: str) -> type[msgspec.Struct]:
+    """A struct with a field for every parameter; those with a default may be left out."""
+    fields: list[Any] = []
+    for parameter in _signature(function, name):
+        hint = _described(parameter)
+        if parameter.default is parameter.empty:
+            fields.append((parameter.name, hint))
+        else:
+            fields.append((parameter.name, hint | UnsetType, UNSET))
+    return msgspec.defstruct(name, fields, kw_only=True, forbid_unknown_fields=True)
+
+
+def _described(parameter: inspect.Parameter) -> Any:
+    """The parameter's type; a text beside it in `Annotated` is its description."""
+    hint = Any if parameter.annotation is parameter.empty else parameter.annotation
+    if parameter.default is None and hint is not Any:
+        hint = hint | None
+    if get_origin(hint) is not Annotated:
+        return hint
+    inner, *extras = get_args(hint)
+    for extra in extras:
+        meta = msgspec.Meta(description=extra) if isinstance(extra, str) else extra
+        inner = Annotated[inner, meta]
+    return inner
+
+
+def _schema(arguments: type[msgspec.Struct], function: Callable[..., Any]) -> dict[str, Any]:
+    name = arguments.__name__
+    try:
+        whole = msgspec.json.schema(arguments, schema_hook=_foreign_schema)
+    except (TypeError, NotImplementedError) as exc:
+        raise TypeError(f"a parameter of the tool {name!r} has a type JSON cannot carry: {exc}") from exc
+    schema = _inlined(whole)
+    schema.pop("title", None)
+    told = docstrings.parameters(function)
+    for parameter in inspect.signature(function).parameters.values():
+        shown = schema["properties"][parameter.name]
+        if parameter.name in told:
+            shown.setdefault("description", told[parameter.name])
+        if isinstance(parameter.default, str | int | float):
+            shown["default"] = parameter.default
+    return schema
+
+
+def _inlined(whole: dict[str, Any]) -> dict[str, Any]:
+    """The schema without references, which not every provider follows, unless a type contains itself."""
+    shapes: dict[str, Any] = whole.get("$defs", {})
+    kept: dict[str, Any] = {}
+
+    def resolved(node: Any, inside: tuple[str, ...]) -> Any:
+        if isinstance(node, list):
+            return [resolved(item, inside) for item in node]
+        if not isinstance(node, dict):
+            return node
+        shape = str(node.get("$ref", "")).removeprefix("#/$defs/")
+        if shape and shape in inside:
+            kept[shape] = shapes[shape]
+            return dict(node)
+        if shape:
+            beside = {key: value for key, value in node.items() if key != "$ref"}
+            return {**resolved(shapes[shape], (*inside, shape)), **beside}
+        return {key: resolved(value, inside) for key, value in node.items()}
+
+    root: dict[str, Any] = resolved({key: value for key, value in whole.items() if key != "$defs"}, ())
+    # What a kept shape refers to is kept as well.
+    return {**root, "$defs": shapes} if kept else root
+
+
+_FOREIGN: dict[type, Callable[[Any], Any]] = {PurePath: PurePath, Path: Path}
+"""Types of the standard library that functions like to take and JSON has as text."""
+
+
+def _foreign_schema(kind: type) -> dict[str, Any]:
+    if kind in _FOREIGN:
+        return {"type": "string"}
+    raise NotImplementedError(f"{kind.__name__} is not supported")
+
+
+def _foreign_value(kind: type, value: Any) -> Any:
+    if not isinstance(value, str):
+        raise ValueError(f"Expected `str`, got `{type(value).__name__}`")
+    return _FOREIGN[kind](value)
+
+
+def _prepare(arguments: type[msgspec.Struct], given: dict[str, Any]) -> dict[str, Any]:
+    """The arguments as the function takes them: those that were given, converted."""
+    try:
+        checked = _converted(arguments, given)
+    except msgspec.ValidationError as exc:
+        raise BadArguments(str(exc)) from exc
+    values = {name: getattr(checked, name) for name in arguments.__struct_fields__}
+    return {name: value for name, value in values.items() if value is not UNSET}
+
+
+def _converted(arguments: type[msgspec.Struct], given: dict[str, Any]) -> msgspec.Struct:
+    try:
+        return msgspec.convert(given, arguments, dec_hook=_foreign_value)
+    except msgspec.ValidationError as strictly:
+        # Models like to write numbers as texts.
+        try:
+            return msgspec.convert(given, arguments, strict=False, dec_hook=_foreign_value)
+        except msgspec.ValidationError:
+            raise strictly from None
+
+
+def _run(function: Callable[..., Any], values: dict[str, Any]) -> Any:
+    is_plain = inspect.isroutine(function) or isinstance(function, partial)
+    called = function if is_plain else type(function).__call__
+    if inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called):
+        return function(**values)
+    return in_thread(partial(function, **values))

@@ -1,0 +1,130 @@
+"""`MaxUsage`: no more requests once the tokens or the money are spent.
+
+What a request costs is known when it has been made, so the last one may go past the limit; the next is not
+made. Requests that a provider reports no usage for count nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from routecodex.turns.chat import ChatTurn
+from routecodex.turns.errors import TurnError
+
+MILLION = 1_000_000
+
+
+class UsageLimitReached(TurnError):
+    """The limit on tokens or cost is reached; the request was not made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What a million tokens cost; `cached` is for input the provider had cached, as `input` if not given."""
+
+    input: float
+    output: float
+    cached: float | None = None
+
+    def of(self, usage: Mapping[str, Any]) -> float:
+        """What a request with this usage cost."""
+        details = usage.get("prompt_tokens_details")
+        known = _count(details, "cached_tokens") if isinstance(details, Mapping) else 0
+        cached = min(known, _count(usage, "prompt_tokens"))
+        fresh = _count(usage, "prompt_tokens") - cached
+        cached_price = self.input if self.cached is None else self.cached
+        spent = fresh * self.input + cached * cached_price + _count(usage, "completion_tokens") * self.output
+        return spent / MILLION
+
+
+class MaxUsage:
+    """Ends a turn with `UsageLimitReached` before a request when a limit is reached.
+
+    Limits hold for everything this plugin has seen, in all conversations it is part of, or with `per_turn`
+    for each turn. `prices` is one price or one for each model; under a limit on cost a model without a price
+    is refused.
+    """
+
+    def __init__(
+        self,
+        tokens: int | None = None,
+        *,
+        cost: float | None = None,
+        prices: Price | Mapping[str, Price] | None = None,
+        per_turn: bool = False,
+    ) -> None:
+        if tokens is None and cost is None:
+            raise ValueError("MaxUsage needs a limit: tokens, cost or both")
+        if cost is not None and prices is None:
+            raise ValueError("a limit on cost needs prices")
+        self._most_tokens = tokens
+        self._most_cost = cost
+        self._prices = prices
+        self._per_turn = per_turn
+        self.tokens = 0
+        self.cost = 0.0
+
+    def on_turn_start(self, turn: ChatTurn) -> Callable[[], None]:
+        return lambda: self._take_in(turn)
+
+    def on_before_request(self, turn: ChatTurn) -> None:
+        self._take_in(turn)
+        model = str(turn.request_body.get("model"))
+        if self._most_cost is not None:
+            self._price(model)
+        turn.plugin_data["model"] = model
+        tokens, cost = self._spent(turn)
+        if self._most_tokens is not None and tokens >= self._most_tokens:
+            raise UsageLimitReached(f"{tokens} of {self._most_tokens} tokens are used; {self._way_out()}")
+        if self._most_cost is not None and cost >= self._most_cost:
+            raise UsageLimitReached(f"{cost:.4f} of {self._most_cost:g} are spent; {self._way_out()}")
+
+    def on_stream_data(self, turn: ChatTurn) -> None:
+        usage = turn.data.get("usage")
+        if usage:
+            # Some providers report what grows, others only the end: the last report is the request's.
+            turn.plugin_data["usage"] = usage
+
+    def _take_in(self, turn: ChatTurn) -> None:
+        """Takes the request that was made last into the sums."""
+        data = turn.plugin_data
+        usage = data.pop("usage", None)
+        if usage is None:
+            return
+        tokens = _tokens(usage)
+        price = self._price(data["model"]) if self._prices is not None else None
+        cost = price.of(usage) if price is not None else 0.0
+        self.tokens += tokens
+        self.cost += cost
+        data["tokens"] = data.get("tokens", 0) + tokens
+        data["cost"] = data.get("cost", 0.0) + cost
+
+    def _price(self, model: str) -> Price | None:
+        if self._prices is None or isinstance(self._prices, Price):
+            return self._prices
+        price = self._prices.get(model)
+        if price is None and self._most_cost is not None:
+            raise UsageLimitReached(f"there is a limit on cost and no price for the model {model!r}")
+        return price
+
+    def _spent(self, turn: ChatTurn) -> tuple[int, float]:
+        if self._per_turn:
+            return turn.plugin_data.get("tokens", 0), turn.plugin_data.get("cost", 0.0)
+        return self.tokens, self.cost
+
+    def _way_out(self) -> str:
+        whose = "this turn" if self._per_turn else "this conversation"
+        return f"the limit of {whose} is reached, raise it to go on"
+
+
+def _tokens(usage: Mapping[str, Any]) -> int:
+    return _count(usage, "total_tokens") or _count(usage, "prompt_tokens") + _count(
+        usage, "completion_tokens"
+    )
+
+
+def _count(usage: Mapping[str, Any], name: str) -> int:
+    value = usage.get(name)
+    return value if isinstance(value, int) else 0

@@ -1,0 +1,109 @@
+"""`ThinkingState`: whether the model is thinking, and for how long it has.
+
+A model thinks from the first piece of reasoning up to the first piece of the answer or of a call, or the end
+of the stream. While it does, the processing state is `thinking`, which streams tell as they tell any other.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from routecodex.turns.chat import ChatTurn, Chunk
+
+REASONING = ("reasoning_content", "reasoning")
+SPEECH = ("content", "tool_calls", "refusal")
+
+
+@dataclass(slots=True)
+class Thinking:
+    """How it stands in one turn: thinking now or not, and the seconds of all thinking that has ended."""
+
+    active: bool = False
+    seconds: float = 0.0
+    since: float = 0.0
+
+
+class ThinkingState:
+    """Follows the thinking of the latest turn; `on_change(thinking, turn)` is called when it begins and ends.
+
+    The message says in `metadata["thinking_seconds"]` how long the thought behind it took.
+    """
+
+    def __init__(
+        self,
+        on_change: Callable[[bool, ChatTurn], Any] | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._on_change = on_change
+        self._clock = clock
+        self._latest = Thinking()
+
+    @property
+    def thinking(self) -> bool:
+        """Whether the model is thinking right now."""
+        return self._latest.active
+
+    @property
+    def seconds(self) -> float:
+        """How long it has thought in this turn so far."""
+        return self._seconds(self._latest)
+
+    def of(self, turn: ChatTurn) -> Thinking:
+        """How it stands in a certain turn, where one plugin serves several conversations."""
+        state: Thinking = turn.data_of(self).setdefault("thinking", Thinking())
+        return state
+
+    def on_turn_start(self, turn: ChatTurn) -> Callable[[], None]:
+        self._latest = self.of(turn)
+        # A turn that fails has no other end.
+        return lambda: self._stop(turn)
+
+    def on_stream_data(self, turn: ChatTurn) -> None:
+        delta = _delta(turn.data)
+        if any(delta.get(field) for field in SPEECH):
+            self._stop(turn)
+        elif any(delta.get(field) for field in REASONING):
+            self._begin(turn)
+
+    def on_after_request(self, turn: ChatTurn) -> None:
+        self._stop(turn)
+
+    def on_turn_end(self, turn: ChatTurn) -> None:
+        self._stop(turn)
+
+    def _begin(self, turn: ChatTurn) -> None:
+        state = self.of(turn)
+        if state.active:
+            return
+        state.active, state.since = True, self._clock()
+        turn.set_processing_state("thinking")
+        self._tell(state, turn)
+
+    def _stop(self, turn: ChatTurn) -> None:
+        state = self.of(turn)
+        if not state.active:
+            return
+        took = self._clock() - state.since
+        state.active, state.seconds = False, state.seconds + took
+        metadata = turn.current_message.metadata
+        metadata["thinking_seconds"] = metadata.get("thinking_seconds", 0.0) + took
+        if turn.processing_state == "thinking":
+            turn.set_processing_state("streaming")
+        self._tell(state, turn)
+
+    def _seconds(self, state: Thinking) -> float:
+        return state.seconds + (self._clock() - state.since if state.active else 0.0)
+
+    def _tell(self, state: Thinking, turn: ChatTurn) -> None:
+        if self._on_change is not None:
+            self._on_change(state.active, turn)
+
+
+def _delta(chunk: Chunk) -> Mapping[str, Any]:
+    choices = (choice for choice in chunk.get("choices") or () if not choice.get("index"))
+    delta = next((choice.get("delta") for choice in choices), None)
+    return delta if isinstance(delta, Mapping) else {}

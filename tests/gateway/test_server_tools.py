@@ -1,0 +1,250 @@
+"""Calls to server tools over HTTP: run here, unseen by the client, and whole in what the model is told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from routecodex.canon.parts import Text, ToolCall, ToolResult
+from routecodex.protocols.codecs import CODECS
+from tests.gateway.continued import HERE, PROTOCOLS, SET, Talk, continuing, has_error, usage, used
+from tests.gateway.peeking import install
+from tests.kit import answers, asking
+from tests.kit.answers import Call, Words
+from tests.kit.raw_client import Answer
+from tests.kit.upstream import Answer as Given
+from tests.kit.upstream import Json, Request
+
+pairs = pytest.mark.parametrize(
+    ("protocol", "speaks"),
+    [pytest.param(one, other, id=f"{one}-to-{other}") for one in PROTOCOLS for other in PROTOCOLS],
+)
+protocols = pytest.mark.parametrize("protocol", PROTOCOLS)
+streaming = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+PEEK = Call("peek", {"at": "the door"}, "call_p1")
+AGAIN = Call("peek", {"at": "the roof"}, "call_p2")
+ABYSS = Call("peek", {"at": "the abyss"}, "call_p3")
+WEATHER = Call("get_weather", {"city": "Oslo"}, "call_w1")
+Piece = Words | Call
+
+
+@pytest.fixture(autouse=True)
+def peek(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tool, named by a package as anybody's would be."""
+    monkeypatch.syspath_prepend(str(install(tmp_path / "site")))
+
+
+def says(talk: Talk, *rounds: Sequence[Piece] | Given) -> None:
+    """What the model says, round after round."""
+
+    def answer(request: Request, number: int) -> Given:
+        said = rounds[number]
+        if not isinstance(said, Sequence):
+            return said
+        return answers.say(talk.speaks, *said, stream=answers.wants_stream(request))
+
+    talk.script(answer)
+
+
+def exchanged(talk: Talk, number: int) -> list[tuple[str, str]]:
+    """The calls and results of a request to the upstream, in order, each by its name."""
+    codec, request = CODECS[talk.speaks], talk.upstream.requests[number]
+    named = {"model": "m", "stream": False} if talk.speaks == "gemini" else {}
+    told = codec.decode_request(codec.read(request.body, **named))
+    names: dict[str, str] = {}
+    found: list[tuple[str, str]] = []
+    for message in told.messages:
+        for part in message.parts:
+            if isinstance(part, ToolCall):
+                names[part.id] = part.name
+                found.append((part.name, part.arguments.replace(" ", "")))
+            elif isinstance(part, ToolResult):
+                text = "".join(one.text for one in part.parts if isinstance(one, Text))
+                found.append((f"{names[part.call_id]} gave", text))
+    return found
+
+
+ONE = [("peek", '{"at":"thedoor"}'), ("peek gave", "saw the door")]
+
+
+@streaming
+@pairs
+async def test_a_call_of_ours_is_answered_and_never_seen(
+    tmp_path: Path, protocol: str, speaks: str, stream: bool
+) -> None:
+    async with continuing(protocol, tmp_path / "state", speaks=speaks) as talk:
+        says(talk, [PEEK], [Words("it is there")])
+        answer = await talk.ask("look", stream=stream)
+        assert talk.words(answer, stream=stream) == "it is there"
+        assert b"peek" not in answer.body
+        assert usage(protocol, answer, stream=stream) == (42, 18)
+        assert exchanged(talk, 1) == ONE
+        assert all(request.body.count(b'"peek"') for request in talk.upstream.requests)
+
+
+@streaming
+@protocols
+async def test_several_calls_at_once_and_words_before_them(
+    tmp_path: Path, protocol: str, stream: bool
+) -> None:
+    async with continuing(protocol, tmp_path / "state") as talk:
+        says(talk, [Words("let me see"), PEEK, AGAIN], [AGAIN], [Words("all is well")])
+        answer = await talk.ask("look", stream=stream)
+        assert talk.words(answer, stream=stream) == "let me see\n\nall is well"
+        assert exchanged(talk, 1) == [
+            ("peek", '{"at":"thedoor"}'),
+            ("peek", '{"at":"theroof"}'),
+            ("peek gave", "saw the door"),
+            ("peek gave", "saw the roof"),
+        ]
+        assert len(talk.heard) == 3
+
+
+@protocols
+async def test_a_call_that_fails_is_told_and_the_turn_goes_on(tmp_path: Path, protocol: str) -> None:
+    async with continuing(protocol, tmp_path / "state") as talk:
+        says(talk, [ABYSS, PEEK], [Words("it failed")])
+        answer = await talk.ask("look")
+        assert talk.words(answer, stream=False) == "it failed"
+        given = [text for name, text in exchanged(talk, 1) if name == "peek gave"]
+        assert '"code":"tool_failed"' in given[0]
+        assert "looked back" not in given[0]
+        assert given[1] == "saw the door"
+
+
+@streaming
+@pytest.mark.parametrize("protocol", ["chat", "responses"])
+@pytest.mark.parametrize("arguments", ['{"at":', "not JSON", '{"at": 1}', "[]"])
+async def test_arguments_that_cannot_be_read_are_told_to_the_model(
+    tmp_path: Path, protocol: str, stream: bool, arguments: str
+) -> None:
+    async with continuing(protocol, tmp_path / "state") as talk:
+        says(talk, [Call("peek", arguments, "call_x")], [Words("I see")])
+        answer = await talk.ask("look", stream=stream)
+        assert talk.words(answer, stream=stream) == "I see"
+        assert '"code":"bad_arguments"' in exchanged(talk, 1)[-1][1]
+
+
+def calls_of(protocol: str, answer: Answer) -> list[str]:
+    """The names of the calls that a whole answer shows."""
+    body = answer.json
+    match protocol:
+        case "chat":
+            return [call["function"]["name"] for call in body["choices"][0]["message"]["tool_calls"]]
+        case "responses":
+            return [item["name"] for item in body["output"] if item["type"] == "function_call"]
+        case "messages":
+            return [block["name"] for block in body["content"] if block["type"] == "tool_use"]
+    parts = body["candidates"][0]["content"]["parts"]
+    return [part["functionCall"]["name"] for part in parts if "functionCall" in part]
+
+
+def returned(protocol: str, asked: dict[str, Any], answer: Answer, result: str) -> dict[str, Any]:
+    """The request with which a client comes back that has run its call."""
+    body = answer.json
+    match protocol:
+        case "chat":
+            message = body["choices"][0]["message"]
+            given = {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": result}
+            return {**asked, "messages": [*asked["messages"], message, given]}
+        case "responses":
+            id = next(item["call_id"] for item in body["output"] if item["type"] == "function_call")
+            given = {"type": "function_call_output", "call_id": id, "output": result}
+            first = {"role": "user", "content": asked["input"]}
+            return {**asked, "input": [first, *body["output"], given]}
+        case "messages":
+            id = next(block["id"] for block in body["content"] if block["type"] == "tool_use")
+            given = {"type": "tool_result", "tool_use_id": id, "content": result}
+            more = [{"role": "assistant", "content": body["content"]}, {"role": "user", "content": [given]}]
+            return {**asked, "messages": [*asked["messages"], *more]}
+    content = body["candidates"][0]["content"]
+    call = next(part["functionCall"] for part in content["parts"] if "functionCall" in part)
+    response = {"name": call["name"], "response": {"output": result}}
+    response |= {"id": call["id"]} if "id" in call else {}
+    back = {"role": "user", "parts": [{"functionResponse": response}]}
+    return {**asked, "contents": [*asked["contents"], content, back]}
+
+
+@pytest.mark.parametrize("headers", [HERE, {}], ids=["in-a-session", "without"])
+@pairs
+async def test_calls_of_both_are_parted_and_put_together_again(
+    tmp_path: Path, protocol: str, speaks: str, headers: dict[str, str]
+) -> None:
+    async with continuing(protocol, tmp_path / "state", speaks=speaks) as talk:
+        says(talk, [Words("let me see"), PEEK, WEATHER, AGAIN], [Words("cold")], [Words("really")])
+        asked = asking.body(protocol, "weather?", stream=False, tools=True)
+        answer = await talk.ask(body=asked, headers=headers)
+        asking.check(protocol, answer, stream=False)
+        assert calls_of(protocol, answer) == ["get_weather"]
+        assert b"peek" not in answer.body
+        back = returned(protocol, asked, answer, "snow")
+        answer = await talk.ask(body=back, headers=headers)
+        assert talk.words(answer, stream=False) == "cold"
+        told = exchanged(talk, 1)
+        assert told[:3] == [
+            ("peek", '{"at":"thedoor"}'),
+            ("get_weather", '{"city":"Oslo"}'),
+            ("peek", '{"at":"theroof"}'),
+        ]
+        assert sorted(told[3:]) == [
+            ("get_weather gave", "snow"),
+            ("peek gave", "saw the door"),
+            ("peek gave", "saw the roof"),
+        ]
+        await talk.ask(body=back, headers=headers)
+        assert exchanged(talk, 2) == told
+
+
+@protocols
+async def test_calls_of_both_in_a_stream_show_those_of_the_client_alone(
+    tmp_path: Path, protocol: str
+) -> None:
+    async with continuing(protocol, tmp_path / "state") as talk:
+        says(talk, [PEEK, WEATHER])
+        answer = await talk.ask("weather?", stream=True, tools=True)
+        asking.check(protocol, answer, stream=True)
+        assert b"peek" not in answer.body
+        assert b"get_weather" in answer.body
+        assert len(talk.heard) == 1
+
+
+@pytest.mark.parametrize("before", [(), (Words("let me see"),)], ids=["nothing", "words"])
+@protocols
+async def test_results_that_reach_no_model_are_an_error_and_no_end(
+    tmp_path: Path, protocol: str, before: tuple[Words, ...]
+) -> None:
+    at_once = "[routing_options]\nmax_wait_ms = 0\n"
+    async with continuing(protocol, tmp_path / "state", more=at_once) as talk:
+        says(talk, [*before, PEEK], Json(400, {"error": {"message": "not so"}}))
+        answer = await talk.ask("look", stream=True)
+        assert has_error(answer)
+        assert b"peek" not in answer.body
+
+
+async def test_results_that_reach_no_model_are_an_error_of_a_whole_answer(tmp_path: Path) -> None:
+    async with continuing("chat", tmp_path / "state") as talk:
+        says(talk, [Words("let me see"), PEEK], Json(400, {"error": {"message": "not so"}}))
+        answer = await talk.ask("look")
+        assert answer.status == 400
+        assert b"not so" in answer.body
+
+
+@streaming
+async def test_stop_message_follows_up_what_a_call_of_ours_led_to(tmp_path: Path, stream: bool) -> None:
+    async with continuing("chat", tmp_path / "state") as talk:
+        says(talk, [PEEK], [Words("one")], [AGAIN], [Words("two")])
+        answer = await talk.ask(SET.format(1), stream=stream)
+        assert talk.words(answer, stream=stream) == "one\n\ntwo"
+        assert (used(tmp_path / "state"), len(talk.heard)) == (1, 4)
+        assert talk.heard[3] == [("user", "Hello"), ("assistant", "one"), ("user", "go on")]
+
+
+async def test_a_request_that_calls_nothing_is_answered_as_ever(tmp_path: Path) -> None:
+    async with continuing("messages", tmp_path / "state") as talk:
+        says(talk, [Words("hello")])
+        answer = await talk.ask(stream=True)
+        assert talk.words(answer, stream=True) == "hello"
+        assert [tool["name"] for tool in talk.upstream.requests[0].json["tools"]] == ["peek"]

@@ -1,0 +1,227 @@
+"""Whose state it is, over HTTP: each way to name a session, the chain of responses, and nobody's requests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.gateway.steered import DEFAULT, PROTOCOLS, World, steered, target
+from tests.kit import asking
+from tests.kit.raw_client import Answer
+from tests.kit.upstream import Json, Request, Sse
+
+protocols = pytest.mark.parametrize("protocol", PROTOCOLS)
+streams = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+
+GLM = ("key-glm-b", "air")
+SET = "<**!glm.2**> hi"
+ONE = "6f0b3a52-4c1e-4b57-9d11-0a7c52f6b8aa"
+OTHER = "6F0B3A52-4c1e-4b57-9d11-0a7c52f6b8aa"
+HEADERS = (
+    *("x-session-id", "session-id", "session_id", "x-claude-code-session-id", "x-session-affinity"),
+    *("x-conversation-id", "conversation_id", "conversation-id", "thread-id"),
+)
+FIELDS: dict[str, dict[str, Any]] = {
+    "metadata.sessionId": {"metadata": {"sessionId": "{}"}},
+    "metadata.conversationId": {"metadata": {"conversationId": "{}"}},
+    "labels.sessionId": {"labels": {"sessionId": "{}"}},
+    "metadata.user_id": {"metadata": {"user_id": "user_ab12_account__session_{}"}},
+    "metadata.user_id in JSON": {"metadata": {"user_id": '{{"device_id": "d", "session_id": "{}"}}'}},
+    "prompt_cache_key": {"prompt_cache_key": "{}"},
+    "conversation": {"conversation": "{}"},
+    "conversation.id": {"conversation": {"id": "{}"}},
+}
+BODIES: dict[str, tuple[str, ...]] = {
+    "chat": ("metadata.sessionId", "metadata.conversationId"),
+    "messages": (
+        *("metadata.sessionId", "metadata.conversationId"),
+        *("metadata.user_id", "metadata.user_id in JSON"),
+    ),
+    "gemini": ("labels.sessionId", "metadata.sessionId"),
+    "responses": (
+        *("metadata.sessionId", "metadata.conversationId"),
+        *("prompt_cache_key", "conversation", "conversation.id"),
+    ),
+}
+WAYS = [(protocol, name) for protocol in PROTOCOLS for name in (*HEADERS, *BODIES[protocol])]
+
+
+def named(way: str, id: str) -> dict[str, Any]:
+    """How a request says in this way that it belongs to this session."""
+    if way in HEADERS:
+        return {"headers": {way: id}}
+    return {"headers": {}, **_filled(FIELDS[way], id)}
+
+
+def _filled(value: Any, id: str) -> Any:
+    if isinstance(value, str):
+        return value.format(id)
+    return {key: _filled(item, id) for key, item in value.items()}
+
+
+async def ask(world: World, text: str, **more: Any) -> Answer:
+    answer = await world.say(text, **more)
+    assert answer.status == 200, answer.body
+    return answer
+
+
+@pytest.mark.parametrize(("protocol", "way"), WAYS, ids=[" ".join(way) for way in WAYS])
+async def test_state_belongs_to_the_session_that_is_named(protocol: str, way: str) -> None:
+    async with steered(protocol) as world:
+        await ask(world, SET, **named(way, ONE))
+        await ask(world, "hi", **named(way, ONE))
+        await ask(world, "hi", **named(way, OTHER))
+        await ask(world, f"hi, session_{ONE} speaking", headers={})
+        assert world.sent == [GLM, GLM, DEFAULT, DEFAULT]
+        assert [row["sticky"] for row in await world.listed()] == ["glm.2"]
+
+
+async def test_one_session_is_the_same_in_every_protocol_and_comes_before_the_conversation() -> None:
+    async with steered("chat") as world:
+        await ask(world, SET, headers={"x-session-id": ONE, "x-conversation-id": "c-1"})
+        for protocol in PROTOCOLS:
+            await ask(world, "hi", protocol=protocol, headers={"session_id": ONE})
+        await ask(world, "hi", headers={"x-conversation-id": "c-1"})
+        await ask(world, "hi", headers={"x-conversation-id": ONE})
+        assert world.sent == [GLM] * 5 + [DEFAULT] * 2
+
+
+NEAR = (
+    *("../../etc/passwd", "..%2F..%2Fetc%2Fpasswd", "a", "A", "a.", "a ?", "a/", "a\\", "a:b", "session:a"),
+    *("con", "CON", "x" * 5000, "x" * 4999 + "y", "é", "é".encode().decode("latin-1"), "hex~61", "-", "."),
+)
+
+
+async def test_no_two_session_ids_are_ever_one_and_none_is_a_path(tmp_path: Path) -> None:
+    store = f'[store]\nurl = "file:{tmp_path / "state"}"\n'
+    async with steered(more=store) as world:
+        for place, id in enumerate(NEAR):
+            body = asking.body("chat", f'<**stopMessage:"{place}"**>', stream=False)
+            answer = await world.post(body | {"metadata": {"sessionId": id}}, headers={})
+            assert (id, target(answer)) == (id, "gateway")
+        kept = await world.listed()
+    assert [int(row["stop_message"]["text"]) for row in reversed(kept)] == list(range(len(NEAR)))
+    assert [path.name for path in tmp_path.iterdir()] == ["state"]
+
+
+@streams
+@protocols
+async def test_without_a_session_it_lasts_for_the_request_and_leaves_nothing(
+    protocol: str, stream: bool, tmp_path: Path
+) -> None:
+    folder = tmp_path / "state"
+    # A response that is not stored cannot be continued: it has no chain.
+    more = {"store": False} if protocol == "responses" else {}
+    async with steered(protocol, more=f'[store]\nurl = "file:{folder}"\n') as world:
+        await ask(world, SET, headers={}, stream=stream, **more)
+        alone = await ask(world, "<**!glm.2**>", headers={}, stream=stream, **more)
+        await ask(world, "hi", headers={}, stream=stream, **more)
+        assert (world.sent, target(alone), await world.listed()) == ([GLM, DEFAULT], "gateway", [])
+    assert not any(b"glm.2" in path.read_bytes() for path in folder.rglob("*") if path.is_file())
+
+
+@streams
+@protocols
+async def test_state_is_stored_before_a_provider_is_asked_and_before_the_gateway_answers(
+    protocol: str, stream: bool, tmp_path: Path
+) -> None:
+    folder = tmp_path / "state"
+    found: list[bool] = []
+
+    def stored() -> bool:
+        return any(b'"glm.2"' in path.read_bytes() for path in folder.rglob("*") if path.is_file())
+
+    async with steered(protocol, more=f'[store]\nurl = "file:{folder}"\n') as world:
+
+        def answer(request: Request) -> Json | Sse:
+            found.append(stored())
+            return world.answer(request)
+
+        world.upstream.answer_with(answer)
+        await ask(world, SET, stream=stream)
+        await ask(world, "<**clear**>", stream=stream)
+        found.append(stored())
+        await ask(world, "<**!glm.2**>", stream=stream)
+        found.append(stored())
+    assert found == [True, False, True]
+
+
+def response_id(answer: Answer, *, stream: bool) -> str:
+    if not stream:
+        return str(answer.json["id"])
+    events = [line[6:] for line in answer.body.decode().splitlines() if line.startswith("data: ")]
+    return str(msgspec.json.decode(events[-1])["response"]["id"])
+
+
+@pytest.mark.parametrize("upstream", ["responses", "chat"])
+@streams
+async def test_a_chain_of_responses_keeps_what_its_first_request_set(upstream: str, stream: bool) -> None:
+    async with steered("responses", upstream=upstream) as world:
+        first = await ask(world, SET, headers={}, stream=stream)
+        at = response_id(first, stream=stream)
+        for text in ("more", "and more"):
+            answer = await ask(world, text, headers={}, stream=stream, previous_response_id=at)
+            at = response_id(answer, stream=stream)
+        other = await ask(world, "hi", headers={}, stream=stream)
+        await ask(
+            world,
+            "hi",
+            headers={},
+            stream=stream,
+            previous_response_id=response_id(other, stream=stream),
+        )
+        assert world.sent == [GLM, GLM, GLM, DEFAULT, DEFAULT]
+        assert [row["sticky"] for row in await world.listed()] == ["glm.2"]
+        assert all(b"<**" not in request.body for request in world.requests)
+
+
+@pytest.mark.parametrize("upstream", ["responses", "chat"])
+@streams
+async def test_a_chain_may_begin_with_the_gateways_own_answer(upstream: str, stream: bool) -> None:
+    async with steered("responses", upstream=upstream) as world:
+        said = await ask(world, "<**!glm.2**>", headers={}, stream=stream)
+        at = response_id(said, stream=stream)
+        await ask(world, "hi", headers={}, stream=stream, previous_response_id=at)
+        assert world.sent == [GLM]
+        (request,) = world.requests
+        listed = request.json["input" if upstream == "responses" else "messages"]
+        assert [(item["role"], _text(item["content"])) for item in listed] == [("user", "hi")]
+        assert "previous_response_id" not in request.json
+
+
+@streams
+async def test_a_word_to_the_gateway_in_the_middle_of_a_chain_is_left_out_of_it(stream: bool) -> None:
+    async with steered("responses") as world:
+        at = response_id(await ask(world, "hi", headers={}, stream=stream), stream=stream)
+        own = await ask(world, "<**!glm.2**>", headers={}, stream=stream, previous_response_id=at)
+        at = response_id(own, stream=stream)
+        await ask(world, "more", headers={}, stream=stream, previous_response_id=at)
+        assert (target(own), world.sent) == ("gateway", [DEFAULT, GLM])
+        told = [(item["role"], _text(item["content"])) for item in world.requests[-1].json["input"]]
+        assert told == [("user", "hi"), ("assistant", "hello there"), ("user", "more")]
+
+
+def _text(content: Any) -> str:
+    return content if isinstance(content, str) else "".join(part["text"] for part in content)
+
+
+@streams
+async def test_force_in_a_chain_is_of_its_own_turn(stream: bool) -> None:
+    async with steered("responses", upstream="chat") as world:
+        first = await ask(world, "<**glm.2**> hi", headers={}, stream=stream)
+        at = response_id(first, stream=stream)
+        await ask(world, "more", headers={}, stream=stream, previous_response_id=at)
+        assert world.sent == [GLM, DEFAULT]
+
+
+async def test_the_provider_that_holds_a_chain_does_not_stick_to_the_session() -> None:
+    async with steered("responses") as world:
+        forced = await ask(world, "<**glm.2**> hi")
+        at = response_id(forced, stream=False)
+        await ask(world, "more", previous_response_id=at)
+        assert (world.last, world.requests[-1].json["previous_response_id"]) == (GLM, at)
+        await ask(world, "hi")
+        assert (world.last, await world.state()) == (DEFAULT, {})

@@ -1,0 +1,75 @@
+"""A process of its own on the tasks of s1: `python child.py <command> <directory> <name> <now ms>`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from routecodex.server_tools.clock import edits
+from routecodex.server_tools.clock.arguments import Wanted
+from routecodex.server_tools.clock.deliveries import Deliveries
+from routecodex.server_tools.clock.edits import Circumstances
+from routecodex.server_tools.clock.rules import Rules
+from routecodex.server_tools.clock.shelf import BARE, Shelf
+from routecodex.stores.file import FileStore
+
+RULES = Rules()
+
+
+def say(what: Any) -> None:
+    os.write(1, json.dumps(what).encode() + b"\n")
+
+
+async def hold(deliveries: Deliveries, shelf: Shelf, name: str, now_ms: int) -> None:
+    """Reserves and then does nothing until it is killed."""
+    reservation = await deliveries.reserve("s1", name)
+    say(reservation.task_ids if reservation is not None else [])
+    await asyncio.sleep(600)
+
+
+async def compete(deliveries: Deliveries, shelf: Shelf, name: str, now_ms: int) -> None:
+    """Reserves and commits or gives back, many times at once; says what it delivered."""
+    delivered: list[str] = []
+
+    async def request(number: int) -> None:
+        reservation = await deliveries.reserve("s1", f"{name}-{number}")
+        if reservation is None:
+            return
+        if number % 2:
+            await deliveries.roll_back(reservation)
+        else:
+            delivered.extend(task.task_id for task in await deliveries.commit(reservation))
+
+    for turn in range(10):
+        await asyncio.gather(*(request(turn * 4 + number) for number in range(4)))
+    say(delivered)
+
+
+async def schedule(deliveries: Deliveries, shelf: Shelf, name: str, now_ms: int) -> None:
+    """Sets twenty tasks, one write each."""
+    at = Circumstances(now_ms=now_ms, rules=RULES, request_id=name)
+    for number in range(20):
+        item = Wanted(due_at_ms=now_ms + 3_600_000, task=f"{name} {number}")
+        await shelf.edit("s1", partial(edits.add, wanted=[item], ids=[f"{name}-{number}"], at=at))
+    say("done")
+
+
+COMMANDS = {"hold": hold, "compete": compete, "schedule": schedule}
+
+
+async def main(command: str, directory: str, name: str, now_ms: str) -> None:
+    store = FileStore(Path(directory), bare=BARE)
+    shelf = Shelf(store, now_ms=lambda: int(now_ms))
+    deliveries = Deliveries(shelf, rules=RULES, now_ms=lambda: int(now_ms))
+    await COMMANDS[command](deliveries, shelf, name, int(now_ms))
+    await deliveries.close()
+    await store.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

@@ -1,0 +1,90 @@
+"""A clock that is moved by hand, tasks made in a line, and stores that fail when told to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from routecodex.server_tools.clock import edits
+from routecodex.server_tools.clock.arguments import Wanted
+from routecodex.server_tools.clock.edits import Circumstances
+from routecodex.server_tools.clock.rules import Rules
+from routecodex.server_tools.clock.shelf import BARE, Shelf
+from routecodex.server_tools.clock.task import SessionState, Task
+from routecodex.stores.file import FileStore
+from routecodex.stores.memory import MemoryStore
+from routecodex.stores.store import Change, StoreError
+
+START = 1_769_027_400_000
+"""2026-01-21T20:30:00Z"""
+MINUTE = 60_000
+HOUR = 60 * MINUTE
+DAY = 24 * HOUR
+RULES = Rules()
+
+
+class Moving:
+    """Milliseconds that pass when they are told to."""
+
+    def __init__(self, now_ms: int = START) -> None:
+        self.ms = now_ms
+
+    def __call__(self) -> int:
+        return self.ms
+
+    def seconds(self) -> float:
+        return self.ms / 1000
+
+
+def task(due: int = START, **fields: Any) -> Task:
+    """A task that was made an hour before the start."""
+    given = {
+        "task_id": "t1",
+        "session_id": "s1",
+        "created_at_ms": START - HOUR,
+        "updated_at_ms": START - HOUR,
+        "task": "water the plants",
+        "delivery_count": 0,
+    }
+    return Task(due_at_ms=due, **{**given, **fields})
+
+
+def state(*tasks: Task, session: str = "s1") -> SessionState:
+    return SessionState(version=1, session_id=session, tasks=tasks, updated_at_ms=START - HOUR)
+
+
+def at(now_ms: int = START, *, request_id: str = "r1", rules: Rules = RULES) -> Circumstances:
+    return Circumstances(now_ms=now_ms, rules=rules, request_id=request_id)
+
+
+def wanted(due: int = START, text: str = "water the plants", **fields: Any) -> Wanted:
+    return Wanted(due_at_ms=due, task=text, **fields)
+
+
+def files(directory: Path) -> FileStore:
+    """A file store as the gateway opens it."""
+    return FileStore(directory, bare=BARE)
+
+
+async def put(shelf: Shelf, *items: Wanted, now: Callable[[], int], session: str = "s1") -> list[str]:
+    """Schedules in a request of its own; the ids are t1, t2, … in their session."""
+    first = len((await shelf.load(session)).tasks) + 1
+    ids = [f"t{number}" for number in range(first, first + len(items))]
+    made = at(now(), request_id="earlier")
+    tasks = await shelf.edit(session, partial(edits.add, wanted=items, ids=ids, at=made))
+    return [found.task_id for found in tasks]
+
+
+class Failing(MemoryStore):
+    """A store that can be broken and mended."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.broken = False
+
+    async def update(self, space: str, key: str, change: Change, *, ttl: float | None = None) -> bytes | None:
+        if self.broken:
+            raise StoreError("the disk is full: /secret/place")
+        return await super().update(space, key, change, ttl=ttl)

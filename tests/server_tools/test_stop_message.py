@@ -1,0 +1,184 @@
+"""When stopMessage speaks, and what it counts."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from routecodex.canon.errors import UpstreamFailed
+from routecodex.canon.finish import Reason
+from routecodex.canon.parts import Text, ToolResult
+from routecodex.canon.request import Message, Request
+from routecodex.server_tools.framework import FollowUp, Situation
+from routecodex.server_tools.stop_message import Options, StopMessage, is_compaction
+from tests.server_tools.playing import asked, play, said, situation
+
+SENTINELS = ("Context checkpoint compaction", "Handoff summary for another LLM")
+
+
+class Counter:
+    """The uses of one session."""
+
+    def __init__(self, left: int = 3) -> None:
+        self.left = left
+        self.given_back = 0
+        self.goes_on = asyncio.Event()
+        self.goes_on.set()
+        self.error: Exception | None = None
+
+    async def take(self, _situation: Situation) -> str | None:
+        await self.goes_on.wait()
+        if self.error is not None:
+            raise self.error
+        if not self.left:
+            return None
+        self.left -= 1
+        return "go on"
+
+    async def give_back(self, _situation: Situation) -> None:
+        self.left += 1
+        self.given_back += 1
+
+
+def stop_message(counter: Counter, *, idle: bool = False, include_answer: bool = True) -> StopMessage:
+    async def is_idle(_request: Request) -> bool:
+        return idle
+
+    options = Options(include_answer=include_answer, sentinels=SENTINELS)
+    return StopMessage(counter.take, give_back=counter.give_back, is_idle=is_idle, options=options)
+
+
+SAID = FollowUp((Message("user", (Text("go on"),)),), "stop_followup")
+
+
+async def test_it_speaks_to_a_model_that_stops() -> None:
+    assert await stop_message(Counter()).follow_up(situation(), said("done")) == SAID
+
+
+SILENT: list[tuple[Reason, str]] = [
+    ("length", "stopMessage skipped: the answer ended with length"),
+    ("content_filter", "stopMessage skipped: the answer ended with content_filter"),
+    ("refusal", "stopMessage skipped: the answer ended with refusal"),
+    ("pause", "stopMessage skipped: the answer ended with pause"),
+    ("error", "stopMessage skipped: the answer ended with error"),
+]
+
+
+@pytest.mark.parametrize(("reason", "note"), SILENT)
+async def test_it_is_silent_when_the_answer_ended_otherwise(reason: Reason, note: str) -> None:
+    turn, counter = situation(), Counter()
+    assert await stop_message(counter).follow_up(turn, said("done", reason=reason)) is None
+    assert (turn.notes, counter.left) == ([note], 3)
+
+
+async def test_it_is_silent_when_there_is_no_work() -> None:
+    turn, counter = situation(), Counter()
+    assert await stop_message(counter, idle=True).follow_up(turn, said("done")) is None
+    assert (turn.notes, counter.left) == (["stopMessage skipped: bd_idle"], 3)
+
+
+async def test_it_is_silent_when_it_was_said_often_enough() -> None:
+    turn = situation()
+    assert await stop_message(Counter(0)).follow_up(turn, said("done")) is None
+    assert turn.notes == ["stopMessage skipped: no use of it is left"]
+
+
+COMPACTIONS: list[tuple[Request, bool]] = [
+    (asked(Message("user", (Text("\n  context CHECKPOINT compaction: sum up"),))), True),
+    (asked(Message("user", (Text("Handoff summary for another LLM"),))), True),
+    (asked(Message("user", (Text("as the Handoff summary for another LLM says"),))), False),
+    (asked(Message("user", (Text("hello"), Text("Context checkpoint compaction")))), True),
+    (
+        asked(
+            Message("user", (Text("Context checkpoint compaction"),)),
+            Message("assistant", (Text("a summary"),)),
+            Message("user", (Text("thanks, go on"),)),
+        ),
+        False,
+    ),
+    (asked(Message("system", (Text("Context checkpoint compaction"),)), Message("user")), True),
+    (
+        asked(
+            Message("user", (Text("hello"),)),
+            Message("tool", (ToolResult("c", (Text("Context checkpoint compaction"),)),)),
+        ),
+        False,
+    ),
+    (
+        Request(
+            model="m", source="chat", messages=(), system=(Text(" Context checkpoint compaction for you"),)
+        ),
+        True,
+    ),
+]
+
+
+@pytest.mark.parametrize(("request_", "expected"), COMPACTIONS)
+async def test_a_compaction_is_known_by_its_first_words(request_: Request, expected: bool) -> None:
+    assert is_compaction(request_, SENTINELS) is expected
+    turn, counter = situation(request_), Counter()
+    follow_up = await stop_message(counter).follow_up(turn, said("done"))
+    assert (follow_up is None, counter.left) == (expected, 3 if expected else 2)
+    assert turn.notes == (["stopMessage skipped: compaction"] if expected else [])
+
+
+def test_without_sentinels_nothing_is_a_compaction() -> None:
+    assert not is_compaction(asked(Message("user", (Text("anything"),))), ())
+
+
+async def test_it_speaks_again_and_again_until_none_is_left() -> None:
+    counter = Counter()
+    played = await play([stop_message(counter)], *map(said, "1234"), situation=situation())
+    assert (len(played.requests), counter.left, counter.given_back) == (4, 0, 0)
+
+
+async def test_it_can_keep_the_answer_back() -> None:
+    follow_up = await stop_message(Counter(), include_answer=False).follow_up(situation(), said("done"))
+    assert follow_up is not None
+    assert not follow_up.with_answer
+
+
+async def test_a_use_whose_round_was_never_sent_is_given_back_once() -> None:
+    turn, counter = situation(), Counter()
+    turn.sent = 1
+    tool = stop_message(counter)
+    assert await tool.follow_up(turn, said("done")) == SAID
+    turn.round = 2
+    await tool.fell_through(turn)
+    await tool.close(turn)
+    assert (counter.left, counter.given_back) == (3, 1)
+
+
+async def test_a_use_whose_round_was_sent_stays_counted_though_it_failed() -> None:
+    turn, counter = situation(), Counter()
+    tool = stop_message(counter)
+    assert await tool.follow_up(turn, said("done")) == SAID
+    turn.round = turn.sent = 2
+    await tool.fell_through(turn)
+    await tool.close(turn)
+    assert (counter.left, counter.given_back) == (2, 0)
+
+
+async def test_who_leaves_while_a_use_is_written_down_gets_it_back() -> None:
+    turn, counter = situation(), Counter()
+    tool = stop_message(counter)
+    counter.goes_on.clear()
+    asking = asyncio.create_task(tool.follow_up(turn, said("done")))
+    await asyncio.sleep(0)
+    asking.cancel()
+    await asyncio.wait([asking])
+    closing = asyncio.create_task(tool.close(turn))
+    await asyncio.sleep(0)
+    assert not closing.done()
+    counter.goes_on.set()
+    await closing
+    assert (counter.left, counter.given_back) == (3, 1)
+
+
+async def test_a_use_that_could_not_be_written_down_is_neither_said_nor_given_back() -> None:
+    turn, counter = situation(), Counter()
+    counter.error = UpstreamFailed("the disk is full")
+    played = await play([stop_message(counter)], said("done"), situation=turn)
+    assert (len(played.requests), counter.left, counter.given_back) == (1, 3, 0)
+    assert turn.notes == ["no follow-up of stop_message: the disk is full"]

@@ -1,0 +1,187 @@
+"""Images in words: which, how often asked for, and what stands where nobody can tell."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from routecodex.canon.errors import UpstreamFailed
+from routecodex.canon.parts import Media, Text, ToolCall, ToolResult
+from routecodex.canon.request import Message, Request
+from routecodex.server_tools.vision import SPACE, Album, Sight, images_of, key_of, may_hold_images, question
+from routecodex.stores.memory import MemoryStore
+from routecodex.stores.store import Stored, StoreError
+
+CAT = Media("image", "image/png", data="Y2F0")
+DOG = Media("image", "image/png", data="ZG9n", cache={"type": "ephemeral"})
+FAR = Media("image", url="https://a.example/x.png")
+FILM = Media("video", "video/mp4", data="Y2F0")
+
+
+def asked(*messages: Message) -> Request:
+    return Request(model="m", source="chat", messages=messages)
+
+
+def user(*parts: Text | Media) -> Message:
+    return Message("user", parts)
+
+
+class Teller:
+    """Describes images, and keeps count."""
+
+    def __init__(self, *, fails: bool = False, says: str = "") -> None:
+        self.seen: list[str] = []
+        self.at_once = 0
+        self.most = 0
+        self._fails = fails
+        self._says = says
+
+    async def __call__(self, image: Media) -> str:
+        self.at_once += 1
+        self.most = max(self.most, self.at_once)
+        await asyncio.sleep(0)
+        self.at_once -= 1
+        self.seen.append(image.data or image.url or "")
+        if self._fails:
+            raise UpstreamFailed("no eyes")
+        return self._says or f"it is {image.data or image.url}"
+
+
+def sight(
+    teller: Teller, *, store: MemoryStore | None = None, notes: list[str] | None = None, most: int = 20
+) -> Sight:
+    kept: list[str] = [] if notes is None else notes
+    album = Album(store or MemoryStore(), ttl=3600)
+    return Sight(album, teller, note=kept.append, max_images=most)
+
+
+def told(what: str) -> str:
+    return f"[An image stands here. What it shows, in the words of a model that saw it:\n{what}\n]"
+
+
+def is_missing(message: Message) -> bool:
+    (part,) = message.parts
+    return isinstance(part, Text) and "cannot be shown" in part.text
+
+
+async def test_every_image_is_replaced_by_words_and_nothing_else_changes() -> None:
+    request = asked(
+        user(Text("look"), CAT, FILM),
+        Message("assistant", (ToolCall("c", "shot"),)),
+        Message("tool", (ToolResult("c", (Text("here"), DOG)),)),
+    )
+    notes: list[str] = []
+    shown = await sight(Teller(), notes=notes).shown(request, to="p.k.m")
+    assert shown == asked(
+        user(Text("look"), Text(told("it is Y2F0")), FILM),
+        Message("assistant", (ToolCall("c", "shot"),)),
+        Message("tool", (ToolResult("c", (Text("here"), Text(told("it is ZG9n"), cache=DOG.cache))),)),
+    )
+    assert notes == ["2 images told in words: p.k.m does not see images"]
+
+
+async def test_a_request_without_images_is_the_same_object() -> None:
+    request = asked(user(Text("hello"), FILM))
+    assert await sight(Teller()).shown(request, to="t") is request
+
+
+async def test_an_image_is_asked_for_once_by_content() -> None:
+    teller, store = Teller(), MemoryStore()
+    for _ in range(2):
+        looking = sight(teller, store=store)
+        await looking.shown(asked(user(CAT), user(CAT, DOG)), to="t")
+        await looking.shown(asked(user(CAT)), to="t")
+    assert sorted(teller.seen) == ["Y2F0", "ZG9n"]
+
+
+async def test_what_fails_is_asked_for_once_in_a_request_and_again_in_the_next() -> None:
+    teller, store, notes = Teller(fails=True), MemoryStore(), list[str]()
+    for _ in range(2):
+        looking = sight(teller, store=store, notes=notes)
+        for _ in range(2):
+            shown = await looking.shown(asked(user(CAT)), to="t")
+    (words,) = shown.messages[0].parts
+    assert words == Text(
+        "[An image stands here that cannot be shown: this model does not see images, and no description of "
+        "it could be made.]"
+    )
+    assert teller.seen == ["Y2F0", "Y2F0"]
+    assert "an image could not be shown: no eyes" in notes
+
+
+async def test_a_description_without_a_word_is_none() -> None:
+    shown = await sight(Teller(says=" \n")).shown(asked(user(CAT)), to="t")
+    assert [is_missing(message) for message in shown.messages] == [True]
+
+
+async def test_past_the_most_images_the_oldest_go_without() -> None:
+    teller = Teller()
+    images = [Media("image", data=f"aW1n{at}") for at in range(5)]
+    shown = await sight(teller, most=2).shown(asked(*map(user, images)), to="t")
+    assert teller.seen == ["aW1n4", "aW1n3"]
+    assert [is_missing(message) for message in shown.messages] == [True, True, True, False, False]
+
+
+async def test_only_a_few_are_asked_for_at_once() -> None:
+    teller = Teller()
+    images = [Media("image", data=f"aW1n{at}") for at in range(12)]
+    await sight(teller).shown(asked(user(*images)), to="t")
+    assert (len(teller.seen), teller.most) == (12, 4)
+
+
+async def test_what_stands_behind_a_url_is_kept_for_a_day_at_most() -> None:
+    now = [1000.0]
+    store = MemoryStore(clock=lambda: now[0])
+    album = Album(store, ttl=30 * 24 * 3600)
+    looking = Sight(album, Teller(), note=lambda line: None, max_images=9)
+    await looking.shown(asked(user(CAT, FAR)), to="t")
+    now[0] += 25 * 3600
+    assert await store.keys(SPACE) == [key_of(CAT)]
+
+
+class Broken(MemoryStore):
+    """A store that is down."""
+
+    async def get(self, space: str, key: str) -> Stored | None:
+        raise StoreError("down")
+
+    async def put(self, *_: object, **__: object) -> int:
+        raise StoreError("down")
+
+    def stamp_of(self, space: str, key: str) -> int:
+        return 1
+
+
+async def test_a_store_that_is_down_costs_only_time() -> None:
+    shown = await sight(Teller(), store=Broken()).shown(asked(user(CAT)), to="t")
+    assert shown.messages[0].parts == (Text(told("it is Y2F0")),)
+
+
+async def test_the_space_stays_bounded() -> None:
+    store = MemoryStore()
+    looking = Sight(Album(store, ttl=60, entries=10), Teller(), note=lambda line: None, max_images=50)
+    images = [Media("image", data=f"aW1n{at}") for at in range(50)]
+    await looking.shown(asked(user(*images)), to="t")
+    assert len(await store.keys(SPACE)) == 10
+
+
+MARKED = [
+    ("chat", b'{"type":"image_url"}', True),
+    ("responses", b'{"type":"input_image"}', True),
+    ("messages", b'{"type":"image"}', True),
+    ("gemini", b'{"mimeType":"image/png"}', True),
+    ("chat", b'{"content":"an image"}', False),
+    ("gemini", b'{"text":"an image"}', False),
+]
+
+
+@pytest.mark.parametrize(("protocol", "body", "expected"), MARKED)
+def test_a_glance_tells_where_to_look(protocol: str, body: bytes, expected: bool) -> None:
+    assert may_hold_images(protocol, body) is expected  # type: ignore[arg-type]  # a table's words
+
+
+def test_the_question_holds_the_image_alone_and_a_limit() -> None:
+    put = question(DOG, "messages", max_tokens=7)
+    assert list(images_of(put)) == [Media("image", "image/png", data="ZG9n")]
+    assert (put.source, put.max_tokens, put.tools) == ("messages", 7, ())
