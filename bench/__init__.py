@@ -2,7 +2,7 @@
 
 - `native`: the mock provider and the load generator, compiled from C on first use.
 - `requests`: the request bodies that are sent.
-- `cells`: what is measured, one row per kind of traffic.
+- `cells`, `setups`: what is measured, one row per kind of traffic; what our gateway is set up with for some.
 - `systems`, `peers`, `processes`: what is compared, how each is installed, started and ended.
 - `accounting`: CPU time and memory of processes, from /proc.
 - `measure`, `summary`: samples in rounds, and their medians.

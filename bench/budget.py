@@ -72,6 +72,8 @@ RULES: tuple[Rule, ...] = (
     Added("p64", "ttfb_p99_us", 10_000),
     # Four times the bytes: a quarter is left for noise before the growth counts as worse than linear.
     Growth("2MB", "B4", 5),
+    # Independent of the number of sessions; the same share is left for noise.
+    Growth("known16", "sticky16", 1.25),
     Below("startup", 1.0, "s"),
     Below("idle memory", 80, "MB"),
     # Flat: what 100 000 requests add is less than what a single large body can leave in an allocator.

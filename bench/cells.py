@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from bench.setups import PLAIN
+
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One kind of traffic: `client` → `upstream` protocol, how many connections, out of which mock port."""
+    """One kind of traffic: `client` → `upstream` protocol, how many connections, out of which mock port.
+
+    `setup` names what our gateway is configured for and finds on disk; `calls` has the answer be a tool call.
+    """
 
     name: str
     title: str
@@ -17,6 +22,8 @@ class Cell:
     size: str = "1k"
     stream: bool = False
     port: str = "whole"
+    setup: str = PLAIN
+    calls: bool = False
 
     @property
     def needle(self) -> str:
@@ -25,16 +32,22 @@ class Cell:
 
     @property
     def variant(self) -> Variant:
-        """The upstream a gateway must be configured for."""
-        return Variant(self.upstream, self.port)
+        """What a gateway must be configured for."""
+        return Variant(self.upstream, self.port, self.setup)
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """An upstream: the protocol it speaks and the mock port it answers on."""
+    """An upstream, the protocol it speaks and the mock port it answers on; and what is set up beside it."""
 
     protocol: str
     port: str
+    setup: str = PLAIN
+
+    @property
+    def upstream(self) -> tuple[str, str]:
+        """What is the same for every system that is compared."""
+        return self.protocol, self.port
 
 
 STREAM_ENDS = {"chat": "[DONE]", "messages": "message_stop", "responses": "response.completed"}
@@ -63,7 +76,22 @@ CELLS = {
             upstream="messages",
             stream=True,
         ),
+        Cell("sticky16", "a session with a sticky target, 16 connections", 16, setup="sticky"),
+        Cell("known16", "any of 10 000 such sessions, 16 connections", 16, setup="known"),
+        Cell(
+            "armed16",
+            "stopMessage armed, tool calls end the turn, stream, 16 connections",
+            16,
+            stream=True,
+            setup="armed",
+            calls=True,
+        ),
+        Cell(
+            "follow16", "stopMessage follows up once, stream, 16 connections", 16, stream=True, setup="armed"
+        ),
+        Cell("clock16", "clock with time tag, stream, 16 connections", 16, stream=True, setup="clock"),
     )
 }
-FULL = ("n1", "n16", "n64", "s16", "s64", "m16", "p64", "B4", "2MB", "a16", "A16", "r16")
+OF_FEATURES = ("sticky16", "known16", "armed16", "follow16", "clock16")
+FULL = ("n1", "n16", "n64", "s16", "s64", "m16", "p64", "B4", "2MB", "a16", "A16", "r16", *OF_FEATURES)
 QUICK = ("n1", "n16", "s16", "m16", "p64", "B4", "a16", "A16", "r16")

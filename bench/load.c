@@ -1,9 +1,10 @@
 // A closed-loop load generator: N keep-alive connections, each sends the same request as soon as its last answer
 // has ended, and every answer is read to its end and checked.
 //
-// usage: load PORT REQUEST_FILE CONNECTIONS SECONDS WARMUP_SECONDS NEEDLE [MAX_REQUESTS]
+// usage: load PORT REQUEST_FILE CONNECTIONS SECONDS WARMUP_SECONDS NEEDLE [MAX_REQUESTS [SESSIONS]]
 //
-// REQUEST_FILE holds the raw bytes of the request. An answer is right when its status is 200 and NEEDLE stands in
+// REQUEST_FILE holds the raw bytes of the request. MAX_REQUESTS of 0 is no limit. With SESSIONS, the "########" in the
+// request becomes a number below it: where there is a limit one after the other, else a random one each time. An answer is right when its status is 200 and NEEDLE stands in
 // the last 4 KB of its body. Prints "measuring" when the warm-up is over, then one JSON line; times in
 // microseconds, percentiles exact. Connections are opened one after the other over the first half of the warm-up,
 // so that paced streams do not run in lockstep. Ends after at most a minute, whatever the server does.
@@ -26,13 +27,14 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { HEAD_ROOM = 16384, TAIL_ROOM = 4096, LONGEST_RUN = 60, TOO_MANY_ERRORS = 10000 };
+enum { HEAD_ROOM = 16384, TAIL_ROOM = 4096, LONGEST_RUN = 60, TOO_MANY_ERRORS = 10000, DIGITS = 8 };
 enum state { HEAD, SIZED_BODY, UNTIL_CLOSE, CHUNK_SIZE, CHUNK_DATA, CHUNK_END, TRAILER };
 enum verdict { MORE, DONE, BROKEN };
 
 struct connection {
     int fd;
     bool waiting_for_room;
+    char *request; // what this connection sends: everybody's bytes, or a copy with a number of its own
     size_t written;
     double started, first_byte; // first_byte 0: no body byte yet
     enum state state;
@@ -47,7 +49,9 @@ struct connection {
 static struct {
     char *bytes;
     size_t length;
+    size_t number_at; // where the number of the session stands
 } request;
+static uint32_t sessions; // 0: every request is the same
 static const char *needle;
 static int server_port, poller;
 static double measure_from, measure_until;
@@ -85,7 +89,7 @@ static void watch(struct connection *c, bool for_room) {
 
 static bool write_request(struct connection *c) {
     while (c->written < request.length) {
-        ssize_t n = send(c->fd, request.bytes + c->written, request.length - c->written, MSG_NOSIGNAL);
+        ssize_t n = send(c->fd, c->request + c->written, request.length - c->written, MSG_NOSIGNAL);
         if (n < 0 && errno != EAGAIN) return false;
         if (n < 0) {
             watch(c, true);
@@ -97,7 +101,22 @@ static bool write_request(struct connection *c) {
     return true;
 }
 
+static uint32_t random_below(uint32_t limit) {
+    static uint64_t state = 88172645463325252; // xorshift: the same sequence in every run
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    return (uint32_t)(state >> 32) % limit;
+}
+
+static void choose_session(struct connection *c) {
+    static uint32_t begun;
+    uint32_t number = wanted < 0 ? random_below(sessions) : begun++ % sessions;
+    for (int i = DIGITS - 1; i >= 0; i--, number /= 10) c->request[request.number_at + i] = (char)('0' + number % 10);
+}
+
 static void begin(struct connection *c) {
+    if (sessions) choose_session(c);
     c->written = 0;
     c->state = HEAD;
     c->head_filled = c->tail_filled = c->line_filled = 0;
@@ -118,6 +137,8 @@ static void open_connection(struct connection *c) {
         exit(2);
     }
     c->waiting_for_room = false;
+    if (!c->request && sessions) c->request = memcpy(malloc(request.length), request.bytes, request.length);
+    else if (!c->request) c->request = request.bytes;
     setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = c};
     epoll_ctl(poller, EPOLL_CTL_ADD, c->fd, &event);
@@ -324,6 +345,13 @@ static void read_request(const char *path) {
     request.bytes = malloc(request.length);
     if (fread(request.bytes, 1, request.length, file) != request.length) exit(2);
     fclose(file);
+    if (!sessions) return;
+    char *number = memmem(request.bytes, request.length, "########", DIGITS);
+    if (!number) {
+        fprintf(stderr, "load: the request has no ######## for the number of its session\n");
+        exit(2);
+    }
+    request.number_at = (size_t)(number - request.bytes);
 }
 
 static void pass_until_end(struct connection *all, int connections, double gap) {
@@ -345,15 +373,17 @@ static void pass_until_end(struct connection *all, int connections, double gap) 
 
 int main(int count, char **arguments) {
     if (count < 7) {
-        fprintf(stderr, "usage: load PORT REQUEST_FILE CONNECTIONS SECONDS WARMUP_SECONDS NEEDLE [MAX_REQUESTS]\n");
+        fprintf(stderr, "usage: load PORT REQUEST_FILE CONNECTIONS SECONDS WARMUP_SECONDS NEEDLE "
+                        "[MAX_REQUESTS [SESSIONS]]\n");
         return 2;
     }
     server_port = atoi(arguments[1]);
+    if (count > 7 && atol(arguments[7]) > 0) wanted = atol(arguments[7]);
+    if (count > 8) sessions = (uint32_t)strtoul(arguments[8], NULL, 10);
     read_request(arguments[2]);
     int connections = atoi(arguments[3]);
     double seconds = atof(arguments[4]), warmup = atof(arguments[5]);
     needle = arguments[6];
-    if (count > 7) wanted = atol(arguments[7]);
     if (seconds + warmup > LONGEST_RUN) {
         fprintf(stderr, "load: a run is bounded to %d seconds\n", LONGEST_RUN);
         return 2;

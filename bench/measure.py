@@ -18,9 +18,11 @@ from bench.cells import Cell, Variant
 from bench.native import Load, LoadRun, Mock
 from bench.peers import Unavailable
 from bench.processes import Running, free_port, running
+from bench.setups import SETUPS
 from bench.systems import Place, System
 
 NOISY_SHARE = 0.15
+MEET_SECONDS = 20.0
 SETTLE_SECONDS = 5.0
 SETTLE_STEP = 0.05
 
@@ -88,19 +90,42 @@ def settle(gateway: Running) -> None:
         before = now
 
 
-def sample(gateway: Running, cell: Cell, *, number: int, settings: Settings, mock_pid: int) -> Sample:
-    """Measures one system in one cell."""
-    file = requests.write(
+def _request(gateway: Running, cell: Cell) -> Path:
+    return requests.write(
         gateway.place.folder / f"{cell.name}.http", gateway.system.request(cell, gateway.place)
     )
+
+
+def meet_sessions(gateway: Running, cell: Cell, core: int | None) -> None:
+    """Sends a request of each session: what is measured then is not the first reading of their files."""
+    known = SETUPS[cell.setup].sessions
+    if known:
+        load = LoadRun(
+            gateway.port,
+            _request(gateway, cell),
+            connections=cell.connections,
+            seconds=MEET_SECONDS,
+            warmup=0,
+            needle=cell.needle,
+            core=core,
+            most=known,
+            sessions=known,
+        )
+        load.measuring()
+        load.result()
+
+
+def sample(gateway: Running, cell: Cell, *, number: int, settings: Settings, mock_pid: int) -> Sample:
+    """Measures one system in one cell."""
     load = LoadRun(
         gateway.port,
-        file,
+        _request(gateway, cell),
         connections=cell.connections,
         seconds=settings.seconds * gateway.system.patience,
         warmup=settings.warmup,
         needle=cell.needle,
         core=settings.load_core,
+        sessions=SETUPS[cell.setup].sessions,
     )
     others = (mock_pid, load.pid, os.getpid())
     load.measuring()
@@ -115,14 +140,20 @@ def sample(gateway: Running, cell: Cell, *, number: int, settings: Settings, moc
     return Sample(gateway.system.name, cell.name, number, seen, used, memory, share)
 
 
+def _can_carry(gateway: Running, cell: Cell) -> bool:
+    return gateway.system.supports(cell) and gateway.place.variant == cell.variant
+
+
 def _samples(
     gateways: Sequence[Running], cells: Sequence[Cell], *, settings: Settings, mock_pid: int
 ) -> Iterator[Sample]:
     for number in range(settings.rounds):
         for cell in cells:
-            able = [gateway for gateway in gateways if gateway.system.supports(cell)]
+            able = [gateway for gateway in gateways if _can_carry(gateway, cell)]
             turn = number % len(able) if able else 0
             for gateway in able[turn:] + able[:turn]:
+                if number == 0:
+                    meet_sessions(gateway, cell, settings.load_core)
                 for _ in range(settings.repeats + 1):
                     taken = sample(gateway, cell, number=number, settings=settings, mock_pid=mock_pid)
                     yield taken
@@ -133,10 +164,17 @@ def _samples(
 def _start(
     stack: ExitStack, system: System, *, folder: Path, variant: Variant, mock: Mock, core: int | None
 ) -> Running:
-    own = folder / f"{system.name}-{variant.protocol}-{variant.port}"
+    own = folder / f"{system.name}-{variant.protocol}-{variant.port}-{variant.setup}"
     own.mkdir()
     place = Place(own, free_port(), variant, getattr(mock.ports, variant.port))
     return stack.enter_context(running(system, place, core=core))
+
+
+def _wanted(systems: Sequence[System], cells: Sequence[Cell]) -> Iterator[tuple[System, Variant]]:
+    """What is to be started: each system once for everything it must be set up for."""
+    for system in systems:
+        for variant in dict.fromkeys(cell.variant for cell in cells if system.supports(cell)):
+            yield system, variant
 
 
 def _progress(taken: Sample) -> None:
@@ -144,7 +182,7 @@ def _progress(taken: Sample) -> None:
     errors = f"  {taken.load.errors} errors: {taken.load.first_error[:160]}" if taken.load.errors else ""
     figures = f"{taken.load.rps:>10.0f} rps {taken.cpu_us:>9.0f} µs"
     print(
-        f"  round {taken.round + 1}  {taken.cell:<4} {taken.system:<11}{figures}{noise}{errors}",
+        f"  round {taken.round + 1}  {taken.cell:<8} {taken.system:<11}{figures}{noise}{errors}",
         file=sys.stderr,
     )
 
@@ -160,12 +198,12 @@ def measure(
         except Unavailable as error:
             found.skipped[system.name] = str(error)
     # Each upstream needs its own configuration: the systems run side by side for one upstream at a time.
-    for variant in dict.fromkeys(cell.variant for cell in cells):
-        group = [cell for cell in cells if cell.variant == variant]
+    for upstream in dict.fromkeys(cell.variant.upstream for cell in cells):
+        group = [cell for cell in cells if cell.variant.upstream == upstream]
         with ExitStack() as stack:
             gateways: list[Running] = []
-            for system in systems:
-                if system.name in found.skipped or not any(system.supports(cell) for cell in group):
+            for system, variant in _wanted(systems, group):
+                if system.name in found.skipped:
                     continue
                 try:
                     core = settings.gateway_core

@@ -35,9 +35,7 @@ class Memory(msgspec.Struct, frozen=True):
     errors: int
 
 
-def _load(
-    gateway: Running, cell: Cell, *, settings: Settings, seconds: float, most: int | None = None
-) -> LoadRun:
+def _load(gateway: Running, cell: Cell, *, settings: Settings, seconds: float, most: int = 0) -> LoadRun:
     file = requests.write(
         gateway.place.folder / f"{cell.name}.http", gateway.system.request(cell, gateway.place)
     )

@@ -8,7 +8,8 @@
 //   paced  one event every 10 ms, after the opening events and the first text, which come at once
 //   slow   the same with 50 ms (to hold many streams open at once)
 // Paths ending in /chat/completions, /messages, /responses, :generateContent and :streamGenerateContent are
-// answered in their own protocol. The process ends with its parent, or after its lifetime.
+// answered in their own protocol; a chat request that ends with CALL_A_TOOL gets a tool call instead of a text. The
+// process ends with its parent, or after its lifetime.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -28,7 +29,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum protocol { CHAT, CHAT_WITH_USAGE, MESSAGES, RESPONSES, GEMINI, PROTOCOLS };
+enum protocol { CHAT, CHAT_WITH_USAGE, CALL, CALL_WITH_USAGE, MESSAGES, RESPONSES, GEMINI, PROTOCOLS };
 enum { PORTS = 4, MAX_EVENTS = 1024, WINDOW = 4096 };
 
 struct text {
@@ -145,6 +146,26 @@ static void build_chat(struct answer *answer, bool usage) {
     add_event(answer, "data: [DONE]\n\n");
 }
 
+#define CALL_A_TOOL "Now call a tool."
+#define CALLED(first, more, arguments)                                                                        \
+    "{\"index\":0,\"delta\":{" first "\"tool_calls\":[{\"index\":0," more "\"function\":{" arguments "}}]},"  \
+    "\"logprobs\":null,\"finish_reason\":null}"
+
+static void build_call(struct answer *answer, bool usage) {
+    int last = events_per_stream - 1;
+    add_event(answer, CHUNK_HEAD "\"choices\":[" CALLED("\"role\":\"assistant\",\"content\":null,",
+                                                       "\"id\":\"call_mock00000000\",\"type\":\"function\",",
+                                                       "\"name\":\"tool_0\",\"arguments\":\"\"") "]}\n\n");
+    answer->lead = answer->count + 1;
+    for (int i = 1; i < last; i++)
+        add_event(answer, CHUNK_HEAD "\"choices\":[" CALLED("", "", "\"arguments\":\"%s%s%s\"") "]}\n\n",
+                  i == 1 ? "{\\\"p0\\\":\\\"" : "", word(i - 1), i == last - 1 ? "\\\"}" : "");
+    add_event(answer, CHUNK_HEAD "\"choices\":[{\"index\":0,\"delta\":{},\"logprobs\":null,"
+                                 "\"finish_reason\":\"tool_calls\"}]}\n\n");
+    if (usage) add_event(answer, CHUNK_HEAD "\"choices\":[]," CHAT_USAGE "}\n\n");
+    add_event(answer, "data: [DONE]\n\n");
+}
+
 static void build_messages(struct answer *answer) {
     add_event(answer, "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"id\":\"msg_mock00000000\","
                       "\"type\":\"message\",\"role\":\"assistant\",\"model\":\"claude-mock\",\"content\":[],"
@@ -221,6 +242,11 @@ static const char *const document_bodies[PROTOCOLS] = {
              "\"content\":\"" TEXT "\",\"refusal\":null,\"annotations\":[]},\"logprobs\":null,"
              "\"finish_reason\":\"stop\"}]," CHAT_USAGE ",\"service_tier\":\"default\","
              "\"system_fingerprint\":\"fp_mock\"}",
+    [CALL] = "{\"id\":\"chatcmpl-mock0000000000000000000000\",\"object\":\"chat.completion\",\"created\":1760000000,"
+             "\"model\":\"gpt-mock-2026-01-01\",\"choices\":[{\"index\":0,\"message\":{\"role\":\"assistant\","
+             "\"content\":null,\"tool_calls\":[{\"id\":\"call_mock00000000\",\"type\":\"function\",\"function\":"
+             "{\"name\":\"tool_0\",\"arguments\":\"{}\"}}]},\"logprobs\":null,\"finish_reason\":\"tool_calls\"}],"
+             CHAT_USAGE "}",
     [MESSAGES] = "{\"id\":\"msg_mock00000000\",\"type\":\"message\",\"role\":\"assistant\",\"model\":\"claude-mock\","
                  "\"content\":[{\"type\":\"text\",\"text\":\"" TEXT "\"}],\"stop_reason\":\"end_turn\","
                  "\"stop_sequence\":null,\"usage\":{\"input_tokens\":128,\"cache_creation_input_tokens\":0,"
@@ -247,11 +273,13 @@ static void finish_stream(enum protocol protocol) {
 static void build_answers(void) {
     build_chat(&by_event[CHAT], false);
     build_chat(&by_event[CHAT_WITH_USAGE], true);
+    build_call(&by_event[CALL], false);
+    build_call(&by_event[CALL_WITH_USAGE], true);
     build_messages(&by_event[MESSAGES]);
     build_responses(&by_event[RESPONSES]);
     build_gemini(&by_event[GEMINI]);
     for (int p = 0; p < PROTOCOLS; p++) {
-        const char *body = document_bodies[p] ? document_bodies[p] : document_bodies[CHAT];
+        const char *body = document_bodies[p] ? document_bodies[p] : document_bodies[p - 1]; // with usage or not
         append(&documents[p].pieces[0], "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n"
                                         "x-request-id: req_mock\r\n\r\n%s", strlen(body), body);
         documents[p].count = 1;
@@ -370,6 +398,14 @@ static bool wants_usage(const char *body, size_t length) {
     return find(body, window, "\"include_usage\"") || find(body + length - window, window, "\"include_usage\"");
 }
 
+// What is asked for last stands at the end of the messages, and these near the end of the body.
+static enum protocol kind_of_chat(const char *body, size_t length) {
+    size_t window = length < WINDOW ? length : WINDOW;
+    bool call = find(body + length - window, window, CALL_A_TOOL), usage = wants_usage(body, length);
+    if (call) return usage ? CALL_WITH_USAGE : CALL;
+    return usage ? CHAT_WITH_USAGE : CHAT;
+}
+
 static const struct answer *choose(struct connection *c, size_t total) {
     const char *line_end = memchr(c->input, '\r', c->head_length);
     size_t line = (size_t)(line_end - c->input);
@@ -377,7 +413,7 @@ static const struct answer *choose(struct connection *c, size_t total) {
     size_t length = total - c->head_length;
     bool stream = find(c->input, line, ":streamGenerateContent") || wants_stream(body, length);
     enum protocol protocol;
-    if (find(c->input, line, "/chat/completions")) protocol = wants_usage(body, length) ? CHAT_WITH_USAGE : CHAT;
+    if (find(c->input, line, "/chat/completions")) protocol = kind_of_chat(body, length);
     else if (find(c->input, line, "/messages")) protocol = MESSAGES;
     else if (find(c->input, line, "/responses")) protocol = RESPONSES;
     else if (find(c->input, line, "enerateContent")) protocol = GEMINI;

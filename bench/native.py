@@ -70,8 +70,8 @@ def _install_compiler() -> str:
     return found
 
 
-def compiled(name: str) -> Path:
-    """The program built from `name`.c, rebuilt when the source is newer."""
+def compiled(name: str, *options: str) -> Path:
+    """What is built from `name`.c, a program unless options say otherwise; built anew for a newer source."""
     source, target = HERE / f"{name}.c", BUILD / name
     if target.exists() and target.stat().st_mtime >= source.stat().st_mtime:
         return target
@@ -81,7 +81,7 @@ def compiled(name: str) -> Path:
     BUILD.mkdir(exist_ok=True)
     # Built aside and renamed, so that two runs at once never execute half a file.
     aside = BUILD / f"{name}.{os.getpid()}"
-    subprocess.run([compiler, "-O2", "-Wall", "-Wextra", "-o", aside, source], check=True)
+    subprocess.run([compiler, "-O2", "-Wall", "-Wextra", *options, "-o", aside, source], check=True)
     aside.replace(target)
     return target
 
@@ -107,7 +107,10 @@ def pin(pid: int, core: int | None) -> None:
 
 
 class LoadRun:
-    """A run of the load generator: `measuring()` returns when the warm-up is over, `result()` at the end."""
+    """A run of the load generator: `measuring()` returns when the warm-up is over, `result()` at the end.
+
+    It ends after `most` requests, if that is not 0. With `sessions`, each request belongs to a random one.
+    """
 
     def __init__(
         self,
@@ -119,11 +122,12 @@ class LoadRun:
         warmup: float,
         needle: str,
         core: int | None = None,
-        most: int | None = None,
+        most: int = 0,
+        sessions: int = 0,
     ) -> None:
         numbers = [str(connections), str(seconds), str(warmup)]
-        limit = [] if most is None else [str(most)]
-        command = [str(compiled("load")), str(port), str(request), *numbers, needle, *limit]
+        limits = [str(most), str(sessions)]
+        command = [str(compiled("load")), str(port), str(request), *numbers, needle, *limits]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE)
         self._timeout = seconds + warmup + 30
         self.pid = self._process.pid

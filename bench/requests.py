@@ -140,10 +140,40 @@ def _responses(size: int, stream: bool) -> Body:
     return _history(body, size, key="input", turn=turn)
 
 
+def _gemini(size: int, stream: bool) -> Body:
+    """Whether it streams is said by the path."""
+    prose = Prose()
+    body: Body = {"generationConfig": {"temperature": 0.7, "maxOutputTokens": 1024}}
+    body["systemInstruction"] = {"parts": [{"text": prose(min(size // 4, 12_000))}]}
+    if size < TOOLS_FROM:
+        text = prose(max(20, size - _length(body) - 60))
+        body["contents"] = [{"role": "user", "parts": [{"text": text}]}]
+        return body
+    declared = [
+        {"name": f"tool_{i}", "description": prose(300), "parametersJsonSchema": _schema(prose)}
+        for i in range(TOOL_COUNT)
+    ]
+    body["tools"] = [{"functionDeclarations": declared}]
+    body["contents"] = [{"role": "user", "parts": [{"text": "Please fix the failing test."}]}]
+
+    def turn(number: int, chars: int) -> list[Body]:
+        name, arguments = f"tool_{number % TOOL_COUNT}", {"p0": f"src/mod_{number}.py", "p1": prose(40)}
+        call_id = f"call_{number:08d}"
+        call = {"id": call_id, "name": name, "args": arguments}
+        result = {"id": call_id, "name": name, "response": {"output": prose(chars)}}
+        return [
+            {"role": "model", "parts": [{"functionCall": call}]},
+            {"role": "user", "parts": [{"functionResponse": result}]},
+        ]
+
+    return _history(body, size, key="contents", turn=turn)
+
+
 BODIES: dict[str, Callable[[int, bool], Body]] = {
     "chat": _chat,
     "messages": _messages,
     "responses": _responses,
+    "gemini": _gemini,
 }
 PATHS = {"chat": "/v1/chat/completions", "messages": "/v1/messages", "responses": "/v1/responses"}
 CLIENT_HEADERS = {
@@ -157,11 +187,13 @@ CLIENT_HEADERS = {
 }
 
 
-def body(protocol: str, size: str, *, stream: bool, model: str | None = None) -> bytes:
-    """The JSON body of a request of about `size` bytes."""
+def body(protocol: str, size: str, *, stream: bool, model: str | None = None, last_words: str = "") -> bytes:
+    """The JSON body of a request of about `size` bytes; a chat may end with words of its own."""
     content = BODIES[protocol](SIZES[size], stream)
     if model is not None:
         content["model"] = model
+    if last_words:
+        content["messages"].append({"role": "user", "content": last_words})
     return msgspec.json.encode(content)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from bench import peers
 from bench.cells import Cell, Variant
 from bench.requests import PATHS, body, raw
+from bench.setups import CALL_A_TOOL, PLAIN, SETUPS, write_sessions
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +54,8 @@ class System:
     patience: float = 1.0
 
     def supports(self, cell: Cell) -> bool:
-        """Whether this system can carry the cell's traffic."""
-        return (cell.client, cell.upstream) in self.carries
+        """Whether this system can carry the traffic; what is set up beside an upstream is ours alone."""
+        return cell.setup == PLAIN and (cell.client, cell.upstream) in self.carries
 
     def install(self) -> None:
         """Makes the program available, or raises `Unavailable`."""
@@ -69,7 +70,8 @@ class System:
 
     def request(self, cell: Cell, place: Place) -> bytes:
         """The raw request for a cell."""
-        content = body(cell.client, cell.size, stream=cell.stream, model=self.model)
+        last_words = CALL_A_TOOL if cell.calls else ""
+        content = body(cell.client, cell.size, stream=cell.stream, model=self.model, last_words=last_words)
         return raw(self.prefix + PATHS[cell.client], content, self.headers(place))
 
 
@@ -86,7 +88,7 @@ class Direct(System):
     title = "direct (no gateway)"
 
     def supports(self, cell: Cell) -> bool:
-        return True
+        return cell.setup == PLAIN
 
     def launch(self, place: Place) -> Launch | None:
         return None
@@ -134,7 +136,7 @@ class Nginx(System):
     title = "nginx (reverse proxy)"
 
     def supports(self, cell: Cell) -> bool:
-        return True
+        return cell.setup == PLAIN
 
     def install(self) -> None:
         peers.system_nginx()
@@ -159,12 +161,12 @@ default = ["mock.gpt-mock"]
 # The benchmark stays on the loopback interface.
 [server_tools.clock]
 ntp = {{ enabled = false }}
-"""
+{settings}"""
 BASE_PATHS = {"chat": "/v1", "responses": "/v1", "messages": "", "gemini": ""}
 
 
 class Ours(System):
-    """The gateway of this project with its default settings."""
+    """The gateway of this project with its default settings, and with what a cell needs beside them."""
 
     name = "ours"
     title = "RouteCodex"
@@ -173,13 +175,19 @@ class Ours(System):
         return True
 
     def launch(self, place: Place) -> Launch:
-        protocol = place.variant.protocol
-        text = OURS_CONFIG.format(protocol=protocol, url=place.url + BASE_PATHS[protocol])
+        protocol, setup = place.variant.protocol, SETUPS[place.variant.setup]
+        text = OURS_CONFIG.format(
+            protocol=protocol, url=place.url + BASE_PATHS[protocol], settings=setup.settings
+        )
+        write_sessions(setup, place.folder / "sessions")
         config = _write(place, "config.toml", text)
         command = [sys.executable, "-m", "routecodex", "serve", "--config", config, "--port", str(place.port)]
         homes = {"ROUTECODEX_USER_DIR": "user", "ROUTECODEX_SESSION_DIR": "sessions"}
         env = {name: str(place.folder / part) for name, part in homes.items()}
         return Launch(command, "/health/ready", place.port, env)
+
+    def headers(self, place: Place) -> dict[str, str]:
+        return SETUPS[place.variant.setup].headers
 
 
 LITELLM_CONFIG = """

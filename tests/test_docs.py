@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 import shlex
 import tomllib
+from ast import PyCF_ALLOW_TOP_LEVEL_AWAIT
 from importlib import resources
+from inspect import signature
 from pathlib import Path
+from types import FunctionType
 from urllib.parse import urlsplit
 
 import msgspec
@@ -22,13 +25,15 @@ from routecodex.protocols.messages.clients import NEEDS_MESSAGE_STOP
 from routecodex.providers.catalog import PRESETS
 from routecodex.routing import classify, health
 from routecodex.routing.instructions import reference
-from routecodex.server import paths
+from routecodex.server import admin, paths
 from routecodex.server.metrics import Metrics
+from routecodex.turns import ToolPlugin
 from tests.kit import grammar
 from tests.kit.gateway import serving
 from tests.kit.raw_client import call
 
 ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "routecodex"
 PAGES = [
     ROOT / "README.md",
     ROOT / "CHANGELOG.md",
@@ -168,6 +173,54 @@ async def test_the_first_look_at_routing_gives_the_headers_shown() -> None:
         answer = await call(gateway.port, first.url.path, first.body, headers=first.headers)
     given = [f"{name}: {value}" for name, value in answer.headers.items() if name.startswith("x-routecodex-")]
     assert given == shown.splitlines()
+
+
+async def test_what_the_readme_shows_of_server_tools_is_what_their_page_explains() -> None:
+    third = curls(ROOT / "README.md")[2]
+    first = curls(ROOT / "docs/server-tools.md")[0]
+    assert (third.url, third.headers, third.body) == (first.url, first.headers, first.body)
+
+
+async def test_the_conversation_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    (source,) = blocks(ROOT / "README.md", "python")
+    url = "http://127.0.0.1:5520"
+    assert url in source
+    async with serving(demo(5520)) as gateway:
+        code = compile(source.replace(url, gateway.url), "README.md", "exec", PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        await FunctionType(code, {"__name__": "readme"})()
+    assert "Why does the build fail?" in capsys.readouterr().out
+
+
+def test_the_readme_leads_to_every_page() -> None:
+    links = {link.partition("#")[0] for link in LINK.findall(prose(ROOT / "README.md"))}
+    assert [page.name for page in PAGES if page.name != "README.md"] == [
+        page.name for page in PAGES if str(page.relative_to(ROOT)) in links
+    ]
+
+
+def test_every_directory_of_the_state_is_listed_and_no_other() -> None:
+    listed = [row[0].strip("`") for row in table(ROOT / "docs/operations.md", "State on disk")]
+    files = [file for part in ("gateway", "server_tools") for file in (SOURCE / part).rglob("*.py")]
+    spaces = (re.findall(r'^_?SPACE = "(\w+)"$', file.read_text("utf-8"), re.MULTILINE) for file in files)
+    assert sorted(listed) == sorted(name for found in spaces for name in found)
+
+
+def test_the_calls_of_the_admin_api_are_those_there_are() -> None:
+    told = re.findall(r"^\| `(/admin/[\w/]+)` *\| ([^|]*)\| ([^|]*)\|$", admin.__doc__ or "", re.MULTILINE)
+    known = {("GET", path) for path, get, _ in told if get.strip()}
+    known |= {("POST", path) for path, _, post in told if post.strip()}
+    rows = table(ROOT / "docs/operations.md", "Admin API")
+    shown = {tuple(call) for row in rows for call in re.findall(r"`(GET|POST) (/admin/[\w/]+)`", row[0])}
+    assert shown == known
+
+
+def test_the_options_of_the_tool_plugin_are_those_it_has() -> None:
+    text = (ROOT / "docs/turns.md").read_text("utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| `?([^|`]+)`? \| .* \|$", text.partition("| Option |")[2], re.MULTILINE)
+    options = signature(ToolPlugin).parameters.values()
+    asked = ("tools", "get_tools", "before_call_tools", "call_tool")
+    known = {option.name: str(option.default).replace("None", "none") for option in options}
+    assert dict(rows) == {name: value for name, value in known.items() if name not in asked}
 
 
 def test_the_table_of_instructions_is_current() -> None:

@@ -111,7 +111,7 @@ def test_chat_usage_is_streamed_only_when_asked_for(provider: Mock) -> None:
     assert (b'"usage"' in with_usage, b'"usage"' in without) == (True, False)
 
 
-@pytest.mark.parametrize("protocol", ["chat", "messages", "responses"])
+@pytest.mark.parametrize("protocol", list(requests.BODIES))
 @pytest.mark.parametrize("size", list(requests.SIZES))
 def test_bodies_have_about_the_size_they_are_named_for(protocol: str, size: str) -> None:
     length = len(requests.body(protocol, size, stream=True))

@@ -37,8 +37,8 @@ class Terminal:
         self._seen = 0
 
     def type(self, text: str) -> None:
-        """Types the text; Enter is `\\n`."""
-        os.write(self._master, text.encode())
+        """Types the text; Enter is `\\n`, and a lone surrogate a byte that is no text."""
+        os.write(self._master, text.encode("utf-8", "surrogateescape"))
 
     def shows(self, pattern: str) -> re.Match[str]:
         """Waits until what was not seen yet matches, and has then seen it."""

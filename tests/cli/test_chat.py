@@ -231,6 +231,29 @@ def test_a_question_from_a_pipe_is_answered_on_stdout(place: Path, user: Path, u
     assert (user / "chats" / "piped.json.1").exists()
 
 
+def test_a_refusal_is_shown_in_the_terminal_and_in_a_pipe(place: Path, user: Path) -> None:
+    asked = piped(place, "demo:refuse", user=user)
+    assert (asked.returncode, asked.stdout) == (0, "I will not help with that.\n")
+    with terminal(place, "chat", user=user) as screen:
+        screen.shows(PROMPT)
+        screen.type("demo:refuse\n")
+        screen.shows(r"I will not help with that\.\s")
+        screen.shows(PROMPT)
+        screen.type(CTRL_D)
+        assert screen.ends() == 0
+
+
+def test_bytes_that_are_no_text_are_replaced_and_the_conversation_goes_on(place: Path, user: Path) -> None:
+    with terminal(place, "chat", "--session", "bytes", user=user) as screen:
+        screen.shows(PROMPT)
+        screen.type("demo:say caf\udce9 noir\n")
+        screen.shows(r"\bcaf\? noir\s+\S*demo")
+        screen.shows(PROMPT)
+        screen.type(CTRL_D)
+        assert screen.ends() == 0
+    assert [message["content"] for message in saved(user, "bytes")] == ["demo:say caf? noir", "caf? noir"]
+
+
 def test_a_question_from_a_pipe_that_fails_says_so_with_its_exit_code(place: Path, user: Path) -> None:
     failed = piped(place, "demo:error 400", user=user)
     assert (failed.returncode, failed.stdout) == (1, "")

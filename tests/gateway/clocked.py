@@ -6,6 +6,7 @@ writes them, `tasks` reads them there, and `asked` is what the upstream was aske
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -18,15 +19,19 @@ import msgspec
 from routecodex.canon.parts import Text, ToolCall, ToolResult
 from routecodex.canon.request import Request as Asked
 from routecodex.protocols.codecs import CODECS
-from tests.gateway.continued import Talk, continuing
+from routecodex.stores import names
+from tests.gateway.continued import Talk, configuration
 from tests.kit import answers
+from tests.kit.gateway import serving
+from tests.kit.raw_client import call
 from tests.kit.upstream import Answer as Given
-from tests.kit.upstream import Request
+from tests.kit.upstream import Request, Upstream
 
 SESSION = "s-1"
 WINDOW = 60_000
 HEAD = "Scheduled tasks of this session are due:"
 TAIL = "You may call tools to complete these tasks."
+OPERATOR = {"authorization": "Bearer operator"}
 NO_NTP = "ntp = { enabled = false }\n"
 
 
@@ -35,13 +40,41 @@ def config(clock: str = "", *, ntp: str = NO_NTP) -> str:
     return f"[server_tools.clock]\nenabled = true\n{clock}{ntp}"
 
 
+def whole_config(talk: Talk, clock: str = "", *, ntp: str = NO_NTP, more: str = "", server: str = "") -> str:
+    """The whole file of a gateway with a clock; `server` are lines of its first table."""
+    text = configuration(talk, more=more + config(clock, ntp=ntp))
+    return text.replace("[server]\n", f'[server]\nadmin_token = "operator"\n{server}')
+
+
 @contextlib.asynccontextmanager
 async def clocked(
-    protocol: str, folder: Path, *, speaks: str = "", clock: str = "", ntp: str = NO_NTP, more: str = ""
+    protocol: str,
+    folder: Path,
+    *,
+    speaks: str = "",
+    clock: str = "",
+    ntp: str = NO_NTP,
+    more: str = "",
+    server: str = "",
 ) -> AsyncIterator[Talk]:
     """A running gateway with a clock for clients of this protocol."""
-    async with continuing(protocol, folder, speaks=speaks, more=more + config(clock, ntp=ntp)) as talk:
-        yield talk
+    async with Upstream() as upstream:
+        talk = Talk(protocol, speaks or protocol, folder, upstream)
+        async with serving(whole_config(talk, clock, ntp=ntp, more=more, server=server)) as gateway:
+            talk.port = gateway.port
+            yield talk
+
+
+async def operate(talk: Talk, path: str, body: object = None) -> Any:
+    """What an operator is told at this path of the admin API."""
+    method = "GET" if body is None else "POST"
+    return (await call(talk.port, f"/admin/{path}", body, method=method, headers=OPERATOR)).json
+
+
+async def is_idle(talk: Talk) -> None:
+    """Waits until no request is under way any more."""
+    while (await operate(talk, "status"))["active"]:
+        await asyncio.sleep(0.01)
 
 
 def now_ms() -> int:
@@ -64,7 +97,7 @@ def command(action: str, *items: dict[str, Any], task_id: str = "") -> dict[str,
 
 
 def file_of(folder: Path, session: str = SESSION) -> Path:
-    return folder / "clock" / f"{session}.json"
+    return folder / "clock" / names.encode(session)
 
 
 def tasks(folder: Path, session: str = SESSION) -> list[dict[str, Any]]:
@@ -93,8 +126,8 @@ def plant(folder: Path, *dues: int, session: str = SESSION, text: str = "water t
     state = {"version": 1, "sessionId": session, "tasks": rows, "updatedAtMs": 1}
     file = file_of(folder, session)
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    file.with_suffix(".new").write_bytes(msgspec.json.encode(state))
-    file.with_suffix(".new").rename(file)
+    file.with_name(".planted").write_bytes(msgspec.json.encode(state))
+    file.with_name(".planted").rename(file)
 
 
 def reminder(*lines: tuple[str, int]) -> tuple[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import pytest
 
 from routecodex.server_tools.clock.arguments import SCHEMA
 from tests.gateway.clocked import (
-    SESSION,
     WINDOW,
     asked,
     calls,
@@ -26,16 +24,11 @@ from tests.gateway.clocked import (
     reminder,
     reminders,
     tasks,
-    told_calls,
     told_results,
     untimed,
 )
-from tests.gateway.continued import HERE, PROTOCOLS, Talk, usage
-from tests.gateway.steered import words
-from tests.kit import answers, asking
-from tests.kit.raw_client import Answer
-from tests.kit.upstream import Answer as Given
-from tests.kit.upstream import Request
+from tests.gateway.continued import PROTOCOLS, usage
+from tests.kit import asking
 from tests.routing.spoken import tell
 
 protocols = pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -160,9 +153,9 @@ WRONG: dict[str, tuple[Any, str]] = {
 async def test_what_is_wrong_is_told_to_the_model_and_nothing_is_kept(
     tmp_path: Path, protocol: str, arguments: Any, code: str
 ) -> None:
-    if protocol in ("messages", "gemini") and isinstance(arguments, str):
-        pytest.skip("the protocol has no room for arguments that are no object in a whole answer")
-    async with clocked(protocol, tmp_path) as talk:
+    # Some protocols have no room for arguments that are no object.
+    speaks = "chat" if isinstance(arguments, str) else protocol
+    async with clocked(protocol, tmp_path, speaks=speaks) as talk:
         calls(talk, arguments)
         answer = await talk.ask()
         assert talk.words(answer, stream=False) == "done"
@@ -170,16 +163,6 @@ async def test_what_is_wrong_is_told_to_the_model_and_nothing_is_kept(
     assert (result["ok"], result["error"]["code"]) == (False, code)
     assert result["error"]["message"]
     assert not file_of(tmp_path).exists()
-
-
-async def test_arguments_that_are_cut_short_in_a_stream_of_messages_are_told_to_the_model(
-    tmp_path: Path,
-) -> None:
-    async with clocked("messages", tmp_path, speaks="chat") as talk:
-        calls(talk, '{"action": "sch')
-        answer = await talk.ask(stream=True)
-        assert talk.words(answer, stream=True) == "done"
-        assert told_results(talk, 1)[0]["error"]["code"] == "invalid_json"
 
 
 @streaming
@@ -286,8 +269,8 @@ async def test_a_reminder_stays_before_the_model_while_it_calls_the_clock(
         await talk.ask(stream=stream)
         told = reminder(("water the plants", due))
         assert [untimed(said) for said in talk.heard] == [[("user", "Hello"), told]] * 3
-        history = asked(talk, 2).messages
-        assert [message.role for message in history[:3]] == ["user", "user", "assistant"]
+        roles = [message.role for message in asked(talk, 2).messages]
+        assert roles.index("assistant") == (1 if protocol in MERGED else 2)
         assert told_results(talk, 2)[1]["items"][0]["taskId"] == "t1"
     assert tasks(tmp_path)[0]["deliveryCount"] == 1
 
@@ -319,7 +302,7 @@ async def test_a_task_that_is_due_when_it_is_set_is_told_in_the_next_request_and
         answer = await talk.ask(stream=stream)
         assert talk.words(answer, stream=stream) == "done"
         (task,) = tasks(tmp_path)
-        assert task["notBeforeRequestId"] == answer.headers["x-routecodex-request-id"]
+        assert task["notBeforeRequestId"] == answer.headers["x-request-id"]
         await talk.ask("and now?", stream=stream)
         assert reminders(talk) == [[], [], [], [reminder(("water the plants", due))[1]]]
     assert tasks(tmp_path)[0]["deliveryCount"] == 1
@@ -340,217 +323,3 @@ async def test_a_task_that_comes_again_is_told_again(tmp_path: Path) -> None:
         told = [reminder(("water the plants", due + later))[1] for later in (0, WINDOW)]
         assert [one for some in reminders(talk) for one in some] == told
     assert (task["deliveryCount"], "deliveredAtMs" in task) == (2, True)
-
-
-async def test_the_file_is_for_people_and_named_after_the_session(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    due = now_ms() + HOUR
-    async with clocked("chat", tmp_path) as talk:
-        wanted = item(due, tool="water", arguments='{"litres": 2}')
-        calls(talk, command("schedule", wanted))
-        await talk.ask(headers={"x-session-id": "Ein Garten/1"})
-    file = tmp_path / "clock" / "%45in%20%47arten%2f1.json"
-    raw = file.read_text()
-    state = msgspec.json.decode(raw)
-    (task,) = state["tasks"]
-    assert raw == msgspec.json.format(msgspec.json.encode(state), indent=2).decode() + "\n"
-    assert state == {
-        "version": 1,
-        "sessionId": "Ein Garten/1",
-        "tasks": [
-            {
-                "taskId": task["taskId"],
-                "sessionId": "Ein Garten/1",
-                "dueAtMs": due,
-                "createdAtMs": task["createdAtMs"],
-                "updatedAtMs": task["createdAtMs"],
-                "task": "water the plants",
-                "tool": "water",
-                "arguments": {"litres": 2},
-                "deliveryCount": 0,
-            }
-        ],
-        "updatedAtMs": state["updatedAtMs"],
-    }
-    assert re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", task["taskId"])
-
-
-async def test_hints_of_the_model_are_told_with_the_task(tmp_path: Path) -> None:
-    async with clocked("chat", tmp_path) as talk:
-        due = now_ms()
-        calls(talk, command("schedule", item(due, 'say "hi"', tool="greet", arguments='{"to": "all"}')))
-        await talk.ask()
-        await talk.ask()
-        line = talk.heard[-1][-1][1].split("\n")[1]
-    assert line == (
-        f'[scheduled task:"say \\"hi\\""] due {iso(due)}, suggested tool: "greet", '
-        'suggested arguments: {"to":"all"}'
-    )
-
-
-@streaming
-@protocols
-async def test_a_persons_clear_empties_the_session_at_once_and_once_only(
-    tmp_path: Path, protocol: str, stream: bool
-) -> None:
-    due = now_ms() + HOUR
-    plant(tmp_path, due, due)
-    seen: list[int] = []
-    said = ("user", "<**clock:clear**>Begin anew")
-    named: dict[str, Any] = {} if protocol == "gemini" else {"model": "up.m", "stream": stream}
-    if protocol == "chat" and stream:
-        named["stream_options"] = {"include_usage": True}
-    async with clocked(protocol, tmp_path) as talk:
-
-        def answer(request: Request, number: int) -> Given:
-            seen.append(len(tasks(tmp_path)))
-            return talk.text(f"part {number}", request)
-
-        talk.script(answer)
-        first = await talk.ask(stream=stream, body=tell(protocol, said, **named).body)
-        assert words(protocol, first, stream=stream) == "part 0"
-        plant(tmp_path, due)
-        again = tell(protocol, said, ("call", "c1"), ("result", "c1"), **named)
-        await talk.ask(stream=stream, body=again.body)
-        assert seen == [0, 1]
-        assert talk.heard[0][0] == ("user", "Begin anew")
-    assert len(tasks(tmp_path)) == 1
-
-
-@protocols
-async def test_clear_alone_is_answered_by_the_gateway(tmp_path: Path, protocol: str) -> None:
-    plant(tmp_path, now_ms() + HOUR)
-    async with clocked(protocol, tmp_path) as talk:
-        talk.says("hi")
-        answer = await talk.ask("<**clock:clear**>")
-        assert talk.words(answer, stream=False).startswith("[RouteCodex] ")
-        assert (talk.heard, tasks(tmp_path)) == ([], [])
-
-
-def result_of(protocol: str, call: dict[str, Any], *, stream: bool) -> Any:
-    """The conversation of a client that has heard the call and gives its result."""
-    body = asking.body(protocol, stream=stream, tools=True)
-    if protocol == "chat":
-        body["messages"] += [
-            {"role": "assistant", "content": None, "tool_calls": [call]},
-            {"role": "tool", "tool_call_id": call["id"], "content": "sunny"},
-        ]
-    elif protocol == "responses":
-        given = {"type": "function_call_output", "call_id": call["call_id"], "output": "sunny"}
-        body["input"] = [{"role": "user", "content": "Hello"}, call, given]
-    elif protocol == "messages":
-        given = {"type": "tool_result", "tool_use_id": call["id"], "content": "sunny"}
-        body["messages"] += [{"role": "assistant", "content": [call]}, {"role": "user", "content": [given]}]
-    else:
-        answered = {key: call["functionCall"][key] for key in ("id", "name") if key in call["functionCall"]}
-        given = {"functionResponse": {**answered, "response": {"output": "sunny"}}}
-        body["contents"] += [{"role": "model", "parts": [call]}, {"role": "user", "parts": [given]}]
-    return body
-
-
-def call_in(protocol: str, answer: Answer) -> dict[str, Any]:
-    """The one call of a whole answer, as the client is to send it back."""
-    found: Any = {
-        "chat": lambda value: value["choices"][0]["message"].get("tool_calls"),
-        "responses": lambda value: [one for one in value["output"] if one["type"] == "function_call"],
-        "messages": lambda value: [one for one in value["content"] if one["type"] == "tool_use"],
-        "gemini": lambda value: [
-            one for one in value["candidates"][0]["content"]["parts"] if "functionCall" in one
-        ],
-    }[protocol](answer.json)
-    (call,) = found
-    return dict(call)
-
-
-def both(talk: Talk, request: Request) -> Given:
-    """The model calls the clock and a tool of the client at once."""
-    ours = answers.Call("clock", command("schedule", item(now_ms() + HOUR)), "call_ours")
-    theirs = answers.Call("get_weather", {"city": "Oslo"}, "call_theirs")
-    return answers.tool_calls(talk.speaks, ours, theirs, stream=answers.wants_stream(request))
-
-
-@pytest.mark.parametrize("headers", [HERE, {}], ids=["with-session", "without"])
-@pairs
-async def test_beside_a_call_of_the_client_its_own_is_withheld_and_put_back_later(
-    tmp_path: Path, protocol: str, speaks: str, headers: dict[str, str]
-) -> None:
-    async with clocked(protocol, tmp_path, speaks=speaks) as talk:
-        talk.script(lambda request, number: talk.text("done", request) if number else both(talk, request))
-        first = await talk.ask(tools=True, headers=headers)
-        asking.check(protocol, first, stream=False)
-        assert b"clock" not in first.body
-        call = call_in(protocol, first)
-        assert len(talk.heard) == 1
-        second = await talk.ask(headers=headers, body=result_of(protocol, call, stream=False))
-        assert talk.words(second, stream=False) == "done"
-        assert [name for _, name in told_calls(talk, 1)] == ["clock", "get_weather"]
-        results = told_results(talk, 1)
-        assert len(results) == 2
-        ours = next(one for one in results if isinstance(one, dict) and "ok" in one)
-        assert ours["ok"] == bool(headers) or protocol == "responses"
-    assert len(tasks(tmp_path)) == (1 if headers else 0)
-
-
-@protocols
-async def test_beside_a_call_of_the_client_its_own_is_withheld_in_a_stream(
-    tmp_path: Path, protocol: str
-) -> None:
-    async with clocked(protocol, tmp_path) as talk:
-        talk.script(lambda request, _: both(talk, request))
-        answer = await talk.ask(tools=True, stream=True)
-        asking.check(protocol, answer, stream=True)
-        assert b"clock" not in answer.body
-        assert b"get_weather" in answer.body
-    assert len(tasks(tmp_path)) == 1
-
-
-async def test_the_log_tells_of_everything_but_the_text_of_tasks(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    due = now_ms() + 1000
-    with caplog.at_level(logging.INFO, "routecodex"):
-        async with clocked("chat", tmp_path) as talk:
-            calls(talk, command("schedule", item(due, "the secret plan")), command("list"))
-            set_in = (await talk.ask()).headers["x-routecodex-request-id"]
-            told_in = (await talk.ask()).headers["x-routecodex-request-id"]
-            task_id = tasks(tmp_path)[0]["taskId"]
-            calls(talk, *[command("clear")] * 5)
-            cleared_in = (await talk.ask("<**clock:clear**>Well")).headers["x-routecodex-request-id"]
-    lines = [record.getMessage() for record in caplog.records if record.name == "routecodex.clock"]
-    assert lines[:3] == [
-        f"{set_in}: clock schedule for session '{SESSION}': 1 tasks, earliest due {iso(due)}, saved",
-        f"{told_in}: 1 due tasks of session '{SESSION}' injected: {task_id}",
-        f"{told_in}: 1 tasks delivered: {task_id} (1)",
-    ]
-    assert any("clock clear for session" in line for line in lines[3:])
-    assert cleared_in
-    assert "secret plan" not in caplog.text
-
-
-@protocols
-async def test_status_tells_of_the_tasks_of_the_session_and_of_network_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protocol: str
-) -> None:
-    monkeypatch.setenv("TZ", "UTC")
-    soon, later = now_ms(), now_ms() + HOUR
-    plant(tmp_path, soon, later, text="water the plants " * 5)
-    async with clocked(protocol, tmp_path) as talk:
-        talk.says("hi")
-        await talk.ask()
-        told = talk.words(await talk.ask("<**status**>"), stream=False).split("\n")
-        delivered = tasks(tmp_path)[0]["deliveredAtMs"]
-        elsewhere = await talk.ask("<**status**>", headers={"x-session-id": "another"})
-        assert talk.words(elsewhere, stream=False).endswith(
-            "\n\nThere are no clock tasks.\n\nNetwork time: off, offset 0 ms."
-        )
-    short = ("water the plants " * 5)[:59] + "…"
-    plain = [line.replace("+00:00", "Z") for line in told]
-    assert plain[plain.index("| clock task | due | state |") :] == [
-        "| clock task | due | state |",
-        "| --- | --- | --- |",
-        f"| {short} | {iso(soon)} | delivered {iso(delivered)} |",
-        f"| {short} | {iso(later)} | waiting |",
-        "",
-        "Network time: off, offset 0 ms.",
-    ]

@@ -217,9 +217,9 @@ CONFIRMED: dict[str, str] = {
     "<**!glm.2**>": "set for this conversation:\n- sticky: glm.2",
     " <**#gpt**>\n<**!glm**>\u200b ": "set for this conversation:\n- allow: glm\n- disabled: gpt",
     "<**clear**>": "nothing is set.",
-    "<**glm.2**>": "set for this conversation:\n- force: glm.2",
+    "<**glm.2**>": "set for this conversation:\n- force: glm.2, for this message alone",
     '<**stopMessage:"go on",3**>': 'set for this conversation:\n- stopMessage: "go on", 0 of 3 used',
-    "<**clock:clear**>": "nothing is set.",
+    "<**clock:clear**>": "nothing is set.\n- all clock tasks are cleared",
     "<**glm glm**>": (
         "nothing is set.\n- ignored <**glm glm**>: 'glm glm' is no name: white space cannot stand in one"
     ),
@@ -373,3 +373,15 @@ async def test_an_unknown_response_that_a_provider_may_know_takes_no_instruction
         assert (answer.status, world.last in AIR_B, await world.state()) == (200, True, {"sticky": "glm.2"})
         assert told(answer)["notice"].count("ignored") == 1
         assert b"<**" not in world.requests[0].body
+
+
+@pytest.mark.parametrize("protocol", ["chat", "messages", "gemini"])
+async def test_tags_alone_are_confirmed_where_the_client_has_begun_the_answer(protocol: str) -> None:
+    async with steered(protocol) as world:
+        alone = await world.say("<**!glm.2**>", ("assistant", "{"))
+        assert (target(alone), world.sent, await world.state()) == ("gateway", [], {"sticky": "glm.2"})
+        await world.say("<**!glm.1**> hi", ("assistant", "<**#glm**> {"))
+        assert conversation(protocol, world.requests[-1]) == as_told(
+            protocol, ("user", " hi"), ("assistant", "<**#glm**> {")
+        )
+    assert world.last[0] == "key-glm-a"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.steered import DEFAULT, PROTOCOLS, World, steered, told
+from tests.gateway.steered import DEFAULT, PROTOCOLS, World, steered, target, told
 from tests.kit import answers, grammar
 from tests.kit.raw_client import Answer
 
@@ -181,3 +181,20 @@ async def test_an_answer_says_where_it_came_from_and_why(protocol: str) -> None:
         "target": "glm.b.air",
         "reason": "model glm.b.air names the target",
     }
+
+
+@protocols
+async def test_an_error_says_where_it_came_from_and_why(protocol: str) -> None:
+    async with steered(protocol) as world:
+        unheard = await world.say("<**nobody**> hi")
+        world.refuses["key-spare-1"] = answers.error(protocol, 500, "out of order")
+        failed = await world.say("<**spare.one**> hi")
+        await world.operate(disable=["glm"])
+        barred = await world.say("hi", model="glm.air", headers={})
+        wrong = await world.post(b"{", headers={})
+    assert [told(answer) for answer in (unheard, failed, barred)] == [
+        {"route": "gateway", "target": "gateway", "reason": unknown("nobody")[1]},
+        {"route": "force", "target": "spare.key1.one", "reason": "this message asks for spare.one"},
+        {"route": "gateway", "target": "gateway", "reason": disabled("glm")[1]},
+    ]
+    assert (wrong.status, target(wrong)) == (400, "gateway")

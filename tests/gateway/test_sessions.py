@@ -233,8 +233,8 @@ async def test_kinds_and_ids_do_not_see_each_other(sessions: Sessions) -> None:
     ids = ["one", "One", "o ne", "../one", "one\x00", "一", "x" * 10_240, "x" * 10_241, "session:one"]
     scopes = [Scope(kind, id) for kind in kinds for id in ids]
     for number, scope in enumerate(scopes):
-        await sessions.change(scope, setting(applied=str(number)))
-    assert [(await sessions.load(scope)).applied for scope in scopes] == [str(n) for n in range(len(scopes))]
+        await sessions.change(scope, setting(sticky=str(number)))
+    assert [(await sessions.load(scope)).sticky for scope in scopes] == [str(n) for n in range(len(scopes))]
     listed = await sessions.list(1000)
     assert [scope for scope, _ in listed] == scopes[::-1]
 
@@ -517,3 +517,14 @@ async def test_secrets_of_a_state_stay_out_of_the_log(
     with pytest.raises(StateNotSaved):
         await sessions.change(ONE, setting(sticky="my-secret-2"))
     assert "my-secret" not in caplog.text
+
+
+async def test_a_session_of_which_only_the_last_mark_is_left_is_kept_and_not_listed(
+    sessions: Sessions,
+) -> None:
+    scope = Scope("session", "s-1")
+    await sessions.change(scope, setting(sticky="a.b", applied="mark"))
+    assert [found for found, _ in await sessions.list(9)] == [scope]
+    await sessions.change(scope, setting(sticky=None))
+    assert (await sessions.list(9), await sessions.by_id("s-1")) == ([], [])
+    assert (await sessions.load(scope)).applied == "mark"

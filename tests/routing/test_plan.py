@@ -412,3 +412,30 @@ def test_every_target_left_out_has_a_reason() -> None:
         ("claude.k.opus", "not in the allow list glm, gpt"),
     ]
     assert [(str(row.step.target), row.reason) for row in plan.cooling] == [("gpt.k.5.2", "429")]
+
+
+@pytest.mark.parametrize("rule", ["force", "sticky"])
+def test_a_key_alone_gets_a_model_that_is_not_disabled(rule: str) -> None:
+    only: dict[str, SessionState] = {
+        "force": SessionState(force=Force("glm.2", TURN), disable=("glm.glm-4.7",)),
+        "sticky": SessionState(sticky="glm.2", disable=("glm.glm-4.7",)),
+    }
+    plan = planned(session=only[rule], turn=TURN)
+    assert (targets(plan), plan.clears_sticky) == (["glm.b.air"], False)
+
+
+def test_a_key_whose_models_are_all_disabled_is_refused() -> None:
+    with pytest.raises(ProviderNotAvailable, match=r"glm\.b\.glm-4\.7 is disabled"):
+        planned(
+            session=SessionState(force=Force("glm.2", TURN), disable=("glm.glm-4.7", "glm.air")), turn=TURN
+        )
+
+
+def test_what_clients_call_routes_and_models_is_not_kept_whole() -> None:
+    router = Router(Registry(PROVIDERS, routes=ROUTES, aliases={"claude-*": "glm.glm-4.7"}))
+    for number in range(3):
+        planned(router=router, hint=f"{number}" * 100_000)
+    assert "0" * 100_000 not in router.registry.routes
+    assert not router.has_route("0" * 100_000)
+    plan = planned(f"claude-{'x' * 100_000}", router=router)
+    assert (plan.route, len(plan.reason) < 300) == ("direct", True)

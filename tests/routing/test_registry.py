@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from routecodex.routing.registry import Model, Provider, Registry, Target
+from routecodex.routing.registry import Model, Provider, Registry, Selector, Target
 
 
 def provider(name: str, keys: tuple[str, ...], *models: str) -> Provider:
@@ -81,3 +81,17 @@ def test_what_is_known_of_a_target_is_found() -> None:
     target = Target("glm", "primary", "glm-4.7")
     assert REGISTRY.model(target) == Model(id="up/glm-4.7")
     assert str(target) == "glm.primary.glm-4.7"
+
+
+HUGE = ("glm." + "." * 2_000_000, "x" * 2_000_000, "glm.primary." + "a." * 1_000_000)
+
+
+@pytest.mark.parametrize("name", HUGE, ids=("dots", "letters", "parts"))
+def test_a_name_of_megabytes_is_read_in_one_pass_and_not_remembered(name: str) -> None:
+    registry = Registry([provider("glm", ("primary",), "m")], routes={}, aliases={"x*": "glm.m"})
+    assert registry.targets_of(name) == ()
+    assert registry.resolve(name, prefer="key") is None
+    assert registry.alias_of(name) == ("glm.m" if name[0] == "x" else None)
+    assert registry.resolve("glm.1.m") == Selector("glm", "primary", "m")
+    caches = (registry._known_alias, registry._known_targets, registry._known_selector)
+    assert [cache.cache_info().currsize for cache in caches] == [0, 0, 1]

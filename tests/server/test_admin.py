@@ -18,6 +18,7 @@ from routecodex.server.access import AdminDoor
 from routecodex.server.http import HttpRequest
 from routecodex.server.serve import Service
 from tests.cli.process import serve
+from tests.gateway.clocked import iso, now_ms, plant, tasks
 from tests.kit import answers, asking
 from tests.kit.gateway import Running, provider, serving
 from tests.kit.raw_client import Answer, Call, call
@@ -412,3 +413,54 @@ async def test_what_is_set_through_one_worker_holds_in_the_other_and_after_a_res
         assert (await get(port, "/admin/routing"))["routing"]["disable"] == ["second"]
         command.signal()
         assert await command.ended() == 0
+
+
+CLOCK = "[server_tools.clock]\nenabled = true\nntp = { enabled = false }\n"
+
+
+async def test_the_clock_is_shown_and_a_task_can_be_cancelled(tmp_path: Path) -> None:
+    due = now_ms() + 3_600_000
+    plant(tmp_path, due, due, session="conversation:c-1")
+    plant(tmp_path, due + 1, session="s-1")
+    state = f'[store]\nurl = "file:{tmp_path}"\n'
+    async with Upstream() as up, serving(state + CLOCK + text(up)) as running:
+        shown = await get(running.port, "/admin/clock")
+        assert shown["clock"] == {"enabled": True, "ntp": {"status": "off", "offsetMs": 0}}
+        assert {one["id"]: [task["taskId"] for task in one["tasks"]] for one in shown["sessions"]} == {
+            "conversation:c-1": ["t1", "t2"],
+            "s-1": ["t1"],
+        }
+        assert next(one["tasks"] for one in shown["sessions"] if one["id"] == "s-1") == [
+            {
+                "taskId": "t1",
+                "dueAt": iso(due + 1),
+                "task": "water the plants",
+                "deliveredAt": None,
+                "deliveryCount": 0,
+                "repeat": None,
+            }
+        ]
+        assert await done(running.port, "/admin/clock/cancel", {"taskId": "t2"}) == {"removed": "t2"}
+        unknown = await post(running.port, "/admin/clock/cancel", {"taskId": "t2"})
+        wrong = await post(running.port, "/admin/clock/cancel", {"task": "t2"})
+    assert (unknown.status, unknown.json["error"]["code"]) == (404, "unknown_task")
+    assert wrong.status == 400
+    assert [task["taskId"] for task in tasks(tmp_path, "conversation:c-1")] == ["t1"]
+
+
+async def test_a_task_that_cannot_be_cancelled_stays(tmp_path: Path) -> None:
+    plant(tmp_path, now_ms() + 3_600_000)
+    (tmp_path / "clock" / ".lock").mkdir()
+    state = f'[store]\nurl = "file:{tmp_path}"\n'
+    async with Upstream() as up, serving(state + CLOCK + text(up)) as running:
+        answer = await post(running.port, "/admin/clock/cancel", {"taskId": "t1"})
+        assert (answer.status, answer.json["error"]["code"]) == (503, "state_not_saved")
+        assert str(tmp_path) not in answer.body.decode()
+    assert len(tasks(tmp_path)) == 1
+    (tmp_path / "clock" / ".lock").rmdir()
+
+
+async def test_without_a_clock_that_is_what_is_told() -> None:
+    async with gateway() as (_, running):
+        shown = await get(running.port, "/admin/clock")
+    assert shown == {"clock": {"enabled": False, "ntp": {"status": "off", "offsetMs": 0}}, "sessions": []}

@@ -87,9 +87,15 @@ def test_tokens_add_up_by_kind() -> None:
     assert counted == {"input": 11, "output": 6, "cache_read": 4}
 
 
-def test_attempts_after_the_first_are_failovers() -> None:
-    found = measured(record(attempts=1), record(attempts=3), record(attempts=0))
-    assert value(found, "routecodex_failovers_total") == 2
+def test_attempts_after_a_failure_are_failovers_and_rounds_are_none() -> None:
+    found = measured(
+        record(attempts=1),
+        record(attempts=3, failures=["a", "b"]),
+        record(attempts=2, failures=["a", "b"]),
+        record(attempts=4),
+        record(attempts=0),
+    )
+    assert value(found, "routecodex_failovers_total") == 3
 
 
 def test_what_is_in_flight_is_asked_when_shown() -> None:

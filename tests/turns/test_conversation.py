@@ -14,7 +14,7 @@ from routecodex.turns import (
     Message,
     ScriptedSender,
 )
-from tests.turns.recording import nothing_left, recording, texts
+from tests.turns.recording import conversation_with, nothing_left, recording, texts
 
 
 async def test_send_takes_strings_messages_and_mappings_and_keeps_history() -> None:
@@ -151,6 +151,24 @@ async def test_closing_aborts_the_turn_and_waits_for_its_cleanups() -> None:
     await conversation.close()
     with pytest.raises(ConversationClosed):
         await conversation.send("hi")
+
+
+async def test_whoever_closes_second_waits_for_the_cleanups_too() -> None:
+    log: list[str] = []
+    gate = asyncio.Event()
+    plugin = recording(log, "a", cleanup=lambda _: gate.wait())
+    conversation, _ = conversation_with(plugin, answers=[[asyncio.Event()]])
+    turn = asyncio.create_task(conversation.send("hello"))
+    while not log:
+        await asyncio.sleep(0)
+    closing = [asyncio.create_task(conversation.close()) for _ in range(2)]
+    while "a.cleanup" not in log:
+        await asyncio.sleep(0)
+    assert [task.done() for task in closing] == [False, False]
+    gate.set()
+    await asyncio.gather(*closing)
+    assert turn.done()
+    assert await turn is None
 
 
 async def test_a_plugin_may_close_the_conversation() -> None:

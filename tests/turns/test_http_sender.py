@@ -427,6 +427,15 @@ async def test_a_body_that_is_none_is_the_callers_error(protocol: str) -> None:
 
 
 @protocols
+@pytest.mark.parametrize("content", ["bad \udcff", [{"type": "text", "text": object()}]])
+async def test_a_body_that_is_no_json_is_the_callers_error(protocol: str, content: Any) -> None:
+    async with talking(protocol) as (conversation, up):
+        with pytest.raises(RequestFailed, match="the request cannot be written as JSON") as raised:
+            await conversation.send({"role": "user", "content": content})
+    assert (raised.value.status, up.requests) == (400, [])
+
+
+@protocols
 async def test_an_answer_that_was_not_streamed_is_taken_all_the_same(protocol: str) -> None:
     async with talking(protocol) as (conversation, up):
         call = Call("look", {"at": "it"}, "c1")

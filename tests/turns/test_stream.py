@@ -16,6 +16,7 @@ from routecodex.turns import (
     Message,
     MessageAppended,
     ReasoningAdded,
+    RefusalAdded,
     ScriptedSender,
     StateChanged,
     TextAdded,
@@ -23,7 +24,7 @@ from routecodex.turns import (
     TurnEnded,
     TurnEvent,
 )
-from tests.turns.recording import nothing_left, recording, texts
+from tests.turns.recording import conversation_with, nothing_left, recording, texts
 
 
 async def test_a_stream_tells_what_happens_in_order() -> None:
@@ -157,6 +158,34 @@ async def test_a_reader_who_goes_has_seen_all_there_is() -> None:
     await conversation.close()
     assert texts(conversation) == [("user", "hi"), ("assistant", "ab")]
     assert conversation.request_state == "aborted"
+
+
+async def test_a_cleanup_that_sends_after_the_reader_left_is_refused_and_not_waited_for() -> None:
+    refused: list[BaseException] = []
+
+    async def sends() -> None:
+        try:
+            await conversation.send("from within")
+        except ConversationBusy as error:
+            refused.append(error)
+
+    plugin = recording([], "a", on_turn_start=lambda turn: sends)
+    conversation, sender = conversation_with(plugin, answers=[["one ", "two"], "next"])
+    async for event in conversation.stream("go"):
+        if isinstance(event, TextAdded):
+            break
+    del event
+    answer = await conversation.send("again")
+    assert answer is not None
+    assert (answer.content, len(refused), sender.open_streams) == ("next", 1, 0)
+
+
+async def test_a_refusal_is_told_piece_by_piece() -> None:
+    pieces = [{"choices": [{"index": 0, "delta": {"refusal": text}}]} for text in ("I will ", "not.")]
+    conversation, _ = conversation_with(answers=[pieces])
+    told = [event async for event in conversation.stream("go") if isinstance(event, RefusalAdded)]
+    assert told == [RefusalAdded("I will "), RefusalAdded("not.")]
+    assert conversation.messages[-1].refusal == "I will not."
 
 
 async def test_cancelling_the_reader_runs_cleanups_and_propagates() -> None:

@@ -21,7 +21,8 @@
         └── UpstreamTimeout        504  silent past its time-out
 
 Every error carries `message` for people, `status` for HTTP, `kind` (one of `Kind`, from which each codec
-derives its protocol's own type), optional `code`, `param`, `details` and `notices` (a header of their own).
+derives its protocol's own type), optional `code`, `param`, `details`, `notices` (a header of their own) and
+`routed`: the route, target and reason of what was tried, None when nothing was.
 """
 
 from __future__ import annotations
@@ -91,6 +92,7 @@ class GatewayError(Exception):
     status: int = 500
     default_code: ClassVar[str | None] = None
     notices: tuple[str, ...] = ()
+    routed: tuple[str, str, str] | None = None
 
     def __init__(
         self,

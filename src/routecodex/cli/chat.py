@@ -187,7 +187,8 @@ def _next_words(screen: Screen) -> str | None:
             return ""
         lines.append(line.removesuffix("\\"))
         if not line.endswith("\\"):
-            return "\n".join(lines).strip()
+            # Bytes that are no UTF-8 came as signs no request can carry.
+            return "\n".join(lines).strip().encode("utf-8", "replace").decode()
 
 
 def _obey(name: str, rest: str, talk: Talk, screen: Screen) -> bool:

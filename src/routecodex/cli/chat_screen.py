@@ -13,6 +13,7 @@ from routecodex.cli.tables import is_coloured, shorten
 from routecodex.turns import (
     Message,
     ReasoningAdded,
+    RefusalAdded,
     StateChanged,
     TextAdded,
     ToolEnded,
@@ -50,7 +51,7 @@ class Screen:
     def show(self, event: TurnEvent) -> None:
         """Shows what just happened."""
         match event:
-            case TextAdded():
+            case TextAdded() | RefusalAdded():
                 self._write(event.text, "text")
             case ReasoningAdded():
                 self._write(event.text, "thought")
@@ -126,7 +127,7 @@ class Pipe:
         self._ended = True
 
     def show(self, event: TurnEvent) -> None:
-        if isinstance(event, TextAdded):
+        if isinstance(event, TextAdded | RefusalAdded):
             self._ended = event.text.endswith("\n")
             click.echo(event.text, nl=False)
         elif isinstance(event, StateChanged | TurnEnded) and not self._ended:

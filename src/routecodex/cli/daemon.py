@@ -16,6 +16,7 @@ from routecodex.cli.servers import (
     ask_each,
     finish,
     json_option,
+    not_empty,
     print_json,
     server_option,
 )
@@ -26,6 +27,7 @@ Command = Callable[..., None]
 session_option = click.option(
     "--session",
     metavar="ID",
+    callback=not_empty,
     help="This session alone; those of other kinds are `conversation:ID` and `chain:ID`.",
 )
 _ROUTING: dict[str, Any] = {"sticky": None, "allow": [], "disable": []}
@@ -185,7 +187,9 @@ def _names_option(flag: str, what: str) -> Callable[[Command], Command]:
 
 
 @set_.command("routing", epilog=EXIT_CODES)
-@click.option("--sticky", metavar="TARGET", help="Send everything there; a leading `!` is fine.")
+@click.option(
+    "--sticky", metavar="TARGET", callback=not_empty, help="Send everything there; a leading `!` is fine."
+)
 @_names_option("--disable", "Use these providers, keys or models no more")
 @_names_option("--enable", "Lift what was disabled")
 @_names_option("--allow", "Use only these providers, in place of an earlier list")

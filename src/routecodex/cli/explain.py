@@ -12,7 +12,16 @@ import msgspec
 from routecodex.canon.errors import GatewayError
 from routecodex.cli import views
 from routecodex.cli.admin_client import Admin, Announcement, Refused, Unreachable
-from routecodex.cli.servers import EXIT_CODES, FAILED, complete_id, json_option, meant, nobody, print_json
+from routecodex.cli.servers import (
+    EXIT_CODES,
+    FAILED,
+    complete_id,
+    json_option,
+    meant,
+    nobody,
+    not_empty,
+    print_json,
+)
 from routecodex.cli.tables import complain
 
 PROTOCOLS = ("chat", "messages", "responses", "gemini")
@@ -45,7 +54,7 @@ def _headers(_context: click.Context, _parameter: click.Parameter, given: tuple[
     help="What it is written in; guessed from the body when absent.",
 )
 @click.option("--model", help="The model, in place of the body's; Gemini bodies name none.")
-@click.option("--session", metavar="ID", help="The session it belongs to.")
+@click.option("--session", metavar="ID", callback=not_empty, help="The session it belongs to.")
 @click.option(
     "--header",
     "headers",
@@ -105,11 +114,19 @@ def explain(
         views.show_explained(told)
 
 
+_KINDS = {"session": "x-session-id", "conversation": "x-conversation-id"}
+
+
 def _session_header(session: str | None) -> dict[str, str]:
-    if not session:
+    if session is None:
         return {}
     kind, colon, rest = session.partition(":")
-    return {"x-conversation-id": rest} if colon and kind == "conversation" else {"x-session-id": session}
+    if colon and kind == "chain":
+        raise click.UsageError("a chain is known by what it goes on from: give previous_response_id in FILE")
+    name = _KINDS.get(kind) if colon else None
+    id = session if name is None else rest
+    # Headers come one character a byte; on the wire an id is UTF-8.
+    return {name or "x-session-id": id.encode("utf-8", "surrogateescape").decode("latin-1")}
 
 
 def _body(file: BinaryIO) -> dict[str, Any]:

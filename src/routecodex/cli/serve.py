@@ -51,11 +51,23 @@ def serve(path: Path | None, host: str | None, port: int | None, workers: int) -
 @click.option("--port", "-p", type=click.IntRange(0, 65535), default=5520, show_default=True)
 def demo(port: int) -> None:
     """Run the gateway on the built-in demo provider: no keys, no network."""
+    from routecodex.server.serve import user_dir
+    from routecodex.server.workers import reserve_port
+
     text = resources.files("routecodex.cli").joinpath("demo.toml").read_text("utf-8")
     config = loads(text, source="demo.toml", environ={}, presets=PRESETS, dialect_type=Dialect)
-    # A name of its own: what it logs must not get among the requests of a real server on that port.
-    named = replace(config, server=replace(config.server, id=f"demo-{port}"))
-    _run(_placed(named, None, port), workers=1, banner=_demo_ready)
+    if port:
+        _run(_named_demo(config, port), workers=1, banner=_demo_ready)
+        return
+    # Which port it is must be known first: the server is called by it.
+    with reserve_port(config.server.host, 0) as held:
+        settled = _named_demo(config, held.getsockname()[1])
+        _serve_here(settled, on_ready=_demo_ready, home=user_dir(), reuse_port=True)
+
+
+def _named_demo(config: Config, port: int) -> Config:
+    """A name of its own: what it logs must not get among the requests of a real server on that port."""
+    return replace(config, server=replace(config.server, id=f"demo-{port}", port=port))
 
 
 def _load_again(file: Path, host: str | None, port: int | None) -> tuple[Config | None, list[Problem]]:

@@ -30,6 +30,13 @@ def complete_id(_context: click.Context, _parameter: click.Parameter, begun: str
     return [one.id for one in announcements() if one.id.startswith(begun)]
 
 
+def not_empty(_context: click.Context, _parameter: click.Parameter, given: str | None) -> str | None:
+    """A name as it was given; one that a script left empty by mistake must not mean everything."""
+    if given is not None and not given.strip("! \t"):
+        raise click.BadParameter("an empty name")
+    return given
+
+
 server_option = click.option(
     "--server",
     "server_id",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import ipaddress
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -256,6 +257,13 @@ def _unknown_part(provider: Provider, name: str, rest: str, place: Place) -> Pro
         return Problem(
             place, f"names the key {quoted(alias)}, which provider {quoted(name)} does not have", fix
         )
+    if rest in aliases or (rest.isdigit() and 0 < int(rest[:9]) <= len(aliases)):
+        example = next(iter(provider.models), "model")
+        return Problem(
+            place,
+            f"names the key {quoted(rest)} of provider {quoted(name)} and no model",
+            f"write provider.key.model: {quoted(f'{name}.{rest}.{example}')}",
+        )
     prefix = next((f"{alias}." for alias in aliases if rest.startswith(f"{alias}.")), "")
     wanted = rest.removeprefix(prefix)
     meant = nearest(wanted, provider.models)
@@ -385,7 +393,33 @@ def _entries(config: Config, route: str, entries: tuple[str | Pool, ...]) -> Ite
                 absent=True,
             )
         yield from _targets(config, pool.targets, (*at, "targets"))
-        yield from _weights(pool, (*at, "weights"))
+        yield from _weights(config, pool, (*at, "weights"))
+    yield from _overlaps(config, route)
+
+
+def _overlaps(config: Config, route: str) -> Iterator[Problem]:
+    """Targets that an earlier pool of the route has already: they count there alone."""
+    seen: dict[tuple[str, str, str], str] = {}
+    # Backups come last, wherever they stand.
+    for index, pool in sorted(enumerate(config.pools(route)), key=lambda row: row[1].backup):
+        for at, target in enumerate(pool.targets):
+            before = {seen[one] for one in _single(config, target) if one in seen}
+            if before:
+                told = f"{quoted(target)} stands in the pool {quoted(min(before))} already, and counts there"
+                place = ("routing", route, index, "targets", at)
+                yield Problem(place, told, "remove one of the two", severity="warning")
+        for one in (one for target in pool.targets for one in _single(config, target)):
+            seen.setdefault(one, pool.id)
+
+
+def _single(config: Config, target: str) -> list[tuple[str, str, str]]:
+    """Every key and model that a target stands for."""
+    parts = split_target(config, target)
+    if parts is None:
+        return []
+    provider, key, model = parts
+    keys = [key] if key is not None else [one.alias for one in config.providers[provider].keys]
+    return [(provider, one, model) for one in keys]
 
 
 def _targets(config: Config, targets: tuple[str, ...], place: Place) -> Iterator[Problem]:
@@ -397,6 +431,10 @@ def _targets(config: Config, targets: tuple[str, ...], place: Place) -> Iterator
         parts = split_target(config, target)
         if parts is None:
             continue
+        whole = next((one for one in targets if one != target and _holds(config, one, target)), None)
+        if whole is not None:
+            told = f"{quoted(target)} is one of the keys that {quoted(whole)} stands for"
+            yield Problem(at, told, "remove one of the two", severity="warning")
         model = config.providers[parts[0]].models[parts[2]]
         if place[1] == "vision" and not model.vision:
             told = f"{quoted(target)} cannot see images and is in the route vision"
@@ -408,7 +446,19 @@ def _targets(config: Config, targets: tuple[str, ...], place: Place) -> Iterator
             yield Problem(at, told, fix, severity="warning")
 
 
-def _weights(pool: Pool, place: Place) -> Iterator[Problem]:
+def _holds(config: Config, whole: str, target: str) -> bool:
+    """Whether the first target stands for all that the second does, and more."""
+    every, some = _single(config, whole), _single(config, target)
+    return len(every) > len(some) > 0 and set(some) <= set(every)
+
+
+def _weights(config: Config, pool: Pool, place: Place) -> Iterator[Problem]:
+    if not math.isfinite(sum(pool.weights.values())):
+        yield Problem(place, "add up to infinity", "write smaller numbers: only their relation counts")
+    if pool.mode == "weighted" and not pool.weights:
+        told = 'are missing in mode "weighted": every model gets the same share'
+        yield Problem(place, told, "add weights, or remove the mode", severity="warning", absent=True)
+    yield from _shared_weights(config, pool, place)
     if pool.weights and pool.mode != "weighted":
         told = f"have no effect in mode {quoted(pool.mode)}"
         yield Problem(place, told, 'set mode = "weighted", or remove them', severity="warning")
@@ -421,3 +471,16 @@ def _weights(pool: Pool, place: Place) -> Iterator[Problem]:
                 else f"add it to targets, or use: {choices(pool.targets)}"
             )
             yield Problem((*place, target), "is not a target of this pool", fix)
+
+
+def _shared_weights(config: Config, pool: Pool, place: Place) -> Iterator[Problem]:
+    """Different weights for keys of one model, whose share is one."""
+    first: dict[tuple[str, str], str] = {}
+    for target in pool.targets:
+        parts = split_target(config, target)
+        if parts is None or target not in pool.weights:
+            continue
+        earlier = first.setdefault((parts[0], parts[2]), target)
+        if pool.weights[earlier] != pool.weights[target]:
+            told = f"is not used: the keys of a model share one weight, that of {quoted(earlier)}"
+            yield Problem((*place, target), told, "remove it", severity="warning")

@@ -64,9 +64,10 @@ class Parts(Protocol):
 
 async def count(parts: Parts, ask: Ask, *, memory: Memory | None = None, record: Record | None = None) -> int:
     """Tokens of a request, without generating anything; `memory` keeps signatures from other providers."""
-    target = (await parts.plan(ask)).steps[0].target
+    plan = await parts.plan(ask)
+    target = plan.steps[0].target
     if record is not None:
-        record.target = target
+        record.target, record.reason, record.session = target, plan.reason, ask.session
     upstream = parts.upstreams.get(target.provider)
     request = ask.codec.decode_request(ask.inbound)
     if upstream is None or upstream.codec.name not in _COUNTERS:

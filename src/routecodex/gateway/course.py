@@ -15,13 +15,14 @@ from routecodex.gateway.orders import Orders
 from routecodex.gateway.sessions import Sessions
 from routecodex.gateway.steering import Spoken, Steering, listen
 from routecodex.protocols import person
-from routecodex.protocols.controls import Controls, controls, holds_controls, without_controls
+from routecodex.protocols.controls import NOTHING, Controls, controls, holds_controls, without_controls
 from routecodex.routing import tokens
-from routecodex.routing.classify import ClassifierOptions, classify, is_title_request
+from routecodex.routing.classify import Class, ClassifierOptions, classify, is_title_request
 from routecodex.routing.plan import Asked, Router
-from routecodex.routing.state import ServerState, SessionState
+from routecodex.routing.state import NO_ORDERS, NOTHING_SET, ServerState, SessionState
 
-_NOBODY = SessionState()
+_QUIET = (NOTHING_SET, NO_ORDERS)
+_NO_CLASS = Class("default", "no rule names another route")
 
 
 class Course(Struct, kw_only=True):
@@ -78,7 +79,7 @@ class Courses:
             )
         if spoken is not None and save:
             session = await self._past_force(spoken, scope, session)
-        asked = self._asked(ask, told, scope, quiet=session == _NOBODY and server == ServerState())
+        asked = self._asked(ask, told, scope, quiet=(session, server) == _QUIET)
         if spoken is not None:
             asked = replace(asked, turn=spoken.turn)
         return Course(scope=scope, session=session, server=server, asked=asked, spoken=spoken)
@@ -125,18 +126,21 @@ class Courses:
         )
 
     def _asked(self, ask: Ask, told: Controls, scope: Scope, *, quiet: bool) -> Asked:
-        inbound = ask.inbound
+        """What routing must know; nothing is looked at on which nothing depends."""
+        inbound, router = ask.inbound, self._router
         size = tokens.estimate(inbound.body, threshold=self._threshold)
-        if quiet and self._router.names_target(inbound.model):
-            affinity = scope.key if self._affinity and scope.lasts else None
-            return Asked(model=inbound.model, tokens=size, affinity=affinity, max_wait=self._max_wait)
-        look = ask.codec.look(inbound)
-        found = classify(look, model=inbound.model, tokens=size, options=self._options)
-        affinity = None
-        if self._affinity and scope.lasts:
-            affinity = scope.key
-        elif self._affinity and (look.has_answer or look.has_tools):
-            affinity = blake2b(ask.codec.opening(inbound), digest_size=12).hexdigest()
+        choosy = self._affinity and router.has_choice
+        affinity = scope.key if choosy and scope.lasts else None
+        class_counts = router.routes_differ and not (quiet and router.names_target(inbound.model))
+        if not class_counts and (affinity is not None or not choosy):
+            if told is NOTHING:
+                return Asked(model=inbound.model, tokens=size, affinity=affinity, max_wait=self._max_wait)
+            found = _NO_CLASS
+        else:
+            look = ask.codec.look(inbound)
+            found = classify(look, model=inbound.model, tokens=size, options=self._options)
+            if affinity is None and choosy and (look.has_answer or look.has_tools):
+                affinity = blake2b(ask.codec.opening(inbound), digest_size=12).hexdigest()
         return Asked(
             model=inbound.model,
             tokens=size,

@@ -5,12 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 from routecodex.gateway.course import Course
+from routecodex.gateway.own_words import ROUTE, WHY, ignored
 from routecodex.routing.plan import Plan
 
 
-def explained(plan: Plan, course: Course, *, now: float) -> dict[str, Any]:
-    """The plan as plain values."""
+def answers_itself(course: Course) -> bool:
+    """Whether the gateway answers the request, so that there is no plan."""
+    return course.spoken is not None and course.spoken.wants_own_answer
+
+
+def explained(plan: Plan | None, course: Course, *, now: float) -> dict[str, Any]:
+    """The plan as plain values; without one, or for a message to the gateway, no target is asked."""
     asked = course.asked
+    if plan is None or answers_itself(course):
+        plan = Plan(route=ROUTE, steps=(), reason=WHY)
+    passed_over = ignored(course.spoken.malformed) if course.spoken is not None else []
     return {
         "route": plan.route,
         "reason": plan.reason,
@@ -32,5 +41,5 @@ def explained(plan: Plan, course: Course, *, now: float) -> dict[str, Any]:
             for row in plan.cooling
         ],
         "clears_sticky": plan.clears_sticky,
-        "notices": list(plan.notices),
+        "notices": [*passed_over, *plan.notices],
     }

@@ -29,6 +29,21 @@ def answer_headers(ask: Ask, record: Record, kind: tuple[bytes, bytes]) -> Heade
     return headers
 
 
+def refusal_headers(message: str, routed: tuple[str, str, str] | None) -> Headers:
+    """How a request was routed that ended in an error; without a route it is the gateway that refused it."""
+    route, target, reason = routed or ("gateway", "", message)
+    return (
+        (b"x-routecodex-route", header_text(route or "gateway")),
+        (b"x-routecodex-target", header_text(target or "gateway")),
+        (b"x-routecodex-reason", header_text(reason or message)),
+    )
+
+
+def routing_headers(record: Record) -> Headers:
+    """How a request was routed, by its record."""
+    return _routing_headers(record.route, record.target, record.reason)
+
+
 @functools.lru_cache(maxsize=1024)
 def _routing_headers(route: str, target: Target | None, reason: str) -> Headers:
     return (

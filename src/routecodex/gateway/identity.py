@@ -1,13 +1,15 @@
 """Which conversation a request belongs to, from what its client says of it and never from its messages.
 
 An id is hostile input and means only itself: it is kept as it came, but for white space around it. Two
-different ids never become one, not even where one of them is no valid Unicode.
+different ids never become one, not even where one of them is no valid Unicode; one that is longer than
+anybody's is kept as its hash, so that what remembers ids stays small.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from hashlib import blake2b
 from typing import Literal
 
 from msgspec import Struct
@@ -49,7 +51,10 @@ CONVERSATION_HEADERS: tuple[str, ...] = (
 )
 """Where clients name their conversation."""
 
+_NAMING = frozenset((*SESSION_HEADERS, *CONVERSATION_HEADERS))
 _OPAQUE = "hex~"
+_HASHED = "hash~"
+_LONGEST = 512
 _OWS = " \t"
 
 
@@ -136,6 +141,8 @@ def _told(value: str | None) -> str:
 
 
 def _told_in(headers: Mapping[str, str], names: tuple[str, ...]) -> str:
+    if _NAMING.isdisjoint(headers):
+        return ""
     for name in names:
         value = headers.get(name)
         if value is not None and (told := _told(_text(value))):
@@ -155,8 +162,17 @@ def _text(value: str) -> str:
 
 def _exact(value: str) -> str:
     """The value, or a form in hex digits of one that UTF-8 cannot carry or that looks like such a form."""
+    if len(value) > _LONGEST:
+        return kept(value)
     try:
         value.encode()
     except UnicodeEncodeError:
         return _OPAQUE + value.encode("utf-8", "surrogatepass").hex()
-    return _OPAQUE + value.encode().hex() if value.startswith(_OPAQUE) else value
+    return _OPAQUE + value.encode().hex() if value.startswith((_OPAQUE, _HASHED)) else value
+
+
+def kept(id: str) -> str:
+    """An id as it is kept: as its hash where it is too long."""
+    if len(id) <= _LONGEST:
+        return id
+    return _HASHED + blake2b(id.encode("utf-8", "surrogatepass"), digest_size=32).hexdigest()

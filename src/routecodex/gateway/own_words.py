@@ -27,6 +27,8 @@ from routecodex.server_tools.clock.timekeeper import NtpState
 
 MARK = "[RouteCodex] "
 """How everything begins that the gateway says by itself: so it is known again in the history."""
+ROUTE, WHY = "gateway", "the message is for the gateway itself"
+"""The route of what the gateway answers by itself, and why it does."""
 _SHOWN = 60
 _LISTED = 10
 
@@ -109,7 +111,7 @@ def help_answer() -> str:
 
 
 def _session_rows(state: SessionState) -> list[tuple[str, str]]:
-    rows = [("force", state.force.target)] if state.force is not None else []
+    rows = [("force", f"{state.force.target}, for this message alone")] if state.force is not None else []
     rows += _routing_rows(state)
     if state.stop_message is not None:
         rows.append(("stopMessage", _stop_row(state.stop_message)))

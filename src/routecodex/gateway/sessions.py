@@ -24,7 +24,7 @@ from msgspec.structs import asdict, replace
 
 from routecodex.canon.errors import GatewayError, Overloaded
 from routecodex.gateway.identity import Kind, Scope
-from routecodex.routing.state import SessionState
+from routecodex.routing.state import NOTHING_SET, SessionState
 from routecodex.stores.store import Store, StoreError
 
 SPACE = "sessions"
@@ -35,7 +35,7 @@ TRIM_EVERY = 500
 MOST_ENTRIES = 100_000
 MOST_BYTES = 256 * 1024 * 1024
 
-EMPTY = SessionState()
+EMPTY = NOTHING_SET
 
 Edit = Callable[[SessionState], SessionState]
 Listing = list[tuple[Scope, SessionState]]
@@ -216,7 +216,8 @@ class Sessions:
         if scope is None:
             return []
         state = await self._read(key)
-        return [] if state == EMPTY else [(scope, state)]
+        # The mark alone says what was heard last, and nothing that is in force.
+        return [] if says_the_same(replace(state, applied=None), EMPTY) else [(scope, state)]
 
     async def _read(self, key: str) -> SessionState:
         """What the store has; the stamp is taken first, so that it is never newer than the state."""

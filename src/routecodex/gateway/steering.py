@@ -46,6 +46,7 @@ _SHOWS = (ShowStatus, ShowHelp)
 _FILES_BEGIN = "--- Content from referenced files ---"
 _NO_SESSION = "no session id: this holds for this request only; send x-session-id to keep it"
 _FILES_END = "--- End of content ---"
+_CLOCK_CLEARED = "all clock tasks are cleared"
 
 
 class Spoken(Struct, frozen=True):
@@ -86,7 +87,7 @@ def listen(codec: Codec, inbound: Inbound) -> Spoken:
         earlier=earlier,
         instructions=tuple(said for parsed in found for said in parsed.instructions),
         malformed=tuple(said for parsed in found for said in parsed.malformed),
-        alone=_is_for_us_alone(newest) and _is_end(newest, messages),
+        alone=_is_for_us_alone(newest) and _is_end(newest, messages, inbound),
     )
 
 
@@ -116,11 +117,13 @@ def _is_for_us_alone(message: UserMessage) -> bool:
     return not message.holds_more and all(is_machine_made(strip(written.text)) for written in message.texts)
 
 
-def _is_end(newest: UserMessage, messages: Sequence[UserMessage]) -> bool:
-    """Whether nothing comes after it, but for messages that an agent has put there."""
+def _is_end(newest: UserMessage, messages: Sequence[UserMessage], inbound: Inbound) -> bool:
+    """Whether nothing comes after it, but for messages of an agent and the answer as the client begins it."""
     after = [message for message in messages if message.index > newest.index]
-    added = not any(message.holds_more for message in after)
-    return added and messages[-1].is_last and messages[-1].index == newest.index + len(after)
+    last = newest.index + len(after)
+    if any(message.holds_more for message in after) or messages[-1].index != last:
+        return False
+    return messages[-1].is_last or person.begun_answer(inbound) == last + 1
 
 
 def _mark(message: UserMessage) -> str:
@@ -223,8 +226,9 @@ class Steering:
             return change(known)
         # First what must be known of, then what cannot be undone: a name that is wrong changes nothing.
         changed = change(known)
-        if any(isinstance(said, ClearClock) for said in wanted):
+        if scope.lasts and any(isinstance(said, ClearClock) for said in wanted):
             await self._clear_clock(scope)
+            notices.append(_CLOCK_CLEARED)
         if not scope.lasts:
             return changed
         return await self._sessions.change(scope, change)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import EntryPoints, entry_points
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.metadata import entry_points
 
 from msgspec.structs import replace
 
+from routecodex.canon.errors import ConfigError
 from routecodex.canon.request import Request
 from routecodex.config import Config
 from routecodex.gateway.ask import Ask
@@ -57,7 +58,7 @@ class Toolbox:
         self.visible = self._config.visible_rounds
         self.continues = self._config.empty_reply_continue.enabled
         self._web_search = self._made_web_search(search)
-        self._tools: list[ServerTool] = [*self._own(), *(point.load()() for point in _foreign())]
+        self._tools: list[ServerTool] = [*self._own(), *_foreign()]
         self._always = any(not isinstance(tool, _AT_NEED) for tool in self._tools)
 
     def _own(self) -> list[ServerTool]:
@@ -195,5 +196,13 @@ def _speakable(stop: StopMessage | None) -> str | None:
     return None if stop is None else strip(stop.text)
 
 
-def _foreign() -> EntryPoints:
-    return entry_points(group=ENTRY_POINTS)
+def _foreign() -> Iterator[ServerTool]:
+    """The tools of other packages; one that cannot be had is an error that names it."""
+    for point in entry_points(group=ENTRY_POINTS):
+        try:
+            yield point.load()()
+        except Exception as exc:
+            raise ConfigError(
+                f"the server tool {point.name!r} ({point.value}) cannot be loaded: {exc!r}; "
+                "mend or uninstall the package that brings it"
+            ) from exc

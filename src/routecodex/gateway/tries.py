@@ -74,11 +74,15 @@ class Tries:
         self._must: str | None = None
 
     async def run(self, plan: Plan) -> None:
-        """Answers the request, or raises what a client must be told."""
+        """Answers the request, or raises what a client must be told; the error knows where it was tried."""
         keep_alive = self._exchange.keep_alive()
         try:
             while not await self._answered(plan, keep_alive):
                 plan = await self._next()
+        except GatewayError as error:
+            record = self._exchange.record
+            error.routed = (record.route, str(record.target or ""), record.reason)
+            raise
         finally:
             if keep_alive is not None:
                 keep_alive.stop()

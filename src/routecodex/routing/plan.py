@@ -18,11 +18,13 @@ from routecodex.canon.errors import NotFound, ProviderNotAvailable
 from routecodex.routing.pools import Choice, Draw, choices_of, one_group
 from routecodex.routing.registry import Registry, Selector, Step, Target
 from routecodex.routing.sieve import Cooling, Health, Removed, Sieve
-from routecodex.routing.state import ServerState, SessionState
+from routecodex.routing.state import NO_ORDERS, NOTHING_SET, ServerState, SessionState
 
 __all__ = ["Asked", "Cooling", "Health", "Plan", "Removed", "Router"]
 
 DEFAULT = "default"
+_SETTLED = 1024
+_LONGEST_NAME = 200
 SPECIAL = frozenset({"vision", "web_search", "longcontext"})
 """Routes that a request takes in spite of a sticky target."""
 
@@ -91,7 +93,15 @@ class Router:
         self.registry = registry
         self._choices = functools.lru_cache(maxsize=256)(self._ready)
         self._direct = functools.lru_cache(maxsize=1024)(self._named)
-        self._quiet = SessionState(), ServerState()
+        self._quiet = NOTHING_SET, NO_ORDERS
+        self._settled: dict[tuple[str, str, str, str | None], Plan] = {}
+        routed = [len(list(self._all_steps(route))) for route in registry.routes]
+        self.has_choice = max(routed, default=0) > 1 or any(
+            len(provider.keys) > 1 for provider in registry.providers.values()
+        )
+        """Whether there is more than one target for any request."""
+        self.routes_differ = any(self._choices(route) for route in registry.routes if route != DEFAULT)
+        """Whether it matters what a request is classed as."""
 
     def plan(
         self,
@@ -105,6 +115,8 @@ class Router:
     ) -> Plan:
         """The targets to try; ProviderNotAvailable when a rule leaves none."""
         orders = self._orders(asked, session, server)
+        if orders is _NO_ORDERS and health.quiet and self._is_plain(asked):
+            return self._settled_plan(asked, health=health, now=now, draw=draw)
         sieve = Sieve(self.registry, orders.disabled, health=health, now=now, tried=asked.tried)
         if orders.force is not None:
             return self._forced(asked, orders.force, sieve, draw)
@@ -112,6 +124,27 @@ class Router:
         if orders.sticky is not None:
             return self._stuck(asked, orders, bound, sieve=sieve, draw=draw)
         return self._free(asked, orders, bound, sieve=sieve, draw=draw)
+
+    def _is_plain(self, asked: Asked) -> bool:
+        """Whether nothing but the names in it decides where a request goes."""
+        return (
+            not self.has_choice
+            and not asked.tried
+            and asked.must is None
+            and asked.tokens <= self.registry.smallest_context
+        )
+
+    def _settled_plan(self, asked: Asked, *, health: Health, now: float, draw: Draw) -> Plan:
+        """The plan of all requests like this one, made once."""
+        key = (asked.model, asked.route, asked.why, asked.hint)
+        made = self._settled.get(key)
+        if made is None:
+            sieve = Sieve(self.registry, (), health=health, now=now, tried=asked.tried)
+            made = self._free(asked, _NO_ORDERS, self._destination(asked), sieve=sieve, draw=draw)
+            # Whoever sends ever new names must not fill the memory.
+            if len(self._settled) < _SETTLED and len(asked.model) + len(asked.hint or "") <= _LONGEST_NAME:
+                self._settled[key] = made
+        return made
 
     def names_target(self, model: str) -> bool:
         """Whether a body's model names a target outright, so that nothing else about the request counts."""
@@ -122,7 +155,7 @@ class Router:
 
     def has_route(self, name: str) -> bool:
         """Whether a route of this name has targets."""
-        return bool(self._choices(name))
+        return name in self.registry.routes and bool(self._choices(name))
 
     def _ready(self, route: str) -> tuple[Choice, ...]:
         return tuple(choice for choice in choices_of(self.registry, route) if choice.groups)
@@ -149,10 +182,11 @@ class Router:
             return Destination(asked.must, f"too long for another route than {asked.must}")
         named = self.registry.alias_of(asked.model)
         if named is not None and named.startswith("route:"):
-            return Destination(named[6:], f"alias {asked.model} names route {named[6:]}")
+            return Destination(named[6:], f"alias {_brief(asked.model)} names route {named[6:]}")
         targets = self.registry.targets_of(named or asked.model)
         if targets:
-            why = f"alias {asked.model} names {named}" if named else f"model {asked.model} names the target"
+            model = _brief(asked.model)
+            why = f"alias {model} names {named}" if named else f"model {model} names the target"
             return Destination("direct", why, targets, named or asked.model)
         return self._classed(asked)
 
@@ -163,7 +197,9 @@ class Router:
         return Destination(asked.route, asked.why)
 
     def _forced(self, asked: Asked, name: str, sieve: Sieve, draw: Draw) -> Plan:
-        targets = self._insisted(name, asked)
+        targets = self._insisted(name, asked, sieve)
+        if not targets:
+            raise ProviderNotAvailable.unknown(name)
         steps = sieve.admit(
             self._group(name, targets, "force", "force").order(affinity=asked.affinity, draw=draw)
         )
@@ -172,19 +208,23 @@ class Router:
         why = f"this message asks for {name}"
         return _made(sieve, "force", steps, why, only=targets[0].provider)
 
-    def _insisted(self, name: str, asked: Asked) -> tuple[Target, ...]:
+    def _insisted(self, name: str, asked: Asked, sieve: Sieve) -> tuple[Target, ...]:
         """The targets of a name that a person typed; a key alone gets the model routing would choose."""
         selector = self.registry.resolve(name)
         if selector is None:
-            raise ProviderNotAvailable.unknown(name)
-        if selector.model is None:
-            selector = Selector(selector.provider, selector.key, self._model_of(selector.provider, asked))
-        targets = tuple(self.registry.covered(selector))
-        if not targets:
-            raise ProviderNotAvailable.unknown(name)
-        return targets
+            return ()
+        if selector.model is not None:
+            return tuple(self.registry.covered(selector))
+        choices = [
+            tuple(self.registry.covered(Selector(selector.provider, selector.key, model)))
+            for model in dict.fromkeys(self._models_of(selector.provider, asked))
+        ]
+        # Routing would not choose what is disabled; where all of it is, the refusal names the first.
+        usable = (targets for targets in choices if not all(map(sieve.disables, targets)))
+        return next(usable, choices[0] if choices else ())
 
-    def _model_of(self, provider: str, asked: Asked) -> str | None:
+    def _models_of(self, provider: str, asked: Asked) -> Iterator[str]:
+        """The models of a provider, the one routing would choose first."""
         models = self.registry.providers[provider].models
         bound = self._destination(asked)
         named = [asked.model, *(target.model for target in bound.targets if target.provider == provider)]
@@ -195,8 +235,7 @@ class Router:
             for step in self._all_steps(route)
             if step.target.provider == provider
         )
-        known = (model for model in (*named, *routed, *models) if model in models)
-        return next(known, None)
+        return (model for model in (*named, *routed, *models) if model in models)
 
     def _all_steps(self, route: str) -> Iterator[Step]:
         return (step for choice in self._choices(route) for group in choice.groups for step in group.steps)
@@ -226,9 +265,9 @@ class Router:
         )
 
     def _sticky_steps(self, name: str, asked: Asked, sieve: Sieve, draw: Draw) -> tuple[Step, ...]:
-        if self.registry.resolve(name) is None:
+        targets = self._insisted(name, asked, sieve)
+        if not targets:
             return ()
-        targets = self._insisted(name, asked)
         choice = self._group(f"sticky/{name}", targets, "sticky", self._route_with(targets))
         return sieve.admit(choice.order(affinity=None, draw=draw))
 
@@ -307,6 +346,11 @@ class Router:
         if orders.allow:
             return ProviderNotAvailable.not_allowed(*orders.allow)
         return NotFound("route 'default' has no targets; add some under [routing]", code="no_targets")
+
+
+def _brief(name: str) -> str:
+    """A name that a client sent, as a reason tells it: reasons are kept, and go into headers."""
+    return name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}…"
 
 
 def _server_sticky(session: SessionState, server: ServerState) -> str | None:

@@ -16,6 +16,10 @@ from typing import Literal
 from msgspec import Struct, field
 
 Mode = Literal["round-robin", "weighted", "priority"]
+Prefer = Literal["model", "key"]
+
+_REMEMBERED = 256
+"""The longest name whose meaning is remembered: names come from clients, who must not fill the memory."""
 
 
 class Target(Struct, frozen=True, cache_hash=True):
@@ -101,20 +105,35 @@ class Registry:
         self.aliases = dict(aliases)
         sizes = (model.context_tokens for row in self.providers.values() for model in row.models.values())
         self.smallest_context = min(filter(None, sizes), default=sys.maxsize)
-        self.alias_of = functools.lru_cache(maxsize=1024)(self._alias_of)
-        self.targets_of = functools.lru_cache(maxsize=4096)(self._targets_of)
-        self.resolve = functools.lru_cache(maxsize=4096)(self._resolve)
+        self._known_alias = functools.lru_cache(maxsize=1024)(self._alias_of)
+        self._known_targets = functools.lru_cache(maxsize=4096)(self._targets_of)
+        self._known_selector = functools.lru_cache(maxsize=4096)(self._resolve)
 
     def model(self, target: Target) -> Model:
         """What is known of the target's model."""
         return self.providers[target.provider].models[target.model]
 
-    def _resolve(self, name: str, prefer: Literal["model", "key"] = "model") -> Selector | None:
+    def resolve(self, name: str, *, prefer: Prefer = "model") -> Selector | None:
         """What a dotted name stands for; None when it is not known.
 
         After the provider: the whole rest as a model, digits as the number of a key, an alias of a key, or
         an alias and a model. `prefer` decides where a model and a key share a name.
         """
+        known = self._known_selector if len(name) <= _REMEMBERED else self._resolve
+        return known(name, prefer)
+
+    def alias_of(self, name: str) -> str | None:
+        """What the alias map makes of a model name; the first glob that matches counts."""
+        return self._known_alias(name) if len(name) <= _REMEMBERED else self._alias_of(name)
+
+    def targets_of(self, name: str) -> tuple[Target, ...]:
+        """The targets `provider.model` or `provider.key.model` stands for; none when it is not known.
+
+        Model names may hold dots: after the provider the whole rest is tried as a model first.
+        """
+        return self._known_targets(name) if len(name) <= _REMEMBERED else self._targets_of(name)
+
+    def _resolve(self, name: str, prefer: Prefer) -> Selector | None:
         head, dot, rest = name.partition(".")
         provider = self.providers.get(head)
         if provider is None:
@@ -126,17 +145,12 @@ class Registry:
         return next((selector for selector in found if selector is not None), None)
 
     def _alias_of(self, name: str) -> str | None:
-        """What the alias map makes of a model name; the first glob that matches counts."""
         exact = self.aliases.get(name)
         if exact is not None:
             return exact
         return next((to for glob, to in self.aliases.items() if fnmatch.fnmatchcase(name, glob)), None)
 
     def _targets_of(self, name: str) -> tuple[Target, ...]:
-        """The targets `provider.model` or `provider.key.model` stands for; none when it is not known.
-
-        Model names may hold dots: after the provider the whole rest is tried as a model first.
-        """
         provider = self.providers.get(name.partition(".")[0])
         rest = name.partition(".")[2]
         if provider is None or not rest:
@@ -172,8 +186,7 @@ def _as_key(provider: Provider, rest: str) -> Selector | None:
 
 
 def _as_key_and_model(provider: Provider, rest: str) -> Selector | None:
-    for at in (at for at, sign in enumerate(rest) if sign == "."):
-        key, model = _as_key(provider, rest[:at]), rest[at + 1 :]
-        if key is not None and model in provider.models:
-            return Selector(provider.name, key.key, model)
-    return None
+    # Neither an alias nor a number holds a dot: what comes after the first one is the model.
+    alias, _, model = rest.partition(".")
+    key = _as_key(provider, alias) if model in provider.models else None
+    return None if key is None else Selector(provider.name, key.key, model)

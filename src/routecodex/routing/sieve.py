@@ -78,9 +78,13 @@ class Sieve:
             return steps
         return tuple(step for step in steps if self._lets_in(step, allow, tokens if sized else 0))
 
+    def disables(self, target: Target) -> bool:
+        """Whether a rule takes the target out before everything else."""
+        return any(selector.covers(target) for selector in self._disabled)
+
     def _lets_in(self, step: Step, allow: tuple[str, ...], tokens: int) -> bool:
         target = step.target
-        if any(selector.covers(target) for selector in self._disabled):
+        if self.disables(target):
             return self._out(step, "disabled", "disabled")
         if allow and target.provider not in allow:
             return self._out(step, "not allowed", f"not in the allow list {', '.join(allow)}")

@@ -45,3 +45,9 @@ class ServerState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     sticky: str | None = None
     allow: tuple[str, ...] = ()
     disable: tuple[str, ...] = ()
+
+
+NOTHING_SET = SessionState()
+"""The state of a session in which nothing was ever set: one for all, so that it is known at sight."""
+NO_ORDERS = ServerState()
+"""The same for a server."""

@@ -30,7 +30,7 @@ from routecodex import __version__
 from routecodex.canon.errors import BadRequest, ClientError, MethodNotAllowed, NotFound, ProviderNotAvailable
 from routecodex.gateway.ask import Ask
 from routecodex.gateway.gateway import Gateway
-from routecodex.gateway.identity import Scope
+from routecodex.gateway.identity import Scope, kept
 from routecodex.gateway.ids import fresh_id
 from routecodex.protocols.codec import Inbound
 from routecodex.protocols.codecs import CODECS
@@ -160,7 +160,7 @@ class Admin:
         }
 
     async def _routing(self, request: HttpRequest) -> Answer:
-        return await self._routing_of(request.query_param("session"))
+        return await self._routing_of(_named(request.query_param("session")))
 
     async def _routing_of(self, session: str | None) -> Answer:
         gateway, about = self._gateway(), self._about
@@ -175,7 +175,7 @@ class Admin:
 
     async def _listed(self, session: str | None) -> list[tuple[Scope, SessionState]]:
         sessions = self._gateway().sessions
-        if not session:
+        if session is None:
             return await sessions.list(_MOST_SESSIONS)
         scope = _scope(session)
         return [(scope, await sessions.load(scope))]
@@ -185,8 +185,8 @@ class Admin:
         if wanted == RoutingChange(session=wanted.session):
             raise BadRequest("nothing to change: give sticky, allow, disable, enable or clear")
         gateway = self._gateway()
-        if wanted.session:
-            scope = _scope(wanted.session)
+        if _named(wanted.session) is not None:
+            scope = _scope(wanted.session or "")
             await gateway.sessions.change(scope, partial(_session_changed, wanted, gateway.registry))
         else:
             await gateway.orders.change(partial(_server_changed, wanted, gateway.registry))
@@ -310,10 +310,17 @@ def _inbound(told: Explain) -> Inbound:
     return codec.read(body, model=endpoint.argument, stream=endpoint.verb == "streamGenerateContent")
 
 
+def _named(session: str | None) -> str | None:
+    """The session that is meant; a name that was left empty by mistake does not mean the whole server."""
+    if session is not None and not session.strip():
+        raise BadRequest("session: is empty; leave it out to mean the whole server", param="session")
+    return session
+
+
 def _scope(shown: str) -> Scope:
     """The scope an id stands for as it is shown."""
     kind, colon, rest = shown.partition(":")
-    return Scope(KINDS[kind], rest) if colon and kind in KINDS else Scope("session", shown)
+    return Scope(KINDS[kind], kept(rest)) if colon and kind in KINDS else Scope("session", kept(shown))
 
 
 def _shown(scope: Scope, state: SessionState) -> Answer:

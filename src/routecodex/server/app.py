@@ -23,7 +23,7 @@ from routecodex.config import Config
 from routecodex.gateway import counting, embeddings, listing
 from routecodex.gateway.ask import Ask, Record
 from routecodex.gateway.gateway import Gateway
-from routecodex.gateway.heads import header_text
+from routecodex.gateway.heads import header_text, refusal_headers, routing_headers
 from routecodex.gateway.ids import fresh_id
 from routecodex.protocols import gemini, messages
 from routecodex.protocols.codec import Codec, Inbound
@@ -45,6 +45,8 @@ _RETRY_CAP = 60
 _RETRY_DEFAULT = 5
 _OPEN = frozenset({"root", "health", "admin"})
 """What asks for no client key and is answered under any load; the admin API has a door of its own."""
+_ROUTED = frozenset({"generate", "submit", "count", "embeddings"})
+"""What goes to a provider, so that every answer says where it went."""
 _SHARED = frozenset({"root", "health", "metrics", "models", "model"})
 
 
@@ -166,7 +168,8 @@ class App:
         with self._gateway.noted(record):
             counted = await counting.count(self._gateway, ask, memory=self._gateway.memory, record=record)
         field = "totalTokens" if call.endpoint.protocol == "gemini" else "input_tokens"
-        await _send(call.reply, {field: counted}, call.id)
+        headers = [*_headers(call.id), *routing_headers(record)]
+        await call.reply.send(200, headers, json.encode({field: counted}))
 
     async def _response(self, call: Call) -> None:
         entry = await self._gateway.history.get(call.endpoint.argument)
@@ -196,7 +199,7 @@ class App:
         record = _record(call, route="embeddings", model="")
         with self._gateway.noted(record):
             body = await embeddings.embed(self._gateway, call.request.body, record=record)
-        await call.reply.send(200, _headers(call.id), body)
+        await call.reply.send(200, [*_headers(call.id), *routing_headers(record)], body)
 
     async def _models(self, call: Call) -> None:
         protocol = _protocol_of(call.request, call.endpoint)
@@ -276,6 +279,8 @@ def error_answer(
     protocol = _protocol_of(request, endpoint) if request is not None else "chat"
     status, envelope = CODECS[protocol].encode_error(error)
     headers = _headers(request_id)
+    if endpoint is not None and endpoint.name in _ROUTED:
+        headers.extend(refusal_headers(error.message, error.routed))
     if status in (429, 503, 529):
         wait = _RETRY_DEFAULT if error.retry_after is None else error.retry_after
         headers.append((b"retry-after", b"%d" % max(1, math.ceil(min(wait, _RETRY_CAP)))))

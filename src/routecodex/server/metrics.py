@@ -95,8 +95,9 @@ class Metrics:
         series.seconds.add(record.finished - record.arrived)
         if record.first_byte:
             series.first_byte.add(record.first_byte - record.arrived)
-        if record.attempts > 1:
-            self._failovers += record.attempts - 1
+        if record.failures:
+            # The rounds of one answer are attempts too, but no failovers.
+            self._failovers += min(len(record.failures), record.attempts - 1)
         usage = record.usage
         if usage is not None:
             series.input += usage.input

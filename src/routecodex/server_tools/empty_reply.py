@@ -19,7 +19,6 @@ GO_ON = (
     "Your last answer was cut off by a fault of the connection. Go on exactly where it stopped, in the "
     "middle of the word if need be; repeat nothing of it and say nothing about the interruption."
 )
-_WHY = {True: "the answer was cut off: going on", False: "the answer was empty: asking again"}
 _WITHOUT_CAUSE = ("stop", "error")
 """Ends that do not explain why nothing was said."""
 

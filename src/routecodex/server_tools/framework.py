@@ -193,8 +193,8 @@ class ServerTools(Plugin):
 
     async def _result(self, call: ToolCall) -> str:
         """What the call gave; a tool that fails is a result too, and the turn goes on."""
-        tool = next(tool for tool in self._tools if tool.answers(self._situation, call.name))
         try:
+            tool = next(tool for tool in self._tools if tool.answers(self._situation, call.name))
             return await tool.call(self._situation, call)
         except msgspec.DecodeError as exc:
             return _failure("bad_arguments", f"the arguments cannot be read: {exc}")

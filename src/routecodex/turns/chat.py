@@ -11,6 +11,7 @@ from routecodex.turns.events import (
     ArgumentsAdded,
     MessageAppended,
     ReasoningAdded,
+    RefusalAdded,
     StateChanged,
     TextAdded,
     ToolCallAdded,
@@ -159,6 +160,9 @@ def _events(chunk: Chunk, calls: set[int]) -> Iterator[TurnEvent]:
     content = delta.get("content")
     if content and isinstance(content, str):
         yield TextAdded(content)
+    refusal = delta.get("refusal")
+    if refusal and isinstance(refusal, str):
+        yield RefusalAdded(refusal)
     for call in delta.get("tool_calls") or ():
         yield from _call_events(call, calls)
 

@@ -100,11 +100,9 @@ class Conversation:
 
     async def close(self) -> None:
         """Aborts the turn under way, waits for its cleanups and lets go of the connection."""
-        if self._closed:
-            return
         self._closed = True
         self.abort()
-        if self._run is None or not self._run.runs_in(asyncio.current_task()):
+        if not self._is_inside():
             await self._idle.wait()
         aclose = getattr(self._setting.sender, "aclose", None)
         if self._owns_sender and aclose is not None:
@@ -118,8 +116,12 @@ class Conversation:
 
     async def _leftover(self) -> None:
         """Waits for a turn whose reader went away: nobody else would."""
-        if self._abandoned:
+        if self._abandoned and not self._is_inside():
             await self._idle.wait()
+
+    def _is_inside(self) -> bool:
+        """Whether the caller is part of the turn under way, which would wait for itself."""
+        return self._run is not None and self._run.runs_in(asyncio.current_task())
 
     def _begin(
         self, given: Iterable[str | Message | Mapping[str, Any]], listener: Listener | None = None

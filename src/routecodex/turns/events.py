@@ -44,6 +44,13 @@ class ReasoningAdded:
 
 
 @dataclass(frozen=True, slots=True)
+class RefusalAdded:
+    """More of what the model says in place of an answer it will not give."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class ToolCallAdded:
     """The model begins to call a tool; `index` names the call in the events that follow."""
 
@@ -89,6 +96,7 @@ TurnEvent = (
     | MessageAppended
     | TextAdded
     | ReasoningAdded
+    | RefusalAdded
     | ToolCallAdded
     | ArgumentsAdded
     | ToolOutputAdded

@@ -168,7 +168,7 @@ class HttpSender:
         """What reads the answer to this body, and the body on the endpoint's wire."""
         reply = ReplyTo(id=uuid.uuid4().hex, created=int(time.time()), model=str(body.get("model") or ""))
         options = {**(body.get("stream_options") or {}), "include_usage": True}
-        asked = json.encode({**body, "stream": True, "stream_options": options})
+        asked = _encoded({**body, "stream": True, "stream_options": options})
         if self._codec is chat.CODEC:
             return _ChatAnswer(reply), asked
         request = chat.CODEC.decode_request(chat.CODEC.read(asked))
@@ -296,6 +296,13 @@ class _ForeignAnswer(_Answer):
                 parts = self._folding.response().parts
                 choice["delta"][wire_parts.FIELD] = wire_parts.keep(parts, self._endpoint)
         return super()._known(chunk)
+
+
+def _encoded(body: Body) -> bytes:
+    try:
+        return json.encode(body)
+    except (TypeError, ValueError, OverflowError, RecursionError) as exc:
+        raise RequestFailed(f"the request cannot be written as JSON: {exc}", status=400) from exc
 
 
 def _object(data: bytes) -> Chunk:

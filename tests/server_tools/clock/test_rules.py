@@ -104,6 +104,7 @@ WAKES = {
     "of this chain": ([task(START + HOUR, not_before_request_id="r1")], None),
     "over": ([task(START - HOUR)], None),
     "somebody has it": ([task(START, reservation=Mark("x", START + 5000))], START + 5000),
+    "this request has it": ([task(START, reservation=Mark("r1:clock:x", START + 5000))], None),
     "it comes again": ([task(START - HOUR, repeat="daily")], START + 23 * HOUR - WINDOW),
 }
 

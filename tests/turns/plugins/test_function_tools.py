@@ -73,7 +73,7 @@ def test_the_schema_of_a_function_comes_from_its_hints_and_its_docstring() -> No
                 "properties": {
                     "path": {"type": "string", "description": "Where it is, from the root."},
                     "lines": {"type": "integer", "description": "How many.", "default": 100},
-                    "mode": {"enum": ["hex", "text"], "default": "text"},
+                    "mode": {"type": "string", "enum": ["hex", "text"], "default": "text"},
                 },
                 "required": ["path"],
                 "additionalProperties": False,
@@ -99,12 +99,57 @@ def test_sphinx_parameters_are_read_too() -> None:
     assert tool(find).schema["function"]["description"] == "Finds something."
 
 
+def test_numpy_parameters_are_read_too() -> None:
+    def find(name: str, depth: int = 1, *, loose: bool = False) -> None:
+        """Finds something.
+
+        Parameters
+        ----------
+        name : str
+            What to find,
+            by its name.
+
+            Or by a part of it.
+        depth : int, optional
+            How deep.
+        loose
+            Whether a part will do.
+
+        Returns
+        -------
+        None
+            Nothing.
+        """
+
+    assert parameters(find)["properties"] == {
+        "name": {"type": "string", "description": "What to find, by its name. Or by a part of it."},
+        "depth": {"type": "integer", "description": "How deep.", "default": 1},
+        "loose": {"type": "boolean", "description": "Whether a part will do.", "default": False},
+    }
+    assert tool(find).schema["function"]["description"] == "Finds something."
+
+
+def test_a_partial_has_the_name_and_the_words_of_its_function() -> None:
+    def find(name: str, depth: int) -> None:
+        """Finds something."""
+
+    told = tool(partial(find, depth=3)).schema["function"]
+    assert (told["name"], told["description"]) == ("find", "Finds something.")
+    assert told["parameters"]["required"] == ["name"]
+
+
 def optional(a: Optional[int], b: int = None) -> None: ...  # type: ignore[assignment]  # noqa: RUF013, UP045
 def collections(a: list[str], b: dict[str, int], c: tuple[int, ...]) -> None: ...
 def chosen(a: Color, b: Literal[1, 2]) -> None: ...
 def shaped(a: Point, b: Box, c: Leaf) -> None: ...
 def noted(a: Annotated[int, "how many"], b: Annotated[int, msgspec.Meta(gt=0)]) -> None: ...
-def free(a, b: Any) -> None: ...  # type: ignore[no-untyped-def]
+def noted_or_none(
+    a: Annotated[int, "how many"] = None,  # type: ignore[assignment]
+    b: Annotated[int | None, "how many"] = None,
+    c: Annotated[int, "how many"] | None = None,
+) -> None: ...
+def quoted(a: "int", b: "int" = None, c: "list[Color]" = ()) -> None: ...  # type: ignore[assignment]  # noqa: UP037, RUF013
+def free(a, b: Any, c: object) -> None: ...  # type: ignore[no-untyped-def]
 def placed(a: Path, b: Path | None = None) -> None: ...
 
 
@@ -126,7 +171,10 @@ HINTS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     ),
     "enums and literals": (
         chosen,
-        {"a": {"title": "Color", "enum": ["blue", "red"]}, "b": {"enum": [1, 2]}},
+        {
+            "a": {"title": "Color", "type": "string", "enum": ["blue", "red"]},
+            "b": {"type": "integer", "enum": [1, 2]},
+        },
     ),
     "dataclass, TypedDict and Struct": (
         shaped,
@@ -159,7 +207,23 @@ HINTS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
             "b": {"type": "integer", "exclusiveMinimum": 0},
         },
     ),
-    "anything": (free, {"a": {}, "b": {}}),
+    "notes on what may be None": (
+        noted_or_none,
+        {
+            "a": {"description": "how many", "anyOf": [{"type": "integer"}, {"type": "null"}]},
+            "b": {"description": "how many", "anyOf": [{"type": "integer"}, {"type": "null"}]},
+            "c": {"anyOf": [{"type": "integer", "description": "how many"}, {"type": "null"}]},
+        },
+    ),
+    "quoted once more": (
+        quoted,
+        {
+            "a": {"type": "integer"},
+            "b": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+            "c": {"type": "array", "items": {"title": "Color", "type": "string", "enum": ["blue", "red"]}},
+        },
+    ),
+    "anything": (free, {"a": {}, "b": {}, "c": {}}),
     "paths": (placed, {"a": {"type": "string"}, "b": {"anyOf": [{"type": "string"}, {"type": "null"}]}}),
 }
 
@@ -183,7 +247,8 @@ VALUES: list[tuple[Callable[..., Any], dict[str, Any], dict[str, Any]]] = [
     (chosen, {"a": "red", "b": 2}, {"a": Color.RED, "b": 2}),
     (shaped, {"a": {"x": 1}, "b": {}, "c": {"size": 2}}, {"a": Point(1), "b": {}, "c": Leaf(2.0)}),
     (placed, {"a": "/tmp"}, {"a": Path("/tmp")}),
-    (free, {"a": [1], "b": None}, {"a": [1], "b": None}),
+    (free, {"a": [1], "b": None, "c": "x"}, {"a": [1], "b": None, "c": "x"}),
+    (quoted, {"a": "1", "c": ["red"]}, {"a": 1, "c": [Color.RED]}),
 ]
 
 
@@ -270,6 +335,7 @@ def starred(*names: str) -> None: ...
 def positional(a: int, /) -> None: ...
 def keyworded(**names: str) -> None: ...
 def untold(a: Missing) -> None: ...  # type: ignore[name-defined]  # noqa: F821
+def undefined(a: "list[Missing]") -> None: ...  # type: ignore[name-defined]  # noqa: F821, UP037
 def odd(a: threading.Thread) -> None: ...
 
 
@@ -284,7 +350,8 @@ async def pieces() -> AsyncIterator[str]:
         (positional, "gives every argument by its name"),
         (keyworded, r"has \*\*names"),
         (untold, "parameters of the tool 'untold' cannot be read"),
-        (odd, "JSON cannot carry"),
+        (odd, r"the parameter 'a: threading\.Thread' of the tool 'odd' has a type JSON cannot carry"),
+        (undefined, "parameters of the tool 'undefined' cannot be read: name 'Missing' is not defined"),
     ],
 )
 def test_a_function_no_model_could_call_is_refused_by_name(function: Callable[..., Any], said: str) -> None:

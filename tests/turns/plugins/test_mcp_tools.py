@@ -88,6 +88,30 @@ async def test_a_server_that_dies_fails_the_tool_and_not_the_turn() -> None:
     assert [state for state, _ in results(conversation)] == ["failed", "failed"]
 
 
+async def test_a_server_that_died_ends_the_turn_that_asks_for_its_tools() -> None:
+    async with McpTools(SERVER) as server:
+        conversation, _ = talking(ToolPlugin(get_tools=server.get_tools), [Call("die")], "never")
+        with pytest.raises(McpFailed, match="the MCP server gave no answer: Connection closed"):
+            await conversation.send("go")
+    assert [state for state, _ in results(conversation)] == ["failed"]
+
+
+async def test_a_server_is_used_while_it_is_open_and_may_be_opened_again() -> None:
+    server = McpTools(SERVER)
+    names = []
+    for _ in range(2):
+        with pytest.raises(McpFailed, match="not connected; use its tools within `async with`"):
+            await server.get_tools()
+        async with server:
+            names.append(sorted(tool.name for tool in await server.get_tools()))
+    assert names[0] == names[1] != []
+
+
+def test_an_empty_command_is_refused() -> None:
+    with pytest.raises(ValueError, match="the command of an MCP server is empty"):
+        McpTools([])
+
+
 async def test_closing_ends_the_server_even_from_another_task() -> None:
     before = {process.pid for process in psutil.Process().children()}
     server = await McpTools(SERVER).__aenter__()

@@ -196,6 +196,41 @@ async def test_a_tool_that_fails_does_not_fail_the_turn_and_its_output_is_kept_a
     ]
 
 
+class Outcome(BaseException):
+    """As test frameworks raise it."""
+
+
+async def test_whatever_a_tool_raises_is_told_as_its_failure() -> None:
+    def blocking() -> str:
+        raise Outcome("red")
+
+    async def streaming() -> AsyncIterator[str]:
+        yield "1 passed"
+        raise Outcome("red")
+
+    def leaving() -> str:
+        raise SystemExit(3)
+
+    tools = [blocking, streaming, leaving]
+    calls = [Call(function.__name__) for function in tools]
+    conversation, _ = talking(ToolPlugin(tools), answers=[calls, "ok"])
+    await conversation.send("go")
+    assert results(conversation) == [
+        ("failed", "The tool 'blocking' failed: Outcome: red"),
+        ("failed", "1 passed\n\n[The tool 'streaming' failed: Outcome: red]"),
+        ("failed", "The tool 'leaving' failed: SystemExit: 3"),
+    ]
+
+
+async def test_calls_that_came_without_a_type_are_sent_back_with_one() -> None:
+    call = {"index": 0, "id": "c1", "function": {"name": "fail", "arguments": "{}"}}
+    chunk = {"choices": [{"index": 0, "delta": {"tool_calls": [call]}}]}
+    conversation, sender = talking(ToolPlugin([fail]), answers=[[chunk], "ok"])
+    await conversation.send("go")
+    sent = sender.bodies[1]["messages"][1]["tool_calls"]
+    assert sent == [{"id": "c1", "type": "function", "function": {"name": "fail", "arguments": "{}"}}]
+
+
 async def test_a_tool_that_takes_too_long_is_stopped_and_its_output_is_kept_and_marked() -> None:
     stopped = asyncio.Event()
 
@@ -358,6 +393,10 @@ VALUES: list[tuple[Any, Any]] = [
     ([], "[]"),
     (PARTS, PARTS),
     (Odd(), '"odd"'),
+    ("grün\n".encode(), "grün\n"),
+    (bytearray(b"printed"), "printed"),
+    (b"", "(no output)"),
+    (b"\xff\x00", '"/wA="'),
     (ENDLESS, "[[...]]"),
     ("bad \udc80", "bad ?"),
 ]

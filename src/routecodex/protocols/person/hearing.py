@@ -60,6 +60,12 @@ def answers(inbound: Inbound) -> dict[int, str]:
     return {index: text for index, text in found if text is not None}
 
 
+def begun_answer(inbound: Inbound) -> int | None:
+    """Where the list ends with words of the model that it is to go on from; None when it does not."""
+    items = _items(inbound)
+    return len(items) - 1 if items and _answer(items[-1], inbound) is not None else None
+
+
 def plain_answer(inbound: Inbound, index: int) -> str | None:
     """What the model said at this place of the list; None when that is not one text and nothing else."""
     items = _items(inbound)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from routecodex.canon.errors import BadRequest
 from routecodex.canon.parts import Json
 from routecodex.canon.request import Output, Request, Thinking, Tool, ToolChoice
 from routecodex.protocols.codec import Aim, Encoded
+from routecodex.protocols.glance import is_hosted_search
 from routecodex.protocols.notices import HINTS
 from routecodex.wire import json
 
@@ -140,16 +139,17 @@ def _hosted(tool: Tool, same: bool, notices: dict[str, None]) -> dict[str, Json]
     if same:
         value: dict[str, Json] = tool.hosted
         return value
-    if any("search" in word.lower() for word in _hosted_words(tool)):
+    if _searches_the_web(tool):
         return {"type": "web_search"}
     notices[f"dropped tool {tool.name[:40]!a}: it runs at another provider"] = None
     return None
 
 
-def _hosted_words(tool: Tool) -> Iterable[str]:
-    yield tool.name
-    if isinstance(tool.hosted, dict):
-        yield from tool.hosted
+def _searches_the_web(tool: Tool) -> bool:
+    """Whether a hosted tool is known for it, by its name or its type; other tools search, too, elsewhere."""
+    kind = tool.hosted.get("type") if isinstance(tool.hosted, dict) else None
+    names = [name for name in (tool.name, kind) if isinstance(name, str)]
+    return any(is_hosted_search(name) or name.endswith("_web_search") for name in names)
 
 
 def _tool_choice(request: Request, aim: Aim, notices: dict[str, None]) -> Json:
@@ -162,7 +162,10 @@ def _tool_choice(request: Request, aim: Aim, notices: dict[str, None]) -> Json:
     ):
         notices[f"dropped tool_choice {choice.mode}: the upstream does not take it"] = None
         return None
-    named = [_choice_of(name, request) for name in choice.names]
+    named = [told for told in (_choice_of(name, request) for name in choice.names) if told is not None]
+    if choice.names and not named:
+        notices["dropped tool_choice: the tool it names runs at another provider"] = None
+        return None
     if choice.mode == "tool":
         return named[0] if named else "required"
     if not named:
@@ -174,12 +177,14 @@ def _allowed_mode(choice: ToolChoice) -> str:
     return "required" if choice.mode == "required" else "auto"
 
 
-def _choice_of(name: str, request: Request) -> dict[str, Json]:
+def _choice_of(name: str, request: Request) -> dict[str, Json] | None:
     tool = next((tool for tool in request.tools if tool.name == name), None)
     if tool is None:
         return {"type": "function", "name": name}
     if tool.kind == "hosted":
-        return {"type": tool.hosted["type"] if request.source == NAME else "web_search"}
+        if request.source == NAME:
+            return {"type": tool.hosted["type"]}
+        return {"type": "web_search"} if _searches_the_web(tool) else None
     return {"type": tool.kind, "name": name}
 
 

@@ -13,6 +13,8 @@ from routecodex.canon.request import Message, Request
 
 # Agents put notes for the model into the user's message; they are not what the user said.
 _REMINDER = re.compile(r"<system-reminder>.*?</system-reminder>", re.DOTALL)
+# A gateway tells the time in a message of its own, which nobody said either.
+_TIME = re.compile(r"\[Time/Date\]: utc=`[^`]*` local=`[^`]*` tz=`[^`]*` nowMs=`\d+` ntpOffsetMs=`-?\d+`")
 _IMAGE_TOKENS = 256
 
 
@@ -51,9 +53,13 @@ def words_of(parts: tuple[Part, ...]) -> str:
 
 def _user_text(messages: tuple[Message, ...]) -> str:
     for message in reversed(messages):
-        if message.role == "user" and not _has_results(message):
+        if message.role == "user" and not _has_results(message) and not _tells_time(message):
             return _REMINDER.sub("", words_of(message.parts)).strip()
     return ""
+
+
+def _tells_time(message: Message) -> bool:
+    return _TIME.fullmatch(words_of(message.parts).strip()) is not None
 
 
 def _has_results(message: Message) -> bool:

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from routecodex.server_tools.clock import edits
 from routecodex.server_tools.clock.edits import Circumstances
-from routecodex.server_tools.clock.rules import Rules, deliverable
+from routecodex.server_tools.clock.rules import Rules, deliverable, mark_prefix
 from routecodex.server_tools.clock.shelf import Shelf
 from routecodex.server_tools.clock.task import Task
 from routecodex.stores.store import StoreError
@@ -136,7 +136,7 @@ class Deliveries:
 
     async def _take(self, session: str, request_id: str) -> Reservation | None:
         at = self._at(request_id)
-        mark_id = f"{request_id}:clock:{self._new_id()}"
+        mark_id = mark_prefix(request_id) + self._new_id()
         tasks = await self._shelf.edit(session, partial(edits.reserve, mark_id=mark_id, at=at))
         if not tasks:
             return None

@@ -50,6 +50,16 @@ def is_reserved(task: Task, now_ms: int, rules: Rules) -> bool:
     return mark is not None and now_ms < mark.until_ms <= now_ms + 2 * rules.lease_ms
 
 
+def mark_prefix(request_id: str) -> str:
+    """How the ids of all reservations of a request begin."""
+    return f"{request_id}:clock:"
+
+
+def is_delivering(task: Task, request_id: str) -> bool:
+    """Whether the request has the task reserved itself."""
+    return task.reservation is not None and task.reservation.id.startswith(mark_prefix(request_id))
+
+
 def opens_at(due_at_ms: int, rules: Rules) -> int:
     """The moment from which a task may be delivered."""
     return due_at_ms - rules.due_window_ms
@@ -110,6 +120,7 @@ def wake_at(state: SessionState, now_ms: int, *, rules: Rules, request_id: str) 
         if task.delivered_at_ms is None
         and not is_expired(task, now_ms, rules)
         and not is_held_back(task, request_id)
+        and not is_delivering(task, request_id)
     ]
     return min(moments, default=None)
 

@@ -16,7 +16,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePath
-from typing import Annotated, Any, get_args, get_origin, overload
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin, overload
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -98,7 +99,7 @@ def _schema_tool(given: Mapping[str, Any]) -> Tool:
 def _function_tool(
     function: Callable[..., Any], *, name: str | None, description: str | None, timeout: float | None
 ) -> Tool:
-    named = name or getattr(function, "__name__", "") or type(function).__name__
+    named = name or _own_name(function)
     if _NAME.fullmatch(named) is None:
         raise ValueError(f"{named!r} is no name for a tool: up to 64 of A-Z a-z 0-9 _ -; give one with name=")
     arguments = _arguments_type(function, named)
@@ -113,6 +114,11 @@ def _function_tool(
         timeout=timeout,
         function=function,
     )
+
+
+def _own_name(function: Callable[..., Any]) -> str:
+    named = function.func if isinstance(function, partial) else function
+    return getattr(named, "__name__", "") or type(named).__name__
 
 
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -133,22 +139,42 @@ def _arguments_type(function: Callable[..., Any], name: str) -> type[msgspec.Str
     """A struct with a field for every parameter; those with a default may be left out."""
     fields: list[Any] = []
     for parameter in _signature(function, name):
-        hint = _described(parameter)
+        hint = _hint(parameter)
         if parameter.default is parameter.empty:
             fields.append((parameter.name, hint))
         else:
-            fields.append((parameter.name, hint | UnsetType, UNSET))
-    return msgspec.defstruct(name, fields, kw_only=True, forbid_unknown_fields=True)
+            fields.append((parameter.name, _either(hint, UnsetType), UNSET))
+    # Names in hints that are texts are looked up where the function was written.
+    module = getattr(function, "__module__", None)
+    return msgspec.defstruct(name, fields, kw_only=True, forbid_unknown_fields=True, module=module)
 
 
-def _described(parameter: inspect.Parameter) -> Any:
-    """The parameter's type; a text beside it in `Annotated` is its description."""
-    hint = Any if parameter.annotation is parameter.empty else parameter.annotation
-    if parameter.default is None and hint is not Any:
-        hint = hint | None
+def _hint(parameter: inspect.Parameter) -> Any:
+    """The parameter's type; one that is None by default may be None."""
+    hint = parameter.annotation
+    if hint is parameter.empty or hint is object:
+        return Any
+    if parameter.default is not None:
+        return _described(hint)
+    inner, *extras = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+    return _described(_annotated(_either(inner, None), extras))
+
+
+def _described(hint: Any) -> Any:
+    """The type, with a text beside it in `Annotated` as its description."""
+    if get_origin(hint) in (Union, UnionType):
+        return _either(*map(_described, get_args(hint)))
     if get_origin(hint) is not Annotated:
         return hint
     inner, *extras = get_args(hint)
+    return _annotated(inner, extras)
+
+
+def _either(*kinds: Any) -> Any:
+    return Union[kinds]  # noqa: UP007  # `|` takes no hint that is a text
+
+
+def _annotated(inner: Any, extras: list[Any]) -> Any:
     for extra in extras:
         meta = msgspec.Meta(description=extra) if isinstance(extra, str) else extra
         inner = Annotated[inner, meta]
@@ -160,7 +186,9 @@ def _schema(arguments: type[msgspec.Struct], function: Callable[..., Any]) -> di
     try:
         whole = msgspec.json.schema(arguments, schema_hook=_foreign_schema)
     except (TypeError, NotImplementedError) as exc:
-        raise TypeError(f"a parameter of the tool {name!r} has a type JSON cannot carry: {exc}") from exc
+        raise TypeError(f"{_culprit(function)} of the tool {name!r} has a type JSON cannot carry") from exc
+    except NameError as exc:
+        raise TypeError(f"the parameters of the tool {name!r} cannot be read: {exc}") from exc
     schema = _inlined(whole)
     schema.pop("title", None)
     told = docstrings.parameters(function)
@@ -171,6 +199,16 @@ def _schema(arguments: type[msgspec.Struct], function: Callable[..., Any]) -> di
         if isinstance(parameter.default, str | int | float):
             shown["default"] = parameter.default
     return schema
+
+
+def _culprit(function: Callable[..., Any]) -> str:
+    """The parameter whose type has no schema, if it is one of them alone."""
+    for parameter in inspect.signature(function, eval_str=True).parameters.values():
+        try:
+            msgspec.json.schema(_hint(parameter), schema_hook=_foreign_schema)
+        except (TypeError, NotImplementedError):
+            return f"the parameter {str(parameter)!r}"
+    return "a parameter"
 
 
 def _inlined(whole: dict[str, Any]) -> dict[str, Any]:
@@ -190,11 +228,23 @@ def _inlined(whole: dict[str, Any]) -> dict[str, Any]:
         if shape:
             beside = {key: value for key, value in node.items() if key != "$ref"}
             return {**resolved(shapes[shape], (*inside, shape)), **beside}
-        return {key: resolved(value, inside) for key, value in node.items()}
+        return _typed({key: resolved(value, inside) for key, value in node.items()})
 
     root: dict[str, Any] = resolved({key: value for key, value in whole.items() if key != "$defs"}, ())
     # What a kept shape refers to is kept as well.
     return {**root, "$defs": shapes} if kept else root
+
+
+_JSON_TYPES = {str: "string", int: "integer"}
+
+
+def _typed(node: dict[str, Any]) -> dict[str, Any]:
+    """The schema with the type of its choices, which some providers insist on."""
+    choices = node.get("enum")
+    kinds = {type(choice) for choice in choices} if isinstance(choices, list) else set()
+    if len(kinds) == 1 and "type" not in node and (kind := _JSON_TYPES.get(kinds.pop())) is not None:
+        return {"type": kind, **node}
+    return node
 
 
 _FOREIGN: dict[type, Callable[[Any], Any]] = {PurePath: PurePath, Path: Path}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Generator, Mapping
+from contextlib import suppress
 from functools import partial
 from inspect import isawaitable
 from typing import Any
@@ -83,8 +84,10 @@ class Job:
         except asyncio.CancelledError:
             self._end("failed", f"The tool {self.call.name!r} was cancelled from within.")
             raise
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             self._end("failed", _clean(f"The tool {self.call.name!r} failed: {_described(error)}"))
+            if isinstance(error, KeyboardInterrupt):
+                raise
 
     async def _take_pieces(self, pieces: AsyncIterator[Any]) -> None:
         try:
@@ -123,9 +126,9 @@ def as_content(value: Any) -> Any:
     """What a tool returned as the content of its message: text, or content parts as they are."""
     if isinstance(value, list) and value and all(_is_part(item) for item in value):
         return value
-    if value is None or value == "":
+    if value is None:
         return NO_OUTPUT
-    return _clean(value if isinstance(value, str) else _as_text(value))
+    return _clean(value if isinstance(value, str) else _as_text(value)) or NO_OUTPUT
 
 
 def _is_part(item: Any) -> bool:
@@ -134,6 +137,10 @@ def _is_part(item: Any) -> bool:
 
 def _as_text(value: Any) -> str:
     try:
+        if isinstance(value, bytes | bytearray):
+            # What a command has printed, mostly.
+            with suppress(UnicodeDecodeError):
+                return value.decode()
         return msgspec.json.encode(value, enc_hook=str).decode()
     except Exception:
         # A tool may return anything at all; the model gets at least how it looks.

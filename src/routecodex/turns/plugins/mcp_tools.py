@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -44,7 +44,8 @@ class McpTools:
         timeout: float | None = None,
         **options: Any,
     ) -> None:
-        self._client = _client(server, env, options)
+        self._new_client = _client(server, env, options)
+        self._client: Any = None
         self._prefix = prefix
         self._timeout = timeout
         self._keeper: asyncio.Task[None] | None = None
@@ -53,7 +54,7 @@ class McpTools:
     async def __aenter__(self) -> McpTools:
         opened = asyncio.get_running_loop().create_future()
         self._closing.clear()
-        self._keeper = asyncio.create_task(self._keep(opened))
+        self._keeper = asyncio.create_task(self._keep(self._new_client(), opened))
         try:
             await asyncio.wait({opened, self._keeper}, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
@@ -69,23 +70,26 @@ class McpTools:
             self._closing.set()
             await self._keeper
 
-    async def _keep(self, opened: asyncio.Future[None]) -> None:
+    async def _keep(self, client: Any, opened: asyncio.Future[None]) -> None:
         """Opens and closes the connection in one task, as the package wants it, whoever closes us."""
         try:
-            async with self._client:
+            async with client:
+                self._client = client
                 opened.set_result(None)
                 await self._closing.wait()
         except Exception as exc:
             if opened.done():
                 raise
             raise McpFailed(f"the MCP server could not be reached: {_innermost(exc)}") from exc
+        finally:
+            self._client = None
 
     async def get_tools(self, _: object = None) -> list[Tool]:
         """The tools the server has now; fit for the `get_tools` of a `ToolPlugin`."""
         tools: dict[str, Tool] = {}
         cursor: str | None = None
         for _page in range(MOST_PAGES):
-            page = await self._client.list_tools(cursor=cursor)
+            page = await self._ask("list_tools", cursor=cursor)
             for offered in page.tools:
                 tool = self._tool(offered, tools)
                 tools[tool.name] = tool
@@ -104,24 +108,35 @@ class McpTools:
         return Tool({"type": "function", "function": function}, run=run, timeout=self._timeout)
 
     async def _call(self, name: str, arguments: dict[str, Any]) -> Any:
-        result = await self._client.call_tool(name, arguments)
+        result = await self._ask("call_tool", name, arguments)
         content = _content(result)
         if result.is_error:
             raise McpFailed(content if isinstance(content, str) else str(content))
         return content
 
+    async def _ask(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        if self._client is None:
+            raise McpFailed("the MCP server is not connected; use its tools within `async with`")
+        try:
+            return await getattr(self._client, method)(*args, **kwargs)
+        except Exception as exc:
+            raise McpFailed(f"the MCP server gave no answer: {_innermost(exc)}") from exc
 
-def _client(server: Any, env: Mapping[str, str] | None, options: dict[str, Any]) -> Any:
+
+def _client(server: Any, env: Mapping[str, str] | None, options: dict[str, Any]) -> Callable[[], Any]:
+    """What opens a connection; the package's clients are good for one only."""
     try:
         mcp = importlib.import_module("mcp")
     except ModuleNotFoundError as exc:
         raise ImportError("MCP tools need the package mcp: pip install 'routecodex[mcp]'") from exc
     if isinstance(server, Sequence) and not isinstance(server, str):
+        if not server:
+            raise ValueError("the command of an MCP server is empty")
         command, *args = map(str, server)
         server = mcp.StdioServerParameters(command=command, args=args, env=dict(env) if env else None)
     elif env:
         raise ValueError("env is for a server that is started by its command")
-    return mcp.Client(server, **options)
+    return partial(mcp.Client, server, **options)
 
 
 def _model_name(name: str, taken: Mapping[str, Tool]) -> str:

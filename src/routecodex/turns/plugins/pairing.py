@@ -34,7 +34,7 @@ def name_of(call: Mapping[str, Any]) -> str:
 
 
 def identify(message: Message, messages: Sequence[Message]) -> None:
-    """Gives every call an id no other call has, and drops calls that were cut off before they had a name.
+    """Gives every call a type and an id of its own, and drops calls cut off before they had a name.
 
     Calls that have a result already stay as they are.
     """
@@ -44,6 +44,7 @@ def identify(message: Message, messages: Sequence[Message]) -> None:
     message.tool_calls = calls or None
     taken = {call.get("id") for other in messages if other is not message for call in calls_of(other)}
     for call in calls:
+        call.setdefault("type", "function")
         identity = call.get("id")
         if not isinstance(identity, str) or not identity or identity in taken:
             call["id"] = identity = _free(taken)

@@ -1,0 +1,93 @@
+"""The guard's command line: `python -m bench.guard` compares with the record, `--record` writes it anew."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from bench.guard import record
+from bench.guard.record import Counts
+
+ROOT = Path(__file__).parents[2]
+COUNT_SECONDS = 60
+SETTINGS = ("PYTHON", "ROUTECODEX_")
+FIXED = {"PYTHONHASHSEED": "0", "ROUTECODEX_STOPMESSAGE_BD_MODE": "heuristic"}
+"""Whatever this machine is set to, and whether it has `bd`: everybody counts the same."""
+ADVICE = "If the change is meant, run `make guard-record` and commit the record with it."
+
+
+def counted() -> Counts:
+    """What every script costs, counted in a process of its own: nothing that ran before has a part in it."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(SETTINGS)}
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.guard", "--count"],
+        cwd=ROOT,
+        env=kept | FIXED,
+        stdout=subprocess.PIPE,
+        timeout=COUNT_SECONDS,
+        check=True,
+    )
+    return msgspec.json.decode(done.stdout, type=Counts)
+
+
+def _count() -> Counts:
+    from bench.guard.counting import Allocations, count
+    from bench.guard.scripts import scripts
+    from bench.guard.whole import requests_answered
+
+    allocations = Allocations()
+    counts = {name: count(step, allocations) for name, step in scripts().items()}
+    with requests_answered() as steps:
+        return counts | {name: count(step, allocations) for name, step in steps.items()}
+
+
+def report(counts: Counts) -> str:
+    """The figures as a table."""
+    width = max(map(len, counts))
+    head = f"{'':<{width}}  {'bytecodes':>10}  {'allocations':>11}  {'bytes':>11}"
+    rows = (
+        f"{name:<{width}}  {count.bytecodes:>10,}  {count.allocations:>11,}  {count.bytes:>11,}"
+        for name, count in counts.items()
+    )
+    return "\n".join([head, *rows])
+
+
+def _compare(counts: Counts) -> int:
+    recorded = record.read().get(record.version())
+    if recorded is None:
+        print(f"\nnothing is recorded for {record.version()}: `make guard-record` does it")
+        return 2
+    moves = record.moved(recorded, counts)
+    if not moves:
+        print(f"\nwithin {record.TOLERANCE:.0%} of the record for {record.version()}")
+        return 0
+    print("", *moves, ADVICE, sep="\n")
+    return 1
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """1 when the work has moved away from the record, 2 when there is none for this version of Python."""
+    parser = argparse.ArgumentParser(prog="guard", description="Count the work of the hot path.")
+    parser.add_argument("--record", action="store_true", help="write what is counted as the new record")
+    parser.add_argument("--count", action="store_true", help="count in this very process and print JSON")
+    options = parser.parse_args(arguments)
+    if options.count:
+        sys.stdout.buffer.write(msgspec.json.encode(_count()))
+        return 0
+    counts = counted()
+    print(report(counts))
+    if not options.record:
+        return _compare(counts)
+    record.write(counts)
+    print(f"\nrecorded for {record.version()}: {record.FILE.relative_to(ROOT)}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,111 @@
+"""Counts that are the same in every run: bytecodes that are executed, blocks and bytes that are allocated.
+
+Bytecodes are the work of the interpreter; allocations also see what C code does, such as reading more of a
+body than is needed, or copying it once more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import functools
+import gc
+import selectors
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import msgspec
+
+from bench.native import compiled
+
+WARM_RUNS = 20
+"""The interpreter has specialised its code by then, and every cache is filled."""
+RUNS = 3
+"""What other things a run meets, such as a timer of a server, can only add to it: the least counts."""
+
+OURS = str(Path(__file__).parents[1])
+EVENT_LOOP = (str(Path(asyncio.__file__).parent), str(Path(selectors.__file__)))
+
+Step = Callable[[], object]
+
+
+class Count(msgspec.Struct, frozen=True):
+    """What one run of a step costs."""
+
+    bytecodes: int
+    allocations: int
+    bytes: int
+
+
+@functools.cache
+def _is_counted(file: str) -> bool:
+    """How often an event loop turns is chance, and what the guard itself does is nobody's cost."""
+    return not file.startswith((OURS, *EVENT_LOOP))
+
+
+class _Tracer:
+    def __init__(self) -> None:
+        self.bytecodes = 0
+
+    def on_frame(self, frame: FrameType, event: str, argument: Any) -> Callable[..., Any] | None:
+        if not _is_counted(frame.f_code.co_filename):
+            return None
+        frame.f_trace_lines = False
+        frame.f_trace_opcodes = True
+        return self.on_event
+
+    def on_event(self, frame: FrameType, event: str, argument: Any) -> Callable[..., Any]:
+        self.bytecodes += event == "opcode"
+        return self.on_event
+
+
+def bytecodes(step: Step) -> int:
+    """How many bytecodes one run of the step executes, in whatever Python code it reaches."""
+    tracer = _Tracer()
+    sys.settrace(tracer.on_frame)
+    try:
+        step()
+    finally:
+        sys.settrace(None)
+    return tracer.bytecodes
+
+
+class Allocations:
+    """Counts allocations of this process; there may be one of these in a process."""
+
+    def __init__(self) -> None:
+        library = ctypes.CDLL(str(compiled("allocations", "-shared", "-fPIC")))
+        library.install()
+        self._counting = ctypes.c_int.in_dll(library, "counting")
+        self._blocks = ctypes.c_size_t.in_dll(library, "allocations")
+        self._bytes = ctypes.c_size_t.in_dll(library, "allocated_bytes")
+        self._own = (0, 0)
+        self._own = self.of(lambda: None)
+
+    def of(self, step: Step) -> tuple[int, int]:
+        """Blocks and bytes that one run of the step allocates, as few as they ever were."""
+        blocks, sizes = zip(*(self._once(step) for _ in range(RUNS)), strict=True)
+        return min(blocks) - self._own[0], min(sizes) - self._own[1]
+
+    def _once(self, step: Step) -> tuple[int, int]:
+        self._blocks.value = self._bytes.value = 0
+        self._counting.value = 1
+        step()
+        self._counting.value = 0
+        return self._blocks.value, self._bytes.value
+
+
+def count(step: Step, allocations: Allocations) -> Count:
+    """What one run of the step costs once it is warm."""
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(WARM_RUNS):
+            step()
+        executed = min(bytecodes(step) for _ in range(RUNS))
+        return Count(executed, *allocations.of(step))
+    finally:
+        gc.enable()

@@ -1,0 +1,244 @@
+"""The pieces of the hot path that are counted: what is done to one request, one stream, one message."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from bench import requests
+from bench.guard.counting import Step
+from routecodex.config import Config, loads
+from routecodex.gateway import build
+from routecodex.gateway.ask import Ask
+from routecodex.gateway.course import Courses
+from routecodex.gateway.draws import Draws
+from routecodex.gateway.identity import Scope
+from routecodex.gateway.orders import Orders
+from routecodex.gateway.sessions import Sessions
+from routecodex.protocols.codec import Aim, Codec, Inbound, ReplyTo
+from routecodex.protocols.codecs import CODECS
+from routecodex.protocols.translation import Translation
+from routecodex.routing.instructions import parse, strip
+from routecodex.routing.plan import Asked, Router
+from routecodex.routing.registry import Target
+from routecodex.routing.state import Force, ServerState, SessionState, StopMessage
+from routecodex.stores.memory import MemoryStore
+
+STREAMS = Path(__file__).parent / "streams"
+PROTOCOLS = ("chat", "messages", "responses", "gemini")
+SIZES = ("1k", "100k")
+TRANSLATED = (("messages", "chat"), ("responses", "messages"), ("chat", "gemini"), ("chat", "responses"))
+"""Client and provider, as in the cells and so that every codec has both parts."""
+NOW = 1_760_000_000.0
+AIM = Aim(model="upstream-model", provider="up")
+TAGGED = (
+    'Please look at `<**not this**>` first.\n<**!alpha.model-1**> Then go on: <**stopMessage:"go on",3**> '
+    "the parser reads past its end, and nobody closed the file before opening another one. <**#beta.1**>"
+)
+CONFIG = """
+[providers.alpha]
+protocol = "chat"
+base_url = "http://127.0.0.1:9/v1"
+auth = [{ alias = "one", value = "k1" }, { alias = "two", value = "k2" }]
+models = { "model-1" = {}, "model-2" = {} }
+
+[providers.beta]
+protocol = "messages"
+base_url = "http://127.0.0.1:9"
+auth = [{ alias = "one", value = "k3" }]
+models = { "model-3" = {} }
+
+[routing]
+default = ["alpha.model-1", "beta.model-3"]
+tools = ["alpha.model-2"]
+"""
+STATES = {
+    "sticky": SessionState(sticky="beta.model-3"),
+    "rules": SessionState(allow=("alpha", "beta"), disable=("alpha.1",)),
+    "armed": SessionState(stop_message=StopMessage(text="go on")),
+    "forced": SessionState(force=Force("alpha.2.model-1", "turn")),
+}
+
+
+class Well:
+    """The health of targets with which nothing is wrong."""
+
+    quiet = True
+
+    def until(self, target: Target, now: float) -> float:
+        return 0.0
+
+    def why(self, target: Target, now: float) -> str:
+        return ""
+
+    def is_limit(self, target: Target, now: float) -> bool:
+        return False
+
+
+def done(work: Coroutine[Any, Any, Any]) -> Any:
+    """What a coroutine comes to that never has to wait."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        return end.value
+    raise AssertionError("it waits for something")
+
+
+def config() -> Config:
+    """Two providers and two routes."""
+    return loads(CONFIG, environ={})
+
+
+def read(protocol: str, size: str, *, content: bytes | None = None) -> Inbound:
+    """A streaming request, as its endpoint reads it."""
+    body = content or requests.body(protocol, size, stream=True)
+    if protocol == "gemini":
+        return CODECS[protocol].read(body, model="client-model", stream=True)
+    return CODECS[protocol].read(body)
+
+
+def reply(inbound: Inbound) -> ReplyTo:
+    """Whom a stream is for."""
+    return ReplyTo(id="0" * 24, created=int(NOW), model="client-model", provider="up", wire=inbound.wire)
+
+
+def requests_read() -> Iterator[tuple[str, Step]]:
+    """One request for a provider of the same protocol: read, then rewritten."""
+
+    def step(protocol: str, size: str, content: bytes) -> None:
+        CODECS[protocol].rewrite(read(protocol, size, content=content), AIM)
+
+    for protocol in PROTOCOLS:
+        for size in SIZES:
+            content = requests.body(protocol, size, stream=True)
+            yield f"rewrite {protocol} {size}", partial(step, protocol, size, content)
+
+
+def requests_converted() -> Iterator[tuple[str, Step]]:
+    """One request for a provider of another protocol."""
+
+    def step(client: Codec, provider: Codec, inbound: Inbound) -> None:
+        provider.encode_request(client.decode_request(inbound), AIM)
+
+    for client, provider in TRANSLATED:
+        inbound = read(client, "100k")
+        yield f"convert {client} to {provider}", partial(step, CODECS[client], CODECS[provider], inbound)
+
+
+def pieces(stream: bytes) -> list[bytes]:
+    """The stream event by event."""
+    end = b"\r\n\r\n" if b"\r\n\r\n" in stream else b"\n\n"
+    return [piece + end for piece in stream.split(end) if piece]
+
+
+def streams_relayed() -> Iterator[tuple[str, Step]]:
+    """One stream for a client of the same protocol: in one write, and in one write for each event."""
+
+    def step(codec: Codec, inbound: Inbound, writes: list[bytes]) -> None:
+        pipe = codec.relay(reply(inbound))
+        for data in writes:
+            pipe.feed(data)
+        pipe.close()
+        assert pipe.outcome.finish is not None
+
+    for protocol in PROTOCOLS:
+        stream = (STREAMS / f"{protocol}.sse").read_bytes()
+        inbound = read(protocol, "1k")
+        for how, writes in (("whole", [stream]), ("by event", pieces(stream))):
+            yield f"relay {protocol} {how}", partial(step, CODECS[protocol], inbound, writes)
+
+
+def streams_translated() -> Iterator[tuple[str, Step]]:
+    """One stream for a client of another protocol."""
+
+    def step(client: Codec, provider: Codec, inbound: Inbound, stream: bytes) -> None:
+        told = reply(inbound)
+        told.request = client.decode_request(inbound)
+        pipe = Translation(provider.stream_decoder(), client.stream_encoder(told))
+        pipe.feed(stream)
+        pipe.close()
+        assert pipe.outcome.finish is not None
+
+    for client, provider in TRANSLATED:
+        stream = (STREAMS / f"{provider}.sse").read_bytes()
+        inbound = read(client, "1k")
+        codecs = CODECS[client], CODECS[provider]
+        yield f"translate {provider} to {client}", partial(step, *codecs, inbound, stream)
+
+
+def plans() -> Iterator[tuple[str, Step]]:
+    """The plan of one request, without state and with it."""
+    router = Router(build.registry(config()))
+    draw = Draws().peek
+
+    def step(session: SessionState, turn: str | None) -> None:
+        asked = Asked(model="client-model", route="tools", turn=turn)
+        router.plan(asked, session=session, server=ServerState(), health=Well(), now=NOW, draw=draw)
+
+    yield "plan without state", partial(step, SessionState(), None)
+    for name in ("sticky", "rules", "forced"):
+        yield f"plan with state: {name}", partial(step, STATES[name], "turn")
+
+
+async def _nothing_to_clear(_scope: Scope) -> None:
+    return None
+
+
+def _instead(state: SessionState, _before: SessionState) -> SessionState:
+    return state
+
+
+def courses() -> Iterator[tuple[str, Step]]:
+    """From the request to what routing needs of it, without state, with it, and with something said to us."""
+    settings, store = config(), MemoryStore(clock=lambda: NOW)
+    router, sessions = Router(build.registry(settings)), Sessions(store, clock=lambda: NOW)
+    made = Courses(
+        router,
+        sessions=sessions,
+        orders=Orders(store),
+        options=build.classifier_options(settings),
+        affinity=True,
+        max_wait=0.0,
+        user_dir=Path("unused"),
+        clock=lambda: NOW,
+        clear_clock=_nothing_to_clear,
+    )
+
+    def step(inbound: Inbound, headers: dict[str, str]) -> None:
+        codec = CODECS[inbound.protocol]
+        ask = Ask(id="req_0", codec=codec, inbound=inbound, headers=headers, arrived=0.0, created=int(NOW))
+        done(made.set(ask))
+
+    plain = read("chat", "1k")
+    said = read("chat", "1k", content=requests.body("chat", "1k", stream=True, last_words=TAGGED))
+    yield "course without state", partial(step, plain, {})
+    yield "course of 100 KB", partial(step, read("chat", "100k"), {})
+    for name in ("sticky", "armed"):
+        done(sessions.change(Scope("session", name), partial(_instead, STATES[name])))
+        yield f"course with state: {name}", partial(step, plain, {"x-session-id": name})
+    yield "course with instructions", partial(step, said, {"x-session-id": "told"})
+
+
+def instructions() -> Iterator[tuple[str, Step]]:
+    """One message with tags, and the same without."""
+    for name, text in (("tagged", TAGGED), ("plain", TAGGED.replace("<**", "(").replace("**>", ")"))):
+        yield f"parse {name} message", partial(parse, text)
+        yield f"strip {name} message", partial(strip, text)
+
+
+GROUPS = (
+    requests_read,
+    requests_converted,
+    streams_relayed,
+    streams_translated,
+    plans,
+    courses,
+    instructions,
+)
+
+
+def scripts() -> dict[str, Step]:
+    """Every piece by its name."""
+    return {name: step for group in GROUPS for name, step in group()}

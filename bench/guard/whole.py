@@ -1,0 +1,163 @@
+"""A request from socket to socket: a gateway, its provider and its client on the event loop of this process.
+
+Bytecodes of the event loop and of what plays provider and client are not counted, so that what is left is the
+gateway's own work: server, routing, server tools, client, records.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import cast
+
+import uvloop
+
+from bench import requests
+from bench.guard.counting import Step
+from bench.guard.scripts import STREAMS
+from bench.setups import CALL_A_TOOL
+from routecodex.config import loads
+from routecodex.server.serve import Service
+
+CONFIG = """
+[server]
+port = 0
+drain_seconds = 1
+
+[store]
+url = "memory:"
+
+[logging]
+level = "error"
+
+[providers.mock]
+protocol = "chat"
+base_url = "http://127.0.0.1:{port}/v1"
+auth = [{{ value = "k" }}]
+models = {{ "gpt-mock" = {{}} }}
+
+[routing]
+default = ["mock.gpt-mock"]
+"""
+DOCUMENT = (
+    b'{"id":"chatcmpl-0","object":"chat.completion","created":1760000000,"model":"gpt-mock","choices":[{"index":0,'
+    b'"message":{"role":"assistant","content":"Carried, not read.","refusal":null},"logprobs":null,'
+    b'"finish_reason":"stop"}],"usage":{"prompt_tokens":9,"completion_tokens":5,"total_tokens":14}}'
+)
+CHUNK = b'data: {"id":"chatcmpl-0","object":"chat.completion.chunk","created":1760000000,"model":"gpt-mock",'
+CALL = (
+    CHUNK + b'"choices":[{"index":0,"delta":{"role":"assistant","content":null,"tool_calls":[{"index":0,"id":'
+    b'"call_0","type":"function","function":{"name":"tool_0","arguments":"{}"}}]},"finish_reason":null}]}\n\n'
+    + CHUNK
+    + b'"choices":[{"index":0,"delta":{},"finish_reason":"tool_calls"}]}\n\ndata: [DONE]\n\n'
+)
+ARM = f'<**stopMessage:"{CALL_A_TOOL}",1000000**> Go on.'
+SETTLING_TURNS = 10
+"""Turns of the loop after an answer, in which the gateway finishes what the client does not wait for."""
+
+
+def _answer(kind: bytes, body: bytes) -> bytes:
+    return b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\ncontent-length: %d\r\n\r\n%b" % (kind, len(body), body)
+
+
+class Party(asyncio.Protocol):
+    """One end of a connection."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # What uvloop gives can write, but is of no type that asyncio has.
+        self.transport = cast("asyncio.Transport", transport)
+
+
+class Provider(Party):
+    """Answers every request with the same words, or with a tool call when it ends with the words for it."""
+
+    def __init__(self) -> None:
+        self._stream = _answer(b"text/event-stream", (STREAMS / "chat.sse").read_bytes())
+        self._call = _answer(b"text/event-stream", CALL)
+        self._document = _answer(b"application/json", DOCUMENT)
+
+    def data_received(self, data: bytes) -> None:
+        """A request of a kilobyte comes in one piece."""
+        answer = self._stream if b'"stream":true' in data else self._document
+        self.transport.write(self._call if CALL_A_TOOL.encode() in data else answer)
+
+
+class Client(Party):
+    """Keeps one connection and reads each answer to its end."""
+
+    def __init__(self) -> None:
+        self._end = b""
+        self._seen = b""
+        self._ended: asyncio.Future[None]
+
+    def data_received(self, data: bytes) -> None:
+        self._seen += data
+        if self._seen.endswith(self._end):
+            assert self._seen.startswith(b"HTTP/1.1 200 "), self._seen
+            self._seen = b""
+            self._ended.set_result(None)
+
+    async def ask(self, request: bytes, end: bytes) -> None:
+        self._end = end
+        self._ended = asyncio.get_running_loop().create_future()
+        self.transport.write(request)
+        await self._ended
+        for _ in range(SETTLING_TURNS):
+            await asyncio.sleep(0)
+
+
+def _request(protocol: str, *, stream: bool, session: str = "", last_words: str = "") -> bytes:
+    content = requests.body(protocol, "1k", stream=stream, last_words=last_words)
+    return requests.raw(requests.PATHS[protocol], content, {"x-session-id": session} if session else {})
+
+
+STREAM_END = b"0\r\n\r\n"
+ASKED = {
+    "request": (_request("chat", stream=False), b"}}"),
+    "request, streamed": (_request("chat", stream=True), STREAM_END),
+    "request, converted": (_request("messages", stream=True), STREAM_END),
+    "request with a sticky target": (_request("chat", stream=True, session="sticky"), STREAM_END),
+    "request with stopMessage armed": (
+        _request("chat", stream=True, session="armed", last_words=CALL_A_TOOL),
+        STREAM_END,
+    ),
+    "request with one follow-up": (_request("chat", stream=True, session="armed"), STREAM_END),
+}
+PREPARED = (
+    _request("chat", stream=False, session="sticky", last_words="<**!mock.gpt-mock**> Go on."),
+    _request("chat", stream=True, session="armed", last_words=ARM),
+)
+"""What sets the state of the sessions before anything is counted."""
+
+
+@contextmanager
+def requests_answered() -> Iterator[dict[str, Step]]:
+    """One request each, answered by a gateway that runs as long as this does."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        loop = runner.get_loop()
+        provider = runner.run(_listening(Provider))
+        service = Service(loads(CONFIG.format(port=provider.sockets[0].getsockname()[1]), environ={}))
+        _, port = runner.run(service.start())
+        client = runner.run(_connected(port))
+        runner.run(client.ask(PREPARED[0], b"}}"))
+        runner.run(client.ask(PREPARED[1], STREAM_END))
+
+        def step(request: bytes, end: bytes) -> None:
+            loop.run_until_complete(client.ask(request, end))
+
+        yield {name: partial(step, *asked) for name, asked in ASKED.items()}
+        client.transport.close()
+        runner.run(service.stop())
+        provider.close()
+        runner.run(provider.wait_closed())
+
+
+async def _listening(protocol: type[asyncio.Protocol]) -> asyncio.Server:
+    return await asyncio.get_running_loop().create_server(protocol, "127.0.0.1", 0)
+
+
+async def _connected(port: int) -> Client:
+    _, client = await asyncio.get_running_loop().create_connection(Client, "127.0.0.1", port)
+    return client
