@@ -1,19 +1,19 @@
 """From a decoded request to an answered client.
 
-build       from a configuration to the parts
-gateway     Gateway: the object that holds the parts (registry, upstreams, store, memory)
-exchange    one request: plan, attempts in order, the answer to the client
-lane        Lane: a target made ready to send to
-sources     where an answer comes from: HTTP through a pipe, or events
-keep_alive  comments for streams on which nothing happens
-ask         Ask, Client, Record: what comes in, whom we answer, what is remembered of it
-memory      which provider made which signature, and the thoughts behind tool calls
-history     the Responses API's memory, in the store
-counting    token counters and estimates
-embeddings  embeddings, passed through
-ids         unique ids, cheaply
-listing     the model lists of each protocol
-own_calls   what the gateway asks of models by itself
-sights      who describes images for models that cannot see
-searching   who searches the web for models that cannot
+ask           Ask, Client, Record: what comes in, whom we answer, what is remembered of it
+gateway       Gateway: the object that holds the parts;  build  from a configuration to the parts
+course        whose request it is, what was said to the gateway, what it asks for
+  identity    which conversation a request belongs to;  sessions  what is set for it, in the store
+  steering    instructions: heard, applied, taken out;  message_files  texts they name
+  orders      what an operator has set;  own_words  what the gateway says by itself
+tries         the attempts at a request;  health  which keys can be used;  draws  whose turn it is in a pool
+exchange      one attempt: to one target, and its answer to the client;  heads  the headers of an answer
+  lane        a target made ready to send to;  sources  where an answer comes from
+  keep_alive  comments for streams on which nothing happens
+rounds        a turn with server tools;  toolbox  which tools a request needs;  clockwork  the clock
+  opened      an answer as events, read as far as its first content;  outlet  where they leave for the client
+  own_calls   what the gateway asks of models by itself;  sights, searching  who sees and searches for others
+chains        conversations of the Responses API;  history  their memory, in the store
+memory        which provider made which signature, and the thoughts behind tool calls
+counting, embeddings, listing, explain, ids
 """

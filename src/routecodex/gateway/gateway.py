@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from msgspec import Raw
 from msgspec.structs import replace
 
 from routecodex.canon.errors import ClientGone, GatewayError, Overloaded
@@ -19,13 +18,14 @@ from routecodex.canon.request import Request
 from routecodex.config import Config
 from routecodex.gateway import build, counting, own_words
 from routecodex.gateway.ask import Ask, Client, Record
+from routecodex.gateway.chains import Chains
 from routecodex.gateway.clockwork import Clockwork
 from routecodex.gateway.course import Course, Courses
 from routecodex.gateway.draws import Draws
 from routecodex.gateway.exchange import Exchange
 from routecodex.gateway.explain import explained
 from routecodex.gateway.health import Health
-from routecodex.gateway.history import Entry, History
+from routecodex.gateway.history import History
 from routecodex.gateway.identity import Scope
 from routecodex.gateway.ids import fresh_id
 from routecodex.gateway.keep_alive import KeepAlives
@@ -42,7 +42,6 @@ from routecodex.gateway.toolbox import Toolbox, session_name
 from routecodex.gateway.tries import Attempts, Planner, Tries
 from routecodex.protocols.codec import Outcome, ReplyTo
 from routecodex.protocols.messages.clients import ends_with_message_stop, knows_refusal
-from routecodex.protocols.responses import history as turns
 from routecodex.providers.http import HttpClient
 from routecodex.routing.instructions import ShowHelp, ShowStatus
 from routecodex.routing.plan import Asked, Plan, Router
@@ -52,7 +51,6 @@ from routecodex.routing.state import ServerState, SessionState
 from routecodex.server_tools.framework import ServerTools, Situation
 from routecodex.server_tools.vision import Sight
 from routecodex.stores.store import Store, StoreError
-from routecodex.wire import json
 
 Observe = Callable[[Record], None]
 
@@ -105,6 +103,7 @@ class Gateway:
             entries=config.store.responses_max_entries,
             size=config.store.responses_max_mb * 1024 * 1024,
         )
+        self._chains = Chains(self.history, self.registry)
         self._tool_turn_stop = config.protocols.messages.tool_turn_message_stop
         self._router = Router(self.registry)
         self.clockwork = self._clock_of(config)
@@ -195,7 +194,7 @@ class Gateway:
         )
         try:
             if ask.codec.name == "responses":
-                await self._expand(ask)
+                await self._chains.expand(ask, lambda: self._may_be_kept_there(ask))
             course = await self._courses.set(ask)
             exchange = Exchange(self, ask, client, record=record, course=course)
             if course.spoken is not None and course.spoken.wants_own_answer:
@@ -421,50 +420,12 @@ class Gateway:
             input_tokens=counting.estimate_body(ask.inbound.body),
         )
 
-    async def _expand(self, ask: Ask) -> None:
-        """Puts the stored conversation in front of a request that continues one."""
-        previous = ask.inbound.wire.previous_response_id
-        if not previous:
-            return
-        if await self.history.find(previous) is None and await self._may_know(ask):
-            # Not ours, but every target keeps its own conversations: it may be one of theirs.
-            return
-        chain = await self.history.chain(previous)
-        ask.original = ask.inbound
-        last = chain[-1]
-        ask.chain = last.chain or None
-        if last.native:
-            ask.holder = (last.provider, last.key)
-        body = turns.expand(ask.inbound.body, [entry.turn for entry in chain])
-        ask.inbound = ask.codec.read(body)
-
-    async def _may_know(self, ask: Ask) -> bool:
+    async def _may_be_kept_there(self, ask: Ask) -> bool:
+        """Whether every target keeps conversations of its own: an unknown one may be one of theirs."""
         steps = (await self.plan(ask)).steps
-        return all(self.registry.providers[step.target.provider].protocol == "responses" for step in steps)
+        return all(self._chains.keeps_its_own(step.target) for step in steps)
 
     async def remember(self, ask: Ask, target: Target | None, outcome: Outcome) -> None:
         """Keeps an answer of the Responses API that may be continued."""
-        if ask.codec.name != "responses" or outcome.body is None:
-            return
-        inbound = ask.received or ask.original or ask.inbound
-        if inbound.wire.store is False:
-            return
-        response_id = _id_of(outcome.body)
-        if not response_id:
-            return
-        entry = Entry(
-            request=Raw(inbound.body),
-            response=Raw(outcome.body),
-            previous=inbound.wire.previous_response_id,
-            provider=target.provider if target is not None else "",
-            key=target.key if target is not None else "",
-            native=target is not None and self.registry.providers[target.provider].protocol == "responses",
-            chain=ask.chain or ask.id,
-        )
-        await self.history.save(response_id, entry)
-
-
-def _id_of(body: bytes) -> str:
-    value = json.decode(body)
-    found = value.get("id") if isinstance(value, dict) else None
-    return found if isinstance(found, str) else ""
+        if ask.codec.name == "responses":
+            await self._chains.remember(ask, target, outcome)
