@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PORT ?= 5520
 
-.PHONY: install demo lint types test check bench bench-quick docs lock clean
+.PHONY: install demo lint types test check bench bench-quick guard guard-record docs lock clean
 
 # The runtime alone: enough to serve and for the demo.
 $(VENV)/.runtime: requirements/runtime.lock
@@ -47,6 +47,14 @@ bench: $(VENV)/.dev
 
 bench-quick: $(VENV)/.dev
 	$(BIN)/python -m bench.run --quick $(ARGS)
+
+# The work of the hot path, counted and not timed; a test fails when it is no longer what is recorded.
+guard: $(VENV)/.dev
+	$(BIN)/python -m bench.guard
+
+# After a change that is meant: the record goes into the same commit.
+guard-record: $(VENV)/.dev
+	$(BIN)/python -m bench.guard --record
 
 # Generated pages; a test fails when they are stale.
 docs: $(VENV)/.dev

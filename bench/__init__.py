@@ -10,4 +10,5 @@
 - `budget`: the rules that must hold, as data.
 - `report`, `plot`: tables, JSON, the figures in the documentation.
 - `run`: the command line.
+- `guard`: the work of the hot path, counted instead of timed.
 """

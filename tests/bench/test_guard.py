@@ -13,8 +13,6 @@ from bench.guard import __main__ as command
 from bench.guard import record
 from bench.guard.counting import Count
 from bench.guard.record import Move, moved
-from bench.guard.scripts import scripts
-from bench.guard.whole import ASKED
 
 ROOT = Path(__file__).parents[2]
 KNOWN = {"read": Count(1000, 100, 10_000), "plan": Count(40, 4, 400)}
@@ -100,10 +98,3 @@ def test_recording_keeps_what_other_versions_have(tmp_path: Path) -> None:
     assert record.read(file) == {"cpython 3.99": KNOWN, record.version(): {"read": KNOWN["read"]}}
     lines = file.read_text().splitlines()
     assert len([line for line in lines if '"bytecodes"' in line]) == 3
-
-
-def test_every_version_has_the_scripts_there_are() -> None:
-    names = [*scripts(), *ASKED]
-    assert {version: list(counts) for version, counts in record.read().items()} == dict.fromkeys(
-        record.read(), names
-    )

@@ -211,7 +211,13 @@ def test_flags_repeat_and_hold_lists(user: Path) -> None:
     assert alpha.said() == [("POST", "/admin/routing", body)]
 
 
-@pytest.mark.parametrize("flags", [[], ["--session", "x"], ["--allow", ""], ["--disable", "a,,b"]])
+USELESS = (
+    *([], ["--session", "x"], ["--allow", ""], ["--disable", "a,,b"]),
+    *(["--clear", "--session", ""], ["--clear", "--session", " "], ["--sticky", ""], ["--sticky", "!"]),
+)
+
+
+@pytest.mark.parametrize("flags", USELESS)
 def test_nothing_to_set_is_wrong_usage(two: tuple[AdminServer, AdminServer], flags: list[str]) -> None:
     result = daemon("set", "routing", *flags)
     assert result.exit_code == 2

@@ -117,6 +117,29 @@ def test_another_kind_of_session_has_another_header(user: Path) -> None:
     assert asked(alpha)["headers"] == {"x-conversation-id": "c1"}
 
 
+@pytest.mark.parametrize(
+    ("session", "headers"),
+    [
+        ("session:conversation:c1", {"x-session-id": "conversation:c1"}),
+        ("a:b", {"x-session-id": "a:b"}),
+        ("é", {"x-session-id": "é".encode().decode("latin-1")}),
+        ("会话", {"x-session-id": "会话".encode().decode("latin-1")}),
+    ],
+)
+def test_a_session_is_named_as_it_is_shown(user: Path, session: str, headers: dict[str, str]) -> None:
+    with admin_server("alpha", user) as alpha:
+        alpha.answers["POST /admin/explain"] = (200, TOLD)
+        explain("--session", session)
+    assert asked(alpha)["headers"] == headers
+
+
+@pytest.mark.parametrize("session", ["", "chain:req_1"])
+def test_a_session_that_no_header_can_name_is_wrong_usage(user: Path, session: str) -> None:
+    with admin_server("alpha", user) as alpha:
+        assert explain("--session", session).exit_code == 2
+    assert alpha.calls == []
+
+
 def test_gemini_names_its_model_in_the_path(user: Path) -> None:
     body = {"contents": [{"role": "user", "parts": [{"text": "hi"}]}]}
     with admin_server("alpha", user) as alpha:

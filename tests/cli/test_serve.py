@@ -213,3 +213,17 @@ async def test_the_demo_has_a_name_of_its_own(tmp_path: Path) -> None:
         assert [file.stem for file in (tmp_path / "user" / "servers").glob("*.json")] == [f"demo-{port}"]
         command.signal()
         assert await command.ended() == 0
+
+
+async def test_demos_on_any_free_port_are_two_servers(tmp_path: Path) -> None:
+    async with (
+        running(tmp_path, "demo", "--port", "0") as one,
+        running(tmp_path, "demo", "--port", "0") as other,
+    ):
+        ports = []
+        for command in (one, other):
+            await command.said(r"routecodex logs")
+            url = next(line for line in command.out if line.startswith("curl ")).split()[2]
+            ports.append(urlsplit(url).port)
+        announced = sorted(file.stem for file in (tmp_path / "user" / "servers").glob("*.json"))
+        assert announced == sorted(f"demo-{port}" for port in ports)

@@ -7,7 +7,7 @@ import pytest
 from tests.kit import answers, grammar
 from tests.kit.gateway import one_target, provider, serving
 from tests.kit.raw_client import Answer, call
-from tests.kit.upstream import Hang, Json, Steps, Upstream
+from tests.kit.upstream import Hang, Json, Request, Steps, Upstream
 
 BODY = (
     b'{"encoding_format": "base64", "input": ["a", "b\\u00e9"], "model": "up.m",'
@@ -106,3 +106,73 @@ async def test_a_silent_provider_is_a_504() -> None:
         more = "timeout = { first_byte_ms = 50, idle_ms = 50 }"
         answer = await embed(one_target("chat", up, more=more))
     assert answer.status == 504
+
+
+TOKEN = {"authorization": "Bearer operator"}
+OPERATED = '[server]\nport = 0\nadmin_token = "operator"\n[routing_options]\nmax_wait_ms = 0\n'
+
+
+def two(up: Upstream, *, keys: str = '[{ alias = "a", value = "ka" }, { alias = "b", value = "kb" }]') -> str:
+    """A provider with a model for vectors, and another one to talk to."""
+    text = provider("vec", "chat", up).replace('[{ alias = "primary", value = "secret-vec" }]', keys)
+    return OPERATED + text + provider("talk", "chat", up) + '[routing]\ndefault = ["talk.m"]\n'
+
+
+def routed(answer: Answer) -> tuple[str, str, str]:
+    route, target, reason = (answer.headers[f"x-routecodex-{name}"] for name in ("route", "target", "reason"))
+    return route, target, reason
+
+
+async def test_an_answer_says_where_it_came_from() -> None:
+    async with Upstream(lambda _: Json(200, SAID)) as up:
+        answer = await embed(one_target("chat", up))
+    assert routed(answer) == ("embeddings", "up.primary.m", "model up.m names the target")
+
+
+async def test_what_the_operator_made_sticky_gives_no_vectors() -> None:
+    async with Upstream(lambda _: Json(200, SAID)) as up, serving(two(up)) as gateway:
+        await call(gateway.port, "/admin/routing", {"sticky": "talk.m"}, headers=TOKEN)
+        answer = await call(gateway.port, "/v1/embeddings", {"model": "vec.m", "input": "x"})
+        assert [request.headers["authorization"] for request in up.requests] in (["Bearer ka"], ["Bearer kb"])
+    assert answer.status == 200
+
+
+@pytest.mark.parametrize(
+    ("order", "reason"), [({"disable": ["vec"]}, "disabled"), ({"allow": ["talk"]}, "not_allowed")]
+)
+async def test_what_the_operator_rules_out_is_refused_and_never_replaced(
+    order: dict[str, list[str]], reason: str
+) -> None:
+    async with Upstream() as up, serving(two(up)) as gateway:
+        await call(gateway.port, "/admin/routing", order, headers=TOKEN)
+        answer = await call(gateway.port, "/v1/embeddings", {"model": "vec.m", "input": "x"})
+        assert up.requests == []
+    assert (answer.status, answer.json["details"]["reason"]) == (403, reason)
+    assert routed(answer)[:2] == ("gateway", "gateway")
+
+
+async def test_a_key_that_is_limited_is_left_alone_and_told_of() -> None:
+    def by_key(request: Request) -> Json:
+        limited = request.headers["authorization"] == "Bearer ka"
+        return answers.error("chat", 429, "slow down", retry_after="60") if limited else Json(200, SAID)
+
+    async with Upstream(by_key) as up, serving(two(up)) as gateway:
+        seen = [
+            await call(gateway.port, "/v1/embeddings", {"model": "vec.m", "input": "x"}) for _ in range(4)
+        ]
+        health = await call(gateway.port, "/admin/health", method="GET", headers=TOKEN)
+        assert [request.headers["authorization"] for request in up.requests].count("Bearer ka") == 1
+    assert [answer.status for answer in seen] == [200] * 4
+    assert [row["name"] for row in health.json["health"]] == ["vec.a"]
+
+
+async def test_when_all_keys_are_limited_the_client_learns_when_to_come_back() -> None:
+    async with Upstream(lambda _: answers.error("chat", 429, "slow down", retry_after="40")) as up:
+        async with serving(two(up, keys='[{ alias = "a", value = "ka" }]')) as gateway:
+            seen = [
+                await call(gateway.port, "/v1/embeddings", {"model": "vec.m", "input": "x"}) for _ in range(2)
+            ]
+        assert len(up.requests) == 1
+    assert [(answer.status, int(answer.headers["retry-after"]) <= 40) for answer in seen] == [(429, True)] * 2
+    assert b"slow down" in seen[1].body
+    assert routed(seen[0])[:2] == ("embeddings", "vec.a.m")

@@ -168,3 +168,16 @@ async def test_a_wrong_request_is_a_400_and_not_counted(client: str, asked: byte
         assert up.requests == []
     assert answer.status == 400
     grammar.check_error(client, 400, answer.body)
+
+
+async def test_a_count_says_who_counted_and_why() -> None:
+    async with Upstream() as up, serving(one_target("chat", up)) as gateway:
+        body = {"model": "up.m", "messages": [{"role": "user", "content": "<**nobody**> hi"}]}
+        refused = await call(gateway.port, "/v1/messages/count_tokens", body)
+        body["messages"] = [{"role": "user", "content": "<**up.m**>"}]
+        counted = await call(gateway.port, "/v1/messages/count_tokens", body)
+    assert [answer.headers["x-routecodex-target"] for answer in (refused, counted)] == [
+        "gateway",
+        "up.primary.m",
+    ]
+    assert counted.headers["x-routecodex-reason"] == "this message asks for up.m"

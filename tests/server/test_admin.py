@@ -258,6 +258,8 @@ async def test_an_unknown_name_changes_nothing(change: dict[str, Any], session: 
         ("routing", {"sticky": 1}, "sticky"),
         ("routing", {}, "nothing to change"),
         ("routing", {"session": "s"}, "nothing to change"),
+        ("routing", {"clear": True, "session": ""}, "session: is empty"),
+        ("routing", {"clear": True, "session": " "}, "session: is empty"),
         ("routing", b"{", "not valid JSON"),
         ("routing", [], "object"),
         ("health/reset", {"targt": "up"}, "targt"),
@@ -464,3 +466,38 @@ async def test_without_a_clock_that_is_what_is_told() -> None:
     async with gateway() as (_, running):
         shown = await get(running.port, "/admin/clock")
     assert shown == {"clock": {"enabled": False, "ntp": {"status": "off", "offsetMs": 0}}, "sessions": []}
+
+
+async def test_a_session_whose_name_was_left_empty_is_not_the_whole_server() -> None:
+    async with gateway() as (_, running):
+        await done(running.port, "/admin/routing", {"disable": ["up"]})
+        refused = await post(running.port, "/admin/routing", {"clear": True, "session": ""})
+        asked = await call(running.port, "/admin/routing?session=", method="GET", headers=BEARER)
+        told = await get(running.port, "/admin/routing")
+    assert (refused.status, asked.status, told["routing"]["disable"]) == (400, 400, ["up"])
+
+
+async def test_a_session_with_a_very_long_id_is_found_by_it_and_by_its_shown_name() -> None:
+    long = "x" * 6000
+    async with gateway() as (_, running):
+        await done(running.port, "/admin/routing", {"disable": ["up"], "session": long})
+        (listed,) = (await get(running.port, "/admin/sessions"))["sessions"]
+        assert target(await say(running.port, **{"x-session-id": long})) == "other.primary.m"
+        assert len(listed["id"]) < 100
+        told = await done(running.port, "/admin/routing", {"clear": True, "session": listed["id"]})
+    assert [row["disable"] for row in told["sessions"]] == [[]]
+
+
+async def test_explain_says_that_the_gateway_answers_by_itself_and_what_it_passes_over() -> None:
+    async with gateway() as (_, running):
+        body = asking.body("chat", "<**!up**><**status**>", stream=False, model="auto")
+        own = await done(running.port, "/admin/explain", {"protocol": "chat", "body": body})
+        body = asking.body("chat", "<**up,other**> hi", stream=False, model="auto")
+        odd = await done(running.port, "/admin/explain", {"protocol": "chat", "body": body})
+    assert (own["route"], own["reason"], own["steps"], own["removed"]) == (
+        "gateway",
+        "the message is for the gateway itself",
+        [],
+        [],
+    )
+    assert [notice.partition(":")[0] for notice in odd["notices"]] == ["ignored <**up,other**>"]

@@ -290,6 +290,25 @@ def test_chat_grammar_and_foreign_search_are_understood() -> None:
     assert tools[1] == {"type": "web_search"}
 
 
+HOSTED: list[tuple[str, str, bool]] = [
+    ("web_search", "web_search_20250305", True),
+    ("my_search", "web_search_20260209", True),
+    ("google_search", "", True),
+    ("enterprise_web_search", "", True),
+    ("tool_search_tool_regex", "tool_search_tool_regex_20251119", False),
+    ("tool_search_tool_bm25", "tool_search_tool_bm25_20251119", False),
+    ("file_search", "file_search", False),
+]
+
+
+@pytest.mark.parametrize(("name", "kind", "is_search"), HOSTED)
+def test_only_a_search_of_the_web_becomes_one(name: str, kind: str, is_search: bool) -> None:
+    hosted = Tool(name, kind="hosted", hosted={"type": kind} if kind else {name: {}})
+    body = encoded(asked(tools=(Tool("f"), hosted), tool_choice=ToolChoice("tool", (name,))))
+    assert [tool["type"] for tool in body["tools"]] == ["function", *(["web_search"] if is_search else [])]
+    assert body.get("tool_choice") == ({"type": "web_search"} if is_search else None)
+
+
 def test_limits_of_the_upstream_are_kept() -> None:
     small = encoded(asked(max_tokens=1, user="u" * 300, cache_key="k" * 300))
     assert small["max_output_tokens"] == 16
