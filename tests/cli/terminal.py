@@ -14,6 +14,8 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import psutil  # type: ignore[import-untyped]  # it has no types of its own
+
 ROOT = Path(__file__).resolve().parents[2]
 _PATIENCE = 30.0
 CTRL_C, CTRL_D = "\x03", "\x04"
@@ -47,6 +49,12 @@ class Terminal:
             assert self._more(deadline - time.monotonic()), f"never showed {pattern!r}:\n{self.shown}"
         self._seen = found.end()
         return found
+
+    def sleeps(self) -> None:
+        """Waits until the command waits for a key: readline misses a Ctrl-C between its prompt and that."""
+        while psutil.Process(self.process.pid).status() != psutil.STATUS_SLEEPING:
+            assert self.process.poll() is None
+            time.sleep(0.001)
 
     def ends(self) -> int:
         """Waits for the end; the exit code."""

@@ -85,6 +85,7 @@ def test_ctrl_c_stops_the_answer_and_keeps_the_conversation_which_can_be_resumed
 ) -> None:
     with terminal(place, "chat", "--session", "stopped", "--system", "Be brief.", user=user) as screen:
         screen.shows(PROMPT)
+        screen.sleeps()
         screen.type(CTRL_C)
         screen.shows(r"\(Ctrl-D leaves\)")
         screen.shows(PROMPT)
@@ -246,7 +247,7 @@ def test_a_refusal_is_shown_in_the_terminal_and_in_a_pipe(place: Path, user: Pat
 def test_bytes_that_are_no_text_are_replaced_and_the_conversation_goes_on(place: Path, user: Path) -> None:
     with terminal(place, "chat", "--session", "bytes", user=user) as screen:
         screen.shows(PROMPT)
-        screen.type("demo:say caf\udce9 noir\n")
+        screen.type("demo:say caf\udcff noir\n")
         screen.shows(r"\bcaf\? noir\s+\S*demo")
         screen.shows(PROMPT)
         screen.type(CTRL_D)

@@ -179,8 +179,7 @@ async def test_another_process_that_cancels_the_task_ends_the_hold(tmp_path: Pat
         under_way = await talk.begin("Hello")
         await held(talk, under_way)
         async with Upstream() as unused:
-            there = Talk("chat", "chat", tmp_path / "state", unused)
-            there.folder = tmp_path
+            there = Talk("chat", "chat", tmp_path, unused)
             async with serve(tmp_path, whole_config(there, SMALL)) as process:
                 there.port = await process.port()
                 assert await operate(there, "clock/cancel", {"taskId": "t1"}) == {"removed": "t1"}

@@ -439,3 +439,12 @@ def test_what_clients_call_routes_and_models_is_not_kept_whole() -> None:
     assert not router.has_route("0" * 100_000)
     plan = planned(f"claude-{'x' * 100_000}", router=router)
     assert (plan.route, len(plan.reason) < 300) == ("direct", True)
+
+
+def test_an_allow_list_of_the_operator_is_cleared_by_the_operator() -> None:
+    with pytest.raises(ProviderNotAvailable) as refused:
+        planned(server=ServerState(allow=("lonely",)))
+    assert refused.value.message == (
+        "No route has a target that the allow list permits (lonely); "
+        "`routecodex daemon set routing --clear` clears the list"
+    )

@@ -195,10 +195,11 @@ class ProviderNotAvailable(GatewayError):
         return cls(message, status=503, details=details, retry_after=retry_after)
 
     @classmethod
-    def not_allowed(cls, *names: str) -> ProviderNotAvailable:
-        """The list of allowed providers leaves no target in any route."""
+    def not_allowed(cls, *names: str, by_operator: bool = False) -> ProviderNotAvailable:
+        """The list of allowed providers leaves no target in any route; the way out is that of who set it."""
         listed = ",".join(names)
-        message = f"No route has a target that the allow list permits ({listed}); <**clear**> clears the list"
+        way_out = "`routecodex daemon set routing --clear`" if by_operator else "<**clear**>"
+        message = f"No route has a target that the allow list permits ({listed}); {way_out} clears the list"
         return cls(message, status=403, details={"provider": listed, "reason": "not_allowed"})
 
 

@@ -56,7 +56,7 @@ class Clockwork:
         )
         now_ms = self.time.now_ms
         tasks = Shelf(store, now_ms=now_ms)
-        waker = Waker(tasks, now_ms=now_ms)
+        self._waker = waker = Waker(tasks, now_ms=now_ms)
         tasks.listen(waker.changed)
         self.tool = ClockTool(tasks, time=self.time, rules=rules, zone=self._zone)
         self._overview = Overview(tasks, rules=rules, now_ms=now_ms)
@@ -125,6 +125,10 @@ class Clockwork:
             loop.create_task(self._upkeep.run(self.row.tick_ms / 1000)),
             loop.create_task(self.time.run()),
         ]
+
+    def release(self) -> None:
+        """Ends every hold: the answers that wait are whole, and the server is about to stop."""
+        self._waker.release()
 
     async def stop(self) -> None:
         """Ends what runs in the background; what was delivered is written."""

@@ -59,7 +59,7 @@ async def embed(parts: Parts, body: bytes, *, record: Record) -> bytes:
 
     plan = planned(frozenset(), None)
     if plan.notices:
-        raise ProviderNotAvailable.not_allowed(*orders.allow)
+        raise ProviderNotAvailable.not_allowed(*orders.allow, by_operator=True)
     if not plan.steps and not plan.cooling:
         raise BadRequest(
             f"model: no provider with embeddings stands behind {model[:200]!r}",

@@ -24,41 +24,45 @@ from routecodex.providers.upstream import ANSWER_LIMIT
 _CONTENT = (TextAdded, ReasoningAdded, ArgumentsAdded, Finished)
 
 
+Batch = Sequence[Event]
+"""Events that came together: they are told together."""
+
+
 class Opened:
     """An answer that has begun: what has been heard of it, and the rest as it comes."""
 
-    def __init__(self, heard: Sequence[Event], rest: AsyncGenerator[Event, None]) -> None:
+    def __init__(self, heard: Batch, rest: AsyncGenerator[Batch, None]) -> None:
         self._heard = heard
         self._rest = rest
 
-    async def events(self) -> AsyncGenerator[Event, None]:
-        """All events; a break-off is told as Failed, never raised."""
+    async def batches(self) -> AsyncGenerator[Batch, None]:
+        """All events; a break-off is told as Failed at the end of a batch, never raised."""
         async with aclosing(self._rest):
-            for event in self._heard:
-                yield event
+            yield self._heard
             try:
-                async for event in self._rest:
-                    yield event
+                async for batch in self._rest:
+                    yield batch
             except UpstreamError as error:
-                yield Failed(error)
+                yield (Failed(error),)
 
     async def close(self) -> None:
         await self._rest.aclose()
 
 
-async def opened(events: AsyncGenerator[Event, None]) -> Opened:
+async def opened(batches: AsyncGenerator[Batch, None]) -> Opened:
     """Reads until there is content; what fails before is raised."""
     heard: list[Event] = []
     try:
-        async for event in events:
-            if isinstance(event, Failed):
-                raise event.error
-            heard.append(event)
-            if _is_content(event):
-                return Opened(heard, events)
+        async for batch in batches:
+            heard.extend(batch)
+            first = next((event for event in batch if _is_content(event) or isinstance(event, Failed)), None)
+            if isinstance(first, Failed):
+                raise first.error
+            if first is not None:
+                return Opened(heard, batches)
         raise failures.truncated()
     except BaseException:
-        await events.aclose()
+        await batches.aclose()
         raise
 
 
@@ -68,22 +72,28 @@ def _is_content(event: Event) -> bool:
     return isinstance(event, _CONTENT)
 
 
-async def heard(response: HttpResponse, lane: Lane) -> AsyncGenerator[Event, None]:
+async def one_by_one(events: AsyncGenerator[Event, None]) -> AsyncGenerator[Batch, None]:
+    """The events of a built-in provider, each as it comes."""
+    async with aclosing(events):
+        async for event in events:
+            yield (event,)
+
+
+async def heard(response: HttpResponse, lane: Lane) -> AsyncGenerator[Batch, None]:
     """The events of an answer over HTTP, streamed or whole; it is closed with the generator."""
     kind = response.header(b"content-type") or b""
     try:
         if not 200 <= response.status < 300:
             raise await lane.upstream.refusal(response)
         if kind.startswith(b"application/json"):
-            for event in lane.codec.decode_response(await response.read(ANSWER_LIMIT)):
-                yield event
+            yield lane.codec.decode_response(await response.read(ANSWER_LIMIT))
             return
         decoder = lane.codec.stream_decoder()
         while (data := await response.chunk()) is not None:
-            for event in decoder.feed(data):
-                yield event
-        for event in decoder.close():
-            yield event
+            batch = decoder.feed(data)
+            if batch:
+                yield batch
+        yield decoder.close()
     except UpstreamError as error:
         lane.upstream.discreet(error)
         raise

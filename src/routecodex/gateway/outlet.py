@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import groupby
 
 from routecodex.canon.errors import GatewayError
-from routecodex.canon.events import Event, Failed, Finished, Started, UsageReported
+from routecodex.canon.events import Event, Failed, Finished, Started, TextAdded, UsageReported
 from routecodex.canon.response import fold
 from routecodex.gateway.ask import Client, Headers
 from routecodex.gateway.keep_alive import KeepAlive
 from routecodex.protocols.codec import Codec, Outcome, ReplyTo
 
+AddTexts = Callable[[int, Sequence[str]], bytes]
 Dispatched = Callable[[], Awaitable[None]]
 
 
@@ -34,6 +36,7 @@ class Outlet:
         self._dispatched = dispatched
         self._keep_alive = keep_alive
         self._encoder = codec.stream_encoder(reply) if keep_alive is not None else None
+        self._add_texts: AddTexts | None = getattr(self._encoder, "add_texts", None)
         self._whole: list[Event] = []
         self._begun = False
         self.outcome = Outcome()
@@ -50,12 +53,25 @@ class Outlet:
         if self._encoder is None:
             self._whole.extend(events)
             return
-        out = b"".join(map(self._encoder.encode, events))
+        out = self._encoded(events)
         if out:
             await self._begin()
             await self._client.write(out)
             if self._keep_alive is not None:
                 self._keep_alive.touch()
+
+    def _encoded(self, events: Sequence[Event]) -> bytes:
+        """The bytes of the events; texts that follow each other in one part cost little more than one."""
+        assert self._encoder is not None
+        out: list[bytes] = []
+        for index, run in groupby(events, _text_of):
+            if index is None or self._add_texts is None:
+                out.extend(map(self._encoder.encode, run))
+            else:
+                out.append(
+                    self._add_texts(index, [event.text for event in run if isinstance(event, TextAdded)])
+                )
+        return b"".join(out)
 
     async def end(self, events: Sequence[Event], settle: Callable[[Outcome], Awaitable[None]]) -> None:
         """Sends the last events; `settle` is awaited before the client sees the end."""
@@ -106,3 +122,8 @@ class Outlet:
                 self.outcome.finish = event.finish
             case _:
                 pass
+
+
+def _text_of(event: Event) -> int | None:
+    """The part that a plain text belongs to; None for every other event."""
+    return event.index if type(event) is TextAdded and not event.logprobs else None

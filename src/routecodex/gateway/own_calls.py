@@ -137,7 +137,7 @@ class Call:
         if lost:
             raise BadRequest(f"{target}: {lost[0]}")
         response = await lane.send(encoded.body, stream=False, headers=None)
-        return fold([event async for event in heard(response, lane)])
+        return fold([event async for batch in heard(response, lane) for event in batch])
 
     def note(self, plan: Plan) -> None:
         """Notes the plan that the next attempts follow."""

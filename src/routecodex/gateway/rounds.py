@@ -33,7 +33,7 @@ from routecodex.gateway.heads import JSON, SSE, answer_headers
 from routecodex.gateway.keep_alive import KeepAlive
 from routecodex.gateway.lane import Lane
 from routecodex.gateway.memory import Watch
-from routecodex.gateway.opened import Opened, heard, opened
+from routecodex.gateway.opened import Batch, Opened, heard, one_by_one, opened
 from routecodex.gateway.outlet import Outlet
 from routecodex.protocols.codec import Outcome
 from routecodex.routing.plan import Plan
@@ -130,7 +130,7 @@ class Rounds:
             keep_alive=self._keep_alive,
         )
         try:
-            engine: Engine[Request, Spoken, Event] = Engine((self._tools, self), max_requests=None)
+            engine: Engine[Request, Spoken, Batch] = Engine((self._tools, self), max_requests=None)
             await engine.begin(self).run()
         finally:
             if self._keep_alive is not None:
@@ -163,10 +163,11 @@ class Rounds:
         self._answer = Answer()
         return self._answer
 
-    def merge(self, message: Spoken, chunk: Event) -> bool:
+    def merge(self, message: Spoken, chunk: Batch) -> bool:
         assert isinstance(message, Answer)
-        message.add(chunk)
-        return not isinstance(chunk, _NO_CONTENT)
+        for event in chunk:
+            message.add(event)
+        return any(not isinstance(event, _NO_CONTENT) for event in chunk)
 
     def place(self, message: Spoken) -> None:
         self.messages.append(message)
@@ -179,7 +180,7 @@ class Rounds:
     def processing(self, state: str) -> None:
         """Nobody asks what a turn of the gateway is doing."""
 
-    async def send(self, request: Request) -> AsyncGenerator[Event, None]:
+    async def send(self, request: Request) -> AsyncGenerator[Batch, None]:
         """The events of one round; the client has been told of each before it is given on."""
         situation = self._situation
         first = situation.round == 1
@@ -199,18 +200,26 @@ class Rounds:
         answer, watch = self._opened, self._watch
         assert answer is not None
         assert watch is not None
-        async with aclosing(answer.events()) as events:
-            async for event in events:
-                if isinstance(event, Failed):
+        async with aclosing(answer.batches()) as batches:
+            async for batch in batches:
+                failed = batch[-1] if batch and isinstance(batch[-1], Failed) else None
+                told = batch if failed is None else batch[:-1]
+                await self._tell(told, watch)
+                yield told
+                if failed is not None:
                     break
-                watch(event)
-                await self._outlet.tell(self._gate.feed(event))
-                yield event
             else:
                 watch.settle()
                 return
-        for end in await self._cut_off(event):
-            yield end
+        yield await self._cut_off(failed)
+
+    async def _tell(self, batch: Batch, watch: Watch) -> None:
+        shown: list[Event] = []
+        for event in batch:
+            watch(event)
+            shown += self._gate.feed(event)
+        if shown:
+            await self._outlet.tell(shown)
 
     async def attempt(self, step: Step, _keep_alive: KeepAlive | None) -> None:
         """Opens this target's answer; raises UpstreamError while another one may be tried."""
@@ -235,11 +244,11 @@ class Rounds:
         """The stream is watched over from the first round to the last, not attempt by attempt."""
         return None
 
-    async def _events(self, target: Target) -> AsyncGenerator[Event, None]:
+    async def _events(self, target: Target) -> AsyncGenerator[Batch, None]:
         lane = self._parts.lane(target)
         self._situation.sent = self._situation.round
         if not isinstance(lane, Lane):
-            return lane(self._request)
+            return one_by_one(lane(self._request))
         request = await self._fit(self._request, lane)
         request = self._parts.memory.recall(request, target.provider)
         encoded = lane.codec.encode_request(request, lane.aim)
@@ -272,8 +281,7 @@ class Rounds:
         self._cut = failed
         self._situation.data["cut_off"] = True
         ends = self._answer.cut()
-        for end in ends:
-            await self._outlet.tell(self._gate.feed(end))
+        await self._outlet.tell([shown for end in ends for shown in self._gate.feed(end)])
         return ends
 
     async def _fail(self, failed: Failed) -> None:

@@ -83,6 +83,7 @@ class Orders(Struct, frozen=True):
     sticky: str | None
     sticky_is_ours: bool
     allow: tuple[str, ...]
+    allow_is_ours: bool
     disabled: tuple[Selector, ...]
 
 
@@ -170,6 +171,7 @@ class Router:
             sticky=None if asked.ignore_sticky else sticky,
             sticky_is_ours=session.sticky is not None,
             allow=session.allow or server.allow,
+            allow_is_ours=bool(session.allow),
             disabled=tuple(self._selectors((*server.disable, *session.disable))),
         )
 
@@ -344,7 +346,7 @@ class Router:
         if any(removed.why == "disabled" for removed in sieve.removed):
             return sieve.refusal()
         if orders.allow:
-            return ProviderNotAvailable.not_allowed(*orders.allow)
+            return ProviderNotAvailable.not_allowed(*orders.allow, by_operator=not orders.allow_is_ours)
         return NotFound("route 'default' has no targets; add some under [routing]", code="no_targets")
 
 
@@ -389,4 +391,4 @@ def _once(stages: Iterable[Iterable[Step]]) -> tuple[Step, ...]:
     return tuple(steps.values())
 
 
-_NO_ORDERS = Orders(None, None, False, (), ())
+_NO_ORDERS = Orders(None, None, False, (), False, ())

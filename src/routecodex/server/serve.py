@@ -207,6 +207,7 @@ class Service:
     async def drain(self) -> bool:
         """Accepts nothing more; True when what was in flight finished within the limit."""
         self._draining = True
+        self._gateway.clockwork.release()
         return await self._http.drain(self.drain_seconds)
 
     @property

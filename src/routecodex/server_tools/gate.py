@@ -72,7 +72,7 @@ class Gate:
 
     def feed(self, event: Event) -> list[Event]:
         """The events to tell the client now."""
-        told = list(self._told(event))
+        told = self._text(event) if type(event) is TextAdded else list(self._told(event))
         if self._visible == "last":
             self._buffer.extend(told)
             told = []
@@ -144,26 +144,27 @@ class Gate:
         if part.text:
             yield from self._text(TextAdded(event.index, part.text))
 
-    def _text(self, event: TextAdded) -> Iterable[Event]:
+    def _text(self, event: TextAdded) -> list[Event]:
         place = self._places[event.index]
         if place is None:
-            return
+            return []
         if place not in self._texts:
-            yield replace(event, index=place)
-            return
+            return [replace(event, index=place)]
         text, breaks = event.text, self._breaks.pop(place, "")
         if self._must_join:
             text, breaks = text.lstrip(_BREAKS), _BLANK
             self._must_join = not text
         if not text and not event.logprobs:
             self._breaks[place] = "" if self._must_join else breaks
-            return
+            return []
         whole = breaks + text
         kept = whole.rstrip(_BREAKS)
-        self._breaks[place] = whole[len(kept) :]
-        if kept or event.logprobs:
-            self._has_text = self._has_text or bool(kept)
-            yield TextAdded(place, kept, event.logprobs)
+        if len(kept) != len(whole):
+            self._breaks[place] = whole[len(kept) :]
+        if not kept and not event.logprobs:
+            return []
+        self._has_text = self._has_text or bool(kept)
+        return [TextAdded(place, kept, event.logprobs)]
 
     def _finished(self, event: PartFinished) -> Iterable[Event]:
         place = self._places[event.index]

@@ -84,6 +84,15 @@ async def test_what_is_due_already_is_not_waited_for(world: World) -> None:
     assert await world.hold(request_id="earlier:clock_followup") is False
 
 
+async def test_a_server_that_stops_holds_nobody_any_more(world: World) -> None:
+    await put(world.shelf, wanted(SOON), now=world.now)
+    held = world.hold()
+    await world.held()
+    world.waker.release()
+    assert await held is False
+    assert await world.hold() is False
+
+
 async def test_a_cancelled_task_ends_the_hold(world: World) -> None:
     await put(world.shelf, wanted(SOON), now=world.now)
     held = world.hold()

@@ -61,6 +61,15 @@ class Waker:
         self._live = 0
         self._seen = 0
         self._timer: asyncio.TimerHandle | None = None
+        self.released = False
+        """Nobody is held any more: the server is about to stop."""
+
+    def release(self) -> None:
+        """Wakes everybody, for good."""
+        self.released = True
+        for waiters in self._waiting.values():
+            for waiter in waiters:
+                waiter.wake()
 
     @property
     def waiting(self) -> int:
@@ -150,7 +159,7 @@ class Holds:
 
     async def until_due(self, session: str, request_id: str, *, deadline_ms: int) -> bool:
         """Whether there is something to deliver before the deadline; returns at once when there cannot be."""
-        while True:
+        while not self._waker.released:
             try:
                 stamp = self._shelf.stamp_of(session)
                 state = await self._shelf.load(session)
@@ -164,3 +173,4 @@ class Holds:
             if moment <= now_ms:
                 return True
             await self._waker.wait(session, moment, stamp=stamp)
+        return False
