@@ -23,7 +23,7 @@ from routecodex.gateway.clockwork import Clockwork
 from routecodex.gateway.course import Course, Courses
 from routecodex.gateway.draws import Draws
 from routecodex.gateway.exchange import Exchange
-from routecodex.gateway.explain import explained
+from routecodex.gateway.explain import answers_itself, explained
 from routecodex.gateway.health import Health
 from routecodex.gateway.history import History
 from routecodex.gateway.identity import Scope
@@ -197,12 +197,13 @@ class Gateway:
                 await self._chains.expand(ask, lambda: self._may_be_kept_there(ask))
             course = await self._courses.set(ask)
             exchange = Exchange(self, ask, client, record=record, course=course)
-            if course.spoken is not None and course.spoken.wants_own_answer:
+            if answers_itself(course):
                 await self._answer_itself(exchange, ask, course)
             else:
                 await self._answer_from_provider(exchange, ask, course)
         except GatewayError as error:
             record.error, record.status = error, error.status
+            record.route = record.route or own_words.ROUTE
             record.notices = error.notices = (*ask.notices, *error.notices)
             if not client.started:
                 raise
@@ -314,7 +315,7 @@ class Gateway:
             )
         else:
             text = own_words.confirmation(course.session, course.spoken.malformed, ask.notices)
-        exchange.record.route, exchange.record.reason = "gateway", "the message is for the gateway itself"
+        exchange.record.route, exchange.record.reason = own_words.ROUTE, own_words.WHY
         await exchange.perform(own_words.spoken(text))
 
     @contextlib.contextmanager
@@ -341,7 +342,8 @@ class Gateway:
     async def explain(self, ask: Ask) -> dict[str, Any]:
         """The plan of a request with every reason; nothing is sent and nothing is changed."""
         course = await self._courses.set(ask, save=False)
-        return explained(self._planned(ask, course, draw=self._draws.peek), course, now=self._clock())
+        plan = None if answers_itself(course) else self._planned(ask, course, draw=self._draws.peek)
+        return explained(plan, course, now=self._clock())
 
     def plan_for(self, asked: Asked) -> Plan:
         """The targets for what routing sees of a request that belongs to no conversation."""
