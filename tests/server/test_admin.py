@@ -333,6 +333,14 @@ async def test_explain_tells_the_plan_and_sends_nothing() -> None:
     assert [step["target"] for step in other["steps"]] == ["other.primary.m"]
 
 
+async def test_explain_plans_nothing_for_a_message_to_the_gateway_itself() -> None:
+    async with gateway() as (up, running):
+        body = asking.body("chat", "<**#up,other**>", stream=False, model="auto")
+        told = await done(running.port, "/admin/explain", {"protocol": "chat", "body": body})
+        assert up.requests == []
+    assert (told["route"], told["steps"], told["removed"]) == ("gateway", [], [])
+
+
 async def test_no_answer_holds_a_secret_of_a_provider() -> None:
     async with gateway() as (_, running):
         port = running.port
