@@ -14,6 +14,22 @@ import msgspec
 
 Answer = tuple[int, Any]
 EMPTY: dict[str, Any] = {"sticky": None, "allow": [], "disable": []}
+REQUEST: dict[str, Any] = {
+    "time": "2025-01-01T10:00:00.000Z",
+    "status": 200,
+    "protocol": "messages",
+    "session": "s1",
+    "model": "claude",
+    "target": "glm.primary.glm-4.7",
+    "route": "thinking",
+    "reason": "fresh question",
+    "first_byte": 0.5,
+    "seconds": 2.25,
+    "input_tokens": 10,
+    "output_tokens": 20,
+    "finish": "stop",
+}
+"""A row of the request log."""
 
 
 class AdminServer:

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from routecodex.cli import main
-from tests.cli.admin_server import EMPTY, AdminServer, admin_server, announce
+from tests.cli.admin_server import EMPTY, REQUEST, AdminServer, admin_server, announce
 
 UNKNOWN = {"error": {"message": "Requested provider nobody not found", "code": "PROVIDER_NOT_AVAILABLE"}}
 SESSION = {
@@ -211,7 +211,7 @@ def test_flags_repeat_and_hold_lists(user: Path) -> None:
     assert alpha.said() == [("POST", "/admin/routing", body)]
 
 
-USELESS = (
+USELESS: tuple[list[str], ...] = (
     *([], ["--session", "x"], ["--allow", ""], ["--disable", "a,,b"]),
     *(["--clear", "--session", ""], ["--clear", "--session", " "], ["--sticky", ""], ["--sticky", "!"]),
 )
@@ -251,21 +251,6 @@ HEALTH = {
     "strikes": 2,
     "error": "slow down",
     "status": 429,
-}
-REQUEST = {
-    "time": "2025-01-01T10:00:00.000Z",
-    "status": 200,
-    "protocol": "messages",
-    "session": "s1",
-    "model": "claude",
-    "target": "glm.primary.glm-4.7",
-    "route": "thinking",
-    "reason": "fresh question",
-    "first_byte": 0.5,
-    "seconds": 2.25,
-    "input_tokens": 10,
-    "output_tokens": 20,
-    "finish": "stop",
 }
 NOTHING = {
     "health": "every key is healthy",

@@ -12,24 +12,10 @@ import msgspec
 from click.testing import CliRunner, Result
 
 from routecodex.cli import main
+from tests.cli.admin_server import REQUEST as ROW
 from tests.cli.admin_server import announce
 from tests.cli.process import running
 
-ROW: dict[str, Any] = {
-    "time": "2025-01-01T10:00:00.000Z",
-    "status": 200,
-    "protocol": "messages",
-    "session": "s1",
-    "model": "claude",
-    "target": "glm.primary.glm-4.7",
-    "route": "thinking",
-    "reason": "fresh question",
-    "first_byte": 0.5,
-    "seconds": 2.25,
-    "input_tokens": 10,
-    "output_tokens": 20,
-    "finish": "stop",
-}
 FAILED = {"time": "x", "status": 502, "protocol": "chat", "model": "m", "error": "connection\nrefused"}
 
 

@@ -6,23 +6,12 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
 from routecodex.canon.errors import UpstreamError
-from routecodex.canon.events import (
-    ArgumentsAdded,
-    Event,
-    Failed,
-    Finished,
-    PartStarted,
-    ReasoningAdded,
-    TextAdded,
-)
-from routecodex.canon.parts import ToolCall
+from routecodex.canon.events import Event, Failed
 from routecodex.gateway.lane import Lane
 from routecodex.protocols import failures
+from routecodex.protocols.translation import is_content
 from routecodex.providers.http import HttpResponse
 from routecodex.providers.upstream import ANSWER_LIMIT
-
-_CONTENT = (TextAdded, ReasoningAdded, ArgumentsAdded, Finished)
-
 
 Batch = Sequence[Event]
 """Events that came together: they are told together."""
@@ -55,7 +44,7 @@ async def opened(batches: AsyncGenerator[Batch, None]) -> Opened:
     try:
         async for batch in batches:
             heard.extend(batch)
-            first = next((event for event in batch if _is_content(event) or isinstance(event, Failed)), None)
+            first = next((event for event in batch if is_content(event) or isinstance(event, Failed)), None)
             if isinstance(first, Failed):
                 raise first.error
             if first is not None:
@@ -64,12 +53,6 @@ async def opened(batches: AsyncGenerator[Batch, None]) -> Opened:
     except BaseException:
         await batches.aclose()
         raise
-
-
-def _is_content(event: Event) -> bool:
-    if isinstance(event, PartStarted):
-        return isinstance(event.part, ToolCall)
-    return isinstance(event, _CONTENT)
 
 
 async def one_by_one(events: AsyncGenerator[Event, None]) -> AsyncGenerator[Batch, None]:

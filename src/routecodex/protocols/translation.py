@@ -72,7 +72,7 @@ class Translation:
             self._note(event)
             if not self.started:
                 self._held.append(event)
-                if not _is_content(event):
+                if not is_content(event):
                     continue
                 self.started = True
                 out.extend(map(self._encode, self._held))
@@ -123,7 +123,8 @@ def _texts_from(events: Sequence[Event], at: int, index: int) -> list[str]:
     return texts
 
 
-def _is_content(event: Event) -> bool:
+def is_content(event: Event) -> bool:
+    """Whether the event tells something of the answer itself: from then on it is the client's."""
     if isinstance(event, PartStarted):
         return isinstance(event.part, ToolCall)
     return isinstance(event, _CONTENT)
