@@ -51,8 +51,11 @@ from routecodex.routing.state import ServerState, SessionState
 from routecodex.server_tools.framework import ServerTools, Situation
 from routecodex.server_tools.vision import Sight
 from routecodex.stores.store import Store, StoreError
+from routecodex.turns.engine import Engine
 
 Observe = Callable[[Record], None]
+_ALONE: Engine[Any, Any, Any] = Engine(())
+"""The engine of a turn that no server tool takes part in."""
 
 
 class Gateway:
@@ -231,7 +234,7 @@ class Gateway:
                 plugin = self._toolbox.plugin(tools, situation)
                 await self._answer_in_rounds(exchange, ask, course, situation=situation, plugin=plugin)
                 return
-        await self._tries(exchange, ask, course).run(plan)
+        await _ALONE.single(self._tries(exchange, ask, course).run(plan))
 
     def _tries(self, attempts: Attempts, ask: Ask, course: Course) -> Tries:
         async def let_go() -> None:
