@@ -199,3 +199,24 @@ async def test_messages_are_not_appended_from_within_message_append() -> None:
     conversation, _ = conversation_with(SimpleNamespace(on_message_append=recurse))
     with pytest.raises(NotInThisHook, match="on_message_append"):
         await conversation.send("hi")
+
+
+async def test_deferred_messages_are_appended_in_their_own_round_only() -> None:
+    def after(turn: ChatTurn) -> None:
+        if turn.requests < 3:
+            turn.append_and_request({"role": "user", "content": f"more {turn.requests}"}, deferred=True)
+
+    conversation, _ = conversation_with(SimpleNamespace(on_after_request=after), answers=["a", "b", "c"])
+    await conversation.send("go")
+    assert [content for _, content in texts(conversation)] == ["go", "a", "more 1", "b", "more 2", "c"]
+
+
+@pytest.mark.parametrize("options", [{"request": True}, {"deferred": True}])
+async def test_nothing_is_asked_for_or_deferred_at_the_end_of_the_turn(options: dict[str, bool]) -> None:
+    def end(turn: ChatTurn) -> None:
+        turn.append_message({"role": "user", "content": "more"}, **options)
+
+    conversation, sender = conversation_with(SimpleNamespace(on_turn_end=end))
+    with pytest.raises(NotInThisHook, match="append_message belongs in on_after_request"):
+        await conversation.send("go")
+    assert (texts(conversation), len(sender.bodies)) == ([("user", "go"), ("assistant", "hello")], 1)

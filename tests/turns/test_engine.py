@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -458,3 +459,33 @@ async def test_a_turn_with_plugins_cannot_be_cut_short() -> None:
     with pytest.raises(TypeError, match="begin it with its host"):
         await Engine[Any, Any, Any]((object(),)).single(made)
     made.close()
+
+
+async def test_the_last_choice_chunk_belongs_to_its_own_request() -> None:
+    seen: list[Any] = []
+
+    def after(turn: ChatTurn) -> None:
+        seen.append(turn.last_choice_chunk)
+        if turn.requests == 1:
+            turn.append_and_request([])
+
+    usage = {"choices": [], "usage": {"total_tokens": 1}}
+
+    async def sender(body: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+        if not seen:
+            yield {"choices": [{"index": 0, "delta": {"content": "hello"}}]}
+        yield usage
+
+    conversation = Conversation(model="any", sender=sender, plugins=[SimpleNamespace(on_after_request=after)])
+    await conversation.send("go")
+    assert seen == [{"choices": [{"index": 0, "delta": {"content": "hello"}}]}, None]
+
+
+async def test_of_several_choices_the_first_is_the_answer() -> None:
+    choices = [{"index": at, "delta": {"content": text}} for at, text in ((1, "other"), (0, "mine"))]
+    conversation, _ = conversation_with(
+        answers=[[{"choices": choices}, {"choices": choices[:1]}, {"choices": choices[1:]}]]
+    )
+    answer = await conversation.send("go")
+    assert answer is not None
+    assert answer.content == "minemine"

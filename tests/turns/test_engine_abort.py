@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from routecodex.turns import ChatTurn, Conversation, Message, ScriptedSender, TurnAborted
-from tests.turns.recording import nothing_left, recording, texts
+from tests.turns.recording import conversation_with, nothing_left, recording, texts
 
 
 @dataclass(frozen=True)
@@ -435,3 +435,28 @@ async def test_an_abort_between_turns_does_nothing() -> None:
         if len(states) == 1:
             await conversation.send("hi")
     assert states == ["idle", "completed"]
+
+
+async def test_an_abort_by_the_last_plugin_before_a_request_sends_nothing() -> None:
+    log: list[str] = []
+    plugin = recording(log, "a", on_before_request=lambda turn: turn.abort())
+    conversation, sender = conversation_with(plugin)
+    assert await conversation.send("hello") is None
+    assert sender.bodies == []
+    assert log == ["a.on_turn_start", "a.on_before_request", "a.on_turn_end", "a.cleanup"]
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+async def test_an_abort_after_a_request_starts_no_plugin_that_comes_later(is_async: bool) -> None:
+    log: list[str] = []
+    first = recording(log, "a", is_async=is_async, on_after_request=lambda turn: turn.abort())
+    begun: list[str] = []
+
+    async def waits(turn: ChatTurn) -> None:
+        begun.append("b")
+        await turn.wait_aborted()
+
+    conversation, sender = conversation_with(first, SimpleNamespace(on_after_request=waits))
+    async with nothing_left(sender):
+        await conversation.send("hello")
+    assert (conversation.request_state, begun) == ("aborted", ["b"] if is_async else [])
