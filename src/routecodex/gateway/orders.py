@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import math
+import time
 from collections.abc import Callable
 from hashlib import blake2b
 
@@ -17,23 +20,34 @@ from routecodex.wire import json
 _SPACE = "server"
 _CORRUPT_SPACE = "server.corrupt"
 _KEY = "routing"
+_LOOK_EVERY = 0.01
 
 log = logging.getLogger("routecodex.orders")
 _decoder = Decoder(ServerState)
 
 
 class Orders:
-    """The operator's word; what another process changes is seen at the next look."""
+    """The operator's word; what another process changes is seen within a moment.
+
+    Whoever changes it waits for that moment, so that a change holds everywhere when it is confirmed.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._state = NO_ORDERS
         self._stamp = -1
+        self._look_at = -math.inf
         self._unreadable = False
 
     def peek(self) -> ServerState | None:
-        """The state, if nobody has changed it since it was read."""
-        return self._state if self._store.stamp_of(_SPACE, _KEY) == self._stamp else None
+        """The state, if nobody has changed it since it was read; looks at the store now and then only."""
+        now = time.monotonic()
+        if now < self._look_at:
+            return self._state
+        if self._store.stamp_of(_SPACE, _KEY) != self._stamp:
+            return None
+        self._look_at = now + _LOOK_EVERY
+        return self._state
 
     async def load(self) -> ServerState:
         """The state as it stands; the last known one while the store is down."""
@@ -62,7 +76,9 @@ class Orders:
             raise Overloaded(
                 f"the routing state could not be saved, nothing was changed: {exc}", code="state_not_saved"
             ) from exc
-        return await self.load()
+        state = await self.load()
+        await asyncio.sleep(2 * _LOOK_EVERY)
+        return state
 
     async def _opened(self, raw: bytes) -> ServerState:
         """The state in a stored value; one that is none is copied to where it can be looked at."""
