@@ -80,6 +80,17 @@ async def test_a_turn_in_which_nobody_has_anything_to_say_is_one_request() -> No
     assert [request.messages for request in played.requests] == [(HELLO,)]
 
 
+async def test_a_tool_that_cannot_add_to_a_request_does_not_cost_the_request() -> None:
+    class Clumsy(ServerTool):
+        name = "clumsy"
+
+        async def inject(self, situation: Situation, request: Request) -> Request:
+            raise RuntimeError("it slipped")
+
+    played = await play([Clumsy()], said("hi"), situation=situation())
+    assert [request.messages for request in played.requests] == [(HELLO,)]
+
+
 async def test_a_follow_up_is_the_request_the_answer_and_the_message() -> None:
     asked_by = situation()
     played = await play([Says("go on")], said("one"), said("two"), situation=asked_by)

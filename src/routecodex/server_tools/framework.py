@@ -138,7 +138,11 @@ class ServerTools(Plugin):
         request: Request = turn.request_body
         request = await self._pairs.restored(request, self._session)
         for tool in self._tools:
-            request = await tool.inject(self._situation, request)
+            try:
+                request = await tool.inject(self._situation, request)
+            except Exception:
+                # The person's request is worth more than what a tool would have added to it.
+                log.exception("%s: %s could not add to the request", self._situation.request_id, tool.name)
         turn.request_body = request
 
     async def on_message_append(self, turn: Any) -> None:
