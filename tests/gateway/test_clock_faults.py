@@ -79,6 +79,29 @@ async def test_an_upstream_that_fails_gives_the_reminder_back(
 
 @streaming
 @protocols
+async def test_a_reminder_nobody_was_told_anything_of_comes_back(
+    tmp_path: Path, protocol: str, stream: bool
+) -> None:
+    plant(tmp_path, now_ms())
+    async with clocked(protocol, tmp_path, more=AT_ONCE) as talk:
+
+        def answer(request: Request, number: int) -> Given:
+            if number == 0:
+                return answers.tool_call(talk.speaks, "clock", command("get"), "call_0", stream=stream)
+            return (
+                Json(500, {"error": {"message": "it broke"}}) if number == 1 else talk.text("told", request)
+            )
+
+        talk.script(answer)
+        await talk.ask(stream=stream)
+        await asyncio.wait_for(is_idle(talk), 20)
+        assert mark(tmp_path) == (0, False)
+        assert talk.words(await talk.ask(stream=stream), stream=stream) == "told"
+    assert mark(tmp_path) == (1, False)
+
+
+@streaming
+@protocols
 async def test_a_client_that_leaves_before_the_first_byte_gets_the_reminder_later(
     tmp_path: Path, protocol: str, stream: bool
 ) -> None:

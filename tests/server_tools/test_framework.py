@@ -156,8 +156,15 @@ async def test_a_tool_that_fails_says_nothing_and_the_others_go_on(error: Except
     bad.error = error
     played = await play([bad, good], said("1"), said("2"), situation=asked_by)
     assert [new[-1] for new in played.new] == [HELLO, user("good")]
-    assert asked_by.notes == [note, note]
+    assert asked_by.notes == [note]
     assert good.calls[-1] == "close"
+
+
+async def test_a_model_that_goes_round_in_circles_is_not_answered_for_ever() -> None:
+    asked_by = situation()
+    played = await play([Peek()], *(said(looks(f"p{number}")) for number in range(9)), situation=asked_by)
+    assert len(played.requests) == 6
+    assert asked_by.notes == ["no further round: the model made the same call 6 times in a row"]
 
 
 async def test_calls_of_ours_are_answered_until_there_are_none() -> None:

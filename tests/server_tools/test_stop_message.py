@@ -10,11 +10,12 @@ from routecodex.canon.errors import UpstreamFailed
 from routecodex.canon.finish import Reason
 from routecodex.canon.parts import Text, ToolResult
 from routecodex.canon.request import Message, Request
+from routecodex.config.server_tools import ServerTools
 from routecodex.server_tools.framework import FollowUp, Situation
 from routecodex.server_tools.stop_message import Options, StopMessage, is_compaction
 from tests.server_tools.playing import asked, play, said, situation
 
-SENTINELS = ("Context checkpoint compaction", "Handoff summary for another LLM")
+SENTINELS = ServerTools().stop_message.compaction_sentinels
 
 
 class Counter:
@@ -89,6 +90,8 @@ COMPACTIONS: list[tuple[Request, bool]] = [
     (asked(Message("user", (Text("Handoff summary for another LLM"),))), True),
     (asked(Message("user", (Text("as the Handoff summary for another LLM says"),))), False),
     (asked(Message("user", (Text("hello"), Text("Context checkpoint compaction")))), True),
+    (asked(Message("user", (Text("You are performing a CONTEXT CHECKPOINT COMPACTION. Sum up"),))), True),
+    (asked(Message("user", (Text("Your task is to create a detailed summary of the conversation"),))), True),
     (
         asked(
             Message("user", (Text("Context checkpoint compaction"),)),

@@ -34,7 +34,12 @@ class StopMessage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         Meta(
             description="A request with a text that starts with one of these is a compaction: no follow-up."
         ),
-    ] = ("Context checkpoint compaction", "Handoff summary for another LLM")
+    ] = (
+        "Context checkpoint compaction",
+        "You are performing a context checkpoint compaction",
+        "Handoff summary for another LLM",
+        "Your task is to create a detailed summary of the conversation",
+    )
 
 
 class Ntp(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -17,7 +17,7 @@ Dispatched = Callable[[], Awaitable[None]]
 
 
 class Outlet:
-    """Tells the client; `dispatched` is awaited when the first byte is about to go."""
+    """Tells the client; `dispatched` is awaited before a whole answer goes, or the end of a streamed one."""
 
     def __init__(
         self,
@@ -88,6 +88,7 @@ class Outlet:
         out = b"".join(map(self._encoder.encode, events))
         self.outcome.body = getattr(self._encoder, "final", None)
         await settle(self.outcome)
+        await self._dispatched()
         await self._begin()
         await self._client.end(out)
 
@@ -108,7 +109,6 @@ class Outlet:
         if self._begun:
             return
         self._begun = True
-        await self._dispatched()
         if not self._client.started:
             self._client.start(200, self._headers())
 

@@ -113,6 +113,7 @@ class Rounds:
         self._opened: Opened | None = None
         self._watch: Watch | None = None
         self._over = False
+        self._dispatched = 0
         self.messages: list[Spoken] = list(situation.captured.messages)
 
     async def run(self) -> None:
@@ -218,8 +219,17 @@ class Rounds:
         for event in batch:
             watch(event)
             shown += self._gate.feed(event)
-        if shown:
-            await self._outlet.tell(shown)
+        if not shown:
+            return
+        if self._keep_alive is not None and any(not isinstance(event, Started) for event in shown):
+            await self._dispatch()
+        await self._outlet.tell(shown)
+
+    async def _dispatch(self) -> None:
+        """Once in each round: what was reserved for it is delivered with its first word, and not before."""
+        if self._dispatched != self._situation.round:
+            self._dispatched = self._situation.round
+            await self._tools.dispatched()
 
     async def attempt(self, step: Step, _keep_alive: KeepAlive | None) -> None:
         """Opens this target's answer; raises UpstreamError while another one may be tried."""

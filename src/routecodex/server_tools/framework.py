@@ -23,6 +23,9 @@ from routecodex.canon.response import Response
 from routecodex.server_tools.pairs import Pair, Pairs
 from routecodex.turns import Plugin
 
+_MOST_ALIKE = 5
+"""How often in a row the same calls of ours are answered: who needs more is going round in circles."""
+
 log = logging.getLogger("routecodex.server_tools")
 
 
@@ -77,7 +80,8 @@ class Situation:
     def note(self, reason: str) -> None:
         """Why something was not done; for the log, and for the client while its headers are not sent."""
         log.info("%s: %s", self.request_id, reason)
-        self.notes.append(reason)
+        if reason not in self.notes:
+            self.notes.append(reason)
 
 
 class ServerTool:
@@ -129,6 +133,8 @@ class ServerTools(Plugin):
         self._deadline = situation.now() + seconds
         self._asked: FollowUp | None = None
         self._heard: tuple[FollowUp, str] | None = None
+        self._made: tuple[tuple[str, str], ...] = ()
+        self._alike = 0
 
     async def on_turn_start(self, turn: Any) -> Callable[[], Any]:
         """Nothing is taken before something can be given back."""
@@ -144,12 +150,6 @@ class ServerTools(Plugin):
                 # The person's request is worth more than what a tool would have added to it.
                 log.exception("%s: %s could not add to the request", self._situation.request_id, tool.name)
         turn.request_body = request
-
-    async def on_message_append(self, turn: Any) -> None:
-        """A further round has told the client something: what was reserved for it is delivered."""
-        begun = not isinstance(turn.current_message, Message) and self._situation.round > 1
-        if begun and self._situation.streaming:
-            await self.dispatched()
 
     async def on_after_request(self, turn: Any) -> None:
         situation = self._situation
@@ -186,7 +186,9 @@ class ServerTools(Plugin):
         if theirs:
             placed = _before_which(turn.current_message.response(), pairs)
             await self._pairs.keep(self._session, placed, beside=[call.id for call in theirs])
-        elif not self._is_late("the results of its calls are not told to the model"):
+        elif not self._repeats(ours) and not self._is_late(
+            "the results of its calls are not told to the model"
+        ):
             results = (ToolResult(pair.id, (Text(pair.result),), name=pair.name) for pair in pairs)
             self._situation.owes = True
             self._again(turn, "tools", (Message("tool", tuple(results)),))
@@ -234,6 +236,16 @@ class ServerTools(Plugin):
             log.exception("%s: %s failed", situation.request_id, tool.name)
             situation.note(f"no follow-up of {tool.name}: it failed")
         return None
+
+    def _repeats(self, calls: Sequence[ToolCall]) -> bool:
+        """Whether the model makes the same calls of ours again and again."""
+        made = tuple((call.name, call.arguments) for call in calls)
+        self._alike = self._alike + 1 if made == self._made else 1
+        self._made = made
+        if self._alike <= _MOST_ALIKE:
+            return False
+        self._situation.note(f"no further round: the model made the same call {self._alike} times in a row")
+        return True
 
     def _is_late(self, what: str) -> bool:
         if self._situation.now() < self._deadline:

@@ -118,15 +118,15 @@ class WebSearch(ServerTool):
         return bool(name == situation.data.get(self.name))
 
     async def call(self, situation: Situation, call: ToolCall) -> str:
+        limits = self._limits(situation)
+        used = situation.data["searches"] = situation.data.get("searches", 0) + 1
+        if used > limits.uses:
+            return f"No more searches: {limits.uses} are allowed in one answer. Go on with what you have."
         query = _query(call.arguments)
         if not query:
             return 'The search needs its words as JSON: {"query": "what to look for"}. Nothing was searched.'
         if self._search is None:
             return NO_PROVIDER
-        limits = self._limits(situation)
-        used = situation.data["searches"] = situation.data.get("searches", 0) + 1
-        if used > limits.uses:
-            return f"No more searches: {limits.uses} are allowed in one answer. Go on with what you have."
         try:
             found = await self._search(situation, query)
         except GatewayError as error:

@@ -94,6 +94,8 @@ class Alarm(ServerTool):
         session = situation.session
         if session is None or response.finish.reason not in _HOLDS_AFTER:
             return None
+        if _ends_with_the_model(situation.captured):
+            return None
         if not situation.streaming and not self._options.hold_non_streaming:
             return None
         deadline = self._time.now_ms() + self._options.hold_max_ms
