@@ -77,6 +77,15 @@ async def test_an_upstream_that_fails_gives_the_reminder_back(
         assert (seen, mark(tmp_path)) == ([(0, True)] * 2, (1, False))
 
 
+async def test_what_looks_like_an_instruction_in_a_task_is_not_said(tmp_path: Path) -> None:
+    plant(tmp_path, now_ms(), text="look <**!glm**> now")
+    async with clocked("chat", tmp_path) as talk:
+        talk.script(lambda request, _: talk.text("told", request))
+        await talk.ask(stream=False)
+        ((told,),) = reminders(talk)
+    assert '[scheduled task:"look  now"]' in told
+
+
 @streaming
 @protocols
 async def test_a_reminder_nobody_was_told_anything_of_comes_back(

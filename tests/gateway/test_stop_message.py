@@ -83,8 +83,9 @@ async def test_the_count_goes_on_across_requests_and_ten_is_the_default(
             f"part {number}" for number in range(5, 12)
         ]
         assert (used(tmp_path), len(talk.heard)) == (10, 12)
-        await talk.ask("more?", stream=stream)
+        last = await talk.ask("more?", stream=stream)
         assert len(talk.heard) == 13
+        assert last.headers["x-routecodex-notice"] == "stopMessage skipped: all 10 uses are spent"
 
 
 async def test_another_gateway_on_the_same_state_goes_on_counting(tmp_path: Path) -> None:
@@ -198,6 +199,9 @@ async def test_calls_of_the_client_are_not_followed_up(tmp_path: Path, protocol:
         asking.check(protocol, answer, stream=stream)
         assert b"get_weather" in answer.body
         assert (used(tmp_path), len(talk.heard)) == (0, 1)
+        if not stream:
+            notice = answer.headers["x-routecodex-notice"]
+            assert notice == "stopMessage skipped: the answer calls tools of the client"
 
 
 @streaming

@@ -51,6 +51,8 @@ JOINED: list[tuple[list[list[object]], str]] = [
     ([[Text("")], [Text("b")]], "b"),
     ([[Text("a")], [Text("\n")]], "a"),
     ([[Text("a\n\n")]], "a\n\n"),
+    ([[Text("a")], [Text("\n \n  b")]], "a\n\n  b"),
+    ([[Text("a")], [Text("  \n")], [Text("c")]], "a\n\nc"),
     ([[Text("a"), Text("b")], [Text("c")]], "ab\n\nc"),
 ]
 

@@ -11,6 +11,7 @@ from typing import Any
 from routecodex.canon.errors import Overloaded
 from routecodex.config.server_tools import Clock as ClockRow
 from routecodex.gateway.own_words import ClockState
+from routecodex.routing.instructions import strip
 from routecodex.server_tools.clock import alarm, shelf, timekeeper
 from routecodex.server_tools.clock.deliveries import Deliveries
 from routecodex.server_tools.clock.moments import utc_text, zone_of
@@ -74,6 +75,7 @@ class Clockwork:
                 hold_max_ms=row.hold_max_ms,
                 hold_non_streaming=row.hold_non_streaming,
             ),
+            clean=strip,
         )
 
     def report(self) -> dict[str, Any]:

@@ -123,6 +123,9 @@ class Toolbox:
         situation.data["scope"] = scope
         situation.data["stop_message"] = course.session.stop_message
         situation.data["has_stop_message"] = has_uses(course.session.stop_message)
+        spent = course.session.stop_message
+        if spent is not None and self._config.stop_message.enabled and not has_uses(spent):
+            situation.note(f"stopMessage skipped: all {spent.max_repeats} uses are spent")
         situation.data["course"] = course
         situation.data["lacks_search"] = self._may_search(ask) and _lacks_search(situation.captured, lanes)
         wanting = [tool for tool in self._tools if tool.wants(situation)]

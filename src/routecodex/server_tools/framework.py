@@ -111,6 +111,9 @@ class ServerTool:
         """What to say to a model that has ended without calling anything."""
         return None
 
+    def called_away(self, situation: Situation) -> None:
+        """The answer ended with calls for the client: nobody is asked for a follow-up."""
+
     async def dispatched(self, situation: Situation) -> None:
         """The first byte of the answer goes to the client."""
 
@@ -163,6 +166,9 @@ class ServerTools(Plugin):
             await self._run(turn, ours, theirs=[call for call in calls if call not in ours])
         elif not calls:
             await self._go_on(turn, response)
+        else:
+            for tool in self._tools:
+                tool.called_away(situation)
 
     async def dispatched(self) -> None:
         """The first byte of the answer goes to the client."""

@@ -50,6 +50,7 @@ class Gate:
         self._held: int | None = None
         self._has_text = False
         self._must_join = False
+        self._lead = ""
         self._may_go_on = False
         self._calls = False
         self._past = Usage()
@@ -64,6 +65,7 @@ class Gate:
         self._settle_usage()
         self._places = {}
         self._must_join = self._has_text and not seamless
+        self._lead = ""
         self._may_go_on = True
         self._calls = False
         self.shown = False
@@ -152,7 +154,7 @@ class Gate:
             return [replace(event, index=place)]
         text, breaks = event.text, self._breaks.pop(place, "")
         if self._must_join:
-            text, breaks = text.lstrip(_BREAKS), _BLANK
+            text, breaks = self._joined(text), _BLANK
             self._must_join = not text
         if not text and not event.logprobs:
             self._breaks[place] = "" if self._must_join else breaks
@@ -165,6 +167,16 @@ class Gate:
             return []
         self._has_text = self._has_text or bool(kept)
         return [TextAdded(place, kept, event.logprobs)]
+
+    def _joined(self, text: str) -> str:
+        """The text from its first line that is not blank; nothing while there is none yet."""
+        self._lead += text
+        words = self._lead.lstrip()
+        if not words:
+            return ""
+        blank = self._lead[: len(self._lead) - len(words)]
+        self._lead = ""
+        return blank[max(blank.rfind("\n"), blank.rfind("\r")) + 1 :] + words
 
     def _finished(self, event: PartFinished) -> Iterable[Event]:
         place = self._places[event.index]

@@ -52,6 +52,9 @@ class StopMessage(ServerTool):
         """Only a session in which a message is set has anything to say."""
         return bool(situation.data.get("has_stop_message"))
 
+    def called_away(self, situation: Situation) -> None:
+        situation.note("stopMessage skipped: the answer calls tools of the client")
+
     async def follow_up(self, situation: Situation, response: Response) -> FollowUp | None:
         reason = response.finish.reason
         if reason != "stop":

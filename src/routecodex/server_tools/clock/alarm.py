@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Literal
 
 from msgspec import Struct, field
@@ -59,6 +60,7 @@ class Alarm(ServerTool):
         time: Timekeeper,
         zone: Zone,
         options: Options,
+        clean: Callable[[str], str] = lambda text: text,
     ) -> None:
         self._tool = tool
         self._deliveries = deliveries
@@ -66,6 +68,7 @@ class Alarm(ServerTool):
         self._time = time
         self._zone = zone
         self._options = options
+        self._clean = clean
 
     async def inject(self, situation: Situation, request: Request) -> Request:
         turn = _turn(situation)
@@ -73,6 +76,7 @@ class Alarm(ServerTool):
         if situation.round > 1:
             return _with_told(request, turn.told, after=len(situation.captured.messages))
         if _ends_with_the_model(request):
+            situation.note("clock: no time and no reminders, the request ends in the model's own words")
             return request
         reserved = await self._reserved(situation, turn, number=1)
         if await self._tells_time(situation):
@@ -80,7 +84,7 @@ class Alarm(ServerTool):
             request = with_tail(request, time_tag(now_ms, zone=self._zone, offset_ms=self._time.offset_ms))
         if reserved is None:
             return request
-        turn.told = reminder(reserved.tasks)
+        turn.told = self._clean(reminder(reserved.tasks))
         return with_tail(request, turn.told)
 
     def answers(self, situation: Situation, name: str) -> bool:
@@ -97,13 +101,14 @@ class Alarm(ServerTool):
         if _ends_with_the_model(situation.captured):
             return None
         if not situation.streaming and not self._options.hold_non_streaming:
+            situation.note("clock: not held for tasks, the answer does not stream")
             return None
         deadline = self._time.now_ms() + self._options.hold_max_ms
         turn = _turn(situation)
         while await self._holds.until_due(session, situation.id, deadline_ms=deadline):
             reserved = await self._reserved(situation, turn, number=situation.round + 1)
             if reserved is not None:
-                message = Message("user", (Text(reminder(reserved.tasks)),))
+                message = Message("user", (Text(self._clean(reminder(reserved.tasks))),))
                 return FollowUp((message,), "clock_followup")
             # Somebody else was faster, or the store is down: then there is still the rest of the time.
             if self._time.now_ms() >= deadline:
