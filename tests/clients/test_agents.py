@@ -214,7 +214,8 @@ def test_codex_reaches_a_chat_upstream_with_tools_it_can_take(gateway: Gateway) 
     answer, _ = ask_codex(gateway, body)
     sent = gateway.asked("chat").json
     tools = {tool["function"]["name"]: tool["function"]["parameters"] for tool in sent["tools"]}
-    assert list(tools) == ["exec_command", "apply_patch", "mcp__files__fetch", "mcp__files__erase"]
+    own = ["exec_command", "apply_patch", "mcp__files__fetch", "mcp__files__erase"]
+    assert list(tools) == [*own, "web_search"]
     assert tools["apply_patch"]["properties"].keys() == {"input"}
     assert {tool["type"] for tool in sent["tools"]} == {"function"}
     roles = [message["role"] for message in sent["messages"]]
@@ -225,7 +226,7 @@ def test_codex_reaches_a_chat_upstream_with_tools_it_can_take(gateway: Gateway) 
     assert sent["reasoning_effort"] == "medium"
     assert sent["prompt_cache_key"] == SESSION
     assert {"store", "include", "client_metadata", "instructions", "input"} & sent.keys() <= {"store"}
-    assert "web_search" in answer.headers["x-routecodex-notice"]
+    assert "no search provider is configured" in answer.headers["x-routecodex-notice"]
 
 
 @pytest.mark.parametrize("upstream", ["responses", "messages", "gemini"], ids="to-{}".format)

@@ -59,6 +59,9 @@ async def test_it_is_offered_once_and_strict(
             assert [tool.name for tool in tools] == ["get_weather", "clock"]
             if speaks in ("chat", "responses"):
                 assert (tools[1].strict, tools[1].parameters) == (True, SCHEMA)
+            else:
+                # Upstreams other than its maker's refuse the word, and it is in every request.
+                assert b'"strict"' not in talk.upstream.requests[number].body
         assert b"clock" not in answer.body
 
 

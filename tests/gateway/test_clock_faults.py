@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.process import running, serve
+from routecodex.server_tools.clock import leases
+from tests.cli.process import running, serve, until
 from tests.gateway.clocked import (
     calls,
     clocked,
@@ -294,13 +295,14 @@ async def test_a_kill_between_reservation_and_delivery_loses_nothing_and_doubles
     tmp_path: Path,
 ) -> None:
     due = now_ms()
+    lease = "lease_ms = 1500\n"
     async with Upstream() as upstream, time_server(lambda asked: [tells(asked, time.time() + 90)]) as server:
         talk = Talk("chat", "chat", tmp_path / "state", upstream)
         plant(talk.folder, due)
         talk.script(
             lambda request, number: Steps([Hang()]) if not number else talk.text(f"part {number}", request)
         )
-        async with serve(tmp_path, whole_config(talk)) as process:
+        async with serve(tmp_path, whole_config(talk, lease)) as process:
             talk.port = await process.port()
             under_way = await talk.begin("Hello")
             await upstream.received()
@@ -308,12 +310,14 @@ async def test_a_kill_between_reservation_and_delivery_loses_nothing_and_doubles
             await process.ended()
             await under_way.close()
         assert mark(talk.folder) == (0, True)
-        # The reservation holds for a minute; to a gateway whose time is ahead that minute is over.
-        config = whole_config(talk, ntp=f'ntp = {{ servers = ["{server}"] }}\n')
+        ends = tasks(talk.folder)[0]["reservation"]["untilUpMs"]
+        # That its time is ahead of the dead one's lets a gateway wait no shorter.
+        config = whole_config(talk, lease, ntp=f'ntp = {{ servers = ["{server}"] }}\n')
         async with serve(tmp_path, config) as process:
             talk.port = await process.port()
             while (await operate(talk, "clock"))["clock"]["ntp"]["status"] != "ok":
                 await asyncio.sleep(0.02)
+            await until(lambda: leases.uptime().ms >= ends, "the lease is up")
             for _ in range(3):
                 await talk.ask()
         assert [len(found) for found in reminders(talk)] == [1, 1, 0, 0]

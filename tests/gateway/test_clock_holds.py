@@ -23,8 +23,9 @@ from tests.gateway.clocked import (
     untimed,
     whole_config,
 )
-from tests.gateway.continued import PROTOCOLS, SET, Talk, has_error, used
+from tests.gateway.continued import HERE, PROTOCOLS, SET, Talk, has_error, used
 from tests.kit import answers, asking
+from tests.kit.grammar.frames import read
 from tests.kit.raw_client import Call, begin
 from tests.kit.upstream import Answer as Given
 from tests.kit.upstream import Hang, Json, Request, Steps, Upstream
@@ -95,6 +96,26 @@ async def test_a_held_stream_is_kept_alive_by_comments(tmp_path: Path, protocol:
         reply = await under_way.rest()
         await under_way.close()
         assert talk.words(reply, stream=True) == "first\n\nsecond"
+
+
+@pytest.mark.parametrize("form", ["?alt=sse", ""], ids=["events", "array"])
+async def test_a_held_gemini_stream_is_kept_alive_by_pieces_without_a_word(tmp_path: Path, form: str) -> None:
+    async with clocked("gemini", tmp_path, clock=SMALL, server=ALIVE) as talk:
+        planting(talk, SOON + 300, "first", "second")
+        path = asking.path("gemini", stream=True).partition("?")[0] + form
+        under_way = await begin(talk.port, path, asking.body("gemini", "Hello", stream=True), headers=HERE)
+        await heard(under_way, b"first")
+        await heard(under_way, b'"parts":[{"text":""}]')
+        reply = await under_way.rest()
+        await under_way.close()
+    if form:
+        assert talk.words(reply, stream=True) == "first\n\nsecond"
+    said = [frame.json for frame in read(reply.body)] if form else reply.json
+    parts = [part for one in said for part in one["candidates"][0]["content"]["parts"]]
+    silent = [part for part in parts if part == {"text": ""}]
+    assert "".join(part["text"] for part in parts) == "first\n\nsecond"
+    assert len(silent) > 1
+    assert len({(one["responseId"], one["modelVersion"]) for one in said}) == 1
 
 
 @streaming

@@ -176,3 +176,114 @@ async def test_when_all_keys_are_limited_the_client_learns_when_to_come_back() -
     assert [(answer.status, int(answer.headers["retry-after"]) <= 40) for answer in seen] == [(429, True)] * 2
     assert b"slow down" in seen[1].body
     assert routed(seen[0])[:2] == ("embeddings", "vec.a.m")
+
+
+HERE = {"x-session-id": "here"}
+VECTORS = {"model": "vec.m", "input": "x"}
+
+
+async def operate(port: int, **order: object) -> None:
+    done = await call(port, "/admin/routing", order, headers=TOKEN)
+    assert done.status == 200, done.body
+
+
+async def say(port: int, text: str) -> None:
+    """What the person says in the session; nothing but instructions, which the gateway answers itself."""
+    body = {"model": "any", "messages": [{"role": "user", "content": text}]}
+    assert (await call(port, "/v1/chat/completions", body, headers=HERE)).status == 200
+
+
+RULED_OUT: dict[str, tuple[str, str, str]] = {
+    "the provider": ("<**#vec**>", "vec", "disabled"),
+    "the model": ("<**#vec.m**>", "vec.a.m", "disabled"),
+    "another provider allowed": ("<**!talk**>", "talk", "not_allowed"),
+}
+
+
+@pytest.mark.parametrize(("said", "named", "reason"), RULED_OUT.values(), ids=list(RULED_OUT))
+async def test_what_the_session_rules_out_is_refused_and_never_replaced(
+    said: str, named: str, reason: str
+) -> None:
+    async with Upstream(lambda _: Json(200, SAID)) as up, serving(two(up)) as gateway:
+        await say(gateway.port, said)
+        answer = await call(gateway.port, "/v1/embeddings", VECTORS, headers=HERE)
+        assert up.requests == []
+        elsewhere = await call(gateway.port, "/v1/embeddings", VECTORS, headers={"x-session-id": "there"})
+        await say(gateway.port, "<**clear**>")
+        cleared = await call(gateway.port, "/v1/embeddings", VECTORS, headers=HERE)
+    grammar.check_error("chat", 403, answer.body)
+    assert (answer.status, answer.json["code"]) == (403, "PROVIDER_NOT_AVAILABLE")
+    assert answer.json["details"] == {"provider": named, "reason": reason}
+    assert (elsewhere.status, cleared.status) == (200, 200)
+
+
+async def test_the_sessions_own_allow_list_is_named_with_its_way_out_and_wins_over_the_operators() -> None:
+    async with Upstream(lambda _: Json(200, SAID)) as up, serving(two(up)) as gateway:
+        await operate(gateway.port, allow=["talk"])
+        ruled = await call(gateway.port, "/v1/embeddings", VECTORS, headers=HERE)
+        await say(gateway.port, "<**!vec**>")
+        allowed = await call(gateway.port, "/v1/embeddings", VECTORS, headers=HERE)
+        await operate(gateway.port, allow=["vec"])
+        await say(gateway.port, "<**!talk**>")
+        answer = await call(gateway.port, "/v1/embeddings", VECTORS, headers=HERE)
+    assert "`routecodex daemon set routing --clear` clears the list" in ruled.json["error"]["message"]
+    assert allowed.status == 200
+    assert answer.json["error"]["message"] == (
+        "No route has a target that the allow list permits (talk); <**clear**> clears the list"
+    )
+
+
+async def test_a_key_that_the_session_has_disabled_is_not_used() -> None:
+    async with Upstream(lambda _: Json(200, SAID)) as up, serving(two(up)) as gateway:
+        await say(gateway.port, "<**#vec.1**>")
+        for _ in range(3):
+            assert (await call(gateway.port, "/v1/embeddings", VECTORS, headers=HERE)).status == 200
+        assert [request.headers["authorization"] for request in up.requests] == ["Bearer kb"] * 3
+
+
+@pytest.mark.parametrize("said", ["<**!talk.m**>", "<**talk.m**>"])
+async def test_what_the_session_forces_or_sticks_to_gives_no_vectors(said: str) -> None:
+    async with Upstream(lambda _: Json(200, SAID)) as up, serving(two(up)) as gateway:
+        await say(gateway.port, said)
+        answer = await call(gateway.port, "/v1/embeddings", VECTORS, headers=HERE)
+    assert (answer.status, routed(answer)[2]) == (200, "model vec.m names the target")
+
+
+async def test_a_session_named_in_the_body_counts_and_is_not_sent_on() -> None:
+    async with Upstream(lambda _: Json(200, SAID)) as up, serving(two(up)) as gateway:
+        await operate(gateway.port, session="here", disable=["vec.1"])
+        metadata: list[object] = [{"sessionId": "here", "mine": 1}, {"sessionId": "here"}, "odd"]
+        for said in metadata:
+            answer = await call(gateway.port, "/v1/embeddings", {**VECTORS, "metadata": said})
+            assert answer.status == 200
+        sent = [request.json for request in up.requests]
+        keys = [request.headers["authorization"] for request in up.requests[:2]]
+    assert keys == ["Bearer kb"] * 2
+    assert sent == [
+        {"model": "m", "input": "x", "metadata": {"mine": 1}},
+        {"model": "m", "input": "x"},
+        {"model": "m", "input": "x", "metadata": "odd"},
+    ]
+
+
+NONE_LEFT: dict[str, tuple[dict[str, list[str]], dict[str, str]]] = {
+    "not allowed": ({"allow": ["claude"]}, {"provider": "claude", "reason": "not_allowed"}),
+    "disabled": ({"disable": ["one", "two"]}, {"provider": "one", "reason": "disabled"}),
+}
+
+
+@pytest.mark.parametrize(("order", "details"), NONE_LEFT.values(), ids=list(NONE_LEFT))
+@pytest.mark.parametrize("session", [None, "here"])
+async def test_a_rule_that_leaves_only_providers_without_embeddings_is_named(
+    session: str | None, order: dict[str, list[str]], details: dict[str, str]
+) -> None:
+    async with Upstream() as up:
+        text = several(up, up, up).replace("[server]\nport = 0\n", OPERATED)
+        async with serving(text) as gateway:
+            await operate(gateway.port, session=session, **order)
+            answer = await call(gateway.port, "/v1/embeddings", {"model": "any", "input": "x"}, headers=HERE)
+        assert up.requests == []
+    assert (answer.status, answer.json["details"]) == (403, details)
+    if details["reason"] == "not_allowed":
+        way_out = "<**clear**>" if session else "`routecodex daemon set routing --clear`"
+        assert answer.json["error"]["message"].endswith(f"(claude); {way_out} clears the list")

@@ -144,6 +144,11 @@ def left(health: Health, clock: Clock, target: Target = TARGET) -> float:
     return max(0.0, health.until(target, clock.now) - clock.now)
 
 
+async def tries(health: Health, clock: Clock, target: Target = TARGET) -> bool:
+    """Whether a request may be sent there now."""
+    return health.claim(target, clock.now) or await health.probe(target, clock.now)
+
+
 async def test_what_is_well_costs_no_call_to_the_store(store: Watched, clock: Clock) -> None:
     health = made(store, clock)
     health.succeeded(TARGET)
@@ -250,21 +255,21 @@ async def test_an_ailment_nobody_asks_about_is_forgotten_and_a_refused_key_is_no
 async def test_a_half_open_breaker_lets_one_probe_through(store: Watched, clock: Clock) -> None:
     health = made(store, clock)
     fail(health, times=3)
-    assert not health.claim(TARGET, clock.now)
+    assert not await tries(health, clock, TARGET)
     clock.now += 5
     assert left(health, clock) == 0
-    assert health.claim(TARGET, clock.now)
+    assert await tries(health, clock, TARGET)
     assert left(health, clock) == 1
     assert "probed" in health.why(TARGET, clock.now)
-    assert not health.claim(TARGET, clock.now)
-    assert health.claim(SISTER, clock.now)
+    assert not await tries(health, clock, TARGET)
+    assert await tries(health, clock, SISTER)
     fail(health, times=1)
     assert left(health, clock) == 10
     clock.now += 10
-    assert health.claim(TARGET, clock.now)
+    assert await tries(health, clock, TARGET)
     health.succeeded(TARGET)
-    assert health.claim(TARGET, clock.now)
-    assert health.claim(TARGET, clock.now)
+    assert await tries(health, clock, TARGET)
+    assert await tries(health, clock, TARGET)
     await health.flush()
 
 
@@ -274,13 +279,13 @@ async def test_a_probe_that_ends_without_an_outcome_is_given_to_the_next(
     health = made(store, clock)
     fail(health, times=3)
     clock.now += 5
-    assert health.claim(TARGET, clock.now)
+    assert await tries(health, clock, TARGET)
     health.release(TARGET)
-    assert health.claim(TARGET, clock.now)
+    assert await tries(health, clock, TARGET)
     health.failed(TARGET, UpstreamRejected("no", upstream_status=400))
-    assert health.claim(TARGET, clock.now)
+    assert await tries(health, clock, TARGET)
     clock.now += 301
-    assert health.claim(TARGET, clock.now), "a probe nobody has heard of again"
+    assert await tries(health, clock, TARGET), "a probe nobody has heard of again"
     await health.flush()
 
 
@@ -288,10 +293,10 @@ async def test_a_refused_key_is_probed_by_one_request_every_ten_minutes(store: W
     health = made(store, clock)
     health.failed(TARGET, refused())
     clock.now += 599
-    assert not health.claim(SISTER, clock.now)
+    assert not await tries(health, clock, SISTER)
     clock.now += 1
-    assert health.claim(TARGET, clock.now)
-    assert not health.claim(SISTER, clock.now)
+    assert await tries(health, clock, TARGET)
+    assert not await tries(health, clock, SISTER)
     health.failed(TARGET, refused())
     assert left(health, clock) == 600
     await health.flush()

@@ -283,16 +283,16 @@ async def test_only_the_request_that_took_a_probe_can_give_it_up() -> None:
     for _ in range(3):
         health.failed(target, UpstreamFailed(WORDS, upstream_status=500))
     one, other = object(), object()
-    assert health.claim(target, 1006.0, by=one)
+    assert await health.probe(target, 1006.0, by=one)
     health.release(target, by=other)
-    assert not health.claim(target, 1006.0, by=other)
+    assert not await health.probe(target, 1006.0, by=other)
     health.failed(target, UpstreamRejected("no", upstream_status=400), by=other)
     health.succeeded(target, began=999.0, by=other)
-    assert not health.claim(target, 1006.0, by=other)
+    assert not await health.probe(target, 1006.0, by=other)
     health.release(target, by=one)
-    assert health.claim(target, 1006.0, by=other)
+    assert await health.probe(target, 1006.0, by=other)
     health.succeeded(target, by=other)
-    assert health.claim(target, 1006.0, by=one)
+    assert health.claim(target, 1006.0)
     await health.flush()
 
 
@@ -372,23 +372,19 @@ async def test_a_request_does_not_wait_past_its_patience() -> None:
     assert (seen.status, seen.headers["retry-after"], len(up.requests)) == (429, "1", 2)
 
 
+REFUSED = "provider 'up' refused the gateway's key (HTTP 401)"
 MIXED: dict[str, tuple[Json, Json, tuple[int, int], str, str]] = {
     "all limited": (limited(retry_after="50"), limited(retry_after="20"), (429, 429), "20", WORDS),
     "limited for long": (limited(retry_after="700"), limited(retry_after="800"), (429, 429), "60", WORDS),
     "one limited, one refused": (
         limited(retry_after="30"),
         answers.error("chat", 401),
-        (502, 503),
+        (503, 503),
         "30",
-        "provider 'up' refused the gateway's key (HTTP 401)",
+        REFUSED,
     ),
-    "one refused, one without quota": (
-        answers.error("chat", 403),
-        QUOTA,
-        (502, 503),
-        "60",
-        "provider 'up' refused the gateway's key (HTTP 403)",
-    ),
+    "one refused, one without quota": (answers.error("chat", 401), QUOTA, (503, 503), "60", REFUSED),
+    "all refused": (answers.error("chat", 401), answers.error("chat", 401), (502, 503), "60", REFUSED),
 }
 
 
@@ -400,22 +396,62 @@ async def test_when_all_keys_cool_the_client_learns_why_and_when_to_come_back(
         met, later = await say(gateway), await say(gateway)
         assert len(up.requests) == 2, "what cools down is not asked"
     assert (met.status, later.status) == statuses
-    assert met.json["error"]["message"] == words
-    assert met.headers.get("retry-after") == (wait if met.status == 429 else None)
+    told = f"every target is cooling down: {words}" if met.status == 503 else words
+    assert met.json["error"]["message"] == told
+    assert met.headers.get("retry-after") == (None if met.status == 502 else wait)
     assert int(wait) - 3 <= int(later.headers["retry-after"]) <= int(wait)
     assert later.json["error"]["message"].startswith("every target is cooling down: up.")
     assert words in later.json["error"]["message"]
 
 
-async def test_an_open_breaker_is_a_503_with_the_error_that_opened_it() -> None:
-    async with Upstream(lambda _: answers.error("chat", 500, WORDS)) as up:
+OPENED: dict[str, tuple[Json, list[int], list[int]]] = {
+    "500": (answers.error("chat", 500, WORDS), [502, 502, 503, 503], [502, 502, 503, 503]),
+    "504": (answers.error("chat", 504, WORDS), [504, 504, 503, 503], [504, 504, 503, 503]),
+    "529": (answers.error("chat", 529, WORDS), [503, 503, 503, 503], [529, 529, 529, 503]),
+}
+
+
+@pytest.mark.parametrize(("answer", "chat", "messages"), OPENED.values(), ids=list(OPENED))
+async def test_the_request_that_opens_the_last_breaker_is_told_to_come_back(
+    answer: Json, chat: list[int], messages: list[int]
+) -> None:
+    async with Upstream(lambda _: answer) as up:
         text = SERVER + provider("up", "chat", up) + '[routing]\ndefault = ["up.m"]\n' + NO_WAIT
-        async with serving(text) as gateway:
-            seen = [await say(gateway, model="up.m") for _ in range(4)]
-    assert [one.status for one in seen] == [502, 502, 502, 503]
-    assert len(up.requests) == 3
-    assert all(WORDS in one.json["error"]["message"] for one in seen)
-    assert [one.headers.get("retry-after") for one in seen] == [None, None, None, "5"]
+        for client, expected in (("chat", chat), ("messages", messages)):
+            path, body = asking.path(client, stream=False), asking.body(client, stream=False)
+            async with serving(text) as gateway:
+                seen = [await call(gateway.port, path, body) for _ in range(4)]
+            assert [one.status for one in seen] == expected
+            assert all(WORDS in one.json["error"]["message"] for one in seen)
+            assert [one.headers.get("retry-after") for one in seen[2:]] == ["5", "5"]
+    assert len(up.requests) == 6
+
+
+async def test_while_one_target_does_not_rest_a_failure_keeps_its_own_status() -> None:
+    async with (
+        Upstream(lambda _: limited(retry_after="30")) as first,
+        Upstream(lambda _: answers.error("chat", 500, WORDS)) as second,
+        serving(pair(first, second)) as gateway,
+    ):
+        seen = [await say(gateway) for _ in range(3)]
+    assert [one.status for one in seen] == [502, 502, 503]
+    assert [one.headers.get("retry-after") for one in seen] == [None, None, "5"]
+
+
+@pytest.mark.parametrize(("broken", "status"), [(False, 429), (True, 502)])
+async def test_attempts_that_are_used_up_leave_their_status_unless_all_targets_rest(
+    broken: bool, status: int
+) -> None:
+    # A limit puts the key to rest, and so the second model too; a failure is the first model's alone.
+    async with Upstream(lambda _: limited(retry_after="30")) as up:
+        text = SERVER + provider("up", "chat", up) + "[providers.up.models.n]\n"
+        if broken:
+            up.answer_with(lambda _: answers.error("chat", 500, WORDS))
+        text += '[routing]\ndefault = [{ mode = "priority", targets = ["up.m", "up.n"] }]\n'
+        async with serving(text + NO_WAIT + "max_attempts = 1\n") as gateway:
+            seen = await say(gateway)
+    assert (seen.status, len(up.requests)) == (status, 1)
+    assert seen.headers.get("retry-after") == (None if broken else "30")
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])

@@ -18,7 +18,15 @@ from msgspec.structs import replace
 from routecodex.canon.errors import BadRequest, Overloaded
 from routecodex.gateway import sessions as sessions_module
 from routecodex.gateway.identity import Kind, Scope
-from routecodex.gateway.sessions import CORRUPT_SPACE, EMPTY, SPACE, TTL, Sessions, StateNotSaved
+from routecodex.gateway.sessions import (
+    CORRUPT_SPACE,
+    EMPTY,
+    FORCE_SHOWN,
+    SPACE,
+    TTL,
+    Sessions,
+    StateNotSaved,
+)
 from routecodex.routing.state import Force, SessionState, StopMessage
 from routecodex.stores.file import FileStore
 from routecodex.stores.memory import MemoryStore
@@ -499,7 +507,7 @@ async def test_a_restart_keeps_everything(directory: Path) -> None:
     await first.close()
     second = FileStore(directory)
     assert await Sessions(second).load(ONE) == FULL
-    assert await Sessions(second).list(5) == [(ONE, FULL)]
+    assert await Sessions(second, clock=lambda: FULL.updated_at).list(5) == [(ONE, FULL)]
     await second.close()
 
 
@@ -528,3 +536,47 @@ async def test_a_session_of_which_only_the_last_mark_is_left_is_kept_and_not_lis
     await sessions.change(scope, setting(sticky=None))
     assert (await sessions.list(9), await sessions.by_id("s-1")) == ([], [])
     assert (await sessions.load(scope)).applied == "mark"
+
+
+FORCED = SessionState(force=Force("glm.2", "mark"), applied="mark")
+
+
+async def test_a_force_is_shown_while_its_turn_goes_on_and_not_for_ever(
+    sessions: Sessions, clock: Clock
+) -> None:
+    forced = await sessions.change(ONE, lambda state: FORCED)
+    for _ in range(4):
+        clock.now += FORCE_SHOWN - 1
+        assert [state.force for _, state in await sessions.list(10)] == [forced.force]
+        await sessions.go_on(ONE, await sessions.load(ONE))
+    clock.now += FORCE_SHOWN
+    assert await sessions.list(10) == []
+    assert (await sessions.look(ONE)).force is None
+    assert (await sessions.load(ONE)).force == forced.force, "what it is, it is"
+
+
+async def test_a_turn_that_goes_on_is_noted_now_and_then(
+    sessions: Sessions, store: Watched, clock: Clock
+) -> None:
+    forced = await sessions.change(ONE, lambda state: FORCED)
+    store.calls.clear()
+    clock.now += 59
+    await sessions.go_on(ONE, forced)
+    await sessions.go_on(ONE, replace(forced, force=None))
+    assert store.calls == []
+    clock.now += 1
+    await sessions.go_on(ONE, forced)
+    assert await sessions.load(ONE) == replace(forced, updated_at=clock.now)
+    await sessions.change(ONE, lambda state: replace(state, force=None, sticky="glm.2"))
+    clock.now += 61
+    await sessions.go_on(ONE, forced)
+    assert (await sessions.load(ONE)).updated_at == clock.now - 61
+
+
+async def test_a_turn_goes_on_when_the_store_is_down(
+    sessions: Sessions, store: Watched, clock: Clock
+) -> None:
+    forced = await sessions.change(ONE, lambda state: FORCED)
+    store.broken = True
+    clock.now += 61
+    assert await sessions.go_on(ONE, forced) == forced

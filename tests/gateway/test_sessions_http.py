@@ -7,11 +7,16 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
-from tests.gateway.steered import DEFAULT, PROTOCOLS, World, steered, target
+from routecodex.gateway import sessions
+from routecodex.gateway.identity import Scope
+from routecodex.stores.file import FileStore
+from tests.gateway.steered import DEFAULT, PROTOCOLS, SESSION, World, steered, target
 from tests.kit import asking
 from tests.kit.raw_client import Answer
 from tests.kit.upstream import Json, Request, Sse
+from tests.routing.spoken import Step
 
 protocols = pytest.mark.parametrize("protocol", PROTOCOLS)
 streams = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
@@ -225,3 +230,31 @@ async def test_the_provider_that_holds_a_chain_does_not_stick_to_the_session() -
         assert (world.last, world.requests[-1].json["previous_response_id"]) == (GLM, at)
         await ask(world, "hi")
         assert (world.last, await world.state()) == (DEFAULT, {})
+
+
+async def an_hour_later(folder: Path) -> None:
+    """Leaves what is set for the session as if it had been written an hour ago."""
+
+    def aged(raw: bytes | None) -> bytes:
+        assert raw is not None
+        state = sessions.decode(raw)
+        return sessions.encode(scope, replace(state, updated_at=state.updated_at - 3600))
+
+    scope = Scope("session", SESSION)
+    store = FileStore(folder)
+    await store.update(sessions.SPACE, scope.key, aged)
+    await store.close()
+
+
+async def test_a_force_is_not_shown_any_more_once_its_turn_is_dropped_from_the_history(
+    tmp_path: Path,
+) -> None:
+    loop: list[Step] = [("user", "<**glm.2**> look"), ("call", "Read", {"path": "f"}), ("result", "text")]
+    async with steered(more=f'[store]\nurl = "file:{tmp_path}"\n') as world:
+        await world.say(loop[0])
+        await world.say("a summary of what was before")
+        assert await world.state() == {"force": "glm.2"}
+        await an_hour_later(tmp_path)
+        assert (await world.state(), await world.listed()) == ({}, [])
+        await world.say(*loop)
+        assert [row["force"] for row in await world.listed()] == ["glm.2"], "its turn goes on after all"

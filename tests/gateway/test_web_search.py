@@ -10,6 +10,9 @@ import msgspec
 import pytest
 
 from routecodex.canon.parts import Text
+from routecodex.gateway.searching import may_declare
+from routecodex.protocols.codec import Inbound
+from routecodex.protocols.codecs import CODECS
 from routecodex.server_tools.web_search import NO_PROVIDER
 from tests.gateway.steered import words
 from tests.gateway.test_matrix import understood
@@ -17,6 +20,7 @@ from tests.kit import answers, asking
 from tests.kit.gateway import Running, one_target, provider, serving
 from tests.kit.raw_client import Answer, call
 from tests.kit.upstream import Json, Request, Sse, Upstream
+from tests.server_tools.test_web_search import DECLARED
 
 PROTOCOLS = ("chat", "responses", "messages", "gemini")
 PAIRS = [
@@ -31,6 +35,7 @@ HOSTED: dict[str, dict[str, Any]] = {
 }
 NONE = "dialect = { web_search = false }\n"
 ON = "[server_tools.web_search]\nenabled = true\n"
+OFF = "[server_tools.web_search]\nenabled = false\n"
 FOUND = {
     "query": "x",
     "results": [
@@ -96,7 +101,7 @@ async def test_a_declared_search_is_done_by_the_gateway(client: str, upstream: s
 async def test_with_no_provider_configured_everybody_hears_of_it(client: str, stream: bool) -> None:
     async with Upstream() as up:
         up.queue(calls("chat", stream, "newest python"), answers.text("chat", "I cannot search.", stream))
-        async with serving(ON + one_target("chat", up)) as gateway:
+        async with serving(one_target("chat", up, more=NONE)) as gateway:
             answer = await ask(gateway, client, stream=stream)
     asking.check(client, answer, stream=stream)
     assert words(client, answer, stream=stream) == "I cannot search."
@@ -118,6 +123,69 @@ async def test_an_upstream_that_searches_by_itself_is_left_alone(protocol: str) 
     assert search.requests == []
 
 
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_what_a_client_declares_for_an_upstream_of_its_protocol_arrives_byte_for_byte(
+    protocol: str,
+) -> None:
+    body = (
+        asking.body(protocol, "what is new?", stream=False) | HOSTED[protocol] | {"odd  field": [1.5, None]}
+    )
+    sent = msgspec.json.format(msgspec.json.encode(body), indent=3)
+    async with Upstream() as up:
+        up.queue(answers.text(protocol, ANSWER, False))
+        async with serving(one_target(protocol, up)) as gateway:
+            answer = await call(gateway.port, asking.path(protocol, stream=False), sent)
+    assert words(protocol, answer, stream=False) == ANSWER
+    assert up.requests[0].body == sent.replace(b'"up.m"', b'"m"')
+    assert "x-routecodex-notice" not in answer.headers
+
+
+def read(protocol: str, **fields: Any) -> Inbound:
+    body = msgspec.json.encode(asking.body(protocol, "web_search, googleSearch", stream=False) | fields)
+    named = {"model": "m", "stream": False} if protocol == "gemini" else {}
+    return CODECS[protocol].read(body, **named)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_tools_that_run_at_the_client_keep_a_request_out_of_it(protocol: str) -> None:
+    own = asking.body(protocol, stream=False, tools=True)["tools"]
+    assert not may_declare(read(protocol, tools=own))
+    assert not may_declare(read(protocol))
+
+
+@pytest.mark.parametrize(("protocol", "fields", "expected"), DECLARED)
+def test_every_declared_search_is_looked_at(protocol: str, fields: dict[str, Any], expected: bool) -> None:
+    assert may_declare(read(protocol, **fields)) or not expected
+
+
+SUB_REQUEST = {
+    "model": "up.m",
+    "max_tokens": 4096,
+    "stream": True,
+    "system": [{"type": "text", "text": "You are an assistant for performing a web search tool use"}],
+    "messages": [{"role": "user", "content": "Perform a web search for the query: newest python"}],
+    "tools": [{"type": "web_search_20250305", "name": "web_search", "max_uses": 8}],
+    "tool_choice": {"type": "tool", "name": "web_search"},
+}
+"""What Claude Code sends when its model calls its tool WebSearch."""
+
+
+@pytest.mark.parametrize("found", [True, False], ids=["with a provider", "with none"])
+async def test_the_search_of_claude_code_is_answered_on_a_chat_upstream(found: bool) -> None:
+    async with Upstream() as up, Upstream(lambda request: Json(200, FOUND)) as search:
+        up.queue(calls("chat", True, "newest python"), answers.text("chat", ANSWER, True))
+        more = searching(search) if found else ""
+        async with serving(more + one_target("chat", up)) as gateway:
+            answer = await call(gateway.port, "/v1/messages", SUB_REQUEST)
+    asking.check("messages", answer, stream=True)
+    assert understood("messages", answer, stream=True).parts == (Text(ANSWER),)
+    assert len(search.requests) == int(found)
+    forced, free = (request.json["tool_choice"] for request in up.requests)
+    assert forced == {"type": "function", "function": {"name": "web_search"}}
+    assert free == "auto"
+    assert (TOLD if found else NO_PROVIDER) in text_in(up.requests[1])
+
+
 async def test_a_responses_upstream_runs_what_another_protocol_declared() -> None:
     async with Upstream() as up, Upstream() as search:
         up.queue(answers.text("responses", ANSWER, False))
@@ -129,7 +197,7 @@ async def test_a_responses_upstream_runs_what_another_protocol_declared() -> Non
 async def test_switched_off_a_declared_search_is_dropped_with_a_notice() -> None:
     async with Upstream() as up:
         up.queue(answers.text("chat", "hm", False))
-        async with serving(one_target("chat", up)) as gateway:
+        async with serving(OFF + one_target("chat", up)) as gateway:
             answer = await ask(gateway, "messages")
     assert "tools" not in up.requests[0].json
     assert "dropped tool web_search" in answer.headers["x-routecodex-notice"]

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from routecodex.canon.errors import ProviderNotAvailable
+from routecodex.canon.errors import BadRequest, ProviderNotAvailable
 from routecodex.routing.apply import apply_all, change_server, change_session
 from routecodex.routing.instructions import (
     Allow,
@@ -302,3 +302,15 @@ def test_an_operator_is_told_of_an_unknown_name(
         change_server(
             SERVER, registry=REGISTRY, sticky=sticky, allow=allow, disable=disable, enable=enable, clear=True
         )
+
+
+@pytest.mark.parametrize("name", ["glm", "!glm"])
+def test_a_whole_provider_is_nothing_to_stick_to(name: str) -> None:
+    with pytest.raises(BadRequest) as caught:
+        change_server(SERVER, registry=REGISTRY, sticky=name)
+    assert caught.value.message == (
+        "sticky: 'glm' is a whole provider; name a model or a key of it (glm.MODEL, glm.KEY.MODEL, glm.1), "
+        "or allow this provider alone (allow glm)"
+    )
+    with pytest.raises(BadRequest):
+        change_session(SET, registry=REGISTRY, now=NOW, sticky=name)

@@ -227,14 +227,14 @@ async def test_the_metrics_count_what_passed() -> None:
                     stream=stream,
                 )
             body = asking.body("chat", stream=False, model="first.m")
-            assert (await call(gateway.port, "/v1/chat/completions", body)).status == 502
+            assert (await call(gateway.port, "/v1/chat/completions", body)).status == 503
             shown = await call(gateway.port, "/metrics", method="GET")
     assert shown.headers["content-type"].startswith("text/plain; version=0.0.4")
     labels = ("protocol", "provider", "model", "status")
     assert samples(shown, "routecodex_requests_total", *labels) == {
         ("chat", "second", "m", "200"): 2,
         ("messages", "second", "m", "200"): 1,
-        ("chat", "first", "m", "502"): 1,
+        ("chat", "first", "m", "503"): 1,
     }
     assert samples(shown, "routecodex_failovers_total") == {(): 3}
     tokens = samples(shown, "routecodex_tokens_total", "provider", "kind")

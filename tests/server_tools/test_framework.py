@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import pytest
@@ -96,6 +96,20 @@ async def test_a_follow_up_is_the_request_the_answer_and_the_message() -> None:
     played = await play([Says("go on")], said("one"), said("two"), situation=asked_by)
     assert played.new == [(HELLO,), (Message("assistant", (Text("one"),)), user("go on"))]
     assert (asked_by.round, asked_by.request_id) == (2, "req_1:go on_followup")
+
+
+async def test_a_tool_can_tell_a_round_of_the_client_from_one_that_a_tool_asked_for() -> None:
+    class Looks(Says):
+        seen: list[tuple[str, Mapping[str, bool]]]
+
+        async def inject(self, situation: Situation, request: Request) -> Request:
+            self.seen.append((situation.request_id, situation.metadata))
+            return request
+
+    tool = Looks("go on")
+    tool.seen = []
+    await play([tool], said("one"), said("two"), situation=situation())
+    assert tool.seen == [("req_1", {}), ("req_1:go on_followup", {"serverToolFollowup": True})]
 
 
 async def test_the_highest_priority_is_asked_first_and_the_first_follow_up_wins() -> None:

@@ -68,6 +68,14 @@ class Clock(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         int, Meta(description="Longest time an answer is held open for a task that comes due.", ge=0)
     ] = 60_000
     hold_non_streaming: Annotated[bool, Meta(description="Hold answers that do not stream too.")] = True
+    lease_ms: Annotated[
+        int,
+        Meta(
+            description="How long a task stays reserved for a request that was to deliver it and whose "
+            "gateway has died.",
+            ge=100,
+        ),
+    ] = 60_000
     tick_ms: Annotated[int, Meta(description="How often expired tasks are removed.", ge=1000)] = 60_000
     time_tag: Annotated[
         Literal["always", "with_tasks", "off"],
@@ -150,9 +158,9 @@ class WebSearch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         bool,
         Meta(
             description="Offer a search of the gateway's own where a client declares a hosted one and the "
-            "upstream has none."
+            "upstream has none; with nobody to search, the model is told so."
         ),
-    ] = False
+    ] = True
     provider: Annotated[
         Literal["auto", "http", "route"],
         Meta(

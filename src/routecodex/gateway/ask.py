@@ -58,10 +58,23 @@ class Ask(Struct, kw_only=True):
         return self.holder == (target.provider, target.key)
 
 
+class FollowedUp(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A further round of one request: what a server tool had a model asked, and what came of it."""
+
+    request: str
+    metadata: Mapping[str, bool]
+    target: str = ""
+    finish: str = ""
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    error: str = ""
+
+
 class Record(Struct, kw_only=True):
     """What is remembered of one request, for logs and metrics.
 
-    `failures` are the attempts that failed before anything reached the client, each in brief.
+    `failures` are the attempts that failed before anything reached the client, each in brief; `followups` are
+    the rounds after the first, whose usage is part of the whole.
     """
 
     id: str
@@ -84,3 +97,4 @@ class Record(Struct, kw_only=True):
     gone: bool = False
     notices: tuple[str, ...] = ()
     failures: list[str] = field(default_factory=list)
+    followups: tuple[FollowedUp, ...] = ()

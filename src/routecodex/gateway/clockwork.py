@@ -44,7 +44,7 @@ class Clockwork:
         ntp_file: Path | None,
     ) -> None:
         self.row = row
-        rules = Rules(due_window_ms=row.due_window_ms, retention_ms=row.retention_ms)
+        rules = Rules(due_window_ms=row.due_window_ms, retention_ms=row.retention_ms, lease_ms=row.lease_ms)
         self._zone = zone_of(environ)
         self.time = Timekeeper(
             clock,
@@ -133,7 +133,10 @@ class Clockwork:
         self._waker.release()
 
     async def stop(self) -> None:
-        """Ends what runs in the background; what was delivered is written."""
+        """Ends what runs in the background; what was delivered is written, what is reserved stays so.
+
+        After a reload requests may still be under way here: they keep what they have reserved to their end.
+        """
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

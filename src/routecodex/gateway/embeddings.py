@@ -1,22 +1,31 @@
-"""Embeddings pass through to a provider that has them, tried and judged like any other request."""
+"""Embeddings pass through to a provider that has them, tried and judged like any other request.
+
+What the session or the operator has disabled or not allowed is not asked for them either.
+"""
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 from msgspec import Raw, Struct
 from msgspec.json import Decoder
 from msgspec.structs import replace
 
-from routecodex.canon.errors import BadRequest, ProviderNotAvailable, UpstreamError
+from routecodex.canon.errors import BadRequest, GatewayError, ProviderNotAvailable, UpstreamError
 from routecodex.gateway.ask import Record
 from routecodex.gateway.health import Health
+from routecodex.gateway.identity import identify
 from routecodex.gateway.keep_alive import KeepAlive
 from routecodex.gateway.orders import Orders
+from routecodex.gateway.sessions import Sessions
 from routecodex.gateway.tries import Attempts, Planner, Tries
+from routecodex.protocols.codec import Inbound
+from routecodex.protocols.controls import controls, without_controls
 from routecodex.providers.upstream import Upstream
 from routecodex.routing.plan import Asked, Plan
 from routecodex.routing.registry import Registry, Step, Target
+from routecodex.routing.state import ServerState, SessionState
 from routecodex.wire import json
 
 _PROTOCOLS = ("chat", "responses")
@@ -26,6 +35,7 @@ class Head(Struct):
     """What we read of the request; the rest passes as it came."""
 
     model: str
+    metadata: Any = None
 
 
 _head = Decoder(Head)
@@ -42,33 +52,77 @@ class Parts(Protocol):
     def health(self) -> Health: ...
     @property
     def orders(self) -> Orders: ...
-    def plan_for(self, asked: Asked) -> Plan: ...
+    @property
+    def sessions(self) -> Sessions: ...
+    def plan_for(self, asked: Asked, session: SessionState) -> Plan: ...
     def tries_of(self, attempts: Attempts, planner: Planner) -> Tries: ...
 
 
-async def embed(parts: Parts, body: bytes, *, record: Record) -> bytes:
+class Rules(Struct, frozen=True):
+    """What binds a request: the session's own word, and the operator's."""
+
+    session: SessionState
+    server: ServerState
+
+    def not_allowed(self) -> ProviderNotAvailable:
+        """The error that names the list that was asked, which is the session's own if it has one."""
+        own = self.session.allow
+        return ProviderNotAvailable.not_allowed(*(own or self.server.allow), by_operator=not own)
+
+    def disabled(self, target: Target) -> ProviderNotAvailable:
+        """The error that names what is disabled, by the provider where all of it is."""
+        whole = target.provider in (*self.session.disable, *self.server.disable)
+        return ProviderNotAvailable.disabled(target.provider if whole else str(target))
+
+
+async def embed(parts: Parts, body: bytes, *, headers: Mapping[str, str], record: Record) -> bytes:
     """The upstream's own answer; the record tells who gave it."""
-    model = record.model = json.read(body, _head).model
+    head = json.read(body, _head)
+    model = record.model = head.model
     if parts.health.stale():
         await parts.health.refresh()
-    orders = await parts.orders.load()
+    session = await _session(parts, body, head, headers=headers, record=record)
+    rules = Rules(session, await parts.orders.load())
 
     def planned(tried: frozenset[Target], must: str | None) -> Plan:
-        # What the operator made sticky is a model to talk to: it has other vectors, or none.
-        return _able(parts, parts.plan_for(Asked(model=model, ignore_sticky=True, tried=tried)))
+        # What is sticky is a model to talk to: it has other vectors, or none.
+        return _able(parts, parts.plan_for(Asked(model=model, ignore_sticky=True, tried=tried), session))
 
     plan = planned(frozenset(), None)
     if plan.notices:
-        raise ProviderNotAvailable.not_allowed(*orders.allow, by_operator=True)
+        raise rules.not_allowed()
     if not plan.steps and not plan.cooling:
-        raise BadRequest(
-            f"model: no provider with embeddings stands behind {model[:200]!r}",
-            param="model",
-            code="no_embeddings",
-        )
-    call = Call(parts, body, record=record)
+        raise _nothing_able(parts, plan, rules, model=model)
+    call = Call(parts, without_controls(body, "chat"), record=record)
     await parts.tries_of(call, planned).run(plan)
     return call.answer
+
+
+async def _session(
+    parts: Parts, body: bytes, head: Head, *, headers: Mapping[str, str], record: Record
+) -> SessionState:
+    """What the session of the request rules out; what it forces or sticks to is for talking."""
+    wire = head if isinstance(head.metadata, dict) else Head(head.model)
+    told = controls(Inbound(protocol="chat", body=body, wire=wire, model=head.model, stream=False))
+    scope = identify("chat", headers, told, chain=None, request_id=record.id)
+    record.session = scope.key if scope.lasts else ""
+    state = parts.sessions.peek(scope) or await parts.sessions.load(scope)
+    return SessionState(allow=state.allow, disable=state.disable)
+
+
+def _nothing_able(parts: Parts, plan: Plan, rules: Rules, *, model: str) -> GatewayError:
+    """Why nobody gives vectors: a rule keeps those from use that could, or there are none."""
+    able = [row for row in plan.removed if _has_embeddings(parts, row.step)]
+    disabled = next((row.step.target for row in able if row.why == "disabled"), None)
+    if disabled is not None:
+        return rules.disabled(disabled)
+    if any(row.why == "not allowed" for row in able):
+        return rules.not_allowed()
+    return BadRequest(
+        f"model: no provider with embeddings stands behind {model[:200]!r}",
+        param="model",
+        code="no_embeddings",
+    )
 
 
 def _able(parts: Parts, plan: Plan) -> Plan:

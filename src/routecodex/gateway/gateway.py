@@ -313,9 +313,8 @@ class Gateway:
         elif ShowStatus in said:
             rows = self.health.report(self._clock())
             clock = await self.clockwork.state_of(session_name(course.scope))
-            text = own_words.status(
-                course.session, course.server, rows, session=course.scope.key, clock=clock
-            )
+            shown = await self.sessions.look(course.scope) if course.scope.lasts else course.session
+            text = own_words.status(shown, course.server, rows, session=course.scope.key, clock=clock)
         else:
             text = own_words.confirmation(course.session, course.spoken.malformed, ask.notices)
         exchange.record.route, exchange.record.reason = own_words.ROUTE, own_words.WHY
@@ -348,10 +347,10 @@ class Gateway:
         plan = None if answers_itself(course) else self._planned(ask, course, draw=self._draws.peek)
         return explained(plan, course, now=self._clock())
 
-    def plan_for(self, asked: Asked) -> Plan:
-        """The targets for what routing sees of a request that belongs to no conversation."""
+    def plan_for(self, asked: Asked, session: SessionState) -> Plan:
+        """The targets for what routing sees of a request that is no part of a conversation."""
         server = self.orders.peek() or ServerState()
-        made = self._route(asked, SessionState(), server, draw=self._draws)
+        made = self._route(asked, session, server, draw=self._draws)
         return made if made.steps else replace(made, steps=tuple(row.step for row in made.cooling))
 
     def plan_route(self, route: str, course: Course, tried: frozenset[Target] = frozenset()) -> Plan:

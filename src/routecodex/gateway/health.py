@@ -6,7 +6,7 @@ seen by several of them add up; what comes out is the new state here. What other
 when the stamp of the space says so, with the changes not saved yet on top.
 
 No request ever waits for a write or fails for the store: when it is down, routing goes on with what was known
-last, and the changes are saved later.
+last, and the changes are saved later. Only a probe asks the store first whether another process has sent one.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import msgspec
 from msgspec import Struct
 
 from routecodex.canon.errors import UpstreamError
+from routecodex.gateway.probes import PAUSE, Probes
 from routecodex.routing import health
 from routecodex.routing.health import DEFAULT, Ailment, Condition, HealthState, Options, Reason
 from routecodex.routing.registry import Selector, Target
@@ -38,8 +39,6 @@ _LIFE = 86_400.0
 _LOOK_EVERY = 0.02
 _RETRY_AFTER = 5.0
 _READ_WAIT = 0.25
-_PROBE_LIFE = 300.0
-_PROBE_PAUSE = 1.0
 
 Change = Callable[[HealthState], HealthState]
 Record = dict[str, Ailment]
@@ -79,7 +78,8 @@ class Health:
         self._monotonic = monotonic
         self._state: HealthState = {}
         self._unsaved: dict[str, deque[Change]] = {}
-        self._probes: dict[Selector, tuple[float, object]] = {}
+        self._probes = Probes(store, clock=clock, saved=self._written, stumble=self._stumble)
+        self._claims = self._probes.claims
         self._odd: set[tuple[str, int]] = set()
         self._stamp: int | None = None
         self._look_at = -math.inf
@@ -99,7 +99,7 @@ class Health:
         if self.quiet:
             return 0.0
         end = health.until(self._state, target, now, options=self.options)
-        return end or (now + _PROBE_PAUSE if self._probed(target, now) else 0.0)
+        return end or max(self._probed(target, now).values(), default=0.0)
 
     def why(self, target: Target, now: float) -> str:
         """For people: what keeps the target from use; empty when nothing does."""
@@ -107,34 +107,44 @@ class Health:
         probed = self._probed(target, now)
         if told or not probed:
             return told
-        return (
-            f"{probed[0]} is being probed ({self._state[probed[0]].reason}: {self._state[probed[0]].error})"
-        )
+        place = next(iter(probed))
+        return f"{place} is being probed ({self._state[place].reason}: {self._state[place].error})"
 
     def is_limit(self, target: Target, now: float) -> bool:
         """Whether only limits keep the target from use."""
         reasons = health.reasons(self._state, target, now, options=self.options)
         return bool(reasons) and reasons <= {"limited", "quota"}
 
-    def claim(self, target: Target, now: float, *, by: object = None) -> bool:
-        """Whether an attempt may go ahead; where only a probe may pass, it is the probe from now on.
+    def claim(self, target: Target, now: float) -> bool:
+        """Whether an attempt may go ahead like any other; where it may not, it may still be a probe."""
+        if not self._state or not self.options.enabled:
+            return True
+        return not health.until(self._state, target, now, options=self.options) and not self._needed(
+            target, now
+        )
+
+    async def probe(self, target: Target, now: float, *, by: object = None) -> bool:
+        """Whether an attempt may go ahead as the one probe that may pass, of all processes.
 
         `by` is whoever makes the attempt: nobody else can give the probe up again.
         """
-        if not self._state:
-            return True
         if self.until(target, now):
             return False
-        for place in health.probes(self._state, target, now, options=self.options):
-            self._probes[place] = now + _PROBE_LIFE, by
-        return True
+        places = self._needed(target, now)
+        if self._is_out_of_reach():
+            self._probes.take(places, now, by=by)
+            return True
+        try:
+            won = await self._probes.lease(places, now, by=by)
+            return won and await self._is_due(target, now, places=places, by=by)
+        except BaseException:
+            self.release(target, by=by)
+            raise
 
     def release(self, target: Target, *, by: object = None) -> None:
         """An attempt ended without an outcome: if it was the probe, the next one may be it."""
-        if self._probes:
-            for place in health.places(target):
-                if place in self._probes and self._probes[place][1] is by:
-                    del self._probes[place]
+        if self._claims:
+            self._probes.release(health.places(target), by=by)
 
     def failed(self, target: Target, error: UpstreamError, *, by: object = None) -> None:
         """An attempt failed."""
@@ -150,7 +160,7 @@ class Health:
 
     def succeeded(self, target: Target, *, began: float | None = None, by: object = None) -> None:
         """An attempt was answered; `began`, where given, is when it was sent."""
-        if not self._state and not self._probes:
+        if not self._state and not self._claims:
             return
         self.release(target, by=by)
         now = self._clock()
@@ -164,7 +174,7 @@ class Health:
         probed = health.probes(self._state, target, now, options=self.options)
         self._change(f"{target.provider}.{target.key}", saved, state)
         for place in well:
-            self._probes.pop(place, None)
+            self._probes.drop(place)
         for place in probed:
             logger.info("%s works again", place)
 
@@ -202,6 +212,7 @@ class Health:
         under_way = {task for task in (self._reader, self._writer) if task is not None}
         if under_way:
             await asyncio.wait(under_way)
+        await self._probes.settle()
 
     async def reset(self, selector: Selector | None = None) -> int:
         """An operator's word that what is named can be used: saved at once; how many ailments are gone."""
@@ -216,15 +227,36 @@ class Health:
         rows = (_row(place, ailment, now, self.options) for place, ailment in self._state.items())
         return sorted((row for row in rows if row is not None), key=lambda row: row.name)
 
-    def _probed(self, target: Target, now: float) -> list[Selector]:
-        """Where a probe is under way that the target would have to wait for."""
-        if not self._probes:
-            return []
-        needed = health.probes(self._state, target, now, options=self.options)
-        return [place for place in needed if now < self._probe_end(place) <= now + _PROBE_LIFE]
+    def _needed(self, target: Target, now: float) -> tuple[Selector, ...]:
+        """Where an attempt would be a probe."""
+        return health.probes(self._state, target, now, options=self.options)
 
-    def _probe_end(self, place: Selector) -> float:
-        return self._probes[place][0] if place in self._probes else 0.0
+    def _probed(self, target: Target, now: float) -> dict[Selector, float]:
+        """Where a probe is under way that the target would have to wait for, and when to look again."""
+        if not self._claims:
+            return {}
+        ends = ((place, self._probes.end(place, now)) for place in self._needed(target, now))
+        return {place: min(end, now + PAUSE) for place, end in ends if end}
+
+    def _is_out_of_reach(self) -> bool:
+        """Whether the store was down a moment ago."""
+        return self._monotonic() < self._retry_at
+
+    async def _is_due(self, target: Target, now: float, *, places: Iterable[Selector], by: object) -> bool:
+        """Whether there is still a reason to probe, now that nobody else can: others may have done it."""
+        if not self._is_out_of_reach() and self._store.stamp(SPACE) != self._stamp:
+            await self.refresh()
+        needed = set(self._needed(target, now))
+        is_out = health.until(self._state, target, now, options=self.options) > 0
+        may_pass = not is_out and needed <= set(places)
+        if not may_pass or not needed:
+            self.release(target, by=by)
+        return may_pass
+
+    async def _written(self) -> None:
+        """Waits for what is being saved."""
+        if self._writer is not None:
+            await asyncio.wait({self._writer})
 
     def _change(self, name: str, change: Change, state: HealthState | None = None) -> None:
         """Applies a change here, as `state` where it differs, and has it saved."""
@@ -239,7 +271,7 @@ class Health:
         cured = cure(self._state)
         gone = self._state.keys() - cured.keys()
         for place in gone:
-            self._probes.pop(place, None)
+            self._probes.drop(place)
         for name in {_name(place) for place in gone}:
             self._change(name, cure, cured)
         await self.flush()

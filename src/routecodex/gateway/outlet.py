@@ -14,10 +14,15 @@ from routecodex.protocols.codec import Codec, Outcome, ReplyTo
 
 AddTexts = Callable[[int, Sequence[str]], bytes]
 Dispatched = Callable[[], Awaitable[None]]
+Watch = Callable[[bytes], KeepAlive]
+"""Begins to keep a stream alive, with these bytes."""
 
 
 class Outlet:
-    """Tells the client; `dispatched` is awaited before a whole answer goes, or the end of a streamed one."""
+    """Tells the client; `dispatched` is awaited before a whole answer goes, or the end of a streamed one.
+
+    With `watch` the answer is a stream, and `keep_alive` watches over it from now on.
+    """
 
     def __init__(
         self,
@@ -27,15 +32,17 @@ class Outlet:
         *,
         headers: Callable[[], Headers],
         dispatched: Dispatched,
-        keep_alive: KeepAlive | None,
+        watch: Watch | None,
     ) -> None:
         self._codec = codec
         self._client = client
         self._reply = reply
         self._headers = headers
         self._dispatched = dispatched
-        self._keep_alive = keep_alive
-        self._encoder = codec.stream_encoder(reply) if keep_alive is not None else None
+        self._encoder = codec.stream_encoder(reply) if watch is not None else None
+        # Where a comment would be an error, the encoder knows a frame that says nothing.
+        alive: bytes = getattr(self._encoder, "keep_alive", codec.keep_alive)
+        self.keep_alive = watch(alive) if watch is not None else None
         self._add_texts: AddTexts | None = getattr(self._encoder, "add_texts", None)
         self._whole: list[Event] = []
         self._begun = False
@@ -57,8 +64,8 @@ class Outlet:
         if out:
             await self._begin()
             await self._client.write(out)
-            if self._keep_alive is not None:
-                self._keep_alive.touch()
+            if self.keep_alive is not None:
+                self.keep_alive.touch()
 
     def _encoded(self, events: Sequence[Event]) -> bytes:
         """The bytes of the events; texts that follow each other in one part cost little more than one."""

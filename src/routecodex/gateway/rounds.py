@@ -27,7 +27,7 @@ from routecodex.canon.finish import Finish
 from routecodex.canon.parts import Reasoning, Text, ToolCall
 from routecodex.canon.request import Message, Request
 from routecodex.canon.response import Folding, Response
-from routecodex.gateway.ask import Ask, Client, Record
+from routecodex.gateway.ask import Ask, Client, FollowedUp, Record
 from routecodex.gateway.exchange import Parts
 from routecodex.gateway.heads import JSON, SSE, answer_headers
 from routecodex.gateway.keep_alive import KeepAlive
@@ -51,11 +51,12 @@ _NO_CONTENT = (Started, UsageReported, Finished)
 class Answer:
     """One answer of the model, as it grows; `kept` says whether later rounds are told of it."""
 
-    __slots__ = ("_folding", "_open", "kept", "provider")
+    __slots__ = ("_folding", "_open", "finished", "kept", "provider")
 
     def __init__(self) -> None:
         self._folding = Folding()
         self._open: set[int] = set()
+        self.finished = False
         self.kept = True
         self.provider = ""
 
@@ -114,26 +115,29 @@ class Rounds:
         self._watch: Watch | None = None
         self._over = False
         self._dispatched = 0
+        self._followed: list[tuple[FollowedUp, Answer]] = []
         self.messages: list[Spoken] = list(situation.captured.messages)
 
     async def run(self) -> None:
         """Answers the request; what goes wrong before the answer has begun is raised."""
-        self._keep_alive = self._watched()
         reply = self._parts.reply_to(self._ask, None)
         reply.request = self._captured
         self._reply = reply
+        stream = self._ask.inbound.stream
         self._outlet = Outlet(
             self._ask.codec,
             self._client,
             reply,
-            headers=lambda: answer_headers(self._ask, self.record, SSE if self._keep_alive else JSON),
+            headers=lambda: answer_headers(self._ask, self.record, SSE if stream else JSON),
             dispatched=self._tools.dispatched,
-            keep_alive=self._keep_alive,
+            watch=self._watched if stream else None,
         )
+        self._keep_alive = self._outlet.keep_alive
         try:
             engine: Engine[Request, Spoken, Batch] = Engine((self._tools, self), max_requests=None)
             await engine.begin(self).run()
         finally:
+            self.record.followups = tuple(_told(*followed) for followed in self._followed)
             if self._keep_alive is not None:
                 self._keep_alive.stop()
 
@@ -144,13 +148,9 @@ class Rounds:
         elif not self._over:
             await self._outlet.end(self._gate.end(), self._settle)
 
-    def _watched(self) -> KeepAlive | None:
-        if not self._ask.inbound.stream:
-            return None
+    def _watched(self, comment: bytes) -> KeepAlive:
         return self._parts.keep_alives.watch(
-            self._client,
-            comment=self._ask.codec.keep_alive,
-            head=lambda: answer_headers(self._ask, self.record, SSE),
+            self._client, comment=comment, head=lambda: answer_headers(self._ask, self.record, SSE)
         )
 
     def build_request(self) -> Request:
@@ -196,6 +196,7 @@ class Rounds:
         if not first:
             # Only now: a round that never began leaves the last one as it was.
             self._gate.begin_round(seamless=self._cut is not None)
+            self._follow()
         self._cut = None
         situation.data["cut_off"] = False
         answer, watch = self._opened, self._watch
@@ -210,6 +211,7 @@ class Rounds:
                 if failed is not None:
                     break
             else:
+                self._answer.finished = True
                 watch.settle()
                 return
         yield await self._cut_off(failed)
@@ -272,8 +274,20 @@ class Rounds:
         )
         return heard(response, lane)
 
+    def _follow(self, error: GatewayError | None = None) -> None:
+        """Notes for the log that this round is none of the client's."""
+        situation, target = self._situation, self.record.target
+        followed = FollowedUp(
+            request=situation.request_id,
+            metadata=situation.metadata,
+            target=str(target) if target is not None else "",
+            error=error.message if error is not None else "",
+        )
+        self._followed.append((followed, self._answer))
+
     async def _fall_through(self, error: GatewayError) -> None:
         """A later round gave nothing: what the client has is whole, unless it ended with calls of ours."""
+        self._follow(error)
         self._situation.note(f"the follow-up failed: {error.message}")
         self._situation.broken = True
         if self._cut is not None or self._situation.owes:
@@ -311,6 +325,18 @@ class Rounds:
                 finish.trace(ask.id, end, outcome.sent_finish or finish.express(ask.codec.name, end))
         if outcome.body is not None and ask.codec.name == "responses":
             await self._parts.remember(ask, None, outcome)
+
+
+def _told(followed: FollowedUp, answer: Answer) -> FollowedUp:
+    """The round with what came of it."""
+    response = answer.response()
+    usage = response.usage
+    return replace(
+        followed,
+        finish=response.finish.reason if answer.finished else "",
+        input_tokens=usage.input if usage is not None else None,
+        output_tokens=usage.output if usage is not None else None,
+    )
 
 
 def _messages(spoken: Iterable[object]) -> Iterable[Message]:

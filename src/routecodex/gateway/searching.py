@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 from urllib.parse import quote, urlsplit
 
+from msgspec import convert
 from msgspec.structs import replace
 
 from routecodex.canon.errors import UpstreamError, UpstreamFailed
 from routecodex.canon.parts import Json, Text
 from routecodex.canon.request import Message, ProtocolName, Request, Tool
+from routecodex.config import Config
 from routecodex.config.server_tools import WebSearch, WebSearchHttp
 from routecodex.gateway.course import Course
 from routecodex.gateway.lane import Lane
 from routecodex.gateway.own_calls import Errand, OwnCalls, Reached
-from routecodex.protocols.dialect import hosts_search
+from routecodex.protocols.codec import Inbound
+from routecodex.protocols.codecs import CODECS
+from routecodex.protocols.dialect import Dialect, hosts_search
 from routecodex.providers.http import HttpClient, Timeouts, origin_of
 from routecodex.server_tools.framework import Situation
-from routecodex.server_tools.web_search import CHAT_OPTIONS, TASK, Found, Hit, Search, sources_of
+from routecodex.server_tools.web_search import (
+    CHAT_OPTIONS,
+    TASK,
+    Found,
+    Hit,
+    Search,
+    may_declare_search,
+    sources_of,
+)
 from routecodex.wire import json
+from routecodex.wire.json import ABSENT
 
 ROUTE = "web_search"
 _ANSWER_LIMIT = 4 * 1024 * 1024
@@ -29,20 +43,75 @@ _NATIVE: dict[ProtocolName, Tool] = {
     "gemini": Tool("google_search", "hosted", hosted={"googleSearch": {}}),
 }
 """How a search of the upstream's own is declared; chat has an option instead of a tool."""
+_PLAIN = frozenset({None, "function", "custom"})
+"""The types of tools that run at the client."""
 
 
-def searches(lane: Reached, source: ProtocolName | None = None) -> bool:
+def may_declare(inbound: Inbound) -> bool:
+    """Whether a declared search is worth looking for: not where all tools run at the client.
+
+    Asked of every request, so the body is looked through only where a tool is of another kind.
+    """
+    return _HOSTS[inbound.protocol](inbound.wire) and may_declare_search(inbound.body)
+
+
+def _hosts(tools: Sequence[Any] | None) -> bool:
+    """Whether one of the tools does not run at the client."""
+    return tools is not None and not _PLAIN.issuperset([tool.type for tool in tools])
+
+
+def _hosts_google(wire: Any) -> bool:
+    tools = wire.body.tools
+    if tools is None:
+        return False
+    listed = tools if isinstance(tools, list) else [tools]
+    return any(
+        tool.google_search is not ABSENT or tool.google_search_retrieval is not ABSENT for tool in listed
+    )
+
+
+_HOSTS: dict[ProtocolName, Callable[[Any], bool]] = {
+    "chat": lambda wire: wire.web_search_options is not ABSENT or _hosts(wire.tools),
+    "responses": lambda wire: _hosts(wire.typed.tools),
+    "messages": lambda wire: _hosts(wire.tools),
+    "gemini": _hosts_google,
+}
+"""Whether a request declares tools that run at the provider, by what its codec saw of it."""
+
+
+def lacking(config: Config, *, trusting: bool) -> frozenset[ProtocolName]:
+    """The protocols in which a search may be declared that one of the providers does not run."""
+    rows = [row for row in config.providers.values() if row.protocol in CODECS]
+    return frozenset(
+        source
+        for source in _HOSTS
+        if not all(
+            _runs(source, row.protocol, dialect=convert(row.dialect, Dialect), trusting=trusting)
+            for row in rows
+        )
+    )
+
+
+def searches(lane: Reached, source: ProtocolName | None = None, *, trusting: bool = False) -> bool:
     """Whether a target searches by itself; with `source`, when the search is declared as that protocol does.
 
-    Only Responses has a form for a search that was declared in another protocol. A built-in provider is left
-    alone: it has nothing to search and nothing to offer.
+    A built-in provider is left alone: it has nothing to search and nothing to offer.
     """
     if not isinstance(lane, Lane):
         return source is not None
     name = lane.codec.name
-    if source is not None and source != name and name != "responses":
-        return False
-    return hosts_search(lane.aim.dialect, name)
+    return _runs(source or name, name, dialect=lane.aim.dialect, trusting=trusting)
+
+
+def _runs(source: ProtocolName, spoken: str, *, dialect: Dialect, trusting: bool) -> bool:
+    """Whether who speaks so runs a search declared like that; only Responses has a form for others'.
+
+    Some that speak chat have a search and some have none. `trusting` takes the client's word for it: where
+    nobody else could search, what it wrote for that very upstream is the best there is.
+    """
+    if trusting and source == spoken == "chat" and dialect.web_search is None:
+        return True
+    return spoken in (source, "responses") and hosts_search(dialect, spoken)
 
 
 def search_of(

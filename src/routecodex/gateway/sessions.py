@@ -11,6 +11,7 @@ the key says that nobody has written it since.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections import OrderedDict
@@ -30,6 +31,9 @@ from routecodex.stores.store import Store, StoreError
 SPACE = "sessions"
 CORRUPT_SPACE = "sessions.corrupt"
 TTL = 90 * 24 * 3600.0
+FORCE_SHOWN = 1800.0
+"""How long after the last request of its turn a forced target is still shown, in seconds."""
+_FORCE_NOTED = 60.0
 CACHED = 10_000
 TRIM_EVERY = 500
 MOST_ENTRIES = 100_000
@@ -190,6 +194,29 @@ class Sessions:
         await self._trim_now_and_then()
         return state
 
+    async def go_on(self, scope: Scope, state: SessionState) -> SessionState:
+        """Notes, now and then, that the turn a target is forced for still goes on; never raises."""
+        force, now = state.force, self._clock()
+        if force is None or not scope.lasts or 0 <= now - state.updated_at < _FORCE_NOTED:
+            return state
+
+        def noted(raw: bytes | None) -> bytes:
+            found = EMPTY if raw is None else decode(raw)
+            if found.force != force:
+                raise Unchanged
+            return encode(scope, replace(found, updated_at=now))
+
+        with contextlib.suppress(Unchanged, Corrupt, StoreError):
+            await self._store.update(SPACE, scope.key, noted, ttl=TTL)
+        return state
+
+    async def look(self, scope: Scope) -> SessionState:
+        """The state as people are shown it: without a force that is over.
+
+        The next message of the person ends it, but not where the client has dropped what came before.
+        """
+        return self._without_past_force(await self.load(scope))
+
     async def list(self, limit: int) -> Listing:
         """The sessions that have something set, the one written last first."""
         try:
@@ -215,9 +242,14 @@ class Sessions:
         scope = _scope_of(key)
         if scope is None:
             return []
-        state = await self._read(key)
+        state = self._without_past_force(await self._read(key))
         # The mark alone says what was heard last, and nothing that is in force.
         return [] if says_the_same(replace(state, applied=None), EMPTY) else [(scope, state)]
+
+    def _without_past_force(self, state: SessionState) -> SessionState:
+        if state.force is None or self._clock() - state.updated_at < FORCE_SHOWN:
+            return state
+        return replace(state, force=None)
 
     async def _read(self, key: str) -> SessionState:
         """What the store has; the stamp is taken first, so that it is never newer than the state."""

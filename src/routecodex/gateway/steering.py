@@ -210,7 +210,7 @@ class Steering:
             return await self._sessions.load(scope)
         known = self._sessions.peek(scope) or await self._sessions.load(scope)
         if known.applied == turn:
-            return known
+            return await self._sessions.go_on(scope, known) if save else known
         wanted = await self._with_files(wanted, notices)
         if not scope.lasts and not all(isinstance(said, Force) for said in wanted):
             notices.append(_NO_SESSION)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from importlib.metadata import entry_points
 
 from msgspec.structs import replace
 
 from routecodex.canon.errors import ConfigError
-from routecodex.canon.request import Request
+from routecodex.canon.request import ProtocolName, Request
 from routecodex.config import Config
 from routecodex.gateway.ask import Ask
 from routecodex.gateway.clockwork import Clockwork
@@ -17,7 +17,7 @@ from routecodex.gateway.course import Course
 from routecodex.gateway.identity import Scope
 from routecodex.gateway.lane import Lane
 from routecodex.gateway.own_calls import Reached
-from routecodex.gateway.searching import searches
+from routecodex.gateway.searching import lacking, may_declare, searches
 from routecodex.gateway.sessions import Sessions
 from routecodex.routing.instructions import strip
 from routecodex.routing.state import SessionState, StopMessage
@@ -31,6 +31,7 @@ ENTRY_POINTS = "routecodex.server_tools"
 """Where other packages name server tools of their own: each a function of no arguments that gives one."""
 _KINDS = ("session:", "conversation:", "chain:")
 """How the names of those begin that are not a session's own id: a session id that does is spelled out too."""
+_UNREAD = Request(model="", messages=(), source="chat")
 _AT_NEED = (stop_message.StopMessage, EmptyReply, web_search.WebSearch)
 """Tools that make no request go in rounds unless something in it, or in its session, calls for them."""
 
@@ -58,6 +59,10 @@ class Toolbox:
         self.visible = self._config.visible_rounds
         self.continues = self._config.empty_reply_continue.enabled
         self._web_search = self._made_web_search(search)
+        self._trusting = search is None
+        self._searchless = (
+            lacking(config, trusting=self._trusting) if self._web_search is not None else frozenset()
+        )
         self._tools: list[ServerTool] = [*self._own(), *_foreign()]
         self._always = any(not isinstance(tool, _AT_NEED) for tool in self._tools)
 
@@ -98,11 +103,21 @@ class Toolbox:
         return self._always or session.stop_message is not None or self._may_search(ask)
 
     def _may_search(self, ask: Ask) -> bool:
-        return self._web_search is not None and web_search.may_declare_search(ask.inbound.body)
+        return ask.inbound.protocol in self._searchless and may_declare(ask.inbound)
+
+    def _searches(self, lane: Reached, source: ProtocolName) -> bool:
+        return searches(lane, source, trusting=self._trusting)
+
+    def _lacks(self, request: Request, lanes: Sequence[Reached]) -> bool:
+        if not web_search.declares_search(request):
+            return False
+        return not all(self._searches(lane, request.source) for lane in lanes)
 
     def fitted(self, situation: Situation, request: Request, lane: Lane) -> Request:
         """The request for one target: with a search of ours where it has none of its own."""
-        if self._web_search is None or searches(lane, situation.captured.source):
+        if lane.codec.name == "messages":
+            request = _lenient(request, situation.names)
+        if self._web_search is None or self._searches(lane, situation.captured.source):
             return request
         return self._web_search.fitted(situation, request)
 
@@ -111,6 +126,10 @@ class Toolbox:
     ) -> tuple[Situation, Sequence[ServerTool]]:
         """The turn as tools see it, and those that take part; `lanes` are the targets it may go to."""
         scope = course.scope
+        only_search = not self._always and course.session.stop_message is None
+        if only_search and all(self._searches(lane, ask.codec.name) for lane in lanes):
+            # Whoever it goes to searches by itself: the request need not even be read.
+            return Situation(id=ask.id, session=None, captured=_UNREAD, now=self._clock), []
         situation = Situation(
             id=ask.id,
             session=session_name(scope),
@@ -127,7 +146,7 @@ class Toolbox:
         if spent is not None and self._config.stop_message.enabled and not has_uses(spent):
             situation.note(f"stopMessage skipped: all {spent.max_repeats} uses are spent")
         situation.data["course"] = course
-        situation.data["lacks_search"] = self._may_search(ask) and _lacks_search(situation.captured, lanes)
+        situation.data["lacks_search"] = self._may_search(ask) and self._lacks(situation.captured, lanes)
         wanting = [tool for tool in self._tools if tool.wants(situation)]
         if wanting and situation.captured.n > 1:
             # Which of several answers would go on? They are all passed on as they come.
@@ -169,8 +188,16 @@ class Toolbox:
         await self._sessions.change(situation.data["scope"], change)
 
 
-def _lacks_search(request: Request, lanes: Sequence[Reached]) -> bool:
-    return web_search.declares_search(request) and not all(searches(lane, request.source) for lane in lanes)
+def _lenient(request: Request, names: Collection[str]) -> Request:
+    """The request without `strict` at our own tools.
+
+    Upstreams that speak messages, and older models of its maker, refuse requests with it; our tools look at
+    their arguments themselves.
+    """
+    if not any(tool.strict and tool.name in names for tool in request.tools):
+        return request
+    tools = (replace(tool, strict=None) if tool.name in names else tool for tool in request.tools)
+    return replace(request, tools=tuple(tools))
 
 
 def session_name(scope: Scope) -> str | None:

@@ -16,6 +16,8 @@ from routecodex.canon.errors import (
     UpstreamError,
     UpstreamFailed,
     UpstreamLimited,
+    UpstreamOverloaded,
+    UpstreamRefusedKey,
     UpstreamRejected,
 )
 from routecodex.gateway.ask import Record
@@ -94,8 +96,8 @@ class Tries:
         must = self._must
         for step in plan.steps:
             if not self._left:
-                raise worst(self._failures)
-            if not self._health.claim(step.target, self._clock(), by=self):
+                raise self._given_up(self._planned(), self._clock())
+            if not self._health.claim(step.target, self._clock()) and not await self._is_probe(step.target):
                 continue
             self._left -= 1
             if await self._try(step, plan, keep_alive):
@@ -103,6 +105,9 @@ class Tries:
             if must != self._must:
                 break
         return False
+
+    async def _is_probe(self, target: Target) -> bool:
+        return await self._health.probe(target, self._clock(), by=self)
 
     async def _try(self, step: Step, plan: Plan, keep_alive: KeepAlive | None) -> bool:
         target = step.target
@@ -180,9 +185,9 @@ class Tries:
     def _given_up(self, plan: Plan, now: float) -> GatewayError:
         wait = min((row.until for row in plan.cooling), default=now) - now
         if self._failures:
-            error = worst(self._failures)
-            every_one_cools = plan.cooling and not any(row.why == "tried" for row in plan.removed)
-            return _until_later(error, wait) if every_one_cools else error
+            could_answer = plan.steps or any(row.why == "tried" for row in plan.removed)
+            all_rest = plan.cooling and not could_answer
+            return at_rest(self._failures, wait=wait) if all_rest else worst(self._failures)
         if plan.only is not None:
             unhealthy = ProviderNotAvailable.unhealthy(plan.only, retry_after=wait)
             unhealthy.notices = tuple(row.reason for row in plan.cooling[:_TOLD])
@@ -196,10 +201,20 @@ def _brief(target: Target, error: UpstreamError) -> str:
     return f"{target}: {status}{error.message[:_BRIEF]}"
 
 
-def _until_later(error: GatewayError, wait: float) -> GatewayError:
-    """What a request met itself keeps its own status; a limit tells when a target can be used again."""
-    if isinstance(error, UpstreamLimited) or error.retry_after is None:
-        error.retry_after = wait
+def at_rest(failures: Sequence[UpstreamError], *, wait: float) -> GatewayError:
+    """What to tell a client whose request met these failures, now that every target rests because of them.
+
+    It is told to come back later, but for what waiting does not help: a request that is wrong, keys that were
+    all refused. An overload keeps its own status, which some protocols have a word for.
+    """
+    error = worst(failures)
+    refused = all(isinstance(one, UpstreamRefusedKey) for one in _met(failures))
+    if isinstance(error, UpstreamRejected) or refused:
+        return error
+    if not isinstance(error, UpstreamLimited | UpstreamOverloaded):
+        told = f"every target is cooling down: {error.message}"
+        return Overloaded(told, retry_after=wait, code="all_targets_cooling")
+    error.retry_after = wait
     return error
 
 
@@ -220,8 +235,12 @@ def worst(failures: Sequence[UpstreamError]) -> GatewayError:
     """
     if not failures:
         return UpstreamFailed("no target was tried", code="no_targets")
-    met = [error for error in failures if not isinstance(error, UpstreamRejected)] or failures
+    met = _met(failures)
     limited = [error for error in met if isinstance(error, UpstreamLimited)]
     if len(limited) == len(met):
         return min(limited, key=lambda error: error.retry_after or 60.0)
     return next(error for error in reversed(met) if not isinstance(error, UpstreamLimited))
+
+
+def _met(failures: Sequence[UpstreamError]) -> Sequence[UpstreamError]:
+    return [error for error in failures if not isinstance(error, UpstreamRejected)] or failures

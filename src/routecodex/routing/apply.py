@@ -12,7 +12,7 @@ from typing import Literal, TypeVar, assert_never
 
 from msgspec.structs import replace
 
-from routecodex.canon.errors import ProviderNotAvailable
+from routecodex.canon.errors import BadRequest, ProviderNotAvailable
 from routecodex.routing import instructions as said
 from routecodex.routing.registry import Provider, Registry, Selector
 from routecodex.routing.state import Force, ServerState, SessionState, StopMessage
@@ -133,7 +133,7 @@ def _changed(
     enable: tuple[str, ...],
 ) -> State:
     if sticky is not None:
-        state = replace(state, sticky=_known(sticky.removeprefix("!"), registry, prefer="model"))
+        state = replace(state, sticky=_sticky(sticky.removeprefix("!"), registry))
     if allow is not None:
         state = replace(state, allow=_providers(tuple(name.removeprefix("!") for name in allow), registry))
     listed = disabled(state.disable, disable, registry=registry) if disable else state.disable
@@ -152,6 +152,17 @@ def _stamped(before: SessionState, after: SessionState, now: float) -> SessionSt
 def _known(name: str, registry: Registry, *, prefer: Literal["model", "key"]) -> str:
     if registry.resolve(name, prefer=prefer) is None:
         raise ProviderNotAvailable.unknown(name)
+    return name
+
+
+def _sticky(name: str, registry: Registry) -> str:
+    """A model or a key; a provider alone is what an allow list names."""
+    if registry.resolve(_known(name, registry, prefer="model")) == Selector(name):
+        raise BadRequest(
+            f"sticky: {name!r} is a whole provider; name a model or a key of it ({name}.MODEL, "
+            f"{name}.KEY.MODEL, {name}.1), or allow this provider alone (allow {name})",
+            param="sticky",
+        )
     return name
 
 

@@ -178,7 +178,7 @@ class Admin:
         if session is None:
             return await sessions.list(_MOST_SESSIONS)
         scope = _scope(session)
-        return [(scope, await sessions.load(scope))]
+        return [(scope, await sessions.look(scope))]
 
     async def _set_routing(self, request: HttpRequest) -> Answer:
         wanted = _body(request, _changes)

@@ -198,7 +198,9 @@ class App:
     async def _embeddings(self, call: Call) -> None:
         record = _record(call, route="embeddings", model="")
         with self._gateway.noted(record):
-            body = await embeddings.embed(self._gateway, call.request.body, record=record)
+            body = await embeddings.embed(
+                self._gateway, call.request.body, headers=call.request.headers, record=record
+            )
         await call.reply.send(200, [*_headers(call.id), *routing_headers(record)], body)
 
     async def _models(self, call: Call) -> None:

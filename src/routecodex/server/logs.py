@@ -15,7 +15,7 @@ from typing import Any, Protocol, TextIO
 
 from msgspec import Struct
 
-from routecodex.gateway.ask import Record
+from routecodex.gateway.ask import FollowedUp, Record
 from routecodex.gateway.identity import Kind
 from routecodex.wire import json
 
@@ -161,6 +161,7 @@ class Line(Struct, omit_defaults=True):
     notices: tuple[str, ...] = ()
     failures: tuple[str, ...] = ()
     session: str = ""
+    followups: tuple[FollowedUp, ...] = ()
 
 
 def line(at: float, record: Record) -> Line:
@@ -185,6 +186,7 @@ def line(at: float, record: Record) -> Line:
         notices=record.notices,
         failures=tuple(record.failures),
         session=session_name(record.session)[:200],
+        followups=record.followups,
     )
     usage = record.usage
     if usage is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -25,6 +25,10 @@ from routecodex.turns import Plugin
 
 _MOST_ALIKE = 5
 """How often in a row the same calls of ours are answered: who needs more is going round in circles."""
+
+FOLLOW_UP: Mapping[str, bool] = {"serverToolFollowup": True}
+"""What is said of a round that a server tool asked for, and not the client."""
+_OF_THE_CLIENT: Mapping[str, bool] = {}
 
 log = logging.getLogger("routecodex.server_tools")
 
@@ -76,6 +80,11 @@ class Situation:
         """The id of the round under way: a follow-up's begins with that of the turn."""
         suffix = self.data.get("suffix", "")
         return f"{self.id}:{suffix}" if suffix else self.id
+
+    @property
+    def metadata(self) -> Mapping[str, bool]:
+        """What the round under way is, for tools and logs; neither a provider nor the client hears of it."""
+        return FOLLOW_UP if self.round > 1 else _OF_THE_CLIENT
 
     def note(self, reason: str) -> None:
         """Why something was not done; for the log, and for the client while its headers are not sent."""

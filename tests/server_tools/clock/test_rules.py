@@ -103,7 +103,7 @@ WAKES = {
     "delivered": ([task(START + HOUR, delivered_at_ms=START)], None),
     "of this chain": ([task(START + HOUR, not_before_request_id="r1")], None),
     "over": ([task(START - HOUR)], None),
-    "somebody has it": ([task(START, reservation=Mark("x", START + 5000))], START + 5000),
+    "somebody has it": ([task(START, reservation=Mark("x", START + 5000))], None),
     "this request has it": ([task(START, reservation=Mark("r1:clock:x", START + 5000))], None),
     "it comes again": ([task(START - HOUR, repeat="daily")], START + 23 * HOUR - WINDOW),
 }

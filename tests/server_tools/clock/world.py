@@ -10,6 +10,7 @@ from typing import Any
 from routecodex.server_tools.clock import edits
 from routecodex.server_tools.clock.arguments import Wanted
 from routecodex.server_tools.clock.edits import Circumstances
+from routecodex.server_tools.clock.leases import Uptime
 from routecodex.server_tools.clock.rules import Rules
 from routecodex.server_tools.clock.shelf import BARE, Shelf
 from routecodex.server_tools.clock.task import SessionState, Task
@@ -36,6 +37,26 @@ class Moving:
 
     def seconds(self) -> float:
         return self.ms / 1000
+
+
+class Machine:
+    """A machine with a clock that people set and one that they cannot."""
+
+    def __init__(self, start: str = "boot") -> None:
+        self.now = Moving()
+        self.start = start
+        self.up_ms = 5_000_000
+
+    def up(self) -> Uptime:
+        return Uptime(self.start, self.up_ms)
+
+    def wait(self, ms: int) -> None:
+        """Time passes."""
+        self.now.ms += ms
+        self.up_ms += ms
+
+    def restart(self) -> None:
+        self.start, self.up_ms = f"{self.start}, again", 1000
 
 
 def task(due: int = START, **fields: Any) -> Task:

@@ -72,4 +72,4 @@ CODEC = Codec(
     keep_alive=b"",
     abort_after_error=True,
 )
-"""The protocol as functions; Gemini has nothing that may be sent while nothing happens."""
+"""The protocol as functions; nothing may stand between an answer's frames but a frame of its encoder."""

@@ -147,6 +147,8 @@ class Encoder:
         self._close = b'}],"role":"model"},"index":0}],' + tail + b"\n\n"
         self._text = b'data: {"candidates":[{"content":{"parts":[{"text":'
         self._thought = b'data: {"candidates":[{"content":{"parts":[{"thought":true,"text":'
+        self.keep_alive = self._text + b'""' + self._close
+        """A piece without a word: Google's SDKs choke on comments, and gemini-cli on blank lines too."""
 
     def encode(self, event: Event) -> bytes:
         """The frames this event gives, if any."""

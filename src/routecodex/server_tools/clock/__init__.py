@@ -8,6 +8,7 @@ arguments    what a model may ask of the tool, and what it is told when it asks 
 results      what the tool answers
 tool         ClockTool: the declaration and the actions
 shelf        Shelf: the tasks of every session, in the store
+leases       how long a reservation lasts, whatever becomes of the time of day
 deliveries   Deliveries: reserve, commit, roll back
 waker        Waker: one timer for every session that is held; Holds: waiting until a task is due
 overview     Overview: the tasks of all sessions, for people

@@ -1,8 +1,9 @@
 """Reminders on their way to a model: reserved, then committed or rolled back.
 
 A reservation stands in the store with an expiry, so no two requests deliver the same task, not even in two
-processes. It is renewed while its request is under way; when the process dies, the expiry gives it back. A
-commit that could not be written is tried again with the next renewal.
+processes. It is renewed while its request is under way; when the process dies, the expiry gives it back. What
+this process holds has not expired for it, whatever the store says. A commit that could not be written is
+tried again with the next renewal.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from msgspec.structs import replace
 
 from routecodex.server_tools.clock import edits
 from routecodex.server_tools.clock.edits import Circumstances
-from routecodex.server_tools.clock.rules import Rules, deliverable, mark_prefix
+from routecodex.server_tools.clock.leases import Uptime, uptime
+from routecodex.server_tools.clock.rules import Rules, mark_prefix
 from routecodex.server_tools.clock.shelf import Shelf
 from routecodex.server_tools.clock.task import Task
 from routecodex.stores.store import StoreError
@@ -64,22 +66,23 @@ class Deliveries:
         *,
         rules: Rules,
         now_ms: Callable[[], int],
+        up: Callable[[], Uptime] = uptime,
         new_id: Callable[[], str] = lambda: uuid4().hex,
     ) -> None:
         self._shelf = shelf
         self._rules = rules
         self._now_ms = now_ms
+        self._up = up
         self._new_id = new_id
         self._held: dict[str, Held] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._jobs: set[asyncio.Task[Any]] = set()
-        self._closed = False
 
     async def reserve(self, session: str, request_id: str) -> Reservation | None:
         """What this request is to deliver; None when there is nothing, or the store does not answer."""
         try:
             state = await self._shelf.load(session)
-            if not deliverable(state, self._now_ms(), rules=self._rules, request_id=request_id):
+            if not edits.due(state, self._at(request_id)):
                 return None
             return await self._taken(session, request_id)
         except StoreError as exc:
@@ -111,11 +114,10 @@ class Deliveries:
                 await self.commit(held.reservation)
 
     async def close(self) -> None:
-        """Ends the renewals once what is under way is written; what is still reserved comes free in time."""
-        self._closed = True
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        """Waits until what is under way is written.
+
+        A request that goes on, as after a reload, keeps its reservation: the renewals end with the last one.
+        """
         while self._jobs:
             await asyncio.wait(self._jobs)
 
@@ -184,14 +186,16 @@ class Deliveries:
             log.error("%s: reservation not renewed: %s", reservation.request_id, exc)
 
     def _at(self, request_id: str) -> Circumstances:
-        return Circumstances(now_ms=self._now_ms(), rules=self._rules, request_id=request_id)
+        return Circumstances(
+            now_ms=self._now_ms(), rules=self._rules, request_id=request_id, up=self._up(), held=self._held
+        )
 
     def _hold(self, held: Held) -> None:
         self._held[held.reservation.id] = held
         self._arm()
 
     def _arm(self) -> None:
-        if self._timer is None and self._held and not self._closed:
+        if self._timer is None and self._held:
             delay = self._rules.lease_ms / 1000 / RENEWALS_PER_LEASE
             self._timer = asyncio.get_running_loop().call_later(delay, self._fire)
 

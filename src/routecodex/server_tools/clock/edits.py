@@ -5,14 +5,15 @@ Nothing here reads a clock or the store, so an edit may be tried again by a stor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Container, Sequence
 from typing import Any, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from routecodex.server_tools.clock import repeats, rules
+from routecodex.server_tools.clock import leases, repeats, rules
 from routecodex.server_tools.clock.arguments import Wanted
+from routecodex.server_tools.clock.leases import UNKNOWN, Uptime
 from routecodex.server_tools.clock.moments import utc_text
 from routecodex.server_tools.clock.results import Refused
 from routecodex.server_tools.clock.rules import Rules
@@ -23,11 +24,13 @@ Edit = Callable[[SessionState], tuple[SessionState, T]]
 
 
 class Circumstances(Struct, frozen=True, kw_only=True):
-    """When, in which request, and by which rules something happens."""
+    """When, in which request, and by which rules something happens; `held` are the marks of this process."""
 
     now_ms: int
     rules: Rules
     request_id: str = ""
+    up: Uptime = UNKNOWN
+    held: Container[str] = ()
 
 
 def add(
@@ -87,17 +90,22 @@ def prune(state: SessionState, at: Circumstances) -> tuple[SessionState, int]:
     return replace(state, tasks=kept), len(state.tasks) - len(kept)
 
 
+def due(state: SessionState, at: Circumstances) -> tuple[Task, ...]:
+    """The tasks that this request may deliver, the earliest first."""
+    seen = leases.judged(state, at.now_ms, up=at.up, lease_ms=at.rules.lease_ms, held=at.held)
+    return rules.deliverable(seen, at.now_ms, rules=at.rules, request_id=at.request_id)
+
+
 def reserve(state: SessionState, mark_id: str, *, at: Circumstances) -> tuple[SessionState, tuple[Task, ...]]:
     """Marks every task that this request may deliver; nobody else gets them until the lease is up."""
-    mark = Mark(mark_id, at.now_ms + at.rules.lease_ms)
-    due = rules.deliverable(state, at.now_ms, rules=at.rules, request_id=at.request_id)
-    marked = tuple(replace(task, reservation=mark) for task in due)
+    mark = _mark(mark_id, at)
+    marked = tuple(replace(task, reservation=mark) for task in due(state, at))
     return _with(state, {task.task_id: task for task in marked}), marked
 
 
 def renew(state: SessionState, mark_id: str, *, at: Circumstances) -> tuple[SessionState, int]:
     """Makes a reservation last; how many tasks it still holds."""
-    mark = Mark(mark_id, at.now_ms + at.rules.lease_ms)
+    mark = _mark(mark_id, at)
     ours = {
         task.task_id: replace(task, reservation=mark) for task in state.tasks if _is_marked(task, mark_id)
     }
@@ -202,6 +210,10 @@ def _found(state: SessionState, task_id: str) -> Task:
     if task is None:
         raise Refused("unknown_task", f"this session has no task {task_id[:80]!r}; list names them")
     return task
+
+
+def _mark(mark_id: str, at: Circumstances) -> Mark:
+    return leases.mark(mark_id, at.now_ms, up=at.up, lease_ms=at.rules.lease_ms)
 
 
 def _is_marked(task: Task, mark_id: str) -> bool:

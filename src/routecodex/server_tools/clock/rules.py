@@ -115,18 +115,13 @@ def deliverable(state: SessionState, now_ms: int, *, rules: Rules, request_id: s
 def wake_at(state: SessionState, now_ms: int, *, rules: Rules, request_id: str) -> int | None:
     """When this request may first have something to deliver; now or earlier when it has already."""
     moments = [
-        max(opens_at(task.due_at_ms, rules), _free_at(task, now_ms, rules))
+        opens_at(task.due_at_ms, rules)
         for task in kept(state, now_ms, rules)
         if task.delivered_at_ms is None
         and not is_expired(task, now_ms, rules)
         and not is_held_back(task, request_id)
         and not is_delivering(task, request_id)
+        # Another request tells of it: this one's client is not to wait for the end of that.
+        and not is_reserved(task, now_ms, rules)
     ]
     return min(moments, default=None)
-
-
-def _free_at(task: Task, now_ms: int, rules: Rules) -> int:
-    """When somebody else's reservation is up, at the latest."""
-    if task.reservation is None or not is_reserved(task, now_ms, rules):
-        return 0
-    return task.reservation.until_ms

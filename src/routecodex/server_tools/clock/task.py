@@ -23,11 +23,16 @@ Count = Annotated[int, Meta(ge=0)]
 Rhythm = Annotated[str, Meta(pattern=r"^(daily|weekly|every [1-9][0-9]{0,5} minutes)$")]
 
 
-class Mark(Struct, frozen=True, rename="camel"):
-    """A request is about to deliver the task; nobody else may until the time is up."""
+class Mark(Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """A request is about to deliver the task; nobody else may until the time is up.
+
+    `until_up_ms` is that time by the clock of the machine's `start`, see leases.py.
+    """
 
     id: str
     until_ms: int
+    start: str = ""
+    until_up_ms: int = 0
 
 
 class Task(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):

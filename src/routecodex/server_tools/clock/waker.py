@@ -14,6 +14,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import Protocol
 
+from routecodex.server_tools.clock.leases import Uptime, judged, uptime
 from routecodex.server_tools.clock.rules import Rules, wake_at
 from routecodex.server_tools.clock.shelf import Shelf
 from routecodex.stores.store import StoreError
@@ -151,11 +152,20 @@ class Waker:
 class Holds:
     """Keeps a request until a task of its session can be delivered."""
 
-    def __init__(self, shelf: Shelf, waker: Waker, *, rules: Rules, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        shelf: Shelf,
+        waker: Waker,
+        *,
+        rules: Rules,
+        now_ms: Callable[[], int],
+        up: Callable[[], Uptime] = uptime,
+    ) -> None:
         self._shelf = shelf
         self._waker = waker
         self._rules = rules
         self._now_ms = now_ms
+        self._up = up
 
     async def until_due(self, session: str, request_id: str, *, deadline_ms: int) -> bool:
         """Whether there is something to deliver before the deadline; returns at once when there cannot be."""
@@ -167,7 +177,8 @@ class Holds:
                 log.error("%s: not held, the tasks of the session cannot be read: %s", request_id, exc)
                 return False
             now_ms = self._now_ms()
-            moment = wake_at(state, now_ms, rules=self._rules, request_id=request_id)
+            seen = judged(state, now_ms, up=self._up(), lease_ms=self._rules.lease_ms)
+            moment = wake_at(seen, now_ms, rules=self._rules, request_id=request_id)
             if moment is None or moment > deadline_ms:
                 return False
             if moment <= now_ms:

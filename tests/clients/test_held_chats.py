@@ -1,0 +1,115 @@
+"""Gemini chat sessions of the official SDKs on answers that are held: kept alive, and remembered whole.
+
+A session forgets a turn in which one piece was not as it should be; so its memory is looked at too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import pytest
+from google import genai
+from google.genai import types
+
+from tests.clients import gateway as started
+from tests.clients.gateway import Gateway, Upstreams, configuration
+from tests.clients.node_sdks import run
+from tests.gateway.clocked import HEAD, NO_NTP, command, config, item, now_ms
+from tests.kit import answers
+from tests.kit.answers import PROTOCOLS, Call
+from tests.kit.upstream import Json, Request, Sse
+
+WINDOW = 1000
+HELD = 900
+KEEP_ALIVE = "keepalive_ms = 100\n"
+WORDS = "Noted.\n\nReminded."
+upstreams = pytest.mark.parametrize("upstream", [pytest.param(name, id=f"to-{name}") for name in PROTOCOLS])
+
+
+def model(protocol: str) -> Callable[[Request], Json | Sse]:
+    """Sets a task that comes due a moment later, and says what it has heard of since."""
+
+    def answer(request: Request) -> Json | Sse:
+        stream = answers.wants_stream(request)
+        if b"and now?" in request.body:
+            return answers.text(protocol, "Nothing new.", stream)
+        if HEAD.encode() in request.body:
+            return answers.text(protocol, "Reminded.", stream)
+        if b'scheduled\\"' in request.body or b'"scheduled"' in request.body:
+            return answers.text(protocol, "Noted.", stream)
+        arguments = command("schedule", item(now_ms() + WINDOW + HELD))
+        return answers.tool_calls(protocol, Call("clock", arguments, "call_ours"), stream=stream)
+
+    return answer
+
+
+@pytest.fixture(scope="module")
+def clock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    """A gateway that keeps silent streams alive ten times a second, before four models."""
+    with Upstreams() as upstreams:
+        for protocol, upstream in upstreams.by_protocol.items():
+            upstream.answer_with(model(protocol))
+        text = configuration(upstreams, message_stop="auto", client_key=None)
+        text = text.replace("[server]\n", f"[server]\n{KEEP_ALIVE}")
+        text += config(f"due_window_ms = {WINDOW}\n", ntp=NO_NTP)
+        with started._serving(text, tmp_path_factory.mktemp("held") / "gateway") as url:
+            yield Gateway(url, upstreams)
+
+
+def sdk(clock: Gateway, session: str) -> genai.Client:
+    options = types.HttpOptions(base_url=clock.url, timeout=20_000, headers={"x-session-id": session})
+    return genai.Client(api_key="any", http_options=options)
+
+
+def texts(history: Iterable[types.Content]) -> list[tuple[str | None, list[str | None]]]:
+    return [(content.role, [part.text for part in content.parts or ()]) for content in history]
+
+
+def check_kept_alive(pieces: Sequence[str | None]) -> None:
+    """Nothing is shown for a keep-alive, and there were some."""
+    assert "".join(piece or "" for piece in pieces) == WORDS
+    first, second = (
+        pieces.index("Noted."),
+        next(at for at, piece in enumerate(pieces) if "Rem" in (piece or "")),
+    )
+    assert len(pieces[first + 1 : second]) >= 2
+    assert None not in pieces, "whoever prints every piece would print that"
+
+
+def check_remembered(history: Sequence[Any]) -> None:
+    (role, said), *answer = history
+    assert (role, said) == ("user", ["remind me soon"])
+    assert {role for role, _ in answer} == {"model"}
+    assert "".join(text for _, parts in answer for text in parts) == WORDS
+
+
+@upstreams
+def test_a_chat_of_the_python_sdk_remembers_an_answer_that_was_held(clock: Gateway, upstream: str) -> None:
+    with sdk(clock, f"held-{upstream}") as client:
+        chat = client.chats.create(model=f"up_{upstream}.model-x")
+        check_kept_alive([piece.text for piece in chat.send_message_stream("remind me soon")])
+        check_remembered(texts(chat.get_history(curated=True)))
+        assert chat.send_message("and now?").text == "Nothing new."
+
+
+async def test_an_asynchronous_chat_of_the_python_sdk_does_so_too(clock: Gateway) -> None:
+    async with sdk(clock, "held-async").aio as client:
+        chat = client.chats.create(model="up_gemini.model-x")
+        pieces = await _pieces(await chat.send_message_stream("remind me soon"))
+        check_kept_alive(pieces)
+        check_remembered(texts(chat.get_history(curated=True)))
+        assert (await chat.send_message("and now?")).text == "Nothing new."
+
+
+async def _pieces(stream: AsyncIterator[types.GenerateContentResponse]) -> list[str | None]:
+    return [piece.text async for piece in stream]
+
+
+def test_a_chat_of_the_node_sdk_remembers_an_answer_that_was_held(clock: Gateway) -> None:
+    named = "up_gemini.model-x"
+    told = run("google_chat.mjs", clock, [named])[named, "held-chat"]
+    assert "error" not in told, told
+    check_kept_alive(told["pieces"])
+    check_remembered([tuple(turn) for turn in told["remembered"]])
+    assert told["then"] == "Nothing new."

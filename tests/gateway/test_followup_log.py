@@ -1,0 +1,82 @@
+"""What the request log tells of further rounds, and what nobody else hears of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.cli.process import running, serve
+from tests.gateway.clocked import operate
+from tests.gateway.continued import SET, Talk, configuration
+from tests.kit.upstream import Json, Request, Upstream
+
+TARGET = "up.primary.m"
+AT_ONCE = "[routing_options]\nmax_wait_ms = 0\nhealth = false\n"
+FOLLOW_UP = {"serverToolFollowup": True}
+
+
+def file_of(talk: Talk) -> str:
+    text = configuration(talk, more=AT_ONCE)
+    return text.replace("[server]\n", '[server]\nadmin_token = "operator"\n')
+
+
+async def row_of(talk: Talk, *, stream: bool, folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The line of the only request in the log, and what the CLI tells scripts."""
+    async with serve(folder, file_of(talk)) as process:
+        talk.port = await process.port()
+        answer = await talk.ask(SET.format(2), stream=stream)
+        assert b"serverToolFollowup" not in answer.body
+        (row,) = (await operate(talk, "requests"))["requests"]
+        async with running(folder, "daemon", "status", "requests", "--json") as command:
+            assert await command.ended() == 0, command.text
+            told = msgspec.json.decode("\n".join(command.out))
+    assert not any(b"serverToolFollowup" in request.body for request in talk.upstream.requests)
+    return row, told
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+async def test_rounds_that_the_client_did_not_ask_for_are_told_as_such(tmp_path: Path, stream: bool) -> None:
+    async with Upstream() as upstream:
+        talk = Talk("chat", "chat", tmp_path / "state", upstream)
+        talk.says("one", "two", "three")
+        row, told = await row_of(talk, stream=stream, folder=tmp_path)
+    usage = {"input_tokens": 21, "output_tokens": 9}
+    followed = {
+        "request": f"{row['request']}:stop_followup",
+        "metadata": FOLLOW_UP,
+        "target": TARGET,
+        "finish": "stop",
+        **usage,
+    }
+    assert row["followups"] == [followed, followed]
+    assert {name: row[name] for name in usage} == {name: 3 * count for name, count in usage.items()}
+    assert [server["requests"] for server in told["servers"]] == [[row]]
+
+
+async def test_a_round_that_failed_is_told_with_its_error(tmp_path: Path) -> None:
+    async with Upstream() as upstream:
+        talk = Talk("chat", "chat", tmp_path / "state", upstream)
+
+        def answer(request: Request, number: int) -> Any:
+            return Json(500, {"error": {"message": "it broke"}}) if number else talk.text("one", request)
+
+        talk.script(answer)
+        row, _ = await row_of(talk, stream=False, folder=tmp_path)
+    (followed,) = row["followups"]
+    assert (followed["metadata"], "finish" in followed) == (FOLLOW_UP, False)
+    assert "it broke" in followed["error"]
+    assert row["status"] == 200
+
+
+async def test_a_request_of_one_round_has_none(tmp_path: Path) -> None:
+    async with Upstream() as upstream:
+        talk = Talk("chat", "chat", tmp_path / "state", upstream)
+        talk.says("one")
+        async with serve(tmp_path, file_of(talk)) as process:
+            talk.port = await process.port()
+            await talk.ask()
+            (row,) = (await operate(talk, "requests"))["requests"]
+    assert "followups" not in row
