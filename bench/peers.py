@@ -11,6 +11,7 @@ from pathlib import Path
 
 PEERS = Path(__file__).parent / "peers"
 INSTALL_SECONDS = 900
+PY_SPY = "py-spy==0.4.3"
 SYSTEM_PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
 
 
@@ -46,6 +47,11 @@ def python_package(name: str, requirement: str) -> Path:
         _run([*pip, "install", "--quiet", requirement], requirement)
         (folder / "installed.txt").write_text(requirement)
     return environment
+
+
+def py_spy() -> str:
+    """The program that samples the stacks of a running Python; no peer, but kept as they are."""
+    return str(python_package("py-spy", PY_SPY) / "bin" / "py-spy")
 
 
 def node_packages(name: str, *packages: str) -> Path:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from routecodex.gateway import sessions
-from routecodex.gateway.identity import Scope
+from routecodex.gateway.scope import Scope
 from routecodex.routing.state import SessionState, StopMessage
 from routecodex.stores import folder, names
 from routecodex.stores.store import Stored

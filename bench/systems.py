@@ -171,6 +171,13 @@ class Ours(System):
     name = "ours"
     title = "RouteCodex"
 
+    def __init__(self, *, workers: int = 1, pure: bool = False) -> None:
+        """`pure`: from the sources, also where the hot path is compiled."""
+        self.workers = workers
+        self._env = {"ROUTECODEX_PURE": "1"} if pure else {}
+        if workers > 1:
+            self.name = f"ours-{workers}"
+
     def supports(self, cell: Cell) -> bool:
         return True
 
@@ -182,9 +189,11 @@ class Ours(System):
         write_sessions(setup, place.folder / "sessions")
         config = _write(place, "config.toml", text)
         command = [sys.executable, "-m", "routecodex", "serve", "--config", config, "--port", str(place.port)]
+        if self.workers > 1:
+            command += ["--workers", str(self.workers)]
         homes = {"ROUTECODEX_USER_DIR": "user", "ROUTECODEX_SESSION_DIR": "sessions"}
         env = {name: str(place.folder / part) for name, part in homes.items()}
-        return Launch(command, "/health/ready", place.port, env)
+        return Launch(command, "/health/ready", place.port, env | self._env)
 
     def headers(self, place: Place) -> dict[str, str]:
         return SETUPS[place.variant.setup].headers

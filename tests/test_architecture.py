@@ -35,8 +35,12 @@ ARROWS: dict[str, frozenset[str]] = {
 LAZY: dict[str, frozenset[str]] = {"config": frozenset({"protocols", "providers"})}
 """What a package may import inside a function besides: the reference of all settings is made from them."""
 
-ALONE: dict[str, frozenset[str]] = {"turns/http_sender.py": frozenset({"protocols", "providers"})}
-"""What a single module may import besides: conversations load this one only when they speak HTTP."""
+ALONE: dict[str, frozenset[str]] = {
+    "turns/http_sender.py": frozenset({"protocols", "providers"}),
+    "__init__.py": frozenset({"compiled"}),
+}
+"""What a single module may import besides: conversations load the first only when they speak HTTP; the second
+chooses between sources and machine code before anything else is imported."""
 
 CODECS = frozenset({"chat", "responses", "messages", "gemini"})
 MOST_LINES = 600

@@ -12,10 +12,10 @@ from bench.guard.counting import Step
 from routecodex.config import Config, loads
 from routecodex.gateway import build
 from routecodex.gateway.ask import Ask
-from routecodex.gateway.course import Courses
+from routecodex.gateway.courses import Courses
 from routecodex.gateway.draws import Draws
-from routecodex.gateway.identity import Scope
 from routecodex.gateway.orders import Orders
+from routecodex.gateway.scope import Scope
 from routecodex.gateway.sessions import Sessions
 from routecodex.protocols.codec import Aim, Codec, Inbound, ReplyTo
 from routecodex.protocols.codecs import CODECS

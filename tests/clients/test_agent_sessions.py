@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from routecodex.canon.request import ProtocolName
-from routecodex.gateway.identity import Scope, identify
+from routecodex.gateway.identity import identify
+from routecodex.gateway.scope import Scope
 from routecodex.protocols.codecs import CODECS
 from routecodex.protocols.controls import controls
 from tests.clients.agent_requests import CLAUDE_HEADERS, CODEX_HEADERS, SESSION, claude_code, codex

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from routecodex.gateway.identity import Scope
+from routecodex.gateway.scope import Scope
 from routecodex.gateway.sessions import Sessions
 from routecodex.routing.state import SessionState, StopMessage
 from routecodex.stores.file import FileStore

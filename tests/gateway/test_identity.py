@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 from routecodex.gateway.identity import (
     CONVERSATION_HEADERS,
     SESSION_HEADERS,
-    Kind,
-    Scope,
     identify,
     kept,
     session_of_user,
 )
+from routecodex.gateway.scope import Kind, Scope
 from routecodex.protocols.controls import Controls
 from routecodex.stores.names import encode
 

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from routecodex.canon.errors import BadRequest, Overloaded
 from routecodex.gateway import sessions as sessions_module
-from routecodex.gateway.identity import Kind, Scope
+from routecodex.gateway.scope import Kind, Scope
 from routecodex.gateway.sessions import (
     CORRUPT_SPACE,
     EMPTY,

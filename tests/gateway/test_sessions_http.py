@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from routecodex.gateway import sessions
-from routecodex.gateway.identity import Scope
+from routecodex.gateway.scope import Scope
 from routecodex.stores.file import FileStore
 from tests.gateway.steered import DEFAULT, PROTOCOLS, SESSION, World, steered, target
 from tests.kit import asking

@@ -30,3 +30,12 @@ def test_the_model_is_replaced_and_every_other_value_stays(body: bytes, expected
 
 def test_a_model_name_is_escaped_as_json_wants_it() -> None:
     assert msgspec.json.decode(with_model(b'{"model":"old"}', 'a"b\\c')) == {"model": 'a"b\\c'}
+
+
+@pytest.mark.parametrize("body", [b'{"model" :"new","x":1.0}', b'{"big":' + BIG + b', "model" :"new"}'])
+def test_a_body_that_is_known_to_name_the_model_stays_the_same_object(body: bytes) -> None:
+    assert with_model(body, "new", named="new") is body
+
+
+def test_a_model_named_otherwise_is_replaced() -> None:
+    assert with_model(b'{"model":"old"}', "new", named="old") == b'{"model":"new"}'

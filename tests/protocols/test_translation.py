@@ -25,8 +25,9 @@ from routecodex.canon.parts import Reasoning, Text, ToolCall
 from routecodex.canon.request import Message, Request
 from routecodex.canon.response import fold
 from routecodex.canon.usage import Usage
-from routecodex.protocols.codec import Codec, ReplyTo
+from routecodex.protocols.codec import Codec, ReplyTo, Texts
 from routecodex.protocols.codecs import CODECS
+from routecodex.protocols.runs import Told
 from routecodex.protocols.translation import Translation, estimated_usage
 from tests.kit.grammar import check_broken, check_stream
 from tests.kit.test_grammar import SCENES
@@ -146,6 +147,53 @@ def test_a_watcher_sees_every_event_once() -> None:
     pipe.feed(b"")
     pipe.feed(b"")
     assert seen == [START, OPEN, TEXT, END]
+
+
+class Together(Scripted):
+    """A decoder that tells texts together."""
+
+    def __init__(self, *runs: Sequence[Told]) -> None:
+        super().__init__()
+        self._runs = iter(runs)
+
+    def runs(self, data: bytes) -> Sequence[Told]:
+        return next(self._runs)
+
+
+class Adding(Noting):
+    """An encoder that writes texts together."""
+
+    def add_texts(self, index: int, texts: Sequence[str]) -> bytes:
+        return f"{index}:{'|'.join(texts)} ".encode()
+
+
+def test_texts_told_together_are_written_together() -> None:
+    pipe = Translation(Together([START, OPEN, TEXT, Texts(0, ["a", "b"])], [Texts(0, ["c"]), END]), Adding())
+    assert pipe.feed(b"") == names(START, OPEN, TEXT) + b"0:a|b "
+    assert pipe.feed(b"") == b"0:c " + names(END)
+
+
+def test_texts_told_alone_are_gathered_for_an_encoder_that_writes_them_together() -> None:
+    pipe = Translation(Scripted([START, OPEN, TEXT], [TEXT, TEXT, END]), Adding())
+    assert pipe.feed(b"") + pipe.feed(b"") == names(START, OPEN, TEXT) + b"0:Hi|Hi " + names(END)
+
+
+def test_the_first_text_lets_out_what_was_held_before_the_others_follow() -> None:
+    pipe = Translation(Together([START, OPEN, Texts(0, ["a", "b", "c"])]), Adding())
+    assert pipe.feed(b"") == names(START, OPEN, TEXT) + b"0:b|c "
+    assert pipe.started
+
+
+def test_texts_told_together_reach_an_encoder_and_a_watcher_that_know_single_ones_only() -> None:
+    seen: list[Event] = []
+    pipe = Translation(Together([START, OPEN, Texts(0, ["a", "b"])]), Noting(), watch=seen.append)
+    assert pipe.feed(b"") == names(START, OPEN, TEXT, TEXT)
+    assert seen == [START, OPEN, TextAdded(0, "a"), TextAdded(0, "b")]
+
+
+def test_nothing_is_told_after_the_end_not_even_texts_told_together() -> None:
+    pipe = Translation(Together([START, OPEN, TEXT, END, Texts(0, ["a"])]), Adding())
+    assert pipe.feed(b"") == names(START, OPEN, TEXT, END)
 
 
 def test_a_source_of_events_needs_no_decoder() -> None:

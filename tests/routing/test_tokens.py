@@ -83,6 +83,17 @@ def test_a_text_that_changes_on_the_way_is_counted_everywhere() -> None:
     assert 0.95 < estimate(body(*texts), threshold=0) / parts < 1.05
 
 
+def test_letters_indents_signs_escapes_and_bytes_beyond_ascii_each_count_for_themselves() -> None:
+    text = b"a" * 4800 + b"    " * 48 + b"!" * 100 + b"\\u0001" * 10 + b"\\" * 5 + "é".encode() * 30
+    assert estimate(text, threshold=0) == 1000 + 10 + 60 + 10 + 20 + 1
+
+
+def test_numbers_in_a_field_named_data_are_no_attachment() -> None:
+    numbers = msgspec.json.encode({"data": [1000] * 200_000})
+    elsewhere = numbers.replace(b"data", b"dots")
+    assert LONG < estimate(numbers, threshold=LONG) == estimate(elsewhere, threshold=LONG)
+
+
 def test_text_in_a_field_named_data_is_text() -> None:
     assert estimate(msgspec.json.encode({"data": PROSE * 12_000}), threshold=LONG) > LONG
 

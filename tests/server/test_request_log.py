@@ -22,11 +22,12 @@ from tests.server.test_workers import DEMO, lines_to_all
 MB = 1024 * 1024
 
 
-def told(*names: str, filler: int = 0) -> list[Line]:
-    return [
+def told(*names: str, filler: int = 0) -> list[bytes]:
+    rows = (
         Line(time="t", request=name, protocol="chat", model="m" * filler, status=200, seconds=0.5)
         for name in names
-    ]
+    )
+    return list(map(msgspec.json.encode, rows))
 
 
 def names(rows: list[dict[str, Any]]) -> list[str]:
@@ -81,6 +82,7 @@ async def test_a_batch_larger_than_the_bound_is_written_all_the_same(tmp_path: P
 WRITER = """
 import asyncio, sys
 from pathlib import Path
+from msgspec import json
 from routecodex.server.logs import Line
 from routecodex.server.request_log import RequestLog
 
@@ -88,8 +90,9 @@ async def main(who, folder):
     log = RequestLog(Path(folder), max_bytes=60_000)
     for number in range(100):
         names = [f"{who}-{number}-{part}" for part in range(3)]
-        log.keep([Line(time="t", request=name, protocol="chat", model="m" * 50, status=200, seconds=0.5)
-                  for name in names])
+        rows = [Line(time="t", request=name, protocol="chat", model="m" * 50, status=200, seconds=0.5)
+                for name in names]
+        log.keep([json.encode(row) for row in rows])
         await log.settle()
     await log.close()
 

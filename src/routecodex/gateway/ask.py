@@ -12,7 +12,8 @@ from routecodex.canon.usage import Usage
 from routecodex.protocols.codec import Codec, Inbound
 from routecodex.routing.registry import Target
 
-Headers = Sequence[tuple[bytes, bytes]]
+Headers = Sequence[tuple[bytes, bytes] | bytes]
+"""Names and values; what is bytes alone is whole lines, ready to be sent."""
 
 
 class Client(Protocol):

@@ -1,28 +1,13 @@
-"""From a request to what routing needs of it: whose it is, what was said to the gateway, what it asks for."""
+"""How one request is to be routed."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from hashlib import blake2b
-from pathlib import Path
-
 from msgspec import Struct
-from msgspec.structs import replace
 
-from routecodex.gateway.ask import Ask
-from routecodex.gateway.identity import Scope, identify
-from routecodex.gateway.orders import Orders
-from routecodex.gateway.sessions import Sessions
-from routecodex.gateway.steering import Spoken, Steering, listen
-from routecodex.protocols import person
-from routecodex.protocols.controls import NOTHING, Controls, controls, holds_controls, without_controls
-from routecodex.routing import tokens
-from routecodex.routing.classify import Class, ClassifierOptions, classify, is_title_request
-from routecodex.routing.plan import Asked, Router
-from routecodex.routing.state import NO_ORDERS, NOTHING_SET, ServerState, SessionState
-
-_QUIET = (NOTHING_SET, NO_ORDERS)
-_NO_CLASS = Class("default", "no rule names another route")
+from routecodex.gateway.scope import Scope
+from routecodex.gateway.steering import Spoken
+from routecodex.routing.planned import Asked
+from routecodex.routing.state import ServerState, SessionState
 
 
 class Course(Struct, kw_only=True):
@@ -33,121 +18,3 @@ class Course(Struct, kw_only=True):
     server: ServerState
     asked: Asked
     spoken: Spoken | None = None
-
-
-class Courses:
-    """Sets the course of each request; the session's state is saved before it returns."""
-
-    def __init__(
-        self,
-        router: Router,
-        *,
-        sessions: Sessions,
-        orders: Orders,
-        options: ClassifierOptions,
-        affinity: bool,
-        max_wait: float,
-        user_dir: Path,
-        clock: Callable[[], float],
-        clear_clock: Callable[[Scope], Awaitable[None]],
-    ) -> None:
-        self._router = router
-        self._sessions = sessions
-        self._orders = orders
-        self._options = options
-        self._affinity = affinity
-        self._max_wait = max_wait
-        self._threshold = min(options.longcontext_tokens, router.registry.smallest_context)
-        self._steering = Steering(sessions, user_dir=user_dir, clock=clock, clear_clock=clear_clock)
-
-    async def set(self, ask: Ask, *, save: bool = True) -> Course:
-        """The course of this request; without `save` no state is changed."""
-        if ask.received is not None and ask.original is None:
-            # A course was set before, to see where it would lead: what it took out counts again.
-            ask.inbound = ask.received
-        told = controls(ask.inbound)
-        scope = self._scope(ask, told)
-        ask.session = scope.key if scope.lasts else ""
-        spoken = self._heard(ask)
-        self._keep_controls(ask)
-        server = self._orders.peek() or await self._orders.load()
-        session = self._sessions.peek(scope) or await self._sessions.load(scope)
-        if spoken is not None and spoken.turn is not None:
-            notices = ask.notices if save else []
-            session = await self._steering.apply(
-                spoken, scope, registry=self._router.registry, notices=notices, save=save
-            )
-        if spoken is not None and save:
-            session = await self._past_force(spoken, scope, session)
-        asked = self._asked(ask, told, scope, quiet=(session, server) == _QUIET)
-        if spoken is not None:
-            asked = replace(asked, turn=spoken.turn)
-        return Course(scope=scope, session=session, server=server, asked=asked, spoken=spoken)
-
-    def _scope(self, ask: Ask, told: Controls) -> Scope:
-        scope = identify(ask.codec.name, ask.headers, told, chain=ask.chain, request_id=ask.id)
-        if scope.kind == "chain" and ask.chain is None and ask.inbound.wire.store is False:
-            return Scope("request", scope.id)
-        return scope
-
-    def _heard(self, ask: Ask) -> Spoken | None:
-        """What was said to the gateway, taken out of the request."""
-        if not person.may_hold_tags(ask.inbound.body):
-            return None
-        ask.received = ask.original or ask.inbound
-        titled = is_title_request(ask.codec.look(ask.inbound))
-        spoken = listen(ask.codec, ask.inbound)
-        ask.inbound = spoken.stripped
-        if ask.original is not None:
-            ask.original = listen(ask.codec, ask.original).stripped
-        # The client asks for a title in its own words, quoting what the person wrote.
-        return Spoken(spoken.stripped, alone=spoken.alone) if titled else spoken
-
-    def _keep_controls(self, ask: Ask) -> None:
-        """Takes what is meant for the gateway alone out of the request."""
-        inbound = ask.inbound
-        if not holds_controls(inbound):
-            return
-        body = without_controls(inbound.body, inbound.protocol)
-        if body is inbound.body:
-            return
-        ask.received = ask.received or ask.original or inbound
-        ask.inbound = replace(inbound, body=body)
-        if ask.original is not None:
-            ask.original = replace(ask.original, body=without_controls(ask.original.body, inbound.protocol))
-
-    async def _past_force(self, spoken: Spoken, scope: Scope, session: SessionState) -> SessionState:
-        """A newer message of the person ends what an earlier one of the same conversation forced."""
-        force = session.force
-        if force is None or force.turn not in spoken.earlier:
-            return session
-        return await self._sessions.change(
-            scope, lambda state: replace(state, force=None) if state.force == force else state
-        )
-
-    def _asked(self, ask: Ask, told: Controls, scope: Scope, *, quiet: bool) -> Asked:
-        """What routing must know; nothing is looked at on which nothing depends."""
-        inbound, router = ask.inbound, self._router
-        size = tokens.estimate(inbound.body, threshold=self._threshold)
-        choosy = self._affinity and router.has_choice
-        affinity = scope.key if choosy and scope.lasts else None
-        class_counts = router.routes_differ and not (quiet and router.names_target(inbound.model))
-        if not class_counts and (affinity is not None or not choosy):
-            if told is NOTHING:
-                return Asked(model=inbound.model, tokens=size, affinity=affinity, max_wait=self._max_wait)
-            found = _NO_CLASS
-        else:
-            look = ask.codec.look(inbound)
-            found = classify(look, model=inbound.model, tokens=size, options=self._options)
-            if affinity is None and choosy and (look.has_answer or look.has_tools):
-                affinity = blake2b(ask.codec.opening(inbound), digest_size=12).hexdigest()
-        return Asked(
-            model=inbound.model,
-            tokens=size,
-            route=found.route,
-            why=found.reason,
-            hint=told.route_hint,
-            ignore_sticky=told.disable_sticky,
-            affinity=affinity,
-            max_wait=self._max_wait,
-        )

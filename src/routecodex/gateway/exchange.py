@@ -22,6 +22,7 @@ from routecodex.gateway.keep_alive import KeepAlive, KeepAlives
 from routecodex.gateway.lane import Lane, Performer
 from routecodex.gateway.memory import Memory, Watch
 from routecodex.gateway.sources import EventSource, HttpSource, Source
+from routecodex.gateway.telling import told
 from routecodex.protocols.codec import Codec, Encoded, Outcome, ReplyTo
 from routecodex.protocols.translation import Translation
 from routecodex.providers.http import HttpResponse
@@ -192,7 +193,7 @@ class Exchange:
             await self._stream(HttpSource(response, pipe, lane.upstream), keep_alive, watch)
             return
         events = codec.decode_response(await response.read(ANSWER_LIMIT))
-        await self._stream(EventSource(_told(events), pipe), keep_alive, watch)
+        await self._stream(EventSource(told(events), pipe), keep_alive, watch)
 
     def _translation(self, codec: Codec, reply: ReplyTo) -> tuple[Translation, Watch]:
         reply.request = self._canonical()
@@ -316,8 +317,3 @@ class Exchange:
 
     def _headers(self, kind: tuple[bytes, bytes]) -> Headers:
         return answer_headers(self._ask, self.record, kind)
-
-
-async def _told(events: Sequence[Event]) -> AsyncGenerator[Event, None]:
-    for event in events:
-        yield event

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import copy
 import os
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -20,13 +19,13 @@ from routecodex.gateway import build, counting, own_words
 from routecodex.gateway.ask import Ask, Client, Record
 from routecodex.gateway.chains import Chains
 from routecodex.gateway.clockwork import Clockwork
-from routecodex.gateway.course import Course, Courses
+from routecodex.gateway.course import Course
+from routecodex.gateway.courses import Courses
 from routecodex.gateway.draws import Draws
 from routecodex.gateway.exchange import Exchange
 from routecodex.gateway.explain import answers_itself, explained
 from routecodex.gateway.health import Health
 from routecodex.gateway.history import History
-from routecodex.gateway.identity import Scope
 from routecodex.gateway.ids import fresh_id
 from routecodex.gateway.keep_alive import KeepAlives
 from routecodex.gateway.lane import Lane, Performer
@@ -34,6 +33,7 @@ from routecodex.gateway.memory import Memory
 from routecodex.gateway.orders import Orders
 from routecodex.gateway.own_calls import OwnCalls
 from routecodex.gateway.rounds import Rounds
+from routecodex.gateway.scope import Scope
 from routecodex.gateway.searching import ROUTE as SEARCH_ROUTE
 from routecodex.gateway.searching import search_of
 from routecodex.gateway.sessions import Sessions
@@ -59,9 +59,10 @@ _ALONE: Engine[Any, Any, Any] = Engine(())
 
 
 class Gateway:
-    """Everything one server needs to answer requests; stores, clock and observers are passed in."""
+    """Everything one server needs to answer requests; stores, clock and observers are passed in.
 
-    clockwork: Clockwork
+    One that comes after another, for a new configuration, goes on with the state and the connections of that.
+    """
 
     def __init__(
         self,
@@ -73,22 +74,24 @@ class Gateway:
         user_dir: Path | None = None,
         ntp_file: Path | None = None,
         clock: Callable[[], float] = time.time,
+        after: Gateway | None = None,
     ) -> None:
         self.store = store
-        self.memory = Memory()
-        self.http = HttpClient()
-        self.sessions = Sessions(store)
-        self.orders = Orders(store)
-        self.health = Health(store, clock=clock)
+        self.memory: Memory = Memory() if after is None else after.memory
+        self.http: HttpClient = HttpClient() if after is None else after.http
+        self.sessions: Sessions = Sessions(store) if after is None else after.sessions
+        self.orders: Orders = Orders(store) if after is None else after.orders
+        self.health: Health = Health(store, clock=clock) if after is None else after.health
+        self._draws: Draws = Draws() if after is None else after._draws
         self._environ = os.environ if environ is None else environ
         self._user_dir = user_dir or Path("~/.routecodex").expanduser()
         self._observe = observe
         self._clock = clock
-        self._draws = Draws()
         self._ntp_file = ntp_file
-        self._configure(config)
+        self._retiring: asyncio.Future[None] | None = None
+        self._configure(config, after)
 
-    def _configure(self, config: Config) -> None:
+    def _configure(self, config: Config, after: Gateway | None) -> None:
         """Everything that follows from the configuration alone."""
         self.config = config
         self.health.options = build.health_options(config)
@@ -109,7 +112,7 @@ class Gateway:
         self._chains = Chains(self.history, self.registry)
         self._tool_turn_stop = config.protocols.messages.tool_turn_message_stop
         self._router = Router(self.registry)
-        self.clockwork = self._clock_of(config)
+        self.clockwork: Clockwork = self._clock_of(config, after)
         calls = OwnCalls(self)
         self._sights = Sights(config.server_tools.vision_auto, calls, store=self.store)
         self.asks_again = config.server_tools.empty_reply_continue.enabled
@@ -140,12 +143,11 @@ class Gateway:
             clear_clock=self._clear_clock,
         )
 
-    def _clock_of(self, config: Config) -> Clockwork:
+    def _clock_of(self, config: Config, after: Gateway | None) -> Clockwork:
         """The clock as configured; the one there is goes on when nothing about it has changed."""
         row = config.server_tools.clock
-        old: Clockwork | None = getattr(self, "clockwork", None)
-        if old is not None and old.row == row:
-            return old
+        if after is not None and after.clockwork.row == row:
+            return after.clockwork
         return Clockwork(
             row, store=self.store, clock=self._clock, environ=self._environ, ntp_file=self._ntp_file
         )
@@ -164,8 +166,16 @@ class Gateway:
 
     def reconfigured(self, config: Config) -> Gateway:
         """A gateway for a new configuration that shares state and connections with this one."""
-        new = copy.copy(self)
-        new._configure(config)
+        new = Gateway(
+            config,
+            store=self.store,
+            observe=self._observe,
+            environ=self._environ,
+            user_dir=self._user_dir,
+            ntp_file=self._ntp_file,
+            clock=self._clock,
+            after=self,
+        )
         if new.clockwork is not self.clockwork:
             new.clockwork.start()
             # Whatever is under way on the old one is written before it rests.

@@ -10,16 +10,17 @@ from routecodex.routing.registry import Target
 
 JSON = (b"content-type", b"application/json")
 SSE = (b"content-type", b"text/event-stream; charset=utf-8")
-_NO_CACHE = (b"cache-control", b"no-cache")
+_NO_CACHE = b"cache-control: no-cache\r\n"
+_Fields = tuple[tuple[bytes, bytes], ...]
 
 
 def answer_headers(ask: Ask, record: Record, kind: tuple[bytes, bytes]) -> Headers:
     """The headers of an answer that begins now; the record notes when, and the notices that were told."""
     record.first_byte = record.first_byte or time.monotonic()
-    headers = [
+    headers: list[tuple[bytes, bytes] | bytes] = [
         kind,
         (b"x-request-id", ask.id.encode()),
-        *_routing_headers(record.route, record.target, record.reason),
+        _ready_lines(record.route, record.target, record.reason),
     ]
     if kind is SSE:
         headers.append(_NO_CACHE)
@@ -29,7 +30,7 @@ def answer_headers(ask: Ask, record: Record, kind: tuple[bytes, bytes]) -> Heade
     return headers
 
 
-def refusal_headers(message: str, routed: tuple[str, str, str] | None) -> Headers:
+def refusal_headers(message: str, routed: tuple[str, str, str] | None) -> _Fields:
     """How a request was routed that ended in an error; without a route it is the gateway that refused it."""
     route, target, reason = routed or ("gateway", "", message)
     return (
@@ -39,13 +40,17 @@ def refusal_headers(message: str, routed: tuple[str, str, str] | None) -> Header
     )
 
 
-def routing_headers(record: Record) -> Headers:
+def routing_headers(record: Record) -> _Fields:
     """How a request was routed, by its record."""
     return _routing_headers(record.route, record.target, record.reason)
 
 
 @functools.lru_cache(maxsize=1024)
-def _routing_headers(route: str, target: Target | None, reason: str) -> Headers:
+def _ready_lines(route: str, target: Target | None, reason: str) -> bytes:
+    return b"".join(b"%b: %b\r\n" % field for field in _routing_headers(route, target, reason))
+
+
+def _routing_headers(route: str, target: Target | None, reason: str) -> _Fields:
     return (
         (b"x-routecodex-route", header_text(route)),
         (b"x-routecodex-target", header_text(str(target or "gateway"))),

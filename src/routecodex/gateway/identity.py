@@ -10,15 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from hashlib import blake2b
-from typing import Literal
 
-from msgspec import Struct
 from msgspec.json import Decoder
 
+from routecodex.gateway.scope import Scope, User
 from routecodex.protocols.controls import Controls
 from routecodex.wire import json
-
-Kind = Literal["session", "conversation", "chain", "request"]
 
 SESSION_HEADERS: tuple[str, ...] = (
     "x-session-id",  # opencode, Crush, Kilo Code, and the name we ask others to use
@@ -58,23 +55,6 @@ _LONGEST = 512
 _OWS = " \t"
 
 
-class Scope(Struct, frozen=True):
-    """What a request's state is kept under."""
-
-    kind: Kind
-    id: str
-
-    @property
-    def key(self) -> str:
-        """The key in a store; no kind can have the key of another one."""
-        return f"{self.kind}:{self.id}"
-
-    @property
-    def lasts(self) -> bool:
-        """Whether a later request can have the same scope."""
-        return self.kind != "request"
-
-
 def identify(
     codec_name: str,
     headers: Mapping[str, str],
@@ -104,11 +84,7 @@ def identify(
     return Scope("request", _exact(request_id))
 
 
-class _User(Struct):
-    session_id: str | None = None
-
-
-_users = Decoder(_User)
+_users = Decoder(User)
 _LAST = re.compile(r"(?<![0-9A-Za-z])session_(?=[A-Za-z-]*[0-9])([0-9A-Za-z][0-9A-Za-z-]{5,})\Z")
 _UUID = re.compile(
     r"(?<![0-9A-Za-z])session_([0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12})(?![0-9A-Za-z-])"

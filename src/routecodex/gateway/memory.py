@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from hashlib import blake2b
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -119,23 +120,27 @@ class Watch:
         self._signatures: dict[int, list[str]] = {}
 
     def __call__(self, event: Event) -> None:
-        kind = type(event)
-        if kind is ReasoningAdded:
-            self._texts[event.index].append(event.text)  # type: ignore[union-attr]  # narrowed by kind
-        elif kind is PartStarted:
-            self._part(event)  # type: ignore[arg-type]  # narrowed by kind
-        elif kind is SignatureAdded:
-            self._signatures.setdefault(event.index, []).append(event.signature)  # type: ignore[union-attr]  # narrowed by kind
+        step = _STEPS.get(type(event))
+        if step is not None:
+            step(self, event)
 
-    def _part(self, event: PartStarted) -> None:
+    def _begin(self, event: PartStarted) -> None:
         if isinstance(event.part, Reasoning):
             self._thoughts[event.index] = event.part
             self._texts[event.index] = [event.part.text]
         elif isinstance(event.part, ToolCall):
             self._calls[event.index] = event.part
 
+    def _think(self, event: ReasoningAdded) -> None:
+        self._texts[event.index].append(event.text)
+
+    def _sign(self, event: SignatureAdded) -> None:
+        self._signatures.setdefault(event.index, []).append(event.signature)
+
     def settle(self) -> None:
         """The answer is complete: what a client may not be able to carry is kept."""
+        if not (self._thoughts or self._calls or self._signatures):
+            return
         for pieces in self._signatures.values():
             self._memory.made(self._provider, "".join(pieces))
         begun = [part.signature for part in self._thoughts.values()]
@@ -154,6 +159,13 @@ class Watch:
         signature = "".join(self._signatures.get(index, ())) or thought.signature
         text = "".join(self._texts[index])
         return replace(thought, text=text, signature=signature, origin=self._provider)
+
+
+_STEPS: dict[type[Event], Callable[[Watch, Any], None]] = {
+    PartStarted: Watch._begin,
+    ReasoningAdded: Watch._think,
+    SignatureAdded: Watch._sign,
+}
 
 
 def _digest(signature: str) -> bytes:

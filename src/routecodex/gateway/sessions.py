@@ -24,7 +24,7 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from routecodex.canon.errors import GatewayError, Overloaded
-from routecodex.gateway.identity import Kind, Scope
+from routecodex.gateway.scope import Kind, Scope
 from routecodex.routing.state import NOTHING_SET, SessionState
 from routecodex.stores.store import Store, StoreError
 

@@ -17,9 +17,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from routecodex.canon.errors import BadRequest
-from routecodex.gateway.identity import Scope
 from routecodex.gateway.message_files import MessageFileError, read_message
 from routecodex.gateway.own_words import MARK, ignored
+from routecodex.gateway.scope import Scope
 from routecodex.gateway.sessions import Sessions
 from routecodex.protocols import person
 from routecodex.protocols.codec import Codec, Inbound

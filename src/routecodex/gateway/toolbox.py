@@ -14,9 +14,9 @@ from routecodex.config import Config
 from routecodex.gateway.ask import Ask
 from routecodex.gateway.clockwork import Clockwork
 from routecodex.gateway.course import Course
-from routecodex.gateway.identity import Scope
 from routecodex.gateway.lane import Lane
 from routecodex.gateway.own_calls import Reached
+from routecodex.gateway.scope import Scope
 from routecodex.gateway.searching import lacking, may_declare, searches
 from routecodex.gateway.sessions import Sessions
 from routecodex.routing.instructions import strip

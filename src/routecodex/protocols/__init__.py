@@ -7,7 +7,8 @@ dialect       how one upstream deviates from its protocol, as data
 tools         namespaced and custom tools told to protocols that have none
 seals         signatures that cross protocols
 failures      a provider's refusal as a typed error
-alike         frames that differ in one text only, known without parsing
+repeats       the same frames, taken many at once for their texts
+runs          texts that follow each other, told and written together
 splice        a body with its model replaced and nothing else
 notices       what could not be said in the other protocol
 glance, words what the `look` of every codec is made of

@@ -106,8 +106,18 @@ class Outcome:
     """The answer has neither a word nor a call; of a stream, that nothing at all came before its end."""
 
 
+class Texts(Struct, frozen=True):
+    """Many TextAdded events of one part that follow each other, none of them empty."""
+
+    index: int
+    texts: Sequence[str]
+
+
 class StreamDecoder(Protocol):
-    """Provider bytes in, events out; exactly one Finished or Failed ends them, at `close` the latest."""
+    """Provider bytes in, events out; exactly one Finished or Failed ends them, at `close` the latest.
+
+    A decoder may have `runs(data)`: what `feed` tells, with texts that follow each other as one (runs.py).
+    """
 
     def feed(self, data: bytes) -> Sequence[Event]: ...
     def close(self) -> Sequence[Event]:

@@ -7,7 +7,6 @@ signature leaves as `rcx1.<provider>.<signature>`; the client echoes it, and `un
 from __future__ import annotations
 
 SEAL = "rcx1."
-SEAL_BYTES = SEAL.encode()
 
 
 def seal(provider: str, signature: str) -> str:

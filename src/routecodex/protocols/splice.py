@@ -15,8 +15,13 @@ _ESCAPED = b"\\u006"
 _VALUE = re.compile(rb'\s*:\s*("(?:[^"\\]|\\.)*")')
 
 
-def with_model(body: bytes, model: str) -> bytes:
-    """The body for this model; a small one keeps even its white space."""
+def with_model(body: bytes, model: str, *, named: str | None = None) -> bytes:
+    """The body for this model; a small one keeps even its white space.
+
+    `named` is the model it names, where that is known: a body that names the right one is not searched.
+    """
+    if named == model:
+        return body
     # Past some size it costs less to find the fields than to make sure that a key occurs only once.
     at = body.find(_MODEL_KEY) if len(body) <= _SPLICED else -1
     value = json.encode(model)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from routecodex.canon.errors import GatewayError
 from routecodex.canon.events import (
@@ -19,7 +20,8 @@ from routecodex.canon.events import (
 from routecodex.canon.parts import Reasoning, Text, ToolCall
 from routecodex.canon.usage import Usage
 
-from .codec import Outcome, StreamDecoder, StreamEncoder
+from .codec import Outcome, StreamDecoder, StreamEncoder, Texts
+from .runs import Told, reader, spread
 
 _CONTENT = (TextAdded, ReasoningAdded, ArgumentsAdded, Finished)
 
@@ -41,10 +43,11 @@ class Translation:
         self._encoder = encoder
         self._watch = watch
         self._held: list[Event] = []
+        self._read = reader(decoder)
         self._add_texts: Callable[[int, Sequence[str]], bytes] | None = getattr(encoder, "add_texts", None)
 
     def feed(self, data: bytes) -> bytes:
-        return self.tell(self._decoder.feed(data))
+        return self.tell(self._read(data))
 
     def close(self) -> bytes:
         return self.tell(self._decoder.close())
@@ -56,30 +59,39 @@ class Translation:
         self.outcome.error = error
         return self._encoder.encode(Failed(error))
 
-    def tell(self, events: Sequence[Event]) -> bytes:
+    def tell(self, told: Sequence[Told]) -> bytes:
         """The client bytes for these events; for a source that speaks events by itself."""
         out: list[bytes] = []
-        at, count = 0, len(events)
-        while at < count and not self.ended:
-            event = events[at]
-            if type(event) is TextAdded and self.started and self._add_texts is not None:
-                texts = _texts_from(events, at, event.index)
-                if len(texts) > 1:
-                    out.append(self._add_texts(event.index, texts))
-                    at += len(texts)
-                    continue
-            at += 1
-            self._note(event)
-            if not self.started:
-                self._held.append(event)
-                if not is_content(event):
-                    continue
-                self.started = True
-                out.extend(map(self._encode, self._held))
-                self._held = []
-                continue
-            out.append(self._encode(event))
+        for item in told:
+            if self.ended:
+                break
+            out.append(self._texts(item) if isinstance(item, Texts) else self._event(item))
         return b"".join(out)
+
+    def _texts(self, run: Texts) -> bytes:
+        """Texts after the first word go out at once, past everybody who looks at single events."""
+        if self._add_texts is None:
+            return self.tell(spread([run]))
+        if self.started:
+            return self._add_texts(run.index, run.texts)
+        first = self._event(TextAdded(run.index, run.texts[0]))
+        others = run.texts[1:]
+        return first + self._add_texts(run.index, others) if others else first
+
+    def _event(self, event: Event) -> bytes:
+        if self._watch is not None:
+            self._watch(event)
+        note = _NOTES.get(type(event))
+        if note is not None:
+            note(self, event)
+        if self.started:
+            return self._encode(event)
+        self._held.append(event)
+        if not is_content(event):
+            return b""
+        self.started = True
+        held, self._held = self._held, []
+        return b"".join([self._encode(event) for event in held])
 
     def _encode(self, event: Event) -> bytes:
         out = self._encoder.encode(event)
@@ -88,39 +100,33 @@ class Translation:
             self.outcome.body = getattr(self._encoder, "final", None)
         return out
 
-    def _note(self, event: Event) -> None:
-        """Keeps what logs and history need; an error before any content is raised, not encoded."""
-        if self._watch is not None:
-            self._watch(event)
-        if type(event) is TextAdded:
-            return
-        match event:
-            case Started():
-                self.outcome.model = event.model
-                self.outcome.response_id = event.id
-            case UsageReported():
-                self.outcome.usage = event.usage
-            case Finished():
-                self.ended = True
-                self.outcome.finish = event.finish
-                self.outcome.empty = not self.started and not any(map(_says_something, self._held))
-            case Failed():
-                if not self.started:
-                    raise event.error
-                self.ended = True
-                self.outcome.error = event.error
-            case _:
-                pass
+    def _note_start(self, event: Started) -> None:
+        self.outcome.model = event.model
+        self.outcome.response_id = event.id
+
+    def _note_usage(self, event: UsageReported) -> None:
+        self.outcome.usage = event.usage
+
+    def _note_finish(self, event: Finished) -> None:
+        self.ended = True
+        self.outcome.finish = event.finish
+        self.outcome.empty = not self.started and not any(map(_says_something, self._held))
+
+    def _note_failure(self, event: Failed) -> None:
+        """An error before any content is raised, not encoded."""
+        if not self.started:
+            raise event.error
+        self.ended = True
+        self.outcome.error = event.error
 
 
-def _texts_from(events: Sequence[Event], at: int, index: int) -> list[str]:
-    """The texts of the plain TextAdded events of one part that follow each other from here."""
-    texts: list[str] = []
-    for event in events[at:] if at else events:
-        if type(event) is not TextAdded or event.index != index or event.logprobs:
-            break
-        texts.append(event.text)
-    return texts
+_NOTES: dict[type[Event], Callable[[Translation, Any], None]] = {
+    Started: Translation._note_start,
+    UsageReported: Translation._note_usage,
+    Finished: Translation._note_finish,
+    Failed: Translation._note_failure,
+}
+"""What logs and history keep of an answer, by the event that tells it."""
 
 
 def is_content(event: Event) -> bool:

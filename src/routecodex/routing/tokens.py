@@ -13,8 +13,9 @@ _FOREIGN = 3
 MEDIA = 1600
 """Tokens of an image or another attachment, whatever its bytes."""
 
-_MARKS = (b";base64,", b'"data":"', b'"data": "')
-"""What stands before the bytes of an attachment."""
+_MARKS = (b";base64,", b'"data":')
+_QUOTES = (b'"', b' "')
+"""What stands before the bytes of an attachment: a mark, and where it is a key the beginning of a string."""
 _SMALL = 512
 _PIECES = 100
 _PIECE = 2048
@@ -55,6 +56,7 @@ def _spans(body: bytes, mark: bytes) -> list[tuple[int, int]]:
     at = body.find(mark)
     while at >= 0:
         start = at + len(mark)
+        start += next((len(quote) for quote in _QUOTES if body.startswith(quote, start)), 0)
         end = body.find(b'"', start)
         end = len(body) if end < 0 else end
         if end - start > _SMALL and not body[start : start + _SMALL].strip(_BASE64):
@@ -72,9 +74,9 @@ def _text_tokens(text: bytes) -> int:
 
 
 def _count(text: bytes) -> float:
-    foreign = 0 if text.isascii() else len(text) - len(text.translate(None, _NOT_ASCII))
-    others = len(text.translate(None, _WORDS))
+    others = text.translate(None, _WORDS)
+    foreign = 0 if others.isascii() else len(others) - len(others.translate(None, _NOT_ASCII))
     escaped = text.count(b"\\u")
-    letters = len(text) - others - escaped * _UNICODE_ESCAPE - text.count(_INDENT) * (len(_INDENT) - 1)
-    signs = others - foreign - text.count(b"\\")
+    letters = len(text) - len(others) - escaped * _UNICODE_ESCAPE - text.count(_INDENT) * (len(_INDENT) - 1)
+    signs = len(others) - foreign - others.count(b"\\")
     return max(letters, 0) / _LETTERS + max(signs, 0) * _SIGNS + foreign / _FOREIGN + escaped

@@ -30,8 +30,9 @@ from routecodex import __version__
 from routecodex.canon.errors import BadRequest, ClientError, MethodNotAllowed, NotFound, ProviderNotAvailable
 from routecodex.gateway.ask import Ask
 from routecodex.gateway.gateway import Gateway
-from routecodex.gateway.identity import Scope, kept
+from routecodex.gateway.identity import kept
 from routecodex.gateway.ids import fresh_id
+from routecodex.gateway.scope import Scope
 from routecodex.protocols.codec import Inbound
 from routecodex.protocols.codecs import CODECS
 from routecodex.routing.apply import change_server, change_session

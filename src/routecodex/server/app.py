@@ -7,9 +7,6 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from msgspec import Raw, Struct
-from msgspec.json import Decoder
-
 from routecodex import __version__
 from routecodex.canon.errors import (
     GatewayError,
@@ -19,6 +16,7 @@ from routecodex.canon.errors import (
     TooLarge,
     UpgradeRequired,
 )
+from routecodex.canon.request import ProtocolName
 from routecodex.config import Config
 from routecodex.gateway import counting, embeddings, listing
 from routecodex.gateway.ask import Ask, Record
@@ -33,14 +31,20 @@ from routecodex.server import paths
 from routecodex.server.access import Access
 from routecodex.server.admin import Admin
 from routecodex.server.arrays import ArrayReply
+from routecodex.server.call import Call
 from routecodex.server.http import HttpRequest, Reply
 from routecodex.server.metrics import CONTENT_TYPE, Metrics
 from routecodex.server.paths import Endpoint
 from routecodex.wire import json
 
 _JSON = (b"content-type", b"application/json")
-_LISTS = {"chat": "messages", "messages": "messages", "responses": "input", "gemini": "contents"}
-_list = Decoder(list[Raw])
+_LISTS: dict[ProtocolName, tuple[str, Callable[[Any], Any]]] = {
+    "chat": ("messages", lambda wire: wire.messages),
+    "messages": ("messages", lambda wire: wire.messages),
+    "responses": ("input", lambda wire: wire.typed.input),
+    "gemini": ("contents", lambda wire: wire.body.contents),
+}
+"""The list that grows with a conversation, and where the typed view of a request has it."""
 _RETRY_CAP = 60
 _RETRY_DEFAULT = 5
 _OPEN = frozenset({"root", "health", "admin"})
@@ -48,16 +52,6 @@ _OPEN = frozenset({"root", "health", "admin"})
 _ROUTED = frozenset({"generate", "submit", "count", "embeddings"})
 """What goes to a provider, so that every answer says where it went."""
 _SHARED = frozenset({"root", "health", "metrics", "models", "model"})
-
-
-class Call(Struct, frozen=True):
-    """One admitted call: what was asked, where, by whom, under which id."""
-
-    request: HttpRequest
-    reply: Reply
-    endpoint: Endpoint
-    id: str
-    who: str
 
 
 Handle = Callable[[Call], Awaitable[None]]
@@ -135,7 +129,7 @@ class App:
             await self._gateway.answer(ask, call.reply)
 
     def _ask(self, codec: Codec, inbound: Inbound, call: Call) -> Ask:
-        self._check_length(inbound.body, _LISTS[codec.name])
+        self._check_length(inbound)
         return Ask(
             id=call.id,
             codec=codec,
@@ -147,14 +141,13 @@ class App:
             client_name=call.who,
         )
 
-    def _check_length(self, body: bytes, field: str) -> None:
-        # Every entry is an object: where braces are few, nothing has to be counted.
-        if body.count(b"{") <= self._max_messages:
-            return
-        items = json.try_read(bytes(json.read_fields(body).get(field, json.ABSENT)), _list) or ()
-        if len(items) > self._max_messages:
+    def _check_length(self, inbound: Inbound) -> None:
+        field, entries_of = _LISTS[inbound.protocol]
+        entries = entries_of(inbound.wire)
+        # One text, or one object, may stand where a list is due.
+        if isinstance(entries, list) and len(entries) > self._max_messages:
             raise TooLarge(
-                f"{field}: {len(items)} entries are more than the {self._max_messages} allowed", param=field
+                f"{field}: {len(entries)} entries are more than the {self._max_messages} allowed", param=field
             )
 
     async def _count(self, call: Call) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
+from routecodex.gateway.ask import Headers
 from routecodex.protocols.gemini import JsonArray
 from routecodex.server.http import Reply
 
@@ -21,10 +20,10 @@ class ArrayReply:
     def started(self) -> bool:
         return self._reply.started
 
-    async def send(self, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes) -> None:
+    async def send(self, status: int, headers: Headers, body: bytes) -> None:
         await self._reply.send(status, headers, body)
 
-    def start(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> None:
+    def start(self, status: int, headers: Headers) -> None:
         self._reply.start(status, [_JSON, *(field for field in headers if field[0] != b"content-type")])
 
     async def write(self, data: bytes) -> None:

@@ -10,13 +10,14 @@ import sys
 import time
 from collections import deque
 from collections.abc import Sequence
+from itertools import starmap
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
 from msgspec import Struct
 
 from routecodex.gateway.ask import FollowedUp, Record
-from routecodex.gateway.identity import Kind
+from routecodex.gateway.scope import Kind
 from routecodex.wire import json
 
 _FLUSH_SECONDS = 0.2
@@ -73,9 +74,9 @@ def _trace_finishes(path: Path) -> None:
 
 
 class Keeper(Protocol):
-    """Where the lines of requests are kept as well."""
+    """Where the lines of requests are kept as well, each as JSON."""
 
-    def keep(self, told: Sequence[Line]) -> None: ...
+    def keep(self, lines: Sequence[bytes]) -> None: ...
 
 
 class AccessLog:
@@ -92,7 +93,7 @@ class AccessLog:
         keeper: Keeper | None = None,
         shown: bool = True,
     ) -> None:
-        self._text = _json_text if as_json else _human_text
+        self._as_json = as_json
         self._stream = sys.stderr if stream is None else stream
         self._keeper = keeper
         self.shown = shown
@@ -115,12 +116,14 @@ class AccessLog:
             return
         told = [(at, line(at, record)) for at, record in self._records]
         self._records.clear()
+        lines = [json.encode(row) for _, row in told]
         if self._keeper is not None:
-            self._keeper.keep([row for _, row in told])
+            self._keeper.keep(lines)
         if self.shown:
+            text = b"\n".join(lines).decode() if self._as_json else "\n".join(starmap(_human_text, told))
             # A terminal that was closed takes nothing more, and whoever read it there has left.
             with contextlib.suppress(OSError):
-                self._stream.write("\n".join([self._text(at, row) for at, row in told]) + "\n")
+                self._stream.write(text + "\n")
                 self._stream.flush()
 
 
@@ -215,16 +218,12 @@ _named = functools.lru_cache(maxsize=1024)(str)
 
 def json_line(at: float, record: Record) -> str:
     """The request for machines."""
-    return _json_text(at, line(at, record))
+    return json.encode(line(at, record)).decode()
 
 
 def human_line(at: float, record: Record) -> str:
     """The request for people."""
     return _human_text(at, line(at, record))
-
-
-def _json_text(_at: float, told: Line) -> str:
-    return json.encode(told).decode()
 
 
 def _human_text(at: float, told: Line) -> str:

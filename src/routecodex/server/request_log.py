@@ -18,7 +18,6 @@ from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from routecodex.server.logs import Line
 from routecodex.wire import json
 
 log = logging.getLogger("routecodex.server")
@@ -36,18 +35,18 @@ class RequestLog:
         self._directory = directory
         self._path = directory / "requests.jsonl"
         self._max = max_bytes
-        self._lines: list[Line] = []
+        self._lines: list[bytes] = []
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="request-log")
         self._writing: asyncio.Future[None] | None = None
         self._failing = False
         self._torn = False
         self._lost = 0
 
-    def keep(self, told: Sequence[Line]) -> None:
+    def keep(self, lines: Sequence[bytes]) -> None:
         """Takes lines to be written; with too many waiting for a slow disk, drops them."""
         room = _PENDING - len(self._lines)
-        self._lines.extend(told[:room] if room < len(told) else told)
-        self._lost += max(0, len(told) - room)
+        self._lines.extend(lines[:room] if room < len(lines) else lines)
+        self._lost += max(0, len(lines) - room)
         if self._writing is None:
             self._write_next()
 
@@ -82,9 +81,9 @@ class RequestLog:
         await self.settle()
         return await asyncio.to_thread(tail, self._directory, limit)
 
-    def _write(self, lines: list[Line]) -> None:
+    def _write(self, lines: list[bytes]) -> None:
         try:
-            self._append(b"".join(json.encode(line) + b"\n" for line in lines))
+            self._append(b"\n".join((*lines, b"")))
         except OSError as exc:
             if not self._failing:
                 log.warning("the request log cannot be written, requests go on without it: %s", exc)

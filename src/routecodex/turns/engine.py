@@ -35,11 +35,11 @@ class Engine(Generic[RequestT, MessageT, ChunkT]):
         self.hooks = Hooks(plugins)
         self.max_requests = max_requests
 
-    async def single(self, request: Awaitable[None]) -> None:
+    def single(self, request: Awaitable[None]) -> Awaitable[None]:
         """A turn that is its one request: without plugins nothing happens around it, and nothing is paid."""
         if self.hooks.plugins:
             raise TypeError("a turn with plugins has a life of its own: begin it with its host")
-        await request
+        return request
 
     def begin(
         self, host: Host[RequestT, MessageT, ChunkT], queued: Iterable[MessageT] = ()

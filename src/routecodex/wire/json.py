@@ -7,6 +7,7 @@ the field (client side, `read`) or as None (provider side, `try_read`: providers
 from __future__ import annotations
 
 import re
+from codecs import utf_8_decode
 from typing import Any, TypeVar
 
 import msgspec
@@ -25,6 +26,8 @@ _any = Decoder()
 _fields = Decoder(dict[str, Raw])
 _AT = re.compile(r"^(?P<what>.*?)(?: - at `(?P<key>key in )?\$(?P<path>[^`]*)`)?$", re.DOTALL)
 _BODY = "the request body"
+_PIECE = 8192
+"""Bytes of a text that are looked at together: what they decode to stays in the processor's cache."""
 
 
 def encode(value: Any) -> bytes:
@@ -53,11 +56,15 @@ def check_text(body: bytes) -> None:
     """Refuses a body that is not UTF-8; needed where strings are left as the bytes they came as."""
     if body.isascii():
         return
+    at = 0
     try:
-        body.decode()
+        while len(body) - at > _PIECE:
+            # A character that a piece cuts in two is left for the next one.
+            at += utf_8_decode(body[at : at + _PIECE])[1]
+        body[at:].decode()
     except UnicodeDecodeError as exc:
         raise BadRequest(
-            f"{_BODY} is not valid UTF-8 ({exc.reason} at byte {exc.start})", code="invalid_json"
+            f"{_BODY} is not valid UTF-8 ({exc.reason} at byte {at + exc.start})", code="invalid_json"
         ) from exc
 
 

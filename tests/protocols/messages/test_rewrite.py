@@ -103,6 +103,15 @@ def test_a_thought_of_another_provider_is_taken_out(foreign: dict[str, Any]) -> 
     assert blocks_of(rewritten(history(foreign))) == []
 
 
+def test_a_thought_of_another_provider_is_taken_out_however_its_fields_are_spelled() -> None:
+    data = history(thinking("theirs"), {"type": "text", "text": "x"})
+    sly = data.replace(b'"signature"', b'"\\u0073ignature"')
+    assert sly != data
+    encoded = rewritten(sly, is_ours=lambda signature: False)
+    assert blocks_of(encoded) == [[{"type": "text", "text": "x"}]]
+    assert encoded.notices == (FOREIGN,)
+
+
 def test_an_unsealed_thought_known_to_be_anothers_is_taken_out() -> None:
     data = history(thinking("theirs"), thinking("ours"), thinking(""), thinking(None))
     encoded = rewritten(data, is_ours=lambda signature: signature == "ours")

@@ -26,7 +26,7 @@ def _path(_model: str, _stream: bool) -> str:
     return "/chat/completions"
 
 
-CODEC = Codec(
+CODEC: Codec = Codec(
     name="chat",
     read=schema.read,
     look=look.look,

@@ -14,6 +14,7 @@ from routecodex.protocols.chat.encoder import answer_id, usage_object
 from routecodex.protocols.chat.ends import settle
 from routecodex.protocols.chat.errors import from_object
 from routecodex.protocols.codec import Outcome, ReplyTo
+from routecodex.protocols.runs import Told, spread
 from routecodex.protocols.tools import CallNames, unwrap_input
 from routecodex.protocols.translation import estimated_usage
 from routecodex.wire import json
@@ -31,12 +32,12 @@ def _read(body: bytes, provider: str = "") -> Chunk:
 
 def decode(body: bytes) -> list[Event]:
     """The events a stream of this answer would have told."""
-    out: list[Event] = []
+    out: list[Told] = []
     telling = Telling()
     telling.chunk(_read(body), out)
     if not any(isinstance(event, Failed) for event in out):
         telling.finish(out)
-    return out
+    return spread(out)
 
 
 def encode(response: Response, reply: ReplyTo) -> bytes:

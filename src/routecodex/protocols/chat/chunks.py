@@ -117,10 +117,10 @@ class Chunk(Struct):
             return False
         choice = self.choices[0]
         delta = choice.delta
-        if delta is None or choice.index or choice.finish_reason or choice.logprobs is not None:
+        if delta is None or not delta.content or choice.index or choice.finish_reason:
             return False
         others = (delta.reasoning_content, delta.reasoning, delta.refusal, delta.tool_calls)
-        return bool(delta.content) and not (any(others) or delta.function_call or delta.annotations)
+        return not (choice.logprobs or any(others) or delta.function_call or delta.annotations)
 
 
 CONTENT_KEY = (b'"content":"', b'"content": "')

@@ -11,6 +11,9 @@ from routecodex.protocols.codec import Aim
 from routecodex.protocols.notices import Notices
 from routecodex.protocols.tools import flat_call, wrap_input
 
+_ROLES = {"user": "user", "tool": "user", "assistant": "assistant"}
+"""Who speaks a text that stands alone; a system text is spoken by whom the dialect wants."""
+
 
 def encode_messages(request: Request, aim: Aim, notices: Notices) -> list[dict[str, Any]]:
     """System text first, then the conversation; every result right after its call."""
@@ -18,15 +21,18 @@ def encode_messages(request: Request, aim: Aim, notices: Notices) -> list[dict[s
     out: list[dict[str, Any]] = []
     texts = [part for part in request.system if part.text]
     if texts and (aim.dialect.merge_system or request.source != "chat"):
-        out.append({"role": role, "content": "\n\n".join(part.text for part in texts)})
+        out.append({"role": role, "content": "\n\n".join([part.text for part in texts])})
     else:
-        out.extend({"role": role, "content": part.text} for part in texts)
+        out.extend([{"role": role, "content": part.text} for part in texts])
     for message in request.messages:
         out.extend(_message(message, request, aim, notices))
     return _results_after_calls(out, notices)
 
 
 def _message(message: Message, request: Request, aim: Aim, notices: Notices) -> list[dict[str, Any]]:
+    text = _only_text(message, request)
+    if text:
+        return [{"role": _ROLES.get(message.role) or aim.dialect.system_role, "content": text}]
     if message.role == "assistant":
         return [_assistant(message, request, aim, notices)]
     if message.role == "system":
@@ -45,6 +51,14 @@ def _message(message: Message, request: Request, aim: Aim, notices: Notices) -> 
             user.update(message.extras or {})
         out.append(user)
     return out
+
+
+def _only_text(message: Message, request: Request) -> str:
+    """The text of a message that is nothing but this text, as most are; empty for any other."""
+    if len(message.parts) != 1 or message.name or request.source == "chat":
+        return ""
+    part = message.parts[0]
+    return part.text if isinstance(part, Text) else ""
 
 
 def _result_text(result: ToolResult) -> str:

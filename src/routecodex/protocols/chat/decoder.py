@@ -22,7 +22,6 @@ from routecodex.canon.events import (
 )
 from routecodex.canon.parts import Json, Reasoning, Refusal, Text, ToolCall
 from routecodex.protocols import failures
-from routecodex.protocols.alike import Alike
 from routecodex.protocols.chat import errors
 from routecodex.protocols.chat.calls import CallBook
 from routecodex.protocols.chat.chunks import (
@@ -34,11 +33,13 @@ from routecodex.protocols.chat.chunks import (
     read_chunk,
     usage_of,
 )
+from routecodex.protocols.codec import Texts
+from routecodex.protocols.repeats import Repeats
+from routecodex.protocols.runs import Told, frame_at, spread
 from routecodex.wire import json
 from routecodex.wire.json import present, thaw
-from routecodex.wire.sse import Frame, Frames, FrameTooLarge, parse
+from routecodex.wire.sse import Frame, Frames, FrameTooLarge
 
-_EXTRAS = ("service_tier", "system_fingerprint")
 _EMPTY: dict[str, AnswerPart] = {"text": Text(""), "refusal": Refusal(""), "reasoning": Reasoning()}
 
 
@@ -65,39 +66,42 @@ class Telling:
         self._open: tuple[str, int] | None = None
         self._calls: list[_Call] = []
         self._book = CallBook()
+        self._answer_id: str | None = None
         self._call_prefix = ""
         self._extras: dict[str, Json] = {}
 
-    def chunk(self, chunk: Chunk, out: list[Event]) -> None:
+    def chunk(self, chunk: Chunk, out: list[Told]) -> None:
         if present(chunk.error):
             self.ended = True
             out.append(Failed(errors.from_object(200, thaw(chunk.error), provider="")))
             return
         if not self.started:
             self.started = True
-            self._call_prefix = call_prefix(chunk.id)
+            self._answer_id = chunk.id
             out.append(Started(chunk.id or "", chunk.model or "", chunk.created))
-        for name in _EXTRAS:
-            value = getattr(chunk, name)
-            if value is not None:
-                self._extras[name] = value
+        if chunk.service_tier is not None:
+            self._extras["service_tier"] = chunk.service_tier
+        if chunk.system_fingerprint is not None:
+            self._extras["system_fingerprint"] = chunk.system_fingerprint
         for choice in chunk.choices or ():
             if choice.index == 0:
                 self._choice(choice, out)
         if chunk.usage is not None:
             out.append(UsageReported(usage_of(chunk.usage)))
 
-    def texts(self, texts: list[str], out: list[Event]) -> None:
+    def texts(self, texts: list[str], out: list[Told]) -> None:
         """Further pieces of text, known without reading their chunks."""
         index = self._block("text", out)
-        out.extend([TextAdded(index, text) for text in texts if text])
+        said = list(filter(None, texts))
+        if said:
+            out.append(Texts(index, said))
 
     @property
     def told_something(self) -> bool:
         """Whether the answer has any content or a finish yet."""
         return self._next > 0 or self.said is not None
 
-    def finish(self, out: list[Event]) -> None:
+    def finish(self, out: list[Told]) -> None:
         """The upstream is done: everything open is closed."""
         self.ended = True
         self._close_block(out)
@@ -107,14 +111,14 @@ class Telling:
         end = finish.infer("chat", self.said, has_calls=bool(self._calls), calls_whole=whole)
         out.append(Finished(end, self._extras or None))
 
-    def _choice(self, choice: Choice, out: list[Event]) -> None:
+    def _choice(self, choice: Choice, out: list[Told]) -> None:
         delta = choice.delta or choice.message
         if delta is not None:
             self._delta(delta, choice, out)
         if choice.finish_reason:
             self.said = choice.finish_reason
 
-    def _delta(self, delta: Delta, choice: Choice, out: list[Event]) -> None:
+    def _delta(self, delta: Delta, choice: Choice, out: list[Told]) -> None:
         thought = delta.reasoning_content or delta.reasoning
         if thought:
             out.append(ReasoningAdded(self._block("reasoning", out), thought))
@@ -130,7 +134,7 @@ class Telling:
         if delta.function_call is not None:
             self._call(CallDelta(index=0, function=delta.function_call), out)
 
-    def _block(self, kind: str, out: list[Event]) -> int:
+    def _block(self, kind: str, out: list[Told]) -> int:
         """The index of the open text-like part of this kind, opened if need be."""
         if self._open is not None:
             if self._open[0] == kind:
@@ -141,7 +145,7 @@ class Telling:
         out.append(PartStarted(index, _EMPTY[kind]))
         return index
 
-    def _close_block(self, out: list[Event]) -> None:
+    def _close_block(self, out: list[Told]) -> None:
         if self._open is not None:
             out.append(PartFinished(self._open[1]))
             self._open = None
@@ -150,7 +154,7 @@ class Telling:
         self._next += 1
         return self._next - 1
 
-    def _call(self, delta: CallDelta, out: list[Event]) -> None:
+    def _call(self, delta: CallDelta, out: list[Told]) -> None:
         number, begins = self._book.place(delta)
         if begins:
             self._close_block(out)
@@ -161,19 +165,26 @@ class Telling:
             call.arguments += text
             out.append(ArgumentsAdded(call.index, text))
 
-    def _open_call(self, delta: CallDelta, out: list[Event]) -> None:
+    def _open_call(self, delta: CallDelta, out: list[Told]) -> None:
         index, custom = self._take_index(), delta.custom is not None
         self._calls.append(_Call(index, custom=custom))
-        call_id = delta.id or f"{self._call_prefix}_{index}"
-        out.append(PartStarted(index, ToolCall(call_id, delta.name or "", custom=custom)))
+        out.append(
+            PartStarted(index, ToolCall(delta.id or self._make_id(index), delta.name or "", custom=custom))
+        )
 
-    def _finish_whole_calls(self, out: list[Event]) -> None:
+    def _make_id(self, index: int) -> str:
+        """An id for a call that its maker gave none."""
+        if not self._call_prefix:
+            self._call_prefix = call_prefix(self._answer_id)
+        return f"{self._call_prefix}_{index}"
+
+    def _finish_whole_calls(self, out: list[Told]) -> None:
         """Calls whose arguments are complete are closed; an interleaved one stays open."""
         for call in self._calls:
             if not call.custom and json.is_whole(call.arguments):
                 self._finish_call(call, out)
 
-    def _finish_call(self, call: _Call, out: list[Event]) -> None:
+    def _finish_call(self, call: _Call, out: list[Told]) -> None:
         if not call.finished:
             call.finished = True
             out.append(PartFinished(call.index))
@@ -184,10 +195,14 @@ class StreamDecoder:
 
     def __init__(self) -> None:
         self._frames = Frames()
-        self._alike = Alike()
+        self._repeats = Repeats()
         self._telling = Telling()
 
     def feed(self, data: bytes) -> list[Event]:
+        return spread(self.runs(data))
+
+    def runs(self, data: bytes) -> list[Told]:
+        """The same, with texts that follow each other as one."""
         if self._telling.ended:
             return []
         try:
@@ -195,21 +210,21 @@ class StreamDecoder:
         except FrameTooLarge:
             self._telling.ended = True
             return [Failed(unparsable())]
-        out: list[Event] = []
-        while run and not self._telling.ended:
-            texts, span = self._alike.take(run)
+        out: list[Told] = []
+        at, size = 0, len(run)
+        while at < size and not self._telling.ended:
+            texts, span = self._repeats.take(run, at)
             if span:
                 self._telling.texts(texts, out)
-                run = run[span:]
+                at += span
                 continue
-            block, _, run = run.partition(b"\n\n")
-            frame = parse(block.strip(b"\n")) if block else None
+            frame, at = frame_at(run, at)
             if frame is not None:
                 self._read(frame, out)
         return out
 
     def close(self) -> list[Event]:
-        out: list[Event] = []
+        out: list[Told] = []
         for frame in self._frames.close():
             self._read(frame, out)
         if not self._telling.ended:
@@ -218,9 +233,9 @@ class StreamDecoder:
             else:
                 self._telling.finish(out)
             self._telling.ended = True
-        return out
+        return spread(out)
 
-    def _read(self, frame: Frame, out: list[Event]) -> None:
+    def _read(self, frame: Frame, out: list[Told]) -> None:
         if self._telling.ended:
             return
         if frame.data.rstrip() == b"[DONE]":
@@ -233,9 +248,9 @@ class StreamDecoder:
             return
         self._telling.chunk(chunk, out)
         if chunk.is_plain_text:
-            self._alike.learn(frame.raw, CONTENT_KEY)
+            self._repeats.learn(frame.raw, CONTENT_KEY)
 
-    def _done(self, out: list[Event]) -> None:
+    def _done(self, out: list[Told]) -> None:
         if self._telling.told_something:
             self._telling.finish(out)
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from routecodex.canon import finish
@@ -22,6 +23,7 @@ from routecodex.canon.parts import Json, Reasoning, Refusal, Text, ToolCall
 from routecodex.canon.usage import Usage
 from routecodex.protocols.chat import errors
 from routecodex.protocols.codec import ReplyTo
+from routecodex.protocols.runs import escaped
 from routecodex.protocols.tools import CallNames, InputUnwrapper
 from routecodex.protocols.translation import estimated_usage
 from routecodex.wire import json
@@ -100,6 +102,12 @@ class StreamEncoder:
             case _:
                 pass
         return b""
+
+    def add_texts(self, index: int, texts: Sequence[str]) -> bytes:
+        """Many pieces of one text at once."""
+        self._written += sum(map(len, texts))
+        head = self._head + (_REFUSAL if index in self._refusals else _CONTENT)
+        return b"".join([b'%b"%b"}%b' % (head, text, self._tail) for text in escaped(texts)])
 
     def _start(self, event: Started) -> bytes:
         self._model = event.model or self._reply.model

@@ -49,8 +49,9 @@ def encode(request: Request, aim: Aim) -> Encoded:
 
 
 def _hints_at_caching(request: Request) -> bool:
-    parts = [*request.system, *(part for message in request.messages for part in message.parts)]
-    return any(getattr(item, "cache", None) is not None for item in (*parts, *request.tools))
+    parts = [part for message in request.messages for part in message.parts]
+    hints = [getattr(item, "cache", None) for item in (*request.system, *parts, *request.tools)]
+    return hints.count(None) < len(hints)
 
 
 def _settings(body: dict[str, Any], request: Request, aim: Aim, notices: Notices) -> None:

@@ -13,7 +13,6 @@ from typing import Any
 from routecodex.canon.errors import GatewayError, UpstreamRefusedKey
 from routecodex.canon.usage import Usage
 from routecodex.protocols import failures
-from routecodex.protocols.alike import Alike
 from routecodex.protocols.chat import errors
 from routecodex.protocols.chat.calls import CallBook
 from routecodex.protocols.chat.chunks import (
@@ -30,6 +29,7 @@ from routecodex.protocols.chat.encoder import DONE, usage_object
 from routecodex.protocols.chat.ends import settle
 from routecodex.protocols.chat.meter import Meter
 from routecodex.protocols.codec import Outcome, ReplyTo
+from routecodex.protocols.repeats import Repeats
 from routecodex.wire import json, sse
 from routecodex.wire.json import present, thaw
 from routecodex.wire.sse import Frame, Frames, FrameTooLarge
@@ -55,7 +55,7 @@ class Relay:
         self.outcome = Outcome()
         self._reply = reply
         self._frames = Frames()
-        self._alike = Alike()
+        self._repeats = Repeats()
         self._held: list[bytes] = []
         self._head: dict[str, Any] = {}
         self._bare = False
@@ -80,9 +80,10 @@ class Relay:
         return self._run(run)
 
     def close(self) -> bytes:
-        if self.ended:
-            return b""
-        out = b"".join(map(self._frame, self._frames.close()))
+        return b"" if self.ended else self._closed(b"".join(map(self._frame, self._frames.close())))
+
+    def _closed(self, out: bytes) -> bytes:
+        """The end of the stream after its last bytes, which may have been one already."""
         if self.ended:
             return out
         if not self._complete:
@@ -103,41 +104,42 @@ class Relay:
 
     def _run(self, run: bytes) -> bytes:
         """Passes what is harmless in one piece, and looks at the rest frame by frame."""
-        if not self.started or self._bare or self._complete:
-            return self._frame_by_frame(run)
-        span = self._alike.span(run)
-        if span:
-            self._weigh(run[:span])
-            return run if span == len(run) else run[:span] + self._run(run[span:])
-        first = min((at for mark in _MARKS if (at := run.find(mark)) >= 0), default=-1)
-        if first < 0:
-            self._weigh(run)
-            return run
-        before = run.rfind(b"\n\n", 0, first)
-        edge = before + 2 if before >= 0 else 0
-        self._weigh(run[:edge])
-        return run[:edge] + self._frame_by_frame(run[edge:])
-
-    def _weigh(self, run: bytes) -> None:
-        """Keeps count for a client that asks for usage: its upstream may give none."""
+        at = self._repeats.span(run) if self.started and not self._bare and not self._complete else 0
+        if at < len(run):
+            return self._piece_by_piece(run, at)
         if self._reply.include_usage:
             self._meter.add(run)
+        return run
 
-    def _frame_by_frame(self, run: bytes) -> bytes:
+    def _piece_by_piece(self, run: bytes, harmless: int) -> bytes:
         out: list[bytes] = []
-        at = 0
+        at, searched = 0, False
         while at < len(run) and not self.ended:
+            end = harmless
+            if end <= at and not searched and self.started and not self._bare and not self._complete:
+                end = self._repeats.span(run, at)
+                if end == at:
+                    end, searched = self._unmarked(run, at), True
+            if end > at:
+                out.append(run[at:end])
+                if self._reply.include_usage:
+                    self._meter.add(out[-1])
+                at = end
+                continue
             end = run.find(b"\n\n", at) + 2
             frame = sse.parse(run[at : end - 2].strip(b"\n"))
             at = end
-            if frame is None:
-                continue
-            was_started = self.started
-            out.append(self._frame(frame))
-            if self.started and not was_started and at < len(run):
-                out.append(self._run(run[at:]))
-                break
-        return b"".join(out)
+            if frame is not None and (said := self._frame(frame)):
+                out.append(said)
+        return out[0] if len(out) == 1 else b"".join(out)
+
+    def _unmarked(self, run: bytes, at: int) -> int:
+        """Where the first frame from this place on begins that has a mark."""
+        first = min((found for mark in _MARKS if (found := run.find(mark, at)) >= 0), default=-1)
+        if first < 0:
+            return len(run)
+        before = run.rfind(b"\n\n", at, first)
+        return before + 2 if before >= 0 else at
 
     def _frame(self, frame: Frame) -> bytes:
         if self.ended:
@@ -152,11 +154,13 @@ class Relay:
             return self._broken(unparsable())
         if present(chunk.error):
             return self._upstream_error(frame, chunk)
-        self._weigh(frame.raw)
+        if self._reply.include_usage:
+            self._meter.add(frame.raw)
         out = self._chunk(frame, chunk, odd=odd)
         if self.started:
             if self._held:
-                out, self._held = b"".join([*self._held, out]), []
+                self._held.append(out)
+                out, self._held = b"".join(self._held), []
             return out
         if out:
             self._held.append(out)
@@ -190,9 +194,9 @@ class Relay:
         if chunk.usage is not None:
             return self._usage(frame, chunk, mend=mend)
         if mend:
-            return self._mended(frame.data)
+            return self._mended(json.decode(frame.data))
         if chunk.is_plain_text:
-            self._alike.learn(frame.raw, CONTENT_KEY)
+            self._repeats.learn(frame.raw, CONTENT_KEY)
         return frame.raw
 
     def _is_late(self, chunk: Chunk) -> bool:
@@ -238,8 +242,7 @@ class Relay:
         self.outcome.sent_finish = self._words[choice] = word
         return word != said
 
-    def _mended(self, data: bytes) -> bytes:
-        value = json.decode(data)
+    def _mended(self, value: dict[str, Any]) -> bytes:
         value["object"] = _OBJECT
         for field, known in self._head.items():
             value[field] = value.get(field) or known
@@ -267,13 +270,13 @@ class Relay:
         if not chunk.choices:
             if asked and self._finished and not self._usage_sent:
                 self._usage_sent = True
-                return self._mended(frame.data) if mend else frame.raw
+                return self._mended(json.decode(frame.data)) if mend else frame.raw
             return b""
         value = json.decode(frame.data)
         value["usage"] = None
         if not asked:
             del value["usage"]
-        return self._mended(json.encode(value))
+        return self._mended(value)
 
     def _done(self) -> bytes:
         """The end every complete stream has: usage if asked for, then `[DONE]`."""

@@ -34,7 +34,7 @@ class FileRef(Struct, gc=False):
     filename: str | None = None
 
 
-class Part(Struct):
+class Part(Struct, gc=False):
     type: str
     text: str | None = None
     refusal: str | None = None
@@ -54,14 +54,14 @@ class CustomCall(Struct, gc=False):
     input: str = ""
 
 
-class Call(Struct):
+class Call(Struct, gc=False):
     id: str | None = None
     type: str = "function"
     function: FunctionCall | None = None
     custom: CustomCall | None = None
 
 
-class Message(Struct):
+class Message(Struct, gc=False):
     role: str
     content: Raw = ABSENT
     name: str | None = None
@@ -218,21 +218,21 @@ def _check_messages(messages: list[Message]) -> None:
     """One light pass: what is wrong is put into words only when something is."""
     called: set[str | None] = set()
     for index, message in enumerate(messages):
-        role, content = message.role, memoryview(message.content)
-        kind = content[0] if content.nbytes else _NULL
+        role, content = message.role, message.content
         if role == "tool":
             if message.tool_call_id not in called or not message.tool_call_id:
                 raise _bad_result(index, message.tool_call_id)
         elif role == "assistant":
             if message.tool_calls:
-                called |= _call_ids(index, message.tool_calls)
+                called.update(_call_ids(index, message.tool_calls))
         elif role not in ROLES:
             raise _wrong(f"messages[{index}].role", f"unknown role {role!r}; use one of {', '.join(ROLES)}")
+        kind = _NULL if content is ABSENT else memoryview(content)[0]
         if kind == _STRING:
             continue
         if kind != _NULL:
             where = f"messages[{index}].content"
-            _check_parts(where, json.read(message.content, _parts, at=where))
+            _check_parts(where, json.read(content, _parts, at=where))
         elif role in _SPEAKING:
             raise _missing(f"messages[{index}].content")
 
@@ -259,10 +259,12 @@ _HOLDS: dict[str, Callable[[Part], bool]] = {
 
 
 def _call_ids(index: int, calls: list[Call]) -> set[str | None]:
-    ids: set[str | None] = {call.id for call in calls}
-    if len(ids) == len(calls) and all(call.id and (call.function or call.custom) for call in calls):
-        return ids
-    raise _bad_call(f"messages[{index}].tool_calls", calls)
+    ids: set[str | None] = set()
+    for call in calls:
+        if not call.id or call.id in ids or (call.function is None and call.custom is None):
+            raise _bad_call(f"messages[{index}].tool_calls", calls)
+        ids.add(call.id)
+    return ids
 
 
 def _bad_call(where: str, calls: list[Call]) -> BadRequest:

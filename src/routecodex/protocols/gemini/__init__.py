@@ -52,7 +52,7 @@ def path(model: str, stream: bool) -> str:
     return f"/v1beta/models/{quote(model.removeprefix('models/'), safe='/:@')}:{method}"
 
 
-CODEC = Codec(
+CODEC: Codec = Codec(
     name="gemini",
     read=read,
     look=look,

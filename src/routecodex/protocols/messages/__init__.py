@@ -45,7 +45,7 @@ def _path(_model: str, _stream: bool) -> str:
     return "/v1/messages"
 
 
-CODEC = Codec(
+CODEC: Codec = Codec(
     name=NAME,
     read=read,
     look=look,

@@ -22,6 +22,9 @@ _KNOWN: dict[str, frozenset[str]] = {
     "redacted_thinking": frozenset({"type", "data"}),
 }
 
+_PLAIN = ("type", "text")
+"""The fields that every text has: most have no others."""
+
 
 def part_of(block: Fields) -> Part:
     """The part that a block stands for; blocks only this protocol has stay as they are."""
@@ -38,6 +41,8 @@ def extras_of(block: Fields) -> dict[str, Json] | None:
 
 
 def _text(block: Fields) -> Part:
+    if len(block) == len(_PLAIN):
+        return Text(block["text"])
     return Text(
         text=block["text"],
         annotations=tuple(block.get("citations") or ()),

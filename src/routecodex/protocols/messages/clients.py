@@ -58,7 +58,11 @@ def ends_with_message_stop(setting: str, headers: Mapping[str, str]) -> bool:
 
 
 def _matches(client: Client, headers: Mapping[str, str]) -> bool:
-    return all(pattern.search(headers.get(name, "")) for name, pattern in client.headers.items())
+    for name, pattern in client.headers.items():
+        value = headers.get(name)
+        if not value or not pattern.search(value):
+            return False
+    return True
 
 
 def knows_refusal(headers: Mapping[str, str]) -> bool:

@@ -24,13 +24,15 @@ from routecodex.canon.events import (
 )
 from routecodex.canon.parts import Opaque, Reasoning, Text, ToolCall
 from routecodex.protocols import failures
-from routecodex.protocols.alike import Alike
+from routecodex.protocols.codec import Texts
 from routecodex.protocols.messages import errors
 from routecodex.protocols.messages.blocks import extras_of
 from routecodex.protocols.messages.chunks import Chunk, Delta, open_block, read_chunk
 from routecodex.protocols.messages.names import NAME
 from routecodex.protocols.messages.usage import Counter
-from routecodex.wire import json, sse
+from routecodex.protocols.repeats import Repeats
+from routecodex.protocols.runs import Told, frame_at, spread
+from routecodex.wire import json
 from routecodex.wire.sse import Frame, Frames, FrameTooLarge
 
 _TEXT_KEY = (b'"text":"', b'"text": "')
@@ -57,9 +59,9 @@ class StreamDecoder:
 
     def __init__(self) -> None:
         self._frames = Frames()
-        self._alike = Alike()
+        self._repeats = Repeats()
         self._text: _Open | None = None
-        self._events: list[Event] = []
+        self._events: list[Told] = []
         self._started = False
         self._ended = False
         self._open: dict[int, _Open] = {}
@@ -72,43 +74,52 @@ class StreamDecoder:
         self._details: Any = None
 
     def feed(self, data: bytes) -> list[Event]:
+        return spread(self.runs(data))
+
+    def runs(self, data: bytes) -> list[Told]:
+        """The same, with texts that follow each other as one."""
         try:
             run = self._frames.cut(data)
         except FrameTooLarge:
             self._fail(errors.unparsable("a frame without end"))
             run = b""
-        while run and not self._ended:
-            taken = self._texts(run)
-            run = run[taken:] if taken else self._first(run)
+        at, size = 0, len(run)
+        while at < size and not self._ended:
+            taken = self._texts(run, at)
+            at = at + taken if taken else self._frame(run, at)
         return self._drain()
 
-    def _texts(self, run: bytes) -> int:
+    def _texts(self, run: bytes, at: int) -> int:
         """Takes the frames that only add to the open text, many at once; how many bytes they were."""
         if self._text is None or self._text.number is None:
             return 0
-        texts, span = self._alike.take(run)
-        number = self._text.number
-        self._events.extend([TextAdded(number, text) for text in texts if text])
+        texts, span = self._repeats.take(run, at)
+        said = list(filter(None, texts))
+        if said:
+            self._events.append(Texts(self._text.number, said))
         return span
 
-    def _first(self, run: bytes) -> bytes:
-        """Takes the first frame of a run; gives what follows it."""
-        block, _, rest = run.partition(b"\n\n")
-        frame = sse.parse(block.strip(b"\n")) if block else None
+    def _frame(self, run: bytes, at: int) -> int:
+        """Takes the one frame that begins there; where the next one does."""
+        frame, following = frame_at(run, at)
         if frame is not None:
             self._text = None
             self._take(frame)
-            if self._text is not None:
-                self._alike.learn(frame.raw, _TEXT_KEY)
-        return rest
+            self._learn(frame)
+        return following
+
+    def _learn(self, frame: Frame) -> None:
+        """Takes a frame as the shape of those to come, if it was nothing but text."""
+        if self._text is not None:
+            self._repeats.learn(frame.raw, _TEXT_KEY)
 
     def close(self) -> list[Event]:
         for frame in self._frames.close():
             self._take(frame)
         self._fail(failures.truncated())
-        return self._drain()
+        return spread(self._drain())
 
-    def _drain(self) -> list[Event]:
+    def _drain(self) -> list[Told]:
         events, self._events = self._events, []
         return events
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 from routecodex.canon.events import (
     AnnotationAdded,
@@ -27,6 +27,7 @@ from routecodex.protocols.messages.envelope import Fields, Speaker
 from routecodex.protocols.messages.errors import error_frame
 from routecodex.protocols.messages.names import NAME
 from routecodex.protocols.messages.usage import usage_object
+from routecodex.protocols.runs import escaped
 from routecodex.protocols.tools import wrap_input
 from routecodex.protocols.translation import estimated_usage
 from routecodex.wire import json, sse
@@ -42,6 +43,7 @@ _PartEvent: TypeAlias = (
 )
 
 MESSAGE_STOP = sse.frame(b'{"type":"message_stop"}', b"message_stop")
+_STOP = sse.frame(b'{"type":"content_block_stop","index":%d}', b"content_block_stop")
 _DELTA = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":%b'
 _TAIL = b"}}\n\n"
 _TEXT = b'{"type":"text_delta","text":'
@@ -59,7 +61,7 @@ def start_frame(index: int, block: Fields) -> bytes:
 
 def stop_frame(index: int) -> bytes:
     """The event that closes a block."""
-    return sse.frame(b'{"type":"content_block_stop","index":%d}' % index, b"content_block_stop")
+    return _STOP % index
 
 
 def end_frame(delta: Fields, usage: Usage) -> bytes:
@@ -99,19 +101,18 @@ class StreamEncoder:
         self._waiting: dict[int, list[_PartEvent]] = {}
 
     def encode(self, event: Event) -> bytes:
-        match event:
-            case UsageReported():
-                self._usage = event.usage
-                return b""
-            case Started():
-                self._model = event.model
-                return b""
-            case Finished():
-                return self._begin() + self._finish(event)
-            case Failed():
-                return error_frame(event.error)
-            case _:
-                return self._take(event)
+        return _EVENTS.get(type(event), StreamEncoder._take)(self, event)
+
+    def _start_answer(self, event: Started) -> bytes:
+        self._model = event.model
+        return b""
+
+    def _count(self, event: UsageReported) -> bytes:
+        self._usage = event.usage
+        return b""
+
+    def _fail(self, event: Failed) -> bytes:
+        return error_frame(event.error)
 
     def add_texts(self, index: int, texts: Sequence[str]) -> bytes:
         """Many pieces of one text at once."""
@@ -119,8 +120,11 @@ class StreamEncoder:
         if self._open != index or part is None or part.block is None or isinstance(part.part, Reasoning):
             return b"".join([self.encode(TextAdded(index, text)) for text in texts])
         self._written += sum(map(len, texts))
-        head = part.head
-        return b"".join([head + json.encode(text) + _TAIL for text in texts if text])
+        pieces = escaped(list(filter(None, texts)))
+        if not pieces:
+            return b""
+        between = b'"%b%b"' % (_TAIL, part.head)
+        return b'%b"%b"%b' % (part.head, between.join(pieces), _TAIL)
 
     def _begin(self) -> bytes:
         """`message_start`, held back until something follows it: by then more usage may be known."""
@@ -153,21 +157,20 @@ class StreamEncoder:
     def _write(self, event: _PartEvent) -> bytes:
         if isinstance(event, PartStarted):
             return self._start(event)
-        part = self._parts[event.index]
-        match event:
-            case TextAdded():
-                return self._text(part, event.index, event.text, template=_TEXT)
-            case ReasoningAdded():
-                return self._text(part, event.index, event.text, template=_THINKING)
-            case ArgumentsAdded():
-                return self._arguments(part, event.text)
-            case AnnotationAdded():
-                return self._annotation(part, event)
-            case SignatureAdded():
-                part.signature.append(event.signature)
-                return b""
-            case PartFinished():
-                return self._stop(part)
+        return _ADDITIONS[type(event)](self, self._parts[event.index], event)
+
+    def _add_text(self, part: _Part, event: TextAdded) -> bytes:
+        return self._text(part, event.index, event.text, template=_TEXT)
+
+    def _add_thought(self, part: _Part, event: ReasoningAdded) -> bytes:
+        return self._text(part, event.index, event.text, template=_THINKING)
+
+    def _add_arguments(self, part: _Part, event: ArgumentsAdded) -> bytes:
+        return self._arguments(part, event.text)
+
+    def _add_signature(self, part: _Part, event: SignatureAdded) -> bytes:
+        part.signature.append(event.signature)
+        return b""
 
     def _start(self, event: PartStarted) -> bytes:
         part = self._parts[event.index] = _Part(event.part)
@@ -246,6 +249,9 @@ class StreamEncoder:
         start = start_frame(index, {**block, "input": {}})
         return start + _DELTA % (index, _JSON) + given + _TAIL + stop_frame(index)
 
+    def _end(self, part: _Part, _event: PartFinished) -> bytes:
+        return self._stop(part)
+
     def _stop(self, part: _Part) -> bytes:
         signature = "".join(part.signature) or None
         if isinstance(part.part, Reasoning):
@@ -285,7 +291,7 @@ class StreamEncoder:
         return stop_frame(part.block) if part.block is not None else b""
 
     def _finish(self, event: Finished) -> bytes:
-        out: list[bytes] = []
+        out: list[bytes] = [self._begin()]
         while self._open is not None or self._waiting:
             if self._open is not None:
                 out.append(self._stop(self._parts[self._open]))
@@ -296,3 +302,21 @@ class StreamEncoder:
         if envelope.ends_with_stop(self._reply, event.finish):
             out.append(MESSAGE_STOP)
         return b"".join(out)
+
+
+_EVENTS: dict[type[Event], Callable[[StreamEncoder, Any], bytes]] = {
+    Started: StreamEncoder._start_answer,
+    UsageReported: StreamEncoder._count,
+    Finished: StreamEncoder._finish,
+    Failed: StreamEncoder._fail,
+}
+"""What becomes of the events of the whole answer; all others tell of a part."""
+
+_ADDITIONS: dict[type[_PartEvent], Callable[[StreamEncoder, _Part, Any], bytes]] = {
+    TextAdded: StreamEncoder._add_text,
+    ReasoningAdded: StreamEncoder._add_thought,
+    ArgumentsAdded: StreamEncoder._add_arguments,
+    AnnotationAdded: StreamEncoder._annotation,
+    SignatureAdded: StreamEncoder._add_signature,
+    PartFinished: StreamEncoder._end,
+}

@@ -37,6 +37,7 @@ _HOMED = frozenset(
         "service_tier",
     }
 )
+_MESSAGE_HOMED = frozenset({"role", "content"})
 _TOOL_HOMED = frozenset({"name", "description", "input_schema", "strict", "cache_control"})
 _MODES: dict[str, Any] = {"auto": "auto", "any": "required", "tool": "tool", "none": "none"}
 _TIERS = {"standard_only": "default"}
@@ -56,8 +57,8 @@ def decode_request(inbound: Inbound) -> Request:
         model=inbound.model,
         source=NAME,
         system=_system(body.get("system")),
-        messages=tuple(_message(message) for message in body["messages"]),
-        tools=tuple(_tool(tool) for tool in body.get("tools") or ()),
+        messages=tuple([_message(message) for message in body["messages"]]),
+        tools=tuple([_tool(tool) for tool in body.get("tools") or ()]),
         tool_choice=_tool_choice(choice),
         parallel_tool_calls=None if serial is None else not serial,
         max_tokens=body.get("max_tokens"),
@@ -77,6 +78,8 @@ def decode_request(inbound: Inbound) -> Request:
 
 
 def _extras(body: Fields) -> dict[str, Json] | None:
+    if body.keys() <= _HOMED and not body.get("output_config"):
+        return None
     extras = {name: value for name, value in body.items() if name not in _HOMED}
     config = body.get("output_config") or {}
     rest = {name: value for name, value in config.items() if name not in ("effort", "format")}
@@ -88,17 +91,21 @@ def _extras(body: Fields) -> dict[str, Json] | None:
 def _system(value: Json) -> tuple[Text, ...]:
     if isinstance(value, str):
         return (Text(value),) if value else ()
-    parts = (part_of(block) for block in value or ())
-    return tuple(part for part in parts if isinstance(part, Text))
+    parts = [part_of(block) for block in value or ()]
+    return tuple([part for part in parts if isinstance(part, Text)])
 
 
 def _message(message: Fields) -> Message:
     content = message["content"]
-    extras = {name: value for name, value in message.items() if name not in ("role", "content")}
     role = cast(Role, message["role"])
     if isinstance(content, str):
-        return Message(role, (Text(content),) if content else (), extras=extras or None)
-    return Message(role, _parts(content), extras=extras or None)
+        parts: tuple[Part, ...] = (Text(content),) if content else ()
+    else:
+        parts = _parts(content)
+    if len(message) == len(_MESSAGE_HOMED):
+        return Message(role, parts)
+    extras = {name: value for name, value in message.items() if name not in _MESSAGE_HOMED}
+    return Message(role, parts, extras=extras)
 
 
 def _parts(blocks: list[Fields]) -> tuple[Part, ...]:

@@ -17,7 +17,6 @@ from routecodex.protocols.notices import Notices
 from routecodex.protocols.splice import with_model
 from routecodex.wire import json
 
-_MARKS = (seals.SEAL_BYTES, b'"signature"', b'"redacted_thinking"')
 _raws: Decoder[list[Raw]] = Decoder(list[Raw])
 
 Verdicts = dict[int, dict[int, str | None]]
@@ -28,10 +27,10 @@ def rewrite(inbound: Inbound, aim: Aim) -> Encoded:
     """The request as it came, for the model and provider aimed at."""
     notices = Notices()
     body = inbound.body
-    verdicts = _judge(inbound.wire, aim) if any(mark in body for mark in _MARKS) else {}
+    verdicts = _judge(inbound.wire, aim)
     unwanted = [name for name in aim.dialect.unsupported if b'"%s"' % name.encode() in body]
     if not verdicts and not unwanted:
-        return Encoded(with_model(body, aim.model))
+        return Encoded(with_model(body, aim.model, named=inbound.wire.model))
     fields = json.read_fields(body)
     for name in unwanted:
         if fields.pop(name, None) is not None:

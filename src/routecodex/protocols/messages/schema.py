@@ -179,7 +179,8 @@ def _check_name(name: str, *, at: str) -> None:
 def _check_settings(wire: Body) -> None:
     if isinstance(wire.system, list):
         for number, block in enumerate(wire.system):
-            _check_block(block, at=f"system[{number}]")
+            if not _is_text(block):
+                _check_block(block, at=f"system[{number}]")
     for number, tool in enumerate(wire.tools or ()):
         if tool.type in (None, "custom") and tool.name is None:
             raise _missing(f"tools[{number}].name")
@@ -243,10 +244,10 @@ def _check_content(blocks: list[Block], called: set[str], *, at: str) -> set[str
 
 def _is_text(block: Block) -> bool:
     """Whether it is a text block with nothing odd in it: nearly all are, and need no closer look."""
+    if block.type != "text" or block.thinking is not ABSENT:
+        return False
     text = memoryview(block.text)
-    return (
-        block.type == "text" and len(text) > 1 and text[0] == _QUOTE and not len(memoryview(block.thinking))
-    )
+    return len(text) > 1 and text[0] == _QUOTE
 
 
 def _is_plain(content: Raw) -> bool:

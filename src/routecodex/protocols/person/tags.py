@@ -6,12 +6,18 @@ import re
 
 _OPENING = b"<**"
 _ESCAPE = b"\\u00"
-_ANY_SPELLING = re.compile(rb"(?:<|\\u003[cC])(?:\*|\\u002[aA]){2}")
+_SPELLINGS = (
+    (b"<", re.compile(rb"<(?:\*|\\u002[aA]){2}")),
+    (b"\\u003", re.compile(rb"\\u003[cC](?:\*|\\u002[aA]){2}")),
+)
+"""How a tag may open, behind what it then begins with: one pattern for both would be tried at every byte."""
 
 
 def may_hold_tags(body: bytes) -> bool:
     """Whether `<**` may stand in some string of the JSON, however it is escaped; never a wrong no."""
-    # From the end it is found twice as fast as from the beginning.
-    if body.rfind(_OPENING) >= 0:
+    # A single byte is found in no time; from the end the rest is found twice as fast as from the beginning.
+    if b"<" in body and body.rfind(_OPENING) >= 0:
         return True
-    return body.rfind(_ESCAPE) >= 0 and _ANY_SPELLING.search(body) is not None
+    return body.rfind(_ESCAPE) >= 0 and any(
+        beginning in body and opening.search(body) for beginning, opening in _SPELLINGS
+    )

@@ -32,7 +32,7 @@ def path(model: str, stream: bool) -> str:
     return "/responses"
 
 
-CODEC = Codec(
+CODEC: Codec = Codec(
     name=NAME,
     read=read,
     look=look,

@@ -6,6 +6,9 @@ follow each other are content parts of one message item. A part that never says 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 from msgspec.structs import replace
 
 from routecodex.canon.errors import GatewayError, UpstreamFailed
@@ -72,19 +75,32 @@ class Encoder:
     def encode(self, event: Event) -> bytes:
         if self.final is not None:
             return b""
-        match event:
-            case Started():
-                self._create()
-            case UsageReported():
-                self._usage = event.usage
-            case Finished():
-                self._create()
-                self._finish(event.finish)
-            case Failed():
-                self._fail(event.error)
-            case _:
-                self._create()
-                self._route(event)
+        _EVENTS.get(type(event), Encoder._tell_part)(self, event)
+        return self._sink.take()
+
+    def _start(self, _event: Started) -> None:
+        self._create()
+
+    def _count(self, event: UsageReported) -> None:
+        self._usage = event.usage
+
+    def _end(self, event: Finished) -> None:
+        self._create()
+        self._finish(event.finish)
+
+    def _break(self, event: Failed) -> None:
+        self._fail(event.error)
+
+    def _tell_part(self, event: _PartEvent) -> None:
+        self._create()
+        self._route(event)
+
+    def add_texts(self, index: int, texts: Sequence[str]) -> bytes:
+        """Many pieces of one text at once."""
+        if self.final is not None or self._current != index or not isinstance(self._item, MessageItem):
+            return b"".join([self.encode(TextAdded(index, text)) for text in texts])
+        self._chars += sum(map(len, texts))
+        self._item.add_all(list(filter(None, texts)))
         return self._sink.take()
 
     def _create(self) -> None:
@@ -102,6 +118,10 @@ class Encoder:
             self._waiting.setdefault(event.index, []).append(event)
             return
         self._apply(event)
+        self._catch_up()
+
+    def _catch_up(self) -> None:
+        """Tells what waited for the part before it to end."""
         while self._current is None and self._waiting:
             self._current = next(iter(self._waiting))
             for held in self._waiting.pop(self._current):
@@ -251,3 +271,12 @@ class Encoder:
         usage = self._usage or estimated_usage(self._reply.input_tokens, self._chars)
         self.final = self._object.render("failed", output=output, usage=usage, error=error)
         self._sink.say("response.failed", b'"response":' + self.final)
+
+
+_EVENTS: dict[type[Event], Callable[[Encoder, Any], None]] = {
+    Started: Encoder._start,
+    UsageReported: Encoder._count,
+    Finished: Encoder._end,
+    Failed: Encoder._break,
+}
+"""What becomes of the events of the whole answer; all others tell of a part."""

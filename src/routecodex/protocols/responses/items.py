@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 from routecodex.canon.parts import Json
+from routecodex.protocols.runs import escaped
 from routecodex.protocols.tools import InputUnwrapper
 from routecodex.wire import json
 
 _ADDED, _DONE = "response.output_item.added", "response.output_item.done"
+_DELTAS = {
+    "output_text": ("response.output_text.delta", b',"logprobs":[]'),
+    "refusal": ("response.refusal.delta", b""),
+}
+"""By the kind of a content part, the event that adds to it and what follows the text there."""
 
 
+@cache
 def _opening(kind: str) -> bytes:
     return f'event: {kind}\ndata: {{"type":"{kind}","sequence_number":'.encode()
 
@@ -19,21 +27,25 @@ def _opening(kind: str) -> bytes:
 class Sink:
     """The events of one answer as frames, numbered in the order they are said."""
 
-    __slots__ = ("_frames", "_openings", "_said", "written")
+    __slots__ = ("_frames", "_said")
 
     def __init__(self) -> None:
         self._frames: list[bytes] = []
-        self._openings: dict[str, bytes] = {}
         self._said = 0
-        self.written = 0
 
     def say(self, kind: str, fields: bytes) -> None:
         """One event; `fields` are its other fields as JSON without the braces."""
-        opening = self._openings.get(kind)
-        if opening is None:
-            opening = self._openings[kind] = _opening(kind)
-        self._frames.append(b"%b%d,%b}\n\n" % (opening, self._said, fields))
+        self._frames.append(b"%b%d,%b}\n\n" % (_opening(kind), self._said, fields))
         self._said += 1
+
+    def say_each(self, kind: str, texts: Sequence[str], *, before: bytes, after: bytes) -> None:
+        """An event for each text; `before` and `after` are the fields around it."""
+        opening = _opening(kind)
+        self._frames += [
+            b'%b%d,%b"%b"%b}\n\n' % (opening, number, before, text, after)
+            for number, text in enumerate(escaped(texts), self._said)
+        ]
+        self._said += len(texts)
 
     def tell(self, kind: str, **fields: Any) -> None:
         """One event from values."""
@@ -103,16 +115,18 @@ class MessageItem:
         return {**part, "logprobs": self._logprobs} if self._logprobs else part
 
     def add(self, text: str, logprobs: Sequence[Json] = ()) -> None:
-        self._pieces.append(text)
-        if self._kind == "refusal":
-            self._place.sink.say("response.refusal.delta", self._delta + json.encode(text))
+        if not logprobs or self._kind == "refusal":
+            self.add_all((text,))
             return
-        entries = b"[]"
-        if logprobs:
-            self._logprobs.extend(logprobs)
-            entries = json.encode(logprobs)
-        fields = b'%b%b,"logprobs":%b' % (self._delta, json.encode(text), entries)
+        self._pieces.append(text)
+        self._logprobs.extend(logprobs)
+        fields = b'%b%b,"logprobs":%b' % (self._delta, json.encode(text), json.encode(logprobs))
         self._place.sink.say("response.output_text.delta", fields)
+
+    def add_all(self, texts: Sequence[str]) -> None:
+        self._pieces.extend(texts)
+        kind, after = _DELTAS[self._kind]
+        self._place.sink.say_each(kind, texts, before=self._delta, after=after)
 
     def annotate(self, annotation: Json) -> None:
         at = len(self._annotations)

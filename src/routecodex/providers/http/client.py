@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from routecodex.canon.errors import UpstreamFailed
-from routecodex.providers.http.connection import Connection, Timeouts
+from routecodex.providers.http.connection import Connection
 from routecodex.providers.http.dial import dial
 from routecodex.providers.http.origin import Origin
 from routecodex.providers.http.pool import Pool
 from routecodex.providers.http.request import Headers, encode_head
 from routecodex.providers.http.response import HttpResponse
+from routecodex.providers.http.timeouts import Timeouts
 
 __all__ = ["HttpClient"]
 
@@ -46,11 +47,10 @@ class HttpClient:
         Host, content-length and `accept-encoding: identity` are added. A kept-alive connection that the
         peer closed without a byte of answer is replaced once by a new one.
         """
-        parts = (body,) if isinstance(body, bytes) else body
-        length = sum(map(len, parts))
+        length = len(body) if isinstance(body, bytes) else sum(map(len, body))
         head = encode_head(origin, headers, method=method, path=path, length=length)
-        request: Sequence[bytes] = (head, *parts)
         size = len(head) + length
+        request: Sequence[bytes] = (head, body) if isinstance(body, bytes) else (head, *body)
         if size <= _JOIN_LIMIT:
             request = (b"".join(request),)
         head_only = method == b"HEAD"
@@ -59,11 +59,16 @@ class HttpClient:
             try:
                 await conn.exchange(request, size=size, head_only=head_only, timeouts=timeouts)
                 return HttpResponse(conn, idle=timeouts.idle, give_back=self._pool.give_back)
-            except UpstreamFailed:
-                if not conn.unanswered:
+            except BaseException as exc:
+                conn.abort()
+                if not (isinstance(exc, UpstreamFailed) and conn.unanswered):
                     raise
         conn = await self._connect(origin, timeouts)
-        await conn.exchange(request, size=size, head_only=head_only, timeouts=timeouts)
+        try:
+            await conn.exchange(request, size=size, head_only=head_only, timeouts=timeouts)
+        except BaseException:
+            conn.abort()
+            raise
         return HttpResponse(conn, idle=timeouts.idle, give_back=self._pool.give_back)
 
     async def close(self) -> None:

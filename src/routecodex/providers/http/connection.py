@@ -16,24 +16,16 @@ import math
 from collections.abc import Callable, Sequence
 
 import httptools
-import msgspec
 
 from routecodex.canon.errors import GatewayError, UpstreamFailed, UpstreamTimeout
 from routecodex.providers.http.origin import Origin
+from routecodex.providers.http.timeouts import Timeouts
 
-__all__ = ["Connection", "Timeouts"]
+__all__ = ["Connection"]
 
 _UNREAD_LIMIT = 256 * 1024
 _ONE_WRITE_LIMIT = 1024 * 1024
 _WRITE_SLICE = 256 * 1024
-
-
-class Timeouts(msgspec.Struct, frozen=True):
-    """Seconds to wait: for a usable connection, from the request to its answer's head, between pieces."""
-
-    connect: float = 5.0
-    first_byte: float = 120.0
-    idle: float = 120.0
 
 
 class _ParserStopped(Exception):
@@ -113,25 +105,23 @@ class Connection(asyncio.Protocol):
     async def exchange(
         self, request: Sequence[bytes], *, size: int, head_only: bool, timeouts: Timeouts
     ) -> None:
-        """Send a request and return when the head of its answer is here; otherwise the connection is gone."""
+        """Send a request, return when the head of its answer is here; an error leaves it to be dropped."""
         self._begin(head_only)
         self.expect_within(timeouts.first_byte)
+        self._check()
+        if size > _ONE_WRITE_LIMIT:
+            await self._write_in_slices(request)
+        elif len(request) == 1:
+            self.transport.write(request[0])
+        else:
+            self.transport.writelines(request)
+        while not self.head_done:
+            self._check()
+            await self.wait()
+
+    def _check(self) -> None:
         if self.error is not None:
             raise self.error
-        try:
-            if size > _ONE_WRITE_LIMIT:
-                await self._write_in_slices(request)
-            elif len(request) == 1:
-                self.transport.write(request[0])
-            else:
-                self.transport.writelines(request)
-            while not self.head_done:
-                if self.error is not None:
-                    raise self.error
-                await self.wait()
-        except BaseException:
-            self.abort()
-            raise
 
     def take(self) -> bytes:
         """The body bytes that have come and were not taken yet."""

@@ -29,6 +29,15 @@ class _Missing(NamedTuple):
 
 def encode_head(origin: Origin, headers: Headers, *, method: bytes, path: bytes, length: int) -> bytes:
     """Request line and header block, ready to be followed by a body of `length` bytes."""
+    made = _ready_lines if isinstance(headers, bytes) else _lines
+    before, after = made(origin, headers, method, path)
+    if length or method not in _WITHOUT_BODY:
+        return b"%bcontent-length: %d\r\n%b\r\n" % (before, length, after)
+    return b"%b%b\r\n" % (before, after)
+
+
+def _lines(origin: Origin, headers: Headers, method: bytes, path: bytes) -> tuple[bytes, bytes]:
+    """The lines of the head before and after the one that tells the length of the body."""
     if len(path.translate(None, _NOT_IN_A_TARGET)) != len(path):
         raise BadRequest("the path of the upstream request would contain a space or control character")
     if isinstance(headers, bytes):
@@ -44,10 +53,11 @@ def encode_head(origin: Origin, headers: Headers, *, method: bytes, path: bytes,
         lines += (b"host: ", origin.host_header, b"\r\n")
     if missing.accept_encoding:
         lines.append(b"accept-encoding: identity\r\n")
-    if length or method not in _WITHOUT_BODY:
-        lines += (b"content-length: ", str(length).encode(), b"\r\n")
-    lines += (block, b"\r\n")
-    return b"".join(lines)
+    return b"".join(lines), block
+
+
+# A ready-made block belongs to a provider and is sent again and again: its lines are made once.
+_ready_lines = lru_cache(maxsize=256)(_lines)
 
 
 def _joined(headers: Sequence[tuple[bytes, bytes]]) -> bytes:
@@ -70,8 +80,6 @@ def _missing(block: bytes) -> _Missing:
     return _Missing(host=b"\nhost:" not in names, accept_encoding=b"\naccept-encoding:" not in names)
 
 
-# A ready-made block belongs to a provider and is sent again and again: it is looked through once.
-@lru_cache(maxsize=256)
 def _missing_from_block(block: bytes) -> _Missing:
     if block and (not block.endswith(b"\r\n") or block.startswith(b"\r\n") or b"\r\n\r\n" in block):
         raise ConfigError("a ready-made header block must be lines that each end with CR LF")

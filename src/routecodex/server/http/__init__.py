@@ -14,8 +14,9 @@ says why.
 from __future__ import annotations
 
 from routecodex.server.http.limits import Limits
-from routecodex.server.http.listener import Handler, HttpServer
+from routecodex.server.http.listener import HttpServer
 from routecodex.server.http.reply import ClientGone, Reply
 from routecodex.server.http.request import HttpRequest
+from routecodex.server.http.serving import Handler
 
 __all__ = ["ClientGone", "Handler", "HttpRequest", "HttpServer", "Limits", "Reply"]

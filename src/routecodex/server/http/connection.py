@@ -17,13 +17,13 @@ import contextlib
 import logging
 import socket
 import struct
-import traceback
 from math import inf
 from typing import TYPE_CHECKING, cast
 
 from routecodex.server.http.reader import Fault, Phase, RequestReader
 from routecodex.server.http.reply import ClientGone, Reply
 from routecodex.server.http.request import HttpRequest
+from routecodex.server.http.serving import serve
 
 if TYPE_CHECKING:
     from routecodex.server.http.listener import HttpServer
@@ -50,7 +50,6 @@ class Connection(asyncio.Protocol):
         "_reading_paused",
         "_refusal",
         "_reply",
-        "_running",
         "_server",
         "_stall_ends",
         "_stall_size",
@@ -61,6 +60,7 @@ class Connection(asyncio.Protocol):
         "deadline",
         "gone",
         "paused",
+        "running",
     )
 
     _transport: asyncio.Transport
@@ -74,7 +74,7 @@ class Connection(asyncio.Protocol):
         self._stash = b""
         self._waiters: list[asyncio.Future[None]] = []
         self._phase = Phase.IDLE
-        self._running = self._keep = self._closing = self._lingering = self._lost = self._reading_paused = (
+        self.running = self._keep = self._closing = self._lingering = self._lost = self._reading_paused = (
             False
         )
         self._discarded = self._stall_size = 0
@@ -122,7 +122,7 @@ class Connection(asyncio.Protocol):
         self._stash = b""
         self._reader.close()
         self._wake()
-        if self._task is not None and self._running and self._reply is not None and not self._reply.ended:
+        if self._task is not None and self.running and self._reply is not None and not self._reply.ended:
             self._task.cancel()
 
     def data_received(self, data: bytes) -> None:
@@ -219,28 +219,12 @@ class Connection(asyncio.Protocol):
             http_1_0=request.http_1_0,
         )
         self._server.active += 1
-        self._task = self._server.loop.create_task(self._serve(request, reply))
+        self._task = self._server.loop.create_task(
+            serve(self, self._server.handler, request=request, reply=reply)
+        )
 
-    async def _serve(self, request: HttpRequest, reply: Reply) -> None:
-        try:
-            if not self.gone:
-                self._running = True
-                await self._server.handler(request, reply)
-                if not reply.ended and not self.gone:
-                    self._fail(request, reply, cause="returned without finishing its answer")
-        except asyncio.CancelledError:
-            if not self.gone:
-                self._running = False
-                self.abort()
-                raise
-        except ClientGone:
-            reply.abort()
-        except Exception as exc:
-            self._fail(request, reply, cause=_describe(exc))
-        finally:
-            self._answered()
-
-    def _fail(self, request: HttpRequest, reply: Reply, *, cause: str) -> None:
+    def fail(self, request: HttpRequest, reply: Reply, *, cause: str) -> None:
+        """Answers for a handler that broke, as far as it can still be answered."""
         logger.error("the handler of %s %r %s", request.method, request.path, cause)
         if self.gone or reply.ended:
             return
@@ -251,9 +235,10 @@ class Connection(asyncio.Protocol):
         with contextlib.suppress(ClientGone):
             reply.send_nowait(500, headers, body)
 
-    def _answered(self) -> None:
+    def answered(self) -> None:
+        """Goes on after a request: with the next one, with waiting for it, or with the end."""
         self._task = self._reply = None
-        self._running = False
+        self.running = False
         self._server.active -= 1
         if self._lost:
             self._server.forget(self)
@@ -385,9 +370,3 @@ class Connection(asyncio.Protocol):
     def date_line(self) -> bytes:
         """The Date header of this second."""
         return self._server.date_line
-
-
-def _describe(exc: BaseException) -> str:
-    """The exception's type and where it was raised, without its message, which may quote a request."""
-    frames = "".join(traceback.format_tb(exc.__traceback__))
-    return f"raised {type(exc).__qualname__}\n{frames}"

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from email.utils import formatdate
 
 from routecodex.server.http.connection import Connection
 from routecodex.server.http.limits import Limits
 from routecodex.server.http.reader import Fault
-from routecodex.server.http.reply import Headers, Reply, encode_fields
+from routecodex.server.http.reply import Headers, encode_fields
 from routecodex.server.http.request import HttpRequest
+from routecodex.server.http.serving import Handler
 
 logger = logging.getLogger("routecodex.server")
 
-Handler = Callable[[HttpRequest, Reply], Awaitable[None]]
 ErrorBody = Callable[[int, str, HttpRequest | None], tuple[Headers, bytes]]
 
 _REFUSALS_AT_ONCE = 256

@@ -10,7 +10,8 @@ from routecodex.canon.errors import ClientGone
 
 __all__ = ["ClientGone", "Headers", "Outlet", "Reply", "encode_fields"]
 
-Headers = Sequence[tuple[bytes, bytes]]
+Headers = Sequence[tuple[bytes, bytes] | bytes]
+"""Names and values; what is bytes alone is whole lines, made and checked before."""
 
 _STATUS_LINES = {
     int(status): f"HTTP/1.1 {int(status)} {phrase}\r\n".encode()
@@ -167,8 +168,11 @@ class Reply:
 
 def encode_fields(headers: Headers) -> bytes:
     """The header lines of an answer; a line break in one is refused, as it would forge headers."""
-    block = b"".join([b"%b: %b\r\n" % field for field in headers])
-    count = len(headers)
-    if block.count(b"\n") != count or block.count(b"\r") != count:
+    return b"".join([field if isinstance(field, bytes) else _line(field) for field in headers])
+
+
+def _line(field: tuple[bytes, bytes]) -> bytes:
+    line = b"%b: %b" % field
+    if b"\n" in line or b"\r" in line:
         raise ValueError("a response header contains a line break")
-    return block
+    return line + b"\r\n"

@@ -1,0 +1,40 @@
+"""Parts of the page on performance that a program writes: what stands between two marks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bench.report import DOCS, Machine
+
+PAGE = DOCS / "performance.md"
+
+
+def put(part: str, text: str, page: Path = PAGE) -> None:
+    """Replaces what stands between the marks of a part; all other text stays."""
+    begin, end = f"<!-- {part}: begin -->", f"<!-- {part}: end -->"
+    head, rest = page.read_text().split(begin, 1)
+    _, tail = rest.split(end, 1)
+    page.write_text(f"{head}{begin}\n{text}\n{end}{tail}")
+
+
+def table(heads: list[str], rows: list[list[str]]) -> list[str]:
+    """The lines of a table."""
+    first, *rest = [f"| {' | '.join(line)} |".replace("|  |", "| |") for line in (heads, *rows)]
+    return [first, "|---" * len(heads) + "|", *rest]
+
+
+def aligned(heads: list[str], rows: list[list[str]]) -> str:
+    """The same for a terminal: words to the left, figures to the right."""
+    lines = [heads, *rows]
+    first, *widths = [max(len(line[at]) for line in lines) for at in range(len(heads))]
+    return "\n".join(
+        "  ".join(
+            [line[0].ljust(first), *(cell.rjust(width) for cell, width in zip(line[1:], widths, strict=True))]
+        )
+        for line in lines
+    )
+
+
+def taken(machine: Machine, how: str) -> str:
+    """The line that says when, where and how figures were taken."""
+    return f"Taken on {machine.date}: {machine.cpu}, {machine.cores} cores, Python {machine.python}; {how}."

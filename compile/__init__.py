@@ -1,0 +1,1 @@
+"""Compiles the modules of the hot path with mypyc: `python -m compile`."""

@@ -1,0 +1,55 @@
+"""Which modules are compiled: those that every request, or every event of a stream, passes through.
+
+What mypyc cannot build as it is meant is kept in modules of its own, and runs from its source:
+
+- classes with keywords, such as `class Plan(Struct, frozen=True)`, and asynchronous generators;
+- coroutines that catch something: what is awaited inside `try` may see an exception of before raised again.
+
+And where mypy takes for granted that a method has not changed an attribute that was looked at before it, so
+does mypyc. `--warn-unreachable` finds these places: the build fails on them.
+"""
+
+from __future__ import annotations
+
+MODULES = (
+    "gateway.courses",
+    "gateway.heads",
+    "gateway.identity",
+    "gateway.ids",
+    "gateway.keep_alive",
+    "gateway.lane",
+    "gateway.sources",
+    "protocols.chat.answers",
+    "protocols.chat.calls",
+    "protocols.chat.content",
+    "protocols.chat.conversation",
+    "protocols.chat.decoder",
+    "protocols.chat.ends",
+    "protocols.chat.meter",
+    "protocols.chat.outgoing",
+    "protocols.chat.passing",
+    "protocols.chat.relay",
+    "protocols.messages.blocks",
+    "protocols.messages.decoder",
+    "protocols.messages.encoder",
+    "protocols.messages.envelope",
+    "protocols.messages.incoming",
+    "protocols.repeats",
+    "protocols.runs",
+    "protocols.splice",
+    "protocols.translation",
+    "protocols.responses.answer_object",
+    "protocols.responses.encoder",
+    "protocols.responses.items",
+    "providers.http.connection",
+    "providers.http.pool",
+    "providers.http.request",
+    "providers.http.response",
+    "routing.plan",
+    "server.http.connection",
+    "server.http.reader",
+    "server.http.reply",
+    "server.http.request",
+    "server.metrics",
+    "wire.json",
+)

@@ -1,0 +1,96 @@
+"""Frames that differ in one text only, taken many at once.
+
+    data: {…"delta":{"content":" world"},…}
+    └────── head ─────────────┘text└─ tail ─┘
+
+Once one such frame was understood, a run of them is cut apart at its tails in one go. That each frame begins
+with the head is proved by joining them again, and that each text is a string by reading all as one list.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import takewhile
+
+from msgspec.json import Decoder
+
+from routecodex.wire import json
+
+REACH = 16 * 1024
+"""Bytes looked at in one go: a run that others interrupt is not cut apart to its end again and again."""
+
+_strings = Decoder(list[str])
+_INSIDE = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*')
+"""What a JSON string may hold between its quotes."""
+_BACKSLASH = 92
+_BETWEEN = b'","'
+_UNSURE = b"\\" + _BETWEEN
+"""Where a text may have swallowed the quote that should close it."""
+
+
+class Repeats:
+    """The shape of the last frame that was understood."""
+
+    __slots__ = ("_head", "_tail")
+
+    def __init__(self) -> None:
+        self._head = b""
+        self._tail = b""
+
+    def learn(self, raw: bytes, keys: Sequence[bytes]) -> None:
+        """Takes the frame as the shape; one of `keys` stands before its text, such as `"content":"`."""
+        for key in keys:
+            before, found, after = raw.partition(key)
+            text = _INSIDE.match(after)
+            if found and text is not None:
+                self._head, self._tail = before + found, after[text.end() :]
+                return
+
+    def span(self, run: bytes, at: int = 0) -> int:
+        """Where the frames of this shape end that begin there; there if none do."""
+        head, tail = self._head, self._tail
+        if not head:
+            return at
+        skip, end = len(head), len(tail)
+        while run.startswith(head, at):
+            quote = run.find(b'"', at + skip)
+            if run[quote - 1] == _BACKSLASH:
+                quote = _closing_quote(run, at + skip)
+            if not run.startswith(tail, quote):
+                break
+            at = quote + end
+        return at
+
+    def take(self, run: bytes, at: int = 0) -> tuple[list[str], int]:
+        """The texts of the frames of this shape that begin there, and how many bytes they are."""
+        head, tail = self._head, self._tail
+        skip = len(head)
+        end = run.rfind(tail, at, at + REACH) if head and run.startswith(head, at) else -1
+        if end < at + skip:
+            return [], 0
+        frames = run[at:end].split(tail)
+        pieces = [frame[skip:] for frame in frames]
+        texts = _texts(pieces) if (tail + head).join(pieces) == run[at + skip : end] else None
+        if texts is None:
+            # Something else stands among them: what comes before it is told by looking at each.
+            alike = takewhile(lambda frame: frame.startswith(head), frames)
+            pieces = list(takewhile(_INSIDE.fullmatch, [frame[skip:] for frame in alike]))
+            texts = _texts(pieces, checked=True)
+        return (texts, sum(map(len, pieces)) + len(pieces) * (skip + len(tail))) if texts else ([], 0)
+
+
+def _texts(pieces: list[bytes], *, checked: bool = False) -> list[str] | None:
+    """What the pieces say, each the inside of a JSON string; None when one of them is not, or may not be."""
+    told = b'["' + _BETWEEN.join(pieces) + b'"]'
+    if not checked and _UNSURE in told:
+        return None
+    texts = json.try_read(told, _strings)
+    return texts if texts is not None and len(texts) == len(pieces) else None
+
+
+def _closing_quote(raw: bytes, start: int) -> int:
+    """Where the string that begins there ends, or -1."""
+    inside = _INSIDE.match(raw, start)
+    assert inside is not None
+    return inside.end() if inside.end() < len(raw) else -1
