@@ -28,6 +28,7 @@ MODULES = (
     "protocols.chat.meter",
     "protocols.chat.outgoing",
     "protocols.chat.passing",
+    "protocols.chat.reading",
     "protocols.chat.relay",
     "protocols.messages.blocks",
     "protocols.messages.decoder",

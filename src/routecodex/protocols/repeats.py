@@ -53,11 +53,11 @@ class Repeats:
         if not head:
             return at
         skip, end = len(head), len(tail)
-        while run.startswith(head, at):
+        while run[at : at + skip] == head:
             quote = run.find(b'"', at + skip)
             if run[quote - 1] == _BACKSLASH:
                 quote = _closing_quote(run, at + skip)
-            if not run.startswith(tail, quote):
+            if run[quote : quote + end] != tail:
                 break
             at = quote + end
         return at

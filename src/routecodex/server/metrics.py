@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 
@@ -33,7 +32,12 @@ class _Histogram:
         self.total = 0.0
 
     def add(self, value: float) -> None:
-        self.counts[bisect_left(_BOUNDS, value)] += 1
+        at = 0
+        for bound in _BOUNDS:
+            if value <= bound:
+                break
+            at += 1
+        self.counts[at] += 1
         self.total += value
 
     def merge(self, other: _Histogram) -> None:

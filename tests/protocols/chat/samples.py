@@ -9,8 +9,8 @@ from routecodex.canon.request import Message, Request
 from routecodex.protocols.chat.decoder import StreamDecoder
 from routecodex.protocols.chat.encoder import StreamEncoder
 from routecodex.protocols.chat.outgoing import encode
+from routecodex.protocols.chat.reading import read
 from routecodex.protocols.chat.requests import decode
-from routecodex.protocols.chat.schema import read
 from routecodex.protocols.codec import Aim, Encoded, Inbound, ReplyTo
 from routecodex.protocols.dialect import Dialect
 from routecodex.wire import json, sse

@@ -6,7 +6,7 @@ import pytest
 
 from routecodex.canon.errors import BadRequest
 from routecodex.protocols.chat.passing import rewrite
-from routecodex.protocols.chat.schema import read
+from routecodex.protocols.chat.reading import read
 from routecodex.protocols.codec import Aim
 from routecodex.protocols.splice import with_model
 from routecodex.wire import json

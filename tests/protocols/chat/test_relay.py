@@ -7,8 +7,8 @@ import pytest
 from routecodex.canon.errors import UpstreamError, UpstreamFailed, UpstreamLimited
 from routecodex.canon.finish import Finish
 from routecodex.canon.usage import Usage
+from routecodex.protocols.chat.reading import read
 from routecodex.protocols.chat.relay import Relay
-from routecodex.protocols.chat.schema import read
 from routecodex.protocols.codec import ReplyTo
 from routecodex.wire import json, sse
 from tests.kit import answers

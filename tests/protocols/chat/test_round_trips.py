@@ -20,8 +20,8 @@ from routecodex.canon.response import Response, fold, unfold
 from routecodex.canon.usage import Usage
 from routecodex.protocols.chat import CODEC, answers
 from routecodex.protocols.chat.outgoing import encode
+from routecodex.protocols.chat.reading import read
 from routecodex.protocols.chat.requests import decode
-from routecodex.protocols.chat.schema import read
 from routecodex.wire import json
 from tests.kit.grammar import check_broken_chat, check_chat, check_json
 from tests.protocols.chat.samples import AIM, aim, chunks, events, reply, written

@@ -1,6 +1,6 @@
 """OpenAI chat completions.
 
-schema         the shape of a request, and `read`
+schema         the shape of a request;  reading  one read and checked
 look           what routing sees of a request
 requests       a client's request as canon
 outgoing       a canonical request for an upstream; `conversation` is its messages, `content` what they hold
@@ -15,7 +15,7 @@ errors         the error envelope, both ways
 
 from __future__ import annotations
 
-from routecodex.protocols.chat import answers, errors, look, outgoing, passing, requests, schema
+from routecodex.protocols.chat import answers, errors, look, outgoing, passing, reading, requests
 from routecodex.protocols.chat.decoder import StreamDecoder
 from routecodex.protocols.chat.encoder import StreamEncoder
 from routecodex.protocols.chat.relay import Relay
@@ -28,7 +28,7 @@ def _path(_model: str, _stream: bool) -> str:
 
 CODEC: Codec = Codec(
     name="chat",
-    read=schema.read,
+    read=reading.read,
     look=look.look,
     opening=look.opening,
     decode_request=requests.decode,

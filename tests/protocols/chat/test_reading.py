@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from routecodex.canon.errors import BadRequest
-from routecodex.protocols.chat.schema import read
+from routecodex.protocols.chat.reading import read
 from tests.protocols.chat.samples import body, inbound
 
 CALL = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}

@@ -1,0 +1,170 @@
+"""A chat request read and checked: the first field that is wrong is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec.json import Decoder
+
+from routecodex.canon.errors import BadRequest
+from routecodex.protocols.chat.schema import (
+    ROLES,
+    Call,
+    ChatRequest,
+    ImageUrl,
+    Message,
+    Part,
+    Tool,
+    ToolChoice,
+)
+from routecodex.protocols.codec import Inbound
+from routecodex.wire import json
+from routecodex.wire.json import ABSENT
+
+_SPEAKING = frozenset({"system", "developer", "user", "tool"})
+"""Roles whose messages are nothing without content."""
+
+_decoder = Decoder(ChatRequest)
+_parts = Decoder(str | list[Part] | None)
+_STRING, _NULL = b'"n'
+"""How a JSON string and a null begin; texts are most of a large body, and stay as the bytes they are."""
+
+
+def read(body: bytes, *, model: str | None = None, stream: bool | None = None) -> Inbound:
+    """The request, checked; BadRequest names the field that is wrong."""
+    wire = json.read(body, _decoder)
+    json.check_text(body)
+    _check(wire)
+    options = wire.stream_options
+    return Inbound(
+        protocol="chat",
+        body=body,
+        wire=wire,
+        model=wire.model if model is None else model,
+        stream=bool(wire.stream) if stream is None else stream,
+        include_usage=bool(options is not None and options.include_usage),
+    )
+
+
+def _wrong(field: str, what: str) -> BadRequest:
+    return BadRequest(f"{field}: {what}", param=field, code="invalid_value")
+
+
+def _missing(field: str, what: str = "this field is required") -> BadRequest:
+    return BadRequest(f"{field}: {what}", param=field, code="missing_field")
+
+
+def _check(wire: ChatRequest) -> None:
+    if not wire.model or "\x00" in wire.model:
+        raise _wrong("model", "must name a model")
+    if not wire.messages:
+        raise _wrong("messages", "must hold at least one message")
+    for field in ("n", "max_tokens", "max_completion_tokens"):
+        value = getattr(wire, field)
+        if value is not None and value < 1:
+            raise _wrong(field, "must be 1 or more")
+    _check_messages(wire.messages)
+    for index, tool in enumerate(wire.tools or ()):
+        _check_tool(f"tools[{index}]", tool)
+    for index, function in enumerate(wire.functions or ()):
+        _check_name(f"functions[{index}].name", function.name)
+    if isinstance(wire.tool_choice, ToolChoice):
+        _check_choice(wire.tool_choice)
+
+
+def _check_messages(messages: list[Message]) -> None:
+    """One light pass: what is wrong is put into words only when something is."""
+    called: set[str | None] = set()
+    for index, message in enumerate(messages):
+        role, content = message.role, message.content
+        if role == "tool":
+            if message.tool_call_id not in called or not message.tool_call_id:
+                raise _bad_result(index, message.tool_call_id)
+        elif role == "assistant":
+            if message.tool_calls:
+                called.update(_call_ids(index, message.tool_calls))
+        elif role not in ROLES:
+            raise _wrong(f"messages[{index}].role", f"unknown role {role!r}; use one of {', '.join(ROLES)}")
+        kind = _NULL if content is ABSENT else memoryview(content)[0]
+        if kind == _STRING:
+            continue
+        if kind != _NULL:
+            where = f"messages[{index}].content"
+            _check_parts(where, json.read(content, _parts, at=where))
+        elif role in _SPEAKING:
+            raise _missing(f"messages[{index}].content")
+
+
+def _check_parts(where: str, parts: str | list[Part] | None) -> None:
+    for index, part in enumerate(parts if isinstance(parts, list) else ()):
+        holds = _HOLDS.get(part.type)
+        if holds is not None and not holds(part):
+            raise _missing(f"{where}[{index}].{part.type}")
+
+
+def _has_url(source: ImageUrl | str | None) -> bool:
+    return bool(source.url if isinstance(source, ImageUrl) else source)
+
+
+_HOLDS: dict[str, Callable[[Part], bool]] = {
+    "text": lambda part: part.text is not None,
+    "image_url": lambda part: _has_url(part.image_url),
+    "video_url": lambda part: _has_url(part.video_url),
+    "input_audio": lambda part: part.input_audio is not None,
+    "file": lambda part: part.file is not None and bool(part.file.file_data or part.file.file_id),
+}
+"""Whether a part holds what its type promises; types we do not know are not asked."""
+
+
+def _call_ids(index: int, calls: list[Call]) -> set[str | None]:
+    ids: set[str | None] = set()
+    for call in calls:
+        if not call.id or call.id in ids or (call.function is None and call.custom is None):
+            raise _bad_call(f"messages[{index}].tool_calls", calls)
+        ids.add(call.id)
+    return ids
+
+
+def _bad_call(where: str, calls: list[Call]) -> BadRequest:
+    ids: set[str] = set()
+    for index, call in enumerate(calls):
+        field = f"{where}[{index}].id"
+        if call.function is None and call.custom is None:
+            return _missing(f"{where}[{index}].{call.type}")
+        if not call.id:
+            return _missing(field, "a tool call needs an id")
+        if call.id in ids:
+            return BadRequest(f"{field}: duplicate id {call.id!r}", param=field, code="duplicate_id")
+        ids.add(call.id)
+    raise AssertionError("only called when one of the calls is bad")
+
+
+def _bad_result(index: int, call_id: str | None) -> BadRequest:
+    field = f"messages[{index}].tool_call_id"
+    if not call_id:
+        return _missing(field, "a tool message needs the id of its call")
+    return BadRequest(
+        f"{field}: no earlier assistant message calls {call_id!r}", param=field, code="orphan_tool_result"
+    )
+
+
+def _check_tool(where: str, tool: Tool) -> None:
+    if tool.type not in ("function", "custom"):
+        return
+    described = tool.function if tool.type == "function" else tool.custom
+    if described is None:
+        raise _missing(f"{where}.{tool.type}")
+    _check_name(f"{where}.{tool.type}.name", described.name)
+
+
+def _check_name(field: str, name: str) -> None:
+    if not name or "\x00" in name:
+        raise _wrong(field, "a tool needs a name")
+
+
+def _check_choice(choice: ToolChoice) -> None:
+    if choice.type not in ("function", "custom") or choice.name:
+        return
+    named = choice.function if choice.type == "function" else choice.custom
+    if named is None or not named.name:
+        raise _missing(f"tool_choice.{choice.type}", "must name a tool")
