@@ -81,7 +81,7 @@ STAGES = (
             "protocols.*.rewriting:*",
             "protocols.*.schema:*",
             "protocols.chat.passing:*",
-            "protocols.gemini.reading:*",
+            "protocols.*.reading:*",
             "protocols.glance:*",
             "protocols.splice:*",
             "protocols.words:*",
