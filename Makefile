@@ -69,11 +69,11 @@ profile: $(VENV)/.dev
 
 # The work of the hot path, counted and not timed; a test fails when it is no longer what is recorded.
 guard: $(VENV)/.dev
-	ROUTECODEX_PURE=1 $(BIN)/python -m bench.guard
+	$(BIN)/python -m bench.guard
 
 # After a change that is meant: the record goes into the same commit.
 guard-record: $(VENV)/.dev
-	ROUTECODEX_PURE=1 $(BIN)/python -m bench.guard --record
+	$(BIN)/python -m bench.guard --record
 
 # Generated pages; a test fails when they are stale.
 docs: $(VENV)/.dev
