@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from bench.report import DOCS, Machine
+if TYPE_CHECKING:
+    from bench.report import Machine
 
+DOCS = Path(__file__).parents[1] / "docs"
 PAGE = DOCS / "performance.md"
 
 

@@ -23,7 +23,7 @@ from bench.measure import Sample, Settings, cores, meet_sessions, sample
 from bench.native import LoadRun, Mock, pin
 from bench.peers import Unavailable
 from bench.processes import Running, free_port, running
-from bench.report import DOCS, RESULTS, this_machine
+from bench.report import RESULTS, this_machine
 from bench.run import FULL_WARMUP
 from bench.setups import SETUPS
 from bench.stacks import Stacks
@@ -218,7 +218,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     print(page.aligned(["µs per request", *heads(profiles)[1:]], rows(profiles)))
     if options.write_docs:
-        paths = draw(profiles, DOCS)
+        paths = draw(profiles, page.DOCS)
         page.put("profile", markdown(profiles, seconds=options.seconds))
     else:
         RESULTS.mkdir(exist_ok=True)

@@ -14,12 +14,11 @@ from bench.budget import Check
 from bench.cells import CELLS
 from bench.measure import Findings, Settings
 from bench.memory import Memory
+from bench.page import PAGE, put, taken
 from bench.summary import Row, Table, summarise
 from bench.systems import SYSTEMS
 
 RESULTS = Path(__file__).parent / "results"
-DOCS = Path(__file__).parent.parent / "docs"
-BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 HEADINGS = (
     "cell",
     "system",
@@ -157,8 +156,7 @@ def markdown(results: Results) -> str:
     machine, settings = results.machine, results.settings
     noisy = sorted({row.cell for row in table.values() if row.noisy}, key=list(CELLS).index)
     parts = [
-        f"Taken on {machine.date}: {machine.cpu}, {machine.cores} cores, Python {machine.python}; "
-        f"medians of {settings.rounds} rounds, {settings.seconds:g} s each.",
+        taken(machine, f"medians of {settings.rounds} rounds, {settings.seconds:g} s each"),
         "",
         "![Requests per second by system](performance.svg)",
         "",
@@ -185,9 +183,6 @@ def markdown(results: Results) -> str:
     return "\n".join(parts)
 
 
-def write_docs(results: Results, page: Path = DOCS / "performance.md") -> None:
+def write_docs(results: Results, page: Path = PAGE) -> None:
     """Replaces the figures in the page; all other text stays."""
-    content = page.read_text()
-    head, rest = content.split(BEGIN, 1)
-    _, tail = rest.split(END, 1)
-    page.write_text(f"{head}{BEGIN}\n{markdown(results)}\n{END}{tail}")
+    put("figures", markdown(results), page)

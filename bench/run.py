@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench import budget, cells, memory, native, plot, report
+from bench import budget, cells, memory, native, page, plot, report
 from bench.measure import Settings, cores, measure
 from bench.peers import Unavailable
 from bench.summary import summarise
@@ -96,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"\nwritten: {path} and its plot")
     if options.write_docs and table:
         report.write_docs(results)
-        plot.draw(table, report.DOCS / "performance.svg")
+        plot.draw(table, page.DOCS / "performance.svg")
     if "ours" in results.findings.skipped:
         return 2
     return 1 if any(check.verdict == "fail" for check in results.checks) else 0

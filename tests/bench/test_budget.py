@@ -96,15 +96,15 @@ def test_noisy_samples_count_only_when_there_is_nothing_better() -> None:
 
 def test_writing_the_figures_leaves_the_rest_of_the_page_alone(tmp_path: Path) -> None:
     page = tmp_path / "performance.md"
-    page.write_text(f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n")
+    page.write_text("before\n<!-- figures: begin -->\nold\n<!-- figures: end -->\nafter\n")
     findings = Findings([taken("ours", "n16", 900), taken("nginx", "n16", 1_000)])
     checks = [Check("n16: fast", "pass", "0.9 ×")]
     results = report.Results(report.this_machine(), SETTINGS, findings, MEMORY, checks)
     report.write_docs(results, page)
     report.write_docs(results, page)
     text = page.read_text()
-    assert text.startswith(f"before\n{report.BEGIN}\n")
-    assert text.endswith(f"{report.END}\nafter\n")
+    assert text.startswith("before\n<!-- figures: begin -->\n")
+    assert text.endswith("<!-- figures: end -->\nafter\n")
     assert "old" not in text
     assert "| **RouteCodex** | 900 |" in text
     assert "| n16: fast | 0.9 × | pass |" in text
