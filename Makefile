@@ -29,8 +29,7 @@ compile: $(VENV)/.dev
 	$(BIN)/python -m compile
 
 install: $(VENV)/.dev
-	@if command -v cc >/dev/null; then $(MAKE) --no-print-directory compile; \
-	else echo "no C compiler: the gateway runs from its sources"; fi
+	@$(MAKE) --no-print-directory compile || echo "not compiled (no C compiler or no headers of Python?): the gateway runs from its sources"
 
 demo: $(VENV)/.runtime
 	PYTHONPATH=src $(BIN)/python -m routecodex demo --port $(PORT)
