@@ -55,9 +55,9 @@ class Repeats:
         skip, end = len(head), len(tail)
         while run[at : at + skip] == head:
             quote = run.find(b'"', at + skip)
-            if run[quote - 1] == _BACKSLASH:
+            if quote > 0 and run[quote - 1] == _BACKSLASH:
                 quote = _closing_quote(run, at + skip)
-            if run[quote : quote + end] != tail:
+            if quote < 0 or run[quote : quote + end] != tail:
                 break
             at = quote + end
         return at
