@@ -7,6 +7,7 @@ import contextlib
 import os
 import pty
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -347,6 +348,11 @@ async def all_know_it(port: int) -> None:
             await line.close()
 
 
+def listens(port: int) -> bool:
+    with socket.socket() as tried:
+        return tried.connect_ex(("127.0.0.1", port)) == 0
+
+
 async def reloads(command: Command, count: int) -> None:
     await until(lambda: command.text.count("configuration reloaded") >= count, f"{count} reloads")
 
@@ -389,6 +395,8 @@ async def test_a_worker_that_replaces_another_has_the_latest_configuration(tmp_p
         for worker in command.workers():
             worker.kill()
         await reloads(command, 4)
+        # A worker reads the file before it listens, and for a moment there is none that does.
+        await until(lambda: listens(port), "a worker that listens")
         await all_know_it(port)
         command.signal()
         assert await command.ended() == 0
