@@ -60,7 +60,8 @@ class Courses:
         scope = self._scope(ask, told)
         ask.session = scope.key if scope.lasts else ""
         spoken = self._heard(ask)
-        self._keep_controls(ask)
+        if told is not NOTHING:
+            self._keep_controls(ask)
         server = self._orders.peek() or await self._orders.load()
         session = self._sessions.peek(scope) or await self._sessions.load(scope)
         if spoken is not None and spoken.turn is not None:

@@ -14,7 +14,7 @@ from hashlib import blake2b
 from msgspec.json import Decoder
 
 from routecodex.gateway.scope import Scope, User
-from routecodex.protocols.controls import Controls
+from routecodex.protocols.controls import NOTHING, Controls
 from routecodex.wire import json
 
 SESSION_HEADERS: tuple[str, ...] = (
@@ -68,6 +68,8 @@ def identify(
     The first request of a chain gets the scope that the ones continuing it will have.
     """
     responses = codec_name == "responses"
+    if controls is NOTHING and not responses and _NAMING.isdisjoint(headers):
+        return Scope("request", request_id)
     session = (
         _told(controls.session_id)
         or _told_in(headers, SESSION_HEADERS)
@@ -81,7 +83,7 @@ def identify(
         return Scope("conversation", _exact(conversation))
     if responses:
         return Scope("chain", _exact(_told(chain) or request_id))
-    return Scope("request", _exact(request_id))
+    return Scope("request", request_id)
 
 
 _users = Decoder(User)

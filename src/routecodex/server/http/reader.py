@@ -33,6 +33,8 @@ _NAMES = {
     )
     for spelling in (name.encode(), name.title().encode())
 }  # fmt: skip
+_SPACE = ord(" ")
+"""A value that ends with this or less may end with blanks that do not belong to it."""
 _METHODS = {m.encode(): m for m in ("GET", "POST", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH")}
 _VERSION_FAULTS = frozenset({"Invalid HTTP version", "Pause on PRI/Upgrade"})
 _REPEATS_ALLOWED = 100
@@ -202,7 +204,9 @@ class RequestReader:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         key = _NAMES.get(name) or name.decode("latin-1").lower()
-        text = value.decode("latin-1").rstrip(" \t")
+        text = value.decode("latin-1")
+        if value and value[-1] <= _SPACE:
+            text = text.rstrip(" \t")
         headers = self._headers
         if key in headers:
             text = self._repeated(key, text)

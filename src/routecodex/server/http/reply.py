@@ -18,6 +18,8 @@ _STATUS_LINES = {
     for status, phrase in [*((s, s.phrase) for s in HTTPStatus), (529, "Overloaded")]
 }
 _BODILESS = frozenset({204, 304})
+_CR, _LF = b"\r\n"
+"""As numbers: a byte is looked for at once, while bytes in bytes are first taken for a number, in vain."""
 _CLOSE = b"connection: close\r\n"
 _KEEP_ALIVE = b"connection: keep-alive\r\n"
 
@@ -173,6 +175,6 @@ def encode_fields(headers: Headers) -> bytes:
 
 def _line(field: tuple[bytes, bytes]) -> bytes:
     line = b"%b: %b" % field
-    if b"\n" in line or b"\r" in line:
+    if _LF in line or _CR in line:
         raise ValueError("a response header contains a line break")
     return line + b"\r\n"

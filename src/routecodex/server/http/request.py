@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from urllib.parse import unquote_plus, unquote_to_bytes
 
+_PERCENT = ord("%")
 _BROKEN_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 
 
@@ -48,7 +49,7 @@ class HttpRequest:
         raw_path, _, query = target.partition(b"?")
         self.raw_path = raw_path
         self.query = query.decode("latin-1")
-        self.path = raw_path.decode("ascii") if b"%" not in raw_path else _decode_path(raw_path)
+        self.path = raw_path.decode("ascii") if _PERCENT not in raw_path else _decode_path(raw_path)
 
     def _origin_form(self, target: bytes) -> bytes:
         """The path and query of an absolute target, whose authority then stands for the Host header."""
