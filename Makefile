@@ -40,7 +40,7 @@ test: $(VENV)/.dev tests/clients/node/node_modules/.installed
 # The tests that go through the modules that are compiled, against the compiled ones.
 test-compiled: compile tests/clients/node/node_modules/.installed
 	ROUTECODEX_PURE=0 $(BIN)/python -m pytest tests/gateway tests/protocols tests/providers tests/server \
-		tests/clients tests/routing $(ARGS)
+		tests/clients tests/routing tests/wire $(ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .

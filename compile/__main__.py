@@ -9,25 +9,30 @@ import tempfile
 from pathlib import Path
 
 from mypyc.build import mypycify
-from setuptools import Distribution  # type: ignore[import-untyped]
+from setuptools import Distribution, Extension  # type: ignore[import-untyped]
 from setuptools.command.build_ext import build_ext  # type: ignore[import-untyped]
 
-from compile.modules import MODULES
+from compile.modules import IN_C, MODULES
 from routecodex import compiled
 
-NAMES = tuple(f"routecodex.{module}" for module in MODULES)
+HERE = Path(__file__).parent
+TYPED = tuple(f"routecodex.{module}" for module in MODULES)
+WRITTEN = {f"routecodex.{module}": HERE / name for module, name in IN_C.items()}
+NAMES = (*TYPED, *WRITTEN)
+VECTORS = [] if os.name == "nt" else ["-O3"]
+"""Makes vector instructions of loops over bytes, where the compiler does not do so anyway."""
 
 
 def build(into: Path, scratch: Path) -> dict[str, str]:
     """Compiles all modules into a directory; the files of each and of what they share, by full name."""
-    sources = [str(compiled.source(name)) for name in NAMES]
     made = mypycify(
-        ["--strict", "--warn-unreachable", *sources],
+        ["--strict", "--warn-unreachable", *(str(compiled.source(name)) for name in TYPED)],
         opt_level="2",
         debug_level="0",
         multi_file=True,
         target_dir=str(scratch),
     )
+    made += [Extension(name, [str(file)], extra_compile_args=VECTORS) for name, file in WRITTEN.items()]
     command = build_ext(Distribution({"name": "routecodex", "ext_modules": made}))
     command.build_lib, command.build_temp = str(into), str(scratch)
     command.parallel = os.cpu_count()
@@ -36,16 +41,21 @@ def build(into: Path, scratch: Path) -> dict[str, str]:
     return {extension.name: command.get_ext_filename(extension.name) for extension in made}
 
 
+def made_of() -> dict[str, object]:
+    """What a build of the sources that are there is known by, as its manifest tells it."""
+    outside = {os.path.relpath(file, compiled.PACKAGE): compiled.seal(file) for file in WRITTEN.values()}
+    return {"digest": compiled.digest(NAMES), "modules": list(NAMES), "outside": outside}
+
+
 def main() -> None:
     """Replaces what was compiled before, unless it is of these sources already."""
-    digest = compiled.digest(NAMES)
-    if compiled.MANIFEST.exists() and json.loads(compiled.MANIFEST.read_bytes())["digest"] == digest:
+    known = made_of()
+    if compiled.MANIFEST.exists() and json.loads(compiled.MANIFEST.read_bytes()).items() >= known.items():
         print("the compiled modules are those of these sources")
         return
     with tempfile.TemporaryDirectory() as place:
         into = Path(place) / "made"
-        files = build(into, Path(place) / "scratch")
-        manifest = {"digest": digest, "modules": NAMES, "files": files}
+        manifest = {**known, "files": build(into, Path(place) / "scratch")}
         (into / compiled.MANIFEST.name).write_text(json.dumps(manifest, indent=1))
         shutil.rmtree(compiled.DIRECTORY, ignore_errors=True)
         shutil.copytree(into, compiled.DIRECTORY)

@@ -54,3 +54,6 @@ MODULES = (
     "server.metrics",
     "wire.json",
 )
+
+IN_C = {"wire.scan": "scan.c"}
+"""Modules that are written a second time, in C: mypyc makes nothing faster that goes byte by byte."""

@@ -11,16 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from compile.modules import MODULES
+from compile.modules import IN_C, MODULES
 from routecodex import compiled
 
-NAMES = [f"routecodex.{module}" for module in MODULES]
+TYPED = [f"routecodex.{module}" for module in MODULES]
+NAMES = [*TYPED, *(f"routecodex.{module}" for module in IN_C)]
 
 
-def manifest(folder: Path, *, digest: str) -> Path:
+def manifest(folder: Path, *, digest: str, outside: dict[str, str] | None = None) -> Path:
     file = folder / "manifest.json"
     files = {"routecodex.wire.json": "routecodex/wire/json.so"}
-    file.write_text(json.dumps({"digest": digest, "modules": NAMES, "files": files}))
+    file.write_text(
+        json.dumps({"digest": digest, "modules": NAMES, "outside": outside or {}, "files": files})
+    )
     return file
 
 
@@ -37,6 +40,27 @@ def test_what_was_made_from_other_sources_is_not_used(tmp_path: Path) -> None:
     assert compiled.made_for_these_sources(manifest(tmp_path, digest=compiled.digest(NAMES[1:]))) is None
 
 
+def test_a_source_in_c_makes_what_was_made_stale_when_it_changes_but_not_when_it_is_gone(
+    tmp_path: Path,
+) -> None:
+    written = tmp_path / "scan.c"
+    written.write_text("int a;")
+    outside = {os.path.relpath(written, compiled.PACKAGE): compiled.seal(written)}
+    made = manifest(tmp_path, digest=compiled.digest(NAMES), outside=outside)
+    assert compiled.made_for_these_sources(made) is not None
+    written.write_text("int b;")
+    assert compiled.made_for_these_sources(made) is None
+    written.unlink()
+    assert compiled.made_for_these_sources(made) is not None
+
+
+def test_what_is_written_in_c_has_a_twin_in_python() -> None:
+    there = Path(__file__).parent.parent / "compile"
+    assert sorted(IN_C.values()) == sorted(file.name for file in there.glob("*.c"))
+    assert [name for name in NAMES if not compiled.source(name).exists()] == []
+    assert set(IN_C) & set(MODULES) == set()
+
+
 @pytest.mark.parametrize("text", ["", "{", "{}", "[]"])
 def test_a_manifest_that_is_none_is_passed_over(tmp_path: Path, text: str) -> None:
     file = tmp_path / "manifest.json"
@@ -45,14 +69,15 @@ def test_a_manifest_that_is_none_is_passed_over(tmp_path: Path, text: str) -> No
     assert compiled.made_for_these_sources(file) is None
 
 
-def test_the_sources_run_where_that_is_asked_for() -> None:
+@pytest.mark.parametrize("name", ["routecodex.wire.json", "routecodex.wire.scan"])
+def test_the_sources_run_where_that_is_asked_for(name: str) -> None:
     environ = {**os.environ, "ROUTECODEX_PURE": "1"}
-    script = "import routecodex, routecodex.wire.json as m; print(routecodex.IS_COMPILED, m.__file__[-3:])"
+    script = f"import routecodex, {name} as m; print(routecodex.IS_COMPILED, m.__file__[-3:])"
     said = subprocess.check_output([sys.executable, "-c", script], env=environ, text=True)
     assert said == "False .py\n"
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", TYPED)
 def test_a_module_that_is_compiled_has_nothing_that_mypyc_cannot_build(name: str) -> None:
     tree = ast.parse(compiled.source(name).read_text("utf-8"))
     keyworded = [node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.keywords]

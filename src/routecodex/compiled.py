@@ -2,7 +2,8 @@
 
 `make compile` writes them into a directory beside this file, with a manifest. They call each other directly,
 so it is all of them or none: one source that has changed since, another Python, or `ROUTECODEX_PURE=1`, and
-the sources run.
+the sources run. What is written in C besides has that source outside of the package, and counts as long as it
+is there.
 """
 
 from __future__ import annotations
@@ -31,6 +32,11 @@ def digest(modules: Iterable[str]) -> str:
     return made_of.hexdigest()
 
 
+def seal(file: Path) -> str:
+    """What the bytes of a file are known by."""
+    return hashlib.blake2b(file.read_bytes(), digest_size=16).hexdigest()
+
+
 def source(module: str) -> Path:
     """The file of a module of this package."""
     return PACKAGE.joinpath(*module.split(".")[1:]).with_suffix(".py")
@@ -57,11 +63,17 @@ def made_for_these_sources(manifest: Path = MANIFEST) -> Finder | None:
     """What finds the modules that were compiled, None when there are none or they are of other sources."""
     try:
         made = json.loads(manifest.read_bytes())
-        if made["digest"] == digest(made["modules"]):
+        if made["digest"] == digest(made["modules"]) and not _changed(made["outside"]):
             return Finder(manifest.parent, made["files"])
     except (OSError, ValueError, KeyError, TypeError):
         pass
     return None
+
+
+def _changed(outside: Mapping[str, str]) -> bool:
+    """Whether a source that lies outside of the package is another one now; one that is gone is not."""
+    files = {PACKAGE / name: known for name, known in outside.items()}
+    return any(file.exists() and seal(file) != known for file, known in files.items())
 
 
 def use(environ: Mapping[str, str] = os.environ) -> bool:

@@ -9,21 +9,17 @@ with the head is proved by joining them again, and that each text is a string by
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from itertools import takewhile
 
 from msgspec.json import Decoder
 
-from routecodex.wire import json
+from routecodex.wire import json, scan
 
 REACH = 16 * 1024
 """Bytes looked at in one go: a run that others interrupt is not cut apart to its end again and again."""
 
 _strings = Decoder(list[str])
-_INSIDE = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*')
-"""What a JSON string may hold between its quotes."""
-_BACKSLASH = 92
 _BETWEEN = b'","'
 _UNSURE = b"\\" + _BETWEEN
 """Where a text may have swallowed the quote that should close it."""
@@ -42,25 +38,13 @@ class Repeats:
         """Takes the frame as the shape; one of `keys` stands before its text, such as `"content":"`."""
         for key in keys:
             before, found, after = raw.partition(key)
-            text = _INSIDE.match(after)
-            if found and text is not None:
-                self._head, self._tail = before + found, after[text.end() :]
+            if found:
+                self._head, self._tail = before + found, after[scan.inside(after) :]
                 return
 
     def span(self, run: bytes, at: int = 0) -> int:
         """Where the frames of this shape end that begin there; there if none do."""
-        head, tail = self._head, self._tail
-        if not head:
-            return at
-        skip, end = len(head), len(tail)
-        while run[at : at + skip] == head:
-            quote = run.find(b'"', at + skip)
-            if quote > 0 and run[quote - 1] == _BACKSLASH:
-                quote = _closing_quote(run, at + skip)
-            if quote < 0 or run[quote : quote + end] != tail:
-                break
-            at = quote + end
-        return at
+        return scan.alike(run, at, self._head, self._tail)
 
     def take(self, run: bytes, at: int = 0) -> tuple[list[str], int]:
         """The texts of the frames of this shape that begin there, and how many bytes they are."""
@@ -75,7 +59,7 @@ class Repeats:
         if texts is None:
             # Something else stands among them: what comes before it is told by looking at each.
             alike = takewhile(lambda frame: frame.startswith(head), frames)
-            pieces = list(takewhile(_INSIDE.fullmatch, [frame[skip:] for frame in alike]))
+            pieces = list(takewhile(_is_text, [frame[skip:] for frame in alike]))
             texts = _texts(pieces, checked=True)
         return (texts, sum(map(len, pieces)) + len(pieces) * (skip + len(tail))) if texts else ([], 0)
 
@@ -89,8 +73,5 @@ def _texts(pieces: list[bytes], *, checked: bool = False) -> list[str] | None:
     return texts if texts is not None and len(texts) == len(pieces) else None
 
 
-def _closing_quote(raw: bytes, start: int) -> int:
-    """Where the string that begins there ends, or -1."""
-    inside = _INSIDE.match(raw, start)
-    assert inside is not None
-    return inside.end() if inside.end() < len(raw) else -1
+def _is_text(piece: bytes) -> bool:
+    return scan.inside(piece) == len(piece)

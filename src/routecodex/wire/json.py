@@ -7,7 +7,6 @@ the field (client side, `read`) or as None (provider side, `try_read`: providers
 from __future__ import annotations
 
 import re
-from codecs import utf_8_decode
 from typing import Any, TypeVar
 
 import msgspec
@@ -15,6 +14,7 @@ from msgspec import Raw
 from msgspec.json import Decoder, Encoder
 
 from routecodex.canon.errors import BadRequest
+from routecodex.wire import scan
 
 T = TypeVar("T")
 
@@ -26,8 +26,6 @@ _any = Decoder()
 _fields = Decoder(dict[str, Raw])
 _AT = re.compile(r"^(?P<what>.*?)(?: - at `(?P<key>key in )?\$(?P<path>[^`]*)`)?$", re.DOTALL)
 _BODY = "the request body"
-_PIECE = 8192
-"""Bytes of a text that are looked at together: what they decode to stays in the processor's cache."""
 
 
 def encode(value: Any) -> bytes:
@@ -54,13 +52,10 @@ def is_whole(text: str | bytes) -> bool:
 
 def check_text(body: bytes) -> None:
     """Refuses a body that is not UTF-8; needed where strings are left as the bytes they came as."""
-    if body.isascii():
+    at = scan.not_utf8(body)
+    if at < 0:
         return
-    at = 0
     try:
-        while len(body) - at > _PIECE:
-            # A character that a piece cuts in two is left for the next one.
-            at += utf_8_decode(body[at : at + _PIECE])[1]
         body[at:].decode()
     except UnicodeDecodeError as exc:
         raise BadRequest(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from routecodex.wire import scan
+
 _OPENING = b"<**"
 _ESCAPE = b"\\u00"
 _SPELLINGS = (
@@ -15,9 +17,8 @@ _SPELLINGS = (
 
 def may_hold_tags(body: bytes) -> bool:
     """Whether `<**` may stand in some string of the JSON, however it is escaped; never a wrong no."""
-    # A single byte is found in no time; from the end the rest is found twice as fast as from the beginning.
-    if b"<" in body and body.rfind(_OPENING) >= 0:
+    if scan.holds(body, _OPENING):
         return True
-    return body.rfind(_ESCAPE) >= 0 and any(
+    return scan.holds(body, _ESCAPE) and any(
         beginning in body and opening.search(body) for beginning, opening in _SPELLINGS
     )

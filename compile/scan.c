@@ -1,0 +1,234 @@
+/* routecodex.wire.scan as machine code. What each function promises is said, and done, by its twin in scan.py. */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+typedef struct {
+    const unsigned char *at;
+    Py_ssize_t size;
+} Bytes;
+
+static Py_ssize_t text_end(Bytes run, Py_ssize_t at)
+{
+    while (at < run.size && run.at[at] != '"') {
+        if (run.at[at] != '\\') {
+            at++;
+            continue;
+        }
+        if (at + 1 == run.size || run.at[at + 1] == '\n')
+            return at;
+        at += 2;
+    }
+    return at;
+}
+
+static bool stands(Bytes run, Py_ssize_t at, Bytes what)
+{
+    return what.size <= run.size - at && memcmp(run.at + at, what.at, (size_t)what.size) == 0;
+}
+
+static Py_ssize_t alike(Bytes run, Py_ssize_t at, Bytes head, Bytes tail)
+{
+    while (stands(run, at, head)) {
+        const Py_ssize_t text = at + head.size;
+        const unsigned char *found = memchr(run.at + text, '"', (size_t)(run.size - text));
+        if (found == NULL)
+            break;
+        /* A backslash before it: the quote may belong to the text. */
+        const Py_ssize_t quote = found[-1] == '\\' ? text_end(run, text) : found - run.at;
+        if (quote == run.size || !stands(run, quote, tail))
+            break;
+        at = quote + tail.size;
+    }
+    return at;
+}
+
+/* Places that are tried together: a loop of fixed length becomes vector instructions. For a needle of a few bytes
+   this takes a fourth of what memmem does. */
+#define PLACES 128
+
+/* Whether three bytes of the needle stand where they should, at one of the places from here on. */
+static bool may_stand(const unsigned char *at, Bytes needle)
+{
+    const Py_ssize_t half = needle.size / 2, end = needle.size - 1;
+    const unsigned char first = needle.at[0], middle = needle.at[half], last = needle.at[end];
+    unsigned char found = 0;
+    for (int i = 0; i < PLACES; i++)
+        found |= ((at[i] ^ first) | (at[i + half] ^ middle) | (at[i + end] ^ last)) == 0 ? 0xFF : 0;
+    return found != 0;
+}
+
+static bool stands_within(const unsigned char *at, Py_ssize_t places, Bytes needle)
+{
+    const unsigned char *const past = at + places;
+    while ((at = memchr(at, needle.at[0], (size_t)(past - at))) != NULL) {
+        if (memcmp(at, needle.at, (size_t)needle.size) == 0)
+            return true;
+        at++;
+    }
+    return false;
+}
+
+static bool holds(Bytes body, Bytes needle)
+{
+    if (needle.size == 0 || needle.size > body.size)
+        return needle.size == 0;
+    const Py_ssize_t places = body.size - needle.size + 1;
+    const unsigned char *at = memchr(body.at, needle.at[0], (size_t)places);
+    if (at == NULL)
+        return false;
+    const unsigned char *const past = body.at + places;
+    for (; past - at >= PLACES; at += PLACES)
+        if (may_stand(at, needle) && stands_within(at, PLACES, needle))
+            return true;
+    return stands_within(at, past - at, needle);
+}
+
+/* What may follow in UTF-8: which byte leads from where to where, everything else to a fault. Each state is the place
+   that its successor has, six bits wide, among those of a byte: one shift is one step. */
+enum { FAULT = 0, START = 6, ONE = 12, TWO = 18, THREE = 24, LOW_3 = 30, NO_PAIR = 36, LOW_4 = 42, HIGH_4 = 48 };
+
+static const struct {
+    unsigned char from, low, high, to;
+} STEPS[] = {
+    {START, 0x00, 0x7F, START},
+    {START, 0xC2, 0xDF, ONE},
+    {START, 0xE0, 0xE0, LOW_3},
+    {START, 0xE1, 0xEC, TWO},
+    {START, 0xED, 0xED, NO_PAIR},
+    {START, 0xEE, 0xEF, TWO},
+    {START, 0xF0, 0xF0, LOW_4},
+    {START, 0xF1, 0xF3, THREE},
+    {START, 0xF4, 0xF4, HIGH_4},
+    {LOW_3, 0xA0, 0xBF, ONE},   /* below would be a character of two bytes */
+    {NO_PAIR, 0x80, 0x9F, ONE}, /* above are the surrogates */
+    {LOW_4, 0x90, 0xBF, TWO},   /* below would be a character of three bytes */
+    {HIGH_4, 0x80, 0x8F, TWO},  /* above would be more than U+10FFFF */
+    {THREE, 0x80, 0xBF, TWO},
+    {TWO, 0x80, 0xBF, ONE},
+    {ONE, 0x80, 0xBF, START},
+};
+
+static uint64_t steps[256];
+
+static uint64_t step(uint64_t state, unsigned char byte)
+{
+    return steps[byte] >> state & 63;
+}
+
+static bool is_ascii(const unsigned char *at)
+{
+    uint64_t words[2];
+    memcpy(words, at, sizeof words);
+    return ((words[0] | words[1]) & UINT64_C(0x8080808080808080)) == 0;
+}
+
+static Py_ssize_t not_utf8(Bytes body)
+{
+    Py_ssize_t at = 0;
+    uint64_t state = START;
+    for (; body.size - at >= 16; at += 16) {
+        if (state == START && is_ascii(body.at + at))
+            continue;
+        uint64_t after = state;
+        for (int i = 0; i < 16; i++)
+            after = step(after, body.at[at + i]);
+        if (after == FAULT)
+            break;
+        state = after;
+    }
+    /* The sixteen bytes with a fault, and the last ones, are gone through one by one. */
+    for (; at < body.size; at++) {
+        const uint64_t after = step(state, body.at[at]);
+        if (after == FAULT)
+            break;
+        state = after;
+    }
+    if (state == START)
+        return at < body.size ? at : -1;
+    /* Within a character: the fault is where it began. */
+    do
+        at--;
+    while ((body.at[at] & 0xC0) == 0x80);
+    return at;
+}
+
+static bool read_bytes(PyObject *given, Bytes *into)
+{
+    if (!PyBytes_CheckExact(given)) {
+        PyErr_Format(PyExc_TypeError, "bytes expected, not %.100s", Py_TYPE(given)->tp_name);
+        return false;
+    }
+    *into = (Bytes){(const unsigned char *)PyBytes_AS_STRING(given), PyBytes_GET_SIZE(given)};
+    return true;
+}
+
+static bool are(Py_ssize_t wanted, Py_ssize_t given)
+{
+    if (given != wanted)
+        PyErr_Format(PyExc_TypeError, "%zd arguments expected, not %zd", wanted, given);
+    return given == wanted;
+}
+
+static PyObject *call_alike(PyObject *Py_UNUSED(module), PyObject *const *given, Py_ssize_t count)
+{
+    Bytes run, head, tail;
+    if (!are(4, count) || !read_bytes(given[0], &run) || !read_bytes(given[2], &head) || !read_bytes(given[3], &tail))
+        return NULL;
+    if (!PyLong_Check(given[1]))
+        return PyErr_Format(PyExc_TypeError, "int expected, not %.100s", Py_TYPE(given[1])->tp_name);
+    /* A number that is too large for an index becomes the largest one. */
+    const Py_ssize_t at = PyNumber_AsSsize_t(given[1], NULL);
+    if (at < 0 || at > run.size || head.size == 0)
+        return Py_NewRef(given[1]);
+    return PyLong_FromSsize_t(alike(run, at, head, tail));
+}
+
+static PyObject *call_inside(PyObject *Py_UNUSED(module), PyObject *given)
+{
+    Bytes text;
+    return read_bytes(given, &text) ? PyLong_FromSsize_t(text_end(text, 0)) : NULL;
+}
+
+static PyObject *call_holds(PyObject *Py_UNUSED(module), PyObject *const *given, Py_ssize_t count)
+{
+    Bytes body, needle;
+    if (!are(2, count) || !read_bytes(given[0], &body) || !read_bytes(given[1], &needle))
+        return NULL;
+    return PyBool_FromLong(holds(body, needle));
+}
+
+static PyObject *call_not_utf8(PyObject *Py_UNUSED(module), PyObject *given)
+{
+    Bytes body;
+    return read_bytes(given, &body) ? PyLong_FromSsize_t(not_utf8(body)) : NULL;
+}
+
+static int fill_steps(PyObject *Py_UNUSED(module))
+{
+    for (size_t i = 0; i < sizeof STEPS / sizeof STEPS[0]; i++)
+        for (int byte = STEPS[i].low; byte <= STEPS[i].high; byte++)
+            steps[byte] |= (uint64_t)STEPS[i].to << STEPS[i].from;
+    return 0;
+}
+
+static PyMethodDef functions[] = {
+    {"alike", (PyCFunction)(void (*)(void))call_alike, METH_FASTCALL, NULL},
+    {"inside", call_inside, METH_O, NULL},
+    {"holds", (PyCFunction)(void (*)(void))call_holds, METH_FASTCALL, NULL},
+    {"not_utf8", call_not_utf8, METH_O, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyModuleDef_Slot slots[] = {{Py_mod_exec, fill_steps}, {0, NULL}};
+
+static struct PyModuleDef module = {
+    PyModuleDef_HEAD_INIT, .m_name = "scan", .m_methods = functions, .m_slots = slots};
+
+PyMODINIT_FUNC PyInit_scan(void)
+{
+    return PyModuleDef_Init(&module);
+}

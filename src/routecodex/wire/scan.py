@@ -1,0 +1,68 @@
+"""The scans that take longest on large bodies and streams: bytes in, a number or a yes out.
+
+This is what they promise, and what runs from the sources. Where the hot path is compiled, `compile/scan.c`
+does the same in their place.
+"""
+
+from __future__ import annotations
+
+import re
+from codecs import utf_8_decode
+
+_INSIDE = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*')
+"""What a JSON string may hold between its quotes."""
+_BACKSLASH = 92
+_PIECE = 8192
+"""Bytes of a text that are looked at together: what they decode to stays in the processor's cache."""
+
+
+def alike(run: bytes, at: int, head: bytes, tail: bytes, /) -> int:
+    """Where the frames end that begin there, each of head, inside of a JSON string, tail; there if none do.
+
+    There is no frame without a head, and none that begins before the first byte.
+    """
+    if not head or at < 0:
+        return at
+    skip, end = len(head), len(tail)
+    while run[at : at + skip] == head:
+        quote = run.find(b'"', at + skip)
+        if quote < 0:
+            break
+        if run[quote - 1] == _BACKSLASH:
+            quote = _text_end(run, at + skip)
+        if quote == len(run) or run[quote : quote + end] != tail:
+            break
+        at = quote + end
+    return at
+
+
+def inside(text: bytes, /) -> int:
+    """How many bytes of the text may stand inside a JSON string: up to a quote, or to a stray backslash."""
+    return _text_end(text, 0)
+
+
+def holds(body: bytes, needle: bytes, /) -> bool:
+    """Whether the needle stands anywhere in the body."""
+    # A single byte is found in no time; from the end the rest is found twice as fast as from the beginning.
+    return needle[:1] in body and body.rfind(needle) >= 0
+
+
+def not_utf8(body: bytes, /) -> int:
+    """Where the first character begins that is none in UTF-8; -1 when all are."""
+    if body.isascii():
+        return -1
+    at = 0
+    try:
+        while len(body) - at > _PIECE:
+            # A character that a piece cuts in two is left for the next one.
+            at += utf_8_decode(body[at : at + _PIECE])[1]
+        body[at:].decode()
+    except UnicodeDecodeError as exc:
+        return at + exc.start
+    return -1
+
+
+def _text_end(run: bytes, start: int) -> int:
+    text = _INSIDE.match(run, start)
+    assert text is not None
+    return text.end()

@@ -1,0 +1,279 @@
+"""The scans do what is said of them, from their source and in C."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Callable
+from types import ModuleType
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from routecodex import IS_COMPILED, compiled
+from routecodex.wire import scan
+
+HEAD, TAIL = b'data: {"text":"', b'"}\n\n'
+ESCAPED = rb"say \"hi\", \\ and \u00e9"
+
+
+def framed(*texts: bytes) -> bytes:
+    return b"".join(HEAD + text + TAIL for text in texts)
+
+
+def twin() -> ModuleType:
+    """The source of the module, whatever is loaded under its name."""
+    spec = importlib.util.spec_from_file_location("twin_of_scan", compiled.source("routecodex.wire.scan"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+TWIN = twin()
+
+
+def test_what_is_tested_is_in_c_where_the_hot_path_is_compiled() -> None:
+    assert (scan.__file__ or "").endswith(".py") is not IS_COMPILED
+
+
+ALIKE: list[tuple[str, bytes, int, bytes, bytes, int]] = [
+    ("nothing", b"", 0, HEAD, TAIL, 0),
+    ("one frame", framed(b"a"), 0, HEAD, TAIL, len(framed(b"a"))),
+    ("an empty text", framed(b""), 0, HEAD, TAIL, len(framed(b""))),
+    ("several", framed(b"a", b"", ESCAPED), 0, HEAD, TAIL, len(framed(b"a", b"", ESCAPED))),
+    ("from where they begin", b"..." + framed(b"a"), 3, HEAD, TAIL, 3 + len(framed(b"a"))),
+    ("none there", b"..." + framed(b"a"), 0, HEAD, TAIL, 0),
+    ("another at the end", framed(b"a") + b"data: [DONE]\n\n", 0, HEAD, TAIL, len(framed(b"a"))),
+    ("another tail", framed(b"a") + HEAD + b'b"]', 0, HEAD, TAIL, len(framed(b"a"))),
+    ("cut off in the head", framed(b"a") + HEAD[:-1], 0, HEAD, TAIL, len(framed(b"a"))),
+    ("cut off behind the head", framed(b"a") + HEAD, 0, HEAD, TAIL, len(framed(b"a"))),
+    ("cut off in the text", framed(b"a") + HEAD + b"b", 0, HEAD, TAIL, len(framed(b"a"))),
+    ("cut off in an escape", framed(b"a") + HEAD + b'\\"\\', 0, HEAD, TAIL, len(framed(b"a"))),
+    ("cut off in the tail", framed(b"a", b"b")[:-1], 0, HEAD, TAIL, len(framed(b"a"))),
+    ("an escaped quote", framed(rb"\""), 0, HEAD, TAIL, len(framed(rb"\""))),
+    ("an escaped backslash", framed(rb"\\"), 0, HEAD, TAIL, len(framed(rb"\\"))),
+    ("a quote that closes nothing", framed(rb"\\\""), 0, HEAD, TAIL, len(framed(rb"\\\""))),
+    ("a quote swallowed", framed(b"\\"), 0, HEAD, TAIL, 0),
+    ("a quote that swallows the next frame", framed(b"\\", b"a"), 0, HEAD, TAIL, 0),
+    ("a backslash that escapes no sign", framed(b'a\\\nb\\"'), 0, HEAD, TAIL, 0),
+    ("the same before a plain quote", framed(b"a\\\nb"), 0, HEAD, TAIL, len(framed(b"a\\\nb"))),
+    ("a tail within the text", framed(rb"\"}"), 0, HEAD, TAIL, len(framed(rb"\"}"))),
+    ("no head", framed(b"a"), 0, b"", TAIL, 0),
+    ("no tail", b'<a"', 0, b"<", b"", 2),
+    ("no tail and no quote", b"<a<a", 0, b"<", b"", 0),
+    ("no tail, an escape, no quote", b'<\\"a', 0, b"<", b"", 0),
+    ("no tail, and cut off in an escape", b'<\\"\\', 0, b"<", b"", 3),
+    ("a head that ends with a backslash", b'<\\"><\\a">', 0, b"<\\", b'">', 9),
+    ("at the end", framed(b"a"), len(framed(b"a")), HEAD, TAIL, len(framed(b"a"))),
+    ("behind the end", framed(b"a"), 1000, HEAD, TAIL, 1000),
+    ("far behind the end", framed(b"a"), 1 << 80, HEAD, TAIL, 1 << 80),
+    ("before the beginning", framed(b"a"), -len(framed(b"a")), HEAD, TAIL, -len(framed(b"a"))),
+    ("far before the beginning", framed(b"a"), -(1 << 80), HEAD, TAIL, -(1 << 80)),
+]
+
+
+@pytest.mark.parametrize(
+    ("run", "at", "head", "tail", "end"), [row[1:] for row in ALIKE], ids=[r[0] for r in ALIKE]
+)
+def test_frames_alike_end_where_the_first_other_one_begins(
+    run: bytes, at: int, head: bytes, tail: bytes, end: int
+) -> None:
+    assert scan.alike(run, at, head, tail) == end
+
+
+SIGNS = st.lists(st.sampled_from([b'"', b"\\", b"a", b"}", b"u", b"\xc3\xa9", HEAD, TAIL]), max_size=12).map(
+    b"".join
+)
+RUNS = st.lists(SIGNS | SIGNS.map(framed), max_size=5).map(b"".join)
+
+
+@given(RUNS, st.integers(0, 40))
+def test_frames_alike_are_those_of_a_pattern(run: bytes, at: int) -> None:
+    frame = re.escape(HEAD) + rb'(?:[^"\\]|\\[^\n])*' + re.escape(TAIL)
+    found = re.compile(rb"(?:" + frame + rb")*").match(run, at) if at <= len(run) else None
+    assert scan.alike(run, at, HEAD, TAIL) == (found.end() if found else at)
+
+
+@pytest.mark.parametrize(
+    ("text", "end"),
+    [
+        (b"", 0),
+        (b'"', 0),
+        (b"abc", 3),
+        (b'abc"def', 3),
+        (ESCAPED, len(ESCAPED)),
+        (ESCAPED + b'"', len(ESCAPED)),
+        (b"a\\", 1),
+        (b"a\\\\", 3),
+        (b"a\\\nb", 1),
+        (b'\\"\\', 2),
+    ],
+)
+def test_the_inside_of_a_string_ends_at_its_quote_or_at_a_stray_backslash(text: bytes, end: int) -> None:
+    assert scan.inside(text) == end
+
+
+EDGES = [0, 1, 7, 8, 15, 16, 17, 31, 32, 33, 127, 128, 129, 130, 131, 1000, 8189, 8190, 8191, 8192, 8193]
+WRONG = [
+    b"\x80",
+    b"\xbf",
+    b"\xc0\x80",
+    b"\xc1\xbf",
+    b"\xc3(",
+    b"\xe0\x9f\xbf",
+    b"\xe2\x86",
+    b"\xe2(\xa1",
+    b"\xe2\x86(",
+    b"\xed\xa0\x80",
+    b"\xed\xbf\xbf",
+    b"\xf0\x8f\xbf\xbf",
+    b"\xf0\x9f\x98",
+    b"\xf0\x9f(",
+    b"\xf0\x9f\x98(",
+    b"\xf4\x90\x80\x80",
+    b"\xf5\x80\x80\x80",
+    b"\xfe",
+    b"\xff",
+]
+CHARACTERS = [
+    "\x00",
+    "a",
+    "\x7f",
+    "\x80",
+    "\u07ff",
+    "\u0800",
+    "\ud7ff",
+    "\ue000",
+    "\uffff",
+    "\U00010000",
+    "\U0010ffff",
+]
+
+
+@pytest.mark.parametrize("at", EDGES)
+@pytest.mark.parametrize("sign", CHARACTERS)
+def test_characters_are_characters_wherever_they_stand(sign: str, at: int) -> None:
+    assert scan.not_utf8(b"x" * at + sign.encode() * 9 + b"x" * at) == -1
+    assert scan.not_utf8(b"x" * at + sign.encode()) == -1
+
+
+@pytest.mark.parametrize("at", EDGES)
+@pytest.mark.parametrize("wrong", WRONG)
+def test_what_is_no_character_is_found_where_it_begins(wrong: bytes, at: int) -> None:
+    assert scan.not_utf8(b"x" * at + wrong) == at
+    assert scan.not_utf8(b"x" * at + wrong + b"x" * 40) == at
+    assert scan.not_utf8("é".encode() * at + wrong + b"\xff") == 2 * at
+    assert scan.not_utf8("→".encode() * at + wrong + "→".encode() * 9) == 3 * at
+
+
+def decoded_wrong(body: bytes) -> int:
+    try:
+        body.decode()
+    except UnicodeDecodeError as exc:
+        return exc.start
+    return -1
+
+
+PIECES = st.binary(max_size=4) | st.text(max_size=20).map(str.encode) | st.sampled_from([*WRONG, b"x" * 16])
+
+
+@given(st.lists(PIECES, max_size=8).map(b"".join))
+def test_utf8_is_what_python_decodes(body: bytes) -> None:
+    assert scan.not_utf8(body) == decoded_wrong(body)
+
+
+def test_every_two_bytes_are_utf8_as_python_decodes_them() -> None:
+    for first in range(0x80, 0x100):
+        for second in range(0x100):
+            for body in (
+                bytes([first, second]),
+                bytes([first, second, 0x80]),
+                bytes([first, second, 0x80, 0xBF]),
+            ):
+                assert scan.not_utf8(body) == decoded_wrong(body)
+
+
+@pytest.mark.parametrize("at", EDGES)
+@pytest.mark.parametrize("needle", [b"<", b"<*", b"<**", b"\\u00", b"abcdef" * 30])
+def test_a_needle_is_found_wherever_it_stands(needle: bytes, at: int) -> None:
+    near = needle[:-1] + b"?"
+    for before in (b"x" * at, needle[:1] * at, (near * at)[:at]):
+        for after in (b"", b"x" * 200, needle[:-1]):
+            assert scan.holds(before + needle + after, needle) is True
+            assert scan.holds(before + near + after, needle) is (needle in before + near + after)
+
+
+@pytest.mark.parametrize("body", [b"", b"a"])
+def test_nothing_stands_everywhere_and_more_than_there_is_nowhere(body: bytes) -> None:
+    assert scan.holds(body, b"") is True
+    assert scan.holds(body, b"ab") is False
+
+
+FEW = st.lists(st.sampled_from([b"<", b"*", b"x", b"<*", b"*" * 60, b"<x*" * 50]), max_size=9).map(b"".join)
+
+
+@given(FEW, FEW)
+def test_what_is_held_is_what_is_in_it(body: bytes, needle: bytes) -> None:
+    assert scan.holds(body, needle) is (needle in body)
+    assert scan.holds(body, needle[:3]) is (needle[:3] in body)
+
+
+@pytest.mark.skipif(not IS_COMPILED, reason="the source is what is loaded")
+class TestBothTwins:
+    """What is written in C does the same as the source that it stands for."""
+
+    def test_they_have_the_same_functions(self) -> None:
+        names = {
+            name for name, value in vars(TWIN).items() if getattr(value, "__module__", "") == TWIN.__name__
+        }
+        assert {name for name in names if name[0] != "_"} == {name for name in vars(scan) if name[0] != "_"}
+
+    @given(RUNS, st.integers(-99, 99) | st.integers(), SIGNS, SIGNS)
+    def test_frames_alike_end_at_the_same_place(self, run: bytes, at: int, head: bytes, tail: bytes) -> None:
+        for shape in ((HEAD, TAIL), (head, tail), (head[:1], tail[:1]), (HEAD, b"")):
+            assert scan.alike(run, at, *shape) == TWIN.alike(run, at, *shape)
+
+    @given(SIGNS | st.binary())
+    def test_strings_end_at_the_same_place(self, text: bytes) -> None:
+        assert scan.inside(text) == TWIN.inside(text)
+
+    @given(st.lists(PIECES, max_size=8).map(b"".join))
+    def test_the_same_is_not_utf8(self, body: bytes) -> None:
+        assert scan.not_utf8(body) == TWIN.not_utf8(body)
+
+    @given(FEW, FEW)
+    def test_the_same_is_held(self, body: bytes, needle: bytes) -> None:
+        assert scan.holds(body, needle) is TWIN.holds(body, needle)
+
+    @pytest.mark.parametrize(
+        "odd", ["text", None, bytearray(b"x"), memoryview(b"x"), type("Own", (bytes,), {})(b"x")]
+    )
+    def test_what_is_no_bytes_is_refused(self, odd: object) -> None:
+        calls: list[tuple[Callable[..., object], tuple[object, ...]]] = [
+            (scan.alike, (odd, 0, b"x", b"x")),
+            (scan.alike, (b"x", 0, odd, b"x")),
+            (scan.alike, (b"x", 0, b"x", odd)),
+            (scan.inside, (odd,)),
+            (scan.holds, (odd, b"x")),
+            (scan.holds, (b"x", odd)),
+            (scan.not_utf8, (odd,)),
+        ]
+        for call, given_ in calls:
+            with pytest.raises(TypeError, match="bytes expected, not "):
+                call(*given_)
+
+    @pytest.mark.parametrize("odd", ["0", None, 0.0, b"0"])
+    def test_a_place_that_is_no_number_is_refused(self, odd: object) -> None:
+        call: Callable[..., object] = scan.alike
+        with pytest.raises(TypeError, match="int expected, not "):
+            call(b"x", odd, b"x", b"x")
+
+    @pytest.mark.parametrize("count", [0, 1, 3, 5])
+    def test_another_number_of_arguments_is_refused(self, count: int) -> None:
+        calls: list[Callable[..., object]] = [scan.alike, scan.holds]
+        for call in calls:
+            with pytest.raises(TypeError, match="arguments expected, not "):
+                call(*[b"x"] * count)
