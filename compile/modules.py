@@ -21,6 +21,7 @@ MODULES = (
     "gateway.sources",
     "protocols.chat.answers",
     "protocols.chat.calls",
+    "protocols.chat.chunks",
     "protocols.chat.content",
     "protocols.chat.conversation",
     "protocols.chat.decoder",
@@ -53,6 +54,7 @@ MODULES = (
     "server.http.request",
     "server.metrics",
     "wire.json",
+    "wire.sse",
 )
 
 IN_C = {"wire.scan": "scan.c"}

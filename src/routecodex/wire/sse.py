@@ -7,23 +7,20 @@ but comments is no frame. A frame without data (only `event:`, or `data:` with n
 
 from __future__ import annotations
 
-from msgspec import Struct
+from typing import Final
 
 from routecodex.wire import json
+from routecodex.wire.frame import Frame
 
-_MARK = b"\xef\xbb\xbf"
+__all__ = ["KEEP_ALIVE", "Frame", "FrameTooLarge", "Frames", "frame", "frame_at", "parse"]
+
+_MARK: Final = b"\xef\xbb\xbf"
+_DATA: Final = b"data: "
+_LINE_END: Final = 10
 
 
 class FrameTooLarge(Exception):
     """A frame grew past the limit without ending."""
-
-
-class Frame(Struct, frozen=True, gc=False):
-    """One event: its name (b"" when unnamed), its data, and the bytes it came as (LF line ends)."""
-
-    event: bytes
-    data: bytes
-    raw: bytes
 
 
 class Frames:
@@ -96,7 +93,7 @@ def _is_whole(data: bytes) -> bool:
 
 def parse(block: bytes) -> Frame | None:
     """One frame from its lines (without the blank one), or None when it holds no data."""
-    if block.startswith(b"data: ") and b"\n" not in block and len(block) > 6:
+    if block[:6] == _DATA and len(block) > 6 and b"\n" not in block:
         return Frame(b"", block[6:], block + b"\n\n")
     event = b""
     data: list[bytes] = []
@@ -111,6 +108,17 @@ def parse(block: bytes) -> Frame | None:
     if not any(data):
         return None
     return Frame(event, b"\n".join(data), block + b"\n\n")
+
+
+def frame_at(run: bytes, at: int) -> tuple[bytes, bytes, int]:
+    """Data and bytes of the frame that begins there, empty if it has no data, and where the next one does."""
+    line = run.find(b"\n", at)
+    if line > at + 6 and run[line + 1] == _LINE_END and run[at : at + 6] == _DATA:
+        return run[at + 6 : line], run[at : line + 2], line + 2
+    end = run.find(b"\n\n", at)
+    found = parse(run[at:end].strip(b"\n")) if end >= 0 else None
+    after = end + 2 if end >= 0 else len(run)
+    return (b"", b"", after) if found is None else (found.data, found.raw, after)
 
 
 def frame(data: bytes, event: bytes = b"") -> bytes:

@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from routecodex.canon import finish
 from routecodex.canon.events import Event, Failed
 from routecodex.canon.parts import Reasoning, Refusal, Text, ToolCall
 from routecodex.canon.response import Response
-from routecodex.protocols.chat.chunks import Chunk, Delta, read_chunk, usage_of
+from routecodex.protocols.chat.chunks import is_silent, read_chunk, usage_of
 from routecodex.protocols.chat.decoder import Telling, unparsable
 from routecodex.protocols.chat.encoder import answer_id, usage_object
 from routecodex.protocols.chat.ends import settle
 from routecodex.protocols.chat.errors import from_object
+from routecodex.protocols.chat.stream_schema import Chunk, Delta
 from routecodex.protocols.codec import Outcome, ReplyTo
 from routecodex.protocols.runs import Told, spread
 from routecodex.protocols.tools import CallNames, unwrap_input
 from routecodex.protocols.translation import estimated_usage
 from routecodex.wire import json
-from routecodex.wire.json import present, thaw
+from routecodex.wire.json import ABSENT, present, thaw
+
+_SILENCE: Final = Delta()
 
 
 def _read(body: bytes, provider: str = "") -> Chunk:
     answer = read_chunk(body)
-    if answer is None or (not answer.choices and not present(answer.error)):
+    if answer is None:
         raise unparsable()
-    if present(answer.error):
+    if answer.error is not ABSENT and present(answer.error):
         raise from_object(200, thaw(answer.error), provider=provider)
+    if not answer.choices:
+        raise unparsable()
     return answer
 
 
@@ -101,17 +106,16 @@ def _call(call: ToolCall, names: CallNames, *, empty: str) -> dict[str, Any]:
 def pass_on(body: bytes, reply: ReplyTo) -> tuple[bytes, Outcome]:
     """The upstream's own answer, its finish put right where it lies or is no word of chat's."""
     answer = _read(body, reply.provider)
+    usage = answer.usage
     outcome = Outcome(model=answer.model or "", response_id=answer.id or "")
-    outcome.usage = usage_of(answer.usage) if answer.usage is not None else None
+    outcome.usage = usage_of(usage) if usage is not None else None
     wrong: dict[int, str] = {}
-    for at, choice in enumerate(answer.choices or ()):
-        message = choice.message or Delta()
-        end, word = settle(
-            choice.finish_reason, calls=bool(message.tool_calls), legacy=message.function_call is not None
-        )
+    for at, choice in enumerate(answer.choices or []):
+        message, said = choice.message or _SILENCE, choice.finish_reason
+        end, word = settle(said, calls=bool(message.tool_calls), legacy=message.function_call is not None)
         outcome.finish, outcome.sent_finish = end, word
-        outcome.empty = at == 0 and message.is_silent
-        if word != choice.finish_reason:
+        outcome.empty = at == 0 and is_silent(message)
+        if word != said:
             wrong[at] = word
     return (_corrected(body, wrong) if wrong else body), outcome
 

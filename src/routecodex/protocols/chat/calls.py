@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from routecodex.protocols.chat.chunks import CallDelta
+from routecodex.protocols.chat.stream_schema import CallDelta
 
 
 class CallBook:

@@ -2,131 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
-from msgspec import Raw, Struct
+from msgspec import Raw
 from msgspec.json import Decoder
 
 from routecodex.canon.parts import Json
 from routecodex.canon.usage import Usage
+from routecodex.protocols.chat.stream_schema import (
+    CachedDetails,
+    CallDelta,
+    Choice,
+    Chunk,
+    CustomDelta,
+    Delta,
+    FunctionDelta,
+    ReasoningDetails,
+    WireUsage,
+)
 from routecodex.wire import json
 from routecodex.wire.json import ABSENT
 
-
-class FunctionDelta(Struct, gc=False):
-    name: str | None = None
-    arguments: str | None = None
-
-
-class CustomDelta(Struct, gc=False):
-    name: str | None = None
-    input: str | None = None
-
-
-class CallDelta(Struct):
-    index: int | None = None
-    id: str | None = None
-    type: str | None = None
-    function: FunctionDelta | None = None
-    custom: CustomDelta | None = None
-
-    @property
-    def name(self) -> str | None:
-        """The tool's name, which the first piece of a call has."""
-        called = self.function or self.custom
-        return called.name if called is not None else None
-
-    @property
-    def text(self) -> str | None:
-        """The arguments of a function, or the input of a custom tool, as far as this piece tells them."""
-        if self.custom is not None:
-            return self.custom.input
-        return self.function.arguments if self.function is not None else None
-
-
-class Delta(Struct):
-    content: str | None = None
-    reasoning_content: str | None = None
-    reasoning: str | None = None
-    refusal: str | None = None
-    tool_calls: list[CallDelta] | None = None
-    function_call: FunctionDelta | None = None
-    annotations: list[Any] | None = None
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing is said here that a client would show or do."""
-        return not (
-            self.content
-            or self.reasoning_content
-            or self.reasoning
-            or self.refusal
-            or self.tool_calls
-            or self.function_call
-        )
-
-    @property
-    def is_silent(self) -> bool:
-        """Whether a whole answer says and does nothing; thoughts alone are no answer."""
-        return not (self.content or self.refusal or self.tool_calls or self.function_call)
-
-
-class Logprobs(Struct):
-    content: list[Any] | None = None
-
-
-class Choice(Struct):
-    index: int = 0
-    delta: Delta | None = None
-    message: Delta | None = None
-    finish_reason: str | None = None
-    logprobs: Logprobs | None = None
-
-
-class CachedDetails(Struct, gc=False):
-    cached_tokens: int | None = None
-
-
-class ReasoningDetails(Struct, gc=False):
-    reasoning_tokens: int | None = None
-
-
-class WireUsage(Struct):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    prompt_tokens_details: CachedDetails | None = None
-    completion_tokens_details: ReasoningDetails | None = None
-    prompt_cache_hit_tokens: int | None = None
-
-
-class Chunk(Struct):
-    id: str | None = None
-    object: str | None = None
-    created: int | None = None
-    model: str | None = None
-    choices: list[Choice] | None = None
-    usage: WireUsage | None = None
-    error: Raw = ABSENT
-    service_tier: str | None = None
-    system_fingerprint: str | None = None
-
-    @property
-    def is_plain_text(self) -> bool:
-        """Whether the chunk adds to the text of the one choice, and says nothing else."""
-        if self.usage is not None or self.choices is None or len(self.choices) != 1:
-            return False
-        choice = self.choices[0]
-        delta = choice.delta
-        if delta is None or not delta.content or choice.index or choice.finish_reason:
-            return False
-        others = (delta.reasoning_content, delta.reasoning, delta.refusal, delta.tool_calls)
-        return not (choice.logprobs or any(others) or delta.function_call or delta.annotations)
-
-
-CONTENT_KEY = (b'"content":"', b'"content": "')
+CONTENT_KEY: Final = (b'"content":"', b'"content": "')
 """What stands before the text of a chunk, as upstreams write it."""
 
-_decoder = Decoder(Chunk)
+_decoder: Final = Decoder(Chunk)
 
 
 def read_chunk(data: bytes) -> Chunk | None:
@@ -148,10 +48,35 @@ def read_odd(data: bytes) -> Chunk | None:
     return _mended(value) if isinstance(value, dict) else None
 
 
+def is_empty(delta: Delta) -> bool:
+    """Whether nothing is said here that a client would show or do."""
+    return not (delta.content or delta.reasoning_content or delta.reasoning) and is_silent(delta)
+
+
+def is_silent(delta: Delta) -> bool:
+    """Whether a whole answer says and does nothing; thoughts alone are no answer."""
+    return not (delta.content or delta.refusal or delta.tool_calls or delta.function_call)
+
+
+def is_plain_text(chunk: Chunk) -> bool:
+    """Whether the chunk adds to the text of the one choice, and says nothing else."""
+    choices = chunk.choices
+    if choices is None or len(choices) != 1 or chunk.usage is not None:
+        return False
+    choice = choices[0]
+    delta = choice.delta
+    if delta is None or not delta.content or choice.index or choice.finish_reason or choice.logprobs:
+        return False
+    if delta.reasoning_content or delta.reasoning or delta.refusal or delta.tool_calls:
+        return False
+    return not (delta.function_call or delta.annotations)
+
+
 def usage_of(wire: WireUsage) -> Usage:
     """The counts in canon."""
-    cached = wire.prompt_tokens_details.cached_tokens if wire.prompt_tokens_details else None
-    thought = wire.completion_tokens_details.reasoning_tokens if wire.completion_tokens_details else None
+    prompt, completion = wire.prompt_tokens_details, wire.completion_tokens_details
+    cached = prompt.cached_tokens if prompt is not None else None
+    thought = completion.reasoning_tokens if completion is not None else None
     return Usage(
         input=wire.prompt_tokens or 0,
         output=wire.completion_tokens or 0,

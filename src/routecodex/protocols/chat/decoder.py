@@ -24,15 +24,8 @@ from routecodex.canon.parts import Json, Reasoning, Refusal, Text, ToolCall
 from routecodex.protocols import failures
 from routecodex.protocols.chat import errors
 from routecodex.protocols.chat.calls import CallBook
-from routecodex.protocols.chat.chunks import (
-    CONTENT_KEY,
-    CallDelta,
-    Choice,
-    Chunk,
-    Delta,
-    read_chunk,
-    usage_of,
-)
+from routecodex.protocols.chat.chunks import CONTENT_KEY, is_plain_text, read_chunk, usage_of
+from routecodex.protocols.chat.stream_schema import CallDelta, Choice, Chunk, Delta
 from routecodex.protocols.codec import Texts
 from routecodex.protocols.repeats import Repeats
 from routecodex.protocols.runs import Told, frame_at, spread
@@ -247,7 +240,7 @@ class StreamDecoder:
             out.append(Failed(unparsable()))
             return
         self._telling.chunk(chunk, out)
-        if chunk.is_plain_text:
+        if is_plain_text(chunk):
             self._repeats.learn(frame.raw, CONTENT_KEY)
 
     def _done(self, out: list[Told]) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from struct import Struct
+from typing import Final
 
 from msgspec.json import Decoder
 
@@ -21,12 +23,14 @@ from routecodex.protocols.codec import Inbound
 from routecodex.wire import json
 from routecodex.wire.json import ABSENT
 
-_SPEAKING = frozenset({"system", "developer", "user", "tool"})
+_SPEAKING: Final = frozenset({"system", "developer", "user", "tool"})
 """Roles whose messages are nothing without content."""
 
-_decoder = Decoder(ChatRequest)
-_parts = Decoder(str | list[Part] | None)
-_STRING, _NULL = b'"n'
+_decoder: Final = Decoder(ChatRequest)
+_parts: Final = Decoder(str | list[Part] | None)
+_first_byte: Final = Struct("B").unpack_from
+_STRING: Final = (ord('"'),)
+_NULL: Final = (ord("n"),)
 """How a JSON string and a null begin; texts are most of a large body, and stay as the bytes they are."""
 
 
@@ -59,17 +63,22 @@ def _check(wire: ChatRequest) -> None:
         raise _wrong("model", "must name a model")
     if not wire.messages:
         raise _wrong("messages", "must hold at least one message")
-    for field in ("n", "max_tokens", "max_completion_tokens"):
-        value = getattr(wire, field)
-        if value is not None and value < 1:
-            raise _wrong(field, "must be 1 or more")
+    _check_count("n", wire.n)
+    _check_count("max_tokens", wire.max_tokens)
+    _check_count("max_completion_tokens", wire.max_completion_tokens)
     _check_messages(wire.messages)
-    for index, tool in enumerate(wire.tools or ()):
+    for index, tool in enumerate(wire.tools or []):
         _check_tool(f"tools[{index}]", tool)
-    for index, function in enumerate(wire.functions or ()):
+    for index, function in enumerate(wire.functions or []):
         _check_name(f"functions[{index}].name", function.name)
-    if isinstance(wire.tool_choice, ToolChoice):
-        _check_choice(wire.tool_choice)
+    choice = wire.tool_choice
+    if choice is not None and isinstance(choice, ToolChoice):
+        _check_choice(choice)
+
+
+def _check_count(field: str, value: int | None) -> None:
+    if value is not None and value < 1:
+        raise _wrong(field, "must be 1 or more")
 
 
 def _check_messages(messages: list[Message]) -> None:
@@ -78,14 +87,16 @@ def _check_messages(messages: list[Message]) -> None:
     for index, message in enumerate(messages):
         role, content = message.role, message.content
         if role == "tool":
-            if message.tool_call_id not in called or not message.tool_call_id:
-                raise _bad_result(index, message.tool_call_id)
+            call_id = message.tool_call_id
+            if call_id not in called or not call_id:
+                raise _bad_result(index, call_id)
         elif role == "assistant":
-            if message.tool_calls:
-                called.update(_call_ids(index, message.tool_calls))
+            calls = message.tool_calls
+            if calls:
+                called.update(_call_ids(index, calls))
         elif role not in ROLES:
             raise _wrong(f"messages[{index}].role", f"unknown role {role!r}; use one of {', '.join(ROLES)}")
-        kind = _NULL if content is ABSENT else memoryview(content)[0]
+        kind = _NULL if content is ABSENT else _first_byte(content)
         if kind == _STRING:
             continue
         if kind != _NULL:

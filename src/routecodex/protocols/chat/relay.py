@@ -8,7 +8,7 @@ another chunk, a missing head or `[DONE]`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from routecodex.canon.errors import GatewayError, UpstreamRefusedKey
 from routecodex.canon.usage import Usage
@@ -17,9 +17,8 @@ from routecodex.protocols.chat import errors
 from routecodex.protocols.chat.calls import CallBook
 from routecodex.protocols.chat.chunks import (
     CONTENT_KEY,
-    CallDelta,
-    Chunk,
-    Delta,
+    is_empty,
+    is_plain_text,
     read_odd,
     read_typed,
     usage_of,
@@ -28,13 +27,14 @@ from routecodex.protocols.chat.decoder import unparsable
 from routecodex.protocols.chat.encoder import DONE, usage_object
 from routecodex.protocols.chat.ends import settle
 from routecodex.protocols.chat.meter import Meter
+from routecodex.protocols.chat.stream_schema import CallDelta, Choice, Chunk, Delta
 from routecodex.protocols.codec import Outcome, ReplyTo
 from routecodex.protocols.repeats import Repeats
 from routecodex.wire import json, sse
-from routecodex.wire.json import present, thaw
-from routecodex.wire.sse import Frame, Frames, FrameTooLarge
+from routecodex.wire.json import ABSENT, present, thaw
+from routecodex.wire.sse import Frames, FrameTooLarge
 
-_MARKS = (
+_MARKS: Final[tuple[bytes, ...]] = (
     b'"finish_reason":"',
     b'"finish_reason": "',
     b'"usage":{',
@@ -43,7 +43,8 @@ _MARKS = (
     b"[DONE]",
     b"_call",
 )
-_OBJECT = "chat.completion.chunk"
+_OBJECT: Final = "chat.completion.chunk"
+_DONE: Final = b"[DONE]"
 
 
 class Relay:
@@ -54,15 +55,16 @@ class Relay:
         self.ended = False
         self.outcome = Outcome()
         self._reply = reply
+        self._asked: bool = reply.include_usage
+        self._wanted: int = getattr(reply.wire, "n", None) or 1
         self._frames = Frames()
         self._repeats = Repeats()
         self._held: list[bytes] = []
-        self._head: dict[str, Any] = {}
+        self._first: Chunk | None = None
         self._bare = False
         self._calls: dict[int, CallBook] = {}
         self._placed: list[tuple[int, bool]] = []
         self._legacy: set[int] = set()
-        self._wanted: int = getattr(reply.wire, "n", None) or 1
         self._finished: set[int] = set()
         self._words: dict[int, str] = {}
         self._usage_sent = False
@@ -75,20 +77,16 @@ class Relay:
             run = self._frames.cut(data)
         except FrameTooLarge:
             return self._broken(unparsable())
-        if not run:
-            return b""
-        return self._run(run)
+        return self._released(self._run(run)) if run else b""
 
     def close(self) -> bytes:
-        return b"" if self.ended else self._closed(b"".join(map(self._frame, self._frames.close())))
-
-    def _closed(self, out: bytes) -> bytes:
-        """The end of the stream after its last bytes, which may have been one already."""
+        if self.ended:
+            return b""
+        told = [self._frame(frame.data, frame.raw) for frame in self._frames.close()]
+        out = self._released(b"".join(told))
         if self.ended:
             return out
-        if not self._complete:
-            return out + self._broken(failures.truncated())
-        return out + self._done()
+        return out + (self._done() if self._complete else self._broken(failures.truncated()))
 
     def fail(self, error: GatewayError) -> bytes:
         if self.ended:
@@ -102,71 +100,67 @@ class Relay:
         """Whether every choice that was asked for has finished."""
         return len(self._finished) >= self._wanted
 
+    def _released(self, out: bytes) -> bytes:
+        """What may leave by now: nothing before there is content, then all that was held."""
+        if not self.started:
+            self._held.append(out)
+            return b""
+        if self._held:
+            out = b"".join([*self._held, out])
+            self._held = []
+        return out
+
     def _run(self, run: bytes) -> bytes:
         """Passes what is harmless in one piece, and looks at the rest frame by frame."""
-        at = self._repeats.span(run) if self.started and not self._bare and not self._complete else 0
-        if at < len(run):
-            return self._piece_by_piece(run, at)
-        if self._reply.include_usage:
-            self._meter.add(run)
-        return run
-
-    def _piece_by_piece(self, run: bytes, harmless: int) -> bytes:
         out: list[bytes] = []
-        at, searched = 0, False
+        # What lies between `kept` and `at` passes as it came.
+        kept, at, searched = 0, 0, False
         while at < len(run) and not self.ended:
-            end = harmless
-            if end <= at and not searched and self.started and not self._bare and not self._complete:
-                end = self._repeats.span(run, at)
-                if end == at:
-                    end, searched = self._unmarked(run, at), True
-            if end > at:
-                out.append(run[at:end])
-                if self._reply.include_usage:
-                    self._meter.add(out[-1])
-                at = end
-                continue
-            end = run.find(b"\n\n", at) + 2
-            frame = sse.parse(run[at : end - 2].strip(b"\n"))
-            at = end
-            if frame is not None and (said := self._frame(frame)):
+            if not searched and self.started and not self._bare and not self._complete:
+                searched = True
+                end = self._harmless(run, at)
+                if end > at:
+                    if self._asked:
+                        self._meter.add(run[at:end])
+                    at = end
+                    continue
+            data, raw, end = sse.frame_at(run, at)
+            said = self._frame(data, raw) if data else b""
+            if said != raw or len(raw) != end - at:
+                out.append(run[kept:at])
                 out.append(said)
-        return out[0] if len(out) == 1 else b"".join(out)
+                kept = end
+            at = end
+        if not kept and at == len(run):
+            return run
+        out.append(run[kept:at])
+        return b"".join(out)
 
-    def _unmarked(self, run: bytes, at: int) -> int:
-        """Where the first frame from this place on begins that has a mark."""
-        first = min((found for mark in _MARKS if (found := run.find(mark, at)) >= 0), default=-1)
-        if first < 0:
-            return len(run)
-        before = run.rfind(b"\n\n", at, first)
-        return before + 2 if before >= 0 else at
+    def _harmless(self, run: bytes, at: int) -> int:
+        """Where the first frame from this place on begins that must be looked at."""
+        at = self._repeats.span(run, at)
+        end = run.find(b"\n\n", at)
+        if end < 0 or _first_mark(run[at:end]) >= 0:
+            return at
+        mark = _first_mark(run[end:])
+        return len(run) if mark < 0 else run.rfind(b"\n\n", at, end + mark) + 2
 
-    def _frame(self, frame: Frame) -> bytes:
-        if self.ended:
-            return b""
-        if frame.data.rstrip() == b"[DONE]":
-            return self._done() if self._finished or self.started else self._broken(failures.truncated())
-        chunk = read_typed(frame.data)
+    def _frame(self, data: bytes, raw: bytes) -> bytes:
+        if data[:6] == _DONE and data.rstrip() == _DONE:
+            return self._done() if self.started else self._broken(failures.truncated())
+        chunk = read_typed(data)
         odd = chunk is None
         if chunk is None:
-            chunk = read_odd(frame.data)
+            chunk = read_odd(data)
         if chunk is None:
             return self._broken(unparsable())
-        if present(chunk.error):
-            return self._upstream_error(frame, chunk)
-        if self._reply.include_usage:
-            self._meter.add(frame.raw)
-        out = self._chunk(frame, chunk, odd=odd)
-        if self.started:
-            if self._held:
-                self._held.append(out)
-                out, self._held = b"".join(self._held), []
-            return out
-        if out:
-            self._held.append(out)
-        return b""
+        if chunk.error is not ABSENT and present(chunk.error):
+            return self._upstream_error(raw, chunk)
+        if self._asked:
+            self._meter.add(raw)
+        return self._chunk(chunk, data, raw=raw, odd=odd)
 
-    def _upstream_error(self, frame: Frame, chunk: Chunk) -> bytes:
+    def _upstream_error(self, raw: bytes, chunk: Chunk) -> bytes:
         said = thaw(chunk.error)
         error = errors.from_object(200, said, provider=self._reply.provider)
         if not self.started:
@@ -175,56 +169,74 @@ class Relay:
             return self.fail(error)
         self.ended = True
         self.outcome.error = error
-        return frame.raw
+        return raw
 
-    def _chunk(self, frame: Frame, chunk: Chunk, *, odd: bool) -> bytes:
-        if not self._head and chunk.choices:
-            self._remember(chunk, frame)
-        if self._is_late(chunk):
+    def _chunk(self, chunk: Chunk, data: bytes, *, raw: bytes, odd: bool) -> bytes:
+        choices = chunk.choices or []
+        if self._first is None and choices:
+            self._remember(chunk, raw)
+        if self._finished and self._are_late(choices):
             self.outcome.usage = usage_of(chunk.usage) if chunk.usage is not None else self.outcome.usage
             return b""
         self._placed.clear()
         mend = self._bare or chunk.object != _OBJECT
-        for choice in chunk.choices or ():
-            delta = choice.delta
-            if delta is not None:
-                mend |= self._content(choice.index, delta) or (odd and bool(delta.tool_calls))
-            if choice.finish_reason is not None:
-                mend |= self._finish(choice.index, choice.finish_reason)
+        for choice in choices:
+            mend |= self._choice(choice, odd=odd)
         if chunk.usage is not None:
-            return self._usage(frame, chunk, mend=mend)
+            return self._usage(chunk, data, raw=raw, mend=mend)
         if mend:
-            return self._mended(json.decode(frame.data))
-        if chunk.is_plain_text:
-            self._repeats.learn(frame.raw, CONTENT_KEY)
-        return frame.raw
+            return self._mended(json.decode(data))
+        if is_plain_text(chunk):
+            self._repeats.learn(raw, CONTENT_KEY)
+        return raw
 
-    def _is_late(self, chunk: Chunk) -> bool:
-        """Whether the chunk only repeats that its choices have finished."""
-        return bool(chunk.choices) and all(
-            choice.index in self._finished and (choice.delta is None or choice.delta.is_empty)
-            for choice in chunk.choices or ()
-        )
+    def _are_late(self, choices: list[Choice]) -> bool:
+        """Whether a chunk only repeats that its choices have finished."""
+        for choice in choices:
+            delta = choice.delta
+            if choice.index not in self._finished or not (delta is None or is_empty(delta)):
+                return False
+        return bool(choices)
 
-    def _remember(self, chunk: Chunk, frame: Frame) -> None:
-        self.outcome.model = chunk.model or ""
-        self.outcome.response_id = chunk.id or ""
-        self._bare = not (chunk.id and chunk.model) or chunk.created is None or chunk.object != _OBJECT
-        self._meter.envelope = len(frame.raw)
-        self._head = {
-            "id": chunk.id or f"chatcmpl-{self._reply.id}",
+    def _remember(self, chunk: Chunk, raw: bytes) -> None:
+        name, model = chunk.id, chunk.model
+        self._first = chunk
+        self._bare = not (name and model) or chunk.created is None or chunk.object != _OBJECT
+        self._meter.envelope = len(raw)
+        self.outcome.model = model or ""
+        self.outcome.response_id = name or ""
+
+    def _head(self) -> dict[str, Any]:
+        """What every chunk of this answer has in common."""
+        first = self._first
+        if first is None:
+            return {}
+        return {
+            "id": first.id or f"chatcmpl-{self._reply.id}",
             "object": _OBJECT,
-            "created": chunk.created or self._reply.created,
-            "model": chunk.model or self._reply.model,
+            "created": first.created or self._reply.created,
+            "model": first.model or self._reply.model,
         }
 
-    def _content(self, choice: int, delta: Delta) -> bool:
+    def _choice(self, choice: Choice, *, odd: bool) -> bool:
+        """Notes what a choice says; True when its calls or its finish must be mended."""
+        delta, said = choice.delta, choice.finish_reason
+        mend = delta is not None and self._content(choice.index, delta, odd=odd)
+        if said is not None:
+            mend |= self._finish(choice.index, said)
+        return mend
+
+    def _content(self, choice: int, delta: Delta, *, odd: bool) -> bool:
         """Notes content; True when a tool call must be mended."""
+        if not self.started:
+            self.started = not is_empty(delta)
         if delta.function_call is not None:
             self._legacy.add(choice)
-        self.started |= not delta.is_empty
-        mend = False
-        for call in delta.tool_calls or ():
+        calls = delta.tool_calls
+        if not calls:
+            return False
+        mend = odd
+        for call in calls:
             number, begins = self._calls.setdefault(choice, CallBook()).place(call)
             self._placed.append((number, begins))
             mend |= call.index != number or not _is_proper(call, begins=begins)
@@ -235,16 +247,17 @@ class Relay:
         if not said:
             return True
         self._finished.add(choice)
-        self.outcome.empty = self._wanted == 1 and not self.started
+        outcome = self.outcome
+        outcome.empty = self._wanted == 1 and not self.started
         self.started = True
         end, word = settle(said, calls=bool(self._calls.get(choice)), legacy=choice in self._legacy)
-        self.outcome.finish = end
-        self.outcome.sent_finish = self._words[choice] = word
+        outcome.finish, outcome.sent_finish = end, word
+        self._words[choice] = word
         return word != said
 
     def _mended(self, value: dict[str, Any]) -> bytes:
         value["object"] = _OBJECT
-        for field, known in self._head.items():
+        for field, known in self._head().items():
             value[field] = value.get(field) or known
         placed = iter(self._placed)
         for choice in value.get("choices") or ():
@@ -262,44 +275,52 @@ class Relay:
             word = self._words.get(choice.get("index") or 0)
             choice["finish_reason"] = word if choice["finish_reason"] else None
 
-    def _usage(self, frame: Frame, chunk: Chunk, *, mend: bool) -> bytes:
+    def _usage(self, chunk: Chunk, data: bytes, *, raw: bytes, mend: bool) -> bytes:
         """Usage goes out in a chunk of its own after the finish, exactly when asked for."""
         assert chunk.usage is not None
         self.outcome.usage = usage_of(chunk.usage)
-        asked = self._reply.include_usage
         if not chunk.choices:
-            if asked and self._finished and not self._usage_sent:
+            if self._asked and self._finished and not self._usage_sent:
                 self._usage_sent = True
-                return self._mended(json.decode(frame.data)) if mend else frame.raw
+                return self._mended(json.decode(data)) if mend else raw
             return b""
-        value = json.decode(frame.data)
+        value = json.decode(data)
         value["usage"] = None
-        if not asked:
+        if not self._asked:
             del value["usage"]
         return self._mended(value)
 
     def _done(self) -> bytes:
         """The end every complete stream has: usage if asked for, then `[DONE]`."""
         self.ended = True
-        out = b"".join(self._held)
-        self._held = []
+        out = b""
         if not self._finished:
             # A [DONE] without a finish_reason: the upstream says that it is complete, in its own way.
             self._finish(0, "stop")
             end = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": self.outcome.sent_finish}
-            out += sse.frame(json.encode({**self._head, "choices": [end]}))
-        if self._reply.include_usage and not self._usage_sent:
+            out = sse.frame(json.encode({**self._head(), "choices": [end]}))
+        if self._asked and not self._usage_sent:
             usage = self.outcome.usage
             if usage is None:
                 usage = Usage(self._reply.input_tokens, self._meter.tokens(), estimated=True)
             self.outcome.usage = usage
-            out += sse.frame(json.encode({**self._head, "choices": [], "usage": usage_object(usage)}))
+            out += sse.frame(json.encode({**self._head(), "choices": [], "usage": usage_object(usage)}))
         return out + DONE
 
     def _broken(self, error: GatewayError) -> bytes:
         if not self.started:
             raise error
         return self.fail(error)
+
+
+def _first_mark(frames: bytes) -> int:
+    """Where the first mark is, or -1."""
+    first = -1
+    for mark in _MARKS:
+        if mark in frames:
+            first = frames.index(mark)
+            frames = frames[:first]
+    return first
 
 
 def _is_proper(call: CallDelta, *, begins: bool) -> bool:
