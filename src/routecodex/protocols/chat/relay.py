@@ -83,10 +83,15 @@ class Relay:
         if self.ended:
             return b""
         told = [self._frame(frame.data, frame.raw) for frame in self._frames.close()]
-        out = self._released(b"".join(told))
+        return self._closed(self._released(b"".join(told)))
+
+    def _closed(self, out: bytes) -> bytes:
+        """The end of the stream after its last bytes, which may have been one already."""
         if self.ended:
             return out
-        return out + (self._done() if self._complete else self._broken(failures.truncated()))
+        if not self._complete:
+            return out + self._broken(failures.truncated())
+        return out + self._done()
 
     def fail(self, error: GatewayError) -> bytes:
         if self.ended:
