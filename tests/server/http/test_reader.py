@@ -12,7 +12,7 @@ from routecodex.server.http.request import HttpRequest
 from tests.server.http.wire import chunked, get, post
 
 
-def read(*pieces: bytes, limits: Limits | None = None) -> list[HttpRequest | Fault]:
+def read(*pieces: bytes | memoryview, limits: Limits | None = None) -> list[HttpRequest | Fault]:
     reader = RequestReader(limits or Limits(), ("192.0.2.1", 9))
     for piece in pieces:
         reader.feed(piece)
@@ -30,7 +30,7 @@ def plain(item: HttpRequest | Fault) -> object:
     return item.method, item.path, item.headers, item.body, item.keep_alive
 
 
-def request(*pieces: bytes) -> HttpRequest:
+def request(*pieces: bytes | memoryview) -> HttpRequest:
     [item] = read(*pieces)
     assert isinstance(item, HttpRequest)
     return item
@@ -50,6 +50,38 @@ def test_requests_are_the_same_however_their_bytes_are_cut(cuts: list[int]) -> N
     edges = [0, *sorted(cuts), len(CONVERSATION)]
     pieces = [CONVERSATION[a:b] for a, b in pairwise(edges)]
     assert seen(*pieces) == seen(CONVERSATION)
+
+
+LARGE = b"0123456789abcdef" * 16_384
+LARGE_HEAD = post(LARGE, path="/large").removesuffix(LARGE)
+AROUND_LARGE = LARGE_HEAD + LARGE + CONVERSATION
+
+
+@given(
+    st.lists(st.integers(0, len(LARGE_HEAD) + 16), max_size=4),
+    st.lists(st.integers(0, len(AROUND_LARGE)), max_size=8),
+)
+def test_a_large_body_and_what_follows_are_the_same_however_they_are_cut(
+    early: list[int], anywhere: list[int]
+) -> None:
+    edges = [0, *sorted(early + anywhere), len(AROUND_LARGE)]
+    pieces = [AROUND_LARGE[a:b] for a, b in pairwise(edges)]
+    assert seen(*pieces) == seen(AROUND_LARGE)
+    assert request(LARGE_HEAD, LARGE[:9], memoryview(LARGE)[9:]).body == LARGE
+
+
+def test_what_comes_behind_a_large_body_that_ends_the_connection_is_never_read() -> None:
+    head = get("/", f"Content-Length: {len(LARGE)}", "Connection: close", method="POST")
+    reader = RequestReader(Limits(), None)
+    for piece in (head, LARGE[:100], LARGE[100:] + CONVERSATION):
+        reader.feed(piece)
+    [made] = reader.ready
+    assert isinstance(made, HttpRequest)
+    assert (made.body == LARGE, reader.finished, reader.excess) == (True, True, True)
+
+
+def test_a_large_body_that_comes_byte_by_byte_is_one_body() -> None:
+    assert request(LARGE_HEAD, *[LARGE[i : i + 1] for i in range(len(LARGE))]).body == LARGE
 
 
 def test_every_single_byte_may_come_alone() -> None:

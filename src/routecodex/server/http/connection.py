@@ -142,11 +142,14 @@ class Connection(asyncio.Protocol):
     def _feed_slices(self, data: bytes) -> None:
         """Feeds piece by piece, so that one read cannot turn into an unbounded number of waiting requests."""
         reader, view = self._reader, memoryview(data)
-        for start in range(0, len(data), _SLICE):
+        start = 0
+        while start < len(data):
             if len(reader.ready) > 1:
                 self._stash = data[start:]
                 return
-            reader.feed(view[start : start + _SLICE])
+            size = max(_SLICE, reader.missing)
+            reader.feed(view[start : start + size])
+            start += size
 
     def _discard(self, size: int) -> None:
         if self._refusal is not None:

@@ -40,6 +40,8 @@ _VERSION_FAULTS = frozenset({"Invalid HTTP version", "Pause on PRI/Upgrade"})
 _REPEATS_ALLOWED = 100
 _PARTS_FOLDED_AT = 4096
 _FRAMING_PER_BODY_BYTE = 16
+_LARGE = 65536
+"""What is missing of a body of known length, from which on it is taken as it comes, past the parser."""
 
 
 class Phase(Enum):
@@ -72,6 +74,7 @@ class RequestReader:
     """Turns a connection's bytes into requests, in `ready`, until one is faulty or says it is the last."""
 
     __slots__ = (
+        "_announced",
         "_blocks",
         "_body_size",
         "_client",
@@ -91,6 +94,7 @@ class RequestReader:
         "excess",
         "expects_continue",
         "finished",
+        "missing",
         "phase",
         "ready",
     )
@@ -106,21 +110,26 @@ class RequestReader:
         """Bytes came behind the last request."""
         self.expects_continue = False
         """The client waits for a 100 before it sends the body."""
+        self.missing = 0
+        """Bytes that are still to come of a large body, whatever they are."""
         self._completed = 0
         self._fault: Fault | None = None
         self._request: HttpRequest | None = None
         self._upgrade = False
         self._target = b""
         self._headers: dict[str, str] = {}
-        self._parts: list[bytes] = []
+        self._parts: list[bytes | memoryview] = []
         self._blocks: list[bytes] = []
-        self._fed = self._head_size = self._body_size = self._framing = self._repeats = 0
+        self._announced = self._fed = self._head_size = self._body_size = self._framing = self._repeats = 0
 
     def feed(self, data: bytes | memoryview) -> None:
         """Reads on; whatever became complete is appended to `ready`."""
         parser = self._parser
         if self.finished or parser is None:
             self.excess = True
+            return
+        if self.missing:
+            self._collect(data)
             return
         size = self._fed = len(data)
         completed = self._completed
@@ -133,6 +142,25 @@ class RequestReader:
             self._stop(exc)
         if self.phase is not _IDLE and completed == self._completed and not self.finished:
             self._check_sizes(size)
+            if self.phase is _BODY and self._announced - self._body_size > _LARGE and not self._upgrade:
+                self._go_past_parser()
+
+    def _go_past_parser(self) -> None:
+        self.missing = self._announced - self._body_size
+        # The old one still waits for the body, which it will never see.
+        self._parser = httptools.HttpRequestParser(self)
+
+    def _collect(self, data: bytes | memoryview) -> None:
+        """Takes what a large body goes on with; the rest is another request."""
+        size = min(len(data), self.missing)
+        self.missing -= size
+        self._body_size += size
+        self.expects_continue = False
+        self._keep(data if size == len(data) else data[:size])
+        if not self.missing:
+            self.on_message_complete()
+            if size < len(data):
+                self.feed(data[size:])
 
     def close(self) -> None:
         """Lets go of the parser, which refers back to this reader."""
@@ -227,7 +255,7 @@ class RequestReader:
         parser = self._parser
         assert parser is not None
         self._request = None
-        self._body_size = self._framing = 0
+        self._announced = self._body_size = self._framing = 0
         if self._head_size + self._fed > self._limits.header_bytes:
             self._check_head(headers)
         version = parser.get_http_version()
@@ -268,8 +296,10 @@ class RequestReader:
         coding, length = headers.get("transfer-encoding"), headers.get("content-length")
         if coding is not None:
             self._check_coding(coding.lower(), request.http_1_0, length is not None)
-        elif length is not None and int(length) > self._limits.body_bytes:
-            raise self._refuse(413, self._too_big_body())
+        elif length is not None:
+            self._announced = int(length)
+            if self._announced > self._limits.body_bytes:
+                raise self._refuse(413, self._too_big_body())
         if "expect" in headers:
             self.expects_continue = not request.http_1_0 and headers["expect"].lower() == "100-continue"
 
@@ -290,6 +320,9 @@ class RequestReader:
         self.expects_continue = False
         if self._body_size > self._limits.body_bytes:
             raise self._refuse(413, self._too_big_body())
+        self._keep(data)
+
+    def _keep(self, data: bytes | memoryview) -> None:
         parts = self._parts
         parts.append(data)
         if len(parts) >= _PARTS_FOLDED_AT:
@@ -312,9 +345,10 @@ class RequestReader:
 
     def _take_body(self) -> bytes:
         parts, blocks = self._parts, self._blocks
-        body = parts[0] if len(parts) == 1 and not blocks else b"".join(blocks + parts)
         self._parts, self._blocks = [], []
-        return body
+        if len(parts) == 1 and not blocks and isinstance(parts[0], bytes):
+            return parts[0]
+        return b"".join([*blocks, *parts])
 
 
 def _has_body(headers: dict[str, str]) -> bool:
