@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from routecodex.wire.sse import KEEP_ALIVE, Frame, Frames, FrameTooLarge, frame, parse
+from routecodex.wire.sse import KEEP_ALIVE, Frame, Frames, FrameTooLarge, frame, frame_at, parse
 
 PLAIN = (
     b'data: {"a":"gr\xc3\xbc\xc3\x9fe"}\n\n'
@@ -105,6 +105,26 @@ def test_a_frame_past_the_limit_is_refused() -> None:
     assert frames.feed(b"data: " + b"a" * 14) == []
     with pytest.raises(FrameTooLarge, match="20 bytes"):
         frames.feed(b"a")
+
+
+@pytest.mark.parametrize(
+    ("run", "at", "found"),
+    [
+        (b"data: a\n\ndata: b\n\n", 0, (b"a", b"data: a\n\n", 9)),
+        (b"data: a\n\ndata: b\n\n", 9, (b"b", b"data: b\n\n", 18)),
+        (b"data:a\n\n", 0, (b"a", b"data:a\n\n", 8)),
+        (b"event: x\ndata: a\n\n", 0, (b"a", b"event: x\ndata: a\n\n", 18)),
+        (b"data: a\ndata: b\n\n", 0, (b"a\nb", b"data: a\ndata: b\n\n", 17)),
+        (b"data: \n\ndata: b\n\n", 0, (b"", b"", 8)),
+        (b": note\n\ndata: b\n\n", 0, (b"", b"", 8)),
+        (b"data: a\n\n\ndata: b\n\n", 9, (b"b", b"data: b\n\n", 19)),
+        (b"data: a\n\n\n", 9, (b"", b"", 10)),
+    ],
+)
+def test_frames_of_a_run_are_found_where_they_begin(
+    run: bytes, at: int, found: tuple[bytes, bytes, int]
+) -> None:
+    assert frame_at(run, at) == found
 
 
 def test_what_is_written_is_read_back() -> None:

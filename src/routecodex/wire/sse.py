@@ -71,7 +71,8 @@ class Frames:
 
     def _without_mark(self, data: bytes) -> bytes:
         """The first bytes without a byte order mark; what may become one is kept until it is known."""
-        data, self._buffer = self._buffer + data, b""
+        if self._buffer:
+            data, self._buffer = self._buffer + data, b""
         if len(data) < len(_MARK) and _MARK.startswith(data):
             self._buffer = data
             return b""

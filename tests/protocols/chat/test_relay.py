@@ -52,6 +52,28 @@ def test_a_clean_stream_passes_byte_for_byte(scene: str, step: int) -> None:
     assert passed(stream, step=step) == stream
 
 
+def test_a_clean_stream_that_comes_at_once_is_not_even_copied() -> None:
+    stream = CLEAN + DONE
+    assert Relay(reply(include_usage=False)).feed(stream) is stream
+
+
+def test_what_is_mended_leaves_the_frames_around_it_as_they_came() -> None:
+    glued = frame(choices=[{"index": 0, "delta": {"content": "!"}, "finish_reason": "stop"}], usage=COUNTS)
+    alone = frame(choices=[{"index": 0, "delta": {"content": "!"}, "finish_reason": "stop"}])
+    stream = role() + choice(content="Hel") + choice(content="lo")
+    assert passed(stream + glued + DONE, reply(include_usage=False)) == stream + alone + DONE
+
+
+@pytest.mark.parametrize("at", range(5))
+@pytest.mark.parametrize("together", [True, False])
+def test_a_blank_line_too_many_is_passed_over(at: int, together: bool) -> None:
+    parts = [role(), choice(content="Hel"), choice(content="lo"), choice("stop"), DONE]
+    parts[at] += b"\n"
+    relay = Relay(reply(include_usage=False))
+    out = b"".join(map(relay.feed, [b"".join(parts)] if together else parts)) + relay.close()
+    assert out.replace(b"\n\n\n", b"\n\n") == CLEAN + DONE
+
+
 def test_a_clean_stream_passes_at_every_split() -> None:
     stream = SCENES["two tool calls"]("chat", True).data
     for cut in range(len(stream) + 1):

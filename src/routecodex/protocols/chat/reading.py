@@ -29,8 +29,8 @@ _SPEAKING: Final = frozenset({"system", "developer", "user", "tool"})
 _decoder: Final = Decoder(ChatRequest)
 _parts: Final = Decoder(str | list[Part] | None)
 _first_byte: Final = Struct("B").unpack_from
-_STRING: Final = (ord('"'),)
-_NULL: Final = (ord("n"),)
+_STRING: Final = 0x22
+_NULL: Final = 0x6E
 """How a JSON string and a null begin; texts are most of a large body, and stay as the bytes they are."""
 
 
@@ -59,14 +59,15 @@ def _missing(field: str, what: str = "this field is required") -> BadRequest:
 
 
 def _check(wire: ChatRequest) -> None:
-    if not wire.model or "\x00" in wire.model:
+    model, messages = wire.model, wire.messages
+    if not model or "\x00" in model:
         raise _wrong("model", "must name a model")
-    if not wire.messages:
+    if not messages:
         raise _wrong("messages", "must hold at least one message")
     _check_count("n", wire.n)
     _check_count("max_tokens", wire.max_tokens)
     _check_count("max_completion_tokens", wire.max_completion_tokens)
-    _check_messages(wire.messages)
+    _check_messages(messages)
     for index, tool in enumerate(wire.tools or []):
         _check_tool(f"tools[{index}]", tool)
     for index, function in enumerate(wire.functions or []):
@@ -84,6 +85,7 @@ def _check_count(field: str, value: int | None) -> None:
 def _check_messages(messages: list[Message]) -> None:
     """One light pass: what is wrong is put into words only when something is."""
     called: set[str | None] = set()
+    absent = ABSENT
     for index, message in enumerate(messages):
         role, content = message.role, message.content
         if role == "tool":
@@ -94,9 +96,9 @@ def _check_messages(messages: list[Message]) -> None:
             calls = message.tool_calls
             if calls:
                 called.update(_call_ids(index, calls))
-        elif role not in ROLES:
+        elif role != "user" and role not in ROLES:
             raise _wrong(f"messages[{index}].role", f"unknown role {role!r}; use one of {', '.join(ROLES)}")
-        kind = _NULL if content is ABSENT else _first_byte(content)
+        kind: int = _NULL if content is absent else _first_byte(content)[0]
         if kind == _STRING:
             continue
         if kind != _NULL:

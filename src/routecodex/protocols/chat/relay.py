@@ -64,8 +64,7 @@ class Relay:
         self._bare = False
         self._calls: dict[int, CallBook] = {}
         self._placed: list[tuple[int, bool]] = []
-        self._legacy: set[int] = set()
-        self._finished: set[int] = set()
+        self._legacy: list[int] = []
         self._words: dict[int, str] = {}
         self._usage_sent = False
         self._meter = Meter()
@@ -103,12 +102,13 @@ class Relay:
     @property
     def _complete(self) -> bool:
         """Whether every choice that was asked for has finished."""
-        return len(self._finished) >= self._wanted
+        return len(self._words) >= self._wanted
 
     def _released(self, out: bytes) -> bytes:
         """What may leave by now: nothing before there is content, then all that was held."""
         if not self.started:
-            self._held.append(out)
+            if out:
+                self._held.append(out)
             return b""
         if self._held:
             out = b"".join([*self._held, out])
@@ -145,10 +145,13 @@ class Relay:
         """Where the first frame from this place on begins that must be looked at."""
         at = self._repeats.span(run, at)
         end = run.find(b"\n\n", at)
-        if end < 0 or _first_mark(run[at:end]) >= 0:
+        if end < 0:
+            return len(run)
+        frame = run[at:end]
+        if any(mark in frame for mark in _MARKS):
             return at
         mark = _first_mark(run[end:])
-        return len(run) if mark < 0 else run.rfind(b"\n\n", at, end + mark) + 2
+        return len(run) if mark < 0 else run.rfind(b"\n\n", end, end + mark) + 2
 
     def _frame(self, data: bytes, raw: bytes) -> bytes:
         if data[:6] == _DONE and data.rstrip() == _DONE:
@@ -180,7 +183,7 @@ class Relay:
         choices = chunk.choices or []
         if self._first is None and choices:
             self._remember(chunk, raw)
-        if self._finished and self._are_late(choices):
+        if self._words and self._are_late(choices):
             self.outcome.usage = usage_of(chunk.usage) if chunk.usage is not None else self.outcome.usage
             return b""
         self._placed.clear()
@@ -199,7 +202,7 @@ class Relay:
         """Whether a chunk only repeats that its choices have finished."""
         for choice in choices:
             delta = choice.delta
-            if choice.index not in self._finished or not (delta is None or is_empty(delta)):
+            if choice.index not in self._words or not (delta is None or is_empty(delta)):
                 return False
         return bool(choices)
 
@@ -236,7 +239,7 @@ class Relay:
         if not self.started:
             self.started = not is_empty(delta)
         if delta.function_call is not None:
-            self._legacy.add(choice)
+            self._legacy.append(choice)
         calls = delta.tool_calls
         if not calls:
             return False
@@ -251,7 +254,6 @@ class Relay:
         """Notes the finish; True when its word is not the one to send."""
         if not said:
             return True
-        self._finished.add(choice)
         outcome = self.outcome
         outcome.empty = self._wanted == 1 and not self.started
         self.started = True
@@ -285,7 +287,7 @@ class Relay:
         assert chunk.usage is not None
         self.outcome.usage = usage_of(chunk.usage)
         if not chunk.choices:
-            if self._asked and self._finished and not self._usage_sent:
+            if self._asked and self._words and not self._usage_sent:
                 self._usage_sent = True
                 return self._mended(json.decode(data)) if mend else raw
             return b""
@@ -299,7 +301,7 @@ class Relay:
         """The end every complete stream has: usage if asked for, then `[DONE]`."""
         self.ended = True
         out = b""
-        if not self._finished:
+        if not self._words:
             # A [DONE] without a finish_reason: the upstream says that it is complete, in its own way.
             self._finish(0, "stop")
             end = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": self.outcome.sent_finish}
