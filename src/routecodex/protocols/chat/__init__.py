@@ -5,7 +5,7 @@ look           what routing sees of a request
 requests       a client's request as canon
 outgoing       a canonical request for an upstream; `conversation` is its messages, `content` what they hold
 passing        a chat request for a chat upstream, nearly verbatim
-chunks         what upstreams send, read tolerantly
+stream_schema  the shape of what upstreams send;  chunks  it read, tolerantly
 decoder        chunks → events;  encoder  events → chunks;  answers  whole completions both ways
 calls          which call a piece of a stream belongs to
 relay          chat stream → chat stream, scanned and not rebuilt

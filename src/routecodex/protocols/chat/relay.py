@@ -264,8 +264,9 @@ class Relay:
 
     def _mended(self, value: dict[str, Any]) -> bytes:
         value["object"] = _OBJECT
-        for field, known in self._head().items():
-            value[field] = value.get(field) or known
+        if not (value.get("id") and value.get("created") and value.get("model")):
+            for field, known in self._head().items():
+                value[field] = value.get(field) or known
         placed = iter(self._placed)
         for choice in value.get("choices") or ():
             if isinstance(choice, dict):

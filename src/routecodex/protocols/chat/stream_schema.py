@@ -1,6 +1,7 @@
 """The shape of what chat upstreams send, chunks and whole completions; fields in the order they come in.
 
-A field that comes where it is looked for first is found sooner.
+A field that comes where it is looked for first is found sooner. Nothing here can refer back to what holds it,
+so the garbage collector need not know of it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class CustomDelta(Struct, gc=False):
     input: str | None = None
 
 
-class CallDelta(Struct):
+class CallDelta(Struct, gc=False):
     index: int | None = None
     id: str | None = None
     type: str | None = None
@@ -43,7 +44,7 @@ class CallDelta(Struct):
         return self.function.arguments if self.function is not None else None
 
 
-class Delta(Struct):
+class Delta(Struct, gc=False):
     content: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
@@ -53,11 +54,11 @@ class Delta(Struct):
     annotations: list[Any] | None = None
 
 
-class Logprobs(Struct):
+class Logprobs(Struct, gc=False):
     content: list[Any] | None = None
 
 
-class Choice(Struct):
+class Choice(Struct, gc=False):
     index: int = 0
     delta: Delta | None = None
     message: Delta | None = None
@@ -73,7 +74,7 @@ class ReasoningDetails(Struct, gc=False):
     reasoning_tokens: int | None = None
 
 
-class WireUsage(Struct):
+class WireUsage(Struct, gc=False):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     prompt_tokens_details: CachedDetails | None = None
@@ -81,7 +82,7 @@ class WireUsage(Struct):
     prompt_cache_hit_tokens: int | None = None
 
 
-class Chunk(Struct):
+class Chunk(Struct, gc=False):
     id: str | None = None
     object: str | None = None
     created: int | None = None
