@@ -12,10 +12,10 @@ Events are primary: `decode_response` gives what `stream_decoder` would have tol
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from routecodex.canon.errors import GatewayError, UpstreamError
 from routecodex.canon.events import Event
@@ -89,8 +89,7 @@ class ReplyTo(Struct, kw_only=True):
     input_tokens: int = 0
 
 
-@dataclass(slots=True)
-class Outcome:
+class Outcome(Struct):
     """What an answer came to, for logs and metrics; filled while it passes."""
 
     model: str = ""

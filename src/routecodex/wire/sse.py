@@ -17,6 +17,8 @@ __all__ = ["KEEP_ALIVE", "Frame", "FrameTooLarge", "Frames", "frame", "frame_at"
 _MARK: Final = b"\xef\xbb\xbf"
 _DATA: Final = b"data: "
 _LINE_END: Final = 10
+_RETURN: Final = 13
+"""As numbers: bytes in bytes are first taken for a number, in vain, and then searched for."""
 
 
 class FrameTooLarge(Exception):
@@ -45,7 +47,7 @@ class Frames:
             data = self._without_mark(data)
             if not self._started:
                 return b""
-        if self._held_cr or b"\r" in data:
+        if self._held_cr or _RETURN in data:
             data = self._normalise(data)
         if self._buffer:
             data = self._buffer + data
@@ -94,7 +96,7 @@ def _is_whole(data: bytes) -> bool:
 
 def parse(block: bytes) -> Frame | None:
     """One frame from its lines (without the blank one), or None when it holds no data."""
-    if block[:6] == _DATA and len(block) > 6 and b"\n" not in block:
+    if block[:6] == _DATA and len(block) > 6 and _LINE_END not in block:
         return Frame(b"", block[6:], block + b"\n\n")
     event = b""
     data: list[bytes] = []
