@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from hashlib import blake2b
 from pathlib import Path
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -23,8 +24,8 @@ from routecodex.routing.plan import Asked, Router
 from routecodex.routing.state import NO_ORDERS, NOTHING_SET, SessionState
 from routecodex.wire.scan import holds
 
-_QUIET = (NOTHING_SET, NO_ORDERS)
-_NO_CLASS = Class("default", "no rule names another route")
+_QUIET: Final = (NOTHING_SET, NO_ORDERS)
+_NO_CLASS: Final = Class("default", "no rule names another route")
 
 
 class Courses:

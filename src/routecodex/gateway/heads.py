@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import time
+from typing import Final
 
 from routecodex.gateway.ask import Ask, Headers, Record
 from routecodex.routing.registry import Target
 
-JSON = (b"content-type", b"application/json")
-SSE = (b"content-type", b"text/event-stream; charset=utf-8")
-_NO_CACHE = b"cache-control: no-cache\r\n"
+JSON: Final = (b"content-type", b"application/json")
+SSE: Final = (b"content-type", b"text/event-stream; charset=utf-8")
+_NO_CACHE: Final = b"cache-control: no-cache\r\n"
 _Fields = tuple[tuple[bytes, bytes], ...]
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from hashlib import blake2b
+from typing import Final
 
 from msgspec.json import Decoder
 
@@ -48,7 +49,7 @@ CONVERSATION_HEADERS: tuple[str, ...] = (
 )
 """Where clients name their conversation."""
 
-_NAMING = frozenset((*SESSION_HEADERS, *CONVERSATION_HEADERS))
+_NAMING: Final = frozenset((*SESSION_HEADERS, *CONVERSATION_HEADERS))
 _OPAQUE = "hex~"
 _HASHED = "hash~"
 _LONGEST = 512

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from typing import Final
 
-_SIZE = 12
-_STOCK = 512
+_SIZE: Final = 12
+_STOCK: Final = 512
 
 
 class _Ids:
@@ -30,7 +31,7 @@ class _Ids:
         return self._stock[at : at + _SIZE].hex()
 
 
-_ids = _Ids()
+_ids: Final = _Ids()
 os.register_at_fork(after_in_child=_ids.renew)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -22,9 +23,9 @@ from routecodex.routing.state import NO_ORDERS, NOTHING_SET, ServerState, Sessio
 
 __all__ = ["Asked", "Cooling", "Health", "Plan", "Removed", "Router"]
 
-_SETTLED = 1024
-_LONGEST_NAME = 200
-SPECIAL = frozenset({"vision", "web_search", "longcontext"})
+_SETTLED: Final = 1024
+_LONGEST_NAME: Final = 200
+SPECIAL: Final = frozenset({"vision", "web_search", "longcontext"})
 """Routes that a request takes in spite of a sticky target."""
 
 
@@ -332,4 +333,4 @@ def _once(stages: Iterable[Iterable[Step]]) -> tuple[Step, ...]:
     return tuple(steps.values())
 
 
-_NO_ORDERS = Orders(None, None, False, (), False, ())
+_NO_ORDERS: Final = Orders(None, None, False, (), False, ())

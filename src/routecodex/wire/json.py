@@ -7,7 +7,7 @@ the field (client side, `read`) or as None (provider side, `try_read`: providers
 from __future__ import annotations
 
 import re
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import Raw
@@ -18,12 +18,12 @@ from routecodex.wire import scan
 
 T = TypeVar("T")
 
-ABSENT = Raw(b"")
+ABSENT: Final = Raw(b"")
 """The value of a Raw field that the JSON did not have."""
 
-_encoder = Encoder()
-_any = Decoder()
-_fields = Decoder(dict[str, Raw])
+_encoder: Final = Encoder()
+_any: Final = Decoder()
+_fields: Final = Decoder(dict[str, Raw])
 _AT = re.compile(r"^(?P<what>.*?)(?: - at `(?P<key>key in )?\$(?P<path>[^`]*)`)?$", re.DOTALL)
 _BODY = "the request body"
 

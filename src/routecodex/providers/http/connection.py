@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Sequence
+from typing import Final
 
 import httptools
 
@@ -23,8 +24,8 @@ from routecodex.providers.http.timeouts import Timeouts
 
 __all__ = ["Connection"]
 
-_UNREAD_LIMIT = 256 * 1024
-_ONE_WRITE_LIMIT = 1024 * 1024
+_UNREAD_LIMIT: Final = 256 * 1024
+_ONE_WRITE_LIMIT: Final = 1024 * 1024
 _WRITE_SLICE = 256 * 1024
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from routecodex.canon.errors import BadRequest, ConfigError
 from routecodex.providers.http.origin import Origin
@@ -16,7 +16,7 @@ __all__ = ["Headers", "encode_head"]
 Headers = Sequence[tuple[bytes, bytes]] | bytes
 
 _NOT_IN_A_TARGET = bytes(range(0x21)) + b"\x7f"
-_WITHOUT_BODY = frozenset((b"GET", b"HEAD", b"DELETE", b"OPTIONS"))
+_WITHOUT_BODY: Final = frozenset((b"GET", b"HEAD", b"DELETE", b"OPTIONS"))
 _LINE_BREAK = re.compile(rb"[\r\n]")
 
 

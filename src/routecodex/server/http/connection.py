@@ -18,7 +18,7 @@ import logging
 import socket
 import struct
 from math import inf
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from routecodex.server.http.reader import Fault, Phase, RequestReader
 from routecodex.server.http.reply import ClientGone, Reply
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("routecodex.server")
 
 _WRITE_HIGH_WATER = 65536
-_SLICE = 65536
+_SLICE: Final = 65536
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 

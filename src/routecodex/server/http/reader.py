@@ -13,13 +13,14 @@ from __future__ import annotations
 from collections import deque
 from enum import Enum
 from types import SimpleNamespace
+from typing import Final
 
 import httptools
 
 from routecodex.server.http.limits import Limits
 from routecodex.server.http.request import HttpRequest
 
-_NAMES = {
+_NAMES: Final = {
     spelling: name
     for name in (
         "accept", "accept-encoding", "accept-language", "anthropic-beta", "anthropic-version",
@@ -33,14 +34,14 @@ _NAMES = {
     )
     for spelling in (name.encode(), name.title().encode())
 }  # fmt: skip
-_SPACE = ord(" ")
+_SPACE: Final = 32
 """A value that ends with this or less may end with blanks that do not belong to it."""
-_METHODS = {m.encode(): m for m in ("GET", "POST", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH")}
+_METHODS: Final = {m.encode(): m for m in ("GET", "POST", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH")}
 _VERSION_FAULTS = frozenset({"Invalid HTTP version", "Pause on PRI/Upgrade"})
-_REPEATS_ALLOWED = 100
-_PARTS_FOLDED_AT = 4096
-_FRAMING_PER_BODY_BYTE = 16
-_LARGE = 65536
+_REPEATS_ALLOWED: Final = 100
+_PARTS_FOLDED_AT: Final = 4096
+_FRAMING_PER_BODY_BYTE: Final = 16
+_LARGE: Final = 65536
 """What is missing of a body of known length, from which on it is taken as it comes, past the parser."""
 
 
@@ -52,7 +53,9 @@ class Phase(Enum):
     BODY = "in the body"
 
 
-_IDLE, _HEAD, _BODY = Phase.IDLE, Phase.HEAD, Phase.BODY
+_IDLE: Final = Phase.IDLE
+_HEAD: Final = Phase.HEAD
+_BODY: Final = Phase.BODY
 
 
 class Fault:

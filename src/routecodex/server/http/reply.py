@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from http import HTTPStatus
-from typing import Protocol
+from typing import Final, Protocol
 
 from routecodex.canon.errors import ClientGone
 
@@ -13,15 +13,16 @@ __all__ = ["ClientGone", "Headers", "Outlet", "Reply", "encode_fields"]
 Headers = Sequence[tuple[bytes, bytes] | bytes]
 """Names and values; what is bytes alone is whole lines, made and checked before."""
 
-_STATUS_LINES = {
+_STATUS_LINES: Final = {
     int(status): f"HTTP/1.1 {int(status)} {phrase}\r\n".encode()
     for status, phrase in [*((s, s.phrase) for s in HTTPStatus), (529, "Overloaded")]
 }
-_BODILESS = frozenset({204, 304})
-_CR, _LF = b"\r\n"
+_BODILESS: Final = frozenset({204, 304})
+_CR: Final = 13
+_LF: Final = 10
 """As numbers: a byte is looked for at once, while bytes in bytes are first taken for a number, in vain."""
-_CLOSE = b"connection: close\r\n"
-_KEEP_ALIVE = b"connection: keep-alive\r\n"
+_CLOSE: Final = b"connection: close\r\n"
+_KEEP_ALIVE: Final = b"connection: keep-alive\r\n"
 
 
 class Outlet(Protocol):

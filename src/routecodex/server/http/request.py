@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from typing import Final
 from urllib.parse import unquote_plus, unquote_to_bytes
 
-_PERCENT = ord("%")
+_PERCENT: Final = 37
 _BROKEN_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 
 
