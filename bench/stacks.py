@@ -39,7 +39,13 @@ STAGES = (
     Stage(
         "records, logs, metrics",
         "#9d79bc",
-        ("server.logs:*", "server.request_log:*", "server.metrics:*"),
+        (
+            "server.access_log:*",
+            "server.figures:*",
+            "server.logs:*",
+            "server.metrics:*",
+            "server.request_log:*",
+        ),
     ),
     Stage("HTTP server, in and out", "#3a7ca5", ("server.*",)),
     Stage("HTTP client", "#81a88d", ("providers.http.*",)),

@@ -48,6 +48,8 @@ MODULES = (
     "providers.http.request",
     "providers.http.response",
     "routing.plan",
+    "server.access_log",
+    "server.figures",
     "server.http.connection",
     "server.http.reader",
     "server.http.reply",

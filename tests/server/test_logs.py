@@ -15,7 +15,7 @@ from routecodex.canon.usage import Usage
 from routecodex.gateway.ask import Record
 from routecodex.protocols.codecs import CODECS
 from routecodex.routing.registry import Target
-from routecodex.server.logs import AccessLog, human_line, is_json, json_line, set_up
+from routecodex.server.logs import human_line, is_json, json_line, set_up
 
 AT = 1_700_000_000.125
 
@@ -113,29 +113,6 @@ def test_no_key_of_ours_reaches_a_line(protocol: str) -> None:
     failed = record(error=error, status=error.status)
     assert SECRET not in json_line(AT, failed)
     assert SECRET not in human_line(AT, failed)
-
-
-async def test_lines_are_written_together_a_little_later() -> None:
-    stream = io.StringIO()
-    log = AccessLog(as_json=True, stream=stream)
-    log.add(record(id="req_1"))
-    log.add(record(id="req_2"))
-    assert stream.getvalue() == ""
-    log.flush()
-    lines = stream.getvalue().splitlines()
-    assert [msgspec.json.decode(line)["request"] for line in lines] == ["req_1", "req_2"]
-    log.flush()
-    assert len(stream.getvalue().splitlines()) == 2
-
-
-async def test_many_lines_do_not_wait() -> None:
-    stream = io.StringIO()
-    log = AccessLog(as_json=False, stream=stream)
-    for number in range(501):
-        log.add(record(id=f"req_{number}"))
-    assert len(stream.getvalue().splitlines()) >= 500
-    log.flush()
-    assert len(stream.getvalue().splitlines()) == 501
 
 
 class Screen(io.StringIO):

@@ -9,7 +9,9 @@ access      who may call: client keys, the operator's token, Host names
 admin       the admin API: what an operator sees and changes of a running server
 announce    how a running server is found, and its admin token
 reload      a changed configuration, taken up while running
+access_log  the line per request
+figures     moments and durations in the digits of a log line
 request_log the requests of the past, in files of bounded size
 metrics     counters and histograms for Prometheus
-logs        logging set-up and the line per request
+logs        logging set-up, and what is told of a request
 """

@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import functools
 import logging
 import sys
 import time
-from collections import deque
-from collections.abc import Sequence
-from itertools import starmap
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO
 
 from msgspec import Struct
 
 from routecodex.gateway.ask import FollowedUp, Record
 from routecodex.gateway.scope import Kind
+from routecodex.server.figures import stamp
 from routecodex.wire import json
-
-_FLUSH_SECONDS = 0.2
-_FLUSH_LINES = 500
 
 
 class _JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
-            "time": _stamp(record.created),
+            "time": stamp(record.created),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
@@ -73,70 +66,6 @@ def _trace_finishes(path: Path) -> None:
     logger.propagate = False
 
 
-class Keeper(Protocol):
-    """Where the lines of requests are kept as well, each as JSON."""
-
-    def keep(self, lines: Sequence[bytes]) -> None: ...
-
-
-class AccessLog:
-    """The line per request; lines are formatted and written a little later, together.
-
-    `keeper` gets them too; with `shown` False it alone does.
-    """
-
-    def __init__(
-        self,
-        *,
-        as_json: bool,
-        stream: TextIO | None = None,
-        keeper: Keeper | None = None,
-        shown: bool = True,
-    ) -> None:
-        self._as_json = as_json
-        self._stream = sys.stderr if stream is None else stream
-        self._keeper = keeper
-        self.shown = shown
-        self._records: deque[tuple[float, Record]] = deque()
-        self._timer: asyncio.TimerHandle | None = None
-
-    def add(self, record: Record) -> None:
-        self._records.append((time.time(), record))
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(_FLUSH_SECONDS, self.flush)
-        elif len(self._records) >= _FLUSH_LINES:
-            self.flush()
-
-    def flush(self) -> None:
-        """Writes what has gathered."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if not self._records:
-            return
-        told = [(at, line(at, record)) for at, record in self._records]
-        self._records.clear()
-        lines = [json.encode(row) for _, row in told]
-        if self._keeper is not None:
-            self._keeper.keep(lines)
-        if self.shown:
-            text = b"\n".join(lines).decode() if self._as_json else "\n".join(starmap(_human_text, told))
-            # A terminal that was closed takes nothing more, and whoever read it there has left.
-            with contextlib.suppress(OSError):
-                self._stream.write(text + "\n")
-                self._stream.flush()
-
-
-def _stamp(at: float) -> str:
-    second = int(at)
-    return f"{_second(second)}.{int((at - second) * 1000):03d}Z"
-
-
-@functools.lru_cache(maxsize=4)
-def _second(at: int) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(at))
-
-
 class Line(Struct, omit_defaults=True):
     """What is told of a request."""
 
@@ -170,7 +99,7 @@ class Line(Struct, omit_defaults=True):
 def line(at: float, record: Record) -> Line:
     """The request as it is logged: what it was, where it went, what came of it; never what was said."""
     told = Line(
-        time=_stamp(at),
+        time=stamp(at),
         level="info",
         logger="routecodex.access",
         request=record.id,
@@ -223,10 +152,7 @@ def json_line(at: float, record: Record) -> str:
 
 def human_line(at: float, record: Record) -> str:
     """The request for people."""
-    return _human_text(at, line(at, record))
-
-
-def _human_text(at: float, told: Line) -> str:
+    told = line(at, record)
     words = [
         time.strftime("%H:%M:%S", time.localtime(at)),
         str(told.status),

@@ -25,6 +25,7 @@ from routecodex.gateway.gateway import Gateway
 from routecodex.gateway.ids import fresh_id
 from routecodex.server import announce, logs
 from routecodex.server.access import AdminDoor
+from routecodex.server.access_log import AccessLog
 from routecodex.server.admin import Admin
 from routecodex.server.announce import Announcement
 from routecodex.server.app import App, error_answer
@@ -104,7 +105,7 @@ class Service:
         self._on_file: Announcement | None = None
         self._workers = workers
         self._requests = self._request_log()
-        self._access = logs.AccessLog(
+        self._access = AccessLog(
             as_json=logs.is_json(config.logging.format, sys.stderr), keeper=self._requests
         )
         self._choose_lines(config)

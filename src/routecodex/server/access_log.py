@@ -1,0 +1,216 @@
+"""The line per request, as cheap as it can be: most of one repeats from request to request.
+
+What repeats is encoded once and kept; moment, id, durations, tokens and session are written around it. A
+request of which there is more to tell is encoded as a whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import Sequence
+from time import time
+from typing import Protocol, TextIO
+
+import msgspec
+from msgspec.structs import astuple
+
+from routecodex.canon.usage import Usage
+from routecodex.gateway.ask import Record
+from routecodex.routing.registry import Target
+from routecodex.server.figures import rounded, stamp
+from routecodex.server.logs import human_line, line, session_name
+from routecodex.wire import json
+
+_FLUSH_SECONDS = 0.2
+_FLUSH_LINES = 500
+_KEPT = 256
+_KEPT_CHARS = 2048
+_DIFFERENT = frozenset(
+    (
+        "time",
+        "request",
+        "seconds",
+        "first_byte",
+        "input_tokens",
+        "output_tokens",
+        "cache_read_tokens",
+        "session",
+    )
+)
+
+_Alike = tuple[str, str, bool, int, str, Target | None, str, int, str, str]
+
+# Of what makes a request unusual it only matters whether there is any.
+_Fields = tuple[
+    str,
+    str,
+    str,
+    bool,
+    str,
+    str,
+    str,
+    str,
+    Target | None,
+    int,
+    int,
+    float,
+    float,
+    float,
+    Usage | None,
+    str,
+    object,
+    object,
+    object,
+    object,
+    object,
+]
+
+
+class Keeper(Protocol):
+    """Where the lines of requests are kept as well, each as JSON."""
+
+    def keep(self, lines: Sequence[bytes]) -> None: ...
+
+
+class AccessLog:
+    """The line per request; lines are formatted and written a little later, together.
+
+    `keeper` gets them too; with `shown` False it alone does.
+    """
+
+    def __init__(
+        self,
+        *,
+        as_json: bool,
+        stream: TextIO | None = None,
+        keeper: Keeper | None = None,
+        shown: bool = True,
+    ) -> None:
+        self._as_json = as_json
+        self._stream = sys.stderr if stream is None else stream
+        self._keeper = keeper
+        self.shown = shown
+        self._encoder = LineEncoder()
+        self._records: list[tuple[float, Record]] = []
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, record: Record) -> None:
+        self._records.append((time(), record))
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_FLUSH_SECONDS, self.flush)
+        elif len(self._records) >= _FLUSH_LINES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Writes what has gathered."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        records, self._records = self._records, []
+        if not records:
+            return
+        lines: list[bytes] = []
+        if self._as_json or self._keeper is not None:
+            lines = [self._encoder.encode(at, record) for at, record in records]
+        if self._keeper is not None:
+            self._keeper.keep(lines)
+        # A terminal that was closed takes nothing more, and whoever read it there has left.
+        with contextlib.suppress(OSError):
+            if self.shown and self._as_json:
+                _write(self._stream, b"\n".join([*lines, b""]))
+            elif self.shown:
+                self._stream.writelines([f"{human_line(at, record)}\n" for at, record in records])
+                self._stream.flush()
+
+
+def _write(stream: TextIO, lines: bytes) -> None:
+    """Writes lines of JSON; as they are where the stream takes bytes below, and after what it still holds."""
+    below = getattr(stream, "buffer", None)
+    if below is None:
+        stream.write(lines.decode())
+    else:
+        stream.flush()
+        below.write(lines)
+    stream.flush()
+
+
+class LineEncoder:
+    """Requests as lines of JSON; keeps what they have in common, within bounds."""
+
+    def __init__(self) -> None:
+        self._kept: dict[_Alike, str] = {}
+
+    def encode(self, at: float, record: Record) -> bytes:
+        """The line of a request that was finished at this moment; equal to `json_line` when read."""
+        # All at once: reading them one by one costs as much as all the rest.
+        (
+            id,
+            protocol,
+            model,
+            stream,
+            client_name,
+            session,
+            route,
+            reason,
+            target,
+            attempts,
+            status,
+            arrived,
+            first_byte,
+            finished,
+            usage,
+            finish,
+            error,
+            gone,
+            notices,
+            failures,
+            followups,
+        ) = _fields(record)
+        if gone or failures or notices or followups or error is not None:
+            return json.encode(line(at, record))
+        key = (protocol, model, stream, status, route, target, reason, attempts, finish, client_name)
+        alike = self._kept.get(key)
+        if alike is None:
+            alike = self._keep(key, _without_differences(at, record))
+        begun = f',"first_byte":{rounded(first_byte - arrived)}' if first_byte else ""
+        # Ids are our own and go into headers too: there is nothing to escape in them.
+        return (
+            f'{{"time":"{stamp(at)}","request":"{id}","seconds":{rounded(finished - arrived)}'
+            f"{begun}{_tokens(usage)}{_session(session)},{alike}"
+        ).encode()
+
+    def _keep(self, key: _Alike, text: str) -> str:
+        if len(self._kept) >= _KEPT:
+            self._kept.clear()
+        if len(text) + len(key[1]) <= _KEPT_CHARS:
+            self._kept[key] = text
+        return text
+
+
+def _fields(record: Record) -> _Fields:
+    return astuple(record)
+
+
+def _tokens(usage: Usage | None) -> str:
+    if usage is None:
+        return ""
+    return (
+        f',"input_tokens":{usage.input},"output_tokens":{usage.output},"cache_read_tokens":{usage.cache_read}'
+    )
+
+
+def _session(key: str) -> str:
+    name = session_name(key)[:200] if key else ""
+    return f',"session":{_quoted(name)}' if name else ""
+
+
+def _without_differences(at: float, record: Record) -> str:
+    told = msgspec.to_builtins(line(at, record))
+    alike = {name: value for name, value in told.items() if name not in _DIFFERENT}
+    return json.encode(alike).decode()[1:]
+
+
+def _quoted(text: str) -> str:
+    return json.encode(text).decode()

@@ -1,0 +1,173 @@
+"""The line per request: what is written around a kept part says what the whole record says."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from routecodex.canon.errors import UpstreamFailed
+from routecodex.canon.usage import Usage
+from routecodex.gateway.ask import FollowedUp, Record
+from routecodex.gateway.ids import fresh_id
+from routecodex.routing.registry import Target
+from routecodex.server.access_log import AccessLog, LineEncoder
+from routecodex.server.logs import human_line, json_line
+from tests.server.test_logs import AT, record
+
+OTHERWISE: dict[str, Any] = {
+    "id": f"req_{fresh_id()}",
+    "protocol": "messages",
+    "model": "gpt-5",
+    "stream": False,
+    "client_name": "ann",
+    "session": "session:s1",
+    "route": "tools",
+    "reason": "the model is named",
+    "target": Target("glm", "spare", "glm-4.7"),
+    "attempts": 2,
+    "status": 201,
+    "arrived": 9.0,
+    "first_byte": 0.0,
+    "finished": 12.00005,
+    "usage": None,
+    "finish": "length",
+    "error": UpstreamFailed("broken"),
+    "gone": True,
+    "notices": ("dropped top_k: x",),
+    "failures": ["glm.primary.glm-4.7: 503"],
+    "followups": (FollowedUp(request="req_1:vision", metadata={"a": True}),),
+}
+
+
+def read(line: bytes | str) -> Any:
+    assert "\n" not in (line if isinstance(line, str) else line.decode())
+    return msgspec.json.decode(line)
+
+
+def test_every_field_of_a_record_is_tried() -> None:
+    assert list(OTHERWISE) == [field.name for field in msgspec.structs.fields(Record)]
+
+
+@pytest.mark.parametrize("field", OTHERWISE)
+def test_a_line_between_others_says_what_its_whole_record_says(field: str) -> None:
+    encoder = LineEncoder()
+    other = record(**{field: OTHERWISE[field]})
+    for told in (record(), other, record(), other):
+        assert read(encoder.encode(AT, told)) == read(json_line(AT, told))
+
+
+@pytest.mark.parametrize(
+    "session", ["", "session:", "session:a", "chain:a", "session:chain:a", "session:" + "x" * 300]
+)
+def test_a_session_is_named_as_ever(session: str) -> None:
+    told = record(session=session)
+    assert read(LineEncoder().encode(AT, told)) == read(json_line(AT, told))
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+
+
+@given(texts, texts, texts, st.integers(0), st.floats(0, 1e12), st.floats(0, 1e6))
+def test_whatever_is_sent_stays_one_line_of_json(
+    model: str, name: str, session: str, tokens: int, at: float, seconds: float
+) -> None:
+    told = record(
+        model=model, client_name=name, session=session, usage=Usage(tokens, 1), finished=10.0 + seconds
+    )
+    encoder = LineEncoder()
+    expected = read(json_line(at, told))
+    assert [read(encoder.encode(at, told)) for _ in range(2)] == [expected, expected]
+
+
+def test_what_is_kept_is_bounded_and_sessions_are_no_part_of_it() -> None:
+    encoder = LineEncoder()
+    for number in range(2000):
+        encoder.encode(AT, record(id=f"req_{number}", session=f"session:{number}"))
+    assert len(encoder._kept) == 1
+    for number in range(2000):
+        encoder.encode(AT, record(model=f"made-up-{number}"))
+        assert len(encoder._kept) <= 256
+
+
+def test_what_is_long_is_not_kept() -> None:
+    encoder = LineEncoder()
+    for told in (record(model="x" * 5000), record(reason="x" * 5000)):
+        assert read(encoder.encode(AT, told)) == read(json_line(AT, told))
+    assert encoder._kept == {}
+
+
+async def test_lines_are_written_together_a_little_later() -> None:
+    stream = io.StringIO()
+    log = AccessLog(as_json=True, stream=stream)
+    log.add(record(id="req_1"))
+    log.add(record(id="req_2"))
+    assert stream.getvalue() == ""
+    log.flush()
+    lines = stream.getvalue().splitlines()
+    assert [msgspec.json.decode(line)["request"] for line in lines] == ["req_1", "req_2"]
+    log.flush()
+    assert len(stream.getvalue().splitlines()) == 2
+
+
+async def test_many_lines_do_not_wait() -> None:
+    stream = io.StringIO()
+    log = AccessLog(as_json=False, stream=stream)
+    for number in range(501):
+        log.add(record(id=f"req_{number}"))
+    assert len(stream.getvalue().splitlines()) >= 500
+    log.flush()
+    assert len(stream.getvalue().splitlines()) == 501
+
+
+class Kept:
+    def __init__(self) -> None:
+        self.requests: list[str] = []
+
+    def keep(self, lines: Sequence[bytes]) -> None:
+        self.requests.extend(read(line)["request"] for line in lines)
+
+
+async def test_a_keeper_gets_json_whoever_else_reads() -> None:
+    stream, kept = io.StringIO(), Kept()
+    log = AccessLog(as_json=False, stream=stream, keeper=kept)
+    log.add(record())
+    log.flush()
+    assert kept.requests == ["req_1"]
+    # The time of day is that of now.
+    assert stream.getvalue()[8:] == human_line(AT, record())[8:] + "\n"
+    log.shown = False
+    log.add(record(id="req_2"))
+    log.flush()
+    assert kept.requests == ["req_1", "req_2"]
+    assert stream.getvalue().count("\n") == 1
+
+
+async def test_json_is_utf_8_and_stands_after_what_was_written_before() -> None:
+    below = io.BytesIO()
+    stream = io.TextIOWrapper(below, encoding="ascii", errors="backslashreplace")
+    log = AccessLog(as_json=True, stream=stream)
+    stream.write("before\n")
+    log.add(record(model="grüße"))
+    log.flush()
+    before, line, rest = below.getvalue().split(b"\n")
+    assert (before, read(line)["model"], rest) == (b"before", "grüße", b"")
+
+
+class Gone(io.StringIO):
+    def write(self, _text: str) -> int:
+        raise OSError("the terminal was closed")
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+async def test_a_terminal_that_was_closed_costs_nothing_but_its_lines(as_json: bool) -> None:
+    kept = Kept()
+    log = AccessLog(as_json=as_json, stream=Gone(), keeper=kept)
+    log.add(record())
+    log.flush()
+    assert kept.requests == ["req_1"]
