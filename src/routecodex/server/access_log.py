@@ -11,7 +11,7 @@ import contextlib
 import sys
 from collections.abc import Sequence
 from time import time
-from typing import Protocol, TextIO
+from typing import Final, Protocol, TextIO
 
 import msgspec
 from msgspec.structs import astuple
@@ -23,10 +23,10 @@ from routecodex.server.figures import rounded, stamp
 from routecodex.server.logs import human_line, line, session_name
 from routecodex.wire import json
 
-_FLUSH_SECONDS = 0.2
-_FLUSH_LINES = 500
-_KEPT = 256
-_KEPT_CHARS = 2048
+_FLUSH_SECONDS: Final = 0.2
+_FLUSH_LINES: Final = 500
+_KEPT: Final = 256
+_KEPT_CHARS: Final = 2048
 _DIFFERENT = frozenset(
     (
         "time",

@@ -21,7 +21,7 @@ from routecodex.routing.registry import Target
 _BOUNDS: Final = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0]
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 
-_TOGETHER = 128
+_TOGETHER: Final = 128
 
 _Labels = tuple[str, ...]
 
