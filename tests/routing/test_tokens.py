@@ -77,6 +77,19 @@ def test_long_text_beside_a_screenshot_is_still_long() -> None:
     assert 180_000 < estimate(data, threshold=LONG) < 330_000
 
 
+def test_many_small_pictures_in_a_long_body_are_no_text() -> None:
+    parts = [{"url": "data:image/png;base64," + image(9_000)}, {"text": PROSE}]
+    data = msgspec.json.encode(parts * 120)
+    text = estimate(msgspec.json.encode(parts[1:] * 120), threshold=0)
+    assert 0.9 < estimate(data, threshold=0) / (120 * MEDIA + text) < 1.2
+
+
+def test_one_small_picture_in_a_very_long_text_changes_little() -> None:
+    text = {"text": PROSE * 20_000}
+    data = msgspec.json.encode([text, {"url": "data:image/png;base64," + image(2_000)}, text])
+    assert 0.95 < estimate(data, threshold=0) / estimate(body(text["text"] * 2), threshold=0) < 1.05
+
+
 def test_a_text_that_changes_on_the_way_is_counted_everywhere() -> None:
     texts = (PROSE * 10_000, CHINESE * 10_000, CODE * 4000)
     parts = sum(estimate(body(text), threshold=0) for text in texts)

@@ -22,7 +22,6 @@ from routecodex.routing import tokens
 from routecodex.routing.classify import Class, ClassifierOptions, classify, is_title_request
 from routecodex.routing.plan import Asked, Router
 from routecodex.routing.state import NO_ORDERS, NOTHING_SET, SessionState
-from routecodex.wire.scan import holds
 
 _QUIET: Final = (NOTHING_SET, NO_ORDERS)
 _NO_CLASS: Final = Class("default", "no rule names another route")
@@ -122,7 +121,7 @@ class Courses:
     def _asked(self, ask: Ask, told: Controls, scope: Scope, *, quiet: bool) -> Asked:
         """What routing must know; nothing is looked at on which nothing depends."""
         inbound, router = ask.inbound, self._router
-        size = tokens.estimate(inbound.body, threshold=self._threshold, holds=holds)
+        size = tokens.estimate(inbound.body, threshold=self._threshold)
         choosy = self._affinity and router.has_choice
         affinity = scope.key if choosy and scope.lasts else None
         class_counts = router.routes_differ and not (quiet and router.names_target(inbound.model))
