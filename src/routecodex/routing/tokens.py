@@ -17,8 +17,8 @@ _MARKS = (b";base64,", b'"data":')
 _QUOTES = (b'"', b' "')
 """What stands before the bytes of an attachment: a mark, and where it is a key the beginning of a string."""
 _SMALL = 512
-_PIECES = 200
-_PIECE = 256
+_PIECES = 128
+_PIECE = 128
 _BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=-_"
 _NOT_ASCII = bytes(range(128, 256))
 _WORDS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789 "
