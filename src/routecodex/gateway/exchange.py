@@ -104,7 +104,8 @@ class Exchange:
     def note(self, plan: Plan) -> None:
         """Notes the plan that the next attempts follow."""
         self.record.route, self.record.reason = plan.route, plan.reason
-        self._notices.extend(line for line in plan.notices if line not in self._notices)
+        if plan.notices:
+            self._notices.extend(line for line in plan.notices if line not in self._notices)
 
     async def perform(self, events: AsyncGenerator[Event, None]) -> None:
         """The gateway answers by itself, without a provider."""

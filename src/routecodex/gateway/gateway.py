@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -207,7 +208,7 @@ class Gateway:
         )
         try:
             if ask.codec.name == "responses":
-                await self._chains.expand(ask, lambda: self._may_be_kept_there(ask))
+                await self._chains.expand(ask, functools.partial(self._may_be_kept_there, ask))
             course = await self._courses.set(ask)
             exchange = Exchange(self, ask, client, record=record, course=course)
             if answers_itself(course):

@@ -40,7 +40,6 @@ class Connection(asyncio.Protocol):
         "_deadline",
         "_head_only",
         "_limit",
-        "_loop",
         "_max_header_bytes",
         "_on_lost",
         "_parser",
@@ -59,6 +58,7 @@ class Connection(asyncio.Protocol):
         "headers",
         "idle_since",
         "keep_alive",
+        "loop",
         "on_body",
         "origin",
         "peer",
@@ -95,7 +95,7 @@ class Connection(asyncio.Protocol):
         self._read_paused = False
         self._write_paused = False
         self._on_lost = on_lost
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._waiter: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
@@ -141,13 +141,13 @@ class Connection(asyncio.Protocol):
     def expect_within(self, seconds: float) -> None:
         """Move the deadline that a waiting reader is held to."""
         self._patience = seconds
-        self._deadline = self._loop.time() + seconds
+        self._deadline = self.loop.time() + seconds
 
     def wait(self) -> asyncio.Future[None]:
         """A future that is done once something has happened; what it was is for the caller to see."""
         if self._deadline < self._timer_at:
             self._set_timer()
-        waiter = self._waiter = self._loop.create_future()
+        waiter = self._waiter = self.loop.create_future()
         return waiter
 
     def reusable(self) -> bool:
@@ -320,14 +320,14 @@ class Connection(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at = self._deadline
-        self._timer = self._loop.call_at(self._deadline, self._check_deadline)
+        self._timer = self.loop.call_at(self._deadline, self._check_deadline)
 
     def _check_deadline(self) -> None:
         self._timer = None
         self._timer_at = math.inf
         if self._waiter is None or self._waiter.done():
             return
-        if self._loop.time() < self._deadline:
+        if self.loop.time() < self._deadline:
             self._set_timer()
             return
         doing = "fell silent in its answer" if self.head_done else "did not answer"

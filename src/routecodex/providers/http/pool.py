@@ -37,7 +37,8 @@ class Pool:
         idle = self._idle.get(origin)
         if not idle:
             return None
-        oldest = asyncio.get_running_loop().time() - self._idle_seconds
+        # To ask asyncio for the loop would be a system call before Python 3.12.
+        oldest = idle[-1].loop.time() - self._idle_seconds
         while idle:
             conn = idle.pop()
             if conn.idle_since > oldest and not conn.transport.is_closing():
@@ -54,11 +55,10 @@ class Pool:
         if len(idle) >= self._max_idle:
             conn.abort()
             return
-        loop = asyncio.get_running_loop()
-        conn.idle_since = loop.time()
+        conn.idle_since = conn.loop.time()
         idle.append(conn)
         if self._sweeper is None:
-            self._sweeper = loop.call_later(self._idle_seconds, self._sweep)
+            self._sweeper = conn.loop.call_later(self._idle_seconds, self._sweep)
 
     def lost(self, conn: Connection) -> None:
         """Forget a connection that is no more."""
