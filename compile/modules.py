@@ -56,6 +56,7 @@ MODULES = (
     "server.http.request",
     "server.metrics",
     "wire.json",
+    "wire.outbox",
     "wire.sse",
 )
 

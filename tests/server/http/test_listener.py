@@ -110,6 +110,18 @@ async def test_drain_refuses_new_connections_and_closes_idle_ones(stage: Stage) 
         await stage.connect()
 
 
+async def test_an_answer_that_is_due_leaves_before_a_drain_closes_its_connection(stage: Stage) -> None:
+    async def last_words(request: HttpRequest, reply: Reply) -> None:
+        await echo(request, reply)
+        stage.server.draining = True
+
+    await stage.serve(last_words)
+    wire = await stage.connect()
+    await wire.send(get("/last"))
+    assert (await wire.answer()).body == b"GET /last "
+    assert await wire.rest() == b""
+
+
 async def test_drain_lets_streams_finish(stage: Stage) -> None:
     slow = Slow()
     server = await stage.serve(slow)

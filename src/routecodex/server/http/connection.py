@@ -56,6 +56,7 @@ class Connection(asyncio.Protocol):
         "_stash",
         "_task",
         "_transport",
+        "_unsent",
         "_waiters",
         "deadline",
         "gone",
@@ -71,7 +72,7 @@ class Connection(asyncio.Protocol):
         self._task: asyncio.Task[None] | None = None
         self._reply: Reply | None = None
         self._refusal: Fault | None = None
-        self._stash = b""
+        self._stash = self._unsent = b""
         self._waiters: list[asyncio.Future[None]] = []
         self._phase = Phase.IDLE
         self.running = self._keep = self._closing = self._lingering = self._lost = self._reading_paused = (
@@ -207,6 +208,8 @@ class Connection(asyncio.Protocol):
             self.deadline = server.within(server.limits.body_seconds)
             if reader.expects_continue:
                 reader.expects_continue = False
+                # Not before the answer to the request before, which may not have left yet.
+                self._push()
                 self._transport.write(_CONTINUE)
         elif phase is Phase.HEAD and self._phase is not Phase.HEAD:
             self.deadline = server.within(server.limits.header_seconds)
@@ -284,12 +287,14 @@ class Connection(asyncio.Protocol):
         self._stash = b""
         self._discarded = 0
         self.deadline = self._server.within(self._server.limits.linger_seconds)
+        self._push()
         self._transport.write_eof()
         self._resume_reading()
 
     def _close(self) -> None:
         self._closing = True
         self._reader.finished = True
+        self._push()
         self._watch_stall()
         self._transport.close()
 
@@ -351,7 +356,24 @@ class Connection(asyncio.Protocol):
         transport = self._transport
         if transport.is_closing():
             raise ClientGone
+        if self._unsent:
+            data, self._unsent = self._unsent + data, b""
         transport.write(data)
+
+    def write_last(self, data: bytes) -> None:
+        """Hands over the last bytes of an answer, to leave with those of others that are due now."""
+        if not self._keep or self._unsent or len(data) > _WRITE_HIGH_WATER:
+            self.write(data)
+        elif self._transport.is_closing():
+            raise ClientGone
+        else:
+            self._unsent = data
+            self._server.outbox.add(self._push, self._server.loop)
+
+    def _push(self) -> None:
+        data, self._unsent = self._unsent, b""
+        if data and not self._transport.is_closing():
+            self._transport.write(data)
 
     def keep(self, possible: bool) -> bool:
         """Decides whether the connection outlives the answer being begun."""

@@ -13,6 +13,7 @@ from routecodex.server.http.reader import Fault
 from routecodex.server.http.reply import Headers, encode_fields
 from routecodex.server.http.request import HttpRequest
 from routecodex.server.http.serving import Handler
+from routecodex.wire.outbox import Outbox
 
 logger = logging.getLogger("routecodex.server")
 
@@ -35,6 +36,7 @@ class HttpServer:
         """The loop's time at the last sweep: exact enough for deadlines, and free to read."""
         self.date_line = b""
         self.loop: asyncio.AbstractEventLoop
+        self.outbox = Outbox()
         self._on_protocol_error = on_protocol_error
         self._connections: set[Connection] = set()
         self._listeners: list[asyncio.Server] = []

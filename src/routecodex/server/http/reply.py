@@ -34,6 +34,9 @@ class Outlet(Protocol):
     def write(self, data: bytes) -> None:
         """Hands bytes to the socket; raises ClientGone when it is known to be closed."""
 
+    def write_last(self, data: bytes) -> None:
+        """Hands over the last bytes of an answer, which need not leave before others that are due now."""
+
     def keep(self, possible: bool) -> bool:
         """Decides, for good, whether the connection outlives this answer."""
 
@@ -80,7 +83,7 @@ class Reply:
         length = b"" if status in _BODILESS else b"content-length: %d\r\n" % len(body)
         head = self._begin(status, headers, framing=length, keep_possible=True)
         self.ended = True
-        self._outlet.write(head if self._bodiless else head + body)
+        self._outlet.write_last(head if self._bodiless else head + body)
 
     def start(self, status: int, headers: Headers) -> None:
         """Begins a stream; the head leaves with the first write."""
@@ -124,7 +127,7 @@ class Reply:
         self.ended = True
         payload = head if self._bodiless else self._last(head, data)
         if payload:
-            outlet.write(payload)
+            outlet.write_last(payload)
         if outlet.paused:
             await outlet.drained()
 
