@@ -4,6 +4,7 @@ http        the HTTP/1.1 server itself
 app         the endpoints: which path is what, who may call it, how errors look
 paths       the table of paths, prefixes allowed
 serve       a gateway on a socket: start, drain, stop; several workers on one port
+heap        memory of large requests, kept for the next ones
 workers     several processes that share one port
 access      who may call: client keys, the operator's token, Host names
 admin       the admin API: what an operator sees and changes of a running server

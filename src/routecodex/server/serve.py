@@ -29,6 +29,7 @@ from routecodex.server.access_log import AccessLog
 from routecodex.server.admin import Admin
 from routecodex.server.announce import Announcement
 from routecodex.server.app import App, error_answer
+from routecodex.server.heap import keep_heap
 from routecodex.server.http import HttpRequest, HttpServer, Limits
 from routecodex.server.metrics import Metrics
 from routecodex.server.reload import Reloader, Source
@@ -249,6 +250,7 @@ async def _serve(
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
+    keep_heap()
     if parent is not None:
         loop.add_reader(parent, stop.set)
     on_ready(host, port)
