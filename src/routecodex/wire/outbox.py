@@ -13,7 +13,7 @@ from typing import Final
 
 __all__ = ["Outbox"]
 
-_TOGETHER: Final = 8
+_TOGETHER: Final = 4
 """How many wait for each other at most: the first of them waits for the work of the others."""
 
 
