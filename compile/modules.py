@@ -51,12 +51,12 @@ MODULES = (
     "server.access_log",
     "server.figures",
     "server.http.connection",
-    "server.http.outbox",
     "server.http.reader",
     "server.http.reply",
     "server.http.request",
     "server.metrics",
     "wire.json",
+    "wire.outbox",
     "wire.sse",
 )
 

@@ -12,6 +12,7 @@ from routecodex.providers.http.pool import Pool
 from routecodex.providers.http.request import Headers, encode_head
 from routecodex.providers.http.response import HttpResponse
 from routecodex.providers.http.timeouts import Timeouts
+from routecodex.wire.outbox import Outbox
 
 __all__ = ["HttpClient"]
 
@@ -30,6 +31,7 @@ class HttpClient:
         max_header_bytes: int = 65536,
     ) -> None:
         self._max_header_bytes = max_header_bytes
+        self._outbox = Outbox()
         self._pool = Pool(max_idle_per_origin=max_idle_per_origin, idle_seconds=idle_seconds)
 
     async def send(
@@ -77,7 +79,9 @@ class HttpClient:
 
     async def _connect(self, origin: Origin, timeouts: Timeouts) -> Connection:
         pool = self._pool
-        conn = Connection(origin, max_header_bytes=self._max_header_bytes, on_lost=pool.lost)
+        conn = Connection(
+            origin, max_header_bytes=self._max_header_bytes, on_lost=pool.lost, outbox=self._outbox
+        )
         if pool.closed:
             raise _shut(conn)
         await dial(conn, seconds=timeouts.connect)

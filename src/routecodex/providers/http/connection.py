@@ -21,6 +21,7 @@ import httptools
 from routecodex.canon.errors import GatewayError, UpstreamFailed, UpstreamTimeout
 from routecodex.providers.http.origin import Origin
 from routecodex.providers.http.timeouts import Timeouts
+from routecodex.wire.outbox import Outbox
 
 __all__ = ["Connection"]
 
@@ -42,9 +43,11 @@ class Connection(asyncio.Protocol):
         "_limit",
         "_max_header_bytes",
         "_on_lost",
+        "_outbox",
         "_parser",
         "_patience",
         "_read_paused",
+        "_request",
         "_timer",
         "_timer_at",
         "_unread",
@@ -71,7 +74,12 @@ class Connection(asyncio.Protocol):
     transport: asyncio.Transport
 
     def __init__(
-        self, origin: Origin, *, max_header_bytes: int, on_lost: Callable[[Connection], None]
+        self,
+        origin: Origin,
+        *,
+        max_header_bytes: int,
+        on_lost: Callable[[Connection], None],
+        outbox: Outbox,
     ) -> None:
         host = f"[{origin.host}]" if ":" in origin.host else origin.host
         self.peer = f"{host}:{origin.port}"
@@ -95,6 +103,8 @@ class Connection(asyncio.Protocol):
         self._read_paused = False
         self._write_paused = False
         self._on_lost = on_lost
+        self._outbox = outbox
+        self._request = b""
         self.loop = asyncio.get_running_loop()
         self._waiter: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -113,12 +123,18 @@ class Connection(asyncio.Protocol):
         if size > _ONE_WRITE_LIMIT:
             await self._write_in_slices(request)
         elif len(request) == 1:
-            self.transport.write(request[0])
+            self._request = request[0]
+            self._outbox.add(self._send, self.loop)
         else:
             self.transport.writelines(request)
         while not self.head_done:
             self._check()
             await self.wait()
+
+    def _send(self) -> None:
+        request, self._request = self._request, b""
+        if not self.transport.is_closing():
+            self.transport.write(request)
 
     def _check(self) -> None:
         if self.error is not None:

@@ -9,11 +9,11 @@ from email.utils import formatdate
 
 from routecodex.server.http.connection import Connection
 from routecodex.server.http.limits import Limits
-from routecodex.server.http.outbox import Outbox
 from routecodex.server.http.reader import Fault
 from routecodex.server.http.reply import Headers, encode_fields
 from routecodex.server.http.request import HttpRequest
 from routecodex.server.http.serving import Handler
+from routecodex.wire.outbox import Outbox
 
 logger = logging.getLogger("routecodex.server")
 

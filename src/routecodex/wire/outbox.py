@@ -1,8 +1,8 @@
-"""The ends of answers leave together: at the end of a turn of the event loop, a few at a time.
+"""Writes that leave together: at the end of a turn of the event loop, a few at a time.
 
-To write to a client that sleeps means to wake it, which can cost more than all the rest of the write. When
-many requests are answered in one turn, each write would find its peer asleep again; one after the other they
-wake it once. No write waits for time to pass, or for anything that is not already due.
+To write to a peer that sleeps means to wake it, which can cost more than all the rest of the write. When many
+requests are answered in one turn, each write would find its peer asleep again; one after the other they wake
+it once. No write waits for time to pass, or for anything that is not already due.
 """
 
 from __future__ import annotations

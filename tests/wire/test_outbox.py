@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
-from routecodex.server.http.outbox import Outbox
+from routecodex.wire.outbox import Outbox
 
 
 async def test_what_is_due_in_one_turn_leaves_after_the_work_of_that_turn() -> None:
