@@ -61,30 +61,31 @@ static bool may_stand(const unsigned char *at, Bytes needle)
     return found != 0;
 }
 
-static bool stands_within(const unsigned char *at, Py_ssize_t places, Bytes needle)
+/* The first of these places where the needle stands; NULL if it is none. */
+static const unsigned char *first_within(const unsigned char *at, Py_ssize_t places, Bytes needle)
 {
     const unsigned char *const past = at + places;
     while ((at = memchr(at, needle.at[0], (size_t)(past - at))) != NULL) {
         if (memcmp(at, needle.at, (size_t)needle.size) == 0)
-            return true;
+            return at;
         at++;
     }
-    return false;
+    return NULL;
 }
 
-static bool holds(Bytes body, Bytes needle)
+static const unsigned char *first(Bytes body, Bytes needle)
 {
     if (needle.size == 0 || needle.size > body.size)
-        return needle.size == 0;
+        return needle.size == 0 ? body.at : NULL;
     const Py_ssize_t places = body.size - needle.size + 1;
-    const unsigned char *at = memchr(body.at, needle.at[0], (size_t)places);
+    const unsigned char *at = memchr(body.at, needle.at[0], (size_t)places), *found;
     if (at == NULL)
-        return false;
+        return NULL;
     const unsigned char *const past = body.at + places;
     for (; past - at >= PLACES; at += PLACES)
-        if (may_stand(at, needle) && stands_within(at, PLACES, needle))
-            return true;
-    return stands_within(at, past - at, needle);
+        if (may_stand(at, needle) && (found = first_within(at, PLACES, needle)) != NULL)
+            return found;
+    return first_within(at, past - at, needle);
 }
 
 /* What may follow in UTF-8: which byte leads from where to where, everything else to a fault. Each state is the place
@@ -166,6 +167,17 @@ static bool read_bytes(PyObject *given, Bytes *into)
     return true;
 }
 
+/* A number that is too large for an index becomes the largest one. */
+static bool read_place(PyObject *given, Py_ssize_t *into)
+{
+    if (!PyLong_Check(given)) {
+        PyErr_Format(PyExc_TypeError, "int expected, not %.100s", Py_TYPE(given)->tp_name);
+        return false;
+    }
+    *into = PyNumber_AsSsize_t(given, NULL);
+    return true;
+}
+
 static bool are(Py_ssize_t wanted, Py_ssize_t given)
 {
     if (given != wanted)
@@ -176,12 +188,11 @@ static bool are(Py_ssize_t wanted, Py_ssize_t given)
 static PyObject *call_alike(PyObject *Py_UNUSED(module), PyObject *const *given, Py_ssize_t count)
 {
     Bytes run, head, tail;
+    Py_ssize_t at;
     if (!are(4, count) || !read_bytes(given[0], &run) || !read_bytes(given[2], &head) || !read_bytes(given[3], &tail))
         return NULL;
-    if (!PyLong_Check(given[1]))
-        return PyErr_Format(PyExc_TypeError, "int expected, not %.100s", Py_TYPE(given[1])->tp_name);
-    /* A number that is too large for an index becomes the largest one. */
-    const Py_ssize_t at = PyNumber_AsSsize_t(given[1], NULL);
+    if (!read_place(given[1], &at))
+        return NULL;
     if (at < 0 || at > run.size || head.size == 0)
         return Py_NewRef(given[1]);
     return PyLong_FromSsize_t(alike(run, at, head, tail));
@@ -198,7 +209,19 @@ static PyObject *call_holds(PyObject *Py_UNUSED(module), PyObject *const *given,
     Bytes body, needle;
     if (!are(2, count) || !read_bytes(given[0], &body) || !read_bytes(given[1], &needle))
         return NULL;
-    return PyBool_FromLong(holds(body, needle));
+    return PyBool_FromLong(first(body, needle) != NULL);
+}
+
+static PyObject *call_find(PyObject *Py_UNUSED(module), PyObject *const *given, Py_ssize_t count)
+{
+    Bytes body, needle;
+    Py_ssize_t at;
+    if (!are(3, count) || !read_bytes(given[0], &body) || !read_bytes(given[1], &needle) || !read_place(given[2], &at))
+        return NULL;
+    if (at < 0 || at > body.size)
+        return PyLong_FromLong(-1);
+    const unsigned char *const found = first((Bytes){body.at + at, body.size - at}, needle);
+    return PyLong_FromSsize_t(found == NULL ? -1 : found - body.at);
 }
 
 static PyObject *call_not_utf8(PyObject *Py_UNUSED(module), PyObject *given)
@@ -219,6 +242,7 @@ static PyMethodDef functions[] = {
     {"alike", (PyCFunction)(void (*)(void))call_alike, METH_FASTCALL, NULL},
     {"inside", call_inside, METH_O, NULL},
     {"holds", (PyCFunction)(void (*)(void))call_holds, METH_FASTCALL, NULL},
+    {"find", (PyCFunction)(void (*)(void))call_find, METH_FASTCALL, NULL},
     {"not_utf8", call_not_utf8, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };

@@ -204,12 +204,23 @@ def test_a_needle_is_found_wherever_it_stands(needle: bytes, at: int) -> None:
         for after in (b"", b"x" * 200, needle[:-1]):
             assert scan.holds(before + needle + after, needle) is True
             assert scan.holds(before + near + after, needle) is (needle in before + near + after)
+            for body in (before + needle + after, before + near + after):
+                assert scan.find(body, needle, 0) == body.find(needle)
+                assert scan.find(body, needle, at // 2) == body.find(needle, at // 2)
 
 
 @pytest.mark.parametrize("body", [b"", b"a"])
 def test_nothing_stands_everywhere_and_more_than_there_is_nowhere(body: bytes) -> None:
     assert scan.holds(body, b"") is True
     assert scan.holds(body, b"ab") is False
+    assert scan.find(body, b"", 0) == 0
+    assert scan.find(body, b"ab", 0) == -1
+
+
+@pytest.mark.parametrize("at", [-1, -(1 << 80), 4, 1 << 80])
+@pytest.mark.parametrize("needle", [b"", b"a"])
+def test_nothing_is_found_before_the_beginning_or_behind_the_end(needle: bytes, at: int) -> None:
+    assert scan.find(b"aaa", needle, at) == -1
 
 
 FEW = st.lists(st.sampled_from([b"<", b"*", b"x", b"<*", b"*" * 60, b"<x*" * 50]), max_size=9).map(b"".join)
@@ -248,6 +259,10 @@ class TestBothTwins:
     def test_the_same_is_held(self, body: bytes, needle: bytes) -> None:
         assert scan.holds(body, needle) is TWIN.holds(body, needle)
 
+    @given(FEW, FEW, st.integers(-9, 99) | st.integers())
+    def test_the_same_is_found(self, body: bytes, needle: bytes, at: int) -> None:
+        assert scan.find(body, needle, at) == TWIN.find(body, needle, at)
+
     @pytest.mark.parametrize(
         "odd", ["text", None, bytearray(b"x"), memoryview(b"x"), type("Own", (bytes,), {})(b"x")]
     )
@@ -259,6 +274,8 @@ class TestBothTwins:
             (scan.inside, (odd,)),
             (scan.holds, (odd, b"x")),
             (scan.holds, (b"x", odd)),
+            (scan.find, (odd, b"x", 0)),
+            (scan.find, (b"x", odd, 0)),
             (scan.not_utf8, (odd,)),
         ]
         for call, given_ in calls:
@@ -267,13 +284,17 @@ class TestBothTwins:
 
     @pytest.mark.parametrize("odd", ["0", None, 0.0, b"0"])
     def test_a_place_that_is_no_number_is_refused(self, odd: object) -> None:
-        call: Callable[..., object] = scan.alike
-        with pytest.raises(TypeError, match="int expected, not "):
-            call(b"x", odd, b"x", b"x")
+        calls: list[tuple[Callable[..., object], tuple[object, ...]]] = [
+            (scan.alike, (b"x", odd, b"x", b"x")),
+            (scan.find, (b"x", b"x", odd)),
+        ]
+        for call, given_ in calls:
+            with pytest.raises(TypeError, match="int expected, not "):
+                call(*given_)
 
-    @pytest.mark.parametrize("count", [0, 1, 3, 5])
+    @pytest.mark.parametrize("count", [0, 1, 5])
     def test_another_number_of_arguments_is_refused(self, count: int) -> None:
-        calls: list[Callable[..., object]] = [scan.alike, scan.holds]
+        calls: list[Callable[..., object]] = [scan.alike, scan.holds, scan.find]
         for call in calls:
             with pytest.raises(TypeError, match="arguments expected, not "):
                 call(*[b"x"] * count)

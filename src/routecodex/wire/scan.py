@@ -47,6 +47,11 @@ def holds(body: bytes, needle: bytes, /) -> bool:
     return needle[:1] in body and body.rfind(needle) >= 0
 
 
+def find(body: bytes, needle: bytes, at: int, /) -> int:
+    """Where the needle stands first, from there on; -1 when that is nowhere, or outside of the body."""
+    return body.find(needle, at) if at >= 0 else -1
+
+
 def not_utf8(body: bytes, /) -> int:
     """Where the first character begins that is none in UTF-8; -1 when all are."""
     if body.isascii():

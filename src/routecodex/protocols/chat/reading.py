@@ -94,7 +94,9 @@ def _check_messages(messages: list[Message]) -> None:
                 raise _bad_result(index, call_id)
         elif role == "assistant":
             calls = message.tool_calls
-            if calls:
+            if calls and len(calls) == 1 and _is_whole(calls[0]):
+                called.add(calls[0].id)
+            elif calls:
                 called.update(_call_ids(index, calls))
         elif role != "user" and role not in ROLES:
             raise _wrong(f"messages[{index}].role", f"unknown role {role!r}; use one of {', '.join(ROLES)}")
@@ -132,10 +134,14 @@ _HOLDS: dict[str, Callable[[Part], bool]] = {
 def _call_ids(index: int, calls: list[Call]) -> set[str | None]:
     ids: set[str | None] = set()
     for call in calls:
-        if not call.id or call.id in ids or (call.function is None and call.custom is None):
+        if not _is_whole(call) or call.id in ids:
             raise _bad_call(f"messages[{index}].tool_calls", calls)
         ids.add(call.id)
     return ids
+
+
+def _is_whole(call: Call) -> bool:
+    return bool(call.id) and (call.function is not None or call.custom is not None)
 
 
 def _bad_call(where: str, calls: list[Call]) -> BadRequest:

@@ -68,14 +68,14 @@ class Message(Struct, gc=False):
 class Function(Struct):
     name: str
     description: str | None = None
-    parameters: dict[str, Any] | None = None
+    parameters: dict[str, Raw] | None = None
     strict: bool | None = None
 
 
 class Custom(Struct):
     name: str
     description: str | None = None
-    format: dict[str, Any] | None = None
+    format: dict[str, Raw] | None = None
 
 
 class Tool(Struct):
@@ -116,7 +116,7 @@ class StreamOptions(Struct):
 
 class JsonSchema(Struct):
     name: str | None = None
-    schema: dict[str, Any] | None = None
+    schema: dict[str, Raw] | None = None
     strict: bool | None = None
     description: str | None = None
 
