@@ -46,6 +46,45 @@ static Py_ssize_t alike(Bytes run, Py_ssize_t at, Bytes head, Bytes tail)
     return at;
 }
 
+static int hex_value(unsigned char sign)
+{
+    if (sign >= '0' && sign <= '9')
+        return sign - '0';
+    sign |= 0x20; /* capitals */
+    return sign >= 'a' && sign <= 'f' ? sign - 'a' + 10 : -1;
+}
+
+/* What a plain chunk holds that begins there, and lies wholly in the data; empty if none does. */
+static Bytes chunk(Bytes data, Py_ssize_t at)
+{
+    const Bytes none = {data.at, 0};
+    const Py_ssize_t line = at;
+    Py_ssize_t size = 0;
+    for (; at < data.size && hex_value(data.at[at]) >= 0; at++) {
+        if (at - line == 8)
+            return none;
+        size = size * 16 + hex_value(data.at[at]);
+    }
+    if (at == line || data.size - at < 2 || data.at[at] != '\r' || data.at[at + 1] != '\n')
+        return none;
+    at += 2;
+    if (size > data.size - at - 2 || data.at[at + size] != '\r' || data.at[at + size + 1] != '\n')
+        return none;
+    return (Bytes){data.at + at, size};
+}
+
+/* The chunks one after the other, into as much room as they need if there is any; where they end. */
+static Py_ssize_t unchunk(Bytes data, Py_ssize_t at, char *room, Py_ssize_t *size)
+{
+    *size = 0;
+    for (Bytes body; (body = chunk(data, at)).size > 0; at = body.at - data.at + body.size + 2) {
+        if (room != NULL)
+            memcpy(room + *size, body.at, (size_t)body.size);
+        *size += body.size;
+    }
+    return at;
+}
+
 /* Places that are tried together: a loop of fixed length becomes vector instructions. For a needle of a few bytes
    this takes a fourth of what memmem does. */
 #define PLACES 128
@@ -204,6 +243,22 @@ static PyObject *call_inside(PyObject *Py_UNUSED(module), PyObject *given)
     return read_bytes(given, &text) ? PyLong_FromSsize_t(text_end(text, 0)) : NULL;
 }
 
+static PyObject *call_unchunk(PyObject *Py_UNUSED(module), PyObject *const *given, Py_ssize_t count)
+{
+    Bytes data;
+    Py_ssize_t at, size;
+    if (!are(2, count) || !read_bytes(given[0], &data) || !read_place(given[1], &at))
+        return NULL;
+    if (at < 0 || at > data.size)
+        return Py_BuildValue("(yO)", "", given[1]);
+    const Py_ssize_t end = unchunk(data, at, NULL, &size);
+    PyObject *const body = PyBytes_FromStringAndSize(NULL, size);
+    if (body == NULL)
+        return NULL;
+    unchunk(data, at, PyBytes_AS_STRING(body), &size);
+    return Py_BuildValue("(Nn)", body, end);
+}
+
 static PyObject *call_holds(PyObject *Py_UNUSED(module), PyObject *const *given, Py_ssize_t count)
 {
     Bytes body, needle;
@@ -241,6 +296,7 @@ static int fill_steps(PyObject *Py_UNUSED(module))
 static PyMethodDef functions[] = {
     {"alike", (PyCFunction)(void (*)(void))call_alike, METH_FASTCALL, NULL},
     {"inside", call_inside, METH_O, NULL},
+    {"unchunk", (PyCFunction)(void (*)(void))call_unchunk, METH_FASTCALL, NULL},
     {"holds", (PyCFunction)(void (*)(void))call_holds, METH_FASTCALL, NULL},
     {"find", (PyCFunction)(void (*)(void))call_find, METH_FASTCALL, NULL},
     {"not_utf8", call_not_utf8, METH_O, NULL},

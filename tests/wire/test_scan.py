@@ -116,6 +116,62 @@ def test_the_inside_of_a_string_ends_at_its_quote_or_at_a_stray_backslash(text: 
     assert scan.inside(text) == end
 
 
+CHUNKS: list[tuple[str, bytes, int, bytes, int]] = [
+    ("nothing", b"", 0, b"", 0),
+    ("one", b"3\r\nabc\r\n", 0, b"abc", 8),
+    ("several", b"3\r\nabc\r\n1\r\nd\r\n", 0, b"abcd", 14),
+    ("from where they begin", b"..1\r\na\r\n", 2, b"a", 8),
+    ("digits of both sizes", b"0aB\r\n" + b"x" * 0xAB + b"\r\n", 0, b"x" * 0xAB, 178),
+    ("eight digits", b"00000001\r\na\r\n", 0, b"a", 13),
+    ("nine digits", b"000000001\r\na\r\n", 0, b"", 0),
+    ("up to the last", b"1\r\na\r\n0\r\n\r\n", 0, b"a", 6),
+    ("up to an extension", b"1\r\na\r\n1;x=y\r\nb\r\n", 0, b"a", 6),
+    ("up to a blank", b"1\r\na\r\n1 \r\nb\r\n", 0, b"a", 6),
+    ("up to a sign", b"1\r\na\r\n+1\r\nb\r\n", 0, b"a", 6),
+    ("up to a bare line end", b"1\r\na\r\n1\nb\n", 0, b"a", 6),
+    ("up to a chunk that is too long", b"1\r\na\r\n1\r\nbb\r\n", 0, b"a", 6),
+    ("up to a chunk that is too short", b"1\r\na\r\n2\r\nb\r\n", 0, b"a", 6),
+    ("up to one of many bytes", b"1\r\na\r\nffffffff\r\nb\r\n", 0, b"a", 6),
+    ("cut off in a size", b"1\r\na\r\n1", 0, b"a", 6),
+    ("cut off in the line of a size", b"1\r\na\r\n1\r", 0, b"a", 6),
+    ("cut off before a body", b"1\r\na\r\n1\r\n", 0, b"a", 6),
+    ("cut off in a body", b"1\r\na\r\n2\r\nb", 0, b"a", 6),
+    ("cut off behind a body", b"1\r\na\r\n1\r\nb", 0, b"a", 6),
+    ("cut off in its end", b"1\r\na\r\n1\r\nb\r", 0, b"a", 6),
+    ("at the end", b"1\r\na\r\n", 6, b"", 6),
+    ("behind the end", b"1\r\na\r\n", 7, b"", 7),
+    ("far behind the end", b"1\r\na\r\n", 1 << 80, b"", 1 << 80),
+    ("before the beginning", b"1\r\na\r\n", -6, b"", -6),
+]
+
+
+@pytest.mark.parametrize(
+    ("data", "at", "body", "end"), [row[1:] for row in CHUNKS], ids=[r[0] for r in CHUNKS]
+)
+def test_plain_chunks_are_opened_as_far_as_they_are_here(data: bytes, at: int, body: bytes, end: int) -> None:
+    assert scan.unchunk(data, at) == (body, end)
+
+
+def chunked(body: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(body), body)
+
+
+FRAMED = st.lists(
+    st.binary(max_size=40).map(chunked)
+    | st.sampled_from([b"\r\n", b"1", b"f", b"\r", b"0\r\n\r\n", b"a;b\r\n"]),
+    max_size=6,
+).map(b"".join)
+
+
+@given(st.lists(st.binary(min_size=1, max_size=300), max_size=5), FRAMED)
+def test_chunks_hold_what_was_put_into_them(bodies: list[bytes], behind: bytes) -> None:
+    data = b"".join(map(chunked, bodies))
+    assert scan.unchunk(data, 0) == (b"".join(bodies), len(data))
+    body, end = scan.unchunk(data + behind, 0)
+    assert body.startswith(b"".join(bodies))
+    assert end >= len(data)
+
+
 EDGES = [0, 1, 7, 8, 15, 16, 17, 31, 32, 33, 127, 128, 129, 130, 131, 1000, 8189, 8190, 8191, 8192, 8193]
 WRONG = [
     b"\x80",
@@ -247,6 +303,11 @@ class TestBothTwins:
         for shape in ((HEAD, TAIL), (head, tail), (head[:1], tail[:1]), (HEAD, b"")):
             assert scan.alike(run, at, *shape) == TWIN.alike(run, at, *shape)
 
+    @given(FRAMED, st.integers(-9, 99) | st.integers())
+    def test_the_same_chunks_are_opened(self, data: bytes, at: int) -> None:
+        assert scan.unchunk(data, at) == TWIN.unchunk(data, at)
+        assert scan.unchunk(data, 0) == TWIN.unchunk(data, 0)
+
     @given(SIGNS | st.binary())
     def test_strings_end_at_the_same_place(self, text: bytes) -> None:
         assert scan.inside(text) == TWIN.inside(text)
@@ -272,6 +333,7 @@ class TestBothTwins:
             (scan.alike, (b"x", 0, odd, b"x")),
             (scan.alike, (b"x", 0, b"x", odd)),
             (scan.inside, (odd,)),
+            (scan.unchunk, (odd, 0)),
             (scan.holds, (odd, b"x")),
             (scan.holds, (b"x", odd)),
             (scan.find, (odd, b"x", 0)),
@@ -287,6 +349,7 @@ class TestBothTwins:
         calls: list[tuple[Callable[..., object], tuple[object, ...]]] = [
             (scan.alike, (b"x", odd, b"x", b"x")),
             (scan.find, (b"x", b"x", odd)),
+            (scan.unchunk, (b"x", odd)),
         ]
         for call, given_ in calls:
             with pytest.raises(TypeError, match="int expected, not "):
@@ -294,7 +357,7 @@ class TestBothTwins:
 
     @pytest.mark.parametrize("count", [0, 1, 5])
     def test_another_number_of_arguments_is_refused(self, count: int) -> None:
-        calls: list[Callable[..., object]] = [scan.alike, scan.holds, scan.find]
+        calls: list[Callable[..., object]] = [scan.alike, scan.holds, scan.find, scan.unchunk]
         for call in calls:
             with pytest.raises(TypeError, match="arguments expected, not "):
                 call(*[b"x"] * count)

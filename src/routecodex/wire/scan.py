@@ -11,6 +11,8 @@ from codecs import utf_8_decode
 
 _INSIDE = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*')
 """What a JSON string may hold between its quotes."""
+_SIZE = re.compile(rb"([0-9A-Fa-f]{1,8})\r\n")
+"""The line before a chunk, without extensions."""
 _BACKSLASH = 92
 _PIECE = 8192
 """Bytes of a text that are looked at together: what they decode to stays in the processor's cache."""
@@ -39,6 +41,23 @@ def alike(run: bytes, at: int, head: bytes, tail: bytes, /) -> int:
 def inside(text: bytes, /) -> int:
     """How many bytes of the text may stand inside a JSON string: up to a quote, or to a stray backslash."""
     return _text_end(text, 0)
+
+
+def unchunk(data: bytes, at: int, /) -> tuple[bytes, int]:
+    """What the plain chunks hold that begin there and are here wholly, and where they end.
+
+    A chunk with an extension is not plain, and neither is the last one, which is empty. None begins before
+    the first byte, or behind the last.
+    """
+    bodies: list[bytes] = []
+    while at >= 0 and (line := _SIZE.match(data, min(at, len(data)))) is not None:
+        begin = line.end()
+        end = begin + int(line[1], 16)
+        if end == begin or data[end : end + 2] != b"\r\n":
+            break
+        bodies.append(data[begin:end])
+        at = end + 2
+    return b"".join(bodies), at
 
 
 def holds(body: bytes, needle: bytes, /) -> bool:

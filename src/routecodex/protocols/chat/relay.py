@@ -30,7 +30,7 @@ from routecodex.protocols.chat.meter import Meter
 from routecodex.protocols.chat.stream_schema import CallDelta, Choice, Chunk, Delta
 from routecodex.protocols.codec import Outcome, ReplyTo
 from routecodex.protocols.repeats import Repeats
-from routecodex.wire import json, sse
+from routecodex.wire import json, scan, sse
 from routecodex.wire.json import ABSENT, present, thaw
 from routecodex.wire.sse import Frames, FrameTooLarge
 
@@ -147,8 +147,7 @@ class Relay:
         end = run.find(b"\n\n", at)
         if end < 0:
             return len(run)
-        frame = run[at:end]
-        if any(mark in frame for mark in _MARKS):
+        if _first_mark(run[at:end]) >= 0:
             return at
         mark = _first_mark(run[end:])
         return len(run) if mark < 0 else run.rfind(b"\n\n", end, end + mark) + 2
@@ -325,8 +324,9 @@ def _first_mark(frames: bytes) -> int:
     """Where the first mark is, or -1."""
     first = -1
     for mark in _MARKS:
-        if mark in frames:
-            first = frames.index(mark)
+        found = scan.find(frames, mark, 0)
+        if found >= 0:
+            first = found
             frames = frames[:first]
     return first
 

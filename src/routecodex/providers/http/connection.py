@@ -5,6 +5,9 @@ whoever reads takes the list's content, and waits on a single future when there 
 connection looks at the current deadline when it fires and sets itself again, so that a deadline moves by an
 assignment.
 
+Where the hot path is compiled, chunks that come whole go past the parser, which is slow for many small ones.
+It gets whatever is not plain, and the end. `_between` says that it stands before a chunk.
+
 `complete` is true whenever the peer has nothing to say: between requests and once an answer is whole.
 Anything it says then spoils the connection for reuse.
 """
@@ -18,9 +21,11 @@ from typing import Final
 
 import httptools
 
+from routecodex import IS_COMPILED
 from routecodex.canon.errors import GatewayError, UpstreamFailed, UpstreamTimeout
 from routecodex.providers.http.origin import Origin
 from routecodex.providers.http.timeouts import Timeouts
+from routecodex.wire import scan
 from routecodex.wire.outbox import Outbox
 
 __all__ = ["Connection"]
@@ -28,6 +33,11 @@ __all__ = ["Connection"]
 _UNREAD_LIMIT: Final = 256 * 1024
 _ONE_WRITE_LIMIT: Final = 1024 * 1024
 _WRITE_SLICE = 256 * 1024
+_UNCHUNKS: Final = IS_COMPILED
+_MANY: Final = 2048
+"""Bytes from which on there may be so many chunks behind a head that it pays to take it off."""
+_HEAD_END: Final = b"\r\n\r\n"
+_LINE_END: Final = 0x0A
 
 
 class _ParserStopped(Exception):
@@ -38,6 +48,7 @@ class Connection(asyncio.Protocol):
     """A connection that can be sent one request after the other; its answers are read by `HttpResponse`."""
 
     __slots__ = (
+        "_between",
         "_deadline",
         "_head_only",
         "_limit",
@@ -63,6 +74,8 @@ class Connection(asyncio.Protocol):
         "keep_alive",
         "loop",
         "on_body",
+        "on_chunk_complete",
+        "on_chunk_header",
         "origin",
         "peer",
         "pieces",
@@ -90,6 +103,8 @@ class Connection(asyncio.Protocol):
         self.unanswered = False
         self.pieces: list[bytes] = []
         self.on_body = self.pieces.append
+        self.on_chunk_header: Callable[[], None] | None = self._chunk_begins if _UNCHUNKS else None
+        self.on_chunk_complete: Callable[[], None] | None = self._chunk_ends if _UNCHUNKS else None
         self.status = 0
         self.headers: list[tuple[bytes, bytes]] = []
         self.head_done = False
@@ -97,6 +112,7 @@ class Connection(asyncio.Protocol):
         self.keep_alive = False
         self._head_only = False
         self._until_close = False
+        self._between = False
         self._max_header_bytes = max_header_bytes
         self._limit = max_header_bytes
         self._unread = 0
@@ -196,7 +212,10 @@ class Connection(asyncio.Protocol):
             return
         self._unread += len(data)
         try:
-            self._parser.feed_data(data)
+            if _UNCHUNKS:
+                self._feed(self._parser, data)
+            else:
+                self._parser.feed_data(data)
         except httptools.HttpParserError as exc:
             self._parser_gave_up(exc)
         if self._unread > self._limit:
@@ -207,6 +226,27 @@ class Connection(asyncio.Protocol):
             if not waiter.done():
                 waiter.set_result(None)
 
+    def _feed(self, parser: httptools.HttpResponseParser, data: bytes) -> None:
+        """Opens the chunks that are whole; the parser gets the head, and all from the first other byte on."""
+        start = 0
+        if not self.head_done:
+            start = data.find(_HEAD_END) + len(_HEAD_END) if len(data) >= _MANY else len(data)
+            if start < len(_HEAD_END) or start == len(data):
+                self._parse(parser, data)
+                return
+            self._parse(parser, data[:start])
+        if self._between and not self.complete:
+            body, start = scan.unchunk(data, start)
+            if body:
+                self.pieces.append(body)
+        if start < len(data):
+            self._parse(parser, data[start:] if start else data)
+
+    def _parse(self, parser: httptools.HttpResponseParser, data: bytes) -> None:
+        parser.feed_data(data)
+        # It may also have the beginning of the line before a chunk, which does not end like this.
+        self._between = self._between and data[-1] == _LINE_END
+
     def eof_received(self) -> None:
         # A plain close would first flush what we still write, to a peer that may never read it.
         self.abort()
@@ -216,7 +256,8 @@ class Connection(asyncio.Protocol):
         self.keep_alive = False
         if not self.complete and self.error is None:
             self._ended_by_peer(exc)
-        self._parser = None  # it holds bound methods of this object: break the cycle
+        # These hold bound methods of this object: break the cycle.
+        self._parser = self.on_chunk_header = self.on_chunk_complete = None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -260,8 +301,15 @@ class Connection(asyncio.Protocol):
             # llhttp cannot be told that no body follows a HEAD, so it must not read on.
             self.complete = True
             raise _ParserStopped
+        self._between = _is_chunked(self.headers)
         if not self.keep_alive:
-            self._until_close = _ends_at_close(self.headers)
+            self._until_close = not self._between and not _has_length(self.headers)
+
+    def _chunk_begins(self) -> None:
+        self._between = False
+
+    def _chunk_ends(self) -> None:
+        self._between = True
 
     def on_message_complete(self) -> None:
         if self.head_done:
@@ -274,6 +322,7 @@ class Connection(asyncio.Protocol):
         self.keep_alive = False
         self._head_only = head_only
         self._until_close = False
+        self._between = False
         self._unread = 0
         self._limit = self._max_header_bytes
         if self.closed:
@@ -350,14 +399,15 @@ class Connection(asyncio.Protocol):
         self.fail(UpstreamTimeout(f"{self.peer} {doing} for {self._patience:g} s"))
 
 
-def _ends_at_close(headers: Sequence[tuple[bytes, bytes]]) -> bool:
-    """Whether only the end of the connection can end this body."""
+def _has_length(headers: Sequence[tuple[bytes, bytes]]) -> bool:
+    return any(name == b"content-length" for name, _ in headers)
+
+
+def _is_chunked(headers: Sequence[tuple[bytes, bytes]]) -> bool:
     for name, value in headers:
-        if name == b"content-length":
-            return False
         if name == b"transfer-encoding" and value.lower().rstrip().endswith(b"chunked"):
-            return False
-    return True
+            return True
+    return False
 
 
 def _reason(exc: Exception | None) -> str:

@@ -1,0 +1,102 @@
+"""An answer is the same however its bytes are cut into reads."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from typing import cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from routecodex.providers.http.connection import Connection
+from routecodex.providers.http.origin import origin_of
+from routecodex.wire.outbox import Outbox
+from tests.providers.http.scripted_server import chunked
+
+HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+INTERIM = b"HTTP/1.1 103 Early Hints\r\nlink: a\r\n\r\n"
+EVENTS = (b"data: a\n\n", b"data: b\r\n\r\n", b"x" * 2000, b"1\r\nA\r\n")
+TEXT = b"".join(EVENTS)
+
+ANSWERS: dict[str, tuple[bytes, bytes, str]] = {
+    "plain chunks": (HEAD + chunked(*EVENTS), TEXT, ""),
+    "no chunk but the last": (HEAD + chunked(), b"", ""),
+    "an extension in the middle": (HEAD + b"1\r\na\r\n2;x=y\r\nbc\r\n1\r\nd\r\n0\r\n\r\n", b"abcd", ""),
+    "a trailer": (HEAD + b"1\r\na\r\n0\r\nTrailer: t\r\n\r\n", b"a", ""),
+    "zeros before a size": (HEAD + b"000000000001\r\na\r\n1\r\nb\r\n0\r\n\r\n", b"ab", ""),
+    "interim heads": (
+        b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Hints\r\n\r\n" + HEAD + chunked(*EVENTS),
+        TEXT,
+        "",
+    ),
+    "two codings": (HEAD.replace(b"chunked", b"gzip, Chunked ") + chunked(*EVENTS), TEXT, ""),
+    "a length": (b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n1\r\na\r\n\r\n\r", b"1\r\na\r\n\r\n\r", ""),
+    "a size that is none": (HEAD + b"1\r\na\r\nzz\r\nb\r\n", b"a", "not proper HTTP/1.1"),
+    "a body longer than its size": (HEAD + b"1\r\na\r\n1\r\nbb\r\n", b"ab", "not proper HTTP/1.1"),
+    "a bare line end": (HEAD + b"1\r\na\r\n1\nb\n", b"a", "not proper HTTP/1.1"),
+    "not yet whole": (HEAD + chunked(*EVENTS)[:-2], TEXT, ""),
+    "cut off in a chunk": (HEAD + b"1\r\na\r\n5\r\nbc", b"abc", ""),
+}
+INCOMPLETE = {"not yet whole", "cut off in a chunk"}
+
+
+class Wire:
+    """A transport that only knows whether it was dropped."""
+
+    dropped = False
+
+    def abort(self) -> None:
+        self.dropped = True
+
+
+def heard(loop: asyncio.AbstractEventLoop, reads: Iterable[bytes]) -> tuple[bytes, bool, str]:
+    """The body, whether it is complete, and what was wrong."""
+
+    async def listen() -> tuple[bytes, bool, str]:
+        origin = origin_of("http://127.0.0.1:1", environ={})
+        connection = Connection(origin, max_header_bytes=4096, on_lost=lambda _: None, outbox=Outbox())
+        wire = Wire()
+        connection.connection_made(cast(asyncio.Transport, wire))
+        connection._begin(False)
+        for read in reads:
+            if not wire.dropped:
+                connection.data_received(read)
+        body = connection.take()
+        complete, error = connection.complete, connection.error
+        connection.connection_lost(None)
+        return body, complete, str(error or "")
+
+    return loop.run_until_complete(listen())
+
+
+@pytest.fixture(scope="module")
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    loop = asyncio.new_event_loop()
+    yield loop
+    loop.close()
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_an_answer_is_the_same_wherever_it_is_cut_in_two(name: str, loop: asyncio.AbstractEventLoop) -> None:
+    answer, body, wrong = ANSWERS[name]
+    expected = heard(loop, [answer])
+    assert expected[:2] == (body, not wrong and name not in INCOMPLETE)
+    assert wrong in expected[2]
+    assert bool(wrong) is bool(expected[2])
+    for cut in range(1, len(answer)):
+        assert heard(loop, [answer[:cut], answer[cut:]]) == expected, cut
+    assert heard(loop, [answer[at : at + 1] for at in range(len(answer))]) == expected
+
+
+@given(st.data(), st.sampled_from(sorted(ANSWERS)))
+def test_an_answer_is_the_same_in_however_many_pieces(data: st.DataObject, name: str) -> None:
+    answer = ANSWERS[name][0]
+    cuts = sorted(data.draw(st.sets(st.integers(1, len(answer) - 1), max_size=8)))
+    reads = [answer[start:end] for start, end in zip([0, *cuts], [*cuts, len(answer)], strict=True)]
+    loop = asyncio.new_event_loop()
+    try:
+        assert heard(loop, reads) == heard(loop, [answer])
+    finally:
+        loop.close()
