@@ -36,6 +36,7 @@ MODULES = (
     "protocols.messages.encoder",
     "protocols.messages.envelope",
     "protocols.messages.incoming",
+    "protocols.messages.reading",
     "protocols.repeats",
     "protocols.runs",
     "protocols.splice",

@@ -46,6 +46,20 @@ static Py_ssize_t alike(Bytes run, Py_ssize_t at, Bytes head, Bytes tail)
     return at;
 }
 
+/* The first quote from there on that is not escaped; -1 if none is. */
+static Py_ssize_t closing(Bytes text, Py_ssize_t at)
+{
+    const unsigned char *quote;
+    for (; (quote = memchr(text.at + at, '"', (size_t)(text.size - at))) != NULL; at = quote - text.at + 1) {
+        const unsigned char *before = quote;
+        while (before > text.at + at && before[-1] == '\\')
+            before--;
+        if ((quote - before) % 2 == 0)
+            return quote - text.at;
+    }
+    return -1;
+}
+
 static int hex_value(unsigned char sign)
 {
     if (sign >= '0' && sign <= '9')
@@ -243,6 +257,15 @@ static PyObject *call_inside(PyObject *Py_UNUSED(module), PyObject *given)
     return read_bytes(given, &text) ? PyLong_FromSsize_t(text_end(text, 0)) : NULL;
 }
 
+static PyObject *call_closing(PyObject *Py_UNUSED(module), PyObject *const *given, Py_ssize_t count)
+{
+    Bytes text;
+    Py_ssize_t at;
+    if (!are(2, count) || !read_bytes(given[0], &text) || !read_place(given[1], &at))
+        return NULL;
+    return PyLong_FromSsize_t(at < 0 || at > text.size ? -1 : closing(text, at));
+}
+
 static PyObject *call_unchunk(PyObject *Py_UNUSED(module), PyObject *const *given, Py_ssize_t count)
 {
     Bytes data;
@@ -285,17 +308,18 @@ static PyObject *call_not_utf8(PyObject *Py_UNUSED(module), PyObject *given)
     return read_bytes(given, &body) ? PyLong_FromSsize_t(not_utf8(body)) : NULL;
 }
 
-static int fill_steps(PyObject *Py_UNUSED(module))
+static int prepare(PyObject *module)
 {
     for (size_t i = 0; i < sizeof STEPS / sizeof STEPS[0]; i++)
         for (int byte = STEPS[i].low; byte <= STEPS[i].high; byte++)
             steps[byte] |= (uint64_t)STEPS[i].to << STEPS[i].from;
-    return 0;
+    return PyModule_AddObjectRef(module, "IN_C", Py_True);
 }
 
 static PyMethodDef functions[] = {
     {"alike", (PyCFunction)(void (*)(void))call_alike, METH_FASTCALL, NULL},
     {"inside", call_inside, METH_O, NULL},
+    {"closing", (PyCFunction)(void (*)(void))call_closing, METH_FASTCALL, NULL},
     {"unchunk", (PyCFunction)(void (*)(void))call_unchunk, METH_FASTCALL, NULL},
     {"holds", (PyCFunction)(void (*)(void))call_holds, METH_FASTCALL, NULL},
     {"find", (PyCFunction)(void (*)(void))call_find, METH_FASTCALL, NULL},
@@ -303,7 +327,7 @@ static PyMethodDef functions[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static PyModuleDef_Slot slots[] = {{Py_mod_exec, fill_steps}, {0, NULL}};
+static PyModuleDef_Slot slots[] = {{Py_mod_exec, prepare}, {0, NULL}};
 
 static struct PyModuleDef module = {
     PyModuleDef_HEAD_INIT, .m_name = "scan", .m_methods = functions, .m_slots = slots};

@@ -98,7 +98,7 @@ def test_time_goes_to_the_innermost_frame_that_has_a_stage() -> None:
     [
         ("server.app:App._generate", "HTTP server, in and out"),
         ("server.metrics:Metrics.observe", "records, logs, metrics"),
-        ("protocols.messages.schema:read", "request read, checked, rewritten"),
+        ("protocols.messages.reading:read", "request read, checked, rewritten"),
         ("protocols.responses.request_decoder:decode", "request read, checked, rewritten"),
         ("protocols.messages.encoder:StreamEncoder._take", "answer relayed or translated"),
         ("protocols.person.tags:may_hold_tags", "identity, steering, course, plan"),

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from types import ModuleType
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -37,6 +38,7 @@ TWIN = twin()
 
 def test_what_is_tested_is_in_c_where_the_hot_path_is_compiled() -> None:
     assert (scan.__file__ or "").endswith(".py") is not IS_COMPILED
+    assert scan.IN_C is IS_COMPILED
 
 
 ALIKE: list[tuple[str, bytes, int, bytes, bytes, int]] = [
@@ -114,6 +116,39 @@ def test_frames_alike_are_those_of_a_pattern(run: bytes, at: int) -> None:
 )
 def test_the_inside_of_a_string_ends_at_its_quote_or_at_a_stray_backslash(text: bytes, end: int) -> None:
     assert scan.inside(text) == end
+
+
+@pytest.mark.parametrize(
+    ("text", "at", "end"),
+    [
+        (b"", 0, -1),
+        (b'"', 0, 0),
+        (b'"', 1, -1),
+        (b'abc"def"', 0, 3),
+        (b'abc"def"', 3, 3),
+        (b'abc"def"', 4, 7),
+        (b"abc", 0, -1),
+        (ESCAPED, 0, -1),
+        (ESCAPED + b'"', 0, len(ESCAPED)),
+        (rb"\"", 0, -1),
+        (rb"\"", 1, 1),
+        (rb"\\" + b'"', 0, 2),
+        (rb"\\\"" + b'"', 0, 4),
+        (b'\\\n"', 0, 2),
+        (b'"', -1, -1),
+        (b'"', 2, -1),
+        (b'"', 1 << 80, -1),
+        (b'"', -(1 << 80), -1),
+    ],
+)
+def test_a_string_closes_at_the_first_quote_that_is_not_escaped(text: bytes, at: int, end: int) -> None:
+    assert scan.closing(text, at) == end
+
+
+@given(st.text(), st.binary(max_size=9))
+def test_a_string_closes_where_json_says_so(text: str, behind: bytes) -> None:
+    string = msgspec.json.encode(text)
+    assert scan.closing(string + behind, 1) == len(string) - 1
 
 
 CHUNKS: list[tuple[str, bytes, int, bytes, int]] = [
@@ -296,12 +331,18 @@ class TestBothTwins:
         names = {
             name for name, value in vars(TWIN).items() if getattr(value, "__module__", "") == TWIN.__name__
         }
-        assert {name for name in names if name[0] != "_"} == {name for name in vars(scan) if name[0] != "_"}
+        public = {name for name in names if name[0] != "_"}
+        assert public | {"IN_C"} == {name for name in vars(scan) if name[0] != "_"}
 
     @given(RUNS, st.integers(-99, 99) | st.integers(), SIGNS, SIGNS)
     def test_frames_alike_end_at_the_same_place(self, run: bytes, at: int, head: bytes, tail: bytes) -> None:
         for shape in ((HEAD, TAIL), (head, tail), (head[:1], tail[:1]), (HEAD, b"")):
             assert scan.alike(run, at, *shape) == TWIN.alike(run, at, *shape)
+
+    @given(SIGNS | st.binary(), st.integers(-9, 99) | st.integers())
+    def test_strings_close_at_the_same_place(self, text: bytes, at: int) -> None:
+        assert scan.closing(text, at) == TWIN.closing(text, at)
+        assert scan.closing(text, 0) == TWIN.closing(text, 0)
 
     @given(FRAMED, st.integers(-9, 99) | st.integers())
     def test_the_same_chunks_are_opened(self, data: bytes, at: int) -> None:
@@ -333,6 +374,7 @@ class TestBothTwins:
             (scan.alike, (b"x", 0, odd, b"x")),
             (scan.alike, (b"x", 0, b"x", odd)),
             (scan.inside, (odd,)),
+            (scan.closing, (odd, 0)),
             (scan.unchunk, (odd, 0)),
             (scan.holds, (odd, b"x")),
             (scan.holds, (b"x", odd)),
@@ -349,6 +391,7 @@ class TestBothTwins:
         calls: list[tuple[Callable[..., object], tuple[object, ...]]] = [
             (scan.alike, (b"x", odd, b"x", b"x")),
             (scan.find, (b"x", b"x", odd)),
+            (scan.closing, (b"x", odd)),
             (scan.unchunk, (b"x", odd)),
         ]
         for call, given_ in calls:
@@ -357,7 +400,7 @@ class TestBothTwins:
 
     @pytest.mark.parametrize("count", [0, 1, 5])
     def test_another_number_of_arguments_is_refused(self, count: int) -> None:
-        calls: list[Callable[..., object]] = [scan.alike, scan.holds, scan.find, scan.unchunk]
+        calls: list[Callable[..., object]] = [scan.alike, scan.holds, scan.find, scan.closing, scan.unchunk]
         for call in calls:
             with pytest.raises(TypeError, match="arguments expected, not "):
                 call(*[b"x"] * count)

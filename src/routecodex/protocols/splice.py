@@ -8,10 +8,9 @@ from typing import Final
 
 from msgspec import Raw
 
-from routecodex import IS_COMPILED
 from routecodex.wire import json, scan
 
-_SPLICED: Final = sys.maxsize if IS_COMPILED else 32_768
+_SPLICED: Final = sys.maxsize if scan.IN_C else 32_768
 """Where nothing is compiled, the fields of a larger body are found faster than a second key is looked for."""
 _MODEL_KEY: Final = b'"model"'
 _ESCAPED: Final = b"\\u006"

@@ -9,6 +9,9 @@ from __future__ import annotations
 import re
 from codecs import utf_8_decode
 
+IN_C: bool = False
+"""Whether these are machine code: some ways pay only then. Not final, or mypyc would put the value in."""
+
 _INSIDE = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*')
 """What a JSON string may hold between its quotes."""
 _SIZE = re.compile(rb"([0-9A-Fa-f]{1,8})\r\n")
@@ -41,6 +44,19 @@ def alike(run: bytes, at: int, head: bytes, tail: bytes, /) -> int:
 def inside(text: bytes, /) -> int:
     """How many bytes of the text may stand inside a JSON string: up to a quote, or to a stray backslash."""
     return _text_end(text, 0)
+
+
+def closing(text: bytes, at: int, /) -> int:
+    """Where the string closes whose inside begins there: at the first quote that is not escaped.
+
+    -1 if it does not, or begins before the first byte or behind the last.
+    """
+    while at >= 0 and (quote := text.find(b'"', at)) >= 0:
+        before = text[at:quote]
+        if (len(before) - len(before.rstrip(b"\\"))) % 2 == 0:
+            return quote
+        at = quote + 1
+    return -1
 
 
 def unchunk(data: bytes, at: int, /) -> tuple[bytes, int]:

@@ -9,7 +9,7 @@ from routecodex.canon.request import Message, Request
 from routecodex.protocols.codec import Aim, Inbound, ReplyTo
 from routecodex.protocols.messages.decoder import StreamDecoder
 from routecodex.protocols.messages.encoder import StreamEncoder
-from routecodex.protocols.messages.schema import read
+from routecodex.protocols.messages.reading import read
 from routecodex.wire import json, sse
 
 AIM = Aim(model="m-1", provider="acme")

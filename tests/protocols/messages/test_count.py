@@ -3,7 +3,7 @@ from __future__ import annotations
 from routecodex.canon.parts import Text
 from routecodex.canon.request import Message, Tool
 from routecodex.protocols.messages.count import encode_count, rewrite_count
-from routecodex.protocols.messages.schema import read, read_count
+from routecodex.protocols.messages.reading import read, read_count
 from routecodex.wire import json
 from tests.protocols.messages.samples import AIM, body, chat_request
 

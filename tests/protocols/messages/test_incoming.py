@@ -7,7 +7,7 @@ from routecodex.canon.parts import Media, Opaque, Part, Reasoning, Text, ToolCal
 from routecodex.canon.request import Message, Output, Thinking, Tool, ToolChoice
 from routecodex.protocols import seals
 from routecodex.protocols.messages.incoming import decode_request
-from routecodex.protocols.messages.schema import read
+from routecodex.protocols.messages.reading import read
 from routecodex.protocols.messages.signatures import carry
 from tests.protocols.messages.samples import body, inbound
 

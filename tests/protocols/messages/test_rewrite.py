@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from routecodex.protocols import seals
 from routecodex.protocols.codec import Encoded
 from routecodex.protocols.dialect import Dialect
+from routecodex.protocols.messages.reading import read
 from routecodex.protocols.messages.rewrite import rewrite
-from routecodex.protocols.messages.schema import read
 from routecodex.protocols.messages.signatures import carry
 from routecodex.wire import json
 from tests.protocols.messages.samples import AIM, body

@@ -19,7 +19,7 @@ from routecodex.canon.usage import Usage
 from routecodex.protocols.messages.answers import decode_response, encode_response
 from routecodex.protocols.messages.incoming import decode_request
 from routecodex.protocols.messages.outgoing import encode_request
-from routecodex.protocols.messages.schema import read
+from routecodex.protocols.messages.reading import read
 from routecodex.wire import json
 from tests.kit.grammar import check_json, check_messages
 from tests.protocols.messages.samples import AIM, decoded, encoded, reply

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from routecodex.canon.errors import BadRequest
-from routecodex.protocols.messages.schema import read, read_count
+from routecodex.protocols.messages.reading import read, read_count
 from routecodex.wire import json
 from tests.protocols.messages.samples import body
 

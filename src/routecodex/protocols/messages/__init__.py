@@ -27,9 +27,9 @@ from routecodex.protocols.messages.incoming import decode_request
 from routecodex.protocols.messages.look import look, opening
 from routecodex.protocols.messages.names import NAME
 from routecodex.protocols.messages.outgoing import encode_request
+from routecodex.protocols.messages.reading import read, read_count
 from routecodex.protocols.messages.relay import Relay
 from routecodex.protocols.messages.rewrite import rewrite
-from routecodex.protocols.messages.schema import read, read_count
 
 __all__ = [
     "CODEC",

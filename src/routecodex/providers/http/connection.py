@@ -21,7 +21,6 @@ from typing import Final
 
 import httptools
 
-from routecodex import IS_COMPILED
 from routecodex.canon.errors import GatewayError, UpstreamFailed, UpstreamTimeout
 from routecodex.providers.http.origin import Origin
 from routecodex.providers.http.timeouts import Timeouts
@@ -33,7 +32,7 @@ __all__ = ["Connection"]
 _UNREAD_LIMIT: Final = 256 * 1024
 _ONE_WRITE_LIMIT: Final = 1024 * 1024
 _WRITE_SLICE = 256 * 1024
-_UNCHUNKS: Final = IS_COMPILED
+_UNCHUNKS: Final = scan.IN_C
 _MANY: Final = 2048
 """Bytes from which on there may be so many chunks behind a head that it pays to take it off."""
 _HEAD_END: Final = b"\r\n\r\n"
