@@ -55,7 +55,7 @@ def _settings(options: argparse.Namespace) -> Settings:
         rounds=options.rounds or (QUICK_ROUNDS if quick else FULL_ROUNDS),
         seconds=options.seconds or (QUICK_SECONDS if quick else FULL_SECONDS),
         warmup=QUICK_WARMUP if quick else FULL_WARMUP,
-        repeats=0 if quick else 1,
+        repeats=0 if quick else 4,
         load_core=load_core,
         gateway_core=gateway_core,
     )
