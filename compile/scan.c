@@ -173,28 +173,37 @@ static uint64_t step(uint64_t state, unsigned char byte)
     return steps[byte] >> state & 63;
 }
 
+/* Bytes that are looked at together: few enough that not many ASCII ones are gone through for the sake of others. */
+#define TOGETHER 8
+
 static bool is_ascii(const unsigned char *at)
 {
-    uint64_t words[2];
-    memcpy(words, at, sizeof words);
-    return ((words[0] | words[1]) & UINT64_C(0x8080808080808080)) == 0;
+    uint64_t bytes;
+    memcpy(&bytes, at, TOGETHER);
+    return (bytes & UINT64_C(0x8080808080808080)) == 0;
 }
 
 static Py_ssize_t not_utf8(Bytes body)
 {
     Py_ssize_t at = 0;
     uint64_t state = START;
-    for (; body.size - at >= 16; at += 16) {
-        if (state == START && is_ascii(body.at + at))
-            continue;
+    for (; body.size - at >= TOGETHER; at += TOGETHER) {
+        if (state == START) {
+            while (body.size - at >= 2 * TOGETHER && is_ascii(body.at + at) && is_ascii(body.at + at + TOGETHER))
+                at += 2 * TOGETHER;
+            if (body.size - at < TOGETHER)
+                break;
+            if (is_ascii(body.at + at))
+                continue;
+        }
         uint64_t after = state;
-        for (int i = 0; i < 16; i++)
+        for (int i = 0; i < TOGETHER; i++)
             after = step(after, body.at[at + i]);
         if (after == FAULT)
             break;
         state = after;
     }
-    /* The sixteen bytes with a fault, and the last ones, are gone through one by one. */
+    /* The bytes with a fault among them, and the last ones, are gone through one by one. */
     for (; at < body.size; at++) {
         const uint64_t after = step(state, body.at[at]);
         if (after == FAULT)
