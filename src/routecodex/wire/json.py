@@ -24,7 +24,10 @@ ABSENT: Final = Raw(b"")
 _encoder: Final = Encoder()
 _any: Final = Decoder()
 _fields: Final = Decoder(dict[str, Raw])
+_values: Final = Decoder(dict[str, Any])
 _AT = re.compile(r"^(?P<what>.*?)(?: - at `(?P<key>key in )?\$(?P<path>[^`]*)`)?$", re.DOTALL)
+_UNNAMED = "[...]"
+"""How msgspec tells of a key that no Struct has: such a place cannot be named."""
 _BODY = "the request body"
 
 
@@ -85,6 +88,11 @@ def read_fields(body: bytes) -> dict[str, Raw]:
     return read(body, _fields)
 
 
+def read_values(body: bytes) -> dict[str, Any]:
+    """A client's JSON object as plain values; BadRequest where one of them is more than can be said here."""
+    return read(body, _values)
+
+
 def try_read(data: bytes | str | Raw, decoder: Decoder[T]) -> T | None:
     """A provider's JSON as a typed value, or None when it does not fit."""
     try:
@@ -113,6 +121,8 @@ def _bad_field(text: str, at: str) -> BadRequest:
     match = _AT.match(text)
     what = match["what"] if match else text
     path = (at + (match["path"] or "") if match else at).lstrip(".")
+    if path.startswith(_UNNAMED):
+        path = ""
     missing = re.match(r"Object missing required field `(.+)`", what)
     if missing:
         path = f"{path}.{missing[1]}".lstrip(".")

@@ -71,7 +71,7 @@ def rest(value: dict[str, Any], known: frozenset[str]) -> dict[str, Json] | None
 
 def decode(inbound: Inbound) -> Request:
     """The request in canon."""
-    body: dict[str, Any] = json.decode(inbound.body)
+    body = json.read_values(inbound.body)
     system, messages = _split_system([_message(item, at) for at, item in enumerate(body["messages"])])
     stop = body.get("stop")
     return Request(

@@ -44,7 +44,7 @@ _WRAPPERS = ("result", "output")
 
 def decode_request(inbound: Inbound) -> Request:
     """The request in canon; the body has been read (and so checked) before."""
-    value = json.decode(inbound.body)
+    value = json.read_values(inbound.body)
     if inbound.wire.snake:
         value = respell(value)
     config = value.get("generationConfig") or {}

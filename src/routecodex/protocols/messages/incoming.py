@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, cast, get_args
 
-from msgspec.json import Decoder
 from msgspec.structs import replace
 
 from routecodex.canon.parts import Json, Part, Text, ToolCall
@@ -42,13 +41,12 @@ _TOOL_HOMED = frozenset({"name", "description", "input_schema", "strict", "cache
 _MODES: dict[str, Any] = {"auto": "auto", "any": "required", "tool": "tool", "none": "none"}
 _TIERS = {"standard_only": "default"}
 _EFFORTS = frozenset(get_args(Effort))
-_fields: Decoder[Fields] = Decoder(Fields)
 
 
 def decode_request(inbound: Inbound) -> Request:
     """The canonical request; `inbound` has been validated by `read`."""
     # Fields that `read` skipped are seen here for the first time, so this too can find the body at fault.
-    body = json.read(inbound.body, _fields)
+    body = json.read_values(inbound.body)
     choice = body.get("tool_choice") or {}
     metadata = body.get("metadata") or {}
     serial = choice.get("disable_parallel_tool_use")

@@ -54,7 +54,7 @@ _TOOL_FIELDS = frozenset({"type", "name", "description", "parameters", "strict",
 
 def decode_request(inbound: Inbound) -> Request:
     """The canonical request."""
-    body: dict[str, Any] = json.decode(inbound.body)
+    body = json.read_values(inbound.body)
     reading = _Reading()
     reading.items(body.get("input"))
     system = (Text(body["instructions"]),) if body.get("instructions") else ()

@@ -1,0 +1,36 @@
+"""Numbers that cannot be held: carried where nothing is rebuilt, refused where it is."""
+
+from __future__ import annotations
+
+import pytest
+
+from routecodex.canon.errors import BadRequest
+from routecodex.canon.request import ProtocolName
+from routecodex.protocols.codec import Aim
+from routecodex.protocols.codecs import CODECS
+
+PLACES: list[tuple[ProtocolName, bytes]] = [
+    ("chat", b'{"model":"m","messages":[{"role":"user","content":"x"}],"odd":@}'),
+    ("chat", b'{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"x","odd":@}]}]}'),
+    (
+        "chat",
+        b'{"model":"m","messages":[{"role":"user","content":"x"}],'
+        b'"tools":[{"type":"function","function":{"name":"f","parameters":{"a":@}}}]}',
+    ),
+    ("messages", b'{"model":"m","max_tokens":5,"messages":[{"role":"user","content":"x"}],"odd":@}'),
+    ("responses", b'{"model":"m","input":"x","odd":@}'),
+    ("gemini", b'{"contents":[{"parts":[{"text":"x"}]}],"odd":@}'),
+    ("gemini", b'{"contents":[{"parts":[{"functionCall":{"name":"f","args":{"a":@}}}]}]}'),
+]
+
+
+@pytest.mark.parametrize("number", [b"1e999", b"-1e400", b"1" * 5000])
+@pytest.mark.parametrize(("protocol", "body"), PLACES)
+def test_a_number_out_of_range_is_the_clients_fault_where_it_must_be_read(
+    protocol: ProtocolName, body: bytes, number: bytes
+) -> None:
+    codec = CODECS[protocol]
+    inbound = codec.read(body.replace(b"@", number), model="m", stream=False)
+    assert number in codec.rewrite(inbound, Aim(model="m", provider="p")).body
+    with pytest.raises(BadRequest, match=r"^the request body: .*out of range$"):
+        codec.decode_request(inbound)
