@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import anthropic
@@ -21,7 +22,7 @@ from tests.clients.python.openai_chat import Chat
 from tests.clients.python.openai_responses import Responses
 from tests.clients.python.speakers import SPEAKERS, Speaker
 from tests.clients.python.talk import ENDS, Conversation, Wish
-from tests.gateway.clocked import HEAD, NO_NTP, command, config, item, now_ms
+from tests.gateway.clocked import HEAD, NO_NTP, command, config, hasten, item, now_ms
 from tests.kit import answers
 from tests.kit.answers import PROTOCOLS, Call
 from tests.kit.upstream import Json, Request, Sse
@@ -31,6 +32,9 @@ speakers = pytest.mark.parametrize(
 )
 ROUND = (21, 9)
 WINDOW = 1000
+AHEAD = 50_000
+"""So far ahead an answer is held for a task, and no machine is so slow that its window opens before that."""
+SOON = "call home"
 HOUR = 3_600_000
 _SCHEDULED = re.compile(rb'\\?"scheduled\\?"')
 
@@ -60,18 +64,22 @@ OPEN: dict[str, tuple[Callable[..., Any], Callable[..., Conversation]]] = {
 }
 
 
-def model(protocol: str) -> Callable[[Request], Json | Sse]:
-    """Sets a task, alone or beside a call of the client, and says what it has heard of since."""
+def model(protocol: str, folder: Path) -> Callable[[Request], Json | Sse]:
+    """Sets a task, alone or beside a call of the client, and says what it has heard of since.
+
+    A task alone is brought forward while its answer is on the way, so that nobody waits for it.
+    """
 
     def answer(request: Request) -> Json | Sse:
         stream = answers.wants_stream(request)
         if HEAD.encode() in request.body:
             return answers.text(protocol, "Reminded.", stream)
         if _SCHEDULED.search(request.body):
+            hasten(folder, SOON, now_ms() + WINDOW + 200)
             return answers.text(protocol, "Noted.", stream)
         both = b"both" in request.body
-        ahead = HOUR if both else WINDOW + 600
-        ours = Call("clock", command("schedule", item(now_ms() + ahead)), "call_ours")
+        task = item(now_ms() + HOUR) if both else item(now_ms() + AHEAD, SOON)
+        ours = Call("clock", command("schedule", task), "call_ours")
         theirs = [Call("look_up", {"city": "Oslo"}, "call_theirs")] if both else []
         return answers.tool_calls(protocol, ours, *theirs, stream=stream)
 
@@ -81,12 +89,12 @@ def model(protocol: str) -> Callable[[Request], Json | Sse]:
 @pytest.fixture(scope="module")
 def clock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     """A gateway with a clock before four models that use it."""
+    folder = tmp_path_factory.mktemp("clock") / "gateway"
     with Upstreams() as upstreams:
         for protocol, upstream in upstreams.by_protocol.items():
-            upstream.answer_with(model(protocol))
+            upstream.answer_with(model(protocol, folder))
         text = configuration(upstreams, message_stop="auto", client_key=None)
         text += config(f"due_window_ms = {WINDOW}\n", ntp=NO_NTP)
-        folder = tmp_path_factory.mktemp("clock") / "gateway"
         with started._serving(text, folder) as url:
             yield Gateway(url, upstreams)
 

@@ -6,6 +6,7 @@ A session forgets a turn in which one piece was not as it should be; so its memo
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,20 +16,22 @@ from google.genai import types
 from tests.clients import gateway as started
 from tests.clients.gateway import Gateway, Upstreams, configuration
 from tests.clients.node_sdks import run
-from tests.gateway.clocked import HEAD, NO_NTP, command, config, item, now_ms
+from tests.gateway.clocked import HEAD, NO_NTP, command, config, hasten, item, now_ms
 from tests.kit import answers
 from tests.kit.answers import PROTOCOLS, Call
 from tests.kit.upstream import Json, Request, Sse
 
 WINDOW = 1000
-HELD = 900
+AHEAD = 50_000
+HELD = 1800
+SOON = "call home"
 KEEP_ALIVE = "keepalive_ms = 100\n"
 WORDS = "Noted.\n\nReminded."
 upstreams = pytest.mark.parametrize("upstream", [pytest.param(name, id=f"to-{name}") for name in PROTOCOLS])
 
 
-def model(protocol: str) -> Callable[[Request], Json | Sse]:
-    """Sets a task that comes due a moment later, and says what it has heard of since."""
+def model(protocol: str, folder: Path) -> Callable[[Request], Json | Sse]:
+    """Sets a task, brings it forward to just after its next answer, and says what it has heard of since."""
 
     def answer(request: Request) -> Json | Sse:
         stream = answers.wants_stream(request)
@@ -37,8 +40,9 @@ def model(protocol: str) -> Callable[[Request], Json | Sse]:
         if HEAD.encode() in request.body:
             return answers.text(protocol, "Reminded.", stream)
         if b'scheduled\\"' in request.body or b'"scheduled"' in request.body:
+            hasten(folder, SOON, now_ms() + WINDOW + HELD)
             return answers.text(protocol, "Noted.", stream)
-        arguments = command("schedule", item(now_ms() + WINDOW + HELD))
+        arguments = command("schedule", item(now_ms() + AHEAD, SOON))
         return answers.tool_calls(protocol, Call("clock", arguments, "call_ours"), stream=stream)
 
     return answer
@@ -47,13 +51,14 @@ def model(protocol: str) -> Callable[[Request], Json | Sse]:
 @pytest.fixture(scope="module")
 def clock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     """A gateway that keeps silent streams alive ten times a second, before four models."""
+    folder = tmp_path_factory.mktemp("held") / "gateway"
     with Upstreams() as upstreams:
         for protocol, upstream in upstreams.by_protocol.items():
-            upstream.answer_with(model(protocol))
+            upstream.answer_with(model(protocol, folder))
         text = configuration(upstreams, message_stop="auto", client_key=None)
         text = text.replace("[server]\n", f"[server]\n{KEEP_ALIVE}")
         text += config(f"due_window_ms = {WINDOW}\n", ntp=NO_NTP)
-        with started._serving(text, tmp_path_factory.mktemp("held") / "gateway") as url:
+        with started._serving(text, folder) as url:
             yield Gateway(url, upstreams)
 
 
