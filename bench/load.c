@@ -354,6 +354,11 @@ static void read_request(const char *path) {
     request.number_at = (size_t)(number - request.bytes);
 }
 
+static void tell_measuring(void) {
+    puts("measuring");
+    fflush(stdout);
+}
+
 static void pass_until_end(struct connection *all, int connections, double gap) {
     struct epoll_event ready[512];
     bool measuring = false;
@@ -362,13 +367,14 @@ static void pass_until_end(struct connection *all, int connections, double gap) 
     while (now_us() < measure_until && errors < TOO_MANY_ERRORS && (wanted < 0 || samples < (size_t)wanted)) {
         if (!measuring && now_us() >= measure_from) {
             measuring = true;
-            puts("measuring");
-            fflush(stdout);
+            tell_measuring();
         }
         while (opened < connections && now_us() >= start + gap * opened) open_connection(&all[opened++]);
         int n = epoll_wait(poller, ready, 512, opened < connections ? 1 : 20);
         for (int i = 0; i < n; i++) handle(ready[i].data.ptr, ready[i].events);
     }
+    // Too many errors, or a machine that stood still: whoever waits for the beginning is told in any case.
+    if (!measuring) tell_measuring();
 }
 
 int main(int count, char **arguments) {

@@ -57,7 +57,7 @@ def test_every_answer_is_complete_and_right(provider: Mock, tmp_path: Path, name
 def test_a_missing_end_marker_is_an_error(provider: Mock, tmp_path: Path) -> None:
     content = requests.body("chat", "1k", stream=True)
     file = requests.write(tmp_path / "request.http", requests.raw(PATHS["chat"], content, {}))
-    run = LoadRun(provider.ports.whole, file, connections=2, seconds=0.2, warmup=0.05, needle="never sent")
+    run = LoadRun(provider.ports.whole, file, connections=2, seconds=1, warmup=0.05, needle="never sent")
     run.measuring()
     seen = run.result()
     assert seen.requests == 0
@@ -67,7 +67,7 @@ def test_a_missing_end_marker_is_an_error(provider: Mock, tmp_path: Path) -> Non
 
 def test_a_status_other_than_200_is_an_error(provider: Mock, tmp_path: Path) -> None:
     file = requests.write(tmp_path / "request.http", requests.raw("/nowhere", b"{}", {}))
-    run = LoadRun(provider.ports.whole, file, connections=2, seconds=0.2, warmup=0.05, needle="")
+    run = LoadRun(provider.ports.whole, file, connections=2, seconds=1, warmup=0.05, needle="")
     run.measuring()
     seen = run.result()
     assert seen.requests == 0
