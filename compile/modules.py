@@ -31,6 +31,7 @@ MODULES = (
     "protocols.chat.passing",
     "protocols.chat.reading",
     "protocols.chat.relay",
+    "protocols.cuts",
     "protocols.messages.blocks",
     "protocols.messages.decoder",
     "protocols.messages.encoder",
@@ -61,5 +62,5 @@ MODULES = (
     "wire.sse",
 )
 
-IN_C = {"wire.scan": "scan.c"}
+IN_C = {"wire.outline": "outline.c", "wire.scan": "scan.c"}
 """Modules that are written a second time, in C: mypyc makes nothing faster that goes byte by byte."""

@@ -29,7 +29,10 @@ from .dialect import Dialect
 
 
 class Inbound(Struct):
-    """A client's request as it came: the bytes, the codec's typed view of them, and what the path said."""
+    """A client's request as it came: the bytes, the codec's typed view of them, and what the path said.
+
+    Where the view is one without its long texts (cuts.py), it was read from `outline`, made of `uncut`.
+    """
 
     protocol: ProtocolName
     body: bytes
@@ -37,6 +40,12 @@ class Inbound(Struct):
     model: str
     stream: bool
     include_usage: bool = True
+    uncut: bytes = b""
+    outline: bytes = b""
+
+    def keys(self) -> bytes:
+        """An outline of the body; empty where there is none of it as it is now."""
+        return self.outline if self.uncut is self.body else b""
 
 
 def _always(_signature: str) -> bool:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from msgspec import Raw, Struct
 from msgspec.json import Decoder
 
 from routecodex.canon.look import Called, Look
-from routecodex.protocols import glance, words
+from routecodex.protocols import cuts, glance, words
 from routecodex.protocols.codec import Inbound
 from routecodex.protocols.words import Words
 from routecodex.wire import json
@@ -34,7 +35,7 @@ def look(inbound: Inbound) -> Look:
     """The features of a request; only its newest messages are looked at."""
     wire: ChatRequest = inbound.wire
     messages, tools = wire.messages, wire.tools or ()
-    newest, seen = glance.newest_of(messages, _glimpse)
+    newest, seen = glance.newest_of(messages, _sight(inbound))
     last = _last_answer(messages)
     native = wire.web_search_options is not ABSENT and json.present(wire.web_search_options)
     has_tools = bool(tools or wire.functions)
@@ -49,35 +50,39 @@ def look(inbound: Inbound) -> Look:
         asks_search=native or (hosted and _asks(wire, tools)),
         has_tools=has_tools,
         has_answer=last >= 0,
-        opening=_opening(messages) if not has_tools or len(messages) <= glance.SHORT else "",
+        opening=_opening(inbound) if not has_tools or len(messages) <= glance.SHORT else "",
     )
 
 
 def opening(inbound: Inbound) -> bytes:
     """What a conversation begins with."""
     wire: ChatRequest = inbound.wire
-    return words.fingerprint(_system(wire.messages), glance.first_words(wire.messages, _glimpse))
+    return words.fingerprint(_system(inbound), glance.first_words(wire.messages, _sight(inbound)))
 
 
-def _content(message: Message) -> tuple[Sequence[Words], Sequence[str]]:
+def _content(message: Message, uncut: bytes) -> tuple[Sequence[Words], Sequence[str]]:
     """The texts of a message, and the types of its parts."""
     view = memoryview(message.content)
     kind = view[0] if view.nbytes else 0
     if kind == _STRING:
-        return (message.content,), ()
+        return (cuts.text(message.content, uncut),), ()
     parts = json.try_read(message.content, _parts) if kind == _LIST else None
     if parts is None:
         return (), ()
     texts = [part.text for part in parts if part.type == "text" and json.begins(part.text, b'"')]
-    return texts, [part.type for part in parts]
+    return [cuts.text(text, uncut) for text in texts], [part.type for part in parts]
 
 
-def _glimpse(message: Message) -> glance.Glimpse:
+def _sight(inbound: Inbound) -> Callable[[Message], glance.Glimpse]:
+    return partial(_glimpse, uncut=inbound.uncut) if inbound.uncut else _glimpse
+
+
+def _glimpse(message: Message, uncut: bytes = b"") -> glance.Glimpse:
     role = message.role
     if role == "user":
         if json.begins(message.content, b'"'):
-            return glance.one_text(message.content)
-        texts, types = _content(message)
+            return glance.one_text(cuts.text(message.content, uncut))
+        texts, types = _content(message, uncut)
         return glance.from_user(texts, shown=not _SHOWN.isdisjoint(types), media=not _MEDIA.isdisjoint(types))
     if role == "assistant":
         return glance.ASSISTANT
@@ -145,14 +150,14 @@ def _asks(wire: ChatRequest, tools: Sequence[Tool]) -> bool:
     return len(tools) == 1 or (isinstance(choice, ToolChoice) and glance.is_hosted_search(choice.type or ""))
 
 
-def _system(messages: Sequence[Message]) -> list[Words]:
+def _system(inbound: Inbound) -> list[Words]:
     told: list[Words] = []
-    for message in messages:
+    for message in inbound.wire.messages:
         if message.role not in _SYSTEM:
             break
-        told.extend(_content(message)[0])
+        told.extend(_content(message, inbound.uncut)[0])
     return told
 
 
-def _opening(messages: Sequence[Message]) -> str:
-    return words.opening(_system(messages) or _content(messages[0])[0])
+def _opening(inbound: Inbound) -> str:
+    return words.opening(_system(inbound) or _content(inbound.wire.messages[0], inbound.uncut)[0])

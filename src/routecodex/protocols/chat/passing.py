@@ -19,7 +19,8 @@ def rewrite(inbound: Inbound, aim: Aim) -> Encoded:
     unasked = not dialect.stream_usage and wire.stream_options is not None
     renamed = dialect.max_tokens_field == "max_tokens" and wire.max_completion_tokens is not None
     if not (dialect.unsupported or renamed or unasked):
-        return Encoded(with_model(inbound.body, aim.model, named=wire.model))
+        outline = inbound.keys() if inbound.outline else b""
+        return Encoded(with_model(inbound.body, aim.model, named=wire.model, outline=outline))
     fields = json.read_fields(inbound.body)
     notices = Notices()
     if renamed:

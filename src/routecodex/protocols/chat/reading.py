@@ -9,6 +9,7 @@ from typing import Final
 from msgspec.json import Decoder
 
 from routecodex.canon.errors import BadRequest
+from routecodex.protocols import cuts
 from routecodex.protocols.chat.schema import (
     ROLES,
     Call,
@@ -28,6 +29,8 @@ _SPEAKING: Final = frozenset({"system", "developer", "user", "tool"})
 
 _decoder: Final = Decoder(ChatRequest)
 _parts: Final = Decoder(str | list[Part] | None)
+_LONG: Final = ((b"content", 3), (b"text", 5))
+"""Where long texts stand: in messages, and in their parts."""
 _first_byte: Final = Struct("B").unpack_from
 _STRING: Final = 0x22
 _NULL: Final = 0x6E
@@ -36,9 +39,11 @@ _NULL: Final = 0x6E
 
 def read(body: bytes, *, model: str | None = None, stream: bool | None = None) -> Inbound:
     """The request, checked; BadRequest names the field that is wrong."""
-    wire = json.read(body, _decoder)
-    json.check_text(body)
-    _check(wire)
+    outline = cuts.outlined(body, _LONG)
+    wire = _read_outline(outline) if outline else None
+    if wire is None:
+        outline = b""
+        wire = _read_whole(body)
     options = wire.stream_options
     return Inbound(
         protocol="chat",
@@ -47,7 +52,28 @@ def read(body: bytes, *, model: str | None = None, stream: bool | None = None) -
         model=wire.model if model is None else model,
         stream=bool(wire.stream) if stream is None else stream,
         include_usage=bool(options is not None and options.include_usage),
+        uncut=body if outline else b"",
+        outline=outline,
     )
+
+
+def _read_whole(body: bytes) -> ChatRequest:
+    wire = json.read(body, _decoder)
+    json.check_text(body)
+    _check(wire)
+    return wire
+
+
+def _read_outline(outline: bytes) -> ChatRequest | None:
+    """A request without its long texts; None when something is wrong: what, is found in the whole one."""
+    wire = json.try_read(outline, _decoder)
+    if wire is None:
+        return None
+    try:
+        _check(wire)
+    except BadRequest:
+        return None
+    return wire
 
 
 def _wrong(field: str, what: str) -> BadRequest:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from routecodex.canon.look import Called, Look
-from routecodex.protocols import glance, words
+from routecodex.protocols import cuts, glance, words
 from routecodex.protocols.codec import Inbound
 from routecodex.protocols.words import Words
 
@@ -20,7 +21,7 @@ def look(inbound: Inbound) -> Look:
     """The features of a request; only its newest messages are looked at."""
     wire: Body = inbound.wire
     turns, tools = wire.messages, wire.tools or ()
-    newest, seen = glance.newest_of(turns, _glimpse)
+    newest, seen = glance.newest_of(turns, _sight(inbound))
     last = _last_answer(turns)
     hosted = any(map(_is_hosted, tools))
     offers = hosted or any(map(_searches, tools))
@@ -33,36 +34,40 @@ def look(inbound: Inbound) -> Look:
         asks_search=hosted and _asks(wire, tools),
         has_tools=bool(tools),
         has_answer=last >= 0,
-        opening=_opening(wire) if not tools or len(turns) <= glance.SHORT else "",
+        opening=_opening(inbound) if not tools or len(turns) <= glance.SHORT else "",
     )
 
 
 def opening(inbound: Inbound) -> bytes:
     """What a conversation begins with, without the marks for caches, which move."""
     wire: Body = inbound.wire
-    return words.fingerprint(_system(wire), glance.first_words(wire.messages, _glimpse))
+    return words.fingerprint(_system(inbound), glance.first_words(wire.messages, _sight(inbound)))
 
 
 def _blocks(turn: Turn) -> Sequence[Block]:
     return () if isinstance(turn.content, str) else turn.content
 
 
-def _texts(turn: Turn) -> Sequence[Words]:
+def _texts(turn: Turn, uncut: bytes) -> Sequence[Words]:
     if isinstance(turn.content, str):
-        return (turn.content,)
-    return [block.text for block in turn.content if block.type == "text"]
+        return (cuts.text(turn.content, uncut),)
+    return [cuts.text(block.text, uncut) for block in turn.content if block.type == "text"]
 
 
-def _glimpse(turn: Turn) -> glance.Glimpse:
+def _sight(inbound: Inbound) -> Callable[[Turn], glance.Glimpse]:
+    return partial(_glimpse, uncut=inbound.uncut) if inbound.uncut else _glimpse
+
+
+def _glimpse(turn: Turn, uncut: bytes = b"") -> glance.Glimpse:
     if turn.role == "assistant":
         return glance.ASSISTANT
     if turn.role == "system":
         return glance.SYSTEM
     if isinstance(turn.content, str):
-        return glance.one_text(turn.content)
+        return glance.one_text(cuts.text(turn.content, uncut))
     types = {block.type for block in turn.content}
     return glance.from_user(
-        _texts(turn),
+        _texts(turn, uncut),
         results="tool_result" in types,
         shown=not _SHOWN.isdisjoint(types),
         media=not _MEDIA.isdisjoint(types),
@@ -108,11 +113,12 @@ def _asks(wire: Body, tools: Sequence[OfferedTool]) -> bool:
     return named is not None and any(tool.name == named and _is_hosted(tool) for tool in tools)
 
 
-def _system(wire: Body) -> Sequence[Words]:
-    if isinstance(wire.system, list):
-        return [block.text for block in wire.system if block.type == "text"]
-    return (wire.system,) if wire.system else ()
+def _system(inbound: Inbound) -> Sequence[Words]:
+    told = inbound.wire.system
+    if isinstance(told, list):
+        return [cuts.text(block.text, inbound.uncut) for block in told if block.type == "text"]
+    return (told,) if told else ()
 
 
-def _opening(wire: Body) -> str:
-    return words.opening(_system(wire) or _texts(wire.messages[0]))
+def _opening(inbound: Inbound) -> str:
+    return words.opening(_system(inbound) or _texts(inbound.wire.messages[0], inbound.uncut))

@@ -9,6 +9,7 @@ from msgspec import Raw
 from msgspec.json import Decoder
 
 from routecodex.canon.errors import BadRequest
+from routecodex.protocols import cuts
 from routecodex.protocols.codec import Inbound
 from routecodex.protocols.messages.names import NAME
 from routecodex.protocols.messages.schema import AnswerBody, Block, Body, CountBody, Source, Turn
@@ -41,6 +42,9 @@ _ONE_TEXT: Final = (b'[{"type":"text","text":"', b'[{"type": "text", "text": "')
 _ITS_END: Final = b'"}]'
 """What most results are that are lists, around their text."""
 
+_LONG: Final = ((b"content", 3), (b"text", 3), (b"text", 5), (b"content", 5), (b"text", 7))
+"""Where long texts stand: in messages, system texts, blocks, results, and the blocks of results."""
+
 _blocks: Final[Decoder[list[Block]]] = Decoder(list[Block])
 _answer: Final[Decoder[AnswerBody]] = Decoder(AnswerBody)
 _count: Final[Decoder[CountBody]] = Decoder(CountBody)
@@ -50,23 +54,57 @@ _result: Final[Decoder[str | list[Block] | None]] = Decoder(str | list[Block] | 
 
 def read(body: bytes, *, model: str | None = None, stream: bool | None = None) -> Inbound:
     """A request for an answer; BadRequest names the field that is wrong."""
-    return _inbound(body, json.read(body, _answer), model=model, stream=stream)
+    return _read(body, _answer, model=model, stream=stream)
 
 
 def read_count(body: bytes) -> Inbound:
     """A request for token counts: like one for an answer, without `max_tokens`."""
-    return _inbound(body, json.read(body, _count), model=None, stream=False)
+    return _read(body, _count, model=None, stream=False)
 
 
-def _inbound(body: bytes, wire: Body, *, model: str | None, stream: bool | None) -> Inbound:
+def _read(body: bytes, decoder: Decoder[Any], *, model: str | None, stream: bool | None) -> Inbound:
+    outline = cuts.outlined(body, _LONG)
+    wire = _read_outline(outline, decoder, model) if outline else None
+    if wire is None:
+        outline = b""
+        wire = _read_whole(body, decoder, model)
+    return Inbound(
+        protocol=NAME,
+        body=body,
+        wire=wire,
+        model=model or wire.model,
+        stream=bool(wire.stream) if stream is None else stream,
+        uncut=body if outline else b"",
+        outline=outline,
+    )
+
+
+def _read_whole(body: bytes, decoder: Decoder[Any], model: str | None) -> Body:
+    wire: Body = json.read(body, decoder)
     json.check_text(body)
+    _check(wire, model)
+    return wire
+
+
+def _read_outline(outline: bytes, decoder: Decoder[Any], model: str | None) -> Body | None:
+    """A request without its long texts; None when something is wrong: what, is found in the whole one."""
+    wire: Body | None = json.try_read(outline, decoder)
+    if wire is None:
+        return None
+    try:
+        _check(wire, model)
+    except BadRequest:
+        return None
+    return wire
+
+
+def _check(wire: Body, model: str | None) -> None:
     named = model or wire.model
     if not named:
         raise BadRequest("model: this field is required", param="model", code="missing_field")
     _check_name(named, at="model")
     _check_settings(wire)
     _check_messages(wire.messages)
-    return Inbound(NAME, body, wire, named, bool(wire.stream) if stream is None else stream)
 
 
 def _bad(at: str, what: str) -> BadRequest:

@@ -30,7 +30,8 @@ def rewrite(inbound: Inbound, aim: Aim) -> Encoded:
     verdicts = _judge(inbound.wire, aim)
     unwanted = [name for name in aim.dialect.unsupported if b'"%s"' % name.encode() in body]
     if not verdicts and not unwanted:
-        return Encoded(with_model(body, aim.model, named=inbound.wire.model))
+        outline = inbound.keys() if inbound.outline else b""
+        return Encoded(with_model(body, aim.model, named=inbound.wire.model, outline=outline))
     fields = json.read_fields(body)
     for name in unwanted:
         if fields.pop(name, None) is not None:

@@ -1,0 +1,497 @@
+/* routecodex.wire.outline as machine code. What `cut` promises is said, and done, by its twin in outline.py. */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+typedef struct {
+    const unsigned char *at;
+    Py_ssize_t size;
+} Bytes;
+
+/* A key, and how deep the objects are that may have it: 1 is the outermost. */
+typedef struct {
+    Bytes key;
+    int depth;
+} Place;
+
+#define MOST_PLACES 8
+
+/* How a string begins that stands for a text: with a character that no text has in the first place. */
+#define MARK "\"\\u0000"
+#define MARK_SIZE ((Py_ssize_t)sizeof MARK - 1)
+
+typedef struct {
+    Place at[MOST_PLACES];
+    Py_ssize_t count;
+} Places;
+
+/* From a quote to behind the one that closes it. */
+typedef struct {
+    Py_ssize_t start, end;
+} Cut;
+
+typedef struct {
+    Cut *at;
+    Py_ssize_t count, room;
+} Cuts;
+
+typedef enum { ODD, READ, NO_MEMORY } Verdict;
+
+#ifdef __SSE2__
+#include <emmintrin.h>
+
+/* Bytes that are looked at together. Of what they are there are masks, with one bit for every byte. */
+#define BLOCK 64
+#define VECTOR 16
+#define VECTORS (BLOCK / VECTOR)
+#define DEEPEST 60
+
+typedef struct {
+    __m128i part[VECTORS];
+} Block;
+
+/* How far the block before reaches into the next one. */
+typedef struct {
+    uint64_t escape, inside, text;
+} Carry;
+
+typedef struct {
+    Bytes body;
+    const Places *places;
+    Py_ssize_t shortest;
+    Cuts *cuts;
+    Carry carry;
+    int depth;
+    uint64_t lists;         /* which of the open brackets are those of lists; the innermost is the last bit */
+    Py_ssize_t quote;       /* where the string begins that was opened last */
+    Py_ssize_t second_half; /* where the second half of a pair of surrogates has to be */
+    bool no_memory;
+} Reader;
+
+static inline Block load(const unsigned char *at)
+{
+    Block block;
+    for (int i = 0; i < VECTORS; i++)
+        block.part[i] = _mm_loadu_si128((const __m128i *)(at + i * VECTOR));
+    return block;
+}
+
+static inline uint64_t mask_of(Block flags)
+{
+    uint64_t mask = 0;
+    for (int i = 0; i < VECTORS; i++)
+        mask |= (uint64_t)(uint32_t)_mm_movemask_epi8(flags.part[i]) << (i * VECTOR);
+    return mask;
+}
+
+static inline Block equal(Block block, unsigned char sign)
+{
+    for (int i = 0; i < VECTORS; i++)
+        block.part[i] = _mm_cmpeq_epi8(block.part[i], _mm_set1_epi8((char)sign));
+    return block;
+}
+
+static inline Block either(Block one, Block other)
+{
+    for (int i = 0; i < VECTORS; i++)
+        one.part[i] = _mm_or_si128(one.part[i], other.part[i]);
+    return one;
+}
+
+static inline Block from(Block block, unsigned char least)
+{
+    for (int i = 0; i < VECTORS; i++)
+        block.part[i] = _mm_cmpeq_epi8(_mm_max_epu8(block.part[i], _mm_set1_epi8((char)least)), block.part[i]);
+    return block;
+}
+
+/* With one bit set in every byte: the brackets `[` and `]` become `{` and `}`, and no other sign does. */
+static inline Block curled(Block block)
+{
+    for (int i = 0; i < VECTORS; i++)
+        block.part[i] = _mm_or_si128(block.part[i], _mm_set1_epi8(0x20));
+    return block;
+}
+
+static inline bool any(Block flags)
+{
+    __m128i all = flags.part[0];
+    for (int i = 1; i < VECTORS; i++)
+        all = _mm_or_si128(all, flags.part[i]);
+    return _mm_movemask_epi8(all) != 0;
+}
+
+/* Whether there is a byte below the blank. */
+static inline bool has_control(Block block)
+{
+    __m128i least = block.part[0];
+    for (int i = 1; i < VECTORS; i++)
+        least = _mm_min_epu8(least, block.part[i]);
+    return _mm_movemask_epi8(_mm_cmpeq_epi8(_mm_min_epu8(least, _mm_set1_epi8(0x1F)), least)) != 0;
+}
+
+/* What stands behind a backslash that is not escaped itself. */
+static inline uint64_t escaped(uint64_t backslashes, uint64_t *carry)
+{
+    const uint64_t even = UINT64_C(0x5555555555555555);
+    backslashes &= ~*carry;
+    const uint64_t behind = backslashes << 1 | *carry;
+    /* Adding where a row of them begins at an odd place finds out where it ends. */
+    const uint64_t odd_rows = backslashes & ~even & ~behind;
+    uint64_t ends;
+    *carry = __builtin_add_overflow(odd_rows, backslashes, &ends);
+    return (even ^ (ends << 1)) & behind;
+}
+
+/* From each quote that opens to before the one that closes. */
+static inline uint64_t between(uint64_t quotes)
+{
+    for (int step = 1; step < BLOCK; step *= 2)
+        quotes ^= quotes << step;
+    return quotes;
+}
+
+/* How many bytes the character has that begins there; 0 if it is none in UTF-8. */
+static inline int character(Bytes body, Py_ssize_t at)
+{
+    unsigned char sign[4] = {0};
+    if (body.size - at >= 4)
+        memcpy(sign, body.at + at, 4);
+    else
+        memcpy(sign, body.at + at, (size_t)(body.size - at));
+    const bool second = (sign[1] & 0xC0) == 0x80, third = (sign[2] & 0xC0) == 0x80, fourth = (sign[3] & 0xC0) == 0x80;
+    if (sign[0] < 0xE0)
+        return sign[0] >= 0xC2 && second ? 2 : 0;
+    if (sign[0] < 0xF0) {
+        /* Not what two bytes would do for, and no surrogates. */
+        const bool out = (sign[0] == 0xE0 && sign[1] < 0xA0) || (sign[0] == 0xED && sign[1] >= 0xA0);
+        return second && third && !out ? 3 : 0;
+    }
+    /* Not what three bytes would do for, and nothing above U+10FFFF. */
+    const bool out = sign[0] > 0xF4 || (sign[0] == 0xF0 && sign[1] < 0x90) || (sign[0] == 0xF4 && sign[1] >= 0x90);
+    return second && third && fourth && !out ? 4 : 0;
+}
+
+/* Bytes that lead characters which not every byte may follow, or none: those are looked at one by one. */
+static inline bool has_special(Block block)
+{
+    const Block low = either(equal(block, 0xC0), equal(block, 0xC1));
+    return any(either(either(low, equal(block, 0xE0)), either(equal(block, 0xED), from(block, 0xF0))));
+}
+
+/* Whether a character is none; the last one may reach into the next block. */
+static inline bool is_no_text(Bytes body, Py_ssize_t start, Block block, Carry *carry)
+{
+    const uint64_t high = mask_of(block), lead = mask_of(from(block, 0xC0)), reached = carry->text;
+    if (!has_special(block)) {
+        const uint64_t of_three = mask_of(from(block, 0xE0));
+        carry->text = lead >> 63 | of_three >> 62;
+        return (lead << 1 | of_three << 2 | reached) != (high & ~lead);
+    }
+    carry->text = 0;
+    for (uint64_t left = high & ~reached; left != 0;) {
+        const int bit = __builtin_ctzll(left), size = character(body, start + bit);
+        if (size == 0)
+            return true;
+        const uint64_t bytes = (UINT64_C(1) << size) - 1;
+        left &= ~(bytes << bit);
+        if (bit + size > BLOCK)
+            carry->text = bytes >> (BLOCK - bit);
+    }
+    return (reached & ~(high & ~lead)) != 0;
+}
+
+/* The four digits there as a number; -1 if they are none. */
+static int32_t code_unit(Bytes body, Py_ssize_t at)
+{
+    int32_t unit = 0;
+    if (body.size - at < 4)
+        return -1;
+    for (int i = 0; i < 4; i++) {
+        const unsigned char sign = body.at[at + i], letter = sign | 0x20;
+        if (sign >= '0' && sign <= '9')
+            unit = unit * 16 + sign - '0';
+        else if (letter >= 'a' && letter <= 'f')
+            unit = unit * 16 + letter - 'a' + 10;
+        else
+            return -1;
+    }
+    return unit;
+}
+
+/* Whether the escape whose `u` stands there is no character, nor half a pair that has its other half. */
+static bool is_no_unit(Reader *reader, Py_ssize_t at)
+{
+    const Bytes body = reader->body;
+    const int32_t unit = code_unit(body, at + 1);
+    if (unit < 0xD800 || unit > 0xDFFF)
+        return unit < 0;
+    if (unit >= 0xDC00)
+        return reader->second_half != at;
+    if (body.size - at < 7 || body.at[at + 5] != '\\' || body.at[at + 6] != 'u')
+        return true;
+    const int32_t second = code_unit(body, at + 7);
+    reader->second_half = at + 6;
+    return second < 0xDC00 || second > 0xDFFF;
+}
+
+static bool are_no_escapes(Reader *reader, Py_ssize_t start, uint64_t places)
+{
+    for (; places != 0; places &= places - 1) {
+        const Py_ssize_t at = start + __builtin_ctzll(places);
+        const unsigned char sign = reader->body.at[at];
+        if (sign == 'u' ? is_no_unit(reader, at) : memchr("rbf/", sign, 4) == NULL)
+            return true;
+    }
+    return false;
+}
+
+static Py_ssize_t past_blanks(Bytes body, Py_ssize_t at, int step)
+{
+    while (at >= 0 && at < body.size && body.at[at] <= ' ')
+        at += step;
+    return at;
+}
+
+static bool has_key(Bytes body, Py_ssize_t end, Bytes key)
+{
+    const Py_ssize_t start = end - key.size;
+    return start > 1 && body.at[start - 1] == '"' && body.at[start - 2] != '\\' &&
+           memcmp(body.at + start, key.at, (size_t)key.size) == 0;
+}
+
+/* Whether a key that ends there is that of a place. */
+static bool is_in_place(const Reader *reader, Py_ssize_t end)
+{
+    /* Objects and lists in turn, an object first and last. */
+    if (reader->lists != (UINT64_C(0xAAAAAAAAAAAAAAAA) & ((UINT64_C(1) << reader->depth) - 1)))
+        return false;
+    for (Py_ssize_t i = 0; i < reader->places->count; i++)
+        if (reader->places->at[i].depth == reader->depth && has_key(reader->body, end, reader->places->at[i].key))
+            return true;
+    return false;
+}
+
+/* Whether the string that was opened last is the value of such a key. */
+static bool is_wanted(const Reader *reader)
+{
+    const Bytes body = reader->body;
+    Py_ssize_t at = past_blanks(body, reader->quote - 1, -1);
+    if (at < 0 || body.at[at] != ':')
+        return false;
+    at = past_blanks(body, at - 1, -1);
+    return at >= 0 && body.at[at] == '"' && is_in_place(reader, at);
+}
+
+static bool add(Cuts *cuts, Cut cut)
+{
+    if (cuts->count == cuts->room) {
+        const Py_ssize_t room = cuts->room == 0 ? 64 : cuts->room * 2;
+        Cut *const at = PyMem_Realloc(cuts->at, (size_t)room * sizeof *at);
+        if (at == NULL)
+            return false;
+        cuts->at = at;
+        cuts->room = room;
+    }
+    cuts->at[cuts->count++] = cut;
+    return true;
+}
+
+static bool closes_odd(Reader *reader, Py_ssize_t at)
+{
+    const unsigned char *const string = reader->body.at + reader->quote;
+    const Py_ssize_t size = at + 1 - reader->quote;
+    if (size > MARK_SIZE && string[1] == '\\' && memcmp(string, MARK, MARK_SIZE) == 0)
+        return true;
+    if (size < reader->shortest)
+        return false;
+    if (is_wanted(reader) && !add(reader->cuts, (Cut){reader->quote, at + 1}))
+        reader->no_memory = true;
+    return reader->no_memory;
+}
+
+static inline bool nests_odd(Reader *reader, unsigned char sign)
+{
+    if (sign == '{' || sign == '[') {
+        reader->depth++;
+        reader->lists = reader->lists << 1 | (sign == '[');
+        return reader->depth > DEEPEST;
+    }
+    reader->lists >>= 1;
+    return --reader->depth < 0;
+}
+
+/* Whether a block has something that is not, or may not be, the JSON of a text. */
+static inline bool is_odd(Reader *reader, Block block, Py_ssize_t start)
+{
+    Carry *const carry = &reader->carry;
+    const Block backslash = equal(block, '\\');
+    uint64_t escapes = 0, backslashes = 0, quotes = mask_of(equal(block, '"'));
+    if (carry->escape != 0 || any(backslash)) {
+        backslashes = mask_of(backslash);
+        escapes = escaped(backslashes, &carry->escape);
+        /* Nearly all of them are these. */
+        const uint64_t plain = backslashes | quotes | mask_of(either(equal(block, 'n'), equal(block, 't')));
+        if ((escapes & ~plain) != 0 && are_no_escapes(reader, start, escapes & ~plain))
+            return true;
+        quotes &= ~escapes;
+    }
+    const uint64_t inside = quotes == 0 ? carry->inside : between(quotes) ^ carry->inside;
+    const bool was_inside = carry->inside != 0;
+    carry->inside = inside >> 63 != 0 ? UINT64_MAX : 0;
+    if ((backslashes & ~inside) != 0)
+        return true;
+    if ((carry->text != 0 || any(block)) && is_no_text(reader->body, start, block, carry))
+        return true;
+    if (has_control(block) && (inside & ~mask_of(from(block, ' '))) != 0)
+        return true;
+    if (inside == UINT64_MAX && quotes == 0)
+        return false;
+    const Block signs = curled(block);
+    const uint64_t brackets = mask_of(either(equal(signs, '{'), equal(signs, '}'))) & ~inside;
+    bool within = was_inside;
+    for (uint64_t left = quotes | brackets; left != 0; left &= left - 1) {
+        const int bit = __builtin_ctzll(left);
+        const Py_ssize_t at = start + bit;
+        if ((quotes >> bit & 1) == 0) {
+            if (nests_odd(reader, reader->body.at[at]))
+                return true;
+            continue;
+        }
+        if (within && closes_odd(reader, at))
+            return true;
+        if (!within)
+            reader->quote = at;
+        within = !within;
+    }
+    return false;
+}
+
+static Verdict find(Bytes body, const Places *places, Py_ssize_t shortest, Cuts *cuts)
+{
+    Reader reader = {.body = body, .places = places, .shortest = shortest, .cuts = cuts, .second_half = -1};
+    unsigned char last[BLOCK];
+    memset(last, ' ', BLOCK);
+    memcpy(last, body.at + body.size - body.size % BLOCK, (size_t)(body.size % BLOCK));
+    for (Py_ssize_t start = 0; start < body.size; start += BLOCK)
+        if (is_odd(&reader, load(body.size - start < BLOCK ? last : body.at + start), start))
+            return reader.no_memory ? NO_MEMORY : ODD;
+    return reader.carry.inside != 0 || reader.carry.text != 0 || reader.depth != 0 ? ODD : READ;
+}
+#else
+/* Without vectors this would take longer than what it saves. */
+static Verdict find(Bytes body, const Places *places, Py_ssize_t shortest, Cuts *cuts)
+{
+    (void)body, (void)places, (void)shortest, (void)cuts;
+    return ODD;
+}
+#endif
+
+static int digits_of(Py_ssize_t number)
+{
+    int digits = 1;
+    for (; number >= 10; number /= 10)
+        digits++;
+    return digits;
+}
+
+/* The body with a mark, and the number of its first byte, in place of each cut. */
+static PyObject *without(Bytes body, Cuts cuts)
+{
+    Py_ssize_t size = body.size, at = 0;
+    for (Py_ssize_t i = 0; i < cuts.count; i++)
+        size += MARK_SIZE + digits_of(cuts.at[i].start) + 1 - (cuts.at[i].end - cuts.at[i].start);
+    PyObject *const made = PyBytes_FromStringAndSize(NULL, size);
+    if (made == NULL)
+        return NULL;
+    char *to = PyBytes_AS_STRING(made);
+    for (Py_ssize_t i = 0; i < cuts.count; i++) {
+        Py_ssize_t number = cuts.at[i].start;
+        memcpy(to, body.at + at, (size_t)(number - at));
+        to += number - at;
+        memcpy(to, MARK, MARK_SIZE);
+        to += MARK_SIZE + digits_of(number);
+        *to = '"';
+        for (char *digit = to - 1; digit >= to - digits_of(cuts.at[i].start); digit--, number /= 10)
+            *digit = (char)('0' + number % 10);
+        to++;
+        at = cuts.at[i].end;
+    }
+    memcpy(to, body.at + at, (size_t)(body.size - at));
+    return made;
+}
+
+static bool read_bytes(PyObject *given, Bytes *into)
+{
+    if (!PyBytes_CheckExact(given)) {
+        PyErr_Format(PyExc_TypeError, "bytes expected, not %.100s", Py_TYPE(given)->tp_name);
+        return false;
+    }
+    *into = (Bytes){(const unsigned char *)PyBytes_AS_STRING(given), PyBytes_GET_SIZE(given)};
+    return true;
+}
+
+static bool read_places(PyObject *given, Places *into)
+{
+    if (!PyTuple_CheckExact(given) || PyTuple_GET_SIZE(given) > MOST_PLACES) {
+        PyErr_SetString(PyExc_TypeError, "a few places expected, in a tuple");
+        return false;
+    }
+    into->count = PyTuple_GET_SIZE(given);
+    for (Py_ssize_t i = 0; i < into->count; i++) {
+        PyObject *key, *const place = PyTuple_GET_ITEM(given, i);
+        if (!PyTuple_CheckExact(place) || !PyArg_ParseTuple(place, "Si", &key, &into->at[i].depth)) {
+            if (!PyErr_Occurred())
+                PyErr_SetString(PyExc_TypeError, "a place is a key and a depth");
+            return false;
+        }
+        if (!read_bytes(key, &into->at[i].key))
+            return false;
+    }
+    return true;
+}
+
+static PyObject *call_cut(PyObject *Py_UNUSED(module), PyObject *const *given, Py_ssize_t count)
+{
+    Bytes body;
+    Places places;
+    if (count != 3)
+        return PyErr_Format(PyExc_TypeError, "3 arguments expected, not %zd", count);
+    if (!read_bytes(given[0], &body) || !read_places(given[1], &places))
+        return NULL;
+    const Py_ssize_t shortest = PyNumber_AsSsize_t(given[2], NULL);
+    if (shortest == -1 && PyErr_Occurred())
+        return NULL;
+    Cuts cuts = {NULL, 0, 0};
+    PyObject *made = NULL;
+    switch (find(body, &places, shortest, &cuts)) {
+    case ODD:
+        made = Py_NewRef(Py_None);
+        break;
+    case READ:
+        made = cuts.count == 0 ? Py_NewRef(given[0]) : without(body, cuts);
+        break;
+    case NO_MEMORY:
+        PyErr_NoMemory();
+    }
+    PyMem_Free(cuts.at);
+    return made;
+}
+
+static PyMethodDef functions[] = {
+    {"cut", (PyCFunction)(void (*)(void))call_cut, METH_FASTCALL, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyModuleDef_Slot slots[] = {{0, NULL}};
+
+static struct PyModuleDef module = {
+    PyModuleDef_HEAD_INIT, .m_name = "outline", .m_methods = functions, .m_slots = slots};
+
+PyMODINIT_FUNC PyInit_outline(void)
+{
+    return PyModuleDef_Init(&module);
+}

@@ -1,0 +1,44 @@
+"""Long texts of large requests, left out of the view that is read of them, and found again.
+
+Where one was left out, a mark stands in the view that tells where it begins in `Inbound.uncut`. A request in
+which a text of the client begins like a mark is read as it is.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import Raw
+
+from routecodex.protocols.words import Words, whole
+from routecodex.wire import scan
+from routecodex.wire.outline import cut
+
+Places = tuple[tuple[bytes, int], ...]
+"""Keys, and how deep the objects lie that may have them (outline.py)."""
+
+_LARGE: Final = 32_768
+"""Bytes from which on a view without the long texts takes less time, even with looking for them."""
+_SHORTEST: Final = 1024
+_MARK: Final = rb'"\u0000'
+
+
+def outlined(body: bytes, places: Places) -> bytes:
+    """The body without its long texts at these places; empty when it has to be read as it is."""
+    return cut(body, places, _SHORTEST) or b"" if scan.IN_C and len(body) >= _LARGE else b""
+
+
+def text(words: Words, uncut: bytes) -> Words:
+    """A text of a view, from where it was left out if it was."""
+    if not uncut:
+        return words
+    if isinstance(words, str):
+        return whole(_found(words[1:], uncut)) if words[:1] == "\0" else words
+    view = memoryview(words)
+    is_mark = bytes(view[: len(_MARK)]) == _MARK
+    return _found(str(view[len(_MARK) : -1], "ascii"), uncut) if is_mark else words
+
+
+def _found(place: str, uncut: bytes) -> Raw:
+    start = int(place)
+    return Raw(uncut[start : scan.closing(uncut, start + 1) + 1])
