@@ -84,7 +84,7 @@ def responses(draw: st.DrawFn) -> Response:
     )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(responses())
 def test_folding_what_was_unfolded_gives_the_same_answer(response: Response) -> None:
     assert fold(unfold(response)) == response
@@ -110,7 +110,7 @@ def check_grammar(events: list[Event]) -> None:
     assert opened == closed
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(responses())
 def test_unfolded_events_keep_the_grammar(response: Response) -> None:
     check_grammar(list(unfold(response)))

@@ -308,7 +308,7 @@ ODD = st.one_of(
 
 @pytest.mark.parametrize("upstream", PROTOCOLS)
 @pytest.mark.parametrize("client", PROTOCOLS)
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_any_value_in_any_place_is_either_understood_or_refused(
     client: str, upstream: str, data: st.DataObject
@@ -340,7 +340,7 @@ def test_any_value_in_any_place_is_either_understood_or_refused(
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(body=st.binary(max_size=200))
 def test_any_bytes_are_refused_as_a_client_error(protocol: str, body: bytes) -> None:
     with pytest.raises(ClientError):

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from routecodex.canon.errors import (
@@ -529,7 +529,6 @@ STEPS = st.lists(
 ERRORS = {"limited": limited, "refused": refused, "broken": broken}
 
 
-@settings(deadline=None)
 @given(STEPS)
 def test_two_workers_agree_in_the_end_whatever_they_went_through(
     steps: list[tuple[int, str, Target, float]],

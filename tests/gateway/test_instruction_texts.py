@@ -177,7 +177,7 @@ async def test_no_instruction_ever_reaches_a_provider(protocol: str, upstream: s
     texts = st.lists(st.lists(st.sampled_from(PIECES), max_size=12).map("".join), min_size=1, max_size=4)
     found: list[list[str]] = []
 
-    @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+    @settings(max_examples=25, suppress_health_check=list(HealthCheck), database=None)
     @given(texts)
     def collect(example: list[str]) -> None:
         found.append(example)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from routecodex.protocols.seals import SEAL, returns_to, seal, unseal
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.text("abcXYZ019-_", min_size=1, max_size=12), st.text(max_size=40))
 def test_what_was_sealed_is_unsealed(provider: str, signature: str) -> None:
     assert unseal(seal(provider, signature)) == (provider, signature)

@@ -176,7 +176,7 @@ def check_messages(stage: Stage, conversation: Conversation) -> None:
     assert "late" not in contents
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(scripts, outside)
 def test_the_promises_hold_whatever_plugins_do(script: list[Any], end: str) -> None:
     asyncio.run(asyncio.wait_for(play(script, end), 20))

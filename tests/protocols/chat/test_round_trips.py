@@ -60,7 +60,7 @@ def responses(draw: st.DrawFn) -> Response:
     return Response("chatcmpl-abc", "asked", 1, tuple(parts), Finish(reason, said=reason), usage, logprobs)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(responses())
 def test_answers_survive_whole_and_streamed(response: Response) -> None:
     whole = answers.encode(response, reply())
@@ -71,7 +71,7 @@ def test_answers_survive_whole_and_streamed(response: Response) -> None:
     assert fold(events(stream)) == response
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(responses(), st.integers(1, 40))
 def test_the_relay_passes_what_the_encoder_writes(response: Response, step: int) -> None:
     stream = written(list(unfold(response)))
@@ -82,7 +82,7 @@ def test_the_relay_passes_what_the_encoder_writes(response: Response, step: int)
     assert relay.outcome.usage == response.usage
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(responses(), st.data())
 def test_an_answer_that_breaks_off_anywhere_says_so(response: Response, data: st.DataObject) -> None:
     told: list[Event] = list(unfold(response))
@@ -92,7 +92,7 @@ def test_an_answer_that_breaks_off_anywhere_says_so(response: Response, data: st
     assert not any(isinstance(event, Finished) for event in events(out))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(responses())
 def test_the_sdk_reads_what_is_written(response: Response) -> None:
     found = ChatCompletion.model_validate(json.decode(answers.encode(response, reply())))
@@ -161,7 +161,7 @@ def requests(draw: st.DrawFn) -> Request:
     )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(requests())
 def test_requests_survive(request: Request) -> None:
     encoded = encode(request, AIM)
@@ -169,7 +169,7 @@ def test_requests_survive(request: Request) -> None:
     assert decode(read(encoded.body)) == request
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(requests(), st.sampled_from(["messages", "responses", "gemini"]))
 def test_requests_of_other_protocols_become_valid_ones(request: Request, source: Any) -> None:
     body = encode(replace(request, source=source, n=1), AIM).body

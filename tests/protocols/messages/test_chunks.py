@@ -85,7 +85,7 @@ def test_what_is_no_object_is_no_event() -> None:
     assert [read_chunk(frame) for frame in Frames().feed(b"data: [DONE]\n\ndata: 5\n\n")] == [None, None]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(events, max_size=8), st.booleans())
 def test_whatever_a_provider_sends_the_decoder_keeps_its_grammar(stream: list[Any], ends: bool) -> None:
     told = decoded(*(frame(**event) for event in stream), *(TALK if ends else ()))
@@ -97,7 +97,7 @@ def test_whatever_a_provider_sends_the_decoder_keeps_its_grammar(stream: list[An
         check(encoded(told))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(events, max_size=8), st.booleans())
 def test_whatever_a_provider_sends_the_relay_fails_as_it_should(stream: list[Any], ends: bool) -> None:
     relay = Relay(reply())

@@ -55,7 +55,6 @@ def responses(draw: st.DrawFn) -> Response:
     return Response("msg_abc", "asked", None, tuple(parts), Finish(reason, said=said), usage)  # type: ignore[arg-type]  # a pair of words
 
 
-@settings(deadline=None)
 @given(responses(), st.booleans())
 def test_answers_survive(response: Response, end_tool_turn: bool) -> None:
     stream = encoded(list(unfold(response)), end_tool_turn=end_tool_turn)
@@ -110,7 +109,7 @@ requests = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(requests)
 def test_requests_survive(request: Request) -> None:
     sent = encode_request(request, AIM)
@@ -118,7 +117,7 @@ def test_requests_survive(request: Request) -> None:
     assert decode_request(read(sent.body)) == request
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(requests, st.sampled_from(["chat", "responses", "gemini"]))
 def test_requests_of_other_protocols_are_legal_here(request: Request, source: Any) -> None:
     sent = encode_request(replace(request, source=source), AIM)

@@ -8,7 +8,7 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from routecodex.server_tools.clock.arguments import (
@@ -177,7 +177,6 @@ JSON = st.recursive(
 ITEMS = st.dictionaries(st.sampled_from(sorted(ITEM)), JSON)
 
 
-@settings(deadline=None)
 @given(
     st.text()
     | JSON.map(json.dumps)

@@ -140,4 +140,4 @@ class Processes(RuleBasedStateMachine):
 
 
 TestProcesses = Processes.TestCase
-TestProcesses.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestProcesses.settings = settings(max_examples=60, stateful_step_count=40)

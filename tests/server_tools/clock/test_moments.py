@@ -7,7 +7,7 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from routecodex.server_tools.clock.moments import (
@@ -97,7 +97,6 @@ def test_the_refusals_say_what_to_write_instead() -> None:
     ]
 
 
-@settings(deadline=None)
 @given(st.integers(0, LATEST_MS), st.sampled_from(["UTC", "Asia/Shanghai", "America/New_York"]))
 def test_what_is_written_is_read_again(moment: int, name: str) -> None:
     assert parse(utc_text(moment)) == moment

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from routecodex.server_tools.clock import repeats
@@ -54,7 +54,6 @@ def test_occurrences_around_a_moment(moment: int, after: int, until: int) -> Non
     assert found == (START + after * MINUTE, START + until * MINUTE)
 
 
-@settings(deadline=None)
 @given(st.integers(0, 10**13), st.integers(1, 525_600), st.integers(0, 10**13))
 def test_the_next_occurrence_is_the_first_one_ahead(due: int, minutes: int, moment: int) -> None:
     rhythm = repeats.normalize(f"every {minutes} minutes")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -150,7 +150,6 @@ def test_how_long_tasks_are_kept(fields: dict[str, Any], last: int) -> None:
     assert judged == [False, True]
 
 
-@settings(deadline=None)
 @given(
     st.integers(0, LATEST_MS),
     st.integers(-40 * DAY, 40 * DAY),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from routecodex.server_tools.clock.sntp import (
@@ -37,7 +37,6 @@ def test_offset_and_delay() -> None:
     assert (round(found.offset_ms, 2), round(found.delay_ms, 2)) == (5000.0, 20.0)
 
 
-@settings(deadline=None)
 @given(st.integers(-86_000_000, 86_000_000), st.integers(0, 4_000_000_000))
 def test_any_offset_in_any_era(offset: int, seconds: int) -> None:
     packet = answer(QUESTION, seconds + 0.02 + offset / 1000)
@@ -105,7 +104,6 @@ def test_nobody_cannot_agree() -> None:
         agreed([])
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=80))
 def test_any_packet_is_judged(packet: bytes) -> None:
     with pytest.raises(BadAnswer):

@@ -157,7 +157,7 @@ async def play(
         check_pairs(body["messages"])
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(
     answers,
     deeds,
