@@ -317,6 +317,20 @@ static PyObject *call_not_utf8(PyObject *Py_UNUSED(module), PyObject *given)
     return read_bytes(given, &body) ? PyLong_FromSsize_t(not_utf8(body)) : NULL;
 }
 
+static PyObject *call_sign(PyObject *Py_UNUSED(module), PyObject *given)
+{
+    Py_buffer view;
+    if (PyObject_GetBuffer(given, &view, PyBUF_SIMPLE) < 0)
+        return NULL;
+    PyObject *sign = NULL;
+    if (view.len > 0)
+        sign = PyLong_FromLong(*(const unsigned char *)view.buf);
+    else
+        PyErr_SetString(PyExc_ValueError, "an empty value has no sign");
+    PyBuffer_Release(&view);
+    return sign;
+}
+
 static int prepare(PyObject *module)
 {
     for (size_t i = 0; i < sizeof STEPS / sizeof STEPS[0]; i++)
@@ -333,6 +347,7 @@ static PyMethodDef functions[] = {
     {"holds", (PyCFunction)(void (*)(void))call_holds, METH_FASTCALL, NULL},
     {"find", (PyCFunction)(void (*)(void))call_find, METH_FASTCALL, NULL},
     {"not_utf8", call_not_utf8, METH_O, NULL},
+    {"sign", call_sign, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };
 

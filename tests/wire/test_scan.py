@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import struct
 from collections.abc import Callable
 from types import ModuleType
 
@@ -11,6 +12,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Raw
 
 from routecodex import IS_COMPILED, compiled
 from routecodex.wire import scan
@@ -404,3 +406,18 @@ class TestBothTwins:
         for call in calls:
             with pytest.raises(TypeError, match="arguments expected, not "):
                 call(*[b"x"] * count)
+
+
+@pytest.mark.parametrize(
+    ("value", "sign"), [(b"\0a", 0), (b'"a"', 0x22), (b"\xffa", 0xFF), (Raw(b"{}"), 0x7B), (Raw(b"5"), 0x35)]
+)
+def test_a_value_is_known_by_what_it_begins_with(value: bytes | Raw, sign: int) -> None:
+    assert scan.sign(value) == TWIN.sign(value) == sign
+
+
+def test_what_is_empty_or_has_no_bytes_begins_with_nothing() -> None:
+    for nothing in (b"", Raw(b"")):
+        with pytest.raises((ValueError, struct.error)):
+            scan.sign(nothing)
+    with pytest.raises(TypeError):
+        scan.sign("text")  # type: ignore[arg-type]  # that is the point

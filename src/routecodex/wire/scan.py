@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import re
 from codecs import utf_8_decode
+from struct import Struct
+
+from msgspec import Raw
 
 IN_C: bool = False
 """Whether these are machine code: some ways pay only then. Not final, or mypyc would put the value in."""
@@ -16,6 +19,7 @@ _INSIDE = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*')
 """What a JSON string may hold between its quotes."""
 _SIZE = re.compile(rb"([0-9A-Fa-f]{1,8})\r\n")
 """The line before a chunk, without extensions."""
+_first_byte = Struct("B").unpack_from
 _BACKSLASH = 92
 _PIECE = 8192
 """Bytes of a text that are looked at together: what they decode to stays in the processor's cache."""
@@ -100,6 +104,11 @@ def not_utf8(body: bytes, /) -> int:
     except UnicodeDecodeError as exc:
         return at + exc.start
     return -1
+
+
+def sign(value: Raw | bytes, /) -> int:
+    """What a value begins with; one that is empty has no sign, and is refused."""
+    return _first_byte(value)[0]  # type: ignore[no-any-return]  # the format is that of a byte
 
 
 def _text_end(run: bytes, start: int) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from struct import Struct
 from typing import Final
 
 from msgspec.json import Decoder
@@ -21,7 +20,7 @@ from routecodex.protocols.chat.schema import (
     ToolChoice,
 )
 from routecodex.protocols.codec import Inbound
-from routecodex.wire import json
+from routecodex.wire import json, scan
 from routecodex.wire.json import ABSENT
 
 _SPEAKING: Final = frozenset({"system", "developer", "user", "tool"})
@@ -31,7 +30,7 @@ _decoder: Final = Decoder(ChatRequest)
 _parts: Final = Decoder(str | list[Part] | None)
 _LONG: Final = ((b"content", 3), (b"text", 5))
 """Where long texts stand: in messages, and in their parts."""
-_first_byte: Final = Struct("B").unpack_from
+_sign: Final = scan.sign
 _STRING: Final = 0x22
 _NULL: Final = 0x6E
 """How a JSON string and a null begin; texts are most of a large body, and stay as the bytes they are."""
@@ -126,13 +125,13 @@ def _check_messages(messages: list[Message]) -> None:
                 called.update(_call_ids(index, calls))
         elif role != "user" and role not in ROLES:
             raise _wrong(f"messages[{index}].role", f"unknown role {role!r}; use one of {', '.join(ROLES)}")
-        kind: int = _NULL if content is absent else _first_byte(content)[0]
+        kind: int = _NULL if content is absent else _sign(content)
         if kind == _STRING:
             continue
         if kind != _NULL:
             where = f"messages[{index}].content"
             _check_parts(where, json.read(content, _parts, at=where))
-        elif role in _SPEAKING:
+        elif role != "assistant" and role in _SPEAKING:
             raise _missing(f"messages[{index}].content")
 
 

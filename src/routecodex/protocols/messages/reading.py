@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from struct import Struct
 from typing import Any, Final
 
 from msgspec import Raw
@@ -32,7 +31,7 @@ _SOURCES: Final[dict[str, tuple[str, ...]]] = {
     "file": ("file_id",),
 }
 
-_first_byte: Final = Struct("B").unpack_from
+_sign: Final = scan.sign
 _STRING: Final = 0x22
 _OBJECT: Final = 0x7B
 """How a JSON string and an object begin; texts are most of a large body, and stay as the bytes they are."""
@@ -199,7 +198,7 @@ def _is_call(block: Block) -> bool:
     name, given = block.name, block.input
     if not name or not block.id or name.isspace() or "\x00" in name or given is ABSENT:
         return False
-    return block.text is ABSENT and block.thinking is ABSENT and _first_byte(given)[0] == _OBJECT
+    return block.text is ABSENT and block.thinking is ABSENT and _sign(given) == _OBJECT
 
 
 def _is_text(block: Block) -> bool:
@@ -207,12 +206,12 @@ def _is_text(block: Block) -> bool:
     if block.type != "text" or block.thinking is not ABSENT:
         return False
     text = block.text
-    return text is not ABSENT and _first_byte(text)[0] == _STRING
+    return text is not ABSENT and _sign(text) == _STRING
 
 
 def _is_plain(content: Raw) -> bool:
     """Whether a result is absent, a string, or a list of text blocks."""
-    if content is ABSENT or _first_byte(content)[0] == _STRING:
+    if content is ABSENT or _sign(content) == _STRING:
         return True
     if _LOOKS and _is_one_text(bytes(content)):
         return True
