@@ -14,14 +14,13 @@ import msgspec
 
 from bench import requests
 from bench.accounting import cpu_seconds, rss_mb, snapshot
-from bench.cells import Cell, Variant
+from bench.cells import CELLS, Cell, Variant
 from bench.native import Load, LoadRun, Mock
 from bench.peers import Unavailable
 from bench.processes import Running, free_port, running
 from bench.setups import SETUPS
 from bench.systems import Place, System
 
-NOISY_SHARE = 0.15
 MEET_SECONDS = 20.0
 SETTLE_SECONDS = 5.0
 SETTLE_STEP = 0.05
@@ -41,7 +40,7 @@ class Sample(msgspec.Struct, frozen=True):
     @property
     def noisy(self) -> bool:
         """Whether other processes took too much of the machine meanwhile."""
-        return self.foreign_share > NOISY_SHARE
+        return self.foreign_share > CELLS[self.cell].others
 
 
 class Start(msgspec.Struct, frozen=True):

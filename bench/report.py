@@ -118,7 +118,7 @@ def text(findings: Findings, checks: Sequence[Check]) -> str:
         left = [part.ljust(width) for part, width in zip(line[:2], widths[:2], strict=True)]
         right = [part.rjust(width) for part, width in zip(line[2:-1], widths[2:-1], strict=True)]
         out.append("  ".join([*left, *right, line[-1]]).rstrip())
-    out += ["", "~ : other processes took more than 15 % of the machine in every round of it"]
+    out += ["", "~ : other processes disturbed every round of it (15 % of the machine; 2 % for p64)"]
     out += [f"left out: {name}: {reason}" for name, reason in findings.skipped.items()]
     return "\n".join([*out, "", *_check_lines(checks)])
 

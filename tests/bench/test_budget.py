@@ -94,6 +94,16 @@ def test_noisy_samples_count_only_when_there_is_nothing_better() -> None:
     assert (nginx["rps"], nginx.rounds, nginx.noisy) == (500, 1, True)
 
 
+def test_first_tokens_are_told_by_the_quietest_samples_there_are() -> None:
+    shares = {"ours": (0.01, 0.1, 0.4), "nginx": (0.1, 0.4), "direct": (0.4, 0.5)}
+    samples = [
+        taken(name, "p64", 10 / share, foreign=share) for name, found in shares.items() for share in found
+    ]
+    table = summarise(samples)
+    found = {name: (table[name, "p64"]["rps"], table[name, "p64"].noisy) for name in shares}
+    assert found == {"ours": (1_000, False), "nginx": (100, True), "direct": (22.5, True)}
+
+
 def test_writing_the_figures_leaves_the_rest_of_the_page_alone(tmp_path: Path) -> None:
     page = tmp_path / "performance.md"
     page.write_text("before\n<!-- figures: begin -->\nold\n<!-- figures: end -->\nafter\n")
