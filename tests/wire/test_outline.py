@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-from types import ModuleType
 from typing import Any
 
 import msgspec
@@ -11,27 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routecodex import IS_COMPILED, compiled
+from routecodex import IS_COMPILED
 from routecodex.wire import outline, scan
+from tests.wire.twins import twin
 
 PLACES = ((b"content", 3), (b"text", 5), (b"text", 1))
 LONG = b'"' + b"long " * 4 + b'"'
 SHORTEST = 20
 
 
-def twin() -> ModuleType:
-    """The source of the module, whatever is loaded under its name."""
-    spec = importlib.util.spec_from_file_location(
-        "twin_of_outline", compiled.source("routecodex.wire.outline")
-    )
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-TWIN = twin()
+TWIN = twin("outline")
 
 
 def cut(body: bytes, shortest: int = SHORTEST) -> bytes | None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import struct
 from collections.abc import Callable
-from types import ModuleType
 
 import msgspec
 import pytest
@@ -14,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from routecodex import IS_COMPILED, compiled
+from routecodex import IS_COMPILED
 from routecodex.wire import scan
+from tests.wire.twins import twin
 
 HEAD, TAIL = b'data: {"text":"', b'"}\n\n'
 ESCAPED = rb"say \"hi\", \\ and \u00e9"
@@ -25,17 +24,7 @@ def framed(*texts: bytes) -> bytes:
     return b"".join(HEAD + text + TAIL for text in texts)
 
 
-def twin() -> ModuleType:
-    """The source of the module, whatever is loaded under its name."""
-    spec = importlib.util.spec_from_file_location("twin_of_scan", compiled.source("routecodex.wire.scan"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-TWIN = twin()
+TWIN = twin("scan")
 
 
 def test_what_is_tested_is_in_c_where_the_hot_path_is_compiled() -> None:
