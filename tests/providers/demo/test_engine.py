@@ -97,6 +97,14 @@ def test_the_same_request_gives_the_same_events() -> None:
     )
 
 
+def test_of_a_long_text_both_ends_are_echoed() -> None:
+    said = text_of(told("begin " + "word " * 100_000 + "and end"))
+    assert said.startswith('You said: "begin word ')
+    assert " … " in said
+    assert 'and end". I am' in said
+    assert len(said) < 1200
+
+
 def test_notes_of_agents_are_not_the_user() -> None:
     note = "<system-reminder>use get_weather</system-reminder>"
     assert text_of(told(f"{note}Hi", tools=(WEATHER,))).startswith('You said: "Hi".')

@@ -5,10 +5,11 @@ respond   the same events at once: pure
 MODELS    the names it answers to; all run the same script
 PACE      seconds between two pieces, about 40 words a second
 
-What it does: it echoes the user's words and says what it saw (messages, tools, images). It calls an offered
-tool when the user names it, asks to use one ("use a tool"), or `tool_choice` requires it; arguments are made
-from the tool's schema and from quoted words, names and numbers in the text. After tool results it quotes them
-and ends its turn. It thinks first when asked to, keeps to `max_tokens`, stop sequences and structured output.
+What it does: it echoes the user's words (of a long text both ends) and says what it saw (messages, tools,
+images). It calls an offered tool when the user names it, asks to use one ("use a tool"), or `tool_choice`
+requires it; arguments are made from the tool's schema and from quoted words, names and numbers in the text.
+After tool results it quotes them and ends its turn. It thinks first when asked to, keeps to `max_tokens`,
+stop sequences and structured output.
 
 Commands in the user's text try one thing each:
 

@@ -27,6 +27,8 @@ _STORY = (
 )
 _QUOTED = 4000
 """Characters of a tool result that are repeated."""
+_ECHOED = 500
+"""Characters at each end of a long text that are echoed: all of it would take minutes at that pace."""
 _LONGEST = 20_000
 
 
@@ -122,7 +124,10 @@ def _many(count: int, noun: str) -> str:
 def _echo(request: Request, seen: Seen) -> str:
     counts = [_many(seen.messages, "message"), _many(seen.tools, "tool"), _many(seen.images, "image")]
     system = " and a system prompt" if request.system else ""
-    said = f'You said: "{seen.text}".' if seen.text else "You said nothing in words."
+    text = seen.text
+    if len(text) > 2 * _ECHOED:
+        text = f"{text[:_ECHOED]} … {text[-_ECHOED:]}"
+    said = f'You said: "{text}".' if text else "You said nothing in words."
     return f"{said} I am the demo model {request.model}, and I saw {', '.join(counts)}{system}."
 
 
