@@ -3,7 +3,8 @@
 What mypyc cannot build as it is meant is kept in modules of its own, and runs from its source:
 
 - classes with keywords, such as `class Plan(Struct, frozen=True)`, and asynchronous generators;
-- coroutines that catch something: what is awaited inside `try` may see an exception of before raised again.
+- coroutines that await something while they handle an exception, in `except` or `finally`: whatever runs
+  meanwhile sees that exception as its own.
 
 And where mypy takes for granted that a method has not changed an attribute that was looked at before it, so
 does mypyc. `--warn-unreachable` finds these places: the build fails on them.
@@ -13,12 +14,16 @@ from __future__ import annotations
 
 MODULES = (
     "gateway.courses",
+    "gateway.exchange",
+    "gateway.gateway",
     "gateway.heads",
     "gateway.identity",
     "gateway.ids",
     "gateway.keep_alive",
     "gateway.lane",
+    "gateway.orders",
     "gateway.sources",
+    "gateway.tries",
     "protocols.chat.answers",
     "protocols.chat.calls",
     "protocols.chat.chunks",
@@ -45,17 +50,21 @@ MODULES = (
     "protocols.responses.answer_object",
     "protocols.responses.encoder",
     "protocols.responses.items",
+    "providers.http.client",
     "providers.http.connection",
     "providers.http.pool",
     "providers.http.request",
     "providers.http.response",
+    "providers.upstream",
     "routing.plan",
     "server.access_log",
+    "server.app",
     "server.figures",
     "server.http.connection",
     "server.http.reader",
     "server.http.reply",
     "server.http.request",
+    "server.http.serving",
     "server.metrics",
     "wire.json",
     "wire.outbox",

@@ -22,7 +22,7 @@ from routecodex.gateway.keep_alive import KeepAlive, KeepAlives
 from routecodex.gateway.lane import Lane, Performer
 from routecodex.gateway.memory import Memory, Watch
 from routecodex.gateway.sources import EventSource, HttpSource, Source
-from routecodex.gateway.telling import told
+from routecodex.gateway.telling import closing, heard, told
 from routecodex.protocols.codec import Codec, Encoded, Outcome, ReplyTo
 from routecodex.protocols.translation import Translation
 from routecodex.providers.http import HttpResponse
@@ -88,11 +88,13 @@ class Exchange:
         record.attempts += 1
         try:
             await self._attempt(step.target, keep_alive)
+            return
         except EmptyAnswer:
-            await self._again(step, keep_alive)
+            pass
         except UpstreamError as error:
             error.provider = error.provider or step.target.provider
             raise
+        await self._again(step, keep_alive)
 
     async def _again(self, step: Step, keep_alive: KeepAlive | None) -> None:
         """Asks the same target once more; what it answers now is told as it is."""
@@ -193,8 +195,8 @@ class Exchange:
         if speaks_sse:
             await self._stream(HttpSource(response, pipe, lane.upstream), keep_alive, watch)
             return
-        events = codec.decode_response(await response.read(ANSWER_LIMIT))
-        await self._stream(EventSource(told(events), pipe), keep_alive, watch)
+        events = told(codec.decode_response(await response.read(ANSWER_LIMIT)))
+        await closing(events, self._stream(EventSource(events, pipe), keep_alive, watch))
 
     def _translation(self, codec: Codec, reply: ReplyTo) -> tuple[Translation, Watch]:
         reply.request = self._canonical()
@@ -205,25 +207,22 @@ class Exchange:
         """Carries the source to the client; raises UpstreamError while another target may be tried."""
         pipe, client = source.pipe, self.client
         out = b""
+        while not (pipe.started or pipe.ended):
+            out = await source.pull()
+        self._refuse_empty(pipe.outcome)
+        if not client.started:
+            client.start(200, self._headers(SSE))
         try:
-            while not (pipe.started or pipe.ended):
+            while not pipe.ended:
+                if out:
+                    await client.write(out)
+                    keep_alive.touch()
                 out = await source.pull()
-            self._refuse_empty(pipe.outcome)
-            if not client.started:
-                client.start(200, self._headers(SSE))
-            try:
-                while not pipe.ended:
-                    if out:
-                        await client.write(out)
-                        keep_alive.touch()
-                    out = await source.pull()
-            except UpstreamError as error:
-                out = pipe.fail(error)
-            if pipe.outcome.error is None and self._settle(pipe.outcome, watch):
-                await self._remember(pipe.outcome)
-            await self._end_stream(out, pipe.outcome.error, source)
-        finally:
-            await source.close()
+        except UpstreamError as error:
+            out = pipe.fail(error)
+        if pipe.outcome.error is None and self._settle(pipe.outcome, watch):
+            await self._remember(pipe.outcome)
+        await self._end_stream(out, pipe.outcome.error, source)
 
     async def _end_stream(self, out: bytes, error: GatewayError | None, source: Source) -> None:
         self.record.status = 200
@@ -243,13 +242,9 @@ class Exchange:
         """A built-in provider answers in events, without a wire."""
         if keep_alive is not None:
             pipe, watch = self._translation(self._ask.codec, reply)
-            await self._stream(EventSource(events, pipe), keep_alive, watch)
+            await closing(events, self._stream(EventSource(events, pipe), keep_alive, watch))
             return
-        try:
-            told = [event async for event in events]
-        finally:
-            await events.aclose()
-        await self._answer_whole(told, reply)
+        await self._answer_whole(await heard(events), reply)
 
     async def _whole(self, response: HttpResponse, lane: Lane, reply: ReplyTo) -> None:
         codec = lane.codec

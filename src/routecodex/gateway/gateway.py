@@ -207,6 +207,17 @@ class Gateway:
             arrived=ask.arrived,
         )
         try:
+            failed = await self._answered(ask, client, record)
+            if failed is not None:
+                await client.end(ask.codec.relay(self._bare_reply(ask)).fail(failed))
+        finally:
+            record.session = ask.session
+            record.finished = time.monotonic()
+            self._observe(record)
+
+    async def _answered(self, ask: Ask, client: Client, record: Record) -> GatewayError | None:
+        """Answers; what went wrong with an answer that had begun, and has not ended yet."""
+        try:
             if ask.codec.name == "responses":
                 await self._chains.expand(ask, functools.partial(self._may_be_kept_there, ask))
             course = await self._courses.set(ask)
@@ -221,17 +232,14 @@ class Gateway:
             record.notices = error.notices = (*ask.notices, *error.notices)
             if not client.started:
                 raise
-            await client.end(ask.codec.relay(self._bare_reply(ask)).fail(error))
+            return error
         except (ClientGone, asyncio.CancelledError):
             record.gone = True
             raise
         except Exception:
             record.status = 500
             raise
-        finally:
-            record.session = ask.session
-            record.finished = time.monotonic()
-            self._observe(record)
+        return None
 
     async def _answer_from_provider(self, exchange: Exchange, ask: Ask, course: Course) -> None:
         if self.health.stale():

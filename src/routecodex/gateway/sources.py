@@ -22,7 +22,6 @@ class Source(Protocol):
         """The next client bytes; the pipe tells when there will be no more."""
         ...
 
-    async def close(self) -> None: ...
     def redacted(self, data: bytes) -> bytes:
         """Bytes that tell of a failure, without secrets of ours."""
         ...
@@ -44,9 +43,6 @@ class HttpSource:
             if out or data is None or pipe.ended or pipe.started:
                 return out
 
-    async def close(self) -> None:
-        self._response.close()
-
 
 class EventSource:
     """An answer that comes as events."""
@@ -62,9 +58,6 @@ class EventSource:
         if self.pipe.started:
             return self.pipe.fail(failures.truncated())
         raise failures.truncated()
-
-    async def close(self) -> None:
-        await self._events.aclose()
 
     def redacted(self, data: bytes) -> bytes:
         return data

@@ -92,6 +92,7 @@ class App:
 
     async def __call__(self, request: HttpRequest, reply: Reply) -> None:
         request_id = f"req_{fresh_id()}"
+        refused: GatewayError | None = None
         try:
             endpoint = paths.find(request.path)
             if endpoint is None:
@@ -111,7 +112,9 @@ class App:
             if reply.started:
                 reply.abort()
                 return
-            status, headers, body = error_answer(error, request, request_id)
+            refused = error
+        if refused is not None:
+            status, headers, body = error_answer(refused, request, request_id)
             await reply.send(status, headers, body)
 
     async def _generate(self, call: Call) -> None:

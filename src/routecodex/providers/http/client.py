@@ -82,14 +82,17 @@ class HttpClient:
         conn = Connection(
             origin, max_header_bytes=self._max_header_bytes, on_lost=pool.lost, outbox=self._outbox
         )
-        if pool.closed:
+        if self._is_shut():
             raise _shut(conn)
         await dial(conn, seconds=timeouts.connect)
-        if pool.closed:
+        if self._is_shut():
             conn.abort()
             raise _shut(conn)
         pool.add(conn)
         return conn
+
+    def _is_shut(self) -> bool:
+        return self._pool.closed
 
 
 def _shut(conn: Connection) -> UpstreamFailed:
