@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from routecodex.canon.errors import UpstreamFailed
 from routecodex.canon.usage import Usage
-from routecodex.gateway.ask import FollowedUp, Record
+from routecodex.gateway.ask import Record
+from routecodex.gateway.followed import FollowedUp
 from routecodex.gateway.ids import fresh_id
 from routecodex.routing.registry import Target
 from routecodex.server.access_log import AccessLog, LineEncoder
@@ -51,7 +52,7 @@ def read(line: bytes | str) -> Any:
 
 
 def test_every_field_of_a_record_is_tried() -> None:
-    assert list(OTHERWISE) == [field.name for field in msgspec.structs.fields(Record)]
+    assert sorted(OTHERWISE) == sorted(name for name in dir(Record) if not name.startswith("_"))
 
 
 @pytest.mark.parametrize("field", OTHERWISE)

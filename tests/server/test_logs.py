@@ -37,7 +37,10 @@ def record(**settings: Any) -> Record:
         "usage": Usage(3, 2, cache_read=1),
         "finish": "stop",
     }
-    return Record(**{**usual, **settings})
+    made = Record(id="", protocol="", model="", stream=False, arrived=0.0)
+    for name, value in {**usual, **settings}.items():
+        setattr(made, name, value)
+    return made
 
 
 def fields(told: Record) -> dict[str, Any]:

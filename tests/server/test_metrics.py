@@ -26,7 +26,10 @@ def record(**settings: Any) -> Record:
         "first_byte": 10.2,
         "finished": 11.0,
     }
-    return Record(**{**usual, **settings})
+    made = Record(id="", protocol="", model="", stream=False, arrived=0.0)
+    for name, value in {**usual, **settings}.items():
+        setattr(made, name, value)
+    return made
 
 
 def samples(metrics: Metrics) -> Samples:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from msgspec import Struct, field
-
 from routecodex.canon.errors import GatewayError
 from routecodex.canon.usage import Usage
+from routecodex.gateway.followed import FollowedUp
 from routecodex.protocols.codec import Codec, Inbound
 from routecodex.routing.registry import Target
 
@@ -29,73 +28,123 @@ class Client(Protocol):
     def abort(self) -> None: ...
 
 
-class Ask(Struct, kw_only=True):
+class Ask:
     """One request for one answer, validated.
 
-    `as_array` is Gemini's way of streaming without `alt=sse`. `original` is the request without the history
-    that was put in front of it; `holder` is the provider and key that keep that history themselves, `chain`
-    the id of the request that began it. `received` is what the client sent, where anything was taken out.
-    `session` is what its state is kept under, once that is known.
+    `original` is the request without the history that was put in front of it; `holder` is the provider and
+    key that keep that history themselves, `chain` the id of the request that began it. `received` is what the
+    client sent, where anything was taken out. `session` is what its state is kept under, once that is known.
     """
 
-    id: str
-    codec: Codec
-    inbound: Inbound
-    headers: Mapping[str, str]
-    arrived: float
-    created: int
-    query: str = ""
-    as_array: bool = False
-    client_name: str = ""
-    original: Inbound | None = None
-    received: Inbound | None = None
-    holder: tuple[str, str] | None = None
-    chain: str | None = None
-    session: str = ""
-    notices: list[str] = field(default_factory=list)
+    __slots__ = (
+        "arrived",
+        "chain",
+        "client_name",
+        "codec",
+        "created",
+        "headers",
+        "holder",
+        "id",
+        "inbound",
+        "notices",
+        "original",
+        "query",
+        "received",
+        "session",
+    )
+
+    def __init__(
+        self,
+        *,
+        id: str,
+        codec: Codec,
+        inbound: Inbound,
+        headers: Mapping[str, str],
+        arrived: float,
+        created: int,
+        query: str = "",
+        client_name: str = "",
+    ) -> None:
+        self.id = id
+        self.codec = codec
+        self.inbound = inbound
+        self.headers = headers
+        self.arrived = arrived
+        self.created = created
+        self.query = query
+        self.client_name = client_name
+        self.original: Inbound | None = None
+        self.received: Inbound | None = None
+        self.holder: tuple[str, str] | None = None
+        self.chain: str | None = None
+        self.session = ""
+        self.notices: list[str] = []
 
     def is_held_by(self, target: Target) -> bool:
         """Whether the conversation this request continues is kept there, under that key."""
         return self.holder == (target.provider, target.key)
 
 
-class FollowedUp(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A further round of one request: what a server tool had a model asked, and what came of it."""
-
-    request: str
-    metadata: Mapping[str, bool]
-    target: str = ""
-    finish: str = ""
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-    error: str = ""
-
-
-class Record(Struct, kw_only=True):
+class Record:
     """What is remembered of one request, for logs and metrics.
 
     `failures` are the attempts that failed before anything reached the client, each in brief; `followups` are
     the rounds after the first, whose usage is part of the whole.
     """
 
-    id: str
-    protocol: str
-    model: str
-    stream: bool
-    client_name: str = ""
-    session: str = ""
-    route: str = ""
-    reason: str = ""
-    target: Target | None = None
-    attempts: int = 0
-    status: int = 0
-    arrived: float = 0.0
-    first_byte: float = 0.0
-    finished: float = 0.0
-    usage: Usage | None = None
-    finish: str = ""
-    error: GatewayError | None = None
-    gone: bool = False
-    notices: tuple[str, ...] = ()
-    failures: list[str] = field(default_factory=list)
-    followups: tuple[FollowedUp, ...] = ()
+    __slots__ = (
+        "arrived",
+        "attempts",
+        "client_name",
+        "error",
+        "failures",
+        "finish",
+        "finished",
+        "first_byte",
+        "followups",
+        "gone",
+        "id",
+        "model",
+        "notices",
+        "protocol",
+        "reason",
+        "route",
+        "session",
+        "status",
+        "stream",
+        "target",
+        "usage",
+    )
+
+    def __init__(
+        self,
+        *,
+        id: str,
+        protocol: str,
+        model: str,
+        stream: bool,
+        arrived: float,
+        client_name: str = "",
+        route: str = "",
+    ) -> None:
+        self.id = id
+        self.protocol = protocol
+        self.model = model
+        self.stream = stream
+        self.client_name = client_name
+        self.session = ""
+        self.route = route
+        self.reason = ""
+        self.target: Target | None = None
+        self.attempts = 0
+        self.status = 0
+        self.arrived = arrived
+        self.first_byte = 0.0
+        self.finished = 0.0
+        self.usage: Usage | None = None
+        self.finish = ""
+        self.error: GatewayError | None = None
+        self.gone = False
+        self.notices: tuple[str, ...] = ()
+        self.failures: list[str] = []
+        self.followups: tuple[FollowedUp, ...] = ()

@@ -7,7 +7,6 @@ from typing import Protocol
 from urllib.parse import quote
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from routecodex.canon.errors import UpstreamError
 from routecodex.canon.parts import Media, Opaque, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
@@ -79,9 +78,9 @@ async def count(parts: Parts, ask: Ask, *, memory: Memory | None = None, record:
         dialect=upstream.dialect,
         max_output_tokens=model.max_output_tokens,
         vision=model.vision,
+        is_ours=(lambda _signature: True) if memory is None else memory.is_ours(target.provider),
     )
     if memory is not None:
-        aim = replace(aim, is_ours=memory.is_ours(target.provider))
         request = memory.recall(request, target.provider)
     try:
         return await _counted(upstream, ask, request, key=target.key, aim=aim)

@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
-
 from routecodex.gateway.scope import Scope
 from routecodex.gateway.steering import Spoken
 from routecodex.routing.planned import Asked
 from routecodex.routing.state import ServerState, SessionState
 
 
-class Course(Struct, kw_only=True):
+class Course:
     """How one request is to be routed; `spoken` is what it said to the gateway, None when nothing."""
 
-    scope: Scope
-    session: SessionState
-    server: ServerState
-    asked: Asked
-    spoken: Spoken | None = None
+    __slots__ = ("asked", "scope", "server", "session", "spoken")
+
+    def __init__(
+        self,
+        scope: Scope,
+        asked: Asked,
+        *,
+        session: SessionState,
+        server: ServerState,
+        spoken: Spoken | None = None,
+    ) -> None:
+        self.scope = scope
+        self.session = session
+        self.server = server
+        self.asked = asked
+        self.spoken = spoken
+
+    @property
+    def answers_itself(self) -> bool:
+        """Whether the gateway answers the request, so that there is no plan."""
+        return self.spoken is not None and self.spoken.wants_own_answer

@@ -75,7 +75,7 @@ class Courses:
         asked = self._asked(ask, told, scope, quiet=(session, server) == _QUIET)
         if spoken is not None:
             asked = replace(asked, turn=spoken.turn)
-        return Course(scope=scope, session=session, server=server, asked=asked, spoken=spoken)
+        return Course(scope, asked, session=session, server=server, spoken=spoken)
 
     def _scope(self, ask: Ask, told: Controls) -> Scope:
         scope = identify(ask.codec.name, ask.headers, told, chain=ask.chain, request_id=ask.id)
@@ -105,9 +105,9 @@ class Courses:
         if body is inbound.body:
             return
         ask.received = ask.received or ask.original or inbound
-        ask.inbound = replace(inbound, body=body)
+        ask.inbound = inbound.with_body(body)
         if ask.original is not None:
-            ask.original = replace(ask.original, body=without_controls(ask.original.body, inbound.protocol))
+            ask.original = ask.original.with_body(without_controls(ask.original.body, inbound.protocol))
 
     async def _past_force(self, spoken: Spoken, scope: Scope, session: SessionState) -> SessionState:
         """A newer message of the person ends what an earlier one of the same conversation forced."""

@@ -103,7 +103,7 @@ async def _session(
 ) -> SessionState:
     """What the session of the request rules out; what it forces or sticks to is for talking."""
     wire = head if isinstance(head.metadata, dict) else Head(head.model)
-    told = controls(Inbound(protocol="chat", body=body, wire=wire, model=head.model, stream=False))
+    told = controls(Inbound("chat", body, wire=wire, model=head.model, stream=False))
     scope = identify("chat", headers, told, chain=None, request_id=record.id)
     record.session = scope.key if scope.lasts else ""
     state = parts.sessions.peek(scope) or await parts.sessions.load(scope)

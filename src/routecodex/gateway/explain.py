@@ -9,15 +9,10 @@ from routecodex.gateway.own_words import ROUTE, WHY, ignored
 from routecodex.routing.plan import Plan
 
 
-def answers_itself(course: Course) -> bool:
-    """Whether the gateway answers the request, so that there is no plan."""
-    return course.spoken is not None and course.spoken.wants_own_answer
-
-
 def explained(plan: Plan | None, course: Course, *, now: float) -> dict[str, Any]:
     """The plan as plain values; without one, or for a message to the gateway, no target is asked."""
     asked = course.asked
-    if plan is None or answers_itself(course):
+    if plan is None or course.answers_itself:
         plan = Plan(route=ROUTE, steps=(), reason=WHY)
     passed_over = ignored(course.spoken.malformed) if course.spoken is not None else []
     return {

@@ -24,7 +24,7 @@ from routecodex.gateway.course import Course
 from routecodex.gateway.courses import Courses
 from routecodex.gateway.draws import Draws
 from routecodex.gateway.exchange import Exchange
-from routecodex.gateway.explain import answers_itself, explained
+from routecodex.gateway.explain import explained
 from routecodex.gateway.health import Health
 from routecodex.gateway.history import History
 from routecodex.gateway.ids import fresh_id
@@ -222,7 +222,7 @@ class Gateway:
                 await self._chains.expand(ask, functools.partial(self._may_be_kept_there, ask))
             course = await self._courses.set(ask)
             exchange = Exchange(self, ask, client, record=record, course=course)
-            if answers_itself(course):
+            if course.answers_itself:
                 await self._answer_itself(exchange, ask, course)
             else:
                 await self._answer_from_provider(exchange, ask, course)
@@ -363,7 +363,7 @@ class Gateway:
     async def explain(self, ask: Ask) -> dict[str, Any]:
         """The plan of a request with every reason; nothing is sent and nothing is changed."""
         course = await self._courses.set(ask, save=False)
-        plan = None if answers_itself(course) else self._planned(ask, course, draw=self._draws.peek)
+        plan = None if course.answers_itself else self._planned(ask, course, draw=self._draws.peek)
         return explained(plan, course, now=self._clock())
 
     def plan_for(self, asked: Asked, session: SessionState) -> Plan:

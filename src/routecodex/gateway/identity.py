@@ -14,7 +14,8 @@ from typing import Final
 
 from msgspec.json import Decoder
 
-from routecodex.gateway.scope import Scope, User
+from routecodex.gateway.scope import Scope
+from routecodex.gateway.user import User
 from routecodex.protocols.controls import NOTHING, Controls
 from routecodex.wire import json
 

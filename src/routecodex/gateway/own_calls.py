@@ -74,9 +74,9 @@ class OwnCalls:
             model="",
             stream=False,
             client_name="gateway",
-            session=course.scope.key if course.scope.lasts else "",
             arrived=time.monotonic(),
         )
+        record.session = course.scope.key if course.scope.lasts else ""
         call = Call(self._parts, errand, record=record)
         with self._parts.noted(record):
             try:

@@ -27,8 +27,9 @@ from routecodex.canon.finish import Finish
 from routecodex.canon.parts import Reasoning, Text, ToolCall
 from routecodex.canon.request import Message, Request
 from routecodex.canon.response import Folding, Response
-from routecodex.gateway.ask import Ask, Client, FollowedUp, Record
+from routecodex.gateway.ask import Ask, Client, Record
 from routecodex.gateway.exchange import Parts
+from routecodex.gateway.followed import FollowedUp
 from routecodex.gateway.heads import JSON, SSE, answer_headers
 from routecodex.gateway.keep_alive import KeepAlive
 from routecodex.gateway.lane import Lane

@@ -166,7 +166,7 @@ def _without_tags(codec: Codec, inbound: Inbound, messages: Sequence[UserMessage
         return codec.read(body, model=inbound.model, stream=inbound.stream)
     except BadRequest:
         # Nothing was said but instructions: what is left is no request, and nobody is going to send it.
-        return replace(inbound, body=body)
+        return inbound.with_body(body)
 
 
 def _answered_by_us(inbound: Inbound, messages: Sequence[UserMessage], alone: Sequence[int]) -> set[int]:

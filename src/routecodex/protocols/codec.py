@@ -13,9 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
-
-from msgspec import Struct, field
+from typing import Any, Final, Protocol
 
 from routecodex.canon.errors import GatewayError, UpstreamError
 from routecodex.canon.events import Event
@@ -28,20 +26,47 @@ from routecodex.canon.usage import Usage
 from .dialect import Dialect
 
 
-class Inbound(Struct):
+class Inbound:
     """A client's request as it came: the bytes, the codec's typed view of them, and what the path said.
 
     Where the view is one without its long texts (cuts.py), it was read from `outline`, made of `uncut`.
     """
 
-    protocol: ProtocolName
-    body: bytes
-    wire: Any
-    model: str
-    stream: bool
-    include_usage: bool = True
-    uncut: bytes = b""
-    outline: bytes = b""
+    __slots__ = ("body", "include_usage", "model", "outline", "protocol", "stream", "uncut", "wire")
+
+    def __init__(
+        self,
+        protocol: ProtocolName,
+        body: bytes,
+        *,
+        wire: Any,
+        model: str,
+        stream: bool,
+        include_usage: bool = True,
+        uncut: bytes = b"",
+        outline: bytes = b"",
+    ) -> None:
+        self.protocol: Final = protocol
+        self.body: Final = body
+        self.wire: Final = wire
+        self.model: Final = model
+        self.stream: Final = stream
+        self.include_usage: Final = include_usage
+        self.uncut: Final = uncut
+        self.outline: Final = outline
+
+    def with_body(self, body: bytes) -> Inbound:
+        """The same request in other bytes: its view and its outline stay those of what came."""
+        return Inbound(
+            self.protocol,
+            body,
+            wire=self.wire,
+            model=self.model,
+            stream=self.stream,
+            include_usage=self.include_usage,
+            uncut=self.uncut,
+            outline=self.outline,
+        )
 
     def keys(self) -> bytes:
         """An outline of the body; empty where there is none of it as it is now."""
@@ -56,12 +81,16 @@ def _never(_signature: str) -> bool:
     return False
 
 
-class Aim(Struct, frozen=True, kw_only=True):
+_PLAIN: Final = Dialect()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Aim:
     """What an encoder must know of the upstream a request is bound for."""
 
     model: str
     provider: str
-    dialect: Dialect = Dialect()
+    dialect: Dialect = _PLAIN
     max_output_tokens: int | None = None
     vision: bool = True
     is_ours: Callable[[str], bool] = _always
@@ -70,14 +99,23 @@ class Aim(Struct, frozen=True, kw_only=True):
     """Whether this very value came from there, seal and all: another gateway of ours may stand there."""
 
 
-class Encoded(Struct, frozen=True):
+class Encoded:
     """A request body for an upstream; `notices` name what could not be said there (`dropped top_k`)."""
 
-    body: bytes
-    notices: tuple[str, ...] = ()
+    __slots__ = ("body", "notices")
+
+    def __init__(self, body: bytes, notices: tuple[str, ...] = ()) -> None:
+        self.body: Final = body
+        self.notices: Final = notices
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Encoded) and (self.body, self.notices) == (other.body, other.notices)
+
+    def __repr__(self) -> str:
+        return f"Encoded({self.body!r}, {self.notices!r})"
 
 
-class ReplyTo(Struct, kw_only=True):
+class ReplyTo:
     """What an encoder must know of the client it answers.
 
     `id` is a fresh hex id from which each codec makes its own ids. `request` is the canonical request.
@@ -86,39 +124,99 @@ class ReplyTo(Struct, kw_only=True):
     `input_tokens` estimates the prompt, for upstreams that report no usage.
     """
 
-    id: str
-    created: int
-    model: str
-    provider: str = ""
-    request: Request | None = None
-    wire: Any = None
-    include_usage: bool = True
-    end_tool_turn: bool = True
-    knows_refusal: bool = True
-    input_tokens: int = 0
+    __slots__ = (
+        "created",
+        "end_tool_turn",
+        "id",
+        "include_usage",
+        "input_tokens",
+        "knows_refusal",
+        "model",
+        "provider",
+        "request",
+        "wire",
+    )
+
+    def __init__(
+        self,
+        *,
+        id: str,
+        created: int,
+        model: str,
+        provider: str = "",
+        request: Request | None = None,
+        wire: Any = None,
+        include_usage: bool = True,
+        end_tool_turn: bool = True,
+        knows_refusal: bool = True,
+        input_tokens: int = 0,
+    ) -> None:
+        self.id = id
+        self.created = created
+        self.model = model
+        self.provider = provider
+        self.request = request
+        self.wire = wire
+        self.include_usage = include_usage
+        self.end_tool_turn = end_tool_turn
+        self.knows_refusal = knows_refusal
+        self.input_tokens = input_tokens
 
 
-class Outcome(Struct):
+class Outcome:
     """What an answer came to, for logs and metrics; filled while it passes."""
 
-    model: str = ""
-    response_id: str = ""
-    finish: Finish | None = None
-    sent_finish: str = ""
-    usage: Usage | None = None
-    error: GatewayError | None = None
-    signatures: list[str] = field(default_factory=list)
-    body: bytes | None = None
-    """Responses only: the final response object as JSON, for the history."""
-    empty: bool = False
-    """The answer has neither a word nor a call; of a stream, that nothing at all came before its end."""
+    __slots__ = (
+        "body",
+        "empty",
+        "error",
+        "finish",
+        "model",
+        "response_id",
+        "sent_finish",
+        "signatures",
+        "usage",
+    )
+
+    def __init__(
+        self,
+        *,
+        model: str = "",
+        response_id: str = "",
+        finish: Finish | None = None,
+        sent_finish: str = "",
+        usage: Usage | None = None,
+        signatures: list[str] | None = None,
+        body: bytes | None = None,
+        empty: bool = False,
+    ) -> None:
+        self.model = model
+        self.response_id = response_id
+        self.finish = finish
+        self.sent_finish = sent_finish
+        self.usage = usage
+        self.error: GatewayError | None = None
+        self.signatures: list[str] = [] if signatures is None else signatures
+        self.body = body
+        """Responses only: the final response object as JSON, for the history."""
+        self.empty = empty
+        """The answer has neither a word nor a call; of a stream, that nothing at all came before its end."""
 
 
-class Texts(Struct, frozen=True):
+class Texts:
     """Many TextAdded events of one part that follow each other, none of them empty."""
 
-    index: int
-    texts: Sequence[str]
+    __slots__ = ("index", "texts")
+
+    def __init__(self, index: int, texts: Sequence[str]) -> None:
+        self.index: Final = index
+        self.texts: Final = texts
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Texts) and (self.index, self.texts) == (other.index, other.texts)
+
+    def __repr__(self) -> str:
+        return f"Texts({self.index!r}, {self.texts!r})"
 
 
 class StreamDecoder(Protocol):
@@ -162,7 +260,7 @@ class Pipe(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Codec:
     """One protocol, as functions."""
 

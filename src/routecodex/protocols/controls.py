@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
-from msgspec import Struct
 from msgspec.json import Decoder
 
 from routecodex.canon.request import ProtocolName
@@ -33,7 +33,8 @@ _YES = (True, "true")
 _any = Decoder(Any)
 
 
-class Controls(Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True)
+class Controls:
     """What a request tells the gateway; whatever has the wrong type counts as not said."""
 
     session_id: str | None = None

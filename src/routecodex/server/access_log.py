@@ -14,7 +14,6 @@ from time import time
 from typing import Final, Protocol, TextIO
 
 import msgspec
-from msgspec.structs import astuple
 
 from routecodex.canon.usage import Usage
 from routecodex.gateway.ask import Record
@@ -41,31 +40,6 @@ _DIFFERENT = frozenset(
 )
 
 _Alike = tuple[str, str, bool, int, str, Target | None, str, int, str, str]
-
-# Of what makes a request unusual it only matters whether there is any.
-_Fields = tuple[
-    str,
-    str,
-    str,
-    bool,
-    str,
-    str,
-    str,
-    str,
-    Target | None,
-    int,
-    int,
-    float,
-    float,
-    float,
-    Usage | None,
-    str,
-    object,
-    object,
-    object,
-    object,
-    object,
-]
 
 
 class Keeper(Protocol):
@@ -144,41 +118,30 @@ class LineEncoder:
 
     def encode(self, at: float, record: Record) -> bytes:
         """The line of a request that was finished at this moment; equal to `json_line` when read."""
-        # All at once: reading them one by one costs as much as all the rest.
-        (
-            id,
-            protocol,
-            model,
-            stream,
-            client_name,
-            session,
-            route,
-            reason,
-            target,
-            attempts,
-            status,
-            arrived,
-            first_byte,
-            finished,
-            usage,
-            finish,
-            error,
-            gone,
-            notices,
-            failures,
-            followups,
-        ) = _fields(record)
-        if gone or failures or notices or followups or error is not None:
+        usual = not (record.gone or record.failures or record.notices or record.followups)
+        if record.error is not None or not usual:
             return json.encode(line(at, record))
-        key = (protocol, model, stream, status, route, target, reason, attempts, finish, client_name)
+        key = (
+            record.protocol,
+            record.model,
+            record.stream,
+            record.status,
+            record.route,
+            record.target,
+            record.reason,
+            record.attempts,
+            record.finish,
+            record.client_name,
+        )
         alike = self._kept.get(key)
         if alike is None:
             alike = self._keep(key, _without_differences(at, record))
+        arrived, first_byte = record.arrived, record.first_byte
         begun = f',"first_byte":{rounded(first_byte - arrived)}' if first_byte else ""
         # Ids are our own and go into headers too: there is nothing to escape in them.
         return (
-            f'{{"time":"{stamp(at)}","request":"{id}","seconds":{rounded(finished - arrived)}'
-            f"{begun}{_tokens(usage)}{_session(session)},{alike}"
+            f'{{"time":"{stamp(at)}","request":"{record.id}","seconds":{rounded(record.finished - arrived)}'
+            f"{begun}{_tokens(record.usage)}{_session(record.session)},{alike}"
         ).encode()
 
     def _keep(self, key: _Alike, text: str) -> str:
@@ -187,10 +150,6 @@ class LineEncoder:
         if len(text) + len(key[1]) <= _KEPT_CHARS:
             self._kept[key] = text
         return text
-
-
-def _fields(record: Record) -> _Fields:
-    return astuple(record)
 
 
 def _tokens(usage: Usage | None) -> str:

@@ -105,7 +105,9 @@ class App:
                 raise Overloaded(f"{self._max_concurrent} requests are in flight already; try again shortly")
             self.active += 1
             try:
-                await self._handlers[endpoint.name](Call(request, reply, endpoint, request_id, who))
+                await self._handlers[endpoint.name](
+                    Call(request, reply, endpoint=endpoint, id=request_id, who=who)
+                )
             finally:
                 self.active -= 1
         except GatewayError as error:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from typing import Final
 
 from routecodex.server.http import HttpRequest, Reply
 from routecodex.server.paths import Endpoint
 
 
-class Call(Struct, frozen=True):
+class Call:
     """One admitted call: what was asked, where, by whom, under which id."""
 
-    request: HttpRequest
-    reply: Reply
-    endpoint: Endpoint
-    id: str
-    who: str
+    __slots__ = ("endpoint", "id", "reply", "request", "who")
+
+    def __init__(self, request: HttpRequest, reply: Reply, *, endpoint: Endpoint, id: str, who: str) -> None:
+        self.request: Final = request
+        self.reply: Final = reply
+        self.endpoint: Final = endpoint
+        self.id: Final = id
+        self.who: Final = who

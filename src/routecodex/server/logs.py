@@ -11,7 +11,8 @@ from typing import Any, TextIO
 
 from msgspec import Struct
 
-from routecodex.gateway.ask import FollowedUp, Record
+from routecodex.gateway.ask import Record
+from routecodex.gateway.followed import FollowedUp
 from routecodex.gateway.scope import Kind
 from routecodex.server.figures import stamp
 from routecodex.wire import json

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 import re
+from dataclasses import dataclass
 
-from msgspec import Struct
 
-
-class Endpoint(Struct, frozen=True):
+@dataclass(frozen=True)
+class Endpoint:
     """What a path means: the endpoint's name, the protocol that speaks there, and what the path names."""
 
     name: str

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from routecodex.canon.errors import BadRequest
 from routecodex.canon.parts import Text

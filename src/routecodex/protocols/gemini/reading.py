@@ -18,7 +18,7 @@ def read(body: bytes, *, model: str | None = None, stream: bool | None = None) -
     """The request, its types and pairing checked; model and stream come from the path."""
     view = _view(body)
     json.check_text(body)
-    return Inbound("gemini", body, view, _model(model or view.body.model), bool(stream))
+    return Inbound("gemini", body, wire=view, model=_model(model or view.body.model), stream=bool(stream))
 
 
 def read_count(body: bytes, *, model: str) -> Inbound:

@@ -159,7 +159,8 @@ def read(body: bytes, *, model: str | None = None, stream: bool | None = None) -
             param="tool_choice",
         )
     view = View(body, typed, typed.previous_response_id, typed.store is not False)
-    return Inbound(NAME, body, view, model or typed.model, bool(typed.stream) if stream is None else stream)
+    streams = bool(typed.stream) if stream is None else stream
+    return Inbound(NAME, body, wire=view, model=model or typed.model, stream=streams)
 
 
 def _check_name(name: str | None, path: str) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import msgspec
+from dataclasses import dataclass
 
 
-class Timeouts(msgspec.Struct, frozen=True):
+@dataclass(frozen=True)
+class Timeouts:
     """Seconds to wait: for a usable connection, from the request to its answer's head, between pieces."""
 
     connect: float = 5.0

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import msgspec
+from dataclasses import dataclass
 
 
-class Limits(msgspec.Struct, frozen=True):
+@dataclass(frozen=True)
+class Limits:
     """The bounds an HTTP server holds its clients to; times are checked by a coarse sweep, never early."""
 
     body_bytes: int = 32 * 1024 * 1024

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from email.utils import formatdate
+from typing import Any
 
 from routecodex.server.http.connection import Connection
 from routecodex.server.http.limits import Limits
@@ -51,7 +52,8 @@ class HttpServer:
         self.loop = asyncio.get_running_loop()
         if self._sweeper is None:
             self._sweep()
-        listener = await self.loop.create_server(
+        # uvloop's has a list of sockets, where asyncio has a tuple.
+        listener: Any = await self.loop.create_server(
             lambda: Connection(self), host, port, reuse_port=reuse_port or None, backlog=backlog
         )
         self._listeners.append(listener)

@@ -1,0 +1,11 @@
+"""What a client says of its user."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class User(Struct):
+    """What an Anthropic client may say of its user."""
+
+    session_id: str | None = None
