@@ -85,5 +85,5 @@ MODULES = (
     "wire.sse",
 )
 
-IN_C = {"wire.outline": "outline.c", "wire.scan": "scan.c"}
+IN_C = {"wire.heads": "heads.c", "wire.outline": "outline.c", "wire.scan": "scan.c"}
 """Modules that are written a second time, in C: mypyc makes nothing faster that goes byte by byte."""

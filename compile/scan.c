@@ -74,10 +74,10 @@ static Bytes chunk(Bytes data, Py_ssize_t at)
     const Bytes none = {data.at, 0};
     const Py_ssize_t line = at;
     Py_ssize_t size = 0;
-    for (; at < data.size && hex_value(data.at[at]) >= 0; at++) {
+    for (int digit; at < data.size && (digit = hex_value(data.at[at])) >= 0; at++) {
         if (at - line == 8)
             return none;
-        size = size * 16 + hex_value(data.at[at]);
+        size = size * 16 + digit;
     }
     if (at == line || data.size - at < 2 || data.at[at] != '\r' || data.at[at + 1] != '\n')
         return none;
@@ -87,13 +87,12 @@ static Bytes chunk(Bytes data, Py_ssize_t at)
     return (Bytes){data.at + at, size};
 }
 
-/* The chunks one after the other, into as much room as they need if there is any; where they end. */
+/* Puts what the chunks hold, one after the other, into a room as large as the data; where they end. */
 static Py_ssize_t unchunk(Bytes data, Py_ssize_t at, char *room, Py_ssize_t *size)
 {
     *size = 0;
     for (Bytes body; (body = chunk(data, at)).size > 0; at = body.at - data.at + body.size + 2) {
-        if (room != NULL)
-            memcpy(room + *size, body.at, (size_t)body.size);
+        memcpy(room + *size, body.at, (size_t)body.size);
         *size += body.size;
     }
     return at;
@@ -281,14 +280,13 @@ static PyObject *call_unchunk(PyObject *Py_UNUSED(module), PyObject *const *give
     Py_ssize_t at, size;
     if (!are(2, count) || !read_bytes(given[0], &data) || !read_place(given[1], &at))
         return NULL;
-    if (at < 0 || at > data.size)
+    if (at < 0 || at > data.size || chunk(data, at).size == 0)
         return Py_BuildValue("(yO)", "", given[1]);
-    const Py_ssize_t end = unchunk(data, at, NULL, &size);
-    PyObject *const body = PyBytes_FromStringAndSize(NULL, size);
+    PyObject *body = PyBytes_FromStringAndSize(NULL, data.size - at);
     if (body == NULL)
         return NULL;
-    unchunk(data, at, PyBytes_AS_STRING(body), &size);
-    return Py_BuildValue("(Nn)", body, end);
+    const Py_ssize_t end = unchunk(data, at, PyBytes_AS_STRING(body), &size);
+    return _PyBytes_Resize(&body, size) < 0 ? NULL : Py_BuildValue("(Nn)", body, end);
 }
 
 static PyObject *call_holds(PyObject *Py_UNUSED(module), PyObject *const *given, Py_ssize_t count)

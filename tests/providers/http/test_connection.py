@@ -33,13 +33,34 @@ ANSWERS: dict[str, tuple[bytes, bytes, str]] = {
     ),
     "two codings": (HEAD.replace(b"chunked", b"gzip, Chunked ") + chunked(*EVENTS), TEXT, ""),
     "a length": (b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n1\r\na\r\n\r\n\r", b"1\r\na\r\n\r\n\r", ""),
+    "a length and a kept connection": (
+        b"HTTP/1.1 429 Too Many\r\nConnection: keep-alive\r\nContent-Length: 3\r\nX: a\r\n\r\nabc",
+        b"abc",
+        "",
+    ),
+    "no body": (b"HTTP/1.1 500 Oh\r\ncontent-length: 0\r\n\r\n", b"", ""),
+    "no content": (b"HTTP/1.1 204 No Content\r\n\r\n", b"", ""),
+    "not plain and a length": (b"HTTP/1.1 200 \xe9\r\ncontent-length: 3\r\n\r\nabc", b"abc", ""),
+    "a long body": (b"HTTP/1.1 200 OK\r\ncontent-length: 3000\r\n\r\n" + b"y" * 3000, b"y" * 3000, ""),
+    "a short body": (b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nabc", b"abc", ""),
+    "two lengths": (
+        b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\ncontent-length: 3\r\n\r\nabc",
+        b"",
+        "not proper HTTP/1.1",
+    ),
+    "a length and chunks": (
+        b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"",
+        "not proper HTTP/1.1",
+    ),
     "a size that is none": (HEAD + b"1\r\na\r\nzz\r\nb\r\n", b"a", "not proper HTTP/1.1"),
     "a body longer than its size": (HEAD + b"1\r\na\r\n1\r\nbb\r\n", b"ab", "not proper HTTP/1.1"),
     "a bare line end": (HEAD + b"1\r\na\r\n1\nb\n", b"a", "not proper HTTP/1.1"),
     "not yet whole": (HEAD + chunked(*EVENTS)[:-2], TEXT, ""),
     "cut off in a chunk": (HEAD + b"1\r\na\r\n5\r\nbc", b"abc", ""),
 }
-INCOMPLETE = {"not yet whole", "cut off in a chunk"}
+INCOMPLETE = {"not yet whole", "cut off in a chunk", "a short body"}
+WHOLE = sorted(name for name, (_, _, wrong) in ANSWERS.items() if not wrong and name not in INCOMPLETE)
 
 
 class Wire:
@@ -51,14 +72,19 @@ class Wire:
         self.dropped = True
 
 
+def connected() -> tuple[Connection, Wire]:
+    origin = origin_of("http://127.0.0.1:1", environ={})
+    connection = Connection(origin, max_header_bytes=4096, on_lost=lambda _: None, outbox=Outbox())
+    wire = Wire()
+    connection.connection_made(cast(asyncio.Transport, wire))
+    return connection, wire
+
+
 def heard(loop: asyncio.AbstractEventLoop, reads: Iterable[bytes]) -> tuple[bytes, bool, str]:
     """The body, whether it is complete, and what was wrong."""
 
     async def listen() -> tuple[bytes, bool, str]:
-        origin = origin_of("http://127.0.0.1:1", environ={})
-        connection = Connection(origin, max_header_bytes=4096, on_lost=lambda _: None, outbox=Outbox())
-        wire = Wire()
-        connection.connection_made(cast(asyncio.Transport, wire))
+        connection, wire = connected()
         connection._begin(False)
         for read in reads:
             if not wire.dropped:
@@ -100,3 +126,59 @@ def test_an_answer_is_the_same_in_however_many_pieces(data: st.DataObject, name:
         assert heard(loop, reads) == heard(loop, [answer])
     finally:
         loop.close()
+
+
+@pytest.mark.parametrize("behind", [b"HTTP/1.1 200 OK\r\n", b"x", b"0\r\n\r\n"])
+@pytest.mark.parametrize("name", WHOLE)
+def test_what_comes_behind_an_answer_spoils_the_connection_wherever_it_is_cut(
+    name: str, behind: bytes, loop: asyncio.AbstractEventLoop
+) -> None:
+    async def listen(cut: int) -> tuple[bytes, bool, bool]:
+        connection, _ = connected()
+        connection._begin(False)
+        for read in filter(None, (spoilt[:cut], spoilt[cut:])):
+            connection.data_received(read)
+        heard = connection.take(), connection.complete, connection.keep_alive
+        connection.connection_lost(None)
+        return heard
+
+    answer, body, _ = ANSWERS[name]
+    spoilt = answer + behind
+    for cut in range(len(spoilt)):
+        assert loop.run_until_complete(listen(cut)) == (body, True, False), cut
+
+
+@given(st.data())
+def test_answers_follow_each_other_however_each_is_read(data: st.DataObject) -> None:
+    async def listen() -> None:
+        connection, wire = connected()
+        for name in data.draw(st.lists(st.sampled_from(WHOLE), min_size=2, max_size=5)):
+            answer, body, _ = ANSWERS[name]
+            connection._begin(False)
+            cuts = sorted(data.draw(st.sets(st.integers(1, len(answer) - 1), max_size=3)))
+            for start, end in zip([0, *cuts], [*cuts, len(answer)], strict=True):
+                connection.data_received(answer[start:end])
+            state = connection.take(), connection.complete, connection.keep_alive, wire.dropped
+            assert state == (body, True, True, False)
+        connection.connection_lost(None)
+
+    asyncio.run(listen())
+
+
+def test_only_the_head_is_read_of_an_answer_that_has_no_more(loop: asyncio.AbstractEventLoop) -> None:
+    async def listen() -> tuple[int, bytes, bool, bool]:
+        connection, _ = connected()
+        connection._begin(True)
+        connection.data_received(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n")
+        heard = connection.status, connection.take(), connection.complete, connection.keep_alive
+        connection.connection_lost(None)
+        return heard
+
+    assert loop.run_until_complete(listen()) == (200, b"", True, False)
+
+
+def test_a_plain_head_past_the_limit_is_refused_wherever_it_is_cut(loop: asyncio.AbstractEventLoop) -> None:
+    answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nX: " + b"a" * 5000 + b"\r\n\r\nok"
+    for cut in range(1, len(answer), 7):
+        assert "more than 4096 bytes" in heard(loop, [answer[:cut], answer[cut:]])[2]
+    assert "more than 4096 bytes" in heard(loop, [answer])[2]

@@ -19,7 +19,7 @@ def read(*pieces: bytes | memoryview, limits: Limits | None = None) -> list[Http
     return list(reader.ready)
 
 
-def seen(*pieces: bytes, limits: Limits | None = None) -> list[object]:
+def seen(*pieces: bytes | memoryview, limits: Limits | None = None) -> list[object]:
     """What was read, as plain values."""
     return [plain(item) for item in read(*pieces, limits=limits)]
 
@@ -50,6 +50,67 @@ def test_requests_are_the_same_however_their_bytes_are_cut(cuts: list[int]) -> N
     edges = [0, *sorted(cuts), len(CONVERSATION)]
     pieces = [CONVERSATION[a:b] for a, b in pairwise(edges)]
     assert seen(*pieces) == seen(CONVERSATION)
+
+
+PLAIN = (
+    post(b"some body", "Connection: keep-alive", path="/first?q=1"),
+    post(b"", "X-A: 1 ", "X-B:", path="/%73econd"),
+    post(b"another body", "accept: */*", path="/third"),
+)
+
+
+@given(st.data())
+def test_plain_requests_are_the_same_however_their_bytes_are_cut(data: st.DataObject) -> None:
+    whole = b"".join(data.draw(st.lists(st.sampled_from([*PLAIN, get("/between"), b"\r\n"]), max_size=6)))
+    cuts = data.draw(st.lists(st.integers(0, len(whole)) | st.sampled_from(ends(whole)), max_size=8))
+    pieces = [whole[a:b] for a, b in pairwise([0, *sorted(cuts), len(whole)])]
+    # What is read byte by byte is read by the parser: no piece has a whole head.
+    expected = seen(*[whole[at : at + 1] for at in range(len(whole))])
+    assert seen(*pieces) == seen(*[memoryview(piece) for piece in pieces]) == expected
+
+
+def ends(whole: bytes) -> list[int]:
+    """Where one of the requests may end, and where a head does."""
+    return [0, *(at for at in range(len(whole)) if whole.startswith((b"POST", b"GET", b"some", b"anot"), at))]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "status", "limits"),
+    [
+        (post(b"a body", path="/%zz"), 400, Limits()),
+        (post(b"a body", path="/%ff"), 400, Limits()),
+        (post(b"a body", "X-A: " + "a" * 300), 431, Limits(header_bytes=300)),
+        (post(b"b" * 301), 413, Limits(body_bytes=300)),
+    ],
+)
+def test_what_is_wrong_with_a_plain_request_is_the_same_wherever_it_is_cut(
+    wrong: bytes, status: int, limits: Limits
+) -> None:
+    first = post(b"right", path="/right")
+    [right] = seen(first)
+    for cut in range(len(wrong)):
+        assert seen(first, wrong[:cut], wrong[cut:], limits=limits) == [right, status]
+
+
+def test_a_plain_request_is_in_its_body_until_that_is_whole() -> None:
+    whole = post(b"some body")
+    reader = RequestReader(Limits(), None)
+    phases = []
+    for piece in (whole[:-9], whole[-9:-4], whole[-4:] + whole[:20], whole[20:]):
+        reader.feed(piece)
+        phases.append((reader.phase, len(reader.ready)))
+    assert phases == [(Phase.BODY, 0), (Phase.BODY, 0), (Phase.HEAD, 1), (Phase.IDLE, 2)]
+    assert [plain(item) for item in reader.ready] == seen(whole, whole)
+
+
+def test_a_plain_request_that_stops_in_its_body_is_named_in_the_fault() -> None:
+    reader = RequestReader(Limits(), None)
+    reader.feed(post(b"some body", path="/stopped")[:-1])
+    reader.fail(408, "too slow")
+    [fault] = reader.ready
+    assert isinstance(fault, Fault)
+    assert fault.request is not None
+    assert (fault.status, fault.request.path, reader.finished) == (408, "/stopped", True)
 
 
 LARGE = b"0123456789abcdef" * 16_384

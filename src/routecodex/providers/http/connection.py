@@ -5,8 +5,10 @@ whoever reads takes the list's content, and waits on a single future when there 
 connection looks at the current deadline when it fires and sets itself again, so that a deadline moves by an
 assignment.
 
-Where the hot path is compiled, chunks that come whole go past the parser, which is slow for many small ones.
-It gets whatever is not plain, and the end. `_between` says that it stands before a chunk.
+Where the hot path is compiled, plain heads (`wire/heads.py`), bodies of known length behind them and chunks
+that come whole go past the parser. It gets whatever is not plain. `_between` says that a chunk is to come,
+`_missing` how much of a body is, `_ahead` that the parser has seen nothing of this answer: it has to be told
+of chunks before it gets any.
 
 `complete` is true whenever the peer has nothing to say: between requests and once an answer is whole.
 Anything it says then spoils the connection for reuse.
@@ -24,7 +26,7 @@ import httptools
 from routecodex.canon.errors import GatewayError, UpstreamFailed, UpstreamTimeout
 from routecodex.providers.http.origin import Origin
 from routecodex.providers.http.timeouts import Timeouts
-from routecodex.wire import scan
+from routecodex.wire import heads, scan
 from routecodex.wire.outbox import Outbox
 
 __all__ = ["Connection"]
@@ -32,11 +34,13 @@ __all__ = ["Connection"]
 _UNREAD_LIMIT: Final = 256 * 1024
 _ONE_WRITE_LIMIT: Final = 1024 * 1024
 _WRITE_SLICE = 256 * 1024
-_UNCHUNKS: Final = scan.IN_C
+_PASSES: Final = scan.IN_C and heads.IN_C
 _MANY: Final = 2048
 """Bytes from which on there may be so many chunks behind a head that it pays to take it off."""
 _HEAD_END: Final = b"\r\n\r\n"
 _LINE_END: Final = 0x0A
+_LAST_CHUNK: Final = b"0\r\n\r\n"
+_CHUNKS_FOLLOW: Final = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 class _ParserStopped(Exception):
@@ -47,11 +51,13 @@ class Connection(asyncio.Protocol):
     """A connection that can be sent one request after the other; its answers are read by `HttpResponse`."""
 
     __slots__ = (
+        "_ahead",
         "_between",
         "_deadline",
         "_head_only",
         "_limit",
         "_max_header_bytes",
+        "_missing",
         "_on_lost",
         "_outbox",
         "_parser",
@@ -102,8 +108,8 @@ class Connection(asyncio.Protocol):
         self.unanswered = False
         self.pieces: list[bytes] = []
         self.on_body = self.pieces.append
-        self.on_chunk_header: Callable[[], None] | None = self._chunk_begins if _UNCHUNKS else None
-        self.on_chunk_complete: Callable[[], None] | None = self._chunk_ends if _UNCHUNKS else None
+        self.on_chunk_header: Callable[[], None] | None = self._chunk_begins if _PASSES else None
+        self.on_chunk_complete: Callable[[], None] | None = self._chunk_ends if _PASSES else None
         self.status = 0
         self.headers: list[tuple[bytes, bytes]] = []
         self.head_done = False
@@ -111,7 +117,8 @@ class Connection(asyncio.Protocol):
         self.keep_alive = False
         self._head_only = False
         self._until_close = False
-        self._between = False
+        self._between = self._ahead = False
+        self._missing = 0
         self._max_header_bytes = max_header_bytes
         self._limit = max_header_bytes
         self._unread = 0
@@ -211,7 +218,7 @@ class Connection(asyncio.Protocol):
             return
         self._unread += len(data)
         try:
-            if _UNCHUNKS:
+            if _PASSES:
                 self._feed(self._parser, data)
             else:
                 self._parser.feed_data(data)
@@ -226,20 +233,62 @@ class Connection(asyncio.Protocol):
                 waiter.set_result(None)
 
     def _feed(self, parser: httptools.HttpResponseParser, data: bytes) -> None:
-        """Opens the chunks that are whole; the parser gets the head, and all from the first other byte on."""
+        """Reads what is plain; the parser gets all from the first other byte on."""
         start = 0
         if not self.head_done:
-            start = data.find(_HEAD_END) + len(_HEAD_END) if len(data) >= _MANY else len(data)
-            if start < len(_HEAD_END) or start == len(data):
-                self._parse(parser, data)
-                return
-            self._parse(parser, data[:start])
+            start = self._read_plain_head(data) or self._read_head(parser, data)
+        if self._missing:
+            self._collect(data, start)
+            return
         if self._between and not self.complete:
             body, start = scan.unchunk(data, start)
             if body:
                 self.pieces.append(body)
         if start < len(data):
-            self._parse(parser, data[start:] if start else data)
+            self._read_on(parser, data[start:] if start else data)
+
+    def _read_plain_head(self, data: bytes) -> int:
+        """Takes the head of an answer that begins here and is plain; where it ends, or 0 if there is none."""
+        plain = None if self._head_only or self._unread > len(data) else heads.response(data)
+        if plain is None or plain[2] > self._max_header_bytes:
+            return 0
+        self.status, self.headers, start, length = plain
+        self.head_done = self.keep_alive = self._ahead = True
+        self._limit = _UNREAD_LIMIT
+        self._between = length < 0
+        self._missing = max(length, 0)
+        self.complete = not length
+        return start
+
+    def _read_head(self, parser: httptools.HttpResponseParser, data: bytes) -> int:
+        """Lets the parser read a head that many bytes follow, or everything; up to where it did."""
+        end = data.find(_HEAD_END) + len(_HEAD_END) if len(data) >= _MANY else len(data)
+        if end < len(_HEAD_END):
+            end = len(data)
+        self._parse(parser, data if end == len(data) else data[:end])
+        return end
+
+    def _collect(self, data: bytes, start: int) -> None:
+        """Takes what a body of known length goes on with; anything behind it spoils the connection."""
+        end = start + self._missing
+        if start < len(data):
+            self.pieces.append(data[start:end] if start or end < len(data) else data)
+        self._missing = max(end - len(data), 0)
+        self.complete = not self._missing
+        if end < len(data):
+            self.keep_alive = False
+
+    def _read_on(self, parser: httptools.HttpResponseParser, data: bytes) -> None:
+        """Takes the last chunk if that is all there is; the parser gets anything else."""
+        if self._ahead and self.complete:
+            self.keep_alive = False
+        elif self._ahead and data == _LAST_CHUNK:
+            self.complete = True
+        else:
+            if self._ahead:
+                self._ahead = False
+                parser.feed_data(_CHUNKS_FOLLOW)
+            self._parse(parser, data)
 
     def _parse(self, parser: httptools.HttpResponseParser, data: bytes) -> None:
         parser.feed_data(data)
@@ -281,6 +330,8 @@ class Connection(asyncio.Protocol):
             self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
+        if self.head_done:
+            return  # it was told of chunks, behind a head that went past it
         parser = self._parser
         assert parser is not None
         status = parser.get_status_code()
@@ -321,7 +372,8 @@ class Connection(asyncio.Protocol):
         self.keep_alive = False
         self._head_only = head_only
         self._until_close = False
-        self._between = False
+        self._between = self._ahead = False
+        self._missing = 0
         self._unread = 0
         self._limit = self._max_header_bytes
         if self.closed:

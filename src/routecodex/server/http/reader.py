@@ -4,6 +4,9 @@ llhttp (through httptools) does the parsing and is never told to be lenient, so 
 spaces before the colon, bad chunk sizes and ambiguous lengths end in a `Fault`. This module adds what llhttp
 leaves to its host: size limits, Host, versions, transfer codings, targets that do not decode.
 
+Where the hot path is compiled, a plain request (`wire/heads.py`) goes past llhttp, which is then between two
+requests and stays there. Whatever has to be refused is left to it.
+
 A `Fault` is always the last thing a reader yields, and so is a request after which the connection closes:
 bytes behind either are never parsed, whatever they look like.
 """
@@ -19,7 +22,9 @@ import httptools
 
 from routecodex.server.http.limits import Limits
 from routecodex.server.http.request import HttpRequest
+from routecodex.wire import heads
 
+_PLAIN: Final = heads.IN_C
 _NAMES: Final = {
     spelling: name
     for name in (
@@ -134,6 +139,8 @@ class RequestReader:
         if self.missing:
             self._collect(data)
             return
+        if _PLAIN and self.phase is _IDLE and self._read_plain(data):
+            return
         size = self._fed = len(data)
         completed = self._completed
         self._framing += size
@@ -147,6 +154,28 @@ class RequestReader:
             self._check_sizes(size)
             if self.phase is _BODY and self._announced - self._body_size > _LARGE and not self._upgrade:
                 self._go_past_parser()
+
+    def _read_plain(self, data: bytes | memoryview) -> bool:
+        """Takes a plain request, or as much as is here of one with a plain head; whether it is one."""
+        plain = heads.request(data if isinstance(data, bytes) else bytes(data[: heads.LONGEST]), _NAMES)
+        if plain is None:
+            return False
+        target, headers, start, length = plain
+        missing = start + length - len(data)
+        if missing < 0 or start > self._limits.header_bytes or length > self._limits.body_bytes:
+            return False
+        try:
+            self._request = HttpRequest("POST", target, headers=headers, client=self._client)
+        except ValueError:
+            return False
+        self.phase = _BODY
+        self.missing = missing
+        self._body_size = length - missing
+        if missing < length:
+            self._keep(data[start:])
+        if not missing:
+            self.on_message_complete()
+        return True
 
     def _go_past_parser(self) -> None:
         self.missing = self._announced - self._body_size
