@@ -40,6 +40,7 @@ MODULES = (
     "protocols.chat.passing",
     "protocols.chat.reading",
     "protocols.chat.relay",
+    "protocols.chat.usual",
     "protocols.codec",
     "protocols.controls",
     "protocols.cuts",

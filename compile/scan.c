@@ -60,6 +60,77 @@ static Py_ssize_t closing(Bytes text, Py_ssize_t at)
     return -1;
 }
 
+static bool is_plain(const unsigned char *at, const unsigned char *end)
+{
+    unsigned char odd = 0;
+    for (; at < end; at++)
+        odd |= (unsigned char)(*at - ' ') > '~' - ' ' || *at == '\\';
+    return odd == 0;
+}
+
+/* A new value that is plain, and where it ends; NULL if it is not, with an error set if there is no memory. */
+static PyObject *plain(Bytes run, Py_ssize_t at, Py_ssize_t *end)
+{
+    const Bytes null = {(const unsigned char *)"null", 4};
+    const Py_ssize_t start = at;
+    if (stands(run, at, null)) {
+        *end = at + null.size;
+        return Py_NewRef(Py_None);
+    }
+    if (at < run.size && run.at[at] == '"') {
+        const unsigned char *const text = run.at + at + 1, *const quote = memchr(text, '"', (size_t)(run.size - at - 1));
+        if (quote == NULL || !is_plain(text, quote))
+            return NULL;
+        *end = quote - run.at + 1;
+        return PyUnicode_DecodeASCII((const char *)text, quote - text, NULL);
+    }
+    long long number = 0;
+    for (; at < run.size && run.at[at] >= '0' && run.at[at] <= '9' && at - start < 15; at++)
+        number = number * 10 + (run.at[at] - '0');
+    if (at == start || (run.at[start] == '0' && at - start > 1))
+        return NULL;
+    *end = at;
+    return PyLong_FromLongLong(number);
+}
+
+/* Which of the names stands there as that of a member, and where its value begins; -1 if none does. */
+static Py_ssize_t name_at(Bytes run, Py_ssize_t at, PyObject *names, Py_ssize_t *value)
+{
+    if (at >= run.size || run.at[at] != '"')
+        return -1;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(names); i++) {
+        PyObject *const given = PyTuple_GET_ITEM(names, i);
+        const Bytes name = {(const unsigned char *)PyBytes_AS_STRING(given), PyBytes_GET_SIZE(given)};
+        const Py_ssize_t end = at + 1 + name.size;
+        if (end + 2 > run.size || run.at[end] != '"' || run.at[end + 1] != ':' || !stands(run, at + 1, name))
+            continue;
+        *value = end + 2;
+        return i;
+    }
+    return -1;
+}
+
+/* Puts the values of the plain members into their places; where they end. */
+static Py_ssize_t members(Bytes run, Py_ssize_t at, PyObject *names, PyObject *values)
+{
+    Py_ssize_t end = at, value, after;
+    for (Py_ssize_t begin = at; end == at || run.at[end] == ','; begin = end + 1) {
+        const Py_ssize_t i = name_at(run, begin, names, &value);
+        if (i < 0 || PyTuple_GET_ITEM(values, i) != NULL)
+            break;
+        PyObject *const found = plain(run, value, &after);
+        if (found == NULL)
+            break;
+        if (after == run.size || (run.at[after] != ',' && run.at[after] != '}')) {
+            Py_DECREF(found);
+            break;
+        }
+        PyTuple_SET_ITEM(values, i, found);
+        end = after;
+    }
+    return end;
+}
+
 static int hex_value(unsigned char sign)
 {
     if (sign >= '0' && sign <= '9')
@@ -137,6 +208,8 @@ static const unsigned char *first(Bytes body, Bytes needle)
     for (; past - at >= PLACES; at += PLACES)
         if (may_stand(at, needle) && (found = first_within(at, PLACES, needle)) != NULL)
             return found;
+    if (places >= PLACES && !may_stand(past - PLACES, needle))
+        return NULL;
     return first_within(at, past - at, needle);
 }
 
@@ -239,6 +312,19 @@ static bool read_place(PyObject *given, Py_ssize_t *into)
     return true;
 }
 
+static bool are_bytes(PyObject *given)
+{
+    Bytes each;
+    if (!PyTuple_CheckExact(given)) {
+        PyErr_Format(PyExc_TypeError, "tuple expected, not %.100s", Py_TYPE(given)->tp_name);
+        return false;
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(given); i++)
+        if (!read_bytes(PyTuple_GET_ITEM(given, i), &each))
+            return false;
+    return true;
+}
+
 static bool are(Py_ssize_t wanted, Py_ssize_t given)
 {
     if (given != wanted)
@@ -272,6 +358,26 @@ static PyObject *call_closing(PyObject *Py_UNUSED(module), PyObject *const *give
     if (!are(2, count) || !read_bytes(given[0], &text) || !read_place(given[1], &at))
         return NULL;
     return PyLong_FromSsize_t(at < 0 || at > text.size ? -1 : closing(text, at));
+}
+
+static PyObject *call_members(PyObject *Py_UNUSED(module), PyObject *const *given, Py_ssize_t count)
+{
+    Bytes run;
+    Py_ssize_t at;
+    if (!are(3, count) || !read_bytes(given[0], &run) || !read_place(given[1], &at) || !are_bytes(given[2]))
+        return NULL;
+    PyObject *const values = PyTuple_New(PyTuple_GET_SIZE(given[2]));
+    if (values == NULL)
+        return NULL;
+    const bool within = at >= 0 && at <= run.size;
+    const Py_ssize_t end = within ? members(run, at, given[2], values) : at;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(values); i++)
+        if (PyTuple_GET_ITEM(values, i) == NULL)
+            PyTuple_SET_ITEM(values, i, Py_NewRef(Py_None));
+    if (!PyErr_Occurred())
+        return within ? Py_BuildValue("(Nn)", values, end) : Py_BuildValue("(NO)", values, given[1]);
+    Py_DECREF(values);
+    return NULL;
 }
 
 static PyObject *call_unchunk(PyObject *Py_UNUSED(module), PyObject *const *given, Py_ssize_t count)
@@ -309,6 +415,23 @@ static PyObject *call_find(PyObject *Py_UNUSED(module), PyObject *const *given, 
     return PyLong_FromSsize_t(found == NULL ? -1 : found - body.at);
 }
 
+static PyObject *call_first_of(PyObject *Py_UNUSED(module), PyObject *const *given, Py_ssize_t count)
+{
+    Bytes body, needle;
+    Py_ssize_t at, found = -1;
+    if (!are(3, count) || !read_bytes(given[0], &body) || !are_bytes(given[1]) || !read_place(given[2], &at))
+        return NULL;
+    for (Py_ssize_t i = 0; at >= 0 && at <= body.size && i < PyTuple_GET_SIZE(given[1]); i++) {
+        read_bytes(PyTuple_GET_ITEM(given[1], i), &needle);
+        /* It is looked for only where it would stand before those that were found. */
+        const Py_ssize_t end = found < 0 || found + needle.size - 1 > body.size ? body.size : found + needle.size - 1;
+        const unsigned char *const place = end < at ? NULL : first((Bytes){body.at + at, end - at}, needle);
+        if (place != NULL)
+            found = place - body.at;
+    }
+    return PyLong_FromSsize_t(found);
+}
+
 static PyObject *call_not_utf8(PyObject *Py_UNUSED(module), PyObject *given)
 {
     Bytes body;
@@ -341,9 +464,11 @@ static PyMethodDef functions[] = {
     {"alike", (PyCFunction)(void (*)(void))call_alike, METH_FASTCALL, NULL},
     {"inside", call_inside, METH_O, NULL},
     {"closing", (PyCFunction)(void (*)(void))call_closing, METH_FASTCALL, NULL},
+    {"members", (PyCFunction)(void (*)(void))call_members, METH_FASTCALL, NULL},
     {"unchunk", (PyCFunction)(void (*)(void))call_unchunk, METH_FASTCALL, NULL},
     {"holds", (PyCFunction)(void (*)(void))call_holds, METH_FASTCALL, NULL},
     {"find", (PyCFunction)(void (*)(void))call_find, METH_FASTCALL, NULL},
+    {"first_of", (PyCFunction)(void (*)(void))call_first_of, METH_FASTCALL, NULL},
     {"not_utf8", call_not_utf8, METH_O, NULL},
     {"sign", call_sign, METH_O, NULL},
     {NULL, NULL, 0, NULL},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import pytest
@@ -140,6 +141,92 @@ def test_a_string_closes_at_the_first_quote_that_is_not_escaped(text: bytes, at:
 def test_a_string_closes_where_json_says_so(text: str, behind: bytes) -> None:
     string = msgspec.json.encode(text)
     assert scan.closing(string + behind, 1) == len(string) - 1
+
+
+NAMES = (b"id", b"at", b"id_2")
+MEMBERS: list[tuple[str, bytes, tuple[str | int | None, ...], int]] = [
+    ("nothing", b"", (None, None, None), 0),
+    ("a string", b'"id":"a b~!#[]"}', ("a b~!#[]", None, None), 15),
+    ("an empty string", b'"id":""}', ("", None, None), 7),
+    ("a number", b'"id":120}', (120, None, None), 8),
+    ("no number less than nothing", b'"id":-1}', (None, None, None), 0),
+    ("nothing as a number", b'"id":0,', (0, None, None), 6),
+    ("null", b'"id":null}', (None, None, None), 9),
+    ("in any order", b'"at":1,"id_2":"x","id":2}', (2, 1, "x"), 24),
+    ("up to a list", b'"id":1,"at":[]}', (1, None, None), 6),
+    ("up to another name", b'"id":1,"other":1}', (1, None, None), 6),
+    ("up to a name again", b'"id":1,"id":2}', (1, None, None), 6),
+    ("up to a name that was null", b'"id":null,"id":2}', (None, None, None), 9),
+    ("up to a blank", b'"id":1, "at":1}', (1, None, None), 6),
+    ("up to an escape", b'"id":1,"at":"\\n"}', (1, None, None), 6),
+    ("up to an escaped quote", b'"id":1,"at":"\\""}', (1, None, None), 6),
+    ("up to a line end", b'"id":1,"at":"\n"}', (1, None, None), 6),
+    ("up to a delete", b'"id":1,"at":"\x7f"}', (1, None, None), 6),
+    ("up to what is no ASCII", b'"id":1,"at":"\xc3\xa9"}', (1, None, None), 6),
+    ("fifteen digits", b'"id":123456789012345}', (123456789012345, None, None), 20),
+    ("sixteen digits", b'"id":1234567890123456}', (None, None, None), 0),
+    ("a number that begins with nothing", b'"id":01}', (None, None, None), 0),
+    ("a fraction", b'"id":1.5}', (None, None, None), 0),
+    ("an exponent", b'"id":1e5}', (None, None, None), 0),
+    ("a word", b'"id":true}', (None, None, None), 0),
+    ("more than null", b'"id":nullx}', (None, None, None), 0),
+    ("blanks", b'"id": 1}', (None, None, None), 0),
+    ("cut off in a name", b'"id', (None, None, None), 0),
+    ("cut off behind a name", b'"id":', (None, None, None), 0),
+    ("cut off in a string", b'"id":"a', (None, None, None), 0),
+    ("cut off behind a string", b'"id":"a"', (None, None, None), 0),
+    ("cut off in a number", b'"id":12', (None, None, None), 0),
+    ("cut off in null", b'"id":nul', (None, None, None), 0),
+    ("cut off behind a comma", b'"id":1,', (1, None, None), 6),
+]
+
+
+@pytest.mark.parametrize(
+    ("run", "values", "end"), [row[1:] for row in MEMBERS], ids=[row[0] for row in MEMBERS]
+)
+def test_plain_members_are_read_up_to_the_first_other(
+    run: bytes, values: tuple[str | int | None, ...], end: int
+) -> None:
+    assert scan.members(run, 0, NAMES) == (values, end)
+    assert scan.members(b"{" + run, 1, NAMES) == (values, end + 1)
+
+
+@pytest.mark.parametrize("at", [-1, -(1 << 80), 7, 1 << 80])
+def test_there_are_no_members_before_the_beginning_or_behind_the_end(at: int) -> None:
+    assert scan.members(b'"id":1', at, NAMES) == ((None, None, None), at)
+    assert scan.members(b'"id":1}', 0, ()) == ((), 0)
+
+
+MEMBER_SIGNS = st.lists(
+    st.sampled_from(
+        [
+            b'"id":',
+            b'"at":',
+            b'"id_2":',
+            b'"',
+            b",",
+            b"}",
+            b"null",
+            b"0",
+            b"12",
+            b"345678",
+            b"a",
+            b"\\",
+            b"\xff",
+        ]
+    )
+    | st.sampled_from([b'"id":"a",', b'"at":12,', b'"id_2":null,']),
+    max_size=12,
+).map(b"".join)
+PLAIN = st.none() | st.integers(0, 10**15 - 1) | st.text("azAZ09 .:,{}[]/#!~")
+
+
+@given(st.permutations(NAMES), st.lists(PLAIN, min_size=3, max_size=3))
+def test_members_are_what_json_says(order: list[bytes], values: list[str | int | None]) -> None:
+    given_ = dict(zip((name.decode() for name in order), values, strict=True))
+    text = msgspec.json.encode(given_)
+    expected = tuple(given_[name.decode()] for name in NAMES)
+    assert scan.members(text, 1, NAMES) == (expected, len(text) - 1)
 
 
 CHUNKS: list[tuple[str, bytes, int, bytes, int]] = [
@@ -305,6 +392,25 @@ def test_nothing_is_found_before_the_beginning_or_behind_the_end(needle: bytes, 
     assert scan.find(b"aaa", needle, at) == -1
 
 
+@pytest.mark.parametrize("at", EDGES)
+def test_the_first_of_several_is_found_wherever_it_stands(at: int) -> None:
+    needles = (b"<first>", b"<", b"second", b"nd<fi")
+    for body in (
+        b"x" * at + b"second<first>",
+        b"<firs" * at + b"second",
+        b"x" * at + b"<first>second",
+        b"x" * at,
+    ):
+        places = [place for needle in needles if (place := body.find(needle, at // 2)) >= 0]
+        assert scan.first_of(body, needles, at // 2) == min(places, default=-1)
+
+
+@pytest.mark.parametrize("at", [-1, -(1 << 80), 4, 1 << 80])
+def test_none_of_several_is_found_outside(at: int) -> None:
+    assert scan.first_of(b"aaa", (b"a", b""), at) == -1
+    assert scan.first_of(b"aaa", (), 0) == -1
+
+
 FEW = st.lists(st.sampled_from([b"<", b"*", b"x", b"<*", b"*" * 60, b"<x*" * 50]), max_size=9).map(b"".join)
 
 
@@ -312,6 +418,13 @@ FEW = st.lists(st.sampled_from([b"<", b"*", b"x", b"<*", b"*" * 60, b"<x*" * 50]
 def test_what_is_held_is_what_is_in_it(body: bytes, needle: bytes) -> None:
     assert scan.holds(body, needle) is (needle in body)
     assert scan.holds(body, needle[:3]) is (needle[:3] in body)
+
+
+@given(FEW, st.lists(FEW, max_size=4), st.integers(0, 99))
+def test_the_first_of_several_stands_before_all_others(body: bytes, needles: list[bytes], at: int) -> None:
+    several = (*needles, *(needle[:3] for needle in needles))
+    places = [place for needle in several if (place := body.find(needle, at)) >= 0]
+    assert scan.first_of(body, several, at) == min(places, default=-1)
 
 
 @pytest.mark.skipif(not IS_COMPILED, reason="the source is what is loaded")
@@ -356,6 +469,15 @@ class TestBothTwins:
     def test_the_same_is_found(self, body: bytes, needle: bytes, at: int) -> None:
         assert scan.find(body, needle, at) == TWIN.find(body, needle, at)
 
+    @given(FEW, st.lists(FEW, max_size=4).map(tuple), st.integers(-9, 99) | st.integers())
+    def test_the_same_of_several_is_found(self, body: bytes, needles: tuple[bytes, ...], at: int) -> None:
+        assert scan.first_of(body, needles, at) == TWIN.first_of(body, needles, at)
+
+    @given(MEMBER_SIGNS, st.integers(-9, 99) | st.integers())
+    def test_the_same_members_are_read(self, run: bytes, at: int) -> None:
+        assert scan.members(run, at, NAMES) == TWIN.members(run, at, NAMES)
+        assert scan.members(run, 0, NAMES) == TWIN.members(run, 0, NAMES)
+
     @pytest.mark.parametrize(
         "odd", ["text", None, bytearray(b"x"), memoryview(b"x"), type("Own", (bytes,), {})(b"x")]
     )
@@ -371,6 +493,10 @@ class TestBothTwins:
             (scan.holds, (b"x", odd)),
             (scan.find, (odd, b"x", 0)),
             (scan.find, (b"x", odd, 0)),
+            (scan.first_of, (odd, (b"x",), 0)),
+            (scan.first_of, (b"x", (b"x", odd), 0)),
+            (scan.members, (odd, 0, (b"x",))),
+            (scan.members, (b"x", 0, (b"x", odd))),
             (scan.not_utf8, (odd,)),
         ]
         for call, given_ in calls:
@@ -382,6 +508,8 @@ class TestBothTwins:
         calls: list[tuple[Callable[..., object], tuple[object, ...]]] = [
             (scan.alike, (b"x", odd, b"x", b"x")),
             (scan.find, (b"x", b"x", odd)),
+            (scan.first_of, (b"x", (b"x",), odd)),
+            (scan.members, (b"x", odd, (b"x",))),
             (scan.closing, (b"x", odd)),
             (scan.unchunk, (b"x", odd)),
         ]
@@ -389,9 +517,16 @@ class TestBothTwins:
             with pytest.raises(TypeError, match="int expected, not "):
                 call(*given_)
 
+    @pytest.mark.parametrize("odd", [b"x", [b"x"], None])
+    def test_names_that_are_no_tuple_are_refused(self, odd: Any) -> None:
+        for call in (lambda: scan.first_of(b"x", odd, 0), lambda: scan.members(b"x", 0, odd)):
+            with pytest.raises(TypeError, match="tuple expected, not "):
+                call()
+
     @pytest.mark.parametrize("count", [0, 1, 5])
     def test_another_number_of_arguments_is_refused(self, count: int) -> None:
         calls: list[Callable[..., object]] = [scan.alike, scan.holds, scan.find, scan.closing, scan.unchunk]
+        calls += [scan.first_of, scan.members]
         for call in calls:
             with pytest.raises(TypeError, match="arguments expected, not "):
                 call(*[b"x"] * count)

@@ -42,6 +42,10 @@ class Repeats:
                 self._head, self._tail = before + found, after[scan.inside(after) :]
                 return
 
+    def take_shape(self, head: bytes, tail: bytes) -> None:
+        """Takes as the shape what stands before and behind the text of a frame that was understood."""
+        self._head, self._tail = head, tail
+
     def span(self, run: bytes, at: int = 0) -> int:
         """Where the frames of this shape end that begin there; there if none do."""
         return scan.alike(run, at, self._head, self._tail)

@@ -19,8 +19,11 @@ _INSIDE = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*')
 """What a JSON string may hold between its quotes."""
 _SIZE = re.compile(rb"([0-9A-Fa-f]{1,8})\r\n")
 """The line before a chunk, without extensions."""
+_MEMBER = re.compile(rb'"([^"]*)":(?:"([ !#-\[\]-~]*)"|(0|[1-9][0-9]{0,14})|null)(?=[,}])')
+"""A member of a JSON object that is plain, and whole."""
 _first_byte = Struct("B").unpack_from
 _BACKSLASH = 92
+_COMMA = 44
 _PIECE = 8192
 """Bytes of a text that are looked at together: what they decode to stays in the processor's cache."""
 
@@ -63,6 +66,26 @@ def closing(text: bytes, at: int, /) -> int:
     return -1
 
 
+def members(run: bytes, at: int, names: tuple[bytes, ...], /) -> tuple[tuple[str | int | None, ...], int]:
+    """The values of the plain members of a JSON object from there on, by these names, and where they end.
+
+    What has another name is not plain, or comes a second time, or has a value other than null, a whole number
+    of up to 15 digits, or a string of ASCII without escapes. Names are of such characters too.
+    """
+    values: dict[bytes, str | int | None] = {}
+    begin, end = at, at
+    while begin >= 0 and (found := _MEMBER.match(run, min(begin, len(run)))) is not None:
+        name, text, number = found.groups()
+        if name not in names or name in values:
+            break
+        values[name] = text.decode() if text is not None else int(number) if number is not None else None
+        end = found.end()
+        if run[end] != _COMMA:
+            break
+        begin = end + 1
+    return tuple(map(values.get, names)), end
+
+
 def unchunk(data: bytes, at: int, /) -> tuple[bytes, int]:
     """What the plain chunks hold that begin there and are here wholly, and where they end.
 
@@ -89,6 +112,16 @@ def holds(body: bytes, needle: bytes, /) -> bool:
 def find(body: bytes, needle: bytes, at: int, /) -> int:
     """Where the needle stands first, from there on; -1 when that is nowhere, or outside of the body."""
     return body.find(needle, at) if at >= 0 else -1
+
+
+def first_of(body: bytes, needles: tuple[bytes, ...], at: int, /) -> int:
+    """Where the first of the needles stands, from there on; -1 when none does, or outside of the body."""
+    first = -1
+    for needle in needles:
+        found = find(body, needle, at) if first < 0 else body.find(needle, at, first + len(needle) - 1)
+        if found >= 0:
+            first = found
+    return first
 
 
 def not_utf8(body: bytes, /) -> int:

@@ -27,7 +27,8 @@ from routecodex.protocols.chat.decoder import unparsable
 from routecodex.protocols.chat.encoder import DONE, usage_object
 from routecodex.protocols.chat.ends import settle
 from routecodex.protocols.chat.meter import Meter
-from routecodex.protocols.chat.stream_schema import CallDelta, Choice, Chunk, Delta
+from routecodex.protocols.chat.stream_schema import CallDelta, Choice, Chunk, Delta, WireUsage
+from routecodex.protocols.chat.usual import OBJECT, Head, Usual
 from routecodex.protocols.codec import Outcome, ReplyTo
 from routecodex.protocols.repeats import Repeats
 from routecodex.wire import json, scan, sse
@@ -43,7 +44,6 @@ _MARKS: Final[tuple[bytes, ...]] = (
     b"[DONE]",
     b"_call",
 )
-_OBJECT: Final = "chat.completion.chunk"
 _DONE: Final = b"[DONE]"
 
 
@@ -59,8 +59,9 @@ class Relay:
         self._wanted: int = getattr(reply.wire, "n", None) or 1
         self._frames = Frames()
         self._repeats = Repeats()
+        self._usual = Usual()
         self._held: list[bytes] = []
-        self._first: Chunk | None = None
+        self._first: Head | None = None
         self._bare = False
         self._calls: dict[int, CallBook] = {}
         self._placed: list[tuple[int, bool]] = []
@@ -121,7 +122,7 @@ class Relay:
         # What lies between `kept` and `at` passes as it came.
         kept, at, searched = 0, 0, False
         while at < len(run) and not self.ended:
-            if not searched and self.started and not self._bare and not self._complete:
+            if not searched and self._may_pass(run, at):
                 searched = True
                 end = self._harmless(run, at)
                 if end > at:
@@ -129,8 +130,7 @@ class Relay:
                         self._meter.add(run[at:end])
                     at = end
                     continue
-            data, raw, end = sse.frame_at(run, at)
-            said = self._frame(data, raw) if data else b""
+            said, raw, end = self._told(run, at)
             if said != raw or len(raw) != end - at:
                 out.append(run[kept:at])
                 out.append(said)
@@ -141,16 +141,65 @@ class Relay:
         out.append(run[kept:at])
         return b"".join(out)
 
+    def _may_pass(self, run: bytes, at: int) -> bool:
+        """Whether frames from this place on may pass unread: there is content, and more of it may come."""
+        if self._bare or self._complete:
+            return False
+        return self.started or self._begins(run, at)
+
+    def _begins(self, run: bytes, at: int) -> bool:
+        """Whether the answer's first content stands there, in a frame as it usually is; notes it."""
+        head, tail = self._usual.text_at(run, at)
+        if head:
+            self.started = True
+            self._repeats.take_shape(head, tail)
+        return bool(head)
+
     def _harmless(self, run: bytes, at: int) -> int:
-        """Where the first frame from this place on begins that must be looked at."""
+        """Where the first frame from this place on begins that must be read."""
         at = self._repeats.span(run, at)
-        end = run.find(b"\n\n", at)
-        if end < 0:
-            return len(run)
-        if _first_mark(run[at:end]) >= 0:
+        if at == len(run):
             return at
-        mark = _first_mark(run[end:])
-        return len(run) if mark < 0 else run.rfind(b"\n\n", end, end + mark) + 2
+        end = self._as_usual(run, at)
+        if end > at:
+            return end
+        mark = scan.first_of(run, _MARKS, at)
+        if mark < 0:
+            return len(run)
+        before = run.rfind(b"\n\n", at, mark)
+        return at if before < 0 else before + 2
+
+    def _told(self, run: bytes, at: int) -> tuple[bytes, bytes, int]:
+        """What is told of the frame that begins there, its own bytes, and where the next one begins."""
+        end = self._as_usual(run, at)
+        if end > at:
+            raw = run[at:end]
+            if self._asked:
+                self._meter.add(raw)
+            return raw, raw, end
+        if self.started and run[at : at + len(DONE)] == DONE:
+            return self._done(), DONE, at + len(DONE)
+        if self._words and not self._bare:
+            counts, end = self._usual.usage_at(run, at)
+            if counts is not None:
+                raw = run[at:end]
+                return self._counted(counts, raw), raw, end
+        data, raw, end = sse.frame_at(run, at)
+        return self._frame(data, raw) if data else b"", raw, end
+
+    def _as_usual(self, run: bytes, at: int) -> int:
+        """Where the frame ends that begins there, if it is a usual first or last one; notes what it says."""
+        if self._first is None:
+            head, end = self._usual.opening_at(run, at)
+            if head is not None:
+                self._remember(head, end - at)
+                return end
+        elif not (self._bare or self._words or self._calls or self._legacy):
+            said, end = self._usual.finish_at(run, at)
+            if said:
+                self._finish(0, said)
+                return end
+        return at
 
     def _frame(self, data: bytes, raw: bytes) -> bytes:
         if data[:6] == _DONE and data.rstrip() == _DONE:
@@ -181,12 +230,14 @@ class Relay:
     def _chunk(self, chunk: Chunk, data: bytes, *, raw: bytes, odd: bool) -> bytes:
         choices = chunk.choices or []
         if self._first is None and choices:
-            self._remember(chunk, raw)
+            head = Head(chunk.id, chunk.created, chunk.model)
+            self._bare = not (head.id and head.model) or head.created is None or chunk.object != OBJECT
+            self._remember(head, len(raw))
         if self._words and self._are_late(choices):
             self.outcome.usage = usage_of(chunk.usage) if chunk.usage is not None else self.outcome.usage
             return b""
         self._placed.clear()
-        mend = self._bare or chunk.object != _OBJECT
+        mend = self._bare or chunk.object != OBJECT
         for choice in choices:
             mend |= self._choice(choice, odd=odd)
         if chunk.usage is not None:
@@ -205,13 +256,12 @@ class Relay:
                 return False
         return bool(choices)
 
-    def _remember(self, chunk: Chunk, raw: bytes) -> None:
-        name, model = chunk.id, chunk.model
-        self._first = chunk
-        self._bare = not (name and model) or chunk.created is None or chunk.object != _OBJECT
-        self._meter.envelope = len(raw)
-        self.outcome.model = model or ""
-        self.outcome.response_id = name or ""
+    def _remember(self, head: Head, size: int) -> None:
+        """Takes the head of the first chunk that has a choice, and the size of its frame."""
+        self._first = head
+        self._meter.envelope = size
+        self.outcome.model = head.model or ""
+        self.outcome.response_id = head.id or ""
 
     def _head(self) -> dict[str, Any]:
         """What every chunk of this answer has in common."""
@@ -220,7 +270,7 @@ class Relay:
             return {}
         return {
             "id": first.id or f"chatcmpl-{self._reply.id}",
-            "object": _OBJECT,
+            "object": OBJECT,
             "created": first.created or self._reply.created,
             "model": first.model or self._reply.model,
         }
@@ -262,7 +312,7 @@ class Relay:
         return word != said
 
     def _mended(self, value: dict[str, Any]) -> bytes:
-        value["object"] = _OBJECT
+        value["object"] = OBJECT
         if not (value.get("id") and value.get("created") and value.get("model")):
             for field, known in self._head().items():
                 value[field] = value.get(field) or known
@@ -285,17 +335,23 @@ class Relay:
     def _usage(self, chunk: Chunk, data: bytes, *, raw: bytes, mend: bool) -> bytes:
         """Usage goes out in a chunk of its own after the finish, exactly when asked for."""
         assert chunk.usage is not None
-        self.outcome.usage = usage_of(chunk.usage)
         if not chunk.choices:
-            if self._asked and self._words and not self._usage_sent:
-                self._usage_sent = True
-                return self._mended(json.decode(data)) if mend else raw
-            return b""
+            said = self._counted(chunk.usage, raw)
+            return self._mended(json.decode(data)) if said and mend else said
+        self.outcome.usage = usage_of(chunk.usage)
         value = json.decode(data)
         value["usage"] = None
         if not self._asked:
             del value["usage"]
         return self._mended(value)
+
+    def _counted(self, counts: WireUsage, raw: bytes) -> bytes:
+        """Notes the usage that a frame tells alone; the frame, if it may go out now."""
+        self.outcome.usage = usage_of(counts)
+        if self._usage_sent or not (self._asked and self._words):
+            return b""
+        self._usage_sent = True
+        return raw
 
     def _done(self) -> bytes:
         """The end every complete stream has: usage if asked for, then `[DONE]`."""
@@ -318,17 +374,6 @@ class Relay:
         if not self.started:
             raise error
         return self.fail(error)
-
-
-def _first_mark(frames: bytes) -> int:
-    """Where the first mark is, or -1."""
-    first = -1
-    for mark in _MARKS:
-        found = scan.find(frames, mark, 0)
-        if found >= 0:
-            first = found
-            frames = frames[:first]
-    return first
 
 
 def _is_proper(call: CallDelta, *, begins: bool) -> bool:

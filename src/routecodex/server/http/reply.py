@@ -136,7 +136,8 @@ class Reply:
             return head + data
         if not data:
             return head + b"0\r\n\r\n"
-        return b"%b%x\r\n%b\r\n0\r\n\r\n" % (head, len(data), data)
+        # Joined, so that what may be many bytes is copied once.
+        return b"".join([head, b"%x\r\n" % len(data), data, b"\r\n0\r\n\r\n"])
 
     def abort(self) -> None:
         """Drops the connection where the stream is, so that it never looks complete."""
