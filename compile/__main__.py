@@ -18,6 +18,8 @@ from routecodex import compiled
 HERE = Path(__file__).parent
 TYPED = tuple(f"routecodex.{module}" for module in MODULES)
 WRITTEN = {f"routecodex.{module}": HERE / name for module, name in IN_C.items()}
+READ = tuple(sorted(HERE.glob("*.h")))
+"""What is read into them."""
 NAMES = (*TYPED, *WRITTEN)
 VECTORS = [] if os.name == "nt" else ["-O3"]
 """Makes vector instructions of loops over bytes, where the compiler does not do so anyway."""
@@ -43,7 +45,8 @@ def build(into: Path, scratch: Path) -> dict[str, str]:
 
 def made_of() -> dict[str, object]:
     """What a build of the sources that are there is known by, as its manifest tells it."""
-    outside = {os.path.relpath(file, compiled.PACKAGE): compiled.seal(file) for file in WRITTEN.values()}
+    files = (*WRITTEN.values(), *READ)
+    outside = {os.path.relpath(file, compiled.PACKAGE): compiled.seal(file) for file in files}
     return {"digest": compiled.digest(NAMES), "modules": list(NAMES), "outside": outside}
 
 

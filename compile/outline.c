@@ -41,17 +41,14 @@ typedef struct {
 typedef enum { ODD, READ, NO_MEMORY } Verdict;
 
 #ifdef __SSE2__
-#include <emmintrin.h>
+#include <immintrin.h>
 
 /* Bytes that are looked at together. Of what they are there are masks, with one bit for every byte. */
 #define BLOCK 64
-#define VECTOR 16
-#define VECTORS (BLOCK / VECTOR)
 #define DEEPEST 60
-
-typedef struct {
-    __m128i part[VECTORS];
-} Block;
+#define LAST_BIT (UINT64_C(1) << (BLOCK - 1))
+#define NO_TEXT UINT64_MAX
+#define INLINE static inline __attribute__((always_inline))
 
 /* How far the block before reaches into the next one. */
 typedef struct {
@@ -63,78 +60,15 @@ typedef struct {
     const Places *places;
     Py_ssize_t shortest;
     Cuts *cuts;
-    Carry carry;
     int depth;
     uint64_t lists;         /* which of the open brackets are those of lists; the innermost is the last bit */
-    Py_ssize_t quote;       /* where the string begins that was opened last */
+    Py_ssize_t quote;       /* where the string begins that was opened last, of those that may be long */
     Py_ssize_t second_half; /* where the second half of a pair of surrogates has to be */
     bool no_memory;
 } Reader;
 
-static inline Block load(const unsigned char *at)
-{
-    Block block;
-    for (int i = 0; i < VECTORS; i++)
-        block.part[i] = _mm_loadu_si128((const __m128i *)(at + i * VECTOR));
-    return block;
-}
-
-static inline uint64_t mask_of(Block flags)
-{
-    uint64_t mask = 0;
-    for (int i = 0; i < VECTORS; i++)
-        mask |= (uint64_t)(uint32_t)_mm_movemask_epi8(flags.part[i]) << (i * VECTOR);
-    return mask;
-}
-
-static inline Block equal(Block block, unsigned char sign)
-{
-    for (int i = 0; i < VECTORS; i++)
-        block.part[i] = _mm_cmpeq_epi8(block.part[i], _mm_set1_epi8((char)sign));
-    return block;
-}
-
-static inline Block either(Block one, Block other)
-{
-    for (int i = 0; i < VECTORS; i++)
-        one.part[i] = _mm_or_si128(one.part[i], other.part[i]);
-    return one;
-}
-
-static inline Block from(Block block, unsigned char least)
-{
-    for (int i = 0; i < VECTORS; i++)
-        block.part[i] = _mm_cmpeq_epi8(_mm_max_epu8(block.part[i], _mm_set1_epi8((char)least)), block.part[i]);
-    return block;
-}
-
-/* With one bit set in every byte: the brackets `[` and `]` become `{` and `}`, and no other sign does. */
-static inline Block curled(Block block)
-{
-    for (int i = 0; i < VECTORS; i++)
-        block.part[i] = _mm_or_si128(block.part[i], _mm_set1_epi8(0x20));
-    return block;
-}
-
-static inline bool any(Block flags)
-{
-    __m128i all = flags.part[0];
-    for (int i = 1; i < VECTORS; i++)
-        all = _mm_or_si128(all, flags.part[i]);
-    return _mm_movemask_epi8(all) != 0;
-}
-
-/* Whether there is a byte below the blank. */
-static inline bool has_control(Block block)
-{
-    __m128i least = block.part[0];
-    for (int i = 1; i < VECTORS; i++)
-        least = _mm_min_epu8(least, block.part[i]);
-    return _mm_movemask_epi8(_mm_cmpeq_epi8(_mm_min_epu8(least, _mm_set1_epi8(0x1F)), least)) != 0;
-}
-
 /* What stands behind a backslash that is not escaped itself. */
-static inline uint64_t escaped(uint64_t backslashes, uint64_t *carry)
+INLINE uint64_t escaped(uint64_t backslashes, uint64_t *carry)
 {
     const uint64_t even = UINT64_C(0x5555555555555555);
     backslashes &= ~*carry;
@@ -147,7 +81,7 @@ static inline uint64_t escaped(uint64_t backslashes, uint64_t *carry)
 }
 
 /* From each quote that opens to before the one that closes. */
-static inline uint64_t between(uint64_t quotes)
+INLINE uint64_t between(uint64_t quotes)
 {
     for (int step = 1; step < BLOCK; step *= 2)
         quotes ^= quotes << step;
@@ -175,33 +109,20 @@ static inline int character(Bytes body, Py_ssize_t at)
     return second && third && fourth && !out ? 4 : 0;
 }
 
-/* Bytes that lead characters which not every byte may follow, or none: those are looked at one by one. */
-static inline bool has_special(Block block)
+/* Looks at each character by itself: how far the last one reaches into the next block, NO_TEXT if one is none. */
+static uint64_t past_characters(Bytes body, Py_ssize_t start, uint64_t high, uint64_t lead, uint64_t reached)
 {
-    const Block low = either(equal(block, 0xC0), equal(block, 0xC1));
-    return any(either(either(low, equal(block, 0xE0)), either(equal(block, 0xED), from(block, 0xF0))));
-}
-
-/* Whether a character is none; the last one may reach into the next block. */
-static inline bool is_no_text(Bytes body, Py_ssize_t start, Block block, Carry *carry)
-{
-    const uint64_t high = mask_of(block), lead = mask_of(from(block, 0xC0)), reached = carry->text;
-    if (!has_special(block)) {
-        const uint64_t of_three = mask_of(from(block, 0xE0));
-        carry->text = lead >> 63 | of_three >> 62;
-        return (lead << 1 | of_three << 2 | reached) != (high & ~lead);
-    }
-    carry->text = 0;
+    uint64_t reaching = 0;
     for (uint64_t left = high & ~reached; left != 0;) {
         const int bit = __builtin_ctzll(left), size = character(body, start + bit);
         if (size == 0)
-            return true;
+            return NO_TEXT;
         const uint64_t bytes = (UINT64_C(1) << size) - 1;
         left &= ~(bytes << bit);
         if (bit + size > BLOCK)
-            carry->text = bytes >> (BLOCK - bit);
+            reaching = bytes >> (BLOCK - bit);
     }
-    return (reached & ~(high & ~lead)) != 0;
+    return (reached & ~(high & ~lead)) != 0 ? NO_TEXT : reaching;
 }
 
 /* The four digits there as a number; -1 if they are none. */
@@ -302,90 +223,104 @@ static bool add(Cuts *cuts, Cut cut)
 
 static bool closes_odd(Reader *reader, Py_ssize_t at)
 {
-    const unsigned char *const string = reader->body.at + reader->quote;
-    const Py_ssize_t size = at + 1 - reader->quote;
-    if (size > MARK_SIZE && string[1] == '\\' && memcmp(string, MARK, MARK_SIZE) == 0)
-        return true;
-    if (size < reader->shortest)
+    if (at + 1 - reader->quote < reader->shortest)
         return false;
     if (is_wanted(reader) && !add(reader->cuts, (Cut){reader->quote, at + 1}))
         reader->no_memory = true;
     return reader->no_memory;
 }
 
-static inline bool nests_odd(Reader *reader, unsigned char sign)
+/* Whether one of the strings that begin there begins like a mark. */
+static bool are_marks(Bytes body, Py_ssize_t start, uint64_t places)
 {
-    if (sign == '{' || sign == '[') {
-        reader->depth++;
-        reader->lists = reader->lists << 1 | (sign == '[');
-        return reader->depth > DEEPEST;
-    }
-    reader->lists >>= 1;
-    return --reader->depth < 0;
-}
-
-/* Whether a block has something that is not, or may not be, the JSON of a text. */
-static inline bool is_odd(Reader *reader, Block block, Py_ssize_t start)
-{
-    Carry *const carry = &reader->carry;
-    const Block backslash = equal(block, '\\');
-    uint64_t escapes = 0, backslashes = 0, quotes = mask_of(equal(block, '"'));
-    if (carry->escape != 0 || any(backslash)) {
-        backslashes = mask_of(backslash);
-        escapes = escaped(backslashes, &carry->escape);
-        /* Nearly all of them are these. */
-        const uint64_t plain = backslashes | quotes | mask_of(either(equal(block, 'n'), equal(block, 't')));
-        if ((escapes & ~plain) != 0 && are_no_escapes(reader, start, escapes & ~plain))
+    for (; places != 0; places &= places - 1) {
+        const Py_ssize_t at = start + __builtin_ctzll(places);
+        if (body.size - at >= MARK_SIZE && memcmp(body.at + at, MARK, MARK_SIZE) == 0)
             return true;
-        quotes &= ~escapes;
-    }
-    const uint64_t inside = quotes == 0 ? carry->inside : between(quotes) ^ carry->inside;
-    const bool was_inside = carry->inside != 0;
-    carry->inside = inside >> 63 != 0 ? UINT64_MAX : 0;
-    if ((backslashes & ~inside) != 0)
-        return true;
-    if ((carry->text != 0 || any(block)) && is_no_text(reader->body, start, block, carry))
-        return true;
-    if (has_control(block) && (inside & ~mask_of(from(block, ' '))) != 0)
-        return true;
-    if (inside == UINT64_MAX && quotes == 0)
-        return false;
-    const Block signs = curled(block);
-    const uint64_t brackets = mask_of(either(equal(signs, '{'), equal(signs, '}'))) & ~inside;
-    bool within = was_inside;
-    for (uint64_t left = quotes | brackets; left != 0; left &= left - 1) {
-        const int bit = __builtin_ctzll(left);
-        const Py_ssize_t at = start + bit;
-        if ((quotes >> bit & 1) == 0) {
-            if (nests_odd(reader, reader->body.at[at]))
-                return true;
-            continue;
-        }
-        if (within && closes_odd(reader, at))
-            return true;
-        if (!within)
-            reader->quote = at;
-        within = !within;
     }
     return false;
 }
 
-static Verdict find(Bytes body, const Places *places, Py_ssize_t shortest, Cuts *cuts)
+/* Without branches: which bracket comes next is not foreseen. */
+INLINE bool nests_odd(Reader *reader, unsigned char sign)
+{
+    const bool opens = (sign & ('{' & ~'}')) != 0, of_list = (sign & ('{' & ~'[')) == 0;
+    reader->depth += opens ? 1 : -1;
+    reader->lists = opens ? reader->lists << 1 | of_list : reader->lists >> 1;
+    return (unsigned)reader->depth > DEEPEST;
+}
+
+/* What opens and closes in a block, of which there is something: `inside` is what lies in strings. */
+typedef struct {
+    uint64_t quotes, brackets, inside;
+    bool begins_inside, ends_inside;
+} Turns;
+
+static bool walks_odd(Reader *reader, Py_ssize_t start, Turns turns)
+{
+    for (uint64_t left = turns.quotes | turns.brackets; left != 0; left &= left - 1) {
+        const int bit = __builtin_ctzll(left);
+        const Py_ssize_t at = start + bit;
+        if ((turns.brackets >> bit & 1) != 0) {
+            if (nests_odd(reader, reader->body.at[at]))
+                return true;
+        } else if ((turns.inside >> bit & 1) != 0)
+            reader->quote = at;
+        else if (closes_odd(reader, at))
+            return true;
+    }
+    return false;
+}
+
+/* The same where a string has to be longer than a block: one that lies within it is passed over. */
+INLINE bool strides_odd(Reader *reader, Py_ssize_t start, Turns turns)
+{
+    if (turns.begins_inside && closes_odd(reader, start + __builtin_ctzll(turns.quotes)))
+        return true;
+    for (uint64_t left = turns.brackets; left != 0; left &= left - 1)
+        if (nests_odd(reader, reader->body.at[start + __builtin_ctzll(left)]))
+            return true;
+    if (turns.ends_inside)
+        reader->quote = start + BLOCK - 1 - __builtin_clzll(turns.quotes);
+    return false;
+}
+
+/* The same for vectors of each size: the largest that the processor has are taken. */
+#define WIDTH 16
+#define TARGET
+#include "blocks.h"
+#define WIDTH 32
+#define TARGET __attribute__((target("avx2,bmi,bmi2")))
+#include "blocks.h"
+#define WIDTH 64
+#define TARGET __attribute__((target("avx512bw,bmi,bmi2")))
+#include "blocks.h"
+
+static int widest(void)
+{
+    if (!__builtin_cpu_supports("bmi") || !__builtin_cpu_supports("bmi2") || !__builtin_cpu_supports("avx2"))
+        return 16;
+    return __builtin_cpu_supports("avx512bw") ? 64 : 32;
+}
+
+static Verdict find(Bytes body, const Places *places, Py_ssize_t shortest, Cuts *cuts, int width)
 {
     Reader reader = {.body = body, .places = places, .shortest = shortest, .cuts = cuts, .second_half = -1};
-    unsigned char last[BLOCK];
-    memset(last, ' ', BLOCK);
-    memcpy(last, body.at + body.size - body.size % BLOCK, (size_t)(body.size % BLOCK));
-    for (Py_ssize_t start = 0; start < body.size; start += BLOCK)
-        if (is_odd(&reader, load(body.size - start < BLOCK ? last : body.at + start), start))
-            return reader.no_memory ? NO_MEMORY : ODD;
-    return reader.carry.inside != 0 || reader.carry.text != 0 || reader.depth != 0 ? ODD : READ;
+    const bool odd = width == 64 ? are_odd_64(&reader) : width == 32 ? are_odd_32(&reader) : are_odd_16(&reader);
+    if (reader.no_memory)
+        return NO_MEMORY;
+    return odd || reader.depth != 0 ? ODD : READ;
 }
 #else
-/* Without vectors this would take longer than what it saves. */
-static Verdict find(Bytes body, const Places *places, Py_ssize_t shortest, Cuts *cuts)
+static int widest(void)
 {
-    (void)body, (void)places, (void)shortest, (void)cuts;
+    return 0;
+}
+
+/* Without vectors this would take longer than what it saves. */
+static Verdict find(Bytes body, const Places *places, Py_ssize_t shortest, Cuts *cuts, int width)
+{
+    (void)body, (void)places, (void)shortest, (void)cuts, (void)width;
     return ODD;
 }
 #endif
@@ -454,6 +389,8 @@ static bool read_places(PyObject *given, Places *into)
     return true;
 }
 
+static int width;
+
 static PyObject *call_cut(PyObject *Py_UNUSED(module), PyObject *const *given, Py_ssize_t count)
 {
     Bytes body;
@@ -467,7 +404,7 @@ static PyObject *call_cut(PyObject *Py_UNUSED(module), PyObject *const *given, P
         return NULL;
     Cuts cuts = {NULL, 0, 0};
     PyObject *made = NULL;
-    switch (find(body, &places, shortest, &cuts)) {
+    switch (find(body, &places, shortest, &cuts, width)) {
     case ODD:
         made = Py_NewRef(Py_None);
         break;
@@ -481,12 +418,31 @@ static PyObject *call_cut(PyObject *Py_UNUSED(module), PyObject *const *given, P
     return made;
 }
 
+/* For tests: with vectors of this many bytes, or the largest there are if these are too large; their size. */
+static PyObject *call_use_width(PyObject *Py_UNUSED(module), PyObject *given)
+{
+    const long wanted = PyLong_AsLong(given);
+    if (wanted == -1 && PyErr_Occurred())
+        return NULL;
+    width = widest();
+    if (wanted < width)
+        width = wanted < 32 ? 16 : wanted < 64 ? 32 : 64;
+    return PyLong_FromLong(width);
+}
+
+static int prepare(PyObject *Py_UNUSED(module))
+{
+    width = widest();
+    return 0;
+}
+
 static PyMethodDef functions[] = {
     {"cut", (PyCFunction)(void (*)(void))call_cut, METH_FASTCALL, NULL},
+    {"use_width", call_use_width, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };
 
-static PyModuleDef_Slot slots[] = {{0, NULL}};
+static PyModuleDef_Slot slots[] = {{Py_mod_exec, prepare}, {0, NULL}};
 
 static struct PyModuleDef module = {
     PyModuleDef_HEAD_INIT, .m_name = "outline", .m_methods = functions, .m_slots = slots};

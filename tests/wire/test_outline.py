@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -19,12 +20,19 @@ SHORTEST = 20
 
 
 TWIN = twin("outline")
+use_width: Callable[[int], int] = getattr(outline, "use_width", lambda width: 0)
+"""Chooses how many bytes what is compiled looks at together."""
+WIDTHS = sorted({use_width(width) for width in (16, 32, 64)})
+"""Those that this processor has; what was used last is the largest."""
 
 
 def cut(body: bytes, shortest: int = SHORTEST) -> bytes | None:
-    """What both say, the source and what is compiled."""
-    found = outline.cut(body, PLACES, shortest)
-    assert TWIN.cut(body, PLACES, shortest) == found
+    """What all say, the source and what is compiled, for vectors of every size."""
+    said = TWIN.cut(body, PLACES, shortest)
+    for width in WIDTHS:
+        assert use_width(width) == width
+        found = outline.cut(body, PLACES, shortest)
+        assert found == said
     return found
 
 
@@ -156,6 +164,18 @@ def test_every_character_and_every_escape_may_stand_anywhere(text: bytes, before
     assert cut(body) == b'{"text":' + marked(8) + b"}"
 
 
+@pytest.mark.parametrize("size", [62, 63, 64, 65, 66, 127, 128, 129, 200])
+def test_a_text_is_as_long_wherever_it_begins(size: int) -> None:
+    text = b'"' + b"x" * (size - 2) + b'"'
+    for before in range(66):
+        body = b'{"x":"' + b"b" * before + b'","y":[{"content":' + text + b',"z":{}}],"text":' + text + b"}"
+        places = [body.index(text), body.rindex(text)]
+        left = body.replace(text, b"%b")
+        for shortest in (size - 1, size):
+            assert cut(body, shortest) == left % tuple(map(marked, places))
+        assert cut(body, size + 1) is body
+
+
 PIECES = [
     *(b'\\" \\\\ \\n \\t \\r \\/ \\b \\f \\u00e9 \\ud83d \\ude00 \\uD83D\\uDE00 \\x \\u12g4 \\u0000'.split()),
     *(b'" \\ { } [ ] : , < a word'.split()),
@@ -163,6 +183,8 @@ PIECES = [
     *b"\xe2\x86 \xed\xa0\x80 \xf4\x90\x80\x80 \xc0\x80 \xe0\x80\x80 \x80 \xff".split(b" "),
     *(b"\x01", b"\n", b" " * 5, b"x" * 31, b"y" * 63, b"z" * 64),
 ]
+SIZES = [2, 12, 40, 64, 65, 90]
+"""A text of more than 64 bytes is found another way than shorter ones."""
 TEXTS = st.lists(st.sampled_from(PIECES), max_size=12).map(b"".join)
 PLAIN = st.text(max_size=90).map(msgspec.json.encode)
 STRINGS = PLAIN | PLAIN | TEXTS.map(lambda text: b'"' + text + b'"')
@@ -204,7 +226,7 @@ def _restored(value: Any, body: bytes) -> Any:
     return value
 
 
-@given(DOCUMENTS, st.sampled_from([2, 12, 40]), st.integers(0, 1000), st.sampled_from([b"", *PIECES]))
+@given(DOCUMENTS, st.sampled_from(SIZES), st.integers(0, 1000), st.sampled_from([b"", *PIECES]))
 def test_an_outline_is_json_where_the_body_is_and_says_the_same(
     body: bytes, shortest: int, place: int, put: bytes
 ) -> None:
@@ -219,7 +241,7 @@ def test_an_outline_is_json_where_the_body_is_and_says_the_same(
     assert _restored(outlined, body) == whole
 
 
-@given(st.lists(PLAIN, max_size=4), st.sampled_from([2, 12, 40]))
+@given(st.lists(PLAIN, max_size=4), st.sampled_from(SIZES))
 def test_a_good_body_is_never_odd(texts: list[bytes], shortest: int) -> None:
     rows = [b'{"content":%b,"parts":[{"text":%b}]}' % (text, text) for text in texts]
     body = b'{"rows":[' + b",".join(rows) + b"]}"

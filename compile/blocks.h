@@ -1,0 +1,259 @@
+/* How outline.c looks at the bytes of a body, a block at a time.
+
+   Read once for each WIDTH, the bytes of a vector, with the TARGET that has such vectors. */
+
+#define JOINED(name, width) name##_##width
+#define NAMED(name, width) JOINED(name, width)
+#define OF(name) NAMED(name, WIDTH)
+#define VECTOR static inline TARGET __attribute__((always_inline))
+
+#if WIDTH == 64
+/* One instruction makes a mask: all of them take less time than a branch that is not foreseen. */
+#define EAGER true
+
+typedef __m512i OF(Block);
+typedef __mmask64 OF(Flags);
+
+VECTOR OF(Block) OF(load)(const unsigned char *at)
+{
+    return _mm512_loadu_si512(at);
+}
+
+VECTOR uint64_t OF(mask_of)(OF(Flags) flags)
+{
+    uint64_t mask = flags;
+    /* Where numbers are added: in the registers of masks every step takes several times as long. */
+    __asm__("" : "+r"(mask));
+    return mask;
+}
+
+VECTOR bool OF(any)(OF(Flags) flags)
+{
+    return flags != 0;
+}
+
+VECTOR OF(Flags) OF(equal)(OF(Block) block, unsigned char sign)
+{
+    return _mm512_cmpeq_epi8_mask(block, _mm512_set1_epi8((char)sign));
+}
+
+VECTOR OF(Flags) OF(from)(OF(Block) block, unsigned char least)
+{
+    return _mm512_cmpge_epu8_mask(block, _mm512_set1_epi8((char)least));
+}
+
+VECTOR OF(Flags) OF(highest_bit)(OF(Block) block)
+{
+    return _mm512_movepi8_mask(block);
+}
+
+VECTOR OF(Flags) OF(either)(OF(Flags) one, OF(Flags) other)
+{
+    return one | other;
+}
+
+VECTOR OF(Block) OF(with_bits)(OF(Block) block, unsigned char bits)
+{
+    return _mm512_or_si512(block, _mm512_set1_epi8((char)bits));
+}
+
+VECTOR bool OF(has_control)(OF(Block) block)
+{
+    return _mm512_cmplt_epu8_mask(block, _mm512_set1_epi8(' ')) != 0;
+}
+
+#else
+#define EAGER false
+
+#if WIDTH == 32
+typedef __m256i OF(Vector);
+#define BITS(name) _mm256_##name##_si256
+#define BYTES(name) _mm256_##name
+#else
+typedef __m128i OF(Vector);
+#define BITS(name) _mm_##name##_si128
+#define BYTES(name) _mm_##name
+#endif
+
+#define COUNT (BLOCK / WIDTH)
+#define EACH(part) for (int part = 0; part < COUNT; part++)
+
+typedef struct {
+    OF(Vector) at[COUNT];
+} OF(Block);
+typedef OF(Block) OF(Flags);
+
+VECTOR OF(Block) OF(load)(const unsigned char *at)
+{
+    OF(Block) block;
+    EACH(part)
+        block.at[part] = BITS(loadu)((const OF(Vector) *)(at + part * WIDTH));
+    return block;
+}
+
+VECTOR uint64_t OF(mask_of)(OF(Flags) flags)
+{
+    uint64_t mask = 0;
+    EACH(part)
+        mask |= (uint64_t)(uint32_t)BYTES(movemask_epi8)(flags.at[part]) << (part * WIDTH);
+    return mask;
+}
+
+VECTOR bool OF(any)(OF(Flags) flags)
+{
+    EACH(part)
+        flags.at[0] = BITS(or)(flags.at[0], flags.at[part]);
+    return BYTES(movemask_epi8)(flags.at[0]) != 0;
+}
+
+VECTOR OF(Flags) OF(equal)(OF(Block) block, unsigned char sign)
+{
+    EACH(part)
+        block.at[part] = BYTES(cmpeq_epi8)(block.at[part], BYTES(set1_epi8)((char)sign));
+    return block;
+}
+
+VECTOR OF(Flags) OF(from)(OF(Block) block, unsigned char least)
+{
+    EACH(part)
+        block.at[part] =
+            BYTES(cmpeq_epi8)(BYTES(max_epu8)(block.at[part], BYTES(set1_epi8)((char)least)), block.at[part]);
+    return block;
+}
+
+VECTOR OF(Flags) OF(highest_bit)(OF(Block) block)
+{
+    return block;
+}
+
+VECTOR OF(Flags) OF(either)(OF(Flags) one, OF(Flags) other)
+{
+    EACH(part)
+        one.at[part] = BITS(or)(one.at[part], other.at[part]);
+    return one;
+}
+
+VECTOR OF(Block) OF(with_bits)(OF(Block) block, unsigned char bits)
+{
+    EACH(part)
+        block.at[part] = BITS(or)(block.at[part], BYTES(set1_epi8)((char)bits));
+    return block;
+}
+
+/* Whether there is a byte below the blank. */
+VECTOR bool OF(has_control)(OF(Block) block)
+{
+    OF(Vector) least = block.at[0];
+    EACH(part)
+        least = BYTES(min_epu8)(least, block.at[part]);
+    return BYTES(movemask_epi8)(BYTES(cmpeq_epi8)(BYTES(min_epu8)(least, BYTES(set1_epi8)(0x1F)), least)) != 0;
+}
+
+#undef BITS
+#undef BYTES
+#undef COUNT
+#undef EACH
+#endif
+
+#define Block OF(Block)
+#define Flags OF(Flags)
+#define load OF(load)
+#define mask_of OF(mask_of)
+#define any OF(any)
+#define equal OF(equal)
+#define from OF(from)
+#define highest_bit OF(highest_bit)
+#define either OF(either)
+#define with_bits OF(with_bits)
+#define has_control OF(has_control)
+#define has_special OF(has_special)
+#define reaching OF(reaching)
+#define is_odd OF(is_odd)
+
+/* Bytes that lead characters which not every byte may follow, or none: those are looked at one by one. */
+VECTOR bool has_special(Block block)
+{
+    const Flags two = equal(with_bits(block, 0x01), 0xC1), three = either(equal(block, 0xE0), equal(block, 0xED));
+    return any(either(either(two, three), from(block, 0xF0)));
+}
+
+/* How far the last character reaches into the next block, NO_TEXT if one is none. */
+VECTOR uint64_t reaching(Bytes body, Block block, Py_ssize_t start, uint64_t reached)
+{
+    const uint64_t high = mask_of(highest_bit(block)), lead = mask_of(from(block, 0xC0));
+    if (has_special(block))
+        return past_characters(body, start, high, lead, reached);
+    const uint64_t of_three = mask_of(from(block, 0xE0)), following = lead << 1 | of_three << 2 | reached;
+    return following != (high & ~lead) ? NO_TEXT : lead >> 63 | of_three >> 62;
+}
+
+/* Whether a block has something that is not, or may not be, the JSON of a text. */
+VECTOR bool is_odd(Reader *reader, Carry *carry, Block block, Py_ssize_t start)
+{
+    const Flags backslash = equal(block, '\\');
+    uint64_t backslashes = 0, quotes = mask_of(equal(block, '"'));
+    if (EAGER || carry->escape != 0 || any(backslash)) {
+        backslashes = mask_of(backslash);
+        const uint64_t escapes = escaped(backslashes, &carry->escape);
+        /* Nearly all of them are these. */
+        const uint64_t plain = backslashes | quotes | mask_of(either(equal(block, 'n'), equal(block, 't')));
+        if ((escapes & ~plain) != 0 && are_no_escapes(reader, start, escapes & ~plain))
+            return true;
+        quotes &= ~escapes;
+    }
+    const uint64_t before = carry->inside, inside = quotes == 0 ? before : between(quotes) ^ before;
+    carry->inside = (inside & LAST_BIT) != 0 ? UINT64_MAX : 0;
+    if ((backslashes & ~inside) != 0)
+        return true;
+    if (EAGER || carry->text != 0 || any(highest_bit(block)))
+        carry->text = reaching(reader->body, block, start, carry->text);
+    if (carry->text == NO_TEXT)
+        return true;
+    if (has_control(block) && (inside & ~mask_of(from(block, ' '))) != 0)
+        return true;
+    if (inside == UINT64_MAX && quotes == 0)
+        return false;
+    if (are_marks(reader->body, start, quotes & inside & (backslashes >> 1 | LAST_BIT)))
+        return true;
+    /* With one bit set the brackets `[` and `]` become `{` and `}`, and no other sign does. */
+    const Block signs = with_bits(block, 0x20);
+    const uint64_t brackets = mask_of(either(equal(signs, '{'), equal(signs, '}'))) & ~inside;
+    const Turns turns = {quotes, brackets, inside, before != 0, carry->inside != 0};
+    return reader->shortest > BLOCK ? strides_odd(reader, start, turns) : walks_odd(reader, start, turns);
+}
+
+static TARGET bool OF(are_odd)(Reader *reader)
+{
+    const Bytes body = reader->body;
+    const Py_ssize_t rest = body.size % BLOCK, whole = body.size - rest;
+    Carry carry = {0};
+    for (Py_ssize_t start = 0; start < whole; start += BLOCK)
+        if (is_odd(reader, &carry, load(body.at + start), start))
+            return true;
+    unsigned char last[BLOCK];
+    memset(last, ' ', BLOCK);
+    memcpy(last, body.at + whole, (size_t)rest);
+    return is_odd(reader, &carry, load(last), whole) || carry.inside != 0 || carry.text != 0;
+}
+
+#undef Block
+#undef Flags
+#undef load
+#undef mask_of
+#undef any
+#undef equal
+#undef from
+#undef highest_bit
+#undef either
+#undef with_bits
+#undef has_control
+#undef has_special
+#undef reaching
+#undef is_odd
+#undef JOINED
+#undef NAMED
+#undef OF
+#undef VECTOR
+#undef EAGER
+#undef WIDTH
+#undef TARGET
