@@ -8,10 +8,10 @@ from types import ModuleType
 from routecodex import compiled
 
 
-def twin(name: str) -> ModuleType:
+def twin(name: str, package: str = "wire") -> ModuleType:
     """The module as its source says."""
     spec = importlib.util.spec_from_file_location(
-        f"twin_of_{name}", compiled.source(f"routecodex.wire.{name}")
+        f"twin_of_{name}", compiled.source(f"routecodex.{package}.{name}")
     )
     assert spec is not None
     assert spec.loader is not None

@@ -1,6 +1,6 @@
 """OpenAI chat completions.
 
-schema         the shape of a request;  reading  one read and checked
+schema         the shape of a request;  reading  one read and checked;  plain  messages right at first sight
 look           what routing sees of a request
 requests       a client's request as canon
 outgoing       a canonical request for an upstream; `conversation` is its messages, `content` what they hold

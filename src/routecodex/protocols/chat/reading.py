@@ -9,6 +9,7 @@ from msgspec.json import Decoder
 
 from routecodex.canon.errors import BadRequest
 from routecodex.protocols import cuts
+from routecodex.protocols.chat.plain import are_plain
 from routecodex.protocols.chat.schema import (
     ROLES,
     Call,
@@ -30,6 +31,8 @@ _decoder: Final = Decoder(ChatRequest)
 _parts: Final = Decoder(str | list[Part] | None)
 _LONG: Final = ((b"content", 3), (b"text", 5))
 """Where long texts stand: in messages, and in their parts."""
+_GLANCES: Final = scan.IN_C
+"""Whether to see if all messages are right before looking for the one that is not."""
 _sign: Final = scan.sign
 _STRING: Final = 0x22
 _NULL: Final = 0x6E
@@ -92,7 +95,8 @@ def _check(wire: ChatRequest) -> None:
     _check_count("n", wire.n)
     _check_count("max_tokens", wire.max_tokens)
     _check_count("max_completion_tokens", wire.max_completion_tokens)
-    _check_messages(messages)
+    if not (_GLANCES and are_plain(messages)):
+        _check_messages(messages)
     for index, tool in enumerate(wire.tools or []):
         _check_tool(f"tools[{index}]", tool)
     for index, function in enumerate(wire.functions or []):
