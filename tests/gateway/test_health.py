@@ -22,7 +22,8 @@ from routecodex.canon.errors import (
     UpstreamRejected,
 )
 from routecodex.gateway import health as subject
-from routecodex.gateway.health import MOST, SPACE, Health, Row
+from routecodex.gateway.health import MOST, SPACE, Health
+from routecodex.gateway.health_row import Row
 from routecodex.routing.health import DEFAULT, Ailment
 from routecodex.routing.registry import Selector, Target
 from routecodex.stores.file import FileStore

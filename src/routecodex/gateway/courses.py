@@ -74,7 +74,7 @@ class Courses:
             session = await self._past_force(spoken, scope, session)
         asked = self._asked(ask, told, scope, quiet=(session, server) == _QUIET)
         if spoken is not None:
-            asked = replace(asked, turn=spoken.turn)
+            asked = asked.at_turn(spoken.turn)
         return Course(scope, asked, session=session, server=server, spoken=spoken)
 
     def _scope(self, ask: Ask, told: Controls) -> Scope:

@@ -6,11 +6,11 @@ What the session or the operator has disabled or not allowed is not asked for th
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
 from msgspec import Raw, Struct
 from msgspec.json import Decoder
-from msgspec.structs import replace
 
 from routecodex.canon.errors import BadRequest, GatewayError, ProviderNotAvailable, UpstreamError
 from routecodex.gateway.ask import Record

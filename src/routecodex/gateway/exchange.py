@@ -311,5 +311,5 @@ class Exchange:
     def _stream_head(self) -> Headers:
         return self._headers(SSE)
 
-    def _headers(self, kind: tuple[bytes, bytes]) -> Headers:
+    def _headers(self, kind: bytes) -> Headers:
         return answer_headers(self._ask, self.record, kind)

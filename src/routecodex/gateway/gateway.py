@@ -288,7 +288,7 @@ class Gateway:
             last = rounds.record.target
             if last is not None:
                 steps = sorted(plan.steps, key=lambda step: step.target != last)
-                plan = replace(plan, steps=tuple(steps))
+                plan = plan.in_order(steps)
             await self._tries(rounds, ask, course).run(plan)
 
         async def fit(request: Request, lane: Lane) -> Request:
@@ -358,7 +358,7 @@ class Gateway:
     async def plan(self, ask: Ask) -> Plan:
         """The targets for a request that changes no state; what only cools down comes last."""
         made = self._planned(ask, await self._courses.set(ask, save=False), draw=self._draws.peek)
-        return made if made.steps else replace(made, steps=tuple(row.step for row in made.cooling))
+        return made if made.steps else made.in_order(row.step for row in made.cooling)
 
     async def explain(self, ask: Ask) -> dict[str, Any]:
         """The plan of a request with every reason; nothing is sent and nothing is changed."""
@@ -370,7 +370,7 @@ class Gateway:
         """The targets for what routing sees of a request that is no part of a conversation."""
         server = self.orders.peek() or ServerState()
         made = self._route(asked, session, server, draw=self._draws)
-        return made if made.steps else replace(made, steps=tuple(row.step for row in made.cooling))
+        return made if made.steps else made.in_order(row.step for row in made.cooling)
 
     def plan_route(self, route: str, course: Course, tried: frozenset[Target] = frozenset()) -> Plan:
         """The targets for a call of our own; what this session may not use is not among them."""
@@ -394,13 +394,13 @@ class Gateway:
         """The targets for this request; a provider that holds its history comes first."""
         asked = course.asked
         if tried or must is not None:
-            asked = replace(asked, tried=tried, must=must)
+            asked = asked.again(tried=tried, must=must)
         made = self._route(asked, course.session, course.server, draw=draw or self._draws)
         if ask.holder is None:
             return made
         first = [step for step in made.steps if ask.is_held_by(step.target)]
         others = [step for step in made.steps if not ask.is_held_by(step.target)]
-        return replace(made, steps=(*first, *others))
+        return made.in_order((*first, *others))
 
     def _route(self, asked: Asked, session: SessionState, server: ServerState, *, draw: Draw) -> Plan:
         return self._router.plan(

@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import functools
-import time
+from time import monotonic
 from typing import Final
 
 from routecodex.gateway.ask import Ask, Headers, Record
 from routecodex.routing.registry import Target
 
-JSON: Final = (b"content-type", b"application/json")
-SSE: Final = (b"content-type", b"text/event-stream; charset=utf-8")
-_NO_CACHE: Final = b"cache-control: no-cache\r\n"
+JSON: Final = b"content-type: application/json\r\n"
+SSE: Final = b"content-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\n"
+"""Whole lines, for answers and for streams."""
 _Fields = tuple[tuple[bytes, bytes], ...]
 
 
-def answer_headers(ask: Ask, record: Record, kind: tuple[bytes, bytes]) -> Headers:
+def answer_headers(ask: Ask, record: Record, kind: bytes) -> Headers:
     """The headers of an answer that begins now; the record notes when, and the notices that were told."""
-    record.first_byte = record.first_byte or time.monotonic()
+    record.first_byte = record.first_byte or monotonic()
+    # Ids are our own: there is nothing in them that could forge a line.
     headers: list[tuple[bytes, bytes] | bytes] = [
         kind,
-        (b"x-request-id", ask.id.encode()),
+        b"x-request-id: %b\r\n" % ask.id.encode(),
         _ready_lines(record.route, record.target, record.reason),
     ]
-    if kind is SSE:
-        headers.append(_NO_CACHE)
     if ask.notices:
         record.notices = tuple(ask.notices)
         headers.append((b"x-routecodex-notice", header_text("; ".join(ask.notices))))

@@ -20,12 +20,12 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 import msgspec
-from msgspec import Struct
 
 from routecodex.canon.errors import UpstreamError
+from routecodex.gateway.health_row import Row
 from routecodex.gateway.probes import PAUSE, Probes
 from routecodex.routing import health
-from routecodex.routing.health import DEFAULT, Ailment, Condition, HealthState, Options, Reason
+from routecodex.routing.health import DEFAULT, Ailment, HealthState, Options
 from routecodex.routing.registry import Selector, Target
 from routecodex.stores.store import Store, StoreError
 
@@ -46,19 +46,6 @@ Record = dict[str, Ailment]
 
 logger = logging.getLogger("routecodex.health")
 _records = msgspec.json.Decoder(Record)
-
-
-class Row(Struct, frozen=True, kw_only=True):
-    """One ailment as an operator sees it; `seconds` is what is left of it."""
-
-    name: str
-    state: Condition
-    seconds: float
-    until: float
-    reason: Reason
-    strikes: int
-    error: str
-    status: int | None
 
 
 class Health:
@@ -287,7 +274,8 @@ class Health:
             self._writer = asyncio.create_task(self._write())
 
     async def _read(self) -> None:
-        async with self._in_store:
+        await self._in_store.acquire()
+        try:
             stamp = self._store.stamp(SPACE)
             state: dict[Selector, Ailment] = {}
             try:
@@ -303,9 +291,12 @@ class Health:
             self._state = _bounded(
                 _applied(state, (c for unsaved in self._unsaved.values() for c in unsaved))
             )
+        finally:
+            self._in_store.release()
 
     async def _write(self) -> None:
-        async with self._in_store:
+        await self._in_store.acquire()
+        try:
             while self._unsaved:
                 name = next(iter(self._unsaved))
                 changes = self._unsaved.pop(name)
@@ -314,6 +305,8 @@ class Health:
                     self._unsaved[name] = changes
                     return
             self._recover()
+        finally:
+            self._in_store.release()
 
     async def _save(self, name: str, changes: deque[Change]) -> bool:
         refused = self._state.get(_key(name))

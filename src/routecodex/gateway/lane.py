@@ -18,7 +18,17 @@ Performer = Callable[[Request], AsyncGenerator[Event, None]]
 class Lane:
     """How one target is reached over HTTP."""
 
-    __slots__ = ("_key", "_path", "_stream_path", "aim", "codec", "target", "upstream")
+    __slots__ = (
+        "_head",
+        "_key",
+        "_path",
+        "_stream_head",
+        "_stream_path",
+        "aim",
+        "codec",
+        "target",
+        "upstream",
+    )
 
     def __init__(self, target: Target, upstream: Upstream, model: Model, memory: Memory) -> None:
         self.target = target
@@ -27,6 +37,8 @@ class Lane:
         self._key = target.key
         self._path = upstream.path(model.id, stream=False)
         self._stream_path = upstream.path(model.id, stream=True)
+        self._head = upstream.head(target.key, stream=False, headers=None)
+        self._stream_head = upstream.head(target.key, stream=True, headers=None)
         self.aim = Aim(
             model=model.id,
             provider=target.provider,
@@ -46,5 +58,8 @@ class Lane:
         """
         upstream = self.upstream
         path = self._stream_path if stream else self._path
-        head = upstream.head(self._key, stream=stream, headers=headers)
+        if headers is not None and upstream.passes_on(headers):
+            head = upstream.head(self._key, stream=stream, headers=headers)
+        else:
+            head = self._stream_head if stream else self._head
         return upstream.open(body, head, upstream.with_query(path, query) if query else path)

@@ -10,10 +10,10 @@ import asyncio
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Protocol
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from routecodex.canon.errors import BadRequest, NotFound, UpstreamError, UpstreamTimeout
 from routecodex.canon.request import Request

@@ -18,7 +18,7 @@ from routecodex.canon.events import (
 from routecodex.canon.finish import Finish
 from routecodex.canon.parts import Text
 from routecodex.canon.usage import Usage
-from routecodex.gateway.health import Row
+from routecodex.gateway.health_row import Row
 from routecodex.routing.instructions import Malformed, help_text
 from routecodex.routing.state import ServerState, SessionState, StopMessage
 from routecodex.server_tools.clock.moments import Zone, local_text

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Protocol
-
-from msgspec.structs import replace
 
 from routecodex.canon.errors import (
     GatewayError,

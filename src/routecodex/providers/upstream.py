@@ -94,6 +94,10 @@ class Upstream:
             return path
         return path + (b"&" if b"?" in path else b"?") + urlencode(kept).encode("ascii")
 
+    def passes_on(self, headers: Mapping[str, str]) -> bool:
+        """Whether any of a client's headers travels on."""
+        return any(name in headers for name in self._passed)
+
     def head(self, key: str, *, stream: bool, headers: Mapping[str, str] | None) -> bytes:
         """The header block of a request; of the client's own headers only those of its protocol travel on."""
         given = tuple(map(headers.get, self._passed)) if headers is not None else self._nothing

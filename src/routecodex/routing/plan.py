@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Final
-
-from msgspec.structs import replace
 
 from routecodex.canon.errors import NotFound, ProviderNotAvailable
 from routecodex.routing.planned import DEFAULT, Asked, Destination, Orders, Plan

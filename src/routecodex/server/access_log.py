@@ -18,7 +18,7 @@ import msgspec
 from routecodex.canon.usage import Usage
 from routecodex.gateway.ask import Record
 from routecodex.routing.registry import Target
-from routecodex.server.figures import rounded, stamp
+from routecodex.server.figures import TICKS, second_text, ticks
 from routecodex.server.logs import human_line, line, session_name
 from routecodex.wire import json
 
@@ -114,7 +114,7 @@ class LineEncoder:
     """Requests as lines of JSON; keeps what they have in common, within bounds."""
 
     def __init__(self) -> None:
-        self._kept: dict[_Alike, str] = {}
+        self._kept: dict[_Alike, bytes] = {}
 
     def encode(self, at: float, record: Record) -> bytes:
         """The line of a request that was finished at this moment; equal to `json_line` when read."""
@@ -137,14 +137,24 @@ class LineEncoder:
         if alike is None:
             alike = self._keep(key, _without_differences(at, record))
         arrived, first_byte = record.arrived, record.first_byte
-        begun = f',"first_byte":{rounded(first_byte - arrived)}' if first_byte else ""
+        seconds, begun = ticks(record.finished - arrived), ticks(first_byte - arrived) if first_byte else 0
+        if seconds < 0 or begun < 0:
+            return json.encode(line(at, record))
+        second = int(at)
         # Ids are our own and go into headers too: there is nothing to escape in them.
-        return (
-            f'{{"time":"{stamp(at)}","request":"{record.id}","seconds":{rounded(record.finished - arrived)}'
-            f"{begun}{_tokens(record.usage)}{_session(record.session)},{alike}"
-        ).encode()
+        return b'{"time":"%b.%03dZ","request":"%b","seconds":%d.%04d%b%b%b,%b' % (
+            second_text(second),
+            int((at - second) * 1000.0),
+            record.id.encode(),
+            seconds // TICKS,
+            seconds % TICKS,
+            b',"first_byte":%d.%04d' % (begun // TICKS, begun % TICKS) if first_byte else b"",
+            _tokens(record.usage),
+            _session(record.session),
+            alike,
+        )
 
-    def _keep(self, key: _Alike, text: str) -> str:
+    def _keep(self, key: _Alike, text: bytes) -> bytes:
         if len(self._kept) >= _KEPT:
             self._kept.clear()
         if len(text) + len(key[1]) <= _KEPT_CHARS:
@@ -152,24 +162,22 @@ class LineEncoder:
         return text
 
 
-def _tokens(usage: Usage | None) -> str:
+def _tokens(usage: Usage | None) -> bytes:
     if usage is None:
-        return ""
-    return (
-        f',"input_tokens":{usage.input},"output_tokens":{usage.output},"cache_read_tokens":{usage.cache_read}'
+        return b""
+    return b',"input_tokens":%d,"output_tokens":%d,"cache_read_tokens":%d' % (
+        usage.input,
+        usage.output,
+        usage.cache_read,
     )
 
 
-def _session(key: str) -> str:
+def _session(key: str) -> bytes:
     name = session_name(key)[:200] if key else ""
-    return f',"session":{_quoted(name)}' if name else ""
+    return b',"session":%b' % json.encode(name) if name else b""
 
 
-def _without_differences(at: float, record: Record) -> str:
+def _without_differences(at: float, record: Record) -> bytes:
     told = msgspec.to_builtins(line(at, record))
     alike = {name: value for name, value in told.items() if name not in _DIFFERENT}
-    return json.encode(alike).decode()[1:]
-
-
-def _quoted(text: str) -> str:
-    return json.encode(text).decode()
+    return json.encode(alike)[1:]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Awaitable, Callable
+from time import monotonic, time
 from typing import Any
 
 from routecodex import __version__
@@ -140,8 +140,8 @@ class App:
             codec=codec,
             inbound=inbound,
             headers=call.request.headers,
-            arrived=time.monotonic(),
-            created=int(time.time()),
+            arrived=monotonic(),
+            created=int(time()),
             query=call.request.query,
             client_name=call.who,
         )
@@ -241,7 +241,7 @@ def _record(call: Call, *, route: str, model: str) -> Record:
         stream=False,
         client_name=call.who,
         route=route,
-        arrived=time.monotonic(),
+        arrived=monotonic(),
     )
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from routecodex.gateway.ask import Headers
+from routecodex.gateway.heads import SSE
 from routecodex.protocols.gemini import JsonArray
 from routecodex.server.http import Reply
 
-_JSON = (b"content-type", b"application/json; charset=utf-8")
+_JSON = b"content-type: application/json; charset=utf-8\r\ncache-control: no-cache\r\n"
 
 
 class ArrayReply:
@@ -24,7 +25,7 @@ class ArrayReply:
         await self._reply.send(status, headers, body)
 
     def start(self, status: int, headers: Headers) -> None:
-        self._reply.start(status, [_JSON, *(field for field in headers if field[0] != b"content-type")])
+        self._reply.start(status, [_JSON if field is SSE else field for field in headers])
 
     async def write(self, data: bytes) -> None:
         await self._reply.write(self._array.wrap(data))

@@ -5,7 +5,10 @@ from __future__ import annotations
 import time
 from typing import Final
 
-_PAIRS: Final = [f"{number:02d}" for number in range(100)]
+TICKS: Final = 10000
+"""In a second: durations are told to this."""
+_MOST: Final = 1e9
+_NEAR: Final = 0.000001
 
 
 class _Seconds:
@@ -14,12 +17,12 @@ class _Seconds:
     __slots__ = ("_last",)
 
     def __init__(self) -> None:
-        self._last = (-1, "")
+        self._last = (-1, b"")
 
-    def text(self, at: int) -> str:
+    def text(self, at: int) -> bytes:
         second, text = self._last
         if second != at:
-            text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(at))
+            text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(at)).encode()
             self._last = (at, text)
         return text
 
@@ -27,23 +30,25 @@ class _Seconds:
 _seconds: Final = _Seconds()
 
 
+def second_text(second: int) -> bytes:
+    """The moment in UTC, to the second."""
+    return _seconds.text(second)
+
+
 def stamp(at: float) -> str:
     """The moment in UTC, to the millisecond."""
     second = int(at)
-    thousandths = int((at - second) * 1000.0)
-    return f"{_seconds.text(second)}.{_PAIRS[thousandths // 10]}{thousandths % 10}Z"
+    return f"{second_text(second).decode()}.{int((at - second) * 1000.0):03d}Z"
 
 
-def rounded(seconds: float) -> str:
-    """The number that `round(seconds, 4)` is, for a fraction of what that costs."""
+def ticks(seconds: float) -> int:
+    """The number that `round(seconds, 4)` is, in ticks, for a fraction of what that costs; -1 if unsure."""
     scaled = seconds * 10000.0
-    if not 0.0 <= scaled < 1e9:
-        return repr(round(seconds, 4))
+    if not 0.0 <= scaled < _MOST:
+        return -1
     whole = int(scaled)
     over = scaled - whole
     # So near the middle, the multiplication may have carried it to the other side.
-    if 0.499999 < over < 0.500001:
-        return repr(round(seconds, 4))
-    if over > 0.5:
-        whole += 1
-    return f"{whole // 10000}.{_PAIRS[whole // 100 % 100]}{_PAIRS[whole % 100]}"
+    if 0.5 - _NEAR < over < 0.5 + _NEAR:
+        return -1
+    return whole + 1 if over > 0.5 else whole

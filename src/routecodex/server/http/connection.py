@@ -1,4 +1,6 @@
-"""One client connection: reads requests, runs the handler for one at a time, watches the client.
+"""One client connection: reads requests, has them handled one at a time, watches the client.
+
+One task handles all of its requests (serving.py); it is made for the first and waits for each further one.
 
 A client that closes its side (EOF) while its request is being handled has left: TCP shows the same FIN for a
 process that was killed, an SDK that aborted and a client that only closed its sending half, and stopping the
@@ -23,7 +25,7 @@ from typing import TYPE_CHECKING, Final, cast
 from routecodex.server.http.reader import Fault, Phase, RequestReader
 from routecodex.server.http.reply import ClientGone, Reply
 from routecodex.server.http.request import HttpRequest
-from routecodex.server.http.serving import serve
+from routecodex.server.http.serving import work
 
 if TYPE_CHECKING:
     from routecodex.server.http.listener import HttpServer
@@ -40,6 +42,7 @@ class Connection(asyncio.Protocol):
     """The server's end of one connection."""
 
     __slots__ = (
+        "_called",
         "_closing",
         "_discarded",
         "_keep",
@@ -54,11 +57,12 @@ class Connection(asyncio.Protocol):
         "_stall_ends",
         "_stall_size",
         "_stash",
-        "_task",
         "_transport",
         "_unsent",
         "_waiters",
+        "_worker",
         "deadline",
+        "due",
         "gone",
         "paused",
         "running",
@@ -69,8 +73,12 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, server: HttpServer) -> None:
         self._server = server
-        self._task: asyncio.Task[None] | None = None
+        self._worker: asyncio.Task[None] | None = None
+        self._called: asyncio.Future[None] | None = None
+        self.due: HttpRequest | None = None
+        """The request that is to be handled next."""
         self._reply: Reply | None = None
+        """The answer to the request that is due or being handled."""
         self._refusal: Fault | None = None
         self._stash = self._unsent = b""
         self._waiters: list[asyncio.Future[None]] = []
@@ -101,7 +109,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._leave()
         self._lost = True
-        if self._task is None:
+        if self._reply is None:
             self._server.forget(self)
 
     def eof_received(self) -> None:
@@ -123,8 +131,9 @@ class Connection(asyncio.Protocol):
         self._stash = b""
         self._reader.close()
         self._wake()
-        if self._task is not None and self.running and self._reply is not None and not self._reply.ended:
-            self._task.cancel()
+        self._call()
+        if self._worker is not None and self.running and self._reply is not None and not self._reply.ended:
+            self._worker.cancel()
 
     def data_received(self, data: bytes) -> None:
         reader = self._reader
@@ -135,7 +144,7 @@ class Connection(asyncio.Protocol):
             reader.feed(data)
         else:
             self._feed_slices(data)
-        if self._task is None:
+        if self._reply is None:
             self._next()
         elif len(reader.ready) > 1:
             self._regulate()
@@ -218,16 +227,36 @@ class Connection(asyncio.Protocol):
     def _handle(self, request: HttpRequest) -> None:
         self.deadline = inf
         self._phase = Phase.IDLE
-        self._reply = reply = Reply(
+        self.due = request
+        self._reply = Reply(
             self,
             head_only=request.method == "HEAD",
             keep_alive=request.keep_alive,
             http_1_0=request.http_1_0,
         )
         self._server.active += 1
-        self._task = self._server.loop.create_task(
-            serve(self, self._server.handler, request=request, reply=reply)
-        )
+        self._call()
+
+    def _call(self) -> None:
+        """Has the worker look at what has happened."""
+        called = self._called
+        if called is not None:
+            self._called = None
+            if not called.done():
+                called.set_result(None)
+        elif self.due is not None and (self._worker is None or self._worker.done()):
+            self._worker = self._server.loop.create_task(work(self, self._server.handler))
+
+    def called(self) -> asyncio.Future[None]:
+        """Done once there is something to look at."""
+        called = self._called = self._server.loop.create_future()
+        return called
+
+    def begin(self) -> Reply:
+        """Where the answer to the due request goes, which is being handled from now on."""
+        self.due = None
+        assert self._reply is not None
+        return self._reply
 
     def fail(self, request: HttpRequest, reply: Reply, *, cause: str) -> None:
         """Answers for a handler that broke, as far as it can still be answered."""
@@ -243,7 +272,7 @@ class Connection(asyncio.Protocol):
 
     def answered(self) -> None:
         """Goes on after a request: with the next one, with waiting for it, or with the end."""
-        self._task = self._reply = None
+        self._reply = None
         self.running = False
         self._server.active -= 1
         if self._lost:
@@ -267,7 +296,7 @@ class Connection(asyncio.Protocol):
 
     def retire(self) -> None:
         """Closes the connection if it is idle while the server drains."""
-        idle = self._task is None and self._reader.phase is Phase.IDLE and self._refusal is None
+        idle = self._reply is None and self._reader.phase is Phase.IDLE and self._refusal is None
         if self._server.draining and idle and not self._closing:
             self._close()
 
@@ -319,7 +348,7 @@ class Connection(asyncio.Protocol):
         self.paused = False
         if not self._closing:
             idle = self._server.within(self._server.limits.keep_alive_seconds)
-            self.deadline = idle if self._task is None else inf
+            self.deadline = idle if self._reply is None else inf
         self._wake()
 
     def _watch_stall(self) -> None:

@@ -1,4 +1,4 @@
-"""One request, handled: whatever becomes of it, its connection goes on or ends."""
+"""The requests of one connection, handled: whatever becomes of one, its connection goes on or ends."""
 
 from __future__ import annotations
 
@@ -17,8 +17,17 @@ if TYPE_CHECKING:
 Handler = Callable[[HttpRequest, Reply], Awaitable[None]]
 
 
-async def serve(connection: Connection, handler: Handler, *, request: HttpRequest, reply: Reply) -> None:
-    """Runs the handler for a request that was read."""
+async def work(connection: Connection, handler: Handler) -> None:
+    """Handles the requests that were read, as they come, until the connection is gone."""
+    while connection.due is not None or not connection.gone:
+        request = connection.due
+        if request is None:
+            await connection.called()
+        else:
+            await _serve(connection, handler, request=request, reply=connection.begin())
+
+
+async def _serve(connection: Connection, handler: Handler, *, request: HttpRequest, reply: Reply) -> None:
     try:
         if not connection.gone:
             connection.running = True
