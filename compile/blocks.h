@@ -7,64 +7,6 @@
 #define OF(name) NAMED(name, WIDTH)
 #define VECTOR static inline TARGET __attribute__((always_inline))
 
-#if WIDTH == 64
-/* One instruction makes a mask: all of them take less time than a branch that is not foreseen. */
-#define EAGER true
-
-typedef __m512i OF(Block);
-typedef __mmask64 OF(Flags);
-
-VECTOR OF(Block) OF(load)(const unsigned char *at)
-{
-    return _mm512_loadu_si512(at);
-}
-
-VECTOR uint64_t OF(mask_of)(OF(Flags) flags)
-{
-    uint64_t mask = flags;
-    /* Where numbers are added: in the registers of masks every step takes several times as long. */
-    __asm__("" : "+r"(mask));
-    return mask;
-}
-
-VECTOR bool OF(any)(OF(Flags) flags)
-{
-    return flags != 0;
-}
-
-VECTOR OF(Flags) OF(equal)(OF(Block) block, unsigned char sign)
-{
-    return _mm512_cmpeq_epi8_mask(block, _mm512_set1_epi8((char)sign));
-}
-
-VECTOR OF(Flags) OF(from)(OF(Block) block, unsigned char least)
-{
-    return _mm512_cmpge_epu8_mask(block, _mm512_set1_epi8((char)least));
-}
-
-VECTOR OF(Flags) OF(highest_bit)(OF(Block) block)
-{
-    return _mm512_movepi8_mask(block);
-}
-
-VECTOR OF(Flags) OF(either)(OF(Flags) one, OF(Flags) other)
-{
-    return one | other;
-}
-
-VECTOR OF(Block) OF(with_bits)(OF(Block) block, unsigned char bits)
-{
-    return _mm512_or_si512(block, _mm512_set1_epi8((char)bits));
-}
-
-VECTOR bool OF(has_control)(OF(Block) block)
-{
-    return _mm512_cmplt_epu8_mask(block, _mm512_set1_epi8(' ')) != 0;
-}
-
-#else
-#define EAGER false
-
 #if WIDTH == 32
 typedef __m256i OF(Vector);
 #define BITS(name) _mm256_##name##_si256
@@ -149,12 +91,6 @@ VECTOR bool OF(has_control)(OF(Block) block)
     return BYTES(movemask_epi8)(BYTES(cmpeq_epi8)(BYTES(min_epu8)(least, BYTES(set1_epi8)(0x1F)), least)) != 0;
 }
 
-#undef BITS
-#undef BYTES
-#undef COUNT
-#undef EACH
-#endif
-
 #define Block OF(Block)
 #define Flags OF(Flags)
 #define load OF(load)
@@ -192,7 +128,7 @@ VECTOR bool is_odd(Reader *reader, Carry *carry, Block block, Py_ssize_t start)
 {
     const Flags backslash = equal(block, '\\');
     uint64_t backslashes = 0, quotes = mask_of(equal(block, '"'));
-    if (EAGER || carry->escape != 0 || any(backslash)) {
+    if (carry->escape != 0 || any(backslash)) {
         backslashes = mask_of(backslash);
         const uint64_t escapes = escaped(backslashes, &carry->escape);
         /* Nearly all of them are these. */
@@ -205,7 +141,7 @@ VECTOR bool is_odd(Reader *reader, Carry *carry, Block block, Py_ssize_t start)
     carry->inside = (inside & LAST_BIT) != 0 ? UINT64_MAX : 0;
     if ((backslashes & ~inside) != 0)
         return true;
-    if (EAGER || carry->text != 0 || any(highest_bit(block)))
+    if (carry->text != 0 || any(highest_bit(block)))
         carry->text = reaching(reader->body, block, start, carry->text);
     if (carry->text == NO_TEXT)
         return true;
@@ -254,6 +190,9 @@ static TARGET bool OF(are_odd)(Reader *reader)
 #undef NAMED
 #undef OF
 #undef VECTOR
-#undef EAGER
+#undef BITS
+#undef BYTES
+#undef COUNT
+#undef EACH
 #undef WIDTH
 #undef TARGET

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from routecodex.server.figures import TICKS, stamp, ticks
+from routecodex.server.figures import duration, stamp, ticks
 
 
 @pytest.mark.parametrize(
@@ -33,9 +33,16 @@ def test_a_duration_that_is_none_or_lies_in_the_middle_is_not_told(seconds: floa
     assert ticks(seconds) == -1
 
 
+@pytest.mark.parametrize(
+    ("told", "text"), [(0, b"0.0000"), (13, b"0.0013"), (15_000, b"1.5000"), (123_456_789, b"12345.6789")]
+)
+def test_a_duration_has_four_digits(told: int, text: bytes) -> None:
+    assert duration(told) == text
+
+
 def as_number(seconds: float) -> float:
     told = ticks(seconds)
-    return round(seconds, 4) if told < 0 else float(f"{told // TICKS}.{told % TICKS:04d}")
+    return round(seconds, 4) if told < 0 else float(duration(told))
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))

@@ -22,7 +22,7 @@ SHORTEST = 20
 TWIN = twin("outline")
 use_width: Callable[[int], int] = getattr(outline, "use_width", lambda width: 0)
 """Chooses how many bytes what is compiled looks at together."""
-WIDTHS = sorted({use_width(width) for width in (16, 32, 64)})
+WIDTHS = sorted({use_width(width) for width in (16, 32)})
 """Those that this processor has; what was used last is the largest."""
 
 

@@ -18,7 +18,7 @@ import msgspec
 from routecodex.canon.usage import Usage
 from routecodex.gateway.ask import Record
 from routecodex.routing.registry import Target
-from routecodex.server.figures import TICKS, second_text, ticks
+from routecodex.server.figures import PAIRS, duration, second_text, ticks
 from routecodex.server.logs import human_line, line, session_name
 from routecodex.wire import json
 
@@ -141,14 +141,15 @@ class LineEncoder:
         if seconds < 0 or begun < 0:
             return json.encode(line(at, record))
         second = int(at)
+        thousandths = int((at - second) * 1000.0)
         # Ids are our own and go into headers too: there is nothing to escape in them.
-        return b'{"time":"%b.%03dZ","request":"%b","seconds":%d.%04d%b%b%b,%b' % (
+        return b'{"time":"%b.%b%dZ","request":"%b","seconds":%b%b%b%b,%b' % (
             second_text(second),
-            int((at - second) * 1000.0),
+            PAIRS[thousandths // 10],
+            thousandths % 10,
             record.id.encode(),
-            seconds // TICKS,
-            seconds % TICKS,
-            b',"first_byte":%d.%04d' % (begun // TICKS, begun % TICKS) if first_byte else b"",
+            duration(seconds),
+            b',"first_byte":' + duration(begun) if first_byte else b"",
             _tokens(record.usage),
             _session(record.session),
             alike,

@@ -7,6 +7,8 @@ from typing import Final
 
 TICKS: Final = 10000
 """In a second: durations are told to this."""
+PAIRS: Final = [b"%02d" % number for number in range(100)]
+"""The numbers that have two digits, ready: to fill digits up takes longer than all the rest of a line."""
 _MOST: Final = 1e9
 _NEAR: Final = 0.000001
 
@@ -52,3 +54,8 @@ def ticks(seconds: float) -> int:
     if 0.5 - _NEAR < over < 0.5 + _NEAR:
         return -1
     return whole + 1 if over > 0.5 else whole
+
+
+def duration(told: int) -> bytes:
+    """A number of ticks as one of seconds."""
+    return b"%d.%b%b" % (told // TICKS, PAIRS[told // 100 % 100], PAIRS[told % 100])
