@@ -15,5 +15,5 @@ rounds        a turn with server tools;  toolbox  which tools a request needs;  
   own_calls   what the gateway asks of models by itself;  sights, searching  who sees and searches for others
 chains        conversations of the Responses API;  history  their memory, in the store
 memory        which provider made which signature, and the thoughts behind tool calls
-counting, embeddings, listing, explain, ids
+counting, embeddings, listing, explain, ids;  followed, health_row, user  what others read or tell of them
 """
