@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from routecodex import IS_COMPILED
 from routecodex.wire import heads
-from tests.wire.twins import twin
+from tests.wire.twins import functions, twin
 
 TWIN = twin("heads")
 NAMES = {b"Host": "host", b"host": "host", b"Content-Length": "content-length", b"X-App": "x-app"}
@@ -363,11 +363,7 @@ class TestBothTwins:
     """What is written in C does the same as the source that it stands for."""
 
     def test_they_have_the_same_functions(self) -> None:
-        names = {
-            name for name, value in vars(TWIN).items() if getattr(value, "__module__", "") == TWIN.__name__
-        }
-        public = {name for name in names if name[0] != "_"}
-        assert public | {"IN_C", "LONGEST"} == {name for name in vars(heads) if name[0] != "_"}
+        assert functions(TWIN) | {"IN_C", "LONGEST"} == {name for name in vars(heads) if name[0] != "_"}
         assert heads.LONGEST == TWIN.LONGEST
 
     @given(MADE_UP | mutated() | st.binary())

@@ -18,3 +18,9 @@ def twin(name: str, package: str = "wire") -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def functions(twin: ModuleType) -> set[str]:
+    """The functions that the source of a module offers."""
+    own = {name for name, value in vars(twin).items() if getattr(value, "__module__", "") == twin.__name__}
+    return {name for name in own if name[0] != "_"}
