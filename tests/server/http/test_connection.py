@@ -174,6 +174,22 @@ async def test_body_that_did_not_wait_gets_no_interim_answer(stage: Stage) -> No
     assert (await stage.ask(post(b"body", "Expect: 100-continue"))).status == 200
 
 
+async def test_between_pipelined_requests_others_have_their_turn(stage: Stage) -> None:
+    seen: list[str] = []
+
+    async def handler(request: HttpRequest, reply: Reply) -> None:
+        seen.append(request.path)
+        asyncio.get_running_loop().call_soon(seen.append, "another")
+        await echo(request, reply)
+
+    await stage.serve(handler)
+    wire = await stage.connect()
+    await wire.send(get("/a") + get("/b") + get("/c"))
+    for _ in range(3):
+        await wire.answer()
+    assert seen[:5] == ["/a", "another", "/b", "another", "/c"]
+
+
 async def test_expectation_of_a_pipelined_request_is_met_after_the_answer_before_it(stage: Stage) -> None:
     gate = Gate()
     await stage.serve(gate)

@@ -25,6 +25,8 @@ async def work(connection: Connection, handler: Handler) -> None:
             await connection.called()
         else:
             await _serve(connection, handler, request=request, reply=connection.begin())
+            if connection.due is not None:
+                await asyncio.sleep(0)  # between two that came together, others have their turn
 
 
 async def _serve(connection: Connection, handler: Handler, *, request: HttpRequest, reply: Reply) -> None:
