@@ -213,11 +213,11 @@ class Exchange:
         if not client.started:
             client.start(200, self._headers(SSE))
         try:
-            while not pipe.ended:
+            if not pipe.ended:
                 if out:
                     await client.write(out)
                     keep_alive.touch()
-                out = await source.pull()
+                out = await source.carry(client, keep_alive)
         except UpstreamError as error:
             out = pipe.fail(error)
         if pipe.outcome.error is None and self._settle(pipe.outcome, watch):

@@ -6,6 +6,8 @@ from collections.abc import AsyncGenerator
 from typing import Protocol
 
 from routecodex.canon.events import Event
+from routecodex.gateway.ask import Client
+from routecodex.gateway.keep_alive import KeepAlive
 from routecodex.protocols import failures
 from routecodex.protocols.codec import Pipe
 from routecodex.protocols.translation import Translation
@@ -20,6 +22,13 @@ class Source(Protocol):
     def pipe(self) -> Pipe: ...
     async def pull(self) -> bytes:
         """The next client bytes; the pipe tells when there will be no more."""
+        ...
+
+    async def carry(self, client: Client, keep_alive: KeepAlive) -> bytes:
+        """Writes to the client what comes until the pipe has ended; the last bytes are left to be written.
+
+        While the client does not read, nothing is asked of the provider.
+        """
         ...
 
     def redacted(self, data: bytes) -> bytes:
@@ -43,6 +52,38 @@ class HttpSource:
             if out or data is None or pipe.ended or pipe.started:
                 return out
 
+    async def carry(self, client: Client, keep_alive: KeepAlive) -> bytes:
+        response, passage = self._response, _Passage(self.pipe, client, keep_alive)
+        while True:
+            await response.pour(passage.take)
+            if self.pipe.ended:
+                return passage.last
+            if response.ended:
+                return self.pipe.close()
+            await client.drain()
+
+
+class _Passage:
+    """From the provider's connection to the client's, without a task between them."""
+
+    def __init__(self, pipe: Pipe, client: Client, keep_alive: KeepAlive) -> None:
+        self.last = b""
+        self._pipe = pipe
+        self._client = client
+        self._keep_alive = keep_alive
+
+    def take(self, data: bytes) -> bool:
+        """Passes it on; whether there may be more: not behind the end, nor while the client does not read."""
+        pipe = self._pipe
+        out = pipe.feed(data)
+        if pipe.ended:
+            self.last = out
+            return False
+        if not out:
+            return True
+        self._keep_alive.touch()
+        return self._client.write_nowait(out)
+
 
 class EventSource:
     """An answer that comes as events."""
@@ -58,6 +99,15 @@ class EventSource:
         if self.pipe.started:
             return self.pipe.fail(failures.truncated())
         raise failures.truncated()
+
+    async def carry(self, client: Client, keep_alive: KeepAlive) -> bytes:
+        while True:
+            out = await self.pull()
+            if self.pipe.ended:
+                return out
+            if out:
+                await client.write(out)
+                keep_alive.touch()
 
     def redacted(self, data: bytes) -> bytes:
         return data

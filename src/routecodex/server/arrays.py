@@ -33,6 +33,9 @@ class ArrayReply:
     def write_nowait(self, data: bytes) -> bool:
         return self._reply.write_nowait(self._array.wrap(data))
 
+    async def drain(self) -> None:
+        await self._reply.drain()
+
     async def end(self, data: bytes = b"") -> None:
         await self._reply.end(self._array.wrap(data) + self._array.end())
 

@@ -1,7 +1,8 @@
 """One connection to an upstream: an asyncio protocol around llhttp, one request at a time.
 
 There is no task, queue or timer per piece. Body bytes go from the parser straight into a list (`pieces`);
-whoever reads takes the list's content, and waits on a single future when there is none. One timer per
+whoever reads takes the list's content, and waits on a single future when there is none, or has it handed on
+as it comes (`_sink`) without being woken for each piece. One timer per
 connection looks at the current deadline when it fires and sets itself again, so that a deadline moves by an
 assignment.
 
@@ -64,6 +65,7 @@ class Connection(asyncio.Protocol):
         "_patience",
         "_read_paused",
         "_request",
+        "_sink",
         "_timer",
         "_timer_at",
         "_unread",
@@ -128,7 +130,8 @@ class Connection(asyncio.Protocol):
         self._outbox = outbox
         self._request = b""
         self.loop = asyncio.get_running_loop()
-        self._waiter: asyncio.Future[None] | None = None
+        self._waiter: asyncio.Future[bool] | None = None
+        self._sink: Callable[[bytes], bool] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
         self._deadline = math.inf
@@ -181,10 +184,15 @@ class Connection(asyncio.Protocol):
         self._patience = seconds
         self._deadline = self.loop.time() + seconds
 
-    def wait(self) -> asyncio.Future[None]:
-        """A future that is done once something has happened; what it was is for the caller to see."""
+    def wait(self, sink: Callable[[bytes], bool] | None = None) -> asyncio.Future[bool]:
+        """A future that is done once something has happened; what it was is for the caller to see.
+
+        A `sink` is given the pieces of a body as they come, without an end to the waiting, as long as it says
+        that it wants more. It has had enough if the result is true; what it raises, the future tells.
+        """
         if self._deadline < self._timer_at:
             self._set_timer()
+        self._sink = sink
         waiter = self._waiter = self.loop.create_future()
         return waiter
 
@@ -226,11 +234,22 @@ class Connection(asyncio.Protocol):
             self._parser_gave_up(exc)
         if self._unread > self._limit:
             self._past_limit()
-        waiter = self._waiter
-        if waiter is not None:
-            self._waiter = None
+        sink, waiter = self._sink, self._waiter
+        if sink is None or waiter is None or self.complete or self.error is not None or not self.pieces:
+            self._wake()
+        elif not waiter.done():
+            self._pour(sink, waiter)
+
+    def _pour(self, sink: Callable[[bytes], bool], waiter: asyncio.Future[bool]) -> None:
+        """Hands on what has come, to whoever waits for it."""
+        self._deadline = self.loop.time() + self._patience
+        try:
+            if not sink(self.take()):
+                self._wake(enough=True)
+        except Exception as exc:
+            self._waiter = self._sink = None
             if not waiter.done():
-                waiter.set_result(None)
+                waiter.set_exception(exc)
 
     def _feed(self, parser: httptools.HttpResponseParser, data: bytes) -> None:
         """Reads what is plain; the parser gets all from the first other byte on."""
@@ -425,12 +444,12 @@ class Connection(asyncio.Protocol):
         when = "in the middle of its answer" if self.head_done else "before it answered"
         self.error = UpstreamFailed(f"{self.peer} closed the connection {when}{_reason(exc)}")
 
-    def _wake(self) -> None:
+    def _wake(self, *, enough: bool = False) -> None:
         waiter = self._waiter
         if waiter is not None:
-            self._waiter = None
+            self._waiter = self._sink = None
             if not waiter.done():
-                waiter.set_result(None)
+                waiter.set_result(enough)
 
     def _set_timer(self) -> None:
         if self._timer is not None:

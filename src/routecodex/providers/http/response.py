@@ -59,15 +59,39 @@ class HttpResponse:
             data = self.take()
             if data:
                 return data
-            conn = self._conn
+            conn = self._waiting()
             if conn is None:
-                if self.ended:
-                    return None
-                raise UpstreamFailed(f"{self._peer}: the answer was closed before its end")
-            if conn.error is not None:
-                raise conn.error
-            conn.expect_within(self._idle)
+                return None
             await conn.wait()
+
+    async def pour(self, sink: Callable[[bytes], bool]) -> None:
+        """Hands the body to `sink`, piece by piece as it comes, up to its end or until that wants no more.
+
+        The pieces that come in time are not waited for by a task: they are handed on where they are read.
+        """
+        while True:
+            data = self.take()
+            if data:
+                if not sink(data):
+                    return
+                continue
+            conn = self._waiting()
+            if conn is None:
+                return
+            if await conn.wait(sink if self._decoder is None else None):
+                return
+
+    def _waiting(self) -> Connection | None:
+        """The connection that the rest of the body comes on; None at its proper end."""
+        conn = self._conn
+        if conn is None:
+            if self.ended:
+                return None
+            raise UpstreamFailed(f"{self._peer}: the answer was closed before its end")
+        if conn.error is not None:
+            raise conn.error
+        conn.expect_within(self._idle)
+        return conn
 
     async def read(self, limit: int) -> bytes:
         """The whole body, refused once it is longer than `limit`."""
