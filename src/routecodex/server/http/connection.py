@@ -22,10 +22,12 @@ import struct
 from math import inf
 from typing import TYPE_CHECKING, Final, cast
 
+from routecodex.server.http.filling import Filling
 from routecodex.server.http.reader import Fault, Phase, RequestReader
 from routecodex.server.http.reply import ClientGone, Reply
 from routecodex.server.http.request import HttpRequest
 from routecodex.server.http.serving import work
+from routecodex.wire.room import Room
 
 if TYPE_CHECKING:
     from routecodex.server.http.listener import HttpServer
@@ -45,6 +47,7 @@ class Connection(asyncio.Protocol):
         "_called",
         "_closing",
         "_discarded",
+        "_fills",
         "_keep",
         "_lingering",
         "_lost",
@@ -86,6 +89,7 @@ class Connection(asyncio.Protocol):
         self.running = self._keep = self._closing = self._lingering = self._lost = self._reading_paused = (
             False
         )
+        self._fills = False
         self._discarded = self._stall_size = 0
         self._stall_ends = inf
         self.gone = False
@@ -144,10 +148,26 @@ class Connection(asyncio.Protocol):
             reader.feed(data)
         else:
             self._feed_slices(data)
+        if reader.room is not None and not self._fills:
+            self._fills = True
+            self._transport.set_protocol(Filling(self, self._server.shared_buffer))
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Acts on what was read."""
         if self._reply is None:
             self._next()
-        elif len(reader.ready) > 1:
+        elif len(self._reader.ready) > 1:
             self._regulate()
+
+    def room(self) -> Room | None:
+        """Where the next bytes belong, if that is known already."""
+        return self._reader.room
+
+    def filled(self, size: int) -> None:
+        """Goes on after bytes were read to where they belong."""
+        self._reader.filled(size)
+        self._go_on()
 
     def _feed_slices(self, data: bytes) -> None:
         """Feeds piece by piece, so that one read cannot turn into an unbounded number of waiting requests."""

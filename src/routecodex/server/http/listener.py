@@ -9,6 +9,7 @@ from email.utils import formatdate
 from typing import Any
 
 from routecodex.server.http.connection import Connection
+from routecodex.server.http.filling import shared_buffer
 from routecodex.server.http.limits import Limits
 from routecodex.server.http.reader import Fault
 from routecodex.server.http.reply import Headers, encode_fields
@@ -38,6 +39,7 @@ class HttpServer:
         self.date_line = b""
         self.loop: asyncio.AbstractEventLoop
         self.outbox = Outbox()
+        self.shared_buffer = shared_buffer()
         self._on_protocol_error = on_protocol_error
         self._connections: set[Connection] = set()
         self._listeners: list[asyncio.Server] = []

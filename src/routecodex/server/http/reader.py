@@ -23,6 +23,7 @@ import httptools
 from routecodex.server.http.limits import Limits
 from routecodex.server.http.request import HttpRequest
 from routecodex.wire import heads
+from routecodex.wire.room import Room
 
 _PLAIN: Final = heads.IN_C
 _NAMES: Final = {
@@ -48,6 +49,10 @@ _PARTS_FOLDED_AT: Final = 4096
 _FRAMING_PER_BODY_BYTE: Final = 16
 _LARGE: Final = 65536
 """What is missing of a body of known length, from which on it is taken as it comes, past the parser."""
+
+
+_ANNOUNCED: Final = 16
+"""How many bytes of room each byte is worth that has come."""
 
 
 class Phase(Enum):
@@ -105,6 +110,7 @@ class RequestReader:
         "missing",
         "phase",
         "ready",
+        "room",
     )
 
     def __init__(self, limits: Limits, client: tuple[str, int] | None) -> None:
@@ -120,6 +126,8 @@ class RequestReader:
         """The client waits for a 100 before it sends the body."""
         self.missing = 0
         """Bytes that are still to come of a large body, whatever they are."""
+        self.room: Room | None = None
+        """Where these belong, if there is room for them already."""
         self._completed = 0
         self._fault: Fault | None = None
         self._request: HttpRequest | None = None
@@ -175,12 +183,15 @@ class RequestReader:
             self._keep(data[start:])
         if not missing:
             self.on_message_complete()
+        elif missing > _LARGE:
+            self._make_room()
         return True
 
     def _go_past_parser(self) -> None:
         self.missing = self._announced - self._body_size
         # The old one still waits for the body, which it will never see.
         self._parser = httptools.HttpRequestParser(self)
+        self._make_room()
 
     def _collect(self, data: bytes | memoryview) -> None:
         """Takes what a large body goes on with; the rest is another request."""
@@ -188,16 +199,41 @@ class RequestReader:
         self.missing -= size
         self._body_size += size
         self.expects_continue = False
-        self._keep(data if size == len(data) else data[:size])
+        piece = data if size == len(data) else data[:size]
+        if self.room is not None:
+            self.room.put(piece)
+        else:
+            self._keep(piece)
+            if self.missing > _LARGE:
+                self._make_room()
         if not self.missing:
             self.on_message_complete()
             if size < len(data):
                 self.feed(data[size:])
 
+    def _make_room(self) -> None:
+        """Makes room for a large body once a good part of it has come: what is only announced takes none."""
+        if self._body_size * _ANNOUNCED < self.missing:
+            return
+        self.room = Room(self._body_size + self.missing)
+        for part in (*self._blocks, *self._parts):
+            self.room.put(part)
+        self._parts, self._blocks = [], []
+
+    def filled(self, size: int) -> None:
+        """Notes that so many bytes were read into the room of the body, which has that much left."""
+        assert self.room is not None
+        self.room.filled += size
+        self.missing -= size
+        self._body_size += size
+        self.expects_continue = False
+        if not self.missing:
+            self.on_message_complete()
+
     def close(self) -> None:
         """Lets go of the parser, which refers back to this reader."""
         self.finished = True
-        self._parser = None
+        self._parser = self.room = None
         self.ready.clear()
 
     def fail(self, status: int, message: str) -> None:
@@ -205,6 +241,7 @@ class RequestReader:
         self.finished = True
         self.phase = _IDLE
         self.expects_continue = False
+        self.room = None
         self.ready.append(Fault(status, message, self._request))
 
     def _stop(self, exc: httptools.HttpParserError) -> None:
@@ -369,7 +406,9 @@ class RequestReader:
         self._completed += 1
         self.phase = _IDLE
         self.expects_continue = False
-        if self._parts or self._blocks:
+        if self.room is not None:
+            request.body, self.room = self.room.whole(), None
+        elif self._parts or self._blocks:
             request.body = self._take_body()
         if not request.keep_alive:
             self.finished = True
