@@ -31,6 +31,7 @@ MODULES = (
     "gateway.tries",
     "protocols.chat.answers",
     "protocols.chat.calls",
+    "protocols.chat.checking",
     "protocols.chat.chunks",
     "protocols.chat.content",
     "protocols.chat.conversation",
@@ -42,6 +43,7 @@ MODULES = (
     "protocols.chat.reading",
     "protocols.chat.relay",
     "protocols.chat.usual",
+    "protocols.chat.view",
     "protocols.codec",
     "protocols.controls",
     "protocols.cuts",
@@ -75,6 +77,7 @@ MODULES = (
     "server.call",
     "server.figures",
     "server.http.connection",
+    "server.http.filling",
     "server.http.limits",
     "server.http.listener",
     "server.http.reader",
@@ -85,11 +88,12 @@ MODULES = (
     "server.paths",
     "wire.json",
     "wire.outbox",
+    "wire.room",
     "wire.sse",
 )
 
 IN_C = {
-    "protocols.chat.plain": "plain.c",
+    "protocols.chat.skim": "skim.c",
     "wire.heads": "heads.c",
     "wire.outline": "outline.c",
     "wire.scan": "scan.c",

@@ -20,8 +20,7 @@ from routecodex.gateway.keep_alive import KeepAlive
 from routecodex.gateway.orders import Orders
 from routecodex.gateway.sessions import Sessions
 from routecodex.gateway.tries import Attempts, Planner, Tries
-from routecodex.protocols.codec import Inbound
-from routecodex.protocols.controls import controls, without_controls
+from routecodex.protocols.controls import in_metadata, without_controls
 from routecodex.providers.upstream import Upstream
 from routecodex.routing.plan import Asked, Plan
 from routecodex.routing.registry import Registry, Step, Target
@@ -81,7 +80,7 @@ async def embed(parts: Parts, body: bytes, *, headers: Mapping[str, str], record
     model = record.model = head.model
     if parts.health.stale():
         await parts.health.refresh()
-    session = await _session(parts, body, head, headers=headers, record=record)
+    session = await _session(parts, head, headers=headers, record=record)
     rules = Rules(session, await parts.orders.load())
 
     def planned(tried: frozenset[Target], must: str | None) -> Plan:
@@ -98,12 +97,9 @@ async def embed(parts: Parts, body: bytes, *, headers: Mapping[str, str], record
     return call.answer
 
 
-async def _session(
-    parts: Parts, body: bytes, head: Head, *, headers: Mapping[str, str], record: Record
-) -> SessionState:
+async def _session(parts: Parts, head: Head, *, headers: Mapping[str, str], record: Record) -> SessionState:
     """What the session of the request rules out; what it forces or sticks to is for talking."""
-    wire = head if isinstance(head.metadata, dict) else Head(head.model)
-    told = controls(Inbound("chat", body, wire=wire, model=head.model, stream=False))
+    told = in_metadata(head.metadata)
     scope = identify("chat", headers, told, chain=None, request_id=record.id)
     record.session = scope.key if scope.lasts else ""
     state = parts.sessions.peek(scope) or await parts.sessions.load(scope)

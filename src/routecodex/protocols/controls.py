@@ -54,6 +54,15 @@ def controls(inbound: Inbound) -> Controls:
     said, beside = _SAID[inbound.protocol](inbound.wire)
     if not said and beside is None:
         return NOTHING
+    return _controls(said, beside, inbound.protocol)
+
+
+def in_metadata(said: object) -> Controls:
+    """What the metadata of a request tells the gateway that is of none of the protocols."""
+    return _controls(said, None, "chat") if isinstance(said, dict) else NOTHING
+
+
+def _controls(said: dict[str, Any], beside: tuple[Any, Any] | None, protocol: ProtocolName) -> Controls:
     words = {key: value for key, value in said.items() if isinstance(value, str | bool)}
     cache_key, conversation = beside or (None, None)
     if isinstance(conversation, dict):
@@ -63,7 +72,7 @@ def controls(inbound: Inbound) -> Controls:
         conversation_id=_first(words, "conversationId", "conversation_id"),
         route_hint=_word(words.get("routeHint")),
         disable_sticky=words.get("disableStickyRoutes") in _YES,
-        user_id=_word(words.get("user_id")) if inbound.protocol == "messages" else None,
+        user_id=_word(words.get("user_id")) if protocol == "messages" else None,
         prompt_cache_key=_word(cache_key),
         conversation=_word(conversation),
     )
@@ -81,6 +90,10 @@ Said = tuple[dict[str, Any], tuple[Any, Any] | None]
 
 def _of_metadata(wire: Any) -> Said:
     return wire.metadata or _NO_WORDS, None
+
+
+def _of_chat(wire: Any) -> Said:
+    return wire.fields.metadata or _NO_WORDS, None
 
 
 def _of_responses(wire: Any) -> Said:
@@ -101,7 +114,7 @@ def _of_gemini(wire: Any) -> Said:
 
 _NO_WORDS: dict[str, Any] = {}
 _SAID: dict[ProtocolName, Callable[[Any], Said]] = {
-    "chat": _of_metadata,
+    "chat": _of_chat,
     "messages": _of_metadata,
     "responses": _of_responses,
     "gemini": _of_gemini,

@@ -38,13 +38,13 @@ from routecodex.server.paths import Endpoint
 from routecodex.wire import json
 
 _JSON = (b"content-type", b"application/json")
-_LISTS: dict[ProtocolName, tuple[str, Callable[[Any], Any]]] = {
-    "chat": ("messages", lambda wire: wire.messages),
-    "messages": ("messages", lambda wire: wire.messages),
-    "responses": ("input", lambda wire: wire.typed.input),
-    "gemini": ("contents", lambda wire: wire.body.contents),
+_LISTS: dict[ProtocolName, tuple[str, Callable[[Any], int]]] = {
+    "chat": ("messages", lambda wire: wire.count),
+    "messages": ("messages", lambda wire: len(wire.messages)),
+    "responses": ("input", lambda wire: _entries(wire.typed.input)),
+    "gemini": ("contents", lambda wire: _entries(wire.body.contents)),
 }
-"""The list that grows with a conversation, and where the typed view of a request has it."""
+"""The list that grows with a conversation, and how long the typed view of a request has it."""
 _RETRY_CAP = 60
 _RETRY_DEFAULT = 5
 _OPEN = frozenset({"root", "health", "admin"})
@@ -147,12 +147,11 @@ class App:
         )
 
     def _check_length(self, inbound: Inbound) -> None:
-        field, entries_of = _LISTS[inbound.protocol]
-        entries = entries_of(inbound.wire)
-        # One text, or one object, may stand where a list is due.
-        if isinstance(entries, list) and len(entries) > self._max_messages:
+        field, length_of = _LISTS[inbound.protocol]
+        entries = length_of(inbound.wire)
+        if entries > self._max_messages:
             raise TooLarge(
-                f"{field}: {len(entries)} entries are more than the {self._max_messages} allowed", param=field
+                f"{field}: {entries} entries are more than the {self._max_messages} allowed", param=field
             )
 
     async def _count(self, call: Call) -> None:
@@ -231,6 +230,11 @@ class App:
             "health": "/health/ready",
         }
         await _send(call.reply, about, call.id)
+
+
+def _entries(told: Any) -> int:
+    """How many there are; one text, or one object, may stand where a list is due."""
+    return len(told) if isinstance(told, list) else 1
 
 
 def _record(call: Call, *, route: str, model: str) -> Record:

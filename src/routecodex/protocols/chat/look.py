@@ -16,6 +16,7 @@ from routecodex.wire import json
 from routecodex.wire.json import ABSENT
 
 from .schema import Call, ChatRequest, FunctionCall, Message, Tool, ToolChoice
+from .view import View
 
 _MEDIA = frozenset({"image_url", "video_url", "image", "video", "input_image", "input_video"})
 _SHOWN = _MEDIA | {"file", "input_audio", "audio"}
@@ -33,8 +34,9 @@ _parts = Decoder(list[_Part])
 
 def look(inbound: Inbound) -> Look:
     """The features of a request; only its newest messages are looked at."""
-    wire: ChatRequest = inbound.wire
-    messages, tools = wire.messages, wire.tools or ()
+    view: View = inbound.wire
+    wire, messages = view.fields, view.messages()
+    tools = wire.tools or ()
     newest, seen = glance.newest_of(messages, _sight(inbound))
     last = _last_answer(messages)
     native = wire.web_search_options is not ABSENT and json.present(wire.web_search_options)
@@ -56,8 +58,8 @@ def look(inbound: Inbound) -> Look:
 
 def opening(inbound: Inbound) -> bytes:
     """What a conversation begins with."""
-    wire: ChatRequest = inbound.wire
-    return words.fingerprint(_system(inbound), glance.first_words(wire.messages, _sight(inbound)))
+    view: View = inbound.wire
+    return words.fingerprint(_system(inbound), glance.first_words(view.messages(), _sight(inbound)))
 
 
 def _content(message: Message, uncut: bytes) -> tuple[Sequence[Words], Sequence[str]]:
@@ -151,8 +153,9 @@ def _asks(wire: ChatRequest, tools: Sequence[Tool]) -> bool:
 
 
 def _system(inbound: Inbound) -> list[Words]:
+    view: View = inbound.wire
     told: list[Words] = []
-    for message in inbound.wire.messages:
+    for message in view.messages():
         if message.role not in _SYSTEM:
             break
         told.extend(_content(message, inbound.uncut)[0])
@@ -160,4 +163,5 @@ def _system(inbound: Inbound) -> list[Words]:
 
 
 def _opening(inbound: Inbound) -> str:
-    return words.opening(_system(inbound) or _content(inbound.wire.messages[0], inbound.uncut)[0])
+    view: View = inbound.wire
+    return words.opening(_system(inbound) or _content(view.messages()[0], inbound.uncut)[0])

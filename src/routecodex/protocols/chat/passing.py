@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Raw
 
 from routecodex.canon.errors import BadRequest
+from routecodex.protocols.chat.view import View
 from routecodex.protocols.codec import Aim, Encoded, Inbound
 from routecodex.protocols.notices import Notices
 from routecodex.protocols.splice import with_model
@@ -13,7 +14,8 @@ from routecodex.wire import json
 
 def rewrite(inbound: Inbound, aim: Aim) -> Encoded:
     """The request for this upstream; untouched fields stay byte for byte."""
-    dialect, wire = aim.dialect, inbound.wire
+    view: View = inbound.wire
+    dialect, wire = aim.dialect, view.fields
     if wire.n is not None and wire.n > 1 and not dialect.n:
         raise BadRequest("n: this upstream gives one answer at a time", param="n", code="unsupported_value")
     unasked = not dialect.stream_usage and wire.stream_options is not None

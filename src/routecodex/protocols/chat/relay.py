@@ -29,6 +29,7 @@ from routecodex.protocols.chat.ends import settle
 from routecodex.protocols.chat.meter import Meter
 from routecodex.protocols.chat.stream_schema import CallDelta, Choice, Chunk, Delta, WireUsage
 from routecodex.protocols.chat.usual import OBJECT, Head, Usual
+from routecodex.protocols.chat.view import View
 from routecodex.protocols.codec import Outcome, ReplyTo
 from routecodex.protocols.repeats import Repeats
 from routecodex.wire import json, scan, sse
@@ -56,7 +57,8 @@ class Relay:
         self.outcome = Outcome()
         self._reply = reply
         self._asked: bool = reply.include_usage
-        self._wanted: int = getattr(reply.wire, "n", None) or 1
+        view = reply.wire
+        self._wanted: int = (view.fields.n or 1) if isinstance(view, View) else 1
         self._frames = Frames()
         self._repeats = Repeats()
         self._usual = Usual()

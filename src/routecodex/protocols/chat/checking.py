@@ -1,0 +1,175 @@
+"""What must be right in a chat request: the first field that is wrong is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from msgspec.json import Decoder
+
+from routecodex.canon.errors import BadRequest
+from routecodex.protocols.chat.schema import (
+    ROLES,
+    Call,
+    ChatRequest,
+    ImageUrl,
+    Message,
+    Part,
+    Tool,
+    ToolChoice,
+)
+from routecodex.wire import json, scan
+from routecodex.wire.json import ABSENT
+
+_SPEAKING: Final = frozenset({"system", "developer", "user", "tool"})
+"""Roles whose messages are nothing without content."""
+
+_parts: Final = Decoder(str | list[Part] | None)
+_sign: Final = scan.sign
+_STRING: Final = 0x22
+_NULL: Final = 0x6E
+"""How a JSON string and a null begin; texts are most of a large body, and stay as the bytes they are."""
+
+
+def _wrong(field: str, what: str) -> BadRequest:
+    return BadRequest(f"{field}: {what}", param=field, code="invalid_value")
+
+
+def _missing(field: str, what: str = "this field is required") -> BadRequest:
+    return BadRequest(f"{field}: {what}", param=field, code="missing_field")
+
+
+def check_messages(messages: list[Message]) -> None:
+    """Refuses a conversation of which a part is wrong, or missing."""
+    if not messages:
+        raise _wrong("messages", "must hold at least one message")
+    _check_each(messages)
+
+
+def check_fields(wire: ChatRequest) -> None:
+    """Refuses a request in which something else than its messages is wrong."""
+    model = wire.model
+    if not model or "\x00" in model:
+        raise _wrong("model", "must name a model")
+    _check_count("n", wire.n)
+    _check_count("max_tokens", wire.max_tokens)
+    _check_count("max_completion_tokens", wire.max_completion_tokens)
+    for index, tool in enumerate(wire.tools or []):
+        _check_tool(f"tools[{index}]", tool)
+    for index, function in enumerate(wire.functions or []):
+        _check_name(f"functions[{index}].name", function.name)
+    choice = wire.tool_choice
+    if choice is not None and isinstance(choice, ToolChoice):
+        _check_choice(choice)
+
+
+def _check_count(field: str, value: int | None) -> None:
+    if value is not None and value < 1:
+        raise _wrong(field, "must be 1 or more")
+
+
+def _check_each(messages: list[Message]) -> None:
+    """One light pass: what is wrong is put into words only when something is."""
+    called: set[str | None] = set()
+    absent = ABSENT
+    for index, message in enumerate(messages):
+        role, content = message.role, message.content
+        if role == "tool":
+            call_id = message.tool_call_id
+            if call_id not in called or not call_id:
+                raise _bad_result(index, call_id)
+        elif role == "assistant":
+            calls = message.tool_calls
+            if calls and len(calls) == 1 and _is_whole(calls[0]):
+                called.add(calls[0].id)
+            elif calls:
+                called.update(_call_ids(index, calls))
+        elif role != "user" and role not in ROLES:
+            raise _wrong(f"messages[{index}].role", f"unknown role {role!r}; use one of {', '.join(ROLES)}")
+        kind: int = _NULL if content is absent else _sign(content)
+        if kind == _STRING:
+            continue
+        if kind != _NULL:
+            where = f"messages[{index}].content"
+            _check_parts(where, json.read(content, _parts, at=where))
+        elif role != "assistant" and role in _SPEAKING:
+            raise _missing(f"messages[{index}].content")
+
+
+def _check_parts(where: str, parts: str | list[Part] | None) -> None:
+    for index, part in enumerate(parts if isinstance(parts, list) else ()):
+        holds = _HOLDS.get(part.type)
+        if holds is not None and not holds(part):
+            raise _missing(f"{where}[{index}].{part.type}")
+
+
+def _has_url(source: ImageUrl | str | None) -> bool:
+    return bool(source.url if isinstance(source, ImageUrl) else source)
+
+
+_HOLDS: dict[str, Callable[[Part], bool]] = {
+    "text": lambda part: part.text is not None,
+    "image_url": lambda part: _has_url(part.image_url),
+    "video_url": lambda part: _has_url(part.video_url),
+    "input_audio": lambda part: part.input_audio is not None,
+    "file": lambda part: part.file is not None and bool(part.file.file_data or part.file.file_id),
+}
+"""Whether a part holds what its type promises; types we do not know are not asked."""
+
+
+def _call_ids(index: int, calls: list[Call]) -> set[str | None]:
+    ids: set[str | None] = set()
+    for call in calls:
+        if not _is_whole(call) or call.id in ids:
+            raise _bad_call(f"messages[{index}].tool_calls", calls)
+        ids.add(call.id)
+    return ids
+
+
+def _is_whole(call: Call) -> bool:
+    return bool(call.id) and (call.function is not None or call.custom is not None)
+
+
+def _bad_call(where: str, calls: list[Call]) -> BadRequest:
+    ids: set[str] = set()
+    for index, call in enumerate(calls):
+        field = f"{where}[{index}].id"
+        if call.function is None and call.custom is None:
+            return _missing(f"{where}[{index}].{call.type}")
+        if not call.id:
+            return _missing(field, "a tool call needs an id")
+        if call.id in ids:
+            return BadRequest(f"{field}: duplicate id {call.id!r}", param=field, code="duplicate_id")
+        ids.add(call.id)
+    raise AssertionError("only called when one of the calls is bad")
+
+
+def _bad_result(index: int, call_id: str | None) -> BadRequest:
+    field = f"messages[{index}].tool_call_id"
+    if not call_id:
+        return _missing(field, "a tool message needs the id of its call")
+    return BadRequest(
+        f"{field}: no earlier assistant message calls {call_id!r}", param=field, code="orphan_tool_result"
+    )
+
+
+def _check_tool(where: str, tool: Tool) -> None:
+    if tool.type not in ("function", "custom"):
+        return
+    described = tool.function if tool.type == "function" else tool.custom
+    if described is None:
+        raise _missing(f"{where}.{tool.type}")
+    _check_name(f"{where}.{tool.type}.name", described.name)
+
+
+def _check_name(field: str, name: str) -> None:
+    if not name or "\x00" in name:
+        raise _wrong(field, "a tool needs a name")
+
+
+def _check_choice(choice: ToolChoice) -> None:
+    if choice.type not in ("function", "custom") or choice.name:
+        return
+    named = choice.function if choice.type == "function" else choice.custom
+    if named is None or not named.name:
+        raise _missing(f"tool_choice.{choice.type}", "must name a tool")

@@ -1,0 +1,279 @@
+"""Messages that are right without being read: none of them is wrong, nothing of the request is lost."""
+
+from __future__ import annotations
+
+import json as standard
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from routecodex import IS_COMPILED
+from routecodex.protocols.chat import skim
+from routecodex.protocols.chat.schema import ROLES, ChatRequest, Message
+from routecodex.wire import json
+from tests.wire.twins import twin
+
+TWIN = twin("skim", "protocols.chat")
+OUTLINE = twin("outline")
+Row = dict[str, Any]
+Seen = tuple[ChatRequest, int]
+
+_request = msgspec.json.Decoder(ChatRequest)
+_messages = msgspec.json.Decoder(list[Message])
+
+
+def put_together(skimmed: tuple[bytes, bytes, int] | None) -> Seen | None:
+    """What was taken apart as one request again, and how many messages it is said to have."""
+    if skimmed is None:
+        return None
+    request = _request.decode(skimmed[0])
+    assert request.messages == []
+    request.messages = _messages.decode(skimmed[1])
+    return request, skimmed[2]
+
+
+def seen(body: bytes) -> Seen | None:
+    """What is made of a request; by its twin the same, if anything is."""
+    told = put_together(skim.skim(body))
+    assert told is None or told == put_together(TWIN.skim(body))
+    return told
+
+
+def asking(*rows: Any, **more: Any) -> bytes:
+    return json.encode({"model": "m", "messages": list(rows), **more})
+
+
+def call(name: str | None, **more: Any) -> Row:
+    return {"id": name, "type": "function", "function": {"name": "f", "arguments": "{}"}, **more}
+
+
+def calling(*calls: Row) -> Row:
+    return {"role": "assistant", "content": None, "tool_calls": list(calls)}
+
+
+def result(name: str | None) -> Row:
+    return {"role": "tool", "tool_call_id": name, "content": "done"}
+
+
+def saying(content: Any, **more: Any) -> Row:
+    return {"role": "user", "content": content, **more}
+
+
+CUSTOM = {"id": "a", "type": "custom", "custom": {"name": "c", "input": "x"}}
+IMAGE = {"type": "image_url", "image_url": {"url": "data:,x", "detail": "low"}}
+
+USUAL: dict[str, list[Row]] = {
+    "one word": [saying("hi")],
+    "every role": [
+        {"role": role, "content": ""} for role in ("system", "developer", "user", "assistant", "function")
+    ],
+    "silence": [{"role": "assistant"}, {"role": "assistant", "content": None}, {"role": "function"}],
+    "no calls": [calling(), {"role": "assistant", "content": "a", "tool_calls": None}],
+    "a call and its result": [calling(call("a")), result("a")],
+    "results in another order": [calling(call("a"), call("b"), call("é")), *map(result, ("é", "b", "a"))],
+    "a result twice": [calling(call("a")), result("a"), result("a")],
+    "an id twice": [calling(call("a")), result("a"), calling(call("a")), result("a")],
+    "another kind of call": [calling(CUSTOM), result("a")],
+    "a result much later": [calling(*map(call, map(str, range(64)))), result("0")],
+    "parts": [saying([{"type": "text", "text": "x"}, IMAGE]), saying([])],
+    "hints for a cache": [saying([{"type": "text", "text": "x", "cache_control": {"type": "ephemeral"}}])],
+    "texts with signs": [saying('"\\ \n\t→ \U0001f600 {"a": [1]}'), saying("\\"), saying('"')],
+    "names and thoughts": [saying("x", name="Ann", refusal=None), {**calling(), "reasoning_content": "hm"}],
+    "what nobody knows": [saying("x", zz={"a": [1, -2.5, 0, True, False, None, "s", {}, [[]]]}, b=[])],
+    "the role behind the rest": [{"content": "x", "role": "user"}, {"tool_calls": [], "role": "assistant"}],
+}
+
+
+@pytest.mark.parametrize("rows", USUAL.values(), ids=USUAL)
+def test_what_is_usual_is_taken_apart_and_can_be_put_together_again(rows: list[Row]) -> None:
+    body = asking(*rows, tools=[{"type": "function", "function": {"name": "f"}}], temperature=0.5)
+    assert seen(body) == (_request.decode(body), len(rows))
+
+
+@pytest.mark.parametrize("rows", USUAL.values(), ids=USUAL)
+def test_blanks_make_no_difference(rows: list[Row]) -> None:
+    body = standard.dumps(
+        {"messages": rows, "model": "m"}, indent="\t", separators=("\n ,", " \r\n: "), ensure_ascii=False
+    ).encode()
+    assert seen(b" " + body + b"\n") == (_request.decode(body), len(rows))
+
+
+RARE: dict[str, list[Row]] = {
+    "a call of a person": [{**calling(call("a")), "role": "user", "content": "x"}],
+    "arguments that are no text": [calling(call("a", function={"name": "f", "arguments": {"a": 1}}))],
+    "an old kind of call": [{"role": "assistant", "function_call": {"name": "f"}}],
+    "an id with an escape": [calling(call("a\n")), result("a\n")],
+    "a result too much later": [calling(call("a")), calling(*map(call, map(str, range(64)))), result("a")],
+    "more calls than are remembered": [calling(*map(call, map(str, range(65))))],
+    "a sound": [saying([{"type": "input_audio", "input_audio": {"data": "x", "format": "wav"}}])],
+    "a part of an unknown kind": [saying([{"type": "hologram"}])],
+    "a number that is hard to read": [saying("x", zz=1e300)],
+    "a long number": [saying("x", zz=12345678901234567)],
+}
+
+
+@pytest.mark.parametrize("rows", RARE.values(), ids=RARE)
+def test_what_is_rare_is_left_to_be_read(rows: list[Row]) -> None:
+    body = asking(*rows)
+    assert put_together(TWIN.skim(body)) == (_request.decode(body), len(rows))
+    assert (skim.skim(body) is None) is IS_COMPILED
+
+
+WRONG: dict[str, list[Any]] = {
+    "nothing": [],
+    "no message": [5],
+    "nothing in it": [{}],
+    "an unknown role": [{"role": "oracle", "content": "x"}],
+    "an empty role": [{"role": "", "content": "x"}],
+    "a role that only begins right": [{"role": "users", "content": "x"}],
+    "a role that is no text": [{"role": 5, "content": "x"}],
+    "a person who says nothing": [saying(None)],
+    "a system that says nothing": [{"role": "system"}],
+    "a number": [{"role": "assistant", "content": 5}],
+    "a name that is none": [saying("x", name=5)],
+    "a thought that is none": [saying("x", reasoning_content=["x"])],
+    "a refusal that is none": [saying("x", refusal=False)],
+    "a result of nothing": [result("a")],
+    "a result of another": [calling(call("a")), result("b")],
+    "a result before its call": [result("a"), calling(call("a"))],
+    "a result without an id": [calling(call("a")), result(None)],
+    "a result with an empty id": [calling(call("a")), result("")],
+    "a result without content": [calling(call("a")), {"role": "tool", "tool_call_id": "a"}],
+    "calls that are none": [{**calling(), "tool_calls": {}}],
+    "a call that is none": [calling("a")],  # type: ignore[arg-type]  # that is the case
+    "a call without an id": [calling(call(None))],
+    "a call with an empty id": [calling(call(""))],
+    "a call of nothing": [calling(call("a", function=None))],
+    "a call without a name": [calling(call("a", function={"arguments": "{}"}))],
+    "a call of an unknown kind": [calling(call("a", type=5))],
+    "arguments that are a number": [calling(call("a", function={"name": "f", "arguments": 5}))],
+    "the same id in one message": [calling(call("a"), call("b"), call("a"))],
+    "a part that is none": [saying(["x"])],
+    "a part without a type": [saying([{"text": "x"}])],
+    "a text without text": [saying([{"type": "text"}])],
+    "a text that is none": [saying([{"type": "text", "text": 5}])],
+    "an image without an address": [saying([{"type": "image_url", "image_url": {"detail": "low"}}])],
+    "an image with an empty address": [saying([{"type": "image_url", "image_url": {"url": ""}}])],
+    "an image with half an address": [saying([{"type": "image_url", "image_url": {"url": 5}}])],
+    "an image that is shown how": [saying([{"type": "image_url", "image_url": {"url": "x", "detail": 5}}])],
+}
+
+
+@pytest.mark.parametrize("rows", WRONG.values(), ids=WRONG)
+def test_what_is_wrong_is_never_taken_for_right(rows: list[Any]) -> None:
+    body = asking(*rows)
+    assert (skim.skim(body), TWIN.skim(body)) == (None, None)
+
+
+BROKEN: dict[str, bytes] = {
+    "nothing": b"",
+    "blanks": b"  ",
+    "a list": b"[]",
+    "no messages": b'{"model":"m"}',
+    "messages that are none": b'{"messages":{}}',
+    "something behind it": b'{"messages":[{"role":"user","content":"x"}]}x',
+    "a comma too many": b'{"messages":[{"role":"user","content":"x"},]}',
+    "a comma at the end": b'{"messages":[{"role":"user","content":"x"}],}',
+    "a comma too few": b'{"messages":[{"role":"user" "content":"x"}]}',
+    "no colon": b'{"messages":[{"role" "user","content":"x"}]}',
+    "no bracket": b'{"messages":[{"role":"user","content":"x"}',
+    "the wrong bracket": b'{"messages":[{"role":"user","content":"x"]]}',
+    "half a word": b'{"messages":[{"role":"assistant","content":nul}]}',
+    "half a number": b'{"messages":[{"role":"user","content":"x","a":1.}]}',
+    "a number with a nought": b'{"messages":[{"role":"user","content":"x","a":01}]}',
+    "no number": b'{"messages":[{"role":"user","content":"x","a":-}]}',
+    "a key that is none": b'{"messages":[{"role":"user","content":"x",1:2}]}',
+    "a text without end": b'{"messages":[{"role":"user","content":"x',
+    "a text that ends escaped": b'{"messages":[{"role":"user","content":"x\\',
+    "a blank that is none": b'{"messages":\x0b[{"role":"user","content":"x"}]}',
+}
+
+
+@pytest.mark.parametrize("body", BROKEN.values(), ids=BROKEN)
+def test_what_is_no_request_is_never_taken_for_one(body: bytes) -> None:
+    assert (skim.skim(body), TWIN.skim(body)) == (None, None)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"messages":[{"role":"user","content":"x"}],"messages":[{"role":"user","content":"y"}]}',
+        b'{"messages":[{"role":"user","content":"x","content":"y"}]}',
+        b'{"messages":[{"role":"user","role":"assistant","content":"x"}]}',
+        b'{"m\\u0065ssages":[{"role":"oracle"}],"messages":[{"role":"user","content":"x"}]}',
+        b'{"messages":[{"role":"user","content":"x","r\\u006fle":"oracle"}]}',
+        b'{"messages":[{"role":"\\u0075ser","content":"x"}]}',
+    ],
+)
+@pytest.mark.skipif(not IS_COMPILED, reason="the source knows which of them counts")
+def test_what_stands_twice_or_is_spelled_in_another_way_is_left_to_be_read(body: bytes) -> None:
+    assert skim.skim(body) is None
+
+
+def test_deep_nesting_does_no_harm() -> None:
+    for depth in (10, 100, 100_000):
+        body = b'{"messages":[{"role":"user","content":"x","a":%b%b}]}' % (b"[" * depth, b"]" * depth)
+        assert (skim.skim(body) is not None) is (depth == 10 or (depth == 100 and not IS_COMPILED))
+
+
+IDS = st.sampled_from(["a", "b", "c", "é", "→", "", None])
+CALLS = st.builds(call, IDS) | st.builds(call, IDS, function=st.none()) | st.just(CUSTOM)
+CONTENTS = st.sampled_from(
+    ["", "x", 'a"b\\', None, [{"type": "text", "text": "x"}, IMAGE], [{"type": "text"}], 5]
+)
+SPOKEN = st.fixed_dictionaries(
+    {"role": st.sampled_from([*ROLES, "oracle"])},
+    optional={
+        "content": CONTENTS,
+        "tool_calls": st.none() | st.lists(CALLS, max_size=3),
+        "tool_call_id": IDS,
+        "name": st.none() | st.text(max_size=2),
+        "extra": st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=2), st.lists),
+    },
+)
+GOOD = st.builds(call, st.sampled_from("abc")).map(calling) | st.builds(result, st.sampled_from("abc"))
+
+
+@given(st.lists(GOOD | GOOD | SPOKEN, max_size=8))
+def test_what_is_taken_apart_is_never_refused(rows: list[Row]) -> None:
+    body = asking(*rows)
+    told = seen(body)
+    assert told is None or told == (_request.decode(body), len(rows))
+
+
+WHOLE = asking(
+    {"role": "system", "content": 'Be "brief".'},
+    saying([{"type": "text", "text": "a\nb", "n": -1.5}, IMAGE], name=None),
+    calling(call("a", index=0), CUSTOM | {"id": "b"}),
+    result("b"),
+    result("a"),
+    stream=True,
+    stop=["x", 1, {}],
+)
+
+
+@given(
+    st.integers(0, len(WHOLE)), st.integers(0, 3), st.binary(max_size=2) | st.sampled_from([b'"', b"]", b","])
+)
+@example(0, 0, b"")
+def test_a_request_that_was_damaged_is_read_as_it_is_read_whole(at: int, gone: int, put: bytes) -> None:
+    """Strings are looked at before: where one of them is damaged, nothing is promised."""
+    body = WHOLE[:at] + put + WHOLE[at + gone :]
+    if OUTLINE.cut(body, (), 1 << 30) is None:
+        return
+    told = skim.skim(body)
+    assert told is None or (TWIN.skim(body) is not None and told[1:] == TWIN.skim(body)[1:])
+
+
+@pytest.mark.skipif(not IS_COMPILED, reason="the source leaves such things to the type checker")
+@pytest.mark.parametrize("given", [None, (), "", bytearray(b"{}")])
+def test_what_is_no_bytes_is_refused(given: Any) -> None:
+    with pytest.raises(TypeError):
+        skim.skim(given)
+
+
+def test_what_is_tested_is_in_c_where_the_hot_path_is_compiled() -> None:
+    assert (skim.__file__ or "").endswith(".py") is not IS_COMPILED
