@@ -3,221 +3,15 @@
    That one takes whatever is right; this one leaves out what is rare as well. Strings were checked before, when the
    outline was made: here they are only gone past. */
 
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-#include <stdbool.h>
-#include <string.h>
+#include "reader.h"
 
-#ifdef __SSE2__
-#include <emmintrin.h>
-#endif
-
-typedef struct {
-    const unsigned char *at;
-    Py_ssize_t size;
-} Bytes;
-
-/* What has not been read yet. */
-typedef struct {
-    const unsigned char *at, *end;
-} Rest;
-
-#if defined(__GNUC__)
-#define INLINE static inline __attribute__((always_inline))
-#else
-#define INLINE static inline
-#endif
-
-#define DEEPEST 64
 #define REMEMBERED 64
-#define DIGITS 15
 
 /* The ids of calls that came last, one after the other in a circle. */
 typedef struct {
     Bytes ids[REMEMBERED];
     Py_ssize_t count;
 } Called;
-
-#define IS(bytes, word) ((bytes).size == sizeof word - 1 && memcmp((bytes).at, word, sizeof word - 1) == 0)
-
-INLINE bool is_next(const Rest *rest, unsigned char sign)
-{
-    return rest->at < rest->end && *rest->at == sign;
-}
-
-INLINE bool take(Rest *rest, unsigned char sign)
-{
-    const bool is = is_next(rest, sign);
-    rest->at += is;
-    return is;
-}
-
-INLINE void pass_blanks(Rest *rest)
-{
-    while (rest->at < rest->end && *rest->at <= ' ' && memchr(" \n\r\t", *rest->at, 4) != NULL)
-        rest->at++;
-}
-
-/* Takes a sign with the blanks around it. */
-INLINE bool take_sign(Rest *rest, unsigned char sign)
-{
-    pass_blanks(rest);
-    if (!take(rest, sign))
-        return false;
-    pass_blanks(rest);
-    return true;
-}
-
-static bool take_word(Rest *rest, const char *word)
-{
-    const size_t size = strlen(word);
-    if ((size_t)(rest->end - rest->at) < size || memcmp(rest->at, word, size) != 0)
-        return false;
-    rest->at += size;
-    return true;
-}
-
-/* Where the first quote or backslash from there on stands; the end if there is none. */
-INLINE const unsigned char *next_sign(const unsigned char *at, const unsigned char *end)
-{
-#ifdef __SSE2__
-    for (; end - at >= 16; at += 16) {
-        const __m128i bytes = _mm_loadu_si128((const __m128i *)at);
-        const __m128i quotes = _mm_cmpeq_epi8(bytes, _mm_set1_epi8('"'));
-        const __m128i backslashes = _mm_cmpeq_epi8(bytes, _mm_set1_epi8('\\'));
-        const int found = _mm_movemask_epi8(_mm_or_si128(quotes, backslashes));
-        if (found != 0)
-            return at + __builtin_ctz((unsigned)found);
-    }
-#endif
-    while (at < end && *at != '"' && *at != '\\')
-        at++;
-    return at;
-}
-
-/* Takes a string. What is inside is as it is written: with a backslash in it that is not what it says. */
-INLINE bool take_string(Rest *rest, Bytes *inside, bool *is_plain)
-{
-    if (!take(rest, '"'))
-        return false;
-    inside->at = rest->at;
-    *is_plain = true;
-    const unsigned char *at = next_sign(rest->at, rest->end);
-    while (at < rest->end && *at == '\\') {
-        *is_plain = false;
-        if (rest->end - at < 2)
-            return false;
-        at = next_sign(at + 2, rest->end);
-    }
-    inside->size = at - inside->at;
-    rest->at = at + 1;
-    return at < rest->end;
-}
-
-/* Takes a string that is written as it reads. */
-INLINE bool take_plain(Rest *rest, Bytes *inside)
-{
-    bool is_plain;
-    return take_string(rest, inside, &is_plain) && is_plain;
-}
-
-static bool pass_string(Rest *rest)
-{
-    Bytes inside;
-    bool is_plain;
-    return take_string(rest, &inside, &is_plain);
-}
-
-static Py_ssize_t pass_digits(Rest *rest)
-{
-    const unsigned char *const start = rest->at;
-    while (rest->at < rest->end && *rest->at >= '0' && *rest->at <= '9')
-        rest->at++;
-    return rest->at - start;
-}
-
-/* Numbers of which nobody could think that they are too large, or too long. */
-static bool pass_number(Rest *rest)
-{
-    take(rest, '-');
-    const bool is_zero = is_next(rest, '0');
-    Py_ssize_t digits = pass_digits(rest);
-    if (digits == 0 || (is_zero && digits > 1))
-        return false;
-    if (take(rest, '.')) {
-        const Py_ssize_t behind = pass_digits(rest);
-        if (behind == 0)
-            return false;
-        digits += behind;
-    }
-    return digits <= DIGITS && !is_next(rest, 'e') && !is_next(rest, 'E');
-}
-
-/* Reads one member of an object behind its key, or one value of a list, which has none; false if it is rare or wrong. */
-typedef bool Reader(Rest *rest, Bytes key, void *into);
-
-/* Reads all that stands between brackets. */
-INLINE bool take_all(Rest *rest, const char *brackets, Reader *read, void *into)
-{
-    Bytes key = {NULL, 0};
-    if (!take_sign(rest, (unsigned char)brackets[0]))
-        return false;
-    if (take(rest, (unsigned char)brackets[1]))
-        return true;
-    do {
-        if (brackets[0] == '{' && !(take_plain(rest, &key) && take_sign(rest, ':')))
-            return false;
-        if (!read(rest, key, into))
-            return false;
-    } while (take_sign(rest, ','));
-    return take(rest, (unsigned char)brackets[1]);
-}
-
-#define TAKE_OBJECT(rest, read, into) take_all(rest, "{}", read, into)
-#define TAKE_LIST(rest, read, into) take_all(rest, "[]", read, into)
-
-/* Goes past any value; `into` is how deep it lies. */
-static bool pass_any(Rest *rest, Bytes Py_UNUSED(key), void *into)
-{
-    int depth = *(int *)into + 1;
-    if (rest->at == rest->end || depth > DEEPEST)
-        return false;
-    switch (*rest->at) {
-    case '"':
-        return pass_string(rest);
-    case '{':
-        return TAKE_OBJECT(rest, pass_any, &depth);
-    case '[':
-        return TAKE_LIST(rest, pass_any, &depth);
-    case 'n':
-        return take_word(rest, "null");
-    case 't':
-        return take_word(rest, "true");
-    case 'f':
-        return take_word(rest, "false");
-    default:
-        return pass_number(rest);
-    }
-}
-
-static bool pass_value(Rest *rest)
-{
-    int depth = 0;
-    return pass_any(rest, (Bytes){NULL, 0}, &depth);
-}
-
-static bool pass_text_or_null(Rest *rest)
-{
-    return is_next(rest, 'n') ? take_word(rest, "null") : pass_string(rest);
-}
-
-/* Notes that a field has come; false if it came before. */
-INLINE bool is_first(unsigned *seen, unsigned field)
-{
-    const bool is = (*seen & field) == 0;
-    *seen |= field;
-    return is;
-}
 
 enum { NAME = 1, GIVEN = 2 };
 
@@ -434,36 +228,114 @@ static bool read_message(Rest *rest, Bytes Py_UNUSED(key), void *into)
     return false;
 }
 
-/* Where the messages of a request stand, and how many there are. */
+enum { TOOL_TYPE = 1, TOOL_FUNCTION = 2 };
+
 typedef struct {
-    Bytes at;
+    unsigned seen;
+    Bytes type;
+} Tool;
+
+enum { TITLE = 1, DESCRIPTION = 2, PARAMETERS = 4, STRICT = 8 };
+
+static bool read_function_field(Rest *rest, Bytes key, void *into)
+{
+    unsigned *const seen = into;
+    Bytes name;
+    if (IS(key, "name"))
+        return is_first(seen, TITLE) && take_plain(rest, &name) && name.size > 0;
+    if (IS(key, "description"))
+        return is_first(seen, DESCRIPTION) && pass_text_or_null(rest);
+    if (IS(key, "parameters"))
+        return is_first(seen, PARAMETERS) && (is_next(rest, '{') || is_next(rest, 'n')) && pass_value(rest);
+    if (IS(key, "strict"))
+        return is_first(seen, STRICT) && (take_word(rest, "true") || take_word(rest, "false") || take_word(rest, "null"));
+    return pass_value(rest);
+}
+
+static bool read_tool_field(Rest *rest, Bytes key, void *into)
+{
+    Tool *const tool = into;
+    unsigned seen = 0;
+    if (IS(key, "type"))
+        return is_first(&tool->seen, TOOL_TYPE) && take_plain(rest, &tool->type);
+    if (IS(key, "function"))
+        return is_first(&tool->seen, TOOL_FUNCTION) && TAKE_OBJECT(rest, read_function_field, &seen) &&
+               (seen & TITLE) != 0;
+    return !IS(key, "custom") && pass_value(rest);
+}
+
+/* A tool that is a function of the client's. */
+static bool read_tool(Rest *rest, Bytes Py_UNUSED(key), void *Py_UNUSED(into))
+{
+    Tool tool = {0, {NULL, 0}};
+    return TAKE_OBJECT(rest, read_tool_field, &tool) && IS(tool.type, "function") && (tool.seen & TOOL_FUNCTION) != 0;
+}
+
+/* Where the messages of a request stand, how many there are, and where its tools stand, unless one of them is rare. */
+typedef struct {
+    Bytes messages, tools;
     Py_ssize_t count;
+    bool has_tools;
 } Found;
 
-static bool read_request_field(Rest *rest, Bytes key, void *into)
+static bool find_messages(Rest *rest, Found *found)
 {
-    Found *const found = into;
-    if (!IS(key, "messages"))
-        return pass_value(rest);
     const unsigned char *const start = rest->at;
     Messages messages;
     messages.called.count = messages.count = 0;
     if (found->count != 0 || !TAKE_LIST(rest, read_message, &messages))
         return false;
-    *found = (Found){{start, rest->at - start}, messages.count};
+    found->messages = (Bytes){start, rest->at - start};
+    found->count = messages.count;
     return messages.count > 0;
 }
 
-static PyObject *without(Bytes outline, Bytes messages)
+static bool find_tools(Rest *rest, Found *found)
 {
-    const Py_ssize_t before = messages.at - outline.at, behind = outline.size - before - messages.size;
-    PyObject *const made = PyBytes_FromStringAndSize(NULL, before + 2 + behind);
+    Rest tools = *rest;
+    if (found->has_tools)
+        return false;
+    found->has_tools = true;
+    if (!TAKE_LIST(&tools, read_tool, NULL))
+        return pass_value(rest);
+    found->tools = (Bytes){rest->at, tools.at - rest->at};
+    rest->at = tools.at;
+    return true;
+}
+
+static bool read_request_field(Rest *rest, Bytes key, void *into)
+{
+    if (IS(key, "messages"))
+        return find_messages(rest, into);
+    return IS(key, "tools") ? find_tools(rest, into) : pass_value(rest);
+}
+
+static char *put(char *to, const unsigned char *from, const unsigned char *end)
+{
+    memcpy(to, from, (size_t)(end - from));
+    return to + (end - from);
+}
+
+/* The outline with empty lists in place of what was found. */
+static PyObject *without(Bytes outline, const Found *found)
+{
+    const bool in_order = found->tools.size == 0 || found->messages.at < found->tools.at;
+    const Bytes first = in_order ? found->messages : found->tools, second = in_order ? found->tools : found->messages;
+    const Py_ssize_t kept = outline.size - first.size - second.size;
+    PyObject *const made = PyBytes_FromStringAndSize(NULL, kept + 2 + (second.size > 0 ? 2 : 0));
     if (made == NULL)
         return NULL;
-    char *const to = PyBytes_AS_STRING(made);
-    memcpy(to, outline.at, (size_t)before);
-    memcpy(to + before, "[]", 2);
-    memcpy(to + before + 2, messages.at + messages.size, (size_t)behind);
+    const unsigned char *from = first.at + first.size;
+    char *to = put(PyBytes_AS_STRING(made), outline.at, first.at);
+    memcpy(to, "[]", 2);
+    to += 2;
+    if (second.size > 0) {
+        to = put(to, from, second.at);
+        memcpy(to, "[]", 2);
+        to += 2;
+        from = second.at + second.size;
+    }
+    put(to, from, outline.at + outline.size);
     return made;
 }
 
@@ -473,15 +345,16 @@ static PyObject *call_skim(PyObject *Py_UNUSED(module), PyObject *given)
         return PyErr_Format(PyExc_TypeError, "bytes expected, not %.100s", Py_TYPE(given)->tp_name);
     const Bytes outline = {(const unsigned char *)PyBytes_AS_STRING(given), PyBytes_GET_SIZE(given)};
     Rest rest = {outline.at, outline.at + outline.size};
-    Found found = {{NULL, 0}, 0};
+    Found found = {.count = 0, .tools = {outline.at, 0}};
     const bool is_read = TAKE_OBJECT(&rest, read_request_field, &found);
     pass_blanks(&rest);
     if (!is_read || rest.at != rest.end || found.count == 0)
         Py_RETURN_NONE;
-    PyObject *const skeleton = without(outline, found.at);
+    PyObject *const skeleton = without(outline, &found);
     if (skeleton == NULL)
         return NULL;
-    return Py_BuildValue("(Ny#n)", skeleton, (const char *)found.at.at, found.at.size, found.count);
+    const Bytes messages = found.messages, tools = found.tools;
+    return Py_BuildValue("(Ny#ny#)", skeleton, messages.at, messages.size, found.count, tools.at, tools.size);
 }
 
 static PyMethodDef functions[] = {

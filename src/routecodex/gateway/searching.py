@@ -71,7 +71,7 @@ def _hosts_google(wire: Any) -> bool:
 
 
 _HOSTS: dict[ProtocolName, Callable[[Any], bool]] = {
-    "chat": lambda wire: wire.fields.web_search_options is not ABSENT or _hosts(wire.fields.tools),
+    "chat": lambda wire: wire.fields.web_search_options is not ABSENT or _hosts(wire.tools_at_sight()),
     "responses": lambda wire: _hosts(wire.typed.tools),
     "messages": lambda wire: _hosts(wire.tools),
     "gemini": _hosts_google,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from routecodex import IS_COMPILED
 from routecodex.protocols.chat import skim
-from routecodex.protocols.chat.schema import ROLES, ChatRequest, Message
+from routecodex.protocols.chat.schema import ROLES, ChatRequest, Message, Tool
 from routecodex.wire import json
 from tests.wire.twins import twin
 
@@ -20,18 +20,23 @@ TWIN = twin("skim", "protocols.chat")
 OUTLINE = twin("outline")
 Row = dict[str, Any]
 Seen = tuple[ChatRequest, int]
+Skimmed = tuple[bytes, bytes, int, bytes]
 
 _request = msgspec.json.Decoder(ChatRequest)
 _messages = msgspec.json.Decoder(list[Message])
+_tools = msgspec.json.Decoder(list[Tool])
 
 
-def put_together(skimmed: tuple[bytes, bytes, int] | None) -> Seen | None:
+def put_together(skimmed: Skimmed | None) -> Seen | None:
     """What was taken apart as one request again, and how many messages it is said to have."""
     if skimmed is None:
         return None
     request = _request.decode(skimmed[0])
     assert request.messages == []
     request.messages = _messages.decode(skimmed[1])
+    if skimmed[3]:
+        assert request.tools == []
+        request.tools = _tools.decode(skimmed[3])
     return request, skimmed[2]
 
 
@@ -122,6 +127,71 @@ def test_what_is_rare_is_left_to_be_read(rows: list[Row]) -> None:
     assert (skim.skim(body) is None) is IS_COMPILED
 
 
+def offering(*tools: Any) -> bytes:
+    return asking(saying("hi"), tools=list(tools))
+
+
+def function(name: Any = "f", **more: Any) -> Row:
+    return {"type": "function", "function": {"name": name, **more}}
+
+
+FUNCTIONS: dict[str, list[Row]] = {
+    "none": [],
+    "a name": [function()],
+    "all there is": [
+        function(description="d", parameters={"type": "object", "properties": {"a": {}}}, strict=True),
+        function(description=None, parameters=None, strict=None),
+    ],
+    "what nobody knows": [{**function(zz=[1]), "cache_control": {"type": "ephemeral"}}],
+    "the type behind the rest": [{"function": {"name": "f"}, "type": "function"}],
+}
+
+
+@pytest.mark.parametrize("tools", FUNCTIONS.values(), ids=FUNCTIONS)
+@pytest.mark.parametrize("before", [True, False])
+def test_tools_that_are_functions_are_taken_out_too(tools: list[Row], before: bool) -> None:
+    rows = {"messages": [saying("hi")]}
+    body = json.encode({"tools": tools, **rows} if before else {**rows, "tools": tools} | {"model": "m"})
+    body = json.encode({"model": "m", **json.decode(body)})
+    skimmed = skim.skim(body)
+    assert skimmed is not None
+    assert (seen(body), json.decode(skimmed[3])) == ((_request.decode(body), 1), tools)
+
+
+OTHERS: dict[str, list[Any]] = {
+    "a custom one": [function(), {"type": "custom", "custom": {"name": "c"}}],
+    "both at once": [{**function(), "custom": {"name": "c"}, "type": "custom"}],
+    "one that runs elsewhere": [{"type": "web_search"}],
+    "one without a name": [{"type": "function", "function": {}}],
+    "one with an empty name": [function("")],
+    "one with half a name": [function("a\0b")],
+    "a number for a name": [function(5)],
+    "no function": [{"type": "function"}],
+    "no type": [{"function": {"name": "f"}}],
+    "a number": [5],
+    "parameters that are none": [function(parameters=[])],
+    "a description that is none": [function(description=5)],
+    "strictness that is none": [function(strict=1)],
+}
+
+
+@pytest.mark.parametrize("tools", OTHERS.values(), ids=OTHERS)
+def test_tools_stay_where_one_is_wrong_or_no_function(tools: list[Any]) -> None:
+    for known in (skim.skim(offering(*tools)), TWIN.skim(offering(*tools))):
+        assert known is not None
+        assert (json.decode(known[0])["tools"], known[2:]) == (tools, (1, b""))
+
+
+def test_a_request_without_tools_has_none_to_take_out() -> None:
+    for tools in ({}, {"tools": None}):
+        skimmed = skim.skim(asking(saying("hi"), **tools))
+        assert skimmed is not None
+        assert (skimmed[3], seen(asking(saying("hi"), **tools))) == (
+            b"",
+            (_request.decode(asking(saying("hi"), **tools)), 1),
+        )
+
+
 WRONG: dict[str, list[Any]] = {
     "nothing": [],
     "no message": [5],
@@ -202,6 +272,7 @@ def test_what_is_no_request_is_never_taken_for_one(body: bytes) -> None:
     [
         b'{"messages":[{"role":"user","content":"x"}],"messages":[{"role":"user","content":"y"}]}',
         b'{"messages":[{"role":"user","content":"x","content":"y"}]}',
+        b'{"messages":[{"role":"user","content":"x"}],"tools":[],"tools":[]}',
         b'{"messages":[{"role":"user","role":"assistant","content":"x"}]}',
         b'{"m\\u0065ssages":[{"role":"oracle"}],"messages":[{"role":"user","content":"x"}]}',
         b'{"messages":[{"role":"user","content":"x","r\\u006fle":"oracle"}]}',

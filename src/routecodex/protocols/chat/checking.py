@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from msgspec.json import Decoder
@@ -54,8 +54,7 @@ def check_fields(wire: ChatRequest) -> None:
     _check_count("n", wire.n)
     _check_count("max_tokens", wire.max_tokens)
     _check_count("max_completion_tokens", wire.max_completion_tokens)
-    for index, tool in enumerate(wire.tools or []):
-        _check_tool(f"tools[{index}]", tool)
+    check_tools(wire.tools or ())
     for index, function in enumerate(wire.functions or []):
         _check_name(f"functions[{index}].name", function.name)
     choice = wire.tool_choice
@@ -151,6 +150,12 @@ def _bad_result(index: int, call_id: str | None) -> BadRequest:
     return BadRequest(
         f"{field}: no earlier assistant message calls {call_id!r}", param=field, code="orphan_tool_result"
     )
+
+
+def check_tools(tools: Sequence[Tool]) -> None:
+    """Refuses tools of which one has no name."""
+    for index, tool in enumerate(tools):
+        _check_tool(f"tools[{index}]", tool)
 
 
 def _check_tool(where: str, tool: Tool) -> None:

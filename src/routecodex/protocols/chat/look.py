@@ -35,14 +35,13 @@ _parts = Decoder(list[_Part])
 def look(inbound: Inbound) -> Look:
     """The features of a request; only its newest messages are looked at."""
     view: View = inbound.wire
-    wire, messages = view.fields, view.messages()
-    tools = wire.tools or ()
+    wire, messages, tools = view.fields, view.messages(), view.tools()
     newest, seen = glance.newest_of(messages, _sight(inbound))
     last = _last_answer(messages)
     native = wire.web_search_options is not ABSENT and json.present(wire.web_search_options)
     has_tools = bool(tools or wire.functions)
     hosted = has_tools and any(map(_is_hosted, tools))
-    offers = native or hosted or (has_tools and any(map(glance.searches, _names(wire))))
+    offers = native or hosted or (has_tools and any(map(glance.searches, _names(view))))
     return Look(
         newest=newest,
         has_media=seen.media,
@@ -125,13 +124,13 @@ def _function(function: FunctionCall) -> Called:
     return Called(function.name, text[: glance.ARGUMENTS])
 
 
-def _names(wire: ChatRequest) -> Iterator[str]:
-    for tool in wire.tools or ():
+def _names(view: View) -> Iterator[str]:
+    for tool in view.tools():
         if tool.function is not None:
             yield tool.function.name
         elif tool.custom is not None:
             yield tool.custom.name
-    for function in wire.functions or ():
+    for function in view.fields.functions or ():
         yield function.name
 
 

@@ -1,4 +1,4 @@
-"""A chat request read: checked, its messages as far as somebody wants to see them."""
+"""A chat request read and checked."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _read_outline(outline: bytes) -> View | None:
     try:
         if skimmed is not None:
             check_fields(wire)
-            return View(wire, skimmed[2], unread=skimmed[1])
+            return View(wire, skimmed[2], unread=skimmed[1], unread_tools=skimmed[3])
         _check(wire)
     except BadRequest:
         return None

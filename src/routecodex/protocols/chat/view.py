@@ -1,4 +1,4 @@
-"""What is read of a chat request: all of its fields, and its messages when somebody asks for them."""
+"""What is read of a chat request: its fields, and its messages and tools when somebody asks for them."""
 
 from __future__ import annotations
 
@@ -6,23 +6,28 @@ from typing import Final
 
 from msgspec.json import Decoder
 
-from routecodex.protocols.chat.schema import ChatRequest, Message
+from routecodex.protocols.chat.schema import ChatRequest, Message, Tool
 
 _messages: Final = Decoder(list[Message])
+_tools: Final = Decoder(list[Tool])
 
 
 class View:
     """A request that is known to be right; `count` is how many messages it has.
 
-    Where these were only skimmed, they are `unread` and not among the fields until they are asked for.
+    Where messages and tools were only skimmed, they are unread, and not among the fields until they are asked
+    for. Tools that were skimmed are functions of the client's, all of them.
     """
 
-    __slots__ = ("_unread", "count", "fields")
+    __slots__ = ("_unread", "_unread_tools", "count", "fields")
 
-    def __init__(self, fields: ChatRequest, count: int, *, unread: bytes = b"") -> None:
+    def __init__(
+        self, fields: ChatRequest, count: int, *, unread: bytes = b"", unread_tools: bytes = b""
+    ) -> None:
         self.fields: Final = fields
         self.count: Final = count
         self._unread = unread
+        self._unread_tools = unread_tools
 
     def messages(self) -> list[Message]:
         """The conversation so far."""
@@ -30,3 +35,14 @@ class View:
             self.fields.messages = _messages.decode(self._unread)
             self._unread = b""
         return self.fields.messages
+
+    def tools(self) -> list[Tool]:
+        """What the model may call."""
+        if self._unread_tools:
+            self.fields.tools = _tools.decode(self._unread_tools)
+            self._unread_tools = b""
+        return self.fields.tools or []
+
+    def tools_at_sight(self) -> list[Tool]:
+        """The same, but for tools that are known to be functions and were not asked for yet."""
+        return self.fields.tools or []

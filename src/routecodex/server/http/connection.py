@@ -164,6 +164,10 @@ class Connection(asyncio.Protocol):
         """Where the next bytes belong, if that is known already."""
         return self._reader.room
 
+    def is_between(self) -> bool:
+        """Whether the next bytes begin a request."""
+        return self._reader.phase is Phase.IDLE
+
     def filled(self, size: int) -> None:
         """Goes on after bytes were read to where they belong."""
         self._reader.filled(size)

@@ -8,24 +8,28 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from routecodex.server.http.connection import Connection
 
-_ONE_READ: Final = 65536
+_ONE_READ: Final = 262144
+_FIRST: Final = 16384
 """Bytes of a head and what follows it: few, as these are copied."""
 
 
 class Filling(asyncio.BufferedProtocol):
     """Has a connection's bytes read into the room of a body, or else into what all connections share."""
 
-    __slots__ = ("_connection", "_room", "_shared")
+    __slots__ = ("_connection", "_first", "_room", "_shared")
 
     def __init__(self, connection: Connection, shared: memoryview) -> None:
         self._connection = connection
         self._shared = shared
+        self._first = shared[:_FIRST]
         self._room = False
 
     def get_buffer(self, sizehint: int) -> memoryview:
         room = self._connection.room()
         self._room = room is not None
-        return self._shared if room is None else room.rest()
+        if room is not None:
+            return room.rest()
+        return self._first if self._connection.is_between() else self._shared
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._room:

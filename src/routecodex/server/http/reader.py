@@ -51,7 +51,7 @@ _LARGE: Final = 65536
 """What is missing of a body of known length, from which on it is taken as it comes, past the parser."""
 
 
-_ANNOUNCED: Final = 16
+_ANNOUNCED: Final = 32
 """How many bytes of room each byte is worth that has come."""
 
 
