@@ -126,9 +126,10 @@ VECTOR uint64_t reaching(Bytes body, Block block, Py_ssize_t start, uint64_t rea
 /* Whether a block has something that is not, or may not be, the JSON of a text. */
 VECTOR bool is_odd(Reader *reader, Carry *carry, Block block, Py_ssize_t start)
 {
-    const Flags backslash = equal(block, '\\');
+    const Flags backslash = equal(block, '\\'), opening = equal(block, reader->opening.at[0]);
     uint64_t backslashes = 0, quotes = mask_of(equal(block, '"'));
-    if (carry->escape != 0 || any(backslash)) {
+    if (carry->escape != 0 || any(either(backslash, opening))) {
+        reader->may_open |= is_open(reader->body, reader->opening, start, mask_of(opening));
         backslashes = mask_of(backslash);
         const uint64_t escapes = escaped(backslashes, &carry->escape);
         /* Nearly all of them are these. */

@@ -38,6 +38,12 @@ typedef struct {
     Py_ssize_t count, room;
 } Cuts;
 
+typedef struct {
+    Bytes body, opening;
+    Places places;
+    Py_ssize_t shortest;
+} Asked;
+
 typedef enum { ODD, READ, NO_MEMORY } Verdict;
 
 #ifdef __SSE2__
@@ -56,7 +62,7 @@ typedef struct {
 } Carry;
 
 typedef struct {
-    Bytes body;
+    Bytes body, opening;
     const Places *places;
     Py_ssize_t shortest;
     Cuts *cuts;
@@ -64,7 +70,7 @@ typedef struct {
     uint64_t lists;         /* which of the open brackets are those of lists; the innermost is the last bit */
     Py_ssize_t quote;       /* where the string begins that was opened last, of those that may be long */
     Py_ssize_t second_half; /* where the second half of a pair of surrogates has to be */
-    bool no_memory;
+    bool no_memory, may_open;
 } Reader;
 
 /* What stands behind a backslash that is not escaped itself. */
@@ -148,6 +154,7 @@ static bool is_no_unit(Reader *reader, Py_ssize_t at)
 {
     const Bytes body = reader->body;
     const int32_t unit = code_unit(body, at + 1);
+    reader->may_open |= unit < 0x100;
     if (unit < 0xD800 || unit > 0xDFFF)
         return unit < 0;
     if (unit >= 0xDC00)
@@ -165,6 +172,17 @@ static bool are_no_escapes(Reader *reader, Py_ssize_t start, uint64_t places)
         const Py_ssize_t at = start + __builtin_ctzll(places);
         const unsigned char sign = reader->body.at[at];
         if (sign == 'u' ? is_no_unit(reader, at) : memchr("rbf/", sign, 4) == NULL)
+            return true;
+    }
+    return false;
+}
+
+/* Whether the opening stands at one of the places. */
+static bool is_open(Bytes body, Bytes opening, Py_ssize_t start, uint64_t places)
+{
+    for (; places != 0; places &= places - 1) {
+        const Py_ssize_t at = start + __builtin_ctzll(places);
+        if (body.size - at >= opening.size && memcmp(body.at + at, opening.at, (size_t)opening.size) == 0)
             return true;
     }
     return false;
@@ -300,10 +318,16 @@ static int widest(void)
     return wide ? 32 : 16;
 }
 
-static Verdict find(Bytes body, const Places *places, Py_ssize_t shortest, Cuts *cuts, int width)
+static Verdict find(const Asked *asked, Cuts *cuts, int width, bool *may_open)
 {
-    Reader reader = {.body = body, .places = places, .shortest = shortest, .cuts = cuts, .second_half = -1};
+    Reader reader = {.body = asked->body,
+                     .opening = asked->opening,
+                     .places = &asked->places,
+                     .shortest = asked->shortest,
+                     .cuts = cuts,
+                     .second_half = -1};
     const bool odd = width == 32 ? are_odd_32(&reader) : are_odd_16(&reader);
+    *may_open = reader.may_open;
     if (reader.no_memory)
         return NO_MEMORY;
     return odd || reader.depth != 0 ? ODD : READ;
@@ -315,9 +339,9 @@ static int widest(void)
 }
 
 /* Without vectors this would take longer than what it saves. */
-static Verdict find(Bytes body, const Places *places, Py_ssize_t shortest, Cuts *cuts, int width)
+static Verdict find(const Asked *asked, Cuts *cuts, int width, bool *may_open)
 {
-    (void)body, (void)places, (void)shortest, (void)cuts, (void)width;
+    (void)asked, (void)cuts, (void)width, (void)may_open;
     return ODD;
 }
 #endif
@@ -388,25 +412,37 @@ static bool read_places(PyObject *given, Places *into)
 
 static int width;
 
+static bool read_asked(PyObject *const *given, Py_ssize_t count, Asked *asked)
+{
+    if (count != 4) {
+        PyErr_Format(PyExc_TypeError, "4 arguments expected, not %zd", count);
+        return false;
+    }
+    if (!read_bytes(given[0], &asked->body) || !read_places(given[1], &asked->places) ||
+        !read_bytes(given[3], &asked->opening))
+        return false;
+    asked->shortest = PyNumber_AsSsize_t(given[2], NULL);
+    if (asked->opening.size == 0)
+        PyErr_SetString(PyExc_ValueError, "what opens must be something");
+    return !PyErr_Occurred();
+}
+
 static PyObject *call_cut(PyObject *Py_UNUSED(module), PyObject *const *given, Py_ssize_t count)
 {
-    Bytes body;
-    Places places;
-    if (count != 3)
-        return PyErr_Format(PyExc_TypeError, "3 arguments expected, not %zd", count);
-    if (!read_bytes(given[0], &body) || !read_places(given[1], &places))
-        return NULL;
-    const Py_ssize_t shortest = PyNumber_AsSsize_t(given[2], NULL);
-    if (shortest == -1 && PyErr_Occurred())
+    Asked asked;
+    if (!read_asked(given, count, &asked))
         return NULL;
     Cuts cuts = {NULL, 0, 0};
+    bool may_open = false;
     PyObject *made = NULL;
-    switch (find(body, &places, shortest, &cuts, width)) {
+    switch (find(&asked, &cuts, width, &may_open)) {
     case ODD:
         made = Py_NewRef(Py_None);
         break;
     case READ:
-        made = cuts.count == 0 ? Py_NewRef(given[0]) : without(body, cuts);
+        made = cuts.count == 0 ? Py_NewRef(given[0]) : without(asked.body, cuts);
+        if (made != NULL)
+            made = Py_BuildValue("(NO)", made, may_open ? Py_True : Py_False);
         break;
     case NO_MEMORY:
         PyErr_NoMemory();

@@ -243,3 +243,31 @@ def test_small_requests_and_those_without_long_texts_are_read_as_they_are(protoc
     many["messages"].pop(0)
     found = read(protocol, json.encode(many), outlined=True)
     assert found.outline is found.body
+
+
+@pytest.mark.parametrize(
+    ("said", "untagged"),
+    [
+        ("hello", True),
+        ("a < b ** c", True),
+        ("<**status**>", False),
+        (LONG + "<**status**>", False),
+        ("\u0007", False),
+    ],
+)
+@protocols
+def test_a_large_request_is_known_to_hold_no_tag_only_when_it_holds_none(
+    protocol: str, said: str, untagged: bool
+) -> None:
+    cut, whole = both(protocol, MAKE[protocol]({"role": "user", "content": said}))
+    assert (cut.untagged, whole.untagged) == (untagged, False)
+    assert cut.with_body(b"{}").untagged is untagged
+
+
+@pytest.mark.parametrize(
+    "tag", [rb"\u003c**status**>", rb"<\u002a\u002astatus**>", rb"\u003C\u002A*status**>"]
+)
+@protocols
+def test_a_tag_that_is_spelled_with_escapes_is_not_overlooked(protocol: str, tag: bytes) -> None:
+    body = json.encode(MAKE[protocol]({"role": "user", "content": "HERE"})).replace(b"HERE", tag)
+    assert not read(protocol, body, outlined=True).untagged

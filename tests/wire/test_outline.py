@@ -17,6 +17,7 @@ from tests.wire.twins import twin
 PLACES = ((b"content", 3), (b"text", 5), (b"text", 1))
 LONG = b'"' + b"long " * 4 + b'"'
 SHORTEST = 20
+OPENING = b"<**"
 
 
 TWIN = twin("outline")
@@ -27,11 +28,17 @@ WIDTHS = sorted({use_width(width) for width in (16, 32)})
 
 
 def cut(body: bytes, shortest: int = SHORTEST) -> bytes | None:
+    """What is left of a body."""
+    found = told(body, shortest)
+    return None if found is None else found[0]
+
+
+def told(body: bytes, shortest: int = SHORTEST) -> tuple[bytes, bool] | None:
     """What all say, the source and what is compiled, for vectors of every size."""
-    said = TWIN.cut(body, PLACES, shortest)
+    said = TWIN.cut(body, PLACES, shortest, OPENING)
     for width in WIDTHS:
         assert use_width(width) == width
-        found = outline.cut(body, PLACES, shortest)
+        found = outline.cut(body, PLACES, shortest, OPENING)
         assert found == said
     return found
 
@@ -253,18 +260,53 @@ def test_a_good_body_is_never_odd(texts: list[bytes], shortest: int) -> None:
     assert _restored(_decoded(left), body) == _decoded(body)
 
 
+OPEN: dict[str, tuple[bytes, bool]] = {
+    "nothing": (b"", False),
+    "a text": (b"a < b ** c", False),
+    "the opening": (b"a <**b**>", True),
+    "at the end": (b"a" * 200 + b"<**", True),
+    "half of it": (b"a <*", False),
+    "another before it": (b"<<**", True),
+    "far behind": (b"<" * 300 + b"**", True),
+    "an escape with a number": (b"a\\u003c**", True),
+    "one of another character": (b"\\u0041", True),
+    "one beyond these": (b"\\u0141 \\ud83d\\ude00", False),
+    "what only looks like one": (b"\\\\u003c**", False),
+    "other escapes": (b'\\n\\t\\/\\"', False),
+}
+
+
+@pytest.mark.parametrize(("text", "may"), OPEN.values(), ids=OPEN)
+@pytest.mark.parametrize("before", [0, 1, 31, 61, 62, 63, 64])
+def test_it_is_told_whether_the_opening_may_stand_somewhere(text: bytes, may: bool, before: int) -> None:
+    body = b'{"x":"' + b"x" * before + text + b'","text":' + LONG + b"}"
+    found = told(body)
+    assert found is not None
+    assert found[1] is may
+
+
+@given(st.lists(st.sampled_from(["<", "*", "**", "x", "\\n", "\\u003c", "\\u2192", "\\\\", "é"])))
+def test_where_it_may_not_stand_it_does_not(pieces: list[str]) -> None:
+    body = b'{"x":"' + "".join(pieces).encode() + b'"}'
+    found = told(body)
+    assert found is not None
+    assert found[1] or "<**" not in msgspec.json.decode(body)["x"]
+
+
 WRONG: list[tuple[Any, ...]] = [
     (),
-    (b"", PLACES),
-    ("", PLACES, 1),
-    (bytearray(b"{}"), PLACES, 1),
-    (b"{}", [], 1),
-    (b"{}", (b"text",), 1),
-    (b"{}", ((b"text",),), 1),
-    (b"{}", (("text", 1),), 1),
-    (b"{}", ((b"text", "1"),), 1),
-    (b"{}", PLACES * 9, 1),
-    (b"{}", PLACES, "1"),
+    (b"", PLACES, 1),
+    ("", PLACES, 1, OPENING),
+    (bytearray(b"{}"), PLACES, 1, OPENING),
+    (b"{}", [], 1, OPENING),
+    (b"{}", (b"text",), 1, OPENING),
+    (b"{}", ((b"text",),), 1, OPENING),
+    (b"{}", (("text", 1),), 1, OPENING),
+    (b"{}", ((b"text", "1"),), 1, OPENING),
+    (b"{}", PLACES * 9, 1, OPENING),
+    (b"{}", PLACES, "1", OPENING),
+    (b"{}", PLACES, 1, "<"),
+    (b"{}", PLACES, 1, None),
 ]
 
 
@@ -273,3 +315,9 @@ WRONG: list[tuple[Any, ...]] = [
 def test_what_is_no_body_and_no_place_is_refused(given: tuple[Any, ...]) -> None:
     with pytest.raises(TypeError):
         outline.cut(*given)
+
+
+@pytest.mark.skipif(not IS_COMPILED, reason="the source does not mind")
+def test_an_opening_must_be_something() -> None:
+    with pytest.raises(ValueError, match="opens"):
+        outline.cut(b"{}", PLACES, 1, b"")

@@ -85,7 +85,7 @@ class Courses:
 
     def _heard(self, ask: Ask) -> Spoken | None:
         """What was said to the gateway, taken out of the request."""
-        if not person.may_hold_tags(ask.inbound.body):
+        if ask.inbound.untagged or not person.may_hold_tags(ask.inbound.body):
             return None
         ask.received = ask.original or ask.inbound
         titled = is_title_request(ask.codec.look(ask.inbound))

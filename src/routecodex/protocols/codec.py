@@ -29,10 +29,21 @@ from .dialect import Dialect
 class Inbound:
     """A client's request as it came: the bytes, the codec's typed view of them, and what the path said.
 
-    Where the view is one without its long texts (cuts.py), it was read from `outline`, made of `uncut`.
+    Where the view is one without its long texts (cuts.py), it was read from `outline`, made of `uncut`. It is
+    `untagged` where it is known that nothing in it is said to the gateway.
     """
 
-    __slots__ = ("body", "include_usage", "model", "outline", "protocol", "stream", "uncut", "wire")
+    __slots__ = (
+        "body",
+        "include_usage",
+        "model",
+        "outline",
+        "protocol",
+        "stream",
+        "uncut",
+        "untagged",
+        "wire",
+    )
 
     def __init__(
         self,
@@ -45,6 +56,7 @@ class Inbound:
         include_usage: bool = True,
         uncut: bytes = b"",
         outline: bytes = b"",
+        untagged: bool = False,
     ) -> None:
         self.protocol: Final = protocol
         self.body: Final = body
@@ -54,6 +66,7 @@ class Inbound:
         self.include_usage: Final = include_usage
         self.uncut: Final = uncut
         self.outline: Final = outline
+        self.untagged: Final = untagged
 
     def with_body(self, body: bytes) -> Inbound:
         """The same request in other bytes: its view and its outline stay those of what came."""
@@ -66,6 +79,7 @@ class Inbound:
             include_usage=self.include_usage,
             uncut=self.uncut,
             outline=self.outline,
+            untagged=self.untagged,
         )
 
     def keys(self) -> bytes:

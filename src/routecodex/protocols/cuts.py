@@ -10,6 +10,7 @@ from typing import Final
 
 from msgspec import Raw
 
+from routecodex.protocols.person.tags import OPENING
 from routecodex.protocols.words import Words, whole
 from routecodex.wire import scan
 from routecodex.wire.outline import cut
@@ -23,9 +24,13 @@ _SHORTEST: Final = 1024
 _MARK: Final = rb'"\u0000'
 
 
-def outlined(body: bytes, places: Places) -> bytes:
-    """The body without its long texts at these places; empty when it has to be read as it is."""
-    return cut(body, places, _SHORTEST) or b"" if scan.IN_C and len(body) >= _LARGE else b""
+def outlined(body: bytes, places: Places) -> tuple[bytes, bool]:
+    """The body without its long texts at these places, and whether it may hold tags.
+
+    The outline is empty when the body has to be read as it is; then nothing is known of tags.
+    """
+    found = cut(body, places, _SHORTEST, OPENING) if scan.IN_C and len(body) >= _LARGE else None
+    return (b"", True) if found is None else found
 
 
 def text(words: Words, uncut: bytes) -> Words:

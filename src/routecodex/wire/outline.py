@@ -16,13 +16,20 @@ _TOKEN = re.compile(
 )
 _PAIRED = re.compile(rb'(?:[^"\\]|\\[^u]|\\u(?![dD][89a-fA-F])....|\\u[dD][89abAB]..\\u[dD][c-fC-F]..)*')
 """Text without half a pair of surrogates that lacks the other one."""
+_NUMBERED = re.compile(rb'"(?:[^"\\]|\\(?!u00).)*\\u00', re.DOTALL)
+"""A text that has an escape for one of the first 256 characters."""
 _COLON = re.compile(rb"[\x00-\x20]*:[\x00-\x20]*")
 _MARK = rb'"\u0000'
 _DEEPEST = 60
 
 
-def cut(body: bytes, places: tuple[tuple[bytes, int], ...], shortest: int, /) -> bytes | None:
+def cut(
+    body: bytes, places: tuple[tuple[bytes, int], ...], shortest: int, opening: bytes, /
+) -> tuple[bytes, bool] | None:
     """The body with a mark in place of each long string that is a value there: NUL, and where it began.
+
+    And whether `opening` may stand somewhere in it: either it does, or one of the first 256 characters is
+    written as an escape with its number.
 
     Places are keys, and how deep the objects lie that may have them. Objects and lists lie in each other in
     turn: 1 is the body itself, 3 an object in a list of it, 5 one in a list of that.
@@ -32,6 +39,7 @@ def cut(body: bytes, places: tuple[tuple[bytes, int], ...], shortest: int, /) ->
     """
     if scan.not_utf8(body) >= 0:
         return None
+    may_open = opening in body
     pieces: list[bytes] = []
     nested = b""
     at = copied = 0
@@ -44,6 +52,7 @@ def cut(body: bytes, places: tuple[tuple[bytes, int], ...], shortest: int, /) ->
         if token["string"]:
             if body.startswith(_MARK, at) or not _PAIRED.fullmatch(body, at + 1, end - 1):
                 return None
+            may_open = may_open or _NUMBERED.match(body, at) is not None
             is_value = _COLON.fullmatch(body, key_end, at) is not None
             if end - at >= shortest and is_value and _is_in_place(body[key:key_end], nested, places):
                 pieces += (body[copied:at], b'%b%d"' % (_MARK, at))
@@ -60,7 +69,7 @@ def cut(body: bytes, places: tuple[tuple[bytes, int], ...], shortest: int, /) ->
         at = end
     if nested:
         return None
-    return b"".join((*pieces, body[copied:])) if pieces else body
+    return b"".join((*pieces, body[copied:])) if pieces else body, may_open
 
 
 def _is_in_place(key: bytes, nested: bytes, places: tuple[tuple[bytes, int], ...]) -> bool:

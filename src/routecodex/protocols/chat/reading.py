@@ -22,7 +22,7 @@ _LONG: Final = ((b"content", 3), (b"text", 5))
 
 def read(body: bytes, *, model: str | None = None, stream: bool | None = None) -> Inbound:
     """The request, checked; BadRequest names the field that is wrong."""
-    outline = cuts.outlined(body, _LONG)
+    outline, may_be_tagged = cuts.outlined(body, _LONG)
     view = _read_outline(outline) if outline else None
     if view is None:
         outline = b""
@@ -38,6 +38,7 @@ def read(body: bytes, *, model: str | None = None, stream: bool | None = None) -
         include_usage=bool(options is not None and options.include_usage),
         uncut=body if outline else b"",
         outline=outline,
+        untagged=not may_be_tagged,
     )
 
 

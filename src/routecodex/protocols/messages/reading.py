@@ -62,7 +62,7 @@ def read_count(body: bytes) -> Inbound:
 
 
 def _read(body: bytes, decoder: Decoder[Any], *, model: str | None, stream: bool | None) -> Inbound:
-    outline = cuts.outlined(body, _LONG)
+    outline, may_be_tagged = cuts.outlined(body, _LONG)
     wire = _read_outline(outline, decoder, model) if outline else None
     if wire is None:
         outline = b""
@@ -75,6 +75,7 @@ def _read(body: bytes, decoder: Decoder[Any], *, model: str | None, stream: bool
         stream=bool(wire.stream) if stream is None else stream,
         uncut=body if outline else b"",
         outline=outline,
+        untagged=not may_be_tagged,
     )
 
 

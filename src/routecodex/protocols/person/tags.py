@@ -6,7 +6,8 @@ import re
 
 from routecodex.wire import scan
 
-_OPENING = b"<**"
+OPENING = b"<**"
+"""How every tag begins."""
 _ESCAPE = b"\\u00"
 _SPELLINGS = (
     (b"<", re.compile(rb"<(?:\*|\\u002[aA]){2}")),
@@ -17,7 +18,7 @@ _SPELLINGS = (
 
 def may_hold_tags(body: bytes) -> bool:
     """Whether `<**` may stand in some string of the JSON, however it is escaped; never a wrong no."""
-    if scan.holds(body, _OPENING):
+    if scan.holds(body, OPENING):
         return True
     return scan.holds(body, _ESCAPE) and any(
         beginning in body and opening.search(body) for beginning, opening in _SPELLINGS

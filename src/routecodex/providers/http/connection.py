@@ -33,8 +33,8 @@ from routecodex.wire.outbox import Outbox
 __all__ = ["Connection"]
 
 _UNREAD_LIMIT: Final = 256 * 1024
-_ONE_WRITE_LIMIT: Final = 1024 * 1024
-_WRITE_SLICE = 256 * 1024
+_ONE_WRITE_LIMIT: Final = 4 * 1024 * 1024
+_WRITE_SLICE = 1024 * 1024
 _PASSES: Final = scan.IN_C and heads.IN_C
 _MANY: Final = 2048
 """Bytes from which on there may be so many chunks behind a head that it pays to take it off."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from routecodex.server.http.connection import Connection
 
-_ONE_READ: Final = 262144
+_ONE_READ: Final = 65536
 _FIRST: Final = 16384
 """Bytes of a head and what follows it: few, as these are copied."""
 
