@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from compile.modules import IN_C, MODULES
+from compile.training import train
 from routecodex import compiled
 
 TYPED = [f"routecodex.{module}" for module in MODULES]
@@ -75,6 +76,10 @@ def test_the_sources_run_where_that_is_asked_for(name: str) -> None:
     script = f"import routecodex, {name} as m; print(routecodex.IS_COMPILED, m.__file__[-3:])"
     said = subprocess.check_output([sys.executable, "-c", script], env=environ, text=True)
     assert said == "False .py\n"
+
+
+def test_what_the_compiler_learns_from_runs_to_its_end() -> None:
+    train(pieces=1, requests=1)
 
 
 @pytest.mark.parametrize("name", TYPED)
