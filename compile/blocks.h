@@ -123,27 +123,24 @@ VECTOR uint64_t reaching(Bytes body, Block block, Py_ssize_t start, uint64_t rea
     return following != (high & ~lead) ? NO_TEXT : lead >> 63 | of_three >> 62;
 }
 
-/* Whether a block has something that is not, or may not be, the JSON of a text. */
+/* Whether a block has something that is not, or may not be, the JSON of a text.
+
+   What can be told of any block is told of all: which of them have an escape, or a byte beyond ASCII, is not foreseen,
+   and going a way that was not takes longer than all of this. */
 VECTOR bool is_odd(Reader *reader, Carry *carry, Block block, Py_ssize_t start)
 {
-    const Flags backslash = equal(block, '\\'), opening = equal(block, reader->opening.at[0]);
-    uint64_t backslashes = 0, quotes = mask_of(equal(block, '"'));
-    if (carry->escape != 0 || any(either(backslash, opening))) {
-        reader->may_open |= is_open(reader->body, reader->opening, start, mask_of(opening));
-        backslashes = mask_of(backslash);
-        const uint64_t escapes = escaped(backslashes, &carry->escape);
-        /* Nearly all of them are these. */
-        const uint64_t plain = backslashes | quotes | mask_of(either(equal(block, 'n'), equal(block, 't')));
-        if ((escapes & ~plain) != 0 && are_no_escapes(reader, start, escapes & ~plain))
-            return true;
-        quotes &= ~escapes;
-    }
+    reader->may_open |= is_open(reader->body, reader->opening, start, mask_of(equal(block, reader->opening.at[0])));
+    const uint64_t backslashes = mask_of(equal(block, '\\')), signs = mask_of(equal(block, '"'));
+    const uint64_t escapes = escaped(backslashes, &carry->escape), quotes = signs & ~escapes;
+    /* Nearly all of them are these. */
+    const uint64_t plain = backslashes | signs | mask_of(either(equal(block, 'n'), equal(block, 't')));
+    if ((escapes & ~plain) != 0 && are_no_escapes(reader, start, escapes & ~plain))
+        return true;
     const uint64_t before = carry->inside, inside = quotes == 0 ? before : between(quotes) ^ before;
     carry->inside = (inside & LAST_BIT) != 0 ? UINT64_MAX : 0;
     if ((backslashes & ~inside) != 0)
         return true;
-    if (carry->text != 0 || any(highest_bit(block)))
-        carry->text = reaching(reader->body, block, start, carry->text);
+    carry->text = reaching(reader->body, block, start, carry->text);
     if (carry->text == NO_TEXT)
         return true;
     if (has_control(block) && (inside & ~mask_of(from(block, ' '))) != 0)
@@ -153,8 +150,8 @@ VECTOR bool is_odd(Reader *reader, Carry *carry, Block block, Py_ssize_t start)
     if (are_marks(reader->body, start, quotes & inside & (backslashes >> 1 | LAST_BIT)))
         return true;
     /* With one bit set the brackets `[` and `]` become `{` and `}`, and no other sign does. */
-    const Block signs = with_bits(block, 0x20);
-    const uint64_t brackets = mask_of(either(equal(signs, '{'), equal(signs, '}'))) & ~inside;
+    const Block folded = with_bits(block, 0x20);
+    const uint64_t brackets = mask_of(either(equal(folded, '{'), equal(folded, '}'))) & ~inside;
     const Turns turns = {quotes, brackets, inside, before != 0, carry->inside != 0};
     return reader->shortest > BLOCK ? strides_odd(reader, start, turns) : walks_odd(reader, start, turns);
 }
