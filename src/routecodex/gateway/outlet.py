@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import groupby
+from typing import Protocol
 
 from routecodex.canon.errors import GatewayError
 from routecodex.canon.events import Event, Failed, Finished, Started, TextAdded, UsageReported
@@ -14,8 +15,12 @@ from routecodex.protocols.codec import Codec, Outcome, ReplyTo
 
 AddTexts = Callable[[int, Sequence[str]], bytes]
 Dispatched = Callable[[], Awaitable[None]]
-Watch = Callable[[bytes], KeepAlive]
-"""Begins to keep a stream alive, with these bytes."""
+
+
+class Watch(Protocol):
+    """Begins to keep a stream alive, with this comment."""
+
+    def __call__(self, *, comment: bytes) -> KeepAlive: ...
 
 
 class Outlet:
@@ -42,7 +47,7 @@ class Outlet:
         self._encoder = codec.stream_encoder(reply) if watch is not None else None
         # Where a comment would be an error, the encoder knows a frame that says nothing.
         alive: bytes = getattr(self._encoder, "keep_alive", codec.keep_alive)
-        self.keep_alive = watch(alive) if watch is not None else None
+        self.keep_alive = watch(comment=alive) if watch is not None else None
         self._add_texts: AddTexts | None = getattr(self._encoder, "add_texts", None)
         self._whole: list[Event] = []
         self._begun = False

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -125,13 +126,16 @@ class Rounds:
         reply.request = self._captured
         self._reply = reply
         stream = self._ask.inbound.stream
+        # Made of what they need, not of this object, which holds them: nothing is left to the collector.
+        headers = partial(answer_headers, self._ask, self.record, SSE if stream else JSON)
+        watched = partial(self._parts.keep_alives.watch, self._client, head=headers)
         self._outlet = Outlet(
             self._ask.codec,
             self._client,
             reply,
-            headers=lambda: answer_headers(self._ask, self.record, SSE if stream else JSON),
+            headers=headers,
             dispatched=self._tools.dispatched,
-            watch=self._watched if stream else None,
+            watch=watched if stream else None,
         )
         self._keep_alive = self._outlet.keep_alive
         try:
@@ -148,11 +152,6 @@ class Rounds:
             await self._fail(self._cut)
         elif not self._over:
             await self._outlet.end(self._gate.end(), self._settle)
-
-    def _watched(self, comment: bytes) -> KeepAlive:
-        return self._parts.keep_alives.watch(
-            self._client, comment=comment, head=lambda: answer_headers(self._ask, self.record, SSE)
-        )
 
     def build_request(self) -> Request:
         """The captured request with what was said since."""

@@ -34,7 +34,8 @@ class Router:
     def __init__(self, registry: Registry) -> None:
         self.registry = registry
         self._choices = functools.lru_cache(maxsize=256)(self._ready)
-        self._direct = functools.lru_cache(maxsize=1024)(self._named)
+        # Each remembers orders of its own, and refers to itself by that: none is made anew for a request.
+        self._group = functools.lru_cache(maxsize=1024)(self._grouped)
         self._quiet = NOTHING_SET, NO_ORDERS
         self._settled: dict[tuple[str, str, str, str | None], Plan] = {}
         routed = [len(list(self._all_steps(route))) for route in registry.routes]
@@ -240,16 +241,13 @@ class Router:
         return _made(sieve, route, steps, why, notices=notices)
 
     def _straight(self, asked: Asked, bound: Destination, *, sieve: Sieve, draw: Draw) -> Plan:
-        choice = self._direct(bound.name, bound.targets)
+        choice = self._group(f"direct/{bound.name}", bound.targets, "direct", "direct")
         steps = sieve.admit(choice.order(affinity=asked.affinity, draw=draw))
         if not steps and not sieve.cooling and not asked.tried:
             raise sieve.refusal()
         return _made(sieve, "direct", steps, bound.why)
 
-    def _named(self, name: str, targets: tuple[Target, ...]) -> Choice:
-        return self._group(f"direct/{name}", targets, "direct", "direct")
-
-    def _group(self, name: str, targets: Iterable[Target], reason: str, route: str) -> Choice:
+    def _grouped(self, name: str, targets: tuple[Target, ...], reason: str, route: str) -> Choice:
         return one_group(name, (Step(target, reason, route) for target in targets))
 
     def _tabled(

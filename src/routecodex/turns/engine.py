@@ -399,6 +399,9 @@ class TurnRun(Generic[RequestT, MessageT, ChunkT]):
         self.processing_state = None
         self.phase = ""
         self.over = True
+        # What refers back to this turn: without these it goes as soon as nobody looks at it any more.
+        self._views = ()
+        del self._appending
         if self._bell is not None:
             self._bell.set()
 
