@@ -37,6 +37,8 @@ from routecodex.stores.store import Change, Stored, StoreError, check_value, che
 TEMPORARY_LIFE = 3600.0
 SHORT_KEY = 128
 
+_NAMES = 16_384
+"""How many names of keys are remembered: more than there are sessions, or they push each other out."""
 _LOCK = ".lock"
 _TEMPORARY = ".tmp"
 _WAYS_OUT = {
@@ -141,7 +143,7 @@ class Folder:
         self.path = path
         self._key_of = key_of
         self._text = str(path)
-        self._name_of = functools.lru_cache(maxsize=4096)(names.encode)
+        self._name_of = functools.lru_cache(maxsize=_NAMES)(names.encode)
         self._clock = clock
         self._lock_wait = lock_wait
         self._swept = False

@@ -22,7 +22,7 @@ from hashlib import sha256
 SUFFIX = ".json"
 LONGEST = 120
 
-_PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789_-")
+_OTHERS = re.compile(rb"[^a-z0-9_-]")
 _HASHED = re.compile(r"~[0-9a-f]{64}")
 _ENCODED = re.compile(r"%|(?:[a-z0-9_-]|%[0-9a-f]{2})+")
 _ESCAPE = re.compile(rb"%([0-9a-f]{2})")
@@ -38,14 +38,16 @@ def encode(key: str) -> str:
     if not key:
         return "%" + SUFFIX
     raw = key.encode()
-    escape_first = raw.startswith(b"-") or key in _TAKEN
-    stem = "".join(
-        f"%{byte:02x}" if byte not in _PLAIN or (escape_first and at == 0) else chr(byte)
-        for at, byte in enumerate(raw[: LONGEST + 1])
-    )
+    stem = _OTHERS.sub(_escaped, raw[: LONGEST + 1]).decode("ascii")
+    if raw.startswith(b"-") or key in _TAKEN:
+        stem = f"%{raw[0]:02x}{stem[1:]}"
     if len(stem) > LONGEST:
         stem = "~" + sha256(raw).hexdigest()
     return stem + SUFFIX
+
+
+def _escaped(found: re.Match[bytes]) -> bytes:
+    return b"%%%02x" % found[0][0]
 
 
 def decode(name: str) -> str | None:
