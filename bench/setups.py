@@ -10,7 +10,7 @@ from pathlib import Path
 from routecodex.gateway import sessions
 from routecodex.gateway.scope import Scope
 from routecodex.routing.state import SessionState, StopMessage
-from routecodex.stores import folder, names
+from routecodex.stores import envelope, names
 from routecodex.stores.store import Stored
 
 PLAIN = "plain"
@@ -65,7 +65,7 @@ def write_sessions(setup: Setup, session_dir: Path) -> None:
         scope = Scope("session", session_id(f"{number:0{DIGITS}}"))
         value = sessions.encode(scope, setup.state)
         file = space / names.encode(scope.key)
-        file.write_bytes(folder.encode(scope.key, Stored(value, number + 1, now + sessions.TTL)))
+        file.write_bytes(envelope.encode(scope.key, Stored(value, number + 1, now + sessions.TTL)))
         # No two writes of a space have the same moment.
         stamp = names.stamp(int(now * 1e6) - setup.sessions + number, sessions.TTL)
         os.utime(file, ns=(stamp, stamp))

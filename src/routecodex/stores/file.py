@@ -15,7 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from routecodex.stores.folder import Folder, KeyOf
+from routecodex.stores.envelope import KeyOf
+from routecodex.stores.folder import Folder
 from routecodex.stores.store import Change, Stored, StoreError, check_key, check_space
 
 READERS = 4

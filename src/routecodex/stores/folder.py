@@ -17,7 +17,6 @@ slower than we write, a writer moves it on before it lets go of the lock, and no
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import functools
 import logging
@@ -26,12 +25,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, NamedTuple, ParamSpec, TypeVar
+from typing import NamedTuple
 
-import msgspec
-from msgspec import Meta, Raw, Struct
-
-from routecodex.stores import names
+from routecodex.stores import disk, names
+from routecodex.stores.envelope import Damaged, Envelope, KeyOf, decode, decode_bare, encode
 from routecodex.stores.store import Change, Stored, StoreError, check_value, check_version
 
 TEMPORARY_LIFE = 3600.0
@@ -41,32 +38,8 @@ _NAMES = 16_384
 """How many names of keys are remembered: more than there are sessions, or they push each other out."""
 _LOCK = ".lock"
 _TEMPORARY = ".tmp"
-_WAYS_OUT = {
-    errno.ENOSPC: "free some space on that disk",
-    errno.EDQUOT: "free some space within the quota",
-    errno.EFBIG: "raise the file size limit of the process",
-    errno.EACCES: "give the directory and its files to the user the gateway runs as",
-    errno.EPERM: "give the directory and its files to the user the gateway runs as",
-    errno.EROFS: "choose a directory on a writable disk",
-    errno.EMFILE: "raise the limit of open files of the process",
-}
 
 logger = logging.getLogger("routecodex.stores")
-
-KeyOf = Callable[[bytes], str]
-"""Gives the key of a bare value; ValueError when the value is not what the space is for."""
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
-class Envelope(Struct, frozen=True):
-    """A file as it is on disk."""
-
-    version: Annotated[int, Meta(ge=1)]
-    expires: float | None
-    key: str
-    value: Raw
 
 
 class File(NamedTuple):
@@ -75,63 +48,6 @@ class File(NamedTuple):
     mtime_ns: int
     name: str
     size: int
-
-
-class Damaged(Exception):
-    """A file does not hold what its name promises."""
-
-
-_ENVELOPES = msgspec.json.Decoder(Envelope)
-
-
-def decode(name: str, content: bytes) -> Envelope:
-    """The envelope in a file of this name."""
-    try:
-        content.decode()
-        envelope = _ENVELOPES.decode(content)
-    except (UnicodeDecodeError, msgspec.DecodeError, RecursionError) as exc:
-        raise Damaged(str(exc)) from exc
-    if names.encode(envelope.key) != name:
-        raise Damaged("it holds the value of another key")
-    return envelope
-
-
-def decode_bare(name: str, content: bytes, *, key_of: KeyOf, mtime_ns: int) -> Envelope:
-    """The envelope that a file without one would have."""
-    try:
-        check_value(content)
-        key = key_of(content)
-        whose = names.encode(key)
-    except (ValueError, StoreError, RecursionError) as exc:
-        raise Damaged(str(exc)) from exc
-    if whose != name:
-        raise Damaged("it holds the value of another key")
-    return Envelope(version=max(1, mtime_ns // 1000), expires=None, key=key, value=Raw(content))
-
-
-def encode(key: str, stored: Stored) -> bytes:
-    """The bytes of a file, a line for each field."""
-    return b'{\n  "version": %d,\n  "expires": %s,\n  "key": %s,\n  "value": %s\n}\n' % (
-        stored.version,
-        msgspec.json.encode(stored.expires),
-        msgspec.json.encode(key),
-        stored.value,
-    )
-
-
-def _translated(call: Callable[P, T]) -> Callable[P, T]:
-    """Turns what the operating system raises into a StoreError that names the file and the way out."""
-
-    @functools.wraps(call)
-    def translate(*args: P.args, **kwargs: P.kwargs) -> T:
-        try:
-            return call(*args, **kwargs)
-        except OSError as exc:
-            way_out = _WAYS_OUT.get(exc.errno or 0)
-            reason = f"{exc.strerror or exc}: {exc.filename or args[0]}"
-            raise StoreError(f"file store: {reason}" + (f"; {way_out}" if way_out else "")) from exc
-
-    return translate
 
 
 class Folder:
@@ -152,11 +68,11 @@ class Folder:
         return self._text
 
     def stamp(self) -> int:
-        return _modified(self._text)
+        return disk.modified(self._text)
 
     def stamp_of(self, key: str) -> int:
         name = self._name_of(key) if len(key) <= SHORT_KEY else names.encode(key)
-        return _modified(f"{self._text}/{name}")
+        return disk.modified(f"{self._text}/{name}")
 
     def get(self, key: str) -> Stored | None:
         name = names.encode(key)
@@ -280,17 +196,17 @@ class Folder:
                 self._swept = True
             yield lock
         finally:
-            _move_on(self._text, before)
+            disk.move_on(self._text, before)
             fcntl.flock(lock, fcntl.LOCK_UN)
             os.close(lock)
 
-    @_translated
+    @disk.translated
     def _acquire(self) -> int:
-        _make_directories(self.path)
+        disk.make_directories(self.path)
         deadline = time.monotonic() + self._lock_wait
         pause = 0.0002
         while time.monotonic() < deadline:
-            lock = _open_locked(self.path / _LOCK)
+            lock = disk.open_locked(self.path / _LOCK)
             if lock is not None:
                 return lock
             time.sleep(pause)
@@ -299,7 +215,7 @@ class Folder:
             f"file store: {self.path} was kept locked for {self._lock_wait:g} s by another process"
         )
 
-    @_translated
+    @disk.translated
     def _advance(self, lock: int, *, at_least: int, now: float) -> tuple[int, int]:
         """The next version and moment, written down before anything else so that neither is given twice."""
         try:
@@ -311,7 +227,7 @@ class Folder:
         os.pwrite(lock, b"%20d %20d\n" % (version, moment), 0)
         return version, moment
 
-    @_translated
+    @disk.translated
     def _exists(self, name: str) -> bool:
         try:
             (self.path / name).lstat()
@@ -319,7 +235,7 @@ class Folder:
             return False
         return True
 
-    @_translated
+    @disk.translated
     def _read(self, name: str) -> Envelope | None:
         try:
             with open(self.path / name, "rb") as file:
@@ -332,35 +248,35 @@ class Folder:
             return decode(name, content)
         return decode_bare(name, content, key_of=self._key_of, mtime_ns=mtime_ns)
 
-    @_translated
+    @disk.translated
     def _replace(self, name: str, content: bytes, *, mtime_ns: int) -> None:
         temporary = self.path / f".{os.getpid()}-{time.monotonic_ns()}{_TEMPORARY}"
         try:
-            _write_through(temporary, content, mtime_ns=mtime_ns)
+            disk.write_through(temporary, content, mtime_ns=mtime_ns)
             temporary.rename(self.path / name)
         except BaseException:
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
             raise
-        _sync_directory(self.path)
+        disk.sync_directory(self.path)
 
-    @_translated
+    @disk.translated
     def _remove(self, doomed: list[str]) -> None:
         for name in doomed:
             (self.path / name).unlink(missing_ok=True)
         if doomed:
-            _sync_directory(self.path)
+            disk.sync_directory(self.path)
 
-    @_translated
+    @disk.translated
     def _set_aside(self, name: str, *, reason: str) -> None:
         number = 1
         while os.path.lexists(aside := self.path / f"{name}.corrupt-{number}"):
             number += 1
         (self.path / name).rename(aside)
-        _sync_directory(self.path)
+        disk.sync_directory(self.path)
         logger.warning("damaged file %s set aside as %s: %s", self.path / name, aside.name, reason)
 
-    @_translated
+    @disk.translated
     def _files(self) -> list[File]:
         """The files of the space, the least recently written first."""
         files = []
@@ -371,7 +287,7 @@ class Folder:
                     files.append(File(status.st_mtime_ns, entry.name, status.st_size))
         return sorted(files)
 
-    @_translated
+    @disk.translated
     def _sweep(self) -> None:
         """Under the lock: removes what writers that were killed left behind."""
         for entry in self._entries():
@@ -396,64 +312,3 @@ def _past_limits(files: list[File], *, entries: int, size: int) -> list[File]:
             return files[:at]
         total -= file.size
     return files
-
-
-def _modified(path: str) -> int:
-    """The modification time in nanoseconds; 0 when there is nothing, or nothing we may look at."""
-    try:
-        return os.stat(path).st_mtime_ns
-    except OSError:
-        return 0
-
-
-def _move_on(path: str, before: int) -> None:
-    """Gives the directory a later modification time than it had; what was to be done is done already."""
-    with suppress(OSError):
-        status = os.stat(path)
-        os.utime(path, ns=(status.st_atime_ns, max(status.st_mtime_ns, before + 1)))
-
-
-def _open_locked(path: Path) -> int | None:
-    """A descriptor that holds the lock, or None when another one does or the file was replaced meanwhile."""
-    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.path.samestat(os.fstat(lock), os.stat(path)):
-            return lock
-    except (BlockingIOError, FileNotFoundError):
-        pass
-    except BaseException:
-        os.close(lock)
-        raise
-    os.close(lock)
-    return None
-
-
-def _write_through(path: Path, content: bytes, *, mtime_ns: int) -> None:
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
-        file.write(content)
-        file.flush()
-        os.utime(file.fileno(), ns=(mtime_ns, mtime_ns))
-        os.fsync(file.fileno())
-
-
-def _sync_directory(path: Path) -> None:
-    """Makes renames and deletions last; they have happened already, so a failure is told and not raised."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-    except OSError as exc:
-        logger.warning("changes in %s may not survive a power failure: %s", path, exc.strerror)
-
-
-def _make_directories(path: Path) -> None:
-    """Creates the directory and its missing parents, for our user alone."""
-    if path.is_dir():
-        return
-    _make_directories(path.parent)
-    with suppress(FileExistsError):
-        path.mkdir(mode=0o700)
-        _sync_directory(path.parent)

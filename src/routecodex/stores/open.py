@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from routecodex.canon.errors import ConfigError
+from routecodex.stores.envelope import KeyOf
 from routecodex.stores.file import FileStore
-from routecodex.stores.folder import KeyOf
 from routecodex.stores.memory import MemoryStore
 from routecodex.stores.store import Store
 
