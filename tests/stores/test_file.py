@@ -9,10 +9,13 @@ import logging
 import os
 import subprocess
 import sys
+import threading
 import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +23,10 @@ import msgspec
 import pytest
 
 from routecodex.stores import names
-from routecodex.stores.file import FileStore
-from routecodex.stores.store import Stored, StoreError
+from routecodex.stores.file import TOGETHER, FileStore, Lane
+from routecodex.stores.folder import Folder
+from routecodex.stores.store import Conflict, Stored, StoreError
+from tests.stores.child import add_one
 
 CHILD = Path(__file__).with_name("child.py")
 
@@ -450,3 +455,87 @@ async def test_the_stamp_of_a_directory_nobody_may_look_into_is_no_error(
     directory.write_text("not a directory")
     assert store.stamp("clock") == 0
     assert store.stamp_of("clock", "one") == 0
+
+
+async def test_writes_that_wait_for_each_other_are_told_their_own_outcomes(
+    store: FileStore, directory: Path
+) -> None:
+    def refuse(_: bytes | None) -> bytes:
+        raise LookupError("not this one")
+
+    await store.put("clock", "count", b"1")
+    with locked(directory / "clock"):
+        writes = asyncio.gather(
+            store.update("clock", "count", add_one),
+            store.put("clock", "count", b"7", expected=1),
+            store.update("clock", "count", refuse),
+            store.put("clock", "no json", b"{"),
+            store.delete("clock", "never there"),
+            store.update("clock", "count", add_one),
+            store.put("clock", "other", b"2"),
+            return_exceptions=True,
+        )
+        await asyncio.sleep(0)
+    outcomes = [type(it) if isinstance(it, Exception) else it for it in await writes]
+    assert outcomes == [b"2", Conflict, LookupError, StoreError, False, b"3", 4]
+    assert sorted(await store.keys("clock")) == ["count", "other"]
+
+
+class Counting(Folder):
+    """Counts how often the lock was taken."""
+
+    taken = 0
+
+    def _acquire(self) -> int:
+        self.taken += 1
+        return super()._acquire()
+
+
+@contextmanager
+def kept_busy(lane: Lane) -> Iterator[None]:
+    """The thread that writes is busy meanwhile; all that is asked for is done at the end."""
+    begun, done = threading.Event(), threading.Event()
+
+    def keep() -> None:
+        begun.set()
+        done.wait()
+
+    lane.write(keep)
+    begun.wait()
+    try:
+        yield
+    finally:
+        done.set()
+        lane.close()
+
+
+def put(lane: Lane, key: str) -> Future[int]:
+    return lane.write(partial(lane.folder.put, key, b"1", ttl=None, expected=None))
+
+
+def test_writes_that_wait_are_done_under_one_lock_in_their_order(directory: Path) -> None:
+    folder = Counting(directory / "clock", clock=time.time, lock_wait=10)
+    lane = Lane(folder)
+    with kept_busy(lane):
+        writes = [put(lane, f"key-{number}") for number in range(TOGETHER + 1)]
+    assert [write.result() for write in writes] == list(range(1, TOGETHER + 2))
+    assert folder.taken == 2
+
+
+def test_a_write_that_is_cancelled_while_it_waits_is_not_done(directory: Path) -> None:
+    folder = Folder(directory / "clock", clock=time.time, lock_wait=10)
+    lane = Lane(folder)
+    with kept_busy(lane):
+        writes = [put(lane, key) for key in ("one", "two", "three")]
+        assert writes[1].cancel()
+    assert (writes[0].result(), writes[2].result(), folder.keys()) == (1, 2, ["one", "three"])
+
+
+def test_writes_that_wait_are_all_refused_when_the_lock_cannot_be_had(directory: Path) -> None:
+    folder = Folder(directory / "clock", clock=time.time, lock_wait=0.05)
+    folder.put("one", b"1", ttl=None, expected=None)
+    lane = Lane(folder)
+    with locked(directory / "clock"), kept_busy(lane):
+        writes = [put(lane, key) for key in ("one", "two")]
+    assert ["locked" in str(write.exception()) for write in writes] == [True, True]
+    assert folder.keys() == ["one"]

@@ -13,6 +13,9 @@ space.
 The modification time of the directory tells that something in it has changed. The operating system sets it
 with every rename and deletion, even those of a writer that is killed right after; since its clock may tick
 slower than we write, a writer moves it on before it lets go of the lock, and no two writes leave the same.
+
+What is written under one lock is made to last together: the directory is synced once, before the lock is let
+go of. Whoever is told that something is written is told so after that.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ import fcntl
 import functools
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -50,6 +54,13 @@ class File(NamedTuple):
     size: int
 
 
+class Held(NamedTuple):
+    """The lock of a space, and the thread that has it."""
+
+    thread: int
+    lock: int
+
+
 class Folder:
     """The calls of a store on one space; every one of them may block on the disk or on another writer."""
 
@@ -63,6 +74,8 @@ class Folder:
         self._clock = clock
         self._lock_wait = lock_wait
         self._swept = False
+        self._held: Held | None = None
+        self._unsynced = False
 
     def __str__(self) -> str:
         return self._text
@@ -84,7 +97,7 @@ class Folder:
     def put(self, key: str, value: bytes, *, ttl: float | None, expected: int | None) -> int:
         check_value(value)
         name = names.encode(key)
-        with self._writing() as lock:
+        with self.writing() as lock:
             old = self._settled(name)
             check_version(expected, self._unexpired(old), where=f"{self.path.name}/{key[:80]!r}")
             return self._write(lock, key, value, ttl=ttl, old=old)
@@ -93,7 +106,7 @@ class Folder:
         name = names.encode(key)
         if not self._exists(name):
             return False
-        with self._writing():
+        with self.writing():
             old = self._settled(name)
             if old is not None:
                 self._remove([name])
@@ -101,7 +114,7 @@ class Folder:
 
     def update(self, key: str, change: Change, *, ttl: float | None) -> bytes | None:
         name = names.encode(key)
-        with self._writing() as lock:
+        with self.writing() as lock:
             old = self._settled(name)
             live = self._unexpired(old)
             value = change(live.value if live is not None else None)
@@ -118,7 +131,7 @@ class Folder:
     def trim(self, *, entries: int, size: int) -> int:
         if not self._exists(""):
             return 0
-        with self._writing():
+        with self.writing():
             self._sweep()
             files = self._files()
             now = self._clock()
@@ -161,7 +174,7 @@ class Folder:
     def _look_again(self, name: str) -> Envelope | None:
         """What a reader that met a damaged file gets: never an error, even where nothing can be renamed."""
         try:
-            with self._writing():
+            with self.writing():
                 return self._settled(name)
         except StoreError as exc:
             logger.warning("damaged file %s could not be set aside: %s", self.path / name, exc)
@@ -186,16 +199,25 @@ class Folder:
         return moment
 
     @contextmanager
-    def _writing(self) -> Iterator[int]:
-        """Holds the lock of the space; gives its descriptor."""
+    def writing(self) -> Iterator[int]:
+        """Holds the lock of the space, once for all that this thread writes; gives its descriptor."""
+        thread, held = threading.get_ident(), self._held
+        if held is not None and held.thread == thread:
+            yield held.lock
+            return
         lock = self._acquire()
         before = self.stamp()
+        self._held = Held(thread, lock)
         try:
             if not self._swept:
                 self._sweep()
                 self._swept = True
             yield lock
         finally:
+            self._held = None
+            if self._unsynced:
+                self._unsynced = False
+                disk.sync_directory(self.path)
             disk.move_on(self._text, before)
             fcntl.flock(lock, fcntl.LOCK_UN)
             os.close(lock)
@@ -258,14 +280,14 @@ class Folder:
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
             raise
-        disk.sync_directory(self.path)
+        self._unsynced = True
 
     @disk.translated
     def _remove(self, doomed: list[str]) -> None:
         for name in doomed:
             (self.path / name).unlink(missing_ok=True)
         if doomed:
-            disk.sync_directory(self.path)
+            self._unsynced = True
 
     @disk.translated
     def _set_aside(self, name: str, *, reason: str) -> None:
@@ -273,7 +295,7 @@ class Folder:
         while os.path.lexists(aside := self.path / f"{name}.corrupt-{number}"):
             number += 1
         (self.path / name).rename(aside)
-        disk.sync_directory(self.path)
+        self._unsynced = True
         logger.warning("damaged file %s set aside as %s: %s", self.path / name, aside.name, reason)
 
     @disk.translated
