@@ -19,6 +19,7 @@ SAID: list[tuple[str, str, Reason]] = [
     ("chat", "refusal", "refusal"),
     ("chat", "network_error", "error"),
     ("chat", "insufficient_system_resource", "error"),
+    ("chat", "abort", "error"),
     ("chat", "error", "error"),
     ("messages", "end_turn", "stop"),
     ("messages", "stop_sequence", "stop"),
@@ -92,16 +93,11 @@ def test_a_word_nobody_knows_is_the_end_of_the_turn(protocol: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("protocol", "said"),
-    [
-        ("chat", "length"),
-        ("messages", "max_tokens"),
-        ("responses", "max_output_tokens"),
-        ("gemini", "MAX_TOKENS"),
-    ],
+    ("protocol", "said", "reason"), [row for row in SAID if row[2] not in ("stop", "pause")]
 )
-def test_a_call_cut_off_by_the_token_limit_is_no_call(protocol: str, said: str) -> None:
-    assert infer(protocol, said, has_calls=True, calls_whole=False) == Finish("length", said=said)
+def test_a_call_that_was_cut_off_is_no_call(protocol: str, said: str, reason: Reason) -> None:
+    inferred: Reason = "content_filter" if reason == "refusal" else reason
+    assert infer(protocol, said, has_calls=True, calls_whole=False) == Finish(inferred, said=said)
     assert infer(protocol, said, has_calls=True, calls_whole=True) == Finish("tool_calls", said=said)
 
 

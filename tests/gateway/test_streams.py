@@ -121,6 +121,53 @@ async def test_an_error_the_provider_reports_in_the_stream_reaches_the_client(
     assert b"the model caught fire" in answer.body
 
 
+HALF_A_CALL = {
+    "chat": Sse(
+        [
+            b'data: {"id":"c","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,'
+            b'"delta":{"role":"assistant","tool_calls":[{"index":0,"id":"call_1","type":"function","function":'
+            b'{"name":"shell","arguments":"{\\"command\\":\\"rm -rf /tmp/bu"}}]},"finish_reason":null}]}\n\n',
+            b'data: {"id":"c","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,'
+            b'"delta":{},"finish_reason":"content_filter"}]}\n\n',
+            b"data: [DONE]\n\n",
+        ]
+    ),
+    "messages": Sse(
+        [
+            b'event: message_start\ndata: {"type":"message_start","message":{"id":"m","type":"message",'
+            b'"role":"assistant","model":"m","content":[],"stop_reason":null,"stop_sequence":null,"usage":'
+            b'{"input_tokens":1,"output_tokens":1}}}\n\n',
+            b'event: content_block_start\ndata: {"type":"content_block_start","index":0,"content_block":'
+            b'{"type":"tool_use","id":"toolu_1","name":"shell","input":{}}}\n\n',
+            b'event: content_block_delta\ndata: {"type":"content_block_delta","index":0,"delta":'
+            b'{"type":"input_json_delta","partial_json":"{\\"command\\":\\"rm -rf /tmp/bui"}}\n\n',
+            b'event: content_block_stop\ndata: {"type":"content_block_stop","index":0}\n\n',
+            b'event: message_delta\ndata: {"type":"message_delta","delta":{"stop_reason":"refusal",'
+            b'"stop_sequence":null},"usage":{"output_tokens":9}}\n\n',
+            b'event: message_stop\ndata: {"type":"message_stop"}\n\n',
+        ]
+    ),
+}
+FILTERED = {
+    "chat": b'"finish_reason":"content_filter"',
+    "messages": b'"stop_reason":"refusal"',
+    "responses": b'"reason":"content_filter"',
+    "gemini": b'"finishReason":"SAFETY"',
+}
+
+
+@pytest.mark.parametrize("upstream", HALF_A_CALL)
+@pytest.mark.parametrize("client", PROTOCOLS)
+async def test_half_a_call_that_was_filtered_is_no_tool_turn(client: str, upstream: str) -> None:
+    async with Upstream() as up:
+        up.queue(HALF_A_CALL[upstream])
+        async with serving(one_target(upstream, up)) as gateway:
+            answer = await call(
+                gateway.port, asking.path(client, stream=True), asking.body(client, stream=True)
+            )
+    assert FILTERED[client] in answer.body
+
+
 @pytest.mark.parametrize("client", PROTOCOLS)
 async def test_a_whole_answer_that_is_cut_off_is_a_502(client: str) -> None:
     async with Upstream() as up:

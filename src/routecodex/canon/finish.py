@@ -11,8 +11,9 @@ Canonical reasons, and how each protocol says them:
     pause           stop            pause_turn                  completed                       STOP
     error           stop            stop_sequence               failed                          OTHER
 
-Rules of inference, strongest first: tool calls in the answer always win, whatever the upstream said (but a
-call cut off by the token limit is no call: `length`); an error counts as `error`; nothing said is `stop`.
+Rules of inference, strongest first: tool calls in the answer win over an ordinary end, and if they are whole
+over whatever the upstream said (a call that was cut off, by the token limit or a filter, is no call: it must
+not be run); an error counts as `error`; nothing said is `stop`.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ _FROM: dict[str, dict[str, Reason]] = {
         "refusal": "refusal",
         "network_error": "error",
         "insufficient_system_resource": "error",
+        "abort": "error",
         "error": "error",
     },
     "messages": {
@@ -88,6 +90,9 @@ _FROM: dict[str, dict[str, Reason]] = {
         "OTHER": "error",
     },
 }
+
+_ORDINARY: frozenset[Reason] = frozenset({"stop", "tool_calls", "pause"})
+"""Ends that a model comes to by itself."""
 
 _TO: dict[str, dict[Reason, str]] = {
     "chat": {
@@ -143,10 +148,13 @@ def infer(
     `calls_whole` is False when the arguments of the last call are not complete JSON.
     """
     reason = _FROM[protocol].get(said, "stop") if said is not None else "stop"
-    if has_calls and (calls_whole or reason != "length"):
+    if has_calls and (calls_whole or reason in _ORDINARY):
         return Finish("tool_calls", said=said)
     if failed:
         return Finish("error", said=said)
+    if reason == "refusal" and has_calls:
+        # A refusal in the middle of a call completes nothing, as one in words would.
+        reason = "content_filter"
     if reason == "tool_calls":
         # It announced calls and made none: a client that waits for calls would wait for ever.
         reason = "stop"

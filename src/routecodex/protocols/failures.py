@@ -99,6 +99,11 @@ def plain_text(body: bytes) -> str:
     return "" if text[:1] == "<" else text
 
 
+def broken_off(said: str | None) -> UpstreamFailed:
+    """The provider gave up in the middle of the answer, and said so where others say why they are done."""
+    return UpstreamFailed(f"the upstream broke the answer off: {said}", code="upstream_truncated")
+
+
 def truncated(what: str = "the upstream stream") -> UpstreamFailed:
     """The stream ended before the answer did."""
     return UpstreamFailed(f"{what} ended before the answer was complete", code="upstream_truncated")

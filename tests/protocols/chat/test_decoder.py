@@ -418,3 +418,21 @@ def test_thoughts_and_text_may_alternate() -> None:
 def test_a_broken_upstream_is_told_as_broken() -> None:
     told = events(b"".join(frames_of(answers.cut_off("chat", "Hello there"))))
     assert isinstance(told[-1], Failed)
+
+
+HALF = role() + call(0, "call_1", "shell", "") + call(0, arguments='{"command":"rm -rf /tmp/bui')
+
+
+@pytest.mark.parametrize("said", ["network_error", "insufficient_system_resource", "abort", "error"])
+@pytest.mark.parametrize("begun", [role(), role() + choice(content="Half a sen"), HALF])
+def test_an_answer_that_its_upstream_broke_off_is_never_finished(begun: bytes, said: str) -> None:
+    told = events(begun + choice(said) + DONE)
+    assert isinstance(told[-1], Failed)
+    assert told[-1].error.message == f"the upstream broke the answer off: {said}"
+
+
+def test_half_a_call_without_a_finish_is_never_finished() -> None:
+    told = events(HALF + DONE)
+    assert isinstance(told[-1], Failed)
+    assert told[-1].error.code == "upstream_truncated"
+    assert isinstance(events(HALF + call(0, arguments='ld"}') + DONE)[-1], Finished)

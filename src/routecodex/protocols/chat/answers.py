@@ -15,6 +15,7 @@ from routecodex.protocols.chat.ends import settle
 from routecodex.protocols.chat.errors import from_object
 from routecodex.protocols.chat.stream_schema import Chunk, Delta
 from routecodex.protocols.codec import Outcome, ReplyTo
+from routecodex.protocols.failures import broken_off
 from routecodex.protocols.runs import Told, spread
 from routecodex.protocols.tools import CallNames, unwrap_input
 from routecodex.protocols.translation import estimated_usage
@@ -113,6 +114,8 @@ def pass_on(body: bytes, reply: ReplyTo) -> tuple[bytes, Outcome]:
     for at, choice in enumerate(answer.choices or []):
         message, said = choice.message or _SILENCE, choice.finish_reason
         end, word = settle(said, calls=bool(message.tool_calls), legacy=message.function_call is not None)
+        if end.reason == "error":
+            raise broken_off(said)
         outcome.finish, outcome.sent_finish = end, word
         outcome.empty = at == 0 and is_silent(message)
         if word != said:

@@ -47,6 +47,10 @@ class _Call:
         self.arguments = ""
         self.finished = False
 
+    def is_half(self) -> bool:
+        """Whether its arguments have begun and are not complete; what a custom tool is given has no end."""
+        return bool(self.arguments) and not self.custom and not json.is_whole(self.arguments)
+
 
 class Telling:
     """Chunks in, events out; shared by streams and whole answers."""
@@ -102,7 +106,12 @@ class Telling:
             self._finish_call(call, out)
         whole = all(json.is_whole(call.arguments) for call in self._calls)
         end = finish.infer("chat", self.said, has_calls=bool(self._calls), calls_whole=whole)
-        out.append(Finished(end, self._extras or None))
+        if end.reason == "error":
+            out.append(Failed(failures.broken_off(end.said)))
+        elif self.said is None and any(call.is_half() for call in self._calls):
+            out.append(Failed(failures.truncated()))
+        else:
+            out.append(Finished(end, self._extras or None))
 
     def _choice(self, choice: Choice, out: list[Told]) -> None:
         delta = choice.delta or choice.message

@@ -18,7 +18,7 @@ def settle(said: str | None, *, calls: bool, legacy: bool = False) -> tuple[Fini
 
 
 def _settled(said: str | None, *, calls: bool, legacy: bool) -> tuple[Finish, str]:
-    # Arguments that pass are not read, so a call the token limit may have cut off is not called whole.
+    # Arguments that pass are not read, so a call that may have been cut off is not called whole.
     end = finish.infer("chat", said, has_calls=calls or legacy, calls_whole=False)
     if end.reason == "tool_calls" and not calls:
         return end, "function_call"

@@ -70,6 +70,9 @@ class Relay:
         self._legacy: list[int] = []
         self._words: dict[int, str] = {}
         self._usage_sent = False
+        self._last_call: list[str] = []
+        self._broke_off = ""
+        """The word with which the upstream gave up."""
         self._meter = Meter()
 
     def feed(self, data: bytes) -> bytes:
@@ -242,6 +245,8 @@ class Relay:
         mend = self._bare or chunk.object != OBJECT
         for choice in choices:
             mend |= self._choice(choice, odd=odd)
+        if self._broke_off:
+            return self._broken(failures.broken_off(self._broke_off))
         if chunk.usage is not None:
             return self._usage(chunk, data, raw=raw, mend=mend)
         if mend:
@@ -298,17 +303,28 @@ class Relay:
         for call in calls:
             number, begins = self._calls.setdefault(choice, CallBook()).place(call)
             self._placed.append((number, begins))
+            self._keep(call, begins=begins)
             mend |= call.index != number or not _is_proper(call, begins=begins)
         return mend
+
+    def _keep(self, call: CallDelta, *, begins: bool) -> None:
+        """Remembers the arguments of the last call: whether they are whole matters if no finish comes."""
+        if begins:
+            self._last_call.clear()
+        if call.text and call.custom is None:
+            self._last_call.append(call.text)
 
     def _finish(self, choice: int, said: str) -> bool:
         """Notes the finish; True when its word is not the one to send."""
         if not said:
             return True
         outcome = self.outcome
+        end, word = settle(said, calls=bool(self._calls.get(choice)), legacy=choice in self._legacy)
+        if end.reason == "error":
+            self._broke_off = said
+            return False
         outcome.empty = self._wanted == 1 and not self.started
         self.started = True
-        end, word = settle(said, calls=bool(self._calls.get(choice)), legacy=choice in self._legacy)
         outcome.finish, outcome.sent_finish = end, word
         self._words[choice] = word
         return word != said
@@ -357,6 +373,9 @@ class Relay:
 
     def _done(self) -> bytes:
         """The end every complete stream has: usage if asked for, then `[DONE]`."""
+        arguments = "" if self._words else "".join(self._last_call)
+        if arguments and not json.is_whole(arguments):
+            return self._broken(failures.truncated())
         self.ended = True
         out = b""
         if not self._words:

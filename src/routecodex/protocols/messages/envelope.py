@@ -56,7 +56,7 @@ def corrected(reply: ReplyTo, ending: Finish) -> str:
     said = ending.said
     if said is None or said == "tool_use" or ending.reason == "tool_calls":
         return finish.express(NAME, ending)
-    if ending.reason == "refusal":
+    if ending.reason in ("refusal", "content_filter"):
         return finish.express(NAME, ending, knows_refusal=reply.knows_refusal)
     return said
 
