@@ -71,8 +71,7 @@ SIGNED = (ToolCall("call_1", "f", "{}", signature="call-sig", origin="maker"), C
 def test_a_signature_goes_back_only_to_its_maker() -> None:
     memory = watched(ANSWER)
     for signature in ("signed", "call-sig"):
-        assert memory.is_ours("maker")(signature)
-        assert not memory.is_ours("other")(signature)
+        assert memory.makers.of(signature) == "maker"
 
 
 def test_a_signature_that_came_with_its_part_has_a_maker_too() -> None:
@@ -85,22 +84,7 @@ def test_a_signature_that_came_with_its_part_has_a_maker_too() -> None:
         ]
     )
     for signature in ("sealed", "at once"):
-        assert memory.is_ours("maker")(signature)
-        assert not memory.is_ours("other")(signature)
-
-
-def test_a_signature_nobody_is_known_to_have_made_may_go_anywhere() -> None:
-    memory = watched(ANSWER)
-    assert memory.is_ours("maker")("unknown")
-    assert memory.is_ours("other")("unknown")
-
-
-def test_the_last_maker_of_a_signature_counts() -> None:
-    memory = Memory()
-    memory.made("first", "same")
-    memory.made("second", "same")
-    assert not memory.is_ours("first")("same")
-    assert memory.is_ours("second")("same")
+        assert memory.makers.of(signature) == "maker"
 
 
 def test_thoughts_behind_a_call_come_back_for_their_maker() -> None:
@@ -186,10 +170,3 @@ def test_thoughts_take_no_more_room_than_there_is() -> None:
     for number in itertools.chain(range(3), range(3)):
         keep(memory, number, "x" * 30)
     assert kept(memory, *range(3)) == [0, 1, 2]
-
-
-def test_the_oldest_makers_are_forgotten_first() -> None:
-    memory = Memory(makers=2)
-    for number in range(3):
-        memory.made("maker", f"s{number}")
-    assert [memory.is_ours("other")(f"s{number}") for number in range(3)] == [True, False, False]

@@ -106,6 +106,23 @@ def test_a_used_up_quota_has_its_own_code() -> None:
     assert upstream_error(429, "x", provider="up").code == "rate_limit_exceeded"
 
 
+USED_UP = [
+    (400, "Your credit balance is too low to access the Anthropic API."),
+    (429, "Insufficient balance or no resource package. Please recharge."),
+    (429, "余额不足或无可用资源包,请充值。"),
+]
+
+
+@pytest.mark.parametrize(("status", "message"), USED_UP)
+def test_used_up_credit_that_is_told_in_words_alone_is_a_quota(status: int, message: str) -> None:
+    error = upstream_error(status, message, provider="up")
+    assert (type(error), error.code, error.message) == (UpstreamLimited, "insufficient_quota", message)
+
+
+def test_a_failing_provider_that_speaks_of_balance_has_failed() -> None:
+    assert type(upstream_error(500, "insufficient balance", provider="up")) is UpstreamFailed
+
+
 def test_a_refused_key_says_nothing_of_what_the_provider_said() -> None:
     error = upstream_error(401, "Incorrect key sk-secret", provider="up")
     assert error.message == "provider 'up' refused the gateway's key (HTTP 401)"

@@ -14,6 +14,6 @@ rounds        a turn with server tools;  toolbox  which tools a request needs;  
   opened      an answer as events, read as far as its first content;  outlet  where they leave for the client
   own_calls   what the gateway asks of models by itself;  sights, searching  who sees and searches for others
 chains        conversations of the Responses API;  history  their memory, in the store
-memory        which provider made which signature, and the thoughts behind tool calls
+memory        the thoughts behind tool calls;  makers  which provider made which signature
 counting, embeddings, listing, explain, ids;  followed, health_row, user  what others read or tell of them
 """

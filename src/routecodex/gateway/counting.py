@@ -12,6 +12,7 @@ from routecodex.canon.errors import UpstreamError
 from routecodex.canon.parts import Media, Opaque, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
 from routecodex.canon.request import Message, Request, Tool
 from routecodex.gateway.ask import Ask, Record
+from routecodex.gateway.makers import is_ours
 from routecodex.gateway.memory import Memory
 from routecodex.protocols import gemini, messages
 from routecodex.protocols.codec import Aim, Inbound
@@ -78,7 +79,7 @@ async def count(parts: Parts, ask: Ask, *, memory: Memory | None = None, record:
         dialect=upstream.dialect,
         max_output_tokens=model.max_output_tokens,
         vision=model.vision,
-        is_ours=(lambda _signature: True) if memory is None else memory.is_ours(target.provider),
+        is_ours=(lambda _signature: True) if memory is None else is_ours(memory.makers, target.provider),
     )
     if memory is not None:
         request = memory.recall(request, target.provider)

@@ -129,6 +129,9 @@ class Exchange:
             return
         same = lane.codec is ask.codec
         encoded = self._encoded(lane, same=same) if lane.aim.vision else await self._in_words(lane, same=same)
+        makers = self._parts.memory.makers
+        if makers.asked_in_vain and await makers.learn():
+            encoded = await self._in_words(lane, same=same)
         if encoded.notices:
             self._notices.extend(line for line in encoded.notices if line not in self._notices)
         response = await lane.send(
@@ -292,7 +295,7 @@ class Exchange:
                 finish.trace(ask.id, end, outcome.sent_finish or finish.express(ask.codec.name, end))
         if self._target is not None:
             for signature in outcome.signatures:
-                self._parts.memory.made(self._target.provider, signature)
+                self._parts.memory.makers.made(self._target.provider, signature)
         if watch is not None:
             watch.settle()
         return outcome.body is not None and ask.codec.name == "responses"

@@ -30,6 +30,7 @@ from routecodex.gateway.history import History
 from routecodex.gateway.ids import fresh_id
 from routecodex.gateway.keep_alive import KeepAlives
 from routecodex.gateway.lane import Lane, Performer
+from routecodex.gateway.makers import Makers
 from routecodex.gateway.memory import Memory
 from routecodex.gateway.orders import Orders
 from routecodex.gateway.own_calls import OwnCalls
@@ -78,7 +79,7 @@ class Gateway:
         after: Gateway | None = None,
     ) -> None:
         self.store = store
-        self.memory: Memory = Memory() if after is None else after.memory
+        self.memory: Memory = Memory(Makers(store)) if after is None else after.memory
         self.http: HttpClient = HttpClient() if after is None else after.http
         self.sessions: Sessions = Sessions(store) if after is None else after.sessions
         self.orders: Orders = Orders(store) if after is None else after.orders
@@ -186,6 +187,7 @@ class Gateway:
     async def open(self) -> None:
         """Reads what earlier runs and other processes have left."""
         await self.health.load()
+        await self.memory.makers.load()
         await self.orders.load()
         self.clockwork.start()
 
@@ -193,6 +195,7 @@ class Gateway:
         """Ends every connection to a provider."""
         await self.clockwork.stop()
         await self.health.flush()
+        await self.memory.makers.flush()
         await self.http.close()
         await self.store.close()
 

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 
 from routecodex.canon.events import Event
 from routecodex.canon.request import Request
+from routecodex.gateway.makers import is_ours, made_by
 from routecodex.gateway.memory import Memory
 from routecodex.protocols.codec import Aim, Codec
 from routecodex.providers.http import HttpResponse
@@ -45,8 +46,8 @@ class Lane:
             dialect=upstream.dialect,
             max_output_tokens=model.max_output_tokens,
             vision=model.vision,
-            is_ours=memory.is_ours(target.provider),
-            made_here=memory.made_by(target.provider),
+            is_ours=is_ours(memory.makers, target.provider),
+            made_here=made_by(memory.makers, target.provider),
         )
 
     def send(

@@ -1,4 +1,4 @@
-"""Which provider made which signature, and the thoughts behind tool calls: bounded, in memory.
+"""The thoughts behind tool calls, bounded and in memory, and who made which signature.
 
 Some providers want their signed thoughts back with the results of a tool call, and some clients' protocols
 have no place for them. What a client cannot carry is kept here by the id of the call and put back when the
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from hashlib import blake2b
 from typing import Any
 
 from msgspec import Struct
@@ -18,8 +17,8 @@ from msgspec.structs import replace
 from routecodex.canon.events import Event, PartStarted, ReasoningAdded, SignatureAdded
 from routecodex.canon.parts import Part, Reasoning, ToolCall
 from routecodex.canon.request import Message, Request
+from routecodex.gateway.makers import Makers
 
-_MAKERS = 65_536
 _CALLS = 16_384
 _BYTES = 64 * 1024 * 1024
 
@@ -41,33 +40,11 @@ class Thoughts(Struct, frozen=True):
 class Memory:
     """Makers of signatures and thoughts behind calls; the oldest are forgotten first."""
 
-    def __init__(self, *, makers: int = _MAKERS, calls: int = _CALLS, size: int = _BYTES) -> None:
-        self._makers: OrderedDict[bytes, str] = OrderedDict()
+    def __init__(self, makers: Makers | None = None, *, calls: int = _CALLS, size: int = _BYTES) -> None:
+        self.makers: Makers = makers or Makers()
         self._calls: OrderedDict[str, Thoughts] = OrderedDict()
         self._bytes = 0
-        self._most_makers, self._most_calls, self._most_bytes = makers, calls, size
-
-    def made(self, provider: str, signature: str) -> None:
-        """Remembers who made a signature."""
-        self._makers[_digest(signature)] = provider
-        if len(self._makers) > self._most_makers:
-            self._makers.popitem(last=False)
-
-    def made_by(self, provider: str) -> Callable[[str], bool]:
-        """Whether a value is known to be this provider's."""
-
-        def check(signature: str) -> bool:
-            return self._makers.get(_digest(signature)) == provider
-
-        return check
-
-    def is_ours(self, provider: str) -> Callable[[str], bool]:
-        """Whether a signature may go to this provider: not when another one is known to have made it."""
-
-        def check(signature: str) -> bool:
-            return self._makers.get(_digest(signature), provider) == provider
-
-        return check
+        self._most_calls, self._most_bytes = calls, size
 
     def keep(self, call_id: str, thoughts: Thoughts) -> None:
         """Remembers the thoughts behind a call."""
@@ -142,11 +119,11 @@ class Watch:
         if not (self._thoughts or self._calls or self._signatures):
             return
         for pieces in self._signatures.values():
-            self._memory.made(self._provider, "".join(pieces))
+            self._memory.makers.made(self._provider, "".join(pieces))
         begun = [part.signature for part in self._thoughts.values()]
         begun += [part.signature for part in self._calls.values()]
         for known in filter(None, begun):
-            self._memory.made(self._provider, known)
+            self._memory.makers.made(self._provider, known)
         thoughts = tuple(self._whole(index) for index in self._thoughts)
         signed = any(thought.signature for thought in thoughts)
         for index, call in self._calls.items():
@@ -166,7 +143,3 @@ _STEPS: dict[type[Event], Callable[[Watch, Any], None]] = {
     ReasoningAdded: Watch._think,
     SignatureAdded: Watch._sign,
 }
-
-
-def _digest(signature: str) -> bytes:
-    return blake2b(signature.encode("utf-8", "surrogatepass"), digest_size=16).digest()

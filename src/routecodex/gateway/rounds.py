@@ -264,6 +264,9 @@ class Rounds:
         request = await self._fit(self._request, lane)
         request = self._parts.memory.recall(request, target.provider)
         encoded = lane.codec.encode_request(request, lane.aim)
+        makers = self._parts.memory.makers
+        if makers.asked_in_vain and await makers.learn():
+            encoded = lane.codec.encode_request(request, lane.aim)
         self._ask.notices.extend(line for line in encoded.notices if line not in self._ask.notices)
         same = lane.codec is self._ask.codec
         response = await lane.send(

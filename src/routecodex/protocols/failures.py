@@ -23,6 +23,8 @@ from routecodex.canon.errors import (
 _QUOTA_CODES = frozenset(
     {"insufficient_quota", "billing_hard_limit_reached", "quota_exceeded", "exceeded_current_quota_error"}
 )
+_QUOTA = re.compile(r"credit balance is too low|insufficient (?:account )?balance|余额不足", re.IGNORECASE)
+"""Used-up credit that some providers tell in words alone, with the status of a wrong request."""
 _OVERLOAD_CODES = frozenset(
     {"overloaded_error", "overloaded", "server_overloaded", "engine_overloaded_error", "UNAVAILABLE"}
 )
@@ -71,7 +73,7 @@ def upstream_error(
             provider=provider,
             upstream_status=status,
         )
-    if status == 402 or words & _QUOTA_CODES:
+    if status == 402 or words & _QUOTA_CODES or (400 <= status < 500 and _QUOTA.search(text)):
         return UpstreamLimited(
             text, provider=provider, upstream_status=status, code="insufficient_quota", retry_after=wait
         )

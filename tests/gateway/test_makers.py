@@ -1,0 +1,176 @@
+"""Who made which signature: within a process, after a restart, and between processes."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from routecodex.gateway.makers import PAGE, SPACE, Makers, is_ours, made_by
+from routecodex.stores.file import FileStore
+from routecodex.stores.memory import MemoryStore
+from routecodex.stores.store import StoreError
+from tests.kit import answers, asking
+from tests.kit.answers.said import Thought
+from tests.kit.gateway import provider, serving
+from tests.kit.raw_client import call
+from tests.kit.upstream import Upstream
+
+
+def test_a_signature_goes_back_to_its_maker_alone() -> None:
+    makers = Makers()
+    makers.made("maker", "signed")
+    assert (is_ours(makers, "maker")("signed"), is_ours(makers, "other")("signed")) == (True, False)
+    assert (made_by(makers, "maker")("signed"), made_by(makers, "other")("signed")) == (True, False)
+
+
+def test_a_signature_nobody_is_known_to_have_made_may_go_anywhere() -> None:
+    makers = Makers()
+    assert (is_ours(makers, "any")("unknown"), made_by(makers, "any")("unknown")) == (True, False)
+    assert makers.asked_in_vain
+
+
+def test_the_last_maker_of_a_signature_counts() -> None:
+    makers = Makers()
+    makers.made("first", "same")
+    makers.made("second", "same")
+    assert makers.of("same") == "second"
+
+
+def test_the_oldest_are_forgotten_first() -> None:
+    makers = Makers(most=2)
+    for number in range(3):
+        makers.made("maker", f"s{number}")
+    assert [makers.of(f"s{number}") for number in range(3)] == [None, "maker", "maker"]
+
+
+async def test_what_was_made_is_known_after_a_restart() -> None:
+    store = MemoryStore()
+    first = Makers(store)
+    first.made("maker", "one")
+    first.made("other", "two")
+    await first.flush()
+    second = Makers(store)
+    await second.load()
+    assert (second.of("one"), second.of("two")) == ("maker", "other")
+
+
+async def test_a_full_page_is_followed_by_another() -> None:
+    store = MemoryStore()
+    first = Makers(store)
+    for number in range(PAGE):
+        first.made("maker", f"s{number}")
+    await first.flush()
+    first.made("maker", "one more")
+    await first.flush()
+    second = Makers(store)
+    await second.load()
+    assert len(await store.keys(SPACE)) == 2
+    assert {second.of(f"s{number}") for number in range(PAGE)} | {second.of("one more")} == {"maker"}
+
+
+async def test_another_process_learns_of_it_when_it_asks_in_vain() -> None:
+    store = MemoryStore()
+    here, there = Makers(store), Makers(store)
+    await here.load()
+    there.made("maker", "theirs")
+    await there.flush()
+    assert (here.of("theirs"), await here.learn(), here.of("theirs")) == (None, True, "maker")
+
+
+async def test_nothing_is_read_again_while_nothing_is_written() -> None:
+    makers = Makers(MemoryStore())
+    await makers.load()
+    makers.of("unknown")
+    assert (await makers.learn(), makers.asked_in_vain) == (False, False)
+
+
+async def test_a_page_that_is_not_ours_is_passed_over(caplog: pytest.LogCaptureFixture) -> None:
+    store = MemoryStore()
+    for name, page in (("odd", b"[1]"), ("no hex", b'{"maker": ["xy"]}')):
+        await store.put(SPACE, name, page)
+    makers = Makers(store)
+    makers.made("maker", "one")
+    await makers.flush()
+    makers = Makers(store)
+    await makers.load()
+    assert makers.of("one") == "maker"
+    assert [record.levelno for record in caplog.records] == [logging.WARNING, logging.WARNING]
+
+
+class Broken(MemoryStore):
+    """A store that is down for a while."""
+
+    is_down = True
+
+    async def put(self, *arguments: object, **options: object) -> int:
+        if self.is_down:
+            raise StoreError("it is down")
+        return await super().put(*arguments, **options)  # type: ignore[arg-type]  # passed on as they came
+
+
+async def test_what_a_store_that_is_down_did_not_take_is_saved_with_the_next(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store = Broken()
+    makers = Makers(store)
+    for name in ("one", "two"):
+        makers.made("maker", name)
+        await makers.flush()
+    assert ["for now" in record.message for record in caplog.records] == [True]
+    store.is_down = False
+    makers.made("maker", "three")
+    await makers.flush()
+    later = Makers(store)
+    await later.load()
+    assert {later.of(name) for name in ("one", "two", "three")} == {"maker"}
+
+
+async def test_a_file_store_keeps_digests_and_no_signatures(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    makers = Makers(store)
+    makers.made("maker", "top-secret-signature")
+    await makers.flush()
+    await store.close()
+    (file,) = (tmp_path / SPACE).glob("*.json")
+    assert b"maker" in file.read_bytes()
+    assert b"top-secret" not in file.read_bytes()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_signature_is_kept_from_another_provider_after_a_restart(
+    tmp_path: Path, stream: bool
+) -> None:
+    async with Upstream() as maker, Upstream() as other:
+        config = (
+            f'[server]\nport = 0\n[store]\nurl = "file:{tmp_path}"\n'
+            + provider("maker", "messages", maker)
+            + provider("other", "messages", other)
+            + '[routing]\ndefault = ["maker.m"]\n'
+        )
+        maker.queue(answers.thinking("messages", "Hm.", "Yes.", stream))
+        async with serving(config) as gateway:
+            answer = await call(
+                gateway.port,
+                asking.path("messages", stream=stream),
+                asking.body("messages", stream=stream, model="maker.m"),
+            )
+        signature = Thought("").signature
+        assert signature.encode() in answer.body
+        other.queue(answers.text("messages", "Well.", False))
+        thought = {"type": "thinking", "thinking": "Hm.", "signature": signature}
+        said = [
+            {"role": "user", "content": "Hi"},
+            {"role": "assistant", "content": [thought, {"type": "text", "text": "Yes."}]},
+            {"role": "user", "content": "And now?"},
+        ]
+        async with serving(config) as gateway:
+            answer = await call(
+                gateway.port,
+                "/v1/messages",
+                {"model": "other.m", "max_tokens": 9, "messages": said},
+            )
+    assert answer.status == 200
+    assert b"dropped reasoning" in answer.headers["x-routecodex-notice"].encode()
+    assert signature.encode() not in other.requests[0].body
