@@ -120,7 +120,7 @@ def test_max_tokens_keeps_within_the_model() -> None:
         (Thinking(budget=10), 9000, None, (9000, {"type": "enabled", "budget_tokens": 1024})),
         (Thinking(budget=3000), 500, 900, (500, None)),
         (Thinking(effort="low"), None, None, (10240, {"type": "enabled", "budget_tokens": 2048})),
-        (Thinking(adaptive=True), 500, None, (500, {"type": "adaptive"})),
+        (Thinking(adaptive=True), 500, None, (8692, {"type": "enabled", "budget_tokens": 8192})),
         (Thinking(enabled=False), 500, None, (500, {"type": "disabled"})),
         (Thinking(effort="none"), 500, None, (500, {"type": "disabled"})),
     ],

@@ -33,6 +33,13 @@ _ABSENT_FIELDS: tuple[tuple[str, tuple[Any, ...]], ...] = (
 )
 """Canonical settings this protocol has no field for, each with the values that ask for nothing."""
 
+_RANDOM_FIELDS: tuple[tuple[str, tuple[Any, ...]], ...] = (
+    ("temperature", (None, 1)),
+    ("top_p", (None, 1)),
+    ("top_k", (None,)),
+)
+"""The same for settings that the newest models refuse."""
+
 
 def encode_request(request: Request, aim: Aim) -> Encoded:
     """The request for a messages provider, with a notice for whatever cannot be said there."""
@@ -58,7 +65,7 @@ def build(request: Request, aim: Aim, notices: Notices) -> Fields:
         body["thinking"] = plan.thinking
     if config:
         body["output_config"] = config
-    body.update(_sampling(request, plan, notices))
+    body.update(_sampling(request, aim, plan, notices))
     body.update(_labels(request, notices))
     if request.stream:
         body["stream"] = True
@@ -154,6 +161,9 @@ def _choice(request: Request, aim: Aim, notices: Notices) -> Fields | None:
     if mode != "auto" and _refused(mode, dialect.tool_choice):
         notices.dropped(f"tool_choice {mode}", "this provider does not take it")
         choice, mode = None, "auto"
+    if mode in ("required", "tool") and not thoughts.fitting(request, aim).can_be_forced:
+        notices.dropped(f"tool_choice {mode}", "this model cannot be made to call a tool")
+        choice, mode = None, "auto"
     wanted: Fields = {"type": _CHOICES[mode]}
     if choice is not None and mode in ("tool", "required") and len(choice.names) == 1:
         wanted = {"type": "tool", "name": _flat_choice(request, choice.names[0])}
@@ -174,7 +184,7 @@ def _flat_choice(request: Request, name: str) -> str:
     return next((flat_name(tool) for tool in request.tools if tool.name == name), name)
 
 
-def _sampling(request: Request, plan: thoughts.Plan, notices: Notices) -> Fields:
+def _sampling(request: Request, aim: Aim, plan: thoughts.Plan, notices: Notices) -> Fields:
     out: Fields = {}
     if request.stop:
         kept = [text for text in request.stop if text.strip()]
@@ -182,6 +192,20 @@ def _sampling(request: Request, plan: thoughts.Plan, notices: Notices) -> Fields
             notices.dropped("stop", "blank stop sequences are not taken")
         if kept:
             out["stop_sequences"] = kept
+    if thoughts.fitting(request, aim).sampling:
+        out.update(_randomness(request, plan, notices))
+    else:
+        for name, silent in _RANDOM_FIELDS:
+            if getattr(request, name) not in silent:
+                notices.dropped(name, "this model does not take it")
+    for name, silent in _ABSENT_FIELDS:
+        if getattr(request, name) not in silent:
+            notices.dropped(name, "messages has no such field")
+    return out
+
+
+def _randomness(request: Request, plan: thoughts.Plan, notices: Notices) -> Fields:
+    out: Fields = {}
     if request.temperature is not None:
         if request.temperature > 1:
             notices.dropped("part of temperature", "messages goes up to 1")
@@ -191,9 +215,6 @@ def _sampling(request: Request, plan: thoughts.Plan, notices: Notices) -> Fields
     if request.top_k is not None:
         out["top_k"] = request.top_k
     _settle_sampling(out, request, plan, notices)
-    for name, silent in _ABSENT_FIELDS:
-        if getattr(request, name) not in silent:
-            notices.dropped(name, "messages has no such field")
     return out
 
 

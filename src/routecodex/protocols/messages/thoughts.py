@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from routecodex.canon.request import Request, Thinking
 from routecodex.protocols.codec import Aim
+from routecodex.protocols.messages.models import Traits, traits
 from routecodex.protocols.messages.names import NAME
 from routecodex.protocols.notices import Notices
 
@@ -25,7 +26,10 @@ _BUDGETS = {
     "max": 32000,
 }
 _EFFORTS = {"minimal": "low"}
+_BUDGET_EFFORTS = ((2048, "low"), (12000, "medium"))
+_AS_ASKED = Traits()
 _THOUGHTS = frozenset({"thinking", "redacted_thinking"})
+_RESULTS = frozenset({"tool_result"})
 
 
 class Plan(Struct, frozen=True):
@@ -37,32 +41,85 @@ class Plan(Struct, frozen=True):
 
     @property
     def thinks(self) -> bool:
-        return self.thinking is not None and self.thinking["type"] != "disabled"
+        return self.thinking is not None and self.thinking["type"] in ("enabled", "adaptive")
 
 
 def plan(request: Request, aim: Aim, *, messages: list[Fields], notices: Notices) -> Plan:
-    """What to ask for, so that the provider takes it together with the rest of the request."""
+    """What to ask for, so that the model takes it together with the rest of the request."""
     room = _room(request, aim, notices)
+    known = fitting(request, aim)
     wanted = request.thinking
     if wanted is None:
-        return Plan(room)
+        return Plan(room, _off(known, aim) if _forced(request, known) else None)
     if not wanted.enabled or wanted.effort == "none":
-        return Plan(room, {"type": "disabled"})
-    obstacle = _obstacle(request, aim, messages, wanted)
+        return _without(known, room, notices)
+    adapts = _adapts(request, wanted, known)
+    obstacle = _obstacle(request, aim, messages, known=known, adapts=adapts)
     if obstacle is not None:
         notices.dropped("thinking", obstacle)
-        return Plan(room)
-    effort = _EFFORTS.get(wanted.effort or "", wanted.effort)
-    if wanted.adaptive:
-        return Plan(room, _displayed({"type": "adaptive"}, request), effort)
-    if request.source == NAME and wanted.budget is None:
-        return Plan(room, None, effort)
+        return Plan(room, _off(known, aim))
+    if request.source == NAME and (adapts or wanted.budget is None):
+        return Plan(room, _displayed({"type": "adaptive"}, request) if adapts else None, _named(wanted))
     budget, grown = _budget(request, wanted, aim, room=room)
+    if adapts:
+        return Plan(grown, _shown(known, wanted), _effort(wanted, known))
     if budget < LEAST_BUDGET:
         notices.dropped("thinking", "no room for it within max_tokens")
         return Plan(room)
     field = _displayed({"type": "enabled", "budget_tokens": budget}, request)
-    return Plan(grown, field, effort if request.source == NAME else None)
+    return Plan(grown, field, _named(wanted) if request.source == NAME else None)
+
+
+def fitting(request: Request, aim: Aim) -> Traits:
+    """What the request must be fitted to; a client of this protocol is taken to know its model."""
+    return _AS_ASKED if request.source == NAME else traits(aim.model)
+
+
+def _without(known: Traits, room: int, notices: Notices) -> Plan:
+    """As little thinking as the model can do."""
+    if not known.thinks:
+        return Plan(room)
+    if known.off is not None:
+        return Plan(room, {"type": known.off})
+    notices.dropped("thinking disabled", "this model always thinks")
+    return Plan(room, None, "low")
+
+
+def _off(known: Traits, aim: Aim) -> Fields | None:
+    """What keeps a model from thinking that would do so unasked."""
+    silent = not known.unasked or known.off is None or aim.dialect.reasoning_field == "none"
+    return None if silent else {"type": known.off}
+
+
+def _forced(request: Request, known: Traits) -> bool:
+    choice = request.tool_choice
+    return choice is not None and choice.mode in ("required", "tool") and known.can_be_forced
+
+
+def _adapts(request: Request, wanted: Thinking, known: Traits) -> bool:
+    """Whether the model shall think as it likes, not by a budget."""
+    if request.source == NAME:
+        return wanted.adaptive
+    return bool(known.efforts) and (wanted.budget is None or not known.budgets)
+
+
+def _named(wanted: Thinking) -> str | None:
+    return _EFFORTS.get(wanted.effort or "", wanted.effort)
+
+
+def _effort(wanted: Thinking, known: Traits) -> str | None:
+    """The effort that says the same to this model; None leaves it to the model."""
+    effort, budget = _named(wanted), wanted.budget
+    if effort is None and budget is not None:
+        effort = next((effort for limit, effort in _BUDGET_EFFORTS if budget <= limit), "high")
+    return effort if effort is None or effort in known.efforts else "high"
+
+
+def _shown(known: Traits, wanted: Thinking) -> Fields:
+    field = {"type": "adaptive"}
+    if wanted.visible and not known.shows:
+        field["display"] = "summarized"
+    return field
 
 
 def _room(request: Request, aim: Aim, notices: Notices) -> int:
@@ -75,27 +132,39 @@ def _room(request: Request, aim: Aim, notices: Notices) -> int:
     return request.max_tokens
 
 
-def _obstacle(request: Request, aim: Aim, messages: list[Fields], wanted: Thinking) -> str | None:
+def _obstacle(
+    request: Request, aim: Aim, messages: list[Fields], *, known: Traits, adapts: bool
+) -> str | None:
     """Why the provider would refuse to think now; None when it would not."""
     if aim.dialect.reasoning_field == "none":
         return "this provider has no such setting"
-    if request.source == NAME and wanted.budget is None:
+    if not known.thinks:
+        return "this model does not think"
+    wanted = request.thinking
+    if request.source == NAME and (wanted is None or wanted.budget is None):
         return None
-    choice = request.tool_choice
-    if choice is not None and choice.mode in ("required", "tool"):
+    if _forced(request, known):
         return "a forced tool call allows none"
-    if not wanted.adaptive and _amid_unthought_tools(messages):
+    if not adapts and _amid_unthought_tools(messages):
         return "the tool turn under way began without it"
     return None
 
 
 def _amid_unthought_tools(messages: list[Fields]) -> bool:
-    """Whether the request continues a tool turn whose assistant message does not begin with a thought."""
-    if len(messages) < 2 or messages[-1]["role"] != "user":
+    """Whether the request continues a tool turn in which no assistant message holds a thought."""
+    if not _brings(messages[-1], _RESULTS):
         return False
-    if not any(block["type"] == "tool_result" for block in messages[-1]["content"]):
-        return False
-    return messages[-2]["content"][0]["type"] not in _THOUGHTS
+    for message in reversed(messages):
+        if message["role"] == "assistant":
+            if _brings(message, _THOUGHTS):
+                return False
+        elif not _brings(message, _RESULTS):
+            break
+    return True
+
+
+def _brings(message: Fields, kinds: frozenset[str]) -> bool:
+    return any(block["type"] in kinds for block in message["content"])
 
 
 def _budget(request: Request, wanted: Thinking, aim: Aim, *, room: int) -> tuple[int, int]:
