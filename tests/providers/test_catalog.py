@@ -71,3 +71,10 @@ def test_the_well_known_providers_are_there() -> None:
         "lmstudio",
         "vllm",
     ]
+
+
+def test_anthropic_alone_is_strict_about_thoughts() -> None:
+    strict = {"unsigned_thoughts": False, "unthought_turns": False}
+    rows = [name for name, preset in PRESETS.items() if preset.dialect.keys() & strict.keys()]
+    assert rows == ["anthropic"]
+    assert PRESETS["anthropic"].dialect == strict

@@ -100,6 +100,8 @@ _DIALECT_MEANINGS = {
     "tool_choice": "`no_required`: cannot be made to call a tool; `auto_only`: nor to call a certain one.",
     "strict_tools": "It understands `strict` on tools.",
     "web_search": "It runs a web search that is declared in its protocol; when absent, all but `chat` do.",
+    "unsigned_thoughts": "It takes back thoughts without a signature (messages); else they are left out.",
+    "unthought_turns": "It goes on thinking in a tool turn that began without a thought (messages).",
     "n": "It can give several answers to one request.",
     "merge_system": "Several system messages must be one, first.",
     "path": "Path of the request under the base URL, when it is not the usual one.",

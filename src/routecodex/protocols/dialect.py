@@ -11,6 +11,7 @@ class Dialect(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The knobs an encoder turns; the defaults are the protocol as its maker publishes it.
 
     `unsupported` lists request fields this upstream refuses: they are left out, with a notice.
+    `unsigned_thoughts` and `unthought_turns` are as most take them who speak messages, not as Anthropic does.
     """
 
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_completion_tokens"
@@ -29,6 +30,8 @@ class Dialect(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     n: bool = True
     merge_system: bool = False
     path: str | None = None
+    unsigned_thoughts: bool = True
+    unthought_turns: bool = True
     web_search: bool | None = None
     """Whether it runs a search that a client declares; by protocol when absent."""
 

@@ -80,6 +80,7 @@ _MAKERS: dict[str, Preset] = {
         env="ANTHROPIC_API_KEY",
         auth_style="x-api-key",
         models=_CLAUDE,
+        dialect={"unsigned_thoughts": False, "unthought_turns": False},
     ),
     "gemini": Preset(
         about="Google Gemini API",

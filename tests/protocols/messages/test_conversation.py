@@ -7,6 +7,7 @@ import pytest
 
 from routecodex.canon.parts import Media, Opaque, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
 from routecodex.canon.request import Message
+from routecodex.protocols.dialect import Dialect
 from routecodex.protocols.messages.conversation import message_list, system_blocks
 from routecodex.protocols.notices import Notices
 from tests.protocols.messages.samples import AIM, chat_request
@@ -247,6 +248,20 @@ def test_thoughts_return_only_to_their_maker() -> None:
         blocks, notices = sent_parts(foreign, Text("x"), role="assistant")
         assert notices == ("dropped reasoning: made by another provider",)
         assert blocks == [{"type": "text", "text": "x"}]
+
+
+@pytest.mark.parametrize("source", ["messages", "responses"])
+def test_a_thought_without_a_signature_goes_only_to_a_provider_that_takes_it(source: str) -> None:
+    origin = None if source == "messages" else "acme"
+    parts = (Reasoning("u", origin=origin), Reasoning("t", "s", origin=origin))
+    request = chat_request(user("hi"), model(*parts), source=source)
+    signed = {"type": "thinking", "thinking": "t", "signature": "s"}
+    notices = Notices()
+    strict = replace(AIM, dialect=Dialect(unsigned_thoughts=False))
+    assert message_list(request, strict, notices=notices)[1]["content"] == [signed]
+    assert notices.lines() == ("dropped reasoning: this provider takes none without a signature",)
+    unsigned = {"type": "thinking", "thinking": "u", "signature": ""}
+    assert message_list(request, AIM, notices=Notices())[1]["content"] == [unsigned, signed]
 
 
 def test_cache_hints_of_this_protocol_are_kept_wherever_they_come_from() -> None:

@@ -15,6 +15,11 @@ from routecodex.wire import json
 from tests.protocols.messages.samples import AIM, body
 
 FOREIGN = "dropped reasoning: made by another provider"
+UNSIGNED = "dropped reasoning: this provider takes none without a signature"
+CALL = {"type": "tool_use", "id": "a", "name": "f", "input": {}}
+RESULT = {"type": "tool_result", "tool_use_id": "a"}
+BUDGET = {"type": "enabled", "budget_tokens": 1024}
+STRICT = {"dialect": Dialect(unthought_turns=False)}
 
 
 def thinking(signature: str | None, text: str = "t") -> dict[str, Any]:
@@ -119,10 +124,9 @@ def test_an_unsealed_thought_known_to_be_anothers_is_taken_out() -> None:
 
 
 def test_a_tool_turn_that_lost_its_thoughts_goes_on_without_thinking() -> None:
-    call = {"type": "tool_use", "id": "a", "name": "f", "input": {}}
-    result = [{"type": "tool_result", "tool_use_id": "a"}]
+    call, result = CALL, [RESULT]
     settings = {
-        "thinking": {"type": "enabled", "budget_tokens": 1024},
+        "thinking": BUDGET,
         "context_management": {"edits": [{"type": "clear_thinking_20251015"}]},
     }
     lost = rewritten(history(thinking(seals.seal("other", "s")), call, after=result, **settings))
@@ -132,3 +136,93 @@ def test_a_tool_turn_that_lost_its_thoughts_goes_on_without_thinking() -> None:
     assert json.decode(kept.body)["thinking"] == settings["thinking"]
     over = rewritten(history(thinking(seals.seal("other", "s")), {"type": "text", "text": "x"}, **settings))
     assert json.decode(over.body)["thinking"] == settings["thinking"]
+
+
+@pytest.mark.parametrize("unsigned", [thinking(""), thinking(None), thinking(seals.seal("acme", ""))])
+def test_a_thought_without_a_signature_goes_only_to_a_provider_that_takes_it(
+    unsigned: dict[str, Any],
+) -> None:
+    data = history(unsigned, thinking("s"), {"type": "text", "text": "x"})
+    signed = [thinking("s"), {"type": "text", "text": "x"}]
+    encoded = rewritten(data, dialect=Dialect(unsigned_thoughts=False))
+    assert blocks_of(encoded) == [signed]
+    assert encoded.notices == (UNSIGNED,)
+    [[first, *rest]] = blocks_of(rewritten(data))
+    assert (first.get("signature", ""), rest) == ("", signed)
+
+
+def test_a_tool_turn_that_lost_unsigned_thoughts_goes_on_without_thinking() -> None:
+    data = history(thinking(""), CALL, after=[RESULT], thinking=BUDGET)
+    encoded = rewritten(data, dialect=Dialect(unsigned_thoughts=False))
+    assert encoded.notices == (
+        UNSIGNED,
+        "dropped thinking: the tool turn under way began at another provider",
+    )
+    assert json.decode(encoded.body).keys() == {"model", "max_tokens", "messages"}
+
+
+def turns(*contents: Any, **fields: Any) -> bytes:
+    """A conversation that begins with the user, who speaks every other time."""
+    roles = ("user", "assistant")
+    messages = [{"role": roles[n % 2], "content": content} for n, content in enumerate(contents)]
+    return body(messages=messages, thinking=BUDGET, **fields)
+
+
+def call(id: str) -> dict[str, Any]:
+    return {**CALL, "id": id}
+
+
+def result(id: str) -> dict[str, Any]:
+    return {**RESULT, "tool_use_id": id}
+
+
+WORDS = {"type": "text", "text": "x"}
+
+
+@pytest.mark.parametrize(
+    "contents",
+    [
+        ("hi", [CALL], [RESULT]),
+        ("hi", [WORDS, CALL], [RESULT, WORDS]),
+        ("hi", [call("a")], [result("a")], [call("b")], [result("b")]),
+        ("hi", [thinking("s"), WORDS], "next", [CALL], [RESULT]),
+        ("hi", [thinking("s"), CALL], [RESULT], "done", "next", [call("b")], [result("b")]),
+        ("hi", [thinking(seals.seal("other", "s")), CALL], [RESULT], [call("b")], [result("b")]),
+    ],
+)
+def test_a_tool_turn_without_any_thought_goes_on_without_thinking(contents: tuple[Any, ...]) -> None:
+    edits = {"edits": [{"type": "clear_thinking_20251015"}]}
+    encoded = rewritten(turns(*contents, context_management=edits), **STRICT)
+    assert encoded.notices[-1] == "dropped thinking: the tool turn under way began without it"
+    assert json.decode(encoded.body).keys() == {"model", "max_tokens", "messages"}
+    lenient = json.decode(rewritten(turns(*contents)).body)
+    assert lenient["thinking"] == BUDGET
+
+
+@pytest.mark.parametrize(
+    "contents",
+    [
+        ("hi",),
+        ([WORDS],),
+        ("hi", [WORDS], "next"),
+        ("hi", [thinking("s"), CALL], [RESULT]),
+        ("hi", [{"type": "redacted_thinking", "data": "d"}, CALL], [RESULT]),
+        ("hi", [thinking("s"), call("a")], [result("a"), WORDS], [call("b")], [result("b")]),
+        ("hi", [call("a")], [result("a")], [thinking("s"), call("b")], [result("b")]),
+        ("hi", [CALL], [RESULT], "done", "next"),
+    ],
+)
+def test_a_tool_turn_with_a_thought_goes_on_thinking(contents: tuple[Any, ...]) -> None:
+    data = turns(*contents)
+    assert rewritten(data, model="asked", **STRICT).body is data
+
+
+def test_adaptive_thinking_needs_no_thought_before_a_call() -> None:
+    data = history(CALL, after=[RESULT], thinking={"type": "adaptive"})
+    assert rewritten(data, model="asked", **STRICT).body is data
+
+
+def test_thinking_that_a_provider_refuses_is_left_out_once() -> None:
+    dialect = Dialect(unthought_turns=False, unsupported=("thinking",))
+    encoded = rewritten(history(CALL, after=[RESULT], thinking=BUDGET), dialect=dialect)
+    assert encoded.notices == ("dropped thinking: this provider does not take it",)

@@ -23,14 +23,13 @@ from routecodex.canon.request import Message, Request
 from routecodex.protocols.codec import Aim
 from routecodex.protocols.messages.media import media_block
 from routecodex.protocols.messages.names import NAME, CallIds
-from routecodex.protocols.messages.signatures import may_return
+from routecodex.protocols.messages.signatures import obstacle
 from routecodex.protocols.notices import Notices
 from routecodex.protocols.tools import flat_call
 from routecodex.wire import json
 
 Fields = dict[str, Any]
 
-_FOREIGN = "made by another provider"
 _NO_RESULT = "(the tool gave no result)"
 _NO_TURN = "(continue)"
 
@@ -219,8 +218,9 @@ class _Writer:
     def _add_thought(self, turn: _Turn, part: Reasoning) -> None:
         if turn.role != "assistant":
             return
-        if not may_return(part, self._aim, source=self._source):
-            self._notices.dropped("reasoning", _FOREIGN)
+        refused = obstacle(part, self._aim, source=self._source)
+        if refused is not None:
+            self._notices.dropped("reasoning", refused)
             return
         block: Fields
         if part.redacted:

@@ -1,23 +1,28 @@
 """A messages request for a messages provider: only what must change is changed.
 
-The model's name is spliced into the bytes. Thoughts made by another provider are taken out, thoughts sealed
-for this one are unsealed; every other block keeps the bytes it came as.
+The model's name is spliced into the bytes. Thoughts made by another provider are taken out, and those without
+a signature where the provider refuses them; thoughts sealed for this one are unsealed. Every other block
+keeps the bytes it came as.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
 
 from msgspec import Raw
 from msgspec.json import Decoder
 
 from routecodex.protocols import seals
 from routecodex.protocols.codec import Aim, Encoded, Inbound
-from routecodex.protocols.messages.schema import Block, Body
-from routecodex.protocols.messages.signatures import carried
+from routecodex.protocols.messages.schema import Block, Body, Turn
+from routecodex.protocols.messages.signatures import FOREIGN, UNSIGNED, carried
 from routecodex.protocols.notices import Notices
 from routecodex.protocols.splice import with_model
 from routecodex.wire import json
 
 _raws: Decoder[list[Raw]] = Decoder(list[Raw])
+_THOUGHTS = ("thinking", "redacted_thinking")
+_RESULT = ("tool_result",)
 
 Verdicts = dict[int, dict[int, str | None]]
 """By message and block: the signature a thought shall have instead, or None when it is taken out."""
@@ -27,18 +32,26 @@ def rewrite(inbound: Inbound, aim: Aim) -> Encoded:
     """The request as it came, for the model and provider aimed at."""
     notices = Notices()
     body = inbound.body
-    verdicts = _judge(inbound.wire, aim)
+    wire: Body = inbound.wire
+    verdicts = _judge(wire, aim)
     unwanted = [name for name in aim.dialect.unsupported if b'"%s"' % name.encode() in body]
-    if not verdicts and not unwanted:
+    halt = None if wire.thinking is None else _halt(wire, verdicts, aim)
+    if not verdicts and not unwanted and halt is None:
         outline = inbound.keys() if inbound.outline else b""
-        return Encoded(with_model(body, aim.model, named=inbound.wire.model, outline=outline))
+        return Encoded(with_model(body, aim.model, named=wire.model, outline=outline))
     fields = json.read_fields(body)
     for name in unwanted:
         if fields.pop(name, None) is not None:
             notices.dropped(name, "this provider does not take it")
     if verdicts:
-        _apply(fields, verdicts, inbound.wire, notices)
-    if inbound.wire.model != aim.model:
+        _apply(fields, verdicts)
+        for why in _losses(wire, verdicts, aim):
+            notices.dropped("reasoning", why)
+    if halt is not None and fields.pop("thinking", None) is not None:
+        notices.dropped("thinking", halt)
+        if b"clear_thinking" in bytes(fields.get("context_management", json.ABSENT)):
+            fields.pop("context_management")
+    if wire.model != aim.model:
         fields["model"] = Raw(json.encode(aim.model))
     return Encoded(json.encode(fields), notices.lines())
 
@@ -63,7 +76,7 @@ def _judge(wire: Body, aim: Aim) -> Verdicts:
 
 def _sealed(block: Block) -> str | None:
     if block.type == "thinking":
-        return block.signature
+        return block.signature or ""
     return block.data if block.type == "redacted_thinking" else None
 
 
@@ -71,12 +84,14 @@ def _verdict(signature: str, aim: Aim) -> str | None:
     maker, inner = seals.unseal(signature)
     if maker is not None and aim.made_here(signature):
         return signature
+    if not inner and not aim.dialect.unsigned_thoughts:
+        return None
     if maker is None:
         return signature if not signature or aim.is_ours(signature) else None
     return inner if maker == aim.provider and carried(signature) is None else None
 
 
-def _apply(fields: dict[str, Raw], verdicts: Verdicts, wire: Body, notices: Notices) -> None:
+def _apply(fields: dict[str, Raw], verdicts: Verdicts) -> None:
     messages = _raws.decode(fields["messages"])
     kept: list[Raw] = []
     for number, message in enumerate(messages):
@@ -84,9 +99,16 @@ def _apply(fields: dict[str, Raw], verdicts: Verdicts, wire: Body, notices: Noti
         if changed is not None:
             kept.append(changed)
     fields["messages"] = Raw(json.encode(kept))
-    if any(verdict is None for changes in verdicts.values() for verdict in changes.values()):
-        notices.dropped("reasoning", "made by another provider")
-        _stop_thinking(fields, verdicts, wire, notices)
+
+
+def _losses(wire: Body, verdicts: Verdicts, aim: Aim) -> Iterator[str]:
+    """Why thoughts were taken out, each in turn."""
+    for number, changes in verdicts.items():
+        for place, verdict in changes.items():
+            block = wire.messages[number].content[place]
+            if verdict is None and isinstance(block, Block):
+                maker, inner = seals.unseal(_sealed(block) or "")
+                yield UNSIGNED if not inner and maker in (None, aim.provider) else FOREIGN
 
 
 def _mended(message: Raw, changes: dict[int, str | None]) -> Raw | None:
@@ -112,19 +134,32 @@ def _resigned(block: Raw, signature: str) -> Raw:
     return Raw(json.encode(fields))
 
 
-def _stop_thinking(fields: dict[str, Raw], verdicts: Verdicts, wire: Body, notices: Notices) -> None:
-    """A tool turn under way that lost its thoughts can only go on without thinking."""
-    last = len(wire.messages) - 2
-    under_way = wire.messages[-1].role == "user" and not isinstance(wire.messages[-1].content, str)
-    if wire.thinking is None or wire.thinking.type != "enabled" or last not in verdicts or not under_way:
-        return
-    if not any(
-        block.type == "tool_result" for block in wire.messages[-1].content if isinstance(block, Block)
-    ):
-        return
-    if all(verdict is not None for verdict in verdicts[last].values()):
-        return
-    notices.dropped("thinking", "the tool turn under way began at another provider")
-    fields.pop("thinking", None)
-    if b"clear_thinking" in bytes(fields.get("context_management", json.ABSENT)):
-        fields.pop("context_management")
+def _halt(wire: Body, verdicts: Verdicts, aim: Aim) -> str | None:
+    """Why a tool turn under way can only go on without thinking; None when it can go on with it."""
+    asked = wire.thinking
+    if asked is None or asked.type != "enabled" or not _holds(wire.messages[-1], _RESULT):
+        return None
+    if None in verdicts.get(len(wire.messages) - 2, {}).values():
+        return "the tool turn under way began at another provider"
+    if aim.dialect.unthought_turns or _is_thought_through(wire.messages, verdicts):
+        return None
+    return "the tool turn under way began without it"
+
+
+def _is_thought_through(messages: list[Turn], verdicts: Verdicts) -> bool:
+    """Whether any message of the tool turn under way keeps a thought: a model may think once for it all."""
+    for number in range(len(messages) - 1, -1, -1):
+        turn = messages[number]
+        if turn.role == "assistant":
+            gone = [place for place, verdict in verdicts.get(number, {}).items() if verdict is None]
+            if _holds(turn, _THOUGHTS, but=gone):
+                return True
+        elif turn.role == "user" and not _holds(turn, _RESULT):
+            return False
+    return False
+
+
+def _holds(turn: Turn, kinds: tuple[str, ...], but: Sequence[int] = ()) -> bool:
+    if isinstance(turn.content, str):
+        return False
+    return any(block.type in kinds and place not in but for place, block in enumerate(turn.content))

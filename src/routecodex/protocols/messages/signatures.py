@@ -12,6 +12,9 @@ from routecodex.protocols import seals
 from routecodex.protocols.codec import Aim
 from routecodex.protocols.messages.names import NAME
 
+FOREIGN = "made by another provider"
+UNSIGNED = "this provider takes none without a signature"
+
 _CALL = "call."
 
 
@@ -34,8 +37,10 @@ def carried(data: str) -> tuple[str, str, str] | None:
     return maker, call_id, signature
 
 
-def may_return(part: Reasoning, aim: Aim, *, source: str) -> bool:
-    """Whether a thought may be sent to the provider aimed at."""
+def obstacle(part: Reasoning, aim: Aim, *, source: str) -> str | None:
+    """Why a thought may not be sent to the provider aimed at; None when it may."""
     if not seals.returns_to(aim.provider, origin=part.origin, same_protocol=source == NAME):
-        return False
-    return part.origin is not None or not part.signature or aim.is_ours(part.signature)
+        return FOREIGN
+    if not part.signature:
+        return None if aim.dialect.unsigned_thoughts else UNSIGNED
+    return None if part.origin is not None or aim.is_ours(part.signature) else FOREIGN
