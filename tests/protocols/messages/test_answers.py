@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from routecodex.canon.errors import UpstreamFailed, UpstreamOverloaded
+from routecodex.canon.events import AnswerPart
 from routecodex.canon.finish import Finish
 from routecodex.canon.parts import Opaque, Reasoning, Refusal, Text, ToolCall
 from routecodex.canon.response import Response, fold, unfold
@@ -14,7 +15,8 @@ from routecodex.protocols.messages.answers import decode_response, encode_respon
 from routecodex.protocols.messages.signatures import carry
 from routecodex.wire import json
 from tests.kit.grammar import check_json
-from tests.protocols.messages.samples import STREAMS, decoded, encoded, reply
+from tests.protocols.messages import samples
+from tests.protocols.messages.samples import MESSAGE_STOP, STREAMS, decoded, encoded, end, reply, start, stop
 
 
 def answer(*content: dict[str, Any], **fields: Any) -> bytes:
@@ -146,3 +148,48 @@ def test_missing_usage_is_estimated() -> None:
     assert outcome.usage is not None
     assert outcome.usage.estimated
     assert json.decode(passed)["usage"]["input_tokens"] == 7
+
+
+@pytest.mark.parametrize(
+    ("block", "expected"),
+    [
+        ({"type": "redacted_thinking", "data": None}, Reasoning(redacted=True)),
+        ({"type": "thinking", "thinking": None, "signature": None}, Reasoning()),
+        ({"type": "text", "text": "hi", "citations": 7}, Text("hi")),
+        ({"type": "text", "text": "hi", "citations": {"enabled": True}}, Text("hi")),
+        ({"type": "document", "source": None}, Opaque("messages", {"type": "document", "source": None})),
+        (
+            {"type": "search_result", "content": 7},
+            Opaque("messages", {"type": "search_result", "content": 7}),
+        ),
+    ],
+)
+def test_an_odd_value_in_a_block_is_passed_over_as_in_a_stream(
+    block: dict[str, Any], expected: AnswerPart
+) -> None:
+    assert fold(decode_response(answer(block))).parts == (expected,)
+    streamed = [start(), samples.block(0, **block), stop(0), end("end_turn"), MESSAGE_STOP]
+    assert fold(decoded(*streamed)).parts == (expected,)
+
+
+@pytest.mark.parametrize("name", ["text", "thinking"])
+@pytest.mark.parametrize("words", [7, ["t"], {"t": 1}])
+def test_words_that_are_none_make_an_answer_that_cannot_be_read(name: str, words: Any) -> None:
+    with pytest.raises(UpstreamFailed):
+        decode_response(answer({"type": name, name: words}))
+
+
+def test_a_citation_of_an_odd_type_is_left_out() -> None:
+    odd: tuple[Any, ...] = (
+        {"type": ["char_location"]},
+        {"type": {"a": 1}},
+        {"type": None},
+        {},
+        "char_location",
+    )
+    response = Response(parts=(Text("hi", annotations=(*odd, {"type": "char_location"})),))
+    value = json.decode(encode_response(response, reply()))
+    assert value["content"] == [{**TEXT, "citations": [{"type": "char_location"}]}]
+    assert fold(decoded(encoded(list(unfold(response))))).parts == (
+        Text("hi", annotations=({"type": "char_location"},)),
+    )

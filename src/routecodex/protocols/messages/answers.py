@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from msgspec import Raw, Struct
 from msgspec.json import Decoder
@@ -24,6 +24,9 @@ from routecodex.protocols.messages.usage import Counter, WireUsage, usage_object
 from routecodex.protocols.translation import estimated_usage
 from routecodex.wire import json
 from routecodex.wire.json import ABSENT, present, thaw
+
+_TOLD = {"text": "text", "thinking": "thinking", "redacted_thinking": "data", "tool_use": "name"}
+"""The blocks that every protocol has a part for, each with the field of its words."""
 
 
 class _Signed(Struct):
@@ -99,13 +102,23 @@ def _answer_part(raw: Raw) -> AnswerPart:
     if json.try_read(bytes(raw), _block) is None:
         raise errors.unparsable("a block of the upstream's answer")
     block = thaw(raw)
+    if block["type"] not in _TOLD:
+        return Opaque(NAME, block)
     try:
+        _check_words(block)
         part = part_of(block)
     except (KeyError, TypeError) as exc:
         raise errors.unparsable("a block of the upstream's answer") from exc
-    if isinstance(part, Text | ToolCall | Reasoning):
-        return part
-    return Opaque(NAME, block)
+    return cast(AnswerPart, part)
+
+
+def _check_words(block: Fields) -> None:
+    """Nothing is made of words that are none, as in a stream; anything else there is no answer."""
+    name = _TOLD[block["type"]]
+    if name in block and block[name] is None:
+        block[name] = ""
+    if not isinstance(block.get(name, ""), str):
+        raise TypeError(name)
 
 
 def encode_response(response: Response, reply: ReplyTo) -> bytes:

@@ -40,12 +40,18 @@ def extras_of(block: Fields) -> dict[str, Json] | None:
     return {name: value for name, value in block.items() if name not in known}
 
 
+def citations_of(block: Fields) -> tuple[Json, ...]:
+    """What a text block cites; nothing where the provider wrote something else there."""
+    found = block.get("citations")
+    return tuple(found) if isinstance(found, list) else ()
+
+
 def _text(block: Fields) -> Part:
     if len(block) == len(_PLAIN):
         return Text(block["text"])
     return Text(
         text=block["text"],
-        annotations=tuple(block.get("citations") or ()),
+        annotations=citations_of(block),
         cache=block.get("cache_control"),
         extras=extras_of(block),
     )

@@ -26,7 +26,7 @@ from routecodex.canon.parts import Opaque, Reasoning, Text, ToolCall
 from routecodex.protocols import failures
 from routecodex.protocols.codec import Texts
 from routecodex.protocols.messages import errors
-from routecodex.protocols.messages.blocks import extras_of
+from routecodex.protocols.messages.blocks import citations_of, extras_of
 from routecodex.protocols.messages.chunks import Chunk, Delta, open_block, read_chunk
 from routecodex.protocols.messages.names import NAME
 from routecodex.protocols.messages.usage import Counter
@@ -232,7 +232,7 @@ class StreamDecoder:
         elif opened.kind == "thinking" and _string(opened.block, "signature"):
             self._emit(SignatureAdded(opened.number, opened.block["signature"]))
         elif opened.kind == "text":
-            for citation in opened.block.get("citations") or ():
+            for citation in citations_of(opened.block):
                 self._emit(AnnotationAdded(opened.number, citation))
         self._emit(PartFinished(opened.number))
 

@@ -68,7 +68,8 @@ def ends_with_stop(reply: ReplyTo, ending: Finish) -> bool:
 
 def is_citation(annotation: Json) -> bool:
     """Whether an annotation is one that messages clients can read."""
-    return isinstance(annotation, dict) and annotation.get("type") in _CITATIONS
+    kind = annotation.get("type") if isinstance(annotation, dict) else None
+    return isinstance(kind, str) and kind in _CITATIONS
 
 
 class Speaker:
