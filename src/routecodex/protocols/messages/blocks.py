@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
+
+from msgspec.structs import replace
 
 from routecodex.canon.parts import Json, Media, Opaque, Part, Reasoning, Text, ToolCall, ToolResult
 from routecodex.protocols import seals
@@ -22,6 +24,9 @@ _KNOWN: dict[str, frozenset[str]] = {
     "redacted_thinking": frozenset({"type", "data"}),
 }
 
+_ELSEWHERE: dict[str, Json] = {"type": None}
+"""The extras of a part whose block another part stands for."""
+
 _PLAIN = ("type", "text")
 """The fields that every text has: most have no others."""
 
@@ -30,6 +35,29 @@ def part_of(block: Fields) -> Part:
     """The part that a block stands for; blocks only this protocol has stay as they are."""
     decode = _DECODERS.get(block["type"])
     return decode(block) if decode is not None else Opaque(NAME, block)
+
+
+def parts_of(block: Fields) -> tuple[Part, ...]:
+    """The parts that a block stands for: several for a document with images in it, one for any other."""
+    pieces = _pieces(block) if block["type"] == "document" else []
+    if not any(piece.kind == "image" for piece in pieces):
+        return (part_of(block),)
+    whole = next((number for number, piece in enumerate(pieces) if piece.text is not None), 0)
+    return tuple(
+        _standing_for(piece, block) if number == whole else replace(piece, extras=_ELSEWHERE)
+        for number, piece in enumerate(pieces)
+    )
+
+
+def is_standing(part: Text | Media) -> bool:
+    """Whether a part stands for a whole block of this protocol, or for a piece of one."""
+    return part.extras is not None and "type" in part.extras
+
+
+def block_behind(part: Text | Media) -> Fields | None:
+    """The block, but for its cache hint, that such a part stands for; None when another part does."""
+    extras = part.extras or {}
+    return dict(extras) if extras.get("type") is not None else None
 
 
 def extras_of(block: Fields) -> dict[str, Json] | None:
@@ -78,6 +106,55 @@ def _document(block: Fields) -> Part:
     return Media("file", **found, name=block.get("title"), cache=block.get("cache_control"), extras=extras)
 
 
+def _pieces(block: Fields) -> list[Media]:
+    """The texts and images of a document that is made of them, texts that follow each other as one."""
+    source = block["source"]
+    content = source.get("content") if isinstance(source, dict) else None
+    found: list[Media] = []
+    for inner in content if isinstance(content, list) else ():
+        piece = _piece(inner, block.get("title"))
+        if piece is None:
+            continue
+        if piece.text is not None and found and found[-1].text is not None:
+            found[-1] = replace(found[-1], text=f"{found[-1].text}\n\n{piece.text}")
+        else:
+            found.append(piece)
+    return found
+
+
+def _piece(inner: Json, title: Json) -> Media | None:
+    match inner:
+        case {"type": "text", "text": str(text)}:
+            return Media("file", media_type="text/plain", text=text, name=title)
+        case {"type": "image", "source": source}:
+            found = _media_fields(source) or {}
+            return Media("image", **found) if found and all(map(_is_text, found.values())) else None
+        case _:
+            return None
+
+
+def _is_text(value: Json) -> bool:
+    return isinstance(value, str)
+
+
+def _standing_for(part: Any, block: Fields) -> Any:
+    extras = {name: value for name, value in block.items() if name != "cache_control"}
+    return replace(part, cache=block.get("cache_control"), extras=extras)
+
+
+def _search_result(block: Fields) -> Part:
+    texts = [piece["text"] for piece in _listed(block.get("content")) if _is_text(piece.get("text"))]
+    if not any(map(str.strip, texts)):
+        return Opaque(NAME, block)
+    head = [block[name] for name in ("title", "source") if _is_text(block.get(name))]
+    told = ["\n".join(head), *texts] if head else texts
+    return cast(Text, _standing_for(Text("\n\n".join(told)), block))
+
+
+def _listed(value: Json) -> list[Fields]:
+    return [inner for inner in value if isinstance(inner, dict)] if isinstance(value, list) else []
+
+
 def _media_fields(source: Fields) -> dict[str, Any] | None:
     match source:
         case {"type": "base64", "data": data, "media_type": media_type}:
@@ -98,7 +175,7 @@ def _flat_content(source: Fields) -> str | None:
         return content
     if source.get("type") != "content" or not isinstance(content, list):
         return None
-    texts = [piece.get("text") for piece in content if isinstance(piece, dict)]
+    texts = [piece.get("text") for piece in _listed(content)]
     return "\n\n".join(text for text in texts if isinstance(text, str)) or None
 
 
@@ -118,7 +195,7 @@ def _tool_result(block: Fields) -> Part:
     if isinstance(content, str):
         parts = (Text(content),) if content else ()
     elif content:
-        parts = tuple(_inner(inner) for inner in content)
+        parts = tuple([part for inner in content for part in _inner(inner)])
     return ToolResult(
         call_id=block["tool_use_id"],
         parts=parts,
@@ -128,9 +205,11 @@ def _tool_result(block: Fields) -> Part:
     )
 
 
-def _inner(block: Fields) -> Text | Media | Opaque:
+def _inner(block: Fields) -> tuple[Part, ...]:
+    if block["type"] == "document":
+        return parts_of(block)
     part = part_of(block)
-    return part if isinstance(part, Text | Media | Opaque) else Opaque(NAME, block)
+    return (part if isinstance(part, Text | Media | Opaque) else Opaque(NAME, block),)
 
 
 def _thinking(block: Fields) -> Part:
@@ -147,6 +226,7 @@ _DECODERS: dict[str, Callable[[Fields], Part]] = {
     "text": _text,
     "image": _image,
     "document": _document,
+    "search_result": _search_result,
     "tool_use": _tool_use,
     "tool_result": _tool_result,
     "thinking": _thinking,

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from routecodex.canon.parts import (
     Json,
     Media,
@@ -21,6 +23,7 @@ from routecodex.canon.parts import (
 )
 from routecodex.canon.request import Message, Request
 from routecodex.protocols.codec import Aim
+from routecodex.protocols.messages.blocks import block_behind, is_standing
 from routecodex.protocols.messages.media import media_block
 from routecodex.protocols.messages.names import NAME, CallIds
 from routecodex.protocols.messages.signatures import obstacle
@@ -74,6 +77,8 @@ def _text_block(part: Text, *, source: str) -> Fields:
         if part.annotations:
             block["citations"] = list(part.annotations)
         block.update(part.extras or {})
+        if is_standing(part):
+            block = block_behind(part) or block
     return _marked(block, part.cache, source=source)
 
 
@@ -173,6 +178,8 @@ class _Writer:
                 return _text_block(part, source=self._source) if part.text.strip() else None
             case Refusal():
                 return {"type": "text", "text": part.text} if part.text.strip() else None
+            case Media() if self._source == NAME and is_standing(part):
+                return self._piece(part)
             case Media():
                 block = media_block(part, self._aim, source=self._source, notices=self._notices)
                 return _marked(block, part.cache, source=self._source)
@@ -182,6 +189,13 @@ class _Writer:
                 kind = part.value.get("type", "part") if isinstance(part.value, dict) else "part"
                 self._notices.dropped(str(kind), f"only {part.protocol} has it")
         return None
+
+    def _piece(self, part: Media) -> Fields | None:
+        """The document that a piece of it stands for; a model that takes no images gets the pieces."""
+        if not self._aim.vision:
+            return self._plain(replace(part, extras=None))
+        block = block_behind(part)
+        return None if block is None else _marked(block, part.cache, source=NAME)
 
     def _add_call(self, turn: _Turn, call: ToolCall) -> None:
         id = self._ids.fresh(call.id)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from routecodex.canon.parts import Json, Part, Text, ToolCall
 from routecodex.canon.request import Effort, Message, Output, Request, Role, Thinking, Tool, ToolChoice
 from routecodex.protocols.codec import Inbound
-from routecodex.protocols.messages.blocks import part_of
+from routecodex.protocols.messages.blocks import part_of, parts_of
 from routecodex.protocols.messages.names import NAME
 from routecodex.protocols.messages.signatures import carried
 from routecodex.wire import json
@@ -109,13 +109,16 @@ def _message(message: Fields) -> Message:
 def _parts(blocks: list[Fields]) -> tuple[Part, ...]:
     """The parts of a message; blocks that carry a call's signature for us are put back into the call."""
     signed = {}
-    kept = []
+    kept: list[Part] = []
     for block in blocks:
-        found = carried(block["data"]) if block["type"] == "redacted_thinking" else None
-        if found is None:
-            kept.append(part_of(block))
-        else:
+        kind = block["type"]
+        found = carried(block["data"]) if kind == "redacted_thinking" else None
+        if found is not None:
             signed[found[1]] = found
+        elif kind == "document":
+            kept.extend(parts_of(block))
+        else:
+            kept.append(part_of(block))
     if not signed:
         return tuple(kept)
     return tuple(_signed(part, signed) for part in kept)
