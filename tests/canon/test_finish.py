@@ -26,6 +26,7 @@ SAID: list[tuple[str, str, Reason]] = [
     ("messages", "max_tokens", "length"),
     ("messages", "model_context_window_exceeded", "length"),
     ("messages", "pause_turn", "pause"),
+    ("messages", "compaction", "stop"),
     ("messages", "refusal", "refusal"),
     ("responses", "completed", "stop"),
     ("responses", "max_output_tokens", "length"),
@@ -145,3 +146,13 @@ def test_nothing_is_traced_unless_switched_on(caplog: pytest.LogCaptureFixture) 
     caplog.set_level(logging.INFO, "routecodex.finish")
     trace("req_1", Finish("stop"), "end_turn")
     assert caplog.messages == []
+
+
+@pytest.mark.parametrize("word", ["model_context_window_exceeded", "compaction"])
+def test_a_word_that_says_more_comes_back_in_its_own_protocol(word: str) -> None:
+    end = infer("messages", word, has_calls=False)
+    assert express("messages", end) == word
+    assert express("chat", end) == express("chat", Finish(end.reason))
+    called = infer("messages", word, has_calls=True)
+    assert express("messages", called) == "tool_use"
+    assert express("messages", infer("chat", "compact", has_calls=False)) == "end_turn"

@@ -219,6 +219,23 @@ async def test_an_answer_that_was_cut_off_is_not_followed_up(
             assert notice == "stopMessage skipped: the answer ended with length"
 
 
+@streaming
+async def test_a_messages_provider_that_says_more_of_its_end_is_quoted(tmp_path: Path, stream: bool) -> None:
+    word = "model_context_window_exceeded"
+
+    def answer(request: Request, _: int) -> Given:
+        given = answers.length("messages", "and so on", answers.wants_stream(request))
+        if isinstance(given, Json):
+            return Json(body={**given.body, "stop_reason": word})
+        return Sse([one.replace(b'"max_tokens"', b'"%s"' % word.encode()) for one in given.frames])
+
+    async with continuing("messages", tmp_path) as talk:
+        talk.script(answer)
+        said = await talk.ask(SET.format(3), stream=stream)
+        assert talk.words(said, stream=stream) == "and so on"
+        assert said.body.count(word.encode()) == 1
+
+
 @protocols
 async def test_a_compaction_is_not_followed_up_but_its_words_elsewhere_are_nothing(
     tmp_path: Path, protocol: str

@@ -63,6 +63,7 @@ _FROM: dict[str, dict[str, Reason]] = {
         "model_context_window_exceeded": "length",
         "tool_use": "tool_calls",
         "pause_turn": "pause",
+        "compaction": "stop",
         "refusal": "refusal",
     },
     "responses": {
@@ -133,6 +134,9 @@ _TO: dict[str, dict[Reason, str]] = {
     },
 }
 
+_FINER = frozenset({"model_context_window_exceeded", "compaction"})
+"""Words that only messages has, and that say more than a reason does: there they come back as they were."""
+
 
 def infer(
     protocol: str,
@@ -164,6 +168,9 @@ def infer(
 def express(protocol: str, finish: Finish, *, knows_refusal: bool = True) -> str:
     """The word `protocol` has for the finish; old messages clients do not know `refusal`."""
     if protocol == "messages":
+        said = finish.said
+        if said is not None and said in _FINER and _FROM[protocol][said] == finish.reason:
+            return said
         if finish.reason == "stop" and finish.sequence is not None:
             return "stop_sequence"
         if finish.reason in ("content_filter", "refusal") and not knows_refusal:
