@@ -1,7 +1,7 @@
 """The grammar of a messages stream.
 
 message_start, then blocks one at a time (start, deltas of its kind, stop), message_delta, message_stop; a
-tool turn may lack the last.
+tool turn may lack the last. A further message_delta says the same and counts anew.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ STOP = frozenset(
         "pause_turn",
         "refusal",
         "model_context_window_exceeded",
+        "compaction",
     }
 )
 ERRORS = frozenset(
@@ -55,6 +56,7 @@ class _Stream:
         self.json = ""
         self.calls: list[tuple[str, str]] = []
         self.stop_reason: str | None = None
+        self.usage: dict[str, Any] | None = None
         self.stopped = False
 
     def take(self, frame: Frame) -> None:
@@ -66,7 +68,7 @@ class _Stream:
         assert self.started or kind == "message_start", f"{frame}: comes before message_start"
         assert not self.stopped, f"{frame}: comes after message_stop"
         if self.stop_reason is not None:
-            assert kind == "message_stop", f"{frame}: comes after message_delta"
+            assert kind in ("message_stop", "message_delta"), f"{frame}: comes after message_delta"
         step(self, event, frame)
 
     def start(self, event: dict[str, Any], at: Frame) -> None:
@@ -125,9 +127,12 @@ class _Stream:
     def delta(self, event: dict[str, Any], at: Frame) -> None:
         assert self.open is None, f"{at}: message_delta while block {self.blocks - 1} is open"
         delta = need(event, "delta", dict, at=at)
-        self.stop_reason = need_one_of(delta, "stop_reason", STOP, at=at)
+        said, self.stop_reason = self.stop_reason, need_one_of(delta, "stop_reason", STOP, at=at)
+        assert said in (None, self.stop_reason), f"{at}: another stop_reason"
         need(delta, "stop_sequence", (str, type(None)), at=at)
-        need_count(need(event, "usage", dict, at=at), "output_tokens", at=at)
+        counted, self.usage = self.usage, need(event, "usage", dict, at=at)
+        assert counted != self.usage, f"{at}: message_delta a second time"
+        need_count(self.usage, "output_tokens", at=at)
         check_stop(self.stop_reason, [json for _, json in self.calls], at=at)
 
     def stop(self, _event: dict[str, Any], at: Frame) -> None:

@@ -10,6 +10,7 @@ from routecodex.canon.response import fold
 from routecodex.canon.usage import Usage
 from routecodex.protocols.messages.relay import Relay
 from tests.kit.grammar import check_broken_messages, check_messages
+from tests.kit.grammar.frames import read
 from tests.protocols.messages.samples import (
     MESSAGE_STOP,
     PING,
@@ -226,3 +227,35 @@ def test_events_nobody_knows_yet_pass() -> None:
     new = frame(type="content_block_hint", index=0)
     stream = [*TALK[:4], new, *TALK[4:]]
     assert relayed(*stream)[0] == b"".join(stream)
+
+
+LATE = frame(type="message_delta", delta={}, usage={"output_tokens": 40, "server_tool_use": {"n": 1}})
+UNCOUNTED = frame(type="message_delta", delta={"stop_reason": "end_turn", "stop_sequence": None})
+
+
+@pytest.mark.parametrize(
+    ("ending", "sequence"),
+    [(end("end_turn"), None), (end("stop_sequence", "END"), "END"), (UNCOUNTED, None)],
+)
+def test_usage_that_comes_after_the_stop_reason_is_told(ending: bytes, sequence: str | None) -> None:
+    out, relay = relayed(start(), *SAID, ending, LATE, MESSAGE_STOP)
+    check_messages(out)
+    assert relay.outcome.usage == Usage(input=10, output=40)
+    told = [sent.json for sent in read(out) if sent.event == "message_delta"]
+    word = "stop_sequence" if sequence else "end_turn"
+    assert told[1]["delta"] == {"stop_reason": word, "stop_sequence": sequence}
+    assert told[1]["usage"] == {
+        "output_tokens": 40,
+        "server_tool_use": {"n": 1},
+        "input_tokens": 10,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": 0,
+    }
+
+
+def test_a_second_end_that_counts_nothing_new_is_dropped() -> None:
+    stream = [start(), *SAID, end("end_turn"), MESSAGE_STOP]
+    for again in (end("end_turn"), end("max_tokens"), UNCOUNTED, frame(type="message_delta", delta={})):
+        out, relay = relayed(*stream[:-1], again, MESSAGE_STOP)
+        assert out == b"".join(stream)
+        assert relay.outcome.usage == Usage(input=10, output=9)

@@ -201,8 +201,10 @@ class Relay:
 
     def _on_message_delta(self, frame: Frame, chunk: Chunk) -> bytes:
         self._counter.add(chunk.usage)
+        if self._said is not None:
+            return self._recounted(frame, chunk)
         said = chunk.delta.stop_reason if chunk.delta is not None else None
-        if said is None or self._said is not None or chunk.delta is None:
+        if said is None or chunk.delta is None:
             return b""
         self._begin_end()
         closing = self._ensure_head() + self._close_all()
@@ -216,6 +218,19 @@ class Relay:
         if not envelope.ends_with_stop(self._reply, self.outcome.finish):
             self.ended = True
         return out
+
+    def _recounted(self, frame: Frame, chunk: Chunk) -> bytes:
+        """Usage that comes after the stop reason, told with that reason again: clients take the last."""
+        usage, ending = self._counter.usage(), self.outcome.finish
+        if usage is None or usage == self.outcome.usage or ending is None:
+            return b""
+        self.outcome.usage = usage
+        word = self.outcome.sent_finish
+        sequence = ending.sequence if word == "stop_sequence" else None
+        value = json.decode(frame.data)
+        value["delta"] = {"stop_reason": word, "stop_sequence": sequence}
+        value["usage"] = {**value["usage"], **usage_object(usage)}
+        return _made(value, chunk)
 
     def _begin_end(self) -> None:
         """The answer ends; one of which nothing came is told all the same."""
