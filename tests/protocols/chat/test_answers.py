@@ -96,7 +96,7 @@ def test_an_answer_is_written_to_the_letter() -> None:
         9,
         (
             Reasoning("Hm"),
-            Text("Hi", annotations=({"a": 1},)),
+            Text("Hi", annotations=({"type": "a", "a": {"x": 1}},)),
             ToolCall("a", "f", '{"x":1}'),
             ToolCall("b", "g"),
         ),
@@ -120,7 +120,7 @@ def test_an_answer_is_written_to_the_letter() -> None:
             {"id": "a", "type": "function", "function": {"name": "f", "arguments": '{"x":1}'}},
             {"id": "b", "type": "function", "function": {"name": "g", "arguments": "{}"}},
         ],
-        "annotations": [{"a": 1}],
+        "annotations": [{"type": "a", "a": {"x": 1}}],
     }
     assert json.decode(encode(response, reply())) == {
         "id": "chatcmpl-abc",

@@ -110,7 +110,7 @@ def test_thoughts_refusals_and_citations_have_their_fields() -> None:
             SignatureAdded(0, "sealed"),
             PartFinished(0),
             *text("Hi", index=1),
-            AnnotationAdded(1, {"url": "u"}),
+            AnnotationAdded(1, {"url": "u", "title": "T"}),
             PartStarted(2, Refusal("")),
             TextAdded(2, "No."),
             PartFinished(2),
@@ -118,10 +118,11 @@ def test_thoughts_refusals_and_citations_have_their_fields() -> None:
             PartFinished(3),
         )
     )
+    cited = {"url": "u", "title": "T", "start_index": 0, "end_index": 2}
     assert deltas(out) == [
         {"reasoning_content": "Hm"},
         {"content": "Hi"},
-        {"annotations": [{"url": "u"}]},
+        {"annotations": [{"type": "url_citation", "url_citation": cited}]},
         {"refusal": "No."},
     ]
     assert b"sealed" not in out

@@ -8,6 +8,7 @@ from routecodex.canon import finish
 from routecodex.canon.events import Event, Failed
 from routecodex.canon.parts import Reasoning, Refusal, Text, ToolCall
 from routecodex.canon.response import Response
+from routecodex.protocols.chat.annotations import annotations_of
 from routecodex.protocols.chat.chunks import is_silent, read_chunk, usage_of
 from routecodex.protocols.chat.decoder import Telling, unparsable
 from routecodex.protocols.chat.encoder import answer_id, usage_object
@@ -86,7 +87,7 @@ def _message(response: Response, reply: ReplyTo) -> dict[str, Any]:
         message["reasoning_content"] = "".join(thoughts)
     if calls:
         message["tool_calls"] = calls
-    annotations = [annotation for part in texts for annotation in part.annotations]
+    annotations = annotations_of(texts)
     if annotations:
         message["annotations"] = annotations
     return message

@@ -22,6 +22,7 @@ from routecodex.canon.events import (
 from routecodex.canon.parts import Json, Reasoning, Refusal, Text, ToolCall
 from routecodex.canon.usage import Usage
 from routecodex.protocols.chat import errors
+from routecodex.protocols.chat.annotations import annotation_of
 from routecodex.protocols.codec import ReplyTo
 from routecodex.protocols.runs import escaped
 from routecodex.protocols.tools import CallNames, InputUnwrapper
@@ -70,6 +71,8 @@ class StreamEncoder:
         self._names = CallNames(reply.request.tools if reply.request is not None else ())
         self._usage: Usage | None = None
         self._written = 0
+        self._aside = 0
+        self._text_start = 0
         self._envelope = b""
         self._head = b""
         self._tail = b',"logprobs":null,"finish_reason":null}]'
@@ -82,6 +85,7 @@ class StreamEncoder:
                     return self._with_logprobs(event.text, event.logprobs)
                 return self._text(_REFUSAL if event.index in self._refusals else _CONTENT, event.text)
             case ReasoningAdded():
+                self._aside += len(event.text)
                 return self._text(_THOUGHT, event.text)
             case ArgumentsAdded():
                 return self._arguments(event.index, event.text)
@@ -90,7 +94,7 @@ class StreamEncoder:
             case PartFinished():
                 return self._close_call(event.index)
             case AnnotationAdded():
-                return self._delta(b'{"annotations":[' + json.encode(event.annotation) + b"]}")
+                return self._annotation(event.annotation)
             case UsageReported():
                 self._usage = event.usage
             case Started():
@@ -138,6 +142,10 @@ class StreamEncoder:
         }
         return b"data: " + self._envelope + b',"choices":[' + json.encode(choice) + b"]" + self._close_chunk()
 
+    def _annotation(self, annotation: Json) -> bytes:
+        told = annotation_of(annotation, start=self._text_start, end=self._written - self._aside)
+        return self._delta(b'{"annotations":[' + json.encode(told) + b"]}") if told is not None else b""
+
     def _close_chunk(self) -> bytes:
         return b',"usage":null}\n\n' if self._reply.include_usage else b"}\n\n"
 
@@ -149,6 +157,10 @@ class StreamEncoder:
             self._refusals.add(event.index)
         field = _BEGINNINGS.get(type(part))
         text = getattr(part, "text", "")
+        if isinstance(part, Text):
+            self._text_start = self._written - self._aside
+        else:
+            self._aside += len(text)
         return self._text(field, text) if field is not None and text else b""
 
     def _begin_call(self, index: int, part: ToolCall) -> bytes:
@@ -174,6 +186,7 @@ class StreamEncoder:
             return b""
         call.argued = True
         self._written += len(text)
+        self._aside += len(text)
         kind, field = ("custom", "input") if call.custom else ("function", "arguments")
         return self._delta(
             b'{"tool_calls":[{"index":%d,"%s":{"%s":%s}}]}'
