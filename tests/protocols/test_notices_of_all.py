@@ -7,10 +7,11 @@ from typing import Any, get_args
 import pytest
 
 from routecodex.canon.parts import Text
-from routecodex.canon.request import Message, ProtocolName, Request
+from routecodex.canon.request import Message, ProtocolName, Request, Tool, ToolChoice
 from routecodex.protocols.codec import Aim
 from routecodex.protocols.codecs import CODECS
 from routecodex.protocols.notices import HINTS
+from routecodex.wire import json
 
 OWN: dict[str, dict[str, Any]] = {
     "chat": {"logit_bias": {"1": 1}, "prediction": {}, "prompt_cache_retention": "24h"},
@@ -21,11 +22,15 @@ OWN: dict[str, dict[str, Any]] = {
 PAIRS = [(source, target) for source in get_args(ProtocolName) for target in CODECS if source != target]
 
 
+def encoded(source: Any, target: str, **more: Any) -> tuple[dict[str, Any], str]:
+    said = {"messages": (Message("user", (Text("Hi"),)),), "max_tokens": 100, **more}
+    request = Request(model="m", source=source, **said)
+    sent = CODECS[target].encode_request(request, Aim(model="m", provider="p"))
+    return json.decode(sent.body), "; ".join(sent.notices)
+
+
 def notices(source: Any, target: str, **more: Any) -> str:
-    request = Request(
-        model="m", source=source, messages=(Message("user", (Text("Hi"),)),), max_tokens=100, **more
-    )
-    return "; ".join(CODECS[target].encode_request(request, Aim(model="m", provider="p")).notices)
+    return encoded(source, target, **more)[1]
 
 
 @pytest.mark.parametrize(("source", "target"), PAIRS)
@@ -43,3 +48,32 @@ def test_what_only_speaks_to_its_own_server_is_not(source: Any, target: str) -> 
 def test_cache_hints_that_are_lost_are_named(target: str) -> None:
     told = notices("messages", target, system=(Text("s", cache={"type": "ephemeral"}),))
     assert "dropped cache_control:" in told
+
+
+CODE = Tool("code_execution", "hosted", hosted={"type": "code_execution_20250825", "name": "code_execution"})
+CHOICES = (ToolChoice("required"), ToolChoice("tool", ("code_execution",)))
+
+
+@pytest.mark.parametrize("target", ["chat", "responses", "gemini"])
+@pytest.mark.parametrize("choice", CHOICES, ids=["any", "named"])
+def test_a_choice_goes_with_the_last_tool(target: str, choice: ToolChoice) -> None:
+    body, told = encoded("messages", target, tools=(CODE,), tool_choice=choice)
+    assert body.keys().isdisjoint({"tools", "tool_choice", "toolConfig"})
+    assert "dropped tool_choice:" in told
+
+
+@pytest.mark.parametrize("target", ["chat", "responses", "gemini"])
+def test_a_choice_goes_with_the_tool_it_names(target: str) -> None:
+    tools, choice = (Tool("t"), CODE), ToolChoice("tool", ("code_execution",))
+    body, told = encoded("messages", target, tools=tools, tool_choice=choice)
+    assert body["tools"]
+    assert body.keys().isdisjoint({"tool_choice", "toolConfig"})
+    assert "dropped tool_choice:" in told
+
+
+@pytest.mark.parametrize("target", ["chat", "responses", "gemini"])
+@pytest.mark.parametrize("mode", ["auto", "none"])
+def test_a_choice_that_forces_nothing_goes_without_a_word(target: str, mode: Any) -> None:
+    body, told = encoded("messages", target, tools=(CODE,), tool_choice=ToolChoice(mode))
+    assert body.keys().isdisjoint({"tools", "tool_choice", "toolConfig"})
+    assert "tool_choice" not in told

@@ -48,6 +48,11 @@ class ToolChoice(Struct, frozen=True):
     mode: Literal["auto", "none", "required", "tool"]
     names: tuple[str, ...] = ()
 
+    @property
+    def forces(self) -> bool:
+        """Whether some tool must be called."""
+        return self.mode in ("required", "tool")
+
 
 class Output(Struct, frozen=True):
     """Structured output: any JSON object, or one that fits `schema`."""

@@ -67,7 +67,7 @@ SETTINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
         },
     ),
     ({"extras": {"store": True, "include": [], "stream_options": {}}}, {}),
-    ({"parallel_tool_calls": False, "tool_choice": ToolChoice("required")}, {}),
+    ({"parallel_tool_calls": False, "tool_choice": ToolChoice("auto")}, {}),
 ]
 
 

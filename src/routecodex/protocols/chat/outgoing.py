@@ -178,6 +178,8 @@ def _ask_for_schema(messages: list[dict[str, Any]], schema: Json, role: str) -> 
 def _tooling(body: dict[str, Any], request: Request, aim: Aim, notices: Notices) -> None:
     tools = [encoded for tool in request.tools if (encoded := _tool(tool, request, aim, notices)) is not None]
     if not tools:
+        if request.tool_choice is not None and request.tool_choice.forces:
+            notices.dropped("tool_choice", "there are no tools to choose from")
         return
     body["tools"] = tools
     if request.parallel_tool_calls is not None:
@@ -222,14 +224,24 @@ def _tool_choice(request: Request, aim: Aim, notices: Notices) -> Json:
     if allowed == "auto_only" and choice.mode not in ("auto", "none"):
         notices.dropped("tool_choice", "this upstream chooses by itself")
         return "auto"
-    if choice.mode == "tool" or (choice.mode == "required" and len(choice.names) == 1):
-        return _chosen(request, choice.names[0])
-    if choice.names:
+    elsewhere = _elsewhere(request)
+    names = [name for name in choice.names if name not in elsewhere]
+    if choice.names and not names:
+        notices.dropped("tool_choice", "the tool it names is not on offer here")
+        return None
+    if choice.mode == "tool" or (choice.mode == "required" and len(names) == 1):
+        return _chosen(request, names[0])
+    if names:
         notices.dropped("the list of allowed tools", "chat upstreams take one tool or all")
     if choice.mode == "required" and allowed == "no_required":
         notices.dropped("tool_choice required", "this upstream has no such mode")
         return "auto"
     return choice.mode
+
+
+def _elsewhere(request: Request) -> set[str]:
+    """The names of tools that only another protocol's providers run."""
+    return {tool.name for tool in request.tools if tool.kind == "hosted" and request.source != "chat"}
 
 
 def _chosen(request: Request, name: str) -> Json:

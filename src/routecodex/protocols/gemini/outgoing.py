@@ -117,13 +117,17 @@ def _tool_config(request: Request, aim: Aim, *, notices: Notices) -> dict[str, J
     config = dict((request.extras or {}).get("toolConfig") or {}) if request.source == "gemini" else {}
     choice = request.tool_choice
     offered = {tool.name: tool for tool in request.tools if tool.kind != "hosted"}
-    if choice is None or not offered or "functionCallingConfig" in config:
+    if choice is None or "functionCallingConfig" in config:
+        return config
+    if not offered:
+        if choice.forces:
+            notices.dropped("tool_choice", "there are no tools to choose from")
         return config
     mode = _mode(choice, aim, notices=notices)
     calling: dict[str, Json] = {"mode": mode}
     names = [legal_name(name, offered[name].namespace) for name in choice.names if name in offered]
     if choice.names and not names:
-        notices.dropped("tool_choice", "the tool is not on offer here")
+        notices.dropped("tool_choice", "the tool it names is not on offer here")
         return config
     if names and mode == "ANY":
         calling["allowedFunctionNames"] = names

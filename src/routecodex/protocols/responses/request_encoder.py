@@ -53,9 +53,10 @@ def _settings(request: Request, aim: Aim, notices: dict[str, None]) -> dict[str,
     for name in _NO_HOME:
         if getattr(request, name) not in (None, ()):
             notices[f"dropped {name}: responses has no such field"] = None
+    tools = _tools(request, aim, notices)
     return {
-        "tools": _tools(request, aim, notices) or None,
-        "tool_choice": _tool_choice(request, aim, notices),
+        "tools": tools or None,
+        "tool_choice": _tool_choice(request, aim, notices) if tools else _idle_choice(request, notices),
         "parallel_tool_calls": _parallel(request, aim, notices),
         "max_output_tokens": _max_tokens(request, aim),
         "temperature": request.temperature,
@@ -154,8 +155,8 @@ def _searches_the_web(tool: Tool) -> bool:
 
 def _tool_choice(request: Request, aim: Aim, notices: dict[str, None]) -> Json:
     choice = request.tool_choice
-    if choice is None or not request.tools:
-        return choice.mode if choice and request.source == NAME and choice.mode != "tool" else None
+    if choice is None:
+        return None
     level = aim.dialect.tool_choice
     if (level == "auto_only" and choice.mode != "auto") or (
         level == "no_required" and choice.mode == "required"
@@ -164,13 +165,25 @@ def _tool_choice(request: Request, aim: Aim, notices: dict[str, None]) -> Json:
         return None
     named = [told for told in (_choice_of(name, request) for name in choice.names) if told is not None]
     if choice.names and not named:
-        notices["dropped tool_choice: the tool it names runs at another provider"] = None
+        notices["dropped tool_choice: the tool it names is not on offer here"] = None
         return None
     if choice.mode == "tool":
         return named[0] if named else "required"
     if not named:
         return choice.mode
     return {"type": "allowed_tools", "mode": _allowed_mode(choice), "tools": named}
+
+
+def _idle_choice(request: Request, notices: dict[str, None]) -> Json:
+    """The choice where there is no tool: a client of this protocol knows what it says."""
+    choice = request.tool_choice
+    if choice is None:
+        return None
+    if request.source == NAME and choice.mode != "tool":
+        return choice.mode
+    if choice.forces:
+        notices["dropped tool_choice: there are no tools to choose from"] = None
+    return None
 
 
 def _allowed_mode(choice: ToolChoice) -> str:
