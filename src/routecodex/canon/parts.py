@@ -88,10 +88,14 @@ class Refusal(Struct, frozen=True):
 
 
 class Opaque(Struct, frozen=True):
-    """A part that only `protocol` has; it travels to that protocol untouched and nowhere else."""
+    """A part that only `protocol` has; it travels to that protocol untouched and nowhere else.
+
+    In an answer, `instead` is what clients of other protocols can be told in its place.
+    """
 
     protocol: str
     value: Json
+    instead: Text | Media | None = None
 
 
 Part: TypeAlias = Text | Media | ToolCall | ToolResult | Reasoning | Refusal | Opaque

@@ -24,6 +24,7 @@ from routecodex.gateway.memory import Memory, Watch
 from routecodex.gateway.sources import EventSource, HttpSource, Source
 from routecodex.gateway.telling import closing, heard, told
 from routecodex.protocols.codec import Codec, Encoded, Outcome, ReplyTo
+from routecodex.protocols.foreign import retold_whole
 from routecodex.protocols.translation import Translation
 from routecodex.providers.http import HttpResponse
 from routecodex.providers.upstream import ANSWER_LIMIT
@@ -204,7 +205,9 @@ class Exchange:
     def _translation(self, codec: Codec, reply: ReplyTo) -> tuple[Translation, Watch]:
         reply.request = self._canonical()
         watch = Watch(self._parts.memory, reply.provider)
-        return Translation(codec.stream_decoder(), self._ask.codec.stream_encoder(reply), watch=watch), watch
+        client = self._ask.codec
+        pipe = Translation(codec.stream_decoder(), client.stream_encoder(reply), watch=watch, client=client)
+        return pipe, watch
 
     async def _stream(self, source: Source, keep_alive: KeepAlive, watch: Watch | None) -> None:
         """Carries the source to the client; raises UpstreamError while another target may be tried."""
@@ -269,7 +272,8 @@ class Exchange:
         watch = Watch(self._parts.memory, reply.provider)
         for event in events:
             watch(event)
-        response = fold(events)
+        response, lost = retold_whole(fold(events), self._ask.codec)
+        self._notices.extend(line for line in lost if line not in self._notices)
         body = self._ask.codec.encode_response(response, reply)
         outcome = Outcome(model=response.model, finish=response.finish, usage=response.usage, body=body)
         outcome.empty = self._asks_again and is_empty(response)

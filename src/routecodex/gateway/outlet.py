@@ -7,11 +7,12 @@ from itertools import groupby
 from typing import Protocol
 
 from routecodex.canon.errors import GatewayError
-from routecodex.canon.events import Event, Failed, Finished, Started, TextAdded, UsageReported
+from routecodex.canon.events import Event, Failed, Finished, PartStarted, Started, TextAdded, UsageReported
 from routecodex.canon.response import fold
 from routecodex.gateway.ask import Client, Headers
 from routecodex.gateway.keep_alive import KeepAlive
 from routecodex.protocols.codec import Codec, Outcome, ReplyTo
+from routecodex.protocols.foreign import retold, retold_whole
 
 AddTexts = Callable[[int, Sequence[str]], bytes]
 Dispatched = Callable[[], Awaitable[None]]
@@ -26,7 +27,8 @@ class Watch(Protocol):
 class Outlet:
     """Tells the client; `dispatched` is awaited before a whole answer goes, or the end of a streamed one.
 
-    With `watch` the answer is a stream, and `keep_alive` watches over it from now on.
+    With `watch` the answer is a stream, and `keep_alive` watches over it from now on. `notices` are shown in
+    the headers: what a whole answer could not tell is added to them.
     """
 
     def __init__(
@@ -38,12 +40,14 @@ class Outlet:
         headers: Callable[[], Headers],
         dispatched: Dispatched,
         watch: Watch | None,
+        notices: list[str],
     ) -> None:
         self._codec = codec
         self._client = client
         self._reply = reply
         self._headers = headers
         self._dispatched = dispatched
+        self._notices = notices
         self._encoder = codec.stream_encoder(reply) if watch is not None else None
         # Where a comment would be an error, the encoder knows a frame that says nothing.
         alive: bytes = getattr(self._encoder, "keep_alive", codec.keep_alive)
@@ -78,26 +82,31 @@ class Outlet:
         out: list[bytes] = []
         for index, run in groupby(events, _text_of):
             if index is None or self._add_texts is None:
-                out.extend(map(self._encoder.encode, run))
+                out.extend(map(self._encode, run))
             else:
                 out.append(
                     self._add_texts(index, [event.text for event in run if isinstance(event, TextAdded)])
                 )
         return b"".join(out)
 
+    def _encode(self, event: Event) -> bytes:
+        assert self._encoder is not None
+        return self._encoder.encode(retold(event, self._codec) if isinstance(event, PartStarted) else event)
+
     async def end(self, events: Sequence[Event], settle: Callable[[Outcome], Awaitable[None]]) -> None:
         """Sends the last events; `settle` is awaited before the client sees the end."""
         for event in events:
             self._note(event)
         if self._encoder is None:
-            response = fold([*self._whole, *events])
+            response, lost = retold_whole(fold([*self._whole, *events]), self._codec)
+            self._notices.extend(line for line in lost if line not in self._notices)
             body = self._codec.encode_response(response, self._reply)
             self.outcome.body = body
             await settle(self.outcome)
             await self._dispatched()
             await self._client.send(200, self._headers(), body)
             return
-        out = b"".join(map(self._encoder.encode, events))
+        out = b"".join(map(self._encode, events))
         self.outcome.body = getattr(self._encoder, "final", None)
         await settle(self.outcome)
         await self._dispatched()
@@ -109,7 +118,7 @@ class Outlet:
         if self._encoder is None:
             raise error
         self.outcome.error = error
-        out = b"".join(map(self._encoder.encode, (*events, Failed(error))))
+        out = b"".join(map(self._encode, (*events, Failed(error))))
         await self._begin()
         if self._codec.abort_after_error:
             await self._client.write(out)

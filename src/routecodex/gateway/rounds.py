@@ -136,6 +136,7 @@ class Rounds:
             headers=headers,
             dispatched=self._tools.dispatched,
             watch=watched if stream else None,
+            notices=self._ask.notices,
         )
         self._keep_alive = self._outlet.keep_alive
         try:

@@ -3,6 +3,7 @@
 codec         the contract: Codec, Inbound, Aim, Encoded, ReplyTo, Outcome, Pipe
 chat · responses · messages · gemini
 translation   a decoder and an encoder joined by events
+foreign       parts of an answer that only its provider's protocol has
 dialect       how one upstream deviates from its protocol, as data
 tools         namespaced and custom tools told to protocols that have none
 seals         signatures that cross protocols

@@ -19,6 +19,7 @@ from routecodex.canon.errors import GatewayError, UpstreamError
 from routecodex.canon.events import Event
 from routecodex.canon.finish import Finish
 from routecodex.canon.look import Look
+from routecodex.canon.parts import Media, Opaque
 from routecodex.canon.request import ProtocolName, Request
 from routecodex.canon.response import Response
 from routecodex.canon.usage import Usage
@@ -93,6 +94,10 @@ def _always(_signature: str) -> bool:
 
 def _never(_signature: str) -> bool:
     return False
+
+
+def _in_words(_media: Media) -> Opaque | None:
+    return None
 
 
 _PLAIN: Final = Dialect()
@@ -302,6 +307,8 @@ class Codec:
     """decode_error(status, headers, body, provider): a provider's refusal as a typed error."""
     encode_error: Callable[[GatewayError], tuple[int, dict[str, Any]]]
     """The HTTP status and the protocol's own envelope, with `code` and `details` at the top level."""
+    show: Callable[[Media], Opaque | None] = _in_words
+    """A part of an answer that holds this image; None where answers have no place for it."""
     keep_alive: bytes = b": keep-alive\n\n"
     """What may be sent while nothing happens; empty where the protocol has nothing for it."""
     abort_after_error: bool = False

@@ -20,14 +20,18 @@ from routecodex.canon.events import (
 from routecodex.canon.parts import Reasoning, Text, ToolCall
 from routecodex.canon.usage import Usage
 
-from .codec import Outcome, StreamDecoder, StreamEncoder, Texts
+from .codec import Codec, Outcome, StreamDecoder, StreamEncoder, Texts
+from .foreign import retold
 from .runs import Told, reader, spread
 
 _CONTENT = (TextAdded, ReasoningAdded, ArgumentsAdded, Finished)
 
 
 class Translation:
-    """A Pipe between two protocols; lifecycle events are held until there is content."""
+    """A Pipe between two protocols; lifecycle events are held until there is content.
+
+    With `client`, the encoder's codec, it gets something in place of parts that only the provider has.
+    """
 
     def __init__(
         self,
@@ -35,6 +39,7 @@ class Translation:
         encoder: StreamEncoder,
         *,
         watch: Callable[[Event], None] | None = None,
+        client: Codec | None = None,
     ) -> None:
         self.started = False
         self.ended = False
@@ -42,6 +47,7 @@ class Translation:
         self._decoder = decoder
         self._encoder = encoder
         self._watch = watch
+        self._client = client
         self._held: list[Event] = []
         self._read = reader(decoder)
         self._add_texts: Callable[[int, Sequence[str]], bytes] | None = getattr(encoder, "add_texts", None)
@@ -83,7 +89,7 @@ class Translation:
             self._watch(event)
         note = _NOTES.get(type(event))
         if note is not None:
-            note(self, event)
+            event = note(self, event)
         if self.started:
             return self._encode(event)
         self._held.append(event)
@@ -100,33 +106,41 @@ class Translation:
             self.outcome.body = getattr(self._encoder, "final", None)
         return out
 
-    def _note_start(self, event: Started) -> None:
+    def _note_start(self, event: Started) -> Event:
         self.outcome.model = event.model
         self.outcome.response_id = event.id
+        return event
 
-    def _note_usage(self, event: UsageReported) -> None:
+    def _note_part(self, event: PartStarted) -> Event:
+        return event if self._client is None else retold(event, self._client)
+
+    def _note_usage(self, event: UsageReported) -> Event:
         self.outcome.usage = event.usage
+        return event
 
-    def _note_finish(self, event: Finished) -> None:
+    def _note_finish(self, event: Finished) -> Event:
         self.ended = True
         self.outcome.finish = event.finish
         self.outcome.empty = not self.started and not any(map(_says_something, self._held))
+        return event
 
-    def _note_failure(self, event: Failed) -> None:
+    def _note_failure(self, event: Failed) -> Event:
         """An error before any content is raised, not encoded."""
         if not self.started:
             raise event.error
         self.ended = True
         self.outcome.error = event.error
+        return event
 
 
-_NOTES: dict[type[Event], Callable[[Translation, Any], None]] = {
+_NOTES: dict[type[Event], Callable[[Translation, Any], Event]] = {
     Started: Translation._note_start,
+    PartStarted: Translation._note_part,
     UsageReported: Translation._note_usage,
     Finished: Translation._note_finish,
     Failed: Translation._note_failure,
 }
-"""What logs and history keep of an answer, by the event that tells it."""
+"""What logs and history keep of an answer, by the event that tells it; each gives the event to go on with."""
 
 
 def is_content(event: Event) -> bool:

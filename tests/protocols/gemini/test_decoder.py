@@ -61,7 +61,7 @@ ANSWER = Response(
         Text("Hello", signature="AAAA"),
         ToolCall("call_r1_0", "look", '{"q": "\\u00fc{"}', signature="BBBB"),
         ToolCall("x", "see", "{}"),
-        Opaque("gemini", {"executableCode": {"code": "1"}}),
+        Opaque("gemini", {"executableCode": {"code": "1"}}, Text("\n```\n1\n```\n")),
     ),
     finish=Finish("tool_calls", said="STOP"),
     usage=USAGE,

@@ -8,6 +8,7 @@ outgoing       a canonical request for an upstream; `conversation` is its messag
 passing        a chat request for a chat upstream, nearly verbatim
 stream_schema  the shape of what upstreams send;  chunks  it read, tolerantly
 decoder        chunks → events;  encoder  events → chunks;  answers  whole completions both ways
+annotations    citations of whatever protocol, as chat says them
 calls          which call a piece of a stream belongs to
 relay          chat stream → chat stream, scanned and not rebuilt
 ends, meter    what the relay makes of a finish, and of usage that nobody counted
@@ -44,4 +45,5 @@ CODEC: Codec = Codec(
     relay=Relay,
     decode_error=errors.decode,
     encode_error=errors.encode,
+    show=answers.show,
 )

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from routecodex.canon import finish
 from routecodex.canon.events import Event, Failed
-from routecodex.canon.parts import Reasoning, Refusal, Text, ToolCall
+from routecodex.canon.parts import Media, Opaque, Reasoning, Refusal, Text, ToolCall
 from routecodex.canon.response import Response
 from routecodex.protocols.chat.annotations import annotations_of
 from routecodex.protocols.chat.chunks import is_silent, read_chunk, usage_of
@@ -87,10 +87,21 @@ def _message(response: Response, reply: ReplyTo) -> dict[str, Any]:
         message["reasoning_content"] = "".join(thoughts)
     if calls:
         message["tool_calls"] = calls
+    images = [part.value for part in response.parts if isinstance(part, Opaque) and part.protocol == "chat"]
+    if images:
+        message["images"] = images
     annotations = annotations_of(texts)
     if annotations:
         message["annotations"] = annotations
     return message
+
+
+def show(media: Media) -> Opaque | None:
+    """An image as providers of chat that draw give it, in `images`: the API itself has no place for one."""
+    if media.kind != "image":
+        return None
+    url = media.url if media.data is None else f"data:{media.media_type or 'image/png'};base64,{media.data}"
+    return Opaque("chat", {"type": "image_url", "image_url": {"url": url}}) if url else None
 
 
 def _call(call: ToolCall, names: CallNames, *, empty: str) -> dict[str, Any]:

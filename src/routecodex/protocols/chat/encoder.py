@@ -19,7 +19,7 @@ from routecodex.canon.events import (
     TextAdded,
     UsageReported,
 )
-from routecodex.canon.parts import Json, Reasoning, Refusal, Text, ToolCall
+from routecodex.canon.parts import Json, Opaque, Reasoning, Refusal, Text, ToolCall
 from routecodex.canon.usage import Usage
 from routecodex.protocols.chat import errors
 from routecodex.protocols.chat.annotations import annotation_of
@@ -153,6 +153,8 @@ class StreamEncoder:
         part = event.part
         if isinstance(part, ToolCall):
             return self._begin_call(event.index, part)
+        if isinstance(part, Opaque):
+            return self._delta(json.encode({"images": [part.value]})) if part.protocol == "chat" else b""
         if isinstance(part, Refusal):
             self._refusals.add(event.index)
         field = _BEGINNINGS.get(type(part))

@@ -13,7 +13,7 @@ from routecodex.canon.usage import Usage
 from routecodex.wire import json
 from routecodex.wire.json import ABSENT
 
-from .schema import Wire
+from .schema import Blob, FileData, Wire
 
 
 class CalledFunction(Wire):
@@ -22,16 +22,44 @@ class CalledFunction(Wire):
     args: Raw = ABSENT
 
 
+class ExecutableCode(Wire):
+    language: str | None = None
+    code: str | None = None
+
+
+class CodeResult(Wire):
+    outcome: str | None = None
+    output: str | None = None
+
+
 class AnswerPart(Wire):
     text: str | None = None
     thought: bool | None = None
     thought_signature: str | None = None
     function_call: CalledFunction | None = None
+    inline_data: Blob | None = None
+    file_data: FileData | None = None
+    executable_code: ExecutableCode | None = None
+    code_execution_result: CodeResult | None = None
+    tool_call: Any = None
+    tool_response: Any = None
 
     @property
     def is_known(self) -> bool:
-        """Whether canon has a word for it; else the part is opaque."""
-        return self.text is not None or self.function_call is not None or self.thought_signature is not None
+        """Whether canon has a word for it; else the part is opaque, its signature with it."""
+        if self.text is not None or self.function_call is not None:
+            return True
+        return self.thought_signature is not None and not any(getattr(self, name) for name in _OPAQUE)
+
+
+_OPAQUE = (
+    "inline_data",
+    "file_data",
+    "executable_code",
+    "code_execution_result",
+    "tool_call",
+    "tool_response",
+)
 
 
 class AnswerContent(Wire):

@@ -21,7 +21,7 @@ from routecodex.canon.events import (
     UsageReported,
 )
 from routecodex.canon.finish import infer
-from routecodex.canon.parts import Json, Opaque, Reasoning, Text, ToolCall
+from routecodex.canon.parts import Json, Media, Opaque, Reasoning, Text, ToolCall
 from routecodex.protocols.failures import truncated
 from routecodex.wire import json, sse
 
@@ -38,6 +38,7 @@ from .chunks import (
 )
 from .errors import error_object, typed_error
 from .framing import Intake
+from .showing import instead_of
 
 _FILTERS = frozenset({"SAFETY", "BLOCKLIST", "PROHIBITED_CONTENT", "IMAGE_SAFETY"})
 _KEPT = {
@@ -133,7 +134,7 @@ class Answering:
                 self._words(part, events)
             else:
                 raw = raw or raw_parts(data)
-                self._opaque(raw[at], events)
+                self._opaque(raw[at], instead_of(part), events)
         if logprobs and self._open is Text:
             events.append(TextAdded(self._index, "", logprobs))
         for field, name in _KEPT.items():
@@ -169,8 +170,8 @@ class Answering:
             events.append(SignatureAdded(self._index, part.thought_signature))
         events.append(PartFinished(self._index))
 
-    def _opaque(self, part: dict[str, Json], events: list[Event]) -> None:
-        self._start(Opaque("gemini", part), events)
+    def _opaque(self, part: dict[str, Json], instead: Text | Media | None, events: list[Event]) -> None:
+        self._start(Opaque("gemini", part, instead), events)
         events.append(PartFinished(self._index))
 
     def _start(self, part: Text | Reasoning | ToolCall | Opaque, events: list[Event]) -> None:

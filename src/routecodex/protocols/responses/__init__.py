@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from routecodex.protocols.codec import Codec
 
-from .answers import decode_response, encode_response, pass_response
+from .answers import decode_response, encode_response, pass_response, show
 from .decoder import Decoder
 from .encoder import Encoder
 from .errors import decode_error, encode_error
@@ -49,4 +49,5 @@ CODEC: Codec = Codec(
     relay=Relay,
     decode_error=decode_error,
     encode_error=encode_error,
+    show=show,
 )

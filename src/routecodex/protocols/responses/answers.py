@@ -8,6 +8,7 @@ from typing import Any
 from routecodex.canon import finish
 from routecodex.canon.errors import UpstreamFailed
 from routecodex.canon.events import Event
+from routecodex.canon.parts import Media, Opaque
 from routecodex.canon.response import Response, unfold
 from routecodex.protocols.codec import Outcome, ReplyTo
 from routecodex.wire import json
@@ -31,6 +32,13 @@ def encode_response(response: Response, reply: ReplyTo) -> bytes:
         encoder.encode(event)
     assert encoder.final is not None
     return encoder.final
+
+
+def show(media: Media) -> Opaque | None:
+    """An image as the item that OpenAI's own image tool leaves behind."""
+    if media.kind != "image" or media.data is None:
+        return None
+    return Opaque(NAME, {"type": "image_generation_call", "status": "completed", "result": media.data})
 
 
 def pass_response(body: bytes, reply: ReplyTo) -> tuple[bytes, Outcome]:

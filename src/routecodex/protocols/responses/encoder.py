@@ -183,8 +183,9 @@ class Encoder:
     def _opaque(self, value: Json) -> bytes:
         item_id = value.get("id")
         place = self._place("item", item_id=item_id if isinstance(item_id, str) else None)
-        place.added(value)
-        return place.done(value)
+        item = {"id": place.id, **value}
+        place.added(item)
+        return place.done(item)
 
     def _text_item(self) -> MessageItem:
         """The message item, open and with the current part begun in it."""
