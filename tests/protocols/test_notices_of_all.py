@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 import pytest
 
-from routecodex.canon.parts import Text
+from routecodex.canon.parts import Media, Text, ToolCall, ToolResult
 from routecodex.canon.request import Message, ProtocolName, Request, Tool, ToolChoice
 from routecodex.protocols.codec import Aim
 from routecodex.protocols.codecs import CODECS
@@ -77,3 +77,53 @@ def test_a_choice_that_forces_nothing_goes_without_a_word(target: str, mode: Any
     body, told = encoded("messages", target, tools=(CODE,), tool_choice=ToolChoice(mode))
     assert body.keys().isdisjoint({"tools", "tool_choice", "toolConfig"})
     assert "tool_choice" not in told
+
+
+DOCUMENT = Media("file", text="t", extras={"context": "c", "citations": {"enabled": True}, "source": {}})
+FILM = Media("video", "video/mp4", "AA", extras={"videoMetadata": {"fps": 1}, "thoughtSignature": "s"})
+CALLED = Message("assistant", (ToolCall("c", "f", "{}", extras={"caller": {"type": "direct"}}),))
+GAVE = ToolResult("c", (Text("ok", extras={"partMetadata": {}, "odd": 1}),), extras={"wrapper": "output"})
+LOST: list[tuple[Any, dict[str, Any], list[str]]] = [
+    (
+        "messages",
+        {"tools": (Tool("f", extras={"type": "custom", "defer_loading": True, "input_examples": [{}]}),)},
+        ["tool.defer_loading", "tool.input_examples"],
+    ),
+    ("messages", {"messages": (Message("user", (DOCUMENT,)),)}, ["file.context", "file.citations"]),
+    ("gemini", {"messages": (Message("user", (FILM, FILM)),)}, ["video.videoMetadata"]),
+    (
+        "gemini",
+        {"tools": (Tool("f", extras={"behavior": "BLOCKING", "response": {"type": "OBJECT"}}),)},
+        ["tool.behavior", "tool.response"],
+    ),
+    ("gemini", {"messages": (CALLED, Message("tool", (GAVE,)))}, ["text.odd"]),
+    ("messages", {"tools": (Tool("f", extras={"defer_loading": False, "input_examples": []}),)}, []),
+    (
+        "messages",
+        {
+            "messages": (
+                Message("user", (Media("file", text="t", extras={"citations": {"enabled": False}}),)),
+            )
+        },
+        [],
+    ),
+    (
+        "responses",
+        {
+            "messages": (
+                Message("assistant", (Text("a", extras={"responses.item": {"id": "m"}, "logprobs": [1]}),)),
+            )
+        },
+        [],
+    ),
+]
+
+
+@pytest.mark.parametrize("target", ["chat", "responses", "gemini"])
+@pytest.mark.parametrize(("source", "fields", "lost"), LOST, ids=range(len(LOST)))
+def test_fields_of_parts_and_tools_are_named_once(
+    source: Any, fields: dict[str, Any], lost: list[str], target: str
+) -> None:
+    told = notices(source, target, **fields).split("; ")
+    named = [line for line in told if line.startswith("dropped ") and "." in line.partition(":")[0]]
+    assert named == ([] if source == target else [f"dropped {name}: only {source} has it" for name in lost])

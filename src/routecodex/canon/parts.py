@@ -6,7 +6,7 @@ protocol they came from. Signatures are opaque: kept byte for byte, tagged with 
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from msgspec import Struct
 
@@ -84,6 +84,7 @@ class Reasoning(Struct, frozen=True):
 class Refusal(Struct, frozen=True):
     """The model says that it will not."""
 
+    extras: ClassVar[None] = None
     text: str
 
 
@@ -93,6 +94,7 @@ class Opaque(Struct, frozen=True):
     In an answer, `instead` is what clients of other protocols can be told in its place.
     """
 
+    extras: ClassVar[None] = None
     protocol: str
     value: Json
     instead: Text | Media | None = None

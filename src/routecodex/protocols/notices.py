@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import chain
+from operator import attrgetter
+from typing import Any
+
+from routecodex.canon.parts import Json, Reasoning, Text, ToolCall, ToolResult
+from routecodex.canon.request import Request, Tool
+
 _LIMIT = 120
 
 HINTS = frozenset(
@@ -18,6 +25,48 @@ HINTS = frozenset(
     }
 )
 """Fields that only speak to their own server, or that the gateway acted on: nothing is lost with them."""
+
+_HARMLESS = frozenset(
+    {
+        "caller",
+        "created_by",
+        "eager_input_streaming",
+        "id",
+        "logprobs",
+        "parsed_arguments",
+        "responses.item",
+        "source",
+        "status",
+        "thought",
+        "thoughtSignature",
+        "type",
+        "wrapper",
+    }
+)
+"""Fields of parts and tools that mean nothing elsewhere, or that the codecs keep for themselves."""
+
+_NOTHING: tuple[Json, ...] = (None, False, "", [], {}, {"enabled": False})
+_PARTS, _EXTRAS = attrgetter("parts"), attrgetter("extras")
+_NAMES: dict[type, str] = {Tool: "tool", Text: "text", ToolCall: "call", ToolResult: "result"}
+
+
+def lost_fields(request: Request) -> list[str]:
+    """Fields of parts and tools that only the request's own protocol has, each once: `tool.defer_loading`."""
+    parts = list(chain.from_iterable(map(_PARTS, request.messages)))
+    results = [part.parts for part in parts if type(part) is ToolResult]
+    lost: dict[str, None] = {}
+    for holder in filter(_EXTRAS, chain(request.tools, request.system, parts, *results)):
+        lost |= dict.fromkeys(_named(holder))
+    return list(lost)
+
+
+def _named(holder: Any) -> list[str]:
+    # What goes elsewhere of a thought is its text, and where it does not go there is a notice of its own.
+    if isinstance(holder, Reasoning):
+        return []
+    what = _NAMES.get(type(holder)) or holder.kind
+    fields = holder.extras.items()
+    return [f"{what}.{name}" for name, value in fields if name not in _HARMLESS and value not in _NOTHING]
 
 
 class Notices:

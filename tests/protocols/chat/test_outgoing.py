@@ -196,7 +196,7 @@ def test_the_wish_for_a_schema_joins_the_system_text_that_is_there() -> None:
     assert len(body["messages"]) == 2
 
 
-F = Tool("f", description="d", parameters={"type": "object"}, strict=True, extras={"x": 1})
+F = Tool("f", description="d", parameters={"type": "object"}, strict=True, extras={"type": "custom"})
 WRITTEN = {
     "type": "function",
     "function": {"name": "f", "description": "d", "parameters": {"type": "object"}, "strict": True},

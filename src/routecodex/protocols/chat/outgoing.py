@@ -10,7 +10,7 @@ from routecodex.canon.parts import Json
 from routecodex.canon.request import Request, Thinking, Tool
 from routecodex.protocols.chat.conversation import encode_messages
 from routecodex.protocols.codec import Aim, Encoded
-from routecodex.protocols.notices import HINTS, Notices
+from routecodex.protocols.notices import HINTS, Notices, lost_fields
 from routecodex.protocols.tools import CUSTOM_PARAMETERS, flat_name
 from routecodex.wire import json
 
@@ -40,8 +40,11 @@ def encode(request: Request, aim: Aim) -> Encoded:
     if request.thinking is not None:
         _think(body, request.thinking, aim.dialect.reasoning_field, notices)
     _extras(body, request, notices)
-    if request.source != "chat" and _hints_at_caching(request):
-        notices.dropped("cache_control", "chat upstreams cache by prefix")
+    if request.source != "chat":
+        for field in lost_fields(request):
+            notices.dropped(field, f"only {request.source} has it")
+        if _hints_at_caching(request):
+            notices.dropped("cache_control", "chat upstreams cache by prefix")
     for field in aim.dialect.unsupported:
         if body.pop(field, None) is not None:
             notices.dropped(field, "this upstream refuses it")

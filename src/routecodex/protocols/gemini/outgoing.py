@@ -6,7 +6,7 @@ from routecodex.canon.errors import BadRequest
 from routecodex.canon.parts import Json
 from routecodex.canon.request import Request, Tool, ToolChoice
 from routecodex.protocols.codec import Aim, Encoded
-from routecodex.protocols.notices import HINTS, Notices
+from routecodex.protocols.notices import HINTS, Notices, lost_fields
 from routecodex.protocols.tools import CUSTOM_PARAMETERS
 from routecodex.wire import json
 
@@ -215,6 +215,8 @@ def _tier(request: Request, body: dict[str, Json], *, notices: Notices) -> None:
 
 
 def _extras(request: Request, body: dict[str, Json], *, notices: Notices) -> None:
+    for field in lost_fields(request) if request.source != "gemini" else ():
+        notices.dropped(field, f"only {request.source} has it")
     for name, value in (request.extras or {}).items():
         if request.source == "gemini":
             body.setdefault(name, value)

@@ -7,7 +7,7 @@ from routecodex.canon.parts import Json
 from routecodex.canon.request import Output, Request, Thinking, Tool, ToolChoice
 from routecodex.protocols.codec import Aim, Encoded
 from routecodex.protocols.glance import is_hosted_search
-from routecodex.protocols.notices import HINTS
+from routecodex.protocols.notices import HINTS, lost_fields
 from routecodex.wire import json
 
 from .content import PartWriter
@@ -75,6 +75,8 @@ def _settings(request: Request, aim: Aim, notices: dict[str, None]) -> dict[str,
 
 
 def _add_extras(body: dict[str, Json], request: Request, notices: dict[str, None]) -> None:
+    for field in lost_fields(request) if request.source != NAME else ():
+        notices[f"dropped {field}: only {request.source} has it"] = None
     for key, value in (request.extras or {}).items():
         if request.source != NAME:
             if key not in HINTS:
