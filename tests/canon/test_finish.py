@@ -43,7 +43,12 @@ SAID: list[tuple[str, str, Reason]] = [
     ("gemini", "PROHIBITED_CONTENT", "content_filter"),
     ("gemini", "SPII", "content_filter"),
     ("gemini", "IMAGE_SAFETY", "content_filter"),
+    ("gemini", "IMAGE_RECITATION", "content_filter"),
     ("gemini", "MALFORMED_FUNCTION_CALL", "error"),
+    ("gemini", "MALFORMED_RESPONSE", "error"),
+    ("gemini", "MISSING_THOUGHT_SIGNATURE", "error"),
+    ("gemini", "NO_IMAGE", "error"),
+    ("gemini", "IMAGE_OTHER", "error"),
     ("gemini", "UNEXPECTED_TOOL_CALL", "error"),
     ("gemini", "OTHER", "error"),
 ]
