@@ -219,6 +219,30 @@ def test_logprobs_become_chats() -> None:
     assert answer.logprobs == ({**entry, "top_logprobs": [entry]},)
 
 
+ODD_LOGPROBS: list[Any] = [
+    7,
+    {"chosenCandidates": 7},
+    {"chosenCandidates": [{"token": "A"}], "topCandidates": [None]},
+    {"chosenCandidates": [{"token": "A"}], "topCandidates": {"a": 1}},
+    {"chosenCandidates": [{"token": "A", "logProbability": "x"}], "topCandidates": [{"candidates": 7}]},
+]
+
+
+@pytest.mark.parametrize("result", ODD_LOGPROBS, ids=range(len(ODD_LOGPROBS)))
+def test_odd_logprobs_are_told_as_far_as_they_are_understood(result: Any) -> None:
+    answer = fold(decode(frames(chunk({"text": "A"}, finishReason="STOP", logprobsResult=result))))
+    known = {"token": "A", "logprob": 0.0, "bytes": [65], "top_logprobs": []}
+    assert answer.logprobs in ((), (known,))
+    assert answer.parts == (Text("A"),)
+
+
+def test_tokens_that_are_none_are_empty() -> None:
+    result = {"chosenCandidates": [None], "topCandidates": [{"candidates": [7]}]}
+    answer = fold(decode(frames(chunk({"text": "A"}, finishReason="STOP", logprobsResult=result))))
+    entry = {"token": "", "logprob": 0.0, "bytes": []}
+    assert answer.logprobs == ({**entry, "top_logprobs": [entry]},)
+
+
 ERRORS: list[tuple[Any, type[Exception]]] = [
     ({"code": 429, "message": "slow down", "status": "RESOURCE_EXHAUSTED"}, UpstreamLimited),
     ({"code": 503, "message": "busy", "status": "UNAVAILABLE"}, UpstreamOverloaded),

@@ -8,6 +8,7 @@ media       images, sounds and files; json_schema: schemas of tools and of struc
 rewriting   the request of a Gemini client for a Gemini provider
 counting    countTokens, both ways
 decoder     a provider's answer as events; chunks are its pieces
+grounding   what an answer was found on, as citations
 showing     what clients of other protocols get for parts of an answer that only Gemini has
 encoder     events as a client's answer
 relay       an answer from Gemini to Gemini

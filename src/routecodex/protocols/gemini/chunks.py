@@ -170,20 +170,25 @@ def encode_usage(usage: Usage) -> dict[str, Json]:
 
 def decode_logprobs(result: Json) -> tuple[Json, ...]:
     """Google's logprobs as chat's entries, one per token."""
-    if not isinstance(result, dict):
-        return ()
-    chosen = result.get("chosenCandidates") or ()
-    tops = result.get("topCandidates") or ()
+    tops = _listed(result, "topCandidates")
     entries = []
-    for at, token in enumerate(chosen):
-        others = tops[at].get("candidates") or () if at < len(tops) else ()
+    for at, token in enumerate(_listed(result, "chosenCandidates")):
+        others = _listed(tops[at], "candidates") if at < len(tops) else []
         entries.append({**_entry(token), "top_logprobs": [_entry(other) for other in others]})
     return tuple(entries)
 
 
-def _entry(token: dict[str, Json]) -> dict[str, Json]:
-    text = token.get("token") or ""
-    return {"token": text, "logprob": token.get("logProbability", 0.0), "bytes": list(text.encode())}
+def _listed(value: Json, field: str) -> list[Json]:
+    found = value.get(field) if isinstance(value, dict) else None
+    return found if isinstance(found, list) else []
+
+
+def _entry(token: Json) -> dict[str, Json]:
+    told = token if isinstance(token, dict) else {}
+    text, logprob = told.get("token"), told.get("logProbability")
+    text = text if isinstance(text, str) else ""
+    spelled = list(text.encode("utf-8", "replace"))
+    return {"token": text, "logprob": logprob if isinstance(logprob, int | float) else 0.0, "bytes": spelled}
 
 
 def encode_logprobs(entries: tuple[Json, ...]) -> dict[str, Json]:
@@ -191,10 +196,11 @@ def encode_logprobs(entries: tuple[Json, ...]) -> dict[str, Json]:
     return {
         "chosenCandidates": [_token(entry) for entry in entries],
         "topCandidates": [
-            {"candidates": [_token(other) for other in entry.get("top_logprobs") or ()]} for entry in entries
+            {"candidates": [_token(other) for other in _listed(entry, "top_logprobs")]} for entry in entries
         ],
     }
 
 
-def _token(entry: dict[str, Json]) -> dict[str, Json]:
-    return {"token": entry.get("token", ""), "logProbability": entry.get("logprob", 0.0)}
+def _token(entry: Json) -> dict[str, Json]:
+    told = entry if isinstance(entry, dict) else {}
+    return {"token": told.get("token", ""), "logProbability": told.get("logprob", 0.0)}

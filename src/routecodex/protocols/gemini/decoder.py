@@ -38,6 +38,7 @@ from .chunks import (
 )
 from .errors import error_object, typed_error
 from .framing import Intake
+from .grounding import citations
 from .showing import instead_of
 
 _FILTERS = frozenset({"SAFETY", "BLOCKLIST", "PROHIBITED_CONTENT", "IMAGE_SAFETY"})
@@ -61,7 +62,10 @@ def blocked(reason: str) -> str:
 
 
 class Answering:
-    """Turns chunks into events; at most one text or thought is open at a time."""
+    """Turns chunks into events; at most one text or thought is open at a time.
+
+    A part that is `sealed`, that has its signature, grows no more; but citations may still come for it.
+    """
 
     def __init__(self) -> None:
         self.said: str | None = None
@@ -69,6 +73,8 @@ class Answering:
         self._ended = False
         self._index = -1
         self._open: type[Text] | type[Reasoning] | None = None
+        self._sealed = False
+        self._words_said: list[str] = []
         self._calls = 0
         self._call_prefix = ""
         self._usage: UsageMetadata | None = None
@@ -142,7 +148,7 @@ class Answering:
             if value is not None:
                 self._extras[name] = value
         if candidate.grounding_metadata is not None and self._open is Text:
-            cited = citations(candidate.grounding_metadata)
+            cited = citations(candidate.grounding_metadata, "".join(self._words_said))
             events += [AnnotationAdded(self._index, citation) for citation in cited]
         if candidate.finish_reason:
             self.said = candidate.finish_reason
@@ -151,15 +157,16 @@ class Answering:
         kind: type[Text] | type[Reasoning] = Reasoning if part.thought else Text
         if not part.text and part.thought_signature is None:
             return
-        if self._open is not kind:
+        if self._open is not kind or self._sealed:
             self._start(kind(""), events)
             self._open = kind
         if part.text:
             added = ReasoningAdded if part.thought else TextAdded
             events.append(added(self._index, part.text))
+            self._words_said.append(part.text)
         if part.thought_signature is not None:
             events.append(SignatureAdded(self._index, part.thought_signature))
-            self._close(events)
+            self._sealed = True
 
     def _call(self, part: AnswerPart, call: CalledFunction, events: list[Event]) -> None:
         id = call.id or f"{self._call_prefix}_{self._calls}"
@@ -183,6 +190,8 @@ class Answering:
         if self._open is not None:
             events.append(PartFinished(self._index))
             self._open = None
+            self._sealed = False
+            self._words_said = []
 
 
 def _arguments(call: CalledFunction) -> str:
@@ -190,29 +199,6 @@ def _arguments(call: CalledFunction) -> str:
         return "{}"
     raw = bytes(call.args)
     return (json.encode(json.decode(raw)) if b"\n" in raw else raw).decode()
-
-
-def citations(grounding: Json) -> list[Json]:
-    """Grounding as citations of URLs, the shape other protocols have for it."""
-    if not isinstance(grounding, dict):
-        return []
-    chunks = grounding.get("groundingChunks") or []
-    cited = []
-    for support in grounding.get("groundingSupports") or ():
-        segment = support.get("segment") or {}
-        for at in support.get("groundingChunkIndices") or ():
-            web = (chunks[at].get("web") or {}) if at < len(chunks) else {}
-            if web.get("uri"):
-                cited.append(
-                    {
-                        "type": "url_citation",
-                        "url": web["uri"],
-                        "title": web.get("title") or "",
-                        "start_index": segment.get("startIndex") or 0,
-                        "end_index": segment.get("endIndex") or 0,
-                    }
-                )
-    return cited
 
 
 class Decoder:
