@@ -8,6 +8,7 @@ import itertools
 import pytest
 
 from routecodex.canon.parts import Text
+from routecodex.wire import sse
 from tests.gateway.test_matrix import understood
 from tests.kit import answers, asking, grammar
 from tests.kit.gateway import one_target, provider, serving
@@ -359,3 +360,17 @@ async def test_a_key_that_a_provider_quotes_in_a_whole_answer_is_not_passed_on()
             )
     assert answer.status == 502
     assert b"secret-up" not in answer.body
+
+
+@pytest.mark.parametrize("client", PROTOCOLS)
+async def test_a_gemini_stream_may_come_as_one_array(client: str) -> None:
+    found = sse.Frames().feed(b"".join(frames("gemini", "one after the other")))
+    pieces = b"[" + b",\r\n".join(frame.data for frame in found) + b"]"
+    async with Upstream() as up:
+        up.queue(Json(200, pieces))
+        async with serving(one_target("gemini", up)) as gateway:
+            asked = asking.body(client, stream=True)
+            answer = await call(gateway.port, asking.path(client, stream=True), asked)
+    asking.check(client, answer, stream=True)
+    said = understood(client, answer, stream=True)
+    assert [part.text for part in said.parts if isinstance(part, Text)] == ["one after the other"]

@@ -273,6 +273,28 @@ def test_what_is_no_answer_is_unparsable(body: bytes) -> None:
     assert caught.value.code == "upstream_unparsable"
 
 
+def test_a_stream_that_came_as_one_array_tells_the_same() -> None:
+    pieces = [chunk({"text": "Hel"}), {**chunk({"text": "lo"}, finishReason="STOP"), "usageMetadata": COUNTS}]
+    told = CODEC.decode_response(json.dumps(pieces, indent=2).encode())
+    assert fold(told) == fold(decode(frames(*pieces)))
+    assert told == decode(frames(*pieces))
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ([chunk({"text": "Hel"})], "upstream_truncated"),
+        ([{"error": {"message": "broken", "code": 500}}], "upstream_error"),
+        ([[]], "upstream_unparsable"),
+    ],
+    ids=["cut off", "an error", "no answer"],
+)
+def test_an_array_that_is_no_whole_answer_is_raised(body: Any, code: str) -> None:
+    with pytest.raises(UpstreamFailed) as caught:
+        CODEC.decode_response(json.dumps(body).encode())
+    assert caught.value.code == code
+
+
 def test_a_frame_that_is_no_json_fails_the_stream() -> None:
     events = decode(frames(chunk({"text": "A"})) + b"data: {oops\n\n")
     assert isinstance(events[-1], Failed)

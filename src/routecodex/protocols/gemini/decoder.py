@@ -250,11 +250,23 @@ def read_answer(body: bytes) -> Chunk:
     return chunk
 
 
-def decode_response(body: bytes) -> Sequence[Event]:
-    """The events that a whole answer tells; raises what is wrong with it."""
+def _object(body: bytes) -> list[Event]:
     chunk = read_answer(body)
     answering = Answering()
-    events = answering.take(chunk, body) + answering.finish()
+    return answering.take(chunk, body) + answering.finish()
+
+
+def _array(body: bytes) -> list[Event]:
+    decoder = Decoder()
+    return [*decoder.feed(body), *decoder.close()]
+
+
+def decode_response(body: bytes) -> Sequence[Event]:
+    """The events that a whole answer tells; raises what is wrong with it.
+
+    It may be a stream that came as one JSON array: a provider that does not know `alt=sse` answers so.
+    """
+    events = _array(body) if body.lstrip()[:1] == b"[" and b"{" in body else _object(body)
     if isinstance(events[-1], Failed):
         raise events[-1].error
     return events
