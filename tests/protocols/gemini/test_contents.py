@@ -141,6 +141,12 @@ def test_a_signed_call_of_this_provider_keeps_its_signature() -> None:
     assert contents(HI, says(call), aim=elsewhere)[1]["parts"][0]["thoughtSignature"] == SKIP
 
 
+def test_an_unsigned_thought_of_its_own_is_left_out_without_a_word() -> None:
+    body, notices = encode(HI, says(Reasoning("Hm", origin="google"), Text("A")))
+    assert body["contents"][1]["parts"] == [{"text": "A"}]
+    assert notices == ()
+
+
 def test_reasoning_goes_to_its_maker_only() -> None:
     own = Reasoning("Hm", signature="S", origin="google")
     foreign = Reasoning("Ah", signature="T", origin="anthropic")

@@ -137,7 +137,9 @@ class Contents:
             self._aim, signature, origin=part.origin, same_protocol=self._same
         )
         if not ours and (not self._same or signature is not None or not part.text):
-            self._notices.dropped("reasoning", "made by another provider")
+            # Gemini needs no thought back that it did not sign: of its own ones nothing is lost.
+            if signature is not None or part.origin != self._aim.provider:
+                self._notices.dropped("reasoning", "made by another provider")
             return None
         thought = {"text": part.text, "thought": True}
         return self._with_extras(thought, part.extras, signature=signature)
