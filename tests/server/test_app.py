@@ -169,6 +169,23 @@ async def test_another_method_is_a_405_that_says_which_are_taken(
     assert allowed in answer.json["error"]["message"]
 
 
+@pytest.mark.parametrize("verb", ["embedContent", "batchEmbedContents", "predict"])
+async def test_a_verb_that_no_model_has_is_a_404_that_says_which_there_are(verb: str) -> None:
+    async with serving(demo()) as gateway:
+        answer = await call(gateway.port, f"/v1beta/models/demo.echo:{verb}", {"content": {}})
+    assert answer.status == 404
+    grammar.check_error("gemini", 404, answer.body)
+    message = answer.json["error"]["message"]
+    assert verb in message
+    assert "generateContent, streamGenerateContent, countTokens" in message
+
+
+async def test_a_model_whose_name_holds_a_colon_is_no_verb() -> None:
+    async with serving(demo()) as gateway:
+        answer = await call(gateway.port, "/v1beta/models/ollama.llama3:8b", {})
+    assert answer.status == 405
+
+
 async def test_a_web_socket_is_told_to_come_over_http() -> None:
     headers = {"connection": "upgrade", "upgrade": "websocket", "sec-websocket-version": "13"}
     async with serving(demo()) as gateway:

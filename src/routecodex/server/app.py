@@ -252,6 +252,12 @@ def _record(call: Call, *, route: str, model: str) -> Record:
 def _wrong_method(request: HttpRequest, endpoint: Endpoint) -> GatewayError:
     if "upgrade" in request.headers and endpoint.protocol == "responses":
         return UpgradeRequired("WebSockets are not spoken here; POST to the same path instead")
+    verb = paths.verb_of(request.path) if endpoint.name == "model" and request.method == "POST" else ""
+    if verb:
+        known = ", ".join(paths.VERBS)
+        return NotFound(
+            f"models have no {verb[:80]!r} here, only {known}; for embeddings POST /v1/embeddings"
+        )
     allowed = ", ".join(sorted(endpoint.methods))
     return MethodNotAllowed(f"{request.path} takes {allowed}, not {request.method}")
 

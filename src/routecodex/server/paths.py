@@ -60,6 +60,18 @@ METHODS: dict[str, frozenset[str]] = {
 """The methods each endpoint takes."""
 
 
+VERBS = ("generateContent", "streamGenerateContent", "countTokens")
+"""What Gemini's paths can ask of a model here."""
+
+_VERB = re.compile(r":([a-z]+(?:[A-Z][a-z]+)*)$")
+
+
+def verb_of(path: str) -> str:
+    """What a path asks of a model, known or not; empty where it does not ask for anything."""
+    found = _VERB.search(path)
+    return found[1] if found is not None else ""
+
+
 def find(path: str) -> Endpoint | None:
     """The endpoint of a path, or None."""
     return _known(path) if len(path) <= _REMEMBERED else _find(path)
