@@ -127,3 +127,15 @@ def test_fields_of_parts_and_tools_are_named_once(
     told = notices(source, target, **fields).split("; ")
     named = [line for line in told if line.startswith("dropped ") and "." in line.partition(":")[0]]
     assert named == ([] if source == target else [f"dropped {name}: only {source} has it" for name in lost])
+
+
+@pytest.mark.parametrize("target", ["chat", "responses", "messages"])
+def test_settings_of_gemini_are_named_one_by_one(target: str) -> None:
+    config = {"temperature": 0.5, "responseModalities": ["TEXT"], "speechConfig": {}}
+    asked = {"contents": [{"parts": [{"text": "Hi"}]}], "generationConfig": config}
+    gemini = CODECS["gemini"]
+    request = gemini.decode_request(gemini.read(json.encode(asked), model="m", stream=False))
+    told = "; ".join(CODECS[target].encode_request(request, Aim(model="m", provider="p")).notices)
+    assert "dropped generationConfig.responseModalities:" in told
+    assert "dropped generationConfig.speechConfig:" in told
+    assert "temperature" not in told

@@ -205,7 +205,7 @@ BOTH_WAYS: list[tuple[str, dict[str, Any], Request]] = [
             extras={
                 "safetySettings": [{"category": "HARM_CATEGORY_HARASSMENT", "threshold": "BLOCK_NONE"}],
                 "labels": {"team_name": "x"},
-                "generationConfig": {"responseModalities": ["TEXT"]},
+                "generationConfig.responseModalities": ["TEXT"],
             },
         ),
     ),
@@ -230,7 +230,8 @@ BOTH_WAYS: list[tuple[str, dict[str, Any], Request]] = [
         },
         request(
             extras={
-                "generationConfig": {"responseMimeType": "text/x.enum", "responseSchema": {"enum": ["a"]}}
+                "generationConfig.responseMimeType": "text/x.enum",
+                "generationConfig.responseSchema": {"enum": ["a"]},
             }
         ),
     ),

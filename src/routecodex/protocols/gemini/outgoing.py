@@ -13,6 +13,7 @@ from routecodex.wire import json
 from .contents import Contents, legal_name
 from .json_schema import for_gemini, parameters_for_gemini
 from .models import thinking_config, traits
+from .requests import GENERATION_CONFIG, TOOL_CONFIG
 
 _MAX_STOPS = 5
 _MAX_LOGPROBS = 20
@@ -114,7 +115,7 @@ def _description(tool: Tool) -> str:
 
 
 def _tool_config(request: Request, aim: Aim, *, notices: Notices) -> dict[str, Json]:
-    config = dict((request.extras or {}).get("toolConfig") or {}) if request.source == "gemini" else {}
+    config = _inside(TOOL_CONFIG, request)
     choice = request.tool_choice
     offered = {tool.name: tool for tool in request.tools if tool.kind != "hosted"}
     if choice is None or "functionCallingConfig" in config:
@@ -146,7 +147,6 @@ def _mode(choice: ToolChoice, aim: Aim, *, notices: Notices) -> str:
 
 
 def _generation(request: Request, aim: Aim, *, notices: Notices) -> dict[str, Json]:
-    same = request.source == "gemini"
     limit = request.max_tokens
     if limit is not None and aim.max_output_tokens is not None:
         limit = min(limit, aim.max_output_tokens)
@@ -167,10 +167,9 @@ def _generation(request: Request, aim: Aim, *, notices: Notices) -> dict[str, Js
         **_output(request, aim, notices=notices),
         "thinkingConfig": _thinking(request, aim, notices=notices),
     }
-    config = {name: value for name, value in fields.items() if value is not None}
-    if same:
-        config.update((request.extras or {}).get("generationConfig") or {})
-    return config
+    return {name: value for name, value in fields.items() if value is not None} | _inside(
+        GENERATION_CONFIG, request
+    )
 
 
 def _output(request: Request, aim: Aim, *, notices: Notices) -> dict[str, Json]:
@@ -219,9 +218,16 @@ def _extras(request: Request, body: dict[str, Json], *, notices: Notices) -> Non
         notices.dropped(field, f"only {request.source} has it")
     for name, value in (request.extras or {}).items():
         if request.source == "gemini":
-            body.setdefault(name, value)
+            if not name.startswith((TOOL_CONFIG, GENERATION_CONFIG)):
+                body.setdefault(name, value)
         elif name not in HINTS:
             notices.dropped(name, f"only {request.source} has it")
+
+
+def _inside(config: str, request: Request) -> dict[str, Json]:
+    """What a Gemini client said in this config that has no home in canon."""
+    said = (request.extras or {}).items() if request.source == "gemini" else ()
+    return {name.removeprefix(config): value for name, value in said if name.startswith(config)}
 
 
 def _leave_out(body: dict[str, Json], aim: Aim, *, notices: Notices) -> None:

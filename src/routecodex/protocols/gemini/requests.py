@@ -13,6 +13,9 @@ from .media import decode_media
 from .pairing import Pairing
 from .spelling import respell, snake
 
+TOOL_CONFIG, GENERATION_CONFIG = "toolConfig.", "generationConfig."
+"""What the names of extras begin with that stood inside these."""
+
 _HOMES = frozenset(
     {"contents", "systemInstruction", "tools", "toolConfig", "generationConfig", "serviceTier", "model"}
 )
@@ -51,11 +54,10 @@ def decode_request(inbound: Inbound) -> Request:
     extras = {name: inner for name, inner in value.items() if name not in _HOMES and inner is not None}
     tool_config = value.get("toolConfig") or {}
     choice, rest = _tool_choice(tool_config)
-    if rest:
-        extras["toolConfig"] = rest
     output, leftover = _output(config)
-    if leftover:
-        extras["generationConfig"] = leftover
+    # Under names of their own, for each is dropped and named by itself in another protocol.
+    extras |= {f"{TOOL_CONFIG}{name}": inner for name, inner in rest.items()}
+    extras |= {f"{GENERATION_CONFIG}{name}": inner for name, inner in leftover.items()}
     system, illustrations = _system(value.get("systemInstruction"))
     return Request(
         model=inbound.model,
