@@ -45,6 +45,9 @@ _HARMLESS = frozenset(
 )
 """Fields of parts and tools that mean nothing elsewhere, or that the codecs keep for themselves."""
 
+_TOLD_IN_PARTS = frozenset({"cache_control", "content", "title"})
+"""What a block that is kept whole, as its type among the fields tells, says in its parts as well."""
+
 _NOTHING: tuple[Json, ...] = (None, False, "", [], {}, {"enabled": False})
 _PARTS, _EXTRAS = attrgetter("parts"), attrgetter("extras")
 _NAMES: dict[type, str] = {Tool: "tool", Text: "text", ToolCall: "call", ToolResult: "result"}
@@ -65,8 +68,9 @@ def _named(holder: Any) -> list[str]:
     if isinstance(holder, Reasoning):
         return []
     what = _NAMES.get(type(holder)) or holder.kind
+    known = _HARMLESS | _TOLD_IN_PARTS if "type" in holder.extras else _HARMLESS
     fields = holder.extras.items()
-    return [f"{what}.{name}" for name, value in fields if name not in _HARMLESS and value not in _NOTHING]
+    return [f"{what}.{name}" for name, value in fields if name not in known and value not in _NOTHING]
 
 
 class Notices:

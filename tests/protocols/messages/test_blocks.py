@@ -114,11 +114,14 @@ def test_a_model_that_takes_no_images_gets_the_rest_of_a_document() -> None:
 
 
 @pytest.mark.parametrize("protocol", ["chat", "responses", "gemini"])
-def test_nothing_of_such_a_block_is_lost_in_another_protocol(protocol: str) -> None:
+def test_nothing_of_such_a_block_but_its_citations_is_lost_in_another_protocol(protocol: str) -> None:
     request = decode_request(inbound(messages=asked(MIXED, FOUND)))
     encoded = CODECS[protocol].encode_request(request, AIM)
     sent = encoded.body.decode()
     assert sent.count("iVBORw0KGgo=") == 2
     assert sent.count(json.encode(WORDS).decode().strip('"')) == 2
     assert sent.count(r"a\n\nb") == 2
-    assert encoded.notices == ()
+    assert encoded.notices == (
+        "dropped file.citations: only messages has it",
+        "dropped text.citations: only messages has it",
+    )
