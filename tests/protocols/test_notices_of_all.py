@@ -62,10 +62,11 @@ def test_a_choice_goes_with_the_last_tool(target: str, choice: ToolChoice) -> No
     assert "dropped tool_choice:" in told
 
 
-@pytest.mark.parametrize("target", ["chat", "responses", "gemini"])
+@pytest.mark.parametrize("target", ["chat", "responses", "messages", "gemini"])
 def test_a_choice_goes_with_the_tool_it_names(target: str) -> None:
     tools, choice = (Tool("t"), CODE), ToolChoice("tool", ("code_execution",))
-    body, told = encoded("messages", target, tools=tools, tool_choice=choice)
+    source: Any = "chat" if target == "messages" else "messages"
+    body, told = encoded(source, target, tools=tools, tool_choice=choice)
     assert body["tools"]
     assert body.keys().isdisjoint({"tool_choice", "toolConfig"})
     assert "dropped tool_choice:" in told
@@ -119,7 +120,7 @@ LOST: list[tuple[Any, dict[str, Any], list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize("target", ["chat", "responses", "gemini"])
+@pytest.mark.parametrize("target", ["chat", "responses", "messages", "gemini"])
 @pytest.mark.parametrize(("source", "fields", "lost"), LOST, ids=range(len(LOST)))
 def test_fields_of_parts_and_tools_are_named_once(
     source: Any, fields: dict[str, Any], lost: list[str], target: str

@@ -12,7 +12,7 @@ from routecodex.protocols.messages import thoughts
 from routecodex.protocols.messages.conversation import cache_mark, message_list, system_blocks
 from routecodex.protocols.messages.names import NAME
 from routecodex.protocols.messages.schemas import instruction, strict_schema
-from routecodex.protocols.notices import HINTS, Notices
+from routecodex.protocols.notices import HINTS, Notices, lost_fields
 from routecodex.protocols.tools import CUSTOM_PARAMETERS, flat_call, flat_name
 from routecodex.wire import json
 
@@ -164,6 +164,9 @@ def _choice(request: Request, aim: Aim, notices: Notices) -> Fields | None:
     if mode in ("required", "tool") and not thoughts.fitting(request, aim).can_be_forced:
         notices.dropped(f"tool_choice {mode}", "this model cannot be made to call a tool")
         choice, mode = None, "auto"
+    if choice is not None and choice.forces and _names_dropped(request):
+        notices.dropped("tool_choice", "the tool it names is not on offer here")
+        choice, mode = None, "auto"
     wanted: Fields = {"type": _CHOICES[mode]}
     if choice is not None and mode in ("tool", "required") and len(choice.names) == 1:
         wanted = {"type": "tool", "name": _flat_choice(request, choice.names[0])}
@@ -178,6 +181,14 @@ def _choice(request: Request, aim: Aim, notices: Notices) -> Fields | None:
 
 def _refused(mode: str, taken: str) -> bool:
     return taken == "auto_only" or (taken == "no_required" and mode in ("required", "tool"))
+
+
+def _names_dropped(request: Request) -> bool:
+    """Whether the choice names tools that run elsewhere, all of them."""
+    choice = request.tool_choice
+    if choice is None or not choice.names or request.source == NAME:
+        return False
+    return all(tool.kind == "hosted" for tool in request.tools if tool.name in choice.names)
 
 
 def _flat_choice(request: Request, name: str) -> str:
@@ -268,6 +279,5 @@ def _add_extras(body: Fields, request: Request, notices: Notices) -> None:
         for name, value in extras.items():
             body.setdefault(name, value)
         return
-    for name in extras:
-        if name not in HINTS:
-            notices.dropped(name, f"only {request.source} has it")
+    for name in (*(name for name in extras if name not in HINTS), *lost_fields(request)):
+        notices.dropped(name, f"only {request.source} has it")
