@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 
+from routecodex.wire import json, sse
 from tests.gateway.steered import words
 from tests.kit import answers, asking
 from tests.kit.gateway import Running, one_target, serving
@@ -21,10 +22,20 @@ PAIRS = [
 AGAIN = "up.primary.m gave an empty answer and was asked again"
 OFF = "[server_tools.empty_reply_continue]\nenabled = false\n"
 SESSION = {"x-session-id": "s"}
+COUNTS = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
 
 
 def empty(protocol: str, stream: bool, **more: object) -> Json | Sse:
     return answers.say(protocol, stream=stream, **more)
+
+
+def chat_answer(said: dict[str, object], stream: bool) -> Json | Sse:
+    """A chat answer that has no text, but something else to say."""
+    told = {"role": "assistant", "content": "", **said}
+    choice = {"index": 0, "delta" if stream else "message": told, "finish_reason": "stop"}
+    kind = "chat.completion.chunk" if stream else "chat.completion"
+    body = {"id": "c", "object": kind, "created": 1, "model": "m", "choices": [choice], "usage": COUNTS}
+    return Sse([sse.frame(json.encode(body)), sse.frame(b"[DONE]")]) if stream else Json(body=body)
 
 
 async def ask(
@@ -95,6 +106,26 @@ async def test_thoughts_alone_are_no_whole_answer(client: str, upstream: str) ->
             answer = await ask(gateway, client, stream=False)
     assert words(client, answer, stream=False) == "here"
     assert len(up.requests) == 2
+
+
+@pytest.mark.parametrize("field", ["audio", "images"])
+@pytest.mark.parametrize("client", PROTOCOLS)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_sound_and_images_are_an_answer(client: str, stream: bool, field: str) -> None:
+    shown = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,A"}}]
+    said: dict[str, object] = (
+        {"images": shown} if field == "images" else {"audio": {"id": "a", "transcript": "hi"}}
+    )
+    async with Upstream() as up:
+        up.queue(chat_answer(said, stream))
+        async with serving(one_target("chat", up)) as gateway:
+            answer = await ask(gateway, client, stream=stream)
+    asking.check(client, answer, stream=stream)
+    assert len(up.requests) == 1
+    if client == "chat":
+        assert field.encode() in answer.body
+    elif field == "audio":
+        assert words(client, answer, stream=stream) == "hi"
 
 
 @pytest.mark.parametrize("stream", [False, True])

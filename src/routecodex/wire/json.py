@@ -29,6 +29,7 @@ _AT = re.compile(r"^(?P<what>.*?)(?: - at `(?P<key>key in )?\$(?P<path>[^`]*)`)?
 _UNNAMED = "[...]"
 """How msgspec tells of a key that no Struct has: such a place cannot be named."""
 _BODY = "the request body"
+_NOTHING: Final = frozenset({b"null", b"[]", b"{}", b'""'})
 
 
 def encode(value: Any) -> bytes:
@@ -105,6 +106,12 @@ def present(raw: Raw) -> bool:
     """Whether a Raw field was there and not null."""
     size = len(memoryview(raw))
     return size > 0 and (size != 4 or bytes(raw) != b"null")
+
+
+def says_something(raw: Raw) -> bool:
+    """Whether a Raw field was there and neither null nor empty."""
+    size = len(memoryview(raw))
+    return size > 4 or (size > 0 and bytes(raw) not in _NOTHING)
 
 
 def begins(raw: Raw, sign: bytes) -> bool:

@@ -6,7 +6,7 @@ import pytest
 
 from routecodex.canon.errors import UpstreamError, UpstreamFailed, UpstreamLimited
 from routecodex.canon.finish import Finish
-from routecodex.canon.parts import Reasoning, Refusal, Text, ToolCall
+from routecodex.canon.parts import Opaque, Reasoning, Refusal, Text, ToolCall
 from routecodex.canon.request import Tool
 from routecodex.canon.response import Response, fold
 from routecodex.canon.usage import Usage
@@ -15,6 +15,8 @@ from routecodex.wire import json
 from tests.kit.grammar import check_json
 from tests.kit.test_grammar import SCENES
 from tests.protocols.chat.samples import asking, reply
+
+SHOWN = {"type": "image_url", "image_url": {"url": "data:image/png;base64,A"}}
 
 CALL = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 
@@ -149,6 +151,10 @@ def test_an_answer_without_text_has_no_content() -> None:
     assert message_of(Response(parts=(Refusal("No."),)))["refusal"] == "No."
 
 
+def test_images_go_to_chat_clients_as_they_came() -> None:
+    assert message_of(Response(parts=(Text("See:"), Opaque("chat", SHOWN))))["images"] == [SHOWN]
+
+
 def test_a_call_cut_off_before_its_arguments_is_not_made_whole() -> None:
     response = Response(parts=(ToolCall("a", "f"),), finish=Finish("length"))
     assert message_of(response)["tool_calls"][0]["function"]["arguments"] == ""
@@ -206,6 +212,22 @@ def test_a_finish_that_lies_is_put_right(
     assert (outcome.model, outcome.response_id, outcome.usage) == ("gpt", "c-1", Usage(3, 2))
     if said == word:
         assert passed == body
+
+
+SPOKEN: list[tuple[dict[str, Any], bool]] = [
+    ({"content": "x"}, False),
+    ({"content": None, "audio": {"id": "a", "data": "QUFB", "transcript": "hi"}}, False),
+    ({"content": "", "images": [SHOWN]}, False),
+    ({"content": "", "audio": None, "images": []}, True),
+    ({"content": "", "reasoning_details": [{"type": "reasoning.text", "text": "Hm"}]}, True),
+]
+
+
+@pytest.mark.parametrize(("message", "empty"), SPOKEN, ids=range(len(SPOKEN)))
+def test_an_answer_is_empty_if_there_is_nothing_to_read_hear_or_see(
+    message: dict[str, Any], empty: bool
+) -> None:
+    assert pass_on(answer("stop", **message), reply())[1].empty is empty
 
 
 def test_every_choice_is_put_right_by_itself() -> None:

@@ -19,14 +19,14 @@ from routecodex.canon.events import (
     UsageReported,
 )
 from routecodex.canon.finish import Finish
-from routecodex.canon.parts import Reasoning, Refusal, Text, ToolCall
+from routecodex.canon.parts import Opaque, Reasoning, Refusal, Text, ToolCall
 from routecodex.canon.response import Response, fold
 from routecodex.canon.usage import Usage
 from routecodex.protocols.chat.decoder import StreamDecoder
 from routecodex.wire import json, sse
 from tests.kit import answers
 from tests.kit.test_grammar import SCENES, frames_of
-from tests.protocols.chat.samples import DONE, HEAD, call, choice, events, frame, role, usage
+from tests.protocols.chat.samples import DONE, HEAD, call, choice, events, frame, role, usage, written
 
 
 def whole(stream: bytes) -> Response:
@@ -357,6 +357,20 @@ def test_logprobs_and_annotations_stay_with_their_text() -> None:
     found = whole(chunk + choice(annotations=[{"url": "u"}]) + choice("stop") + DONE)
     assert found.logprobs == ({"token": "Hi"},)
     assert found.parts == (Text("Hi", annotations=({"url": "u"},)),)
+
+
+def test_of_sound_the_words_are_told() -> None:
+    stream = role() + choice(audio={"id": "a"}) + choice(audio={"transcript": "Hel"})
+    stream += choice(audio={"data": "QUFB"}) + choice(audio={"transcript": "lo"}) + choice("stop") + DONE
+    assert whole(stream).parts == (Text("Hello"),)
+
+
+def test_images_are_parts_that_only_chat_has() -> None:
+    shown = {"type": "image_url", "image_url": {"url": "data:image/png;base64,A"}}
+    stream = role() + choice(content="See:") + choice(content="", images=[shown]) + choice("stop") + DONE
+    assert whole(stream).parts == (Text("See:"), Opaque("chat", shown))
+    decoder = StreamDecoder()
+    assert written([*decoder.feed(stream), *decoder.close()]).count(json.encode([shown])) == 1
 
 
 def test_the_tier_and_fingerprint_are_kept() -> None:

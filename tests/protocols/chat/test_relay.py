@@ -112,6 +112,10 @@ CONTENT = [
     choice(refusal="No"),
     call(0, "a", "f", ""),
     choice(function_call={"name": "f", "arguments": ""}),
+    choice(audio={"id": "a", "data": "QUFB"}),
+    choice(content="", images=[{"type": "image_url", "image_url": {"url": "data:image/png;base64,A"}}]),
+    choice(reasoning_details=[{"type": "reasoning.text", "text": "Hm"}]),
+    choice(annotations=[{"type": "url_citation"}]),
     choice("stop"),
 ]
 
@@ -121,6 +125,36 @@ def test_any_content_begins_the_answer(content: bytes) -> None:
     relay = Relay(reply())
     assert relay.feed(role() + content) == role() + content
     assert relay.started
+
+
+NOTHING: list[Any] = [None, [], {}, ""]
+
+
+@pytest.mark.parametrize("field", ["audio", "images", "reasoning_details"])
+@pytest.mark.parametrize("value", NOTHING, ids=map(str, NOTHING))
+def test_a_field_that_holds_nothing_does_not_begin_the_answer(field: str, value: Any) -> None:
+    relay = Relay(reply())
+    assert relay.feed(role() + choice(**{field: value})) == b""
+    assert not relay.started
+
+
+@pytest.mark.parametrize("content", CONTENT[:-1], ids=range(len(CONTENT) - 1))
+def test_an_answer_of_anything_but_words_is_not_empty(content: bytes) -> None:
+    assert not relayed(role() + content + choice("stop") + DONE).outcome.empty
+
+
+LATER = [
+    choice(content="", annotations=[{"type": "url_citation"}]),
+    choice(images=[{"type": "image_url", "image_url": {"url": "https://x"}}]),
+    choice(reasoning_details=[{"type": "reasoning.encrypted", "data": "x"}]),
+]
+
+
+@pytest.mark.parametrize("late", LATER, ids=range(len(LATER)))
+def test_what_is_said_only_after_the_finish_passes(late: bytes) -> None:
+    stream = CLEAN + late + usage() + DONE
+    for step in (1, 1 << 30):
+        assert passed(stream, step=step) == stream
 
 
 def test_comments_pass_once_the_answer_has_begun() -> None:

@@ -10,6 +10,7 @@ from msgspec.json import Decoder
 from routecodex.canon.parts import Json
 from routecodex.canon.usage import Usage
 from routecodex.protocols.chat.stream_schema import (
+    Audio,
     CachedDetails,
     CallDelta,
     Choice,
@@ -21,12 +22,13 @@ from routecodex.protocols.chat.stream_schema import (
     WireUsage,
 )
 from routecodex.wire import json
-from routecodex.wire.json import ABSENT
+from routecodex.wire.json import ABSENT, says_something, thaw
 
 CONTENT_KEY: Final = (b'"content":"', b'"content": "')
 """What stands before the text of a chunk, as upstreams write it."""
 
 _decoder: Final = Decoder(Chunk)
+_audio: Final = Decoder(Audio)
 
 
 def read_chunk(data: bytes) -> Chunk | None:
@@ -50,12 +52,16 @@ def read_odd(data: bytes) -> Chunk | None:
 
 def is_empty(delta: Delta) -> bool:
     """Whether nothing is said here that a client would show or do."""
-    return not (delta.content or delta.reasoning_content or delta.reasoning) and is_silent(delta)
+    if delta.content or delta.reasoning_content or delta.reasoning or delta.annotations:
+        return False
+    return is_silent(delta) and not _is_told(delta.reasoning_details)
 
 
 def is_silent(delta: Delta) -> bool:
     """Whether a whole answer says and does nothing; thoughts alone are no answer."""
-    return not (delta.content or delta.refusal or delta.tool_calls or delta.function_call)
+    if delta.content or delta.refusal or delta.tool_calls or delta.function_call:
+        return False
+    return not (_is_told(delta.audio) or _is_told(delta.images))
 
 
 def is_plain_text(chunk: Chunk) -> bool:
@@ -69,7 +75,25 @@ def is_plain_text(chunk: Chunk) -> bool:
         return False
     if delta.reasoning_content or delta.reasoning or delta.refusal or delta.tool_calls:
         return False
-    return not (delta.function_call or delta.annotations)
+    if delta.function_call or delta.annotations or delta.audio is not ABSENT:
+        return False
+    return not (_is_told(delta.images) or _is_told(delta.reasoning_details))
+
+
+def transcript(delta: Delta) -> str:
+    """What is said in the sound of an answer, as far as this piece tells it."""
+    audio = json.try_read(delta.audio, _audio) if delta.audio is not ABSENT else None
+    return (audio.transcript or "") if audio is not None else ""
+
+
+def images(delta: Delta) -> list[Json]:
+    """The images of an answer, as the upstream wrote them."""
+    found = thaw(delta.images) if delta.images is not ABSENT else None
+    return found if isinstance(found, list) else []
+
+
+def _is_told(raw: Raw) -> bool:
+    return raw is not ABSENT and says_something(raw)
 
 
 def usage_of(wire: WireUsage) -> Usage:
@@ -98,7 +122,7 @@ def _mended(value: dict[str, Any]) -> Chunk:
         if isinstance(choices, list)
         else None,
         usage=_usage(usage) if isinstance(usage, dict) else None,
-        error=Raw(json.encode(value["error"])) if value.get("error") is not None else ABSENT,
+        error=_raw(value.get("error")),
         service_tier=_text(value.get("service_tier")),
         system_fingerprint=_text(value.get("system_fingerprint")),
     )
@@ -127,7 +151,14 @@ def _delta(item: dict[str, Any]) -> Delta:
         else None,
         function_call=_function(item.get("function_call")),
         annotations=annotations if isinstance(annotations, list) else None,
+        audio=_raw(item.get("audio")),
+        images=_raw(item.get("images")),
+        reasoning_details=_raw(item.get("reasoning_details")),
     )
+
+
+def _raw(value: Json) -> Raw:
+    return ABSENT if value is None else Raw(json.encode(value))
 
 
 def _content(value: Json) -> tuple[str | None, str | None]:

@@ -20,17 +20,24 @@ from routecodex.canon.events import (
     TextAdded,
     UsageReported,
 )
-from routecodex.canon.parts import Json, Reasoning, Refusal, Text, ToolCall
+from routecodex.canon.parts import Json, Opaque, Reasoning, Refusal, Text, ToolCall
 from routecodex.protocols import failures
 from routecodex.protocols.chat import errors
 from routecodex.protocols.chat.calls import CallBook
-from routecodex.protocols.chat.chunks import CONTENT_KEY, is_plain_text, read_chunk, usage_of
+from routecodex.protocols.chat.chunks import (
+    CONTENT_KEY,
+    images,
+    is_plain_text,
+    read_chunk,
+    transcript,
+    usage_of,
+)
 from routecodex.protocols.chat.stream_schema import CallDelta, Choice, Chunk, Delta
 from routecodex.protocols.codec import Texts
 from routecodex.protocols.repeats import Repeats
 from routecodex.protocols.runs import Told, frame_at, spread
 from routecodex.wire import json
-from routecodex.wire.json import present, thaw
+from routecodex.wire.json import ABSENT, present, thaw
 from routecodex.wire.sse import Frame, Frames, FrameTooLarge
 
 _EMPTY: dict[str, AnswerPart] = {"text": Text(""), "refusal": Refusal(""), "reasoning": Reasoning()}
@@ -127,14 +134,26 @@ class Telling:
         if delta.content:
             logprobs = tuple(choice.logprobs.content or ()) if choice.logprobs is not None else ()
             out.append(TextAdded(self._block("text", out), delta.content, logprobs))
+        if delta.audio is not ABSENT and (words := transcript(delta)):
+            out.append(TextAdded(self._block("text", out), words))
         for annotation in delta.annotations or ():
             out.append(AnnotationAdded(self._block("text", out), annotation))
         if delta.refusal:
             out.append(TextAdded(self._block("refusal", out), delta.refusal))
+        if delta.images is not ABSENT:
+            self._images(images(delta), out)
         for call in delta.tool_calls or ():
             self._call(call, out)
         if delta.function_call is not None:
             self._call(CallDelta(index=0, function=delta.function_call), out)
+
+    def _images(self, shown: list[Json], out: list[Told]) -> None:
+        if shown:
+            self._close_block(out)
+        for image in shown:
+            index = self._take_index()
+            out.append(PartStarted(index, Opaque("chat", image)))
+            out.append(PartFinished(index))
 
     def _block(self, kind: str, out: list[Told]) -> int:
         """The index of the open text-like part of this kind, opened if need be."""

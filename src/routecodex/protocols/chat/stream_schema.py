@@ -52,6 +52,13 @@ class Delta(Struct, gc=False):
     tool_calls: list[CallDelta] | None = None
     function_call: FunctionDelta | None = None
     annotations: list[Any] | None = None
+    audio: Raw = ABSENT
+    images: Raw = ABSENT
+    reasoning_details: Raw = ABSENT
+
+
+class Audio(Struct, gc=False):
+    transcript: str | None = None
 
 
 class Logprobs(Struct, gc=False):
