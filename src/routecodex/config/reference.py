@@ -88,7 +88,10 @@ other upstreams, or when one changes.
 """
 
 _DIALECT_MEANINGS = {
-    "max_tokens_field": "Field of a chat request that limits the answer.",
+    "max_tokens_field": (
+        "Field of a chat request that limits the answer. Absent, what chat clients use stays, and requests "
+        "of other protocols get `max_completion_tokens`."
+    ),
     "reasoning_field": "Field of a chat request that asks for thinking.",
     "reasoning_history": "Field of an assistant message that carries its thinking back.",
     "stream_usage": "It understands `stream_options.include_usage`.",

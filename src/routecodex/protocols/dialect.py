@@ -14,7 +14,8 @@ class Dialect(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     `unsigned_thoughts` and `unthought_turns` are as most take them who speak messages, not as Anthropic does.
     """
 
-    max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_completion_tokens"
+    max_tokens_field: Literal["max_tokens", "max_completion_tokens"] | None = None
+    """Absent, chat clients may use either, and the gateway writes `max_completion_tokens`."""
     reasoning_field: Literal["reasoning_effort", "thinking", "enable_thinking", "reasoning", "none"] = (
         "reasoning_effort"
     )

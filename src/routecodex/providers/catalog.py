@@ -44,6 +44,7 @@ _CLAUDE = {
 
 _MAKERS: dict[str, Preset] = {
     # Newer reasoning models refuse tools on chat unless reasoning is off: they stand under openai-responses.
+    # Reasoning models refuse max_tokens, and all others take max_completion_tokens too.
     "openai": Preset(
         about="OpenAI, chat completions",
         protocol="chat",
@@ -387,7 +388,6 @@ _LOCAL: dict[str, Preset] = {
         env=None,
         auth_style="none",
         dialect={
-            "max_tokens_field": "max_completion_tokens",
             "reasoning_history": "reasoning",
             "strict_tools": False,
             "merge_system": True,

@@ -106,6 +106,17 @@ KNOBS: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     ({"max_completion_tokens": 5}, {"max_tokens_field": "max_tokens"}, {"max_tokens": 5}),
     ({"max_completion_tokens": 5}, {}, {"max_completion_tokens": 5}),
     ({"max_tokens": 5}, {}, {"max_tokens": 5}),
+    ({"max_tokens": 5}, {"max_tokens_field": "max_completion_tokens"}, {"max_completion_tokens": 5}),
+    (
+        {"max_tokens": 5, "max_completion_tokens": 6},
+        {"max_tokens_field": "max_completion_tokens"},
+        {"max_completion_tokens": 6},
+    ),
+    (
+        {"max_completion_tokens": None, "max_tokens": 5},
+        {"max_tokens_field": "max_completion_tokens"},
+        {"max_completion_tokens": 5},
+    ),
     (
         {"stream": True, "stream_options": {"include_usage": True}},
         {"stream_usage": False},

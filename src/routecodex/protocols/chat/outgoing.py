@@ -65,7 +65,9 @@ def _settings(body: dict[str, Any], request: Request, aim: Aim, notices: Notices
     if request.source != "chat" and request.service_tier not in _TIERS:
         body.pop("service_tier", None)
     if request.max_tokens is not None:
-        body[aim.dialect.max_tokens_field] = _room(request.max_tokens, aim, notices)
+        body[aim.dialect.max_tokens_field or "max_completion_tokens"] = _room(
+            request.max_tokens, aim, notices
+        )
     if request.stop:
         body["stop"] = list(request.stop[:4])
         if len(request.stop) > 4:

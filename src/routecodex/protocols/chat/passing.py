@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from msgspec import Raw
+from typing import Final
 
 from routecodex.canon.errors import BadRequest
+from routecodex.protocols.chat.fitting import fit
+from routecodex.protocols.chat.schema import ChatRequest
 from routecodex.protocols.chat.view import View
 from routecodex.protocols.codec import Aim, Encoded, Inbound
-from routecodex.protocols.notices import Notices
+from routecodex.protocols.dialect import Dialect
 from routecodex.protocols.splice import with_model
-from routecodex.wire import json
+from routecodex.wire import scan
+
+_PLAIN: Final = Dialect()
+_DEVELOPER: Final = b'"developer"'
+_SYSTEM: Final = b'"system"'
+_STRICT: Final = b'"strict"'
 
 
 def rewrite(inbound: Inbound, aim: Aim) -> Encoded:
@@ -18,20 +25,36 @@ def rewrite(inbound: Inbound, aim: Aim) -> Encoded:
     dialect, wire = aim.dialect, view.fields
     if wire.n is not None and wire.n > 1 and not dialect.n:
         raise BadRequest("n: this upstream gives one answer at a time", param="n", code="unsupported_value")
-    unasked = not dialect.stream_usage and wire.stream_options is not None
-    renamed = dialect.max_tokens_field == "max_tokens" and wire.max_completion_tokens is not None
-    if not (dialect.unsupported or renamed or unasked):
-        outline = inbound.keys() if inbound.outline else b""
-        return Encoded(with_model(inbound.body, aim.model, named=wire.model, outline=outline))
-    fields = json.read_fields(inbound.body)
-    notices = Notices()
-    if renamed:
-        fields["max_tokens"] = fields.pop("max_completion_tokens")
-    if unasked:
-        # The relay counts for an upstream that cannot be asked to.
-        del fields["stream_options"]
-    for field in dialect.unsupported:
-        if fields.pop(field, None) is not None:
-            notices.dropped(field, "this upstream refuses it")
-    fields["model"] = Raw(json.encode(aim.model))
-    return Encoded(json.encode(fields), notices.lines())
+    outline = inbound.keys() if inbound.outline else b""
+    body = outline or inbound.body
+    if dialect == _PLAIN:
+        fits = scan.find(body, _DEVELOPER, 0) < 0
+    else:
+        fits = not (_sets_too_much(wire, dialect) or _says_it_otherwise(body, dialect))
+    if not fits:
+        return fit(inbound, aim)
+    return Encoded(with_model(inbound.body, aim.model, named=wire.model, outline=outline))
+
+
+def _sets_too_much(wire: ChatRequest, dialect: Dialect) -> bool:
+    """Whether a setting may have to go, or to be said in other words."""
+    limit = dialect.max_tokens_field
+    return bool(
+        dialect.unsupported
+        or (limit == "max_tokens" and wire.max_completion_tokens is not None)
+        or (limit == "max_completion_tokens" and wire.max_tokens is not None)
+        or (wire.stream_options is not None and not dialect.stream_usage)
+        or (wire.tool_choice is not None and dialect.tool_choice != "full")
+        or (wire.parallel_tool_calls is not None and not dialect.parallel_tool_calls)
+        or (wire.response_format is not None and dialect.response_format != "json_schema")
+        or (wire.reasoning_effort is not None and dialect.reasoning_field != "reasoning_effort")
+    )
+
+
+def _says_it_otherwise(body: bytes, dialect: Dialect) -> bool:
+    """Whether messages or tools may have to change; words that stand elsewhere cost only time."""
+    return bool(
+        (dialect.system_role == "system" and scan.holds(body, _DEVELOPER))
+        or (dialect.merge_system and body.count(_SYSTEM) > 1)
+        or (not dialect.strict_tools and scan.holds(body, _STRICT))
+    )
