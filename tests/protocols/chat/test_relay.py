@@ -198,10 +198,30 @@ ENDS: list[tuple[str, bytes]] = [
 def test_every_end_becomes_a_proper_one(end: bytes, asked: bool) -> None:
     for step in (1, 1 << 30):
         out = passed(role() + choice(content="Hi") + end, reply(include_usage=asked), step)
-        out = out.replace(b"data: \n\n", b"").replace(b"data:\n\n", b"")
         check_chat(out, include_usage=asked)
         ends = [chunk["choices"][0].get("finish_reason") for chunk in chunks(out) if chunk["choices"]]
         assert [end for end in ends if end] == ["stop"]
+
+
+@pytest.mark.parametrize("nothing", [b"data:\n\n", b"data: \n\n", b"data:\r\n\r\n"])
+@pytest.mark.parametrize("at", range(5))
+def test_a_frame_without_data_is_left_out_however_the_bytes_are_cut(nothing: bytes, at: int) -> None:
+    parts = [role(), choice(content="Hel"), choice(content="lo"), choice("stop"), usage()]
+    stream = b"".join([*parts[:at], nothing, *parts[at:], DONE])
+    for step in (1, 7, len(parts[0]), 1 << 30):
+        assert passed(stream, step=step) == b"".join(parts) + DONE
+
+
+@pytest.mark.parametrize("colon", [":", ": ", " :", " : "])
+def test_the_finish_and_the_usage_are_seen_however_the_colon_is_written(colon: str) -> None:
+    spaced = choice("length").replace(b'"finish_reason":', f'"finish_reason"{colon}'.encode())
+    counted = usage(prompt_tokens=4).replace(b'"usage":', f'"usage"{colon}'.encode())
+    for end in (spaced + counted, spaced + counted + DONE):
+        relay = Relay(reply())
+        out = relay.feed(role() + choice(content="Hi") + end) + relay.close()
+        assert out == role() + choice(content="Hi") + spaced + counted + DONE
+        assert relay.outcome.sent_finish == "length"
+        assert relay.outcome.usage == Usage(4, 2)
 
 
 @pytest.mark.parametrize("end", [row[1] for row in ENDS if b"prompt_tokens" in row[1]])

@@ -41,6 +41,13 @@ def test_clean_stream_passes_byte_for_byte_however_it_is_cut() -> None:
         assert relayed(STREAM[:cut], STREAM[cut:])[0] == STREAM
 
 
+@pytest.mark.parametrize("nothing", [b"data:\n\n", b"data: \n\n", b"event: ping\ndata:\n\n"])
+def test_a_frame_without_data_is_left_out_however_the_bytes_are_cut(nothing: bytes) -> None:
+    stream = nothing.join(FULL)
+    for step in (1, 7, len(FULL[0]), len(stream)):
+        assert relayed(*(stream[at : at + step] for at in range(0, len(stream), step)))[0] == STREAM
+
+
 def test_outcome_is_filled() -> None:
     outcome = relayed(STREAM)[1].outcome
     assert (outcome.response_id, outcome.model, outcome.sent_finish) == ("resp_1", "gpt", "completed")

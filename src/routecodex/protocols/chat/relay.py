@@ -39,12 +39,17 @@ from routecodex.wire.sse import Frames, FrameTooLarge
 _MARKS: Final[tuple[bytes, ...]] = (
     b'"finish_reason":"',
     b'"finish_reason": "',
+    b'"finish_reason" ',
     b'"usage":{',
     b'"usage": {',
+    b'"usage" ',
     b'"error"',
     b"[DONE]",
     b"_call",
+    b"data:\n",
+    b"data: \n",
 )
+"""One of these is in every frame that must be read, or must not be sent: clients fail on one without data."""
 _DONE: Final = b"[DONE]"
 
 
