@@ -156,7 +156,7 @@ def test_upstreams_end_in_many_ways(end: bytes) -> None:
 def test_usage_is_found_wherever_it_is() -> None:
     glued = frame(choices=[{"delta": {}, "finish_reason": "stop"}], usage={"prompt_tokens": 4})
     details = {
-        "prompt_tokens_details": {"cached_tokens": 1},
+        "prompt_tokens_details": {"cached_tokens": 1, "cache_write_tokens": 2},
         "completion_tokens_details": {"reasoning_tokens": 1},
     }
     hit = frame(choices=[], usage={"prompt_tokens": 9, "completion_tokens": 1, "prompt_cache_hit_tokens": 8})
@@ -165,7 +165,7 @@ def test_usage_is_found_wherever_it_is() -> None:
     )
     text = role() + choice(content="Hi")
     assert whole(text + glued + DONE).usage == Usage(4, 0)
-    assert whole(text + choice("stop") + usage(**details) + DONE).usage == Usage(3, 2, 1, 0, 1)
+    assert whole(text + choice("stop") + usage(**details) + DONE).usage == Usage(3, 2, 1, 2, 1)
     assert whole(text + choice("stop") + hit + DONE).usage == Usage(9, 1, 8)
     assert whole(text + choice("stop") + odd + DONE).usage == Usage(9, 1, 8)
     assert whole(text + choice("stop") + DONE).usage is None

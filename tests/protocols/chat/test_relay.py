@@ -231,6 +231,36 @@ def test_the_upstreams_own_counts_are_sent(end: bytes) -> None:
     assert (counts["prompt_tokens"], counts["completion_tokens"]) == (3, 2)
 
 
+OWN = {
+    **COUNTS,
+    "cost": 0.010,
+    "prompt_cache_miss_tokens": 2,
+    "prompt_tokens_details": {"cached_tokens": 1, "cache_write_tokens": 2},
+}
+WITH_OWN = [
+    frame(choices=[{"index": 0, "delta": {}, "finish_reason": "stop"}], usage=OWN),
+    choice("stop") + frame(choices=[{"index": 0, "delta": {}, "finish_reason": None}], usage=OWN),
+    frame(choices=[], usage=OWN) + choice("stop"),
+]
+
+
+@pytest.mark.parametrize("end", WITH_OWN, ids=["with the finish", "after the finish", "before the finish"])
+def test_counts_of_the_upstreams_own_are_kept(end: bytes) -> None:
+    own = json.encode(OWN).replace(b":0.01,", b":1.00e-2,")
+    stream = role() + choice(content="Hi") + end.replace(json.encode(OWN), own) + DONE
+    for step in (1, 1 << 30):
+        out = passed(stream, step=step)
+        check_chat(out, include_usage=True)
+        assert out.endswith(b'"choices":[],"usage":' + own + b"}\n\n" + DONE)
+    assert relayed(stream).outcome.usage == Usage(3, 2, cache_read=1, cache_write=2)
+
+
+@pytest.mark.parametrize("partial", [{"completion_tokens": 2}, {**COUNTS, "prompt_tokens": "3"}])
+def test_counts_that_are_not_all_there_are_made_whole(partial: dict[str, Any]) -> None:
+    end = frame(choices=[{"index": 0, "delta": {}, "finish_reason": "stop"}], usage=partial)
+    check_chat(passed(role() + choice(content="Hi") + end + DONE), include_usage=True)
+
+
 @pytest.mark.parametrize("step", [1, 400, 1 << 30])
 def test_usage_is_estimated_if_the_upstream_gave_none(step: int) -> None:
     text = b"".join(choice(content="four") for _ in range(50))

@@ -15,6 +15,7 @@ from routecodex.protocols.chat.stream_schema import (
     CallDelta,
     Choice,
     Chunk,
+    Counted,
     CustomDelta,
     Delta,
     FunctionDelta,
@@ -29,6 +30,8 @@ CONTENT_KEY: Final = (b'"content":"', b'"content": "')
 
 _decoder: Final = Decoder(Chunk)
 _audio: Final = Decoder(Audio)
+_counted: Final = Decoder(Counted)
+_usage_only: Final = Decoder(WireUsage)
 
 
 def read_chunk(data: bytes) -> Chunk | None:
@@ -100,13 +103,24 @@ def usage_of(wire: WireUsage) -> Usage:
     """The counts in canon."""
     prompt, completion = wire.prompt_tokens_details, wire.completion_tokens_details
     cached = prompt.cached_tokens if prompt is not None else None
+    stored = prompt.cache_write_tokens if prompt is not None else None
     thought = completion.reasoning_tokens if completion is not None else None
     return Usage(
         input=wire.prompt_tokens or 0,
         output=wire.completion_tokens or 0,
         cache_read=cached or wire.prompt_cache_hit_tokens or 0,
+        cache_write=stored or 0,
         reasoning=thought or 0,
     )
+
+
+def counts_in(data: bytes) -> Raw:
+    """The counts of a chunk as they came, whatever else they hold; absent if one that chat has is missing."""
+    found = json.try_read(data, _counted)
+    wire = json.try_read(found.usage, _usage_only) if found is not None else None
+    if found is None or wire is None or wire.prompt_tokens is None:
+        return ABSENT
+    return ABSENT if wire.completion_tokens is None or wire.total_tokens is None else found.usage
 
 
 def _mended(value: dict[str, Any]) -> Chunk:
@@ -208,7 +222,10 @@ def _usage(item: dict[str, Any]) -> WireUsage:
     return WireUsage(
         prompt_tokens=_count(item.get("prompt_tokens")),
         completion_tokens=_count(item.get("completion_tokens")),
-        prompt_tokens_details=CachedDetails(_count(details.get("cached_tokens")))
+        total_tokens=_count(item.get("total_tokens")),
+        prompt_tokens_details=CachedDetails(
+            _count(details.get("cached_tokens")), _count(details.get("cache_write_tokens"))
+        )
         if isinstance(details, dict)
         else None,
         completion_tokens_details=ReasoningDetails(_count(thoughts.get("reasoning_tokens")))

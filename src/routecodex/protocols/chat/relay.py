@@ -17,6 +17,7 @@ from routecodex.protocols.chat import errors
 from routecodex.protocols.chat.calls import CallBook
 from routecodex.protocols.chat.chunks import (
     CONTENT_KEY,
+    counts_in,
     is_empty,
     is_plain_text,
     read_odd,
@@ -75,6 +76,8 @@ class Relay:
         self._legacy: list[int] = []
         self._words: dict[int, str] = {}
         self._usage_sent = False
+        self._counts_in = b""
+        """The data in which the last usage was that could not go out as it came."""
         self._last_call: list[str] = []
         self._broke_off = ""
         """The word with which the upstream gave up."""
@@ -244,7 +247,8 @@ class Relay:
             self._bare = not (head.id and head.model) or head.created is None or chunk.object != OBJECT
             self._remember(head, len(raw))
         if self._words and self._are_late(choices):
-            self.outcome.usage = usage_of(chunk.usage) if chunk.usage is not None else self.outcome.usage
+            if chunk.usage is not None:
+                self._count(chunk.usage, data)
             return b""
         self._placed.clear()
         mend = self._bare or chunk.object != OBJECT
@@ -358,15 +362,20 @@ class Relay:
     def _usage(self, chunk: Chunk, data: bytes, *, raw: bytes, mend: bool) -> bytes:
         """Usage goes out in a chunk of its own after the finish, exactly when asked for."""
         assert chunk.usage is not None
+        self._count(chunk.usage, data)
         if not chunk.choices:
             said = self._counted(chunk.usage, raw)
             return self._mended(json.decode(data)) if said and mend else said
-        self.outcome.usage = usage_of(chunk.usage)
         value = json.decode(data)
         value["usage"] = None
         if not self._asked:
             del value["usage"]
         return self._mended(value)
+
+    def _count(self, counts: WireUsage, data: bytes) -> None:
+        """Notes the usage of a frame that cannot go out as it is."""
+        self.outcome.usage = usage_of(counts)
+        self._counts_in = data
 
     def _counted(self, counts: WireUsage, raw: bytes) -> bytes:
         """Notes the usage that a frame tells alone; the frame, if it may go out now."""
@@ -389,12 +398,17 @@ class Relay:
             end = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": self.outcome.sent_finish}
             out = sse.frame(json.encode({**self._head(), "choices": [end]}))
         if self._asked and not self._usage_sent:
-            usage = self.outcome.usage
-            if usage is None:
-                usage = Usage(self._reply.input_tokens, self._meter.tokens(), estimated=True)
-            self.outcome.usage = usage
-            out += sse.frame(json.encode({**self._head(), "choices": [], "usage": usage_object(usage)}))
+            out += sse.frame(json.encode({**self._head(), "choices": [], "usage": self._usage_told()}))
         return out + DONE
+
+    def _usage_told(self) -> Any:
+        """What was counted, in the upstream's own words where it has them; an estimate where it has none."""
+        usage = self.outcome.usage
+        if usage is None:
+            usage = Usage(self._reply.input_tokens, self._meter.tokens(), estimated=True)
+            self.outcome.usage = usage
+        told = counts_in(self._counts_in) if self._counts_in else ABSENT
+        return usage_object(usage) if told is ABSENT else told
 
     def _broken(self, error: GatewayError) -> bytes:
         if not self.started:

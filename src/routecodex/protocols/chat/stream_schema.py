@@ -75,6 +75,7 @@ class Choice(Struct, gc=False):
 
 class CachedDetails(Struct, gc=False):
     cached_tokens: int | None = None
+    cache_write_tokens: int | None = None
 
 
 class ReasoningDetails(Struct, gc=False):
@@ -84,6 +85,7 @@ class ReasoningDetails(Struct, gc=False):
 class WireUsage(Struct, gc=False):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
+    total_tokens: int | None = None
     prompt_tokens_details: CachedDetails | None = None
     completion_tokens_details: ReasoningDetails | None = None
     prompt_cache_hit_tokens: int | None = None
@@ -99,3 +101,9 @@ class Chunk(Struct, gc=False):
     choices: list[Choice] | None = None
     usage: WireUsage | None = None
     error: Raw = ABSENT
+
+
+class Counted(Struct, gc=False):
+    """What a chunk counts, as it came."""
+
+    usage: Raw = ABSENT
