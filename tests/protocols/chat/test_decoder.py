@@ -245,6 +245,30 @@ def test_calls_are_told_apart_however_they_are_numbered(
     assert whole(role() + stream + DONE).finish.reason == "tool_calls"
 
 
+NAMED_LATE: list[tuple[str, bytes, list[tuple[str, str, str]]]] = [
+    (
+        "with the arguments",
+        call(0, "a", arguments="") + call(0, name="f", arguments="{}"),
+        [("a", "f", "{}")],
+    ),
+    ("after some", call(0, "a", arguments="{") + call(0, name="f", arguments="}"), [("a", "f", "{}")]),
+    (
+        "between two calls",
+        call(0, "a", arguments="{}") + call(1, "b", "g", "{}") + call(0, name="f"),
+        [("b", "g", "{}"), ("a", "f", "{}")],
+    ),
+    ("never", call(0, "a", arguments="{}"), [("a", "", "{}")]),
+]
+
+
+@pytest.mark.parametrize(
+    ("pieces", "expected"), [row[1:] for row in NAMED_LATE], ids=[row[0] for row in NAMED_LATE]
+)
+def test_a_call_is_told_when_its_name_is_known(pieces: bytes, expected: list[tuple[str, str, str]]) -> None:
+    assert calls(role() + pieces + choice("tool_calls") + DONE) == expected
+    assert calls(role() + pieces + DONE) == expected
+
+
 def test_a_call_without_id_gets_one_that_no_other_answer_has() -> None:
     def first_id(answer: str) -> str:
         chunk = {**HEAD, "id": answer, "choices": [{"delta": {"tool_calls": [{"function": {"name": "f"}}]}}]}

@@ -326,6 +326,30 @@ def test_calls_are_mended_until_a_client_can_tell_them_apart(
         assert chunks(out)[-2]["choices"][0]["finish_reason"] == "tool_calls"
 
 
+LATE_NAMES = [
+    call(0, "a", arguments="") + call(0, name="f", arguments="{") + call(0, name="f", arguments="}"),
+    call(0, "a", arguments="{") + call(0, name="f") + call(0, arguments="}"),
+    call(None, "a", arguments="") + call(None, name="f", arguments="{}"),
+    call(0, "a", "", "{") + call(0, "a", "f", "}"),
+]
+
+
+@pytest.mark.parametrize("pieces", LATE_NAMES, ids=range(len(LATE_NAMES)))
+def test_a_name_that_comes_after_the_first_piece_is_told_once(pieces: bytes) -> None:
+    for step in (1, 1 << 30):
+        out = passed(role() + pieces + choice("tool_calls") + usage() + DONE, step=step)
+        entries = [
+            entry
+            for chunk in chunks(out)
+            for each in chunk["choices"]
+            for entry in each["delta"].get("tool_calls", [])
+        ]
+        assert [entry["index"] for entry in entries] == [0] * len(entries)
+        assert [entry["id"] for entry in entries if "id" in entry] == ["a"]
+        assert "".join(entry["function"].get("name", "") for entry in entries) == "f"
+        assert "".join(entry["function"].get("arguments", "") for entry in entries) == "{}"
+
+
 def test_a_call_without_id_gets_one() -> None:
     nameless = choice(tool_calls=[{"index": 0, "function": {"name": "f", "arguments": "{}"}}])
     out = passed(role() + nameless + choice("tool_calls") + usage() + DONE)

@@ -46,11 +46,13 @@ _EMPTY: dict[str, AnswerPart] = {"text": Text(""), "refusal": Refusal(""), "reas
 class _Call:
     """A tool call that is being told."""
 
-    __slots__ = ("arguments", "custom", "finished", "index")
+    __slots__ = ("arguments", "custom", "finished", "id", "index", "told")
 
-    def __init__(self, index: int, *, custom: bool) -> None:
-        self.index = index
-        self.custom = custom
+    def __init__(self, id: str | None) -> None:
+        self.id = id
+        self.index = -1
+        self.told = False
+        self.custom = False
         self.arguments = ""
         self.finished = False
 
@@ -103,7 +105,7 @@ class Telling:
     @property
     def told_something(self) -> bool:
         """Whether the answer has any content or a finish yet."""
-        return self._next > 0 or self.said is not None
+        return self._next > 0 or self.said is not None or bool(self._calls)
 
     def finish(self, out: list[Told]) -> None:
         """The upstream is done: everything open is closed."""
@@ -176,22 +178,29 @@ class Telling:
         return self._next - 1
 
     def _call(self, delta: CallDelta, out: list[Told]) -> None:
-        number, begins = self._book.place(delta)
-        if begins:
+        place = self._book.place(delta)
+        if place.begins:
             self._close_block(out)
             self._finish_whole_calls(out)
-            self._open_call(delta, out)
-        call, text = self._calls[number], delta.text
+            self._calls.append(_Call(delta.id))
+        call, text = self._calls[place.number], delta.text
+        if place.names:
+            call.custom = delta.custom is not None
+            self._open_call(call, delta.name or "", out)
         if text and not call.finished:
             call.arguments += text
-            out.append(ArgumentsAdded(call.index, text))
+            if call.told:
+                out.append(ArgumentsAdded(call.index, text))
 
-    def _open_call(self, delta: CallDelta, out: list[Told]) -> None:
-        index, custom = self._take_index(), delta.custom is not None
-        self._calls.append(_Call(index, custom=custom))
+    def _open_call(self, call: _Call, name: str, out: list[Told]) -> None:
+        """Tells that a call began, now that its name is known, and what is known of it already."""
+        self._close_block(out)
+        call.index, call.told = self._take_index(), True
         out.append(
-            PartStarted(index, ToolCall(delta.id or self._make_id(index), delta.name or "", custom=custom))
+            PartStarted(call.index, ToolCall(call.id or self._make_id(call.index), name, custom=call.custom))
         )
+        if call.arguments:
+            out.append(ArgumentsAdded(call.index, call.arguments))
 
     def _make_id(self, index: int) -> str:
         """An id for a call that its maker gave none."""
@@ -202,10 +211,12 @@ class Telling:
     def _finish_whole_calls(self, out: list[Told]) -> None:
         """Calls whose arguments are complete are closed; an interleaved one stays open."""
         for call in self._calls:
-            if not call.custom and json.is_whole(call.arguments):
+            if call.told and not call.custom and json.is_whole(call.arguments):
                 self._finish_call(call, out)
 
     def _finish_call(self, call: _Call, out: list[Told]) -> None:
+        if not call.told:
+            self._open_call(call, "", out)
         if not call.finished:
             call.finished = True
             out.append(PartFinished(call.index))

@@ -14,7 +14,7 @@ from routecodex.canon.errors import GatewayError, UpstreamRefusedKey
 from routecodex.canon.usage import Usage
 from routecodex.protocols import failures
 from routecodex.protocols.chat import errors
-from routecodex.protocols.chat.calls import CallBook
+from routecodex.protocols.chat.calls import CallBook, Place, is_proper, mend_call
 from routecodex.protocols.chat.chunks import (
     CONTENT_KEY,
     counts_in,
@@ -72,7 +72,7 @@ class Relay:
         self._first: Head | None = None
         self._bare = False
         self._calls: dict[int, CallBook] = {}
-        self._placed: list[tuple[int, bool]] = []
+        self._placed: list[Place] = []
         self._legacy: list[int] = []
         self._words: dict[int, str] = {}
         self._usage_sent = False
@@ -310,10 +310,10 @@ class Relay:
             return False
         mend = odd
         for call in calls:
-            number, begins = self._calls.setdefault(choice, CallBook()).place(call)
-            self._placed.append((number, begins))
-            self._keep(call, begins=begins)
-            mend |= call.index != number or not _is_proper(call, begins=begins)
+            place = self._calls.setdefault(choice, CallBook()).place(call)
+            self._placed.append(place)
+            self._keep(call, begins=place.begins)
+            mend |= not is_proper(call, place)
         return mend
 
     def _keep(self, call: CallDelta, *, begins: bool) -> None:
@@ -349,12 +349,11 @@ class Relay:
                 self._mend_choice(choice, placed)
         return sse.frame(json.encode(value))
 
-    def _mend_choice(self, choice: dict[str, Any], placed: Iterator[tuple[int, bool]]) -> None:
+    def _mend_choice(self, choice: dict[str, Any], placed: Iterator[Place]) -> None:
         calls = (choice.get("delta") or {}).get("tool_calls") or ()
         for call in (call for call in calls if isinstance(call, dict)):
-            number, begins = next(placed)
-            call["index"] = number
-            _mend_call(call, begins=begins, made_id=f"call_{self._reply.id}_{number}")
+            place = next(placed)
+            mend_call(call, place, made_id=f"call_{self._reply.id}_{place.number}")
         if "finish_reason" in choice:
             word = self._words.get(choice.get("index") or 0)
             choice["finish_reason"] = word if choice["finish_reason"] else None
@@ -414,26 +413,3 @@ class Relay:
         if not self.started:
             raise error
         return self.fail(error)
-
-
-def _is_proper(call: CallDelta, *, begins: bool) -> bool:
-    """Whether a piece has what its place demands: a name and an id come once, with the first piece."""
-    if begins:
-        return bool(call.id and call.type) and call.text is not None
-    return not call.id and not call.name
-
-
-def _mend_call(call: dict[str, Any], *, begins: bool, made_id: str) -> None:
-    kind, field = ("custom", "input") if call.get("custom") else ("function", "arguments")
-    body = call.get(kind) or {}
-    text = body.get(field)
-    if begins:
-        call["id"] = call.get("id") or made_id
-        call["type"] = kind
-        text = "" if text is None else text
-    else:
-        call.pop("id", None)
-        body.pop("name", None)
-    if text is not None:
-        body[field] = text if isinstance(text, str) else json.encode(text).decode()
-    call[kind] = body
