@@ -149,6 +149,11 @@ def test_raw_fields_tell_whether_they_were_there() -> None:
     assert [json.thaw(raw) for raw in (absent, null, there)] == [None, None, {"a": [1]}]
 
 
+def test_what_is_not_utf_8_in_a_raw_field_is_replaced() -> None:
+    raw = json.read(b'{"model":"m","raw":{"a":"x\xffy"}}', DECODER).raw
+    assert json.thaw(raw) == {"a": "x\ufffdy"}
+
+
 LONG = 30_000
 
 

@@ -120,8 +120,13 @@ def begins(raw: Raw, sign: bytes) -> bool:
 
 
 def thaw(raw: Raw) -> Any:
-    """The value of a Raw field (None when absent)."""
-    return _any.decode(raw) if len(memoryview(raw)) else None
+    """The value of a Raw field (None when absent); what is not UTF-8 in it is replaced."""
+    if not len(memoryview(raw)):
+        return None
+    try:
+        return _any.decode(raw)
+    except UnicodeDecodeError:
+        return _any.decode(bytes(raw).decode("utf-8", "replace"))
 
 
 def _bad_field(text: str, at: str) -> BadRequest:

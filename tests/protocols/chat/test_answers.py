@@ -230,6 +230,13 @@ def test_an_answer_is_empty_if_there_is_nothing_to_read_hear_or_see(
     assert pass_on(answer("stop", **message), reply())[1].empty is empty
 
 
+def test_what_must_be_mended_and_cannot_be_read_is_refused() -> None:
+    body = answer("eos", content="x", y="?").replace(b"?", b"\xff")
+    with pytest.raises(UpstreamFailed) as caught:
+        pass_on(body, reply())
+    assert caught.value.code == "upstream_unparsable"
+
+
 def test_every_choice_is_put_right_by_itself() -> None:
     choices = [
         {"index": 0, "message": {"content": "x"}, "finish_reason": "stop"},

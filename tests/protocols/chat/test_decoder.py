@@ -443,6 +443,13 @@ def test_an_error_in_the_middle_is_the_error_it_stands_for() -> None:
     assert told[-1].error.message == "slow down"
 
 
+def test_an_error_that_is_not_utf_8_is_told_as_far_as_it_can_be_read() -> None:
+    failed = events(role() + b'data: {"error":{"message":"slow \xff down","code":429}}\n\n')[-1]
+    assert isinstance(failed, Failed)
+    assert isinstance(failed.error, UpstreamLimited)
+    assert failed.error.message == "slow \ufffd down"
+
+
 def test_thoughts_and_text_may_alternate() -> None:
     stream = role() + choice(reasoning_content="a") + choice(content="b") + choice(reasoning_content="c")
     told = events(stream + choice("stop") + DONE)

@@ -481,6 +481,34 @@ def test_a_refused_key_in_the_middle_of_a_stream_is_not_shown() -> None:
     assert b"sk-1234" not in out
 
 
+BROKEN = b'data: {"error":{"message":"slow \xff down","type":"t","code":429}}\n\n'
+
+
+def test_an_error_that_is_not_utf_8_is_told_as_far_as_it_can_be_read() -> None:
+    with pytest.raises(UpstreamLimited, match="slow \ufffd down"):
+        Relay(reply()).feed(role() + BROKEN)
+    out = passed(role() + choice(content="Hi") + BROKEN)
+    check_broken_chat(out)
+    assert chunks(out)[-1]["error"]["message"] == "slow \ufffd down"
+
+
+LIES = [
+    choice("eos", content="Hi", x="?"),
+    frame(
+        choices=[{"index": 0, "delta": {"content": "Hi", "x": "?"}, "finish_reason": "stop"}], usage=COUNTS
+    ),
+]
+
+
+@pytest.mark.parametrize("lie", LIES, ids=range(len(LIES)))
+def test_a_frame_that_must_be_mended_and_cannot_be_read_breaks_the_answer(lie: bytes) -> None:
+    lie = lie.replace(b"?", b"\xff")
+    with pytest.raises(UpstreamFailed) as caught:
+        Relay(reply()).feed(role() + lie)
+    assert caught.value.code == "upstream_unparsable"
+    check_broken_chat(passed(role() + choice(content="Hi") + lie + DONE))
+
+
 def test_an_upstream_that_says_nothing_is_raised() -> None:
     for stream in (b"", b": hi\n\n", DONE, role(), role() + DONE, role() + usage() + DONE):
         with pytest.raises(UpstreamError) as caught:

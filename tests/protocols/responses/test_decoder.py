@@ -299,3 +299,18 @@ def test_phase_of_a_message_stays_with_its_text() -> None:
 def test_thinking_frames_alone_hold_no_text() -> None:
     heard = events(*CREATED, *THINKING)
     assert not any(isinstance(event, TextAdded) for event in heard)
+
+
+def test_a_frame_without_end_breaks_the_answer() -> None:
+    decoder = Decoder()
+    (failed,) = decoder.feed(b"data: " + b"x" * (33 << 20))
+    assert isinstance(failed, Failed)
+    assert failed.error.code == "upstream_unparsable"
+    assert [*decoder.feed(b"".join(FULL)), *decoder.close()] == []
+
+
+def test_an_error_that_is_not_utf_8_is_told_as_far_as_it_can_be_read() -> None:
+    broken = b'data: {"type":"response.failed","response":{"error":{"message":"no \xff","code":"x"}}}\n\n'
+    (failed,) = Decoder().feed(broken)
+    assert isinstance(failed, Failed)
+    assert failed.error.message == "no \ufffd"

@@ -76,6 +76,26 @@ def test_lifecycle_frames_are_held_until_there_is_content() -> None:
     assert pipe.started
 
 
+def test_a_frame_without_end_breaks_the_answer() -> None:
+    long = b"data: " + b"x" * (33 << 20)
+    with pytest.raises(UpstreamFailed) as caught:
+        relay().feed(long)
+    assert caught.value.code == "upstream_unparsable"
+    pipe = relay()
+    pipe.feed(b"".join([*CREATED, *SPEAKING[:3]]))
+    assert events_of(pipe.feed(long))[-1]["type"] == "response.failed"
+    assert pipe.ended
+
+
+def test_what_is_not_utf_8_is_no_fault_of_ours() -> None:
+    broken = b'data: {"type":"response.failed","response":{"error":{"message":"no \xff","code":"x"}}}\n\n'
+    with pytest.raises(UpstreamFailed, match="no \ufffd"):
+        relay().feed(broken)
+    item = frame("response.output_item.done", item={"type": "message", "x": "?"}).replace(b"?", b"\xff")
+    end = frame("response.completed", response=response(usage=USAGE))
+    assert relayed(*CREATED, item, end)[0] == b"".join([*CREATED, item, end])
+
+
 def test_a_call_is_content() -> None:
     pipe = relay()
     pipe.feed(CALLING[0])

@@ -136,7 +136,10 @@ def pass_on(body: bytes, reply: ReplyTo) -> tuple[bytes, Outcome]:
 
 
 def _corrected(body: bytes, wrong: dict[int, str]) -> bytes:
-    value = json.decode(body)
+    try:
+        value = json.decode(body)
+    except ValueError as exc:
+        raise unparsable() from exc
     for at, word in wrong.items():
         value["choices"][at]["finish_reason"] = word
     return json.encode(value)

@@ -227,14 +227,20 @@ class Relay:
             return self._upstream_error(raw, chunk)
         if self._asked:
             self._meter.add(raw)
-        return self._chunk(chunk, data, raw=raw, odd=odd)
+        began = self.started
+        try:
+            return self._chunk(chunk, data, raw=raw, odd=odd)
+        except ValueError:
+            # It must be written anew, and something in it is not UTF-8: the client has seen nothing of it.
+            self.started = began
+            return self._broken(unparsable())
 
     def _upstream_error(self, raw: bytes, chunk: Chunk) -> bytes:
         said = thaw(chunk.error)
         error = errors.from_object(200, said, provider=self._reply.provider)
         if not self.started:
             raise error
-        if isinstance(error, UpstreamRefusedKey) or not errors.is_proper(said):
+        if isinstance(error, UpstreamRefusedKey) or not errors.is_proper(said) or scan.not_utf8(raw) >= 0:
             return self.fail(error)
         self.ended = True
         self.outcome.error = error

@@ -14,9 +14,9 @@ from routecodex.canon import finish
 from routecodex.canon.events import Event, Failed, Finished, Started, UsageReported
 from routecodex.protocols.failures import truncated
 from routecodex.wire import json
-from routecodex.wire.sse import Frame, Frames
+from routecodex.wire.sse import Frame, Frames, FrameTooLarge
 
-from .errors import answer_error
+from .errors import answer_error, unparsable
 from .heard import HeardCall, HeardMessage, HeardThought, Telling
 from .roster import Roster
 from .schema import NAME
@@ -50,7 +50,14 @@ class Decoder:
         self._ended = False
 
     def feed(self, data: bytes) -> Sequence[Event]:
-        return self._take(self._frames.feed(data))
+        if self._ended:
+            return []
+        try:
+            frames = self._frames.feed(data)
+        except FrameTooLarge:
+            self._ended = True
+            return [Failed(unparsable())]
+        return self._take(frames)
 
     def close(self) -> Sequence[Event]:
         events = list(self._take(self._frames.close()))

@@ -101,6 +101,11 @@ def encode_error(error: GatewayError) -> tuple[int, dict[str, Any]]:
     return error.status, envelope
 
 
+def unparsable() -> UpstreamFailed:
+    """The upstream sent a frame that has no end."""
+    return UpstreamFailed("a frame of the upstream's answer has no end", code="upstream_unparsable")
+
+
 def answer_error(value: Any) -> UpstreamError:
     """The error inside an answer: of a failed response, or of an `error` event."""
     if not isinstance(value, dict):

@@ -15,11 +15,11 @@ from routecodex.canon.errors import GatewayError
 from routecodex.protocols.codec import Outcome, ReplyTo
 from routecodex.protocols.failures import truncated
 from routecodex.wire import json, sse
-from routecodex.wire.sse import Frame, Frames
+from routecodex.wire.sse import Frame, Frames, FrameTooLarge
 
 from .answer_object import AnswerObject, told_error
 from .answers import is_silent, outcome_of
-from .errors import answer_error
+from .errors import answer_error, unparsable
 from .schema import CALLS
 from .stream_schema import LIFECYCLE, TERMINAL, StreamEvent, read_event
 
@@ -53,7 +53,10 @@ class Relay:
     def feed(self, data: bytes) -> bytes:
         if self.ended:
             return b""
-        run = self._frames.cut(data)
+        try:
+            run = self._frames.cut(data)
+        except FrameTooLarge:
+            return self._broken(unparsable())
         if not run:
             return b""
         if self.started and _says_nothing_new(run):
@@ -143,8 +146,8 @@ class Relay:
         body = bytes(event.response)
         if not response.get("output") and self._items:
             # Some upstreams leave the final output empty; the history needs it whole.
-            body = json.encode({**_fields.decode(body), "output": self._items})
-            response["output"] = json.decode(body)["output"]
+            body = json.encode({**_fields_of(event.response), "output": self._items})
+            response["output"] = [json.thaw(item) for item in self._items]
         self.outcome = outcome_of(response, body, event.type)
         self.ended = True
         return None
@@ -159,8 +162,12 @@ class Relay:
     def _failed(self, error: GatewayError) -> Any:
         if not json.present(self._response):
             return Raw(AnswerObject(self._reply).render("failed", output=[], error=error))
-        fields = _fields.decode(self._response)
+        fields = _fields_of(self._response)
         return {**fields, "status": "failed", "error": told_error(error), "output": self._items}
+
+
+def _fields_of(response: Raw) -> dict[str, Raw]:
+    return json.try_read(response, _fields) or {}
 
 
 def _says_nothing_new(run: bytes) -> bool:
