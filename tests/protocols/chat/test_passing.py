@@ -124,6 +124,8 @@ KNOBS: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     ),
     ({"stream": True, "stream_options": {}}, {}, {"stream": True, "stream_options": {}}),
     ({"n": 2}, {}, {"n": 2}),
+    ({"max_tokens": -1}, {}, {"max_tokens": -1}),
+    ({"max_completion_tokens": -1}, {"max_tokens_field": "max_tokens"}, {"max_tokens": -1}),
 ]
 
 

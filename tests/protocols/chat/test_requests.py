@@ -11,6 +11,7 @@ from tests.protocols.chat.samples import decoded
 FIELDS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"max_tokens": 5}, {"max_tokens": 5}),
     ({"max_tokens": 5, "max_completion_tokens": 6}, {"max_tokens": 6}),
+    ({"max_tokens": -1}, {"max_tokens": None}),
     ({"temperature": 0.5, "top_p": 1, "top_k": 4}, {"temperature": 0.5, "top_p": 1, "top_k": 4}),
     ({"stop": "END"}, {"stop": ("END",)}),
     ({"stop": ["a", "b"]}, {"stop": ("a", "b")}),

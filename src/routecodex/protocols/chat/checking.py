@@ -24,6 +24,9 @@ from routecodex.wire.json import ABSENT
 _SPEAKING: Final = frozenset({"system", "developer", "user", "tool"})
 """Roles whose messages are nothing without content."""
 
+UNLIMITED: Final = -1
+"""How clients of local models say that an answer may be as long as it likes."""
+
 _parts: Final = Decoder(str | list[Part] | None)
 _sign: Final = scan.sign
 _STRING: Final = 0x22
@@ -52,8 +55,8 @@ def check_fields(wire: ChatRequest) -> None:
     if not model or "\x00" in model:
         raise _wrong("model", "must name a model")
     _check_count("n", wire.n)
-    _check_count("max_tokens", wire.max_tokens)
-    _check_count("max_completion_tokens", wire.max_completion_tokens)
+    _check_limit("max_tokens", wire.max_tokens)
+    _check_limit("max_completion_tokens", wire.max_completion_tokens)
     check_tools(wire.tools or ())
     for index, function in enumerate(wire.functions or []):
         _check_name(f"functions[{index}].name", function.name)
@@ -65,6 +68,11 @@ def check_fields(wire: ChatRequest) -> None:
 def _check_count(field: str, value: int | None) -> None:
     if value is not None and value < 1:
         raise _wrong(field, "must be 1 or more")
+
+
+def _check_limit(field: str, value: int | None) -> None:
+    if value != UNLIMITED:
+        _check_count(field, value)
 
 
 def _check_each(messages: list[Message]) -> None:

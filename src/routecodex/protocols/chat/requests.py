@@ -6,6 +6,7 @@ from typing import Any, cast
 
 from routecodex.canon.parts import Json, Media, Opaque, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
 from routecodex.canon.request import Effort, Message, Output, Request, Thinking, Tool, ToolChoice
+from routecodex.protocols.chat.checking import UNLIMITED
 from routecodex.protocols.codec import Inbound
 from routecodex.wire import json
 
@@ -82,7 +83,7 @@ def decode(inbound: Inbound) -> Request:
         tools=_tools(body),
         tool_choice=_tool_choice(body),
         parallel_tool_calls=body.get("parallel_tool_calls"),
-        max_tokens=body.get("max_completion_tokens") or body.get("max_tokens"),
+        max_tokens=_limit(body.get("max_completion_tokens") or body.get("max_tokens")),
         temperature=body.get("temperature"),
         top_p=body.get("top_p"),
         top_k=body.get("top_k"),
@@ -104,6 +105,10 @@ def decode(inbound: Inbound) -> Request:
         include_usage=inbound.include_usage,
         extras=rest(body, _TOP),
     )
+
+
+def _limit(value: int | None) -> int | None:
+    return None if value == UNLIMITED else value
 
 
 def _split_system(messages: list[Message]) -> tuple[tuple[Text, ...], tuple[Message, ...]]:
