@@ -27,14 +27,14 @@ Case = tuple[str, dict[str, Any], dict[str, Any], dict[str, Any], tuple[str, ...
 CASES: list[Case] = [
     (
         "developers speak as the system",
-        {},
+        {"n": False},
         {"messages": [{"role": "developer", "content": "d", "x": 1.50}, HI]},
         {"messages": [{"role": "system", "content": "d", "x": 1.50}, HI]},
         (),
     ),
     (
         "a developer in the middle stays there",
-        {},
+        {"n": False},
         {"messages": [HI, {"role": "developer", "content": "d"}]},
         {"messages": [HI, {"role": "system", "content": "d"}]},
         (),
@@ -236,3 +236,10 @@ def test_words_in_the_text_change_nothing() -> None:
     fields = {"messages": [{"role": "user", "content": text}], "tools": [TOOL]}
     to = aim(strict_tools=False, merge_system=True)
     assert value_of(rewrite(inbound(**fields), to)) == {"model": "m-1", **fields}
+
+
+def test_an_upstream_of_which_nothing_is_known_is_sent_what_the_client_wrote() -> None:
+    asked = inbound(
+        messages=[{"role": "developer", "content": "d"}, HI], max_tokens=9, reasoning_effort="low"
+    )
+    assert value_of(rewrite(asked, aim())) == {**json.decode(asked.body), "model": "m-1"}

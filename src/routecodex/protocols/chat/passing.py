@@ -26,12 +26,10 @@ def rewrite(inbound: Inbound, aim: Aim) -> Encoded:
     if wire.n is not None and wire.n > 1 and not dialect.n:
         raise BadRequest("n: this upstream gives one answer at a time", param="n", code="unsupported_value")
     outline = inbound.keys() if inbound.outline else b""
-    body = outline or inbound.body
-    if dialect == _PLAIN:
-        fits = scan.find(body, _DEVELOPER, 0) < 0
-    else:
-        fits = not (_sets_too_much(wire, dialect) or _says_it_otherwise(body, dialect))
-    if not fits:
+    # An upstream of which nothing is known is sent what the client wrote.
+    if dialect != _PLAIN and (
+        _sets_too_much(wire, dialect) or _says_it_otherwise(outline or inbound.body, dialect)
+    ):
         return fit(inbound, aim)
     return Encoded(with_model(inbound.body, aim.model, named=wire.model, outline=outline))
 
