@@ -201,7 +201,10 @@ def test_the_readme_leads_to_every_page() -> None:
 def test_every_directory_of_the_state_is_listed_and_no_other() -> None:
     listed = [row[0].strip("`") for row in table(ROOT / "docs/operations.md", "State on disk")]
     files = [file for part in ("gateway", "server_tools") for file in (SOURCE / part).rglob("*.py")]
-    spaces = (re.findall(r'^_?SPACE = "([\w.]+)"$', file.read_text("utf-8"), re.MULTILINE) for file in files)
+    spaces = (
+        re.findall(r'^_?(?:ITEM_)?SPACE = "([\w.]+)"$', file.read_text("utf-8"), re.MULTILINE)
+        for file in files
+    )
     assert sorted(listed) == sorted(name for found in spaces for name in found)
 
 

@@ -117,6 +117,36 @@ async def test_a_stored_response_can_be_fetched_listed_and_deleted() -> None:
     grammar.check_error("responses", 404, missing.body)
 
 
+async def test_the_input_of_a_stored_response_is_listed_in_pages() -> None:
+    async with Upstream() as up:
+        up.queue(answers.text("chat", "Kept.", False))
+        async with serving(one_target("chat", up)) as gateway:
+            asked = [{"role": "user", "content": text} for text in "abc"]
+            made = await call(gateway.port, PATH, {"model": "up.m", "input": asked})
+            where = f"{PATH}/{made.json['id']}/input_items"
+            newest = (await call(gateway.port, f"{where}?limit=2", method="GET")).json
+            rest = (await call(gateway.port, f"{where}?limit=2&after={newest['last_id']}", method="GET")).json
+            wrong = await call(gateway.port, f"{where}?limit=many", method="GET")
+    assert [[item["content"][0]["text"] for item in page["data"]] for page in (newest, rest)] == [
+        ["c", "b"],
+        ["a"],
+    ]
+    assert (newest["has_more"], rest["has_more"]) == (True, False)
+    assert (wrong.status, wrong.json["error"]["param"]) == (400, "limit")
+
+
+async def test_a_stored_response_is_not_streamed() -> None:
+    async with Upstream() as up:
+        up.queue(answers.text("chat", "Kept.", False))
+        async with serving(one_target("chat", up)) as gateway:
+            made = await call(gateway.port, PATH, asking.body("responses", stream=False))
+            where = f"{PATH}/{made.json['id']}"
+            streamed = await call(gateway.port, f"{where}?stream=true", method="GET")
+            whole = await call(gateway.port, f"{where}?stream=false", method="GET")
+    assert (streamed.status, streamed.json["error"]["param"]) == (400, "stream")
+    assert whole.json == made.json
+
+
 async def test_store_false_keeps_nothing() -> None:
     async with Upstream() as up:
         up.queue(answers.text("chat", "Forgotten.", False))

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar
 
 from msgspec import Raw, Struct
 from msgspec.json import Decoder
 
 from routecodex.canon.errors import BadRequest, NotFound, Overloaded
+from routecodex.protocols.responses import history as turns
 from routecodex.protocols.responses.history import StoredTurn
+from routecodex.protocols.responses.schema import REFERENCE
 from routecodex.stores.store import Store, StoreError
 from routecodex.wire import json
 
 _SPACE = "responses"
+_ITEM_SPACE = "responses.items"
+_ITEMS_EACH = 4
 _TRIM_EVERY = 64
 _MAX_CHAIN = 1000
+
+T = TypeVar("T")
 
 log = logging.getLogger("routecodex.history")
 
@@ -23,7 +32,8 @@ class Entry(Struct, frozen=True):
     """One answered request: the turn itself, the answer before it, and the provider and key that gave it.
 
     `native` is True when that provider keeps the conversation itself, under the same id. `chain` is the id of
-    the request that began the conversation.
+    the request that began the conversation. Of an answer that was `deleted`, but that its provider keeps,
+    nothing else is left.
     """
 
     request: Raw
@@ -33,13 +43,28 @@ class Entry(Struct, frozen=True):
     key: str = ""
     native: bool = False
     chain: str = ""
+    deleted: bool = False
+
+    @property
+    def holder(self) -> tuple[str, str] | None:
+        """The provider and key that keep the answer themselves."""
+        return (self.provider, self.key) if self.native else None
 
     @property
     def turn(self) -> StoredTurn:
         return StoredTurn(self.request, self.response)
 
 
+class Found(Struct, frozen=True):
+    """What an item's id leads to: the answer it is of, and the item, unless the answer was deleted."""
+
+    entry: Entry
+    item: Raw | None
+
+
 _decoder = Decoder(Entry)
+_id = Decoder(str)
+_NOTHING = Raw(b"null")
 
 
 class History:
@@ -52,39 +77,81 @@ class History:
         self._size = size
         self._saves = 0
 
-    async def save(self, response_id: str, entry: Entry) -> None:
-        """Keeps an answer; a store that is down costs the continuation, not the answer."""
+    async def save(self, response_id: str, entry: Entry, *, items: Sequence[str] = ()) -> None:
+        """Keeps an answer, and where its `items` are; a store that is down costs the continuation alone."""
         if self._entries == 0:
             return
         try:
-            await self._store.put(_SPACE, response_id, json.encode(entry), ttl=self._ttl)
+            kept = self._store.put(_SPACE, response_id, json.encode(entry), ttl=self._ttl)
+            await (asyncio.gather(kept, *self._homes(response_id, items)) if items else kept)
             self._saves += 1
             if self._saves % _TRIM_EVERY == 0:
                 await self._store.trim(_SPACE, entries=self._entries, size=self._size)
+                await self._store.trim(_ITEM_SPACE, entries=self._entries * _ITEMS_EACH, size=self._size)
         except StoreError as exc:
             log.error("response %s cannot be continued later: %s", response_id, exc)
+
+    def _homes(self, response_id: str, items: Sequence[str]) -> list[Coroutine[Any, Any, int]]:
+        home = json.encode(response_id)
+        return [self._store.put(_ITEM_SPACE, item, home, ttl=self._ttl) for item in items]
 
     async def get(self, response_id: str) -> Entry:
         """One answer, or NotFound."""
         entry = await self.find(response_id)
-        if entry is None:
+        if entry is None or entry.deleted:
             raise NotFound(f"no response with id {response_id!r} is stored", code="response_not_found")
         return entry
 
     async def find(self, response_id: str) -> Entry | None:
-        """One answer, or None."""
-        try:
-            stored = await self._store.get(_SPACE, response_id)
-        except StoreError as exc:
-            raise _unavailable(exc) from exc
-        return None if stored is None else json.try_read(stored.value, _decoder)
+        """One answer, or what is left of one that was deleted, or None."""
+        return await self._read(_SPACE, response_id, _decoder)
 
-    async def delete(self, response_id: str) -> bool:
-        """Whether there was such an answer."""
+    async def find_item(self, item_id: str) -> Found | None:
+        """The item with this id in a stored answer, or None."""
+        told = turns.home(item_id)
+        found = None if told is None else await self._item_of(told, item_id)
+        if found is not None:
+            return found
+        indexed = await self._read(_ITEM_SPACE, item_id, _id)
+        return None if indexed is None else await self._item_of(indexed, item_id)
+
+    async def _item_of(self, response_id: str, item_id: str) -> Found | None:
+        entry = await self.find(response_id)
+        if entry is None or entry.deleted:
+            return None if entry is None else Found(entry, None)
+        item = turns.find_item(entry.turn, item_id)
+        return None if item is None else Found(entry, item)
+
+    async def _read(self, space: str, key: str, decoder: Decoder[T]) -> T | None:
         try:
-            return await self._store.delete(_SPACE, response_id)
+            stored = await self._store.get(space, key)
         except StoreError as exc:
             raise _unavailable(exc) from exc
+        return None if stored is None else json.try_read(stored.value, decoder)
+
+    async def delete(self, response_id: str) -> None:
+        """Forgets an answer, or raises NotFound.
+
+        Of one that its provider keeps, that it was deleted is known as long as it would have been kept.
+        """
+        entry = await self.get(response_id)
+        try:
+            if entry.native:
+                left = json.encode(Entry(_NOTHING, _NOTHING, native=True, deleted=True))
+                await self._store.put(_SPACE, response_id, left, ttl=self._ttl)
+            else:
+                await self._store.delete(_SPACE, response_id)
+        except StoreError as exc:
+            raise _unavailable(exc) from exc
+
+    async def input_items(self, response_id: str) -> list[Any]:
+        """What an answer was given, listed; an item that was only referred to is shown while it is known."""
+        entry = await self.get(response_id)
+        return [await self._shown(item) for item in turns.input_items(entry.turn)]
+
+    async def _shown(self, item: dict[str, Any]) -> Any:
+        found = await self.find_item(item["id"]) if item["type"] == REFERENCE else None
+        return item if found is None or found.item is None else json.thaw(found.item)
 
     async def chain(self, response_id: str) -> list[Entry]:
         """The answers that lead to this one, oldest first."""
@@ -92,7 +159,7 @@ class History:
         at: str | None = response_id
         while at is not None:
             entry = await self.find(at)
-            if entry is None or len(entries) >= _MAX_CHAIN:
+            if entry is None or entry.deleted or len(entries) >= _MAX_CHAIN:
                 raise BadRequest(
                     f"previous_response_id: {at!r} is not stored (any more)",
                     param="previous_response_id",

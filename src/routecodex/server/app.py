@@ -9,6 +9,7 @@ from typing import Any
 
 from routecodex import __version__
 from routecodex.canon.errors import (
+    BadRequest,
     GatewayError,
     MethodNotAllowed,
     NotFound,
@@ -169,22 +170,19 @@ class App:
         await call.reply.send(200, headers, json.encode({field: counted}))
 
     async def _response(self, call: Call) -> None:
-        entry = await self._gateway.history.get(call.endpoint.argument)
+        response_id = call.endpoint.argument
         if call.request.method == "GET":
+            _refuse_stream(call.request)
+            entry = await self._gateway.history.get(response_id)
             await call.reply.send(200, _headers(call.id), bytes(entry.response))
             return
-        await self._gateway.history.delete(call.endpoint.argument)
-        await _send(
-            call.reply, {"id": call.endpoint.argument, "object": "response", "deleted": True}, call.id
-        )
+        await self._gateway.history.delete(response_id)
+        await _send(call.reply, {"id": response_id, "object": "response", "deleted": True}, call.id)
 
     async def _input_items(self, call: Call) -> None:
-        items = turns.input_items((await self._gateway.history.get(call.endpoint.argument)).turn)
-        ends = {
-            "first_id": items[0].get("id") if items else None,
-            "last_id": items[-1].get("id") if items else None,
-        }
-        await _send(call.reply, {"object": "list", "data": items, **ends, "has_more": False}, call.id)
+        items = await self._gateway.history.input_items(call.endpoint.argument)
+        asked = {name: call.request.query_param(name) for name in ("limit", "order", "after")}
+        await _send(call.reply, turns.page(items, asked), call.id)
 
     async def _submit(self, call: Call) -> None:
         entry = await self._gateway.history.get(call.endpoint.argument)
@@ -235,6 +233,15 @@ class App:
 def _entries(told: Any) -> int:
     """How many there are; one text, or one object, may stand where a list is due."""
     return len(told) if isinstance(told, list) else 1
+
+
+def _refuse_stream(request: HttpRequest) -> None:
+    if request.query_param("stream") == "true":
+        raise BadRequest(
+            "stream: a stored response is given whole; leave this out",
+            param="stream",
+            code="unsupported_value",
+        )
 
 
 def _record(call: Call, *, route: str, model: str) -> Record:

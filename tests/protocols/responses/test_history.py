@@ -11,7 +11,12 @@ from routecodex.protocols.responses.history import (
     decode_turn,
     encode_turn,
     expand,
+    find_item,
+    home,
+    ids,
     input_items,
+    page,
+    resolve,
     stored_turn,
     submit,
 )
@@ -76,6 +81,86 @@ def test_input_items_are_listed_with_ids_and_parts() -> None:
     ]
     (listed,) = input_items(turn(body()))
     assert listed["content"] == [{"type": "input_text", "text": "hi"}]
+
+
+@pytest.mark.parametrize(
+    ("item_id", "answer"),
+    [
+        ("msg_0a1b2c_0", "resp_0a1b2c"),
+        ("fc_0a1b2c_12", "resp_0a1b2c"),
+        ("rs_0a1b2c_1", "resp_0a1b2c"),
+        ("ctc_0a1b2c_1", "resp_0a1b2c"),
+        ("item_0a1b2c_1", "resp_0a1b2c"),
+        ("msg_resp_0a1b2c_0", "resp_0a1b2c"),
+        ("msg_68af4030baa48193b0", None),
+        ("msg_up", None),
+        ("", None),
+    ],
+)
+def test_an_item_of_ours_tells_the_answer_it_is_of(item_id: str, answer: str | None) -> None:
+    assert home(item_id) == answer
+
+
+def test_only_items_that_do_not_tell_their_answer_are_named() -> None:
+    output: list[Any] = [{"id": "msg_0a_0"}, {"id": "rs_0b"}, {"id": None}, {"id": 7}, "odd", {}]
+    assert ids(json.dumps({"id": "resp_0a", "output": output}).encode()) == ("resp_0a", ["rs_0b"])
+    assert ids(b'{"id":"resp_0a","output":"odd"}') == ("resp_0a", [])
+    assert ids(b'{"output":[{"id":"x"}]}') == ("", [])
+
+
+def test_an_item_is_found_in_the_answer_and_in_what_it_was_given() -> None:
+    stored = turn(
+        body(input=[{"type": "item_reference", "id": "x"}, {"role": "user", "content": "q"}]), CUSTOM
+    )
+    found = find_item(stored, "ctc_1")
+    assert found is not None
+    assert json.loads(bytes(found)) == CUSTOM
+    listed = find_item(stored, "msg_resp_1_1")
+    assert listed is not None
+    assert json.loads(bytes(listed))["content"] == [{"type": "input_text", "text": "q"}]
+    assert find_item(stored, "x") is None
+
+
+def test_items_stand_where_references_stood() -> None:
+    stored = turn(body(), CUSTOM)
+    item = find_item(stored, "ctc_1")
+    assert item is not None
+    sent = body(input=[{"type": "item_reference", "id": "y"}, {"type": "item_reference", "id": "ctc_1"}])
+    assert json.loads(resolve(sent, {1: item}))["input"] == [{"type": "item_reference", "id": "y"}, CUSTOM]
+
+
+ITEMS = [{"id": str(number)} for number in range(25)]
+
+
+@pytest.mark.parametrize(
+    ("asked", "shown", "more"),
+    [
+        ({}, range(24, 4, -1), True),
+        ({"limit": "100"}, range(24, -1, -1), False),
+        ({"order": "asc", "limit": "2"}, range(2), True),
+        ({"order": "asc", "limit": "2", "after": "22"}, range(23, 25), False),
+        ({"order": "desc", "limit": "3", "after": "1"}, range(0, -1, -1), False),
+        ({"after": "0"}, range(0), False),
+    ],
+)
+def test_a_list_is_shown_a_page_at_a_time(asked: dict[str, str | None], shown: range, more: bool) -> None:
+    numbers = [str(number) for number in shown]
+    assert page(ITEMS, asked) == {
+        "object": "list",
+        "data": [{"id": number} for number in numbers],
+        "first_id": numbers[0] if numbers else None,
+        "last_id": numbers[-1] if numbers else None,
+        "has_more": more,
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("limit", "0"), ("limit", "101"), ("limit", "x"), ("order", "up"), ("after", "none")]
+)
+def test_a_wrong_query_for_a_page_is_named(name: str, value: str) -> None:
+    with pytest.raises(BadRequest, match=f"^{name}: ") as refused:
+        page(ITEMS, {name: value})
+    assert refused.value.param == name
 
 
 CALLED = turn(

@@ -6,7 +6,8 @@ pure; where turns are kept is somebody else's business.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import Raw, Struct
@@ -16,11 +17,14 @@ from routecodex.canon.errors import BadRequest
 from routecodex.wire import json
 from routecodex.wire.json import ABSENT
 
-from .schema import CALLS
+from .schema import CALLS, REFERENCE
 
 _SETTINGS_NOT_KEPT = frozenset(
     {"input", "previous_response_id", "conversation", "stream", "stream_options", "background", "prompt"}
 )
+_PAGE, _LARGEST_PAGE = 20, 100
+_MADE_HERE = re.compile(r"[a-z]+_(?:resp_)?([0-9a-f]+)_[0-9]+")
+"""An item of an answer that the gateway wrote, or of what such an answer was given."""
 
 
 class StoredTurn(Struct, frozen=True):
@@ -46,10 +50,15 @@ class _Call(Struct):
     call_id: str | None = None
 
 
+class _Named(Struct):
+    id: str | None = None
+
+
 _turn = Decoder(StoredTurn)
 _submission = Decoder(_Submission)
 _items = Decoder(list[Raw])
 _call = Decoder(_Call)
+_named = Decoder(_Named)
 
 
 def stored_turn(request_body: bytes, response_body: bytes) -> StoredTurn:
@@ -79,11 +88,82 @@ def expand(body: bytes, turns: Sequence[StoredTurn]) -> bytes:
     return json.encode(fields)
 
 
+def ids(response_body: bytes) -> tuple[str, list[str]]:
+    """The id of an answer, empty when it has none, and those of its items that do not tell it."""
+    response_id = _id_of(Raw(response_body))
+    named = map(_id_of, _answered(Raw(response_body))) if response_id else ()
+    return response_id, [item_id for item_id in named if item_id and home(item_id) != response_id]
+
+
+def home(item_id: str) -> str | None:
+    """The id of the answer that an item belongs to, where the item's own id tells it."""
+    made = _MADE_HERE.fullmatch(item_id)
+    return f"resp_{made[1]}" if made else None
+
+
+def find_item(turn: StoredTurn, item_id: str) -> Raw | None:
+    """The item of a turn with this id: of its answer, or of its input as it is listed."""
+    for item in _answered(turn.response):
+        if _id_of(item) == item_id:
+            return item
+    for listed in input_items(turn):
+        if listed.get("id") == item_id and listed["type"] != REFERENCE:
+            return Raw(json.encode(listed))
+    return None
+
+
+def resolve(body: bytes, items: Mapping[int, Raw]) -> bytes:
+    """The request with these items in their places, where only references to them stood."""
+    fields = json.read_fields(body)
+    given = _given(fields.get("input"))
+    fields["input"] = Raw(json.encode([items.get(at, item) for at, item in enumerate(given)]))
+    return json.encode(fields)
+
+
 def input_items(turn: StoredTurn) -> list[Any]:
     """The input of a turn as `GET …/input_items` lists it: every item with an id and its text in parts."""
     response_id = json.decode(bytes(turn.response)).get("id", "resp")
     asked = (json.decode(bytes(item)) for item in _asked(turn.request))
     return [_listed(item, f"{response_id}_{index}") for index, item in enumerate(asked)]
+
+
+def page(items: Sequence[Any], asked: Mapping[str, str | None]) -> dict[str, Any]:
+    """A page of a list of items, by the `order`, `limit` and `after` of a query; the newest come first."""
+    order = asked.get("order") or "desc"
+    if order not in ("asc", "desc"):
+        raise _bad_query("order", f"{order!r} is not one of 'asc', 'desc'")
+    ordered = list(items if order == "asc" else reversed(items))
+    first = _place_after(ordered, asked.get("after"))
+    last = first + _limit(asked.get("limit"))
+    shown = ordered[first:last]
+    return {
+        "object": "list",
+        "data": shown,
+        "first_id": shown[0].get("id") if shown else None,
+        "last_id": shown[-1].get("id") if shown else None,
+        "has_more": last < len(ordered),
+    }
+
+
+def _place_after(items: Sequence[Any], after: str | None) -> int:
+    if not after:
+        return 0
+    for at, item in enumerate(items, 1):
+        if item.get("id") == after:
+            return at
+    raise _bad_query("after", f"the list has no item {after!r}")
+
+
+def _limit(asked: str | None) -> int:
+    if not asked:
+        return _PAGE
+    if not asked.isascii() or not asked.isdigit() or not 1 <= int(asked[:9]) <= _LARGEST_PAGE:
+        raise _bad_query("limit", f"{asked!r} is not a number from 1 to {_LARGEST_PAGE}")
+    return int(asked[:9])
+
+
+def _bad_query(name: str, what: str) -> BadRequest:
+    return BadRequest(f"{name}: {what}", param=name, code="invalid_value")
 
 
 def submit(turn: StoredTurn, body: bytes) -> bytes:
@@ -127,7 +207,12 @@ def _asked(request: Raw) -> list[Raw]:
 
 def _answered(response: Raw) -> list[Raw]:
     output = json.read_fields(bytes(response)).get("output")
-    return [] if output is None or not json.present(output) else _items.decode(output)
+    return [] if output is None else json.try_read(output, _items) or []
+
+
+def _id_of(value: Raw) -> str:
+    named = json.try_read(value, _named)
+    return named.id or "" if named is not None else ""
 
 
 def _listed(item: dict[str, Any], stem: str) -> dict[str, Any]:

@@ -18,6 +18,7 @@ ROLES = ("user", "assistant", "system", "developer")
 CALLS = {"function_call": "arguments", "custom_tool_call": "input"}
 """Item types that call a client's tool, and the field that holds what it is called with."""
 OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output"})
+REFERENCE = "item_reference"
 
 
 class Audio(Struct):
@@ -133,12 +134,16 @@ class Body(Struct):
 
 
 class View(Struct, frozen=True):
-    """A request that was read: its bytes, what stands in them, and its ties to others."""
+    """A request that was read: its bytes, what stands in them, and its ties to others.
+
+    `references` are the places in the input where only the id of an item stands, and these ids.
+    """
 
     body: bytes
     typed: Body
     previous_response_id: str | None = None
     store: bool = True
+    references: tuple[tuple[int, str], ...] = ()
 
 
 _body = Decoder(Body)
@@ -151,14 +156,14 @@ def read(body: bytes, *, model: str | None = None, stream: bool | None = None) -
     _check_name(typed.model, "model")
     if typed.background:
         raise BadRequest("background: background responses are not supported", param="background")
-    _check_input(typed)
+    references = _check_input(typed)
     _check_tools(typed.tools or (), "tools")
     if isinstance(typed.tool_choice, str) and typed.tool_choice not in ("auto", "none", "required"):
         raise BadRequest(
             f"tool_choice: {typed.tool_choice!r} is not one of 'auto', 'none', 'required'",
             param="tool_choice",
         )
-    view = View(body, typed, typed.previous_response_id, typed.store is not False)
+    view = View(body, typed, typed.previous_response_id, typed.store is not False, references)
     streams = bool(typed.stream) if stream is None else stream
     return Inbound(NAME, body, wire=view, model=model or typed.model, stream=streams)
 
@@ -178,18 +183,20 @@ def _check_tools(tools: Sequence[ToolSpec], path: str) -> None:
             _check_tools(tool.tools or (), f"{path}[{index}].tools")
 
 
-def _check_input(body: Body) -> None:
+def _check_input(body: Body) -> tuple[tuple[int, str], ...]:
+    """Checks the input; the references in it."""
     if body.input:
-        if isinstance(body.input, list):
-            _Walk(may_refer=bool(body.previous_response_id or body.conversation or body.prompt)).check(
-                body.input
-            )
-        return
+        if not isinstance(body.input, list):
+            return ()
+        walk = _Walk(may_refer=bool(body.previous_response_id or body.conversation or body.prompt))
+        walk.check(body.input)
+        return tuple(walk.references)
     # An empty text is a legal question; nothing at all is not, unless something stands before it.
     if body.input != "" and not (body.previous_response_id or body.conversation or body.prompt):
         raise BadRequest(
             "input: a text or at least one item is required", param="input", code="missing_field"
         )
+    return ()
 
 
 class _Walk:
@@ -199,6 +206,7 @@ class _Walk:
         self._may_refer = may_refer
         self._called: set[str] = set()
         self._turn: set[str] = set()
+        self.references: list[tuple[int, str]] = []
 
     def check(self, items: Sequence[Item]) -> None:
         for index, item in enumerate(items):
@@ -213,8 +221,8 @@ class _Walk:
                 self._call(index, item, CALLS[kind])
             elif kind == "reasoning":
                 self._thought(index, item)
-            elif kind == "item_reference":
-                self._may_refer = True
+            elif kind == REFERENCE:
+                self._reference(index, item)
             elif item.call_id is not None:
                 self._called.add(item.call_id)
 
@@ -239,6 +247,12 @@ class _Walk:
             raise _wrong(index, "call_id", f"{item.call_id!r} names two calls of one turn")
         self._turn.add(item.call_id)
         self._called.add(item.call_id)
+
+    def _reference(self, index: int, item: Item) -> None:
+        if not item.id:
+            raise _missing(index, "id")
+        self._may_refer = True
+        self.references.append((index, item.id))
 
     def _thought(self, index: int, item: Item) -> None:
         for field in ("summary", "content"):
