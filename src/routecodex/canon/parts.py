@@ -17,13 +17,17 @@ MediaKind = Literal["image", "file", "audio", "video"]
 
 
 class Text(Struct, frozen=True):
-    """Words; `cache` is a cache hint (`cache_control`) and `signature` an opaque provider mark."""
+    """Words; `cache` is a cache hint (`cache_control`) and `signature` an opaque provider mark.
+
+    One that stands `apart` is a message of its own, though the same turn has said something before it.
+    """
 
     text: str
     annotations: tuple[Json, ...] = ()
     cache: Json = None
     signature: str | None = None
     extras: dict[str, Json] | None = None
+    apart: bool = False
 
 
 class Media(Struct, frozen=True):

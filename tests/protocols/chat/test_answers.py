@@ -8,13 +8,13 @@ from routecodex.canon.errors import UpstreamError, UpstreamFailed, UpstreamLimit
 from routecodex.canon.finish import Finish
 from routecodex.canon.parts import Opaque, Reasoning, Refusal, Text, ToolCall
 from routecodex.canon.request import Tool
-from routecodex.canon.response import Response, fold
+from routecodex.canon.response import Response, fold, unfold
 from routecodex.canon.usage import Usage
 from routecodex.protocols.chat.answers import decode, encode, pass_on
 from routecodex.wire import json
 from tests.kit.grammar import check_json
 from tests.kit.test_grammar import SCENES
-from tests.protocols.chat.samples import asking, reply
+from tests.protocols.chat.samples import asking, chunks, reply, written
 
 SHOWN = {"type": "image_url", "image_url": {"url": "data:image/png;base64,A"}}
 
@@ -245,3 +245,12 @@ def test_every_choice_is_put_right_by_itself() -> None:
     passed, _ = pass_on(json.encode({"choices": choices, "new": 1}), reply())
     assert [choice["finish_reason"] for choice in json.decode(passed)["choices"]] == ["stop", "tool_calls"]
     assert json.decode(passed)["new"] == 1
+
+
+def test_two_messages_of_one_answer_stand_apart() -> None:
+    response = Response(parts=(Text("One,"), Text(" and."), Text("Two.", apart=True)))
+    (choice,) = json.decode(encode(response, reply()))["choices"]
+    assert choice["message"]["content"] == "One, and.\n\nTwo."
+    told = [chunk["choices"] for chunk in chunks(written(list(unfold(response))))]
+    said = [choice["delta"].get("content") or "" for choices in told for choice in choices]
+    assert "".join(said) == "One, and.\n\nTwo."

@@ -172,8 +172,40 @@ def test_messages_without_content_are_left_out() -> None:
     assert messages(request) == [{"role": "user", "content": "x"}]
 
 
-def test_an_assistant_that_said_nothing_keeps_its_place() -> None:
-    assert messages(asking(Message("assistant", ()))) == [{"role": "assistant", "content": ""}]
+NOTHING_FOR_CHAT: list[tuple[Part, ...]] = [
+    (),
+    (Text(""),),
+    (Opaque("responses", {"type": "web_search_call"}),),
+    (Reasoning(signature="E"),),
+]
+
+
+@pytest.mark.parametrize("parts", NOTHING_FOR_CHAT)
+def test_an_assistant_that_said_nothing_is_left_out(parts: tuple[Part, ...]) -> None:
+    asked, again = Message("user", (Text("a"),)), Message("user", (Text("b"),))
+    assert messages(asking(asked, Message("assistant", parts), again)) == [
+        {"role": "user", "content": "a"},
+        {"role": "user", "content": "b"},
+    ]
+
+
+def test_an_assistant_that_only_thought_is_told_where_thoughts_go_back() -> None:
+    request = asking(Message("assistant", (Reasoning("Hm."),)))
+    assert messages(request, aim(reasoning_history="reasoning_content")) == [
+        {"role": "assistant", "content": "", "reasoning_content": "Hm."}
+    ]
+    assert messages(request) == []
+
+
+def test_an_empty_assistant_of_a_chat_client_keeps_its_place() -> None:
+    empty = {"role": "assistant", "content": ""}
+    assert messages(decoded(messages=[empty])) == [empty]
+
+
+def test_two_messages_of_one_turn_stand_apart() -> None:
+    parts = (Text("One,"), Text(" and."), Text("Two.", apart=True), ToolCall("a", "f"))
+    (told,) = messages(asking(Message("assistant", parts)))
+    assert told["content"] == "One, and.\n\nTwo."
 
 
 def test_refusals_become_text() -> None:

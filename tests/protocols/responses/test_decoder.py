@@ -289,6 +289,12 @@ def test_two_calls_that_share_one_number_stay_two() -> None:
     assert answer(*frames, final).parts == expected
 
 
+def test_the_text_of_a_second_message_stands_apart() -> None:
+    items = [text_item("One."), {**text_item("Two."), "id": "msg_2"}]
+    parts = answer(frame("response.completed", response=response(output=items))).parts
+    assert parts == (Text("One."), Text("Two.", apart=True))
+
+
 def test_phase_of_a_message_stays_with_its_text() -> None:
     item = {**text_item("x"), "phase": "commentary"}
     (part,) = answer(frame("response.completed", response=response(output=[item]))).parts

@@ -146,6 +146,13 @@ def test_texts_in_a_row_are_one_message_and_empty_ones_are_not_said() -> None:
     ]
 
 
+def test_text_that_stands_apart_is_a_message_of_its_own() -> None:
+    items = output(
+        PartStarted(0, Text("a")), PartFinished(0), PartStarted(1, Text("b", apart=True)), PartFinished(1)
+    )
+    assert [[part["text"] for part in item["content"]] for item in items] == [["a"], ["b"]]
+
+
 def test_text_of_another_phase_is_a_message_of_its_own() -> None:
     items = output(
         PartStarted(0, Text("a", extras={"responses.item": {"phase": "commentary"}})),
@@ -358,8 +365,14 @@ usages = st.builds(Usage, input=st.integers(0, 99), output=st.integers(0, 99), c
 
 
 def plain(answer: Response) -> tuple[Any, ...]:
-    kept = tuple(replace(part, id=None) if isinstance(part, Reasoning) else part for part in answer.parts)
-    return kept, answer.usage
+    return tuple(map(plain_part, answer.parts)), answer.usage
+
+
+def plain_part(part: Any) -> Any:
+    """The part without what other protocols do not say: the id of a thought, where a message begins."""
+    if isinstance(part, Text):
+        return replace(part, apart=False)
+    return replace(part, id=None) if isinstance(part, Reasoning) else part
 
 
 @given(st.lists(parts, max_size=5), usages)

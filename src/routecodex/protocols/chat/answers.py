@@ -10,6 +10,7 @@ from routecodex.canon.parts import Media, Opaque, Reasoning, Refusal, Text, Tool
 from routecodex.canon.response import Response
 from routecodex.protocols.chat.annotations import annotations_of
 from routecodex.protocols.chat.chunks import is_silent, read_chunk, usage_of
+from routecodex.protocols.chat.content import spoken
 from routecodex.protocols.chat.decoder import Telling, unparsable
 from routecodex.protocols.chat.encoder import answer_id, usage_object
 from routecodex.protocols.chat.ends import settle
@@ -80,7 +81,7 @@ def _message(response: Response, reply: ReplyTo) -> dict[str, Any]:
     calls = [_call(part, names, empty=empty) for part in response.parts if isinstance(part, ToolCall)]
     message: dict[str, Any] = {
         "role": "assistant",
-        "content": "".join(part.text for part in texts) if texts else None,
+        "content": spoken(texts) if texts else None,
         "refusal": "".join(refusals) if refusals else None,
     }
     if thoughts:

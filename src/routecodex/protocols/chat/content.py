@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from routecodex.canon.parts import Json, Media, Opaque, Part, Refusal, Text
@@ -12,6 +13,8 @@ from routecodex.protocols.notices import Notices
 Item = dict[str, Any]
 _AUDIO_FORMATS = {"mpeg": "mp3", "x-wav": "wav", "wave": "wav", "x-m4a": "m4a"}
 _ITS_OWN = "chat has no place for them"
+BETWEEN = "\n\n"
+"""What stands between two messages where chat has room for one."""
 
 
 def encode_content(parts: list[Part], request: Request, aim: Aim, notices: Notices) -> Json:
@@ -22,6 +25,15 @@ def encode_content(parts: list[Part], request: Request, aim: Aim, notices: Notic
     if parts and not own and all(isinstance(part, Text) for part in parts):
         return "\n\n".join(part.text for part in parts if isinstance(part, Text))
     return [item for part in parts if (item := _part(part, request, aim, notices)) is not None]
+
+
+def spoken(texts: Sequence[Text | Refusal]) -> str:
+    """What an assistant said, as one text."""
+    return "".join([BETWEEN + part.text if _is_apart(part) else part.text for part in texts])
+
+
+def _is_apart(part: Text | Refusal) -> bool:
+    return isinstance(part, Text) and part.apart
 
 
 def _marked(text: Text) -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 
 from routecodex.canon.parts import Media, Opaque, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
 from routecodex.canon.request import Message, Request
-from routecodex.protocols.chat.content import encode_content
+from routecodex.protocols.chat.content import encode_content, spoken
 from routecodex.protocols.codec import Aim
 from routecodex.protocols.notices import Notices
 from routecodex.protocols.tools import flat_call, wrap_input
@@ -34,7 +34,7 @@ def _message(message: Message, request: Request, aim: Aim, notices: Notices) -> 
     if text:
         return [{"role": _ROLES.get(message.role) or aim.dialect.system_role, "content": text}]
     if message.role == "assistant":
-        return [_assistant(message, request, aim, notices)]
+        return _assistant(message, request, aim, notices)
     if message.role == "system":
         text = "\n\n".join(part.text for part in message.parts if isinstance(part, Text))
         return [{"role": aim.dialect.system_role, "content": text}] if text else []
@@ -69,10 +69,11 @@ def _result_text(result: ToolResult) -> str:
     return f"Error: {text}" if result.is_error and not text.lower().startswith("error") else text
 
 
-def _assistant(message: Message, request: Request, aim: Aim, notices: Notices) -> dict[str, Any]:
+def _assistant(message: Message, request: Request, aim: Aim, notices: Notices) -> list[dict[str, Any]]:
+    """The message; none where the turn holds nothing that chat can say: some upstreams refuse empty ones."""
     out: dict[str, Any] = {"role": "assistant"}
-    texts = [part.text for part in message.parts if isinstance(part, Text | Refusal)]
-    out["content"] = "".join(texts) if texts else None
+    texts = [part for part in message.parts if isinstance(part, Text | Refusal)]
+    out["content"] = spoken(texts) if texts else None
     if message.name:
         out["name"] = message.name
     calls = [_call(part, request) for part in message.parts if isinstance(part, ToolCall)]
@@ -83,9 +84,11 @@ def _assistant(message: Message, request: Request, aim: Aim, notices: Notices) -
         notices.dropped("provider-specific parts", "chat has no place for them")
     if request.source == "chat":
         out.update(message.extras or {})
+    elif not out["content"] and not calls and aim.dialect.reasoning_history not in out:
+        return []
     if out["content"] is None and not calls:
         out["content"] = ""
-    return out
+    return [out]
 
 
 def _thoughts(out: dict[str, Any], message: Message, aim: Aim, notices: Notices) -> None:

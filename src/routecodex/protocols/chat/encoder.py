@@ -23,6 +23,7 @@ from routecodex.canon.parts import Json, Opaque, Reasoning, Refusal, Text, ToolC
 from routecodex.canon.usage import Usage
 from routecodex.protocols.chat import errors
 from routecodex.protocols.chat.annotations import annotation_of
+from routecodex.protocols.chat.content import BETWEEN
 from routecodex.protocols.codec import ReplyTo
 from routecodex.protocols.runs import escaped
 from routecodex.protocols.tools import CallNames, InputUnwrapper
@@ -160,7 +161,9 @@ class StreamEncoder:
         field = _BEGINNINGS.get(type(part))
         text = getattr(part, "text", "")
         if isinstance(part, Text):
-            self._text_start = self._written - self._aside
+            between = BETWEEN if part.apart else ""
+            self._text_start = self._written - self._aside + len(between)
+            text = between + text
         else:
             self._aside += len(text)
         return self._text(field, text) if field is not None and text else b""

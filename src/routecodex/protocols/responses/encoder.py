@@ -192,7 +192,7 @@ class Encoder:
         if isinstance(self._item, MessageItem):
             return self._item
         head = self._part.extras.get(ITEM) if isinstance(self._part, Text) and self._part.extras else None
-        if self._message is None or head:
+        if self._message is None or head or (isinstance(self._part, Text) and self._part.apart):
             self._message = MessageItem(self._place("msg"), head or {})
         self._message.start("refusal" if isinstance(self._part, Refusal) else "output_text")
         self._item = self._message

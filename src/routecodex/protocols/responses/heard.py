@@ -26,11 +26,13 @@ from .stream_schema import StreamEvent
 class Telling:
     """The events to be told, and the numbering of their parts."""
 
-    __slots__ = ("_events", "_next")
+    __slots__ = ("_events", "_next", "spoke")
 
     def __init__(self) -> None:
         self._events: list[Event] = []
         self._next = 0
+        self.spoke = False
+        """Whether a message has begun."""
 
     def say(self, event: Event) -> None:
         self._events.append(event)
@@ -113,10 +115,16 @@ class HeardMessage(Heard):
         if part is None or part.kind is not kind:
             if part is not None:
                 self._telling.finish(part.number)
-            begun = Refusal("") if kind is Refusal else Text("", extras=self._head and {ITEM: self._head})
+            begun = Refusal("") if kind is Refusal else self._text()
             self._head = None
             part = self._parts[index] = _Part(self._telling.start(begun), kind)
         return part
+
+    def _text(self) -> Text:
+        """A text as it begins; the first of a message stands apart from those of the messages before it."""
+        apart = self._telling.spoke and not self._parts
+        self._telling.spoke = True
+        return Text("", extras=self._head and {ITEM: self._head}, apart=apart)
 
     def _add(self, index: int, kind: type[Text] | type[Refusal], text: str, logprobs: Any = None) -> None:
         if self.finished or not (text or logprobs):

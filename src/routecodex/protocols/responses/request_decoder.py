@@ -151,7 +151,7 @@ class _Reading:
         """An assistant's message item; a second one in a turn is marked, so that it stays one of its own."""
         second = self._role == "assistant" and any(isinstance(part, Text) for part in self._parts)
         if parts and isinstance(parts[0], Text) and (second or extras):
-            parts[0] = _marked(parts[0], extras or {})
+            parts[0] = replace(_marked(parts[0], extras or {}), apart=second)
         for part in parts:
             self._gather("assistant", part)
 
