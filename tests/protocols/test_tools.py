@@ -13,6 +13,7 @@ from routecodex.protocols.tools import (
     CUSTOM_PARAMETERS,
     CallNames,
     InputUnwrapper,
+    description_of,
     flat,
     flat_call,
     flat_name,
@@ -21,6 +22,27 @@ from routecodex.protocols.tools import (
 )
 
 LEGAL = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+GRAMMAR = {"type": "grammar", "syntax": "lark", "definition": "start: x"}
+TOLD = "The input must follow this lark grammar:\nstart: x"
+
+
+@pytest.mark.parametrize(
+    ("tool", "told"),
+    [
+        (Tool("f"), ""),
+        (Tool("f", description="Does."), "Does."),
+        (Tool("p", "custom", description="Patches."), "Patches."),
+        (Tool("p", "custom", description="Patches.", format={"type": "text"}), "Patches."),
+        (Tool("p", "custom", description="Patches.", format=GRAMMAR), f"Patches.\n\n{TOLD}"),
+        (Tool("p", "custom", format={"type": "grammar", "grammar": GRAMMAR}), TOLD),
+        (Tool("p", "custom", format={"definition": "x"}), "The input must follow this grammar:\nx"),
+        (Tool("p", "custom", format="odd"), ""),
+    ],
+)
+def test_the_grammar_of_a_custom_tool_is_told_in_words(tool: Tool, told: str) -> None:
+    assert description_of(tool) == told
 
 
 def streamed(pieces: list[str]) -> str:

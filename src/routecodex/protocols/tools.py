@@ -55,6 +55,19 @@ def flat_call(call: ToolCall) -> str:
     return flat(call.name, call.namespace)
 
 
+def description_of(tool: Tool) -> str:
+    """What a tool is for; the grammar of a custom one is told in words, where only functions are known."""
+    form = tool.format if tool.kind == "custom" and isinstance(tool.format, dict) else {}
+    # Chat puts the grammar one level deeper than Responses.
+    inner = form.get("grammar")
+    grammar = inner if isinstance(inner, dict) else form
+    texts = [tool.description or ""]
+    if isinstance(grammar.get("definition"), str):
+        kind = f"{grammar['syntax']} grammar" if grammar.get("syntax") else "grammar"
+        texts.append(f"The input must follow this {kind}:\n{grammar['definition']}")
+    return "\n\n".join(text for text in texts if text)
+
+
 class CallNames:
     """From the name a model called to (name, namespace, custom) of the tool the client offered."""
 

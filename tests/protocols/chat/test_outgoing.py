@@ -220,6 +220,14 @@ def test_strictness_is_left_out_where_it_is_refused() -> None:
     assert "strict" not in tool["function"]
 
 
+def test_the_grammar_of_a_custom_tool_is_part_of_its_description() -> None:
+    grammar = {"type": "grammar", "syntax": "lark", "definition": "start: x"}
+    (tool,) = sent(asking(tools=(Tool("patch", "custom", description="Patches.", format=grammar),)))["tools"]
+    assert tool["function"]["description"] == (
+        "Patches.\n\nThe input must follow this lark grammar:\nstart: x"
+    )
+
+
 def test_custom_tools_become_functions_with_one_input() -> None:
     tool = Tool("patch", "custom", description="d", format={"type": "grammar"})
     assert sent(ask(tools=(tool,)))["tools"] == [

@@ -76,7 +76,7 @@ def test_tools_of_every_kind() -> None:
     assert [tool["name"] for tool in declared] == ["look", "plain", "patch", "files__read"]
     assert declared[0]["parametersJsonSchema"] == {"type": "object", "properties": {}}
     assert declared[1] == {"name": "plain"}
-    assert declared[2]["description"] == "Patches.\n\nThe input must follow this grammar:\nstart: WORD"
+    assert declared[2]["description"] == "Patches.\n\nThe input must follow this lark grammar:\nstart: WORD"
     assert declared[2]["parametersJsonSchema"]["required"] == ["input"]
     calling = body["toolConfig"]["functionCallingConfig"]
     assert calling == {"mode": "ANY", "allowedFunctionNames": ["files__read"]}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from routecodex.canon.parts import Json, Text
+from routecodex.protocols.chat.content import BETWEEN
 
 
 def annotation_of(value: Json, *, start: int, end: int) -> Json | None:
@@ -34,6 +35,7 @@ def annotations_of(texts: Iterable[Text]) -> list[Json]:
     told = []
     start = 0
     for text in texts:
+        start += len(BETWEEN) if text.apart else 0
         end = start + len(text.text)
         told += [annotation_of(value, start=start, end=end) for value in text.annotations]
         start = end

@@ -11,7 +11,7 @@ from routecodex.canon.request import Request, Thinking, Tool
 from routecodex.protocols.chat.conversation import encode_messages
 from routecodex.protocols.codec import Aim, Encoded
 from routecodex.protocols.notices import HINTS, Notices, lost_fields
-from routecodex.protocols.tools import CUSTOM_PARAMETERS, flat_name
+from routecodex.protocols.tools import CUSTOM_PARAMETERS, description_of, flat_name
 from routecodex.wire import json
 
 _PLAIN = [
@@ -207,8 +207,9 @@ def _tool(tool: Tool, request: Request, aim: Aim, notices: Notices) -> dict[str,
         custom = {"name": tool.name, "description": tool.description, "format": tool.format}
         return {"type": "custom", "custom": {key: item for key, item in custom.items() if item is not None}}
     function: dict[str, Any] = {"name": flat_name(tool)}
-    if tool.description:
-        function["description"] = tool.description
+    description = description_of(tool)
+    if description:
+        function["description"] = description
     function["parameters"] = CUSTOM_PARAMETERS if tool.kind == "custom" else _schema(tool.parameters)
     if tool.strict is not None and aim.dialect.strict_tools:
         function["strict"] = tool.strict

@@ -7,7 +7,7 @@ from routecodex.canon.parts import Json
 from routecodex.canon.request import Request, Tool, ToolChoice
 from routecodex.protocols.codec import Aim, Encoded
 from routecodex.protocols.notices import HINTS, Notices, lost_fields
-from routecodex.protocols.tools import CUSTOM_PARAMETERS
+from routecodex.protocols.tools import CUSTOM_PARAMETERS, description_of
 from routecodex.wire import json
 
 from .contents import Contents, legal_name
@@ -94,7 +94,7 @@ def _function(tool: Tool, *, same: bool, notices: Notices) -> dict[str, Json]:
     if tool.strict:
         notices.dropped("strict", "Gemini has no strict tools")
     declared: dict[str, Json] = {"name": legal_name(tool.name, tool.namespace)}
-    description = _description(tool)
+    description = description_of(tool)
     if description:
         declared["description"] = description
     custom = tool.kind == "custom"
@@ -104,14 +104,6 @@ def _function(tool: Tool, *, same: bool, notices: Notices) -> dict[str, Json]:
     if same and tool.extras:
         declared.update(tool.extras)
     return declared
-
-
-def _description(tool: Tool) -> str:
-    words = [tool.description or ""]
-    grammar = tool.format.get("definition") if isinstance(tool.format, dict) else None
-    if isinstance(grammar, str):
-        words.append(f"The input must follow this grammar:\n{grammar}")
-    return "\n\n".join(word for word in words if word)
 
 
 def _tool_config(request: Request, aim: Aim, *, notices: Notices) -> dict[str, Json]:

@@ -13,7 +13,7 @@ from routecodex.protocols.messages.conversation import cache_mark, message_list,
 from routecodex.protocols.messages.names import NAME
 from routecodex.protocols.messages.schemas import instruction, strict_schema
 from routecodex.protocols.notices import HINTS, Notices, lost_fields
-from routecodex.protocols.tools import CUSTOM_PARAMETERS, flat_call, flat_name
+from routecodex.protocols.tools import CUSTOM_PARAMETERS, description_of, flat_call, flat_name
 from routecodex.wire import json
 
 Fields = dict[str, Any]
@@ -124,7 +124,7 @@ def _tool(tool: Tool, request: Request, aim: Aim, notices: Notices) -> Fields | 
         notices.dropped(f"tool {tool.name}", "it runs at another provider")
         return None
     entry: Fields = {"name": flat_name(tool)}
-    description = _description(tool)
+    description = description_of(tool)
     if description:
         entry["description"] = description
     entry["input_schema"] = CUSTOM_PARAMETERS if tool.kind == "custom" else _object_schema(tool.parameters)
@@ -136,15 +136,6 @@ def _tool(tool: Tool, request: Request, aim: Aim, notices: Notices) -> Fields | 
     if request.source == NAME:
         entry.update(tool.extras or {})
     return entry
-
-
-def _description(tool: Tool) -> str:
-    texts = [tool.description or ""]
-    grammar = tool.format.get("definition") if isinstance(tool.format, dict) else None
-    if tool.kind == "custom" and isinstance(grammar, str):
-        syntax = tool.format.get("syntax", "grammar")
-        texts.append(f"The input must follow this {syntax} grammar:\n{grammar}")
-    return "\n\n".join(text for text in texts if text)
 
 
 def _object_schema(schema: Any) -> Fields:
