@@ -104,6 +104,7 @@ class Request(Struct, frozen=True, kw_only=True):
     thinking: Thinking | None = None
     metadata: dict[str, Json] | None = None
     user: str | None = None
+    safety_identifier: str | None = None
     cache_key: str | None = None
     service_tier: str | None = None
     stream: bool = False

@@ -186,7 +186,7 @@ def test_an_assistant_message_keeps_thought_text_refusal_and_calls_in_order() ->
                 ToolCall("c", "g", '{"y":2}'),
                 ToolCall("d", "h"),
             ),
-            extras={"odd": True},
+            extras={"odd": True, "reasoning_content": "hm"},
         ),
     )
 

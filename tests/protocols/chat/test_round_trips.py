@@ -205,3 +205,89 @@ def test_every_dialect_is_chat(field: str, history: str) -> None:
     assert (again.thinking is None) == (field == "none")
     thought = any(isinstance(part, Reasoning) for message in again.messages for part in message.parts)
     assert thought == (history in ("reasoning_content", "reasoning"))
+
+
+CACHED = {"cache_control": {"type": "ephemeral"}}
+PNG = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+CALLED = {
+    "id": "c1",
+    "type": "function",
+    "function": {"name": "f", "arguments": "{}"},
+    "extra_content": {"x": 1},
+}
+OWN_WORDS: list[dict[str, Any]] = [
+    {"role": "system", "content": [{"type": "text", "text": "S", **CACHED}]},
+    {"role": "system", "content": "Named.", "name": "sys"},
+    {
+        "role": "system",
+        "content": [{"type": "text", "text": "One."}, {"type": "text", "text": "Two.", **CACHED}],
+    },
+    {
+        "role": "user",
+        "content": [{"type": "text", "text": "Look.", **CACHED}, {**PNG, **CACHED}],
+        "name": "bob",
+    },
+    {
+        "role": "assistant",
+        "content": [{"type": "text", "text": "Hm.", **CACHED}],
+        "reasoning": "thought",
+        "reasoning_details": [{"type": "reasoning.encrypted", "data": "SIG", "index": 0}],
+        "tool_calls": [CALLED],
+    },
+    {"role": "tool", "tool_call_id": "c1", "content": [{"type": "text", "text": "seen"}, PNG], **CACHED},
+    {"role": "system", "content": [{"type": "text", "text": "Later.", **CACHED}], "name": "sys"},
+    {"role": "assistant", "content": None, "refusal": "No."},
+    {"role": "user", "content": "Speak."},
+    {"role": "assistant", "content": None, "audio": {"id": "a1"}},
+    {"role": "assistant", "content": "Plain.", "reasoning_content": "hm"},
+    {"role": "user", "content": "x"},
+]
+OWN_FIELDS: list[dict[str, Any]] = [
+    {"safety_identifier": "s"},
+    {"safety_identifier": "s", "user": "u"},
+    {"reasoning": {"effort": "high", "exclude": True}},
+    {"reasoning": {"max_tokens": 9, "odd": 1}},
+    {"reasoning": {"enabled": False}},
+    {"reasoning": {"effort": "gigantic"}},
+    {"reasoning_effort": "gigantic"},
+    {
+        "tools": [
+            {
+                "type": "function",
+                "function": {"name": "f", "parameters": {"type": "object"}, "odd": 1},
+                "new": 2,
+                **CACHED,
+            }
+        ]
+    },
+    {"tools": [{"type": "custom", "custom": {"name": "p"}, **CACHED}]},
+]
+
+
+@pytest.mark.parametrize("history", ["none", "reasoning_details", "reasoning_content"])
+def test_messages_of_a_chat_client_are_written_as_they_came(history: str) -> None:
+    request = decode(read(json.encode({"model": "m-1", "messages": OWN_WORDS})))
+    encoded = encode(request, aim(reasoning_history=history))
+    assert json.decode(encoded.body)["messages"] == OWN_WORDS
+    assert encoded.notices == ()
+
+
+@pytest.mark.parametrize("fields", OWN_FIELDS, ids=range(len(OWN_FIELDS)))
+def test_fields_that_only_chat_has_are_written_as_they_came(fields: dict[str, Any]) -> None:
+    body = {"model": "m-1", "messages": [{"role": "user", "content": "x"}], **fields}
+    encoded = encode(decode(read(json.encode(body))), aim(reasoning_field="reasoning"))
+    assert json.decode(encoded.body) == body
+    assert encoded.notices == ()
+
+
+def test_a_schema_is_asked_for_in_a_system_text_of_parts_too() -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}}}
+    body = {
+        "model": "m-1",
+        "messages": [OWN_WORDS[0], {"role": "user", "content": "x"}],
+        "response_format": form,
+    }
+    encoded = encode(decode(read(json.encode(body))), aim(response_format="json_object"))
+    first, wish = json.decode(encoded.body)["messages"][0]["content"]
+    assert first == OWN_WORDS[0]["content"][0]
+    assert "JSON schema" in wish["text"]

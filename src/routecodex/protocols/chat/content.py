@@ -20,7 +20,7 @@ BETWEEN = "\n\n"
 def encode_content(parts: list[Part], request: Request, aim: Aim, notices: Notices) -> Json:
     """Plain text as a string, anything else as parts."""
     own = request.source == "chat"
-    if len(parts) == 1 and isinstance(parts[0], Text) and not (own and _marked(parts[0])):
+    if len(parts) == 1 and isinstance(parts[0], Text) and not (own and is_marked(parts[0])):
         return parts[0].text
     if parts and not own and all(isinstance(part, Text) for part in parts):
         return "\n\n".join(part.text for part in parts if isinstance(part, Text))
@@ -36,19 +36,22 @@ def _is_apart(part: Text | Refusal) -> bool:
     return isinstance(part, Text) and part.apart
 
 
-def _marked(text: Text) -> bool:
+def is_marked(text: Text) -> bool:
+    """Whether a text of a chat client says more than its words."""
     return bool(text.cache or text.extras)
 
 
 def _part(part: Part, request: Request, aim: Aim, notices: Notices) -> Item | None:
     match part:
-        case Text() if request.source == "chat" and _marked(part):
+        case Text() if request.source == "chat" and is_marked(part):
             cache = {"cache_control": part.cache} if part.cache else {}
             return {"type": "text", "text": part.text, **cache, **(part.extras or {})}
         case Text() | Refusal():
             return {"type": "text", "text": part.text} if part.text else None
         case Media():
-            return _media(part, request, aim, notices)
+            shown = _media(part, request, aim, notices)
+            own = shown is not None and part.cache and request.source == "chat"
+            return {**shown, "cache_control": part.cache} if shown is not None and own else shown
         case Opaque() if part.protocol == "chat":
             return dict(part.value)
         case _:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from routecodex.canon.parts import Media, Opaque, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
+from msgspec.structs import replace
+
+from routecodex.canon.parts import Json, Media, Opaque, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
 from routecodex.canon.request import Message, Request
-from routecodex.protocols.chat.content import encode_content, spoken
+from routecodex.protocols.chat.content import encode_content, is_marked, spoken
+from routecodex.protocols.chat.requests import HEAD, THOUGHTS
 from routecodex.protocols.codec import Aim
 from routecodex.protocols.notices import Notices
 from routecodex.protocols.tools import flat_call, wrap_input
@@ -23,10 +26,28 @@ def encode_messages(request: Request, aim: Aim, notices: Notices) -> list[dict[s
     if texts and (aim.dialect.merge_system or request.source != "chat"):
         out.append({"role": role, "content": "\n\n".join([part.text for part in texts])})
     else:
-        out.extend([{"role": role, "content": part.text} for part in texts])
+        out.extend(_own_system(texts, request, aim, notices))
     for message in request.messages:
         out.extend(_message(message, request, aim, notices))
     return _results_after_calls(out, notices)
+
+
+def _own_system(texts: list[Text], request: Request, aim: Aim, notices: Notices) -> list[dict[str, Any]]:
+    """The system messages of a chat client as they were."""
+    heads: list[dict[str, Json]] = []
+    contents: list[list[Part]] = []
+    for text in texts:
+        extras = dict(text.extras or {})
+        head = extras.pop(HEAD, {})
+        if head is not None or not contents:
+            heads.append(head or {})
+            contents.append([])
+        contents[-1].append(replace(text, extras=extras or None))
+    role = aim.dialect.system_role
+    return [
+        {"role": role, "content": encode_content(parts, request, aim, notices), **head}
+        for head, parts in zip(heads, contents, strict=True)
+    ]
 
 
 def _message(message: Message, request: Request, aim: Aim, notices: Notices) -> list[dict[str, Any]]:
@@ -36,21 +57,52 @@ def _message(message: Message, request: Request, aim: Aim, notices: Notices) -> 
     if message.role == "assistant":
         return _assistant(message, request, aim, notices)
     if message.role == "system":
-        text = "\n\n".join(part.text for part in message.parts if isinstance(part, Text))
-        return [{"role": aim.dialect.system_role, "content": text}] if text else []
+        return _system(message, request, aim, notices)
     results = [part for part in message.parts if isinstance(part, ToolResult)]
     others = [part for part in message.parts if not isinstance(part, ToolResult)]
-    out = [{"role": "tool", "tool_call_id": part.call_id, "content": _result_text(part)} for part in results]
-    shown: list[Part] = [inner for part in results for inner in part.parts if isinstance(inner, Media)]
+    out = [_result(part, message, request, aim, notices) for part in results]
+    shown: list[Part] = [
+        inner
+        for part in results
+        for inner in part.parts
+        if isinstance(inner, Media) and (request.source != "chat" or part.is_error)
+    ]
     content = encode_content([*shown, *others], request, aim, notices)
     if content:
         user: dict[str, Any] = {"role": "user", "content": content}
-        if message.name:
-            user["name"] = message.name
-        if request.source == "chat":
-            user.update(message.extras or {})
-        out.append(user)
+        out.append(_with_own_fields(user, message, request))
     return out
+
+
+def _with_own_fields(out: dict[str, Any], message: Message, request: Request) -> dict[str, Any]:
+    """The message with its name, and with what only chat knows if it came from there."""
+    if message.name:
+        out["name"] = message.name
+    if request.source == "chat":
+        out.update(message.extras or {})
+    return out
+
+
+def _system(message: Message, request: Request, aim: Aim, notices: Notices) -> list[dict[str, Any]]:
+    role = aim.dialect.system_role
+    if request.source == "chat":
+        content = encode_content(list(message.parts), request, aim, notices)
+        return [_with_own_fields({"role": role, "content": content}, message, request)] if content else []
+    text = "\n\n".join(part.text for part in message.parts if isinstance(part, Text))
+    return [{"role": role, "content": text}] if text else []
+
+
+def _result(
+    result: ToolResult, message: Message, request: Request, aim: Aim, notices: Notices
+) -> dict[str, Any]:
+    out: dict[str, Any] = {"role": "tool", "tool_call_id": result.call_id}
+    if request.source != "chat" or result.is_error:
+        out["content"] = _result_text(result)
+        return out
+    out["content"] = encode_content(list(result.parts), request, aim, notices) or ""
+    if result.name:
+        out["name"] = result.name
+    return {**out, **(message.extras or {})}
 
 
 def _only_text(message: Message, request: Request) -> str:
@@ -72,23 +124,43 @@ def _result_text(result: ToolResult) -> str:
 def _assistant(message: Message, request: Request, aim: Aim, notices: Notices) -> list[dict[str, Any]]:
     """The message; none where the turn holds nothing that chat can say: some upstreams refuse empty ones."""
     out: dict[str, Any] = {"role": "assistant"}
-    texts = [part for part in message.parts if isinstance(part, Text | Refusal)]
-    out["content"] = spoken(texts) if texts else None
+    out["content"] = _said(message, request, aim, notices)
     if message.name:
         out["name"] = message.name
     calls = [_call(part, request) for part in message.parts if isinstance(part, ToolCall)]
     if calls:
         out["tool_calls"] = calls
-    _thoughts(out, message, aim, notices)
+    own = request.source == "chat"
+    if not (own and any((message.extras or {}).get(field) for field in THOUGHTS)):
+        _thoughts(out, message, aim, notices)
     if any(isinstance(part, Opaque) for part in message.parts):
         notices.dropped("provider-specific parts", "chat has no place for them")
-    if request.source == "chat":
-        out.update(message.extras or {})
-    elif not out["content"] and not calls and aim.dialect.reasoning_history not in out:
+    fields = _own_fields(message, out) if own else {}
+    out.update(fields)
+    if not own and not out["content"] and not calls and aim.dialect.reasoning_history not in out:
         return []
-    if out["content"] is None and not calls:
+    if out["content"] is None and not calls and not fields:
         out["content"] = ""
     return [out]
+
+
+def _said(message: Message, request: Request, aim: Aim, notices: Notices) -> Json:
+    """What an assistant said; only in a message of chat's own a refusal has a field for itself."""
+    if request.source != "chat":
+        words = [part for part in message.parts if isinstance(part, Text | Refusal)]
+        return spoken(words) if words else None
+    texts = [part for part in message.parts if isinstance(part, Text)]
+    if any(map(is_marked, texts)):
+        return encode_content(list(texts), request, aim, notices)
+    return spoken(texts) if texts else None
+
+
+def _own_fields(message: Message, out: dict[str, Any]) -> dict[str, Json]:
+    """What a chat client said in an assistant message that has no home."""
+    refusals = [part.text for part in message.parts if isinstance(part, Refusal)]
+    refused: dict[str, Json] = {"refusal": "".join(refusals)} if refusals else {}
+    said = (message.extras or {}).items()
+    return {**refused, **{field: value for field, value in said if value is not None or field not in out}}
 
 
 def _thoughts(out: dict[str, Any], message: Message, aim: Aim, notices: Notices) -> None:

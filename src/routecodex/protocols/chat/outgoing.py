@@ -9,6 +9,7 @@ from routecodex.canon.errors import BadRequest
 from routecodex.canon.parts import Json
 from routecodex.canon.request import Request, Thinking, Tool
 from routecodex.protocols.chat.conversation import encode_messages
+from routecodex.protocols.chat.requests import OUTER
 from routecodex.protocols.codec import Aim, Encoded
 from routecodex.protocols.notices import HINTS, Notices, lost_fields
 from routecodex.protocols.tools import CUSTOM_PARAMETERS, description_of, flat_name
@@ -82,7 +83,10 @@ def _settings(body: dict[str, Any], request: Request, aim: Aim, notices: Notices
                 "n: this upstream gives one answer at a time", param="n", code="unsupported_value"
             )
         body["n"] = request.n
-    if request.user:
+    own = request.source == "chat"
+    if own and request.safety_identifier:
+        body["safety_identifier"] = request.safety_identifier
+    if request.user and not (own and request.user == request.safety_identifier):
         body["user"] = request.user if len(request.user) <= _USER_LIMIT else _digest(request.user)
     if request.cache_key:
         body["prompt_cache_key"] = request.cache_key
@@ -114,7 +118,8 @@ def _digest(text: str) -> str:
 def _extras(body: dict[str, Any], request: Request, notices: Notices) -> None:
     for field, value in (request.extras or {}).items():
         if request.source == "chat":
-            body[field] = value
+            said = body.get(field)
+            body[field] = {**value, **said} if isinstance(value, dict) and isinstance(said, dict) else value
         elif field not in HINTS:
             notices.dropped(field, "chat has no such field")
 
@@ -175,7 +180,9 @@ def _ask_for_schema(messages: list[dict[str, Any]], schema: Json, role: str) -> 
     """JSON mode knows no schema; the schema is asked for in words."""
     wish = f"Answer with one JSON object that fits this JSON schema: {json.encode(schema).decode()}"
     if messages and messages[0]["role"] == role:
-        messages[0]["content"] = f"{messages[0]['content']}\n\n{wish}"
+        said = messages[0]["content"]
+        more = [{"type": "text", "text": wish}]
+        messages[0]["content"] = [*said, *more] if isinstance(said, list) else f"{said}\n\n{wish}"
     else:
         messages.insert(0, {"role": role, "content": wish})
 
@@ -205,7 +212,8 @@ def _tool(tool: Tool, request: Request, aim: Aim, notices: Notices) -> dict[str,
         return None
     if tool.kind == "custom" and request.source == "chat":
         custom = {"name": tool.name, "description": tool.description, "format": tool.format}
-        return {"type": "custom", "custom": {key: item for key, item in custom.items() if item is not None}}
+        told = {key: item for key, item in custom.items() if item is not None}
+        return {"type": "custom", "custom": told, **_beside(tool)}
     function: dict[str, Any] = {"name": flat_name(tool)}
     description = description_of(tool)
     if description:
@@ -213,9 +221,16 @@ def _tool(tool: Tool, request: Request, aim: Aim, notices: Notices) -> dict[str,
     function["parameters"] = CUSTOM_PARAMETERS if tool.kind == "custom" else _schema(tool.parameters)
     if tool.strict is not None and aim.dialect.strict_tools:
         function["strict"] = tool.strict
-    if request.source == "chat":
-        function.update(tool.extras or {})
-    return {"type": "function", "function": function}
+    if request.source != "chat":
+        return {"type": "function", "function": function}
+    function.update({key: value for key, value in (tool.extras or {}).items() if key != OUTER})
+    return {"type": "function", "function": function, **_beside(tool)}
+
+
+def _beside(tool: Tool) -> dict[str, Json]:
+    """What a chat client said of a tool beside its function."""
+    cache: dict[str, Json] = {"cache_control": tool.cache} if tool.cache else {}
+    return {**cache, **((tool.extras or {}).get(OUTER) or {})}
 
 
 def _schema(parameters: Json) -> Json:

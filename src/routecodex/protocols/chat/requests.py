@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+from msgspec.structs import replace
+
 from routecodex.canon.parts import Json, Media, Opaque, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
 from routecodex.canon.request import Effort, Message, Output, Request, Thinking, Tool, ToolChoice
 from routecodex.protocols.chat.checking import UNLIMITED
@@ -56,12 +58,15 @@ _MESSAGE = frozenset(
         "tool_call_id",
         "function_call",
         "refusal",
-        "reasoning_content",
-        "reasoning",
-        "reasoning_details",
-        "audio",
     ]
 )
+THOUGHTS = ("reasoning_details", "reasoning_content", "reasoning")
+"""Fields of an assistant message that tell what it thought."""
+HEAD = "chat.message"
+"""In the `extras` of a system text: what its message said beside it; None where it goes on in the last."""
+OUTER = "chat.tool"
+"""In the `extras` of a tool: what was said beside its function."""
+_REASONING = frozenset({"effort", "max_tokens", "enabled"})
 _EFFORTS = frozenset({"none", "minimal", "low", "medium", "high", "xhigh", "max"})
 
 
@@ -99,11 +104,12 @@ def decode(inbound: Inbound) -> Request:
         thinking=_thinking(body),
         metadata=body.get("metadata"),
         user=body.get("user") or body.get("safety_identifier"),
+        safety_identifier=body.get("safety_identifier"),
         cache_key=body.get("prompt_cache_key"),
         service_tier=body.get("service_tier"),
         stream=inbound.stream,
         include_usage=inbound.include_usage,
-        extras=rest(body, _TOP),
+        extras={**(rest(body, _TOP) or {}), **_unheard(body), **_second_name(body)} or None,
     )
 
 
@@ -116,9 +122,22 @@ def _split_system(messages: list[Message]) -> tuple[tuple[Text, ...], tuple[Mess
     at = 0
     system: list[Text] = []
     while at < len(messages) and messages[at].role == "system":
-        system.extend(part for part in messages[at].parts if isinstance(part, Text))
+        system.extend(_system(messages[at]))
         at += 1
     return tuple(system), tuple(messages[at:])
+
+
+def _system(message: Message) -> list[Text]:
+    """The texts of a system message, marked where they would not be this message again by themselves."""
+    texts = [part for part in message.parts if isinstance(part, Text) and part.text]
+    head = {**({"name": message.name} if message.name else {}), **(message.extras or {})}
+    if texts and head:
+        texts[0] = _marked(texts[0], head)
+    return [*texts[:1], *(_marked(text, None) for text in texts[1:])]
+
+
+def _marked(text: Text, head: Json) -> Text:
+    return replace(text, extras={**(text.extras or {}), HEAD: head})
 
 
 def _message(item: dict[str, Any], at: int) -> Message:
@@ -253,20 +272,27 @@ def _tool(item: dict[str, Any]) -> Tool:
         return _function(item["function"], item)
     if item["type"] == "custom":
         custom = item["custom"]
+        beside = rest(item, frozenset({"type", "custom"}))
         return Tool(
-            custom["name"], "custom", description=custom.get("description"), format=custom.get("format")
+            custom["name"],
+            "custom",
+            description=custom.get("description"),
+            format=custom.get("format"),
+            extras={OUTER: beside} if beside else None,
         )
     return Tool(item["type"], "hosted", hosted=item)
 
 
 def _function(function: dict[str, Any], outer: dict[str, Any]) -> Tool:
+    beside = rest(outer, frozenset({"type", "function", "cache_control"}))
+    own = rest(function, frozenset({"name", "description", "parameters", "strict"}))
     return Tool(
         function["name"],
         description=function.get("description"),
         parameters=function.get("parameters"),
         strict=function.get("strict"),
         cache=outer.get("cache_control"),
-        extras=rest(function, frozenset({"name", "description", "parameters", "strict"})),
+        extras={**(own or {}), OUTER: beside} if beside else own,
     )
 
 
@@ -308,16 +334,41 @@ def _thinking(body: dict[str, Any]) -> Thinking | None:
     """The switches of several vendors; what none of them means is left alone."""
     asked, switch = _object(body, "reasoning"), _object(body, "thinking")
     effort = body.get("reasoning_effort") or asked.get("effort")
-    if isinstance(effort, str) and effort in _EFFORTS:
+    if _is_effort(effort):
         return Thinking(enabled=effort != "none", effort=cast(Effort, effort))
     budget = _budget(asked, "max_tokens")
     if budget:
         return Thinking(budget=budget)
+    if isinstance(asked.get("enabled"), bool):
+        return Thinking(enabled=asked["enabled"])
     if switch:
         return Thinking(enabled=switch.get("type") != "disabled", budget=_budget(switch, "budget_tokens"))
     if isinstance(body.get("enable_thinking"), bool):
         return Thinking(enabled=body["enable_thinking"], budget=_budget(body, "thinking_budget"))
     return None
+
+
+def _unheard(body: dict[str, Any]) -> dict[str, Json]:
+    """What was said about thinking and has no home."""
+    unheard: dict[str, Json] = {}
+    asked, effort = _object(body, "reasoning"), body.get("reasoning_effort")
+    more = rest(asked, _REASONING) or {}
+    if isinstance(asked.get("effort"), str) and not _is_effort(asked["effort"]):
+        more["effort"] = asked["effort"]
+    if more:
+        unheard["reasoning"] = more
+    if effort is not None and not _is_effort(effort):
+        unheard["reasoning_effort"] = effort
+    return unheard
+
+
+def _is_effort(value: Json) -> bool:
+    return isinstance(value, str) and value in _EFFORTS
+
+
+def _second_name(body: dict[str, Any]) -> dict[str, Json]:
+    both = body.get("user") and body.get("safety_identifier")
+    return {"safety_identifier": body["safety_identifier"]} if both else {}
 
 
 def _object(body: dict[str, Any], field: str) -> dict[str, Any]:
