@@ -51,6 +51,7 @@ def test_refusals_are_typed(status: int, error: dict[str, Any], kind: type[Gatew
         (b'{"error":"plain"}', "plain"),
         (b'{"message":"top"}', "top"),
         (b'{"detail":"fast"}', "fast"),
+        (b'{"detail":[{"loc":["body"],"msg":"no"}]}', '[{"loc":["body"],"msg":"no"}]'),
         (b"just text", "just text"),
         (b"<html>no</html>", "HTTP 400 without a message"),
         (b"", "HTTP 400 without a message"),

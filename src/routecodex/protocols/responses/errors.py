@@ -71,8 +71,9 @@ def decode_error(status: int, headers: Mapping[str, str], body: bytes, provider:
         return upstream_error(status, plain_text(body), provider=provider, headers=headers)
     error = found.error
     if not isinstance(error, _Error):
-        told = error or found.message or (found.detail if isinstance(found.detail, str) else "")
-        return upstream_error(status, told or "", provider=provider, headers=headers)
+        told = error or found.message or found.detail or ""
+        message = told if isinstance(told, str) else json.encode(told).decode()
+        return upstream_error(status, message, provider=provider, headers=headers)
     return upstream_error(
         status,
         error.message or found.message or "",
