@@ -6,6 +6,7 @@ from typing import Any, get_args
 
 import pytest
 
+from routecodex.canon.errors import BadRequest
 from routecodex.canon.parts import Media, Text, ToolCall, ToolResult
 from routecodex.canon.request import Message, ProtocolName, Request, Tool, ToolChoice
 from routecodex.protocols.codec import Aim
@@ -15,7 +16,7 @@ from routecodex.wire import json
 
 OWN: dict[str, dict[str, Any]] = {
     "chat": {"logit_bias": {"1": 1}, "prediction": {}, "prompt_cache_retention": "24h"},
-    "responses": {"truncation": "auto", "conversation": "conv_1", "max_tool_calls": 3, "prompt": {"id": "p"}},
+    "responses": {"truncation": "auto", "max_tool_calls": 3, "moderation": {}},
     "messages": {"context_management": {"edits": []}, "mcp_servers": [], "container": "c"},
     "gemini": {"safetySettings": [], "labels": {"a": "b"}, "cachedContent": "cachedContents/1"},
 }
@@ -42,6 +43,18 @@ def test_a_field_without_a_home_is_named(source: Any, target: str) -> None:
 @pytest.mark.parametrize(("source", "target"), PAIRS)
 def test_what_only_speaks_to_its_own_server_is_not(source: Any, target: str) -> None:
     assert notices(source, target, extras=dict.fromkeys(HINTS, True)) == ""
+
+
+@pytest.mark.parametrize("field", ["conversation", "prompt"])
+@pytest.mark.parametrize("target", ["chat", "messages", "gemini"])
+def test_what_stands_for_something_kept_at_its_provider_is_refused(target: str, field: str) -> None:
+    with pytest.raises(BadRequest, match=f"^{field}: ") as refused:
+        notices("responses", target, extras={field: "x"})
+    assert refused.value.param == field
+    assert notices("responses", "responses", extras={field: "x"}) == ""
+    assert f"dropped {field}:" in notices(
+        "gemini" if target != "gemini" else "chat", target, extras={field: 1}
+    )
 
 
 @pytest.mark.parametrize("target", ["chat", "responses", "gemini"])

@@ -6,6 +6,7 @@ from itertools import chain
 from operator import attrgetter
 from typing import Any
 
+from routecodex.canon.errors import BadRequest
 from routecodex.canon.parts import Json, Reasoning, Text, ToolCall, ToolResult
 from routecodex.canon.request import Request, Tool
 
@@ -48,6 +49,9 @@ _HARMLESS = frozenset(
 _TOLD_IN_PARTS = frozenset({"cache_control", "content", "title"})
 """What a block that is kept whole, as its type among the fields tells, says in its parts as well."""
 
+_KEPT_THERE = ("conversation", "prompt")
+"""Fields of Responses that stand for what its provider keeps: without it, the request is another one."""
+
 _NOTHING: tuple[Json, ...] = (None, False, "", [], {}, {"enabled": False})
 _PARTS, _EXTRAS = attrgetter("parts"), attrgetter("extras")
 _NAMES: dict[type, str] = {Tool: "tool", Text: "text", ToolCall: "call", ToolResult: "result"}
@@ -71,6 +75,19 @@ def _named(holder: Any) -> list[str]:
     known = _HARMLESS | _TOLD_IN_PARTS if "type" in holder.extras else _HARMLESS
     fields = holder.extras.items()
     return [f"{what}.{name}" for name, value in fields if name not in known and value not in _NOTHING]
+
+
+def refuse_what_is_kept_there(request: Request) -> None:
+    """Refuses a request that means something only its own provider keeps."""
+    if request.source != "responses" or not request.extras:
+        return
+    for field in _KEPT_THERE:
+        if field in request.extras:
+            raise BadRequest(
+                f"{field}: only a provider that speaks Responses can have it; send what it stands for",
+                param=field,
+                code="unsupported_value",
+            )
 
 
 class Notices:

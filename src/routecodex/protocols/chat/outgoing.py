@@ -11,7 +11,7 @@ from routecodex.canon.request import Request, Thinking, Tool
 from routecodex.protocols.chat.conversation import encode_messages
 from routecodex.protocols.chat.requests import OUTER
 from routecodex.protocols.codec import Aim, Encoded
-from routecodex.protocols.notices import HINTS, Notices, lost_fields
+from routecodex.protocols.notices import HINTS, Notices, lost_fields, refuse_what_is_kept_there
 from routecodex.protocols.tools import CUSTOM_PARAMETERS, description_of, flat_name
 from routecodex.wire import json
 
@@ -33,6 +33,7 @@ _BUDGET_EFFORTS = ((2048, "low"), (12_000, "medium"))
 
 def encode(request: Request, aim: Aim) -> Encoded:
     """The request as this upstream's dialect of chat takes it."""
+    refuse_what_is_kept_there(request)
     notices = Notices()
     body: dict[str, Any] = {"model": aim.model, "messages": encode_messages(request, aim, notices)}
     _settings(body, request, aim, notices)

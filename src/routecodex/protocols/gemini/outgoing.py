@@ -6,7 +6,7 @@ from routecodex.canon.errors import BadRequest
 from routecodex.canon.parts import Json
 from routecodex.canon.request import Request, Tool, ToolChoice
 from routecodex.protocols.codec import Aim, Encoded
-from routecodex.protocols.notices import HINTS, Notices, lost_fields
+from routecodex.protocols.notices import HINTS, Notices, lost_fields, refuse_what_is_kept_there
 from routecodex.protocols.tools import CUSTOM_PARAMETERS, description_of
 from routecodex.wire import json
 
@@ -37,6 +37,7 @@ def encode_request(request: Request, aim: Aim) -> Encoded:
 
 def encode_body(request: Request, aim: Aim, *, notices: Notices) -> dict[str, Json]:
     """The request as an object."""
+    refuse_what_is_kept_there(request)
     same = request.source == "gemini"
     if request.n > 1 and not (same and aim.dialect.n):
         raise BadRequest("n: this upstream gives one answer per request", param="n", code="unsupported_value")

@@ -12,7 +12,7 @@ from routecodex.protocols.messages import thoughts
 from routecodex.protocols.messages.conversation import cache_mark, message_list, system_blocks
 from routecodex.protocols.messages.names import NAME
 from routecodex.protocols.messages.schemas import instruction, strict_schema
-from routecodex.protocols.notices import HINTS, Notices, lost_fields
+from routecodex.protocols.notices import HINTS, Notices, lost_fields, refuse_what_is_kept_there
 from routecodex.protocols.tools import CUSTOM_PARAMETERS, description_of, flat_call, flat_name
 from routecodex.wire import json
 
@@ -45,6 +45,7 @@ def encode_request(request: Request, aim: Aim) -> Encoded:
     """The request for a messages provider, with a notice for whatever cannot be said there."""
     if request.n > 1:
         raise BadRequest(f"n: {request.n} answers at once are not possible with this model", param="n")
+    refuse_what_is_kept_there(request)
     notices = Notices()
     body = build(request, aim, notices)
     return Encoded(json.encode(body), notices.lines())
