@@ -17,6 +17,7 @@ from routecodex.protocols.responses.request_encoder import encode_request
 from routecodex.protocols.responses.schema import read
 
 AIM = Aim(model="up", provider="p")
+WHO = ("user", "safety_identifier")
 
 
 def asked(*messages: Message, **fields: Any) -> Request:
@@ -196,6 +197,15 @@ def test_signature_known_to_be_of_another_provider_stays_here() -> None:
     assert encoded(request, aim)["input"] == []
 
 
+@pytest.mark.parametrize("source", ["chat", "responses"])
+def test_who_asks_is_told_by_the_field_it_was_told_by(source: Any) -> None:
+    alone = asked(source=source, user="s", safety_identifier="s")
+    assert {key: encoded(alone).get(key) for key in WHO} == {"user": None, "safety_identifier": "s"}
+    both = asked(source=source, user="u", safety_identifier="s", extras={"safety_identifier": "s"})
+    assert {key: encoded(both).get(key) for key in WHO} == {"user": "u", "safety_identifier": "s"}
+    assert encode_request(both, AIM).notices == ()
+
+
 @pytest.mark.parametrize(
     ("fields", "notice"),
     [
@@ -209,6 +219,7 @@ def test_signature_known_to_be_of_another_provider_stays_here() -> None:
         ({"thinking": Thinking(enabled=False)}, "dropped thinking"),
         ({"tools": (Tool("bash", kind="hosted", hosted={"type": "bash_1"}),)}, "dropped tool"),
         ({"system": (Text("x", cache={"type": "ephemeral"}),)}, "dropped cache_control"),
+        ({"messages": (Message("user", (Text("x"),), name="bob"),)}, "dropped name"),
         ({"extras": {"evil\r\nx: y \u00e9": 1}}, "dropped evil??x: y ?"),
     ],
 )

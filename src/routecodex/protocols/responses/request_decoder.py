@@ -80,6 +80,7 @@ def decode_request(inbound: Inbound) -> Request:
         thinking=thinking,
         metadata=body.get("metadata"),
         user=_user(body, extras),
+        safety_identifier=body.get("safety_identifier"),
         cache_key=body.get("prompt_cache_key"),
         service_tier=body.get("service_tier"),
         stream=inbound.stream,

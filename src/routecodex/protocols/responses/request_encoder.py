@@ -65,7 +65,8 @@ def _settings(request: Request, aim: Aim, notices: dict[str, None]) -> dict[str,
         "text": _text(request, aim, notices),
         "reasoning": _reasoning(request, notices),
         "metadata": _metadata(request, notices),
-        "user": short_id(request.user) if request.user else None,
+        "user": short_id(request.user) if request.user and not _is_safety(request) else None,
+        "safety_identifier": _safety(request),
         "prompt_cache_key": short_id(request.cache_key) if request.cache_key else None,
         "service_tier": _tier(request, notices),
         "include": _include(request) or None,
@@ -79,7 +80,7 @@ def _add_extras(body: dict[str, Json], request: Request, notices: dict[str, None
         notices[f"dropped {field}: only {request.source} has it"] = None
     for key, value in (request.extras or {}).items():
         if request.source != NAME:
-            if key not in HINTS:
+            if key not in HINTS and key != "safety_identifier":
                 notices[f"dropped {key}: it is a field of {request.source}"] = None
         elif key == "include":
             body[key] = list(dict.fromkeys([*value, *body.get(key, ())]))
@@ -282,6 +283,14 @@ def _metadata(request: Request, notices: dict[str, None]) -> dict[str, Json] | N
     if len(kept) < len(texts):
         notices["dropped metadata: an entry is longer than responses takes, or there are too many"] = None
     return kept or None
+
+
+def _safety(request: Request) -> str | None:
+    return short_id(request.safety_identifier) if request.safety_identifier else None
+
+
+def _is_safety(request: Request) -> bool:
+    return request.user == request.safety_identifier
 
 
 def _tier(request: Request, notices: dict[str, None]) -> str | None:

@@ -62,6 +62,8 @@ class ItemWriter(Struct):
     def messages(self) -> None:
         answered = _answered(self.request.messages)
         for message in self.request.messages:
+            if message.name:
+                self.writer.note("dropped name: a message has none in responses")
             match message.role:
                 case "assistant":
                     self._assistant(message.parts)
