@@ -71,8 +71,8 @@ def _check_count(field: str, value: int | None) -> None:
 
 
 def _check_limit(field: str, value: int | None) -> None:
-    if value != UNLIMITED:
-        _check_count(field, value)
+    if value is not None and value < 1 and value != UNLIMITED:
+        raise _wrong(field, "must be 1 or more")
 
 
 def _check_each(messages: list[Message]) -> None:
