@@ -29,6 +29,8 @@ def encode_content(parts: list[Part], request: Request, aim: Aim, notices: Notic
 
 def spoken(texts: Sequence[Text | Refusal]) -> str:
     """What an assistant said, as one text."""
+    if len(texts) == 1 and not _is_apart(texts[0]):
+        return texts[0].text
     return "".join([BETWEEN + part.text if _is_apart(part) else part.text for part in texts])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -64,10 +65,11 @@ def _message(message: Message, request: Request, aim: Aim, notices: Notices) -> 
     shown: list[Part] = [
         inner
         for part in results
+        if request.source != "chat" or part.is_error
         for inner in part.parts
-        if isinstance(inner, Media) and (request.source != "chat" or part.is_error)
+        if isinstance(inner, Media)
     ]
-    content = encode_content([*shown, *others], request, aim, notices)
+    content = encode_content([*shown, *others], request, aim, notices) if shown or others else None
     if content:
         user: dict[str, Any] = {"role": "user", "content": content}
         out.append(_with_own_fields(user, message, request))
@@ -123,19 +125,22 @@ def _result_text(result: ToolResult) -> str:
 
 def _assistant(message: Message, request: Request, aim: Aim, notices: Notices) -> list[dict[str, Any]]:
     """The message; none where the turn holds nothing that chat can say: some upstreams refuse empty ones."""
+    own = request.source == "chat"
+    sorts: dict[type, list[Any]] = {}
+    for part in message.parts:
+        sorts.setdefault(type(part), []).append(part)
     out: dict[str, Any] = {"role": "assistant"}
-    out["content"] = _said(message, request, aim, notices)
+    out["content"] = _own_words(sorts, request, aim, notices) if own else _words(message, sorts)
     if message.name:
         out["name"] = message.name
-    calls = [_call(part, request) for part in message.parts if isinstance(part, ToolCall)]
+    calls = [_call(call, request) for call in sorts.get(ToolCall, ())]
     if calls:
         out["tool_calls"] = calls
-    own = request.source == "chat"
-    if not (own and any((message.extras or {}).get(field) for field in THOUGHTS)):
-        _thoughts(out, message, aim, notices)
-    if any(isinstance(part, Opaque) for part in message.parts):
+    if Reasoning in sorts and not (own and any((message.extras or {}).get(field) for field in THOUGHTS)):
+        _think_back(out, sorts[Reasoning], aim, notices)
+    if Opaque in sorts:
         notices.dropped("provider-specific parts", "chat has no place for them")
-    fields = _own_fields(message, out) if own else {}
+    fields = _own_fields(message, out, sorts.get(Refusal, ())) if own else {}
     out.update(fields)
     if not own and not out["content"] and not calls and aim.dialect.reasoning_history not in out:
         return []
@@ -144,31 +149,32 @@ def _assistant(message: Message, request: Request, aim: Aim, notices: Notices) -
     return [out]
 
 
-def _said(message: Message, request: Request, aim: Aim, notices: Notices) -> Json:
-    """What an assistant said; only in a message of chat's own a refusal has a field for itself."""
-    if request.source != "chat":
+def _words(message: Message, sorts: dict[type, list[Any]]) -> str | None:
+    """What an assistant of another protocol said; a refusal is a part of it."""
+    words = sorts.get(Text)
+    if Refusal in sorts:
         words = [part for part in message.parts if isinstance(part, Text | Refusal)]
-        return spoken(words) if words else None
-    texts = [part for part in message.parts if isinstance(part, Text)]
-    if any(map(is_marked, texts)):
-        return encode_content(list(texts), request, aim, notices)
+    return spoken(words) if words else None
+
+
+def _own_words(sorts: dict[type, list[Any]], request: Request, aim: Aim, notices: Notices) -> Json:
+    """What an assistant of chat's own said; a refusal has a field for itself."""
+    texts = sorts.get(Text)
+    if texts and any(map(is_marked, texts)):
+        return encode_content(texts, request, aim, notices)
     return spoken(texts) if texts else None
 
 
-def _own_fields(message: Message, out: dict[str, Any]) -> dict[str, Json]:
+def _own_fields(message: Message, out: dict[str, Any], refusals: Sequence[Refusal]) -> dict[str, Json]:
     """What a chat client said in an assistant message that has no home."""
-    refusals = [part.text for part in message.parts if isinstance(part, Refusal)]
-    refused: dict[str, Json] = {"refusal": "".join(refusals)} if refusals else {}
+    refused: dict[str, Json] = {"refusal": "".join([part.text for part in refusals])} if refusals else {}
     said = (message.extras or {}).items()
     return {**refused, **{field: value for field, value in said if value is not None or field not in out}}
 
 
-def _thoughts(out: dict[str, Any], message: Message, aim: Aim, notices: Notices) -> None:
-    thoughts = [part for part in message.parts if isinstance(part, Reasoning)]
+def _think_back(out: dict[str, Any], thoughts: list[Reasoning], aim: Aim, notices: Notices) -> None:
     text = "\n\n".join(part.text for part in thoughts if part.text)
     field = aim.dialect.reasoning_history
-    if not thoughts:
-        return
     if field == "none" or not text:
         notices.dropped("reasoning", "this upstream takes no thoughts back")
     elif field == "reasoning_details":
