@@ -116,7 +116,7 @@ def test_every_configuration_shown_can_be_used(page: Path) -> None:
         names = [name for pair in VARIABLE.findall(text) for name in pair if name]
         names += [preset.env for preset in PRESETS.values() if preset.env]
         _, problems = examine(
-            text, environ=dict.fromkeys(names, "a-key"), presets=PRESETS, dialect_type=Dialect
+            text, environ={name: f"key-of-{name}" for name in names}, presets=PRESETS, dialect_type=Dialect
         )
         wrong += [problem for problem in problems if problem.severity == "error"]
     assert wrong == []

@@ -2,179 +2,64 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
-from routecodex.config import check, is_loopback, loads
+from routecodex.config import check, examine, is_loopback, loads
+from routecodex.server_tools.clock.ntp import address_of
 from tests.config.checked import BASE, Told, provider, told
 
-PROVIDERS = [
+NTP = "[server_tools.clock.ntp]\n"
+TIME_SERVERS = [
     pytest.param(
-        provider(protocol='"messages"', base_url='"http://127.0.0.1:1/v1"'),
-        ("error", "providers.q.base_url", "ends in /v1, which is added to it", 'use "http://127.0.0.1:1"'),
-        id="messages with v1",
-    ),
-    pytest.param(
-        provider(protocol='"gemini"', base_url='"http://127.0.0.1:1/v1beta/"'),
+        NTP + "servers = []\n",
         (
             "error",
-            "providers.q.base_url",
-            "holds the version of the API, which is added to it",
-            'use "http://127.0.0.1:1"',
+            "server_tools.clock.ntp.servers",
+            "there is no server to ask",
+            "name one, or set enabled = false",
         ),
-        id="gemini with v1beta",
+        id="no time server",
     ),
-    pytest.param(
-        provider(base_url='"http://127.0.0.1:1/api"'),
-        (
-            "warning",
-            "providers.q.base_url",
-            "does not end in a version such as /v1",
-            'use "http://127.0.0.1:1/api/v1" unless the provider says otherwise',
-        ),
-        id="chat without a version",
-    ),
-    pytest.param(
-        provider(base_url='"http://127.0.0.1:1/v1/chat/completions"'),
-        (
-            "error",
-            "providers.q.base_url",
-            "ends in /chat/completions, which is added to it",
-            "leave that off",
-        ),
-        id="an endpoint",
-    ),
-    pytest.param(
-        provider(base_url='"api.example.com/v1"'),
-        (
-            "error",
-            "providers.q.base_url",
-            "is not a URL",
-            "write https:// or http://, a host, and a port if need be",
-        ),
-        id="no scheme",
-    ),
-    pytest.param(
-        provider(base_url='"http:///v1"'),
-        (
-            "error",
-            "providers.q.base_url",
-            "is not a URL",
-            "write https:// or http://, a host, and a port if need be",
-        ),
-        id="no host",
-    ),
-    pytest.param(
-        provider(base_url='"http://[::1/v1"'),
-        (
-            "error",
-            "providers.q.base_url",
-            "is not a URL",
-            "write https:// or http://, a host, and a port if need be",
-        ),
-        id="half an address",
-    ),
-    pytest.param(
-        provider(base_url='"http://127.0.0.1:99999/v1"'),
-        (
-            "error",
-            "providers.q.base_url",
-            "is not a URL",
-            "write https:// or http://, a host, and a port if need be",
-        ),
-        id="port out of range",
-    ),
-    pytest.param(
-        provider(base_url='"http://u:p@127.0.0.1/v1"'),
-        ("error", "providers.q.base_url", "holds a user name or password", "put the key in auth"),
-        id="credentials",
-    ),
-    pytest.param(
-        provider(base_url='"http://127.0.0.1/v1?a=b"'),
-        ("error", "providers.q.base_url", "holds a query", 'put it in query = { name = "value" }'),
-        id="query",
-    ),
-    pytest.param(
-        provider(base_url='""'),
-        (
-            "error",
-            "providers.q.base_url",
-            "is missing",
-            'set it: base_url = "https://api.example.com/v1"',
-        ),
-        id="no base_url",
-    ),
-    pytest.param(
-        provider(base_url='"https://api.example.com/v1"'),
-        (
-            "error",
-            "providers.q.auth",
-            "there is no key",
-            'add auth = [{ env = "NAME_OF_VARIABLE" }], or auth_style = "none" if it asks for none',
-        ),
-        id="no key for a remote provider",
-    ),
-    pytest.param(
-        provider(models="{}"),
-        (
-            "warning",
-            "providers.q.models",
-            "there is no model, so nothing can be routed here",
-            'add one: [providers.q.models."model-name"]',
-        ),
-        id="no models",
-    ),
-    pytest.param(
-        provider(auth='[{ alias = "m", value = "a" }]'),
-        (
-            "warning",
-            "providers.q.auth[0].alias",
-            '"m" is also the name of a model: instructions that force or stick take it for the model, those '
-            "that disable for the key",
-            "use another alias",
-        ),
-        id="alias like a model",
-    ),
-    pytest.param(
-        provider(models='{ "4" = {} }'),
-        (
-            "warning",
-            "providers.q.models.4",
-            '"4" would also be read as the number of a key',
-            'use another name, and id = "4" for the upstream',
-        ),
-        id="model like a number",
-    ),
-    pytest.param(
-        provider(auth='[{ alias = "7", value = "a" }]'),
-        (
-            "error",
-            "providers.q.auth[0].alias",
-            '"7" would be read as the number of a key',
-            "add a letter to it",
-        ),
-        id="alias like a number",
-    ),
-    pytest.param(
-        provider(auth='[{ alias = "a.b", value = "a" }]'),
-        (
-            "error",
-            "providers.q.auth[0].alias",
-            '"a.b" cannot be an alias',
-            "use letters, digits, _ and - only: targets are split at dots",
-        ),
-        id="alias with a dot",
-    ),
-    pytest.param(
-        BASE + '[providers."a.b"]\nprotocol = "demo"\n',
-        (
-            "error",
-            'providers."a.b"',
-            '"a.b" cannot be the name of a provider',
-            "use letters, digits, _ and - only: targets are split at dots",
-        ),
-        id="provider with a dot",
+    *(
+        pytest.param(
+            NTP + f'servers = ["{server}"]\n',
+            (
+                "error",
+                "server_tools.clock.ntp.servers[0]",
+                f'"{server}" is no time server',
+                'use "host" or "host:port"',
+            ),
+            id=f"time server {server!r}",
+        )
+        for server in (
+            "",
+            "time.example:",
+            "time.example:0",
+            "time.example:70000",
+            "time.example:ntp",
+            ":123",
+        )
     ),
 ]
+
+
+@pytest.mark.parametrize(("text", "expected"), TIME_SERVERS)
+def test_a_time_server_that_cannot_be_asked_is_told(text: str, expected: Told) -> None:
+    assert told(BASE + text) == [expected]
+
+
+@pytest.mark.parametrize("server", ["time.example", "time.example:123", "::1", "[::1]:123", "192.0.2.1:1"])
+def test_a_time_server_is_a_host_or_a_host_and_a_port(server: str) -> None:
+    assert told(BASE + NTP + f'servers = ["{server}"]\n') == []
+    assert address_of(server)
+
+
+def test_no_time_server_is_needed_by_who_asks_none() -> None:
+    assert told(BASE + NTP + "enabled = false\nservers = []\n") == []
+
 
 SERVER = [
     pytest.param(
@@ -220,13 +105,53 @@ SERVER = [
     ),
     pytest.param(
         BASE + '[store]\nurl = "/tmp/x"\n',
-        ("error", "store.url", "is no store this version knows", 'use "file:", "file:/path" or "memory:"'),
+        (
+            "error",
+            "store.url",
+            '"/tmp/x" is no store this version knows',
+            'use "file:", "file:/path" or "memory:"',
+        ),
         id="path without a scheme",
+    ),
+    pytest.param(
+        BASE + '[store]\nurl = "postgres://u:pw@h/x"\n',
+        (
+            "error",
+            "store.url",
+            "what stands here is no store this version knows",
+            'use "file:", "file:/path" or "memory:"',
+        ),
+        id="store with a password",
+    ),
+    pytest.param(
+        BASE + '[store]\nurl = "file:state"\n',
+        (
+            "error",
+            "store.url",
+            '"file:state" is no absolute path',
+            'use "file:/path", or "file:" for the session dir',
+        ),
+        id="relative path",
+    ),
+    pytest.param(
+        BASE + '[store]\nurl = "file:/dev/null/state"\n',
+        ("error", "store.url", "/dev/null is no directory", "name a directory, or one that can be made"),
+        id="below a file",
+    ),
+    pytest.param(
+        BASE + '[server]\nclient_keys = [{ name = "a", key = "1" }, { name = "b", key = "1" }]\n',
+        (
+            "error",
+            "server.client_keys[1].key",
+            'is the key of "a" too: nobody could tell the two apart',
+            "give each its own key",
+        ),
+        id="one key for two clients",
     ),
 ]
 
 
-@pytest.mark.parametrize(("text", "expected"), [*PROVIDERS, *SERVER])
+@pytest.mark.parametrize(("text", "expected"), SERVER)
 def test_parts_that_do_not_fit_are_told_with_a_fix(text: str, expected: Told) -> None:
     assert told(text) == [expected]
 
@@ -254,9 +179,31 @@ def test_no_provider_at_all_is_told() -> None:
     ]
 
 
-@pytest.mark.parametrize("url", ["file:", "file:/var/lib/x", "memory:"])
-def test_the_stores_of_this_version_are_accepted(url: str) -> None:
-    assert told(BASE + f'[store]\nurl = "{url}"\n') == []
+@pytest.mark.parametrize("url", ["file:", "file:{}/a/b", "file://{}/a", "memory:"])
+def test_the_stores_of_this_version_are_accepted(url: str, tmp_path: Path) -> None:
+    assert told(BASE + f'[store]\nurl = "{url.format(tmp_path)}"\n') == []
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_directory_that_only_others_may_write_is_a_warning(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    assert told(BASE + f'[store]\nurl = "file:{tmp_path}/state"\n') == [
+        (
+            "warning",
+            "store.url",
+            f"{tmp_path} cannot be written by this user",
+            "name another directory, or run as its owner",
+        )
+    ]
+
+
+def test_what_came_from_the_environment_is_not_shown() -> None:
+    text = provider(base_url='"${URL}"') + '[store]\nurl = "${STORE}"\n'
+    _, problems = examine(text, environ={"URL": "sk-1234", "STORE": "sk-5678"})
+    assert [one.message for one in problems] == [
+        "what the environment holds is not a URL",
+        "what the environment holds is no store this version knows",
+    ]
 
 
 @pytest.mark.parametrize(

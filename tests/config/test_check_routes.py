@@ -221,11 +221,24 @@ ROUTES = [
         routed('[{ targets = ["glm.glm-4.7"], weights = { "glm.glm-4.7" = inf } }]'),
         (
             "error",
+            'routing.default[0].weights."glm.glm-4.7"',
+            "must be a number above 0, got inf",
+            "write a number above 0",
+        ),
+        id="infinite weight",
+    ),
+    pytest.param(
+        routed(
+            '[{ targets = ["glm.glm-4.7", "glm.blind"], '
+            'weights = { "glm.glm-4.7" = 1e308, "glm.blind" = 1e308 } }]'
+        ),
+        (
+            "error",
             "routing.default[0].weights",
             "add up to infinity",
             "write smaller numbers: only their relation counts",
         ),
-        id="infinite weight",
+        id="weights that add up to infinity",
     ),
     pytest.param(
         routed(

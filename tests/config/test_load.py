@@ -25,7 +25,9 @@ from routecodex.config import (
     load,
     loads,
 )
+from routecodex.config.load import SMALLEST
 from routecodex.config.reference import example
+from routecodex.providers import catalog
 
 KEYS = {"GLM_API_KEY": "first", "GLM_KEY2": "second"}
 
@@ -286,6 +288,46 @@ def test_environment_fills_strings_numbers_and_booleans() -> None:
             id="unknown preset",
         ),
         pytest.param(
+            '[providers.q]\npreset = "acne"\n[models]\nx = "q.small"\n',
+            (
+                2,
+                "providers.q.preset",
+                'names the preset "acne", which does not exist',
+                'did you mean "acme"?',
+            ),
+            id="what an unknown preset would have said",
+        ),
+        pytest.param(
+            '[providers.q]\npreset = "zzz"\n[models]\nx = "q.small"\n',
+            (
+                2,
+                "providers.q.preset",
+                'names the preset "zzz", which does not exist',
+                'use one of: "acme", "local"',
+            ),
+            id="what a preset like no other would have said",
+        ),
+        pytest.param(
+            "[server]\nclient_idle_ms = 86400001\n",
+            (
+                2,
+                "server.client_idle_ms",
+                "must be a whole number from 1000 to 86400000, got 86400001",
+                "write a whole number from 1000 to 86400000",
+            ),
+            id="more than a day",
+        ),
+        pytest.param(
+            "[store]\nresponses_ttl_hours = inf\n",
+            (
+                2,
+                "store.responses_ttl_hours",
+                "must be a number above 0 and up to 8760, got inf",
+                "write a number above 0 and up to 8760",
+            ),
+            id="no end",
+        ),
+        pytest.param(
             '[server]\nid = "${NOPE}"\n',
             (
                 2,
@@ -421,12 +463,17 @@ def test_a_syntax_error_names_line_and_column(text: str, message: str, line: int
     )
 
 
+def test_the_smallest_file_that_is_shown_can_be_used() -> None:
+    environ = {"OPENAI_API_KEY": "k"}
+    assert examine(SMALLEST, environ=environ, presets=catalog.PRESETS)[1] == []
+
+
 def test_a_missing_file_says_how_to_make_one(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     with pytest.raises(InvalidConfig) as caught:
         load(path, {})
     assert [str(one) for one in caught.value.problems] == [
-        f"{path}: there is no such file. Fix: create it, see docs/configuration.md, or try `make demo`"
+        f"{path}: there is no such file. Fix: create it; the smallest one is:\n{SMALLEST}"
     ]
 
 
@@ -459,6 +506,20 @@ def test_a_missing_authority_file_is_told(tmp_path: Path) -> None:
     _, problems = examine(text, source=str(tmp_path / "c.toml"), environ={})
     assert [(one.path, one.message) for one in problems] == [
         ("providers.p.tls.ca_file", f"names {tmp_path / 'ca.pem'}, which is no file")
+    ]
+
+
+def test_an_authority_file_without_a_certificate_is_told(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text("nothing of the kind\n")
+    text = MINIMAL.replace("models", 'tls = { ca_file = "ca.pem" }\nmodels')
+    _, problems = examine(text, source=str(tmp_path / "c.toml"), environ={})
+    assert [(one.line, one.path, one.message, one.fix) for one in problems] == [
+        (
+            4,
+            "providers.p.tls.ca_file",
+            f"names {tmp_path / 'ca.pem'}, which holds no certificate in PEM form",
+            "name a file with -----BEGIN CERTIFICATE----- in it",
+        )
     ]
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from routecodex.config import Config, Problem, examine, find_path
+from routecodex.config.load import SMALLEST
 from routecodex.protocols.dialect import Dialect
 from routecodex.providers.catalog import PRESETS
 
@@ -21,6 +22,11 @@ config_option = click.option(
 )
 
 
+_NO_FILE = f"""name another with --config, or create it; the smallest one is:
+{SMALLEST}
+    `routecodex demo` needs none"""
+
+
 def config_path(path: Path | None) -> Path:
     """The file a command works on."""
     return path if path is not None else find_path(os.environ)
@@ -31,7 +37,7 @@ def look_at(file: Path) -> tuple[Config | None, list[Problem]]:
     try:
         text = file.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
-        return _unreadable(file, "there is no such file", "create it, see docs/configuration.md")
+        return _unreadable(file, "there is no such file", _NO_FILE)
     except OSError as exc:
         return _unreadable(file, f"cannot be read: {exc.strerror}", "name a readable file with --config")
     except UnicodeDecodeError as exc:

@@ -11,7 +11,8 @@
 
 from __future__ import annotations
 
-from routecodex.config.check import check, is_loopback, split_target
+from routecodex.config.addresses import is_loopback
+from routecodex.config.check import check, split_target
 from routecodex.config.load import examine, find_path, load, loads
 from routecodex.config.model import Config
 from routecodex.config.problems import InvalidConfig, Problem

@@ -17,7 +17,13 @@ from routecodex.config.resolve import apply_presets, finish, imply_modes
 from routecodex.config.shape import read
 from routecodex.config.source import expand, line_of, lines_of, parse
 
-__all__ = ["examine", "find_path", "load", "loads"]
+__all__ = ["SMALLEST", "examine", "find_path", "load", "loads"]
+
+SMALLEST = """\
+        [providers.openai]
+        [routing]
+        default = ["openai.gpt-5"]"""
+"""A whole file, for those who have none yet: a provider named like a preset, and where requests go."""
 
 _NONE: Mapping[str, Preset] = {}
 
@@ -74,6 +80,7 @@ def examine(
     if isinstance(parsed, Problem):
         return None, [structs.replace(parsed, file=source)]
     tree, from_env, problems = expand(imply_modes(parsed), environ)
+    written = tree
     tree, unknown = apply_presets(tree, presets)
     config, misshapen = read(Config, tree, from_env=from_env)
     problems += [*unknown, *_unreported(misshapen, problems)]
@@ -81,7 +88,8 @@ def examine(
         problems += _dialects(config, dialect_type, from_env)
         config, unresolved = finish(config, environ, directory=Path(source).parent)
         problems += _unreported(unresolved, problems)
-        problems += _unreported(check(config), problems)
+        problems += _unreported(check(config, from_env), problems)
+    problems = _without_preset(problems, unknown, written)
     lines = lines_of(text)
     return config, sorted(
         (structs.replace(one, file=source, line=line_of(one.place, lines)) for one in problems),
@@ -113,11 +121,27 @@ def _echoes(problem: Problem, place: Place) -> bool:
     return inside or (problem.absent and place[: len(problem.place)] == problem.place)
 
 
+def _without_preset(found: list[Problem], unknown: list[Problem], tree: dict[str, Any]) -> list[Problem]:
+    """The problems without those that a preset may explain which is not known."""
+    names = {problem.place[1] for problem in unknown}
+    return [one for one in found if one in unknown or not _lacks(one.place, names, tree)]
+
+
+def _lacks(place: Place, names: set[str | int], tree: dict[str, Any]) -> bool:
+    if place[:1] == ("providers",):
+        return len(place) > 2 and place[1] in names and place[2] not in tree["providers"][place[1]]
+    value: Any = tree
+    for step in place:
+        inside = isinstance(value, list) or (isinstance(value, dict) and step in value)
+        value = value[step] if inside else None
+    return any(str(target).partition(".")[0] in names for target in (value, place[-1]))
+
+
 def _text(path: Path) -> str:
     try:
         return path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
-        what, fix = "there is no such file", "create it, see docs/configuration.md, or try `make demo`"
+        what, fix = "there is no such file", f"create it; the smallest one is:\n{SMALLEST}"
     except UnicodeDecodeError as exc:
         what, fix = f"is not UTF-8 text (byte {exc.start})", "save it as UTF-8"
     except OSError as exc:

@@ -11,11 +11,27 @@ from msgspec import Struct
 
 from routecodex.canon.errors import ConfigError
 
-__all__ = ["InvalidConfig", "Place", "Problem", "choices", "nearest", "path_text", "quoted"]
+__all__ = [
+    "Hidden",
+    "InvalidConfig",
+    "Place",
+    "Problem",
+    "choices",
+    "nearest",
+    "path_text",
+    "quoted",
+    "shown",
+]
 
 Place = tuple[str | int, ...]
 """Where a value stands in the file: keys, and numbers for list entries from 0."""
 
+Hidden = frozenset[Place]
+"""Places whose text came from the environment: it may be a key that went astray, and is never shown."""
+
+_LONGEST = 120
+_ESCAPED = re.compile(r'[\\"\x00-\x1f\x7f]')
+_ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+\Z")
 
 
@@ -69,8 +85,20 @@ def path_text(place: Place) -> str:
 
 def quoted(text: str) -> str:
     """The text as a TOML basic string."""
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return f'"{escaped}"'
+    return '"' + _ESCAPED.sub(_escape, text) + '"'
+
+
+def _escape(found: re.Match[str]) -> str:
+    return _ESCAPES.get(found[0]) or f"\\u{ord(found[0]):04x}"
+
+
+def shown(text: str, place: Place, hidden: Hidden) -> str:
+    """The text as it may stand in a message: nothing from the environment, nothing that holds a password."""
+    if place in hidden:
+        return "what the environment holds"
+    if "@" in text:
+        return "what stands here"
+    return quoted(text if len(text) <= _LONGEST else text[:_LONGEST] + "…")
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:

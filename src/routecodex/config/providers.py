@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
 
+from routecodex.config.bounds import DAY_MS
 from routecodex.config.secret import Secret
 
 __all__ = ["AuthStyle", "Key", "Model", "Preset", "Price", "Protocol", "Provider", "Timeout", "Tls"]
@@ -39,11 +40,13 @@ class Key(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Timeout(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How long an upstream may take."""
 
-    connect_ms: Annotated[int, Meta(description="Until the connection stands, TLS included.", ge=1)] = 5000
-    first_byte_ms: Annotated[int, Meta(description="From the request to the answer's first byte.", ge=1)] = (
-        120_000
-    )
-    idle_ms: Annotated[int, Meta(description="Silence inside an answer.", ge=1)] = 120_000
+    connect_ms: Annotated[
+        int, Meta(description="Until the connection stands, TLS included.", ge=1, le=DAY_MS)
+    ] = 5000
+    first_byte_ms: Annotated[
+        int, Meta(description="From the request to the answer's first byte.", ge=1, le=DAY_MS)
+    ] = 120_000
+    idle_ms: Annotated[int, Meta(description="Silence inside an answer.", ge=1, le=DAY_MS)] = 120_000
 
 
 class Tls(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

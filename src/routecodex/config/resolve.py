@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -118,7 +120,28 @@ def finish(config: Config, environ: Mapping[str, str], *, directory: Path) -> tu
         )
         for name, provider in config.providers.items()
     }
+    problems += _store(config.store.url)
     return structs.replace(config, providers=providers), problems
+
+
+def _store(url: str) -> list[Problem]:
+    """What keeps the directory of a file store from being made or written."""
+    scheme, _, rest = url.partition(":")
+    path = Path(re.sub("^///", "/", rest))
+    if scheme != "file" or not rest.startswith(("/", "~/")):
+        return []
+    place: Place = ("store", "url")
+    try:
+        there = next(one for one in (path.expanduser(), *path.expanduser().parents) if one.exists())
+    except (OSError, RuntimeError) as exc:
+        return [Problem(place, f"{path} cannot be looked at: {exc}", "name another directory")]
+    if not there.is_dir():
+        return [Problem(place, f"{there} is no directory", "name a directory, or one that can be made")]
+    if os.access(there, os.W_OK | os.X_OK):
+        return []
+    # Whoever checks a file need not be who runs the gateway.
+    told = f"{there} cannot be written by this user"
+    return [Problem(place, told, "name another directory, or run as its owner", severity="warning")]
 
 
 def _finish_provider(
@@ -134,10 +157,7 @@ def _finish_provider(
     ca_file = provider.tls.ca_file
     if ca_file is not None:
         path = _path(ca_file, directory)
-        if not path.is_file():
-            into.append(
-                Problem((*place, "tls", "ca_file"), f"names {path}, which is no file", "mend the path")
-            )
+        into += _authorities(path, (*place, "tls", "ca_file"))
         ca_file = str(path)
     return structs.replace(
         provider,
@@ -147,6 +167,22 @@ def _finish_provider(
         models={name: structs.replace(one, id=one.id or name) for name, one in provider.models.items()},
         tls=structs.replace(provider.tls, ca_file=ca_file),
     )
+
+
+def _authorities(path: Path, place: Place) -> list[Problem]:
+    """What keeps the file from being one of authorities to trust."""
+    import ssl  # few have such a file, and every command waits for what is imported here
+
+    if not path.is_file():
+        return [Problem(place, f"names {path}, which is no file", "mend the path")]
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
+    except ssl.SSLError:
+        told = f"names {path}, which holds no certificate in PEM form"
+        return [Problem(place, told, "name a file with -----BEGIN CERTIFICATE----- in it")]
+    except OSError as exc:
+        return [Problem(place, f"cannot read {path}: {exc.strerror}", "mend the file's permissions")]
+    return []
 
 
 def _path(text: str, directory: Path) -> Path:

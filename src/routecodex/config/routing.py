@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
+from routecodex.config.bounds import DAY_MS
+
 __all__ = ["Classifier", "Pool", "RoutingOptions"]
 
 
@@ -39,13 +41,14 @@ class RoutingOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = True
     max_attempts: Annotated[int, Meta(description="Most targets tried for one request.", ge=1, le=100)] = 6
     max_wait_ms: Annotated[
-        int, Meta(description="Longest wait for a target when all are cooling down.", ge=0)
+        int, Meta(description="Longest wait for a target when all are cooling down.", ge=0, le=DAY_MS)
     ] = 10_000
     health: Annotated[
         bool, Meta(description="A key that fails is given a rest; `false` tries every key every time.")
     ] = True
     retry_after_max_ms: Annotated[
-        int, Meta(description="Longest cooldown that an upstream's `Retry-After` can ask for.", ge=0)
+        int,
+        Meta(description="Longest cooldown that an upstream's `Retry-After` can ask for.", ge=0, le=DAY_MS),
     ] = 900_000
 
 

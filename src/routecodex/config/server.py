@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from routecodex.config.bounds import DAY_MS, DAY_SECONDS, YEAR_HOURS
 from routecodex.config.secret import Secret
 
 __all__ = ["ClientKey", "Logging", "MessagesOptions", "Protocols", "Server", "Store"]
@@ -53,9 +54,7 @@ class Server(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = ()
     admin_token: Annotated[
         Secret | None,
-        Meta(
-            description="Token of the admin API and the dashboard; generated into the user dir when absent."
-        ),
+        Meta(description="Token of the admin API; generated into the user dir when absent."),
     ] = None
     allowed_hosts: Annotated[
         tuple[str, ...],
@@ -76,14 +75,24 @@ class Server(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             description="A client that takes this long to send its request, or to take any of its answer, "
             "is cut off.",
             ge=1000,
+            le=DAY_MS,
         ),
     ] = 60_000
     keepalive_ms: Annotated[
         int,
-        Meta(description="Silence on a stream after which a keep-alive comment is sent; 0 for none.", ge=0),
+        Meta(
+            description="Silence on a stream after which a keep-alive comment is sent; 0 for none.",
+            ge=0,
+            le=DAY_MS,
+        ),
     ] = 15_000
     drain_seconds: Annotated[
-        int, Meta(description="How long streams may go on after SIGTERM before the gateway exits.", ge=0)
+        int,
+        Meta(
+            description="How long streams may go on after SIGTERM before the gateway exits.",
+            ge=0,
+            le=DAY_SECONDS,
+        ),
     ] = 30
 
     @property
@@ -102,7 +111,10 @@ class Store(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         ),
     ] = "file:"
     responses_ttl_hours: Annotated[
-        float, Meta(description="How long an answer of the Responses API can be continued from.", gt=0)
+        float,
+        Meta(
+            description="How long an answer of the Responses API can be continued from.", gt=0, le=YEAR_HOURS
+        ),
     ] = 72
     responses_max_entries: Annotated[
         int, Meta(description="Most answers of the Responses API kept; the oldest go first.", ge=0)

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
+from routecodex.config.bounds import DAY_MS, YEAR_HOURS, YEAR_MS
 from routecodex.config.secret import Secret
 
 __all__ = [
@@ -51,7 +52,7 @@ class Ntp(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     servers: Annotated[tuple[str, ...], Meta(description="Servers to ask, as `host:port`.")] = (
         "pool.ntp.org:123",
     )
-    timeout_ms: Annotated[int, Meta(description="How long a server may take.", ge=1)] = 800
+    timeout_ms: Annotated[int, Meta(description="How long a server may take.", ge=1, le=DAY_MS)] = 800
 
 
 class Clock(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -59,13 +60,14 @@ class Clock(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     enabled: Annotated[bool, Meta(description="Offer the tool `clock` to every model.")] = False
     due_window_ms: Annotated[
-        int, Meta(description="How long before its time a task may be delivered.", ge=0)
+        int, Meta(description="How long before its time a task may be delivered.", ge=0, le=DAY_MS)
     ] = 60_000
-    retention_ms: Annotated[int, Meta(description="How long after its time a task is kept.", ge=0)] = (
-        1_200_000
-    )
+    retention_ms: Annotated[
+        int, Meta(description="How long after its time a task is kept.", ge=0, le=YEAR_MS)
+    ] = 1_200_000
     hold_max_ms: Annotated[
-        int, Meta(description="Longest time an answer is held open for a task that comes due.", ge=0)
+        int,
+        Meta(description="Longest time an answer is held open for a task that comes due.", ge=0, le=DAY_MS),
     ] = 60_000
     hold_non_streaming: Annotated[bool, Meta(description="Hold answers that do not stream too.")] = True
     lease_ms: Annotated[
@@ -74,9 +76,12 @@ class Clock(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             description="How long a task stays reserved for a request that was to deliver it and whose "
             "gateway has died.",
             ge=100,
+            le=DAY_MS,
         ),
     ] = 60_000
-    tick_ms: Annotated[int, Meta(description="How often expired tasks are removed.", ge=1000)] = 60_000
+    tick_ms: Annotated[int, Meta(description="How often expired tasks are removed.", ge=1000, le=DAY_MS)] = (
+        60_000
+    )
     time_tag: Annotated[
         Literal["always", "with_tasks", "off"],
         Meta(description="When the model is told the time, as a last user message."),
@@ -94,15 +99,20 @@ class VisionAuto(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             "route `vision` and go on as text."
         ),
     ] = True
-    timeout_ms: Annotated[int, Meta(description="How long the description of one image may take.", ge=1)] = (
-        60_000
-    )
+    timeout_ms: Annotated[
+        int, Meta(description="How long the description of one image may take.", ge=1, le=DAY_MS)
+    ] = 60_000
     max_tokens: Annotated[int, Meta(description="Longest description, thinking included.", ge=16)] = 2000
     max_images: Annotated[
         int, Meta(description="Most images described for one request; older ones are left out.", ge=0)
     ] = 20
     cache_hours: Annotated[
-        int, Meta(description="How long a description is kept; at most a day for images by URL.", ge=1)
+        int,
+        Meta(
+            description="How long a description is kept; at most a day for images by URL.",
+            ge=1,
+            le=YEAR_HOURS,
+        ),
     ] = 720
 
 
@@ -148,7 +158,7 @@ class WebSearchHttp(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     title: Annotated[str, Meta(description="Where a result has its title.")] = "title"
     link: Annotated[str, Meta(description="Where a result has its address.")] = "url"
     text: Annotated[str, Meta(description="Where a result has its excerpt.")] = "content"
-    timeout_ms: Annotated[int, Meta(description="How long it may be silent.", ge=1)] = 10_000
+    timeout_ms: Annotated[int, Meta(description="How long it may be silent.", ge=1, le=DAY_MS)] = 10_000
 
 
 class WebSearch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -171,7 +181,7 @@ class WebSearch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max_uses: Annotated[int, Meta(description="Most searches for one answer.", ge=1)] = 5
     max_results: Annotated[int, Meta(description="Most results told to the model for one search.", ge=1)] = 8
     route_timeout_ms: Annotated[
-        int, Meta(description="How long a model of the route `web_search` may take.", ge=1)
+        int, Meta(description="How long a model of the route `web_search` may take.", ge=1, le=DAY_MS)
     ] = 90_000
     http: Annotated[WebSearchHttp, Meta(description="A search API that answers in JSON.")] = WebSearchHttp()
 
@@ -182,9 +192,9 @@ class ServerTools(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     visible_rounds: Annotated[
         Literal["all", "last"], Meta(description="Which rounds of a followed-up answer the client sees.")
     ] = "all"
-    max_turn_ms: Annotated[int, Meta(description="Longest time for all rounds of one request.", ge=1000)] = (
-        900_000
-    )
+    max_turn_ms: Annotated[
+        int, Meta(description="Longest time for all rounds of one request.", ge=1000, le=DAY_MS)
+    ] = 900_000
     stop_message: Annotated[StopMessage, Meta(description="Automatic continuation.")] = StopMessage()
     clock: Annotated[Clock, Meta(description="Time and alarms.")] = Clock()
     vision_auto: Annotated[VisionAuto, Meta(description="Images for models that cannot see.")] = VisionAuto()

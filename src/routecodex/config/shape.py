@@ -6,6 +6,7 @@ or bring up false ones about what refers to it.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar, cast
@@ -173,7 +174,9 @@ def _bounds(kind: inspect.IntType | inspect.FloatType) -> str:
         return f" from {kind.ge} to {kind.le}"
     if kind.ge is not None:
         return f" of at least {kind.ge}"
-    return "" if kind.gt is None else f" above {kind.gt}"
+    if kind.gt is None:
+        return ""
+    return f" above {kind.gt}" + ("" if kind.le is None else f" and up to {kind.le}")
 
 
 def _fits(kind: inspect.Type, value: Any) -> bool:
@@ -183,7 +186,8 @@ def _fits(kind: inspect.Type, value: Any) -> bool:
         case inspect.IntType():
             return isinstance(value, int) and not isinstance(value, bool) and _within(kind, value)
         case inspect.FloatType():
-            return isinstance(value, int | float) and not isinstance(value, bool) and _within(kind, value)
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            return number and math.isfinite(value) and _within(kind, value)
         case inspect.StrType():
             return isinstance(value, str) and len(value) >= (kind.min_length or 0)
         case inspect.LiteralType():

@@ -1,0 +1,287 @@
+"""Whether requests can be sent: addresses, keys and headers of the providers and of the search."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.config.checked import BASE, Told, provider, told
+
+PROVIDERS = [
+    pytest.param(
+        provider(protocol='"messages"', base_url='"http://127.0.0.1:1/v1"'),
+        ("error", "providers.q.base_url", "ends in /v1, which is added to it", 'use "http://127.0.0.1:1"'),
+        id="messages with v1",
+    ),
+    pytest.param(
+        provider(protocol='"gemini"', base_url='"http://127.0.0.1:1/v1beta/"'),
+        (
+            "error",
+            "providers.q.base_url",
+            "holds the version of the API, which is added to it",
+            'use "http://127.0.0.1:1"',
+        ),
+        id="gemini with v1beta",
+    ),
+    pytest.param(
+        provider(base_url='"http://127.0.0.1:1/api"'),
+        (
+            "warning",
+            "providers.q.base_url",
+            "does not end in a version such as /v1",
+            'use "http://127.0.0.1:1/api/v1" unless the provider says otherwise',
+        ),
+        id="chat without a version",
+    ),
+    pytest.param(
+        provider(base_url='"http://127.0.0.1:1/v1/chat/completions"'),
+        (
+            "error",
+            "providers.q.base_url",
+            "ends in /chat/completions, which is added to it",
+            "leave that off",
+        ),
+        id="an endpoint",
+    ),
+    pytest.param(
+        provider(base_url='"api.example.com/v1"'),
+        (
+            "error",
+            "providers.q.base_url",
+            '"api.example.com/v1" is not a URL',
+            "write https:// or http://, a host, and a port if need be",
+        ),
+        id="no scheme",
+    ),
+    pytest.param(
+        provider(base_url='"http:///v1"'),
+        (
+            "error",
+            "providers.q.base_url",
+            '"http:///v1" is not a URL',
+            "write https:// or http://, a host, and a port if need be",
+        ),
+        id="no host",
+    ),
+    pytest.param(
+        provider(base_url='"http://[::1/v1"'),
+        (
+            "error",
+            "providers.q.base_url",
+            '"http://[::1/v1" is not a URL',
+            "write https:// or http://, a host, and a port if need be",
+        ),
+        id="half an address",
+    ),
+    pytest.param(
+        provider(base_url='"http://127.0.0.1:99999/v1"'),
+        (
+            "error",
+            "providers.q.base_url",
+            '"http://127.0.0.1:99999/v1" is not a URL',
+            "write https:// or http://, a host, and a port if need be",
+        ),
+        id="port out of range",
+    ),
+    pytest.param(
+        provider(base_url='"http://u:p@127.0.0.1/v1"'),
+        ("error", "providers.q.base_url", "holds a user name or password", "put the key in auth"),
+        id="credentials",
+    ),
+    pytest.param(
+        provider(base_url='"http://127.0.0.1/v1?a=b"'),
+        ("error", "providers.q.base_url", "holds a query", 'put it in query = { name = "value" }'),
+        id="query",
+    ),
+    pytest.param(
+        provider(base_url='""'),
+        (
+            "error",
+            "providers.q.base_url",
+            "is missing",
+            'set it: base_url = "https://api.example.com/v1"',
+        ),
+        id="no base_url",
+    ),
+    pytest.param(
+        provider(base_url='"https://api.example.com/v1"'),
+        (
+            "error",
+            "providers.q.auth",
+            "there is no key",
+            'add auth = [{ env = "NAME_OF_VARIABLE" }], or auth_style = "none" if it asks for none',
+        ),
+        id="no key for a remote provider",
+    ),
+    pytest.param(
+        provider(models="{}"),
+        (
+            "warning",
+            "providers.q.models",
+            "there is no model, so nothing can be routed here",
+            'add one: [providers.q.models."model-name"]',
+        ),
+        id="no models",
+    ),
+    pytest.param(
+        provider(auth='[{ alias = "m", value = "a" }]'),
+        (
+            "warning",
+            "providers.q.auth[0].alias",
+            '"m" is also the name of a model: instructions that force or stick take it for the model, those '
+            "that disable for the key",
+            "use another alias",
+        ),
+        id="alias like a model",
+    ),
+    pytest.param(
+        provider(models='{ "4" = {} }'),
+        (
+            "warning",
+            "providers.q.models.4",
+            '"4" would also be read as the number of a key',
+            'use another name, and id = "4" for the upstream',
+        ),
+        id="model like a number",
+    ),
+    pytest.param(
+        provider(auth='[{ alias = "7", value = "a" }]'),
+        (
+            "error",
+            "providers.q.auth[0].alias",
+            '"7" would be read as the number of a key',
+            "add a letter to it",
+        ),
+        id="alias like a number",
+    ),
+    pytest.param(
+        provider(auth='[{ alias = "a.b", value = "a" }]'),
+        (
+            "error",
+            "providers.q.auth[0].alias",
+            '"a.b" cannot be an alias',
+            "use letters, digits, _ and - only: targets are split at dots",
+        ),
+        id="alias with a dot",
+    ),
+    pytest.param(
+        provider(auth='[{ alias = "a", value = "k" }, { alias = "b", value = "k" }]'),
+        (
+            "warning",
+            "providers.q.auth[1]",
+            'is the same key as "a": a limit of one is a limit of both',
+            "remove one of them",
+        ),
+        id="the same key twice",
+    ),
+    pytest.param(
+        BASE + '[providers."a.b"]\nprotocol = "demo"\n',
+        (
+            "error",
+            'providers."a.b"',
+            '"a.b" cannot be the name of a provider',
+            "use letters, digits, _ and - only: targets are split at dots",
+        ),
+        id="provider with a dot",
+    ),
+]
+
+PROVIDERS += [
+    pytest.param(
+        provider(base_url=f'"{url}"'),
+        (
+            "error",
+            "providers.q.base_url",
+            f"{told_as} is not a URL",
+            "write https:// or http://, a host, and a port if need be",
+        ),
+        id=name,
+    )
+    for name, url, told_as in (
+        ("space in a URL", "http://127.0.0.1/a b/v1", '"http://127.0.0.1/a b/v1"'),
+        ("space in a host", "http://a b/v1", '"http://a b/v1"'),
+        ("line break in a URL", "http://127.0.0.1/\\nv1", r'"http://127.0.0.1/\nv1"'),
+        ("beyond ASCII in a path", "http://127.0.0.1/ü/v1", '"http://127.0.0.1/ü/v1"'),
+        ("a password is not shown", "http://u:pw@127.0.0.1:99999/v1", "what stands here"),
+    )
+]
+
+NO_NAME = "use letters, digits and -"
+NO_VALUE = ("holds a character that cannot stand in a header", "remove line breaks and the like")
+HEADERS = [
+    pytest.param(r'"x-y" = "a\r\nx-injected: 1"', "x-y", *NO_VALUE, id="a header inside a value"),
+    pytest.param(r'"x-y" = "a\nb"', "x-y", *NO_VALUE, id="lone line feed"),
+    pytest.param(r'"x-y" = "a\rb"', "x-y", *NO_VALUE, id="lone carriage return"),
+    pytest.param(r'"x-y" = "a\u0000"', "x-y", *NO_VALUE, id="NUL"),
+    pytest.param('"x-y" = "€"', "x-y", *NO_VALUE, id="beyond Latin-1"),
+    pytest.param('"x y" = "1"', '"x y"', '"x y" cannot be the name of a header', NO_NAME, id="space"),
+    pytest.param('"" = "1"', '""', '"" cannot be the name of a header', NO_NAME, id="no name"),
+    pytest.param('"x:y" = "1"', '"x:y"', '"x:y" cannot be the name of a header', NO_NAME, id="colon"),
+    pytest.param(
+        r'"x\r\ny" = "1"', r'"x\r\ny"', r'"x\r\ny" cannot be the name of a header', NO_NAME, id="broken name"
+    ),
+    *(
+        pytest.param(f'{name} = "1"', name, "is set by the gateway itself", "remove it", id=name)
+        for name in ("Host", "content-length", "Transfer-Encoding", "connection", "upgrade")
+    ),
+]
+
+
+@pytest.mark.parametrize(("header", "name", "message", "fix"), HEADERS)
+def test_a_header_that_cannot_be_sent_is_told_wherever_it_stands(
+    header: str, name: str, message: str, fix: str
+) -> None:
+    search = f"[server_tools.web_search.http]\nheaders = {{ {header} }}\n"
+    assert told(provider(headers=f"{{ {header} }}")) == [
+        ("error", f"providers.q.headers.{name}", message, fix)
+    ]
+    assert told(BASE + search) == [("error", f"server_tools.web_search.http.headers.{name}", message, fix)]
+
+
+def test_headers_that_can_be_sent_are_taken() -> None:
+    rows = r'{ x-team = "", Authorization = "Bearer {key}", "x_y.z!" = "tab\there, Grüße" }'
+    assert told(provider(headers=rows) + f"[server_tools.web_search.http]\nheaders = {rows}\n") == []
+
+
+SEARCH = "[server_tools.web_search.http]\n"
+SEARCHES = [
+    pytest.param(
+        SEARCH + 'url = "search.example?q={query}"\n',
+        (
+            "error",
+            "server_tools.web_search.http.url",
+            '"search.example?q={query}" is not a URL',
+            "write https:// or http://, a host, and a port if need be",
+        ),
+        id="search without a scheme",
+    ),
+    pytest.param(
+        SEARCH + 'url = "https://u:pw@search.example/?q={query}"\n',
+        (
+            "error",
+            "server_tools.web_search.http.url",
+            "holds a user name or password",
+            "put the key in key or headers",
+        ),
+        id="search with credentials",
+    ),
+    pytest.param(
+        SEARCH + 'key = "a\\nb"\n',
+        (
+            "error",
+            "server_tools.web_search.http.key",
+            "holds a character that cannot stand in a header",
+            "copy the key again, without spaces",
+        ),
+        id="search key with a line break",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), PROVIDERS)
+def test_what_cannot_be_sent_to_is_told_with_a_fix(text: str, expected: Told) -> None:
+    assert told(text) == [expected]
+
+
+@pytest.mark.parametrize(("text", "expected"), SEARCHES)
+def test_a_search_that_cannot_be_asked_is_told_with_a_fix(text: str, expected: Told) -> None:
+    assert told(BASE + text) == [expected]
