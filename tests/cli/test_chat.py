@@ -259,6 +259,9 @@ def test_a_question_from_a_pipe_that_fails_says_so_with_its_exit_code(place: Pat
     failed = piped(place, "demo:error 400", user=user)
     assert (failed.returncode, failed.stdout) == (1, "")
     assert failed.stderr == "error: the demo model was told to fail with 400 (HTTP 400)\n"
+    cut = piped(place, "demo:cutoff", user=user)
+    assert (cut.returncode, cut.stdout[-1]) == (1, "\n")
+    assert cut.stderr.startswith("error: ")
     denied = piped(place, 'demo:tool run_command {"command":"touch made"}', "--tools", user=user)
     assert denied.returncode == 0
     assert "denied, nobody can be asked" in denied.stderr

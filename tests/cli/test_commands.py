@@ -38,6 +38,23 @@ def test_every_command_shows_its_usage_and_says_what_it_does(names: tuple[str, .
     assert about.strip()
 
 
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        (("strat",), "No such command 'strat'. Did you mean 'start'?"),
+        (("daemon", "staus"), "No such command 'staus'. Did you mean 'status'?"),
+        (("zzz",), "No such command 'zzz'."),
+        (("--verzion",), "No such option '--verzion'."),
+    ],
+)
+def test_a_command_that_is_none_is_told_with_the_one_that_was_meant(
+    typed: tuple[str, ...], told: str
+) -> None:
+    result = CliRunner().invoke(main, typed, prog_name="routecodex")
+    assert result.exit_code == 2
+    assert told in result.stderr
+
+
 def test_the_commands_are_these() -> None:
     assert [" ".join(names) for names in COMMANDS] == [
         "",

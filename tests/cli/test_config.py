@@ -110,7 +110,7 @@ def test_a_file_that_cannot_be_read_is_a_problem_like_any_other(
         assert row["message"].startswith(message)
         assert row["fix"]
         return
-    first, said, fix = result.stderr.splitlines()
+    first, said, fix, *_ = result.stderr.splitlines()
     assert first.startswith(f"error: {file}")
     assert said.strip().startswith(message)
     assert fix.startswith("    fix: ")

@@ -321,16 +321,17 @@ PROBLEM = {
 
 
 def test_a_reload_tells_what_is_wrong_and_that_the_old_one_goes_on(
-    two: tuple[AdminServer, AdminServer],
+    two: tuple[AdminServer, AdminServer], user: Path
 ) -> None:
     alpha, beta = two
+    alpha.announce(user, config="/etc/gateway.toml")
     alpha.answers["POST /admin/reload"] = (200, {"reloaded": False, "problems": [PROBLEM]})
     beta.answers["POST /admin/reload"] = (200, {"reloaded": True, "problems": []})
     result = daemon("reload")
     assert result.exit_code == 1
     assert result.stdout == "alpha: not reloaded, the old one goes on\nbeta: reloaded\n"
     assert result.stderr == (
-        'error: alpha: line 2: server.prot: is not a known key\n    fix: did you mean "port"?\n'
+        'error: alpha: /etc/gateway.toml:2: server.prot: is not a known key\n    fix: did you mean "port"?\n'
     )
     as_json = daemon("reload", "--json")
     assert (as_json.exit_code, [one["reloaded"] for one in servers(as_json)]) == (1, [False, True])

@@ -175,7 +175,42 @@ async def test_one_that_cannot_start_tells_the_end_of_its_log(servers: Path) -> 
         command = await run(servers, "start", "--config", "gateway.toml", "--port", str(port))
     assert (command.process.returncode, command.out) == (1, [])
     assert f"127.0.0.1-{port} ended with 1 before it was ready" in command.err[0]
-    assert command.err[-1] == f"    error: cannot listen on 127.0.0.1:{port}: Address already in use"
+    assert command.err[-2] == f"    error: cannot listen on 127.0.0.1:{port}: Address already in use"
+
+
+async def test_a_user_dir_that_cannot_be_made_is_told_with_the_way_out(
+    servers: Path, user: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (servers / "plain").write_text("")
+    monkeypatch.setenv("ROUTECODEX_USER_DIR", str(servers / "plain" / "user"))
+    monkeypatch.setenv("ROUTECODEX_CONFIG_PATH", str(servers / "gateway.toml"))
+    result = here("start")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == (
+        f"error: cannot write {servers}/plain/user/logs/127.0.0.1-0.log: Not a directory; "
+        "set ROUTECODEX_USER_DIR to a directory that you can write\n"
+    )
+
+
+async def test_the_requests_of_a_server_are_found_where_its_state_was(servers: Path, user: Path) -> None:
+    elsewhere = {"ROUTECODEX_SESSION_DIR": str(servers / "elsewhere")}
+    async with running(servers, "start", "-c", "gateway.toml", "--json", environ=elsewhere) as command:
+        assert await command.ended() == 0
+    server = msgspec.json.decode("\n".join(command.out))
+    body = asking.body("chat", stream=False, model="demo.demo-1")
+    assert (await call(port_of(server), "/v1/chat/completions", body)).status == 200
+    assert here("stop").exit_code == 0
+    assert (servers / "elsewhere" / "requests.jsonl").exists()
+    assert "demo.key1.demo-1" in here("logs", server["id"]).stdout
+
+
+async def test_a_server_that_ended_before_any_request_has_nothing_logged(servers: Path, user: Path) -> None:
+    server = await started(servers)
+    assert here("stop").exit_code == 0
+    result = here("logs", server["id"])
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert "nothing is logged" in result.stderr
+    assert here("logs", f"{server['id']}x").exit_code == 2
 
 
 async def test_a_bad_configuration_is_exit_code_2_and_starts_nothing(servers: Path, user: Path) -> None:

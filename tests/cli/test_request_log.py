@@ -109,6 +109,12 @@ def test_a_log_that_is_empty_or_missing_is_said_so(user: Path) -> None:
     assert "nothing is logged" in result.stderr
 
 
+def test_no_lines_at_all_can_be_asked_for(user: Path) -> None:
+    announced(user).write_bytes(lines(ROW))
+    result = logs("-n", "0")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "")
+
+
 def test_a_line_that_is_no_request_is_shown_as_it_is(user: Path) -> None:
     announced(user).write_bytes(b"half a li\x1bne\n\n" + lines(ROW))
     shown = logs().stdout.splitlines()

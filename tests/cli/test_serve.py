@@ -37,13 +37,26 @@ async def test_it_says_on_stderr_where_it_listens_and_serves_there(tmp_path: Pat
     assert command.err[0] == f"routecodex listens on http://127.0.0.1:{port}"
 
 
-async def test_a_port_that_is_taken_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
+async def test_a_port_that_is_taken_is_told_with_a_fix_and_exit_code_1(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         async with serve(tmp_path, DEMO, "--port", str(port)) as command:
             assert await command.ended() == 1
-    assert command.err == [f"error: cannot listen on 127.0.0.1:{port}: Address already in use"]
-    assert command.out == []
+        async with running(tmp_path, "demo", "--port", str(port)) as demo:
+            assert await demo.ended() == 1
+    told = f"error: cannot listen on 127.0.0.1:{port}: Address already in use"
+    fix = f"    fix: name another port with --port, or under [server] in {tmp_path}/gateway.toml"
+    assert (command.out, command.err) == ([], [told, fix])
+    fix = "    fix: another port: `routecodex demo --port N` or `make demo PORT=N`"
+    assert (demo.out, demo.err) == ([], [told, fix])
+
+
+async def test_a_host_that_is_not_ours_is_told_with_a_fix(tmp_path: Path) -> None:
+    key = DEMO.replace("[server]\n", '[server]\nclient_keys = [{ name = "a", key = "k" }]\n')
+    async with serve(tmp_path, key, "--host", "192.0.2.1") as command:
+        assert await command.ended() == 1
+    fix = f"    fix: name another host with --host, or under [server] in {tmp_path}/gateway.toml"
+    assert command.err[1:] == [fix]
 
 
 async def test_an_ipv6_address_is_shown_in_brackets(tmp_path: Path) -> None:
@@ -96,7 +109,7 @@ async def test_an_open_address_with_client_keys_serves(tmp_path: Path) -> None:
         assert await command.ended() == 0
 
 
-async def test_a_ca_file_that_is_none_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
+async def test_a_ca_file_that_is_none_is_told_like_any_problem_and_exit_code_2(tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_text("this is no certificate")
     text = DEMO + (
         '[providers.up]\nprotocol = "chat"\nbase_url = "https://127.0.0.1:9/v1"\nauth = [{ value = "k" }]\n'
@@ -104,8 +117,11 @@ async def test_a_ca_file_that_is_none_is_one_line_and_exit_code_2(tmp_path: Path
     )
     async with serve(tmp_path, text) as command:
         assert await command.ended() == 2
-    assert len(command.err) == 1
-    assert command.err[0].startswith("error: TLS options cannot be used")
+    assert command.err == [
+        f"error: {tmp_path}/gateway.toml:14: providers.up.tls.ca_file",
+        f"    names {tmp_path}/ca.pem, which holds no certificate in PEM form",
+        "    fix: name a file with -----BEGIN CERTIFICATE----- in it",
+    ]
 
 
 async def test_warnings_do_not_stop_it_but_are_told(tmp_path: Path) -> None:

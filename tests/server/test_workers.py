@@ -188,19 +188,20 @@ async def test_a_port_that_another_gateways_workers_share_is_taken(tmp_path: Pat
         port = await command.port()
         async with serve(tmp_path, DEMO, "--port", str(port), "--workers", workers) as second:
             assert await second.ended() == 1
-        assert second.err == [f"error: cannot listen on 127.0.0.1:{port}: Address already in use"]
+        assert second.err[0] == f"error: cannot listen on 127.0.0.1:{port}: Address already in use"
 
 
-async def test_workers_that_cannot_start_say_why_and_are_given_up(tmp_path: Path) -> None:
+async def test_workers_that_cannot_start_say_why_and_are_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("https_proxy", "gopher://127.0.0.1:9")
     text = DEMO + (
-        '[providers.up]\nprotocol = "chat"\nbase_url = "https://127.0.0.1:9/v1"\nauth = [{ value = "k" }]\n'
-        'tls = { ca_file = "FILE" }\n[providers.up.models.m]\n'
+        '[providers.up]\nprotocol = "chat"\nbase_url = "https://192.0.2.1:9/v1"\nauth = [{ value = "k" }]\n'
+        "[providers.up.models.m]\n"
     )
-    (tmp_path / "ca.pem").write_text("this is no certificate")
-    text = text.replace("FILE", str(tmp_path / "ca.pem"))
     async with serve(tmp_path, text, "--workers", "2") as command:
         assert await command.ended() != 0
-    assert "TLS options cannot be used" in command.text
+    assert "https_proxy names a 'gopher' proxy" in command.text
     assert "giving up" in command.text
     assert "listens on" not in command.text
     assert "Traceback" not in command.text

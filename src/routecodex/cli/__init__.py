@@ -49,6 +49,19 @@ class Lazy(click.Group):
         found: click.Command = getattr(import_module(f"routecodex.cli.{module}"), cmd_name)
         return found
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as exc:
+            from routecodex.config.problems import nearest
+
+            close = None if args[0].startswith("-") else nearest(args[0], COMMANDS)
+            if close is None:
+                raise
+            raise click.UsageError(f"No such command {args[0]!r}. Did you mean {close!r}?", ctx) from exc
+
 
 @click.group(
     cls=Lazy,

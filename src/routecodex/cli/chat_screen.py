@@ -130,13 +130,18 @@ class Pipe:
         if isinstance(event, TextAdded | RefusalAdded):
             self._ended = event.text.endswith("\n")
             click.echo(event.text, nl=False)
-        elif isinstance(event, StateChanged | TurnEnded) and not self._ended:
-            self._ended = True
-            click.echo()
+        elif isinstance(event, StateChanged | TurnEnded):
+            self._end_line()
 
     def line(self, text: str) -> None:
         """A line of our own."""
         click.echo(text, err=True)
 
     def error(self, text: str) -> None:
+        self._end_line()
         click.echo(f"error: {text}", err=True)
+
+    def _end_line(self) -> None:
+        if not self._ended:
+            click.echo()
+        self._ended = True

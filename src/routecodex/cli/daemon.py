@@ -342,8 +342,8 @@ def _reloaded(one: Asked) -> dict[str, Any]:
 def _tell_reload(one: Asked) -> None:
     told = _reloaded(one)
     for problem in told["problems"]:
-        line = f"line {problem['line']}" if problem.get("line") else ""
-        where = ": ".join(filter(None, (line, problem.get("path"))))
+        line = f":{problem['line']}" if problem.get("line") else ""
+        where = ": ".join(filter(None, (f"{one.server.config or ''}{line}", problem.get("path"))))
         fix = f"\n    fix: {problem['fix']}" if problem.get("fix") else ""
         complain(f"{one.server.id}: {where}: {problem['message']}{fix}", severity=problem["severity"])
     click.echo(f"{one.server.id}: {'reloaded' if told['reloaded'] else 'not reloaded, the old one goes on'}")

@@ -21,6 +21,7 @@ _READY_SECONDS = 30.0
 _PAUSE = 0.05
 _TAIL_LINES = 20
 _LOG_BYTES = 10 * 1024 * 1024
+_NOTE = ".start.json"
 
 
 class Launch(Struct, frozen=True, kw_only=True):
@@ -64,12 +65,22 @@ def _words(given: dict[str, str | int | None]) -> tuple[str, ...]:
     return tuple(word for name, value in given.items() if value is not None for word in (name, str(value)))
 
 
+def noted() -> dict[str, Launch]:
+    """The servers that `start` has started here, ended ones too, by id."""
+    notes = (_read(file) for file in sorted((user_dir() / "logs").glob(f"*{_NOTE}")))
+    return {note.id: note for note in notes if note is not None}
+
+
+def _read(note: Path) -> Launch | None:
+    try:
+        return msgspec.json.decode(note.read_bytes(), type=Launch)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
 def remembered(server_id: str, server: Announcement | None) -> Launch | None:
     """How a server was started, be it in the background or not; None when nothing is known of it."""
-    try:
-        found = msgspec.json.decode(_note(server_id).read_bytes(), type=Launch)
-    except (OSError, msgspec.DecodeError):
-        found = None
+    found = _read(_note(server_id))
     if server is None or (found is not None and found.pid == server.pid):
         return found
     words, directory = arguments_of(server.pid), directory_of(server.pid)
@@ -89,15 +100,12 @@ def _kept(wanted: Launch, server: Announcement) -> Launch:
 
 
 def _note(server_id: str) -> Path:
-    return user_dir() / "logs" / f"{server_id}.start.json"
+    return user_dir() / "logs" / f"{server_id}{_NOTE}"
 
 
 def launch(wanted: Launch) -> Announcement:
     """Starts a server that outlives us and waits until it takes requests; raises Failed."""
-    wanted.log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if wanted.log.exists() and wanted.log.stat().st_size > _LOG_BYTES:
-        os.replace(wanted.log, wanted.log.with_name(f"{wanted.log.name}.1"))
-    with open(os.open(wanted.log, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600), "ab") as log:
+    with _opened(wanted.log) as log:
         begun = log.seek(0, os.SEEK_END)
         process = _spawn(wanted, log)
     try:
@@ -107,6 +115,18 @@ def launch(wanted: Launch) -> Announcement:
         raise
     _note(server.id).write_bytes(msgspec.json.encode(_kept(wanted, server)))
     return server
+
+
+def _opened(log: Path) -> IO[bytes]:
+    """The log, to be appended to; a large one is set aside before."""
+    try:
+        log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if log.exists() and log.stat().st_size > _LOG_BYTES:
+            os.replace(log, log.with_name(f"{log.name}.1"))
+        return open(os.open(log, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600), "ab")
+    except OSError as exc:
+        way_out = "set ROUTECODEX_USER_DIR to a directory that you can write"
+        raise Failed(f"cannot write {log}: {exc.strerror}; {way_out}", []) from exc
 
 
 def _spawn(wanted: Launch, log: IO[bytes]) -> subprocess.Popen[bytes]:

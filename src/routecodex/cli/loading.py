@@ -18,7 +18,8 @@ config_option = click.option(
     "-c",
     "path",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="The configuration file; default: $ROUTECODEX_CONFIG_PATH or ~/.routecodex/config.toml.",
+    help="The configuration file; default: $ROUTECODEX_CONFIG_PATH, else config.toml in the user dir "
+    "($ROUTECODEX_USER_DIR, else ~/.routecodex).",
 )
 
 

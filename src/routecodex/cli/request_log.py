@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import click
 import msgspec
 
 from routecodex.cli.admin_client import Announcement, announcements, user_dir
+from routecodex.cli.launch import noted
 from routecodex.cli.servers import EXIT_CODES, NONE_RUNS, json_option, only, server_argument, unknown
 from routecodex.cli.tables import echo, layout, plain
 from routecodex.cli.tail import Tail
@@ -40,10 +41,11 @@ def logs(server_id: str | None, *, follow: bool, lines: int, as_json: bool, serv
     printed = _print_lines if as_json or server_log else _table()
     with Tail(file) as tail, contextlib.suppress(KeyboardInterrupt):
         past = tail.last(lines)
-        if not past and not follow:
+        if not past and not follow and lines:
             click.echo(f"nothing is logged in {file}", err=True)
             return
-        printed(past)
+        if past or follow:
+            printed(past)
         for new in tail.follow() if follow else ():
             printed(new)
 
@@ -52,13 +54,17 @@ def _requests(server_id: str | None) -> Path:
     server = _announced(server_id)
     if server is not None:
         return server.sessions / "requests.jsonl"
-    return _ended(server_id, "sessions", "") / "requests.jsonl"
+    sessions = user_dir() / "sessions"
+    left = {path.name: path for path in sessions.glob("*")}
+    # One that ended before its first request has left a note of its start alone.
+    left |= {name: Path(note.session_dir or sessions / name) for name, note in noted().items()}
+    return _ended(server_id, left) / "requests.jsonl"
 
 
 def _server_log(server_id: str | None) -> Path:
     server = _announced(server_id)
     if server is None:
-        return _ended(server_id, "logs", ".log")
+        return _ended(server_id, {path.stem: path for path in (user_dir() / "logs").glob("*.log")})
     return Path(server.log) if server.log else user_dir() / "logs" / f"{server.id}.log"
 
 
@@ -68,13 +74,12 @@ def _announced(server_id: str | None) -> Announcement | None:
     return next((server for server in announcements() if server.id == server_id), None)
 
 
-def _ended(server_id: str | None, folder: str, suffix: str) -> Path:
+def _ended(server_id: str | None, left: Mapping[str, Path]) -> Path:
     """What a server has left behind that is not announced any more."""
     if server_id is None:
         click.echo("no server is running; name one that has ended to see its log", err=True)
         raise SystemExit(NONE_RUNS)
     # The name is looked up, not joined to a path.
-    left = {path.name.removesuffix(suffix): path for path in (user_dir() / folder).glob(f"*{suffix}")}
     if server_id not in left:
         raise unknown(server_id, {*left, *(server.id for server in announcements())})
     return left[server_id]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable
@@ -48,9 +49,23 @@ def serve(path: Path | None, host: str | None, port: int | None, workers: int) -
 
 
 @click.command()
-@click.option("--port", "-p", type=click.IntRange(0, 65535), default=5520, show_default=True)
+@click.option(
+    "--port",
+    "-p",
+    type=click.IntRange(0, 65535),
+    default=5520,
+    show_default=True,
+    help="Port to listen on; 0: any free one.",
+)
 def demo(port: int) -> None:
-    """Run the gateway on the built-in demo provider: no keys, no network."""
+    """Run the gateway on the built-in demo provider: no keys, no network.
+
+    It prints commands to paste. Its log of requests goes to the user dir, as that of any server.
+
+    \b
+    Example:
+      routecodex demo --port 5600
+    """
     from routecodex.server.serve import user_dir
     from routecodex.server.workers import reserve_port
 
@@ -116,7 +131,7 @@ def _run_workers(
     try:
         held = reserve_port(config.server.host, config.server.port)
     except OSError as exc:
-        raise _cannot_listen(config, exc) from exc
+        raise _cannot_listen(config, exc, source.path if source is not None else None) from exc
     port = held.getsockname()[1]
     shared = replace(config, server=replace(config.server, port=port))
     announced = announce.describe(
@@ -153,15 +168,15 @@ def _run_workers(
     raise SystemExit(code)
 
 
-def _serve_here(config: Config, **options: Any) -> None:
-    """Serves in this process; what stands in the way is said in one line, with an exit code."""
+def _serve_here(config: Config, *, source: Source | None = None, **options: Any) -> None:
+    """Serves in this process; what stands in the way is said in short, with an exit code."""
     from routecodex.server.serve import CannotListen
     from routecodex.server.serve import serve as run
 
     try:
-        run(config, **options)
+        run(config, source=source, **options)
     except CannotListen as exc:
-        raise _cannot_listen(config, exc.__cause__) from exc
+        raise _cannot_listen(config, exc.__cause__, source.path if source is not None else None) from exc
     except ConfigError as exc:
         click.echo(f"error: {exc.message}", err=True)
         raise SystemExit(2) from exc
@@ -170,10 +185,14 @@ def _serve_here(config: Config, **options: Any) -> None:
         raise SystemExit(1) from exc
 
 
-def _cannot_listen(config: Config, why: BaseException | None) -> SystemExit:
+def _cannot_listen(config: Config, why: BaseException | None, file: Path | None) -> SystemExit:
     number = getattr(why, "errno", None) or 0
     reason = os.strerror(number) if number > 0 else getattr(why, "strerror", None) or why
     click.echo(f"error: cannot listen on {config.server.host}:{config.server.port}: {reason}", err=True)
+    what = "port" if number in (errno.EADDRINUSE, errno.EACCES) else "host"
+    demo = "another port: `routecodex demo --port N` or `make demo PORT=N`"
+    fix = demo if file is None else f"name another {what} with --{what}, or under [server] in {file}"
+    click.echo(f"    fix: {fix}", err=True)
     return SystemExit(1)
 
 

@@ -50,7 +50,7 @@ class CannotListen(Exception):
 
 def user_dir() -> Path:
     """Where everything of this user lives."""
-    return Path(os.environ.get("ROUTECODEX_USER_DIR", "~/.routecodex")).expanduser()
+    return Path(os.environ.get("ROUTECODEX_USER_DIR") or "~/.routecodex").expanduser()
 
 
 def session_dir(config: Config, home: Path | None = None) -> Path:
