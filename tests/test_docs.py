@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import re
 import shlex
+import sys
 import tomllib
-from ast import PyCF_ALLOW_TOP_LEVEL_AWAIT
+from asyncio.subprocess import PIPE
 from importlib import resources
 from inspect import signature
 from pathlib import Path
-from types import FunctionType
 from urllib.parse import urlsplit
 
 import msgspec
@@ -22,7 +24,9 @@ from routecodex.gateway.identity import CONVERSATION_HEADERS, SESSION_HEADERS
 from routecodex.gateway.own_words import MARK
 from routecodex.protocols.dialect import Dialect
 from routecodex.protocols.messages.clients import NEEDS_MESSAGE_STOP
+from routecodex.providers import demo as demo_model
 from routecodex.providers.catalog import PRESETS
+from routecodex.providers.demo.script import COMMANDS
 from routecodex.routing import classify, health
 from routecodex.routing.instructions import reference
 from routecodex.server import admin, paths
@@ -181,14 +185,31 @@ async def test_what_the_readme_shows_of_server_tools_is_what_their_page_explains
     assert (third.url, third.headers, third.body) == (first.url, first.headers, first.body)
 
 
-async def test_the_conversation_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_the_conversation_of_the_readme_runs_as_a_script_and_uses_its_tool(tmp_path: Path) -> None:
     (source,) = blocks(ROOT / "README.md", "python")
     url = "http://127.0.0.1:5520"
     assert url in source
+    script = tmp_path / "conversation.py"
     async with serving(demo(5520)) as gateway:
-        code = compile(source.replace(url, gateway.url), "README.md", "exec", PyCF_ALLOW_TOP_LEVEL_AWAIT)
-        await FunctionType(code, {"__name__": "readme"})()
-    assert "Why does the build fail?" in capsys.readouterr().out
+        script.write_text(source.replace(url, gateway.url))
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            script,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(SOURCE.parent)},
+            stdout=PIPE,
+        )
+        said, _ = await asyncio.wait_for(process.communicate(), 30)
+    assert said.decode().startswith(
+        "read_file answered: " + (ROOT / ".gitignore").read_text("utf-8").rstrip()
+    )
+
+
+def test_the_commands_of_the_demo_are_documented_and_no_other() -> None:
+    rows = table(ROOT / "docs/clients.md", "The demo")
+    told = re.findall(r"^    (demo:.*?)  +(.*)$", demo_model.__doc__ or "", re.MULTILINE)
+    assert [(row[0].strip("`"), row[1]) for row in rows] == told
+    assert {command.partition(":")[2].split()[0] for command, _ in told} == COMMANDS
 
 
 def test_the_readme_leads_to_every_page() -> None:

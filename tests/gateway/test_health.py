@@ -125,6 +125,10 @@ def refused() -> UpstreamError:
     return UpstreamRefusedKey("wrong key", upstream_status=401)
 
 
+def spent() -> UpstreamError:
+    return UpstreamLimited("nothing left", upstream_status=402, code="insufficient_quota")
+
+
 def broken() -> UpstreamError:
     return UpstreamFailed("it broke", upstream_status=500)
 
@@ -251,6 +255,19 @@ async def test_an_ailment_nobody_asks_about_is_forgotten_and_a_refused_key_is_no
     assert [(row.name, row.state, row.seconds) for row in after.report(clock.now)] == [
         ("glm.backup", "refused", 0.0)
     ]
+
+
+@pytest.mark.parametrize("error", [refused(), limited(1), broken(), spent()], ids=str)
+async def test_a_provider_that_fails_when_it_is_told_to_rests_for_a_moment(
+    store: Watched, clock: Clock, error: UpstreamError
+) -> None:
+    health = made(store, clock)
+    health.scripted = frozenset({TARGET.provider})
+    for _ in range(5):
+        health.failed(TARGET, error)
+    assert 0 < left(health, clock) <= 1
+    clock.now += 1
+    assert await tries(health, clock, TARGET)
 
 
 async def test_a_half_open_breaker_lets_one_probe_through(store: Watched, clock: Clock) -> None:

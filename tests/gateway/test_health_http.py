@@ -526,3 +526,17 @@ async def test_cooldowns_are_found_again_after_a_restart(tmp_path: Path) -> None
                 assert [(await say(gateway)).status for _ in range(3)] == [200] * 3
                 assert await ailments(gateway) == [("up.a", "cooling", "limited", 1)]
     assert Counter(asked(up)) == {"a": 1, "b": 6}
+
+
+async def test_a_demo_that_was_told_to_refuse_its_key_answers_the_next_question() -> None:
+    text = SERVER + (
+        '[providers.demo]\nprotocol = "demo"\npace = 0\nmodels = { m = {} }\n'
+        '[routing]\ndefault = ["demo.m"]\n'
+    )
+    async with serving(text) as gateway:
+        path = asking.path("chat", stream=False)
+        refused = await call(
+            gateway.port, path, asking.body("chat", "demo:error 401", stream=False, model="demo.m")
+        )
+        after = await call(gateway.port, path, asking.body("chat", "hello", stream=False, model="demo.m"))
+    assert (refused.status, after.status) == (502, 200)

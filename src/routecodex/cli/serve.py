@@ -261,5 +261,9 @@ def _demo_ready(host: str, port: int) -> None:
     click.echo(f"RouteCodex demo on {url}: no keys, no network. Ctrl-C stops it. Paste one of these:\n")
     for example in _EXAMPLES:
         click.echo(f"# {example.about}\n{example.command(url)}\n")
+    click.echo(
+        "`demo:error 429`, `demo:cutoff`, `demo:tool NAME` … in a text try one thing each: docs/clients.md"
+    )
+    click.echo("has the list, under The demo.")
     click.echo("Where each went and why: the headers that `curl -i` shows, or `routecodex logs`")
     click.echo("(`make install` puts that command into .venv/bin).\n")

@@ -46,6 +46,11 @@ def _model(name: str, row: object) -> Model:
     return model if model.id else msgspec.structs.replace(model, id=name)
 
 
+def scripted(config: Config) -> frozenset[str]:
+    """The providers that are the built-in one."""
+    return frozenset(name for name, row in config.providers.items() if row.protocol == "demo")
+
+
 def health_options(config: Config) -> health.Options:
     """How long what keeps a key out."""
     options = config.routing_options

@@ -97,6 +97,7 @@ class Gateway:
         """Everything that follows from the configuration alone."""
         self.config = config
         self.health.options = build.health_options(config)
+        self.health.scripted = build.scripted(config)
         self.registry = build.registry(config)
         self.upstreams = build.upstreams(config, self.http, self._environ)
         self.performers = build.performers(config)

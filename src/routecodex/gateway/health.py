@@ -49,7 +49,10 @@ _records = msgspec.json.Decoder(Record)
 
 
 class Health:
-    """Which targets can be used now; every call but those to the store is plain memory."""
+    """Which targets can be used now; every call but those to the store is plain memory.
+
+    Providers that are `scripted` fail only when they are told to, and rest no longer than a moment.
+    """
 
     def __init__(
         self,
@@ -60,6 +63,7 @@ class Health:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.options = options
+        self.scripted: frozenset[str] = frozenset()
         self._store = store
         self._clock = clock
         self._monotonic = monotonic
@@ -141,7 +145,8 @@ class Health:
             return
         now = self._clock()
         was_out = health.until(self._state, target, now, options=self.options) > 0
-        self._change(_name(blow.place), partial(health.struck, blow=blow, now=now, options=self.options))
+        options = health.briefly(self.options) if target.provider in self.scripted else self.options
+        self._change(_name(blow.place), partial(health.struck, blow=blow, now=now, options=options))
         if not was_out and (told := self.why(target, now)):
             logger.warning("%s", told)
 

@@ -66,6 +66,19 @@ class Options(Struct, frozen=True, kw_only=True):
 
 
 DEFAULT = Options()
+_MOMENT = 1.0
+
+
+def briefly(options: Options) -> Options:
+    """The same for a provider that fails only when it is told to: whatever it is, a moment is enough."""
+    return replace(
+        options,
+        ladder=(_MOMENT,),
+        quota=_MOMENT,
+        quota_max=_MOMENT,
+        probe_every=_MOMENT,
+        opening=(_MOMENT,),
+    )
 
 
 class Ailment(Struct, frozen=True, kw_only=True, omit_defaults=True):

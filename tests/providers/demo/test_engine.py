@@ -123,6 +123,13 @@ def test_notes_of_agents_are_not_the_user() -> None:
         ),
         ("I read the news", []),
         ("What about tools?", []),
+        ("Do not use tools.", []),
+        ("Don't ever call a tool!", []),
+        ("Answer without using any tools", []),
+        ("Use no tools, please", []),
+        ("Do not use get_weather.", []),
+        ("Never call get_weather, use Read 'a.txt'", [("Read", {"path": "a.txt"})]),
+        ("Do not wait. Use a tool.", [("get_weather", {"city": "city", "days": 1})]),
     ],
 )
 def test_it_calls_the_tools_the_user_asks_for(text: str, calls: list[Any]) -> None:

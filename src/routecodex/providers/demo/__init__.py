@@ -7,9 +7,9 @@ PACE      seconds between two pieces, about 40 words a second
 
 What it does: it echoes the user's words (of a long text both ends) and says what it saw (messages, tools,
 images). It calls an offered tool when the user names it, asks to use one ("use a tool"), or `tool_choice`
-requires it; arguments are made from the tool's schema and from quoted words, names and numbers in the text.
-After tool results it quotes them and ends its turn. It thinks first when asked to, keeps to `max_tokens`,
-stop sequences and structured output.
+requires it, unless it is told not to; arguments are made from the tool's schema and from quoted words, names
+and numbers in the text. After tool results it quotes them and ends its turn. It thinks first when asked to,
+keeps to `max_tokens`, stop sequences and structured output.
 
 Commands in the user's text try one thing each:
 
@@ -22,7 +22,7 @@ Commands in the user's text try one thing each:
     demo:long 500          an answer of so many words (at most 20000)
     demo:say TEXT          the rest of the line, word for word
     demo:tool NAME {json}  a call of that tool; several make several calls; without JSON it fills the schema
-    demo:error 429         a failure with that status before the first word
+    demo:error 429         a failure with that status before the first word; it rests for a second at most
     demo:cutoff            a stream that breaks off after a few words
     demo:slow 5            silence for so many seconds first; goes with any other command
 """

@@ -102,6 +102,10 @@ _ACTS: dict[str, Callable[[Command], Script]] = {
 }
 
 
+COMMANDS = frozenset({*_ACTS, "tool", "think", "slow"})
+"""All that `demo:` can be followed by."""
+
+
 def _wants_thought(request: Request) -> bool:
     thinking = request.thinking
     return thinking is not None and thinking.enabled and thinking.effort != "none"

@@ -16,6 +16,13 @@ from .fill import Clues, fill
 from .seen import Seen
 
 _ASKS = re.compile(r"\b(?:use|call|run|invoke|try)\b[^.?!\n]{0,80}\btools?\b", re.IGNORECASE)
+_FORBIDS = re.compile(
+    r"(?:(?:\b(?:not|never|without)|n['’]t)(?:\s+\w+){0,2}\s+"
+    r"(?:us(?:e|ing)|call(?:ing)?|run(?:ning)?|invok(?:e|ing)|try(?:ing)?)\b"
+    r"|\b(?:use|call|run|invoke|try)\s+no\b)[^.?!,;\n]*\Z",
+    re.IGNORECASE,
+)
+"""What stands before a tool that is not to be called."""
 
 
 def digest(request: Request, seen: Seen) -> str:
@@ -55,12 +62,20 @@ def _chosen(request: Request, text: str) -> list[Tool]:
     if choice is not None and choice.names:
         offered = [tool for tool in offered if tool.name in choice.names]
     found = [(_named(tool.name, text), number) for number, tool in enumerate(offered) if tool.name]
-    places = sorted((match.start(), number) for match, number in found if match is not None)
+    places = sorted(
+        (match.start(), number)
+        for match, number in found
+        if match is not None and not _FORBIDS.search(text, 0, match.start())
+    )
     named = [offered[number] for _, number in places]
     forced = choice is not None and choice.mode in ("required", "tool")
-    if named or not (forced or _ASKS.search(text)):
+    if named or not (forced or _asks(text)):
         return named
     return offered[:1]
+
+
+def _asks(text: str) -> bool:
+    return any(not _FORBIDS.search(text, 0, found.end()) for found in _ASKS.finditer(text))
 
 
 def _named(name: str, text: str) -> re.Match[str] | None:
