@@ -93,6 +93,16 @@ def test_every_relative_link_leads_somewhere(page: Path) -> None:
 
 
 @pages
+def test_every_source_file_that_is_named_exists(page: Path) -> None:
+    if page.name == "performance.md":
+        pytest.skip("it tells of what was measured, also of what has gone since")
+    named = re.findall(r"`([\w/]+\.(?:py|c|h))`", prose(page))
+    folders = ("src", "tests", "bench", "compile")
+    files = [f"/{file.relative_to(ROOT)}" for folder in folders for file in (ROOT / folder).rglob("*.*")]
+    assert [name for name in named if not any(file.endswith(f"/{name}") for file in files)] == []
+
+
+@pages
 def test_every_make_target_that_is_named_exists(page: Path) -> None:
     targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
     text = page.read_text("utf-8")

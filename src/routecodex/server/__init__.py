@@ -3,6 +3,8 @@
 http        the HTTP/1.1 server itself
 app         the endpoints: which path is what, who may call it, how errors look
 paths       the table of paths, prefixes allowed
+call        one call as the endpoints see it
+arrays      streams of Gemini that are one JSON array
 serve       a gateway on a socket: start, drain, stop; several workers on one port
 heap        memory of large requests, kept for the next ones
 workers     several processes that share one port
