@@ -89,4 +89,5 @@ lock: $(VENV)/.dev
 		--no-annotate --no-header --python-version 3.11 --quiet -o requirements/dev.lock
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis tests/clients/node/node_modules bench/build
+	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis .pytest_cache tests/clients/node/node_modules \
+		bench/build bench/results bench/peers src/routecodex/_compiled

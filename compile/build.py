@@ -7,17 +7,19 @@ runs is out of the way. It is the same code, and does the same.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from mypyc.build import mypycify
-from setuptools import Distribution, Extension  # type: ignore[import-untyped]
-from setuptools.command.build_ext import build_ext  # type: ignore[import-untyped]
+from setuptools import Distribution, Extension  # type: ignore[import-untyped]  # it has no types
+from setuptools.command.build_ext import build_ext  # type: ignore[import-untyped]  # it has no types
 
 from compile.modules import IN_C, MODULES
 from routecodex import compiled
@@ -62,19 +64,33 @@ def build(into: Path, scratch: Path, *, plainly: bool = False) -> bool:
 
 
 def _extensions(scratch: Path) -> list[Extension]:
-    made: list[Extension] = mypycify(
-        ["--strict", "--warn-unreachable", *(str(compiled.source(name)) for name in TYPED)],
-        opt_level="3",
-        debug_level="0",
-        multi_file=True,
-        target_dir=str(scratch),
-    )
+    with _only_news():
+        made: list[Extension] = mypycify(
+            ["--strict", "--warn-unreachable", *(str(compiled.source(name)) for name in TYPED)],
+            opt_level="3",
+            debug_level="0",
+            multi_file=True,
+            target_dir=str(scratch),
+        )
     for extension in made:
         extension.extra_compile_args += _AS_ONE
         extension.extra_link_args += _AS_ONE
     return made + [
         Extension(name, [str(file)], extra_compile_args=_VECTORS) for name, file in WRITTEN.items()
     ]
+
+
+@contextlib.contextmanager
+def _only_news() -> Iterator[None]:
+    """Leaves out of what mypyc says what nobody can do anything about, and is meant."""
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(said):
+            yield
+    finally:
+        for line in said.getvalue().splitlines():
+            if "Treating generator comprehension as list" not in line:
+                print(line)
 
 
 def _compile(extensions: list[Extension], into: Path, scratch: Path, flags: Sequence[str] = ()) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -158,3 +159,23 @@ def test_the_readers_of_this_test_see_imports() -> None:
     events = {name for name, _ in imports(SOURCE / "canon" / "events.py")}
     assert ("canon", "errors", "GatewayError") in events
     assert {name[0] for name, lazy in imports(SOURCE / "config" / "reference.py") if lazy} >= LAZY["config"]
+
+
+IGNORE = re.compile(r"#\s*(?:type: ignore|noqa)(?P<code>\[[\w, -]+\]|: [A-Z0-9, ]+)?")
+
+
+def test_every_ignore_carries_its_code_and_a_reason() -> None:
+    root = SOURCE.parent.parent
+    files = [
+        file for folder in ("src", "tests", "bench", "compile") for file in (root / folder).rglob("*.py")
+    ]
+    bare = []
+    for file in files:
+        if "node_modules" in file.parts or file == Path(__file__):
+            continue
+        for number, line in enumerate(file.read_text("utf-8").splitlines(), start=1):
+            found = list(IGNORE.finditer(line))
+            reason = line[found[-1].end() :].strip("# ") if found else "none is needed"
+            if not reason or not all(one["code"] for one in found):
+                bare.append(f"{file.relative_to(root)}:{number}")
+    assert bare == []

@@ -24,12 +24,13 @@ from routecodex.routing.health import (
     Ailment,
     HealthState,
     Options,
-    after_failure,
     after_success,
+    blow_of,
     condition,
     forgiven,
     probes,
     reset,
+    struck,
     until,
     why,
 )
@@ -63,6 +64,13 @@ def unconnected() -> UpstreamError:
     return UpstreamFailed("nobody listens")
 
 
+def after_failure(
+    state: HealthState, target: Target, error: UpstreamError, *, now: float, options: Options = DEFAULT
+) -> HealthState:
+    blow = blow_of(target, error)
+    return state if blow is None else struck(state, blow, now=now, options=options)
+
+
 def after(*errors: UpstreamError, state: HealthState | None = None, now: float = NOW) -> HealthState:
     for error in errors:
         state = after_failure(state or {}, TARGET, error, now=now)
@@ -81,7 +89,7 @@ def steps(error: UpstreamError, *, count: int) -> list[float]:
     return spans
 
 
-# By the table of the design: the error, how often, how long it is out, and whether only for that model.
+# By the table of the module: the error, how often, how long it is out, and whether only for that model.
 ROWS: dict[str, tuple[UpstreamError, int, float, bool]] = {
     "429": (limited(), 1, 3.0, False),
     "429 with Retry-After": (limited(42), 1, 42.0, False),

@@ -48,9 +48,9 @@ async def test_functions_in_a_script_are_called_and_awaited() -> None:
 
 async def test_an_answer_may_depend_on_the_request_and_bodies_are_copies() -> None:
     sender = ScriptedSender([lambda body: body["model"]])
-    body = {"model": "m", "messages": [{"role": "user"}]}
+    body: dict[str, Any] = {"model": "m", "messages": [{"role": "user"}]}
     chunks = await played(sender, body)
-    body["messages"].clear()  # type: ignore[attr-defined]
+    body["messages"].clear()
     assert chunks[0]["choices"][0]["delta"]["content"] == "m"
     assert sender.bodies == [{"model": "m", "messages": [{"role": "user"}]}]
 

@@ -106,14 +106,6 @@ class Blow(Struct, frozen=True, kw_only=True):
     status: int | None
 
 
-def after_failure(
-    state: HealthState, target: Target, error: UpstreamError, *, now: float, options: Options = DEFAULT
-) -> HealthState:
-    """The health after an attempt failed."""
-    blow = blow_of(target, error)
-    return state if blow is None else struck(state, blow, now=now, options=options)
-
-
 def after_success(
     state: HealthState, target: Target, now: float, *, began: float | None = None
 ) -> HealthState:

@@ -17,7 +17,8 @@ SKIP = "skip_thought_signature_validator"
 
 
 def contents(*messages: Message, aim: Aim = FLASH) -> list[Any]:
-    return encode(*messages, aim=aim)[0]["contents"]  # type: ignore[no-any-return]
+    found: list[Any] = encode(*messages, aim=aim)[0]["contents"]
+    return found
 
 
 def encode(*messages: Message, aim: Aim = FLASH, **fields: Any) -> tuple[Any, tuple[str, ...]]:

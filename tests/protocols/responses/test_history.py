@@ -4,12 +4,11 @@ import json
 from typing import Any
 
 import pytest
+from msgspec import Raw
 
 from routecodex.canon.errors import BadRequest
 from routecodex.protocols.responses.history import (
     StoredTurn,
-    decode_turn,
-    encode_turn,
     expand,
     find_item,
     home,
@@ -17,7 +16,6 @@ from routecodex.protocols.responses.history import (
     input_items,
     page,
     resolve,
-    stored_turn,
     submit,
 )
 from routecodex.protocols.responses.schema import read
@@ -31,14 +29,7 @@ def body(**fields: Any) -> bytes:
 
 
 def turn(request: bytes, *output: Any) -> StoredTurn:
-    return stored_turn(request, json.dumps(response(output=list(output))).encode())
-
-
-def test_turn_survives_the_store() -> None:
-    stored = turn(body(odd=1.50), text_item("x"))
-    again = decode_turn(encode_turn(stored))
-    assert bytes(again.request) == bytes(stored.request)
-    assert bytes(again.response) == bytes(stored.response)
+    return StoredTurn(Raw(request), Raw(json.dumps(response(output=list(output))).encode()))
 
 
 def test_earlier_turns_stand_before_the_new_input() -> None:

@@ -37,75 +37,77 @@ def again(sent: dict[str, Any]) -> dict[str, Any]:
     return encoded(decode_request(read(json.dumps(sent).encode())), Aim(model=sent["model"], provider="p"))
 
 
+CODEX: dict[str, Any] = {
+    "model": "gpt",
+    "instructions": "be",
+    "input": [
+        {
+            "type": "message",
+            "role": "developer",
+            "content": [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}],
+        },
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]},
+        {
+            "type": "reasoning",
+            "summary": [{"type": "summary_text", "text": "x"}, {"type": "summary_text", "text": "y"}],
+            "content": None,
+            "encrypted_content": "gAAA",
+        },
+        {
+            "type": "message",
+            "role": "assistant",
+            "phase": "commentary",
+            "content": [{"type": "output_text", "text": "I look"}],
+        },
+        {"type": "function_call", "call_id": "c1", "name": "spawn", "arguments": "{}", "namespace": "ag"},
+        {
+            "type": "custom_tool_call",
+            "call_id": "c2",
+            "name": "apply_patch",
+            "input": "x",
+            "status": "completed",
+        },
+        {"type": "web_search_call", "status": "completed", "action": {"type": "search", "query": "q"}},
+        {"type": "function_call_output", "call_id": "c1", "output": "ok"},
+        {
+            "type": "custom_tool_call_output",
+            "call_id": "c2",
+            "output": [
+                {"type": "input_text", "text": "t"},
+                {"type": "input_image", "image_url": "data:image/png;base64,QQ==", "detail": "auto"},
+            ],
+        },
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "one"}]},
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "two"}]},
+        {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "mid"}]},
+        {"type": "message", "role": "user", "content": [{"type": "input_smell", "smell": 1}]},
+    ],
+    "tools": [
+        {"type": "function", "name": "f", "description": "d", "strict": False, "parameters": {}},
+        {"type": "custom", "name": "apply_patch", "description": "p", "format": {"type": "text"}},
+        {
+            "type": "namespace",
+            "name": "ag",
+            "description": "agents",
+            "tools": [{"type": "function", "name": "spawn", "parameters": {"type": "object"}}],
+        },
+        {"type": "web_search", "external_web_access": True},
+    ],
+    "tool_choice": "auto",
+    "parallel_tool_calls": False,
+    "reasoning": {"effort": "medium", "summary": "auto", "context": "auto"},
+    "store": False,
+    "stream": True,
+    "include": ["reasoning.encrypted_content"],
+    "prompt_cache_key": "k",
+    "text": {"verbosity": "low"},
+    "service_tier": "priority",
+    "client_metadata": {"x": "y"},
+}
+
+
 def test_a_codex_request_survives_the_way_through_canon() -> None:
-    sent = {
-        "model": "gpt",
-        "instructions": "be",
-        "input": [
-            {
-                "type": "message",
-                "role": "developer",
-                "content": [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}],
-            },
-            {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]},
-            {
-                "type": "reasoning",
-                "summary": [{"type": "summary_text", "text": "x"}, {"type": "summary_text", "text": "y"}],
-                "content": None,
-                "encrypted_content": "gAAA",
-            },
-            {
-                "type": "message",
-                "role": "assistant",
-                "phase": "commentary",
-                "content": [{"type": "output_text", "text": "I look"}],
-            },
-            {"type": "function_call", "call_id": "c1", "name": "spawn", "arguments": "{}", "namespace": "ag"},
-            {
-                "type": "custom_tool_call",
-                "call_id": "c2",
-                "name": "apply_patch",
-                "input": "x",
-                "status": "completed",
-            },
-            {"type": "web_search_call", "status": "completed", "action": {"type": "search", "query": "q"}},
-            {"type": "function_call_output", "call_id": "c1", "output": "ok"},
-            {
-                "type": "custom_tool_call_output",
-                "call_id": "c2",
-                "output": [
-                    {"type": "input_text", "text": "t"},
-                    {"type": "input_image", "image_url": "data:image/png;base64,QQ==", "detail": "auto"},
-                ],
-            },
-            {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "one"}]},
-            {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "two"}]},
-            {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "mid"}]},
-            {"type": "message", "role": "user", "content": [{"type": "input_smell", "smell": 1}]},
-        ],
-        "tools": [
-            {"type": "function", "name": "f", "description": "d", "strict": False, "parameters": {}},
-            {"type": "custom", "name": "apply_patch", "description": "p", "format": {"type": "text"}},
-            {
-                "type": "namespace",
-                "name": "ag",
-                "description": "agents",
-                "tools": [{"type": "function", "name": "spawn", "parameters": {"type": "object"}}],
-            },
-            {"type": "web_search", "external_web_access": True},
-        ],
-        "tool_choice": "auto",
-        "parallel_tool_calls": False,
-        "reasoning": {"effort": "medium", "summary": "auto", "context": "auto"},
-        "store": False,
-        "stream": True,
-        "include": ["reasoning.encrypted_content"],
-        "prompt_cache_key": "k",
-        "text": {"verbosity": "low"},
-        "service_tier": "priority",
-        "client_metadata": {"x": "y"},
-    }
-    assert again(sent) == sent
+    assert again(CODEX) == CODEX
 
 
 def test_system_becomes_instructions_and_mid_system_a_developer_item() -> None:

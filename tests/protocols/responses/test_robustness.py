@@ -9,13 +9,14 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from msgspec import Raw
 
 from routecodex.canon.errors import BadRequest, UpstreamError
 from routecodex.canon.events import Failed, Finished
 from routecodex.canon.response import fold
 from routecodex.protocols.codec import Aim, Inbound, ReplyTo
 from routecodex.protocols.responses import CODEC
-from routecodex.protocols.responses.history import expand, input_items, stored_turn, submit
+from routecodex.protocols.responses.history import StoredTurn, expand, input_items, submit
 from tests.protocols.responses.streams import FULL, MESSAGE, OUTPUT, USAGE, response
 
 REQUEST: dict[str, Any] = {
@@ -124,7 +125,7 @@ def understood(inbound: Inbound) -> None:
         aim = Aim(model="up", provider=provider)
         CODEC.read(CODEC.encode_request(request, aim).body)
         CODEC.rewrite(inbound, aim)
-    turn = stored_turn(inbound.body, json.dumps(response(output=OUTPUT)).encode())
+    turn = StoredTurn(Raw(inbound.body), Raw(json.dumps(response(output=OUTPUT)).encode()))
     expand(inbound.body, [turn])
     input_items(turn)
     submit(turn, b'{"tool_outputs":[{"call_id":"c1","output":"x"}]}')

@@ -113,7 +113,7 @@ async def test_close_under_tls_aborts_at_once(client: HttpClient, authority: Aut
 @pytest.mark.parametrize("options", [{"ca_file": "/nowhere/ca.pem"}, {"cert_file": "/nowhere/cert.pem"}])
 def test_missing_file_is_a_config_error_naming_it(options: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match="/nowhere/"):
-        origin_of("https://example.test", tls=TlsOptions(**options), environ={})  # type: ignore[arg-type]
+        origin_of("https://example.test", tls=TlsOptions(**options), environ={})  # type: ignore[arg-type]  # files only
 
 
 def test_file_without_certificates_is_a_config_error(tmp_path: Path) -> None:

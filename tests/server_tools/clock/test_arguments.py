@@ -62,7 +62,7 @@ GOOD = {
             )
         ),
     ),
-    "the schema of the seed": (
+    "only what the schema demands": (
         call("schedule", {name: ITEM[name] for name in ("dueAt", "task", "tool", "arguments")}),
         Schedule((Wanted(due_at_ms=START, task="water the plants"),)),
     ),

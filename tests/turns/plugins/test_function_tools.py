@@ -138,18 +138,18 @@ def test_a_partial_has_the_name_and_the_words_of_its_function() -> None:
     assert told["parameters"]["required"] == ["name"]
 
 
-def optional(a: Optional[int], b: int = None) -> None: ...  # type: ignore[assignment]  # noqa: RUF013, UP045
+def optional(a: Optional[int], b: int = None) -> None: ...  # type: ignore[assignment]  # noqa: RUF013, UP045  # people write so
 def collections(a: list[str], b: dict[str, int], c: tuple[int, ...]) -> None: ...
 def chosen(a: Color, b: Literal[1, 2]) -> None: ...
 def shaped(a: Point, b: Box, c: Leaf) -> None: ...
 def noted(a: Annotated[int, "how many"], b: Annotated[int, msgspec.Meta(gt=0)]) -> None: ...
 def noted_or_none(
-    a: Annotated[int, "how many"] = None,  # type: ignore[assignment]  # noqa: RUF013
+    a: Annotated[int, "how many"] = None,  # type: ignore[assignment]  # noqa: RUF013  # people write so
     b: Annotated[int | None, "how many"] = None,
     c: Annotated[int, "how many"] | None = None,
 ) -> None: ...
-def quoted(a: "int", b: "int" = None, c: "list[Color]" = ()) -> None: ...  # type: ignore[assignment]  # noqa: UP037, RUF013
-def free(a, b: Any, c: object) -> None: ...  # type: ignore[no-untyped-def]
+def quoted(a: "int", b: "int" = None, c: "list[Color]" = ()) -> None: ...  # type: ignore[assignment]  # noqa: UP037, RUF013  # so too
+def free(a, b: Any, c: object) -> None: ...  # type: ignore[no-untyped-def]  # and so
 def placed(a: Path, b: Path | None = None) -> None: ...
 
 
@@ -334,8 +334,8 @@ def test_a_method_is_a_tool_without_its_self() -> None:
 def starred(*names: str) -> None: ...
 def positional(a: int, /) -> None: ...
 def keyworded(**names: str) -> None: ...
-def untold(a: Missing) -> None: ...  # type: ignore[name-defined]  # noqa: F821
-def undefined(a: "list[Missing]") -> None: ...  # type: ignore[name-defined]  # noqa: F821, UP037
+def untold(a: Missing) -> None: ...  # type: ignore[name-defined]  # noqa: F821  # what is tried
+def undefined(a: "list[Missing]") -> None: ...  # type: ignore[name-defined]  # noqa: F821, UP037  # what is tried
 def odd(a: threading.Thread) -> None: ...
 
 

@@ -54,26 +54,10 @@ class _Named(Struct):
     id: str | None = None
 
 
-_turn = Decoder(StoredTurn)
 _submission = Decoder(_Submission)
 _items = Decoder(list[Raw])
 _call = Decoder(_Call)
 _named = Decoder(_Named)
-
-
-def stored_turn(request_body: bytes, response_body: bytes) -> StoredTurn:
-    """The turn that a request and its answer make."""
-    return StoredTurn(Raw(request_body), Raw(response_body))
-
-
-def encode_turn(turn: StoredTurn) -> bytes:
-    """A turn as bytes for a store."""
-    return json.encode(turn)
-
-
-def decode_turn(data: bytes) -> StoredTurn:
-    """A turn from a store; ValueError when the bytes are none."""
-    return _turn.decode(data)
 
 
 def expand(body: bytes, turns: Sequence[StoredTurn]) -> bytes:

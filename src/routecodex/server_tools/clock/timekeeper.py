@@ -24,7 +24,6 @@ from routecodex.server_tools.clock import ntp
 from routecodex.server_tools.clock.sntp import COOKIE_BYTES, FARTHEST_MS, BadAnswer, Sample, agreed
 
 SWITCH = "ROUTECODEX_CLOCK_NTP"
-FILE_NAME = "ntp-state.json"
 _OFF = frozenset({"0", "false", "off", "no"})
 
 log = logging.getLogger("routecodex.clock")
