@@ -27,7 +27,7 @@ from routecodex.canon.events import (
     UsageReported,
 )
 from routecodex.canon.finish import Finish
-from routecodex.canon.parts import Text, ToolCall
+from routecodex.canon.parts import Json, Text, ToolCall
 from routecodex.canon.usage import Usage
 
 Visible = Literal["all", "last"]
@@ -57,6 +57,7 @@ class Gate:
         self._counted = False
         self._usage: Usage | None = None
         self.finish: Finish | None = None
+        self._extras: dict[str, Json] | None = None
         self.shown = False
         """Whether this round has told the client anything."""
 
@@ -89,7 +90,7 @@ class Gate:
             # It ends after calls of ours alone, which the client has not seen.
             finish = Finish("stop")
         usage = [UsageReported(self._past)] if self._counted else []
-        return [*self._buffer, *self._close_all(), *usage, Finished(finish)]
+        return [*self._buffer, *self._close_all(), *usage, Finished(finish, self._extras)]
 
     def fail(self, failed: Failed) -> list[Event]:
         """The end of an answer that broke off."""
@@ -111,7 +112,7 @@ class Gate:
             case UsageReported():
                 self._usage = event.usage
             case Finished():
-                self.finish = event.finish
+                self.finish, self._extras = event.finish, event.extras
             case Failed():
                 raise TypeError("a failure is no part of an answer: see `fail`")
             case PartStarted():

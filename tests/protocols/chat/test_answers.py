@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from routecodex.canon.errors import UpstreamError, UpstreamFailed, UpstreamLimited
+from routecodex.canon.events import Event, Finished, PartStarted, Started
 from routecodex.canon.finish import Finish
 from routecodex.canon.parts import Opaque, Reasoning, Refusal, Text, ToolCall
 from routecodex.canon.request import Tool
@@ -254,3 +255,15 @@ def test_two_messages_of_one_answer_stand_apart() -> None:
     told = [chunk["choices"] for chunk in chunks(written(list(unfold(response))))]
     said = [choice["delta"].get("content") or "" for choices in told for choice in choices]
     assert "".join(said) == "One, and.\n\nTwo."
+
+
+def test_the_tier_of_an_answer_is_told() -> None:
+    response = Response(parts=(Text("Hi"),), extras={"service_tier": "flex", "odd": 1})
+    assert json.decode(encode(response, reply()))["service_tier"] == "flex"
+    assert {chunk["service_tier"] for chunk in chunks(written(list(unfold(response))))} == {"flex"}
+    late: list[Event] = [
+        Started(),
+        PartStarted(0, Text("Hi")),
+        Finished(Finish("stop"), {"service_tier": "flex"}),
+    ]
+    assert [chunk.get("service_tier") for chunk in chunks(written(late))] == [None, None, "flex", "flex"]

@@ -146,6 +146,23 @@ def test_texts_in_a_row_are_one_message_and_empty_ones_are_not_said() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("events", "tier"),
+    [
+        ([Started(), Finished(Finish("stop"))], None),
+        ([Started("x", "m", 1, {"service_tier": "flex"}), Finished(Finish("stop"))], "flex"),
+        ([Started(), Finished(Finish("stop"), {"service_tier": "priority"})], "priority"),
+        ([Started(), Finished(Finish("stop"), {"service_tier": 1})], None),
+    ],
+)
+def test_the_tier_is_the_one_the_provider_told(events: list[Event], tier: str | None) -> None:
+    encoder = Encoder(reply(request=None))
+    for event in events:
+        encoder.encode(event)
+    assert encoder.final is not None
+    assert json.loads(encoder.final)["service_tier"] == tier
+
+
 def test_text_that_stands_apart_is_a_message_of_its_own() -> None:
     items = output(
         PartStarted(0, Text("a")), PartFinished(0), PartStarted(1, Text("b", apart=True)), PartFinished(1)

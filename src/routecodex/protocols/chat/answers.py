@@ -65,6 +65,9 @@ def encode(response: Response, reply: ReplyTo) -> bytes:
         "choices": [choice],
         "usage": usage_object(response.usage or estimated_usage(reply.input_tokens, _written(response))),
     }
+    tier = (response.extras or {}).get("service_tier")
+    if isinstance(tier, str):
+        body["service_tier"] = tier
     return json.encode(body)
 
 

@@ -123,8 +123,15 @@ class StreamEncoder:
             "model": self._model,
         }
         self._envelope = json.encode(head)[:-1]
+        self._tier(event.extras)
         self._head = b"data: " + self._envelope + b',"choices":[{"index":0,"delta":'
         return self._delta(b'{"role":"assistant","content":""}')
+
+    def _tier(self, extras: dict[str, Json] | None) -> None:
+        """The chunks from now on name the service tier that the provider told, once."""
+        tier = (extras or {}).get("service_tier")
+        if isinstance(tier, str) and b',"service_tier":' not in self._envelope:
+            self._envelope += b',"service_tier":' + json.encode(tier)
 
     def _delta(self, delta: bytes) -> bytes:
         return self._head + delta + self._tail
@@ -200,6 +207,7 @@ class StreamEncoder:
 
     def _finish(self, event: Finished) -> bytes:
         word = finish.express("chat", event.finish)
+        self._tier(event.extras)
         out = self._empty_arguments() if event.finish.reason == "tool_calls" else b""
         choice = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": word}
         out += b"data: " + self._envelope + b',"choices":[' + json.encode(choice) + b"]" + self._close_chunk()

@@ -24,7 +24,7 @@ _ECHOED: dict[str, Any] = {
     "prompt_cache_key": None,
     "reasoning": {"effort": None, "summary": None},
     "safety_identifier": None,
-    "service_tier": "default",
+    "service_tier": None,
     "store": True,
     "temperature": 1.0,
     "text": {"format": {"type": "text"}},
@@ -41,15 +41,20 @@ _TOLD = frozenset({"insufficient_quota", "context_length_exceeded", "invalid_pro
 
 
 class AnswerObject:
-    """Renders the response object of one answer at any moment of its life."""
+    """Renders the response object of one answer at any moment of its life.
 
-    __slots__ = ("_head", "_tail", "id")
+    `tier` is the service tier that was asked for, until the provider tells the one it used.
+    """
+
+    __slots__ = ("_head", "_tail", "id", "tier")
 
     def __init__(self, reply: ReplyTo) -> None:
         self.id = f"resp_{reply.id}"
         head = {"id": self.id, "object": "response", "created_at": reply.created, "model": reply.model}
         self._head = json.encode(head)[:-1]
-        self._tail = json.encode(_echo(reply))[1:]
+        echo = _echo(reply)
+        self.tier: Any = echo.pop("service_tier")
+        self._tail = json.encode(echo)[1:]
 
     def render(
         self,
@@ -67,6 +72,7 @@ class AnswerObject:
             "incomplete_details": None if reason is None else {"reason": reason},
             "usage": None if usage is None else usage_object(usage),
             "output": [Raw(item) for item in output],
+            "service_tier": self.tier,
         }
         return b"%b,%b,%b" % (self._head, json.encode(state)[1:-1], self._tail)
 

@@ -78,13 +78,19 @@ class Encoder:
         _EVENTS.get(type(event), Encoder._tell_part)(self, event)
         return self._sink.take()
 
-    def _start(self, _event: Started) -> None:
+    def _start(self, event: Started) -> None:
+        self._note(event.extras)
         self._create()
 
     def _count(self, event: UsageReported) -> None:
         self._usage = event.usage
 
+    def _note(self, extras: dict[str, Json] | None) -> None:
+        if extras and isinstance(extras.get("service_tier"), str):
+            self._object.tier = extras["service_tier"]
+
     def _end(self, event: Finished) -> None:
+        self._note(event.extras)
         self._create()
         self._finish(event.finish)
 
