@@ -141,6 +141,26 @@ async def test_client_that_reads_nothing_is_cut_off_and_its_handler_stopped(stag
     assert fountain.written < 50_000_000
 
 
+async def test_what_is_written_meanwhile_does_not_pass_for_reading(stage: Stage) -> None:
+    async def handler(request: HttpRequest, reply: Reply) -> None:
+        reply.start(200, [])
+        while reply.write_nowait(CHUNK):
+            pass
+        while not stopping.is_set():
+            reply.write_nowait(b"and more")
+            await asyncio.sleep(0.005)
+
+    stopping = asyncio.Event()
+    server = await stage.serve(handler, write_stall_seconds=0.1)
+    wire = await stage.connect(receive_buffer=8192, limit=8192)
+    await wire.send(get())
+    await until(lambda: server.active == 1)
+    try:
+        await until(lambda: not server._connections)
+    finally:
+        stopping.set()
+
+
 async def test_client_that_reads_slowly_is_left_in_peace(stage: Stage) -> None:
     fountain = Fountain()
     server = await stage.serve(fountain, write_stall_seconds=1.5)

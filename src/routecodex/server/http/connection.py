@@ -382,7 +382,9 @@ class Connection(asyncio.Protocol):
 
     def _check_stall(self) -> None:
         """Cuts off a client that has read nothing for too long; one that reads slowly is left in peace."""
-        if self._transport.get_write_buffer_size() != self._stall_size:
+        before, self._stall_size = self._stall_size, self._transport.get_write_buffer_size()
+        # What was written meanwhile is not what was read.
+        if self._stall_size < before:
             self._watch_stall()
         elif self._server.now >= self._stall_ends:
             self.abort()
