@@ -319,6 +319,45 @@ async def test_a_client_that_reads_slowly_pauses_the_upstream(client: str) -> No
             await asyncio.wait_for(request.gone.wait(), 10)
 
 
+async def test_a_client_that_reads_nothing_is_cut_off_also_where_streams_are_kept_alive() -> None:
+    start, *_ = frames("chat", "x")
+    block = b"".join(frames("chat", "y" * 32_000)[1:-3])
+    steps = (Send(start), *(Send(block) for _ in range(40_000_000 // len(block))))
+    limits = "keepalive_ms = 50\nclient_idle_ms = 1000"
+    async with Upstream() as up:
+        up.queue(Steps(steps, headers=SSE_HEAD))
+        async with serving(one_target("chat", up, server=limits)) as gateway:
+            under_way = await begin(
+                gateway.port, asking.path("chat", stream=True), asking.body("chat", stream=True)
+            )
+            request = await up.received(1)
+            await asyncio.wait_for(request.gone.wait(), 10)
+            await under_way.leave()
+
+
+async def test_a_client_that_takes_its_time_with_the_end_costs_no_other_its_comments() -> None:
+    """The end of its answer waits to be read, while the stream of another is silent."""
+    first, word, *end = frames("chat", "zz")
+    long = first + word.replace(b"zz", b"z" * 8_000_000)
+    go_on = asyncio.Event()
+    async with Upstream() as up:
+        up.queue(
+            Sse([long[:-10], long[-10:] + b"".join(end)]),
+            Steps((Send(first), Wait(go_on)), headers=SSE_HEAD),
+        )
+        async with serving(one_target("chat", up, server="keepalive_ms = 30")) as gateway:
+            path, body = asking.path("chat", stream=True), asking.body("chat", stream=True)
+            slow = await begin(gateway.port, path, body)
+            await (await up.received(1)).answered.wait()
+            silent = await begin(gateway.port, path, body)
+            await silent.head()
+            kept = [await asyncio.wait_for(silent.piece(), 10) for _ in range(8)]
+            go_on.set()
+            await slow.leave()
+            await silent.leave()
+    assert kept[-6:] == [b": keep-alive\n\n"] * 6
+
+
 @pytest.mark.parametrize(
     "content_type", ["text/plain", "application/octet-stream", "application/x-ndjson", ""]
 )

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 
+from routecodex.canon.errors import ClientGone
 from routecodex.gateway.ask import Client, Headers
+
+logger = logging.getLogger("routecodex.gateway")
 
 
 class KeepAlive:
@@ -29,7 +33,9 @@ class KeepAlive:
         self._all.forget(self)
 
     def send(self) -> None:
-        """Sends the comment; begins the answer if it must."""
+        """Sends the comment; begins the answer if it must. A client that takes nothing now gets none."""
+        if not self.client.writable:
+            return
         if not self.client.started:
             self.client.start(200, self.head())
         self.client.write_nowait(self.comment)
@@ -69,7 +75,18 @@ class KeepAlives:
     def _look(self) -> None:
         due = self.now() - self._seconds
         for stream in [stream for stream in self._watched if stream.last <= due]:
-            stream.send()
+            self._keep(stream)
         self._timer = None
         if self._watched:
             self._arm()
+
+    def _keep(self, stream: KeepAlive) -> None:
+        """Keeps one stream alive; whatever is wrong with it, the others are looked after as before."""
+        try:
+            stream.send()
+        except ClientGone:
+            stream.stop()
+        except Exception as exc:
+            # Without its message, which may quote a request.
+            logger.error("a stream is kept alive no longer: %s", type(exc).__qualname__)
+            stream.stop()

@@ -21,6 +21,10 @@ class ArrayReply:
     def started(self) -> bool:
         return self._reply.started
 
+    @property
+    def writable(self) -> bool:
+        return self._reply.writable
+
     async def send(self, status: int, headers: Headers, body: bytes) -> None:
         await self._reply.send(status, headers, body)
 

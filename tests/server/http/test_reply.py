@@ -95,6 +95,21 @@ async def test_writes_wait_while_the_client_is_not_reading() -> None:
     assert [w for w in tape.writes if w == b"<drained>"] == [b"<drained>"] * 3
 
 
+async def test_a_client_takes_more_until_the_end_unless_it_is_gone_or_not_reading() -> None:
+    tape = Tape()
+    reply = Reply(tape)
+    assert reply.writable
+    tape.paused = True
+    assert not reply.writable
+    tape.paused, tape.gone = False, True
+    assert not reply.writable
+    tape.gone = False
+    reply.start(200, [])
+    assert reply.writable
+    await reply.end()
+    assert not reply.writable
+
+
 async def test_http_1_0_stream_is_unframed_and_closes() -> None:
     tape = Tape()
     reply = Reply(tape, http_1_0=True)

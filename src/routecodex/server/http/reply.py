@@ -72,6 +72,11 @@ class Reply:
         self.started = False
         self.ended = False
 
+    @property
+    def writable(self) -> bool:
+        """Whether the client takes more now: the answer has not ended, and nothing waits to be read."""
+        return not (self.ended or self._outlet.gone or self._outlet.paused)
+
     async def send(self, status: int, headers: Headers, body: bytes) -> None:
         """Answers whole, in one write."""
         self.send_nowait(status, headers, body)
