@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import re
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as some
 
 from routecodex.server.paths import METHODS, find
 
@@ -88,6 +92,53 @@ UNKNOWN = [
 @pytest.mark.parametrize("path", UNKNOWN)
 def test_any_other_path_is_nothing(path: str) -> None:
     assert find(path) is None
+
+
+VERB = re.compile(r"/models/(.+):(generateContent|streamGenerateContent|countTokens)$")
+"""The verbs as one pattern, which says what is meant and takes its time with long paths."""
+
+_NAMED = ("generateContent", "streamGenerateContent", "countTokens", "embed")
+PIECES = some.sampled_from(
+    [
+        "/models/",
+        "/models",
+        "models/",
+        ":",
+        "/",
+        "m",
+        "v1beta",
+        ".",
+        "é",
+        *_NAMED,
+        *(f":{verb}" for verb in _NAMED),
+    ]
+)
+
+
+@given(some.lists(PIECES, max_size=12).map("".join))
+def test_models_and_their_verbs_are_found_as_the_pattern_finds_them(path: str) -> None:
+    found = find(path)
+    match = VERB.search(path.rstrip("/"))
+    told = (found.argument, found.verb) if found is not None and found.verb else None
+    assert told == (match.groups() if match is not None else None)
+
+
+BEGINNINGS = ["/models/", "/v1beta/models/", "/responses/", "/responses/x", ":", "/models/m:"]
+ENDS = ["", ":", "\nx", ":generateContent\nx", "/input_items\nx"]
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("beginning", BEGINNINGS)
+@pytest.mark.parametrize("end", ENDS)
+def test_a_path_made_of_beginnings_as_long_as_a_head_is_nothing(beginning: str, end: str) -> None:
+    """Where each of them is tried to the end of the path, nobody else is served for many seconds."""
+    assert find(beginning * (65_536 // len(beginning)) + end) is None
+
+
+def test_a_path_of_absurd_length_is_nothing() -> None:
+    assert find("/v1/models/" + "m" * 8000) is not None
+    assert find("/v1/models/" + "m" * 9000) is None
+    assert find("/" * 9000) is None
 
 
 def test_every_endpoint_has_its_methods() -> None:
