@@ -27,7 +27,7 @@ derives its protocol's own type), optional `code`, `param`, `details`, `notices`
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 __all__ = [
     "BadRequest",
@@ -116,6 +116,11 @@ class GatewayError(Exception):
     @property
     def kind(self) -> Kind:
         return kind_of_status(self.status)
+
+    def detached(self) -> Self:
+        """This error without where and from what it was raised, which would keep the request with it."""
+        self.__traceback__ = self.__context__ = self.__cause__ = None
+        return self
 
 
 class ClientGone(Exception):

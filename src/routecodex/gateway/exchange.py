@@ -225,7 +225,7 @@ class Exchange:
                     keep_alive.touch()
                 out = await source.carry(client, keep_alive)
         except UpstreamError as error:
-            out = pipe.fail(error)
+            out = pipe.fail(error.detached())
         if pipe.outcome.error is None and self._settle(pipe.outcome, watch):
             await self._remember(pipe.outcome)
         await self._end_stream(out, pipe.outcome.error, source)

@@ -236,7 +236,7 @@ class Gateway:
             record.notices = error.notices = (*ask.notices, *error.notices)
             if not client.started:
                 raise
-            return error
+            return error.detached()
         except (ClientGone, asyncio.CancelledError):
             record.gone = True
             raise

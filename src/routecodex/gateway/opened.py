@@ -32,7 +32,7 @@ class Opened:
                 async for batch in self._rest:
                     yield batch
             except UpstreamError as error:
-                yield (Failed(error),)
+                yield (Failed(error.detached()),)
 
     async def close(self) -> None:
         await self._rest.aclose()

@@ -291,7 +291,7 @@ class Rounds:
 
     async def _fall_through(self, error: GatewayError) -> None:
         """A later round gave nothing: what the client has is whole, unless it ended with calls of ours."""
-        self._follow(error)
+        self._follow(error.detached())
         self._situation.note(f"the follow-up failed: {error.message}")
         self._situation.broken = True
         if self._cut is not None or self._situation.owes:

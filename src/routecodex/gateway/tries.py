@@ -85,6 +85,8 @@ class Tries:
             error.routed = (record.route, str(record.target or ""), record.reason)
             raise
         finally:
+            # One of them may be raised, and then refers back to this object.
+            self._failures.clear()
             if keep_alive is not None:
                 keep_alive.stop()
 
@@ -126,7 +128,7 @@ class Tries:
 
     def _note_failure(self, target: Target, error: UpstreamError) -> None:
         self._health.failed(target, error, by=self)
-        self._failures.append(error)
+        self._failures.append(error.detached())
         self._tried |= {target}
         self._exchange.record.failures.append(_brief(target, error))
 

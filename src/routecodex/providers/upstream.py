@@ -120,7 +120,8 @@ class Upstream:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in response.headers}
         try:
             body = await response.read(_ERROR_LIMIT)
-        except UpstreamError:
+        except UpstreamError as error:
+            error.detached()  # the connection keeps it
             body = b""
         if 300 <= response.status < 400:
             return UpstreamFailed(

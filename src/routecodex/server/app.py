@@ -56,6 +56,8 @@ _SHARED = frozenset({"root", "health", "metrics", "models", "model"})
 
 
 Handle = Callable[[Call], Awaitable[None]]
+Told = tuple[int, list[tuple[bytes, bytes]], bytes]
+"""Status, headers and body of an answer."""
 
 
 class App:
@@ -93,7 +95,7 @@ class App:
 
     async def __call__(self, request: HttpRequest, reply: Reply) -> None:
         request_id = f"req_{fresh_id()}"
-        refused: GatewayError | None = None
+        refusal: Told | None = None
         try:
             endpoint = paths.find(request.path)
             if endpoint is None:
@@ -115,10 +117,9 @@ class App:
             if reply.started:
                 reply.abort()
                 return
-            refused = error
-        if refused is not None:
-            status, headers, body = error_answer(refused, request, request_id)
-            await reply.send(status, headers, body)
+            refusal = error_answer(error.detached(), request, request_id)
+        if refusal is not None:
+            await reply.send(*refusal)
 
     async def _generate(self, call: Call) -> None:
         codec = CODECS[call.endpoint.protocol]
@@ -288,10 +289,8 @@ async def _send(reply: Reply, value: dict[str, Any], request_id: str) -> None:
     await reply.send(200, _headers(request_id), json.encode(value))
 
 
-def error_answer(
-    error: GatewayError, request: HttpRequest | None, request_id: str
-) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
-    """Status, headers and body that tell an error in the client's own protocol."""
+def error_answer(error: GatewayError, request: HttpRequest | None, request_id: str) -> Told:
+    """The answer that tells an error in the client's own protocol."""
     endpoint = paths.find(request.path) if request is not None else None
     protocol = _protocol_of(request, endpoint) if request is not None else "chat"
     status, envelope = CODECS[protocol].encode_error(error)

@@ -65,6 +65,7 @@ class HttpClient:
                 conn.abort()
                 if not (isinstance(exc, UpstreamFailed) and conn.unanswered):
                     raise
+                exc.detached()  # the connection keeps it
         conn = await self._connect(origin, timeouts)
         try:
             await conn.exchange(request, size=size, head_only=head_only, timeouts=timeouts)

@@ -56,15 +56,10 @@ class Regions:
     def __init__(self, text: str) -> None:
         self._text = text
         self._breaks = Ahead(text, _BREAK)
-        self._ends = {
-            "fence": self._end_of_fence,
-            "ticks": self._end_of_span,
-            "envelope": self._end_of_envelope,
-        }
 
     def end_of(self, mark: re.Match[str]) -> int:
         """Where to read on after the mark."""
-        return self._ends[mark.lastgroup or ""](mark)
+        return _ENDS[mark.lastgroup or ""](self, mark)
 
     def _end_of_fence(self, mark: re.Match[str]) -> int:
         fence = mark[0].lstrip(" ")
@@ -94,6 +89,13 @@ class Regions:
         for run in _TICKS.finditer(self._text):
             runs.setdefault(len(run[0]), []).append(run.start())
         return runs
+
+
+_ENDS = {
+    "fence": Regions._end_of_fence,
+    "ticks": Regions._end_of_span,
+    "envelope": Regions._end_of_envelope,
+}
 
 
 def end_of_envelope(text: str, opening: re.Match[str]) -> int:

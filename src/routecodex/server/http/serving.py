@@ -41,10 +41,12 @@ async def _serve(connection: Connection, handler: Handler, *, request: HttpReque
             connection.running = False
             connection.abort()
             raise
-    except ClientGone:
+    except ClientGone as exc:
+        exc.__traceback__ = None  # whoever keeps it keeps no request
         reply.abort()
     except Exception as exc:
         connection.fail(request, reply, cause=_describe(exc))
+        exc.__traceback__ = None
     finally:
         connection.answered()
 
