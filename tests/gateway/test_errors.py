@@ -6,12 +6,13 @@ import email.utils
 import itertools
 import time
 
+import msgspec
 import pytest
 
 from tests.kit import answers, asking, grammar
 from tests.kit.gateway import NO_HEALTH, one_target, provider, serving
 from tests.kit.raw_client import Answer, call
-from tests.kit.upstream import Hang, Json, Raw, Script, Send, Steps, Upstream
+from tests.kit.upstream import Hang, Json, Raw, Script, Send, Sse, Steps, Upstream
 
 PROTOCOLS = ("chat", "responses", "messages", "gemini")
 CLIENTS = ("chat", "messages")
@@ -115,6 +116,35 @@ def written(value: str | float) -> str:
     if isinstance(value, str):
         return value
     return email.utils.formatdate(time.time() + value, usegmt=True)
+
+
+QUOTED = {"message": "m {}", "type": "t {}", "param": "p {}", "code": "c {}"}
+SECRETS = ("secret-up", "tok-of-a-header", "key-of-a-query")
+SENT = 'headers = { "cf-aig-authorization" = "Bearer tok-of-a-header" }\nquery = { key = "key-of-a-query" }'
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_no_field_of_an_error_tells_what_we_sent(client: str, stream: bool) -> None:
+    told = {field: words.format(" ".join(SECRETS)) for field, words in QUOTED.items()}
+    async with Upstream() as up, serving(one_target("chat", up, more=SENT) + NO_HEALTH) as gateway:
+        up.queue(
+            Json(400, {"error": told}), Sse([b"data: " + msgspec.json.encode({"error": told}) + b"\n\n"])
+        )
+        for _ in range(1 + stream):
+            seen = await call(
+                gateway.port, asking.path(client, stream=stream), asking.body(client, stream=stream)
+            )
+            assert b"m *** *** ***" in seen.body
+            assert [secret for secret in SECRETS if secret.encode() in seen.body] == []
+
+
+async def test_an_error_within_a_round_of_server_tools_tells_no_key_either() -> None:
+    async with Upstream() as up, serving(one_target("chat", up) + NO_HEALTH) as gateway:
+        up.queue(answers.stream_error("chat", "half of it", 500, "key secret-up is not valid"))
+        armed = asking.body("chat", '<**stopMessage:"go on",3**>Hello', stream=True)
+        seen = await call(gateway.port, asking.path("chat", stream=True), armed)
+    assert (b"key *** is not valid" in seen.body, b"secret-up" in seen.body) == (True, False)
 
 
 WAITS: dict[str, tuple[dict[str, str | float], set[int]]] = {

@@ -234,7 +234,7 @@ class Exchange:
         self.record.status = 200
         if error is not None:
             out = source.redacted(out)
-            error.message = source.redacted(error.message.encode()).decode()
+            source.hide(error)
             self.record.error = error
         if error is not None and self._ask.codec.abort_after_error:
             await self.client.write(out)

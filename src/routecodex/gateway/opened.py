@@ -75,6 +75,8 @@ async def heard(response: HttpResponse, lane: Lane) -> AsyncGenerator[Batch, Non
         while (data := await response.chunk()) is not None:
             batch = decoder.feed(data)
             if batch:
+                if isinstance(batch[-1], Failed):
+                    lane.upstream.hide(batch[-1].error)
                 yield batch
         yield decoder.close()
     except UpstreamError as error:

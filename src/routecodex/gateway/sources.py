@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import Protocol
 
+from routecodex.canon.errors import GatewayError
 from routecodex.canon.events import Event
 from routecodex.gateway.ask import Client
 from routecodex.gateway.keep_alive import KeepAlive
@@ -35,6 +36,10 @@ class Source(Protocol):
         """Bytes that tell of a failure, without secrets of ours."""
         ...
 
+    def hide(self, error: GatewayError) -> None:
+        """Hides secrets of ours in the error."""
+        ...
+
 
 class HttpSource:
     """An answer that comes over HTTP, through a pipe."""
@@ -43,6 +48,7 @@ class HttpSource:
         self.pipe = pipe
         self._response = response
         self.redacted = upstream.redacted
+        self.hide = upstream.hide
 
     async def pull(self) -> bytes:
         pipe = self.pipe
@@ -111,3 +117,6 @@ class EventSource:
 
     def redacted(self, data: bytes) -> bytes:
         return data
+
+    def hide(self, error: GatewayError) -> None:
+        """There are none."""

@@ -6,10 +6,11 @@ import re
 from collections.abc import Awaitable, Mapping
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from routecodex.canon.errors import UpstreamError, UpstreamFailed
+from routecodex.canon.errors import GatewayError, UpstreamError, UpstreamFailed
 from routecodex.protocols.codec import Codec
 from routecodex.protocols.dialect import Dialect
 from routecodex.providers.http import HttpClient, HttpResponse, Origin, Timeouts
+from routecodex.providers.veil import Veil, secrets_of
 
 _AUTH_STYLES = {
     "chat": "bearer",
@@ -28,7 +29,6 @@ _DEFAULT_HEADERS = {"messages": {"anthropic-version": "2023-06-01"}}
 ANSWER_LIMIT = 256 * 1024 * 1024
 _ERROR_LIMIT = 1024 * 1024
 _MAX_HEADS = 256
-_LEAST_SECRET = 6
 _PAGE = re.compile(r"\s*<(?:!doctype|html)", re.IGNORECASE)
 
 
@@ -71,8 +71,8 @@ class Upstream:
             key: {**defaults, **auth_headers(style, secret), **(headers or {})}
             for key, secret in secrets.items()
         }
-        # A shorter one keeps nothing secret, and hiding it would spoil every message it happens to occur in.
-        self._secrets = [secret for secret in secrets.values() if len(secret) >= _LEAST_SECRET]
+        told = secrets_of(secrets.values(), headers=headers or {}, query=query or {}, origin=origin)
+        self._veil = Veil(told)
         self._passed = _PASSED_HEADERS[codec.name]
         self._nothing = (None,) * len(self._passed)
         self._heads: dict[tuple[str, bool, tuple[str | None, ...]], bytes] = {}
@@ -133,19 +133,19 @@ class Upstream:
 
     def discreet(self, error: UpstreamError) -> UpstreamError:
         """The error without what is no business of a client's: our keys, pages of HTML."""
-        for secret in self._secrets:
-            error.message = error.message.replace(secret, "***")
         if _PAGE.match(error.message):
             status = error.upstream_status
             error.message = f"provider {self.name!r} answered HTTP {status} with a page of HTML"
-        error.args = (error.message,)
+        self._veil.error(error)
         return error
+
+    def hide(self, error: GatewayError) -> None:
+        """Hides our keys in an error that the middle of an answer told."""
+        self._veil.error(error)
 
     def redacted(self, data: bytes) -> bytes:
         """Bytes that tell of a failure, without our keys: some providers quote them."""
-        for secret in self._secrets:
-            data = data.replace(secret.encode(), b"***")
-        return data
+        return self._veil.data(data)
 
     async def call(
         self, body: bytes, *, key: str, below: str, headers: Mapping[str, str] | None = None
