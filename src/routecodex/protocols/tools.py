@@ -57,15 +57,17 @@ def flat_call(call: ToolCall) -> str:
 
 def description_of(tool: Tool) -> str:
     """What a tool is for; the grammar of a custom one is told in words, where only functions are known."""
-    form = tool.format if tool.kind == "custom" and isinstance(tool.format, dict) else {}
+    said = tool.description or ""
+    if tool.kind != "custom" or not isinstance(tool.format, dict):
+        return said
     # Chat puts the grammar one level deeper than Responses.
-    inner = form.get("grammar")
-    grammar = inner if isinstance(inner, dict) else form
-    texts = [tool.description or ""]
-    if isinstance(grammar.get("definition"), str):
-        kind = f"{grammar['syntax']} grammar" if grammar.get("syntax") else "grammar"
-        texts.append(f"The input must follow this {kind}:\n{grammar['definition']}")
-    return "\n\n".join(text for text in texts if text)
+    inner = tool.format.get("grammar")
+    grammar = inner if isinstance(inner, dict) else tool.format
+    if not isinstance(grammar.get("definition"), str):
+        return said
+    kind = f"{grammar['syntax']} grammar" if grammar.get("syntax") else "grammar"
+    told = f"The input must follow this {kind}:\n{grammar['definition']}"
+    return f"{said}\n\n{told}" if said else told
 
 
 class CallNames:

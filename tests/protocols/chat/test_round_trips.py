@@ -240,6 +240,7 @@ OWN_WORDS: list[dict[str, Any]] = [
     {"role": "user", "content": "Speak."},
     {"role": "assistant", "content": None, "audio": {"id": "a1"}},
     {"role": "assistant", "content": "Plain.", "reasoning_content": "hm"},
+    {"role": "assistant", "content": "", "reasoning_content": "hm"},
     {"role": "user", "content": "x"},
 ]
 OWN_FIELDS: list[dict[str, Any]] = [

@@ -17,6 +17,8 @@ from routecodex.protocols.tools import flat_call, wrap_input
 
 _ROLES = {"user": "user", "tool": "user", "assistant": "assistant"}
 """Who speaks a text that stands alone; a system text is spoken by whom the dialect wants."""
+_INSTEAD = frozenset({"refusal", "audio"})
+"""What an assistant message may hold in place of content."""
 
 
 def encode_messages(request: Request, aim: Aim, notices: Notices) -> list[dict[str, Any]]:
@@ -140,11 +142,13 @@ def _assistant(message: Message, request: Request, aim: Aim, notices: Notices) -
         _think_back(out, sorts[Reasoning], aim, notices)
     if Opaque in sorts:
         notices.dropped("provider-specific parts", "chat has no place for them")
-    fields = _own_fields(message, out, sorts.get(Refusal, ())) if own else {}
-    out.update(fields)
-    if not own and not out["content"] and not calls and aim.dialect.reasoning_history not in out:
+    if own:
+        out.update(_own_fields(message, out, sorts.get(Refusal, ())))
+    if calls or out["content"]:
+        return [out]
+    if not own and aim.dialect.reasoning_history not in out:
         return []
-    if out["content"] is None and not calls and not fields:
+    if _INSTEAD.isdisjoint(out):
         out["content"] = ""
     return [out]
 

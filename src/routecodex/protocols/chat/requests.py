@@ -66,6 +66,8 @@ HEAD = "chat.message"
 """In the `extras` of a system text: what its message said beside it; None where it goes on in the last."""
 OUTER = "chat.tool"
 """In the `extras` of a tool: what was said beside its function."""
+_FUNCTION = frozenset({"name", "description", "parameters", "strict"})
+_OUTSIDE = frozenset({"type", "function", "cache_control"})
 _REASONING = frozenset({"effort", "max_tokens", "enabled"})
 _EFFORTS = frozenset({"none", "minimal", "low", "medium", "high", "xhigh", "max"})
 
@@ -130,6 +132,8 @@ def _split_system(messages: list[Message]) -> tuple[tuple[Text, ...], tuple[Mess
 def _system(message: Message) -> list[Text]:
     """The texts of a system message, marked where they would not be this message again by themselves."""
     texts = [part for part in message.parts if isinstance(part, Text) and part.text]
+    if len(texts) < 2 and not message.name and not message.extras:
+        return texts
     head = {**({"name": message.name} if message.name else {}), **(message.extras or {})}
     if texts and head:
         texts[0] = _marked(texts[0], head)
@@ -284,8 +288,8 @@ def _tool(item: dict[str, Any]) -> Tool:
 
 
 def _function(function: dict[str, Any], outer: dict[str, Any]) -> Tool:
-    beside = rest(outer, frozenset({"type", "function", "cache_control"}))
-    own = rest(function, frozenset({"name", "description", "parameters", "strict"}))
+    beside = rest(outer, _OUTSIDE) if len(outer) > 2 else None
+    own = rest(function, _FUNCTION)
     return Tool(
         function["name"],
         description=function.get("description"),
@@ -352,6 +356,8 @@ def _unheard(body: dict[str, Any]) -> dict[str, Json]:
     """What was said about thinking and has no home."""
     unheard: dict[str, Json] = {}
     asked, effort = _object(body, "reasoning"), body.get("reasoning_effort")
+    if not asked and effort is None:
+        return unheard
     more = rest(asked, _REASONING) or {}
     if isinstance(asked.get("effort"), str) and not _is_effort(asked["effort"]):
         more["effort"] = asked["effort"]
