@@ -72,6 +72,29 @@ def test_runs_of_frames_are_cut_in_one_piece() -> None:
     assert not frames.pending
 
 
+def test_a_blank_line_is_found_where_two_pieces_meet() -> None:
+    frames = Frames()
+    assert [
+        frames.cut(piece) for piece in (b"data: 1\n", b"\ndata: 2\n", b"", b"\n\n\n", b"\n", b"x\n\n")
+    ] == [
+        b"",
+        b"data: 1\n\n",
+        b"",
+        b"data: 2\n\n\n\n",
+        b"",
+        b"\nx\n\n",
+    ]
+
+
+@pytest.mark.timeout(20)
+def test_a_large_frame_is_searched_as_it_comes() -> None:
+    """In many small pieces: minutes where each of them has all that came before searched again."""
+    frames, piece = Frames(), b"y" * 500
+    assert {frames.cut(piece) for _ in range(60_000)} == {b""}
+    assert frames.cut(b"\n\ndata") == piece * 60_000 + b"\n\n"
+    assert frames.cut(b": 1\n\n") == b"data: 1\n\n"
+
+
 @pytest.mark.parametrize("last", [b"data: [DONE]", b"data: [DONE]\n", b'data: {"a":1}\n', b"data: [DONE]\r"])
 def test_a_last_frame_without_blank_line_counts_if_it_is_whole(last: bytes) -> None:
     frames = Frames()

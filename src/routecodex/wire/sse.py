@@ -31,7 +31,7 @@ class Frames:
     __slots__ = ("_buffer", "_held_cr", "_limit", "_started")
 
     def __init__(self, *, limit: int = 32 * 1024 * 1024) -> None:
-        self._buffer = b""
+        self._buffer = bytearray()
         self._held_cr = False
         self._limit = limit
         self._started = False
@@ -49,21 +49,34 @@ class Frames:
                 return b""
         if self._held_cr or _RETURN in data:
             data = self._normalise(data)
-        if self._buffer:
-            data = self._buffer + data
-        end = data.rfind(b"\n\n")
+        end = -1 if self._buffer else data.rfind(b"\n\n")
         if end < 0:
-            self._buffer = data
-            if len(data) > self._limit:
+            return self._cut_held(data)
+        rest = data[end + 2 :]
+        if not rest:
+            return data
+        self._buffer += rest
+        return data[: end + 2]
+
+    def _cut_held(self, data: bytes) -> bytes:
+        """The same with what is held; a large frame is searched as it comes, and put together once."""
+        buffer = self._buffer
+        # A blank line may stand where two pieces meet.
+        since = max(len(buffer) - 1, 0)
+        buffer += data
+        end = buffer.rfind(b"\n\n", since)
+        if end < 0:
+            if len(buffer) > self._limit:
                 raise FrameTooLarge(f"a stream frame is larger than {self._limit} bytes")
             return b""
-        self._buffer = data[end + 2 :]
-        return data[: end + 2] if self._buffer else data
+        self._buffer = buffer[end + 2 :]
+        del buffer[end + 2 :]
+        return bytes(buffer)
 
     def close(self) -> list[Frame]:
         """The last frame when its blank line never came; half a frame is dropped."""
-        rest, self._buffer = self._buffer, b""
-        frame = parse(rest.strip(b"\n"))
+        rest, self._buffer = self._buffer, bytearray()
+        frame = parse(bytes(rest.strip(b"\n")))
         return [frame] if frame is not None and _is_whole(frame.data) else []
 
     @property
@@ -74,9 +87,10 @@ class Frames:
     def _without_mark(self, data: bytes) -> bytes:
         """The first bytes without a byte order mark; what may become one is kept until it is known."""
         if self._buffer:
-            data, self._buffer = self._buffer + data, b""
+            data = bytes(self._buffer) + data
+            self._buffer.clear()
         if len(data) < len(_MARK) and _MARK.startswith(data):
-            self._buffer = data
+            self._buffer += data
             return b""
         self._started = True
         return data.removeprefix(_MARK)

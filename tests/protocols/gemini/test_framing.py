@@ -41,3 +41,13 @@ def test_an_endless_object_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(framing, "_LIMIT", 10)
     with pytest.raises(FrameTooLarge):
         Objects().feed(b'[{"a": "bcdefghijkl')
+
+
+@pytest.mark.timeout(20)
+def test_a_large_object_is_read_as_it_comes() -> None:
+    """In many small pieces: minutes where each of them is put behind a copy of all that came before."""
+    objects, piece = Objects(), b"y" * 500
+    assert objects.feed(b'[{"a": "') == []
+    assert [found for _ in range(60_000) for found in objects.feed(piece)] == []
+    assert objects.feed(b'"}, {"b"') == [b'{"a": "' + piece * 60_000 + b'"}']
+    assert objects.feed(b": 1}]") == [b'{"b": 1}']

@@ -85,7 +85,7 @@ class Objects:
     __slots__ = ("_buffer", "_depth", "_escaped", "_scanned", "_text")
 
     def __init__(self) -> None:
-        self._buffer = b""
+        self._buffer = bytearray()
         self._scanned = 0
         self._depth = 0
         self._text = False
@@ -104,7 +104,7 @@ class Objects:
             if self._depth == 1 and token[0] == b"{":
                 start = at
             elif self._depth == 0:
-                found.append(compact(self._buffer[start : at + 1]))
+                found.append(compact(bytes(self._buffer[start : at + 1])))
                 start = -1
         self._keep(start)
         return found
@@ -124,7 +124,7 @@ class Objects:
     def _keep(self, start: int) -> None:
         """Forgets what is done with; an object under way is kept from its brace on."""
         cut = start if start >= 0 else len(self._buffer)
-        self._buffer = self._buffer[cut:]
+        del self._buffer[:cut]
         self._escaped -= cut
         self._scanned = len(self._buffer)
         if len(self._buffer) > _LIMIT:
