@@ -359,6 +359,28 @@ async def test_a_body_larger_than_allowed_is_a_413(protocol: str, framing: str) 
     assert "1048576 bytes" in answer.json["error"]["message"]
 
 
+BAD_HEADS = {
+    b"X-A: " + b"a" * 70_000: 431,
+    b"Content-Length: 5": 400,
+    b"X : y": 400,
+}
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("line", BAD_HEADS, ids=["too-large", "two-lengths", "no-name"])
+async def test_a_head_that_is_wrong_is_told_in_the_envelope_of_its_path(protocol: str, line: bytes) -> None:
+    path = asking.path(protocol, stream=False).encode()
+    head = b"POST " + path + b" HTTP/1.1\r\nHost: localhost\r\n" + line + b"\r\nContent-Length: 2\r\n\r\n{}"
+    async with Upstream() as up, serving(one_target("chat", up)) as gateway:
+        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+        writer.write(head)
+        under_way = Call(reader, writer)
+        answer = await under_way.rest()
+        await under_way.close()
+    assert answer.status == BAD_HEADS[line]
+    grammar.check_error(protocol, answer.status, answer.body)
+
+
 async def _chunked(port: int, path: str, body: bytes) -> Answer:
     under_way = Call(*await asyncio.open_connection("127.0.0.1", port))
     head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n"

@@ -255,6 +255,31 @@ def test_head_of_endless_repeats_is_a_fault_431() -> None:
     assert seen(get("/", *["X: a"] * 102)) == [431]
 
 
+@pytest.mark.parametrize(
+    ("head", "expected"),
+    [
+        (get("/named", "X : y", method="POST"), ("POST", "/named")),
+        (get("/named", "Host: other", method="POST"), ("POST", "/named")),
+        (get("/named", "Content-Length: 2", "Content-Length: 3", method="POST"), ("POST", "/named")),
+        (get("/named", "X-A: " + "a" * 70_000, method="POST"), ("POST", "/named")),
+        (get("/named", version="1.2", method="HEAD"), ("HEAD", "/named")),
+        (b"POST /named HTTP/1.1\r\n\r\n", ("POST", "/named")),
+        (get("/%ff"), None),
+        (b"POST\r\n\r\n", None),
+        (b"\0", None),
+    ],
+)
+@pytest.mark.parametrize("before", [(), (get("/before"),)])
+def test_a_fault_in_the_head_names_the_request_as_far_as_it_has_come(
+    head: bytes, expected: tuple[str, str] | None, before: tuple[bytes, ...]
+) -> None:
+    for pieces in ((head,), (head[:20], head[20:])):
+        *_, fault = read(*before, *pieces)
+        assert isinstance(fault, Fault)
+        begun = fault.request
+        assert (None if begun is None else (begun.method, begun.path)) == expected
+
+
 def test_announced_body_past_the_limit_is_a_fault_413_before_it_comes() -> None:
     head = get("/path", "Content-Length: 11", method="POST")
     [fault] = read(head, limits=Limits(body_bytes=10))

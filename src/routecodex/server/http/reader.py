@@ -69,7 +69,10 @@ _BODY: Final = Phase.BODY
 
 
 class Fault:
-    """Why no more requests are read from a connection, as a status for its client."""
+    """Why no more requests are read from a connection, as a status for its client.
+
+    `request` is the one it is about, as far as that has come.
+    """
 
     __slots__ = ("message", "request", "status")
 
@@ -238,11 +241,23 @@ class RequestReader:
 
     def fail(self, status: int, message: str) -> None:
         """Gives up on the request being read."""
+        request = self._request if self._request is not None else self._begun()
         self.finished = True
         self.phase = _IDLE
         self.expects_continue = False
         self.room = None
-        self.ready.append(Fault(status, message, self._request))
+        self.ready.append(Fault(status, message, request))
+
+    def _begun(self) -> HttpRequest | None:
+        """The request as far as its head has come; None before its path has, or when that cannot be read."""
+        parser = self._parser
+        if self.phase is not _HEAD or not self._target or parser is None:
+            return None
+        method = parser.get_method().decode("ascii")
+        try:
+            return HttpRequest(method, self._target, headers={**self._headers}, client=self._client)
+        except ValueError:
+            return None
 
     def _stop(self, exc: httptools.HttpParserError) -> None:
         if self.finished:
