@@ -26,10 +26,12 @@ from routecodex.protocols.codec import Codec, Inbound
 from routecodex.protocols.person import UserMessage
 from routecodex.routing.apply import apply_all
 from routecodex.routing.instructions import (
+    MOST,
     ClearClock,
     Force,
     Instruction,
     Malformed,
+    Parsed,
     SetStopMessage,
     SetStopMessageFromFile,
     ShowHelp,
@@ -72,13 +74,13 @@ class Spoken(Struct, frozen=True):
 def listen(codec: Codec, inbound: Inbound) -> Spoken:
     """Reads the newest message of the person and takes the tags out of all user texts."""
     messages = person.user_messages(inbound)
-    stripped = _without_tags(codec, inbound, messages)
     written = [message for message in messages if _is_of_a_person(message)]
+    found = _found(written[-1], inbound) if written else []
+    stripped = _without_tags(codec, inbound, messages)
     if not written:
         return Spoken(stripped)
     *before, newest = written
     earlier = frozenset(_mark(message) for message in before if _may_speak_to_us(message))
-    found = [parse(text) for text in _written(newest)]
     if not any(parsed.instructions or parsed.malformed for parsed in found):
         return Spoken(stripped, earlier=earlier)
     return Spoken(
@@ -89,6 +91,22 @@ def listen(codec: Codec, inbound: Inbound) -> Spoken:
         malformed=tuple(said for parsed in found for said in parsed.malformed),
         alone=_is_for_us_alone(newest) and _is_end(newest, messages, inbound),
     )
+
+
+def _found(newest: UserMessage, inbound: Inbound) -> list[Parsed]:
+    """What every text of the message says; refused where that is more than a person writes."""
+    found: list[Parsed] = []
+    tags = 0
+    for text in _written(newest):
+        parsed = parse(text)
+        found.append(parsed)
+        tags += len(parsed.instructions) + len(parsed.malformed)
+        if tags > MOST:
+            field = person.place(inbound, newest)
+            raise BadRequest(
+                f"{field}: a message may hold {MOST} instructions <**…**>, not more", param=field
+            )
+    return found
 
 
 def _is_of_a_person(message: UserMessage) -> bool:

@@ -4,6 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from routecodex.routing.instructions import (
+    MOST,
     TABLE,
     Allow,
     Clear,
@@ -269,6 +270,12 @@ def test_a_tag_split_over_two_texts_is_text() -> None:
 
 def test_ten_thousand_instructions_are_read() -> None:
     assert said("<**#glm**>" * 10_000) == [Disable(("glm",))] * 10_000
+
+
+def test_of_more_than_a_message_may_hold_one_too_many_is_read() -> None:
+    assert len(said("<**#glm**>" * (MOST + 100))) == MOST + 1
+    some = parse("<**#glm**><** **>" * MOST)
+    assert len(some.instructions) + len(some.malformed) == MOST + 1
 
 
 @pytest.mark.parametrize("form", [form for row in TABLE for form in row.forms])

@@ -9,7 +9,7 @@ pieces       Object, items_of, with_items: JSON changed at its byte offsets
 
 from __future__ import annotations
 
-from .hearing import UserMessage, Written, answers, begun_answer, plain_answer, user_messages
+from .hearing import UserMessage, Written, answers, begun_answer, place, plain_answer, user_messages
 from .retelling import retold
 from .tags import may_hold_tags
 
@@ -19,6 +19,7 @@ __all__ = [
     "answers",
     "begun_answer",
     "may_hold_tags",
+    "place",
     "plain_answer",
     "retold",
     "user_messages",

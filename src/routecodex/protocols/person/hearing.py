@@ -54,6 +54,11 @@ def user_messages(inbound: Inbound) -> list[UserMessage]:
     ]
 
 
+def place(inbound: Inbound, message: UserMessage) -> str:
+    """How the message is called in what a client is told of its request."""
+    return f"{SHAPES[inbound.protocol].entries}[{message.index}]"
+
+
 def answers(inbound: Inbound) -> dict[int, str]:
     """What the model said, by place in the list, wherever that is one text and nothing else."""
     found = ((index, _answer(item, inbound)) for index, item in enumerate(_items(inbound)))

@@ -3,14 +3,14 @@
 values    Force, Allow, Sticky, Disable, …: the instructions, each with the span it came from
 tags      `strip(text)`, `is_blank(text)`: where the marks are, and the text without them
 regions   `is_machine_made(text)`: code and the envelopes of agents, in which nobody speaks to the gateway
-parse     `parse(text)`: one text in, instructions and malformed ones out
+parse     `parse(text)`: one text in, instructions and malformed ones out; MOST, how many there may be
 forms     TABLE, `help_text()`: every form in words
 """
 
 from __future__ import annotations
 
 from routecodex.routing.instructions.forms import TABLE, Form, help_text
-from routecodex.routing.instructions.parse import parse
+from routecodex.routing.instructions.parse import MOST, parse
 from routecodex.routing.instructions.regions import ENVELOPES, is_machine_made
 from routecodex.routing.instructions.tags import is_blank, strip
 from routecodex.routing.instructions.values import (
@@ -33,6 +33,7 @@ from routecodex.routing.instructions.values import (
 
 __all__ = [
     "ENVELOPES",
+    "MOST",
     "TABLE",
     "Allow",
     "Clear",

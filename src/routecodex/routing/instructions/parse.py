@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable, Iterator
+from itertools import islice
 
 from routecodex.routing.instructions.regions import AGENTS_FILE, MARKS, Regions
 from routecodex.routing.instructions.tags import GAP, QUOTES, WHITE, Tags, is_blank
@@ -31,6 +32,8 @@ from routecodex.routing.instructions.values import (
 
 Span = tuple[int, int]
 
+MOST = 20_000
+"""How many tags a person may write in one message; no more than one past it are read of a text."""
 _LONGEST_NAME = 512
 _MOST_REPEATS = 2**63 - 1
 _NAME_SIGNS = frozenset("_-./:@+~")
@@ -49,12 +52,15 @@ class _Mistake(Exception):
 
 
 def parse(text: str) -> Parsed:
-    """The instructions in one text of the person, from left to right, and what only looks like one."""
+    """The instructions in one text of the person, from left to right, and what only looks like one.
+
+    Where there are more than `MOST`, one more than that is enough to know it.
+    """
     if "<**" not in text or text.lstrip(WHITE).startswith(AGENTS_FILE):
         return _NOTHING
     instructions: list[Instruction] = []
     malformed: list[Malformed] = []
-    for start, end in _spoken(text):
+    for start, end in islice(_spoken(text), MOST + 1):
         try:
             instructions.append(_read(text[start + 3 : end - 3].strip(WHITE), (start, end)))
         except _Mistake as mistake:
