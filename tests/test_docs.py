@@ -94,8 +94,6 @@ def test_every_relative_link_leads_somewhere(page: Path) -> None:
 
 @pages
 def test_every_source_file_that_is_named_exists(page: Path) -> None:
-    if page.name == "performance.md":
-        pytest.skip("it tells of what was measured, also of what has gone since")
     named = re.findall(r"`([\w/]+\.(?:py|c|h))`", prose(page))
     folders = ("src", "tests", "bench", "compile")
     files = [f"/{file.relative_to(ROOT)}" for folder in folders for file in (ROOT / folder).rglob("*.*")]

@@ -591,35 +591,3 @@ def test_content_as_a_list_passes() -> None:
 def test_what_an_upstream_sends_when_it_breaks_off_is_broken() -> None:
     check_broken_chat(passed(b"".join(frames_of(answers.cut_off("chat", "Hello there, you")))))
     check_broken_chat(passed(answers.stream_error("chat", "Hello there, you").data))
-
-
-HALF = role() + call(0, "call_1", "shell", "") + call(0, arguments='{"command":"rm -rf /tmp/bui')
-
-
-@pytest.mark.parametrize("said", ["network_error", "insufficient_system_resource", "abort", "error"])
-@pytest.mark.parametrize("begun", [role() + choice(content="Half a sen"), HALF])
-def test_an_answer_that_its_upstream_broke_off_ends_with_an_error(begun: bytes, said: str) -> None:
-    out = passed(begun + choice(said) + DONE)
-    check_broken_chat(out)
-    assert said.encode() in out
-
-
-def test_an_answer_that_is_broken_off_before_it_began_is_for_another_target() -> None:
-    relay = Relay(reply())
-    with pytest.raises(UpstreamFailed, match="broke the answer off: network_error"):
-        relay.feed(role() + choice("network_error") + DONE)
-
-
-@pytest.mark.parametrize("said", ["content_filter", "length"])
-def test_a_call_that_may_have_been_cut_off_is_not_called_one(said: str) -> None:
-    assert chunks(passed(HALF + choice(said) + DONE))[-2]["choices"][0]["finish_reason"] == said
-
-
-def test_half_a_call_without_a_finish_is_broken_off() -> None:
-    check_broken_chat(passed(HALF + DONE))
-
-
-@pytest.mark.parametrize("rest", [call(0, arguments='ld"}'), b""])
-def test_a_whole_call_without_a_finish_is_a_call(rest: bytes) -> None:
-    begun = HALF if rest else role() + call(0, "call_1", "now", "")
-    assert chunks(passed(begun + rest + DONE))[-2]["choices"][0]["finish_reason"] == "tool_calls"
