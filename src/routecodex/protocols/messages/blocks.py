@@ -126,7 +126,7 @@ def _piece(inner: Json, title: Json) -> Media | None:
     match inner:
         case {"type": "text", "text": str(text)}:
             return Media("file", media_type="text/plain", text=text, name=title)
-        case {"type": "image", "source": source}:
+        case {"type": "image", "source": dict() as source}:
             found = _media_fields(source) or {}
             return Media("image", **found) if found and all(map(_is_text, found.values())) else None
         case _:
