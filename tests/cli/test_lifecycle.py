@@ -243,13 +243,15 @@ async def test_stopping_waits_for_what_is_in_flight_and_a_second_time_cuts_it_of
 
 @contextlib.contextmanager
 def stranger(code: str = "import time; time.sleep(60)") -> Iterator[subprocess.Popen[bytes]]:
-    """A process that is no server of ours."""
-    process = subprocess.Popen([sys.executable, "-c", code])
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
+    """A process that is no server of ours, once it runs: before that the system does not tell its words."""
+    begun = f"import os; os.write(1, b'.'); {code}"
+    with subprocess.Popen([sys.executable, "-c", begun], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.read(1) == b"."
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def test_a_stranger_who_has_the_number_now_is_never_touched(user: Path) -> None:
