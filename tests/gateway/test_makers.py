@@ -13,7 +13,7 @@ from routecodex.stores.memory import MemoryStore
 from routecodex.stores.store import StoreError
 from tests.kit import answers, asking
 from tests.kit.answers.said import Thought
-from tests.kit.gateway import provider, serving
+from tests.kit.gateway import one_target, provider, serving
 from tests.kit.raw_client import call
 from tests.kit.upstream import Upstream
 
@@ -174,3 +174,29 @@ async def test_a_signature_is_kept_from_another_provider_after_a_restart(
     assert answer.status == 200
     assert b"dropped reasoning" in answer.headers["x-routecodex-notice"].encode()
     assert signature.encode() not in other.requests[0].body
+
+
+async def test_what_is_learned_on_the_way_leaves_images_as_they_are(tmp_path: Path) -> None:
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}}
+    thought = {"type": "thinking", "thinking": "Hm.", "signature": "theirs"}
+    said = [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": [thought, {"type": "text", "text": "Yes."}]},
+        {"role": "user", "content": [image, {"type": "text", "text": "And this?"}]},
+    ]
+    async with Upstream() as up:
+        up.queue(answers.text("messages", "A cat.", False))
+        store = f'[store]\nurl = "file:{tmp_path}"\n'
+        async with serving(store + one_target("messages", up)) as gateway:
+            other = FileStore(tmp_path)
+            makers = Makers(other)
+            makers.made("elsewhere", "theirs")
+            await makers.flush()
+            await other.close()
+            answer = await call(
+                gateway.port, "/v1/messages", {"model": "up.m", "max_tokens": 9, "messages": said}
+            )
+    assert answer.status == 200
+    assert len(up.requests) == 1
+    assert b"theirs" not in up.requests[0].body
+    assert b"iVBORw0KGgo=" in up.requests[0].body

@@ -132,7 +132,9 @@ class Exchange:
         encoded = self._encoded(lane, same=same) if lane.aim.vision else await self._in_words(lane, same=same)
         makers = self._parts.memory.makers
         if makers.asked_in_vain and await makers.learn():
-            encoded = await self._in_words(lane, same=same)
+            encoded = (
+                self._encoded(lane, same=same) if lane.aim.vision else await self._in_words(lane, same=same)
+            )
         if encoded.notices:
             self._notices.extend(line for line in encoded.notices if line not in self._notices)
         response = await lane.send(
