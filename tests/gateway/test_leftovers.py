@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from types import FrameType
@@ -190,7 +191,7 @@ async def left_by(gateway: Running, ask: Callable[[], Awaitable[None]]) -> list[
 async def settled(gateway: Running) -> None:
     """Once the server has no connection any more."""
     async with asyncio.timeout(10):
-        while gateway.service._http._connections:
+        while gateway.service.connections:
             await asyncio.sleep(0)
 
 
@@ -259,12 +260,12 @@ async def test_nothing_is_left_of_a_handler_that_broke(caplog: pytest.LogCapture
         answer = await call(gateway.port, CHAT, asking.body("chat", stream=False))
         assert (answer.status, b"internal error" in answer.body) == (500, True)
 
-    def breaks(*_: object) -> NoReturn:
+    def breaks() -> NoReturn:
         kept.append(broken := LookupError("a bug"))
         raise broken
 
     kept: list[Exception] = []
     async with Upstream() as up, serving(one_target("chat", up)) as gateway:
-        gateway.service._app._handlers["generate"] = breaks
+        gateway.service.gateway.upstreams = defaultdict(breaks)
         assert await left_by(gateway, ask) == []
     assert len(kept) == caplog.text.count("raised LookupError") == caplog.text.count("in breaks") == 2

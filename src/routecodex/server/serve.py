@@ -213,6 +213,16 @@ class Service:
         return await self._http.drain(self.drain_seconds)
 
     @property
+    def gateway(self) -> Gateway:
+        """The gateway that answers new requests; a reload replaces it."""
+        return self._gateway
+
+    @property
+    def connections(self) -> int:
+        """Number of client connections that are open or whose request is still being handled."""
+        return self._http.connections
+
+    @property
     def drain_seconds(self) -> int:
         """How long requests in flight may take to finish."""
         return self._config.server.drain_seconds

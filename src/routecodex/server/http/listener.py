@@ -99,6 +99,11 @@ class HttpServer:
         done, _ = await asyncio.wait([self._emptied], timeout=seconds)
         return bool(done)
 
+    @property
+    def connections(self) -> int:
+        """Number of connections that are open or whose handler still runs."""
+        return len(self._connections)
+
     def within(self, seconds: float) -> float:
         """The deadline for something that may take this long, counted from the last sweep but never early."""
         return self.now + seconds + self._sweep_seconds
