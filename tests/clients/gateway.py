@@ -141,13 +141,13 @@ class Gateways:
         if setting not in self._running:
             text = configuration(self._upstreams, message_stop=message_stop, client_key=client_key)
             folder = self._folder / f"gateway{len(self._running)}"
-            url = self._stack.enter_context(_serving(text, folder))
+            url = self._stack.enter_context(gateway_process(text, folder))
             self._running[setting] = Gateway(url, self._upstreams)
         return self._running[setting]
 
 
 @contextmanager
-def _serving(text: str, folder: Path) -> Iterator[str]:
+def gateway_process(text: str, folder: Path) -> Iterator[str]:
     """Runs the command until left; what it logs goes to a file beside its configuration."""
     folder.mkdir()
     config = folder / "gateway.toml"

@@ -14,8 +14,7 @@ import pytest
 from google import genai
 from google.genai import types
 
-from tests.clients import gateway as started
-from tests.clients.gateway import Gateway, Upstreams, configuration
+from tests.clients.gateway import Gateway, Upstreams, configuration, gateway_process
 from tests.clients.python.anthropic_messages import Messages
 from tests.clients.python.google_genai import Gemini
 from tests.clients.python.openai_chat import Chat
@@ -95,7 +94,7 @@ def clock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
             upstream.answer_with(model(protocol, folder))
         text = configuration(upstreams, message_stop="auto", client_key=None)
         text += config(f"due_window_ms = {WINDOW}\n", ntp=NO_NTP)
-        with started._serving(text, folder) as url:
+        with gateway_process(text, folder) as url:
             yield Gateway(url, upstreams)
 
 

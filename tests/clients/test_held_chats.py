@@ -13,8 +13,7 @@ import pytest
 from google import genai
 from google.genai import types
 
-from tests.clients import gateway as started
-from tests.clients.gateway import Gateway, Upstreams, configuration
+from tests.clients.gateway import Gateway, Upstreams, configuration, gateway_process
 from tests.clients.node_sdks import run
 from tests.gateway.clocked import HEAD, NO_NTP, command, config, hasten, item, now_ms
 from tests.kit import answers
@@ -58,7 +57,7 @@ def clock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
         text = configuration(upstreams, message_stop="auto", client_key=None)
         text = text.replace("[server]\n", f"[server]\n{KEEP_ALIVE}")
         text += config(f"due_window_ms = {WINDOW}\n", ntp=NO_NTP)
-        with started._serving(text, folder) as url:
+        with gateway_process(text, folder) as url:
             yield Gateway(url, upstreams)
 
 

@@ -210,10 +210,7 @@ async def test_an_operators_reset_gives_the_probe_back(start: Start, clock: Cloc
 
 
 @pytest.mark.parametrize("how", ["down", "silent"])
-async def test_without_a_store_a_worker_goes_by_its_own_memory(
-    clock: Clock, how: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("routecodex.gateway.probes._WAIT", 0.05)
+async def test_without_a_store_a_worker_goes_by_its_own_memory(clock: Clock, how: str) -> None:
     store = Faulty()
     health = Health(store, clock=clock, monotonic=clock)
     await half_open(health, clock)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from routecodex.routing.registry import Model, Provider, Registry, Selector, Target
@@ -89,9 +91,15 @@ HUGE = ("glm." + "." * 2_000_000, "x" * 2_000_000, "glm.primary." + "a." * 1_000
 @pytest.mark.parametrize("name", HUGE, ids=("dots", "letters", "parts"))
 def test_a_name_of_megabytes_is_read_in_one_pass_and_not_remembered(name: str) -> None:
     registry = Registry([provider("glm", ("primary",), "m")], routes={}, aliases={"x*": "glm.m"})
+    references = sys.getrefcount(name)
     assert registry.targets_of(name) == ()
     assert registry.resolve(name, prefer="key") is None
     assert registry.alias_of(name) == ("glm.m" if name[0] == "x" else None)
-    assert registry.resolve("glm.1.m") == Selector("glm", "primary", "m")
-    caches = (registry._known_alias, registry._known_targets, registry._known_selector)
-    assert [cache.cache_info().currsize for cache in caches] == [0, 0, 1]
+    assert sys.getrefcount(name) == references
+
+
+def test_a_short_name_is_remembered() -> None:
+    registry = Registry([provider("glm", ("primary",), "m")], routes={}, aliases={})
+    found = registry.resolve("glm.1.m")
+    assert found == Selector("glm", "primary", "m")
+    assert registry.resolve("glm.1.m") is found

@@ -21,8 +21,8 @@ from tests.cli.process import serve
 from tests.gateway.clocked import iso, now_ms, plant, tasks
 from tests.kit import answers, asking
 from tests.kit.gateway import Running, provider, serving
-from tests.kit.raw_client import Answer, Call, call
-from tests.kit.upstream import Json, Request, Sse, Upstream
+from tests.kit.raw_client import Answer, Call, begin, call
+from tests.kit.upstream import Hang, Json, Request, Sse, Steps, Upstream
 from tests.server.test_workers import DEMO, Line, lines_to_all
 
 TOKEN = "operator"
@@ -158,10 +158,13 @@ async def test_what_there_is_not_and_wrong_methods_are_named() -> None:
 
 async def test_it_is_answered_under_any_load() -> None:
     async with gateway(server="max_concurrent = 1") as (up, running):
-        running.service._app.active = 1
+        up.queue(Steps((Hang(),)))
+        holding = await begin(running.port, "/v1/chat/completions", asking.body("chat", stream=False))
+        await up.received(1)
         assert (await say(running.port)).status == 503
-        assert (await get(running.port, "/admin/status"))["id"] == "main"
-        assert up.requests == []
+        assert (await get(running.port, "/admin/status"))["active"] == 1
+        await holding.leave()
+        assert len(up.requests) == 1
 
 
 async def test_status_tells_what_is_running() -> None:

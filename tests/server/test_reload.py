@@ -296,8 +296,9 @@ async def test_a_worker_that_starts_later_catches_up_with_the_file(file: Path) -
     assert len(adopted.configs) == 1
 
 
-async def settled(reloader: Reloader) -> None:
-    await asyncio.gather(*reloader._tasks)
+async def settled() -> None:
+    """Waits for every task the test has caused."""
+    await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()})
 
 
 async def test_the_echo_of_our_own_word_to_the_workers_is_no_news(file: Path) -> None:
@@ -305,10 +306,10 @@ async def test_the_echo_of_our_own_word_to_the_workers_is_no_news(file: Path) ->
     one = reloader(file, adopted, spread=lambda: True)
     await one.reload_all()
     one.hang_up()
-    await settled(one)
+    await settled()
     assert len(adopted.configs) == 1
     one.hang_up()
-    await settled(one)
+    await settled()
     assert len(adopted.configs) == 2
 
 
@@ -318,7 +319,7 @@ async def test_a_change_that_comes_with_the_echo_is_not_missed(file: Path) -> No
     await one.reload_all()
     file.write_text(DEMO + MORE.replace("up.m", "demo.demo-1"))
     one.hang_up()
-    await settled(one)
+    await settled()
     assert len(adopted.configs) == 2
 
 
@@ -327,7 +328,7 @@ async def test_without_other_workers_a_later_signal_counts(file: Path) -> None:
     one = reloader(file, adopted)
     await one.reload_all()
     one.hang_up()
-    await settled(one)
+    await settled()
     assert len(adopted.configs) == 2
 
 

@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from routecodex.server import request_log
 from routecodex.server.logs import Line
 from routecodex.server.request_log import RequestLog, tail
 from tests.cli.process import ROOT, serve
@@ -140,15 +139,16 @@ async def test_a_disk_that_does_not_take_it_is_told_of_once_and_forgiven(
 
 
 async def test_lines_past_a_bound_are_dropped_while_the_disk_is_slow(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(request_log, "_PENDING", 3)
-    log = RequestLog(tmp_path, max_bytes=MB)
+    """The first line is on its way to the disk; 20 000 more may wait for it."""
+    log = RequestLog(tmp_path, max_bytes=10 * MB)
+    waiting = [str(number) for number in range(19_999)]
     log.keep(told("a"))
-    log.keep(told("b", "c"))
+    log.keep(told(*waiting))
     log.keep(told("d", "e"))
     await log.close()
-    assert names(tail(tmp_path, 10)) == ["a", "b", "c", "d"]
+    assert names(tail(tmp_path, 30_000)) == ["a", *waiting, "d"]
     assert "1 lines of the request log were lost" in caplog.text
 
 
@@ -160,13 +160,23 @@ def test_half_a_line_costs_no_other(tmp_path: Path) -> None:
     assert names(tail(tmp_path, 10)) == ["a", "b", "c"]
 
 
-def test_the_end_is_found_wherever_the_blocks_fall(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+LINE = b'{"request": "%05d"}\n'
+
+
+@pytest.mark.parametrize("shift", range(len(LINE % 0) + 1))
+def test_the_end_is_found_wherever_the_blocks_fall(tmp_path: Path, shift: int) -> None:
+    """Files are read in blocks of 64 KiB from the end: the last line moves where these begin."""
     file = tmp_path / "requests.jsonl"
-    file.write_bytes(b"".join(b'{"request": "%d"}\n' % number for number in range(40)))
-    for size in (1, 2, 7, 18, 64, 10_000):
-        monkeypatch.setattr(request_log, "_BLOCK", size)
-        assert names(tail(tmp_path, 15)) == [str(number) for number in range(25, 40)]
-        assert len(tail(tmp_path, 100)) == 40
+    lines = [LINE % number for number in range(8000)]
+    file.write_bytes(b"".join(lines) + b'{"request": "%b"}\n' % (b"x" * shift))
+    expected = [*(f"{number:05}" for number in range(8000)), "x" * shift]
+    assert names(tail(tmp_path, 15)) == expected[-15:]
+    assert names(tail(tmp_path, 10_000)) == expected
+
+
+def test_a_line_may_be_longer_than_several_blocks(tmp_path: Path) -> None:
+    (tmp_path / "requests.jsonl").write_bytes(LINE % 1 + b'{"request": "%b"}\n' % (b"x" * 300_000) + LINE % 2)
+    assert names(tail(tmp_path, 10)) == ["00001", "x" * 300_000, "00002"]
 
 
 def test_only_the_end_of_a_large_file_is_read(tmp_path: Path) -> None:

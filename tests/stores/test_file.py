@@ -485,10 +485,15 @@ class Counting(Folder):
     """Counts how often the lock was taken."""
 
     taken = 0
+    nested = 0
 
-    def _acquire(self) -> int:
-        self.taken += 1
-        return super()._acquire()
+    @contextmanager
+    def writing(self) -> Iterator[int]:
+        self.taken += not self.nested
+        self.nested += 1
+        with super().writing() as lock:
+            yield lock
+        self.nested -= 1
 
 
 @contextmanager

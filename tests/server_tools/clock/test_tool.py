@@ -31,6 +31,7 @@ class World:
 
     def __init__(self, store: MemoryStore) -> None:
         numbers = count(1)
+        self.store = store
         self.now = Moving()
         self.time = Timekeeper(self.now.seconds)
         self.shelf = Shelf(store, now_ms=self.now)
@@ -146,7 +147,7 @@ async def test_delivered_tasks_stay_in_the_list_until_retention_ends(world: Worl
     await world.call("schedule", PLAIN)
     state = await world.shelf.load("s1")
     text = encode(state).replace(b'"deliveryCount": 0', b'"deliveredAtMs": %d, "deliveryCount": 1' % START)
-    await world.shelf._store.put("clock", "s1", text)
+    await world.store.put("clock", "s1", text)
     one = {"taskId": "t1", "dueAt": DUE, "task": "water the plants"}
     delivered = {**one, "deliveredAt": "2026-01-21T20:30:00.000Z"}
     world.now.ms = START + HOUR + RULES.retention_ms

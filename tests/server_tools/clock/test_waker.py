@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from pathlib import Path
 
 import pytest
 
 from routecodex.server_tools.clock import edits
 from routecodex.server_tools.clock.shelf import Shelf
-from routecodex.server_tools.clock.waker import Holds, Waker
+from routecodex.server_tools.clock.waker import Holds, Waiter, Waker
 from routecodex.stores.memory import MemoryStore
 from routecodex.stores.store import Store, Stored, StoreError
 from tests.server_tools.clock.world import HOUR, MINUTE, RULES, START, Moving, files, put, wanted
@@ -207,7 +208,7 @@ async def test_those_who_left_do_not_pile_up() -> None:
         leaves.cancel()
         await asyncio.gather(leaves, return_exceptions=True)
     assert waker.waiting == 1
-    assert len(waker._heap) < 100
+    assert sum(isinstance(found, Waiter) for found in gc.get_objects()) < 100
     stays.cancel()
     await asyncio.gather(stays, return_exceptions=True)
 
