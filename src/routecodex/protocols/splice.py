@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import re
-import sys
 from typing import Final
 
 from msgspec import Raw
 
 from routecodex.wire import json, scan
 
-_SPLICED: Final = sys.maxsize if scan.IN_C else 32_768
-"""Where nothing is compiled, the fields of a larger body are found faster than a second key is looked for."""
 _COPIED: Final = 32_768
 """Bytes from which on one copy less is worth more than it costs to go without."""
 _MODEL_KEY: Final = b'"model"'
@@ -28,7 +25,7 @@ def with_model(body: bytes, model: str, *, named: str | None = None, outline: by
     """
     if named == model:
         return body
-    at = alone = scan.find(body, _MODEL_KEY, 0) if len(body) <= _SPLICED else -1
+    at = alone = scan.find(body, _MODEL_KEY, 0)
     value = json.encode(model)
     keys = body
     if outline:
