@@ -52,7 +52,7 @@ _LARGE: Final = 65536
 
 
 _ANNOUNCED: Final = 32
-"""How many bytes of room each byte is worth that has come."""
+"""Bytes still missing per byte received, up to which a buffer is allocated for the whole body."""
 
 
 class Phase(Enum):
@@ -215,7 +215,10 @@ class RequestReader:
                 self.feed(data[size:])
 
     def _make_room(self) -> None:
-        """Makes room for a large body once a good part of it has come: what is only announced takes none."""
+        """Allocates the buffer of a large body once a byte has come for every 32 that are missing.
+
+        A length that is only announced takes up no memory.
+        """
         if self._body_size * _ANNOUNCED < self.missing:
             return
         self.room = Room(self._body_size + self.missing)
