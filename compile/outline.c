@@ -1,4 +1,5 @@
-/* routecodex.wire.outline as machine code. What `cut` promises is said, and done, by its twin in outline.py. */
+/* routecodex.wire.outline in C. The contract is in wire/outline.py; the tests compare this file with
+   tests/reference/outline.py. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>

@@ -1,4 +1,4 @@
-/* How skim.c goes through a JSON document whose strings were checked before: nothing is made of it.
+/* Walks a JSON document whose strings are valid, for fast_validate.c, without decoding it.
 
    What is taken is looked at; what is passed only has to be right. Nothing is read again, but by a copy of a Rest. */
 

@@ -15,7 +15,9 @@ from routecodex.canon.parts import Text
 from routecodex.canon.request import Request
 from routecodex.protocols.codec import Aim, Inbound
 from routecodex.protocols.codecs import CODECS
-from routecodex.wire import json, scan
+from routecodex.wire import json, outline
+from tests.reference.installed import WAYS, using
+from tests.wire.twins import twin
 
 CHAT, MESSAGES = CODECS["chat"], CODECS["messages"]
 LONG = 'It is → a "long" text,\nwith \\ and \u0007 in it. ' * 40
@@ -24,12 +26,15 @@ BULK = "bulk " * 8000
 
 Fields = dict[str, Any]
 
+NOTHING_CUT = twin("outline").cut
+
 
 @contextmanager
 def outlining(wanted: bool) -> Iterator[None]:
-    """Large requests are outlined, compiled or not; or none is."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scan, "IN_C", wanted)
+    """Large requests are outlined, by the C or by the reference; or none is, as from the sources."""
+    with using(WAYS[-1]), pytest.MonkeyPatch.context() as patch:
+        if not wanted:
+            patch.setattr(outline, "cut", NOTHING_CUT)
         yield
 
 
@@ -176,7 +181,7 @@ def test_the_model_is_replaced_and_every_text_stays(protocol: str, body: bytes, 
     found = read(protocol, body % rest, outlined=True)
     assert found.outline
     encoded = CODECS[protocol].rewrite(found, Aim(model="new", provider="p"))
-    if b"{ " in sent and scan.IN_C:
+    if b"{ " in sent:
         assert encoded.body == sent % rest
     assert json.decode(encoded.body) == json.decode(sent % rest)
 

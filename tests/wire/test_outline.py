@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -12,15 +13,14 @@ from hypothesis import strategies as st
 
 from routecodex import IS_COMPILED
 from routecodex.wire import outline, scan
-from tests.wire.twins import twin
+from tests.reference import outline as reference
+from tests.wire.twins import functions, twin
 
 PLACES = ((b"content", 3), (b"text", 5), (b"text", 1))
 LONG = b'"' + b"long " * 4 + b'"'
 SHORTEST = 20
 OPENING = b"<**"
 
-
-TWIN = twin("outline")
 use_width: Callable[[int], int] = getattr(outline, "use_width", lambda width: 0)
 """Chooses how many bytes what is compiled looks at together."""
 WIDTHS = sorted({use_width(width) for width in (16, 32)})
@@ -34,17 +34,25 @@ def cut(body: bytes, shortest: int = SHORTEST) -> bytes | None:
 
 
 def told(body: bytes, shortest: int = SHORTEST) -> tuple[bytes, bool] | None:
-    """What all say, the source and what is compiled, for vectors of every size."""
-    said = TWIN.cut(body, PLACES, shortest, OPENING)
-    for width in WIDTHS:
+    """What the reference returns, and the C with vectors of every size."""
+    expected = reference.cut(body, PLACES, shortest, OPENING)
+    for width in WIDTHS if IS_COMPILED else ():
         assert use_width(width) == width
         found = outline.cut(body, PLACES, shortest, OPENING)
-        assert found == said
-    return found
+        assert found == expected
+        assert found is None or (found[0] is body) is (found[0] == body)
+    return expected
 
 
 def test_what_is_tested_is_in_c_where_the_hot_path_is_compiled() -> None:
     assert (outline.__file__ or "").endswith(".py") is not IS_COMPILED
+
+
+def test_the_sources_cut_nothing_out_and_offer_what_the_reference_offers() -> None:
+    source = twin("outline")
+    assert source.cut(CUT["at the top"][0], PLACES, SHORTEST, OPENING) is None
+    assert functions(source) == functions(reference) == {"cut"}
+    assert inspect.signature(source.cut) == inspect.signature(reference.cut)
 
 
 def marked(place: int) -> bytes:

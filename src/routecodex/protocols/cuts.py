@@ -12,8 +12,7 @@ from msgspec import Raw
 
 from routecodex.protocols.person.tags import OPENING
 from routecodex.protocols.words import Words, whole
-from routecodex.wire import scan
-from routecodex.wire.outline import cut
+from routecodex.wire import outline, scan
 
 Places = tuple[tuple[bytes, int], ...]
 """Keys, and how deep the objects lie that may have them (outline.py)."""
@@ -29,7 +28,7 @@ def outlined(body: bytes, places: Places) -> tuple[bytes, bool]:
 
     The outline is empty when the body has to be read as it is; then nothing is known of tags.
     """
-    found = cut(body, places, _SHORTEST, OPENING) if scan.IN_C and len(body) >= _LARGE else None
+    found = outline.cut(body, places, _SHORTEST, OPENING) if len(body) >= _LARGE else None
     return (b"", True) if found is None else found
 
 

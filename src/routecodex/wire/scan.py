@@ -13,7 +13,8 @@ from struct import Struct
 from msgspec import Raw
 
 IN_C: bool = False
-"""Whether these are machine code: some ways pay only then. Not final, or mypyc would put the value in."""
+"""Whether this module is C. It may only select the cheaper of two paths that have the same result. Not
+final, or mypyc would inline the value."""
 
 _INSIDE = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*')
 """What a JSON string may hold between its quotes."""

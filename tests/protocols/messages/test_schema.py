@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 
+from routecodex import IS_COMPILED
 from routecodex.canon.errors import BadRequest
+from routecodex.protocols.messages import reading
 from routecodex.protocols.messages.reading import read, read_count
 from routecodex.wire import json
 from tests.protocols.messages.samples import body
@@ -129,6 +131,37 @@ TOLERATED: list[dict[str, Any]] = [
 @pytest.mark.parametrize("fields", TOLERATED)
 def test_what_is_not_known_passes(fields: dict[str, Any]) -> None:
     assert read(body(**fields)).model == "asked"
+
+
+RESULTS: dict[str, tuple[bytes, str]] = {
+    "one text": (b'[{"type":"text","text":"done"}]', ""),
+    "one text with blanks": (b'[{"type": "text", "text": "done"}]', ""),
+    "other blanks": (b'[ {"type":"text" ,"text":"done"}]', ""),
+    "escapes": (b'[{"type":"text","text":"a \\"b\\" \\\\"}]', ""),
+    "an empty text": (b'[{"type":"text","text":""}]', ""),
+    "two texts": (b'[{"type":"text","text":"a"},{"type":"text","text":"b"}]', ""),
+    "another field": (b'[{"type":"text","text":"a","cache_control":{"type":"ephemeral"}}]', ""),
+    "a number for a text": (b'[{"type":"text","text":5}]', "content[0].text"),
+    "a text and a number": (b'[{"type":"text","text":"a"},5]', "content[1]"),
+    "a second text that is a number": (b'[{"type":"text","text":"a","text":5}]', "content[0].text"),
+}
+
+
+@pytest.mark.parametrize("scans", [False, True] if not IS_COMPILED else [True])
+@pytest.mark.parametrize(("result", "wrong"), RESULTS.values(), ids=RESULTS)
+def test_a_result_is_accepted_or_refused_the_same_with_and_without_a_scan(
+    result: bytes, wrong: str, scans: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not IS_COMPILED:
+        monkeypatch.setattr(reading, "_SCANS", scans)
+    fields = after_call({"type": "tool_result", "tool_use_id": "a", "content": "HERE"})
+    asked = body(**fields).replace(b'"HERE"', result)
+    if not wrong:
+        assert read(asked).body is asked
+        return
+    with pytest.raises(BadRequest) as caught:
+        read(asked)
+    assert caught.value.param == f"messages[2].content[0].{wrong}"
 
 
 def test_the_body_says_whether_to_stream() -> None:

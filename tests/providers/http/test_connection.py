@@ -14,6 +14,7 @@ from routecodex.providers.http.connection import Connection
 from routecodex.providers.http.origin import origin_of
 from routecodex.wire.outbox import Outbox
 from tests.providers.http.scripted_server import chunked
+from tests.reference.installed import WAYS, using
 
 HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 INTERIM = b"HTTP/1.1 103 Early Hints\r\nlink: a\r\n\r\n"
@@ -61,6 +62,13 @@ ANSWERS: dict[str, tuple[bytes, bytes, str]] = {
 }
 INCOMPLETE = {"not yet whole", "cut off in a chunk", "a short body"}
 WHOLE = sorted(name for name, (_, _, wrong) in ANSWERS.items() if not wrong and name not in INCOMPLETE)
+
+
+@pytest.fixture(scope="module", autouse=True, params=WAYS)
+def _way(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Runs every test with plain heads parsed by llhttp, and again with those that bypass it."""
+    with using(request.param):
+        yield
 
 
 class Wire:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
@@ -9,7 +10,15 @@ from hypothesis import strategies as st
 from routecodex.server.http.limits import Limits
 from routecodex.server.http.reader import Fault, Phase, RequestReader
 from routecodex.server.http.request import HttpRequest
+from tests.reference.installed import WAYS, using
 from tests.server.http.wire import chunked, get, post
+
+
+@pytest.fixture(scope="module", autouse=True, params=WAYS)
+def _way(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Runs every test with plain heads parsed by llhttp, and again with those that bypass it."""
+    with using(request.param):
+        yield
 
 
 def read(*pieces: bytes | memoryview, limits: Limits | None = None) -> list[HttpRequest | Fault]:

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from routecodex.server.http import HttpRequest, Reply
+from tests.reference.installed import WAYS, using
 from tests.server.http.wire import Stage, echo, get
+
+
+@pytest.fixture(scope="module", autouse=True, params=WAYS)
+def _way(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Runs every test with plain heads parsed by llhttp, and again with those that bypass it."""
+    with using(request.param):
+        yield
+
 
 SMUGGLED = get("/smuggled")
 HEAD = b"POST / HTTP/1.1\r\nHost: x\r\n"

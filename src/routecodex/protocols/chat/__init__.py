@@ -1,7 +1,7 @@
 """OpenAI chat completions.
 
 schema         the shape of a request;  reading  one read, into a `view`;  checking  what must be right in it
-skim           messages that are right without being read
+fast_validate  validates messages and tools without decoding them; only in C
 look           what routing sees of a request
 requests       a client's request as canon
 outgoing       a canonical request for an upstream; `conversation` is its messages, `content` what they hold

@@ -9,8 +9,8 @@ from msgspec.json import Decoder
 from routecodex.canon.errors import BadRequest
 from routecodex.protocols import cuts
 from routecodex.protocols.chat.checking import check_fields, check_messages
+from routecodex.protocols.chat.fast_validate import fast_validate
 from routecodex.protocols.chat.schema import ChatRequest
-from routecodex.protocols.chat.skim import skim
 from routecodex.protocols.chat.view import View
 from routecodex.protocols.codec import Inbound
 from routecodex.wire import json
@@ -56,14 +56,14 @@ def _check(wire: ChatRequest) -> None:
 
 def _read_outline(outline: bytes) -> View | None:
     """A request without its long texts; None when something is wrong: what, is found in the whole one."""
-    skimmed = skim(outline)
-    wire = json.try_read(outline if skimmed is None else skimmed[0], _decoder)
+    valid = fast_validate(outline)
+    wire = json.try_read(outline if valid is None else valid[0], _decoder)
     if wire is None:
         return None
     try:
-        if skimmed is not None:
+        if valid is not None:
             check_fields(wire)
-            return View(wire, skimmed[2], unread=skimmed[1], unread_tools=skimmed[3])
+            return View(wire, valid[2], unread=valid[1], unread_tools=valid[3])
         _check(wire)
     except BadRequest:
         return None

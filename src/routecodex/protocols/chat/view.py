@@ -15,8 +15,8 @@ _tools: Final = Decoder(list[Tool])
 class View:
     """A request that is known to be right; `count` is how many messages it has.
 
-    Where messages and tools were only skimmed, they are unread, and not among the fields until they are asked
-    for. Tools that were skimmed are functions of the client's, all of them.
+    Messages and tools that `fast_validate` has taken out are unread: they are decoded into the fields when
+    they are first asked for. Such tools are all functions that the client runs.
     """
 
     __slots__ = ("_unread", "_unread_tools", "count", "fields")

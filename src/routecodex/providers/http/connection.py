@@ -6,10 +6,10 @@ as it comes (`_sink`) without being woken for each piece. One timer per
 connection looks at the current deadline when it fires and sets itself again, so that a deadline moves by an
 assignment.
 
-Where the hot path is compiled, plain heads (`wire/heads.py`), bodies of known length behind them and chunks
-that come whole go past the parser. It gets whatever is not plain. `_between` says that a chunk is to come,
-`_missing` how much of a body is, `_ahead` that the parser has seen nothing of this answer: it has to be told
-of chunks before it gets any.
+Where the hot path is compiled, plain heads (`wire/plain_heads.py`), bodies of known length after them and
+chunks that arrive whole bypass the parser, with the same result. It gets everything else. `_between` says
+that a chunk comes next, `_missing` how many bytes of a body do, `_ahead` that the parser has seen nothing of
+this answer: it needs a head that announces chunks before it gets any.
 
 `complete` is true whenever the peer has nothing to say: between requests and once an answer is whole.
 Anything it says then spoils the connection for reuse.
@@ -27,7 +27,7 @@ import httptools
 from routecodex.canon.errors import GatewayError, UpstreamFailed, UpstreamTimeout
 from routecodex.providers.http.origin import Origin
 from routecodex.providers.http.timeouts import Timeouts
-from routecodex.wire import heads, scan
+from routecodex.wire import plain_heads, scan
 from routecodex.wire.outbox import Outbox
 
 __all__ = ["Connection"]
@@ -35,7 +35,8 @@ __all__ = ["Connection"]
 _UNREAD_LIMIT: Final = 256 * 1024
 _ONE_WRITE_LIMIT: Final = 4 * 1024 * 1024
 _WRITE_SLICE = 1024 * 1024
-_PASSES: Final = scan.IN_C and heads.IN_C
+_BYPASSES: Final = scan.IN_C
+"""Whether what is plain bypasses the parser, which is faster only in C. Either way the result is the same."""
 _MANY: Final = 2048
 """Bytes from which on there may be so many chunks behind a head that it pays to take it off."""
 _HEAD_END: Final = b"\r\n\r\n"
@@ -110,8 +111,8 @@ class Connection(asyncio.Protocol):
         self.unanswered = False
         self.pieces: list[bytes] = []
         self.on_body = self.pieces.append
-        self.on_chunk_header: Callable[[], None] | None = self._chunk_begins if _PASSES else None
-        self.on_chunk_complete: Callable[[], None] | None = self._chunk_ends if _PASSES else None
+        self.on_chunk_header: Callable[[], None] | None = self._chunk_begins if _BYPASSES else None
+        self.on_chunk_complete: Callable[[], None] | None = self._chunk_ends if _BYPASSES else None
         self.status = 0
         self.headers: list[tuple[bytes, bytes]] = []
         self.head_done = False
@@ -226,7 +227,7 @@ class Connection(asyncio.Protocol):
             return
         self._unread += len(data)
         try:
-            if _PASSES:
+            if _BYPASSES:
                 self._feed(self._parser, data)
             else:
                 self._parser.feed_data(data)
@@ -268,7 +269,7 @@ class Connection(asyncio.Protocol):
 
     def _read_plain_head(self, data: bytes) -> int:
         """Takes the head of an answer that begins here and is plain; where it ends, or 0 if there is none."""
-        plain = None if self._head_only or self._unread > len(data) else heads.response(data)
+        plain = None if self._head_only or self._unread > len(data) else plain_heads.parse_response(data)
         if plain is None or plain[2] > self._max_header_bytes:
             return 0
         self.status, self.headers, start, length = plain

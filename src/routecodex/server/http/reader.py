@@ -4,8 +4,8 @@ llhttp (through httptools) does the parsing and is never told to be lenient, so 
 spaces before the colon, bad chunk sizes and ambiguous lengths end in a `Fault`. This module adds what llhttp
 leaves to its host: size limits, Host, versions, transfer codings, targets that do not decode.
 
-Where the hot path is compiled, a plain request (`wire/heads.py`) goes past llhttp, which is then between two
-requests and stays there. Whatever has to be refused is left to it.
+A plain request that `wire/plain_heads.py` parses bypasses llhttp, which stays between two requests. From the
+sources that module parses nothing. Every request that has to be refused is left to llhttp.
 
 A `Fault` is always the last thing a reader yields, and so is a request after which the connection closes:
 bytes behind either are never parsed, whatever they look like.
@@ -22,10 +22,9 @@ import httptools
 
 from routecodex.server.http.limits import Limits
 from routecodex.server.http.request import HttpRequest
-from routecodex.wire import heads
+from routecodex.wire import plain_heads
 from routecodex.wire.room import Room
 
-_PLAIN: Final = heads.IN_C
 _NAMES: Final = {
     spelling: name
     for name in (
@@ -150,7 +149,7 @@ class RequestReader:
         if self.missing:
             self._collect(data)
             return
-        if _PLAIN and self.phase is _IDLE and self._read_plain(data):
+        if self.phase is _IDLE and self._read_plain(data):
             return
         size = self._fed = len(data)
         completed = self._completed
@@ -168,7 +167,8 @@ class RequestReader:
 
     def _read_plain(self, data: bytes | memoryview) -> bool:
         """Takes a plain request, or as much as is here of one with a plain head; whether it is one."""
-        plain = heads.request(data if isinstance(data, bytes) else bytes(data[: heads.LONGEST]), _NAMES)
+        start_of_data = data if isinstance(data, bytes) else bytes(data[: plain_heads.MAX_BYTES])
+        plain = plain_heads.parse_request(start_of_data, _NAMES)
         if plain is None:
             return False
         target, headers, start, length = plain

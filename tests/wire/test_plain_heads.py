@@ -1,7 +1,8 @@
-"""Plain heads are read as llhttp reads them, from their source and in C; anything else is left to it."""
+"""Plain heads are parsed as llhttp parses them, by the reference and in C; llhttp gets anything else."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 
 import httptools
@@ -10,10 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routecodex import IS_COMPILED
-from routecodex.wire import heads
+from routecodex.wire import plain_heads
+from tests.reference import plain_heads as reference
 from tests.wire.twins import functions, twin
 
-TWIN = twin("heads")
+PARSERS = [reference, plain_heads] if IS_COMPILED else [reference]
+"""What parses plain heads here; from the sources `plain_heads` leaves them all to llhttp."""
 NAMES = {b"Host": "host", b"host": "host", b"Content-Length": "content-length", b"X-App": "x-app"}
 POST = b"POST / HTTP/1.1\r\n"
 SIZED = POST + b"Host: x\r\nContent-Length: 5\r\n"
@@ -22,8 +25,25 @@ SIZED_OK = OK + b"Content-Length: 5\r\n"
 
 
 def test_what_is_tested_is_in_c_where_the_hot_path_is_compiled() -> None:
-    assert (heads.__file__ or "").endswith(".py") is not IS_COMPILED
-    assert heads.IN_C is IS_COMPILED
+    assert (plain_heads.__file__ or "").endswith(".py") is not IS_COMPILED
+
+
+def test_the_sources_leave_every_head_to_llhttp() -> None:
+    source = twin("plain_heads")
+    assert source.parse_request(SIZED + b"\r\n", NAMES) is None
+    assert source.parse_response(SIZED_OK + b"\r\n") is None
+
+
+def test_the_sources_the_reference_and_the_c_offer_the_same() -> None:
+    source = twin("plain_heads")
+    for name in functions(source):
+        assert inspect.signature(getattr(source, name)) == inspect.signature(getattr(reference, name))
+    assert functions(source) == functions(reference)
+    assert {name for name in vars(plain_heads) if name[0] != "_"} - {"annotations"} == {
+        *functions(reference),
+        "MAX_BYTES",
+    }
+    assert plain_heads.MAX_BYTES == source.MAX_BYTES == reference.MAX_BYTES
 
 
 def filled(head: bytes, size: int) -> bytes:
@@ -142,8 +162,8 @@ REQUESTS: dict[str, tuple[bytes, tuple[bytes, dict[str, str], int] | None]] = {
 def test_a_request_is_plain_or_left_alone(name: str, behind: bytes) -> None:
     head, read = REQUESTS[name]
     expected = read and (*read[:2], len(head), read[2])
-    assert heads.request(head + behind, NAMES) == expected
-    assert TWIN.request(head + behind, NAMES) == expected
+    for parser in PARSERS:
+        assert parser.parse_request(head + behind, NAMES) == expected
 
 
 def pairs(**more: str) -> list[tuple[bytes, bytes]]:
@@ -216,8 +236,8 @@ ANSWERS: dict[str, tuple[bytes, tuple[int, list[tuple[bytes, bytes]], int] | Non
 def test_an_answer_is_plain_or_left_alone(name: str, behind: bytes) -> None:
     head, read = ANSWERS[name]
     expected = read and (*read[:2], len(head), read[2])
-    assert heads.response(head + behind) == expected
-    assert TWIN.response(head + behind) == expected
+    for parser in PARSERS:
+        assert parser.parse_response(head + behind) == expected
 
 
 class Told:
@@ -248,8 +268,9 @@ class Told:
 
 
 def agree_on_request(data: bytes) -> bool:
-    """Whether the request is plain, and then llhttp reads the same."""
-    read = heads.request(data, NAMES)
+    """Whether the request is plain, for all parsers; llhttp then reads the same."""
+    read, *others = [parser.parse_request(data, NAMES) for parser in PARSERS]
+    assert others == [read] * len(others)
     if read is None:
         return False
     target, headers, start, length = read
@@ -266,8 +287,9 @@ def agree_on_request(data: bytes) -> bool:
 
 
 def agree_on_answer(data: bytes) -> bool:
-    """Whether the answer is plain, and then llhttp reads the same."""
-    read = heads.response(data)
+    """Whether the answer is plain, for all parsers; llhttp then reads the same."""
+    read, *others = [parser.parse_response(data) for parser in PARSERS]
+    assert others == [read] * len(others)
     if read is None:
         return False
     status, headers, start, length = read
@@ -301,12 +323,10 @@ def test_every_byte_is_taken_everywhere_as_llhttp_takes_it(byte: int) -> None:
         for at in range(len(head)):
             for data in (head[:at] + sign + head[at:], head[:at] + sign + head[at + 1 :]):
                 agree_on_request(data)
-                assert heads.request(data, NAMES) == TWIN.request(data, NAMES)
     for head in (ANSWERS["blanks around a value"][0], ANSWERS["chunks"][0]):
         for at in range(len(head)):
             for data in (head[:at] + sign + head[at:], head[:at] + sign + head[at + 1 :]):
                 agree_on_answer(data)
-                assert heads.response(data) == TWIN.response(data)
 
 
 LINES = st.sampled_from(
@@ -352,28 +372,19 @@ def mutated(draw: st.DrawFn) -> bytes:
     return bytes(head)
 
 
-@given(MADE_UP | mutated())
+@given(MADE_UP | mutated() | st.binary())
 def test_what_is_plain_is_what_llhttp_reads(data: bytes) -> None:
     agree_on_request(data)
     agree_on_answer(data)
 
 
-@pytest.mark.skipif(not IS_COMPILED, reason="the source is what is loaded")
-class TestBothTwins:
-    """What is written in C does the same as the source that it stands for."""
-
-    def test_they_have_the_same_functions(self) -> None:
-        assert functions(TWIN) | {"IN_C", "LONGEST"} == {name for name in vars(heads) if name[0] != "_"}
-        assert heads.LONGEST == TWIN.LONGEST
-
-    @given(MADE_UP | mutated() | st.binary())
-    def test_the_same_is_plain(self, data: bytes) -> None:
-        assert heads.request(data, NAMES) == TWIN.request(data, NAMES)
-        assert heads.response(data) == TWIN.response(data)
+@pytest.mark.skipif(not IS_COMPILED, reason="the type checker holds Python to this")
+class TestArgumentsInC:
+    """What C does with its arguments."""
 
     def test_names_are_those_that_are_given(self) -> None:
         for names in (NAMES, {}, dict(NAMES), NAMES):
-            read = heads.request(SIZED + b"\r\n", names)
+            read = plain_heads.parse_request(SIZED + b"\r\n", names)
             assert read == (b"/", fields(), len(SIZED) + 2, 5)
             assert [name is names.get(name.title().encode()) for name in read[1]] == [bool(names)] * 2
 
@@ -382,15 +393,15 @@ class TestBothTwins:
     )
     def test_what_is_no_bytes_is_refused(self, odd: object) -> None:
         calls: list[tuple[Callable[..., object], tuple[object, ...]]] = [
-            (heads.request, (odd, NAMES)),
-            (heads.response, (odd,)),
+            (plain_heads.parse_request, (odd, NAMES)),
+            (plain_heads.parse_response, (odd,)),
         ]
         for call, given_ in calls:
             with pytest.raises(TypeError, match="bytes expected, not "):
                 call(*given_)
 
     def test_other_arguments_are_refused(self) -> None:
-        call: Callable[..., object] = heads.request
+        call: Callable[..., object] = plain_heads.parse_request
         with pytest.raises(TypeError, match="dict expected, not list"):
             call(b"", [])
         with pytest.raises(TypeError, match="2 arguments expected, not 1"):

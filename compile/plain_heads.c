@@ -1,4 +1,5 @@
-/* routecodex.wire.heads as machine code. What each function promises is said, and done, by its twin in heads.py. */
+/* routecodex.wire.plain_heads in C. The contract is in wire/plain_heads.py; the tests compare this file with
+   tests/reference/plain_heads.py. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -6,7 +7,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define LONGEST 8192
+#define MAX_BYTES 8192
 #define MOST 64
 #define DIGITS 15
 #define CHUNKED (-1)
@@ -294,7 +295,7 @@ static PyObject *not_plain(PyObject *headers)
     return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
 }
 
-static PyObject *request(Bytes rest, PyObject *names)
+static PyObject *parse_request(Bytes rest, PyObject *names)
 {
     const unsigned char *const begin = rest.at;
     if (!TAKE(&rest, "POST "))
@@ -321,7 +322,7 @@ static int take_status(Bytes *rest)
     return status == 204 || status == 304 ? 0 : status;
 }
 
-static PyObject *response(Bytes rest)
+static PyObject *parse_response(Bytes rest)
 {
     const unsigned char *const begin = rest.at;
     if (!TAKE(&rest, "HTTP/1.1 "))
@@ -349,25 +350,25 @@ static bool read_bytes(PyObject *given, Bytes *into)
         return false;
     }
     *into = (Bytes){(const unsigned char *)PyBytes_AS_STRING(given), PyBytes_GET_SIZE(given)};
-    if (into->size > LONGEST)
-        into->size = LONGEST;
+    if (into->size > MAX_BYTES)
+        into->size = MAX_BYTES;
     return true;
 }
 
-static PyObject *call_request(PyObject *Py_UNUSED(module), PyObject *const *given, Py_ssize_t count)
+static PyObject *call_parse_request(PyObject *Py_UNUSED(module), PyObject *const *given, Py_ssize_t count)
 {
     Bytes data;
     if (count != 2)
         return PyErr_Format(PyExc_TypeError, "2 arguments expected, not %zd", count);
     if (!PyDict_CheckExact(given[1]))
         return PyErr_Format(PyExc_TypeError, "dict expected, not %.100s", Py_TYPE(given[1])->tp_name);
-    return read_bytes(given[0], &data) ? request(data, given[1]) : NULL;
+    return read_bytes(given[0], &data) ? parse_request(data, given[1]) : NULL;
 }
 
-static PyObject *call_response(PyObject *Py_UNUSED(module), PyObject *given)
+static PyObject *call_parse_response(PyObject *Py_UNUSED(module), PyObject *given)
 {
     Bytes data;
-    return read_bytes(given, &data) ? response(data) : NULL;
+    return read_bytes(given, &data) ? parse_response(data) : NULL;
 }
 
 static void sort_signs(void)
@@ -390,23 +391,21 @@ static int prepare(PyObject *module)
     sort_signs();
     for (size_t i = 0; i < sizeof MEANINGS / sizeof MEANINGS[0]; i++)
         sizes |= UINT32_C(1) << MEANINGS[i].name.size;
-    if (PyModule_AddIntConstant(module, "LONGEST", LONGEST) < 0)
-        return -1;
-    return PyModule_AddObjectRef(module, "IN_C", Py_True);
+    return PyModule_AddIntConstant(module, "MAX_BYTES", MAX_BYTES);
 }
 
 static PyMethodDef functions[] = {
-    {"request", (PyCFunction)(void (*)(void))call_request, METH_FASTCALL, NULL},
-    {"response", call_response, METH_O, NULL},
+    {"parse_request", (PyCFunction)(void (*)(void))call_parse_request, METH_FASTCALL, NULL},
+    {"parse_response", call_parse_response, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };
 
 static PyModuleDef_Slot slots[] = {{Py_mod_exec, prepare}, {0, NULL}};
 
 static struct PyModuleDef module = {
-    PyModuleDef_HEAD_INIT, .m_name = "heads", .m_methods = functions, .m_slots = slots};
+    PyModuleDef_HEAD_INIT, .m_name = "plain_heads", .m_methods = functions, .m_slots = slots};
 
-PyMODINIT_FUNC PyInit_heads(void)
+PyMODINIT_FUNC PyInit_plain_heads(void)
 {
     return PyModuleDef_Init(&module);
 }

@@ -1,7 +1,8 @@
-"""Messages that are right without being read: none of them is wrong, nothing of the request is lost."""
+"""Messages that are validated without being decoded: all are valid, and nothing of the request is lost."""
 
 from __future__ import annotations
 
+import inspect
 import json as standard
 from typing import Any
 
@@ -11,39 +12,41 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from routecodex import IS_COMPILED
-from routecodex.protocols.chat import skim
+from routecodex.protocols.chat import fast_validate as module
 from routecodex.protocols.chat.schema import ROLES, ChatRequest, Message, Tool
 from routecodex.wire import json
-from tests.wire.twins import twin
+from tests.reference import fast_validate as reference
+from tests.reference import outline
+from tests.wire.twins import functions, twin
 
-TWIN = twin("skim", "protocols.chat")
-OUTLINE = twin("outline")
+fast_validate = module.fast_validate if IS_COMPILED else reference.fast_validate
+"""The C, or where there is none the reference."""
 Row = dict[str, Any]
 Seen = tuple[ChatRequest, int]
-Skimmed = tuple[bytes, bytes, int, bytes]
+Taken = tuple[bytes, bytes, int, bytes]
 
 _request = msgspec.json.Decoder(ChatRequest)
 _messages = msgspec.json.Decoder(list[Message])
 _tools = msgspec.json.Decoder(list[Tool])
 
 
-def put_together(skimmed: Skimmed | None) -> Seen | None:
+def put_together(taken: Taken | None) -> Seen | None:
     """What was taken apart as one request again, and how many messages it is said to have."""
-    if skimmed is None:
+    if taken is None:
         return None
-    request = _request.decode(skimmed[0])
+    request = _request.decode(taken[0])
     assert request.messages == []
-    request.messages = _messages.decode(skimmed[1])
-    if skimmed[3]:
+    request.messages = _messages.decode(taken[1])
+    if taken[3]:
         assert request.tools == []
-        request.tools = _tools.decode(skimmed[3])
-    return request, skimmed[2]
+        request.tools = _tools.decode(taken[3])
+    return request, taken[2]
 
 
 def seen(body: bytes) -> Seen | None:
-    """What is made of a request; by its twin the same, if anything is."""
-    told = put_together(skim.skim(body))
-    assert told is None or told == put_together(TWIN.skim(body))
+    """What is made of a request; the reference makes the same of it, if anything is."""
+    told = put_together(fast_validate(body))
+    assert told is None or told == put_together(reference.fast_validate(body))
     return told
 
 
@@ -123,8 +126,8 @@ RARE: dict[str, list[Row]] = {
 @pytest.mark.parametrize("rows", RARE.values(), ids=RARE)
 def test_what_is_rare_is_left_to_be_read(rows: list[Row]) -> None:
     body = asking(*rows)
-    assert put_together(TWIN.skim(body)) == (_request.decode(body), len(rows))
-    assert (skim.skim(body) is None) is IS_COMPILED
+    assert put_together(reference.fast_validate(body)) == (_request.decode(body), len(rows))
+    assert (fast_validate(body) is None) is IS_COMPILED
 
 
 def offering(*tools: Any) -> bytes:
@@ -153,9 +156,9 @@ def test_tools_that_are_functions_are_taken_out_too(tools: list[Row], before: bo
     rows = {"messages": [saying("hi")]}
     body = json.encode({"tools": tools, **rows} if before else {**rows, "tools": tools} | {"model": "m"})
     body = json.encode({"model": "m", **json.decode(body)})
-    skimmed = skim.skim(body)
-    assert skimmed is not None
-    assert (seen(body), json.decode(skimmed[3])) == ((_request.decode(body), 1), tools)
+    taken = fast_validate(body)
+    assert taken is not None
+    assert (seen(body), json.decode(taken[3])) == ((_request.decode(body), 1), tools)
 
 
 OTHERS: dict[str, list[Any]] = {
@@ -177,16 +180,16 @@ OTHERS: dict[str, list[Any]] = {
 
 @pytest.mark.parametrize("tools", OTHERS.values(), ids=OTHERS)
 def test_tools_stay_where_one_is_wrong_or_no_function(tools: list[Any]) -> None:
-    for known in (skim.skim(offering(*tools)), TWIN.skim(offering(*tools))):
+    for known in (fast_validate(offering(*tools)), reference.fast_validate(offering(*tools))):
         assert known is not None
         assert (json.decode(known[0])["tools"], known[2:]) == (tools, (1, b""))
 
 
 def test_a_request_without_tools_has_none_to_take_out() -> None:
     for tools in ({}, {"tools": None}):
-        skimmed = skim.skim(asking(saying("hi"), **tools))
-        assert skimmed is not None
-        assert (skimmed[3], seen(asking(saying("hi"), **tools))) == (
+        taken = fast_validate(asking(saying("hi"), **tools))
+        assert taken is not None
+        assert (taken[3], seen(asking(saying("hi"), **tools))) == (
             b"",
             (_request.decode(asking(saying("hi"), **tools)), 1),
         )
@@ -235,7 +238,7 @@ WRONG: dict[str, list[Any]] = {
 @pytest.mark.parametrize("rows", WRONG.values(), ids=WRONG)
 def test_what_is_wrong_is_never_taken_for_right(rows: list[Any]) -> None:
     body = asking(*rows)
-    assert (skim.skim(body), TWIN.skim(body)) == (None, None)
+    assert (fast_validate(body), reference.fast_validate(body)) == (None, None)
 
 
 BROKEN: dict[str, bytes] = {
@@ -264,7 +267,7 @@ BROKEN: dict[str, bytes] = {
 
 @pytest.mark.parametrize("body", BROKEN.values(), ids=BROKEN)
 def test_what_is_no_request_is_never_taken_for_one(body: bytes) -> None:
-    assert (skim.skim(body), TWIN.skim(body)) == (None, None)
+    assert (fast_validate(body), reference.fast_validate(body)) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -281,13 +284,13 @@ def test_what_is_no_request_is_never_taken_for_one(body: bytes) -> None:
 )
 @pytest.mark.skipif(not IS_COMPILED, reason="the source knows which of them counts")
 def test_what_stands_twice_or_is_spelled_in_another_way_is_left_to_be_read(body: bytes) -> None:
-    assert skim.skim(body) is None
+    assert fast_validate(body) is None
 
 
 def test_deep_nesting_does_no_harm() -> None:
     for depth in (10, 100, 100_000):
         body = b'{"messages":[{"role":"user","content":"x","a":%b%b}]}' % (b"[" * depth, b"]" * depth)
-        assert (skim.skim(body) is not None) is (depth == 10 or (depth == 100 and not IS_COMPILED))
+        assert (fast_validate(body) is not None) is (depth == 10 or (depth == 100 and not IS_COMPILED))
 
 
 IDS = st.sampled_from(["a", "b", "c", "é", "→", "", None])
@@ -333,18 +336,25 @@ WHOLE = asking(
 def test_a_request_that_was_damaged_is_read_as_it_is_read_whole(at: int, gone: int, put: bytes) -> None:
     """Strings are looked at before: where one of them is damaged, nothing is promised."""
     body = WHOLE[:at] + put + WHOLE[at + gone :]
-    if OUTLINE.cut(body, (), 1 << 30, b"<**") is None:
+    if outline.cut(body, (), 1 << 30, b"<**") is None:
         return
-    told = skim.skim(body)
-    assert told is None or (TWIN.skim(body) is not None and told[1:] == TWIN.skim(body)[1:])
+    told, expected = fast_validate(body), reference.fast_validate(body)
+    assert told is None or (expected is not None and told[1:] == expected[1:])
 
 
 @pytest.mark.skipif(not IS_COMPILED, reason="the source leaves such things to the type checker")
 @pytest.mark.parametrize("given", [None, (), "", bytearray(b"{}")])
 def test_what_is_no_bytes_is_refused(given: Any) -> None:
     with pytest.raises(TypeError):
-        skim.skim(given)
+        fast_validate(given)
 
 
 def test_what_is_tested_is_in_c_where_the_hot_path_is_compiled() -> None:
-    assert (skim.__file__ or "").endswith(".py") is not IS_COMPILED
+    assert (module.__file__ or "").endswith(".py") is not IS_COMPILED
+
+
+def test_the_sources_validate_nothing_and_offer_what_the_reference_offers() -> None:
+    source = twin("fast_validate", "protocols.chat")
+    assert source.fast_validate(asking(saying("hi"))) is None
+    assert functions(source) == functions(reference) == {"fast_validate"}
+    assert inspect.signature(source.fast_validate) == inspect.signature(reference.fast_validate)
