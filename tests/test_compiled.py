@@ -55,11 +55,22 @@ def test_a_source_in_c_makes_what_was_made_stale_when_it_changes_but_not_when_it
     assert compiled.made_for_these_sources(made) is not None
 
 
-def test_what_is_written_in_c_has_a_twin_in_python() -> None:
+@pytest.mark.parametrize("listed", [MODULES, tuple(IN_C)], ids=["MODULES", "IN_C"])
+def test_every_module_that_is_listed_for_the_build_exists_and_is_listed_once(listed: tuple[str, ...]) -> None:
+    assert [name for name in listed if not compiled.source(f"routecodex.{name}").is_file()] == []
+    assert len(set(listed)) == len(listed)
+
+
+def test_every_c_file_replaces_one_module_that_mypyc_does_not_compile() -> None:
     there = Path(__file__).parent.parent / "compile"
     assert sorted(IN_C.values()) == sorted(file.name for file in there.glob("*.c"))
-    assert [name for name in NAMES if not compiled.source(name).exists()] == []
     assert set(IN_C) & set(MODULES) == set()
+
+
+def test_c_that_does_nothing_from_the_sources_has_a_reference_to_be_tested_against() -> None:
+    there = Path(__file__).parent / "reference"
+    names = {name.rpartition(".")[2] for name in IN_C} - {"scan"}
+    assert names == {file.stem for file in there.glob("*.py")} - {"installed"}
 
 
 @pytest.mark.parametrize("text", ["", "{", "{}", "[]"])
