@@ -205,6 +205,12 @@ async def test_a_client_that_leaves_before_the_first_byte_cancels_the_upstream(s
             request = await up.received(1)
             await under_way.leave()
             await asyncio.wait_for(request.gone.wait(), 10)
+            up.queue(answers.text("chat", "next", stream))
+            answer = await call(
+                gateway.port, asking.path("chat", stream=stream), asking.body("chat", stream=stream)
+            )
+    assert understood("chat", answer, stream=stream).parts == (Text("next"),)
+    assert [(one.connection, one.disconnected) for one in up.requests] == [(1, True), (2, False)]
 
 
 @pytest.mark.parametrize("client", PROTOCOLS)
@@ -332,7 +338,10 @@ async def test_a_client_that_reads_nothing_is_cut_off_also_where_streams_are_kep
             )
             request = await up.received(1)
             await asyncio.wait_for(request.gone.wait(), 10)
+            answer = await under_way.rest()
             await under_way.leave()
+    assert 0 < request.steps_done < len(steps)
+    assert (answer.status, answer.complete) == (200, False)
 
 
 async def test_a_client_that_takes_its_time_with_the_end_costs_no_other_its_comments() -> None:

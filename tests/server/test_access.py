@@ -156,11 +156,18 @@ OURS = ["localhost", "LocalHost:5520", "127.0.0.1", "127.0.0.1:80", "[::1]", "[:
 THEIRS = ["evil.example", "evil.example:5520", "localhost.evil.example", "127.0.0.1.nip.io", "[::2]:5520", ""]
 
 
+def is_answered(access: Access, host: str) -> bool:
+    try:
+        access.check_host({"host": host})
+    except ClientError:
+        return False
+    return True
+
+
 @pytest.mark.parametrize("host", OURS)
 def test_loopback_names_are_answered(host: str) -> None:
     access = Access(config())
-    access.check_host({"host": host})
-    access.check_host({"host": host})
+    assert [is_answered(access, host) for _ in range(2)] == [True, True]
 
 
 @pytest.mark.parametrize("host", THEIRS)
@@ -185,18 +192,17 @@ ALLOWED = [
 @pytest.mark.parametrize(("allowed", "host"), ALLOWED)
 def test_names_that_are_allowed_are_answered(allowed: str, host: str) -> None:
     access = Access(config(f'allowed_hosts = ["{allowed}"]'))
-    access.check_host({"host": host})
-    with pytest.raises(ClientError):
-        access.check_host({"host": "evil.example"})
+    assert (is_answered(access, host), is_answered(access, "evil.example")) == (True, False)
 
 
 @pytest.mark.parametrize("server", ['allowed_hosts = ["*"]', f'host = "0.0.0.0"\n{KEYS}'])
 def test_every_name_is_answered_when_that_is_asked_for_or_keys_guard_an_open_address(server: str) -> None:
-    Access(config(server)).check_host({"host": "anything.example"})
+    assert is_answered(Access(config(server)), "anything.example")
 
 
 def test_the_address_listened_on_is_one_of_our_names() -> None:
-    Access(config('host = "127.0.0.9"')).check_host({"host": "127.0.0.9:5520"})
+    access = Access(config('host = "127.0.0.9"'))
+    assert (is_answered(access, "127.0.0.9:5520"), is_answered(access, "127.0.0.8:5520")) == (True, False)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

@@ -483,11 +483,15 @@ async def test_closing_the_stream_of_a_sender_closes_the_connection() -> None:
     async with Upstream() as up:
         up.queue(Steps([*map(Send, answers.cut_off("chat", "one two three").frames), Hang()]))
         sender = open_sender(up.url)
-        chunks = sender({"model": "m", "messages": [{"role": "user", "content": "hello"}]})
+        body = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
+        chunks = sender(body)
         await anext(chunks)
         await chunks.aclose()
         await up.requests[0].gone.wait()
+        up.queue(answers.text("chat", "next", True))
+        assert [chunk async for chunk in sender(body)]
         await sender.aclose()
+    assert [(request.connection, request.disconnected) for request in up.requests] == [(1, True), (2, False)]
 
 
 def test_a_conversation_may_go_on_in_another_event_loop() -> None:

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from routecodex.canon.errors import BadRequest
-from routecodex.protocols.responses.schema import View, read
+from routecodex.protocols.codec import Inbound
+from routecodex.protocols.responses.schema import Item, View, read
 
 CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
 RESULT = {"type": "function_call_output", "call_id": "c1", "output": "ok"}
@@ -18,6 +19,17 @@ def body(**fields: Any) -> bytes:
 
 def items(*values: Any) -> bytes:
     return body(input=list(values))
+
+
+def view(inbound: Inbound) -> View:
+    assert isinstance(inbound.wire, View)
+    return inbound.wire
+
+
+def input_items(inbound: Inbound) -> list[Item]:
+    found = view(inbound).typed.input
+    assert isinstance(found, list)
+    return found
 
 
 @pytest.mark.parametrize(
@@ -82,17 +94,19 @@ def test_what_is_no_json_object_is_refused(sent: bytes) -> None:
 
 def test_result_may_answer_a_call_of_an_earlier_response() -> None:
     inbound = read(body(input=[RESULT], previous_response_id="resp_1"))
-    assert isinstance(inbound.wire, View)
-    assert inbound.wire.previous_response_id == "resp_1"
+    assert view(inbound).previous_response_id == "resp_1"
 
 
 def test_result_may_answer_a_referenced_or_hosted_call() -> None:
-    read(items({"type": "item_reference", "id": "fc_1"}, RESULT))
-    read(items({"type": "local_shell_call", "call_id": "c1", "action": {}}, RESULT))
+    referenced = read(items({"type": "item_reference", "id": "fc_1"}, RESULT))
+    assert view(referenced).references == ((0, "fc_1"),)
+    hosted = read(items({"type": "local_shell_call", "call_id": "c1", "action": {}}, RESULT))
+    assert [item.type for item in input_items(hosted)] == ["local_shell_call", "function_call_output"]
 
 
 def test_same_call_id_may_come_again_in_a_later_turn() -> None:
-    read(items(CALL, RESULT, CALL, RESULT))
+    inbound = read(items(CALL, RESULT, CALL, RESULT))
+    assert [item.call_id for item in input_items(inbound)] == ["c1"] * 4
 
 
 def test_features_of_tomorrow_pass() -> None:
@@ -112,5 +126,5 @@ def test_features_of_tomorrow_pass() -> None:
 
 
 def test_odd_text_is_legal() -> None:
-    read(body(input="nul \0 and \u2028 and \U0001f600"))
-    read(body(input=""))
+    for text in ("nul \0 and \u2028 and \U0001f600", ""):
+        assert view(read(body(input=text))).typed.input == text

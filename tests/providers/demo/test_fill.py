@@ -65,7 +65,16 @@ def test_schemas_that_hold_themselves_come_to_an_end() -> None:
             }
         },
     }
-    validate(node, fill(node, Clues("")))
+    made = fill(node, Clues(""))
+    validate(node, made)
+    assert depth(made) == 7
+
+
+def depth(made: Any) -> int:
+    """How many objects of these two properties are nested."""
+    assert made.keys() == {"next", "all"}
+    inner = [made["next"], *made["all"]]
+    return 1 + max(map(depth, filter(None, inner)), default=0)
 
 
 @pytest.mark.parametrize(
@@ -73,4 +82,4 @@ def test_schemas_that_hold_themselves_come_to_an_end() -> None:
     [None, True, [], {"type": 5}, {"$ref": "#/none"}, {"$ref": "#"}, {"anyOf": [True]}, {"minItems": "x"}],
 )
 def test_schemas_that_are_none_do_no_harm(schema: Any) -> None:
-    fill(schema, Clues("hello"))
+    assert fill(schema, Clues("hello"), name="city") == "city"
