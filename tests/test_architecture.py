@@ -1,4 +1,7 @@
-"""The shape of the source: who may import whom, and how large files and functions may grow."""
+"""The shape of the source: who may import whom, and how large files and functions may grow.
+
+And of its tests: each asserts something, and keeps to public names.
+"""
 
 from __future__ import annotations
 
@@ -179,3 +182,91 @@ def test_every_ignore_carries_its_code_and_a_reason() -> None:
             if not reason or not all(one["code"] for one in found):
                 bare.append(f"{file.relative_to(root)}:{number}")
     assert bare == []
+
+
+TESTS = Path(__file__).parent
+FAILS = re.compile(r"(?:(?:asking|grammar|pytest)\.)?(?:check|assert|raises|fail)\w*|(?:\w+\.)*until\w*")
+"""Calls that fail a test by themselves; helpers that assert are named for it, or stand in the same file."""
+
+SILENT: dict[str, str] = {
+    "test_what_the_compiler_learns_from_runs_to_its_end": "the run raises when it breaks",
+    "test_a_long_text_is_utf_8_wherever_its_characters_stand": "the check returns nothing when it passes",
+}
+"""Tests that assert nothing but that nothing is raised, and why; the list only shrinks."""
+
+PRIVATE: dict[tuple[str, str], str] = {
+    ("bench", "_parser"): "the public function would run the benchmark",
+    ("protocols/messages", "_SCANS"): "code that only a build uses is tried without one",
+    ("providers/http", "_begin"): "a connection is tried without the pool that owns it",
+    ("reference", "_BYPASSES"): "code that only a build uses is tried without one",
+    ("server/http", "_connections"): "shows a single connection; HttpServer.connections counts them",
+    ("server/http", "_reader"): "no client can see how much was read ahead of it",
+    ("server/http", "_reading_paused"): "no client can see that reading is paused",
+    ("server/http", "_transport"): "options of the accepted socket are seen on this side only",
+    ("turns/plugins", "_exit"): "a public function of os",
+}
+"""Private names that tests of a folder use, and why; the list only shrinks."""
+
+
+def name_of(node: ast.AST) -> str:
+    found: str = getattr(node, "id", getattr(node, "attr", ""))
+    return found
+
+
+def called_by(function: ast.AST) -> list[ast.expr]:
+    return [node.func for node in ast.walk(function) if isinstance(node, ast.Call)]
+
+
+def can_fail(function: ast.AST) -> bool:
+    return any(isinstance(node, ast.Assert) for node in ast.walk(function)) or any(
+        FAILS.fullmatch(ast.unparse(called)) for called in called_by(function)
+    )
+
+
+def silent_tests(tree: ast.AST) -> set[str]:
+    """Tests that neither assert anything nor call a function of their file that does."""
+    functions = {
+        node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+    failing = {name for name, node in functions.items() if can_fail(node)}
+    calls = {name: set(map(name_of, called_by(functions[name]))) for name in functions.keys() - failing}
+    while more := {name for name, called in calls.items() if called & failing} - failing:
+        failing |= more
+    return {name for name in functions if name.startswith("test_")} - failing
+
+
+def private_names(tree: ast.AST) -> Iterator[str]:
+    """Private attributes of other objects than `self`, used or patched."""
+    for node in ast.walk(tree):
+        named: list[str] = []
+        if isinstance(node, ast.Attribute) and name_of(node.value) not in ("self", "cls"):
+            named = [node.attr]
+        elif isinstance(node, ast.Call) and name_of(node.func) == "setattr":
+            texts = (arg.value for arg in node.args if isinstance(arg, ast.Constant))
+            named = [text.rpartition(".")[2] for text in texts if isinstance(text, str)]
+        yield from (name for name in named if re.match(r"_(?!_)", name))
+
+
+def test_tests_assert_something_and_keep_to_public_names() -> None:
+    silent: set[str] = set()
+    private: set[tuple[str, str]] = set()
+    for file in sorted(TESTS.rglob("*.py")):
+        if "node_modules" not in file.parts:
+            tree = ast.parse(file.read_text("utf-8"))
+            silent |= silent_tests(tree)
+            folder = file.parent.relative_to(TESTS).as_posix()
+            private |= {(folder, name) for name in private_names(tree)}
+    assert silent == set(SILENT)
+    assert private == set(PRIVATE)
+
+
+def test_the_readers_of_this_test_see_what_tests_do() -> None:
+    tree = ast.parse(
+        "def look(x): assert x._a\n"
+        "def test_a(): look(1)\n"
+        "def test_b(): len([])\n"
+        "def test_c(m): m.setattr('p.q._b', 1), pytest.raises(E), self._c, m.__d__\n"
+        "def test_d(access): access.check_host('x')\n"
+    )
+    assert silent_tests(tree) == {"test_b", "test_d"}
+    assert sorted(private_names(tree)) == ["_a", "_b"]
