@@ -9,11 +9,12 @@ from pathlib import Path
 
 from routecodex.gateway import sessions
 from routecodex.gateway.scope import Scope
-from routecodex.routing.state import SessionState, StopMessage
+from routecodex.routing.state import SessionState, StopMessageState
 from routecodex.stores import envelope, names
 from routecodex.stores.store import Stored
 
 PLAIN = "plain"
+
 CALL_A_TOOL = "Now call a tool."
 """What the mock provider answers with a tool call when a chat request ends with it."""
 DIGITS = 8
@@ -38,7 +39,7 @@ class Setup:
 
 STICKY = SessionState(sticky="mock.gpt-mock")
 # Its own text makes the mock end the next round with a tool call: one follow-up for each request, for ever.
-ARMED = SessionState(stop_message=StopMessage(text=CALL_A_TOOL, max_repeats=1_000_000_000))
+ARMED = SessionState(stop_message=StopMessageState(text=CALL_A_TOOL, max_repeats=1_000_000_000))
 
 SETUPS = {
     PLAIN: Setup(),
@@ -64,8 +65,8 @@ def write_sessions(setup: Setup, session_dir: Path) -> None:
     for number in range(setup.sessions):
         scope = Scope("session", session_id(f"{number:0{DIGITS}}"))
         value = sessions.encode(scope, setup.state)
-        file = space / names.encode(scope.key)
-        file.write_bytes(envelope.encode(scope.key, Stored(value, number + 1, now + sessions.TTL)))
+        file = space / names.encode_name(scope.key)
+        file.write_bytes(envelope.encode_value(scope.key, Stored(value, number + 1, now + sessions.TTL)))
         # No two writes of a space have the same moment.
         stamp = names.stamp(int(now * 1e6) - setup.sessions + number, sessions.TTL)
         os.utime(file, ns=(stamp, stamp))

@@ -21,7 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from routecodex.canon.finish import express, infer
 from routecodex.config import examine
 from routecodex.gateway.identity import CONVERSATION_HEADERS, SESSION_HEADERS
-from routecodex.gateway.own_words import MARK
+from routecodex.gateway.own_words import REPLY_PREFIX
 from routecodex.protocols.dialect import Dialect
 from routecodex.protocols.messages.clients import NEEDS_MESSAGE_STOP
 from routecodex.providers import demo as demo_model
@@ -173,7 +173,7 @@ async def test_the_instruction_of_the_readme_is_obeyed() -> None:
     async with serving(demo(second.url.port)) as gateway:
         answer = await call(gateway.port, second.url.path, second.body, headers=second.headers)
     told = answer.json["choices"][0]["message"]["content"]
-    assert told.startswith(MARK)
+    assert told.startswith(REPLY_PREFIX)
     assert "| sticky | spare.spare-1 |" in told
 
 

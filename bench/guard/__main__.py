@@ -17,6 +17,7 @@ from bench.guard.record import Counts
 ROOT = Path(__file__).parents[2]
 COUNT_SECONDS = 60
 SETTINGS = ("PYTHON", "ROUTECODEX_")
+
 FIXED = {"PYTHONHASHSEED": "0", "ROUTECODEX_STOPMESSAGE_BD_MODE": "heuristic", "ROUTECODEX_PURE": "1"}
 """Whatever this machine is set to, and whether it has `bd` or a C compiler: everybody counts the same."""
 ADVICE = "If the change is meant, run `make guard-record` and commit the record with it."

@@ -11,28 +11,30 @@ from bench import requests
 from bench.guard.counting import Step
 from routecodex.config import Config, loads
 from routecodex.gateway import build
-from routecodex.gateway.ask import Ask
-from routecodex.gateway.courses import Courses
-from routecodex.gateway.draws import Draws
-from routecodex.gateway.orders import Orders
+from routecodex.gateway.ask import ClientRequest
+from routecodex.gateway.courses import RoutingContextBuilder
+from routecodex.gateway.draws import RoundRobin
+from routecodex.gateway.orders import OperatorState
 from routecodex.gateway.scope import Scope
 from routecodex.gateway.sessions import Sessions
-from routecodex.protocols.codec import Aim, Codec, Inbound, ReplyTo
+from routecodex.protocols.codec import Codec, EncodeOptions, ReplyContext, WireRequest
 from routecodex.protocols.codecs import CODECS
 from routecodex.protocols.translation import Translation
 from routecodex.routing.instructions import parse, strip
-from routecodex.routing.plan import Asked, Router
+from routecodex.routing.plan import Router
+from routecodex.routing.planned import RouteQuery
 from routecodex.routing.registry import Target
-from routecodex.routing.state import Force, ServerState, SessionState, StopMessage
+from routecodex.routing.state import ForcedTarget, ServerState, SessionState, StopMessageState
 from routecodex.stores.memory import MemoryStore
 
 STREAMS = Path(__file__).parent / "streams"
 PROTOCOLS = ("chat", "messages", "responses", "gemini")
 SIZES = ("1k", "100k")
+
 TRANSLATED = (("messages", "chat"), ("responses", "messages"), ("chat", "gemini"), ("chat", "responses"))
 """Client and provider, as in the cells and so that every codec has both parts."""
 NOW = 1_760_000_000.0
-AIM = Aim(model="upstream-model", provider="up")
+AIM = EncodeOptions(model="upstream-model", provider="up")
 TAGGED = (
     'Please look at `<**not this**>` first.\n<**!alpha.model-1**> Then go on: <**stopMessage:"go on",3**> '
     "the parser reads past its end, and nobody closed the file before opening another one. <**#beta.1**>"
@@ -57,8 +59,8 @@ tools = ["alpha.model-2"]
 STATES = {
     "sticky": SessionState(sticky="beta.model-3"),
     "rules": SessionState(allow=("alpha", "beta"), disable=("alpha.1",)),
-    "armed": SessionState(stop_message=StopMessage(text="go on")),
-    "forced": SessionState(force=Force("alpha.2.model-1", "turn")),
+    "armed": SessionState(stop_message=StopMessageState(text="go on")),
+    "forced": SessionState(force=ForcedTarget("alpha.2.model-1", "turn")),
 }
 
 
@@ -91,7 +93,7 @@ def config() -> Config:
     return loads(CONFIG, environ={})
 
 
-def read(protocol: str, size: str, *, content: bytes | None = None) -> Inbound:
+def read(protocol: str, size: str, *, content: bytes | None = None) -> WireRequest:
     """A streaming request, as its endpoint reads it."""
     body = content or requests.body(protocol, size, stream=True)
     if protocol == "gemini":
@@ -99,9 +101,9 @@ def read(protocol: str, size: str, *, content: bytes | None = None) -> Inbound:
     return CODECS[protocol].read(body)
 
 
-def reply(inbound: Inbound) -> ReplyTo:
+def reply(inbound: WireRequest) -> ReplyContext:
     """Whom a stream is for."""
-    return ReplyTo(id="0" * 24, created=int(NOW), model="client-model", provider="up", wire=inbound.wire)
+    return ReplyContext(id="0" * 24, created=int(NOW), model="client-model", provider="up", wire=inbound.wire)
 
 
 def requests_read() -> Iterator[tuple[str, Step]]:
@@ -119,7 +121,7 @@ def requests_read() -> Iterator[tuple[str, Step]]:
 def requests_converted() -> Iterator[tuple[str, Step]]:
     """One request for a provider of another protocol."""
 
-    def step(client: Codec, provider: Codec, inbound: Inbound) -> None:
+    def step(client: Codec, provider: Codec, inbound: WireRequest) -> None:
         provider.encode_request(client.decode_request(inbound), AIM)
 
     for client, provider in TRANSLATED:
@@ -136,7 +138,7 @@ def pieces(stream: bytes) -> list[bytes]:
 def streams_relayed() -> Iterator[tuple[str, Step]]:
     """One stream for a client of the same protocol: in one write, and in one write for each event."""
 
-    def step(codec: Codec, inbound: Inbound, writes: list[bytes]) -> None:
+    def step(codec: Codec, inbound: WireRequest, writes: list[bytes]) -> None:
         pipe = codec.relay(reply(inbound))
         for data in writes:
             pipe.feed(data)
@@ -153,7 +155,7 @@ def streams_relayed() -> Iterator[tuple[str, Step]]:
 def streams_translated() -> Iterator[tuple[str, Step]]:
     """One stream for a client of another protocol."""
 
-    def step(client: Codec, provider: Codec, inbound: Inbound, stream: bytes) -> None:
+    def step(client: Codec, provider: Codec, inbound: WireRequest, stream: bytes) -> None:
         told = reply(inbound)
         told.request = client.decode_request(inbound)
         pipe = Translation(provider.stream_decoder(), client.stream_encoder(told))
@@ -171,10 +173,10 @@ def streams_translated() -> Iterator[tuple[str, Step]]:
 def plans() -> Iterator[tuple[str, Step]]:
     """The plan of one request, without state and with it."""
     router = Router(build.registry(config()))
-    draw = Draws().peek
+    draw = RoundRobin().peek
 
     def step(session: SessionState, turn: str | None) -> None:
-        asked = Asked(model="client-model", route="tools", turn=turn)
+        asked = RouteQuery(model="client-model", route="tools", turn=turn)
         router.plan(asked, session=session, server=ServerState(), health=Well(), now=NOW, draw=draw)
 
     yield "plan without state", partial(step, SessionState(), None)
@@ -194,10 +196,10 @@ def courses() -> Iterator[tuple[str, Step]]:
     """From the request to what routing needs of it, without state, with it, and with something said to us."""
     settings, store = config(), MemoryStore(clock=lambda: NOW)
     router, sessions = Router(build.registry(settings)), Sessions(store, clock=lambda: NOW)
-    made = Courses(
+    made = RoutingContextBuilder(
         router,
         sessions=sessions,
-        orders=Orders(store),
+        orders=OperatorState(store),
         options=build.classifier_options(settings),
         affinity=True,
         max_wait=0.0,
@@ -206,9 +208,11 @@ def courses() -> Iterator[tuple[str, Step]]:
         clear_clock=_nothing_to_clear,
     )
 
-    def step(inbound: Inbound, headers: dict[str, str]) -> None:
+    def step(inbound: WireRequest, headers: dict[str, str]) -> None:
         codec = CODECS[inbound.protocol]
-        ask = Ask(id="req_0", codec=codec, inbound=inbound, headers=headers, arrived=0.0, created=int(NOW))
+        ask = ClientRequest(
+            id="req_0", codec=codec, inbound=inbound, headers=headers, arrived=0.0, created=int(NOW)
+        )
         done(made.set(ask))
 
     plain = read("chat", "1k")

@@ -54,6 +54,7 @@ CALL = (
     + b'"choices":[{"index":0,"delta":{},"finish_reason":"tool_calls"}]}\n\ndata: [DONE]\n\n'
 )
 ARM = f'<**stopMessage:"{CALL_A_TOOL}",1000000**> Go on.'
+
 SETTLING_TURNS = 10
 """Turns of the loop after an answer, in which the gateway finishes what the client does not wait for."""
 
@@ -125,6 +126,7 @@ ASKED = {
     ),
     "request with one follow-up": (_request("chat", stream=True, session="armed"), STREAM_END),
 }
+
 PREPARED = (
     _request("chat", stream=False, session="sticky", last_words="<**!mock.gpt-mock**> Go on."),
     _request("chat", stream=True, session="armed", last_words=ARM),

@@ -22,7 +22,8 @@ from routecodex.gateway.sessions import Sessions
 from routecodex.routing.state import SessionState
 from routecodex.stores.file import FileStore
 from tests.kit import answers
-from tests.kit.upstream import Json, Request, Sse, Upstream
+from tests.kit.steps import Json, Sse
+from tests.kit.upstream import Request, Upstream
 
 
 def answer(request: Request) -> Json | Sse:

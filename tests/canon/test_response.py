@@ -8,22 +8,22 @@ from hypothesis import strategies as st
 
 from routecodex.canon.errors import UpstreamFailed
 from routecodex.canon.events import (
-    AnnotationAdded,
-    ArgumentsAdded,
+    AnnotationDelta,
+    ArgumentsDelta,
     Event,
     Failed,
     Finished,
     PartFinished,
     PartStarted,
-    ReasoningAdded,
-    SignatureAdded,
+    ReasoningDelta,
+    SignatureDelta,
     Started,
-    TextAdded,
+    TextDelta,
     UsageReported,
 )
 from routecodex.canon.finish import Finish
 from routecodex.canon.parts import Opaque, Reasoning, Refusal, Text, ToolCall
-from routecodex.canon.response import Folding, Response, fold, unfold
+from routecodex.canon.response import Response, ResponseBuilder, fold, unfold
 from routecodex.canon.usage import Usage
 
 words = st.text(max_size=12)
@@ -120,17 +120,17 @@ def test_pieces_of_several_open_parts_are_joined_in_their_order() -> None:
     events: list[Event] = [
         Started("id", "model", 7, {"tier": "a"}),
         PartStarted(0, Reasoning("Hm")),
-        ReasoningAdded(0, ", yes"),
-        SignatureAdded(0, "si"),
+        ReasoningDelta(0, ", yes"),
+        SignatureDelta(0, "si"),
         PartStarted(1, Text("Say ")),
-        TextAdded(1, "he", ("p1",)),
-        SignatureAdded(0, "gned"),
-        TextAdded(1, "llo", ("p2", "p3")),
-        AnnotationAdded(1, {"url": "u"}),
+        TextDelta(1, "he", ("p1",)),
+        SignatureDelta(0, "gned"),
+        TextDelta(1, "llo", ("p2", "p3")),
+        AnnotationDelta(1, {"url": "u"}),
         PartStarted(2, ToolCall("c", "f", '{"a"')),
         PartStarted(3, ToolCall("d", "g")),
-        ArgumentsAdded(3, "{}"),
-        ArgumentsAdded(2, ":1}"),
+        ArgumentsDelta(3, "{}"),
+        ArgumentsDelta(2, ":1}"),
         UsageReported(Usage(1, 1)),
         UsageReported(Usage(1, 2)),
         Finished(Finish("tool_calls"), {"print": "b"}),
@@ -155,13 +155,13 @@ def test_pieces_of_several_open_parts_are_joined_in_their_order() -> None:
 def test_a_failed_answer_is_raised_as_its_error() -> None:
     error = UpstreamFailed("broken")
     with pytest.raises(UpstreamFailed) as caught:
-        fold([Started(), PartStarted(0, Text("")), TextAdded(0, "half"), Failed(error)])
+        fold([Started(), PartStarted(0, Text("")), TextDelta(0, "half"), Failed(error)])
     assert caught.value is error
 
 
 def test_an_answer_can_be_seen_while_it_grows() -> None:
-    folding = Folding()
-    for event in (Started("id"), PartStarted(0, Text("")), TextAdded(0, "half")):
+    folding = ResponseBuilder()
+    for event in (Started("id"), PartStarted(0, Text("")), TextDelta(0, "half")):
         folding.add(event)
     assert folding.response() == Response("id", parts=(Text("half"),))
 

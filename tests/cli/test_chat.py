@@ -15,8 +15,8 @@ from click.testing import CliRunner
 
 from routecodex.cli import main
 from routecodex.cli.chat import server_url
-from routecodex.cli.chat_screen import call_text, harmless
-from routecodex.cli.chat_tools import Outside, Workplace
+from routecodex.cli.chat_screen import call_text, strip_control_characters
+from routecodex.cli.chat_tools import OutsideWorkspace, Workspace
 from tests.cli.terminal import CTRL_C, CTRL_D, environ, gateway, terminal
 
 CONFIG = (
@@ -307,14 +307,14 @@ def test_tools_stay_below_the_working_directory(tmp_path: Path) -> None:
     (root / ".hidden").write_text("x")
     (tmp_path / "secret").write_text("x")
     (root / "link").symlink_to(tmp_path / "secret")
-    workplace = Workplace(root)
+    workplace = Workspace(root)
     assert workplace.list_files() == "b.bin\nlink\nsub/a.txt"
     assert workplace.list_files("sub/a.txt") == "sub/a.txt is no directory"
     assert workplace.read_file("sub/a.txt", first_line=2, lines=1) == "two"
     assert workplace.read_file("b.bin") == "b.bin is no text"
     assert workplace.read_file("sub") == "sub is no file"
     for path in ("../secret", "link", str(tmp_path / "secret")):
-        with pytest.raises(Outside, match="outside the working directory"):
+        with pytest.raises(OutsideWorkspace, match="outside the working directory"):
             workplace.read_file(path)
     assert workplace.is_harmless("read_file", {"path": "sub/a.txt"})
     assert not workplace.is_harmless("read_file", {"path": "sub/../.hidden"})
@@ -322,6 +322,6 @@ def test_tools_stay_below_the_working_directory(tmp_path: Path) -> None:
 
 
 def test_nothing_a_model_writes_steers_the_terminal_or_hides_in_a_question() -> None:
-    assert harmless("a\x1b[2Jb\r\n\tc\u202e") == "a[2Jb\n\tc"
+    assert strip_control_characters("a\x1b[2Jb\r\n\tc\u202e") == "a[2Jb\n\tc"
     assert call_text("run_command", {"command": "ls\x1b[8m; rm x"}) == "run_command ls�[8m; rm x"
     assert call_text("run_command", {"command": "ls\nrm x"}) == r'run_command {"command":"ls\nrm x"}'

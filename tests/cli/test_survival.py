@@ -20,7 +20,8 @@ from routecodex.cli import main
 from tests.cli.process import Command, running, until
 from tests.kit import answers, asking
 from tests.kit.raw_client import Answer, begin, call
-from tests.kit.upstream import Hang, Request, Steps, Upstream
+from tests.kit.steps import Hang, Steps
+from tests.kit.upstream import Request, Upstream
 
 SPEAKING = partial(answers.text, "chat", "hi", False)
 LIMITED = answers.error("chat", 429, "slow down", retry_after="300")

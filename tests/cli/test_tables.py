@@ -9,14 +9,14 @@ import pytest
 from click import unstyle
 
 from routecodex.cli.tables import (
-    Cell,
     Column,
     Layout,
-    Row,
+    TableCell,
+    TableRow,
+    available_width,
     is_coloured,
     moment,
     pad,
-    room_of,
     seconds,
     shorten,
     width,
@@ -25,7 +25,7 @@ from routecodex.cli.tables import (
 COLUMNS = (Column("name"), Column("tokens", right=True), Column("why"))
 
 
-def table(rows: list[Row], **options: object) -> list[str]:
+def table(rows: list[TableRow], **options: object) -> list[str]:
     laid_out = Layout(COLUMNS, rows, **options)  # type: ignore[arg-type]  # options as the test gives them
     return [laid_out.head(), *map(laid_out.line, rows)]
 
@@ -66,7 +66,7 @@ def test_a_text_is_shortened_to_its_room(text: str, room: int, short: str) -> No
 
 
 def test_columns_are_aligned_and_lines_end_where_they_end() -> None:
-    rows: list[Row] = [["glm", "12", "ok"], ["智谱清言", "12345", ""]]
+    rows: list[TableRow] = [["glm", "12", "ok"], ["智谱清言", "12345", ""]]
     assert table(rows) == [
         "NAME      TOKENS  WHY",
         "glm           12  ok",
@@ -80,7 +80,9 @@ def test_padding_counts_wide_signs_twice() -> None:
 
 
 def test_the_widest_column_gives_way_until_the_table_fits() -> None:
-    rows: list[Row] = [["a-name-of-20-letters", "1", "a reason that nobody has the room to read to the end"]]
+    rows: list[TableRow] = [
+        ["a-name-of-20-letters", "1", "a reason that nobody has the room to read to the end"]
+    ]
     shown = table(rows, room=50)
     assert shown == [
         "NAME                  TOKENS  WHY",
@@ -92,7 +94,7 @@ def test_the_widest_column_gives_way_until_the_table_fits() -> None:
 
 def test_a_column_that_is_to_be_kept_does_not_give_way() -> None:
     columns = (Column("time", keep=True), Column("why"))
-    rows: list[Row] = [["10:00:00.000", "because it is so"]]
+    rows: list[TableRow] = [["10:00:00.000", "because it is so"]]
     assert Layout(columns, rows, room=20).line(rows[0]) == "10:00:00.000  becau…"
     assert Layout(columns, rows, room=5).line(rows[0]) == "10:00:00.000  bec…"
 
@@ -108,7 +110,7 @@ def test_nothing_in_a_cell_can_steer_the_terminal(sign: str) -> None:
 
 
 def test_colours_do_not_move_columns() -> None:
-    rows: list[Row] = [[Cell("glm", "red"), Cell("1", "green"), "w"], ["openai", "22", "w"]]
+    rows: list[TableRow] = [[TableCell("glm", "red"), TableCell("1", "green"), "w"], ["openai", "22", "w"]]
     coloured = table(rows, colour=True)
     assert "\x1b[31mglm\x1b[0m" in coloured[1]
     assert [unstyle(line) for line in coloured] == table(rows)
@@ -128,7 +130,7 @@ def test_colour_is_for_terminals_and_no_color_is_honoured(monkeypatch: pytest.Mo
 
 def test_only_a_terminal_has_a_width(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "77")
-    assert (room_of(Screen()), room_of(io.StringIO())) == (77, None)
+    assert (available_width(Screen()), available_width(io.StringIO())) == (77, None)
 
 
 @pytest.mark.parametrize(

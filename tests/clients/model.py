@@ -15,6 +15,7 @@ from tests.kit.upstream import Request
 
 RESULT = "sunny"
 """Stands in every tool result: once it is in a request, the acts are over and the results are quoted."""
+
 SIGNATURE = "c2lnbmVk+/vPz8/+b3V0PT0/bG9vaw=="
 """In the standard alphabet of base64; some SDKs send it back in the other one, for URLs."""
 THOUGHT = "The sky is on my mind, and the city too."

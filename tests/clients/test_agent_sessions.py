@@ -11,14 +11,14 @@ from routecodex.canon.request import ProtocolName
 from routecodex.gateway.identity import identify
 from routecodex.gateway.scope import Scope
 from routecodex.protocols.codecs import CODECS
-from routecodex.protocols.controls import controls
+from routecodex.protocols.controls import read_control_fields
 from tests.clients.agent_requests import CLAUDE_HEADERS, CODEX_HEADERS, SESSION, claude_code, codex
 
 
 def scope_of(protocol: ProtocolName, headers: dict[str, str], body: dict[str, Any]) -> Scope:
     raw = msgspec.json.encode(body)
     inbound = CODECS[protocol].read(raw, model=str(body.get("model", "m")), stream=True)
-    return identify(protocol, headers, controls(inbound), chain=None, request_id="req-1")
+    return identify(protocol, headers, read_control_fields(inbound), chain=None, request_id="req-1")
 
 
 HELLO = [{"role": "user", "content": "hello"}]

@@ -24,13 +24,15 @@ from tests.clients.python.talk import ENDS, Conversation, Wish
 from tests.gateway.clocked import HEAD, NO_NTP, command, config, hasten, item, now_ms
 from tests.kit import answers
 from tests.kit.answers import PROTOCOLS, Call
-from tests.kit.upstream import Json, Request, Sse
+from tests.kit.steps import Json, Sse
+from tests.kit.upstream import Request
 
 speakers = pytest.mark.parametrize(
     "speaker", [pytest.param(speaker, id=name) for name, speaker in SPEAKERS.items()]
 )
 ROUND = (21, 9)
 WINDOW = 1000
+
 AHEAD = 50_000
 """So far ahead an answer is held for a task, and no machine is so slow that its window opens before that."""
 SOON = "call home"

@@ -18,7 +18,8 @@ from tests.clients.node_sdks import run
 from tests.gateway.clocked import HEAD, NO_NTP, command, config, hasten, item, now_ms
 from tests.kit import answers
 from tests.kit.answers import PROTOCOLS, Call
-from tests.kit.upstream import Json, Request, Sse
+from tests.kit.steps import Json, Sse
+from tests.kit.upstream import Request
 
 WINDOW = 1000
 AHEAD = 50_000

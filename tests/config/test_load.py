@@ -9,17 +9,17 @@ import pytest
 from msgspec import Struct
 
 from routecodex.config import (
-    ClientKey,
+    ClientKeyConfig,
     Config,
     InvalidConfig,
-    Key,
-    Model,
-    Pool,
+    KeyConfig,
+    ModelConfig,
+    PoolConfig,
     Preset,
-    Price,
+    PriceConfig,
     Problem,
     Secret,
-    Timeout,
+    TimeoutConfig,
     examine,
     find_path,
     load,
@@ -47,7 +47,7 @@ PRESETS = {
         base_url="https://api.acme.test",
         env="ACME_API_KEY",
         auth_style="x-api-key",
-        models={"big": Model(context_tokens=1000, vision=False, price=Price(input=1, output=2))},
+        models={"big": ModelConfig(context_tokens=1000, vision=False, price=PriceConfig(input=1, output=2))},
         dialect={"image_urls": False},
         headers={"x-team": "one"},
     ),
@@ -75,22 +75,24 @@ def test_the_example_loads_as_it_stands() -> None:
     config = loads(example(), environ=KEYS)
     assert config.server.identity == "main"
     assert config.providers["glm"].auth == (
-        Key(alias="primary", value=Secret("first")),
-        Key(alias="backup", value=Secret("second"), env="GLM_KEY2"),
+        KeyConfig(alias="primary", value=Secret("first")),
+        KeyConfig(alias="backup", value=Secret("second"), env="GLM_KEY2"),
     )
-    assert config.providers["glm"].models["glm-4.7"] == Model(
+    assert config.providers["glm"].models["glm-4.7"] == ModelConfig(
         id="glm-4.7",
         context_tokens=200_000,
         max_output_tokens=128_000,
         vision=False,
-        price=Price(input=0.6, output=2.2, cache_read=0.11),
+        price=PriceConfig(input=0.6, output=2.2, cache_read=0.11),
     )
     assert config.providers["claude"].auth_style == "x-api-key"
     assert config.providers["claude"].auth[0].alias == "key1"
-    assert config.pools("default") == (Pool(id="main", targets=("glm.glm-4.7", "claude.claude-sonnet-4-5")),)
+    assert config.pools("default") == (
+        PoolConfig(id="main", targets=("glm.glm-4.7", "claude.claude-sonnet-4-5")),
+    )
     assert config.pools("thinking") == (
-        Pool(id="main", mode="priority", targets=("claude.claude-sonnet-4-5",)),
-        Pool(id="spare", backup=True, targets=("glm.glm-4.7",)),
+        PoolConfig(id="main", mode="priority", targets=("claude.claude-sonnet-4-5",)),
+        PoolConfig(id="spare", backup=True, targets=("glm.glm-4.7",)),
     )
     assert config.pools("coding") == ()
     assert config.server_tools.clock.ntp.servers == ("pool.ntp.org:123",)
@@ -126,8 +128,8 @@ def test_what_the_file_leaves_out_has_its_default() -> None:
     config = loads(MINIMAL, environ={})
     assert config == Config(providers=config.providers, routing={"default": ("p.m",)})
     assert config.server.identity == "127.0.0.1-5520"
-    assert config.providers["p"].timeout == Timeout()
-    assert config.providers["p"].keys == (Key(alias="key1"),)
+    assert config.providers["p"].timeout == TimeoutConfig()
+    assert config.providers["p"].keys == (KeyConfig(alias="key1"),)
     assert not config.providers["p"].keys[0].secret
 
 
@@ -536,12 +538,12 @@ def test_a_preset_fills_in_what_the_row_leaves_out() -> None:
         "https://api.acme.test",
         "x-api-key",
     )
-    assert mine.auth == (Key(alias="key1", value=Secret("k"), env="ACME_API_KEY"),)
+    assert mine.auth == (KeyConfig(alias="key1", value=Secret("k"), env="ACME_API_KEY"),)
     assert mine.headers == {"x-team": "one", "x-user": "me"}
     assert mine.dialect == {"image_urls": False, "system_role": "developer"}
     assert mine.models == {
-        "big": Model(id="big", context_tokens=1000, vision=False, price=Price(input=1, output=5)),
-        "other": Model(id="o-1"),
+        "big": ModelConfig(id="big", context_tokens=1000, vision=False, price=PriceConfig(input=1, output=5)),
+        "other": ModelConfig(id="o-1"),
     }
 
 
@@ -577,8 +579,8 @@ def test_weights_make_a_pool_weighted_and_unnamed_pools_get_names() -> None:
         '["p.m"]', '[{ targets = ["p.m"], weights = { "p.m" = 2 } }, { targets = ["p.m"] }]'
     )
     assert loads(text, environ={}).pools("default") == (
-        Pool(id="pool1", mode="weighted", targets=("p.m",), weights={"p.m": 2.0}),
-        Pool(id="pool2", targets=("p.m",)),
+        PoolConfig(id="pool1", mode="weighted", targets=("p.m",), weights={"p.m": 2.0}),
+        PoolConfig(id="pool2", targets=("p.m",)),
     )
 
 
@@ -587,7 +589,7 @@ def test_no_representation_shows_a_secret() -> None:
         '[server]\nadmin_token = "sk-2"\nclient_keys = [{ name = "a", key = "sk-3" }]\n'
     )
     config = loads(text, environ={})
-    assert config.server.client_keys == (ClientKey(name="a", key=Secret("sk-3")),)
+    assert config.server.client_keys == (ClientKeyConfig(name="a", key=Secret("sk-3")),)
     assert "sk-" not in f"{config!r} {config!s} {config.server.client_keys[0].key}"
 
 

@@ -24,7 +24,7 @@ from tests.gateway.continued import Talk, configuration
 from tests.kit import answers
 from tests.kit.gateway import serving
 from tests.kit.raw_client import call
-from tests.kit.upstream import Answer as Given
+from tests.kit.steps import Answer as Given
 from tests.kit.upstream import Request, Upstream
 
 SESSION = "s-1"
@@ -97,7 +97,7 @@ def command(action: str, *items: dict[str, Any], task_id: str = "") -> dict[str,
 
 
 def file_of(folder: Path, session: str = SESSION) -> Path:
-    return folder / "clock" / names.encode(session)
+    return folder / "clock" / names.encode_name(session)
 
 
 def tasks(folder: Path, session: str = SESSION) -> list[dict[str, Any]]:

@@ -22,12 +22,13 @@ from tests.kit import answers, asking
 from tests.kit.gateway import Running, one_target, serving
 from tests.kit.grammar.frames import read
 from tests.kit.raw_client import Answer, Call, begin, call
-from tests.kit.upstream import Answer as Given
+from tests.kit.steps import Answer as Given
 from tests.kit.upstream import Request, Upstream
 
 PROTOCOLS = ("chat", "responses", "messages", "gemini")
 HERE = {"x-session-id": "s-1"}
 SET = '<**stopMessage:"go on",{}**>Hello'
+
 Script = Callable[[Request, int], Given]
 """What the upstream answers to its request of that number, from 0."""
 

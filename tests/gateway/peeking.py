@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from routecodex.canon.parts import ToolCall
 from routecodex.canon.request import Request, Tool
-from routecodex.server_tools.framework import ServerTool, Situation
+from routecodex.server_tools.framework import ServerTool, TurnContext
 
 SCHEMA = {"type": "object", "properties": {"at": {"type": "string"}}, "required": ["at"]}
 
@@ -26,14 +26,14 @@ class Peek(ServerTool):
 
     name = "peek"
 
-    async def inject(self, situation: Situation, request: Request) -> Request:
+    async def inject(self, situation: TurnContext, request: Request) -> Request:
         situation.names.add(self.name)
         return replace(request, tools=(*request.tools, Tool(self.name, parameters=SCHEMA)))
 
-    def answers(self, situation: Situation, name: str) -> bool:
+    def answers(self, situation: TurnContext, name: str) -> bool:
         return name == self.name
 
-    async def call(self, situation: Situation, call: ToolCall) -> str:
+    async def call(self, situation: TurnContext, call: ToolCall) -> str:
         where = msgspec.json.decode(call.arguments, type=Where).at
         if where == "the abyss":
             raise RuntimeError("it looked back")

@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from routecodex.gateway.health import Health
+from routecodex.gateway.health import KeyHealth
 from routecodex.routing.registry import Target
 from routecodex.stores.file import FileStore
 
@@ -16,7 +16,7 @@ TARGET = Target("glm", "primary", "glm-4.7")
 
 
 async def main(directory: str, ahead: str) -> None:
-    health = Health(FileStore(Path(directory)), clock=lambda: time.time() + float(ahead))
+    health = KeyHealth(FileStore(Path(directory)), clock=lambda: time.time() + float(ahead))
     await health.load()
     os.write(1, b"ready\n")
     await asyncio.to_thread(sys.stdin.readline)

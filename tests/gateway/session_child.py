@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from routecodex.gateway.scope import Scope
 from routecodex.gateway.sessions import Sessions
-from routecodex.routing.state import SessionState, StopMessage
+from routecodex.routing.state import SessionState, StopMessageState
 from routecodex.stores.file import FileStore
 
 SCOPE = Scope("session", "shared")
@@ -19,7 +19,7 @@ TIMES = 50
 
 
 def used_once_more(state: SessionState) -> SessionState:
-    message = state.stop_message or StopMessage(text="go on", max_repeats=1000)
+    message = state.stop_message or StopMessageState(text="go on", max_repeats=1000)
     return replace(state, stop_message=replace(message, used=message.used + 1))
 
 

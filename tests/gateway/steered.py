@@ -20,7 +20,8 @@ from tests.kit import answers, asking
 from tests.kit.gateway import Running, serving
 from tests.kit.grammar.frames import read
 from tests.kit.raw_client import Answer, call
-from tests.kit.upstream import Json, Request, Sse, Upstream
+from tests.kit.steps import Json, Sse
+from tests.kit.upstream import Request, Upstream
 from tests.routing.spoken import Step, tell
 
 PROTOCOLS = ("chat", "responses", "messages", "gemini")

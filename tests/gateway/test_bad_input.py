@@ -314,7 +314,7 @@ def test_any_value_in_any_place_is_either_understood_or_refused(
     client: str, upstream: str, data: st.DataObject
 ) -> None:
     """A wrong value anywhere is a ClientError or passes: never another exception or broken JSON."""
-    from routecodex.protocols.codec import Aim
+    from routecodex.protocols.codec import EncodeOptions
 
     body = copy.deepcopy(RICH[client])
     for _ in range(data.draw(st.integers(1, 2))):
@@ -325,7 +325,7 @@ def test_any_value_in_any_place_is_either_understood_or_refused(
         for key in place[:-1]:
             inner = inner[key]
         inner[place[-1]] = copy.deepcopy(data.draw(ODD))
-    aim = Aim(model="m", provider="up", max_output_tokens=4096)
+    aim = EncodeOptions(model="m", provider="up", max_output_tokens=4096)
     try:
         inbound = CODECS[client].read(
             msgspec.json.encode(body), **({"model": "up.m", "stream": False} if client == "gemini" else {})

@@ -9,7 +9,8 @@ import pytest
 from tests.kit import answers, asking
 from tests.kit.gateway import one_target, provider, serving
 from tests.kit.raw_client import Answer, call
-from tests.kit.upstream import Json, Upstream
+from tests.kit.steps import Json
+from tests.kit.upstream import Upstream
 
 PATH = "/v1/responses"
 CALL = {"id": "fc_up", "type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}

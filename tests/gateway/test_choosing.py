@@ -12,7 +12,8 @@ import pytest
 from tests.kit import answers, asking
 from tests.kit.gateway import Running, serving
 from tests.kit.raw_client import Answer, call
-from tests.kit.upstream import Json, Request, Upstream
+from tests.kit.steps import Json
+from tests.kit.upstream import Request, Upstream
 
 TOKEN = "operator"
 SPEAKING = partial(answers.text, "chat", "hi", False)

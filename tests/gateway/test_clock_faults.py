@@ -32,8 +32,9 @@ from tests.gateway.clocked import (
 )
 from tests.gateway.continued import PROTOCOLS, Talk
 from tests.kit import answers
-from tests.kit.upstream import Answer as Given
-from tests.kit.upstream import CutOff, Hang, Json, Raw, Request, Sse, Steps, Upstream
+from tests.kit.steps import Answer as Given
+from tests.kit.steps import CutOff, Hang, Json, Raw, Sse, Steps
+from tests.kit.upstream import Request, Upstream
 from tests.server_tools.clock.time_server import answer as tells
 from tests.server_tools.clock.time_server import time_server
 

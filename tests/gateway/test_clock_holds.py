@@ -27,8 +27,9 @@ from tests.gateway.continued import HERE, PROTOCOLS, SET, Talk, has_error, used
 from tests.kit import answers, asking
 from tests.kit.grammar.frames import read
 from tests.kit.raw_client import Call, begin
-from tests.kit.upstream import Answer as Given
-from tests.kit.upstream import Hang, Json, Request, Steps, Upstream
+from tests.kit.steps import Answer as Given
+from tests.kit.steps import Hang, Json, Steps
+from tests.kit.upstream import Request, Upstream
 
 protocols = pytest.mark.parametrize("protocol", PROTOCOLS)
 streaming = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
@@ -36,6 +37,7 @@ SMALL = "due_window_ms = 1000\nhold_max_ms = 60000\n"
 ALIVE = "keepalive_ms = 80\n"
 AT_ONCE = "[routing_options]\nmax_wait_ms = 0\n"
 SOON = 1250
+
 FAR = 50_000
 """A task so far ahead holds an answer for longer than any test takes."""
 

@@ -13,8 +13,9 @@ from tests.cli.process import until
 from tests.gateway.clocked import clocked, now_ms, operate, plant, reminders, tasks, whole_config
 from tests.gateway.continued import Talk
 from tests.kit import answers
-from tests.kit.upstream import Answer as Given
-from tests.kit.upstream import Request, Send, Sse, Steps, Upstream, Wait
+from tests.kit.steps import Answer as Given
+from tests.kit.steps import Send, Sse, Steps, Wait
+from tests.kit.upstream import Request, Upstream
 from tests.server.test_reload import serving_file
 
 streaming = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])

@@ -28,7 +28,7 @@ from tests.gateway.continued import HERE, PROTOCOLS, Talk
 from tests.gateway.steered import words
 from tests.kit import answers, asking
 from tests.kit.raw_client import Answer
-from tests.kit.upstream import Answer as Given
+from tests.kit.steps import Answer as Given
 from tests.kit.upstream import Request
 from tests.routing.spoken import tell
 

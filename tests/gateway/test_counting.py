@@ -6,17 +6,18 @@ import pytest
 
 from routecodex.canon.parts import Media, Opaque, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
 from routecodex.canon.request import Message, Request, Tool
-from routecodex.gateway.ask import Ask
+from routecodex.gateway.ask import ClientRequest
 from routecodex.gateway.counting import count, estimate, estimate_body
 from routecodex.protocols.codecs import CODECS
 from routecodex.providers.http import HttpClient, TlsOptions, origin_of
 from routecodex.providers.upstream import Upstream as Provider
-from routecodex.routing.plan import Plan
-from routecodex.routing.registry import Model, Registry, Step, Target
+from routecodex.routing.planned import RoutePlan
+from routecodex.routing.registry import Model, PlanStep, Registry, Target
 from routecodex.routing.registry import Provider as Row
 from routecodex.wire import json
 from tests.kit import answers, asking
-from tests.kit.upstream import Json, Upstream
+from tests.kit.steps import Json
+from tests.kit.upstream import Upstream
 
 
 def request(*parts: Part, **fields: Any) -> Request:
@@ -92,15 +93,15 @@ class Parts:
             [Row(name="up", protocol=protocol, keys=("k",), models=models)], routes={}, aliases={}
         )
 
-    async def plan(self, ask: Ask) -> Plan:
-        step = Step(Target("up", "k", "m"), "direct", "direct")
-        return Plan(route="direct", steps=(step,), reason="named")
+    async def plan(self, ask: ClientRequest) -> RoutePlan:
+        step = PlanStep(Target("up", "k", "m"), "direct", "direct")
+        return RoutePlan(route="direct", steps=(step,), reason="named")
 
 
-def asked(client: str) -> Ask:
+def asked(client: str) -> ClientRequest:
     body = json.encode(asking.body(client, LONG, stream=False))
     inbound = CODECS[client].read(body, model="up.m", stream=False)
-    return Ask(id="r", codec=CODECS[client], inbound=inbound, headers={}, arrived=0.0, created=0)
+    return ClientRequest(id="r", codec=CODECS[client], inbound=inbound, headers={}, arrived=0.0, created=0)
 
 
 async def counted(client: str, protocol: str, up: Upstream) -> int:

@@ -7,7 +7,8 @@ import pytest
 from tests.kit import answers, grammar
 from tests.kit.gateway import one_target, provider, serving
 from tests.kit.raw_client import Answer, call
-from tests.kit.upstream import Hang, Json, Request, Steps, Upstream
+from tests.kit.steps import Hang, Json, Steps
+from tests.kit.upstream import Request, Upstream
 
 BODY = (
     b'{"encoding_format": "base64", "input": ["a", "b\\u00e9"], "model": "up.m",'

@@ -12,7 +12,8 @@ from tests.kit import answers, asking
 from tests.kit.gateway import Running, one_target, serving
 from tests.kit.grammar.frames import read
 from tests.kit.raw_client import Answer, call
-from tests.kit.upstream import CutOff, Json, Sse, Upstream
+from tests.kit.steps import CutOff, Json, Sse
+from tests.kit.upstream import Upstream
 
 PROTOCOLS = ("chat", "responses", "messages", "gemini")
 PAIRS = [

@@ -12,7 +12,8 @@ import pytest
 from tests.kit import answers, asking, grammar
 from tests.kit.gateway import NO_HEALTH, one_target, provider, serving
 from tests.kit.raw_client import Answer, call
-from tests.kit.upstream import Hang, Json, Raw, Script, Send, Sse, Steps, Upstream
+from tests.kit.steps import Hang, Json, Raw, Send, Sse, Steps
+from tests.kit.upstream import Script, Upstream
 
 PROTOCOLS = ("chat", "responses", "messages", "gemini")
 CLIENTS = ("chat", "messages")
@@ -33,6 +34,7 @@ BECOMES = {
     504: 504,
     301: 502,
 }
+
 SHOWN = {400, 404, 409, 413, 422, 408, 429, 500, 502, 504}
 """The statuses whose message is the client's business."""
 

@@ -13,7 +13,8 @@ from tests.gateway.test_matrix import understood
 from tests.kit import answers, asking
 from tests.kit.gateway import one_target, provider, serving
 from tests.kit.raw_client import call
-from tests.kit.upstream import Json, Sse, Upstream
+from tests.kit.steps import Json, Sse
+from tests.kit.upstream import Upstream
 
 PROTOCOLS = ("chat", "responses", "messages", "gemini")
 

@@ -11,7 +11,8 @@ import pytest
 from tests.cli.process import running, serve
 from tests.gateway.clocked import operate
 from tests.gateway.continued import SET, Talk, configuration
-from tests.kit.upstream import Json, Request, Upstream
+from tests.kit.steps import Json
+from tests.kit.upstream import Request, Upstream
 
 TARGET = "up.primary.m"
 AT_ONCE = "[routing_options]\nmax_wait_ms = 0\nhealth = false\n"

@@ -12,7 +12,8 @@ from tests.gateway.test_web_search import HOSTED, NONE, ON
 from tests.kit import asking
 from tests.kit.gateway import one_target, serving
 from tests.kit.raw_client import Answer, call
-from tests.kit.upstream import Json, Sse, Upstream
+from tests.kit.steps import Json, Sse
+from tests.kit.upstream import Upstream
 
 PARTS: list[dict[str, Any]] = [
     {"text": "Here:"},

@@ -22,9 +22,9 @@ from routecodex.canon.errors import (
     UpstreamRejected,
 )
 from routecodex.gateway import health as subject
-from routecodex.gateway.health import MOST, SPACE, Health
-from routecodex.gateway.health_row import Row
-from routecodex.routing.health import DEFAULT, Ailment
+from routecodex.gateway.health import MOST, SPACE, KeyHealth
+from routecodex.gateway.health_row import KeyHealthRow
+from routecodex.routing.health import DEFAULT, Cooldown
 from routecodex.routing.registry import Selector, Target
 from routecodex.stores.file import FileStore
 from routecodex.stores.memory import MemoryStore
@@ -92,16 +92,16 @@ def store() -> Watched:
     return Watched()
 
 
-Start = Callable[[], Health]
+Start = Callable[[], KeyHealth]
 
 
 @pytest.fixture
 async def start(tmp_path: Path, clock: Clock) -> AsyncIterator[Start]:
     """Starts one worker after the other, each with its own store on the same directory."""
     stores: list[FileStore] = []
-    workers: list[Health] = []
+    workers: list[KeyHealth] = []
 
-    def one_more() -> Health:
+    def one_more() -> KeyHealth:
         stores.append(FileStore(tmp_path / "sessions", clock=clock))
         workers.append(made(stores[-1], clock))
         return workers[-1]
@@ -113,8 +113,8 @@ async def start(tmp_path: Path, clock: Clock) -> AsyncIterator[Start]:
         await store.close()
 
 
-def made(store: Store, clock: Clock) -> Health:
-    return Health(store, clock=clock, monotonic=clock)
+def made(store: Store, clock: Clock) -> KeyHealth:
+    return KeyHealth(store, clock=clock, monotonic=clock)
 
 
 def limited(seconds: float = 60) -> UpstreamError:
@@ -133,23 +133,23 @@ def broken() -> UpstreamError:
     return UpstreamFailed("it broke", upstream_status=500)
 
 
-def fail(health: Health, *, times: int) -> None:
+def fail(health: KeyHealth, *, times: int) -> None:
     for _ in range(times):
         health.failed(TARGET, broken())
 
 
-async def look(health: Health, clock: Clock) -> None:
+async def look(health: KeyHealth, clock: Clock) -> None:
     """What a request does before it plans, a little later."""
     clock.now += 0.03
     if health.stale():
         await health.refresh()
 
 
-def left(health: Health, clock: Clock, target: Target = TARGET) -> float:
+def left(health: KeyHealth, clock: Clock, target: Target = TARGET) -> float:
     return max(0.0, health.until(target, clock.now) - clock.now)
 
 
-async def tries(health: Health, clock: Clock, target: Target = TARGET) -> bool:
+async def tries(health: KeyHealth, clock: Clock, target: Target = TARGET) -> bool:
     """Whether a request may be sent there now."""
     return health.claim(target, clock.now) or await health.probe(target, clock.now)
 
@@ -174,8 +174,8 @@ async def test_a_failure_counts_at_once_and_is_saved_behind(store: Watched, cloc
     await health.flush()
     stored = await store.get(SPACE, "glm.primary")
     assert stored is not None
-    assert msgspec.json.decode(stored.value, type=dict[str, Ailment]) == {
-        "": Ailment(
+    assert msgspec.json.decode(stored.value, type=dict[str, Cooldown]) == {
+        "": Cooldown(
             reason="limited", noted=clock.now, until=clock.now + 60, strikes=1, error="slow down", status=429
         )
     }
@@ -428,7 +428,7 @@ async def test_an_odd_value_is_ignored_told_of_once_and_written_over(
 
 
 async def test_an_absurd_time_in_the_store_is_no_more_than_the_cap(store: Watched, clock: Clock) -> None:
-    record = {"": Ailment(reason="limited", noted=clock.now, until=1e300)}
+    record = {"": Cooldown(reason="limited", noted=clock.now, until=1e300)}
     await store.put(SPACE, "glm.primary", msgspec.json.encode(record))
     health = made(store, clock)
     await health.load()
@@ -484,7 +484,7 @@ async def test_the_report_has_a_row_for_each_key_that_is_not_well(store: Watched
     health.failed(Target("openai", "key1", "gpt-5"), broken())
     now = clock.now
     assert health.report(now) == [
-        Row(
+        KeyHealthRow(
             name="glm.backup",
             state="refused",
             seconds=600,
@@ -494,7 +494,7 @@ async def test_the_report_has_a_row_for_each_key_that_is_not_well(store: Watched
             error="wrong key",
             status=401,
         ),
-        Row(
+        KeyHealthRow(
             name="glm.primary",
             state="cooling",
             seconds=60,
@@ -504,7 +504,7 @@ async def test_the_report_has_a_row_for_each_key_that_is_not_well(store: Watched
             error="slow down",
             status=429,
         ),
-        Row(
+        KeyHealthRow(
             name="glm.primary.glm-4.7",
             state="half-open",
             seconds=0,
@@ -556,7 +556,7 @@ def test_two_workers_agree_in_the_end_whatever_they_went_through(
         store = MemoryStore(clock=lambda: 0.0)
         # The clock on the wall may be set back, the other one never.
         ticks = count(step=1.0).__next__
-        workers = [Health(store, clock=clock, monotonic=ticks) for _ in range(2)]
+        workers = [KeyHealth(store, clock=clock, monotonic=ticks) for _ in range(2)]
         for number, what, target, pause in steps:
             clock.now += pause
             worker = workers[number]

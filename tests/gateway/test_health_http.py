@@ -14,14 +14,15 @@ from typing import Any
 import pytest
 
 from routecodex.canon.errors import UpstreamError, UpstreamFailed, UpstreamRefusedKey, UpstreamRejected
-from routecodex.gateway.health import Health
+from routecodex.gateway.health import KeyHealth
 from routecodex.routing.registry import Target
 from routecodex.stores.file import FileStore
 from routecodex.stores.memory import MemoryStore
 from tests.kit import answers, asking, grammar
 from tests.kit.gateway import Running, provider, serving
 from tests.kit.raw_client import Answer, begin, call
-from tests.kit.upstream import CutOff, Hang, Json, Raw, Request, Send, Sse, Steps, Upstream
+from tests.kit.steps import CutOff, Hang, Json, Raw, Send, Sse, Steps
+from tests.kit.upstream import Request, Upstream
 
 PROTOCOLS = ("chat", "responses", "messages", "gemini")
 WORDS = "the words of the provider"
@@ -195,7 +196,7 @@ def struck(place: Path, target: Target, *errors: UpstreamError, ago: float) -> N
 
     async def leave() -> None:
         store = FileStore(place)
-        health = Health(store, clock=lambda: time.time() - ago)
+        health = KeyHealth(store, clock=lambda: time.time() - ago)
         for error in errors:
             health.failed(target, error)
         await health.flush()
@@ -279,7 +280,7 @@ async def test_a_refused_key_is_probed_by_one_request_when_its_time_has_come(tmp
 
 async def test_only_the_request_that_took_a_probe_can_give_it_up() -> None:
     target = Target("up", "a", "m")
-    health = Health(MemoryStore(), clock=lambda: 1000.0)
+    health = KeyHealth(MemoryStore(), clock=lambda: 1000.0)
     for _ in range(3):
         health.failed(target, UpstreamFailed(WORDS, upstream_status=500))
     one, other = object(), object()

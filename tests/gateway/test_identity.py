@@ -8,16 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routecodex.gateway.identity import (
-    CONVERSATION_HEADERS,
-    SESSION_HEADERS,
-    identify,
-    kept,
-    session_of_user,
-)
-from routecodex.gateway.scope import Kind, Scope
-from routecodex.protocols.controls import Controls
-from routecodex.stores.names import encode
+from routecodex.gateway.identity import CONVERSATION_HEADERS, SESSION_HEADERS, identify, kept, session_of_user
+from routecodex.gateway.scope import Scope, ScopeKind
+from routecodex.protocols.controls import ControlFields
+from routecodex.stores.names import encode_name
 
 UUID = "6f0b3a52-4c1e-4b57-9d11-0a7c52f6b8aa"
 OTHER = "c31ac7cf-56a7-4c0a-b363-2b726377687d"
@@ -29,7 +23,7 @@ PROTOCOLS = ("chat", "messages", "responses", "gemini")
 def scope_of(
     headers: dict[str, str] | None = None, *, protocol: str = "chat", chain: str | None = None, **said: Any
 ) -> Scope:
-    return identify(protocol, headers or {}, Controls(**said), chain=chain, request_id="req-1")
+    return identify(protocol, headers or {}, ControlFields(**said), chain=chain, request_id="req-1")
 
 
 @pytest.mark.parametrize("name", SESSION_HEADERS)
@@ -66,7 +60,7 @@ def test_the_first_way_that_applies_counts(first: int) -> None:
 
 def test_a_chain_of_responses_is_known_by_its_first_request() -> None:
     first = scope_of(protocol="responses")
-    later = identify("responses", {}, Controls(), chain="req-1", request_id="req-2")
+    later = identify("responses", {}, ControlFields(), chain="req-1", request_id="req-2")
     assert first == later == Scope("chain", "req-1")
     assert first.lasts
 
@@ -254,7 +248,7 @@ HOSTILE = [
 def test_hostile_ids_never_become_one_nor_a_path() -> None:
     scopes = [scope_of(session_id=value) for value in HOSTILE]
     scopes += [scope_of(conversation_id=value) for value in HOSTILE]
-    names = {encode(scope.key) for scope in scopes}
+    names = {encode_name(scope.key) for scope in scopes}
     assert len(names) == len(scopes)
     assert not any("/" in name or name.startswith((".", "-")) for name in names)
 
@@ -286,7 +280,7 @@ ids = st.text(
 def test_two_ids_have_two_keys_that_utf_8_can_carry(one: str, other: str) -> None:
     keys = [scope_of(session_id=value).key for value in (one, other)]
     assert (keys[0] == keys[1]) == (one == other)
-    assert (encode(keys[0]) == encode(keys[1])) == (one == other)
+    assert (encode_name(keys[0]) == encode_name(keys[1])) == (one == other)
 
 
 wire = st.binary(min_size=1, max_size=12).filter(
@@ -300,14 +294,14 @@ wire = st.binary(min_size=1, max_size=12).filter(
 def test_two_header_values_have_two_keys(one: bytes, other: bytes) -> None:
     keys = [scope_of({"session_id": value.decode("latin-1")}).key for value in (one, other)]
     assert (keys[0] == keys[1]) == (one == other)
-    assert all(key.startswith("session:") and encode(key) for key in keys)
+    assert all(key.startswith("session:") and encode_name(key) for key in keys)
 
 
-kinds: st.SearchStrategy[Kind] = st.sampled_from(("session", "conversation", "chain", "request"))
+kinds: st.SearchStrategy[ScopeKind] = st.sampled_from(("session", "conversation", "chain", "request"))
 
 
 @given(one=kinds, other=kinds, id=st.text(), other_id=st.text())
-def test_kinds_never_meet(one: Kind, other: Kind, id: str, other_id: str) -> None:
+def test_kinds_never_meet(one: ScopeKind, other: ScopeKind, id: str, other_id: str) -> None:
     assert (Scope(one, id).key == Scope(other, other_id).key) == ((one, id) == (other, other_id))
 
 

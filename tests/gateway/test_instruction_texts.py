@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from routecodex.routing.instructions import MOST
+from routecodex.routing.instructions import MOST_INSTRUCTIONS
 from tests.gateway.steered import (
     DEFAULT,
     HERE,
@@ -24,7 +24,7 @@ from tests.gateway.steered import (
 )
 from tests.kit import asking, grammar
 from tests.kit.raw_client import call
-from tests.kit.upstream import Json
+from tests.kit.steps import Json
 from tests.routing.spoken import Step, tell
 
 protocols = pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -227,7 +227,7 @@ async def test_ten_thousand_malformed_tags_are_told_in_a_few_lines(protocol: str
 @pytest.mark.parametrize("tag", ["<**!glm.2**>", "<** **>"])
 async def test_more_tags_than_allowed_are_refused_before_any_is_obeyed(protocol: str, tag: str) -> None:
     async with steered(protocol) as world:
-        answer = await world.say(f"{tag * (MOST + 1)} hi")
+        answer = await world.say(f"{tag * (MOST_INSTRUCTIONS + 1)} hi")
         assert (answer.status, world.requests, await world.state()) == (400, [], {})
     field = {"responses": "input[0]", "gemini": "contents[0]"}.get(protocol, "messages[0]")
     grammar.check_error(protocol, 400, answer.body)

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from routecodex.canon.errors import ClientGone
+from routecodex.canon.errors import ClientDisconnected
 from routecodex.gateway.ask import Headers
 from routecodex.gateway.keep_alive import KeepAlive, KeepAlives
 
@@ -63,7 +63,9 @@ async def test_a_silent_stream_is_begun_and_kept_alive_until_it_is_stopped() -> 
     assert listener.asked == 3
 
 
-@pytest.mark.parametrize("reason", [ClientGone(), RuntimeError("the stream is not open: it was ended")])
+@pytest.mark.parametrize(
+    "reason", [ClientDisconnected(), RuntimeError("the stream is not open: it was ended")]
+)
 async def test_trouble_of_one_stream_ends_the_comments_of_that_one_alone(reason: Exception) -> None:
     streams, well, broken = KeepAlives(0.01), Listener(), Listener(refuses=reason)
     kept = [watched(streams, broken), watched(streams, well)]

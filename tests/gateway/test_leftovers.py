@@ -13,13 +13,14 @@ from typing import Any, NoReturn
 
 import pytest
 
-from routecodex.gateway.ask import Ask
+from routecodex.gateway.ask import ClientRequest
 from routecodex.server.http import HttpRequest
 from tests.kit import answers, asking
 from tests.kit.gateway import NO_HEALTH, Running, one_target, provider, serving
 from tests.kit.raw_client import begin, call
-from tests.kit.upstream import Answer as Given
-from tests.kit.upstream import CloseClean, CutOff, Hang, Json, Raw, Request, Send, Sse, Steps, Upstream, Wait
+from tests.kit.steps import Answer as Given
+from tests.kit.steps import CloseClean, CutOff, Hang, Json, Raw, Send, Sse, Steps, Wait
+from tests.kit.upstream import Request, Upstream
 
 SSE_HEAD = {"content-type": "text/event-stream"}
 Body = dict[str, Any]
@@ -167,7 +168,7 @@ def only_counted() -> Iterator[list[str]]:
 
 def _alive() -> list[str]:
     """The requests that somebody still holds, all of which have been answered."""
-    kinds = (HttpRequest, Ask)
+    kinds = (HttpRequest, ClientRequest)
     return [f"a live {type(found).__name__}" for found in gc.get_objects() if isinstance(found, kinds)]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from routecodex.gateway.makers import PAGE, SPACE, Makers, is_ours, made_by
+from routecodex.gateway.makers import PAGE, SPACE, SignatureOwners, is_ours, made_by
 from routecodex.stores.file import FileStore
 from routecodex.stores.memory import MemoryStore
 from routecodex.stores.store import StoreError
@@ -19,27 +19,27 @@ from tests.kit.upstream import Upstream
 
 
 def test_a_signature_goes_back_to_its_maker_alone() -> None:
-    makers = Makers()
+    makers = SignatureOwners()
     makers.made("maker", "signed")
     assert (is_ours(makers, "maker")("signed"), is_ours(makers, "other")("signed")) == (True, False)
     assert (made_by(makers, "maker")("signed"), made_by(makers, "other")("signed")) == (True, False)
 
 
 def test_a_signature_nobody_is_known_to_have_made_may_go_anywhere() -> None:
-    makers = Makers()
+    makers = SignatureOwners()
     assert (is_ours(makers, "any")("unknown"), made_by(makers, "any")("unknown")) == (True, False)
     assert makers.asked_in_vain
 
 
 def test_the_last_maker_of_a_signature_counts() -> None:
-    makers = Makers()
+    makers = SignatureOwners()
     makers.made("first", "same")
     makers.made("second", "same")
     assert makers.of("same") == "second"
 
 
 def test_the_oldest_are_forgotten_first() -> None:
-    makers = Makers(most=2)
+    makers = SignatureOwners(most=2)
     for number in range(3):
         makers.made("maker", f"s{number}")
     assert [makers.of(f"s{number}") for number in range(3)] == [None, "maker", "maker"]
@@ -47,24 +47,24 @@ def test_the_oldest_are_forgotten_first() -> None:
 
 async def test_what_was_made_is_known_after_a_restart() -> None:
     store = MemoryStore()
-    first = Makers(store)
+    first = SignatureOwners(store)
     first.made("maker", "one")
     first.made("other", "two")
     await first.flush()
-    second = Makers(store)
+    second = SignatureOwners(store)
     await second.load()
     assert (second.of("one"), second.of("two")) == ("maker", "other")
 
 
 async def test_a_full_page_is_followed_by_another() -> None:
     store = MemoryStore()
-    first = Makers(store)
+    first = SignatureOwners(store)
     for number in range(PAGE):
         first.made("maker", f"s{number}")
     await first.flush()
     first.made("maker", "one more")
     await first.flush()
-    second = Makers(store)
+    second = SignatureOwners(store)
     await second.load()
     assert len(await store.keys(SPACE)) == 2
     assert {second.of(f"s{number}") for number in range(PAGE)} | {second.of("one more")} == {"maker"}
@@ -72,7 +72,7 @@ async def test_a_full_page_is_followed_by_another() -> None:
 
 async def test_another_process_learns_of_it_when_it_asks_in_vain() -> None:
     store = MemoryStore()
-    here, there = Makers(store), Makers(store)
+    here, there = SignatureOwners(store), SignatureOwners(store)
     await here.load()
     there.made("maker", "theirs")
     await there.flush()
@@ -80,7 +80,7 @@ async def test_another_process_learns_of_it_when_it_asks_in_vain() -> None:
 
 
 async def test_nothing_is_read_again_while_nothing_is_written() -> None:
-    makers = Makers(MemoryStore())
+    makers = SignatureOwners(MemoryStore())
     await makers.load()
     makers.of("unknown")
     assert (await makers.learn(), makers.asked_in_vain) == (False, False)
@@ -90,10 +90,10 @@ async def test_a_page_that_is_not_ours_is_passed_over(caplog: pytest.LogCaptureF
     store = MemoryStore()
     for name, page in (("odd", b"[1]"), ("no hex", b'{"maker": ["xy"]}')):
         await store.put(SPACE, name, page)
-    makers = Makers(store)
+    makers = SignatureOwners(store)
     makers.made("maker", "one")
     await makers.flush()
-    makers = Makers(store)
+    makers = SignatureOwners(store)
     await makers.load()
     assert makers.of("one") == "maker"
     assert [record.levelno for record in caplog.records] == [logging.WARNING, logging.WARNING]
@@ -114,7 +114,7 @@ async def test_what_a_store_that_is_down_did_not_take_is_saved_with_the_next(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     store = Broken()
-    makers = Makers(store)
+    makers = SignatureOwners(store)
     for name in ("one", "two"):
         makers.made("maker", name)
         await makers.flush()
@@ -122,14 +122,14 @@ async def test_what_a_store_that_is_down_did_not_take_is_saved_with_the_next(
     store.is_down = False
     makers.made("maker", "three")
     await makers.flush()
-    later = Makers(store)
+    later = SignatureOwners(store)
     await later.load()
     assert {later.of(name) for name in ("one", "two", "three")} == {"maker"}
 
 
 async def test_a_file_store_keeps_digests_and_no_signatures(tmp_path: Path) -> None:
     store = FileStore(tmp_path)
-    makers = Makers(store)
+    makers = SignatureOwners(store)
     makers.made("maker", "top-secret-signature")
     await makers.flush()
     await store.close()
@@ -189,7 +189,7 @@ async def test_what_is_learned_on_the_way_leaves_images_as_they_are(tmp_path: Pa
         store = f'[store]\nurl = "file:{tmp_path}"\n'
         async with serving(store + one_target("messages", up)) as gateway:
             other = FileStore(tmp_path)
-            makers = Makers(other)
+            makers = SignatureOwners(other)
             makers.made("elsewhere", "theirs")
             await makers.flush()
             await other.close()

@@ -12,7 +12,8 @@ from routecodex.protocols.codecs import CODECS
 from tests.kit import answers, asking
 from tests.kit.gateway import one_target, serving
 from tests.kit.raw_client import Answer, call
-from tests.kit.upstream import Json, Sse, Upstream
+from tests.kit.steps import Json, Sse
+from tests.kit.upstream import Upstream
 
 PROTOCOLS = ("chat", "responses", "messages", "gemini")
 COMBINATIONS = [

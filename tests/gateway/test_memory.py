@@ -3,35 +3,35 @@ from __future__ import annotations
 import itertools
 
 from routecodex.canon.events import (
-    ArgumentsAdded,
+    ArgumentsDelta,
     Event,
     Finished,
     PartFinished,
     PartStarted,
-    ReasoningAdded,
-    SignatureAdded,
+    ReasoningDelta,
+    SignatureDelta,
     Started,
-    TextAdded,
+    TextDelta,
 )
 from routecodex.canon.finish import Finish
 from routecodex.canon.parts import Part, Reasoning, Text, ToolCall, ToolResult
 from routecodex.canon.request import Message, Request
-from routecodex.gateway.memory import Memory, Thoughts, Watch
+from routecodex.gateway.memory import CallReasoning, ReasoningCache, ReasoningRecorder
 
 THOUGHT = Reasoning("Hm, yes.", signature="signed", origin="maker")
 ANSWER: list[Event] = [
     Started(),
     PartStarted(0, Reasoning("Hm")),
-    ReasoningAdded(0, ", yes."),
-    SignatureAdded(0, "sig"),
-    SignatureAdded(0, "ned"),
+    ReasoningDelta(0, ", yes."),
+    SignatureDelta(0, "sig"),
+    SignatureDelta(0, "ned"),
     PartFinished(0),
     PartStarted(1, Text("")),
-    TextAdded(1, "Look:"),
+    TextDelta(1, "Look:"),
     PartFinished(1),
     PartStarted(2, ToolCall("call_1", "f")),
-    ArgumentsAdded(2, "{}"),
-    SignatureAdded(2, "call-sig"),
+    ArgumentsDelta(2, "{}"),
+    SignatureDelta(2, "call-sig"),
     PartFinished(2),
     PartStarted(3, ToolCall("call_2", "g")),
     PartFinished(3),
@@ -39,9 +39,11 @@ ANSWER: list[Event] = [
 ]
 
 
-def watched(events: list[Event], provider: str = "maker", memory: Memory | None = None) -> Memory:
-    memory = memory or Memory()
-    watch = Watch(memory, provider)
+def watched(
+    events: list[Event], provider: str = "maker", memory: ReasoningCache | None = None
+) -> ReasoningCache:
+    memory = memory or ReasoningCache()
+    watch = ReasoningRecorder(memory, provider)
     for event in events:
         watch(event)
     watch.settle()
@@ -60,7 +62,7 @@ def asking(*parts: Part) -> Request:
     )
 
 
-def recalled(memory: Memory, provider: str, *parts: Part) -> tuple[Part, ...]:
+def recalled(memory: ReasoningCache, provider: str, *parts: Part) -> tuple[Part, ...]:
     return memory.recall(asking(*parts), provider).messages[1].parts
 
 
@@ -117,14 +119,14 @@ def test_a_signed_call_is_left_alone() -> None:
 
 def test_a_conversation_without_known_calls_is_not_touched() -> None:
     request = asking(ToolCall("call_9", "f"))
-    assert Memory().recall(request, "maker") is request
+    assert ReasoningCache().recall(request, "maker") is request
     assert watched(ANSWER).recall(request, "maker") is request
 
 
 def test_thoughts_without_any_signature_are_not_kept() -> None:
     events: list[Event] = [
         PartStarted(0, Reasoning()),
-        ReasoningAdded(0, "Hm"),
+        ReasoningDelta(0, "Hm"),
         PartFinished(0),
         PartStarted(1, ToolCall("call_1", "f")),
         PartFinished(1),
@@ -133,7 +135,7 @@ def test_thoughts_without_any_signature_are_not_kept() -> None:
     assert watched(events).recall(request, "maker") is request
 
 
-def kept(memory: Memory, *ids: int) -> list[int]:
+def kept(memory: ReasoningCache, *ids: int) -> list[int]:
     found = []
     for number in ids:
         request = asking(ToolCall(f"call_{number}", "f"))
@@ -142,26 +144,26 @@ def kept(memory: Memory, *ids: int) -> list[int]:
     return found
 
 
-def keep(memory: Memory, number: int, text: str = "x") -> None:
-    memory.keep(f"call_{number}", Thoughts("maker", (Reasoning(text, signature="s"),), None))
+def keep(memory: ReasoningCache, number: int, text: str = "x") -> None:
+    memory.keep(f"call_{number}", CallReasoning("maker", (Reasoning(text, signature="s"),), None))
 
 
 def test_the_oldest_calls_are_forgotten_first() -> None:
-    memory = Memory(calls=3)
+    memory = ReasoningCache(calls=3)
     for number in range(5):
         keep(memory, number)
     assert kept(memory, *range(5)) == [2, 3, 4]
 
 
 def test_a_call_that_is_kept_again_is_young_again() -> None:
-    memory = Memory(calls=2)
+    memory = ReasoningCache(calls=2)
     for number in (1, 2, 1, 3):
         keep(memory, number)
     assert kept(memory, 1, 2, 3) == [1, 3]
 
 
 def test_thoughts_take_no_more_room_than_there_is() -> None:
-    memory = Memory(size=100)
+    memory = ReasoningCache(size=100)
     for number in range(6):
         keep(memory, number, "x" * 30)
     assert kept(memory, *range(6)) == [3, 4, 5]

@@ -14,8 +14,8 @@ import msgspec
 import pytest
 
 from routecodex.canon.errors import UpstreamFailed, UpstreamRejected
-from routecodex.gateway.health import Health
-from routecodex.gateway.probes import LIFE, PAUSE, SPACE, Probes
+from routecodex.gateway.health import KeyHealth
+from routecodex.gateway.probes import LEASE_SECONDS, PAUSE, SPACE, Probes
 from routecodex.routing.registry import Selector, Target
 from routecodex.stores.file import FileStore
 from routecodex.stores.memory import MemoryStore
@@ -24,7 +24,8 @@ from tests.cli.process import ROOT, serve
 from tests.gateway.probe_child import TARGET
 from tests.kit import answers, asking
 from tests.kit.gateway import provider
-from tests.kit.upstream import Sse, Upstream
+from tests.kit.steps import Sse
+from tests.kit.upstream import Upstream
 from tests.server.test_workers import Line, lines_to_all
 
 PLACE = Selector("glm", "primary", "glm-4.7")
@@ -67,18 +68,18 @@ def clock() -> Clock:
     return Clock()
 
 
-Start = Callable[[], Health]
+Start = Callable[[], KeyHealth]
 
 
 @pytest.fixture
 async def start(tmp_path: Path, clock: Clock) -> AsyncIterator[Start]:
     """Starts one worker after the other, each with its own store on the same directory."""
     stores: list[FileStore] = []
-    workers: list[Health] = []
+    workers: list[KeyHealth] = []
 
-    def one_more() -> Health:
+    def one_more() -> KeyHealth:
         stores.append(FileStore(tmp_path, clock=clock))
-        workers.append(Health(stores[-1], clock=clock, monotonic=clock))
+        workers.append(KeyHealth(stores[-1], clock=clock, monotonic=clock))
         return workers[-1]
 
     yield one_more
@@ -88,7 +89,7 @@ async def start(tmp_path: Path, clock: Clock) -> AsyncIterator[Start]:
         await store.close()
 
 
-async def half_open(health: Health, clock: Clock, target: Target = TARGET) -> None:
+async def half_open(health: KeyHealth, clock: Clock, target: Target = TARGET) -> None:
     """Three failures, and the rest that follows them is over."""
     for _ in range(3):
         health.failed(target, BROKEN)
@@ -96,7 +97,7 @@ async def half_open(health: Health, clock: Clock, target: Target = TARGET) -> No
     clock.now += 5.0
 
 
-async def pair(start: Start, clock: Clock) -> tuple[Health, Health]:
+async def pair(start: Start, clock: Clock) -> tuple[KeyHealth, KeyHealth]:
     """Two workers that both know a target as half-open."""
     one, two = start(), start()
     await half_open(one, clock)
@@ -104,7 +105,7 @@ async def pair(start: Start, clock: Clock) -> tuple[Health, Health]:
     return one, two
 
 
-def rest(health: Health, clock: Clock) -> float:
+def rest(health: KeyHealth, clock: Clock) -> float:
     return max(0.0, health.until(TARGET, clock.now) - clock.now)
 
 
@@ -143,7 +144,7 @@ async def test_the_success_of_a_probe_opens_the_target_for_all(
 
 async def test_the_failure_of_a_probe_is_saved_before_anybody_else_may_probe(clock: Clock) -> None:
     store = Faulty()
-    one, two = (Health(store, clock=clock, monotonic=clock) for _ in range(2))
+    one, two = (KeyHealth(store, clock=clock, monotonic=clock) for _ in range(2))
     await half_open(one, clock)
     await two.load()
     assert await one.probe(TARGET, clock.now)
@@ -185,7 +186,7 @@ async def test_a_worker_that_takes_its_probe_again_does_not_lose_it(start: Start
 
 async def test_a_request_whose_client_leaves_while_it_asks_keeps_nothing(clock: Clock) -> None:
     store = Faulty()
-    one, two = (Health(store, clock=clock, monotonic=clock) for _ in range(2))
+    one, two = (KeyHealth(store, clock=clock, monotonic=clock) for _ in range(2))
     await half_open(one, clock)
     await two.load()
     store.gate.clear()
@@ -212,7 +213,7 @@ async def test_an_operators_reset_gives_the_probe_back(start: Start, clock: Cloc
 @pytest.mark.parametrize("how", ["down", "silent"])
 async def test_without_a_store_a_worker_goes_by_its_own_memory(clock: Clock, how: str) -> None:
     store = Faulty()
-    health = Health(store, clock=clock, monotonic=clock)
+    health = KeyHealth(store, clock=clock, monotonic=clock)
     await half_open(health, clock)
     store.down = how == "down"
     if how == "silent":
@@ -231,7 +232,7 @@ async def test_without_a_store_a_worker_goes_by_its_own_memory(clock: Clock, how
 async def test_a_lease_that_makes_no_sense_holds_nobody_up(clock: Clock, value: bytes) -> None:
     store = MemoryStore()
     await store.put(SPACE, str(PLACE), value)
-    health = Health(store, clock=clock, monotonic=clock)
+    health = KeyHealth(store, clock=clock, monotonic=clock)
     await half_open(health, clock)
     assert await health.probe(TARGET, clock.now)
     await health.flush()
@@ -288,7 +289,7 @@ def ask(process: asyncio.subprocess.Process) -> None:
 
 async def test_of_several_processes_one_may_probe_and_is_followed_when_it_is_killed(tmp_path: Path) -> None:
     clock, store = Clock(time.time()), FileStore(tmp_path)
-    mine = Health(store, clock=clock, monotonic=clock)
+    mine = KeyHealth(store, clock=clock, monotonic=clock)
     await half_open(mine, clock)
     ahead = 5.5
     async with child(tmp_path, ahead=ahead) as one, child(tmp_path, ahead=ahead) as two:
@@ -303,7 +304,7 @@ async def test_of_several_processes_one_may_probe_and_is_followed_when_it_is_kil
         clock.now += PAUSE
         assert not await mine.probe(TARGET, clock.now), "nobody knows yet that it is dead"
         # However long it took them to start: they go by the real time.
-        clock.now = time.time() + ahead + LIFE + PAUSE
+        clock.now = time.time() + ahead + LEASE_SECONDS + PAUSE
         assert await mine.probe(TARGET, clock.now)
     await mine.flush()
     await store.close()
@@ -325,7 +326,7 @@ def workers_config(first: Upstream, second: Upstream, folder: Path) -> str:
 async def test_two_workers_of_a_server_send_one_probe(tmp_path: Path) -> None:
     clock, folder = Clock(time.time() - 6.0), tmp_path / "store"
     store = FileStore(folder)
-    await half_open(Health(store, clock=clock, monotonic=clock), clock, Target("first", "primary", "m"))
+    await half_open(KeyHealth(store, clock=clock, monotonic=clock), clock, Target("first", "primary", "m"))
     await store.close()
     gate = asyncio.Event()
     assert isinstance(SPEAKING, Sse)

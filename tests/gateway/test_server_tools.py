@@ -15,8 +15,9 @@ from tests.gateway.peeking import install
 from tests.kit import answers, asking
 from tests.kit.answers import Call, Words
 from tests.kit.raw_client import Answer
-from tests.kit.upstream import Answer as Given
-from tests.kit.upstream import Json, Request
+from tests.kit.steps import Answer as Given
+from tests.kit.steps import Json
+from tests.kit.upstream import Request
 
 pairs = pytest.mark.parametrize(
     ("protocol", "speaks"),

@@ -17,17 +17,9 @@ from msgspec.structs import replace
 
 from routecodex.canon.errors import BadRequest, Overloaded
 from routecodex.gateway import sessions as sessions_module
-from routecodex.gateway.scope import Kind, Scope
-from routecodex.gateway.sessions import (
-    CORRUPT_SPACE,
-    EMPTY,
-    FORCE_SHOWN,
-    SPACE,
-    TTL,
-    Sessions,
-    StateNotSaved,
-)
-from routecodex.routing.state import Force, SessionState, StopMessage
+from routecodex.gateway.scope import Scope, ScopeKind
+from routecodex.gateway.sessions import CORRUPT_SPACE, EMPTY, FORCE_SHOWN, SPACE, TTL, Sessions, StateNotSaved
+from routecodex.routing.state import ForcedTarget, SessionState, StopMessageState
 from routecodex.stores.file import FileStore
 from routecodex.stores.memory import MemoryStore
 from routecodex.stores.store import Store, Stored, StoreError
@@ -36,11 +28,11 @@ from tests.gateway.session_child import SCOPE, TIMES, used_once_more
 CHILD = Path(__file__).with_name("session_child.py")
 ONE = Scope("session", "one")
 FULL = SessionState(
-    force=Force("glm.glm-4.7", "turn-1"),
+    force=ForcedTarget("glm.glm-4.7", "turn-1"),
     sticky="glm.glm-4.7",
     allow=("glm", "openai"),
     disable=("openai.1", "anthropic.primary"),
-    stop_message=StopMessage(text="立即执行", max_repeats=3, used=1, updated_at=5.0, last_used_at=6.5),
+    stop_message=StopMessageState(text="立即执行", max_repeats=3, used=1, updated_at=5.0, last_used_at=6.5),
     applied="mark",
     updated_at=7.0,
 )
@@ -237,7 +229,7 @@ async def test_a_request_without_a_session_is_never_stored(sessions: Sessions, s
 
 
 async def test_kinds_and_ids_do_not_see_each_other(sessions: Sessions) -> None:
-    kinds: list[Kind] = ["session", "conversation", "chain"]
+    kinds: list[ScopeKind] = ["session", "conversation", "chain"]
     ids = ["one", "One", "o ne", "../one", "one\x00", "一", "x" * 10_240, "x" * 10_241, "session:one"]
     scopes = [Scope(kind, id) for kind in kinds for id in ids]
     for number, scope in enumerate(scopes):
@@ -538,7 +530,7 @@ async def test_a_session_of_which_only_the_last_mark_is_left_is_kept_and_not_lis
     assert (await sessions.load(scope)).applied == "mark"
 
 
-FORCED = SessionState(force=Force("glm.2", "mark"), applied="mark")
+FORCED = SessionState(force=ForcedTarget("glm.2", "mark"), applied="mark")
 
 
 async def test_a_force_is_shown_while_its_turn_goes_on_and_not_for_ever(

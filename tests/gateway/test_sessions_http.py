@@ -15,7 +15,8 @@ from routecodex.stores.file import FileStore
 from tests.gateway.steered import DEFAULT, PROTOCOLS, SESSION, World, steered, target
 from tests.kit import asking
 from tests.kit.raw_client import Answer
-from tests.kit.upstream import Json, Request, Sse
+from tests.kit.steps import Json, Sse
+from tests.kit.upstream import Request
 from tests.routing.spoken import Step
 
 protocols = pytest.mark.parametrize("protocol", PROTOCOLS)

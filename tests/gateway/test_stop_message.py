@@ -12,8 +12,9 @@ import pytest
 from tests.gateway.continued import HERE, PROTOCOLS, SET, again, continuing, stop_message, usage, used
 from tests.kit import answers, asking
 from tests.kit.raw_client import call
-from tests.kit.upstream import Answer as Given
-from tests.kit.upstream import Json, Request, Sse
+from tests.kit.steps import Answer as Given
+from tests.kit.steps import Json, Sse
+from tests.kit.upstream import Request
 
 pairs = pytest.mark.parametrize(
     ("protocol", "speaks"),

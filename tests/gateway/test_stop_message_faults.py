@@ -27,8 +27,9 @@ from tests.gateway.steered import words
 from tests.kit import answers, asking
 from tests.kit.gateway import provider, serving
 from tests.kit.raw_client import begin, call
-from tests.kit.upstream import Answer as Given
-from tests.kit.upstream import CutOff, Hang, Json, Raw, Request, Sse, Steps, Upstream
+from tests.kit.steps import Answer as Given
+from tests.kit.steps import CutOff, Hang, Json, Raw, Sse, Steps
+from tests.kit.upstream import Request, Upstream
 
 protocols = pytest.mark.parametrize("protocol", PROTOCOLS)
 streaming = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])

@@ -13,7 +13,8 @@ from tests.gateway.test_matrix import understood
 from tests.kit import answers, asking, grammar
 from tests.kit.gateway import one_target, provider, serving
 from tests.kit.raw_client import begin, call
-from tests.kit.upstream import CutOff, Hang, Json, Send, Sse, Steps, Upstream, Wait
+from tests.kit.steps import CutOff, Hang, Json, Send, Sse, Steps, Wait
+from tests.kit.upstream import Upstream
 
 PROTOCOLS = ("chat", "responses", "messages", "gemini")
 PAIRS = [

@@ -10,7 +10,8 @@ import pytest
 from tests.kit import answers, asking, grammar
 from tests.kit.gateway import one_target, serving
 from tests.kit.raw_client import Answer, call
-from tests.kit.upstream import Hang, Json, Steps, Upstream
+from tests.kit.steps import Hang, Json, Steps
+from tests.kit.upstream import Upstream
 
 CLIENTS = ("messages", "gemini")
 FIELDS = {"messages": "input_tokens", "gemini": "totalTokens"}

@@ -13,8 +13,9 @@ from tests.gateway.test_matrix import understood
 from tests.kit import answers, asking, grammar
 from tests.kit.gateway import one_target, serving
 from tests.kit.raw_client import Answer, call
-from tests.kit.upstream import CloseClean, Json, Request, Sse, Steps, Upstream
-from tests.kit.upstream import Send as SendBytes
+from tests.kit.steps import CloseClean, Json, Sse, Steps
+from tests.kit.steps import Send as SendBytes
+from tests.kit.upstream import Request, Upstream
 from tests.providers.http.authority import Authority
 
 PROTOCOLS = ("chat", "responses", "messages", "gemini")

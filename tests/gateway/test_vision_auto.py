@@ -13,7 +13,8 @@ from tests.gateway.steered import words
 from tests.kit import answers, asking
 from tests.kit.gateway import NO_HEALTH, Running, provider, serving
 from tests.kit.raw_client import Answer, call
-from tests.kit.upstream import Hang, Json, Request, Sse, Steps, Upstream
+from tests.kit.steps import Hang, Json, Sse, Steps
+from tests.kit.upstream import Request, Upstream
 from tests.routing.spoken import PIXEL, Step, tell
 
 PROTOCOLS = ("chat", "responses", "messages", "gemini")

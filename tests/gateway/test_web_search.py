@@ -11,7 +11,7 @@ import pytest
 
 from routecodex.canon.parts import Text
 from routecodex.gateway.searching import may_declare
-from routecodex.protocols.codec import Inbound
+from routecodex.protocols.codec import WireRequest
 from routecodex.protocols.codecs import CODECS
 from routecodex.server_tools.web_search import NO_PROVIDER
 from tests.gateway.steered import words
@@ -19,7 +19,8 @@ from tests.gateway.test_matrix import understood
 from tests.kit import answers, asking
 from tests.kit.gateway import Running, one_target, provider, serving
 from tests.kit.raw_client import Answer, call
-from tests.kit.upstream import Json, Request, Sse, Upstream
+from tests.kit.steps import Json, Sse
+from tests.kit.upstream import Request, Upstream
 from tests.server_tools.test_web_search import DECLARED
 
 PROTOCOLS = ("chat", "responses", "messages", "gemini")
@@ -140,7 +141,7 @@ async def test_what_a_client_declares_for_an_upstream_of_its_protocol_arrives_by
     assert "x-routecodex-notice" not in answer.headers
 
 
-def read(protocol: str, **fields: Any) -> Inbound:
+def read(protocol: str, **fields: Any) -> WireRequest:
     body = msgspec.json.encode(asking.body(protocol, "web_search, googleSearch", stream=False) | fields)
     named = {"model": "m", "stream": False} if protocol == "gemini" else {}
     return CODECS[protocol].read(body, **named)

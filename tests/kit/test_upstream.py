@@ -6,21 +6,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from tests.kit.upstream import (
-    Answer,
-    CloseClean,
-    CutOff,
-    Hang,
-    Json,
-    Pause,
-    Raw,
-    Request,
-    Send,
-    Sse,
-    Steps,
-    Upstream,
-    Wait,
-)
+from tests.kit.steps import Answer, CloseClean, CutOff, Hang, Json, Pause, Raw, Send, Sse, Steps, Wait
+from tests.kit.upstream import Request, Upstream
 
 Pair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 POST = b"POST /v1/x?y=1 HTTP/1.1\r\nHost: a\r\nX-Two: b\r\nContent-Length: 7\r\n\r\n" + b'{"a":1}'

@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from .steps import (
+from tests.kit.steps import (
     Answer,
     CloseClean,
     CutOff,

@@ -8,7 +8,7 @@ from typing import Any, get_args
 import msgspec
 
 from routecodex.canon.request import ProtocolName
-from routecodex.protocols.codec import Inbound
+from routecodex.protocols.codec import WireRequest
 from routecodex.protocols.codecs import CODECS
 
 PROTOCOLS: tuple[ProtocolName, ...] = get_args(ProtocolName)
@@ -58,11 +58,11 @@ def body_of(protocol: ProtocolName, entries: Any, **style: Any) -> bytes:
     return written({**head, field: entries, **TAIL}, **style).encode()
 
 
-def heard(protocol: ProtocolName, body: bytes) -> Inbound:
+def heard(protocol: ProtocolName, body: bytes) -> WireRequest:
     return CODECS[protocol].read(body, model="m", stream=False)
 
 
-def inbound_of(protocol: ProtocolName, entries: Any) -> Inbound:
+def inbound_of(protocol: ProtocolName, entries: Any) -> WireRequest:
     return heard(protocol, body_of(protocol, entries))
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from routecodex.canon.errors import BadRequest
 from routecodex.canon.parts import Text
 from routecodex.canon.request import Request
-from routecodex.protocols.codec import Aim, Inbound
+from routecodex.protocols.codec import EncodeOptions, WireRequest
 from routecodex.protocols.codecs import CODECS
 from routecodex.wire import json, outline
 from tests.reference.installed import WAYS, using
@@ -21,6 +21,7 @@ from tests.wire.twins import twin
 
 CHAT, MESSAGES = CODECS["chat"], CODECS["messages"]
 LONG = 'It is → a "long" text,\nwith \\ and \u0007 in it. ' * 40
+
 BULK = "bulk " * 8000
 """What makes any request a large one."""
 
@@ -38,14 +39,14 @@ def outlining(wanted: bool) -> Iterator[None]:
         yield
 
 
-def read(protocol: str, body: bytes, *, outlined: bool) -> Inbound:
+def read(protocol: str, body: bytes, *, outlined: bool) -> WireRequest:
     with outlining(outlined):
         found = CODECS[protocol].read(body)
     assert bool(found.outline) == bool(found.uncut)
     return found
 
 
-def both(protocol: str, fields: Fields) -> tuple[Inbound, Inbound]:
+def both(protocol: str, fields: Fields) -> tuple[WireRequest, WireRequest]:
     """The request read in both ways."""
     body = json.encode(fields)
     cut, whole = read(protocol, body, outlined=True), read(protocol, body, outlined=False)
@@ -180,7 +181,7 @@ def test_the_model_is_replaced_and_every_text_stays(protocol: str, body: bytes, 
     rest = json.encode(fields)[1:-1]
     found = read(protocol, body % rest, outlined=True)
     assert found.outline
-    encoded = CODECS[protocol].rewrite(found, Aim(model="new", provider="p"))
+    encoded = CODECS[protocol].rewrite(found, EncodeOptions(model="new", provider="p"))
     if b"{ " in sent:
         assert encoded.body == sent % rest
     assert json.decode(encoded.body) == json.decode(sent % rest)

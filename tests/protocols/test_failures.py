@@ -16,7 +16,7 @@ from routecodex.canon.errors import (
     UpstreamTimeout,
 )
 from routecodex.protocols.codecs import CODECS
-from routecodex.protocols.failures import plain_text, retry_after, truncated, upstream_error
+from routecodex.protocols.failures import plain_text, retry_after, stream_truncated, upstream_error
 from routecodex.wire import json
 from tests.kit import answers
 from tests.kit.grammar import check_error
@@ -182,6 +182,6 @@ def test_a_body_that_is_no_json_becomes_a_line(body: bytes, text: str) -> None:
 
 
 def test_a_truncated_answer_is_the_upstreams_fault() -> None:
-    error = truncated()
+    error = stream_truncated()
     assert (type(error), error.status, error.code) == (UpstreamFailed, 502, "upstream_truncated")
     assert error.message == "the upstream stream ended before the answer was complete"

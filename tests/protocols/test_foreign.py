@@ -8,7 +8,7 @@ from routecodex.canon.events import AnswerPart, PartStarted
 from routecodex.canon.parts import Media, Opaque, Text
 from routecodex.canon.response import Response
 from routecodex.protocols.codecs import CODECS
-from routecodex.protocols.foreign import retold, retold_whole
+from routecodex.protocols.foreign import replace_foreign_part, replace_foreign_parts
 
 IMAGE = {"inlineData": {"mimeType": "image/png", "data": "QUJD"}}
 DRAWN = Opaque("gemini", IMAGE, Media("image", media_type="image/png", data="QUJD"))
@@ -41,12 +41,12 @@ CASES: list[tuple[str, AnswerPart, AnswerPart, str]] = [
 @pytest.mark.parametrize(("client", "part", "told", "lost"), CASES, ids=range(len(CASES)))
 def test_each_client_gets_what_its_protocol_has(client: str, part: Any, told: Any, lost: str) -> None:
     codec = CODECS[client]
-    assert retold(PartStarted(3, part), codec) == PartStarted(3, told)
+    assert replace_foreign_part(PartStarted(3, part), codec) == PartStarted(3, told)
     notices = (f"{lost}: answers of {client} have no place for it",) if lost else ()
-    assert retold_whole(Response(parts=(part,)), codec) == (Response(parts=(told,)), notices)
+    assert replace_foreign_parts(Response(parts=(part,)), codec) == (Response(parts=(told,)), notices)
 
 
 def test_media_that_is_elsewhere_is_named_by_its_address() -> None:
     film = Opaque("gemini", {}, Media("video", url="https://a.example/film.mp4"))
-    said = retold(PartStarted(0, film), CODECS["chat"]).part
+    said = replace_foreign_part(PartStarted(0, film), CODECS["chat"]).part
     assert said == Text("[video omitted: https://a.example/film.mp4]")

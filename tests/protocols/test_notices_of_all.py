@@ -9,9 +9,9 @@ import pytest
 from routecodex.canon.errors import BadRequest
 from routecodex.canon.parts import Media, Text, ToolCall, ToolResult
 from routecodex.canon.request import Message, ProtocolName, Request, Tool, ToolChoice
-from routecodex.protocols.codec import Aim
+from routecodex.protocols.codec import EncodeOptions
 from routecodex.protocols.codecs import CODECS
-from routecodex.protocols.notices import HINTS
+from routecodex.protocols.notices import SERVER_HINTS
 from routecodex.wire import json
 
 OWN: dict[str, dict[str, Any]] = {
@@ -26,7 +26,7 @@ PAIRS = [(source, target) for source in get_args(ProtocolName) for target in COD
 def encoded(source: Any, target: str, **more: Any) -> tuple[dict[str, Any], str]:
     said = {"messages": (Message("user", (Text("Hi"),)),), "max_tokens": 100, **more}
     request = Request(model="m", source=source, **said)
-    sent = CODECS[target].encode_request(request, Aim(model="m", provider="p"))
+    sent = CODECS[target].encode_request(request, EncodeOptions(model="m", provider="p"))
     return json.decode(sent.body), "; ".join(sent.notices)
 
 
@@ -42,7 +42,7 @@ def test_a_field_without_a_home_is_named(source: Any, target: str) -> None:
 
 @pytest.mark.parametrize(("source", "target"), PAIRS)
 def test_what_only_speaks_to_its_own_server_is_not(source: Any, target: str) -> None:
-    assert notices(source, target, extras=dict.fromkeys(HINTS, True)) == ""
+    assert notices(source, target, extras=dict.fromkeys(SERVER_HINTS, True)) == ""
 
 
 @pytest.mark.parametrize("field", ["conversation", "prompt"])
@@ -149,7 +149,7 @@ def test_settings_of_gemini_are_named_one_by_one(target: str) -> None:
     asked = {"contents": [{"parts": [{"text": "Hi"}]}], "generationConfig": config}
     gemini = CODECS["gemini"]
     request = gemini.decode_request(gemini.read(json.encode(asked), model="m", stream=False))
-    told = "; ".join(CODECS[target].encode_request(request, Aim(model="m", provider="p")).notices)
+    told = "; ".join(CODECS[target].encode_request(request, EncodeOptions(model="m", provider="p")).notices)
     assert "dropped generationConfig.responseModalities:" in told
     assert "dropped generationConfig.speechConfig:" in told
     assert "temperature" not in told

@@ -6,7 +6,7 @@ import pytest
 
 from routecodex.canon.errors import BadRequest
 from routecodex.canon.request import ProtocolName
-from routecodex.protocols.codec import Aim
+from routecodex.protocols.codec import EncodeOptions
 from routecodex.protocols.codecs import CODECS
 
 PLACES: list[tuple[ProtocolName, bytes]] = [
@@ -31,6 +31,6 @@ def test_a_number_out_of_range_is_the_clients_fault_where_it_must_be_read(
 ) -> None:
     codec = CODECS[protocol]
     inbound = codec.read(body.replace(b"@", number), model="m", stream=False)
-    assert number in codec.rewrite(inbound, Aim(model="m", provider="p")).body
+    assert number in codec.rewrite(inbound, EncodeOptions(model="m", provider="p")).body
     with pytest.raises(BadRequest, match=r"^the request body: .*out of range$"):
         codec.decode_request(inbound)

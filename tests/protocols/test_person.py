@@ -11,17 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routecodex.canon.request import ProtocolName
-from routecodex.protocols.codec import Inbound
+from routecodex.protocols.codec import WireRequest
 from routecodex.protocols.person import (
+    MessageText,
     UserMessage,
-    Written,
-    answers,
     may_hold_tags,
-    plain_answer,
-    retold,
+    model_text_at,
+    model_texts,
+    rewrite_texts,
     user_messages,
 )
-from routecodex.protocols.person.pieces import Object, with_items
+from routecodex.protocols.person.pieces import JsonObject, replace_items
 from tests.protocols.person_talks import (
     BUILDERS,
     PROTOCOLS,
@@ -44,7 +44,7 @@ def without_tags(text: str) -> Any:
     return text if left == text else Verbatim(msgspec.json.encode(left).decode()) if left else None
 
 
-def stripped(inbound: Inbound) -> bytes:
+def stripped(inbound: WireRequest) -> bytes:
     """The body as a caller strips it."""
     texts: dict[tuple[int, int | None], str] = {}
     parts: set[tuple[int, int]] = set()
@@ -60,10 +60,10 @@ def stripped(inbound: Inbound) -> bytes:
                 gone.add(message.index)
             else:
                 parts.add((message.index, place.part))
-    return retold(inbound, texts=texts, drop_parts=parts, drop_messages=gone)
+    return rewrite_texts(inbound, texts=texts, drop_parts=parts, drop_messages=gone)
 
 
-def user(protocol: ProtocolName, *texts: str, answer: str = "ok") -> Inbound:
+def user(protocol: ProtocolName, *texts: str, answer: str = "ok") -> WireRequest:
     return inbound_of(protocol, BUILDERS[protocol]([Turn(list(texts), answer=answer)], as_it_is))
 
 
@@ -124,7 +124,7 @@ DOCUMENT = {"type": "document", "source": {"type": "text", "media_type": "text/p
 
 
 def message(index: int, *texts: tuple[int | None, str], **more: bool) -> UserMessage:
-    return UserMessage(index=index, texts=tuple(Written(part, text) for part, text in texts), **more)
+    return UserMessage(index=index, texts=tuple(MessageText(part, text) for part, text in texts), **more)
 
 
 @pytest.mark.parametrize(
@@ -246,19 +246,19 @@ def test_texts_are_decoded_as_json_wants_it() -> None:
 )
 def test_an_answer_of_one_text_is_told(protocol: ProtocolName, entry: Any, expected: str | None) -> None:
     inbound = inbound_of(protocol, [entry])
-    assert plain_answer(inbound, 0) == expected
-    assert answers(inbound) == ({} if expected is None else {0: expected})
-    assert plain_answer(inbound, 1) is None
+    assert model_text_at(inbound, 0) == expected
+    assert model_texts(inbound) == ({} if expected is None else {0: expected})
+    assert model_text_at(inbound, 1) is None
 
 
 def test_a_bare_input_has_no_answer_before_it() -> None:
-    assert answers(inbound_of("responses", "hi")) == {}
+    assert model_texts(inbound_of("responses", "hi")) == {}
 
 
 @every_protocol
 def test_nothing_to_change_gives_the_same_bytes(protocol: ProtocolName) -> None:
     inbound = user(protocol, "<**a**>", "b")
-    assert retold(inbound, texts={}) is inbound.body
+    assert rewrite_texts(inbound, texts={}) is inbound.body
 
 
 @every_protocol
@@ -266,7 +266,7 @@ def test_messages_of_anybody_can_be_left_out(protocol: ProtocolName) -> None:
     turns = [Turn(["<**a**>"]), Turn(["b"], answer="fine")]
     entries = BUILDERS[protocol](turns, as_it_is)
     first = user_messages(inbound_of(protocol, entries))[0].index
-    told = retold(inbound_of(protocol, entries), texts={}, drop_messages=[first, first + 1])
+    told = rewrite_texts(inbound_of(protocol, entries), texts={}, drop_messages=[first, first + 1])
     assert told == body_of(protocol, entries[:first] + entries[first + 2 :])
     heard(protocol, told)
 
@@ -276,15 +276,17 @@ def test_messages_of_anybody_can_be_left_out(protocol: ProtocolName) -> None:
 )
 def test_a_bare_input_is_replaced_in_its_place(drop: list[int], texts: Any, expected: str) -> None:
     inbound = inbound_of("responses", "a")
-    told = retold(inbound, texts=texts, drop_messages=drop)
+    told = rewrite_texts(inbound, texts=texts, drop_messages=drop)
     assert told == body_of("responses", expected)
     heard("responses", told)
 
 
 def test_a_single_object_of_gemini_stays_one() -> None:
     inbound = inbound_of("gemini", {"parts": {"text": "<**a**>b"}, "role": "user"})
-    assert retold(inbound, texts={(0, 0): "b"}) == body_of("gemini", {"parts": {"text": "b"}, "role": "user"})
-    assert retold(inbound, texts={}, drop_parts=[(0, 0)]) == body_of("gemini", [])
+    assert rewrite_texts(inbound, texts={(0, 0): "b"}) == body_of(
+        "gemini", {"parts": {"text": "b"}, "role": "user"}
+    )
+    assert rewrite_texts(inbound, texts={}, drop_parts=[(0, 0)]) == body_of("gemini", [])
 
 
 def test_snake_case_bodies_stay_in_snake_case() -> None:
@@ -370,7 +372,7 @@ def test_a_cache_point_moves_to_the_part_before(
         return [{"role": "user", "content": [{"type": "text", **part} for part in content]}]
 
     inbound = inbound_of(protocol, entries(parts))
-    told = retold(inbound, texts={}, drop_parts=[(0, at) for at in drops])
+    told = rewrite_texts(inbound, texts={}, drop_parts=[(0, at) for at in drops])
     assert told == body_of(protocol, entries(expected))
     heard(protocol, told)
 
@@ -392,7 +394,7 @@ def test_a_place_without_a_text_is_an_error(texts: Any, drops: list[tuple[int, i
         {"role": "user", "content": "b"},
     ]
     with pytest.raises(ValueError, match=r"no text|plain text"):
-        retold(inbound_of("chat", entries), texts=texts, drop_parts=drops)
+        rewrite_texts(inbound_of("chat", entries), texts=texts, drop_parts=drops)
 
 
 @every_protocol
@@ -409,8 +411,8 @@ def test_a_megabyte_of_scraps_is_one_text(protocol: ProtocolName, scrap: str) ->
     text = scrap * (1_000_000 // len(scrap))
     inbound = user(protocol, text, "b")
     first = user_messages(inbound)[0]
-    assert first.texts == (Written(0, text), Written(1, "b"))
-    told = retold(inbound, texts={}, drop_parts=[(first.index, 0)])
+    assert first.texts == (MessageText(0, text), MessageText(1, "b"))
+    told = rewrite_texts(inbound, texts={}, drop_parts=[(first.index, 0)])
     assert told == user(protocol, "b").body
 
 
@@ -434,7 +436,9 @@ def test_an_object_changes_like_a_dict(
     value: dict[str, Any], changes: dict[str, int | None], gap: str
 ) -> None:
     data = written(value, gap=gap).encode()
-    told = Object(data).changed({name: None if new is None else b"%d" % new for name, new in changes.items()})
+    told = JsonObject(data).changed(
+        {name: None if new is None else b"%d" % new for name, new in changes.items()}
+    )
     merged = {**value, **changes}
     assert msgspec.json.decode(told) == {
         name: item for name, item in merged.items() if name not in changes or item is not None
@@ -447,7 +451,7 @@ def test_an_object_changes_like_a_dict(
 )
 def test_a_list_changes_like_a_list(items: list[Any], changes: dict[int, int | None]) -> None:
     wanted = {at: new for at, new in changes.items() if at < len(items)}
-    told = with_items(
+    told = replace_items(
         msgspec.Raw(written(items, gap=" ").encode()),
         {at: None if new is None else b"%d" % new for at, new in wanted.items()},
     )

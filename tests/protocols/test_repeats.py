@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routecodex.protocols.repeats import REACH, Repeats
+from routecodex.protocols.repeats import SCAN_BYTES, FrameTemplate
 
 KEYS = (b'"content":"', b'"content": "')
 TRICKY = [
@@ -32,8 +32,8 @@ def frame(text: str, finish: str = "null") -> bytes:
     return framed(msgspec.json.encode(text), finish)
 
 
-def learnt(text: str = "Hi") -> Repeats:
-    repeats = Repeats()
+def learnt(text: str = "Hi") -> FrameTemplate:
+    repeats = FrameTemplate()
     repeats.learn(frame(text), KEYS)
     return repeats
 
@@ -63,26 +63,26 @@ def test_the_first_frame_of_another_shape_ends_the_run(foreign: bytes, after: by
 
 
 def test_a_long_run_is_taken_in_several_goes() -> None:
-    texts = [f"text {number}" for number in range(REACH // 20)]
+    texts = [f"text {number}" for number in range(SCAN_BYTES // 20)]
     run, at = b"".join(map(frame, texts)), 0
     told: list[str] = []
     while at < len(run):
         taken, span = learnt().take(run, at)
-        assert 0 < span <= REACH
+        assert 0 < span <= SCAN_BYTES
         told, at = told + taken, at + span
     assert (told, at) == (texts, len(run))
 
 
 def test_a_frame_out_of_reach_is_left_alone() -> None:
-    assert learnt().take(frame("x" * REACH)) == ([], 0)
+    assert learnt().take(frame("x" * SCAN_BYTES)) == ([], 0)
 
 
 def test_nothing_repeats_before_a_shape_is_known() -> None:
-    assert Repeats().take(frame("one")) == ([], 0)
+    assert FrameTemplate().take(frame("one")) == ([], 0)
 
 
 def test_a_frame_without_the_key_teaches_nothing() -> None:
-    repeats = Repeats()
+    repeats = FrameTemplate()
     repeats.learn(b'data: {"other":"x"}\n\n', KEYS)
     assert repeats.take(b'data: {"other":"y"}\n\n') == ([], 0)
 
@@ -129,5 +129,5 @@ def test_the_first_frame_of_another_shape_ends_the_span(foreign: bytes, after: b
 
 
 def test_nothing_is_spanned_before_a_shape_is_known() -> None:
-    assert Repeats().span(frame("one")) == 0
-    assert Repeats().span(frame("one"), 7) == 7
+    assert FrameTemplate().span(frame("one")) == 0
+    assert FrameTemplate().span(frame("one"), 7) == 7

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routecodex.canon.events import Event, PartFinished, PartStarted, Started, TextAdded
+from routecodex.canon.events import Event, PartFinished, PartStarted, Started, TextDelta
 from routecodex.canon.parts import Refusal, Text, ToolCall
-from routecodex.protocols.codec import ReplyTo, Texts
+from routecodex.protocols.codec import ReplyContext, TextBatch
 from routecodex.protocols.codecs import CODECS
-from routecodex.protocols.runs import escaped, frame_at, gathered, spread
-from routecodex.wire.sse import Frame
+from routecodex.protocols.runs import batched, escape_texts, frame_at, unbatched
+from routecodex.wire.frame import Frame
 from tests.kit.test_grammar import SCENES
 
 TOGETHER = [name for name, codec in CODECS.items() if hasattr(codec.stream_decoder(), "runs")]
@@ -23,28 +23,28 @@ START = Started("id", "model")
 WRITTEN_TOGETHER = ("chat", "messages", "responses")
 
 
-def reply() -> ReplyTo:
-    return ReplyTo(id="ab" * 12, created=1, model="m", provider="up")
+def reply() -> ReplyContext:
+    return ReplyContext(id="ab" * 12, created=1, model="m", provider="up")
 
 
 def test_plain_texts_of_one_part_are_gathered() -> None:
     events: list[Event] = [
         START,
-        TextAdded(0, "a"),
-        TextAdded(0, "b"),
-        TextAdded(1, "c"),
-        TextAdded(1, "d", ({"token": "d"},)),
-        TextAdded(1, ""),
+        TextDelta(0, "a"),
+        TextDelta(0, "b"),
+        TextDelta(1, "c"),
+        TextDelta(1, "d", ({"token": "d"},)),
+        TextDelta(1, ""),
         PartFinished(1),
     ]
-    told = [START, Texts(0, ["a", "b"]), Texts(1, ["c"]), *events[4:]]
-    assert gathered(events) == told
-    assert spread(told) == events
+    told = [START, TextBatch(0, ["a", "b"]), TextBatch(1, ["c"]), *events[4:]]
+    assert batched(events) == told
+    assert unbatched(told) == events
 
 
 @given(st.lists(st.text(max_size=6) | st.sampled_from(TEXTS)))
 def test_every_text_is_escaped_as_it_would_be_alone(texts: list[str]) -> None:
-    assert escaped(texts) == [msgspec.json.encode(text)[1:-1] for text in texts]
+    assert escape_texts(texts) == [msgspec.json.encode(text)[1:-1] for text in texts]
 
 
 @pytest.mark.parametrize("protocol", TOGETHER)
@@ -52,7 +52,7 @@ def test_every_text_is_escaped_as_it_would_be_alone(texts: list[str]) -> None:
 def test_a_decoder_tells_the_same_together_and_one_by_one(protocol: str, scene: str) -> None:
     stream = SCENES[scene](protocol, True).data
     together, alone = CODECS[protocol].stream_decoder(), CODECS[protocol].stream_decoder()
-    assert spread(getattr(together, "runs")(stream)) == alone.feed(stream)  # noqa: B009  # not all have it
+    assert unbatched(getattr(together, "runs")(stream)) == alone.feed(stream)  # noqa: B009  # not all have it
     assert together.close() == alone.close()
 
 
@@ -65,11 +65,11 @@ def test_an_encoder_writes_the_same_together_and_one_by_one(
 ) -> None:
     encoders = [CODECS[protocol].stream_encoder(reply()) for _ in range(2)]
     add_texts = getattr(encoders[0], "add_texts")  # noqa: B009  # not all have it
-    opening: list[Event] = [START, PartStarted(0, part), *[TextAdded(0, "first")] * before]
+    opening: list[Event] = [START, PartStarted(0, part), *[TextDelta(0, "first")] * before]
     for encoder, event in itertools.product(encoders, opening):
         encoder.encode(event)
-    assert add_texts(0, texts) == b"".join(encoders[1].encode(TextAdded(0, text)) for text in texts)
-    last = TextAdded(0, "last")
+    assert add_texts(0, texts) == b"".join(encoders[1].encode(TextDelta(0, text)) for text in texts)
+    last = TextDelta(0, "last")
     assert encoders[0].encode(last) == encoders[1].encode(last)
 
 
@@ -81,7 +81,7 @@ def test_texts_of_a_later_part_wait_for_their_turn() -> None:
             encoder.encode(event)
         assert getattr(encoders[0], "add_texts")(1, ["a", "b"]) == b""  # noqa: B009  # not all have it
         for text in "ab":
-            encoders[1].encode(TextAdded(1, text))
+            encoders[1].encode(TextDelta(1, text))
         assert encoders[0].encode(PartFinished(0)) == encoders[1].encode(PartFinished(0))
 
 

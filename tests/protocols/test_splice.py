@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from routecodex.protocols.splice import with_model
+from routecodex.protocols.splice import replace_model
 
 BIG = b'"' + b"x" * 40_000 + b'"'
 
@@ -29,23 +29,23 @@ BIG = b'"' + b"x" * 40_000 + b'"'
     ],
 )
 def test_the_model_is_replaced_and_every_other_value_stays(body: bytes, expected: bytes) -> None:
-    assert with_model(body, "new") == expected
+    assert replace_model(body, "new") == expected
 
 
 def test_a_large_body_keeps_its_white_space_too() -> None:
-    assert with_model(b'{ "big": ' + BIG + b' , "model" : "old"}', "new") == (
+    assert replace_model(b'{ "big": ' + BIG + b' , "model" : "old"}', "new") == (
         b'{ "big": ' + BIG + b' , "model" : "new"}'
     )
 
 
 def test_a_model_name_is_escaped_as_json_wants_it() -> None:
-    assert msgspec.json.decode(with_model(b'{"model":"old"}', 'a"b\\c')) == {"model": 'a"b\\c'}
+    assert msgspec.json.decode(replace_model(b'{"model":"old"}', 'a"b\\c')) == {"model": 'a"b\\c'}
 
 
 @pytest.mark.parametrize("body", [b'{"model" :"new","x":1.0}', b'{"big":' + BIG + b', "model" :"new"}'])
 def test_a_body_that_is_known_to_name_the_model_stays_the_same_object(body: bytes) -> None:
-    assert with_model(body, "new", named="new") is body
+    assert replace_model(body, "new", named="new") is body
 
 
 def test_a_model_named_otherwise_is_replaced() -> None:
-    assert with_model(b'{"model":"old"}', "new", named="old") == b'{"model":"new"}'
+    assert replace_model(b'{"model":"old"}', "new", named="old") == b'{"model":"new"}'

@@ -11,8 +11,8 @@ from routecodex.canon.parts import ToolCall
 from routecodex.canon.request import Tool
 from routecodex.protocols.tools import (
     CUSTOM_PARAMETERS,
-    CallNames,
     InputUnwrapper,
+    ToolNames,
     description_of,
     flat,
     flat_call,
@@ -69,7 +69,7 @@ def test_long_names_with_one_beginning_stay_apart() -> None:
 
 
 def test_call_names_find_the_way_back() -> None:
-    names = CallNames(
+    names = ToolNames(
         [
             Tool("apply_patch", kind="custom"),
             Tool("spawn", namespace="agents"),
@@ -86,7 +86,7 @@ def test_call_names_find_the_way_back() -> None:
 
 
 def test_plain_tool_wins_over_a_namespaced_one_of_its_name() -> None:
-    names = CallNames([Tool("read", namespace="a"), Tool("read")])
+    names = ToolNames([Tool("read", namespace="a"), Tool("read")])
     assert names.resolve("read") == ("read", None, False)
     assert names.resolve("a__read") == ("read", "a", False)
 

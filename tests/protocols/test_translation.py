@@ -9,15 +9,15 @@ import pytest
 
 from routecodex.canon.errors import UpstreamError, UpstreamFailed, UpstreamLimited
 from routecodex.canon.events import (
-    ArgumentsAdded,
+    ArgumentsDelta,
     Event,
     Failed,
     Finished,
     PartFinished,
     PartStarted,
-    ReasoningAdded,
+    ReasoningDelta,
     Started,
-    TextAdded,
+    TextDelta,
     UsageReported,
 )
 from routecodex.canon.finish import Finish
@@ -25,9 +25,9 @@ from routecodex.canon.parts import Reasoning, Text, ToolCall
 from routecodex.canon.request import Message, Request
 from routecodex.canon.response import fold
 from routecodex.canon.usage import Usage
-from routecodex.protocols.codec import Codec, ReplyTo, Texts
+from routecodex.protocols.codec import Codec, ReplyContext, TextBatch
 from routecodex.protocols.codecs import CODECS
-from routecodex.protocols.runs import Told
+from routecodex.protocols.runs import StreamItem
 from routecodex.protocols.translation import Translation, estimated_usage
 from tests.kit.grammar import check_broken, check_stream
 from tests.kit.test_grammar import SCENES
@@ -69,12 +69,12 @@ def translation(*told: Sequence[Event], last: Sequence[Event] = ()) -> Translati
     return Translation(Scripted(*told, last=last), Noting())
 
 
-START, OPEN, TEXT = Started("id", "model"), PartStarted(0, Text("")), TextAdded(0, "Hi")
+START, OPEN, TEXT = Started("id", "model"), PartStarted(0, Text("")), TextDelta(0, "Hi")
 END = Finished(Finish("stop"))
 CONTENT: list[Event] = [
     TEXT,
-    ReasoningAdded(0, "Hm"),
-    ArgumentsAdded(0, "{"),
+    ReasoningDelta(0, "Hm"),
+    ArgumentsDelta(0, "{"),
     PartStarted(0, ToolCall("a", "f")),
     END,
 ]
@@ -152,11 +152,11 @@ def test_a_watcher_sees_every_event_once() -> None:
 class Together(Scripted):
     """A decoder that tells texts together."""
 
-    def __init__(self, *runs: Sequence[Told]) -> None:
+    def __init__(self, *runs: Sequence[StreamItem]) -> None:
         super().__init__()
         self._runs = iter(runs)
 
-    def runs(self, data: bytes) -> Sequence[Told]:
+    def runs(self, data: bytes) -> Sequence[StreamItem]:
         return next(self._runs)
 
 
@@ -168,7 +168,9 @@ class Adding(Noting):
 
 
 def test_texts_told_together_are_written_together() -> None:
-    pipe = Translation(Together([START, OPEN, TEXT, Texts(0, ["a", "b"])], [Texts(0, ["c"]), END]), Adding())
+    pipe = Translation(
+        Together([START, OPEN, TEXT, TextBatch(0, ["a", "b"])], [TextBatch(0, ["c"]), END]), Adding()
+    )
     assert pipe.feed(b"") == names(START, OPEN, TEXT) + b"0:a|b "
     assert pipe.feed(b"") == b"0:c " + names(END)
 
@@ -179,20 +181,20 @@ def test_texts_told_alone_are_gathered_for_an_encoder_that_writes_them_together(
 
 
 def test_the_first_text_lets_out_what_was_held_before_the_others_follow() -> None:
-    pipe = Translation(Together([START, OPEN, Texts(0, ["a", "b", "c"])]), Adding())
+    pipe = Translation(Together([START, OPEN, TextBatch(0, ["a", "b", "c"])]), Adding())
     assert pipe.feed(b"") == names(START, OPEN, TEXT) + b"0:b|c "
     assert pipe.started
 
 
 def test_texts_told_together_reach_an_encoder_and_a_watcher_that_know_single_ones_only() -> None:
     seen: list[Event] = []
-    pipe = Translation(Together([START, OPEN, Texts(0, ["a", "b"])]), Noting(), watch=seen.append)
+    pipe = Translation(Together([START, OPEN, TextBatch(0, ["a", "b"])]), Noting(), watch=seen.append)
     assert pipe.feed(b"") == names(START, OPEN, TEXT, TEXT)
-    assert seen == [START, OPEN, TextAdded(0, "a"), TextAdded(0, "b")]
+    assert seen == [START, OPEN, TextDelta(0, "a"), TextDelta(0, "b")]
 
 
 def test_nothing_is_told_after_the_end_not_even_texts_told_together() -> None:
-    pipe = Translation(Together([START, OPEN, TEXT, END, Texts(0, ["a"])]), Adding())
+    pipe = Translation(Together([START, OPEN, TEXT, END, TextBatch(0, ["a"])]), Adding())
     assert pipe.feed(b"") == names(START, OPEN, TEXT, END)
 
 
@@ -206,9 +208,9 @@ def test_estimates_err_high_and_say_so() -> None:
     assert estimated_usage(7, 30) == Usage(7, 11, estimated=True)
 
 
-def reply(protocol: str) -> ReplyTo:
+def reply(protocol: str) -> ReplyContext:
     request = Request(model="m", source="chat", messages=(Message("user", (Text("hi"),)),))
-    return ReplyTo(id="ab" * 12, created=1, model="m", provider="up", request=request)
+    return ReplyContext(id="ab" * 12, created=1, model="m", provider="up", request=request)
 
 
 def between(source: Codec, target: Codec) -> Translation:

@@ -6,7 +6,7 @@ import pytest
 
 from routecodex.canon.errors import UpstreamRejected
 from routecodex.providers.http import origin_of
-from routecodex.providers.veil import Veil, secrets_of
+from routecodex.providers.veil import SecretRedactor, secrets_of
 
 DIRECT = origin_of("https://api.example.com", environ={})
 PROXIED = origin_of(
@@ -60,7 +60,7 @@ def test_secrets_are_hidden_in_every_field_of_an_error() -> None:
     error = UpstreamRejected(
         "no sk-secret!", code="c sk-secret", param="p sk-secret", details={"a": ["sk-secret", 1]}
     )
-    Veil(["sk-secret"]).error(error)
+    SecretRedactor(["sk-secret"]).error(error)
     assert (error.message, str(error), error.code, error.param, error.details) == (
         "no ***!",
         "no ***!",
@@ -72,17 +72,17 @@ def test_secrets_are_hidden_in_every_field_of_an_error() -> None:
 
 def test_fields_that_are_not_told_stay_so() -> None:
     error = UpstreamRejected("no")
-    Veil(["sk-secret"]).error(error)
+    SecretRedactor(["sk-secret"]).error(error)
     assert (error.message, error.code, error.param, error.details) == ("no", None, None, None)
 
 
 def test_a_secret_is_known_as_it_stands_in_a_query() -> None:
-    assert Veil(["a/b c+d"]).text("?key=a%2Fb+c%2Bd&x=a/b c+d") == "?key=***&x=***"
+    assert SecretRedactor(["a/b c+d"]).text("?key=a%2Fb+c%2Bd&x=a/b c+d") == "?key=***&x=***"
 
 
 def test_a_secret_within_another_leaves_nothing_of_that() -> None:
-    assert Veil(["secret", "secret-two"]).data(b"secret-two, secret") == b"***, ***"
+    assert SecretRedactor(["secret", "secret-two"]).data(b"secret-two, secret") == b"***, ***"
 
 
 def test_a_key_too_short_to_keep_a_secret_spoils_no_message() -> None:
-    assert Veil(["", "none", "key"]).text("none of the keys") == "none of the keys"
+    assert SecretRedactor(["", "none", "key"]).text("none of the keys") == "none of the keys"

@@ -10,12 +10,12 @@ from msgspec.json import Decoder
 
 from routecodex.canon.errors import BadRequest
 from routecodex.protocols.chat.checking import check_messages, check_tools
-from routecodex.protocols.chat.schema import Message, Tool
+from routecodex.protocols.chat.schema import WireMessage, WireTool
 from routecodex.wire import json
 
 _fields = Decoder(dict[str, Raw])
-_messages = Decoder(list[Message])
-_tools = Decoder(list[Tool])
+_messages = Decoder(list[WireMessage])
+_tools = Decoder(list[WireTool])
 
 
 def fast_validate(outline: bytes, /) -> tuple[bytes, bytes, int, bytes] | None:

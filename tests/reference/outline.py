@@ -10,8 +10,10 @@ _TOKEN = re.compile(
     rb'(?P<string>"(?:[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|(?P<unit>u[0-9A-Fa-f]{4})))*")'
     rb"|(?P<opening>[\[{])|(?P<closing>[\]}])|[^\[\]{}\"\\]+"
 )
+
 _PAIRED = re.compile(rb'(?:[^"\\]|\\[^u]|\\u(?![dD][89a-fA-F])....|\\u[dD][89abAB]..\\u[dD][c-fC-F]..)*')
 """Text without an unpaired surrogate."""
+
 _NUMERIC_ESCAPE = re.compile(rb'"(?:[^"\\]|\\(?!u00).)*\\u00', re.DOTALL)
 """Text with a numeric escape of one of the first 256 characters."""
 _COLON = re.compile(rb"[\x00-\x20]*:[\x00-\x20]*")

@@ -7,12 +7,13 @@ from typing import Any
 
 import msgspec
 
-from routecodex.canon.look import Look
-from routecodex.protocols.codec import Inbound
+from routecodex.canon.look import RequestFeatures
+from routecodex.protocols.codec import WireRequest
 from routecodex.protocols.codecs import CODECS
 
 PIXEL = "iVBORw0KGgo="
 PROTOCOLS = ("chat", "responses", "messages", "gemini")
+
 Step = tuple[Any, ...]
 """("user" | "assistant" | "system", text), ("image", text), ("call", name, arguments), ("result", text)."""
 
@@ -108,7 +109,7 @@ def _tool(protocol: str, name: str) -> dict[str, Any]:
 
 def tell(
     protocol: str, *steps: Step, tools: Sequence[str | dict[str, Any]] = (), system: str = "", **fields: Any
-) -> Inbound:
+) -> WireRequest:
     """The conversation as a request that was read; a tool is a name or as the protocol has it."""
     write = {"chat": _chat, "responses": _responses, "messages": _messages, "gemini": _gemini}[protocol]
     told = [write(step, at) for at, step in enumerate(steps)]
@@ -129,7 +130,7 @@ def tell(
     return CODECS[protocol].read(msgspec.json.encode(body | fields), **named)
 
 
-def look(protocol: str, *steps: Step, **settings: Any) -> Look:
+def look(protocol: str, *steps: Step, **settings: Any) -> RequestFeatures:
     """The conversation as routing sees it."""
     return CODECS[protocol].look(tell(protocol, *steps, **settings))
 

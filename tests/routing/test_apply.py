@@ -6,25 +6,25 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from routecodex.canon.errors import BadRequest, ProviderNotAvailable
-from routecodex.routing.apply import apply_all, change_server, change_session
+from routecodex.routing.apply import apply_instructions, change_server, change_session
 from routecodex.routing.instructions import (
-    Allow,
-    Clear,
+    AllowProviders,
     ClearClock,
+    ClearRouting,
     ClearStopMessage,
-    Disable,
-    Enable,
+    DisableTarget,
+    EnableTarget,
     Instruction,
     SetStopMessage,
     SetStopMessageFromFile,
     ShowHelp,
     ShowStatus,
-    Sticky,
+    StickToTarget,
     parse,
 )
-from routecodex.routing.instructions import Force as ForceInstruction
+from routecodex.routing.instructions import ForceTarget as ForceInstruction
 from routecodex.routing.registry import Model, Provider, Registry
-from routecodex.routing.state import Force, ServerState, SessionState, StopMessage
+from routecodex.routing.state import ForcedTarget, ServerState, SessionState, StopMessageState
 
 NOW = 1000.0
 BEFORE = 500.0
@@ -48,18 +48,18 @@ REGISTRY = Registry(
     aliases={},
 )
 SET = SessionState(
-    force=Force("glm.glm-4.7", "turn 0"),
+    force=ForcedTarget("glm.glm-4.7", "turn 0"),
     sticky="openai.1",
     allow=("glm",),
     disable=("glm.spare",),
-    stop_message=StopMessage(text="old", max_repeats=2, used=1, updated_at=BEFORE, last_used_at=BEFORE),
+    stop_message=StopMessageState(text="old", max_repeats=2, used=1, updated_at=BEFORE, last_used_at=BEFORE),
     applied="mark",
     updated_at=BEFORE,
 )
 
 
 def after(state: SessionState, *instructions: Instruction) -> SessionState:
-    return apply_all(state, instructions, registry=REGISTRY, turn="turn 1", now=NOW)
+    return apply_instructions(state, instructions, registry=REGISTRY, turn="turn 1", now=NOW)
 
 
 def told(text: str, state: SessionState | None = None) -> SessionState:
@@ -70,24 +70,24 @@ def told(text: str, state: SessionState | None = None) -> SessionState:
 
 
 EFFECTS: list[tuple[Instruction, SessionState]] = [
-    (ForceInstruction("openai.gpt-4.1"), replace(SET, force=Force("openai.gpt-4.1", "turn 1"))),
-    (ForceInstruction("openai.key2.gpt-5"), replace(SET, force=Force("openai.key2.gpt-5", "turn 1"))),
-    (ForceInstruction("openai.key2"), replace(SET, force=Force("openai.key2", "turn 1"))),
-    (ForceInstruction("openai.2"), replace(SET, force=Force("openai.2", "turn 1"))),
-    (Sticky("glm.glm-4.7"), replace(SET, sticky="glm.glm-4.7")),
-    (Sticky("glm.2"), replace(SET, sticky="glm.2")),
-    (Sticky("glm.spare.glm-4.7"), replace(SET, sticky="glm.spare.glm-4.7")),
-    (Allow(("openai", "glm")), replace(SET, allow=("openai", "glm"))),
-    (Disable(("openai.1", "glm")), replace(SET, disable=("openai.1", "glm"))),
-    (Enable(("glm.2",)), replace(SET, disable=())),
-    (Clear(), replace(SET, force=None, sticky=None, allow=(), disable=())),
+    (ForceInstruction("openai.gpt-4.1"), replace(SET, force=ForcedTarget("openai.gpt-4.1", "turn 1"))),
+    (ForceInstruction("openai.key2.gpt-5"), replace(SET, force=ForcedTarget("openai.key2.gpt-5", "turn 1"))),
+    (ForceInstruction("openai.key2"), replace(SET, force=ForcedTarget("openai.key2", "turn 1"))),
+    (ForceInstruction("openai.2"), replace(SET, force=ForcedTarget("openai.2", "turn 1"))),
+    (StickToTarget("glm.glm-4.7"), replace(SET, sticky="glm.glm-4.7")),
+    (StickToTarget("glm.2"), replace(SET, sticky="glm.2")),
+    (StickToTarget("glm.spare.glm-4.7"), replace(SET, sticky="glm.spare.glm-4.7")),
+    (AllowProviders(("openai", "glm")), replace(SET, allow=("openai", "glm"))),
+    (DisableTarget(("openai.1", "glm")), replace(SET, disable=("openai.1", "glm"))),
+    (EnableTarget(("glm.2",)), replace(SET, disable=())),
+    (ClearRouting(), replace(SET, force=None, sticky=None, allow=(), disable=())),
     (
         SetStopMessage("go on", 3),
-        replace(SET, stop_message=StopMessage(text="go on", max_repeats=3, updated_at=NOW)),
+        replace(SET, stop_message=StopMessageState(text="go on", max_repeats=3, updated_at=NOW)),
     ),
     (
         SetStopMessage("old", 2),
-        replace(SET, stop_message=StopMessage(text="old", max_repeats=2, updated_at=NOW)),
+        replace(SET, stop_message=StopMessageState(text="old", max_repeats=2, updated_at=NOW)),
     ),
     (ClearStopMessage(), replace(SET, stop_message=None)),
 ]
@@ -102,7 +102,14 @@ def test_an_instruction_changes_its_own_part_of_the_state(
 
 @pytest.mark.parametrize(
     "instruction",
-    [ClearClock(), ShowStatus(), ShowHelp(), Allow(("glm",)), Sticky("openai.1"), Disable(("glm.spare",))],
+    [
+        ClearClock(),
+        ShowStatus(),
+        ShowHelp(),
+        AllowProviders(("glm",)),
+        StickToTarget("openai.1"),
+        DisableTarget(("glm.spare",)),
+    ],
 )
 def test_what_changes_nothing_leaves_the_time_of_the_last_change(instruction: Instruction) -> None:
     assert after(SET, instruction) is SET
@@ -113,20 +120,20 @@ UNKNOWN: list[tuple[Instruction, str]] = [
     (ForceInstruction("glm.glm-9"), "glm.glm-9"),
     (ForceInstruction("GLM.glm-4.7"), "GLM.glm-4.7"),
     (ForceInstruction("glm.0"), "glm.0"),
-    (Sticky("openai.4"), "openai.4"),
-    (Sticky("openai.99999999999999999999999"), "openai.99999999999999999999999"),
-    (Allow(("glm", "nobody")), "nobody"),
-    (Allow(("glm.spare",)), "glm.spare"),
-    (Disable(("glm", "nobody.1")), "nobody.1"),
-    (Enable(("nobody",)), "nobody"),
-    (Enable(("glm.spore",)), "glm.spore"),
+    (StickToTarget("openai.4"), "openai.4"),
+    (StickToTarget("openai.99999999999999999999999"), "openai.99999999999999999999999"),
+    (AllowProviders(("glm", "nobody")), "nobody"),
+    (AllowProviders(("glm.spare",)), "glm.spare"),
+    (DisableTarget(("glm", "nobody.1")), "nobody.1"),
+    (EnableTarget(("nobody",)), "nobody"),
+    (EnableTarget(("glm.spore",)), "glm.spore"),
 ]
 
 
 @pytest.mark.parametrize(("instruction", "name"), UNKNOWN)
 def test_an_unknown_name_leaves_nothing_applied(instruction: Instruction, name: str) -> None:
     with pytest.raises(ProviderNotAvailable) as raised:
-        after(SET, Clear(), instruction, Allow(("openai",)))
+        after(SET, ClearRouting(), instruction, AllowProviders(("openai",)))
     assert (raised.value.status, raised.value.details) == (404, {"provider": name})
     assert raised.value.message == f"Requested provider {name} not found in provider registry"
 
@@ -214,11 +221,13 @@ TARGETS = st.lists(st.sampled_from(NAMES), min_size=1, max_size=3).map(tuple)
 INSTRUCTIONS: st.SearchStrategy[list[Instruction]] = st.lists(
     st.one_of(
         st.sampled_from(NAMES[1:5]).map(ForceInstruction),
-        st.sampled_from(NAMES[6:]).map(Sticky),
-        st.sampled_from([("glm",), ("openai", "glm")]).map(Allow),
-        TARGETS.map(Disable),
-        TARGETS.map(Enable),
-        st.sampled_from([Clear(), ClearStopMessage(), ClearClock(), ShowHelp(), SetStopMessage("a", 2)]),
+        st.sampled_from(NAMES[6:]).map(StickToTarget),
+        st.sampled_from([("glm",), ("openai", "glm")]).map(AllowProviders),
+        TARGETS.map(DisableTarget),
+        TARGETS.map(EnableTarget),
+        st.sampled_from(
+            [ClearRouting(), ClearStopMessage(), ClearClock(), ShowHelp(), SetStopMessage("a", 2)]
+        ),
     ),
     max_size=6,
 )
@@ -240,15 +249,18 @@ def covered(state: SessionState) -> set[str]:
 def test_one_message_is_two_messages_unless_both_disable(
     first: list[Instruction], second: list[Instruction]
 ) -> None:
-    if any(isinstance(one, Disable) for one in first):
-        second = [one for one in second if not isinstance(one, Disable)]
+    if any(isinstance(one, DisableTarget) for one in first):
+        second = [one for one in second if not isinstance(one, DisableTarget)]
     assert after(SET, *first, *second) == after(after(SET, *first), *second)
 
 
 @given(TARGETS, TARGETS)
 def test_enabling_takes_away_just_what_it_names(disable: tuple[str, ...], enable: tuple[str, ...]) -> None:
-    before, lifted = after(SessionState(), Disable(disable)), after(SessionState(), Disable(enable))
-    assert covered(after(before, Enable(enable))) == covered(before) - covered(lifted)
+    before, lifted = (
+        after(SessionState(), DisableTarget(disable)),
+        after(SessionState(), DisableTarget(enable)),
+    )
+    assert covered(after(before, EnableTarget(enable))) == covered(before) - covered(lifted)
 
 
 SERVER = ServerState(sticky="glm.glm-4.7", allow=("glm",), disable=("openai.1",))

@@ -6,8 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routecodex.canon.look import Called, Look
-from routecodex.routing.classify import Class, ClassifierOptions, classify, is_title_request, wants_search
+from routecodex.canon.look import CalledTool, RequestFeatures
+from routecodex.routing.classify import (
+    ClassifierOptions,
+    RouteClass,
+    classify,
+    is_title_request,
+    wants_search,
+)
 from routecodex.routing.intents import SEARCH_PHRASES
 from tests.routing.spoken import PROTOCOLS, Step, look
 
@@ -19,7 +25,7 @@ def called(name: str, **arguments: Any) -> list[Step]:
     return [ASKED, ("call", name, arguments), ("result", "done")]
 
 
-def classified(seen: Look, *, model: str = "m", tokens: int = 1000, **options: Any) -> Class:
+def classified(seen: RequestFeatures, *, model: str = "m", tokens: int = 1000, **options: Any) -> RouteClass:
     return classify(seen, model=model, tokens=tokens, options=ClassifierOptions(**options))
 
 
@@ -52,7 +58,7 @@ ROWS: list[tuple[str, str, list[Step]]] = [
 @protocols
 @pytest.mark.parametrize(("route", "reason", "steps"), ROWS, ids=[f"{row[0]}-{row[1]}" for row in ROWS])
 def test_a_request_takes_its_route(protocol: str, route: str, reason: str, steps: list[Step]) -> None:
-    assert classified(look(protocol, *steps)) == Class(route, reason)
+    assert classified(look(protocol, *steps)) == RouteClass(route, reason)
 
 
 @protocols
@@ -70,7 +76,7 @@ def test_only_the_last_turn_counts(protocol: str) -> None:
 @protocols
 def test_a_long_request_is_long_whatever_it_does(protocol: str) -> None:
     seen = look(protocol, *called("Edit"))
-    assert classified(seen, tokens=180_000) == Class(
+    assert classified(seen, tokens=180_000) == RouteClass(
         "longcontext", "about 180000 tokens, 180000 or more are long"
     )
     assert classified(seen, tokens=179_999).route == "coding"
@@ -81,7 +87,7 @@ def test_a_long_request_is_long_whatever_it_does(protocol: str) -> None:
 @protocols
 def test_small_models_do_background_work(protocol: str) -> None:
     seen = look(protocol, *called("Edit"))
-    assert classified(seen, model="claude-haiku-4-5") == Class(
+    assert classified(seen, model="claude-haiku-4-5") == RouteClass(
         "background", "claude-haiku-4-5 is a model for background work"
     )
     assert classified(seen, model="gpt-5-NANO", background_models=("x", "*-nano")).route == "background"
@@ -111,7 +117,7 @@ ASKED_LAST = [
 def test_a_title_request_is_known_by_its_system_text(protocol: str, system: str) -> None:
     seen = look(protocol, ("user", "Fix <**glm**> the bug"), system=system)
     assert is_title_request(seen)
-    assert classified(seen) == Class("background", "the client asks for a title or a summary")
+    assert classified(seen) == RouteClass("background", "the client asks for a title or a summary")
 
 
 @protocols
@@ -144,7 +150,7 @@ def test_more_beginnings_can_be_set(protocol: str) -> None:
 @protocols
 def test_a_wish_to_search_needs_a_tool_that_can(protocol: str) -> None:
     wish = ("user", "Please search the web for the newest release.")
-    wanted = Class("web_search", "the user wants the web searched, and a tool can")
+    wanted = RouteClass("web_search", "the user wants the web searched, and a tool can")
     assert classified(look(protocol, wish, tools=("Read", "WebSearch"))) == wanted
     assert classified(look(protocol, wish, tools=("Read", "mcp__x__brave_web_search"))) == wanted
     assert classified(look(protocol, wish, tools=("Read",))).route == "thinking"
@@ -177,7 +183,7 @@ NATIVE: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("protocol", "fields"), NATIVE)
 def test_a_request_can_ask_for_a_search_by_itself(protocol: str, fields: dict[str, Any]) -> None:
-    assert classified(look(protocol, ASKED, **fields)) == Class(
+    assert classified(look(protocol, ASKED, **fields)) == RouteClass(
         "web_search", "the request asks for a web search"
     )
 
@@ -232,7 +238,7 @@ def test_every_phrase_is_found(phrase: str) -> None:
 
 def test_more_phrases_can_be_set() -> None:
     assert wants_search("FRAG DAS ORAKEL", ("frag das Orakel",))
-    seen = Look(offers_search=True, text="frag das Orakel")
+    seen = RequestFeatures(offers_search=True, text="frag das Orakel")
     assert classified(seen, search_phrases=("Orakel",)).route == "web_search"
     assert classified(seen, search_phrases=("",)).route == "thinking"
 
@@ -240,30 +246,30 @@ def test_more_phrases_can_be_set() -> None:
 @pytest.mark.parametrize(
     ("calls", "expected"),
     [
-        (("Read", "Edit", "Grep"), Class("coding", "the last turn wrote files (Edit)")),
-        (("Task", "Grep", "Read"), Class("thinking", "the last turn read files (Read)")),
-        (("Task", "Grep"), Class("search", "the last turn searched (Grep)")),
-        ((), Class("tools", "the newest message brings results of tools")),
+        (("Read", "Edit", "Grep"), RouteClass("coding", "the last turn wrote files (Edit)")),
+        (("Task", "Grep", "Read"), RouteClass("thinking", "the last turn read files (Read)")),
+        (("Task", "Grep"), RouteClass("search", "the last turn searched (Grep)")),
+        ((), RouteClass("tools", "the newest message brings results of tools")),
     ],
 )
-def test_of_several_calls_the_weightiest_counts(calls: tuple[str, ...], expected: Class) -> None:
-    assert classified(Look(newest="tool", calls=tuple(map(Called, calls)))) == expected
+def test_of_several_calls_the_weightiest_counts(calls: tuple[str, ...], expected: RouteClass) -> None:
+    assert classified(RequestFeatures(newest="tool", calls=tuple(map(CalledTool, calls)))) == expected
 
 
 def test_a_request_of_the_system_alone_takes_the_default() -> None:
-    assert classified(Look(newest="system")) == Class("default", "nothing else fits")
+    assert classified(RequestFeatures(newest="system")) == RouteClass("default", "nothing else fits")
 
 
 @given(
     st.builds(
-        Look,
+        RequestFeatures,
         newest=st.sampled_from(["user", "assistant", "tool", "system"]),
         text=st.text(),
         opening=st.text(),
-        calls=st.lists(st.builds(Called, st.text(), st.text())).map(tuple),
+        calls=st.lists(st.builds(CalledTool, st.text(), st.text())).map(tuple),
         offers_search=st.booleans(),
     ),
     st.text(),
 )
-def test_every_look_has_a_class(seen: Look, model: str) -> None:
+def test_every_look_has_a_class(seen: RequestFeatures, model: str) -> None:
     assert classified(seen, model=model).route in {row[0] for row in ROWS} | {"background", "web_search"}

@@ -21,18 +21,18 @@ from routecodex.canon.errors import (
 from routecodex.routing.health import (
     DEFAULT,
     SKEW,
-    Ailment,
+    Cooldown,
+    CooldownOptions,
     HealthState,
-    Options,
     after_success,
-    blow_of,
     condition,
-    forgiven,
+    cooldown_reason,
+    cooling_until,
+    failure_impact,
     probes,
+    record_failure,
     reset,
-    struck,
-    until,
-    why,
+    without_expired,
 )
 from routecodex.routing.registry import Selector, Target
 
@@ -65,10 +65,15 @@ def unconnected() -> UpstreamError:
 
 
 def after_failure(
-    state: HealthState, target: Target, error: UpstreamError, *, now: float, options: Options = DEFAULT
+    state: HealthState,
+    target: Target,
+    error: UpstreamError,
+    *,
+    now: float,
+    options: CooldownOptions = DEFAULT,
 ) -> HealthState:
-    blow = blow_of(target, error)
-    return state if blow is None else struck(state, blow, now=now, options=options)
+    blow = failure_impact(target, error)
+    return state if blow is None else record_failure(state, blow, now=now, options=options)
 
 
 def after(*errors: UpstreamError, state: HealthState | None = None, now: float = NOW) -> HealthState:
@@ -83,7 +88,7 @@ def steps(error: UpstreamError, *, count: int) -> list[float]:
     now, spans = NOW, []
     for _ in range(count):
         state = after_failure(state, TARGET, error, now=now)
-        end = until(state, TARGET, now) or now
+        end = cooling_until(state, TARGET, now) or now
         spans.append(end - now)
         now = end
     return spans
@@ -128,11 +133,11 @@ def test_an_outcome_has_the_effect_of_its_row(
     error: UpstreamError, count: int, span: float, model_only: bool
 ) -> None:
     state = after(*[error] * count)
-    assert until(state, TARGET, NOW) == (NOW + span if span else 0.0)
-    assert until(state, SISTER, NOW) == (NOW + span if span and not model_only else 0.0)
-    assert until(state, OTHER_KEY, NOW) == 0.0
-    assert until(state, TARGET, NOW + span) == 0.0
-    assert bool(why(state, TARGET, NOW)) == bool(span)
+    assert cooling_until(state, TARGET, NOW) == (NOW + span if span else 0.0)
+    assert cooling_until(state, SISTER, NOW) == (NOW + span if span and not model_only else 0.0)
+    assert cooling_until(state, OTHER_KEY, NOW) == 0.0
+    assert cooling_until(state, TARGET, NOW + span) == 0.0
+    assert bool(cooldown_reason(state, TARGET, NOW)) == bool(span)
 
 
 LADDERS: dict[str, tuple[UpstreamError, list[float]]] = {
@@ -157,21 +162,21 @@ def test_success_starts_the_ladder_again(error: UpstreamError, spans: list[float
 
 def test_failures_of_requests_that_began_before_are_no_new_strikes() -> None:
     state = after(*[limited()] * 20)
-    assert until(state, TARGET, NOW) == NOW + 3
+    assert cooling_until(state, TARGET, NOW) == NOW + 3
     state = after(*[broken()] * 20)
     assert state[KEY_AND_MODEL].strikes == 3
-    assert until(state, TARGET, NOW) == NOW + 5
+    assert cooling_until(state, TARGET, NOW) == NOW + 5
 
 
 def test_a_later_retry_after_extends_and_an_earlier_one_does_not_shorten() -> None:
     state = after(limited(30), limited(5))
-    assert until(state, TARGET, NOW) == NOW + 30
-    assert until(after(limited(90), state=state), TARGET, NOW) == NOW + 90
+    assert cooling_until(state, TARGET, NOW) == NOW + 30
+    assert cooling_until(after(limited(90), state=state), TARGET, NOW) == NOW + 90
 
 
 def test_another_trouble_does_not_shorten_what_a_key_has_to_wait() -> None:
-    assert until(after(quota(), limited(), *[unconnected()] * 5), TARGET, NOW) == NOW + 600
-    assert until(after(*[unconnected()] * 3, limited(60)), TARGET, NOW) == NOW + 60
+    assert cooling_until(after(quota(), limited(), *[unconnected()] * 5), TARGET, NOW) == NOW + 600
+    assert cooling_until(after(*[unconnected()] * 3, limited(60)), TARGET, NOW) == NOW + 60
 
 
 def test_success_resets_the_key_and_that_model_alone() -> None:
@@ -203,7 +208,7 @@ def test_an_open_breaker_becomes_half_open_and_asks_for_a_probe() -> None:
     assert probes(state, TARGET, NOW + 5) == (KEY_AND_MODEL,)
     assert probes(state, SISTER, NOW + 5) == ()
     again = after(broken(), state=state, now=NOW + 5)
-    assert until(again, TARGET, NOW + 5) == NOW + 15
+    assert cooling_until(again, TARGET, NOW + 5) == NOW + 15
 
 
 def test_a_refused_key_is_probed_and_a_cooled_one_is_not() -> None:
@@ -219,39 +224,41 @@ def test_a_refused_key_is_probed_and_a_cooled_one_is_not() -> None:
 def test_a_probe_that_breaks_leaves_the_key_refused_until_the_next(error: UpstreamError) -> None:
     state = after(error, state=after(refused()), now=NOW + 600)
     assert state[KEY].reason == "key refused"
-    assert until(state, TARGET, NOW + 600) == NOW + 1200
+    assert cooling_until(state, TARGET, NOW + 600) == NOW + 1200
 
 
 def test_a_probe_that_is_limited_proves_the_key() -> None:
     state = after(limited(), state=after(refused()), now=NOW + 600)
     assert state[KEY].reason == "limited"
-    assert until(state, TARGET, NOW + 600) == NOW + 603
+    assert cooling_until(state, TARGET, NOW + 600) == NOW + 603
 
 
 def test_a_clock_set_back_a_little_keeps_a_key_out_no_longer_than_its_cap() -> None:
     state = after(limited(900))
-    assert until(state, TARGET, NOW - SKEW) == NOW - SKEW + 900
+    assert cooling_until(state, TARGET, NOW - SKEW) == NOW - SKEW + 900
 
 
 @pytest.mark.parametrize("error", [limited(900), quota(), refused(), broken()])
 def test_a_clock_set_back_by_a_day_frees_every_key(error: UpstreamError) -> None:
     state = after(*[error] * 3)
     now = NOW - 86_400
-    assert until(state, TARGET, now) == 0.0
-    assert until(after(error, state=state, now=now), TARGET, now) <= now + DEFAULT.quota_max
+    assert cooling_until(state, TARGET, now) == 0.0
+    assert cooling_until(after(error, state=state, now=now), TARGET, now) <= now + DEFAULT.quota_max
 
 
 def test_an_end_further_away_than_its_cap_counts_as_the_cap() -> None:
-    state = {KEY: Ailment(reason="limited", noted=NOW, until=NOW + 1e9)}
-    assert until(state, TARGET, NOW) == NOW + 900
-    assert until(state, TARGET, NOW + 900) == 0.0
+    state = {KEY: Cooldown(reason="limited", noted=NOW, until=NOW + 1e9)}
+    assert cooling_until(state, TARGET, NOW) == NOW + 900
+    assert cooling_until(state, TARGET, NOW + 900) == 0.0
 
 
 def test_why_names_the_key_the_time_and_the_error() -> None:
-    told = why(after(limited(12)), TARGET, NOW)
+    told = cooldown_reason(after(limited(12)), TARGET, NOW)
     assert told == "glm.primary is cooling for 12 s (limited: slow down)"
-    assert why(after(*[broken()] * 3), TARGET, NOW).startswith("glm.primary.glm-4.7 is open for 5 s (failing")
-    assert why({}, TARGET, NOW) == ""
+    assert cooldown_reason(after(*[broken()] * 3), TARGET, NOW).startswith(
+        "glm.primary.glm-4.7 is open for 5 s (failing"
+    )
+    assert cooldown_reason({}, TARGET, NOW) == ""
 
 
 RESETS: dict[str, tuple[Selector | None, set[str]]] = {
@@ -290,7 +297,7 @@ def test_reset_takes_all_that_keeps_the_named_from_use(selector: Selector | None
 
 def test_a_new_configuration_forgives_refused_keys_and_no_other() -> None:
     state = after_failure(after(refused()), OTHER_KEY, limited(), now=NOW)
-    assert forgiven(state).keys() == {Selector("glm", "backup")}
+    assert without_expired(state).keys() == {Selector("glm", "backup")}
 
 
 def test_what_is_kept_of_an_error_fits_into_a_store() -> None:
@@ -298,15 +305,15 @@ def test_what_is_kept_of_an_error_fits_into_a_store() -> None:
     ailment = after(error)[KEY]
     assert len(ailment.error) == 300
     assert ailment.status is None
-    assert msgspec.json.decode(msgspec.json.encode(ailment), type=Ailment) == ailment
+    assert msgspec.json.decode(msgspec.json.encode(ailment), type=Cooldown) == ailment
 
 
 def test_the_numbers_are_options() -> None:
-    options = Options(ladder=(1.0,), failures=1, opening=(2.0,), retry_after_max=0.0)
+    options = CooldownOptions(ladder=(1.0,), failures=1, opening=(2.0,), retry_after_max=0.0)
     state = after_failure({}, TARGET, limited(50), now=NOW, options=options)
-    assert until(state, TARGET, NOW, options=options) == NOW + 1
+    assert cooling_until(state, TARGET, NOW, options=options) == NOW + 1
     state = after_failure({}, TARGET, broken(), now=NOW, options=options)
-    assert until(state, TARGET, NOW, options=options) == NOW + 2
+    assert cooling_until(state, TARGET, NOW, options=options) == NOW + 2
 
 
 TARGETS = [TARGET, SISTER, OTHER_KEY]
@@ -335,14 +342,14 @@ def test_whatever_happens_no_wait_passes_its_cap_and_success_ends_it(
         now += pause
         if error is None:
             state = after_success(state, target, now)
-            assert until(state, target, now) == 0.0
+            assert cooling_until(state, target, now) == 0.0
             assert probes(state, target, now) == ()
         else:
             state = after_failure(state, target, error, now=now)
         for one in TARGETS:
-            end = until(state, one, now)
+            end = cooling_until(state, one, now)
             assert end == 0.0 or now < end <= now + DEFAULT.quota_max
-            assert until(state, one, now + DEFAULT.quota_max + SKEW) == 0.0
+            assert cooling_until(state, one, now + DEFAULT.quota_max + SKEW) == 0.0
         assert len(state) <= 5
 
 
@@ -355,4 +362,4 @@ def test_a_target_that_only_succeeds_is_always_available(
     for target, error, _ in outcomes:
         state = after_success(state, healthy, NOW)
         state = state if error is None else after_failure(state, target, error, now=NOW)
-        assert until(state, healthy, NOW) == 0.0
+        assert cooling_until(state, healthy, NOW) == 0.0

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from routecodex.canon.errors import GatewayError, NotFound, ProviderNotAvailable
-from routecodex.gateway.draws import Draws
-from routecodex.routing.plan import Asked, Plan, Router
+from routecodex.gateway.draws import RoundRobin
+from routecodex.routing.plan import Router
+from routecodex.routing.planned import RoutePlan, RouteQuery
 from routecodex.routing.registry import Model, Pool, Provider, Registry, Target
-from routecodex.routing.state import Force, ServerState, SessionState
+from routecodex.routing.state import ForcedTarget, ServerState, SessionState
 
 
 def models(*names: str, size: int | None = None) -> dict[str, Model]:
@@ -72,18 +73,18 @@ def planned(
     health: Any = None,
     router: Router = ROUTER,
     **asked: Any,
-) -> Plan:
+) -> RoutePlan:
     return router.plan(
-        Asked(model=model, **asked),
+        RouteQuery(model=model, **asked),
         session=session or SessionState(),
         server=server or ServerState(),
         health=health or Ill(),
         now=0.0,
-        draw=Draws(),
+        draw=RoundRobin(),
     )
 
 
-def targets(plan: Plan) -> list[str]:
+def targets(plan: RoutePlan) -> list[str]:
     return [str(step.target) for step in plan.steps]
 
 
@@ -147,26 +148,41 @@ def test_without_rules_the_body_and_the_table_decide(
 
 TURN = "turn"
 RULES: list[tuple[str, dict[str, Any], SessionState, list[str]]] = [
-    ("force", {}, SessionState(force=Force("gpt.5.2", TURN)), ["gpt.k.5.2"]),
-    ("force one key", {}, SessionState(force=Force("glm.b.glm-4.7", TURN)), GLM[1:]),
-    ("force a key by number", {}, SessionState(force=Force("glm.2", TURN)), GLM[1:]),
-    ("force a key by alias", {"route": "coding"}, SessionState(force=Force("glm.b", TURN)), GLM[1:]),
+    ("force", {}, SessionState(force=ForcedTarget("gpt.5.2", TURN)), ["gpt.k.5.2"]),
+    ("force one key", {}, SessionState(force=ForcedTarget("glm.b.glm-4.7", TURN)), GLM[1:]),
+    ("force a key by number", {}, SessionState(force=ForcedTarget("glm.2", TURN)), GLM[1:]),
+    ("force a key by alias", {"route": "coding"}, SessionState(force=ForcedTarget("glm.b", TURN)), GLM[1:]),
     (
         "a key forced takes the model the body names",
         {"model": "glm.air"},
-        SessionState(force=Force("glm.b", TURN)),
+        SessionState(force=ForcedTarget("glm.b", TURN)),
         ["glm.b.air"],
     ),
-    ("force what is in no route", {}, SessionState(force=Force("lonely.y.one", TURN)), ["lonely.y.one"]),
-    ("force is of one turn", {"turn": "later"}, SessionState(force=Force("gpt.5.2", TURN)), DEFAULT),
+    (
+        "force what is in no route",
+        {},
+        SessionState(force=ForcedTarget("lonely.y.one", TURN)),
+        ["lonely.y.one"],
+    ),
+    ("force is of one turn", {"turn": "later"}, SessionState(force=ForcedTarget("gpt.5.2", TURN)), DEFAULT),
     (
         "force over sticky",
         {},
-        SessionState(force=Force("gpt.5.2", TURN), sticky="glm.glm-4.7"),
+        SessionState(force=ForcedTarget("gpt.5.2", TURN), sticky="glm.glm-4.7"),
         ["gpt.k.5.2"],
     ),
-    ("force over allow", {}, SessionState(force=Force("gpt.5.2", TURN), allow=("glm",)), ["gpt.k.5.2"]),
-    ("force over direct", {"model": "glm.air"}, SessionState(force=Force("gpt.5.2", TURN)), ["gpt.k.5.2"]),
+    (
+        "force over allow",
+        {},
+        SessionState(force=ForcedTarget("gpt.5.2", TURN), allow=("glm",)),
+        ["gpt.k.5.2"],
+    ),
+    (
+        "force over direct",
+        {"model": "glm.air"},
+        SessionState(force=ForcedTarget("gpt.5.2", TURN)),
+        ["gpt.k.5.2"],
+    ),
     ("sticky: every key of the model", {}, SessionState(sticky="glm.glm-4.7"), GLM),
     ("sticky: one key", {}, SessionState(sticky="glm.b.glm-4.7"), GLM[1:]),
     ("sticky by number", {}, SessionState(sticky="glm.2"), GLM[1:]),
@@ -203,7 +219,12 @@ RULES: list[tuple[str, dict[str, Any], SessionState, list[str]]] = [
     ("disable a key by alias", {}, SessionState(disable=("glm.b",)), [GLM[0], *DEFAULT[2:]]),
     ("disable a model", {}, SessionState(disable=("glm.glm-4.7",)), DEFAULT[2:]),
     ("disable under sticky", {}, SessionState(sticky="glm.glm-4.7", disable=("glm.a",)), GLM[1:]),
-    ("disable under force", {}, SessionState(force=Force("glm.glm-4.7", TURN), disable=("glm.1",)), GLM[1:]),
+    (
+        "disable under force",
+        {},
+        SessionState(force=ForcedTarget("glm.glm-4.7", TURN), disable=("glm.1",)),
+        GLM[1:],
+    ),
     ("disable under direct", {"model": "glm.glm-4.7"}, SessionState(disable=("glm.2",)), GLM[:1]),
     ("disabled names that are gone", {}, SessionState(disable=("nobody", "glm.9")), DEFAULT),
     (
@@ -226,7 +247,7 @@ REFUSALS: list[tuple[str, dict[str, Any], SessionState, int, str, dict[str, Any]
     (
         "forced and disabled",
         {},
-        SessionState(force=Force("glm.glm-4.7", TURN), disable=("glm",)),
+        SessionState(force=ForcedTarget("glm.glm-4.7", TURN), disable=("glm",)),
         403,
         "Requested provider glm is disabled",
         {"provider": "glm", "reason": "disabled"},
@@ -242,7 +263,7 @@ REFUSALS: list[tuple[str, dict[str, Any], SessionState, int, str, dict[str, Any]
     (
         "forced, and gone from the configuration",
         {},
-        SessionState(force=Force("nobody.x", TURN)),
+        SessionState(force=ForcedTarget("nobody.x", TURN)),
         404,
         "Requested provider nobody.x not found in provider registry",
         {"provider": "nobody.x"},
@@ -303,10 +324,10 @@ def test_the_route_of_a_sticky_target_is_the_one_that_contains_it() -> None:
 
 
 def test_sticky_keys_take_turns_whatever_the_conversation() -> None:
-    draw = Draws()
+    draw = RoundRobin()
     seen = [
         ROUTER.plan(
-            Asked(model="x", affinity="same"),
+            RouteQuery(model="x", affinity="same"),
             session=SessionState(sticky="glm.glm-4.7"),
             server=ServerState(),
             health=Ill(),
@@ -417,7 +438,7 @@ def test_every_target_left_out_has_a_reason() -> None:
 @pytest.mark.parametrize("rule", ["force", "sticky"])
 def test_a_key_alone_gets_a_model_that_is_not_disabled(rule: str) -> None:
     only: dict[str, SessionState] = {
-        "force": SessionState(force=Force("glm.2", TURN), disable=("glm.glm-4.7",)),
+        "force": SessionState(force=ForcedTarget("glm.2", TURN), disable=("glm.glm-4.7",)),
         "sticky": SessionState(sticky="glm.2", disable=("glm.glm-4.7",)),
     }
     plan = planned(session=only[rule], turn=TURN)
@@ -427,7 +448,8 @@ def test_a_key_alone_gets_a_model_that_is_not_disabled(rule: str) -> None:
 def test_a_key_whose_models_are_all_disabled_is_refused() -> None:
     with pytest.raises(ProviderNotAvailable, match=r"glm\.b\.glm-4\.7 is disabled"):
         planned(
-            session=SessionState(force=Force("glm.2", TURN), disable=("glm.glm-4.7", "glm.air")), turn=TURN
+            session=SessionState(force=ForcedTarget("glm.2", TURN), disable=("glm.glm-4.7", "glm.air")),
+            turn=TURN,
         )
 
 

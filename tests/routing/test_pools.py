@@ -5,8 +5,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routecodex.gateway.draws import Draws
-from routecodex.routing.pools import choices_of
+from routecodex.gateway.draws import RoundRobin
+from routecodex.routing.pools import pool_selectors
 from routecodex.routing.registry import Model, Pool, Provider, Registry
 
 MODELS = {"m": Model(id="m"), "n": Model(id="n")}
@@ -22,8 +22,8 @@ def registry(*pools: Pool) -> Registry:
 
 
 def firsts(pool: Pool, count: int, *, affinity: list[str] | None = None) -> Counter[str]:
-    (choice,) = choices_of(registry(pool), "default")
-    draw = Draws()
+    (choice,) = pool_selectors(registry(pool), "default")
+    draw = RoundRobin()
     orders = (
         choice.order(affinity=affinity[number] if affinity else None, draw=draw) for number in range(count)
     )
@@ -36,8 +36,8 @@ def test_round_robin_gives_every_model_the_same_share_and_every_key_of_it_too() 
 
 
 def test_round_robin_goes_in_turn() -> None:
-    (choice,) = choices_of(registry(Pool(id="p", targets=("b.m", "c.m"))), "default")
-    draw = Draws()
+    (choice,) = pool_selectors(registry(Pool(id="p", targets=("b.m", "c.m"))), "default")
+    draw = RoundRobin()
     seen = [str(choice.order(affinity=None, draw=draw)[0].target) for _ in range(4)]
     assert seen == ["b.k1.m", "c.k1.m", "b.k1.m", "c.k1.m"]
 
@@ -72,7 +72,7 @@ def test_many_keys_get_no_larger_share_of_the_weight() -> None:
 
 
 def test_backups_come_last_and_a_target_stands_only_where_it_is_named_first() -> None:
-    made = choices_of(
+    made = pool_selectors(
         registry(
             Pool(id="spare", targets=("c.m", "b.m"), backup=True),
             Pool(id="main", targets=("b.m",)),
@@ -103,9 +103,9 @@ def test_conversations_are_spread_by_weight_first_and_by_key_inside() -> None:
 
 
 def test_only_conversations_of_a_target_that_goes_away_move() -> None:
-    (choice,) = choices_of(registry(Pool(id="p", targets=("a.m", "b.m", "c.m"))), "default")
+    (choice,) = pool_selectors(registry(Pool(id="p", targets=("a.m", "b.m", "c.m"))), "default")
     for number in range(200):
-        order = choice.order(affinity=f"s{number}", draw=Draws())
+        order = choice.order(affinity=f"s{number}", draw=RoundRobin())
         kept = [step for step in order if step.target.key != "k2"]
         if order[0].target.key != "k2":
             assert kept[0] == order[0]

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routecodex.canon.look import Called
+from routecodex.canon.look import CalledTool
 from routecodex.routing.shell_commands import command_kind
 from routecodex.routing.tool_kinds import kind_of
 
@@ -115,25 +115,25 @@ def rows(table: dict[str, list[str]]) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(("kind", "name"), rows({kind: names.split() for kind, names in NAMES.items()}))
 def test_a_name_says_what_a_tool_does(kind: str, name: str) -> None:
-    assert kind_of(Called(name, '{"path":"a.py"}')) == kind
+    assert kind_of(CalledTool(name, '{"path":"a.py"}')) == kind
 
 
 @pytest.mark.parametrize(("kind", "command"), rows(COMMANDS))
 def test_a_command_says_what_a_shell_does(kind: str, command: str) -> None:
     assert command_kind(command) == kind
     arguments = msgspec.json.encode({"description": "x", "command": command}).decode()
-    assert kind_of(Called("Bash", arguments)) == kind
+    assert kind_of(CalledTool("Bash", arguments)) == kind
     words = msgspec.json.encode({"command": ["bash", "-lc", command], "workdir": "/x"}).decode()
-    assert kind_of(Called("shell", words)) == kind
+    assert kind_of(CalledTool("shell", words)) == kind
 
 
 @pytest.mark.parametrize(
     "name", ["Bash", "bash", "shell", "local_shell", "exec_command", "run_shell_command", "execute_command"]
 )
 def test_shells_of_all_agents_are_known(name: str) -> None:
-    assert kind_of(Called(name, '{"cmd":"rg foo"}')) == "search"
-    assert kind_of(Called(name, '{"command":"cat foo"}')) == "read"
-    assert kind_of(Called(f"mcp__box__{name}", '{"command":"touch foo"}')) == "write"
+    assert kind_of(CalledTool(name, '{"cmd":"rg foo"}')) == "search"
+    assert kind_of(CalledTool(name, '{"command":"cat foo"}')) == "read"
+    assert kind_of(CalledTool(f"mcp__box__{name}", '{"command":"touch foo"}')) == "write"
 
 
 @pytest.mark.parametrize(
@@ -158,26 +158,26 @@ def test_shells_of_all_agents_are_known(name: str) -> None:
     ],
 )
 def test_commands_are_found_in_odd_and_cut_arguments(arguments: str, kind: str) -> None:
-    assert kind_of(Called("shell", arguments)) == kind
+    assert kind_of(CalledTool("shell", arguments)) == kind
 
 
 @pytest.mark.parametrize(
     ("command", "kind"), [("view", "read"), ("str_replace", "write"), ("create", "write")]
 )
 def test_an_editor_says_by_its_command_what_it_does(command: str, kind: str) -> None:
-    call = Called("str_replace_based_edit_tool", msgspec.json.encode({"command": command}).decode())
+    call = CalledTool("str_replace_based_edit_tool", msgspec.json.encode({"command": command}).decode())
     assert kind_of(call) == kind
 
 
 @given(st.text(max_size=200), st.text(max_size=400))
 def test_no_call_is_too_odd(name: str, arguments: str) -> None:
-    assert kind_of(Called(name, arguments)) in NAMES
+    assert kind_of(CalledTool(name, arguments)) in NAMES
 
 
 @given(st.text(alphabet="'\"\\<>|&;(){}$# \nacr-", max_size=400))
 def test_no_command_is_too_odd(command: str) -> None:
     assert command_kind(command) in NAMES
-    assert kind_of(Called("bash", f'{{"command":"{command}')) in NAMES
+    assert kind_of(CalledTool("bash", f'{{"command":"{command}')) in NAMES
 
 
 @pytest.mark.parametrize("unit", ["'", '"', "\\", '\\"', "<<", ">", "a'\"", "$(", "bash -c ", "sudo "])

@@ -8,7 +8,7 @@ import pytest
 
 from routecodex.canon.errors import ClientError, Unauthorized
 from routecodex.config import Config, loads
-from routecodex.server.access import Access
+from routecodex.server.access import ClientAccess
 from routecodex.server.http import HttpRequest
 from tests.kit import answers, asking, grammar
 from tests.kit.gateway import one_target, serving
@@ -138,14 +138,14 @@ def request(headers: dict[str, str], query: str = "") -> HttpRequest:
 
 
 def test_the_key_tells_whose_it_is() -> None:
-    access = Access(config(KEYS))
+    access = ClientAccess(config(KEYS))
     assert access.client_name(request({"x-api-key": KEY})) == "laptop"
     assert access.client_name(request({"x-api-key": "another"})) == "phone"
-    assert Access(config()).client_name(request({"x-api-key": KEY})) == ""
+    assert ClientAccess(config()).client_name(request({"x-api-key": KEY})) == ""
 
 
 def test_keys_are_not_kept_in_the_clear() -> None:
-    access = Access(config(KEYS))
+    access = ClientAccess(config(KEYS))
     with pytest.raises(Unauthorized) as caught:
         access.client_name(request({"x-api-key": "wrong"}))
     kept = [getattr(access, name) for name in dir(access)]
@@ -156,7 +156,7 @@ OURS = ["localhost", "LocalHost:5520", "127.0.0.1", "127.0.0.1:80", "[::1]", "[:
 THEIRS = ["evil.example", "evil.example:5520", "localhost.evil.example", "127.0.0.1.nip.io", "[::2]:5520", ""]
 
 
-def is_answered(access: Access, host: str) -> bool:
+def is_answered(access: ClientAccess, host: str) -> bool:
     try:
         access.check_host({"host": host})
     except ClientError:
@@ -166,13 +166,13 @@ def is_answered(access: Access, host: str) -> bool:
 
 @pytest.mark.parametrize("host", OURS)
 def test_loopback_names_are_answered(host: str) -> None:
-    access = Access(config())
+    access = ClientAccess(config())
     assert [is_answered(access, host) for _ in range(2)] == [True, True]
 
 
 @pytest.mark.parametrize("host", THEIRS)
 def test_other_names_are_refused(host: str) -> None:
-    access = Access(config())
+    access = ClientAccess(config())
     for _ in range(2):
         with pytest.raises(ClientError) as caught:
             access.check_host({"host": host})
@@ -191,17 +191,17 @@ ALLOWED = [
 
 @pytest.mark.parametrize(("allowed", "host"), ALLOWED)
 def test_names_that_are_allowed_are_answered(allowed: str, host: str) -> None:
-    access = Access(config(f'allowed_hosts = ["{allowed}"]'))
+    access = ClientAccess(config(f'allowed_hosts = ["{allowed}"]'))
     assert (is_answered(access, host), is_answered(access, "evil.example")) == (True, False)
 
 
 @pytest.mark.parametrize("server", ['allowed_hosts = ["*"]', f'host = "0.0.0.0"\n{KEYS}'])
 def test_every_name_is_answered_when_that_is_asked_for_or_keys_guard_an_open_address(server: str) -> None:
-    assert is_answered(Access(config(server)), "anything.example")
+    assert is_answered(ClientAccess(config(server)), "anything.example")
 
 
 def test_the_address_listened_on_is_one_of_our_names() -> None:
-    access = Access(config('host = "127.0.0.9"'))
+    access = ClientAccess(config('host = "127.0.0.9"'))
     assert (is_answered(access, "127.0.0.9:5520"), is_answered(access, "127.0.0.8:5520")) == (True, False)
 
 

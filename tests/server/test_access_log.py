@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from routecodex.canon.errors import UpstreamFailed
 from routecodex.canon.usage import Usage
-from routecodex.gateway.ask import Record
-from routecodex.gateway.followed import FollowedUp
+from routecodex.gateway.ask import RequestRecord
+from routecodex.gateway.followed import FollowUpRecord
 from routecodex.gateway.ids import fresh_id
 from routecodex.routing.registry import Target
 from routecodex.server.access_log import AccessLog, LineEncoder
@@ -43,7 +43,7 @@ OTHERWISE: dict[str, Any] = {
     "gone": True,
     "notices": ("dropped top_k: x",),
     "failures": ["glm.primary.glm-4.7: 503"],
-    "followups": (FollowedUp(request="req_1:vision", metadata={"a": True}),),
+    "followups": (FollowUpRecord(request="req_1:vision", metadata={"a": True}),),
 }
 
 
@@ -53,7 +53,7 @@ def read(line: bytes | str) -> Any:
 
 
 def test_every_field_of_a_record_is_tried() -> None:
-    assert sorted(OTHERWISE) == sorted(name for name in dir(Record) if not name.startswith("_"))
+    assert sorted(OTHERWISE) == sorted(name for name in dir(RequestRecord) if not name.startswith("_"))
 
 
 @pytest.mark.parametrize("field", OTHERWISE)
@@ -87,7 +87,7 @@ def test_whatever_is_sent_stays_one_line_of_json(
     assert [read(encoder.encode(at, told)) for _ in range(2)] == [expected, expected]
 
 
-def kept(encoder: LineEncoder, records: Iterable[Record]) -> int:
+def kept(encoder: LineEncoder, records: Iterable[RequestRecord]) -> int:
     """The most bytes that the encoder holds during these records and did not hold before them."""
     encoder.encode(AT, record())
     tracemalloc.start()

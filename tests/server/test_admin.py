@@ -14,7 +14,7 @@ from routecodex.canon.errors import GatewayError
 from routecodex.config import loads
 from routecodex.protocols.dialect import Dialect
 from routecodex.providers.catalog import PRESETS
-from routecodex.server.access import AdminDoor
+from routecodex.server.access import AdminAccess
 from routecodex.server.http import HttpRequest
 from routecodex.server.serve import Service
 from tests.cli.process import serve
@@ -22,7 +22,8 @@ from tests.gateway.clocked import iso, now_ms, plant, tasks
 from tests.kit import answers, asking
 from tests.kit.gateway import Running, provider, serving
 from tests.kit.raw_client import Answer, Call, begin, call
-from tests.kit.upstream import Hang, Json, Request, Sse, Steps, Upstream
+from tests.kit.steps import Hang, Json, Sse, Steps
+from tests.kit.upstream import Request, Upstream
 from tests.server.test_workers import DEMO, Line, lines_to_all
 
 TOKEN = "operator"
@@ -133,7 +134,7 @@ async def test_without_a_token_and_a_user_dir_there_is_no_admin_api() -> None:
     ],
 )
 def test_only_this_machine_is_let_in(peer: str | None, status: int | None) -> None:
-    door = AdminDoor(TOKEN, host="192.0.2.7")
+    door = AdminAccess(TOKEN, host="192.0.2.7")
     client = None if peer is None else (peer, 1234)
     request = HttpRequest("GET", b"/admin/status", headers=BEARER, client=client)
     found = None

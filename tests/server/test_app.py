@@ -12,7 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.kit import answers, asking, grammar
 from tests.kit.gateway import one_target, provider, serving
 from tests.kit.raw_client import Answer, Call, begin, call
-from tests.kit.upstream import Hang, Json, Steps, Upstream
+from tests.kit.steps import Hang, Json, Steps
+from tests.kit.upstream import Upstream
 
 PROTOCOLS = ("chat", "responses", "messages", "gemini")
 DEMO = (

@@ -12,7 +12,8 @@ from tests.cli.process import Command, serve
 from tests.kit import answers, asking
 from tests.kit.gateway import one_target, serving
 from tests.kit.raw_client import Call, begin, call
-from tests.kit.upstream import Hang, Json, Request, Sse, Upstream
+from tests.kit.steps import Hang, Json, Sse
+from tests.kit.upstream import Request, Upstream
 
 SIGNALS = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
 

@@ -12,7 +12,7 @@ import pytest
 from routecodex.canon.errors import UpstreamFailed
 from routecodex.canon.finish import Finish, trace
 from routecodex.canon.usage import Usage
-from routecodex.gateway.ask import Record
+from routecodex.gateway.ask import RequestRecord
 from routecodex.protocols.codecs import CODECS
 from routecodex.routing.registry import Target
 from routecodex.server.logs import human_line, is_json, json_line, set_up
@@ -20,7 +20,7 @@ from routecodex.server.logs import human_line, is_json, json_line, set_up
 AT = 1_700_000_000.125
 
 
-def record(**settings: Any) -> Record:
+def record(**settings: Any) -> RequestRecord:
     usual = {
         "id": "req_1",
         "protocol": "chat",
@@ -37,13 +37,13 @@ def record(**settings: Any) -> Record:
         "usage": Usage(3, 2, cache_read=1),
         "finish": "stop",
     }
-    made = Record(id="", protocol="", model="", stream=False, arrived=0.0)
+    made = RequestRecord(id="", protocol="", model="", stream=False, arrived=0.0)
     for name, value in {**usual, **settings}.items():
         setattr(made, name, value)
     return made
 
 
-def fields(told: Record) -> dict[str, Any]:
+def fields(told: RequestRecord) -> dict[str, Any]:
     """What a machine reads of a request; fields that say nothing may be left out."""
     found: dict[str, Any] = msgspec.json.decode(json_line(AT, told))
     return {name: value for name, value in found.items() if value not in (None, "")}

@@ -5,7 +5,7 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from routecodex.canon.usage import Usage
-from routecodex.gateway.ask import Record
+from routecodex.gateway.ask import RequestRecord
 from routecodex.routing.registry import Target
 from routecodex.server.metrics import CONTENT_TYPE, Metrics
 
@@ -13,7 +13,7 @@ GLM = Target("glm", "primary", "glm-4.7")
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
-def record(**settings: Any) -> Record:
+def record(**settings: Any) -> RequestRecord:
     usual = {
         "id": "req_1",
         "protocol": "chat",
@@ -26,7 +26,7 @@ def record(**settings: Any) -> Record:
         "first_byte": 10.2,
         "finished": 11.0,
     }
-    made = Record(id="", protocol="", model="", stream=False, arrived=0.0)
+    made = RequestRecord(id="", protocol="", model="", stream=False, arrived=0.0)
     for name, value in {**usual, **settings}.items():
         setattr(made, name, value)
     return made
@@ -45,7 +45,7 @@ def value(found: Samples, name: str, **labels: str) -> float:
     return found[name, frozenset({"worker": "0", **labels}.items())]
 
 
-def measured(*records: Record, active: int = 0) -> Samples:
+def measured(*records: RequestRecord, active: int = 0) -> Samples:
     metrics = Metrics(active=lambda: active, worker="0")
     for each in records:
         metrics.observe(each)

@@ -19,13 +19,14 @@ from msgspec.structs import replace
 from routecodex.canon.errors import ConfigError
 from routecodex.cli.loading import look_at
 from routecodex.config import Config
-from routecodex.server.reload import Outcome, Reloader, Source, stamp
+from routecodex.server.reload import ConfigSource, Reloader, ReloadResult, stamp
 from routecodex.server.serve import Service
 from tests.cli.process import ROOT, Command, running, serve, until
 from tests.kit import answers, asking
 from tests.kit.gateway import Running, one_target
 from tests.kit.raw_client import Answer, begin, call
-from tests.kit.upstream import Json, Request, Sse, Upstream
+from tests.kit.steps import Json, Sse
+from tests.kit.upstream import Request, Upstream
 from tests.server.test_workers import DEMO, lines_to_all
 
 TOKEN = "operator"
@@ -34,11 +35,11 @@ ADMIN = {"authorization": f"Bearer {TOKEN}"}
 KEYS = 'client_keys = [{ name = "laptop", key = "k-1" }]'
 
 
-def source_of(file: Path) -> Source:
+def source_of(file: Path) -> ConfigSource:
     seen = stamp(file)
     config, problems = look_at(file)
     assert config is not None, problems
-    return Source(path=file, load=lambda: look_at(file), config=config, seen=seen)
+    return ConfigSource(path=file, load=lambda: look_at(file), config=config, seen=seen)
 
 
 @contextlib.asynccontextmanager
@@ -251,7 +252,7 @@ def file(tmp_path: Path) -> Path:
     return found
 
 
-def severities(outcome: Outcome) -> list[str]:
+def severities(outcome: ReloadResult) -> list[str]:
     return [problem.severity for problem in outcome.problems]
 
 

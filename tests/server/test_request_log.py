@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from routecodex.server.logs import Line
+from routecodex.server.logs import RequestLine
 from routecodex.server.request_log import RequestLog, tail
 from tests.cli.process import ROOT, serve
 from tests.kit import asking
@@ -23,7 +23,7 @@ MB = 1024 * 1024
 
 def told(*names: str, filler: int = 0) -> list[bytes]:
     rows = (
-        Line(time="t", request=name, protocol="chat", model="m" * filler, status=200, seconds=0.5)
+        RequestLine(time="t", request=name, protocol="chat", model="m" * filler, status=200, seconds=0.5)
         for name in names
     )
     return list(map(msgspec.json.encode, rows))

@@ -15,7 +15,8 @@ from tests.cli.process import Command, serve, until
 from tests.kit import answers, asking, grammar
 from tests.kit.gateway import one_target
 from tests.kit.raw_client import Answer, Call, begin, call
-from tests.kit.upstream import Sse, Upstream
+from tests.kit.steps import Sse
+from tests.kit.upstream import Upstream
 
 DEMO = (
     "[server]\nport = 0\ndrain_seconds = 5\n"

@@ -11,9 +11,9 @@ from routecodex.canon.events import AnswerPart, Event, Finished, Started, UsageR
 from routecodex.canon.finish import Finish, Reason
 from routecodex.canon.parts import Text, ToolCall
 from routecodex.canon.request import Message, Request
-from routecodex.canon.response import Folding, Response, unfold
-from routecodex.server_tools.framework import FollowUp, ServerTool, ServerTools, Situation
-from routecodex.server_tools.pairs import Pairs
+from routecodex.canon.response import Response, ResponseBuilder, unfold
+from routecodex.server_tools.framework import FollowUp, ServerTool, ServerToolPlugin, TurnContext
+from routecodex.server_tools.pairs import HiddenToolCalls
 from routecodex.stores.memory import MemoryStore
 from routecodex.turns.engine import Engine
 
@@ -31,8 +31,8 @@ def said(*parts: AnswerPart | str, reason: Reason | None = None) -> Response:
     return Response(parts=whole, finish=Finish(reason or ends))
 
 
-def situation(request: Request | None = None, *, session: str | None = "s-1") -> Situation:
-    return Situation(id="req_1", session=session, captured=request or asked(), now=lambda: 0.0)
+def situation(request: Request | None = None, *, session: str | None = "s-1") -> TurnContext:
+    return TurnContext(id="req_1", session=session, captured=request or asked(), now=lambda: 0.0)
 
 
 def saying(text: str, suffix: str = "more") -> FollowUp:
@@ -43,7 +43,7 @@ class Answered:
     """An answer of the model as the turn sees it."""
 
     def __init__(self) -> None:
-        self._folding = Folding()
+        self._folding = ResponseBuilder()
         self.kept = True
 
     def add(self, event: Event) -> None:
@@ -56,7 +56,7 @@ class Answered:
 class Model:
     """The host of a turn; `requests` are the messages of each round, `told` what they came to."""
 
-    def __init__(self, situation: Situation, *answers: Response) -> None:
+    def __init__(self, situation: TurnContext, *answers: Response) -> None:
         self._situation = situation
         self._answers = list(answers)
         self.messages: list[Any] = list(situation.captured.messages)
@@ -115,13 +115,13 @@ class Played:
 async def play(
     tools: Sequence[ServerTool],
     *answers: Response,
-    situation: Situation,
+    situation: TurnContext,
     seconds: float = 900.0,
     store: MemoryStore | None = None,
 ) -> Played:
     """Runs a turn to its end."""
     store = store or MemoryStore()
-    plugin = ServerTools(tools, situation, pairs=Pairs(store), seconds=seconds)
+    plugin = ServerToolPlugin(tools, situation, pairs=HiddenToolCalls(store), seconds=seconds)
     model = Model(situation, *answers)
     engine: Engine[Request, Any, Event] = Engine((plugin,), max_requests=None)
     await engine.begin(model).run()

@@ -16,7 +16,13 @@ import uvloop
 from routecodex.canon.parts import Part, Text, ToolCall, ToolResult
 from routecodex.canon.request import Message, Request
 from routecodex.server_tools import bd
-from routecodex.server_tools.bd import Command, Settings, Work, guess, settings
+from routecodex.server_tools.bd import (
+    BeadsCommand,
+    BeadsSettings,
+    BeadsWork,
+    beads_settings,
+    guess_from_texts,
+)
 
 LIST = ("--no-db", "list", "--json")
 READY = ("--no-db", "ready", "--json")
@@ -76,11 +82,11 @@ async def test_only_two_empty_lists_are_idle(
     listed: bytes | None, ready: bytes | None, idle: bool, runs: int
 ) -> None:
     fake = Fake(list=listed, ready=ready)
-    assert await Work(Settings(), run=fake).is_idle(NOTHING) is idle
+    assert await BeadsWork(BeadsSettings(), run=fake).is_idle(NOTHING) is idle
     assert fake.asked == [LIST, READY][:runs]
 
 
-MODES: list[tuple[bd.Mode, bytes | None, str, bool]] = [
+MODES: list[tuple[bd.BeadsMode, bytes | None, str, bool]] = [
     ("auto", b"[]", "status: in_progress", True),
     ("auto", None, DONE, True),
     ("auto", None, "nothing of interest", False),
@@ -94,17 +100,17 @@ MODES: list[tuple[bd.Mode, bytes | None, str, bool]] = [
 
 @pytest.mark.parametrize(("mode", "printed", "said", "idle"), MODES)
 async def test_the_mode_says_who_is_asked(
-    mode: bd.Mode, printed: bytes | None, said: str, idle: bool
+    mode: bd.BeadsMode, printed: bytes | None, said: str, idle: bool
 ) -> None:
     fake = Fake(list=printed, ready=printed)
-    assert await Work(Settings(mode=mode), run=fake).is_idle(heard(said)) is idle
+    assert await BeadsWork(BeadsSettings(mode=mode), run=fake).is_idle(heard(said)) is idle
     assert bool(fake.asked) is (mode != "heuristic")
 
 
 async def test_an_answer_is_known_until_its_time_is_over() -> None:
     now = [100.0]
     fake = Fake(list=b"[]", ready=b"[]")
-    work = Work(Settings(ttl=5.0), run=fake, clock=lambda: now[0])
+    work = BeadsWork(BeadsSettings(ttl=5.0), run=fake, clock=lambda: now[0])
     assert await work.is_idle(NOTHING)
     fake.prints = {"list": DOING}
     now[0] = 104.9
@@ -117,7 +123,7 @@ async def test_an_answer_is_known_until_its_time_is_over() -> None:
 
 async def test_without_a_cache_every_request_asks() -> None:
     fake = Fake(list=b"[]", ready=b"[]")
-    work = Work(Settings(ttl=0.0), run=fake)
+    work = BeadsWork(BeadsSettings(ttl=0.0), run=fake)
     for _ in range(3):
         assert await work.is_idle(NOTHING)
     assert len(fake.asked) == 6
@@ -126,7 +132,7 @@ async def test_without_a_cache_every_request_asks() -> None:
 async def test_those_who_ask_at_once_share_one_run_and_who_leaves_takes_nothing_away() -> None:
     fake = Fake(list=b"[]", ready=b"[]")
     fake.goes_on.clear()
-    work = Work(Settings(ttl=0.0), run=fake)
+    work = BeadsWork(BeadsSettings(ttl=0.0), run=fake)
     asking = [asyncio.create_task(work.is_idle(NOTHING)) for _ in range(20)]
     await asyncio.sleep(0)
     asking[0].cancel()
@@ -140,31 +146,34 @@ async def test_those_who_ask_at_once_share_one_run_and_who_leaves_takes_nothing_
 async def test_one_that_hangs_is_unknown_and_known_to_be_so_for_a_while() -> None:
     fake = Fake(list=b"[]", ready=b"[]")
     fake.goes_on.clear()
-    work = Work(Settings(timeout=0.01, ttl=60.0), run=fake)
+    work = BeadsWork(BeadsSettings(timeout=0.01, ttl=60.0), run=fake)
     assert not await work.is_idle(NOTHING)
     assert await work.is_idle(heard(DONE))
     assert fake.asked == [LIST]
 
 
-SETTINGS: list[tuple[dict[str, str], Settings]] = [
-    ({}, Settings()),
-    ({"MODE": " Runtime "}, Settings(mode="runtime")),
-    ({"MODE": "heuristic"}, Settings(mode="heuristic")),
-    ({"MODE": "sometimes"}, Settings()),
-    ({"TIMEOUT_MS": "250", "CACHE_TTL_MS": "0"}, Settings(timeout=0.25, ttl=0.0)),
-    ({"TIMEOUT_MS": "0", "CACHE_TTL_MS": "-1"}, Settings()),
-    ({"TIMEOUT_MS": "soon", "CACHE_TTL_MS": "²"}, Settings()),
-    ({"WORKDIR": "/srv/project"}, Settings(workdir="/srv/project")),
-    ({"WORKDIR": "  "}, Settings()),
+SETTINGS: list[tuple[dict[str, str], BeadsSettings]] = [
+    ({}, BeadsSettings()),
+    ({"MODE": " Runtime "}, BeadsSettings(mode="runtime")),
+    ({"MODE": "heuristic"}, BeadsSettings(mode="heuristic")),
+    ({"MODE": "sometimes"}, BeadsSettings()),
+    ({"TIMEOUT_MS": "250", "CACHE_TTL_MS": "0"}, BeadsSettings(timeout=0.25, ttl=0.0)),
+    ({"TIMEOUT_MS": "0", "CACHE_TTL_MS": "-1"}, BeadsSettings()),
+    ({"TIMEOUT_MS": "soon", "CACHE_TTL_MS": "²"}, BeadsSettings()),
+    ({"WORKDIR": "/srv/project"}, BeadsSettings(workdir="/srv/project")),
+    ({"WORKDIR": "  "}, BeadsSettings()),
 ]
 
 
 @pytest.mark.parametrize(("given", "expected"), SETTINGS)
-def test_the_environment_says_how(given: dict[str, str], expected: Settings) -> None:
-    assert settings({f"ROUTECODEX_STOPMESSAGE_BD_{name}": value for name, value in given.items()}) == expected
+def test_the_environment_says_how(given: dict[str, str], expected: BeadsSettings) -> None:
+    assert (
+        beads_settings({f"ROUTECODEX_STOPMESSAGE_BD_{name}": value for name, value in given.items()})
+        == expected
+    )
 
 
-GUESSES: list[tuple[tuple[str, ...], bd.State]] = [
+GUESSES: list[tuple[tuple[str, ...], bd.WorkState]] = [
     ((), "unknown"),
     (("status: in_progress",), "work"),
     (("Status: IN_PROGRESS\nPriority: 1",), "work"),
@@ -187,9 +196,9 @@ GUESSES: list[tuple[tuple[str, ...], bd.State]] = [
 
 
 @pytest.mark.parametrize(("results", "state"), GUESSES)
-def test_results_of_tools_tell_of_work(results: tuple[str, ...], state: bd.State) -> None:
-    assert guess(heard(*results)) == state
-    assert guess(heard(*results, role="user")) == state
+def test_results_of_tools_tell_of_work(results: tuple[str, ...], state: bd.WorkState) -> None:
+    assert guess_from_texts(heard(*results)) == state
+    assert guess_from_texts(heard(*results, role="user")) == state
 
 
 def test_what_people_and_models_say_proves_nothing() -> None:
@@ -198,10 +207,10 @@ def test_what_people_and_models_say_proves_nothing() -> None:
         source="chat",
         messages=(Message("user", (Text(DONE),)), Message("assistant", (Text("status: in_progress"),))),
     )
-    assert guess(said) == "unknown"
+    assert guess_from_texts(said) == "unknown"
 
 
-Script = Callable[[str], Command]
+Script = Callable[[str], BeadsCommand]
 
 
 @pytest.fixture
@@ -210,12 +219,12 @@ def script(tmp_path: Path) -> Script:
     (tmp_path / "bin").mkdir()
     (tmp_path / "project").mkdir()
 
-    def make(body: str) -> Command:
+    def make(body: str) -> BeadsCommand:
         file = tmp_path / "bin" / "bd"
         file.write_text(f"#!{sys.executable}\nimport os, signal, subprocess, sys, time\n{body}\n")
         file.chmod(file.stat().st_mode | stat.S_IXUSR)
         environ = {"PATH": str(tmp_path / "bin"), "HOME": str(tmp_path)}
-        return Command(environ=environ, workdir=str(tmp_path / "project"))
+        return BeadsCommand(environ=environ, workdir=str(tmp_path / "project"))
 
     return make
 
@@ -241,12 +250,12 @@ async def test_a_command_that_prints_too_much_is_ended(script: Script) -> None:
 
 
 async def test_no_command_and_no_directory_give_nothing(script: Script, tmp_path: Path) -> None:
-    assert await Command(environ={"PATH": str(tmp_path)}, workdir=None)() is None
+    assert await BeadsCommand(environ={"PATH": str(tmp_path)}, workdir=None)() is None
     script("print('[]')")
     there = {"PATH": str(tmp_path / "bin")}
-    assert await Command(environ=there, workdir=str(tmp_path / "nowhere"))() is None
+    assert await BeadsCommand(environ=there, workdir=str(tmp_path / "nowhere"))() is None
     (tmp_path / "bin" / "bd").write_text("no program")
-    assert await Command(environ=there, workdir=None)() is None
+    assert await BeadsCommand(environ=there, workdir=None)() is None
 
 
 async def test_one_that_hangs_is_ended_with_all_it_has_started(script: Script, tmp_path: Path) -> None:
@@ -281,17 +290,17 @@ async def test_a_child_that_keeps_the_pipe_does_not_hold_us(script: Script, tmp_
         f"child = subprocess.Popen([{sys.executable!r}, '-c', 'import time; time.sleep(600)'])\n"
         f"open({str(note)!r}, 'w').write(str(child.pid)); print('[]')"
     )
-    work = Work(Settings(timeout=1.0), run=run)
+    work = BeadsWork(BeadsSettings(timeout=1.0), run=run)
     assert not await work.is_idle(NOTHING)
     while _lives(int(note.read_text())):
         await asyncio.sleep(0.01)
 
 
 async def test_a_real_command_tells_of_idleness_and_of_work(script: Script) -> None:
-    idle = Work(Settings(mode="runtime", timeout=20.0), run=script("print('[]')"))
+    idle = BeadsWork(BeadsSettings(mode="runtime", timeout=20.0), run=script("print('[]')"))
     assert await idle.is_idle(NOTHING)
     lists = "print('[]' if 'ready' in sys.argv else '[{\"status\": \"in_progress\"}]')"
-    busy = Work(Settings(mode="runtime", timeout=20.0), run=script(lists))
+    busy = BeadsWork(BeadsSettings(mode="runtime", timeout=20.0), run=script(lists))
     assert not await busy.is_idle(NOTHING)
 
 
@@ -304,8 +313,8 @@ async def test_the_process_has_a_group_of_its_own(script: Script) -> None:
 
 def test_it_is_the_same_in_the_loop_the_gateway_runs_in(script: Script) -> None:
     async def ask() -> tuple[bool, bool]:
-        idle = await Work(Settings(timeout=20.0), run=script("print('[]')")).is_idle(NOTHING)
-        hangs = await Work(Settings(timeout=0.3), run=script("time.sleep(600)")).is_idle(NOTHING)
+        idle = await BeadsWork(BeadsSettings(timeout=20.0), run=script("print('[]')")).is_idle(NOTHING)
+        hangs = await BeadsWork(BeadsSettings(timeout=0.3), run=script("time.sleep(600)")).is_idle(NOTHING)
         return idle, hangs
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -11,23 +11,23 @@ from zoneinfo import ZoneInfo
 import msgspec
 import pytest
 
-import routecodex.server_tools.clock as clock_package
-from routecodex.config.server_tools import Clock, ServerTools, VisionAuto, WebSearch
+from routecodex.config.server_tools import ClockConfig, ServerToolsConfig, VisionAutoConfig, WebSearchConfig
 from routecodex.gateway import message_files
 from routecodex.gateway.clockwork import BARE
-from routecodex.routing.state import StopMessage
+from routecodex.routing.state import StopMessageState
 from routecodex.server_tools import bd, pairs
-from routecodex.server_tools.clock.alarm import Alarm
+from routecodex.server_tools import clock as clock_package
+from routecodex.server_tools.clock.alarm import ClockTool
 from routecodex.server_tools.clock.arguments import ACTIONS
 from routecodex.server_tools.clock.moments import Zone
-from routecodex.server_tools.clock.rules import Rules
-from routecodex.server_tools.clock.shelf import Shelf
+from routecodex.server_tools.clock.rules import DueRules
+from routecodex.server_tools.clock.shelf import TaskStore
 from routecodex.server_tools.clock.texts import reminder, time_tag
-from routecodex.server_tools.clock.timekeeper import Timekeeper
-from routecodex.server_tools.clock.tool import ClockTool
-from routecodex.server_tools.empty_reply import EmptyReply
+from routecodex.server_tools.clock.timekeeper import NetworkTime
+from routecodex.server_tools.clock.tool import ClockActions
+from routecodex.server_tools.empty_reply import EmptyReplyTool
 from routecodex.server_tools.framework import ServerTool
-from routecodex.server_tools.stop_message import StopMessage as StopTool
+from routecodex.server_tools.stop_message import StopMessageTool as StopTool
 from routecodex.stores.file import FileStore
 from tests.kit.gateway import serving
 from tests.kit.raw_client import call
@@ -96,9 +96,9 @@ async def test_the_example_of_the_clock_is_what_the_clock_does(tmp_path: Path) -
     asked, told, kept = blocks(PAGE, "json")
     _, due, tag, _ = blocks(PAGE, "text")
     store = FileStore(tmp_path, bare=BARE)
-    shelf = Shelf(store, now_ms=lambda: NOW_MS)
-    time = Timekeeper(lambda: NOW_MS / 1000)
-    tool = ClockTool(shelf, time=time, rules=Rules(), zone=ZONE, new_id=lambda: TASK_ID)
+    shelf = TaskStore(store, now_ms=lambda: NOW_MS)
+    time = NetworkTime(lambda: NOW_MS / 1000)
+    tool = ClockActions(shelf, time=time, rules=DueRules(), zone=ZONE, new_id=lambda: TASK_ID)
     result = await tool.call(asked, session="try-2", request_id="req_1")
     tasks = await tool.tasks("try-2")
     await store.close()
@@ -114,7 +114,7 @@ def test_the_actions_of_the_clock_are_those_it_has() -> None:
 
 
 def test_every_code_the_clock_may_answer_with_is_listed_and_no_other() -> None:
-    raised = re.compile(r"(?:Refused|BadMoment)\(\s*\"(\w+)\"")
+    raised = re.compile(r"(?:ActionRefused|BadTimestamp)\(\s*\"(\w+)\"")
     files = [Path(folder).glob("*.py") for folder in clock_package.__path__]
     found = {code for folder in files for file in folder for code in raised.findall(file.read_text("utf-8"))}
     rows = first_cells("What the tool can do")[len(ACTIONS) :]
@@ -122,29 +122,31 @@ def test_every_code_the_clock_may_answer_with_is_listed_and_no_other() -> None:
 
 
 def test_every_server_tool_is_in_the_table_and_whether_it_is_on() -> None:
-    defaults = ServerTools()
+    defaults = ServerToolsConfig()
     rows = re.findall(r"^\| \[`(\w+)`\]\(#\w+\) \| .* \| (on|off) \|", TEXT, re.MULTILINE)
-    tools = [name for name in ServerTools.__struct_fields__ if hasattr(getattr(defaults, name), "enabled")]
+    tools = [
+        name for name in ServerToolsConfig.__struct_fields__ if hasattr(getattr(defaults, name), "enabled")
+    ]
     assert dict(rows) == {name: "on" if getattr(defaults, name).enabled else "off" for name in tools}
 
 
 def test_the_limits_are_those_in_use() -> None:
     assert [row[2] for row in table(PAGE, "Limits")] == [
-        f"{ServerTools().max_turn_ms // 60_000} min",
-        str(StopMessage(text="").max_repeats),
+        f"{ServerToolsConfig().max_turn_ms // 60_000} min",
+        str(StopMessageState(text="").max_repeats),
         "",
         "1",
         f"{message_files.MOST_BYTES // 1024} KB",
-        f"{Clock().hold_max_ms // 1000} s",
-        str(VisionAuto().max_images),
-        str(WebSearch().max_uses),
+        f"{ClockConfig().hold_max_ms // 1000} s",
+        str(VisionAutoConfig().max_images),
+        str(WebSearchConfig().max_uses),
     ]
     assert pairs.TTL == 7 * 24 * 3600
 
 
 def test_the_variables_of_bd_and_their_defaults_are_those_it_reads() -> None:
     rows = re.findall(r"^\| `(ROUTECODEX_\w+)` \| `?([\w' ]+?)`? \|", TEXT, re.MULTILINE)
-    known = bd.Settings()
+    known = bd.BeadsSettings()
     assert dict(rows) == {
         f"{bd.PREFIX}MODE": known.mode,
         f"{bd.PREFIX}TIMEOUT_MS": f"{known.timeout * 1000:g}",
@@ -161,5 +163,5 @@ def test_the_table_of_methods_is_what_a_tool_may_have() -> None:
 def test_the_priorities_told_are_those_in_use() -> None:
     told = re.search(r"stopMessage has (\d+), .* (-?\d+)\s+unless .* (-\d+), the\s+clock (-\d+)", TEXT, re.S)
     assert told
-    used = [tool.priority for tool in (StopTool, ServerTool, EmptyReply, Alarm)]
+    used = [tool.priority for tool in (StopTool, ServerTool, EmptyReplyTool, ClockTool)]
     assert [int(number) for number in told.groups()] == used

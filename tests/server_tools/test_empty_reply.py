@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from routecodex.canon.events import Event, Finished, PartFinished, PartStarted, Started, TextAdded
+from routecodex.canon.events import Event, Finished, PartFinished, PartStarted, Started, TextDelta
 from routecodex.canon.finish import Finish
 from routecodex.canon.parts import Opaque, Reasoning, Refusal, Text, ToolCall
 from routecodex.canon.request import Message, Request
 from routecodex.canon.response import Response, fold
-from routecodex.server_tools.empty_reply import ANSWER, GO_ON, EmptyReply, is_empty, may_go_on
-from routecodex.server_tools.framework import FollowUp, Situation
-from routecodex.server_tools.gate import Gate, Visible
+from routecodex.server_tools.empty_reply import ANSWER, GO_ON, EmptyReplyTool, can_continue, is_empty
+from routecodex.server_tools.framework import FollowUp, TurnContext
+from routecodex.server_tools.gate import RoundMerger, VisibleRounds
 
 THOUGHT = Reasoning("hm", "sig")
 
@@ -36,9 +36,9 @@ def answer(*parts: object, reason: str = "stop") -> Response:
     return Response(parts=parts, finish=Finish(reason))  # type: ignore[arg-type]  # a table's words
 
 
-def situation(**data: object) -> Situation:
+def situation(**data: object) -> TurnContext:
     request = Request(model="m", source="chat", messages=())
-    made = Situation(id="r1", session=None, captured=request, now=lambda: 0.0)
+    made = TurnContext(id="r1", session=None, captured=request, now=lambda: 0.0)
     made.data.update(data)
     return made
 
@@ -49,12 +49,12 @@ def test_what_counts_as_empty(parts: list[object], reason: str, expected: bool) 
 
 
 def test_an_answer_with_half_a_call_cannot_go_on() -> None:
-    assert may_go_on(answer(THOUGHT, Text("a")))
-    assert not may_go_on(answer(Text("a"), ToolCall("c", "t", '{"a')))
+    assert can_continue(answer(THOUGHT, Text("a")))
+    assert not can_continue(answer(Text("a"), ToolCall("c", "t", '{"a')))
 
 
 async def test_an_empty_answer_is_followed_up_once() -> None:
-    tool, turn = EmptyReply(), situation()
+    tool, turn = EmptyReplyTool(), situation()
     first = await tool.follow_up(turn, answer())
     assert first == FollowUp((Message("user", (Text(ANSWER),)),), "empty_followup", with_answer=False)
     assert await tool.follow_up(turn, answer()) is None
@@ -65,25 +65,25 @@ async def test_an_empty_answer_is_followed_up_once() -> None:
 
 
 async def test_a_cut_off_answer_goes_on_with_what_was_said() -> None:
-    wanted = await EmptyReply().follow_up(situation(cut_off=True), answer(Text("half a"), reason="error"))
+    wanted = await EmptyReplyTool().follow_up(situation(cut_off=True), answer(Text("half a"), reason="error"))
     assert wanted == FollowUp((Message("user", (Text(GO_ON),)),), "empty_followup", with_answer=True)
 
 
 async def test_thoughts_that_were_cut_off_are_not_told_again() -> None:
-    wanted = await EmptyReply().follow_up(situation(cut_off=True), answer(THOUGHT, reason="error"))
+    wanted = await EmptyReplyTool().follow_up(situation(cut_off=True), answer(THOUGHT, reason="error"))
     assert wanted == FollowUp((Message("user", (Text(ANSWER),)),), "empty_followup", with_answer=False)
 
 
 async def test_a_whole_answer_is_left_alone() -> None:
-    assert await EmptyReply().follow_up(situation(), answer(Text("done"))) is None
+    assert await EmptyReplyTool().follow_up(situation(), answer(Text("done"))) is None
 
 
 @pytest.mark.parametrize("visible", ["all", "last"])
 @pytest.mark.parametrize(
     ("begun", "rest"), [("Hel", "lo"), ("one\n", "\ntwo"), ("one\n\n", "two"), ("", "all")]
 )
-def test_a_round_that_goes_on_is_joined_without_a_seam(begun: str, rest: str, visible: Visible) -> None:
-    gate = Gate(lambda name: False, visible=visible)
+def test_a_round_that_goes_on_is_joined_without_a_seam(begun: str, rest: str, visible: VisibleRounds) -> None:
+    gate = RoundMerger(lambda name: False, visible=visible)
     told: list[Event] = []
     for number, text in enumerate((begun, rest)):
         if number:
@@ -91,7 +91,7 @@ def test_a_round_that_goes_on_is_joined_without_a_seam(begun: str, rest: str, vi
         for event in (
             Started(),
             PartStarted(0, Text("")),
-            TextAdded(0, text),
+            TextDelta(0, text),
             PartFinished(0),
             Finished(Finish("stop")),
         ):

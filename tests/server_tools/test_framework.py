@@ -14,8 +14,8 @@ from routecodex.canon.errors import UpstreamFailed
 from routecodex.canon.parts import Text, ToolCall, ToolResult
 from routecodex.canon.request import Message, Request, Tool
 from routecodex.canon.response import Response
-from routecodex.server_tools.framework import FollowUp, ServerTool, Situation
-from routecodex.server_tools.pairs import Pair, Pairs
+from routecodex.server_tools.framework import FollowUp, ServerTool, TurnContext
+from routecodex.server_tools.pairs import HiddenCall, HiddenToolCalls
 from tests.server_tools.playing import HELLO, asked, play, said, saying, situation
 
 
@@ -28,14 +28,14 @@ class Says(ServerTool):
         self._left = times
         self.calls: list[str] = []
 
-    async def follow_up(self, situation: Situation, response: Response) -> FollowUp | None:
+    async def follow_up(self, situation: TurnContext, response: Response) -> FollowUp | None:
         self.calls.append(situation.request_id)
         if not self._left:
             return None
         self._left -= 1
         return saying(self.name, f"{self.name}_followup")
 
-    async def close(self, situation: Situation) -> None:
+    async def close(self, situation: TurnContext) -> None:
         self.calls.append("close")
 
 
@@ -48,14 +48,14 @@ class Peek(ServerTool):
         self._results = list(results)
         self.calls: list[str] = []
 
-    async def inject(self, situation: Situation, request: Request) -> Request:
+    async def inject(self, situation: TurnContext, request: Request) -> Request:
         situation.names.add(self.name)
         return replace(request, tools=(*request.tools, Tool(self.name)))
 
-    def answers(self, situation: Situation, name: str) -> bool:
+    def answers(self, situation: TurnContext, name: str) -> bool:
         return name == self.name
 
-    async def call(self, situation: Situation, call: ToolCall) -> str:
+    async def call(self, situation: TurnContext, call: ToolCall) -> str:
         self.calls.append(call.id)
         arguments = msgspec.json.decode(call.arguments)
         result = self._results.pop(0) if self._results else f"saw {arguments['at']}"
@@ -84,7 +84,7 @@ async def test_a_tool_that_cannot_add_to_a_request_does_not_cost_the_request() -
     class Clumsy(ServerTool):
         name = "clumsy"
 
-        async def inject(self, situation: Situation, request: Request) -> Request:
+        async def inject(self, situation: TurnContext, request: Request) -> Request:
             raise RuntimeError("it slipped")
 
     played = await play([Clumsy()], said("hi"), situation=situation())
@@ -102,7 +102,7 @@ async def test_a_tool_can_tell_a_round_of_the_client_from_one_that_a_tool_asked_
     class Looks(Says):
         seen: list[tuple[str, Mapping[str, bool]]]
 
-        async def inject(self, situation: Situation, request: Request) -> Request:
+        async def inject(self, situation: TurnContext, request: Request) -> Request:
             self.seen.append((situation.request_id, situation.metadata))
             return request
 
@@ -150,10 +150,10 @@ class Breaks(Says):
 
     error: Exception = RuntimeError("a fault")
 
-    async def follow_up(self, situation: Situation, response: Response) -> FollowUp | None:
+    async def follow_up(self, situation: TurnContext, response: Response) -> FollowUp | None:
         raise self.error
 
-    async def close(self, situation: Situation) -> None:
+    async def close(self, situation: TurnContext) -> None:
         raise self.error
 
 
@@ -206,7 +206,7 @@ async def test_several_calls_of_ours_run_beside_each_other() -> None:
             super().__init__()
             self.meeting = asyncio.Barrier(2)
 
-        async def call(self, situation: Situation, call: ToolCall) -> str:
+        async def call(self, situation: TurnContext, call: ToolCall) -> str:
             await self.meeting.wait()
             return call.id
 
@@ -267,8 +267,8 @@ async def test_calls_of_the_client_end_the_turn_and_ours_beside_them_are_kept() 
     back = asked(
         HELLO, Message("assistant", (READS,)), Message("tool", (ToolResult("r1", (Text("words"),)),))
     )
-    ours = [Pair(id, "peek", '{"at":"it"}', "saw it") for id in ("p1", "p2")]
-    restored = await Pairs(played.store).restored(back, "s-1")
+    ours = [HiddenCall(id, "peek", '{"at":"it"}', "saw it") for id in ("p1", "p2")]
+    restored = await HiddenToolCalls(played.store).restored(back, "s-1")
     assert restored.messages[1] == Message("assistant", (looks("p1"), READS, looks("p2")))
     assert restored.messages[2].parts[:2] == tuple(
         ToolResult(pair.id, (Text(pair.result),), name="peek") for pair in ours

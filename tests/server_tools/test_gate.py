@@ -7,20 +7,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routecodex.canon.errors import UpstreamFailed
-from routecodex.canon.events import Event, Failed, Finished, PartFinished, PartStarted, Started, TextAdded
+from routecodex.canon.events import Event, Failed, Finished, PartFinished, PartStarted, Started, TextDelta
 from routecodex.canon.finish import Finish
 from routecodex.canon.parts import Reasoning, Text, ToolCall
 from routecodex.canon.response import Response, fold, unfold
 from routecodex.canon.usage import Usage
-from routecodex.server_tools.gate import Gate, Visible
+from routecodex.server_tools.gate import RoundMerger, VisibleRounds
 
 
 def answer(*parts: object, reason: str = "stop", usage: Usage | None = None) -> Response:
     return Response(parts=parts, finish=Finish(reason), usage=usage)  # type: ignore[arg-type]  # a table's words
 
 
-def through(*rounds: Response, visible: Visible = "all") -> list[Event]:
-    gate = Gate(lambda name: name == "clock", visible=visible)
+def through(*rounds: Response, visible: VisibleRounds = "all") -> list[Event]:
+    gate = RoundMerger(lambda name: name == "clock", visible=visible)
     told: list[Event] = []
     for number, one in enumerate(rounds):
         if number:
@@ -91,23 +91,23 @@ def test_there_is_one_start_and_one_end() -> None:
 
 
 def test_text_is_told_as_it_comes() -> None:
-    gate = Gate(lambda _: False)
+    gate = RoundMerger(lambda _: False)
     gate.feed(Started())
     gate.feed(PartStarted(0, Text("")))
-    assert gate.feed(TextAdded(0, "a")) == [TextAdded(0, "a")]
-    assert gate.feed(TextAdded(0, "\n")) == []
-    assert gate.feed(TextAdded(0, "b")) == [TextAdded(0, "\nb")]
+    assert gate.feed(TextDelta(0, "a")) == [TextDelta(0, "a")]
+    assert gate.feed(TextDelta(0, "\n")) == []
+    assert gate.feed(TextDelta(0, "b")) == [TextDelta(0, "\nb")]
     assert gate.shown
 
 
 def test_parts_that_overlap_stay_whole() -> None:
-    gate = Gate(lambda _: False)
+    gate = RoundMerger(lambda _: False)
     events: list[Event] = [
         Started(),
         PartStarted(0, Text("")),
-        TextAdded(0, "a"),
+        TextDelta(0, "a"),
         PartStarted(1, ToolCall("c", "read")),
-        TextAdded(0, "b\n"),
+        TextDelta(0, "b\n"),
         PartFinished(0),
         PartFinished(1),
         Finished(Finish("tool_calls")),
@@ -123,11 +123,11 @@ def test_only_the_last_round_is_told_when_that_is_wanted() -> None:
 
 
 def test_a_failure_ends_what_is_open() -> None:
-    gate = Gate(lambda _: False)
-    for event in (Started(), PartStarted(0, Text("")), TextAdded(0, "a\n"), PartFinished(0)):
+    gate = RoundMerger(lambda _: False)
+    for event in (Started(), PartStarted(0, Text("")), TextDelta(0, "a\n"), PartFinished(0)):
         gate.feed(event)
     failed = Failed(UpstreamFailed("it broke"))
-    assert gate.fail(failed) == [TextAdded(0, "\n"), PartFinished(0), failed]
+    assert gate.fail(failed) == [TextDelta(0, "\n"), PartFinished(0), failed]
 
 
 PARTS = st.one_of(

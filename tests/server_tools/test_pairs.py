@@ -10,13 +10,13 @@ import pytest
 from routecodex.canon.parts import Text, ToolCall, ToolResult
 from routecodex.canon.request import Message, Request
 from routecodex.server_tools import pairs as kept
-from routecodex.server_tools.pairs import Pair, Pairs
+from routecodex.server_tools.pairs import HiddenCall, HiddenToolCalls
 from routecodex.stores.file import FileStore
 from routecodex.stores.memory import MemoryStore
 from routecodex.stores.store import StoreError
 from tests.server_tools.playing import HELLO, asked
 
-CLOCK = Pair("k1", "clock", '{"action":"get"}', "noon")
+CLOCK = HiddenCall("k1", "clock", '{"action":"get"}', "noon")
 READ, WRITE = ToolCall("r1", "read", "{}"), ToolCall("w1", "write", "{}")
 OURS = ToolCall("k1", "clock", '{"action":"get"}')
 HEARD = ToolResult("k1", (Text("noon"),), name="clock")
@@ -38,8 +38,10 @@ def tool(*parts: ToolResult) -> Message:
     return Message("tool", parts)
 
 
-async def with_pairs(*pairs: Pair, beside: tuple[str, ...], session: str | None = "s") -> Pairs:
-    box = Pairs(MemoryStore())
+async def with_pairs(
+    *pairs: HiddenCall, beside: tuple[str, ...], session: str | None = "s"
+) -> HiddenToolCalls:
+    box = HiddenToolCalls(MemoryStore())
     await box.keep(session, pairs, beside=beside)
     return box
 
@@ -54,7 +56,7 @@ ORDERS: list[tuple[str, Message]] = [
 
 @pytest.mark.parametrize(("before", "calls"), ORDERS)
 async def test_a_call_stands_where_the_model_made_it(before: str, calls: Message) -> None:
-    pair = Pair("k1", "clock", '{"action":"get"}', "noon", before=before)
+    pair = HiddenCall("k1", "clock", '{"action":"get"}', "noon", before=before)
     box = await with_pairs(pair, beside=("r1", "w1"))
     told = await box.restored(back(assistant(READ, WRITE), tool(result("r1"), result("w1"))), "s")
     assert told.messages[1:] == (calls, tool(HEARD, result("r1"), result("w1")))
@@ -120,7 +122,7 @@ async def test_a_session_gets_its_own_alone_and_who_has_none_goes_by_the_calls()
 
 
 async def test_a_signature_comes_back_with_its_maker() -> None:
-    pair = Pair("k1", "clock", "{}", "noon", "sealed", "glm")
+    pair = HiddenCall("k1", "clock", "{}", "noon", "sealed", "glm")
     box = await with_pairs(pair, beside=("r1",))
     told = await box.restored(back(assistant(READ), tool(result("r1"))), "s")
     assert told.messages[1].parts[1] == ToolCall("k1", "clock", "{}", signature="sealed", origin="glm")
@@ -128,10 +130,10 @@ async def test_a_signature_comes_back_with_its_maker() -> None:
 
 async def test_they_outlive_the_process(tmp_path: Path) -> None:
     first = FileStore(tmp_path)
-    await Pairs(first).keep("s", [CLOCK], beside=["r1"])
+    await HiddenToolCalls(first).keep("s", [CLOCK], beside=["r1"])
     await first.close()
     second = FileStore(tmp_path)
-    told = await Pairs(second).restored(back(assistant(READ), tool(result("r1"))), "s")
+    told = await HiddenToolCalls(second).restored(back(assistant(READ), tool(result("r1"))), "s")
     await second.close()
     assert told.messages[1] == assistant(READ, OURS)
 
@@ -152,7 +154,7 @@ class Down(MemoryStore):
 
 async def test_a_store_that_is_down_costs_no_request(caplog: pytest.LogCaptureFixture) -> None:
     store = Down()
-    box = Pairs(store)
+    box = HiddenToolCalls(store)
     await box.keep("s", [CLOCK], beside=["r1"])
     request = back(assistant(READ), tool(result("r1")))
     with caplog.at_level(logging.ERROR, "routecodex.server_tools"):
@@ -167,7 +169,7 @@ async def test_a_store_that_is_down_costs_no_request(caplog: pytest.LogCaptureFi
 
 async def test_what_cannot_be_read_is_told_and_left_out(caplog: pytest.LogCaptureFixture) -> None:
     store = MemoryStore()
-    box = Pairs(store)
+    box = HiddenToolCalls(store)
     await box.keep("s", [CLOCK], beside=["r1"])
     (key,) = await store.keys(kept.SPACE)
     await store.put(kept.SPACE, key, b'{"session": 1}')

@@ -10,12 +10,12 @@ from routecodex.canon.errors import UpstreamFailed
 from routecodex.canon.finish import Reason
 from routecodex.canon.parts import Text, ToolResult
 from routecodex.canon.request import Message, Request
-from routecodex.config.server_tools import ServerTools
-from routecodex.server_tools.framework import FollowUp, Situation
-from routecodex.server_tools.stop_message import Options, StopMessage, is_compaction
+from routecodex.config.server_tools import ServerToolsConfig
+from routecodex.server_tools.framework import FollowUp, TurnContext
+from routecodex.server_tools.stop_message import StopMessageOptions, StopMessageTool, is_compaction
 from tests.server_tools.playing import asked, play, said, situation
 
-SENTINELS = ServerTools().stop_message.compaction_sentinels
+SENTINELS = ServerToolsConfig().stop_message.compaction_sentinels
 
 
 class Counter:
@@ -28,7 +28,7 @@ class Counter:
         self.goes_on.set()
         self.error: Exception | None = None
 
-    async def take(self, _situation: Situation) -> str | None:
+    async def take(self, _situation: TurnContext) -> str | None:
         await self.goes_on.wait()
         if self.error is not None:
             raise self.error
@@ -37,17 +37,17 @@ class Counter:
         self.left -= 1
         return "go on"
 
-    async def give_back(self, _situation: Situation) -> None:
+    async def give_back(self, _situation: TurnContext) -> None:
         self.left += 1
         self.given_back += 1
 
 
-def stop_message(counter: Counter, *, idle: bool = False, include_answer: bool = True) -> StopMessage:
+def stop_message(counter: Counter, *, idle: bool = False, include_answer: bool = True) -> StopMessageTool:
     async def is_idle(_request: Request) -> bool:
         return idle
 
-    options = Options(include_answer=include_answer, sentinels=SENTINELS)
-    return StopMessage(counter.take, give_back=counter.give_back, is_idle=is_idle, options=options)
+    options = StopMessageOptions(include_answer=include_answer, sentinels=SENTINELS)
+    return StopMessageTool(counter.take, give_back=counter.give_back, is_idle=is_idle, options=options)
 
 
 SAID = FollowUp((Message("user", (Text("go on"),)),), "stop_followup")

@@ -9,7 +9,15 @@ import pytest
 from routecodex.canon.errors import UpstreamFailed
 from routecodex.canon.parts import Media, Text, ToolCall, ToolResult
 from routecodex.canon.request import Message, Request
-from routecodex.server_tools.vision import SPACE, Album, Sight, images_of, key_of, may_hold_images, question
+from routecodex.server_tools.vision import (
+    SPACE,
+    DescriptionCache,
+    ImageDescriptions,
+    description_request,
+    image_key,
+    images_of,
+    may_hold_images,
+)
 from routecodex.stores.memory import MemoryStore
 from routecodex.stores.store import Stored, StoreError
 
@@ -50,10 +58,10 @@ class Teller:
 
 def sight(
     teller: Teller, *, store: MemoryStore | None = None, notes: list[str] | None = None, most: int = 20
-) -> Sight:
+) -> ImageDescriptions:
     kept: list[str] = [] if notes is None else notes
-    album = Album(store or MemoryStore(), ttl=3600)
-    return Sight(album, teller, note=kept.append, max_images=most)
+    album = DescriptionCache(store or MemoryStore(), ttl=3600)
+    return ImageDescriptions(album, teller, note=kept.append, max_images=most)
 
 
 def told(what: str) -> str:
@@ -133,11 +141,11 @@ async def test_only_a_few_are_asked_for_at_once() -> None:
 async def test_what_stands_behind_a_url_is_kept_for_a_day_at_most() -> None:
     now = [1000.0]
     store = MemoryStore(clock=lambda: now[0])
-    album = Album(store, ttl=30 * 24 * 3600)
-    looking = Sight(album, Teller(), note=lambda line: None, max_images=9)
+    album = DescriptionCache(store, ttl=30 * 24 * 3600)
+    looking = ImageDescriptions(album, Teller(), note=lambda line: None, max_images=9)
     await looking.shown(asked(user(CAT, FAR)), to="t")
     now[0] += 25 * 3600
-    assert await store.keys(SPACE) == [key_of(CAT)]
+    assert await store.keys(SPACE) == [image_key(CAT)]
 
 
 class Broken(MemoryStore):
@@ -160,7 +168,9 @@ async def test_a_store_that_is_down_costs_only_time() -> None:
 
 async def test_the_space_stays_bounded() -> None:
     store = MemoryStore()
-    looking = Sight(Album(store, ttl=60, entries=10), Teller(), note=lambda line: None, max_images=50)
+    looking = ImageDescriptions(
+        DescriptionCache(store, ttl=60, entries=10), Teller(), note=lambda line: None, max_images=50
+    )
     images = [Media("image", data=f"aW1n{at}") for at in range(50)]
     await looking.shown(asked(user(*images)), to="t")
     assert len(await store.keys(SPACE)) == 10
@@ -182,6 +192,6 @@ def test_a_glance_tells_where_to_look(protocol: str, body: bytes, expected: bool
 
 
 def test_the_question_holds_the_image_alone_and_a_limit() -> None:
-    put = question(DOG, "messages", max_tokens=7)
+    put = description_request(DOG, "messages", max_tokens=7)
     assert list(images_of(put)) == [Media("image", "image/png", data="ZG9n")]
     assert (put.source, put.max_tokens, put.tools) == ("messages", 7, ())

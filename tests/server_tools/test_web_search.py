@@ -9,20 +9,20 @@ from routecodex.canon.parts import Json, Text, ToolCall
 from routecodex.canon.request import ProtocolName, Request, Tool, ToolChoice
 from routecodex.canon.response import Response
 from routecodex.protocols.codecs import CODECS
-from routecodex.server_tools.framework import Situation
+from routecodex.server_tools.framework import TurnContext
 from routecodex.server_tools.web_search import (
     NO_PROVIDER,
-    Found,
-    Hit,
-    Limits,
-    Options,
-    WebSearch,
+    SearchHit,
+    SearchLimits,
+    SearchResults,
+    WebSearchOptions,
+    WebSearchTool,
+    cited_sources,
     declares_search,
     is_search,
-    limits_of,
     may_declare_search,
-    sources_of,
-    told,
+    results_text,
+    search_limits,
 )
 from routecodex.wire import json
 from tests.kit import asking
@@ -69,27 +69,27 @@ def asked(*tools: Tool, choice: ToolChoice | None = None, extras: Json = None) -
     return Request(model="m", source="chat", messages=(), tools=tools, tool_choice=choice, extras=extras)
 
 
-def situation(request: Request) -> Situation:
-    return Situation(id="r1", session=None, captured=request, now=lambda: 0.0)
+def situation(request: Request) -> TurnContext:
+    return TurnContext(id="r1", session=None, captured=request, now=lambda: 0.0)
 
 
 class Searcher:
     """Finds the same hits every time."""
 
-    def __init__(self, *hits: Hit, words: str = "", fails: bool = False) -> None:
+    def __init__(self, *hits: SearchHit, words: str = "", fails: bool = False) -> None:
         self.queries: list[str] = []
-        self._found = Found(hits, words)
+        self._found = SearchResults(hits, words)
         self._fails = fails
 
-    async def __call__(self, _situation: Situation, query: str) -> Found:
+    async def __call__(self, _situation: TurnContext, query: str) -> SearchResults:
         self.queries.append(query)
         if self._fails:
             raise UpstreamFailed("it is down")
         return self._found
 
 
-def tool(searcher: Searcher | None, **options: int) -> WebSearch:
-    return WebSearch(searcher, options=Options(**options))
+def tool(searcher: Searcher | None, **options: int) -> WebSearchTool:
+    return WebSearchTool(searcher, options=WebSearchOptions(**options))
 
 
 def test_a_function_of_ours_stands_where_the_search_was_declared() -> None:
@@ -134,7 +134,9 @@ def test_a_forced_search_is_forced_in_the_first_round_only(
 
 
 async def test_a_call_gives_titles_and_addresses_to_cite() -> None:
-    searcher = Searcher(Hit("T", "https://a.example/", "some\n text"), Hit("", "https://b.example/"))
+    searcher = Searcher(
+        SearchHit("T", "https://a.example/", "some\n text"), SearchHit("", "https://b.example/")
+    )
     turn = situation(asked(HOSTED))
     result = await tool(searcher).call(turn, ToolCall("c", "web_search", '{"query": " cats "}'))
     assert result == (
@@ -172,7 +174,7 @@ async def test_a_search_that_fails_is_a_result_too() -> None:
 
 
 async def test_searches_and_results_are_limited() -> None:
-    searcher = Searcher(*(Hit(str(at), f"https://a.example/{at}") for at in range(9)))
+    searcher = Searcher(*(SearchHit(str(at), f"https://a.example/{at}") for at in range(9)))
     turn, ours = situation(asked(HOSTED)), tool(searcher, max_uses=1, max_results=2)
     call = ToolCall("c", "web_search", '{"query": "cats"}')
     assert (await ours.call(turn, call)).count("https://") == 2
@@ -181,43 +183,46 @@ async def test_searches_and_results_are_limited() -> None:
 
 
 def test_nothing_found_is_said() -> None:
-    assert told("cats", []) == "The web search for 'cats' found nothing. Try other words, or tell the user."
+    assert (
+        results_text("cats", [])
+        == "The web search for 'cats' found nothing. Try other words, or tell the user."
+    )
 
 
 LIMITS = [
-    ({"type": "web_search"}, Limits(uses=5)),
-    ({"type": "web_search_1", "max_uses": 2}, Limits(uses=2)),
-    ({"type": "web_search_1", "max_uses": 9}, Limits(uses=5)),
-    ({"type": "web_search_1", "max_uses": "9"}, Limits(uses=5)),
+    ({"type": "web_search"}, SearchLimits(uses=5)),
+    ({"type": "web_search_1", "max_uses": 2}, SearchLimits(uses=2)),
+    ({"type": "web_search_1", "max_uses": 9}, SearchLimits(uses=5)),
+    ({"type": "web_search_1", "max_uses": "9"}, SearchLimits(uses=5)),
     (
         {"type": "web_search", "filters": {"allowed_domains": ["A.example"]}},
-        Limits(uses=5, allowed=("a.example",)),
+        SearchLimits(uses=5, allowed=("a.example",)),
     ),
     (
         {"type": "web_search_1", "blocked_domains": ["b.example/x/", 3]},
-        Limits(uses=5, blocked=("b.example/x",)),
+        SearchLimits(uses=5, blocked=("b.example/x",)),
     ),
 ]
 
 
 @pytest.mark.parametrize(("hosted", "expected"), LIMITS)
-def test_what_the_client_allows_is_read_in_any_protocol(hosted: Json, expected: Limits) -> None:
-    assert limits_of(asked(Tool("web_search", "hosted", hosted=hosted)), most=5) == expected
+def test_what_the_client_allows_is_read_in_any_protocol(hosted: Json, expected: SearchLimits) -> None:
+    assert search_limits(asked(Tool("web_search", "hosted", hosted=hosted)), most=5) == expected
 
 
 @pytest.mark.parametrize(
     ("limits", "url", "expected"),
     [
-        (Limits(uses=1), "https://any.example/", True),
-        (Limits(uses=1, allowed=("a.example",)), "https://www.a.example/x", True),
-        (Limits(uses=1, allowed=("a.example",)), "https://aa.example/x", False),
-        (Limits(uses=1, allowed=("a.example/docs",)), "https://a.example/docs/1", True),
-        (Limits(uses=1, allowed=("a.example/docs",)), "https://a.example/blog", False),
-        (Limits(uses=1, blocked=("a.example",)), "https://a.example/", False),
-        (Limits(uses=1, allowed=("a.example",)), "https://[bad", False),
+        (SearchLimits(uses=1), "https://any.example/", True),
+        (SearchLimits(uses=1, allowed=("a.example",)), "https://www.a.example/x", True),
+        (SearchLimits(uses=1, allowed=("a.example",)), "https://aa.example/x", False),
+        (SearchLimits(uses=1, allowed=("a.example/docs",)), "https://a.example/docs/1", True),
+        (SearchLimits(uses=1, allowed=("a.example/docs",)), "https://a.example/blog", False),
+        (SearchLimits(uses=1, blocked=("a.example",)), "https://a.example/", False),
+        (SearchLimits(uses=1, allowed=("a.example",)), "https://[bad", False),
     ],
 )
-def test_domains_are_kept_to(limits: Limits, url: str, expected: bool) -> None:
+def test_domains_are_kept_to(limits: SearchLimits, url: str, expected: bool) -> None:
     assert limits.admit(url) is expected
 
 
@@ -230,9 +235,9 @@ def test_sources_are_found_in_every_shape_and_told_once() -> None:
         {"type": "file_citation", "file_id": "f"},
         "odd",
     )
-    found = list(sources_of(Response(parts=(Text("words", annotations=marks),))))
+    found = list(cited_sources(Response(parts=(Text("words", annotations=marks),))))
     assert found == [
-        Hit("A", "https://a.example/"),
-        Hit("B", "https://b.example/"),
-        Hit("", "https://c.example/"),
+        SearchHit("A", "https://a.example/"),
+        SearchHit("B", "https://b.example/"),
+        SearchHit("", "https://c.example/"),
     ]

@@ -28,15 +28,15 @@ SAFE = re.compile(r"(?:%|~[0-9a-f]{64}|(?:[a-z0-9_]|%[0-9a-f]{2})(?:[a-z0-9_-]|%
     ],
 )
 def test_a_key_becomes_a_name_and_back(key: str, name: str) -> None:
-    assert names.encode(key) == name
-    assert names.decode(name) == key
+    assert names.encode_name(key) == name
+    assert names.decode_name(name) == key
 
 
 def test_a_long_key_becomes_a_hash() -> None:
-    name = names.encode("x" * 121)
+    name = names.encode_name("x" * 121)
     assert re.fullmatch(r"~[0-9a-f]{64}\.json", name)
     assert names.is_ours(name)
-    assert names.decode(name) is None
+    assert names.decode_name(name) is None
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_names_of_other_making_are_not_ours(name: str) -> None:
 
 @given(KEYS)
 def test_every_name_is_safe_on_every_file_system(key: str) -> None:
-    name = names.encode(key)
+    name = names.encode_name(key)
     assert SAFE.fullmatch(name)
     assert len(name) <= names.LONGEST + len(names.SUFFIX)
     assert name == name.lower()
@@ -75,19 +75,19 @@ def test_every_name_is_safe_on_every_file_system(key: str) -> None:
 
 @given(KEYS)
 def test_a_name_that_is_not_a_hash_decodes_to_its_key(key: str) -> None:
-    name = names.encode(key)
-    assert names.decode(name) == (None if name.startswith("~") else key)
+    name = names.encode_name(key)
+    assert names.decode_name(name) == (None if name.startswith("~") else key)
 
 
 @given(KEYS, KEYS)
 def test_two_keys_never_share_a_name(one: str, other: str) -> None:
-    assert (names.encode(one) == names.encode(other)) == (one == other)
+    assert (names.encode_name(one) == names.encode_name(other)) == (one == other)
 
 
 @given(st.text(max_size=30).map(lambda stem: stem + ".json"))
 def test_any_file_name_is_read_without_an_error(name: str) -> None:
-    key = names.decode(name)
-    assert key is None or names.encode(key) == name
+    key = names.decode_name(name)
+    assert key is None or names.encode_name(key) == name
 
 
 @given(st.integers(0, 4 * 10**15), st.none() | st.floats(-10, 3e8), st.floats(0, 4e9))

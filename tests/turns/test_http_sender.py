@@ -16,8 +16,8 @@ from tests.kit import answers
 from tests.kit.answers import PROTOCOLS, Call, Counts, Said, Thought, Words
 from tests.kit.answers.said import frame
 from tests.kit.gateway import one_target, serving
-from tests.kit.steps import CloseClean, Hang
-from tests.kit.upstream import Json, Request, Send, Sse, Steps, Upstream
+from tests.kit.steps import CloseClean, Hang, Json, Send, Sse, Steps
+from tests.kit.upstream import Request, Upstream
 
 protocols = pytest.mark.parametrize("protocol", PROTOCOLS)
 foreign = pytest.mark.parametrize("protocol", ["responses", "messages", "gemini"])

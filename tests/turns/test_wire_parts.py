@@ -10,14 +10,14 @@ import pytest
 from routecodex.canon.events import AnswerPart
 from routecodex.canon.parts import Opaque, Part, Reasoning, Text, ToolCall
 from routecodex.canon.request import Message, Request
-from routecodex.turns.wire_parts import FIELD, Endpoint, keep, put_back
+from routecodex.turns.wire_parts import FIELD, AnswerSource, keep, put_back
 
 
 def sealed(signature: str) -> str:
     return f"sealed {signature}"
 
 
-HERE = Endpoint("here:1", "messages", "me", sealed)
+HERE = AnswerSource("here:1", "messages", "me", sealed)
 ITEM = {"type": "server_tool_use", "id": "s1"}
 ANSWER: list[AnswerPart] = [
     Text("one "),
@@ -29,7 +29,7 @@ ANSWER: list[AnswerPart] = [
 ]
 
 
-def put(parts: tuple[Part, ...], kept: str | None, endpoint: Endpoint = HERE) -> tuple[Part, ...]:
+def put(parts: tuple[Part, ...], kept: str | None, endpoint: AnswerSource = HERE) -> tuple[Part, ...]:
     """The parts of an assistant message with what was kept put back."""
     sent: list[dict[str, Any]] = [
         {"role": "system", "content": "be brief"},
@@ -81,9 +81,10 @@ def test_an_answer_that_went_on_in_a_second_response_is_one() -> None:
 
 
 @pytest.mark.parametrize(
-    "other", [Endpoint("there:1", "messages", "me", sealed), Endpoint("here:1", "gemini", "me", sealed)]
+    "other",
+    [AnswerSource("there:1", "messages", "me", sealed), AnswerSource("here:1", "gemini", "me", sealed)],
 )
-def test_nobody_else_is_given_it(other: Endpoint) -> None:
+def test_nobody_else_is_given_it(other: AnswerSource) -> None:
     parts = (Text("one two"), *CALLS)
     assert put(parts, keep(ANSWER, HERE), other) == parts
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
-from routecodex.wire.outbox import Outbox
+from routecodex.wire.outbox import WriteBatcher
 
 
 async def test_what_is_due_in_one_turn_leaves_after_the_work_of_that_turn() -> None:
-    loop, outbox, seen = asyncio.get_running_loop(), Outbox(), list[str]()
+    loop, outbox, seen = asyncio.get_running_loop(), WriteBatcher(), list[str]()
 
     def work(name: str) -> None:
         seen.append(f"work {name}")
@@ -23,7 +23,7 @@ async def test_what_is_due_in_one_turn_leaves_after_the_work_of_that_turn() -> N
 
 
 async def test_no_more_than_a_few_wait_for_each_other() -> None:
-    outbox, seen = Outbox(), list[int]()
+    outbox, seen = WriteBatcher(), list[int]()
     for number in range(18):
         outbox.add(partial(seen.append, number), asyncio.get_running_loop())
     assert seen == list(range(16))
@@ -32,7 +32,7 @@ async def test_no_more_than_a_few_wait_for_each_other() -> None:
 
 
 async def test_a_write_that_brings_another_one_about_does_not_lose_it() -> None:
-    loop, outbox, seen = asyncio.get_running_loop(), Outbox(), list[str]()
+    loop, outbox, seen = asyncio.get_running_loop(), WriteBatcher(), list[str]()
 
     def first() -> None:
         seen.append("first")

@@ -23,6 +23,7 @@ OPENING = b"<**"
 
 use_width: Callable[[int], int] = getattr(outline, "use_width", lambda width: 0)
 """Chooses how many bytes what is compiled looks at together."""
+
 WIDTHS = sorted({use_width(width) for width in (16, 32)})
 """Those that this processor has; what was used last is the largest."""
 
@@ -198,6 +199,7 @@ PIECES = [
     *b"\xe2\x86 \xed\xa0\x80 \xf4\x90\x80\x80 \xc0\x80 \xe0\x80\x80 \x80 \xff".split(b" "),
     *(b"\x01", b"\n", b" " * 5, b"x" * 31, b"y" * 63, b"z" * 64),
 ]
+
 SIZES = [2, 12, 40, 64, 65, 90]
 """A text of more than 64 bytes is found another way than shorter ones."""
 TEXTS = st.lists(st.sampled_from(PIECES), max_size=12).map(b"".join)

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from routecodex.wire.sse import KEEP_ALIVE, Frame, Frames, FrameTooLarge, frame, frame_at, parse
+from routecodex.wire.frame import Frame
+from routecodex.wire.sse import KEEP_ALIVE, Frames, FrameTooLarge, frame, frame_at, parse
 
 PLAIN = (
     b'data: {"a":"gr\xc3\xbc\xc3\x9fe"}\n\n'

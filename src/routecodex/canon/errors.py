@@ -31,8 +31,8 @@ from typing import Any, ClassVar, Literal, Self
 
 __all__ = [
     "BadRequest",
+    "ClientDisconnected",
     "ClientError",
-    "ClientGone",
     "ConfigError",
     "GatewayError",
     "Kind",
@@ -123,7 +123,7 @@ class GatewayError(Exception):
         return self
 
 
-class ClientGone(Exception):
+class ClientDisconnected(Exception):
     """The client left; nobody reads what is written any more. Nobody's fault, and no error to tell."""
 
 

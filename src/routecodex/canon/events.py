@@ -15,10 +15,10 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from .errors import GatewayError
-from .finish import Finish
-from .parts import Json, Opaque, Reasoning, Refusal, Text, ToolCall
-from .usage import Usage
+from routecodex.canon.errors import GatewayError
+from routecodex.canon.finish import Finish
+from routecodex.canon.parts import Json, Opaque, Reasoning, Refusal, Text, ToolCall
+from routecodex.canon.usage import Usage
 
 AnswerPart: TypeAlias = Text | ToolCall | Reasoning | Refusal | Opaque
 
@@ -39,7 +39,7 @@ class PartStarted(Struct, frozen=True):
     part: AnswerPart
 
 
-class TextAdded(Struct, frozen=True):
+class TextDelta(Struct, frozen=True):
     """Text or Refusal grew; `logprobs` are chat's entries for these tokens."""
 
     index: int
@@ -47,28 +47,28 @@ class TextAdded(Struct, frozen=True):
     logprobs: tuple[Json, ...] = ()
 
 
-class ReasoningAdded(Struct, frozen=True):
+class ReasoningDelta(Struct, frozen=True):
     """A thought grew."""
 
     index: int
     text: str
 
 
-class SignatureAdded(Struct, frozen=True):
+class SignatureDelta(Struct, frozen=True):
     """A thought or a call got its opaque signature (whole, or one more piece)."""
 
     index: int
     signature: str
 
 
-class ArgumentsAdded(Struct, frozen=True):
+class ArgumentsDelta(Struct, frozen=True):
     """A call's arguments grew."""
 
     index: int
     text: str
 
 
-class AnnotationAdded(Struct, frozen=True):
+class AnnotationDelta(Struct, frozen=True):
     """A citation or the like was attached to a text."""
 
     index: int
@@ -103,11 +103,11 @@ class Failed(Struct, frozen=True):
 Event: TypeAlias = (
     Started
     | PartStarted
-    | TextAdded
-    | ReasoningAdded
-    | SignatureAdded
-    | ArgumentsAdded
-    | AnnotationAdded
+    | TextDelta
+    | ReasoningDelta
+    | SignatureDelta
+    | ArgumentsDelta
+    | AnnotationDelta
     | PartFinished
     | UsageReported
     | Finished

@@ -6,17 +6,17 @@ from typing import Literal
 
 from msgspec import Struct
 
-Newest = Literal["user", "assistant", "tool", "system"]
+NewestRole = Literal["user", "assistant", "tool", "system"]
 
 
-class Called(Struct, frozen=True):
+class CalledTool(Struct, frozen=True):
     """A tool that the model called; `arguments` as text, JSON or free, maybe cut off after some 2 KB."""
 
     name: str
     arguments: str = ""
 
 
-class Look(Struct, frozen=True, kw_only=True):
+class RequestFeatures(Struct, frozen=True, kw_only=True):
     """One request as the classifier sees it.
 
     `newest` is whose message comes last: one that brings results of tools is the tools', whatever its role,
@@ -24,12 +24,12 @@ class Look(Struct, frozen=True, kw_only=True):
     of the last assistant turn.
     """
 
-    newest: Newest = "user"
+    newest: NewestRole = "user"
     has_media: bool = False
     """An image or a film is in the newest message, and that is the user's."""
     text: str = ""
     """What the person wrote in the newest message: how it begins; both its ends where search is on offer."""
-    calls: tuple[Called, ...] = ()
+    calls: tuple[CalledTool, ...] = ()
     offers_search: bool = False
     """A tool that searches the web is declared."""
     asks_search: bool = False

@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from .parts import Json, Part, Text
+from routecodex.canon.parts import Json, Part, Text
 
 Role = Literal["user", "assistant", "tool", "system"]
 ProtocolName = Literal["chat", "responses", "messages", "gemini"]

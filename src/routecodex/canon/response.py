@@ -7,24 +7,24 @@ from collections.abc import Iterable, Iterator
 from msgspec import Struct
 from msgspec.structs import replace
 
-from .events import (
-    AnnotationAdded,
+from routecodex.canon.events import (
+    AnnotationDelta,
     AnswerPart,
-    ArgumentsAdded,
+    ArgumentsDelta,
     Event,
     Failed,
     Finished,
     PartFinished,
     PartStarted,
-    ReasoningAdded,
-    SignatureAdded,
+    ReasoningDelta,
+    SignatureDelta,
     Started,
-    TextAdded,
+    TextDelta,
     UsageReported,
 )
-from .finish import Finish
-from .parts import Json, Opaque, Reasoning, Refusal, Text, ToolCall
-from .usage import Usage
+from routecodex.canon.finish import Finish
+from routecodex.canon.parts import Json, Opaque, Reasoning, Refusal, Text, ToolCall
+from routecodex.canon.usage import Usage
 
 
 class Response(Struct, frozen=True):
@@ -40,7 +40,7 @@ class Response(Struct, frozen=True):
     extras: dict[str, Json] | None = None
 
 
-class Folding:
+class ResponseBuilder:
     """Collects events into a Response; `text` pieces are joined once, at the end."""
 
     def __init__(self) -> None:
@@ -56,19 +56,19 @@ class Folding:
     def add(self, event: Event) -> None:
         """Takes one event; a Failed one is raised as its error."""
         match event:
-            case TextAdded():
+            case TextDelta():
                 self._pieces[event.index].append(event.text)
                 self._logprobs.extend(event.logprobs)
-            case ArgumentsAdded() | ReasoningAdded():
+            case ArgumentsDelta() | ReasoningDelta():
                 self._pieces[event.index].append(event.text)
             case PartStarted():
                 self._parts[event.index] = event.part
                 self._pieces[event.index] = []
             case PartFinished():
                 pass
-            case SignatureAdded():
+            case SignatureDelta():
                 self._signatures.setdefault(event.index, []).append(event.signature)
-            case AnnotationAdded():
+            case AnnotationDelta():
                 self._annotations.setdefault(event.index, []).append(event.annotation)
             case UsageReported():
                 self._usage = event.usage
@@ -116,7 +116,7 @@ class Folding:
 
 def fold(events: Iterable[Event]) -> Response:
     """The answer that the events tell; a Failed event is raised as its error."""
-    folding = Folding()
+    folding = ResponseBuilder()
     for event in events:
         folding.add(event)
     return folding.response()
@@ -127,25 +127,25 @@ def _unfold_part(index: int, part: AnswerPart, logprobs: tuple[Json, ...]) -> It
         case Text():
             yield PartStarted(index, replace(part, text="", annotations=(), signature=None))
             if part.text or logprobs:
-                yield TextAdded(index, part.text, logprobs)
+                yield TextDelta(index, part.text, logprobs)
             for annotation in part.annotations:
-                yield AnnotationAdded(index, annotation)
+                yield AnnotationDelta(index, annotation)
         case Refusal():
             yield PartStarted(index, Refusal(""))
-            yield TextAdded(index, part.text)
+            yield TextDelta(index, part.text)
         case ToolCall():
             yield PartStarted(index, replace(part, arguments="", signature=None))
             if part.arguments:
-                yield ArgumentsAdded(index, part.arguments)
+                yield ArgumentsDelta(index, part.arguments)
         case Reasoning():
             yield PartStarted(index, replace(part, text="", signature=None))
             if part.text:
-                yield ReasoningAdded(index, part.text)
+                yield ReasoningDelta(index, part.text)
         case Opaque():
             yield PartStarted(index, part)
     signature = None if isinstance(part, Refusal | Opaque) else part.signature
     if signature is not None:
-        yield SignatureAdded(index, signature)
+        yield SignatureDelta(index, signature)
     yield PartFinished(index)
 
 

@@ -27,7 +27,7 @@ def user_dir() -> Path:
     return Path(os.environ.get("ROUTECODEX_USER_DIR") or "~/.routecodex").expanduser()
 
 
-class Announcement(Struct, frozen=True, kw_only=True):
+class AnnouncedServer(Struct, frozen=True, kw_only=True):
     """A server as it announced itself."""
 
     id: str
@@ -48,7 +48,7 @@ class Announcement(Struct, frozen=True, kw_only=True):
         return Path(self.session_dir) if self.session_dir else user_dir() / "sessions" / self.id
 
 
-def announcements() -> list[Announcement]:
+def announcements() -> list[AnnouncedServer]:
     """Every server that has announced itself, by id; some may be dead."""
     files = sorted((user_dir() / "servers").glob("*.json"))
     found = (_announced(file) for file in files)
@@ -64,10 +64,10 @@ def announcement_file(server_id: str) -> Path | None:
     return None
 
 
-def _announced(file: Path) -> Announcement | None:
+def _announced(file: Path) -> AnnouncedServer | None:
     # It may go away, or be another program's, between the listing and the reading.
     try:
-        return msgspec.json.decode(file.read_bytes(), type=Announcement)
+        return msgspec.json.decode(file.read_bytes(), type=AnnouncedServer)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None
 
@@ -76,7 +76,7 @@ class Unreachable(Exception):
     """The server does not answer, or whoever answers there is not it."""
 
 
-class Refused(Exception):
+class AdminRefused(Exception):
     """The server says no."""
 
     def __init__(self, message: str, *, code: str = "", status: int = 400) -> None:
@@ -86,10 +86,10 @@ class Refused(Exception):
         self.status = status
 
 
-class Admin:
+class AdminClient:
     """The admin API of one server."""
 
-    def __init__(self, server: Announcement) -> None:
+    def __init__(self, server: AnnouncedServer) -> None:
         self.server = server
 
     def get(self, path: str, **query: str | int | None) -> dict[str, Any]:
@@ -109,7 +109,7 @@ class Admin:
             raise Unreachable(f"process {self.server.pid} is gone")
         try:
             told = self.get("/admin/status")
-        except Refused as exc:
+        except AdminRefused as exc:
             if exc.status in _FORBIDDEN:
                 raise
             raise Unreachable(f"{self.server.url} is something else: {exc.message}") from exc
@@ -121,7 +121,7 @@ class Admin:
         """Whether it takes requests."""
         try:
             self._call("GET", "/health/ready")
-        except (Unreachable, Refused):
+        except (Unreachable, AdminRefused):
             return False
         return True
 
@@ -158,8 +158,8 @@ def _object(body: bytes) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def _refusal(status: int, value: dict[str, Any] | None) -> Refused:
+def _refusal(status: int, value: dict[str, Any] | None) -> AdminRefused:
     error = (value or {}).get("error")
     told = error if isinstance(error, dict) else {"message": error} if isinstance(error, str) else {}
     code = told.get("code") or (value or {}).get("code") or ""
-    return Refused(str(told.get("message") or f"it answered {status}"), code=str(code), status=status)
+    return AdminRefused(str(told.get("message") or f"it answered {status}"), code=str(code), status=status)

@@ -14,10 +14,10 @@ from pathlib import Path
 import click
 
 from routecodex.cli import chat_files
-from routecodex.cli.admin_client import Admin, announcements
-from routecodex.cli.chat_files import Saved, Typed, is_session
-from routecodex.cli.chat_screen import Pipe, Screen
-from routecodex.cli.chat_turns import Options, Talk, Terminal
+from routecodex.cli.admin_client import AdminClient, announcements
+from routecodex.cli.chat_files import InputHistory, SavedChat, is_session
+from routecodex.cli.chat_screen import PipeOutput, TerminalOutput
+from routecodex.cli.chat_turns import ChatOptions, ChatSession, TerminalPrompt
 from routecodex.cli.servers import FAILED, nobody
 from routecodex.turns import Message
 from routecodex.turns.http_sender import PROTOCOLS, SESSION_HEADER, HttpSender, open_sender
@@ -81,7 +81,7 @@ def chat(
     if session is not None and not is_session(session):
         raise click.BadParameter("letters, digits, dot, - and _ only, 100 at most", param_hint="--session")
     saved = _resumed(session) if resume else None
-    options = Options(
+    options = ChatOptions(
         url=url or server_url(),
         model=model or (saved.model if saved else _ROUTED),
         protocol=protocol or (saved.protocol if saved else "chat"),
@@ -98,7 +98,7 @@ def chat(
         raise SystemExit(_from_pipe(options, sender, messages))
 
 
-def _sender(options: Options) -> HttpSender:
+def _sender(options: ChatOptions) -> HttpSender:
     key = os.environ.get("ROUTECODEX_KEY")
     try:
         return open_sender(options.url, options.protocol, key, headers={SESSION_HEADER: options.session})
@@ -108,7 +108,7 @@ def _sender(options: Options) -> HttpSender:
 
 def server_url(port: int = _PORT) -> str:
     """Where the server of this machine is: as it announced itself, else whoever listens on that port."""
-    ready = [server.url for server in announcements() if Admin(server).is_ready()]
+    ready = [server.url for server in announcements() if AdminClient(server).is_ready()]
     if len(ready) > 1:
         raise click.UsageError(f"several servers run; choose one with --url: {', '.join(ready)}")
     if ready:
@@ -120,7 +120,7 @@ def server_url(port: int = _PORT) -> str:
         nobody()
 
 
-def _resumed(session: str | None) -> Saved:
+def _resumed(session: str | None) -> SavedChat:
     saved = chat_files.load(session)
     if saved is None:
         what = "no conversation was kept" if session is None else f"no conversation is called {session!r}"
@@ -128,7 +128,7 @@ def _resumed(session: str | None) -> Saved:
     return saved
 
 
-def _begun(saved: Saved | None, system: str | None) -> list[Message]:
+def _begun(saved: SavedChat | None, system: str | None) -> list[Message]:
     """What was said before; a new system text takes the place of the old one."""
     messages = [Message.of(given) for given in saved.messages] if saved else []
     if system is None:
@@ -137,13 +137,13 @@ def _begun(saved: Saved | None, system: str | None) -> list[Message]:
     return [Message("system", system), *rest]
 
 
-def _from_pipe(options: Options, sender: HttpSender, messages: list[Message]) -> int:
+def _from_pipe(options: ChatOptions, sender: HttpSender, messages: list[Message]) -> int:
     text = sys.stdin.buffer.read().decode("utf-8", "replace").strip()
     if not text:
         raise click.UsageError("stdin is empty: there is no question")
 
     async def once() -> bool:
-        talk = Talk(options, sender, messages=messages, audience=Pipe(), asker=None)
+        talk = ChatSession(options, sender, messages=messages, audience=PipeOutput(), asker=None)
         try:
             return await talk.ask(text)
         finally:
@@ -152,13 +152,13 @@ def _from_pipe(options: Options, sender: HttpSender, messages: list[Message]) ->
     return 0 if asyncio.run(once()) else FAILED
 
 
-def _in_terminal(options: Options, sender: HttpSender, messages: list[Message]) -> None:
-    screen = Screen()
-    talk = Talk(options, sender, messages=messages, audience=screen, asker=Terminal(screen))
+def _in_terminal(options: ChatOptions, sender: HttpSender, messages: list[Message]) -> None:
+    screen = TerminalOutput()
+    talk = ChatSession(options, sender, messages=messages, audience=screen, asker=TerminalPrompt(screen))
     screen.line(f"{options.model} at {options.url}, session {options.session}; /help helps, Ctrl-D leaves")
     if any(message.role == "user" for message in messages):
         screen.line(f"({len(messages)} messages so far)")
-    with Typed(), asyncio.Runner() as runner:
+    with InputHistory(), asyncio.Runner() as runner:
         while (text := _next_words(screen)) is not None:
             command = _COMMAND.fullmatch(text)
             if command is not None:
@@ -173,7 +173,7 @@ def _in_terminal(options: Options, sender: HttpSender, messages: list[Message]) 
     screen.line(f"`routecodex chat --resume --session {options.session}` goes on with it")
 
 
-def _next_words(screen: Screen) -> str | None:
+def _next_words(screen: TerminalOutput) -> str | None:
     """What the person says next; None when they leave."""
     lines: list[str] = []
     while True:
@@ -191,7 +191,7 @@ def _next_words(screen: Screen) -> str | None:
             return "\n".join(lines).strip().encode("utf-8", "replace").decode()
 
 
-def _obey(name: str, rest: str, talk: Talk, screen: Screen) -> bool:
+def _obey(name: str, rest: str, talk: ChatSession, screen: TerminalOutput) -> bool:
     """Does what a command says; whether the conversation goes on."""
     if name in ("quit", "exit"):
         return False
@@ -203,21 +203,21 @@ def _obey(name: str, rest: str, talk: Talk, screen: Screen) -> bool:
     return True
 
 
-def _help(_rest: str, _talk: Talk, screen: Screen) -> None:
+def _help(_rest: str, _talk: ChatSession, screen: TerminalOutput) -> None:
     screen.line(_HELP)
 
 
-def _model(rest: str, talk: Talk, screen: Screen) -> None:
+def _model(rest: str, talk: ChatSession, screen: TerminalOutput) -> None:
     talk.options.model = rest or talk.options.model
     screen.line(f"model {talk.options.model}")
 
 
-def _clear(_rest: str, talk: Talk, screen: Screen) -> None:
+def _clear(_rest: str, talk: ChatSession, screen: TerminalOutput) -> None:
     talk.clear()
     screen.line("(forgotten)")
 
 
-def _save(rest: str, talk: Talk, screen: Screen) -> None:
+def _save(rest: str, talk: ChatSession, screen: TerminalOutput) -> None:
     if not rest:
         screen.error("/save needs the name of a file")
         return
@@ -232,7 +232,7 @@ def _save(rest: str, talk: Talk, screen: Screen) -> None:
         screen.line(f"({len(talk.messages)} messages in {file})")
 
 
-_ACTS: dict[str, Callable[[str, Talk, Screen], None]] = {
+_ACTS: dict[str, Callable[[str, ChatSession, TerminalOutput], None]] = {
     "help": _help,
     "model": _model,
     "clear": _clear,

@@ -24,7 +24,7 @@ _SESSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _LINES = 1000
 
 
-class Saved(Struct, kw_only=True):
+class SavedChat(Struct, kw_only=True):
     """A conversation and how it was led."""
 
     session: str
@@ -39,7 +39,7 @@ def is_session(text: str) -> bool:
     return _SESSION.fullmatch(text) is not None
 
 
-def load(session: str | None) -> Saved | None:
+def load(session: str | None) -> SavedChat | None:
     """The conversation of that session, without a name the one that was led last; None when there is none."""
     if session is not None:
         return _read(_file(session))
@@ -49,7 +49,7 @@ def load(session: str | None) -> Saved | None:
 
 def save(session: str, messages: Sequence[Message], *, model: str, protocol: str) -> None:
     """Writes the conversation down, for its owner alone, in place of what was there."""
-    saved = Saved(
+    saved = SavedChat(
         session=session,
         model=model,
         protocol=protocol,
@@ -89,9 +89,9 @@ def _file(session: str) -> Path:
     return user_dir() / "chats" / f"{session}.json"
 
 
-def _read(file: Path) -> Saved | None:
+def _read(file: Path) -> SavedChat | None:
     try:
-        return msgspec.json.decode(file.read_bytes(), type=Saved)
+        return msgspec.json.decode(file.read_bytes(), type=SavedChat)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None
 
@@ -108,7 +108,7 @@ def _write(file: Path, content: bytes) -> None:
         raise
 
 
-class Typed:
+class InputHistory:
     """The lines that were typed, for the arrow keys; where there is no readline, nothing is kept."""
 
     def __init__(self) -> None:

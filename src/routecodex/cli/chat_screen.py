@@ -28,7 +28,7 @@ _HARMLESS = dict.fromkeys(_STEERING)
 _VISIBLE = dict.fromkeys((*_STEERING, 0x0A), "�")
 
 
-def harmless(text: str) -> str:
+def strip_control_characters(text: str) -> str:
     """The text without signs that steer a terminal."""
     return text.translate(_HARMLESS)
 
@@ -40,7 +40,7 @@ def call_text(name: str, arguments: Mapping[str, Any]) -> str:
     return f"{name} {text}".translate(_VISIBLE)
 
 
-class Screen:
+class TerminalOutput:
     """Where a person reads along."""
 
     def __init__(self) -> None:
@@ -77,13 +77,13 @@ class Screen:
 
     def error(self, text: str) -> None:
         """Something failed; the conversation goes on."""
-        self.line(f"error: {harmless(text)}", dim=False, colour="red")
+        self.line(f"error: {strip_control_characters(text)}", dim=False, colour="red")
 
     def _write(self, text: str, kind: str) -> None:
         if self._writing not in ("", kind):
             self._end_line()
         self._writing = kind
-        shown = harmless(text)
+        shown = strip_control_characters(text)
         if not shown:
             return
         self._at_start = shown.endswith("\n")
@@ -98,7 +98,7 @@ class Screen:
         text = message.content if isinstance(message.content, str) else ""
         first, _, rest = text.strip().partition("\n")
         more = f" (+{len(rest.splitlines())} lines)" if rest else ""
-        self.line(f"  ↳ {shorten(harmless(first), _ROOM)}{more}")
+        self.line(f"  ↳ {shorten(strip_control_characters(first), _ROOM)}{more}")
 
     def _show_end(self, event: TurnEnded) -> None:
         if event.state == "aborted":
@@ -106,7 +106,7 @@ class Screen:
             return
         told = event.message.metadata if event.message is not None else {}
         facts = [told.get("headers", {}).get("x-routecodex-target"), _route(told), _tokens(event.usage)]
-        self.line(" · ".join(harmless(fact) for fact in facts if fact) or "(no answer)")
+        self.line(" · ".join(strip_control_characters(fact) for fact in facts if fact) or "(no answer)")
 
 
 def _route(told: Mapping[str, Any]) -> str | None:
@@ -120,7 +120,7 @@ def _tokens(usage: Mapping[str, Any]) -> str | None:
     return f"{usage.get('prompt_tokens', 0)} + {usage.get('completion_tokens', 0)} tokens"
 
 
-class Pipe:
+class PipeOutput:
     """Where a program reads along: the answer on stdout, whatever goes wrong on stderr."""
 
     def __init__(self) -> None:

@@ -21,11 +21,11 @@ _MOST_SIGNS = 20_000
 _SECONDS = 120.0
 
 
-class Outside(ValueError):
+class OutsideWorkspace(ValueError):
     """A path that leads out of the working directory."""
 
 
-class Workplace:
+class Workspace:
     """The tools, bound to one directory."""
 
     def __init__(self, root: Path) -> None:
@@ -41,7 +41,7 @@ class Workplace:
             return False
         try:
             return not _is_hidden(self._inside(str(arguments.get("path", "."))).relative_to(self._root))
-        except Outside:
+        except OutsideWorkspace:
             # The tool itself refuses it.
             return True
 
@@ -101,7 +101,7 @@ class Workplace:
         """The path below the working directory, links followed."""
         found = (self._root / path).resolve()
         if not found.is_relative_to(self._root):
-            raise Outside(f"{path} is outside the working directory")
+            raise OutsideWorkspace(f"{path} is outside the working directory")
         return found
 
 

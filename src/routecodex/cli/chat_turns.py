@@ -14,8 +14,8 @@ from typing import Protocol
 from msgspec import Struct
 
 from routecodex.cli import chat_files
-from routecodex.cli.chat_screen import Screen, call_text
-from routecodex.cli.chat_tools import Workplace
+from routecodex.cli.chat_screen import TerminalOutput, call_text
+from routecodex.cli.chat_tools import Workspace
 from routecodex.turns import (
     Allow,
     ChatTurn,
@@ -34,7 +34,7 @@ from routecodex.turns.http_sender import HttpSender
 _YES = frozenset({b"y", b"yes"})
 
 
-class Options(Struct, kw_only=True):
+class ChatOptions(Struct, kw_only=True):
     """How a conversation is led; the model may change between turns."""
 
     url: str
@@ -44,7 +44,7 @@ class Options(Struct, kw_only=True):
     tools: bool
 
 
-class Audience(Protocol):
+class ChatOutput(Protocol):
     """Who follows a turn."""
 
     def show(self, event: TurnEvent) -> None: ...
@@ -52,7 +52,7 @@ class Audience(Protocol):
     def error(self, text: str) -> None: ...
 
 
-class Asker(Protocol):
+class ApprovalPrompt(Protocol):
     """Whoever decides whether a tool may be used."""
 
     async def agrees(self, text: str) -> bool: ...
@@ -61,29 +61,29 @@ class Asker(Protocol):
 class Chosen:
     """A plugin that asks the model chosen last."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: ChatOptions) -> None:
         self._options = options
 
     def on_before_request(self, turn: ChatTurn) -> None:
         turn.request_body["model"] = self._options.model
 
 
-class Talk:
+class ChatSession:
     """One conversation, kept after every turn."""
 
     def __init__(
         self,
-        options: Options,
+        options: ChatOptions,
         sender: HttpSender,
         *,
         messages: Sequence[Message],
-        audience: Audience,
-        asker: Asker | None,
+        audience: ChatOutput,
+        asker: ApprovalPrompt | None,
     ) -> None:
         self.options = options
         self._audience = audience
         self._asker = asker
-        self._workplace = Workplace(Path.cwd())
+        self._workplace = Workspace(Path.cwd())
         self._sender = sender
         self._conversation = Conversation(
             model=options.model, sender=sender, plugins=self._plugins(), initial_messages=messages
@@ -173,10 +173,10 @@ def _on_interrupt(conversation: Conversation) -> Iterator[None]:
         loop.remove_signal_handler(signal.SIGINT)
 
 
-class Terminal:
+class TerminalPrompt:
     """Asks the person at the terminal; only what is typed after the question counts as its answer."""
 
-    def __init__(self, screen: Screen) -> None:
+    def __init__(self, screen: TerminalOutput) -> None:
         self._screen = screen
 
     async def agrees(self, text: str) -> bool:

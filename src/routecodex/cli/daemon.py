@@ -8,11 +8,11 @@ from typing import Any
 import click
 
 from routecodex.cli import views
-from routecodex.cli.admin_client import Admin, Refused, Unreachable
+from routecodex.cli.admin_client import AdminClient, AdminRefused, Unreachable
 from routecodex.cli.servers import (
     EXIT_CODES,
     FAILED,
-    Asked,
+    ServerReply,
     ask_each,
     finish,
     json_option,
@@ -67,7 +67,7 @@ def status_routing(server_id: str | None, session: str | None, as_json: bool) ->
     finish(asked)
 
 
-def _routing_row(one: Asked) -> dict[str, Any]:
+def _routing_row(one: ServerReply) -> dict[str, Any]:
     """A server in exactly the shape that is promised to scripts, whatever else it told."""
     routing = one.answer.get("routing", {})
     sessions = one.answer.get("sessions", [])
@@ -78,7 +78,7 @@ def _routing_row(one: Asked) -> dict[str, Any]:
     }
 
 
-def _answered(asked: Iterable[Asked]) -> Iterable[Asked]:
+def _answered(asked: Iterable[ServerReply]) -> Iterable[ServerReply]:
     """Those that answered, each below its name."""
     for number, one in enumerate(one for one in asked if one.alive and one.refused is None):
         if number:
@@ -148,7 +148,7 @@ def status_clock(server_id: str | None, as_json: bool) -> None:
     finish(asked)
 
 
-def _clock_row(one: Asked) -> dict[str, Any]:
+def _clock_row(one: ServerReply) -> dict[str, Any]:
     return {**one.about, "clock": one.answer.get("clock"), "sessions": one.answer.get("sessions", [])}
 
 
@@ -162,7 +162,7 @@ def _list(server_id: str | None, what: str, *, as_json: bool, limit: int | None 
     finish(asked)
 
 
-def _rows(one: Asked, what: str, limit: int | None) -> list[dict[str, Any]]:
+def _rows(one: ServerReply, what: str, limit: int | None) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = one.answer.get(what, [])
     if limit is None:
         return rows
@@ -239,15 +239,15 @@ def set_routing(
     finish(asked)
 
 
-def _unchanged(one: Asked, session: str | None) -> Asked:
+def _unchanged(one: ServerReply, session: str | None) -> ServerReply:
     """A server that refused, with the state it stays in."""
     if one.refused is None:
         return one
     try:
-        answer = Admin(one.server).get("/admin/routing", session=session)
-    except (Refused, Unreachable):
+        answer = AdminClient(one.server).get("/admin/routing", session=session)
+    except (AdminRefused, Unreachable):
         return one
-    return Asked(server=one.server, refused=one.refused, answer=answer)
+    return ServerReply(server=one.server, refused=one.refused, answer=answer)
 
 
 @set_.command("clock", epilog=EXIT_CODES)
@@ -275,11 +275,11 @@ def set_clock(task_id: str, server_id: str | None, as_json: bool) -> None:
     finish(asked)
 
 
-def _cancelled(admin: Admin, task_id: str) -> dict[str, Any]:
+def _cancelled(admin: AdminClient, task_id: str) -> dict[str, Any]:
     """What became of it; of several servers only one can have the task, so the others do not refuse."""
     try:
         return admin.post("/admin/clock/cancel", {"taskId": task_id})
-    except Refused as exc:
+    except AdminRefused as exc:
         if exc.code != _NO_TASK:
             raise
         return {"removed": None}
@@ -335,11 +335,11 @@ def reload(server_id: str | None, as_json: bool) -> None:
         raise SystemExit(FAILED)
 
 
-def _reloaded(one: Asked) -> dict[str, Any]:
+def _reloaded(one: ServerReply) -> dict[str, Any]:
     return {"reloaded": one.answer.get("reloaded", False), "problems": one.answer.get("problems", [])}
 
 
-def _tell_reload(one: Asked) -> None:
+def _tell_reload(one: ServerReply) -> None:
     told = _reloaded(one)
     for problem in told["problems"]:
         line = f":{problem['line']}" if problem.get("line") else ""

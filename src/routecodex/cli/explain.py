@@ -11,7 +11,7 @@ import msgspec
 
 from routecodex.canon.errors import GatewayError
 from routecodex.cli import views
-from routecodex.cli.admin_client import Admin, Announcement, Refused, Unreachable
+from routecodex.cli.admin_client import AdminClient, AdminRefused, AnnouncedServer, Unreachable
 from routecodex.cli.servers import (
     EXIT_CODES,
     FAILED,
@@ -105,7 +105,7 @@ def explain(
         nobody()
     try:
         told = _by_server(question, server) if server else _by_file(question, config)
-    except (GatewayError, Refused, Unreachable) as exc:
+    except (GatewayError, AdminRefused, Unreachable) as exc:
         complain(str(exc))
         raise SystemExit(FAILED) from exc
     if as_json:
@@ -182,15 +182,15 @@ def _list(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _running(server_id: str | None) -> Announcement | None:
+def _running(server_id: str | None) -> AnnouncedServer | None:
     """The server to ask; None when none runs."""
     alive = []
     for server in meant(server_id):
         try:
-            Admin(server).status()
+            AdminClient(server).status()
         except Unreachable as exc:
             complain(f"{server.id} is dead: {exc}", severity="warning")
-        except Refused as exc:
+        except AdminRefused as exc:
             complain(f"{server.id}: {exc.message}")
             raise SystemExit(FAILED) from exc
         else:
@@ -201,8 +201,8 @@ def _running(server_id: str | None) -> Announcement | None:
     return alive[0] if alive else None
 
 
-def _by_server(question: dict[str, Any], server: Announcement) -> dict[str, Any]:
-    return Admin(server).post("/admin/explain", question)
+def _by_server(question: dict[str, Any], server: AnnouncedServer) -> dict[str, Any]:
+    return AdminClient(server).post("/admin/explain", question)
 
 
 def _by_file(question: dict[str, Any], config: Path | None) -> dict[str, Any]:

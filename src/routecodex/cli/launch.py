@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from routecodex.cli.admin_client import Admin, Announcement, announcements, user_dir
+from routecodex.cli.admin_client import AdminClient, AnnouncedServer, announcements, user_dir
 from routecodex.cli.processes import arguments_of, directory_of
 
 _READY_SECONDS = 30.0
@@ -39,7 +39,7 @@ class Launch(Struct, frozen=True, kw_only=True):
         return user_dir() / "logs" / f"{self.id}.log"
 
 
-class Failed(Exception):
+class LaunchFailed(Exception):
     """The server did not become ready; `log` is what it said last."""
 
     def __init__(self, message: str, log: list[str]) -> None:
@@ -78,7 +78,7 @@ def _read(note: Path) -> Launch | None:
         return None
 
 
-def remembered(server_id: str, server: Announcement | None) -> Launch | None:
+def remembered(server_id: str, server: AnnouncedServer | None) -> Launch | None:
     """How a server was started, be it in the background or not; None when nothing is known of it."""
     found = _read(_note(server_id))
     if server is None or (found is not None and found.pid == server.pid):
@@ -89,7 +89,7 @@ def remembered(server_id: str, server: Announcement | None) -> Launch | None:
     return _kept(Launch(id="", arguments=arguments, directory=directory or str(Path.cwd())), server)
 
 
-def _kept(wanted: Launch, server: Announcement) -> Launch:
+def _kept(wanted: Launch, server: AnnouncedServer) -> Launch:
     """What has to be remembered of a server to start the same again."""
     kept = replace(wanted, id=server.id, pid=server.pid)
     if server.id == wanted.id and "ROUTECODEX_SESSION_DIR" not in os.environ:
@@ -103,14 +103,14 @@ def _note(server_id: str) -> Path:
     return user_dir() / "logs" / f"{server_id}{_NOTE}"
 
 
-def launch(wanted: Launch) -> Announcement:
+def launch(wanted: Launch) -> AnnouncedServer:
     """Starts a server that outlives us and waits until it takes requests; raises Failed."""
     with _opened(wanted.log) as log:
         begun = log.seek(0, os.SEEK_END)
         process = _spawn(wanted, log)
     try:
         server = _ready(wanted, process)
-    except Failed as exc:
+    except LaunchFailed as exc:
         exc.log = _tail(wanted.log, begun)
         raise
     _note(server.id).write_bytes(msgspec.json.encode(_kept(wanted, server)))
@@ -126,7 +126,7 @@ def _opened(log: Path) -> IO[bytes]:
         return open(os.open(log, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600), "ab")
     except OSError as exc:
         way_out = "set ROUTECODEX_USER_DIR to a directory that you can write"
-        raise Failed(f"cannot write {log}: {exc.strerror}; {way_out}", []) from exc
+        raise LaunchFailed(f"cannot write {log}: {exc.strerror}; {way_out}", []) from exc
 
 
 def _spawn(wanted: Launch, log: IO[bytes]) -> subprocess.Popen[bytes]:
@@ -141,24 +141,26 @@ def _spawn(wanted: Launch, log: IO[bytes]) -> subprocess.Popen[bytes]:
     )
 
 
-def _ready(wanted: Launch, process: subprocess.Popen[bytes]) -> Announcement:
+def _ready(wanted: Launch, process: subprocess.Popen[bytes]) -> AnnouncedServer:
     deadline = time.monotonic() + _READY_SECONDS
     while time.monotonic() < deadline:
         code = process.poll()
         if code is not None:
-            raise Failed(f"{wanted.id} ended with {code} before it was ready; see {wanted.log}", [])
+            raise LaunchFailed(f"{wanted.id} ended with {code} before it was ready; see {wanted.log}", [])
         server = next((one for one in announcements() if _is_of(one, process.pid)), None)
-        if server is not None and Admin(server).is_ready():
+        if server is not None and AdminClient(server).is_ready():
             # It is meant to outlive us: nobody waits for it, and that is no mistake.
             process.returncode = 0
             return server
         time.sleep(_PAUSE)
     process.terminate()
     process.wait()
-    raise Failed(f"{wanted.id} was not ready within {_READY_SECONDS:g} s and was ended; see {wanted.log}", [])
+    raise LaunchFailed(
+        f"{wanted.id} was not ready within {_READY_SECONDS:g} s and was ended; see {wanted.log}", []
+    )
 
 
-def _is_of(server: Announcement, pid: int) -> bool:
+def _is_of(server: AnnouncedServer, pid: int) -> bool:
     """Whether the announced process is the one we started, or one of its workers."""
     try:
         return server.pid == pid or os.getsid(server.pid) == pid

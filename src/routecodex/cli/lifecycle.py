@@ -9,14 +9,20 @@ from typing import Any
 
 import click
 
-from routecodex.cli.admin_client import Admin, Announcement, Refused, Unreachable, announcement_file
-from routecodex.cli.launch import Failed, Launch, launch, remembered
+from routecodex.cli.admin_client import (
+    AdminClient,
+    AdminRefused,
+    AnnouncedServer,
+    Unreachable,
+    announcement_file,
+)
+from routecodex.cli.launch import Launch, LaunchFailed, launch, remembered
 from routecodex.cli.processes import is_gateway_since, is_running
 from routecodex.cli.servers import (
     EXIT_CODES,
     FAILED,
     NONE_RUNS,
-    Asked,
+    ServerReply,
     ask_each,
     finish,
     json_option,
@@ -49,7 +55,7 @@ def begin(wanted: Launch, *, as_json: bool) -> None:
         raise SystemExit(FAILED)
     try:
         server = launch(wanted)
-    except Failed as exc:
+    except LaunchFailed as exc:
         complain(str(exc))
         for line in exc.log:
             click.echo(f"    {line}", err=True)
@@ -61,16 +67,16 @@ def begin(wanted: Launch, *, as_json: bool) -> None:
         facts({name: str(value) for name, value in told.items()})
 
 
-def _running(server_id: str) -> Announcement | None:
+def _running(server_id: str) -> AnnouncedServer | None:
     """The server of that name, if it runs."""
     for server in meant(None):
         if server.id != server_id:
             continue
         try:
-            Admin(server).status()
+            AdminClient(server).status()
         except Unreachable:
             return server if is_gateway_since(server.pid, server.started_at) else None
-        except Refused:
+        except AdminRefused:
             return server
         return server
     return None
@@ -100,7 +106,7 @@ def stop(server_id: str | None, timeout: float, as_json: bool) -> None:
         click.echo(f"{server.id} has ended")
 
 
-def _stop(server: Announcement, timeout: float) -> None:
+def _stop(server: AnnouncedServer, timeout: float) -> None:
     if not _is_ours(server):
         _forget_dead(server)
     os.kill(server.pid, signal.SIGTERM)
@@ -114,19 +120,19 @@ def _stop(server: Announcement, timeout: float) -> None:
         time.sleep(_PAUSE)
 
 
-def _is_ours(server: Announcement) -> bool:
+def _is_ours(server: AnnouncedServer) -> bool:
     """Whether the announced process is that server for sure: a number may have gone to a stranger since."""
     if not is_running(server.pid):
         return False
     if is_gateway_since(server.pid, server.started_at):
         return True
     try:
-        return int(Admin(server).status().get("pid") or 0) == server.pid
-    except (Unreachable, Refused):
+        return int(AdminClient(server).status().get("pid") or 0) == server.pid
+    except (Unreachable, AdminRefused):
         return False
 
 
-def _forget_dead(server: Announcement) -> None:
+def _forget_dead(server: AnnouncedServer) -> None:
     """Says that it does not run; removes what it left behind if its process is gone."""
     if is_running(server.pid):
         complain(f"pid {server.pid} is not {server.id} any more, or cannot be told from another: left alone")
@@ -161,7 +167,7 @@ def restart(server_id: str | None, timeout: float, as_json: bool) -> None:
     begin(wanted, as_json=as_json)
 
 
-def _announced(server_id: str | None) -> Announcement | None:
+def _announced(server_id: str | None) -> AnnouncedServer | None:
     if server_id is None:
         return only(None)
     return next((server for server in meant(None) if server.id == server_id), None)
@@ -189,7 +195,7 @@ def status(server_id: str | None, as_json: bool) -> None:
     Example:
       routecodex status --json
     """
-    asked = ask_each(server_id, Admin.status)
+    asked = ask_each(server_id, AdminClient.status)
     if as_json:
         print_json({"servers": [{**one.answer, **one.about} for one in asked]})
     else:
@@ -199,7 +205,7 @@ def status(server_id: str | None, as_json: bool) -> None:
     finish(asked)
 
 
-def _row(one: Asked) -> list[str]:
+def _row(one: ServerReply) -> list[str]:
     told: dict[str, Any] = one.answer
     return [
         one.server.id,

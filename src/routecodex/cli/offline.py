@@ -9,10 +9,10 @@ import msgspec
 
 from routecodex.cli.admin_client import user_dir
 from routecodex.config import Config
-from routecodex.gateway.ask import Ask
+from routecodex.gateway.ask import ClientRequest
 from routecodex.gateway.gateway import Gateway
 from routecodex.gateway.ids import fresh_id
-from routecodex.protocols.codec import Inbound
+from routecodex.protocols.codec import WireRequest
 from routecodex.protocols.codecs import CODECS
 from routecodex.stores.memory import MemoryStore
 from routecodex.wire import json
@@ -23,7 +23,7 @@ async def explained(config: Config, question: dict[str, Any]) -> dict[str, Any]:
     gateway = Gateway(config, store=MemoryStore(), user_dir=user_dir())
     try:
         await gateway.open()
-        ask = Ask(
+        ask = ClientRequest(
             id=f"req_{fresh_id()}",
             codec=CODECS[question["protocol"]],
             inbound=_inbound(question),
@@ -37,7 +37,7 @@ async def explained(config: Config, question: dict[str, Any]) -> dict[str, Any]:
         await gateway.close()
 
 
-def _inbound(question: dict[str, Any]) -> Inbound:
+def _inbound(question: dict[str, Any]) -> WireRequest:
     codec, body = CODECS[question["protocol"]], json.encode(question["body"])
     if question["protocol"] != "gemini":
         return codec.read(body)

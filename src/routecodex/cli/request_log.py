@@ -10,7 +10,7 @@ from typing import Any
 import click
 import msgspec
 
-from routecodex.cli.admin_client import Announcement, announcements, user_dir
+from routecodex.cli.admin_client import AnnouncedServer, announcements, user_dir
 from routecodex.cli.launch import noted
 from routecodex.cli.servers import EXIT_CODES, NONE_RUNS, json_option, only, server_argument, unknown
 from routecodex.cli.tables import echo, layout, plain
@@ -68,7 +68,7 @@ def _server_log(server_id: str | None) -> Path:
     return Path(server.log) if server.log else user_dir() / "logs" / f"{server.id}.log"
 
 
-def _announced(server_id: str | None) -> Announcement | None:
+def _announced(server_id: str | None) -> AnnouncedServer | None:
     if server_id is None:
         return only(None)
     return next((server for server in announcements() if server.id == server_id), None)

@@ -19,7 +19,7 @@ from routecodex.cli.loading import config_option, config_path, load_or_exit, loo
 from routecodex.config import Config, Problem, is_loopback, loads
 from routecodex.protocols.dialect import Dialect
 from routecodex.providers.catalog import PRESETS
-from routecodex.server.reload import Source, stamp
+from routecodex.server.reload import ConfigSource, stamp
 from routecodex.wire import json
 
 _WORKERS_HELP = "Processes that share the port."
@@ -44,7 +44,7 @@ def serve(path: Path | None, host: str | None, port: int | None, workers: int) -
     seen = stamp(file)
     config = _placed(load_or_exit(path), host, port)
     _refuse_open_door(config)
-    source = Source(path=file, load=lambda: _load_again(file, host, port), config=config, seen=seen)
+    source = ConfigSource(path=file, load=lambda: _load_again(file, host, port), config=config, seen=seen)
     _run(config, workers=workers, banner=_ready, source=source)
 
 
@@ -111,7 +111,7 @@ def _refuse_open_door(config: Config) -> None:
 
 
 def _run(
-    config: Config, *, workers: int, banner: Callable[[str, int], None], source: Source | None = None
+    config: Config, *, workers: int, banner: Callable[[str, int], None], source: ConfigSource | None = None
 ) -> None:
     from routecodex.server.serve import user_dir
 
@@ -122,7 +122,12 @@ def _run(
 
 
 def _run_workers(
-    config: Config, *, workers: int, banner: Callable[[str, int], None], source: Source | None, home: Path
+    config: Config,
+    *,
+    workers: int,
+    banner: Callable[[str, int], None],
+    source: ConfigSource | None,
+    home: Path,
 ) -> None:
     from routecodex.server import announce
     from routecodex.server.serve import session_dir
@@ -168,7 +173,7 @@ def _run_workers(
     raise SystemExit(code)
 
 
-def _serve_here(config: Config, *, source: Source | None = None, **options: Any) -> None:
+def _serve_here(config: Config, *, source: ConfigSource | None = None, **options: Any) -> None:
     """Serves in this process; what stands in the way is said in short, with an exit code."""
     from routecodex.server.serve import CannotListen
     from routecodex.server.serve import serve as run

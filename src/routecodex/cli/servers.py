@@ -9,7 +9,7 @@ import click
 import msgspec
 from msgspec import Struct
 
-from routecodex.cli.admin_client import Admin, Announcement, Refused, Unreachable, announcements
+from routecodex.cli.admin_client import AdminClient, AdminRefused, AnnouncedServer, Unreachable, announcements
 from routecodex.cli.processes import is_running
 from routecodex.cli.tables import complain
 
@@ -48,13 +48,13 @@ server_argument = click.argument("server_id", metavar="[ID]", required=False, sh
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-class Asked(Struct, frozen=True, kw_only=True):
+class ServerReply(Struct, frozen=True, kw_only=True):
     """What became of asking one server: dead, refused, or answered."""
 
-    server: Announcement
+    server: AnnouncedServer
     alive: bool = True
     answer: dict[str, Any] = {}
-    refused: Refused | None = None
+    refused: AdminRefused | None = None
 
     @property
     def about(self) -> dict[str, Any]:
@@ -65,26 +65,26 @@ class Asked(Struct, frozen=True, kw_only=True):
         return begun
 
 
-def ask(server: Announcement, question: Callable[[Admin], dict[str, Any]]) -> Asked:
+def ask(server: AnnouncedServer, question: Callable[[AdminClient], dict[str, Any]]) -> ServerReply:
     """Asks one server, after making sure that it is the one; tells on stderr when it cannot answer."""
-    admin = Admin(server)
+    admin = AdminClient(server)
     try:
         admin.status()
-        return Asked(server=server, answer=question(admin))
+        return ServerReply(server=server, answer=question(admin))
     except Unreachable as exc:
         complain(f"{server.id} is dead, skipped: {exc}", severity="warning")
-        return Asked(server=server, alive=False)
-    except Refused as exc:
+        return ServerReply(server=server, alive=False)
+    except AdminRefused as exc:
         complain(f"{server.id}: {exc.message}")
-        return Asked(server=server, refused=exc)
+        return ServerReply(server=server, refused=exc)
 
 
-def ask_each(server_id: str | None, question: Callable[[Admin], dict[str, Any]]) -> list[Asked]:
+def ask_each(server_id: str | None, question: Callable[[AdminClient], dict[str, Any]]) -> list[ServerReply]:
     """Asks the server of that name, or all."""
     return [ask(server, question) for server in meant(server_id)]
 
 
-def meant(server_id: str | None) -> list[Announcement]:
+def meant(server_id: str | None) -> list[AnnouncedServer]:
     """The servers of that name, all without one; a name that nobody has is wrong usage."""
     every = announcements()
     if server_id is None or not every:
@@ -106,7 +106,7 @@ def unknown(server_id: str, known: Iterable[str]) -> click.UsageError:
     return click.UsageError(f"no server is called {server_id!r}; {hint}")
 
 
-def only(server_id: str | None) -> Announcement | None:
+def only(server_id: str | None) -> AnnouncedServer | None:
     """The one server a command is about, None when none is announced; several without a name: wrong usage."""
     found = meant(server_id)
     if len(found) > 1:
@@ -118,7 +118,7 @@ def only(server_id: str | None) -> Announcement | None:
     return found[0] if found else None
 
 
-def finish(asked: Iterable[Asked]) -> None:
+def finish(asked: Iterable[ServerReply]) -> None:
     """Ends the command with the code that tells what became of it."""
     every = list(asked)
     if not any(one.alive for one in every):

@@ -43,14 +43,14 @@ class Column(Struct, frozen=True):
     keep: bool = False
 
 
-class Cell(Struct, frozen=True):
+class TableCell(Struct, frozen=True):
     """A text with a colour."""
 
     text: str
     colour: str = ""
 
 
-Row = Sequence[str | Cell]
+TableRow = Sequence[str | TableCell]
 
 
 def width(text: str) -> int:
@@ -96,7 +96,7 @@ class Layout:
     def __init__(
         self,
         columns: Sequence[Column],
-        rows: Iterable[Row] = (),
+        rows: Iterable[TableRow] = (),
         *,
         room: int | None = None,
         colour: bool = False,
@@ -110,13 +110,13 @@ class Layout:
 
     def head(self) -> str:
         """The line of titles."""
-        return self._line([Cell(column.title.upper(), "bold") for column in self._columns])
+        return self._line([TableCell(column.title.upper(), "bold") for column in self._columns])
 
-    def line(self, row: Row) -> str:
+    def line(self, row: TableRow) -> str:
         """One row."""
-        return self._line([cell if isinstance(cell, Cell) else Cell(cell) for cell in row])
+        return self._line([cell if isinstance(cell, TableCell) else TableCell(cell) for cell in row])
 
-    def _line(self, cells: Sequence[Cell]) -> str:
+    def _line(self, cells: Sequence[TableCell]) -> str:
         parts = []
         for cell, column, room in zip(cells, self._columns, self._widths, strict=True):
             text = shorten(plain(cell.text), room)
@@ -126,8 +126,8 @@ class Layout:
         return GAP.join(parts).rstrip()
 
 
-def _text(cell: str | Cell) -> str:
-    return plain(cell.text if isinstance(cell, Cell) else cell)
+def _text(cell: str | TableCell) -> str:
+    return plain(cell.text if isinstance(cell, TableCell) else cell)
 
 
 def _fitted(columns: Sequence[Column], widths: list[int], room: int) -> list[int]:
@@ -155,7 +155,7 @@ def is_coloured(stream: TextIO) -> bool:
     return not os.environ.get("NO_COLOR") and stream.isatty()
 
 
-def room_of(stream: TextIO) -> int | None:
+def available_width(stream: TextIO) -> int | None:
     """The width of the terminal; None where there is none, and nothing has to fit."""
     if not stream.isatty():
         return None
@@ -164,12 +164,12 @@ def room_of(stream: TextIO) -> int | None:
     return shutil.get_terminal_size().columns
 
 
-def layout(columns: Sequence[Column], rows: Iterable[Row] = ()) -> Layout:
+def layout(columns: Sequence[Column], rows: Iterable[TableRow] = ()) -> Layout:
     """The layout of a table that goes to stdout."""
-    return Layout(columns, rows, room=room_of(sys.stdout), colour=is_coloured(sys.stdout))
+    return Layout(columns, rows, room=available_width(sys.stdout), colour=is_coloured(sys.stdout))
 
 
-def show(columns: Sequence[Column], rows: Sequence[Row]) -> None:
+def show(columns: Sequence[Column], rows: Sequence[TableRow]) -> None:
     """Prints a table on stdout."""
     laid_out = layout(columns, rows)
     echo(laid_out.head())

@@ -6,15 +6,26 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from routecodex.cli.tables import Cell, Column, Row, echo, heading, moment, pad, plain, seconds, show
+from routecodex.cli.tables import (
+    Column,
+    TableCell,
+    TableRow,
+    echo,
+    heading,
+    moment,
+    pad,
+    plain,
+    seconds,
+    show,
+)
 
-Rows = Sequence[Mapping[str, Any]]
-Answer = Mapping[str, Any]
+ViewRows = Sequence[Mapping[str, Any]]
+AdminAnswer = Mapping[str, Any]
 
 NOTHING = "-"
 
 
-def show_routing(answer: Answer, *, sessions: bool) -> None:
+def show_routing(answer: AdminAnswer, *, sessions: bool) -> None:
     """What is set for a server, and for its sessions."""
     routing = answer.get("routing", {})
     facts({name: _joined(routing.get(name)) or NOTHING for name in ("sticky", "allow", "disable")})
@@ -31,7 +42,7 @@ def facts(named: Mapping[str, str]) -> None:
         echo(f"{pad(name, room)}  {plain(value)}")
 
 
-def show_rows(what: str, rows: Rows) -> None:
+def show_rows(what: str, rows: ViewRows) -> None:
     """The rows of one list a server keeps, as its own table."""
     if not rows:
         echo(_NONE[what])
@@ -53,12 +64,12 @@ def _each(value: object) -> Iterable[object]:
 _SESSION = tuple(map(Column, ("session", "force", "sticky", "allow", "disable", "stop message", "changed")))
 
 
-def _session_row(row: Answer) -> Row:
+def _session_row(row: AdminAnswer) -> TableRow:
     names = ("id", "force", "sticky", "allow", "disable")
     return [*(_joined(row.get(name)) for name in names), _stop_message(row), moment(row.get("updated_at"))]
 
 
-def _stop_message(row: Answer) -> str:
+def _stop_message(row: AdminAnswer) -> str:
     set_ = row.get("stop_message")
     return f"{set_.get('used', 0)}/{set_.get('max_repeats', '')} “{set_.get('text', '')}”" if set_ else ""
 
@@ -73,11 +84,11 @@ _HEALTH = (
 _STATE_COLOURS = {"half-open": "yellow", "cooling": "yellow", "open": "red", "refused": "red"}
 
 
-def _health_row(row: Answer) -> Row:
+def _health_row(row: AdminAnswer) -> TableRow:
     state = str(row.get("state", ""))
     return [
         str(row.get("name", "")),
-        Cell(state, _STATE_COLOURS.get(state, "")),
+        TableCell(state, _STATE_COLOURS.get(state, "")),
         seconds(row.get("seconds") or None),
         str(row.get("strikes") or ""),
         ": ".join(str(row[name]) for name in ("reason", "error") if row.get(name)),
@@ -100,12 +111,12 @@ REQUEST = (
 )
 
 
-def request_row(row: Answer) -> Row:
+def request_row(row: AdminAnswer) -> TableRow:
     """One request: what it was, where it went and why, how long it took and how it ended."""
     status = row.get("status", 0)
     return [
         _hour(row.get("time")),
-        Cell(str(status), _status_colour(status)),
+        TableCell(str(status), _status_colour(status)),
         str(row.get("protocol", "")),
         str(row.get("session") or ""),
         f"{row.get('model', '')} → {_answerer(row)}",
@@ -115,18 +126,18 @@ def request_row(row: Answer) -> Row:
         seconds(row.get("seconds")),
         _count(row.get("input_tokens")),
         _count(row.get("output_tokens")),
-        Cell(_ending(row), "red") if row.get("error") else _ending(row),
+        TableCell(_ending(row), "red") if row.get("error") else _ending(row),
     ]
 
 
-def _ending(row: Answer) -> str:
+def _ending(row: AdminAnswer) -> str:
     """How it ended, and what failed before another target was tried."""
     end = str(row.get("error") or row.get("finish") or "")
     earlier = "; ".join(map(str, row.get("failures") or ())) if row.get("attempts", 0) > 1 else ""
     return f"{end} (after {earlier})" if earlier else end
 
 
-def _answerer(row: Answer) -> str:
+def _answerer(row: AdminAnswer) -> str:
     """Who answered, as the header `x-routecodex-target` has it."""
     return str(row.get("target") or ("gateway" if row.get("route") == "gateway" else NOTHING))
 
@@ -146,7 +157,7 @@ def _status_colour(status: int) -> str:
 _TASK = (*map(Column, ("session", "due", "state", "repeat", "task")), Column("id", keep=True))
 
 
-def show_clock(answer: Answer) -> None:
+def show_clock(answer: AdminAnswer) -> None:
     """Whether there is a clock, what it knows of the time, and the tasks of all sessions."""
     clock = answer.get("clock") or {}
     ntp = clock.get("ntp") or {}
@@ -165,19 +176,19 @@ def show_clock(answer: Answer) -> None:
         echo("no session has clock tasks")
 
 
-def _task_row(session: Answer, task: Answer) -> Row:
+def _task_row(session: AdminAnswer, task: AdminAnswer) -> TableRow:
     delivered = task.get("deliveredAt")
     return [
         str(session.get("id", "")),
         moment(task.get("dueAt")),
-        f"delivered {moment(delivered)}" if delivered else Cell("waiting", "yellow"),
+        f"delivered {moment(delivered)}" if delivered else TableCell("waiting", "yellow"),
         str(task.get("repeat") or ""),
         str(task.get("task", "")),
         str(task.get("taskId", "")),
     ]
 
 
-_VIEWS: dict[str, tuple[Sequence[Column], Callable[[Answer], Row]]] = {
+_VIEWS: dict[str, tuple[Sequence[Column], Callable[[AdminAnswer], TableRow]]] = {
     "sessions": (_SESSION, _session_row),
     "health": (_HEALTH, _health_row),
     "requests": (REQUEST, request_row),
@@ -190,7 +201,7 @@ _NONE = {
 }
 
 
-def show_explained(told: Answer) -> None:
+def show_explained(told: AdminAnswer) -> None:
     """The plan of a request: its route and why, the targets in order, and what is not among them."""
     kind = told.get("class") or ""
     named = kind if isinstance(kind, str) else f"{kind.get('route', '')} ({kind.get('reason', '')})"
@@ -208,7 +219,7 @@ def show_explained(told: Answer) -> None:
     _part("notices", (Column("notice"),), [[notice] for notice in (*told.get("notices", ()), *cleared)])
 
 
-def _facts_of(told: Answer) -> dict[str, str]:
+def _facts_of(told: AdminAnswer) -> dict[str, str]:
     return {
         # A session is named as in every other table; those of other kinds keep their prefix.
         name: NOTHING if told.get(name) is None else str(told[name]).removeprefix("session:")
@@ -221,7 +232,7 @@ def _left(until: float | None) -> str:
     return seconds(max(0.0, until - time.time())) if until else ""
 
 
-def _part(title: str, columns: Sequence[Column], rows: Sequence[Row]) -> None:
+def _part(title: str, columns: Sequence[Column], rows: Sequence[TableRow]) -> None:
     if rows:
         echo()
         if title:

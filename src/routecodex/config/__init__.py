@@ -12,43 +12,61 @@
 from __future__ import annotations
 
 from routecodex.config.addresses import is_loopback
-from routecodex.config.check import check, split_target
+from routecodex.config.check import check
+from routecodex.config.check_routes import split_target
 from routecodex.config.load import examine, find_path, load, loads
 from routecodex.config.model import Config
 from routecodex.config.problems import InvalidConfig, Problem
-from routecodex.config.providers import AuthStyle, Key, Model, Preset, Price, Protocol, Provider, Timeout, Tls
-from routecodex.config.routing import Classifier, Pool, RoutingOptions
+from routecodex.config.providers import (
+    AuthStyle,
+    KeyConfig,
+    ModelConfig,
+    Preset,
+    PriceConfig,
+    Protocol,
+    ProviderConfig,
+    TimeoutConfig,
+    TlsConfig,
+)
+from routecodex.config.routing import ClassifierConfig, PoolConfig, RoutingOptionsConfig
 from routecodex.config.secret import Secret
-from routecodex.config.server import ClientKey, Logging, MessagesOptions, Protocols, Server, Store
-from routecodex.config.server_tools import Clock, Ntp, ServerTools, StopMessage
+from routecodex.config.server import (
+    ClientKeyConfig,
+    LoggingConfig,
+    MessagesConfig,
+    ProtocolsConfig,
+    ServerConfig,
+    StoreConfig,
+)
+from routecodex.config.server_tools import ClockConfig, NtpConfig, ServerToolsConfig, StopMessageConfig
 
 __all__ = [
     "AuthStyle",
-    "Classifier",
-    "ClientKey",
-    "Clock",
+    "ClassifierConfig",
+    "ClientKeyConfig",
+    "ClockConfig",
     "Config",
     "InvalidConfig",
-    "Key",
-    "Logging",
-    "MessagesOptions",
-    "Model",
-    "Ntp",
-    "Pool",
+    "KeyConfig",
+    "LoggingConfig",
+    "MessagesConfig",
+    "ModelConfig",
+    "NtpConfig",
+    "PoolConfig",
     "Preset",
-    "Price",
+    "PriceConfig",
     "Problem",
     "Protocol",
-    "Protocols",
-    "Provider",
-    "RoutingOptions",
+    "ProtocolsConfig",
+    "ProviderConfig",
+    "RoutingOptionsConfig",
     "Secret",
-    "Server",
-    "ServerTools",
-    "StopMessage",
-    "Store",
-    "Timeout",
-    "Tls",
+    "ServerConfig",
+    "ServerToolsConfig",
+    "StopMessageConfig",
+    "StoreConfig",
+    "TimeoutConfig",
+    "TlsConfig",
     "check",
     "examine",
     "find_path",

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
 from routecodex.config.model import Config
-from routecodex.config.problems import Place, Problem, choices, nearest, quoted
-from routecodex.config.providers import Provider
-from routecodex.config.routing import Pool
+from routecodex.config.problems import ConfigPath, Problem, choices, nearest, quoted
+from routecodex.config.providers import ProviderConfig
+from routecodex.config.routing import PoolConfig
 
 NAME = re.compile(r"[A-Za-z0-9_-]+\Z")
 NAME_FIX = "use letters, digits, _ and - only: targets are split at dots"
@@ -45,7 +45,7 @@ def split_target(config: Config, target: str) -> tuple[str, str | None, str] | N
     return None
 
 
-def _target(config: Config, target: str, place: Place) -> Iterator[Problem]:
+def _target(config: Config, target: str, place: ConfigPath) -> Iterator[Problem]:
     if split_target(config, target) is not None:
         return
     name, dot, rest = target.partition(".")
@@ -67,7 +67,7 @@ def _known_providers(config: Config) -> str:
     return f"use one of: {choices(config.providers)}" if config.providers else "add that provider"
 
 
-def _unknown_part(provider: Provider, name: str, rest: str, place: Place) -> Problem:
+def _unknown_part(provider: ProviderConfig, name: str, rest: str, place: ConfigPath) -> Problem:
     """The problem of a target whose provider is known: is it the key or the model that is wrong?"""
     aliases = [key.alias for key in provider.keys]
     model = next((model for model in provider.models if rest.endswith(f".{model}")), None)
@@ -119,7 +119,7 @@ def aliases(config: Config) -> Iterator[Problem]:
 _TO = 'name a target ("provider.model") or a route ("route:thinking")'
 
 
-def _shadowed(config: Config, alias: str, place: Place) -> Iterator[Problem]:
+def _shadowed(config: Config, alias: str, place: ConfigPath) -> Iterator[Problem]:
     """A glob that comes after one which matches all that it does; exact names always count."""
     if not _WILD.search(alias):
         return
@@ -131,7 +131,7 @@ def _shadowed(config: Config, alias: str, place: Place) -> Iterator[Problem]:
         yield Problem(place, told, f"put it before {quoted(first)}", severity="warning")
 
 
-def _route_name(config: Config, route: str, place: Place) -> Iterator[Problem]:
+def _route_name(config: Config, route: str, place: ConfigPath) -> Iterator[Problem]:
     # A route that is not configured falls to `default`, so the well-known names need no pools of their own.
     if route in config.routing or route in _WELL_KNOWN_ROUTES:
         return
@@ -178,7 +178,7 @@ def routes(config: Config) -> Iterator[Problem]:
         yield from _entries(config, route, entries)
 
 
-def _odd_route(config: Config, route: str, place: Place) -> Iterator[Problem]:
+def _odd_route(config: Config, route: str, place: ConfigPath) -> Iterator[Problem]:
     """A name that means something else, or that nothing leads to and that looks like a mistake."""
     if route in _TAKEN_ROUTES:
         told = f"{quoted(route)} is taken: so the gateway reports {_TAKEN_ROUTES[route]}"
@@ -198,7 +198,7 @@ def _first_target(config: Config) -> str:
     return "provider.model"
 
 
-def _entries(config: Config, route: str, entries: tuple[str | Pool, ...]) -> Iterator[Problem]:
+def _entries(config: Config, route: str, entries: tuple[str | PoolConfig, ...]) -> Iterator[Problem]:
     place = ("routing", route)
     if all(isinstance(entry, str) for entry in entries):
         yield from _targets(config, tuple(str(entry) for entry in entries), place)
@@ -247,7 +247,7 @@ def _single(config: Config, target: str) -> list[tuple[str, str, str]]:
     return [(provider, one, model) for one in keys]
 
 
-def _targets(config: Config, targets: tuple[str, ...], place: Place) -> Iterator[Problem]:
+def _targets(config: Config, targets: tuple[str, ...], place: ConfigPath) -> Iterator[Problem]:
     for index, target in enumerate(targets):
         at = (*place, index)
         yield from _target(config, target, at)
@@ -277,7 +277,7 @@ def _holds(config: Config, whole: str, target: str) -> bool:
     return len(every) > len(some) > 0 and set(some) <= set(every)
 
 
-def _weights(config: Config, pool: Pool, place: Place) -> Iterator[Problem]:
+def _weights(config: Config, pool: PoolConfig, place: ConfigPath) -> Iterator[Problem]:
     if not math.isfinite(sum(pool.weights.values())):
         yield Problem(place, "add up to infinity", "write smaller numbers: only their relation counts")
     if pool.mode == "weighted" and not pool.weights:
@@ -298,7 +298,7 @@ def _weights(config: Config, pool: Pool, place: Place) -> Iterator[Problem]:
             yield Problem((*place, target), "is not a target of this pool", fix)
 
 
-def _shared_weights(config: Config, pool: Pool, place: Place) -> Iterator[Problem]:
+def _shared_weights(config: Config, pool: PoolConfig, place: ConfigPath) -> Iterator[Problem]:
     """Different weights for keys of one model, whose share is one."""
     first: dict[tuple[str, str], str] = {}
     for target in pool.targets:

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 
 from routecodex.config.addresses import is_loopback, split_url
 from routecodex.config.check_routes import NAME, NAME_FIX
-from routecodex.config.problems import Hidden, Place, Problem, quoted, shown
-from routecodex.config.providers import Protocol, Provider
-from routecodex.config.server_tools import WebSearchHttp
+from routecodex.config.problems import ConfigPath, Hidden, Problem, quoted, shown
+from routecodex.config.providers import Protocol, ProviderConfig
+from routecodex.config.server_tools import WebSearchHttpConfig
 
 __all__ = ["check_provider", "check_search"]
 
@@ -19,6 +19,7 @@ _VERSION = re.compile(r"/v\d+(?:(?:alpha|beta)\d*)?\Z")
 _ENDPOINTS = ("/chat/completions", "/responses", "/messages", ":generateContent", ":streamGenerateContent")
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
 _HEADER_VALUE = re.compile(r"[\t -~\x80-\xff]*\Z")
+
 _OUR_HEADERS = frozenset(
     {
         "connection",
@@ -37,7 +38,7 @@ _OUR_HEADERS = frozenset(
 _URL_FIX = "write https:// or http://, a host, and a port if need be"
 
 
-def check_provider(name: str, provider: Provider, hidden: Hidden) -> Iterator[Problem]:
+def check_provider(name: str, provider: ProviderConfig, hidden: Hidden) -> Iterator[Problem]:
     """What is wrong with a provider; the text of `hidden` places is never shown."""
     place = ("providers", name)
     if not NAME.match(name):
@@ -61,7 +62,7 @@ def check_provider(name: str, provider: Provider, hidden: Hidden) -> Iterator[Pr
         )
 
 
-def _keys(provider: Provider, place: Place) -> Iterator[Problem]:
+def _keys(provider: ProviderConfig, place: ConfigPath) -> Iterator[Problem]:
     parts = split_url(provider.base_url)
     asks = provider.protocol != "demo" and provider.auth_style != "none"
     if asks and not provider.auth and parts and not is_loopback(parts.hostname or ""):
@@ -89,7 +90,7 @@ def _keys(provider: Provider, place: Place) -> Iterator[Problem]:
             )
 
 
-def _same_keys(provider: Provider, place: Place) -> Iterator[Problem]:
+def _same_keys(provider: ProviderConfig, place: ConfigPath) -> Iterator[Problem]:
     """Keys that stand there twice; those of the demo mean nothing."""
     if provider.protocol == "demo":
         return
@@ -106,7 +107,7 @@ def _same_keys(provider: Provider, place: Place) -> Iterator[Problem]:
         first.setdefault(value, key.alias)
 
 
-def _headers(given: Mapping[str, str], place: Place) -> Iterator[Problem]:
+def _headers(given: Mapping[str, str], place: ConfigPath) -> Iterator[Problem]:
     for name, value in given.items():
         at = (*place, name)
         if not _HEADER_NAME.match(name):
@@ -119,7 +120,7 @@ def _headers(given: Mapping[str, str], place: Place) -> Iterator[Problem]:
             )
 
 
-def check_search(row: WebSearchHttp, hidden: Hidden) -> Iterator[Problem]:
+def check_search(row: WebSearchHttpConfig, hidden: Hidden) -> Iterator[Problem]:
     """What is wrong with the search API; the text of `hidden` places is never shown."""
     place = ("server_tools", "web_search", "http")
     if row.url is not None and split_url(row.url) is None:
@@ -135,11 +136,11 @@ def check_search(row: WebSearchHttp, hidden: Hidden) -> Iterator[Problem]:
     yield from _headers(row.headers, (*place, "headers"))
 
 
-def _no_url(url: str, place: Place, hidden: Hidden) -> Problem:
+def _no_url(url: str, place: ConfigPath, hidden: Hidden) -> Problem:
     return Problem(place, f"{shown(url, place, hidden)} is not a URL", _URL_FIX)
 
 
-def _base_url(provider: Provider, place: Place, hidden: Hidden) -> Iterator[Problem]:
+def _base_url(provider: ProviderConfig, place: ConfigPath, hidden: Hidden) -> Iterator[Problem]:
     url = provider.base_url
     if provider.protocol == "demo":
         return
@@ -166,7 +167,7 @@ _URL_EXAMPLES: dict[Protocol, str] = {
 }
 
 
-def _ending(protocol: Protocol, url: str, place: Place) -> Iterator[Problem]:
+def _ending(protocol: Protocol, url: str, place: ConfigPath) -> Iterator[Problem]:
     endpoint = next((end for end in _ENDPOINTS if url.endswith(end)), None)
     version = _VERSION.search(url)
     if endpoint is not None:

@@ -11,7 +11,7 @@ from msgspec import Struct, structs
 
 from routecodex.config.check import check
 from routecodex.config.model import Config
-from routecodex.config.problems import InvalidConfig, Place, Problem
+from routecodex.config.problems import ConfigPath, InvalidConfig, Problem
 from routecodex.config.providers import Preset
 from routecodex.config.resolve import apply_presets, finish, imply_modes
 from routecodex.config.shape import read
@@ -97,12 +97,14 @@ def examine(
     )
 
 
-def _dialects(config: Config, dialect_type: type[Struct] | None, from_env: frozenset[Place]) -> list[Problem]:
+def _dialects(
+    config: Config, dialect_type: type[Struct] | None, from_env: frozenset[ConfigPath]
+) -> list[Problem]:
     if dialect_type is None:
         return []
     problems: list[Problem] = []
     for name, provider in config.providers.items():
-        place: Place = ("providers", name, "dialect")
+        place: ConfigPath = ("providers", name, "dialect")
         dialect: dict[str, Any] = {
             key: list(value) if isinstance(value, tuple) else value for key, value in provider.dialect.items()
         }
@@ -116,7 +118,7 @@ def _unreported(found: Iterable[Problem], reported: list[Problem]) -> list[Probl
     return [one for one in found if not any(_echoes(one, place) for place in places)]
 
 
-def _echoes(problem: Problem, place: Place) -> bool:
+def _echoes(problem: Problem, place: ConfigPath) -> bool:
     inside = problem.place[: len(place)] == place
     return inside or (problem.absent and place[: len(problem.place)] == problem.place)
 
@@ -127,7 +129,7 @@ def _without_preset(found: list[Problem], unknown: list[Problem], tree: dict[str
     return [one for one in found if one in unknown or not _lacks(one.place, names, tree)]
 
 
-def _lacks(place: Place, names: set[str | int], tree: dict[str, Any]) -> bool:
+def _lacks(place: ConfigPath, names: set[str | int], tree: dict[str, Any]) -> bool:
     if place[:1] == ("providers",):
         return len(place) > 2 and place[1] in names and place[2] not in tree["providers"][place[1]]
     value: Any = tree

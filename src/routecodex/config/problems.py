@@ -12,9 +12,9 @@ from msgspec import Struct
 from routecodex.canon.errors import ConfigError
 
 __all__ = [
+    "ConfigPath",
     "Hidden",
     "InvalidConfig",
-    "Place",
     "Problem",
     "choices",
     "nearest",
@@ -23,10 +23,10 @@ __all__ = [
     "shown",
 ]
 
-Place = tuple[str | int, ...]
+ConfigPath = tuple[str | int, ...]
 """Where a value stands in the file: keys, and numbers for list entries from 0."""
 
-Hidden = frozenset[Place]
+Hidden = frozenset[ConfigPath]
 """Places whose text came from the environment: it may be a key that went astray, and is never shown."""
 
 _LONGEST = 120
@@ -41,7 +41,7 @@ class Problem(Struct, frozen=True):
     `absent` marks that something is not there, which a problem further inside may well explain.
     """
 
-    place: Place
+    place: ConfigPath
     message: str
     fix: str = ""
     severity: Literal["error", "warning"] = "error"
@@ -71,7 +71,7 @@ class InvalidConfig(ConfigError):
         super().__init__(f"The configuration has {count}:{lines}")
 
 
-def path_text(place: Place) -> str:
+def path_text(place: ConfigPath) -> str:
     """A place written as a dotted TOML path, quoting the keys that need it."""
     text = ""
     for step in place:
@@ -92,7 +92,7 @@ def _escape(found: re.Match[str]) -> str:
     return _ESCAPES.get(found[0]) or f"\\u{ord(found[0]):04x}"
 
 
-def shown(text: str, place: Place, hidden: Hidden) -> str:
+def shown(text: str, place: ConfigPath, hidden: Hidden) -> str:
     """The text as it may stand in a message: nothing from the environment, nothing that holds a password."""
     if place in hidden:
         return "what the environment holds"

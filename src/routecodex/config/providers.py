@@ -10,7 +10,17 @@ from msgspec import Meta, Struct, field
 from routecodex.config.bounds import DAY_MS
 from routecodex.config.secret import Secret
 
-__all__ = ["AuthStyle", "Key", "Model", "Preset", "Price", "Protocol", "Provider", "Timeout", "Tls"]
+__all__ = [
+    "AuthStyle",
+    "KeyConfig",
+    "ModelConfig",
+    "Preset",
+    "PriceConfig",
+    "Protocol",
+    "ProviderConfig",
+    "TimeoutConfig",
+    "TlsConfig",
+]
 
 Protocol = Literal["chat", "responses", "messages", "gemini", "demo"]
 AuthStyle = Literal["bearer", "x-api-key", "x-goog-api-key", "api-key", "none"]
@@ -18,7 +28,7 @@ Count = Annotated[int, Meta(ge=1)]
 Amount = Annotated[float, Meta(ge=0)]
 
 
-class Key(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class KeyConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One credential of a provider; after loading it has an alias and its value."""
 
     alias: Annotated[
@@ -37,7 +47,7 @@ class Key(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return self.value or Secret("")
 
 
-class Timeout(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TimeoutConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How long an upstream may take."""
 
     connect_ms: Annotated[
@@ -49,7 +59,7 @@ class Timeout(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     idle_ms: Annotated[int, Meta(description="Silence inside an answer.", ge=1, le=DAY_MS)] = 120_000
 
 
-class Tls(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TlsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How an upstream's certificate is checked."""
 
     verify: Annotated[bool, Meta(description="Check the certificate; `false` only for tests.")] = True
@@ -58,7 +68,7 @@ class Tls(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = None
 
 
-class Price(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PriceConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a model costs, in any one currency, per million tokens."""
 
     input: Annotated[float, Meta(description="Input tokens.", ge=0)] = 0
@@ -71,7 +81,7 @@ class Price(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = None
 
 
-class Model(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One model of a provider."""
 
     id: Annotated[
@@ -85,10 +95,12 @@ class Model(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     vision: Annotated[bool, Meta(description="It sees images.")] = True
     tools: Annotated[bool, Meta(description="It calls tools.")] = True
     reasoning: Annotated[bool, Meta(description="It can be asked to think.")] = True
-    price: Annotated[Price | None, Meta(description="What it costs; no cost is shown when absent.")] = None
+    price: Annotated[PriceConfig | None, Meta(description="What it costs; no cost is shown when absent.")] = (
+        None
+    )
 
 
-class Provider(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ProviderConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An upstream: which protocol it speaks, where, with which keys and models."""
 
     preset: Annotated[
@@ -117,7 +129,7 @@ class Provider(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         ),
     ] = ""
     auth: Annotated[
-        tuple[Key, ...],
+        tuple[KeyConfig, ...],
         Meta(description="Its keys, in order. Each has one of `value`, `env` and `file`."),
     ] = ()
     auth_style: Annotated[
@@ -127,9 +139,9 @@ class Provider(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             "responses, `x-api-key` for messages, `x-goog-api-key` for gemini."
         ),
     ] = None
-    timeout: Annotated[Timeout, Meta(description="How long it may take.")] = Timeout()
+    timeout: Annotated[TimeoutConfig, Meta(description="How long it may take.")] = TimeoutConfig()
     models: Annotated[
-        dict[str, Model], Meta(description="Its models by name; added to those of the preset.")
+        dict[str, ModelConfig], Meta(description="Its models by name; added to those of the preset.")
     ] = field(default_factory=dict)
     headers: Annotated[dict[str, str], Meta(description="Headers to add to every request.")] = field(
         default_factory=dict
@@ -137,7 +149,7 @@ class Provider(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     query: Annotated[
         dict[str, str], Meta(description="Query parameters to add to every request, such as `api-version`.")
     ] = field(default_factory=dict)
-    tls: Annotated[Tls, Meta(description="How its certificate is checked.")] = Tls()
+    tls: Annotated[TlsConfig, Meta(description="How its certificate is checked.")] = TlsConfig()
     dialect: Annotated[
         dict[str, Any], Meta(description="How it deviates from its protocol; added to the preset's.")
     ] = field(default_factory=dict)
@@ -148,9 +160,9 @@ class Provider(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = 1.0
 
     @property
-    def keys(self) -> tuple[Key, ...]:
+    def keys(self) -> tuple[KeyConfig, ...]:
         """Its keys, at least one: an upstream without keys has one that is empty."""
-        return self.auth or (Key(alias="key1"),)
+        return self.auth or (KeyConfig(alias="key1"),)
 
 
 class Preset(Struct, frozen=True, kw_only=True):
@@ -161,6 +173,6 @@ class Preset(Struct, frozen=True, kw_only=True):
     base_url: str | None
     env: str | None
     auth_style: AuthStyle
-    models: Mapping[str, Model] = field(default_factory=dict)
+    models: Mapping[str, ModelConfig] = field(default_factory=dict)
     dialect: Mapping[str, Any] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)

@@ -120,7 +120,7 @@ def schema() -> str:
     """The JSON schema of the file."""
     built = msgspec.json.schema(Config, schema_hook=_schema_of)
     # A preset can supply what a provider must have, so no single key of it is required in the file.
-    built["$defs"]["Provider"]["required"] = []
+    built["$defs"]["ProviderConfig"]["required"] = []
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "RouteCodex configuration"}
     return msgspec.json.format(msgspec.json.encode({**head, **built}), indent=2).decode() + "\n"
 

@@ -12,8 +12,8 @@ import msgspec
 from msgspec import structs
 
 from routecodex.config.model import Config
-from routecodex.config.problems import Place, Problem, choices, nearest, quoted
-from routecodex.config.providers import AuthStyle, Key, Preset, Protocol, Provider
+from routecodex.config.problems import ConfigPath, Problem, choices, nearest, quoted
+from routecodex.config.providers import AuthStyle, KeyConfig, Preset, Protocol, ProviderConfig
 from routecodex.config.secret import Secret
 
 __all__ = ["apply_presets", "finish", "imply_modes"]
@@ -73,7 +73,7 @@ def _preset_name(name: str, row: Any, presets: Mapping[str, Preset]) -> str | No
     return name if silent and name in presets else None
 
 
-def _unknown_preset(place: Place, name: str, presets: Mapping[str, Preset]) -> Problem:
+def _unknown_preset(place: ConfigPath, name: str, presets: Mapping[str, Preset]) -> Problem:
     meant = nearest(name, presets)
     fix = f"did you mean {quoted(meant)}?" if meant else f"use one of: {choices(presets, limit=30)}"
     return Problem(place, f"names the preset {quoted(name)}, which does not exist", fix)
@@ -130,7 +130,7 @@ def _store(url: str) -> list[Problem]:
     path = Path(re.sub("^///", "/", rest))
     if scheme != "file" or not rest.startswith(("/", "~/")):
         return []
-    place: Place = ("store", "url")
+    place: ConfigPath = ("store", "url")
     try:
         there = next(one for one in (path.expanduser(), *path.expanduser().parents) if one.exists())
     except (OSError, RuntimeError) as exc:
@@ -145,9 +145,14 @@ def _store(url: str) -> list[Problem]:
 
 
 def _finish_provider(
-    provider: Provider, environ: Mapping[str, str], *, directory: Path, place: Place, into: list[Problem]
-) -> Provider:
-    auth: list[Key] = []
+    provider: ProviderConfig,
+    environ: Mapping[str, str],
+    *,
+    directory: Path,
+    place: ConfigPath,
+    into: list[Problem],
+) -> ProviderConfig:
+    auth: list[KeyConfig] = []
     for index, key in enumerate(provider.auth):
         found = _secret(key, environ, directory=directory, place=(*place, "auth", index))
         if isinstance(found, Problem):
@@ -169,7 +174,7 @@ def _finish_provider(
     )
 
 
-def _authorities(path: Path, place: Place) -> list[Problem]:
+def _authorities(path: Path, place: ConfigPath) -> list[Problem]:
     """What keeps the file from being one of authorities to trust."""
     import ssl  # few have such a file, and every command waits for what is imported here
 
@@ -189,7 +194,9 @@ def _path(text: str, directory: Path) -> Path:
     return directory / Path(text).expanduser()
 
 
-def _secret(key: Key, environ: Mapping[str, str], *, directory: Path, place: Place) -> Secret | Problem:
+def _secret(
+    key: KeyConfig, environ: Mapping[str, str], *, directory: Path, place: ConfigPath
+) -> Secret | Problem:
     given = [name for name in ("value", "env", "file") if getattr(key, name) is not None]
     if len(given) != 1:
         what = "has no key" if not given else f"has its key in several places: {', '.join(given)}"
@@ -209,7 +216,7 @@ def _secret(key: Key, environ: Mapping[str, str], *, directory: Path, place: Pla
         return Problem(place, f"cannot read {path}: {why}", "mend the path or the file's permissions")
 
 
-def _usable(value: str, place: Place) -> Secret | Problem:
+def _usable(value: str, place: ConfigPath) -> Secret | Problem:
     if not value:
         return Problem(place, "is empty", "give the key")
     if not (value.isascii() and value.isprintable() and " " not in value):

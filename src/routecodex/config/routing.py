@@ -8,10 +8,10 @@ from msgspec import Meta, Struct, field
 
 from routecodex.config.bounds import DAY_MS
 
-__all__ = ["Classifier", "Pool", "RoutingOptions"]
+__all__ = ["ClassifierConfig", "PoolConfig", "RoutingOptionsConfig"]
 
 
-class Pool(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PoolConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A group of targets inside a route."""
 
     id: Annotated[str, Meta(description="Name of the pool; `pool1`, `pool2`, … when absent.")] = ""
@@ -33,7 +33,7 @@ class Pool(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = field(default_factory=dict)
 
 
-class RoutingOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RoutingOptionsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How hard the router tries."""
 
     affinity: Annotated[
@@ -52,7 +52,7 @@ class RoutingOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = 900_000
 
 
-class Classifier(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ClassifierConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What decides the route of a request."""
 
     longcontext_tokens: Annotated[

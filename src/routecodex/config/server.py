@@ -10,10 +10,17 @@ from msgspec import Meta, Struct
 from routecodex.config.bounds import DAY_MS, DAY_SECONDS, YEAR_HOURS
 from routecodex.config.secret import Secret
 
-__all__ = ["ClientKey", "Logging", "MessagesOptions", "Protocols", "Server", "Store"]
+__all__ = [
+    "ClientKeyConfig",
+    "LoggingConfig",
+    "MessagesConfig",
+    "ProtocolsConfig",
+    "ServerConfig",
+    "StoreConfig",
+]
 
 
-class ClientKey(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ClientKeyConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A key that a client of this gateway may present."""
 
     name: Annotated[
@@ -33,7 +40,7 @@ class ClientKey(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ]
 
 
-class Server(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ServerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where the gateway listens, whom it lets in, and its limits."""
 
     host: Annotated[
@@ -49,7 +56,7 @@ class Server(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         ),
     ] = None
     client_keys: Annotated[
-        tuple[ClientKey, ...],
+        tuple[ClientKeyConfig, ...],
         Meta(description="Keys that clients may present; none means that no key is asked for."),
     ] = ()
     admin_token: Annotated[
@@ -101,7 +108,7 @@ class Server(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return self.id or re.sub(r"[^A-Za-z0-9.-]", "_", f"{self.host}-{self.port}")
 
 
-class Store(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class StoreConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where state that outlives a request is kept."""
 
     url: Annotated[
@@ -124,7 +131,7 @@ class Store(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = 256
 
 
-class Logging(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class LoggingConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is logged, and how."""
 
     level: Annotated[
@@ -154,7 +161,7 @@ class Logging(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = 8
 
 
-class MessagesOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class MessagesConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Choices of the Anthropic Messages protocol."""
 
     tool_turn_message_stop: Annotated[
@@ -167,9 +174,9 @@ class MessagesOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     ] = "auto"
 
 
-class Protocols(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ProtocolsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Choices of single protocols."""
 
-    messages: Annotated[MessagesOptions, Meta(description="The Anthropic Messages protocol.")] = (
-        MessagesOptions()
+    messages: Annotated[MessagesConfig, Meta(description="The Anthropic Messages protocol.")] = (
+        MessagesConfig()
     )

@@ -10,18 +10,18 @@ from routecodex.config.bounds import DAY_MS, YEAR_HOURS, YEAR_MS
 from routecodex.config.secret import Secret
 
 __all__ = [
-    "Clock",
-    "EmptyReplyContinue",
-    "Ntp",
-    "ServerTools",
-    "StopMessage",
-    "VisionAuto",
-    "WebSearch",
-    "WebSearchHttp",
+    "ClockConfig",
+    "EmptyReplyConfig",
+    "NtpConfig",
+    "ServerToolsConfig",
+    "StopMessageConfig",
+    "VisionAutoConfig",
+    "WebSearchConfig",
+    "WebSearchHttpConfig",
 ]
 
 
-class StopMessage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class StopMessageConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """stopMessage: going on by itself when the model stops."""
 
     enabled: Annotated[
@@ -43,7 +43,7 @@ class StopMessage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     )
 
 
-class Ntp(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class NtpConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Time from the network, so that due times do not depend on this machine's clock."""
 
     enabled: Annotated[bool, Meta(description="Ask the servers; `ROUTECODEX_CLOCK_NTP=0` turns it off.")] = (
@@ -55,7 +55,7 @@ class Ntp(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     timeout_ms: Annotated[int, Meta(description="How long a server may take.", ge=1, le=DAY_MS)] = 800
 
 
-class Clock(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ClockConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """clock: time and alarms for a session."""
 
     enabled: Annotated[bool, Meta(description="Offer the tool `clock` to every model.")] = False
@@ -86,10 +86,10 @@ class Clock(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Literal["always", "with_tasks", "off"],
         Meta(description="When the model is told the time, as a last user message."),
     ] = "always"
-    ntp: Annotated[Ntp, Meta(description="Time from the network.")] = Ntp()
+    ntp: Annotated[NtpConfig, Meta(description="Time from the network.")] = NtpConfig()
 
 
-class VisionAuto(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class VisionAutoConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """vision_auto: images for a model that cannot see are described by one that can."""
 
     enabled: Annotated[
@@ -116,7 +116,7 @@ class VisionAuto(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = 720
 
 
-class EmptyReplyContinue(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class EmptyReplyConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """empty_reply_continue: an empty or cut-off answer gets one more chance."""
 
     enabled: Annotated[
@@ -131,7 +131,7 @@ class EmptyReplyContinue(Struct, frozen=True, kw_only=True, forbid_unknown_field
 Address = Annotated[str, Meta(pattern=r"^https?://[^/]")]
 
 
-class WebSearchHttp(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class WebSearchHttpConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A search API that answers in JSON, such as SearXNG."""
 
     url: Annotated[
@@ -161,7 +161,7 @@ class WebSearchHttp(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     timeout_ms: Annotated[int, Meta(description="How long it may be silent.", ge=1, le=DAY_MS)] = 10_000
 
 
-class WebSearch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class WebSearchConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """web_search: a search for upstreams that have none of their own."""
 
     enabled: Annotated[
@@ -183,10 +183,12 @@ class WebSearch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     route_timeout_ms: Annotated[
         int, Meta(description="How long a model of the route `web_search` may take.", ge=1, le=DAY_MS)
     ] = 90_000
-    http: Annotated[WebSearchHttp, Meta(description="A search API that answers in JSON.")] = WebSearchHttp()
+    http: Annotated[WebSearchHttpConfig, Meta(description="A search API that answers in JSON.")] = (
+        WebSearchHttpConfig()
+    )
 
 
-class ServerTools(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ServerToolsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the gateway does by itself between model calls."""
 
     visible_rounds: Annotated[
@@ -195,10 +197,14 @@ class ServerTools(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     max_turn_ms: Annotated[
         int, Meta(description="Longest time for all rounds of one request.", ge=1000, le=DAY_MS)
     ] = 900_000
-    stop_message: Annotated[StopMessage, Meta(description="Automatic continuation.")] = StopMessage()
-    clock: Annotated[Clock, Meta(description="Time and alarms.")] = Clock()
-    vision_auto: Annotated[VisionAuto, Meta(description="Images for models that cannot see.")] = VisionAuto()
-    empty_reply_continue: Annotated[EmptyReplyContinue, Meta(description="Empty and cut-off answers.")] = (
-        EmptyReplyContinue()
+    stop_message: Annotated[StopMessageConfig, Meta(description="Automatic continuation.")] = (
+        StopMessageConfig()
     )
-    web_search: Annotated[WebSearch, Meta(description="Web search.")] = WebSearch()
+    clock: Annotated[ClockConfig, Meta(description="Time and alarms.")] = ClockConfig()
+    vision_auto: Annotated[VisionAutoConfig, Meta(description="Images for models that cannot see.")] = (
+        VisionAutoConfig()
+    )
+    empty_reply_continue: Annotated[EmptyReplyConfig, Meta(description="Empty and cut-off answers.")] = (
+        EmptyReplyConfig()
+    )
+    web_search: Annotated[WebSearchConfig, Meta(description="Web search.")] = WebSearchConfig()

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 
 from msgspec import NODEFAULT, Struct, inspect
 
-from routecodex.config.problems import Place, Problem, choices, nearest, quoted
+from routecodex.config.problems import ConfigPath, Problem, choices, nearest, quoted
 from routecodex.config.secret import Secret
 
 __all__ = ["describe", "read", "strip"]
@@ -27,7 +27,7 @@ _TABLES = (inspect.StructType, inspect.DictType)
 
 
 def read(
-    struct: type[StructT], tree: Any, *, at: Place = (), from_env: frozenset[Place] = frozenset()
+    struct: type[StructT], tree: Any, *, at: ConfigPath = (), from_env: frozenset[ConfigPath] = frozenset()
 ) -> tuple[StructT | None, list[Problem]]:
     """The tree as a value of that type, and all that is wrong with it; None only if nothing can stand in.
 
@@ -52,11 +52,11 @@ def strip(kind: inspect.Type) -> inspect.Type:
 class _Reader:
     """One pass over a tree."""
 
-    def __init__(self, from_env: frozenset[Place]) -> None:
+    def __init__(self, from_env: frozenset[ConfigPath]) -> None:
         self.from_env = from_env
         self.problems: list[Problem] = []
 
-    def read(self, kind: inspect.Type, value: Any, place: Place) -> Any:
+    def read(self, kind: inspect.Type, value: Any, place: ConfigPath) -> Any:
         kind = strip(kind)
         match kind:
             case inspect.AnyType():
@@ -74,7 +74,7 @@ class _Reader:
             case _:
                 return self._leaf(kind, value, place)
 
-    def _struct(self, kind: inspect.StructType, value: dict[str, Any], place: Place) -> Any:
+    def _struct(self, kind: inspect.StructType, value: dict[str, Any], place: ConfigPath) -> Any:
         fields = {field.encode_name: field for field in kind.fields}
         for key in value:
             if key not in fields:
@@ -88,7 +88,7 @@ class _Reader:
             return _BAD
         return kind.cls(**built)
 
-    def _field(self, field: inspect.Field, table: dict[str, Any], place: Place) -> Any:
+    def _field(self, field: inspect.Field, table: dict[str, Any], place: ConfigPath) -> Any:
         extra = _extra(field.type)
         if field.encode_name in table:
             read = self.read(field.type, table[field.encode_name], place)
@@ -100,23 +100,23 @@ class _Reader:
             read = _BAD
         return extra.get("stand_in", _BAD) if read is _BAD else read
 
-    def _dict(self, kind: inspect.DictType, value: dict[str, Any], place: Place) -> Any:
+    def _dict(self, kind: inspect.DictType, value: dict[str, Any], place: ConfigPath) -> Any:
         entries = {key: self.read(kind.value_type, one, (*place, key)) for key, one in value.items()}
         return {key: one for key, one in entries.items() if one is not _BAD}
 
     def _list(
-        self, kind: inspect.VarTupleType | inspect.ListType, value: list[Any], place: Place
+        self, kind: inspect.VarTupleType | inspect.ListType, value: list[Any], place: ConfigPath
     ) -> tuple[Any, ...]:
         entries = [self.read(kind.item_type, one, (*place, index)) for index, one in enumerate(value)]
         return tuple(one for one in entries if one is not _BAD)
 
-    def _union(self, kind: inspect.UnionType, value: Any, place: Place) -> Any:
+    def _union(self, kind: inspect.UnionType, value: Any, place: ConfigPath) -> Any:
         for one in kind.types:
             if _same_shape(one, value):
                 return self.read(one, value, place)
         return self._leaf(kind, value, place)
 
-    def _leaf(self, kind: inspect.Type, value: Any, place: Place) -> Any:
+    def _leaf(self, kind: inspect.Type, value: Any, place: ConfigPath) -> Any:
         if place in self.from_env:
             value = _from_text(kind, value)
         if _fits(kind, value):
@@ -128,14 +128,14 @@ class _Reader:
         )
         return _BAD
 
-    def _shown(self, kind: inspect.Type, value: Any, place: Place) -> str:
+    def _shown(self, kind: inspect.Type, value: Any, place: ConfigPath) -> str:
         if place in self.from_env:
             return "something else from the environment"
         scalar = isinstance(kind, (*_NUMBERS, inspect.BoolType, inspect.LiteralType, inspect.StrType))
         return _text(value) if scalar else _type_text(value)
 
 
-def unknown_key(place: Place, known: Iterable[str]) -> Problem:
+def unknown_key(place: ConfigPath, known: Iterable[str]) -> Problem:
     """The problem of a key that is not in the model."""
     meant = nearest(str(place[-1]), known)
     fix = f"did you mean {quoted(meant)}?" if meant else f"remove it; known here: {choices(known, limit=30)}"

@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Mapping
 from typing import Any
 
-from routecodex.config.problems import Place, Problem, quoted
+from routecodex.config.problems import ConfigPath, Problem, quoted
 
 __all__ = ["expand", "line_of", "lines_of", "parse"]
 
@@ -35,11 +35,11 @@ def parse(text: str) -> dict[str, Any] | Problem:
         return Problem((), f"is not valid TOML {where}: {what}", "mend the syntax there", line=line)
 
 
-def lines_of(text: str) -> dict[Place, int]:
+def lines_of(text: str) -> dict[ConfigPath, int]:
     """The line of every key that starts one, tables included."""
-    found: dict[Place, int] = {}
-    table: Place = ()
-    counts: dict[Place, int] = {}
+    found: dict[ConfigPath, int] = {}
+    table: ConfigPath = ()
+    counts: dict[ConfigPath, int] = {}
     closing: str | None = None
     for number, line in enumerate(text.splitlines(), start=1):
         if closing is not None:
@@ -57,7 +57,7 @@ def lines_of(text: str) -> dict[Place, int]:
     return found
 
 
-def _place(keys: str) -> Place:
+def _place(keys: str) -> ConfigPath:
     tree: Any = tomllib.loads(f"{keys} = 0")
     steps: list[str | int] = []
     while isinstance(tree, dict):
@@ -72,7 +72,7 @@ def _left_open(line: str) -> str | None:
     return marks[-1] if len(marks) % 2 else None
 
 
-def line_of(place: Place, lines: Mapping[Place, int]) -> int | None:
+def line_of(place: ConfigPath, lines: Mapping[ConfigPath, int]) -> int | None:
     """The line of the place, or of the nearest thing around it that has one."""
     for length in range(len(place), 0, -1):
         if place[:length] in lines:
@@ -82,12 +82,12 @@ def line_of(place: Place, lines: Mapping[Place, int]) -> int | None:
 
 def expand(
     tree: dict[str, Any], environ: Mapping[str, str]
-) -> tuple[dict[str, Any], frozenset[Place], list[Problem]]:
+) -> tuple[dict[str, Any], frozenset[ConfigPath], list[Problem]]:
     """The tree with `${NAME}` and `${NAME:-default}` filled in, where that happened, and what was missing."""
-    places: set[Place] = set()
+    places: set[ConfigPath] = set()
     problems: list[Problem] = []
 
-    def walk(value: Any, place: Place) -> Any:
+    def walk(value: Any, place: ConfigPath) -> Any:
         if isinstance(value, dict):
             return {key: walk(one, (*place, key)) for key, one in value.items()}
         if isinstance(value, list):
@@ -98,7 +98,7 @@ def expand(
             places.add(place)
         return _VARIABLE.sub(lambda match: fill(match, place), value)
 
-    def fill(match: re.Match[str], place: Place) -> str:
+    def fill(match: re.Match[str], place: ConfigPath) -> str:
         if match[0] == "$$":
             return "$"
         name, default = match[1], match[3]

@@ -7,15 +7,15 @@ from typing import Protocol
 
 from routecodex.canon.errors import GatewayError
 from routecodex.canon.usage import Usage
-from routecodex.gateway.followed import FollowedUp
-from routecodex.protocols.codec import Codec, Inbound
+from routecodex.gateway.followed import FollowUpRecord
+from routecodex.protocols.codec import Codec, WireRequest
 from routecodex.routing.registry import Target
 
 Headers = Sequence[tuple[bytes, bytes] | bytes]
 """Names and values; what is bytes alone is whole lines, ready to be sent."""
 
 
-class Client(Protocol):
+class ClientConnection(Protocol):
     """The connection a request came on, as far as answering goes."""
 
     @property
@@ -35,7 +35,7 @@ class Client(Protocol):
     def abort(self) -> None: ...
 
 
-class Ask:
+class ClientRequest:
     """One request for one answer, validated.
 
     `original` is the request without the history that was put in front of it; `holder` is the provider and
@@ -65,7 +65,7 @@ class Ask:
         *,
         id: str,
         codec: Codec,
-        inbound: Inbound,
+        inbound: WireRequest,
         headers: Mapping[str, str],
         arrived: float,
         created: int,
@@ -80,8 +80,8 @@ class Ask:
         self.created = created
         self.query = query
         self.client_name = client_name
-        self.original: Inbound | None = None
-        self.received: Inbound | None = None
+        self.original: WireRequest | None = None
+        self.received: WireRequest | None = None
         self.holder: tuple[str, str] | None = None
         self.chain: str | None = None
         self.session = ""
@@ -92,7 +92,7 @@ class Ask:
         return self.holder == (target.provider, target.key)
 
 
-class Record:
+class RequestRecord:
     """What is remembered of one request, for logs and metrics.
 
     `failures` are the attempts that failed before anything reached the client, each in brief; `followups` are
@@ -154,4 +154,4 @@ class Record:
         self.gone = False
         self.notices: tuple[str, ...] = ()
         self.failures: list[str] = []
-        self.followups: tuple[FollowedUp, ...] = ()
+        self.followups: tuple[FollowUpRecord, ...] = ()

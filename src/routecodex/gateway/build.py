@@ -9,8 +9,8 @@ import msgspec
 from routecodex.canon.events import Event
 from routecodex.canon.request import Request
 from routecodex.config import Config
-from routecodex.config.providers import Provider as ProviderRow
-from routecodex.gateway.lane import Performer
+from routecodex.config.providers import ProviderConfig as ProviderRow
+from routecodex.gateway.lane import BuiltinProvider
 from routecodex.protocols.codecs import CODECS
 from routecodex.protocols.dialect import Dialect
 from routecodex.providers import demo
@@ -51,10 +51,10 @@ def scripted(config: Config) -> frozenset[str]:
     return frozenset(name for name, row in config.providers.items() if row.protocol == "demo")
 
 
-def health_options(config: Config) -> health.Options:
+def health_options(config: Config) -> health.CooldownOptions:
     """How long what keeps a key out."""
     options = config.routing_options
-    return health.Options(enabled=options.health, retry_after_max=options.retry_after_max_ms / 1000)
+    return health.CooldownOptions(enabled=options.health, retry_after_max=options.retry_after_max_ms / 1000)
 
 
 def classifier_options(config: Config) -> ClassifierOptions:
@@ -89,12 +89,12 @@ def _upstream(name: str, row: ProviderRow, client: HttpClient, environ: Mapping[
     )
 
 
-def performers(config: Config) -> dict[str, Performer]:
+def builtin_providers(config: Config) -> dict[str, BuiltinProvider]:
     """The built-in providers, which answer in events."""
     return {name: _demo(row.pace) for name, row in config.providers.items() if row.protocol == "demo"}
 
 
-def _demo(pace: float) -> Performer:
+def _demo(pace: float) -> BuiltinProvider:
     def perform(request: Request) -> AsyncGenerator[Event, None]:
         return demo.answer(request, pace=pace * demo.PACE)
 

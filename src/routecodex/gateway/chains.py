@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 from msgspec import Raw
 
 from routecodex.canon.errors import BadRequest
-from routecodex.gateway.ask import Ask
-from routecodex.gateway.history import Entry, Found, History
-from routecodex.protocols.codec import Inbound, Outcome
+from routecodex.gateway.ask import ClientRequest
+from routecodex.gateway.history import Entry, ResponseHistory, StoredItem
+from routecodex.protocols.codec import AnswerOutcome, WireRequest
 from routecodex.protocols.responses import history as turns
 from routecodex.routing.registry import Registry, Target
 
@@ -17,14 +17,14 @@ MayKnow = Callable[[], Awaitable[bool]]
 """Whether the providers themselves may keep what is not stored here."""
 
 
-class Chains:
+class ResponseChains:
     """Answers that lead to one another, by `previous_response_id` or by references to their items."""
 
-    def __init__(self, history: History, registry: Registry) -> None:
+    def __init__(self, history: ResponseHistory, registry: Registry) -> None:
         self._history = history
         self._registry = registry
 
-    async def expand(self, ask: Ask, may_know: MayKnow) -> None:
+    async def expand(self, ask: ClientRequest, may_know: MayKnow) -> None:
         """Puts what a request refers to in its place: the stored conversation, and single items of it.
 
         What is not stored here may be kept by the provider itself, if `may_know` says so.
@@ -35,7 +35,7 @@ class Chains:
         if ask.inbound.wire.references:
             await self._resolve(ask, sent, may_know)
 
-    async def _continue(self, ask: Ask, previous: str, may_know: MayKnow) -> None:
+    async def _continue(self, ask: ClientRequest, previous: str, may_know: MayKnow) -> None:
         if await self._history.find(previous) is None and await _asked(ask, may_know):
             return
         chain = await self._history.chain(previous)
@@ -46,7 +46,7 @@ class Chains:
         body = turns.expand(ask.inbound.body, [entry.turn for entry in chain])
         ask.inbound = ask.codec.read(body)
 
-    async def _resolve(self, ask: Ask, sent: Inbound, may_know: MayKnow) -> None:
+    async def _resolve(self, ask: ClientRequest, sent: WireRequest, may_know: MayKnow) -> None:
         """Puts items where references to them stand; their one holder gets the request as it was sent."""
         references = ask.inbound.wire.references
         earlier = len(references) - len(sent.wire.references)
@@ -70,7 +70,7 @@ class Chains:
         """Whether the provider keeps the conversations that it has part in."""
         return self._registry.providers[target.provider].protocol == "responses"
 
-    async def remember(self, ask: Ask, target: Target | None, outcome: Outcome) -> None:
+    async def remember(self, ask: ClientRequest, target: Target | None, outcome: AnswerOutcome) -> None:
         """Keeps an answer that may be continued."""
         inbound = ask.received or ask.original or ask.inbound
         if outcome.body is None or inbound.wire.store is False:
@@ -90,7 +90,7 @@ class Chains:
         await self._history.save(response_id, entry, items=items)
 
 
-async def _asked(ask: Ask, may_know: MayKnow) -> bool:
+async def _asked(ask: ClientRequest, may_know: MayKnow) -> bool:
     """What `may_know` says; the course it sets to find out leaves no trace in the request."""
     before = ask.inbound, ask.original, ask.received
     known = await may_know()
@@ -98,7 +98,7 @@ async def _asked(ask: Ask, may_know: MayKnow) -> bool:
     return known
 
 
-def _item(found: Found | None) -> Raw | None:
+def _item(found: StoredItem | None) -> Raw | None:
     return None if found is None else found.item
 
 

@@ -9,20 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from routecodex.canon.errors import Overloaded
-from routecodex.config.server_tools import Clock as ClockRow
-from routecodex.gateway.own_words import ClockState
+from routecodex.config.server_tools import ClockConfig as ClockRow
+from routecodex.gateway.own_words import ClockSummary
 from routecodex.routing.instructions import strip
 from routecodex.server_tools.clock import alarm, shelf, timekeeper
 from routecodex.server_tools.clock.deliveries import Deliveries
-from routecodex.server_tools.clock.moments import utc_text, zone_of
-from routecodex.server_tools.clock.overview import Overview
-from routecodex.server_tools.clock.rules import Rules
-from routecodex.server_tools.clock.shelf import Shelf
+from routecodex.server_tools.clock.moments import time_zone, utc_text
+from routecodex.server_tools.clock.overview import TaskOverview
+from routecodex.server_tools.clock.rules import DueRules
+from routecodex.server_tools.clock.shelf import TaskStore
 from routecodex.server_tools.clock.task import Task
-from routecodex.server_tools.clock.timekeeper import Timekeeper
-from routecodex.server_tools.clock.tool import ClockTool
-from routecodex.server_tools.clock.upkeep import Upkeep
-from routecodex.server_tools.clock.waker import Holds, Waker
+from routecodex.server_tools.clock.timekeeper import NetworkTime
+from routecodex.server_tools.clock.tool import ClockActions
+from routecodex.server_tools.clock.upkeep import ExpirySweep
+from routecodex.server_tools.clock.waker import DueTimer, Holds
 from routecodex.stores.store import Store, StoreError
 
 BARE = shelf.BARE
@@ -31,7 +31,7 @@ BARE = shelf.BARE
 log = logging.getLogger("routecodex.clock")
 
 
-class Clockwork:
+class ClockService:
     """Everything of the clock for one configuration of it."""
 
     def __init__(
@@ -44,33 +44,35 @@ class Clockwork:
         ntp_file: Path | None,
     ) -> None:
         self.row = row
-        rules = Rules(due_window_ms=row.due_window_ms, retention_ms=row.retention_ms, lease_ms=row.lease_ms)
-        self._zone = zone_of(environ)
-        self.time = Timekeeper(
+        rules = DueRules(
+            due_window_ms=row.due_window_ms, retention_ms=row.retention_ms, lease_ms=row.lease_ms
+        )
+        self._zone = time_zone(environ)
+        self.time = NetworkTime(
             clock,
-            options=timekeeper.Options(
-                enabled=row.enabled and timekeeper.is_wanted(row.ntp.enabled, environ),
+            options=timekeeper.NtpOptions(
+                enabled=row.enabled and timekeeper.is_ntp_enabled(row.ntp.enabled, environ),
                 servers=row.ntp.servers,
                 timeout=row.ntp.timeout_ms / 1000,
             ),
             file=ntp_file,
         )
         now_ms = self.time.now_ms
-        tasks = Shelf(store, now_ms=now_ms)
-        self._waker = waker = Waker(tasks, now_ms=now_ms)
+        tasks = TaskStore(store, now_ms=now_ms)
+        self._waker = waker = DueTimer(tasks, now_ms=now_ms)
         tasks.listen(waker.changed)
-        self.tool = ClockTool(tasks, time=self.time, rules=rules, zone=self._zone)
-        self._overview = Overview(tasks, rules=rules, now_ms=now_ms)
+        self.tool = ClockActions(tasks, time=self.time, rules=rules, zone=self._zone)
+        self._overview = TaskOverview(tasks, rules=rules, now_ms=now_ms)
         self._deliveries = Deliveries(tasks, rules=rules, now_ms=now_ms)
-        self._upkeep = Upkeep(tasks, rules=rules, now_ms=now_ms)
+        self._upkeep = ExpirySweep(tasks, rules=rules, now_ms=now_ms)
         self._tasks: list[asyncio.Task[None]] = []
-        self.alarm = alarm.Alarm(
+        self.alarm = alarm.ClockTool(
             self.tool,
             self._deliveries,
             Holds(tasks, waker, rules=rules, now_ms=now_ms),
             time=self.time,
             zone=self._zone,
-            options=alarm.Options(
+            options=alarm.ClockOptions(
                 time_tag=row.time_tag,
                 hold_max_ms=row.hold_max_ms,
                 hold_non_streaming=row.hold_non_streaming,
@@ -82,7 +84,7 @@ class Clockwork:
         """Whether the tool is on offer, and what is known of network time."""
         return {"enabled": self.row.enabled, "ntp": self.time.report()}
 
-    async def state_of(self, session: str | None) -> ClockState | None:
+    async def state_of(self, session: str | None) -> ClockSummary | None:
         """What a person is told of the clock in a conversation; None where there is no clock."""
         if not self.row.enabled:
             return None
@@ -91,7 +93,7 @@ class Clockwork:
         except StoreError as exc:
             log.error("tasks of session %.80r cannot be shown: %s", session, exc)
             tasks = None
-        return ClockState(tasks, self._zone, self.time.state)
+        return ClockSummary(tasks, self._zone, self.time.state)
 
     async def sessions(self, limit: int) -> list[dict[str, Any]]:
         """The sessions that have tasks, the one written last first, as operators see them."""

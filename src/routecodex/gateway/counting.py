@@ -11,13 +11,13 @@ from msgspec import Struct
 from routecodex.canon.errors import UpstreamError
 from routecodex.canon.parts import Media, Opaque, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
 from routecodex.canon.request import Message, Request, Tool
-from routecodex.gateway.ask import Ask, Record
+from routecodex.gateway.ask import ClientRequest, RequestRecord
 from routecodex.gateway.makers import is_ours
-from routecodex.gateway.memory import Memory
+from routecodex.gateway.memory import ReasoningCache
 from routecodex.protocols import gemini, messages
-from routecodex.protocols.codec import Aim, Inbound
+from routecodex.protocols.codec import EncodeOptions, WireRequest
 from routecodex.providers.upstream import Upstream
-from routecodex.routing.plan import Plan
+from routecodex.routing.planned import RoutePlan
 from routecodex.routing.registry import Registry
 from routecodex.wire import json
 
@@ -27,23 +27,23 @@ _DIGITS = b"0123456789"
 _MEDIA_TOKENS = {"image": 1700, "file": 3000, "audio": 2000, "video": 20_000}
 
 
-class Counter(Struct, frozen=True):
+class CountEndpoint(Struct, frozen=True):
     """How a protocol counts: where, with which body (`rewrite`: of its own clients), in which field."""
 
     path: Callable[[str], str]
-    encode: Callable[[Request, Aim], bytes]
-    rewrite: Callable[[Inbound, Aim], bytes]
+    encode: Callable[[Request, EncodeOptions], bytes]
+    rewrite: Callable[[WireRequest, EncodeOptions], bytes]
     field: str
 
 
 _COUNTERS = {
-    "messages": Counter(
+    "messages": CountEndpoint(
         lambda _model: "/v1/messages/count_tokens",
         messages.encode_count,
         messages.rewrite_count,
         "input_tokens",
     ),
-    "gemini": Counter(
+    "gemini": CountEndpoint(
         lambda model: gemini.count_path(quote(model, safe="/:@")),
         gemini.encode_count,
         lambda inbound, aim: gemini.rewrite_count(inbound, aim).body,
@@ -52,17 +52,23 @@ _COUNTERS = {
 }
 
 
-class Parts(Protocol):
+class CountServices(Protocol):
     """What counting needs of the gateway."""
 
     @property
     def registry(self) -> Registry: ...
     @property
     def upstreams(self) -> dict[str, Upstream]: ...
-    async def plan(self, ask: Ask) -> Plan: ...
+    async def plan(self, ask: ClientRequest) -> RoutePlan: ...
 
 
-async def count(parts: Parts, ask: Ask, *, memory: Memory | None = None, record: Record | None = None) -> int:
+async def count(
+    parts: CountServices,
+    ask: ClientRequest,
+    *,
+    memory: ReasoningCache | None = None,
+    record: RequestRecord | None = None,
+) -> int:
     """Tokens of a request, without generating anything; `memory` keeps signatures from other providers."""
     plan = await parts.plan(ask)
     target = plan.steps[0].target
@@ -73,7 +79,7 @@ async def count(parts: Parts, ask: Ask, *, memory: Memory | None = None, record:
     if upstream is None or upstream.codec.name not in _COUNTERS:
         return estimate(request)
     model = parts.registry.model(target)
-    aim = Aim(
+    aim = EncodeOptions(
         model=model.id,
         provider=target.provider,
         dialect=upstream.dialect,
@@ -90,7 +96,9 @@ async def count(parts: Parts, ask: Ask, *, memory: Memory | None = None, record:
         return estimate(request)
 
 
-async def _counted(upstream: Upstream, ask: Ask, request: Request, *, key: str, aim: Aim) -> int:
+async def _counted(
+    upstream: Upstream, ask: ClientRequest, request: Request, *, key: str, aim: EncodeOptions
+) -> int:
     counter = _COUNTERS[upstream.codec.name]
     same = upstream.codec is ask.codec
     body = counter.rewrite(ask.inbound, aim) if same else counter.encode(request, aim)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from routecodex.gateway.scope import Scope
-from routecodex.gateway.steering import Spoken
-from routecodex.routing.planned import Asked
+from routecodex.gateway.steering import ChatInstructions
+from routecodex.routing.planned import RouteQuery
 from routecodex.routing.state import ServerState, SessionState
 
 
-class Course:
+class RoutingContext:
     """How one request is to be routed; `spoken` is what it said to the gateway, None when nothing."""
 
     __slots__ = ("asked", "scope", "server", "session", "spoken")
@@ -16,11 +16,11 @@ class Course:
     def __init__(
         self,
         scope: Scope,
-        asked: Asked,
+        asked: RouteQuery,
         *,
         session: SessionState,
         server: ServerState,
-        spoken: Spoken | None = None,
+        spoken: ChatInstructions | None = None,
     ) -> None:
         self.scope = scope
         self.session = session

@@ -9,25 +9,32 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from routecodex.gateway.ask import Ask
-from routecodex.gateway.course import Course
+from routecodex.gateway.ask import ClientRequest
+from routecodex.gateway.course import RoutingContext
 from routecodex.gateway.identity import identify
-from routecodex.gateway.orders import Orders
+from routecodex.gateway.orders import OperatorState
 from routecodex.gateway.scope import Scope
 from routecodex.gateway.sessions import Sessions
-from routecodex.gateway.steering import Spoken, Steering, listen
+from routecodex.gateway.steering import ChatInstructions, InstructionApplier, extract_instructions
 from routecodex.protocols import person
-from routecodex.protocols.controls import NOTHING, Controls, controls, holds_controls, without_controls
+from routecodex.protocols.controls import (
+    NO_CONTROL_FIELDS,
+    ControlFields,
+    has_control_fields,
+    read_control_fields,
+    strip_control_fields,
+)
 from routecodex.routing import tokens
-from routecodex.routing.classify import Class, ClassifierOptions, classify, is_title_request
-from routecodex.routing.plan import Asked, Router
-from routecodex.routing.state import NO_ORDERS, NOTHING_SET, SessionState
+from routecodex.routing.classify import ClassifierOptions, RouteClass, classify, is_title_request
+from routecodex.routing.plan import Router
+from routecodex.routing.planned import RouteQuery
+from routecodex.routing.state import NO_SERVER_STATE, NOTHING_SET, SessionState
 
-_QUIET: Final = (NOTHING_SET, NO_ORDERS)
-_NO_CLASS: Final = Class("default", "no rule names another route")
+_QUIET: Final = (NOTHING_SET, NO_SERVER_STATE)
+_NO_CLASS: Final = RouteClass("default", "no rule names another route")
 
 
-class Courses:
+class RoutingContextBuilder:
     """Sets the course of each request; the session's state is saved before it returns."""
 
     def __init__(
@@ -35,7 +42,7 @@ class Courses:
         router: Router,
         *,
         sessions: Sessions,
-        orders: Orders,
+        orders: OperatorState,
         options: ClassifierOptions,
         affinity: bool,
         max_wait: float,
@@ -50,18 +57,18 @@ class Courses:
         self._affinity = affinity
         self._max_wait = max_wait
         self._threshold = min(options.longcontext_tokens, router.registry.smallest_context)
-        self._steering = Steering(sessions, user_dir=user_dir, clock=clock, clear_clock=clear_clock)
+        self._steering = InstructionApplier(sessions, user_dir=user_dir, clock=clock, clear_clock=clear_clock)
 
-    async def set(self, ask: Ask, *, save: bool = True) -> Course:
+    async def set(self, ask: ClientRequest, *, save: bool = True) -> RoutingContext:
         """The course of this request; without `save` no state is changed."""
         if ask.received is not None and ask.original is None:
             # A course was set before, to see where it would lead: what it took out counts again.
             ask.inbound = ask.received
-        told = controls(ask.inbound)
+        told = read_control_fields(ask.inbound)
         scope = self._scope(ask, told)
         ask.session = scope.key if scope.lasts else ""
         spoken = self._heard(ask)
-        if told is not NOTHING:
+        if told is not NO_CONTROL_FIELDS:
             self._keep_controls(ask)
         server = self._orders.peek() or await self._orders.load()
         session = self._sessions.peek(scope) or await self._sessions.load(scope)
@@ -75,41 +82,43 @@ class Courses:
         asked = self._asked(ask, told, scope, quiet=(session, server) == _QUIET)
         if spoken is not None:
             asked = asked.at_turn(spoken.turn)
-        return Course(scope, asked, session=session, server=server, spoken=spoken)
+        return RoutingContext(scope, asked, session=session, server=server, spoken=spoken)
 
-    def _scope(self, ask: Ask, told: Controls) -> Scope:
+    def _scope(self, ask: ClientRequest, told: ControlFields) -> Scope:
         scope = identify(ask.codec.name, ask.headers, told, chain=ask.chain, request_id=ask.id)
         if scope.kind == "chain" and ask.chain is None and ask.inbound.wire.store is False:
             return Scope("request", scope.id)
         return scope
 
-    def _heard(self, ask: Ask) -> Spoken | None:
+    def _heard(self, ask: ClientRequest) -> ChatInstructions | None:
         """What was said to the gateway, taken out of the request."""
         if ask.inbound.untagged or not person.may_hold_tags(ask.inbound.body):
             return None
         ask.received = ask.original or ask.inbound
         titled = is_title_request(ask.codec.look(ask.inbound))
-        spoken = listen(ask.codec, ask.inbound)
+        spoken = extract_instructions(ask.codec, ask.inbound)
         ask.inbound = spoken.stripped
         if ask.original is not None:
-            ask.original = listen(ask.codec, ask.original).stripped
+            ask.original = extract_instructions(ask.codec, ask.original).stripped
         # The client asks for a title in its own words, quoting what the person wrote.
-        return Spoken(spoken.stripped, alone=spoken.alone) if titled else spoken
+        return ChatInstructions(spoken.stripped, alone=spoken.alone) if titled else spoken
 
-    def _keep_controls(self, ask: Ask) -> None:
+    def _keep_controls(self, ask: ClientRequest) -> None:
         """Takes what is meant for the gateway alone out of the request."""
         inbound = ask.inbound
-        if not holds_controls(inbound):
+        if not has_control_fields(inbound):
             return
-        body = without_controls(inbound.body, inbound.protocol)
+        body = strip_control_fields(inbound.body, inbound.protocol)
         if body is inbound.body:
             return
         ask.received = ask.received or ask.original or inbound
         ask.inbound = inbound.with_body(body)
         if ask.original is not None:
-            ask.original = ask.original.with_body(without_controls(ask.original.body, inbound.protocol))
+            ask.original = ask.original.with_body(strip_control_fields(ask.original.body, inbound.protocol))
 
-    async def _past_force(self, spoken: Spoken, scope: Scope, session: SessionState) -> SessionState:
+    async def _past_force(
+        self, spoken: ChatInstructions, scope: Scope, session: SessionState
+    ) -> SessionState:
         """A newer message of the person ends what an earlier one of the same conversation forced."""
         force = session.force
         if force is None or force.turn not in spoken.earlier:
@@ -118,7 +127,7 @@ class Courses:
             scope, lambda state: replace(state, force=None) if state.force == force else state
         )
 
-    def _asked(self, ask: Ask, told: Controls, scope: Scope, *, quiet: bool) -> Asked:
+    def _asked(self, ask: ClientRequest, told: ControlFields, scope: Scope, *, quiet: bool) -> RouteQuery:
         """What routing must know; nothing is looked at on which nothing depends."""
         inbound, router = ask.inbound, self._router
         size = tokens.estimate(inbound.body, threshold=self._threshold)
@@ -126,15 +135,17 @@ class Courses:
         affinity = scope.key if choosy and scope.lasts else None
         class_counts = router.routes_differ and not (quiet and router.names_target(inbound.model))
         if not class_counts and (affinity is not None or not choosy):
-            if told is NOTHING:
-                return Asked(model=inbound.model, tokens=size, affinity=affinity, max_wait=self._max_wait)
+            if told is NO_CONTROL_FIELDS:
+                return RouteQuery(
+                    model=inbound.model, tokens=size, affinity=affinity, max_wait=self._max_wait
+                )
             found = _NO_CLASS
         else:
             look = ask.codec.look(inbound)
             found = classify(look, model=inbound.model, tokens=size, options=self._options)
             if affinity is None and choosy and (look.has_answer or look.has_tools):
                 affinity = blake2b(ask.codec.opening(inbound), digest_size=12).hexdigest()
-        return Asked(
+        return RouteQuery(
             model=inbound.model,
             tokens=size,
             route=found.route,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class Draws:
+class RoundRobin:
     """Gives each name 0, 1, 2, …; the names are pools and targets of the configuration, so they are few."""
 
     __slots__ = ("_counts",)

@@ -13,34 +13,34 @@ from msgspec import Raw, Struct
 from msgspec.json import Decoder
 
 from routecodex.canon.errors import BadRequest, GatewayError, ProviderNotAvailable, UpstreamError
-from routecodex.gateway.ask import Record
-from routecodex.gateway.health import Health
+from routecodex.gateway.ask import RequestRecord
+from routecodex.gateway.health import KeyHealth
 from routecodex.gateway.identity import identify
 from routecodex.gateway.keep_alive import KeepAlive
-from routecodex.gateway.orders import Orders
+from routecodex.gateway.orders import OperatorState
 from routecodex.gateway.sessions import Sessions
-from routecodex.gateway.tries import Attempts, Planner, Tries
-from routecodex.protocols.controls import in_metadata, without_controls
+from routecodex.gateway.tries import Attempts, Failover, Planner
+from routecodex.protocols.controls import metadata_control_fields, strip_control_fields
 from routecodex.providers.upstream import Upstream
-from routecodex.routing.plan import Asked, Plan
-from routecodex.routing.registry import Registry, Step, Target
+from routecodex.routing.planned import RoutePlan, RouteQuery
+from routecodex.routing.registry import PlanStep, Registry, Target
 from routecodex.routing.state import ServerState, SessionState
 from routecodex.wire import json
 
 _PROTOCOLS = ("chat", "responses")
 
 
-class Head(Struct):
+class EmbeddingFields(Struct):
     """What we read of the request; the rest passes as it came."""
 
     model: str
     metadata: Any = None
 
 
-_head = Decoder(Head)
+_head = Decoder(EmbeddingFields)
 
 
-class Parts(Protocol):
+class EmbeddingServices(Protocol):
     """What embedding needs of the gateway."""
 
     @property
@@ -48,16 +48,16 @@ class Parts(Protocol):
     @property
     def upstreams(self) -> dict[str, Upstream]: ...
     @property
-    def health(self) -> Health: ...
+    def health(self) -> KeyHealth: ...
     @property
-    def orders(self) -> Orders: ...
+    def orders(self) -> OperatorState: ...
     @property
     def sessions(self) -> Sessions: ...
-    def plan_for(self, asked: Asked, session: SessionState) -> Plan: ...
-    def tries_of(self, attempts: Attempts, planner: Planner) -> Tries: ...
+    def plan_for(self, asked: RouteQuery, session: SessionState) -> RoutePlan: ...
+    def tries_of(self, attempts: Attempts, planner: Planner) -> Failover: ...
 
 
-class Rules(Struct, frozen=True):
+class EmbeddingRules(Struct, frozen=True):
     """What binds a request: the session's own word, and the operator's."""
 
     session: SessionState
@@ -74,39 +74,45 @@ class Rules(Struct, frozen=True):
         return ProviderNotAvailable.disabled(target.provider if whole else str(target))
 
 
-async def embed(parts: Parts, body: bytes, *, headers: Mapping[str, str], record: Record) -> bytes:
+async def embed(
+    parts: EmbeddingServices, body: bytes, *, headers: Mapping[str, str], record: RequestRecord
+) -> bytes:
     """The upstream's own answer; the record tells who gave it."""
     head = json.read(body, _head)
     model = record.model = head.model
     if parts.health.stale():
         await parts.health.refresh()
     session = await _session(parts, head, headers=headers, record=record)
-    rules = Rules(session, await parts.orders.load())
+    rules = EmbeddingRules(session, await parts.orders.load())
 
-    def planned(tried: frozenset[Target], must: str | None) -> Plan:
+    def planned(tried: frozenset[Target], must: str | None) -> RoutePlan:
         # What is sticky is a model to talk to: it has other vectors, or none.
-        return _able(parts, parts.plan_for(Asked(model=model, ignore_sticky=True, tried=tried), session))
+        return _able(parts, parts.plan_for(RouteQuery(model=model, ignore_sticky=True, tried=tried), session))
 
     plan = planned(frozenset(), None)
     if plan.notices:
         raise rules.not_allowed()
     if not plan.steps and not plan.cooling:
         raise _nothing_able(parts, plan, rules, model=model)
-    call = Call(parts, without_controls(body, "chat"), record=record)
+    call = EmbeddingAttempt(parts, strip_control_fields(body, "chat"), record=record)
     await parts.tries_of(call, planned).run(plan)
     return call.answer
 
 
-async def _session(parts: Parts, head: Head, *, headers: Mapping[str, str], record: Record) -> SessionState:
+async def _session(
+    parts: EmbeddingServices, head: EmbeddingFields, *, headers: Mapping[str, str], record: RequestRecord
+) -> SessionState:
     """What the session of the request rules out; what it forces or sticks to is for talking."""
-    told = in_metadata(head.metadata)
+    told = metadata_control_fields(head.metadata)
     scope = identify("chat", headers, told, chain=None, request_id=record.id)
     record.session = scope.key if scope.lasts else ""
     state = parts.sessions.peek(scope) or await parts.sessions.load(scope)
     return SessionState(allow=state.allow, disable=state.disable)
 
 
-def _nothing_able(parts: Parts, plan: Plan, rules: Rules, *, model: str) -> GatewayError:
+def _nothing_able(
+    parts: EmbeddingServices, plan: RoutePlan, rules: EmbeddingRules, *, model: str
+) -> GatewayError:
     """Why nobody gives vectors: a rule keeps those from use that could, or there are none."""
     able = [row for row in plan.removed if _has_embeddings(parts, row.step)]
     disabled = next((row.step.target for row in able if row.why == "disabled"), None)
@@ -121,7 +127,7 @@ def _nothing_able(parts: Parts, plan: Plan, rules: Rules, *, model: str) -> Gate
     )
 
 
-def _able(parts: Parts, plan: Plan) -> Plan:
+def _able(parts: EmbeddingServices, plan: RoutePlan) -> RoutePlan:
     """The plan with the targets that have embeddings; what only cools down is waited for, not tried."""
     cooling = tuple(row for row in plan.cooling if _has_embeddings(parts, row.step))
     later = {row.step.target for row in cooling}
@@ -131,21 +137,21 @@ def _able(parts: Parts, plan: Plan) -> Plan:
     return replace(plan, steps=steps, cooling=cooling, route="direct")
 
 
-def _has_embeddings(parts: Parts, step: Step) -> bool:
+def _has_embeddings(parts: EmbeddingServices, step: PlanStep) -> bool:
     upstream = parts.upstreams.get(step.target.provider)
     return upstream is not None and upstream.codec.name in _PROTOCOLS
 
 
-class Call:
+class EmbeddingAttempt:
     """The attempts at one request."""
 
-    def __init__(self, parts: Parts, body: bytes, *, record: Record) -> None:
+    def __init__(self, parts: EmbeddingServices, body: bytes, *, record: RequestRecord) -> None:
         self._parts = parts
         self._body = body
         self.record = record
         self.answer = b""
 
-    async def attempt(self, step: Step, _keep_alive: KeepAlive | None) -> None:
+    async def attempt(self, step: PlanStep, _keep_alive: KeepAlive | None) -> None:
         """Takes this target's answer; raises UpstreamError while another one may be tried."""
         target = step.target
         fields = json.read_fields(self._body)
@@ -159,7 +165,7 @@ class Call:
             error.provider = error.provider or target.provider
             raise
 
-    def note(self, plan: Plan) -> None:
+    def note(self, plan: RoutePlan) -> None:
         """Notes why the next attempts are made; all of them are of one route."""
         self.record.reason = plan.reason
 

@@ -15,45 +15,45 @@ from routecodex.canon.errors import GatewayError, UpstreamError
 from routecodex.canon.events import Event
 from routecodex.canon.request import Request
 from routecodex.canon.response import fold
-from routecodex.gateway.ask import Ask, Client, Headers, Record
-from routecodex.gateway.course import Course
+from routecodex.gateway.ask import ClientConnection, ClientRequest, Headers, RequestRecord
+from routecodex.gateway.course import RoutingContext
 from routecodex.gateway.heads import JSON, SSE, answer_headers
 from routecodex.gateway.keep_alive import KeepAlive, KeepAlives
-from routecodex.gateway.lane import Lane, Performer
-from routecodex.gateway.memory import Memory, Watch
-from routecodex.gateway.sources import EventSource, HttpSource, Source
-from routecodex.gateway.telling import closing, heard, told
-from routecodex.protocols.codec import Codec, Encoded, Outcome, ReplyTo
-from routecodex.protocols.foreign import retold_whole
+from routecodex.gateway.lane import BuiltinProvider, PreparedTarget
+from routecodex.gateway.memory import ReasoningCache, ReasoningRecorder
+from routecodex.gateway.sources import AnswerStream, EventStream, RelayedStream
+from routecodex.gateway.telling import closing, collect_events, told
+from routecodex.protocols.codec import AnswerOutcome, Codec, EncodedRequest, ReplyContext
+from routecodex.protocols.foreign import replace_foreign_parts
 from routecodex.protocols.translation import Translation
 from routecodex.providers.http import HttpResponse
 from routecodex.providers.upstream import ANSWER_LIMIT
-from routecodex.routing.plan import Plan
-from routecodex.routing.registry import Step, Target
+from routecodex.routing.planned import RoutePlan
+from routecodex.routing.registry import PlanStep, Target
 from routecodex.server_tools.empty_reply import has_no_cause, is_empty
-from routecodex.server_tools.vision import Sight
+from routecodex.server_tools.vision import ImageDescriptions
 
 
-class Parts(Protocol):
+class AttemptServices(Protocol):
     """What an exchange needs of the gateway."""
 
     @property
-    def memory(self) -> Memory: ...
+    def memory(self) -> ReasoningCache: ...
     @property
     def keep_alives(self) -> KeepAlives: ...
     @property
     def asks_again(self) -> bool: ...
-    def lane(self, target: Target) -> Lane | Performer: ...
-    def reply_to(self, ask: Ask, target: Target | None) -> ReplyTo: ...
-    async def remember(self, ask: Ask, target: Target | None, outcome: Outcome) -> None: ...
-    def sight(self, ask: Ask, course: Course) -> Sight | None: ...
+    def lane(self, target: Target) -> PreparedTarget | BuiltinProvider: ...
+    def reply_to(self, ask: ClientRequest, target: Target | None) -> ReplyContext: ...
+    async def remember(self, ask: ClientRequest, target: Target | None, outcome: AnswerOutcome) -> None: ...
+    def sight(self, ask: ClientRequest, course: RoutingContext) -> ImageDescriptions | None: ...
 
 
 class EmptyAnswer(Exception):
     """An answer ended without a word, and the client has seen nothing of it."""
 
 
-class Exchange:
+class Attempt:
     """Answers one request; its `record` tells afterwards what happened."""
 
     __slots__ = (
@@ -69,7 +69,15 @@ class Exchange:
         "record",
     )
 
-    def __init__(self, parts: Parts, ask: Ask, client: Client, *, record: Record, course: Course) -> None:
+    def __init__(
+        self,
+        parts: AttemptServices,
+        ask: ClientRequest,
+        client: ClientConnection,
+        *,
+        record: RequestRecord,
+        course: RoutingContext,
+    ) -> None:
         self._parts = parts
         self._ask = ask
         self.client = client
@@ -77,11 +85,11 @@ class Exchange:
         self._target: Target | None = None
         self._notices = ask.notices
         self._course = course
-        self._sight: Sight | None = None
+        self._sight: ImageDescriptions | None = None
         self._asks_again = parts.asks_again
         self.record = record
 
-    async def attempt(self, step: Step, keep_alive: KeepAlive | None) -> None:
+    async def attempt(self, step: PlanStep, keep_alive: KeepAlive | None) -> None:
         """Answers from this target; raises UpstreamError while another one may be tried."""
         record = self.record
         self._target = record.target = step.target
@@ -97,14 +105,14 @@ class Exchange:
             raise
         await self._again(step, keep_alive)
 
-    async def _again(self, step: Step, keep_alive: KeepAlive | None) -> None:
+    async def _again(self, step: PlanStep, keep_alive: KeepAlive | None) -> None:
         """Asks the same target once more; what it answers now is told as it is."""
         self._asks_again = False
         self.record.failures.append(f"{step.target}: an empty answer")
         self._notices.append(f"{step.target} gave an empty answer and was asked again")
         await self.attempt(step, keep_alive)
 
-    def note(self, plan: Plan) -> None:
+    def note(self, plan: RoutePlan) -> None:
         """Notes the plan that the next attempts follow."""
         self.record.route, self.record.reason = plan.route, plan.reason
         if plan.notices:
@@ -124,7 +132,7 @@ class Exchange:
         ask = self._ask
         reply = self._parts.reply_to(ask, target)
         lane = self._parts.lane(target)
-        if not isinstance(lane, Lane):
+        if not isinstance(lane, PreparedTarget):
             reply.request = self._canonical()
             await self._perform(lane(reply.request), reply, keep_alive)
             return
@@ -156,7 +164,7 @@ class Exchange:
         finally:
             response.close()
 
-    def _encoded(self, lane: Lane, *, same: bool) -> Encoded:
+    def _encoded(self, lane: PreparedTarget, *, same: bool) -> EncodedRequest:
         ask = self._ask
         if same:
             # A provider that holds the conversation itself is sent the request as it came.
@@ -164,11 +172,11 @@ class Exchange:
             return ask.codec.rewrite(ask.original if held and ask.original else ask.inbound, lane.aim)
         return self._rendered(self._canonical(), lane)
 
-    def _rendered(self, request: Request, lane: Lane) -> Encoded:
+    def _rendered(self, request: Request, lane: PreparedTarget) -> EncodedRequest:
         recalled = self._parts.memory.recall(request, lane.target.provider)
         return lane.codec.encode_request(recalled, lane.aim)
 
-    async def _in_words(self, lane: Lane, *, same: bool) -> Encoded:
+    async def _in_words(self, lane: PreparedTarget, *, same: bool) -> EncodedRequest:
         """The request for a target that does not see: its images are told in words."""
         sight = self.sight()
         if sight is None:
@@ -177,7 +185,7 @@ class Exchange:
         unchanged = request is self._request
         return self._encoded(lane, same=same) if unchanged else self._rendered(request, lane)
 
-    def sight(self) -> Sight | None:
+    def sight(self) -> ImageDescriptions | None:
         """Words for the images of this request, made once; None when it holds none."""
         if self._sight is None:
             self._sight = self._parts.sight(self._ask, self._course)
@@ -189,29 +197,31 @@ class Exchange:
         return self._request
 
     async def _streamed(
-        self, response: HttpResponse, lane: Lane, reply: ReplyTo, keep_alive: KeepAlive
+        self, response: HttpResponse, lane: PreparedTarget, reply: ReplyContext, keep_alive: KeepAlive
     ) -> None:
         codec = lane.codec
         # Some upstreams stream under a content type of their own; only JSON says that this is no stream.
         speaks_sse = not (response.header(b"content-type") or b"").startswith(b"application/json")
         if codec is self._ask.codec and speaks_sse:
-            await self._stream(HttpSource(response, codec.relay(reply), lane.upstream), keep_alive, None)
+            await self._stream(RelayedStream(response, codec.relay(reply), lane.upstream), keep_alive, None)
             return
         pipe, watch = self._translation(codec, reply)
         if speaks_sse:
-            await self._stream(HttpSource(response, pipe, lane.upstream), keep_alive, watch)
+            await self._stream(RelayedStream(response, pipe, lane.upstream), keep_alive, watch)
             return
         events = told(codec.decode_response(await response.read(ANSWER_LIMIT)))
-        await closing(events, self._stream(EventSource(events, pipe), keep_alive, watch))
+        await closing(events, self._stream(EventStream(events, pipe), keep_alive, watch))
 
-    def _translation(self, codec: Codec, reply: ReplyTo) -> tuple[Translation, Watch]:
+    def _translation(self, codec: Codec, reply: ReplyContext) -> tuple[Translation, ReasoningRecorder]:
         reply.request = self._canonical()
-        watch = Watch(self._parts.memory, reply.provider)
+        watch = ReasoningRecorder(self._parts.memory, reply.provider)
         client = self._ask.codec
         pipe = Translation(codec.stream_decoder(), client.stream_encoder(reply), watch=watch, client=client)
         return pipe, watch
 
-    async def _stream(self, source: Source, keep_alive: KeepAlive, watch: Watch | None) -> None:
+    async def _stream(
+        self, source: AnswerStream, keep_alive: KeepAlive, watch: ReasoningRecorder | None
+    ) -> None:
         """Carries the source to the client; raises UpstreamError while another target may be tried."""
         pipe, client = source.pipe, self.client
         out = b""
@@ -232,7 +242,7 @@ class Exchange:
             await self._remember(pipe.outcome)
         await self._end_stream(out, pipe.outcome.error, source)
 
-    async def _end_stream(self, out: bytes, error: GatewayError | None, source: Source) -> None:
+    async def _end_stream(self, out: bytes, error: GatewayError | None, source: AnswerStream) -> None:
         self.record.status = 200
         if error is not None:
             out = source.redacted(out)
@@ -245,16 +255,16 @@ class Exchange:
             await self.client.end(out)
 
     async def _perform(
-        self, events: AsyncGenerator[Event, None], reply: ReplyTo, keep_alive: KeepAlive | None
+        self, events: AsyncGenerator[Event, None], reply: ReplyContext, keep_alive: KeepAlive | None
     ) -> None:
         """A built-in provider answers in events, without a wire."""
         if keep_alive is not None:
             pipe, watch = self._translation(self._ask.codec, reply)
-            await closing(events, self._stream(EventSource(events, pipe), keep_alive, watch))
+            await closing(events, self._stream(EventStream(events, pipe), keep_alive, watch))
             return
-        await self._answer_whole(await heard(events), reply)
+        await self._answer_whole(await collect_events(events), reply)
 
-    async def _whole(self, response: HttpResponse, lane: Lane, reply: ReplyTo) -> None:
+    async def _whole(self, response: HttpResponse, lane: PreparedTarget, reply: ReplyContext) -> None:
         codec = lane.codec
         body = await response.read(ANSWER_LIMIT)
         if (response.header(b"content-type") or b"").startswith(b"text/event-stream"):
@@ -269,27 +279,27 @@ class Exchange:
         else:
             await self._answer_whole(codec.decode_response(body), reply)
 
-    async def _answer_whole(self, events: Sequence[Event], reply: ReplyTo) -> None:
+    async def _answer_whole(self, events: Sequence[Event], reply: ReplyContext) -> None:
         reply.request = self._canonical()
-        watch = Watch(self._parts.memory, reply.provider)
+        watch = ReasoningRecorder(self._parts.memory, reply.provider)
         for event in events:
             watch(event)
-        response, lost = retold_whole(fold(events), self._ask.codec)
+        response, lost = replace_foreign_parts(fold(events), self._ask.codec)
         self._notices.extend(line for line in lost if line not in self._notices)
         body = self._ask.codec.encode_response(response, reply)
-        outcome = Outcome(model=response.model, finish=response.finish, usage=response.usage, body=body)
+        outcome = AnswerOutcome(model=response.model, finish=response.finish, usage=response.usage, body=body)
         outcome.empty = self._asks_again and is_empty(response)
         self._refuse_empty(outcome)
         if self._settle(outcome, watch):
             await self._remember(outcome)
         await self.client.send(200, self._headers(JSON), body)
 
-    def _refuse_empty(self, outcome: Outcome) -> None:
+    def _refuse_empty(self, outcome: AnswerOutcome) -> None:
         """Of an empty answer the client has seen nothing yet: it may be asked for once more."""
         if outcome.empty and self._asks_again and self._target is not None and has_no_cause(outcome.finish):
             raise EmptyAnswer
 
-    def _settle(self, outcome: Outcome, watch: Watch | None) -> bool:
+    def _settle(self, outcome: AnswerOutcome, watch: ReasoningRecorder | None) -> bool:
         """Notes how the answer ended; whether it must be kept, before the client sees its end."""
         record, ask = self.record, self._ask
         record.status = 200
@@ -306,7 +316,7 @@ class Exchange:
             watch.settle()
         return outcome.body is not None and ask.codec.name == "responses"
 
-    async def _remember(self, outcome: Outcome) -> None:
+    async def _remember(self, outcome: AnswerOutcome) -> None:
         await self._parts.remember(self._ask, self._target, outcome)
 
     def keep_alive(self) -> KeepAlive | None:

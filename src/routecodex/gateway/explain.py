@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from routecodex.gateway.course import Course
-from routecodex.gateway.own_words import ROUTE, WHY, ignored
-from routecodex.routing.plan import Plan
+from routecodex.gateway.course import RoutingContext
+from routecodex.gateway.own_words import GATEWAY_REASON, GATEWAY_ROUTE, ignored_notice
+from routecodex.routing.planned import RoutePlan
 
 
-def explained(plan: Plan | None, course: Course, *, now: float) -> dict[str, Any]:
+def explained(plan: RoutePlan | None, course: RoutingContext, *, now: float) -> dict[str, Any]:
     """The plan as plain values; without one, or for a message to the gateway, no target is asked."""
     asked = course.asked
     if plan is None or course.answers_itself:
-        plan = Plan(route=ROUTE, steps=(), reason=WHY)
-    passed_over = ignored(course.spoken.malformed) if course.spoken is not None else []
+        plan = RoutePlan(route=GATEWAY_ROUTE, steps=(), reason=GATEWAY_REASON)
+    passed_over = ignored_notice(course.spoken.malformed) if course.spoken is not None else []
     return {
         "route": plan.route,
         "reason": plan.reason,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 
-class FollowedUp(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class FollowUpRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A further round of one request: what a server tool had a model asked, and what came of it."""
 
     request: str

@@ -13,49 +13,51 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from routecodex.canon.errors import ClientGone, GatewayError, Overloaded
+from routecodex.canon.errors import ClientDisconnected, GatewayError, Overloaded
 from routecodex.canon.request import Request
 from routecodex.config import Config
 from routecodex.gateway import build, counting, own_words
-from routecodex.gateway.ask import Ask, Client, Record
-from routecodex.gateway.chains import Chains
-from routecodex.gateway.clockwork import Clockwork
-from routecodex.gateway.course import Course
-from routecodex.gateway.courses import Courses
-from routecodex.gateway.draws import Draws
-from routecodex.gateway.exchange import Exchange
+from routecodex.gateway.ask import ClientConnection, ClientRequest, RequestRecord
+from routecodex.gateway.chains import ResponseChains
+from routecodex.gateway.clockwork import ClockService
+from routecodex.gateway.course import RoutingContext
+from routecodex.gateway.courses import RoutingContextBuilder
+from routecodex.gateway.draws import RoundRobin
+from routecodex.gateway.exchange import Attempt
 from routecodex.gateway.explain import explained
-from routecodex.gateway.health import Health
-from routecodex.gateway.history import History
+from routecodex.gateway.health import KeyHealth
+from routecodex.gateway.history import ResponseHistory
 from routecodex.gateway.ids import fresh_id
 from routecodex.gateway.keep_alive import KeepAlives
-from routecodex.gateway.lane import Lane, Performer
-from routecodex.gateway.makers import Makers
-from routecodex.gateway.memory import Memory
-from routecodex.gateway.orders import Orders
-from routecodex.gateway.own_calls import OwnCalls
-from routecodex.gateway.rounds import Rounds
+from routecodex.gateway.lane import BuiltinProvider, PreparedTarget
+from routecodex.gateway.makers import SignatureOwners
+from routecodex.gateway.memory import ReasoningCache
+from routecodex.gateway.orders import OperatorState
+from routecodex.gateway.own_calls import InternalCalls
+from routecodex.gateway.rounds import ServerToolTurn
 from routecodex.gateway.scope import Scope
 from routecodex.gateway.searching import ROUTE as SEARCH_ROUTE
 from routecodex.gateway.searching import search_of
 from routecodex.gateway.sessions import Sessions
-from routecodex.gateway.sights import Sights
-from routecodex.gateway.toolbox import Toolbox, session_name
-from routecodex.gateway.tries import Attempts, Planner, Tries
-from routecodex.protocols.codec import Outcome, ReplyTo
+from routecodex.gateway.sights import ImageDescriber
+from routecodex.gateway.toolbox import ServerToolSet, session_name
+from routecodex.gateway.tries import Attempts, Failover, Planner
+from routecodex.protocols.codec import AnswerOutcome, ReplyContext
 from routecodex.protocols.messages.clients import ends_with_message_stop, knows_refusal
 from routecodex.providers.http import HttpClient
 from routecodex.routing.instructions import ShowHelp, ShowStatus
-from routecodex.routing.plan import Asked, Plan, Router
+from routecodex.routing.plan import Router
+from routecodex.routing.planned import RoutePlan, RouteQuery
 from routecodex.routing.pools import Draw
 from routecodex.routing.registry import Target
 from routecodex.routing.state import ServerState, SessionState
-from routecodex.server_tools.framework import ServerTools, Situation
-from routecodex.server_tools.vision import Sight
+from routecodex.server_tools.framework import ServerToolPlugin, TurnContext
+from routecodex.server_tools.vision import ImageDescriptions
 from routecodex.stores.store import Store, StoreError
 from routecodex.turns.engine import Engine
 
-Observe = Callable[[Record], None]
+Observe = Callable[[RequestRecord], None]
+
 _ALONE: Engine[Any, Any, Any] = Engine(())
 """The engine of a turn that no server tool takes part in."""
 
@@ -79,12 +81,14 @@ class Gateway:
         after: Gateway | None = None,
     ) -> None:
         self.store = store
-        self.memory: Memory = Memory(Makers(store)) if after is None else after.memory
+        self.memory: ReasoningCache = (
+            ReasoningCache(SignatureOwners(store)) if after is None else after.memory
+        )
         self.http: HttpClient = HttpClient() if after is None else after.http
         self.sessions: Sessions = Sessions(store) if after is None else after.sessions
-        self.orders: Orders = Orders(store) if after is None else after.orders
-        self.health: Health = Health(store, clock=clock) if after is None else after.health
-        self._draws: Draws = Draws() if after is None else after._draws
+        self.orders: OperatorState = OperatorState(store) if after is None else after.orders
+        self.health: KeyHealth = KeyHealth(store, clock=clock) if after is None else after.health
+        self._draws: RoundRobin = RoundRobin() if after is None else after._draws
         self._environ = os.environ if environ is None else environ
         self._user_dir = user_dir or Path("~/.routecodex").expanduser()
         self._observe = observe
@@ -100,26 +104,26 @@ class Gateway:
         self.health.scripted = build.scripted(config)
         self.registry = build.registry(config)
         self.upstreams = build.upstreams(config, self.http, self._environ)
-        self.performers = build.performers(config)
+        self.performers = build.builtin_providers(config)
         options = config.routing_options
         self.max_attempts = options.max_attempts
         self._max_wait = options.max_wait_ms / 1000
         self.keep_alives = KeepAlives(config.server.keepalive_ms / 1000)
-        self._lanes: dict[Target, Lane | Performer] = {}
-        self.history = History(
+        self._lanes: dict[Target, PreparedTarget | BuiltinProvider] = {}
+        self.history = ResponseHistory(
             self.store,
             ttl=config.store.responses_ttl_hours * 3600,
             entries=config.store.responses_max_entries,
             size=config.store.responses_max_mb * 1024 * 1024,
         )
-        self._chains = Chains(self.history, self.registry)
+        self._chains = ResponseChains(self.history, self.registry)
         self._tool_turn_stop = config.protocols.messages.tool_turn_message_stop
         self._router = Router(self.registry)
-        self.clockwork: Clockwork = self._clock_of(config, after)
-        calls = OwnCalls(self)
-        self._sights = Sights(config.server_tools.vision_auto, calls, store=self.store)
+        self.clockwork: ClockService = self._clock_of(config, after)
+        calls = InternalCalls(self)
+        self._sights = ImageDescriber(config.server_tools.vision_auto, calls, store=self.store)
         self.asks_again = config.server_tools.empty_reply_continue.enabled
-        self._toolbox = Toolbox(
+        self._toolbox = ServerToolSet(
             config,
             sessions=self.sessions,
             store=self.store,
@@ -134,7 +138,7 @@ class Gateway:
                 lanes=map(self.lane, self.registry.targets_in(SEARCH_ROUTE)),
             ),
         )
-        self._courses = Courses(
+        self._courses = RoutingContextBuilder(
             self._router,
             sessions=self.sessions,
             orders=self.orders,
@@ -146,12 +150,12 @@ class Gateway:
             clear_clock=self._clear_clock,
         )
 
-    def _clock_of(self, config: Config, after: Gateway | None) -> Clockwork:
+    def _clock_of(self, config: Config, after: Gateway | None) -> ClockService:
         """The clock as configured; the one there is goes on when nothing about it has changed."""
         row = config.server_tools.clock
         if after is not None and after.clockwork.row == row:
             return after.clockwork
-        return Clockwork(
+        return ClockService(
             row, store=self.store, clock=self._clock, environ=self._environ, ntp_file=self._ntp_file
         )
 
@@ -200,9 +204,9 @@ class Gateway:
         await self.http.close()
         await self.store.close()
 
-    async def answer(self, ask: Ask, client: Client) -> None:
+    async def answer(self, ask: ClientRequest, client: ClientConnection) -> None:
         """Answers one request; what goes wrong before the answer has begun is raised."""
-        record = Record(
+        record = RequestRecord(
             id=ask.id,
             protocol=ask.codec.name,
             model=ask.inbound.model,
@@ -219,25 +223,27 @@ class Gateway:
             record.finished = time.monotonic()
             self._observe(record)
 
-    async def _answered(self, ask: Ask, client: Client, record: Record) -> GatewayError | None:
+    async def _answered(
+        self, ask: ClientRequest, client: ClientConnection, record: RequestRecord
+    ) -> GatewayError | None:
         """Answers; what went wrong with an answer that had begun, and has not ended yet."""
         try:
             if ask.codec.name == "responses":
                 await self._chains.expand(ask, functools.partial(self._may_be_kept_there, ask))
             course = await self._courses.set(ask)
-            exchange = Exchange(self, ask, client, record=record, course=course)
+            exchange = Attempt(self, ask, client, record=record, course=course)
             if course.answers_itself:
                 await self._answer_itself(exchange, ask, course)
             else:
                 await self._answer_from_provider(exchange, ask, course)
         except GatewayError as error:
             record.error, record.status = error, error.status
-            record.route = record.route or own_words.ROUTE
+            record.route = record.route or own_words.GATEWAY_ROUTE
             record.notices = error.notices = (*ask.notices, *error.notices)
             if not client.started:
                 raise
             return error.detached()
-        except (ClientGone, asyncio.CancelledError):
+        except (ClientDisconnected, asyncio.CancelledError):
             record.gone = True
             raise
         except Exception:
@@ -245,7 +251,9 @@ class Gateway:
             raise
         return None
 
-    async def _answer_from_provider(self, exchange: Exchange, ask: Ask, course: Course) -> None:
+    async def _answer_from_provider(
+        self, exchange: Attempt, ask: ClientRequest, course: RoutingContext
+    ) -> None:
         if self.health.stale():
             await self.health.refresh()
         plan = self._planned(ask, course)
@@ -259,7 +267,7 @@ class Gateway:
                 return
         await _ALONE.single(self._tries(exchange, ask, course).run(plan))
 
-    def _tries(self, attempts: Attempts, ask: Ask, course: Course) -> Tries:
+    def _tries(self, attempts: Attempts, ask: ClientRequest, course: RoutingContext) -> Failover:
         async def let_go() -> None:
             await self._clear_sticky(ask, course)
 
@@ -269,9 +277,9 @@ class Gateway:
 
     def tries_of(
         self, attempts: Attempts, planner: Planner, *, let_go: Callable[[], Awaitable[None]] | None = None
-    ) -> Tries:
+    ) -> Failover:
         """The attempts at a request or at a call of our own."""
-        return Tries(
+        return Failover(
             attempts,
             planner,
             let_go=let_go,
@@ -282,11 +290,17 @@ class Gateway:
         )
 
     async def _answer_in_rounds(
-        self, exchange: Exchange, ask: Ask, course: Course, *, situation: Situation, plugin: ServerTools
+        self,
+        exchange: Attempt,
+        ask: ClientRequest,
+        course: RoutingContext,
+        *,
+        situation: TurnContext,
+        plugin: ServerToolPlugin,
     ) -> None:
         """Answers with server tools: in as many rounds as they ask for."""
 
-        async def reach(rounds: Rounds) -> None:
+        async def reach(rounds: ServerToolTurn) -> None:
             # The pools were drawn from when the request came: its rounds are one turn of theirs.
             plan = self._planned(ask, course, draw=self._draws.peek)
             last = rounds.record.target
@@ -295,12 +309,12 @@ class Gateway:
                 plan = plan.in_order(steps)
             await self._tries(rounds, ask, course).run(plan)
 
-        async def fit(request: Request, lane: Lane) -> Request:
+        async def fit(request: Request, lane: PreparedTarget) -> Request:
             request = self._toolbox.fitted(situation, request, lane)
             sight = None if lane.aim.vision else exchange.sight()
             return request if sight is None else await sight.shown(request, to=str(lane.target))
 
-        rounds = Rounds(
+        rounds = ServerToolTurn(
             self,
             ask,
             exchange.client,
@@ -315,7 +329,7 @@ class Gateway:
         )
         await rounds.run()
 
-    async def _clear_sticky(self, ask: Ask, course: Course) -> None:
+    async def _clear_sticky(self, ask: ClientRequest, course: RoutingContext) -> None:
         """Lets go of the sticky target of the session, which is of no use any more."""
         gone = course.session.sticky
         if gone is None:
@@ -327,12 +341,12 @@ class Gateway:
                 course.scope, lambda state: replace(state, sticky=None) if state.sticky == gone else state
             )
 
-    async def _answer_itself(self, exchange: Exchange, ask: Ask, course: Course) -> None:
+    async def _answer_itself(self, exchange: Attempt, ask: ClientRequest, course: RoutingContext) -> None:
         """Answers a message that is for the gateway and not for a model."""
         assert course.spoken is not None
         said = {type(instruction) for instruction in course.spoken.instructions}
         if ShowHelp in said:
-            text = own_words.help_answer()
+            text = own_words.help_reply()
         elif ShowStatus in said:
             rows = self.health.report(self._clock())
             clock = await self.clockwork.state_of(session_name(course.scope))
@@ -340,11 +354,11 @@ class Gateway:
             text = own_words.status(shown, course.server, rows, session=course.scope.key, clock=clock)
         else:
             text = own_words.confirmation(course.session, course.spoken.malformed, ask.notices)
-        exchange.record.route, exchange.record.reason = own_words.ROUTE, own_words.WHY
-        await exchange.perform(own_words.spoken(text))
+        exchange.record.route, exchange.record.reason = own_words.GATEWAY_ROUTE, own_words.GATEWAY_REASON
+        await exchange.perform(own_words.reply_events(text))
 
     @contextlib.contextmanager
-    def noted(self, record: Record) -> Iterator[None]:
+    def noted(self, record: RequestRecord) -> Iterator[None]:
         """Logs and counts a call that is answered whole, by other means than an exchange."""
         try:
             yield
@@ -352,49 +366,51 @@ class Gateway:
         except GatewayError as error:
             record.error, record.status = error, error.status
             raise
-        except (ClientGone, asyncio.CancelledError):
+        except (ClientDisconnected, asyncio.CancelledError):
             record.gone = True
             raise
         finally:
             record.finished = time.monotonic()
             self._observe(record)
 
-    async def plan(self, ask: Ask) -> Plan:
+    async def plan(self, ask: ClientRequest) -> RoutePlan:
         """The targets for a request that changes no state; what only cools down comes last."""
         made = self._planned(ask, await self._courses.set(ask, save=False), draw=self._draws.peek)
         return made if made.steps else made.in_order(row.step for row in made.cooling)
 
-    async def explain(self, ask: Ask) -> dict[str, Any]:
+    async def explain(self, ask: ClientRequest) -> dict[str, Any]:
         """The plan of a request with every reason; nothing is sent and nothing is changed."""
         course = await self._courses.set(ask, save=False)
         plan = None if course.answers_itself else self._planned(ask, course, draw=self._draws.peek)
         return explained(plan, course, now=self._clock())
 
-    def plan_for(self, asked: Asked, session: SessionState) -> Plan:
+    def plan_for(self, asked: RouteQuery, session: SessionState) -> RoutePlan:
         """The targets for what routing sees of a request that is no part of a conversation."""
         server = self.orders.peek() or ServerState()
         made = self._route(asked, session, server, draw=self._draws)
         return made if made.steps else made.in_order(row.step for row in made.cooling)
 
-    def plan_route(self, route: str, course: Course, tried: frozenset[Target] = frozenset()) -> Plan:
+    def plan_route(
+        self, route: str, course: RoutingContext, tried: frozenset[Target] = frozenset()
+    ) -> RoutePlan:
         """The targets for a call of our own; what this session may not use is not among them."""
-        asked = Asked(model="", must=route, ignore_sticky=True, tried=tried)
+        asked = RouteQuery(model="", must=route, ignore_sticky=True, tried=tried)
         session = replace(course.session, force=None)
         return self._route(asked, session, course.server, draw=self._draws)
 
-    def sight(self, ask: Ask, course: Course) -> Sight | None:
+    def sight(self, ask: ClientRequest, course: RoutingContext) -> ImageDescriptions | None:
         """Words for the images of a request, for targets that do not see; None when it holds none."""
         return self._sights.of(ask, course)
 
     def _planned(
         self,
-        ask: Ask,
-        course: Course,
+        ask: ClientRequest,
+        course: RoutingContext,
         tried: frozenset[Target] = frozenset(),
         must: str | None = None,
         *,
         draw: Draw | None = None,
-    ) -> Plan:
+    ) -> RoutePlan:
         """The targets for this request; a provider that holds its history comes first."""
         asked = course.asked
         if tried or must is not None:
@@ -406,27 +422,29 @@ class Gateway:
         others = [step for step in made.steps if not ask.is_held_by(step.target)]
         return made.in_order((*first, *others))
 
-    def _route(self, asked: Asked, session: SessionState, server: ServerState, *, draw: Draw) -> Plan:
+    def _route(
+        self, asked: RouteQuery, session: SessionState, server: ServerState, *, draw: Draw
+    ) -> RoutePlan:
         return self._router.plan(
             asked, session=session, server=server, health=self.health, now=self._clock(), draw=draw
         )
 
-    def lane(self, target: Target) -> Lane | Performer:
+    def lane(self, target: Target) -> PreparedTarget | BuiltinProvider:
         """The target, ready to send to."""
         lane = self._lanes.get(target)
         if lane is None:
             lane = self._lanes[target] = self._make_lane(target)
         return lane
 
-    def _make_lane(self, target: Target) -> Lane | Performer:
+    def _make_lane(self, target: Target) -> PreparedTarget | BuiltinProvider:
         performer = self.performers.get(target.provider)
         if performer is not None:
             named = self.registry.model(target).id
             return lambda request: performer(replace(request, model=named))
         upstream = self.upstreams[target.provider]
-        return Lane(target, upstream, self.registry.model(target), self.memory)
+        return PreparedTarget(target, upstream, self.registry.model(target), self.memory)
 
-    def reply_to(self, ask: Ask, target: Target | None) -> ReplyTo:
+    def reply_to(self, ask: ClientRequest, target: Target | None) -> ReplyContext:
         """How this client wants to be answered; without a target the gateway speaks for itself."""
         reply = self._bare_reply(ask)
         if target is not None:
@@ -436,9 +454,9 @@ class Gateway:
             reply.knows_refusal = knows_refusal(ask.headers)
         return reply
 
-    def _bare_reply(self, ask: Ask) -> ReplyTo:
+    def _bare_reply(self, ask: ClientRequest) -> ReplyContext:
         inbound = ask.received or ask.original or ask.inbound
-        return ReplyTo(
+        return ReplyContext(
             id=fresh_id(),
             created=ask.created,
             model=inbound.model,
@@ -447,12 +465,12 @@ class Gateway:
             input_tokens=counting.estimate_body(ask.inbound.body),
         )
 
-    async def _may_be_kept_there(self, ask: Ask) -> bool:
+    async def _may_be_kept_there(self, ask: ClientRequest) -> bool:
         """Whether every target keeps conversations of its own: an unknown one may be one of theirs."""
         steps = (await self.plan(ask)).steps
         return all(self._chains.keeps_its_own(step.target) for step in steps)
 
-    async def remember(self, ask: Ask, target: Target | None, outcome: Outcome) -> None:
+    async def remember(self, ask: ClientRequest, target: Target | None, outcome: AnswerOutcome) -> None:
         """Keeps an answer of the Responses API that may be continued."""
         if ask.codec.name == "responses":
             await self._chains.remember(ask, target, outcome)

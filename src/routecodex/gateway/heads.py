@@ -6,16 +6,17 @@ import functools
 from time import monotonic
 from typing import Final
 
-from routecodex.gateway.ask import Ask, Headers, Record
+from routecodex.gateway.ask import ClientRequest, Headers, RequestRecord
 from routecodex.routing.registry import Target
 
 JSON: Final = b"content-type: application/json\r\n"
+
 SSE: Final = b"content-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\n"
 """Whole lines, for answers and for streams."""
 _Fields = tuple[tuple[bytes, bytes], ...]
 
 
-def answer_headers(ask: Ask, record: Record, kind: bytes) -> Headers:
+def answer_headers(ask: ClientRequest, record: RequestRecord, kind: bytes) -> Headers:
     """The headers of an answer that begins now; the record notes when, and the notices that were told."""
     record.first_byte = record.first_byte or monotonic()
     # Ids are our own: there is nothing in them that could forge a line.
@@ -40,7 +41,7 @@ def refusal_headers(message: str, routed: tuple[str, str, str] | None) -> _Field
     )
 
 
-def routing_headers(record: Record) -> _Fields:
+def routing_headers(record: RequestRecord) -> _Fields:
     """How a request was routed, by its record."""
     return _routing_headers(record.route, record.target, record.reason)
 

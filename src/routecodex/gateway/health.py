@@ -22,14 +22,15 @@ from functools import partial
 import msgspec
 
 from routecodex.canon.errors import UpstreamError
-from routecodex.gateway.health_row import Row
+from routecodex.gateway.health_row import KeyHealthRow
 from routecodex.gateway.probes import PAUSE, Probes
 from routecodex.routing import health
-from routecodex.routing.health import DEFAULT, Ailment, HealthState, Options
+from routecodex.routing.health import DEFAULT, Cooldown, CooldownOptions, HealthState
 from routecodex.routing.registry import Selector, Target
 from routecodex.stores.store import Store, StoreError
 
 SPACE = "health"
+
 MOST = 4096
 """Most ailments and most keys remembered; the oldest are forgotten first."""
 
@@ -41,14 +42,15 @@ _RETRY_AFTER = 5.0
 _READ_WAIT = 0.25
 
 Change = Callable[[HealthState], HealthState]
-Record = dict[str, Ailment]
+
+Record = dict[str, Cooldown]
 """What is stored for a key: ailments by model; the empty name stands for the key itself."""
 
 logger = logging.getLogger("routecodex.health")
 _records = msgspec.json.Decoder(Record)
 
 
-class Health:
+class KeyHealth:
     """Which targets can be used now; every call but those to the store is plain memory.
 
     Providers that are `scripted` fail only when they are told to, and rest no longer than a moment.
@@ -58,7 +60,7 @@ class Health:
         self,
         store: Store,
         *,
-        options: Options = DEFAULT,
+        options: CooldownOptions = DEFAULT,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -89,12 +91,12 @@ class Health:
         """When the target can be used; 0.0 when it can be now."""
         if self.quiet:
             return 0.0
-        end = health.until(self._state, target, now, options=self.options)
+        end = health.cooling_until(self._state, target, now, options=self.options)
         return end or max(self._probed(target, now).values(), default=0.0)
 
     def why(self, target: Target, now: float) -> str:
         """For people: what keeps the target from use; empty when nothing does."""
-        told = health.why(self._state, target, now, options=self.options)
+        told = health.cooldown_reason(self._state, target, now, options=self.options)
         probed = self._probed(target, now)
         if told or not probed:
             return told
@@ -110,7 +112,7 @@ class Health:
         """Whether an attempt may go ahead like any other; where it may not, it may still be a probe."""
         if not self._state or not self.options.enabled:
             return True
-        return not health.until(self._state, target, now, options=self.options) and not self._needed(
+        return not health.cooling_until(self._state, target, now, options=self.options) and not self._needed(
             target, now
         )
 
@@ -140,13 +142,13 @@ class Health:
     def failed(self, target: Target, error: UpstreamError, *, by: object = None) -> None:
         """An attempt failed."""
         self.release(target, by=by)
-        blow = health.blow_of(target, error)
+        blow = health.failure_impact(target, error)
         if blow is None or not self.options.enabled:
             return
         now = self._clock()
-        was_out = health.until(self._state, target, now, options=self.options) > 0
-        options = health.briefly(self.options) if target.provider in self.scripted else self.options
-        self._change(_name(blow.place), partial(health.struck, blow=blow, now=now, options=options))
+        was_out = health.cooling_until(self._state, target, now, options=self.options) > 0
+        options = health.short_reason(self.options) if target.provider in self.scripted else self.options
+        self._change(_name(blow.place), partial(health.record_failure, blow=blow, now=now, options=options))
         if not was_out and (told := self.why(target, now)):
             logger.warning("%s", told)
 
@@ -212,9 +214,9 @@ class Health:
 
     async def forgive_refused(self) -> int:
         """The keys may be new ones: those that were refused can be used again; how many there were."""
-        return await self._heal(health.forgiven)
+        return await self._heal(health.without_expired)
 
-    def report(self, now: float) -> list[Row]:
+    def report(self, now: float) -> list[KeyHealthRow]:
         """Every key that cannot be used like any other, by name."""
         rows = (_row(place, ailment, now, self.options) for place, ailment in self._state.items())
         return sorted((row for row in rows if row is not None), key=lambda row: row.name)
@@ -239,7 +241,7 @@ class Health:
         if not self._is_out_of_reach() and self._store.stamp(SPACE) != self._stamp:
             await self.refresh()
         needed = set(self._needed(target, now))
-        is_out = health.until(self._state, target, now, options=self.options) > 0
+        is_out = health.cooling_until(self._state, target, now, options=self.options) > 0
         may_pass = not is_out and needed <= set(places)
         if not may_pass or not needed:
             self.release(target, by=by)
@@ -282,7 +284,7 @@ class Health:
         await self._in_store.acquire()
         try:
             stamp = self._store.stamp(SPACE)
-            state: dict[Selector, Ailment] = {}
+            state: dict[Selector, Cooldown] = {}
             try:
                 for name in (await self._store.keys(SPACE))[-MOST:]:
                     stored = await self._store.get(SPACE, name)
@@ -389,12 +391,12 @@ def _bounded(state: HealthState) -> HealthState:
     return {place: state[place] for place in latest}
 
 
-def _row(place: Selector, ailment: Ailment, now: float, options: Options) -> Row | None:
+def _row(place: Selector, ailment: Cooldown, now: float, options: CooldownOptions) -> KeyHealthRow | None:
     state = health.condition(ailment, now, options=options)
     if state is None:
         return None
-    end = health.ends(ailment, now, options=options)
-    return Row(
+    end = health.cooldown_end(ailment, now, options=options)
+    return KeyHealthRow(
         name=str(place),
         state=state,
         seconds=max(0.0, end - now),

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from routecodex.routing.health import Condition, Reason
+from routecodex.routing.health import CooldownCause, KeyCondition
 
 
-class Row(Struct, frozen=True, kw_only=True):
+class KeyHealthRow(Struct, frozen=True, kw_only=True):
     """One ailment as an operator sees it; `seconds` is what is left of it."""
 
     name: str
-    state: Condition
+    state: KeyCondition
     seconds: float
     until: float
-    reason: Reason
+    reason: CooldownCause
     strikes: int
     error: str
     status: int | None

@@ -55,7 +55,7 @@ class Entry(Struct, frozen=True):
         return StoredTurn(self.request, self.response)
 
 
-class Found(Struct, frozen=True):
+class StoredItem(Struct, frozen=True):
     """What an item's id leads to: the answer it is of, and the item, unless the answer was deleted."""
 
     entry: Entry
@@ -67,7 +67,7 @@ _id = Decoder(str)
 _NOTHING = Raw(b"null")
 
 
-class History:
+class ResponseHistory:
     """Answers by id."""
 
     def __init__(self, store: Store, *, ttl: float, entries: int, size: int) -> None:
@@ -106,7 +106,7 @@ class History:
         """One answer, or what is left of one that was deleted, or None."""
         return await self._read(_SPACE, response_id, _decoder)
 
-    async def find_item(self, item_id: str) -> Found | None:
+    async def find_item(self, item_id: str) -> StoredItem | None:
         """The item with this id in a stored answer, or None."""
         told = turns.home(item_id)
         found = None if told is None else await self._item_of(told, item_id)
@@ -115,12 +115,12 @@ class History:
         indexed = await self._read(_ITEM_SPACE, item_id, _id)
         return None if indexed is None else await self._item_of(indexed, item_id)
 
-    async def _item_of(self, response_id: str, item_id: str) -> Found | None:
+    async def _item_of(self, response_id: str, item_id: str) -> StoredItem | None:
         entry = await self.find(response_id)
         if entry is None or entry.deleted:
-            return None if entry is None else Found(entry, None)
+            return None if entry is None else StoredItem(entry, None)
         item = turns.find_item(entry.turn, item_id)
-        return None if item is None else Found(entry, item)
+        return None if item is None else StoredItem(entry, item)
 
     async def _read(self, space: str, key: str, decoder: Decoder[T]) -> T | None:
         try:

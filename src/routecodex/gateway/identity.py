@@ -15,8 +15,8 @@ from typing import Final
 from msgspec.json import Decoder
 
 from routecodex.gateway.scope import Scope
-from routecodex.gateway.user import User
-from routecodex.protocols.controls import NOTHING, Controls
+from routecodex.gateway.user import AnthropicUser
+from routecodex.protocols.controls import NO_CONTROL_FIELDS, ControlFields
 from routecodex.wire import json
 
 SESSION_HEADERS: tuple[str, ...] = (
@@ -60,7 +60,7 @@ _OWS = " \t"
 def identify(
     codec_name: str,
     headers: Mapping[str, str],
-    controls: Controls,
+    controls: ControlFields,
     *,
     chain: str | None,
     request_id: str,
@@ -70,7 +70,7 @@ def identify(
     The first request of a chain gets the scope that the ones continuing it will have.
     """
     responses = codec_name == "responses"
-    if controls is NOTHING and not responses and _NAMING.isdisjoint(headers):
+    if controls is NO_CONTROL_FIELDS and not responses and _NAMING.isdisjoint(headers):
         return Scope("request", request_id)
     session = (
         _told(controls.session_id)
@@ -88,7 +88,7 @@ def identify(
     return Scope("request", request_id)
 
 
-_users = Decoder(User)
+_users = Decoder(AnthropicUser)
 _LAST = re.compile(r"(?<![0-9A-Za-z])session_(?=[A-Za-z-]*[0-9])([0-9A-Za-z][0-9A-Za-z-]{5,})\Z")
 _UUID = re.compile(
     r"(?<![0-9A-Za-z])session_([0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12})(?![0-9A-Za-z-])"

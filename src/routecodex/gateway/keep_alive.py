@@ -6,8 +6,8 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from routecodex.canon.errors import ClientGone
-from routecodex.gateway.ask import Client, Headers
+from routecodex.canon.errors import ClientDisconnected
+from routecodex.gateway.ask import ClientConnection, Headers
 
 logger = logging.getLogger("routecodex.gateway")
 
@@ -18,7 +18,12 @@ class KeepAlive:
     __slots__ = ("_all", "client", "comment", "head", "last")
 
     def __init__(
-        self, all_of_them: KeepAlives, client: Client, *, comment: bytes, head: Callable[[], Headers]
+        self,
+        all_of_them: KeepAlives,
+        client: ClientConnection,
+        *,
+        comment: bytes,
+        head: Callable[[], Headers],
     ) -> None:
         self._all = all_of_them
         self.client = client
@@ -51,7 +56,7 @@ class KeepAlives:
         self._timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def watch(self, client: Client, *, comment: bytes, head: Callable[[], Headers]) -> KeepAlive:
+    def watch(self, client: ClientConnection, *, comment: bytes, head: Callable[[], Headers]) -> KeepAlive:
         """Watches a stream from now on, unless its protocol has no comments."""
         stream = KeepAlive(self, client, comment=comment, head=head)
         if self._seconds and comment:
@@ -84,7 +89,7 @@ class KeepAlives:
         """Keeps one stream alive; whatever is wrong with it, the others are looked after as before."""
         try:
             stream.send()
-        except ClientGone:
+        except ClientDisconnected:
             stream.stop()
         except Exception as exc:
             # Without its message, which may quote a request.

@@ -7,16 +7,16 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from routecodex.canon.events import Event
 from routecodex.canon.request import Request
 from routecodex.gateway.makers import is_ours, made_by
-from routecodex.gateway.memory import Memory
-from routecodex.protocols.codec import Aim, Codec
+from routecodex.gateway.memory import ReasoningCache
+from routecodex.protocols.codec import Codec, EncodeOptions
 from routecodex.providers.http import HttpResponse
 from routecodex.providers.upstream import Upstream
 from routecodex.routing.registry import Model, Target
 
-Performer = Callable[[Request], AsyncGenerator[Event, None]]
+BuiltinProvider = Callable[[Request], AsyncGenerator[Event, None]]
 
 
-class Lane:
+class PreparedTarget:
     """How one target is reached over HTTP."""
 
     __slots__ = (
@@ -31,7 +31,7 @@ class Lane:
         "upstream",
     )
 
-    def __init__(self, target: Target, upstream: Upstream, model: Model, memory: Memory) -> None:
+    def __init__(self, target: Target, upstream: Upstream, model: Model, memory: ReasoningCache) -> None:
         self.target = target
         self.upstream = upstream
         self.codec: Codec = upstream.codec
@@ -40,7 +40,7 @@ class Lane:
         self._stream_path = upstream.path(model.id, stream=True)
         self._head = upstream.head(target.key, stream=False, headers=None)
         self._stream_head = upstream.head(target.key, stream=True, headers=None)
-        self.aim = Aim(
+        self.aim = EncodeOptions(
             model=model.id,
             provider=target.provider,
             dialect=upstream.dialect,

@@ -34,7 +34,7 @@ logger = logging.getLogger("routecodex.makers")
 _pages = msgspec.json.Decoder(Page)
 
 
-class Makers:
+class SignatureOwners:
     """Providers by what they signed; the oldest signatures are forgotten first."""
 
     def __init__(self, store: Store | None = None, *, most: int = PAGE * PAGES) -> None:
@@ -155,7 +155,7 @@ class Makers:
             logger.warning("makers of signatures are saved and shared again")
 
 
-def is_ours(makers: Makers, provider: str) -> Callable[[str], bool]:
+def is_ours(makers: SignatureOwners, provider: str) -> Callable[[str], bool]:
     """Tells whether a signature may go to this provider: not when another one is known to have made it."""
 
     def check(signature: str) -> bool:
@@ -164,7 +164,7 @@ def is_ours(makers: Makers, provider: str) -> Callable[[str], bool]:
     return check
 
 
-def made_by(makers: Makers, provider: str) -> Callable[[str], bool]:
+def made_by(makers: SignatureOwners, provider: str) -> Callable[[str], bool]:
     """Tells whether a signature is known to be this provider's."""
 
     def check(signature: str) -> bool:

@@ -14,16 +14,16 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from routecodex.canon.events import Event, PartStarted, ReasoningAdded, SignatureAdded
+from routecodex.canon.events import Event, PartStarted, ReasoningDelta, SignatureDelta
 from routecodex.canon.parts import Part, Reasoning, ToolCall
 from routecodex.canon.request import Message, Request
-from routecodex.gateway.makers import Makers
+from routecodex.gateway.makers import SignatureOwners
 
 _CALLS = 16_384
 _BYTES = 64 * 1024 * 1024
 
 
-class Thoughts(Struct, frozen=True):
+class CallReasoning(Struct, frozen=True):
     """What a provider thought before one tool call, and the call's own signature."""
 
     provider: str
@@ -37,16 +37,18 @@ class Thoughts(Struct, frozen=True):
         )
 
 
-class Memory:
+class ReasoningCache:
     """Makers of signatures and thoughts behind calls; the oldest are forgotten first."""
 
-    def __init__(self, makers: Makers | None = None, *, calls: int = _CALLS, size: int = _BYTES) -> None:
-        self.makers: Makers = makers or Makers()
-        self._calls: OrderedDict[str, Thoughts] = OrderedDict()
+    def __init__(
+        self, makers: SignatureOwners | None = None, *, calls: int = _CALLS, size: int = _BYTES
+    ) -> None:
+        self.makers: SignatureOwners = makers or SignatureOwners()
+        self._calls: OrderedDict[str, CallReasoning] = OrderedDict()
         self._bytes = 0
         self._most_calls, self._most_bytes = calls, size
 
-    def keep(self, call_id: str, thoughts: Thoughts) -> None:
+    def keep(self, call_id: str, thoughts: CallReasoning) -> None:
         """Remembers the thoughts behind a call."""
         old = self._calls.pop(call_id, None)
         self._bytes += thoughts.size - (old.size if old else 0)
@@ -83,12 +85,12 @@ class Memory:
         return replace(part, signature=found.signature, origin=provider)
 
 
-class Watch:
+class ReasoningRecorder:
     """Follows one answer's events and gives its thoughts to the memory."""
 
     __slots__ = ("_calls", "_memory", "_provider", "_signatures", "_texts", "_thoughts")
 
-    def __init__(self, memory: Memory, provider: str) -> None:
+    def __init__(self, memory: ReasoningCache, provider: str) -> None:
         self._memory = memory
         self._provider = provider
         self._thoughts: dict[int, Reasoning] = {}
@@ -108,10 +110,10 @@ class Watch:
         elif isinstance(event.part, ToolCall):
             self._calls[event.index] = event.part
 
-    def _think(self, event: ReasoningAdded) -> None:
+    def _think(self, event: ReasoningDelta) -> None:
         self._texts[event.index].append(event.text)
 
-    def _sign(self, event: SignatureAdded) -> None:
+    def _sign(self, event: SignatureDelta) -> None:
         self._signatures.setdefault(event.index, []).append(event.signature)
 
     def settle(self) -> None:
@@ -129,7 +131,7 @@ class Watch:
         for index, call in self._calls.items():
             signature = "".join(self._signatures.get(index, ())) or call.signature
             if signed or signature:
-                self._memory.keep(call.id, Thoughts(self._provider, thoughts, signature))
+                self._memory.keep(call.id, CallReasoning(self._provider, thoughts, signature))
 
     def _whole(self, index: int) -> Reasoning:
         thought = self._thoughts[index]
@@ -138,8 +140,8 @@ class Watch:
         return replace(thought, text=text, signature=signature, origin=self._provider)
 
 
-_STEPS: dict[type[Event], Callable[[Watch, Any], None]] = {
-    PartStarted: Watch._begin,
-    ReasoningAdded: Watch._think,
-    SignatureAdded: Watch._sign,
+_STEPS: dict[type[Event], Callable[[ReasoningRecorder, Any], None]] = {
+    PartStarted: ReasoningRecorder._begin,
+    ReasoningDelta: ReasoningRecorder._think,
+    SignatureDelta: ReasoningRecorder._sign,
 }

@@ -7,24 +7,24 @@ from contextlib import aclosing
 
 from routecodex.canon.errors import UpstreamError
 from routecodex.canon.events import Event, Failed
-from routecodex.gateway.lane import Lane
+from routecodex.gateway.lane import PreparedTarget
 from routecodex.protocols import failures
 from routecodex.protocols.translation import is_content
 from routecodex.providers.http import HttpResponse
 from routecodex.providers.upstream import ANSWER_LIMIT
 
-Batch = Sequence[Event]
+EventBatch = Sequence[Event]
 """Events that came together: they are told together."""
 
 
-class Opened:
+class FirstContentBuffer:
     """An answer that has begun: what has been heard of it, and the rest as it comes."""
 
-    def __init__(self, heard: Batch, rest: AsyncGenerator[Batch, None]) -> None:
+    def __init__(self, heard: EventBatch, rest: AsyncGenerator[EventBatch, None]) -> None:
         self._heard = heard
         self._rest = rest
 
-    async def batches(self) -> AsyncGenerator[Batch, None]:
+    async def batches(self) -> AsyncGenerator[EventBatch, None]:
         """All events; a break-off is told as Failed at the end of a batch, never raised."""
         async with aclosing(self._rest):
             yield self._heard
@@ -38,7 +38,7 @@ class Opened:
         await self._rest.aclose()
 
 
-async def opened(batches: AsyncGenerator[Batch, None]) -> Opened:
+async def read_first_content(batches: AsyncGenerator[EventBatch, None]) -> FirstContentBuffer:
     """Reads until there is content; what fails before is raised."""
     heard: list[Event] = []
     try:
@@ -48,21 +48,21 @@ async def opened(batches: AsyncGenerator[Batch, None]) -> Opened:
             if isinstance(first, Failed):
                 raise first.error
             if first is not None:
-                return Opened(heard, batches)
-        raise failures.truncated()
+                return FirstContentBuffer(heard, batches)
+        raise failures.stream_truncated()
     except BaseException:
         await batches.aclose()
         raise
 
 
-async def one_by_one(events: AsyncGenerator[Event, None]) -> AsyncGenerator[Batch, None]:
+async def single_event_batches(events: AsyncGenerator[Event, None]) -> AsyncGenerator[EventBatch, None]:
     """The events of a built-in provider, each as it comes."""
     async with aclosing(events):
         async for event in events:
             yield (event,)
 
 
-async def heard(response: HttpResponse, lane: Lane) -> AsyncGenerator[Batch, None]:
+async def response_batches(response: HttpResponse, lane: PreparedTarget) -> AsyncGenerator[EventBatch, None]:
     """The events of an answer over HTTP, streamed or whole; it is closed with the generator."""
     kind = response.header(b"content-type") or b""
     try:

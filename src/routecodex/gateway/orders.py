@@ -13,7 +13,7 @@ import msgspec
 from msgspec.json import Decoder
 
 from routecodex.canon.errors import Overloaded
-from routecodex.routing.state import NO_ORDERS, ServerState
+from routecodex.routing.state import NO_SERVER_STATE, ServerState
 from routecodex.stores.store import Store, StoreError
 from routecodex.wire import json
 
@@ -26,7 +26,7 @@ log = logging.getLogger("routecodex.orders")
 _decoder = Decoder(ServerState)
 
 
-class Orders:
+class OperatorState:
     """The operator's word; what another process changes is seen within a moment.
 
     Whoever changes it waits for that moment, so that a change holds everywhere when it is confirmed.
@@ -34,7 +34,7 @@ class Orders:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._state = NO_ORDERS
+        self._state = NO_SERVER_STATE
         self._stamp = -1
         self._look_at = -math.inf
         self._unreadable = False
@@ -56,7 +56,7 @@ class Orders:
             if stamp == self._stamp:
                 return self._state
             stored = await self._store.get(_SPACE, _KEY)
-            self._state = NO_ORDERS if stored is None else await self._opened(stored.value)
+            self._state = NO_SERVER_STATE if stored is None else await self._opened(stored.value)
             self._stamp = stamp
             self._unreadable = False
         except StoreError as exc:
@@ -67,8 +67,8 @@ class Orders:
         """Changes the state for good, before this returns."""
 
         def change(old: bytes | None) -> bytes | None:
-            changed = fn(_decoded(old) or NO_ORDERS)
-            return None if changed == NO_ORDERS else json.encode(changed)
+            changed = fn(_decoded(old) or NO_SERVER_STATE)
+            return None if changed == NO_SERVER_STATE else json.encode(changed)
 
         try:
             await self._store.update(_SPACE, _KEY, change)
@@ -87,7 +87,7 @@ class Orders:
             name = f"{_KEY}#{blake2b(raw, digest_size=8).hexdigest()}"
             await self._store.put(_CORRUPT_SPACE, name, raw)
             log.error("%s/%s holds no routing state; set aside in %s", _SPACE, _KEY, _CORRUPT_SPACE)
-        return state or NO_ORDERS
+        return state or NO_SERVER_STATE
 
     def _tell_unreadable(self, exc: StoreError) -> None:
         """Once for each time the store goes down: every request meets it."""

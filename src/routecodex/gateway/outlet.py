@@ -7,24 +7,24 @@ from itertools import groupby
 from typing import Protocol
 
 from routecodex.canon.errors import GatewayError
-from routecodex.canon.events import Event, Failed, Finished, PartStarted, Started, TextAdded, UsageReported
+from routecodex.canon.events import Event, Failed, Finished, PartStarted, Started, TextDelta, UsageReported
 from routecodex.canon.response import fold
-from routecodex.gateway.ask import Client, Headers
+from routecodex.gateway.ask import ClientConnection, Headers
 from routecodex.gateway.keep_alive import KeepAlive
-from routecodex.protocols.codec import Codec, Outcome, ReplyTo
-from routecodex.protocols.foreign import retold, retold_whole
+from routecodex.protocols.codec import AnswerOutcome, Codec, ReplyContext
+from routecodex.protocols.foreign import replace_foreign_part, replace_foreign_parts
 
 AddTexts = Callable[[int, Sequence[str]], bytes]
 Dispatched = Callable[[], Awaitable[None]]
 
 
-class Watch(Protocol):
+class WatchStream(Protocol):
     """Begins to keep a stream alive, with this comment."""
 
     def __call__(self, *, comment: bytes) -> KeepAlive: ...
 
 
-class Outlet:
+class ClientWriter:
     """Tells the client; `dispatched` is awaited before a whole answer goes, or the end of a streamed one.
 
     With `watch` the answer is a stream, and `keep_alive` watches over it from now on. `notices` are shown in
@@ -34,12 +34,12 @@ class Outlet:
     def __init__(
         self,
         codec: Codec,
-        client: Client,
-        reply: ReplyTo,
+        client: ClientConnection,
+        reply: ReplyContext,
         *,
         headers: Callable[[], Headers],
         dispatched: Dispatched,
-        watch: Watch | None,
+        watch: WatchStream | None,
         notices: list[str],
     ) -> None:
         self._codec = codec
@@ -55,7 +55,7 @@ class Outlet:
         self._add_texts: AddTexts | None = getattr(self._encoder, "add_texts", None)
         self._whole: list[Event] = []
         self._begun = False
-        self.outcome = Outcome()
+        self.outcome = AnswerOutcome()
 
     @property
     def begun(self) -> bool:
@@ -85,20 +85,22 @@ class Outlet:
                 out.extend(map(self._encode, run))
             else:
                 out.append(
-                    self._add_texts(index, [event.text for event in run if isinstance(event, TextAdded)])
+                    self._add_texts(index, [event.text for event in run if isinstance(event, TextDelta)])
                 )
         return b"".join(out)
 
     def _encode(self, event: Event) -> bytes:
         assert self._encoder is not None
-        return self._encoder.encode(retold(event, self._codec) if isinstance(event, PartStarted) else event)
+        return self._encoder.encode(
+            replace_foreign_part(event, self._codec) if isinstance(event, PartStarted) else event
+        )
 
-    async def end(self, events: Sequence[Event], settle: Callable[[Outcome], Awaitable[None]]) -> None:
+    async def end(self, events: Sequence[Event], settle: Callable[[AnswerOutcome], Awaitable[None]]) -> None:
         """Sends the last events; `settle` is awaited before the client sees the end."""
         for event in events:
             self._note(event)
         if self._encoder is None:
-            response, lost = retold_whole(fold([*self._whole, *events]), self._codec)
+            response, lost = replace_foreign_parts(fold([*self._whole, *events]), self._codec)
             self._notices.extend(line for line in lost if line not in self._notices)
             body = self._codec.encode_response(response, self._reply)
             self.outcome.body = body
@@ -147,4 +149,4 @@ class Outlet:
 
 def _text_of(event: Event) -> int | None:
     """The part that a plain text belongs to; None for every other event."""
-    return event.index if type(event) is TextAdded and not event.logprobs else None
+    return event.index if type(event) is TextDelta and not event.logprobs else None

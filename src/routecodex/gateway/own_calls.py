@@ -18,20 +18,20 @@ from msgspec import Struct
 from routecodex.canon.errors import BadRequest, NotFound, UpstreamError, UpstreamTimeout
 from routecodex.canon.request import Request
 from routecodex.canon.response import Response, fold
-from routecodex.gateway.ask import Record
-from routecodex.gateway.course import Course
+from routecodex.gateway.ask import RequestRecord
+from routecodex.gateway.course import RoutingContext
 from routecodex.gateway.keep_alive import KeepAlive
-from routecodex.gateway.lane import Lane, Performer
-from routecodex.gateway.memory import Memory
-from routecodex.gateway.opened import heard
-from routecodex.gateway.tries import Attempts, Planner, Tries
-from routecodex.routing.plan import Plan
-from routecodex.routing.registry import Step, Target
+from routecodex.gateway.lane import BuiltinProvider, PreparedTarget
+from routecodex.gateway.memory import ReasoningCache
+from routecodex.gateway.opened import response_batches
+from routecodex.gateway.tries import Attempts, Failover, Planner
+from routecodex.routing.planned import RoutePlan
+from routecodex.routing.registry import PlanStep, Target
 
-Reached = Lane | Performer
+AnyTarget = PreparedTarget | BuiltinProvider
 
 
-class Errand(Struct, frozen=True, kw_only=True):
+class InternalCall(Struct, frozen=True, kw_only=True):
     """What is asked: over which route, of which of its targets, in which words, for how long.
 
     `whole` begins the notice of what must not get lost when the request is written for a target.
@@ -39,36 +39,36 @@ class Errand(Struct, frozen=True, kw_only=True):
 
     id: str
     route: str
-    wording: Callable[[Reached], Request]
-    able: Callable[[Reached], bool]
+    wording: Callable[[AnyTarget], Request]
+    able: Callable[[AnyTarget], bool]
     seconds: float
     whole: str = ""
 
 
-class Parts(Protocol):
+class InternalServices(Protocol):
     """What a call of our own needs of the gateway."""
 
     @property
-    def memory(self) -> Memory: ...
-    def lane(self, target: Target) -> Reached: ...
-    def noted(self, record: Record) -> AbstractContextManager[None]: ...
-    def plan_route(self, route: str, course: Course, tried: frozenset[Target]) -> Plan: ...
-    def tries_of(self, attempts: Attempts, planner: Planner) -> Tries: ...
+    def memory(self) -> ReasoningCache: ...
+    def lane(self, target: Target) -> AnyTarget: ...
+    def noted(self, record: RequestRecord) -> AbstractContextManager[None]: ...
+    def plan_route(self, route: str, course: RoutingContext, tried: frozenset[Target]) -> RoutePlan: ...
+    def tries_of(self, attempts: Attempts, planner: Planner) -> Failover: ...
 
 
-class OwnCalls:
+class InternalCalls:
     """Asks models on the gateway's own behalf."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: InternalServices) -> None:
         self._parts = parts
 
-    async def ask(self, errand: Errand, course: Course) -> Response:
+    async def ask(self, errand: InternalCall, course: RoutingContext) -> Response:
         """The whole answer; GatewayError when no target of the route gives one in time."""
         planner = self._planner(errand, course)
         plan = planner(frozenset(), None)
         if not plan.steps and not plan.cooling:
             raise NotFound(f"no target of the route {errand.route!r} can do it", code="no_targets")
-        record = Record(
+        record = RequestRecord(
             id=errand.id,
             protocol="",
             model="",
@@ -77,7 +77,7 @@ class OwnCalls:
             arrived=time.monotonic(),
         )
         record.session = course.scope.key if course.scope.lasts else ""
-        call = Call(self._parts, errand, record=record)
+        call = InternalAttempt(self._parts, errand, record=record)
         with self._parts.noted(record):
             try:
                 async with asyncio.timeout(errand.seconds):
@@ -87,8 +87,8 @@ class OwnCalls:
         assert call.response is not None
         return call.response
 
-    def _planner(self, errand: Errand, course: Course) -> Planner:
-        def planned(tried: frozenset[Target], must: str | None) -> Plan:
+    def _planner(self, errand: InternalCall, course: RoutingContext) -> Planner:
+        def planned(tried: frozenset[Target], must: str | None) -> RoutePlan:
             made = self._parts.plan_route(errand.route, course, tried)
             return replace(
                 made,
@@ -99,20 +99,20 @@ class OwnCalls:
 
         return planned
 
-    def _may(self, step: Step, errand: Errand) -> bool:
+    def _may(self, step: PlanStep, errand: InternalCall) -> bool:
         return step.route == errand.route and errand.able(self._parts.lane(step.target))
 
 
-class Call:
+class InternalAttempt:
     """The attempts at one call of our own."""
 
-    def __init__(self, parts: Parts, errand: Errand, *, record: Record) -> None:
+    def __init__(self, parts: InternalServices, errand: InternalCall, *, record: RequestRecord) -> None:
         self._parts = parts
         self._errand = errand
         self.record = record
         self.response: Response | None = None
 
-    async def attempt(self, step: Step, _keep_alive: KeepAlive | None) -> None:
+    async def attempt(self, step: PlanStep, _keep_alive: KeepAlive | None) -> None:
         """Hears this target's answer; raises UpstreamError while another one may be tried."""
         record = self.record
         record.target, record.route = step.target, step.route
@@ -127,7 +127,7 @@ class Call:
     async def _heard(self, target: Target) -> Response:
         lane = self._parts.lane(target)
         request = self._errand.wording(lane)
-        if not isinstance(lane, Lane):
+        if not isinstance(lane, PreparedTarget):
             return fold([event async for event in lane(request)])
         self.record.protocol = lane.codec.name
         encoded = lane.codec.encode_request(request, lane.aim)
@@ -137,9 +137,9 @@ class Call:
         if lost:
             raise BadRequest(f"{target}: {lost[0]}")
         response = await lane.send(encoded.body, stream=False, headers=None)
-        return fold([event async for batch in heard(response, lane) for event in batch])
+        return fold([event async for batch in response_batches(response, lane) for event in batch])
 
-    def note(self, plan: Plan) -> None:
+    def note(self, plan: RoutePlan) -> None:
         """Notes the plan that the next attempts follow."""
         self.record.route, self.record.reason = plan.route, plan.reason
 

@@ -12,28 +12,29 @@ from routecodex.canon.events import (
     PartFinished,
     PartStarted,
     Started,
-    TextAdded,
+    TextDelta,
     UsageReported,
 )
 from routecodex.canon.finish import Finish
 from routecodex.canon.parts import Text
 from routecodex.canon.usage import Usage
-from routecodex.gateway.health_row import Row
-from routecodex.routing.instructions import Malformed, help_text
-from routecodex.routing.state import ServerState, SessionState, StopMessage
+from routecodex.gateway.health_row import KeyHealthRow
+from routecodex.routing.instructions import MalformedInstruction, help_text
+from routecodex.routing.state import ServerState, SessionState, StopMessageState
 from routecodex.server_tools.clock.moments import Zone, local_text
 from routecodex.server_tools.clock.task import Task
 from routecodex.server_tools.clock.timekeeper import NtpState
 
-MARK = "[RouteCodex] "
+REPLY_PREFIX = "[RouteCodex] "
 """How everything begins that the gateway says by itself: so it is known again in the history."""
-ROUTE, WHY = "gateway", "the message is for the gateway itself"
+
+GATEWAY_ROUTE, GATEWAY_REASON = "gateway", "the message is for the gateway itself"
 """The route of what the gateway answers by itself, and why it does."""
 _SHOWN = 60
 _LISTED = 10
 
 
-class ClockState(Struct, frozen=True):
+class ClockSummary(Struct, frozen=True):
     """The clock as one conversation sees it; `tasks` is None when they cannot be read."""
 
     tasks: tuple[Task, ...] | None
@@ -41,32 +42,34 @@ class ClockState(Struct, frozen=True):
     ntp: NtpState
 
 
-def ignored(malformed: Sequence[Malformed]) -> list[str]:
+def ignored_notice(malformed: Sequence[MalformedInstruction]) -> list[str]:
     """What was not understood, one line each; of very many the first ones."""
     lines = [f"ignored {said.raw}: {said.reason}" for said in malformed[:_LISTED]]
     more = len(malformed) - _LISTED
     return [*lines, f"and {more} more"] if more > 0 else lines
 
 
-def confirmation(state: SessionState, malformed: Sequence[Malformed], notices: Iterable[str]) -> str:
+def confirmation(
+    state: SessionState, malformed: Sequence[MalformedInstruction], notices: Iterable[str]
+) -> str:
     """What is set now, in a few lines."""
     rows = [f"{name}: {value}" for name, value in _session_rows(state)]
-    told = ignored(malformed)
+    told = ignored_notice(malformed)
     told += [notice for notice in notices if notice not in told]
     head = "set for this conversation:" if rows else "nothing is set."
-    return MARK + "\n- ".join((head, *rows, *told))
+    return REPLY_PREFIX + "\n- ".join((head, *rows, *told))
 
 
 def status(
     state: SessionState,
     server: ServerState,
-    health: Iterable[Row],
+    health: Iterable[KeyHealthRow],
     *,
     session: str,
-    clock: ClockState | None = None,
+    clock: ClockSummary | None = None,
 ) -> str:
     """The state of this conversation and of the keys, as markdown."""
-    lines = [f"{MARK}status of {session}", ""]
+    lines = [f"{REPLY_PREFIX}status of {session}", ""]
     lines += _table(("setting", "this conversation"), _session_rows(state) or [("routing", "nothing is set")])
     orders = _routing_rows(server)
     if orders:
@@ -79,7 +82,7 @@ def status(
     return "\n".join([*lines, *(() if clock is None else _clock_lines(clock))])
 
 
-def _clock_lines(clock: ClockState) -> list[str]:
+def _clock_lines(clock: ClockSummary) -> list[str]:
     if clock.tasks is None:
         told = ["The clock tasks cannot be read now."]
     elif clock.tasks:
@@ -105,9 +108,9 @@ def _ntp_words(ntp: NtpState) -> str:
     return told if ntp.last_error is None else f"{told}, {_shortened(ntp.last_error)}"
 
 
-def help_answer() -> str:
+def help_reply() -> str:
     """The table of instructions."""
-    return f"{MARK}instructions\n\n{help_text()}"
+    return f"{REPLY_PREFIX}instructions\n\n{help_text()}"
 
 
 def _session_rows(state: SessionState) -> list[tuple[str, str]]:
@@ -124,7 +127,7 @@ def _routing_rows(state: SessionState | ServerState) -> list[tuple[str, str]]:
     return [(name, value) for name, value in rows if value]
 
 
-def _stop_row(stop: StopMessage) -> str:
+def _stop_row(stop: StopMessageState) -> str:
     return f'"{_shortened(stop.text)}", {stop.used} of {stop.max_repeats} used'
 
 
@@ -142,11 +145,11 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
 
 
-async def spoken(text: str) -> AsyncGenerator[Event, None]:
+async def reply_events(text: str) -> AsyncGenerator[Event, None]:
     """The text as an answer."""
     yield Started()
     yield PartStarted(0, Text(""))
-    yield TextAdded(0, text)
+    yield TextDelta(0, text)
     yield PartFinished(0)
     yield UsageReported(Usage(input=0, output=0))
     yield Finished(Finish("stop"))

@@ -22,10 +22,13 @@ from routecodex.routing.registry import Selector
 from routecodex.stores.store import Store, StoreError
 
 SPACE = "health.probes"
-LIFE = 30.0
+
+LEASE_SECONDS = 30.0
 """How long a lease holds that nobody renews, in seconds."""
-LONGEST = 300.0
+
+LONGEST_PROBE = 300.0
 """How long a probe may be under way before another one may pass."""
+
 PAUSE = 1.0
 """How long whoever may not probe stays away before looking again."""
 
@@ -34,7 +37,7 @@ _WAIT = 2.0
 T = TypeVar("T")
 
 
-class Claim(NamedTuple):
+class ProbeClaim(NamedTuple):
     """A probe under way: until when it counts, whose it is, and the name of its lease."""
 
     end: float
@@ -42,23 +45,23 @@ class Claim(NamedTuple):
     lease: str = ""
 
 
-class Lease(Struct, frozen=True):
+class ProbeLease(Struct, frozen=True):
     """What is stored for a place that is being probed."""
 
     by: str
     until: float
 
 
-class Taken(Exception):
+class ProbeTaken(Exception):
     """Somebody else has the lease."""
 
 
-class Gone(Exception):
+class ProbeGone(Exception):
     """The lease is not ours any more."""
 
 
 _OTHERS = object()
-_leases = msgspec.json.Decoder(Lease)
+_leases = msgspec.json.Decoder(ProbeLease)
 
 
 class Probes:
@@ -74,9 +77,9 @@ class Probes:
         clock: Callable[[], float],
         saved: Callable[[], Awaitable[None]],
         stumble: Callable[[StoreError], None],
-        life: float = LIFE,
+        life: float = LEASE_SECONDS,
     ) -> None:
-        self.claims: dict[Selector, Claim] = {}
+        self.claims: dict[Selector, ProbeClaim] = {}
         self._store = store
         self._clock = clock
         self._saved = saved
@@ -91,12 +94,12 @@ class Probes:
     def end(self, place: Selector, now: float) -> float:
         """Until when the place is left to the probe under way there; 0.0 when there is none."""
         claim = self.claims.get(place)
-        return claim.end if claim is not None and now < claim.end <= now + LONGEST else 0.0
+        return claim.end if claim is not None and now < claim.end <= now + LONGEST_PROBE else 0.0
 
     def take(self, places: Iterable[Selector], now: float, *, by: object, lease: str = "") -> None:
         """Keeps the other requests of this process away."""
         for place in places:
-            self.claims[place] = Claim(now + LONGEST, by, lease)
+            self.claims[place] = ProbeClaim(now + LONGEST_PROBE, by, lease)
 
     async def lease(self, places: Sequence[Selector], now: float, *, by: object) -> bool:
         """Takes the places unless another process has them; a store that is down or slow does not object."""
@@ -110,7 +113,7 @@ class Probes:
         if lost is None:
             self._renew_later()
             return True
-        self.claims[lost] = Claim(now + PAUSE, _OTHERS)
+        self.claims[lost] = ProbeClaim(now + PAUSE, _OTHERS)
         self.release((place for place in places if place != lost), by=by)
         return False
 
@@ -137,7 +140,7 @@ class Probes:
             for place in places:
                 try:
                     await self._store.update(SPACE, str(place), partial(self._taken, lease), ttl=self._life)
-                except Taken:
+                except ProbeTaken:
                     return place
                 except StoreError as exc:
                     self._stumble(exc)
@@ -149,15 +152,15 @@ class Probes:
         # One of this process is on its way back: within a process the claims in memory decide.
         foreign = held is not None and not held.by.startswith(f"{self._id}.")
         if held is not None and foreign and now < held.until <= now + self._life + SKEW:
-            raise Taken
-        return msgspec.json.encode(Lease(lease, now + self._life))
+            raise ProbeTaken
+        return msgspec.json.encode(ProbeLease(lease, now + self._life))
 
     async def _given_back(self, place: Selector, lease: str) -> None:
         await self._saved()
         async with self._in_store:
             try:
                 await self._store.update(SPACE, str(place), partial(_without, lease))
-            except Gone:
+            except ProbeGone:
                 return
             except StoreError as exc:
                 self._stumble(exc)
@@ -179,14 +182,14 @@ class Probes:
             for place, lease in held.items():
                 try:
                     await self._store.update(SPACE, str(place), partial(self._longer, lease), ttl=self._life)
-                except Gone:
+                except ProbeGone:
                     continue
                 except StoreError as exc:
                     self._stumble(exc)
 
     def _longer(self, lease: str, found: bytes | None) -> bytes:
         _without(lease, found)
-        return msgspec.json.encode(Lease(lease, self._clock() + self._life))
+        return msgspec.json.encode(ProbeLease(lease, self._clock() + self._life))
 
     def _start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.ensure_future(work)
@@ -195,7 +198,7 @@ class Probes:
         return task
 
 
-def _held(found: bytes | None) -> Lease | None:
+def _held(found: bytes | None) -> ProbeLease | None:
     try:
         return None if found is None else _leases.decode(found)
     except msgspec.DecodeError:
@@ -206,4 +209,4 @@ def _without(lease: str, found: bytes | None) -> None:
     """Takes this lease out of the store, and no other one."""
     held = _held(found)
     if held is None or held.by != lease:
-        raise Gone
+        raise ProbeGone

@@ -27,36 +27,42 @@ from routecodex.canon.events import (
 from routecodex.canon.finish import Finish
 from routecodex.canon.parts import Reasoning, Text, ToolCall
 from routecodex.canon.request import Message, Request
-from routecodex.canon.response import Folding, Response
-from routecodex.gateway.ask import Ask, Client, Record
-from routecodex.gateway.exchange import Parts
-from routecodex.gateway.followed import FollowedUp
+from routecodex.canon.response import Response, ResponseBuilder
+from routecodex.gateway.ask import ClientConnection, ClientRequest, RequestRecord
+from routecodex.gateway.exchange import AttemptServices
+from routecodex.gateway.followed import FollowUpRecord
 from routecodex.gateway.heads import JSON, SSE, answer_headers
 from routecodex.gateway.keep_alive import KeepAlive
-from routecodex.gateway.lane import Lane
-from routecodex.gateway.memory import Watch
-from routecodex.gateway.opened import Batch, Opened, heard, one_by_one, opened
-from routecodex.gateway.outlet import Outlet
-from routecodex.protocols.codec import Outcome
-from routecodex.routing.plan import Plan
-from routecodex.routing.registry import Step, Target
-from routecodex.server_tools.empty_reply import may_go_on
-from routecodex.server_tools.framework import ServerTools, Situation
-from routecodex.server_tools.gate import Gate, Visible
+from routecodex.gateway.lane import PreparedTarget
+from routecodex.gateway.memory import ReasoningRecorder
+from routecodex.gateway.opened import (
+    EventBatch,
+    FirstContentBuffer,
+    read_first_content,
+    response_batches,
+    single_event_batches,
+)
+from routecodex.gateway.outlet import ClientWriter
+from routecodex.protocols.codec import AnswerOutcome
+from routecodex.routing.planned import RoutePlan
+from routecodex.routing.registry import PlanStep, Target
+from routecodex.server_tools.empty_reply import can_continue
+from routecodex.server_tools.framework import ServerToolPlugin, TurnContext
+from routecodex.server_tools.gate import RoundMerger, VisibleRounds
 from routecodex.turns.engine import Engine
 
-Fit = Callable[[Request, Lane], Awaitable[Request]]
+Fit = Callable[[Request, PreparedTarget], Awaitable[Request]]
 """What a request becomes for a target that lacks something it needs."""
 _NO_CONTENT = (Started, UsageReported, Finished)
 
 
-class Answer:
+class RoundAnswer:
     """One answer of the model, as it grows; `kept` says whether later rounds are told of it."""
 
     __slots__ = ("_folding", "_open", "finished", "kept", "provider")
 
     def __init__(self) -> None:
-        self._folding = Folding()
+        self._folding = ResponseBuilder()
         self._open: set[int] = set()
         self.finished = False
         self.kept = True
@@ -78,23 +84,23 @@ class Answer:
         return self._folding.response()
 
 
-Spoken = Message | Answer
+RoundMessage = Message | RoundAnswer
 
 
-class Rounds:
+class ServerToolTurn:
     """Answers one request in as many rounds as its server tools ask for."""
 
     def __init__(
         self,
-        parts: Parts,
-        ask: Ask,
-        client: Client,
+        parts: AttemptServices,
+        ask: ClientRequest,
+        client: ClientConnection,
         *,
-        record: Record,
-        situation: Situation,
-        tools: ServerTools,
-        visible: Visible,
-        reach: Callable[[Rounds], Awaitable[None]],
+        record: RequestRecord,
+        situation: TurnContext,
+        tools: ServerToolPlugin,
+        visible: VisibleRounds,
+        reach: Callable[[ServerToolTurn], Awaitable[None]],
         broke: Callable[[Target, UpstreamError], None],
         fit: Fit,
         continues: bool = False,
@@ -110,15 +116,15 @@ class Rounds:
         self._fit = fit
         self._continues = continues
         self._cut: Failed | None = None
-        self._gate = Gate(situation.names.__contains__, visible=visible)
+        self._gate = RoundMerger(situation.names.__contains__, visible=visible)
         self._captured = situation.captured
         self._request = situation.captured
-        self._opened: Opened | None = None
-        self._watch: Watch | None = None
+        self._opened: FirstContentBuffer | None = None
+        self._watch: ReasoningRecorder | None = None
         self._over = False
         self._dispatched = 0
-        self._followed: list[tuple[FollowedUp, Answer]] = []
-        self.messages: list[Spoken] = list(situation.captured.messages)
+        self._followed: list[tuple[FollowUpRecord, RoundAnswer]] = []
+        self.messages: list[RoundMessage] = list(situation.captured.messages)
 
     async def run(self) -> None:
         """Answers the request; what goes wrong before the answer has begun is raised."""
@@ -129,7 +135,7 @@ class Rounds:
         # Made of what they need, not of this object, which holds them: nothing is left to the collector.
         headers = partial(answer_headers, self._ask, self.record, SSE if stream else JSON)
         watched = partial(self._parts.keep_alives.watch, self._client, head=headers)
-        self._outlet = Outlet(
+        self._outlet = ClientWriter(
             self._ask.codec,
             self._client,
             reply,
@@ -140,7 +146,7 @@ class Rounds:
         )
         self._keep_alive = self._outlet.keep_alive
         try:
-            engine: Engine[Request, Spoken, Batch] = Engine((self._tools, self), max_requests=None)
+            engine: Engine[Request, RoundMessage, EventBatch] = Engine((self._tools, self), max_requests=None)
             await engine.begin(self).run()
         finally:
             self.record.followups = tuple(_told(*followed) for followed in self._followed)
@@ -161,28 +167,28 @@ class Rounds:
     def with_messages(self, request: Request, messages: Sequence[object]) -> Request:
         return replace(request, messages=tuple(_messages(messages)))
 
-    def new_message(self) -> Answer:
-        self._answer = Answer()
+    def new_message(self) -> RoundAnswer:
+        self._answer = RoundAnswer()
         return self._answer
 
-    def merge(self, message: Spoken, chunk: Batch) -> bool:
-        assert isinstance(message, Answer)
+    def merge(self, message: RoundMessage, chunk: EventBatch) -> bool:
+        assert isinstance(message, RoundAnswer)
         for event in chunk:
             message.add(event)
         return any(not isinstance(event, _NO_CONTENT) for event in chunk)
 
-    def place(self, message: Spoken) -> None:
+    def place(self, message: RoundMessage) -> None:
         self.messages.append(message)
 
-    def as_message(self, given: object) -> Spoken:
-        if isinstance(given, Message | Answer):
+    def as_message(self, given: object) -> RoundMessage:
+        if isinstance(given, Message | RoundAnswer):
             return given
         raise TypeError(f"{given!r} is no message")
 
     def processing(self, state: str) -> None:
         """Nobody asks what a turn of the gateway is doing."""
 
-    async def send(self, request: Request) -> AsyncGenerator[Batch, None]:
+    async def send(self, request: Request) -> AsyncGenerator[EventBatch, None]:
         """The events of one round; the client has been told of each before it is given on."""
         situation = self._situation
         first = situation.round == 1
@@ -217,7 +223,7 @@ class Rounds:
                 return
         yield await self._cut_off(failed)
 
-    async def _tell(self, batch: Batch, watch: Watch) -> None:
+    async def _tell(self, batch: EventBatch, watch: ReasoningRecorder) -> None:
         shown: list[Event] = []
         for event in batch:
             watch(event)
@@ -234,20 +240,20 @@ class Rounds:
             self._dispatched = self._situation.round
             await self._tools.dispatched()
 
-    async def attempt(self, step: Step, _keep_alive: KeepAlive | None) -> None:
+    async def attempt(self, step: PlanStep, _keep_alive: KeepAlive | None) -> None:
         """Opens this target's answer; raises UpstreamError while another one may be tried."""
         record = self.record
         record.target, record.route = step.target, step.route
         record.attempts += 1
         try:
-            self._opened = await opened(await self._events(step.target))
+            self._opened = await read_first_content(await self._events(step.target))
         except UpstreamError as error:
             error.provider = error.provider or step.target.provider
             raise
         self._reply.provider = self._answer.provider = step.target.provider
-        self._watch = Watch(self._parts.memory, step.target.provider)
+        self._watch = ReasoningRecorder(self._parts.memory, step.target.provider)
 
-    def note(self, plan: Plan) -> None:
+    def note(self, plan: RoutePlan) -> None:
         """Notes the plan that the next attempts follow."""
         if self._situation.round == 1:
             self.record.reason = plan.reason
@@ -257,11 +263,11 @@ class Rounds:
         """The stream is watched over from the first round to the last, not attempt by attempt."""
         return None
 
-    async def _events(self, target: Target) -> AsyncGenerator[Batch, None]:
+    async def _events(self, target: Target) -> AsyncGenerator[EventBatch, None]:
         lane = self._parts.lane(target)
         self._situation.sent = self._situation.round
-        if not isinstance(lane, Lane):
-            return one_by_one(lane(self._request))
+        if not isinstance(lane, PreparedTarget):
+            return single_event_batches(lane(self._request))
         request = await self._fit(self._request, lane)
         request = self._parts.memory.recall(request, target.provider)
         encoded = lane.codec.encode_request(request, lane.aim)
@@ -276,12 +282,12 @@ class Rounds:
             headers=self._ask.headers if same else None,
             query=self._ask.query if same else "",
         )
-        return heard(response, lane)
+        return response_batches(response, lane)
 
     def _follow(self, error: GatewayError | None = None) -> None:
         """Notes for the log that this round is none of the client's."""
         situation, target = self._situation, self.record.target
-        followed = FollowedUp(
+        followed = FollowUpRecord(
             request=situation.request_id,
             metadata=situation.metadata,
             target=str(target) if target is not None else "",
@@ -302,7 +308,7 @@ class Rounds:
         error = failed.error
         if self.record.target is not None and isinstance(error, UpstreamError):
             self._broke(self.record.target, error)
-        lasts = isinstance(error, UpstreamRejected) or not may_go_on(self._answer.response())
+        lasts = isinstance(error, UpstreamRejected) or not can_continue(self._answer.response())
         if lasts or not self._continues:
             await self._fail(failed)
             return []
@@ -317,7 +323,7 @@ class Rounds:
         self.record.error, self.record.status = failed.error, 200
         await self._outlet.fail(self._gate.fail(failed)[:-1], failed.error)
 
-    async def _settle(self, outcome: Outcome) -> None:
+    async def _settle(self, outcome: AnswerOutcome) -> None:
         """Notes how the answer ended, and keeps what may be continued, before the client sees its end."""
         record, ask = self.record, self._ask
         record.status = 200
@@ -331,7 +337,7 @@ class Rounds:
             await self._parts.remember(ask, None, outcome)
 
 
-def _told(followed: FollowedUp, answer: Answer) -> FollowedUp:
+def _told(followed: FollowUpRecord, answer: RoundAnswer) -> FollowUpRecord:
     """The round with what came of it."""
     response = answer.response()
     usage = response.usage
@@ -345,7 +351,7 @@ def _told(followed: FollowedUp, answer: Answer) -> FollowedUp:
 
 def _messages(spoken: Iterable[object]) -> Iterable[Message]:
     for one in spoken:
-        if isinstance(one, Answer):
+        if isinstance(one, RoundAnswer):
             said = (part for part in one.response().parts if not isinstance(part, Text) or part.text)
             parts = tuple(_signed(part, one.provider) for part in said)
             if one.kept and parts:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-Kind = Literal["session", "conversation", "chain", "request"]
+ScopeKind = Literal["session", "conversation", "chain", "request"]
 
 
 class Scope:
@@ -12,7 +12,7 @@ class Scope:
 
     __slots__ = ("id", "kind", "lasts")
 
-    def __init__(self, kind: Kind, id: str) -> None:
+    def __init__(self, kind: ScopeKind, id: str) -> None:
         self.kind: Final = kind
         self.id: Final = id
         self.lasts: Final = kind != "request"

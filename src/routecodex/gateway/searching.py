@@ -13,23 +13,23 @@ from routecodex.canon.errors import UpstreamError, UpstreamFailed
 from routecodex.canon.parts import Json, Text
 from routecodex.canon.request import Message, ProtocolName, Request, Tool
 from routecodex.config import Config
-from routecodex.config.server_tools import WebSearch, WebSearchHttp
-from routecodex.gateway.course import Course
-from routecodex.gateway.lane import Lane
-from routecodex.gateway.own_calls import Errand, OwnCalls, Reached
-from routecodex.protocols.codec import Inbound
+from routecodex.config.server_tools import WebSearchConfig, WebSearchHttpConfig
+from routecodex.gateway.course import RoutingContext
+from routecodex.gateway.lane import PreparedTarget
+from routecodex.gateway.own_calls import AnyTarget, InternalCall, InternalCalls
+from routecodex.protocols.codec import WireRequest
 from routecodex.protocols.codecs import CODECS
 from routecodex.protocols.dialect import Dialect, hosts_search
 from routecodex.providers.http import HttpClient, Timeouts, origin_of
-from routecodex.server_tools.framework import Situation
+from routecodex.server_tools.framework import TurnContext
 from routecodex.server_tools.web_search import (
     CHAT_OPTIONS,
     TASK,
-    Found,
-    Hit,
     Search,
+    SearchHit,
+    SearchResults,
+    cited_sources,
     may_declare_search,
-    sources_of,
 )
 from routecodex.wire import json
 from routecodex.wire.json import ABSENT
@@ -37,17 +37,19 @@ from routecodex.wire.json import ABSENT
 ROUTE = "web_search"
 _ANSWER_LIMIT = 4 * 1024 * 1024
 _MAX_TOKENS = 4000
+
 _NATIVE: dict[ProtocolName, Tool] = {
     "responses": Tool("web_search", "hosted", hosted={"type": "web_search"}),
     "messages": Tool("web_search", "hosted", hosted={"type": "web_search_20250305", "name": "web_search"}),
     "gemini": Tool("google_search", "hosted", hosted={"googleSearch": {}}),
 }
 """How a search of the upstream's own is declared; chat has an option instead of a tool."""
+
 _PLAIN = frozenset({None, "function", "custom"})
 """The types of tools that run at the client."""
 
 
-def may_declare(inbound: Inbound) -> bool:
+def may_declare(inbound: WireRequest) -> bool:
     """Whether a declared search is worth looking for: not where all tools run at the client.
 
     Asked of every request, so the body is looked through only where a tool is of another kind.
@@ -92,12 +94,12 @@ def lacking(config: Config, *, trusting: bool) -> frozenset[ProtocolName]:
     )
 
 
-def searches(lane: Reached, source: ProtocolName | None = None, *, trusting: bool = False) -> bool:
+def searches(lane: AnyTarget, source: ProtocolName | None = None, *, trusting: bool = False) -> bool:
     """Whether a target searches by itself; with `source`, when the search is declared as that protocol does.
 
     A built-in provider is left alone: it has nothing to search and nothing to offer.
     """
-    if not isinstance(lane, Lane):
+    if not isinstance(lane, PreparedTarget):
         return source is not None
     name = lane.codec.name
     return _runs(source or name, name, dialect=lane.aim.dialect, trusting=trusting)
@@ -115,12 +117,12 @@ def _runs(source: ProtocolName, spoken: str, *, dialect: Dialect, trusting: bool
 
 
 def search_of(
-    row: WebSearch,
-    calls: OwnCalls,
+    row: WebSearchConfig,
+    calls: InternalCalls,
     *,
     client: HttpClient,
     environ: Mapping[str, str],
-    lanes: Iterable[Reached],
+    lanes: Iterable[AnyTarget],
 ) -> Search | None:
     """Who searches, as the configuration has it, None when nobody; `lanes` are the targets of the route."""
     if not row.enabled:
@@ -135,7 +137,7 @@ def search_of(
 class HttpSearch:
     """A search API over HTTP that answers in JSON, asked by templates."""
 
-    def __init__(self, row: WebSearchHttp, client: HttpClient, environ: Mapping[str, str]) -> None:
+    def __init__(self, row: WebSearchHttpConfig, client: HttpClient, environ: Mapping[str, str]) -> None:
         assert row.url is not None
         self._row = row
         self._client = client
@@ -146,7 +148,7 @@ class HttpSearch:
         seconds = row.timeout_ms / 1000
         self._timeouts = Timeouts(connect=seconds, first_byte=seconds, idle=seconds)
 
-    async def __call__(self, _situation: Situation, query: str) -> Found:
+    async def __call__(self, _situation: TurnContext, query: str) -> SearchResults:
         """The results; GatewayError when there are none to be had."""
         try:
             value = json.decode(await self._asked(query))
@@ -158,7 +160,7 @@ class HttpSearch:
         results = _at(value, self._row.results)
         if not isinstance(results, list):
             raise UpstreamFailed(f"the search provider's answer has no list at {self._row.results!r}")
-        return Found(tuple(self._hits(results)))
+        return SearchResults(tuple(self._hits(results)))
 
     async def _asked(self, query: str) -> bytes:
         row = self._row
@@ -184,25 +186,25 @@ class HttpSearch:
         finally:
             response.close()
 
-    def _hits(self, results: list[Json]) -> Iterator[Hit]:
+    def _hits(self, results: list[Json]) -> Iterator[SearchHit]:
         row = self._row
         for one in results:
             url = _at(one, row.link)
             if isinstance(url, str) and url.startswith(("http://", "https://")):
-                yield Hit(str(_at(one, row.title) or ""), url, str(_at(one, row.text) or ""))
+                yield SearchHit(str(_at(one, row.title) or ""), url, str(_at(one, row.text) or ""))
 
 
 class RouteSearch:
     """A search by a model of the route `web_search` that searches by itself."""
 
-    def __init__(self, calls: OwnCalls, *, seconds: float) -> None:
+    def __init__(self, calls: InternalCalls, *, seconds: float) -> None:
         self._calls = calls
         self._seconds = seconds
 
-    async def __call__(self, situation: Situation, query: str) -> Found:
+    async def __call__(self, situation: TurnContext, query: str) -> SearchResults:
         """What the model found, and what it cites."""
-        course: Course = situation.data["course"]
-        errand = Errand(
+        course: RoutingContext = situation.data["course"]
+        errand = InternalCall(
             id=f"{situation.id}:web_search",
             route=ROUTE,
             wording=lambda lane: _wording(query, lane),
@@ -211,12 +213,12 @@ class RouteSearch:
         )
         response = await self._calls.ask(errand, course)
         words = "".join(part.text for part in response.parts if isinstance(part, Text)).strip()
-        return Found(tuple(sources_of(response)), words)
+        return SearchResults(tuple(cited_sources(response)), words)
 
 
-def _wording(query: str, lane: Reached) -> Request:
+def _wording(query: str, lane: AnyTarget) -> Request:
     """The search in the words of the target's own protocol, as a client of that protocol would ask."""
-    assert isinstance(lane, Lane)
+    assert isinstance(lane, PreparedTarget)
     name = lane.codec.name
     message = Message("user", (Text(TASK.format(query=query)),))
     asked = Request(model="", source=name, messages=(message,), max_tokens=_MAX_TOKENS)

@@ -24,13 +24,14 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from routecodex.canon.errors import GatewayError, Overloaded
-from routecodex.gateway.scope import Kind, Scope
+from routecodex.gateway.scope import Scope, ScopeKind
 from routecodex.routing.state import NOTHING_SET, SessionState
 from routecodex.stores.store import Store, StoreError
 
 SPACE = "sessions"
 CORRUPT_SPACE = "sessions.corrupt"
 TTL = 90 * 24 * 3600.0
+
 FORCE_SHOWN = 1800.0
 """How long after the last request of its turn a forced target is still shown, in seconds."""
 _FORCE_NOTED = 60.0
@@ -59,7 +60,7 @@ class Heading(Struct, frozen=True):
 
     version: Literal[1]
     id: str
-    kind: Kind
+    kind: ScopeKind
 
 
 class Corrupt(Exception):
@@ -232,7 +233,7 @@ class Sessions:
 
     async def by_id(self, id: str) -> Listing:
         """What is set for an id as it is listed: one entry for each kind of scope that has it."""
-        kinds: tuple[Kind, ...] = ("session", "conversation", "chain")
+        kinds: tuple[ScopeKind, ...] = ("session", "conversation", "chain")
         try:
             return [found for kind in kinds for found in await self._listed(Scope(kind, id).key)]
         except StoreError as exc:
@@ -327,7 +328,7 @@ class Sessions:
 
 
 def _scope_of(key: str) -> Scope | None:
-    kinds: dict[str, Kind] = {"session": "session", "conversation": "conversation", "chain": "chain"}
+    kinds: dict[str, ScopeKind] = {"session": "session", "conversation": "conversation", "chain": "chain"}
     kind, _, id = key.partition(":")
     return Scope(kinds[kind], id) if kind in kinds else None
 

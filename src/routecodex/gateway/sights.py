@@ -4,28 +4,33 @@ from __future__ import annotations
 
 from routecodex.canon.parts import Media, Text
 from routecodex.canon.request import ProtocolName, Request
-from routecodex.config.server_tools import VisionAuto
-from routecodex.gateway.ask import Ask
-from routecodex.gateway.course import Course
-from routecodex.gateway.lane import Lane
-from routecodex.gateway.own_calls import Errand, OwnCalls, Reached
+from routecodex.config.server_tools import VisionAutoConfig
+from routecodex.gateway.ask import ClientRequest
+from routecodex.gateway.course import RoutingContext
+from routecodex.gateway.lane import PreparedTarget
+from routecodex.gateway.own_calls import AnyTarget, InternalCall, InternalCalls
 from routecodex.routing.instructions import strip
-from routecodex.server_tools.vision import Album, Sight, may_hold_images, question
+from routecodex.server_tools.vision import (
+    DescriptionCache,
+    ImageDescriptions,
+    description_request,
+    may_hold_images,
+)
 from routecodex.stores.store import Store
 
 ROUTE = "vision"
 _DROPPED = "dropped image"
 
 
-class Sights:
+class ImageDescriber:
     """Makes the Sight of each request that may need one."""
 
-    def __init__(self, options: VisionAuto, calls: OwnCalls, *, store: Store) -> None:
+    def __init__(self, options: VisionAutoConfig, calls: InternalCalls, *, store: Store) -> None:
         self._options = options
         self._calls = calls
-        self._album = Album(store, ttl=options.cache_hours * 3600.0)
+        self._album = DescriptionCache(store, ttl=options.cache_hours * 3600.0)
 
-    def of(self, ask: Ask, course: Course) -> Sight | None:
+    def of(self, ask: ClientRequest, course: RoutingContext) -> ImageDescriptions | None:
         """Words for the images of this request; None when it holds none."""
         if not self._options.enabled or not may_hold_images(ask.codec.name, ask.inbound.body):
             return None
@@ -37,15 +42,15 @@ class Sights:
             if line not in ask.notices:
                 ask.notices.append(line)
 
-        return Sight(self._album, describe, note=note, max_images=self._options.max_images)
+        return ImageDescriptions(self._album, describe, note=note, max_images=self._options.max_images)
 
-    async def _described(self, image: Media, ask: Ask, course: Course) -> str:
+    async def _described(self, image: Media, ask: ClientRequest, course: RoutingContext) -> str:
         source = ask.codec.name
 
-        def wording(_lane: Reached) -> Request:
-            return question(image, source, max_tokens=self._options.max_tokens)
+        def wording(_lane: AnyTarget) -> Request:
+            return description_request(image, source, max_tokens=self._options.max_tokens)
 
-        errand = Errand(
+        errand = InternalCall(
             id=f"{ask.id}:vision",
             route=ROUTE,
             wording=wording,
@@ -58,9 +63,9 @@ class Sights:
         return strip("".join(part.text for part in response.parts if isinstance(part, Text)))
 
 
-def _sees(lane: Reached, image: Media, source: ProtocolName) -> bool:
+def _sees(lane: AnyTarget, image: Media, source: ProtocolName) -> bool:
     """Whether this target can be shown the image: it sees, and takes it in the form the client sent."""
-    if not isinstance(lane, Lane):
+    if not isinstance(lane, PreparedTarget):
         return True
     if not lane.aim.vision:
         return False

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from routecodex.canon.errors import GatewayError
 from routecodex.canon.events import Event
-from routecodex.gateway.ask import Client
+from routecodex.gateway.ask import ClientConnection
 from routecodex.gateway.keep_alive import KeepAlive
 from routecodex.protocols import failures
 from routecodex.protocols.codec import Pipe
@@ -16,7 +16,7 @@ from routecodex.providers.http import HttpResponse
 from routecodex.providers.upstream import Upstream
 
 
-class Source(Protocol):
+class AnswerStream(Protocol):
     """Where an answer comes from."""
 
     @property
@@ -25,7 +25,7 @@ class Source(Protocol):
         """The next client bytes; the pipe tells when there will be no more."""
         ...
 
-    async def carry(self, client: Client, keep_alive: KeepAlive) -> bytes:
+    async def carry(self, client: ClientConnection, keep_alive: KeepAlive) -> bytes:
         """Writes to the client what comes until the pipe has ended; the last bytes are left to be written.
 
         While the client does not read, nothing is asked of the provider.
@@ -41,7 +41,7 @@ class Source(Protocol):
         ...
 
 
-class HttpSource:
+class RelayedStream:
     """An answer that comes over HTTP, through a pipe."""
 
     def __init__(self, response: HttpResponse, pipe: Pipe, upstream: Upstream) -> None:
@@ -58,7 +58,7 @@ class HttpSource:
             if out or data is None or pipe.ended or pipe.started:
                 return out
 
-    async def carry(self, client: Client, keep_alive: KeepAlive) -> bytes:
+    async def carry(self, client: ClientConnection, keep_alive: KeepAlive) -> bytes:
         response, passage = self._response, _Passage(self.pipe, client, keep_alive)
         while True:
             await response.pour(passage.take)
@@ -72,7 +72,7 @@ class HttpSource:
 class _Passage:
     """From the provider's connection to the client's, without a task between them."""
 
-    def __init__(self, pipe: Pipe, client: Client, keep_alive: KeepAlive) -> None:
+    def __init__(self, pipe: Pipe, client: ClientConnection, keep_alive: KeepAlive) -> None:
         self.last = b""
         self._pipe = pipe
         self._client = client
@@ -91,7 +91,7 @@ class _Passage:
         return self._client.write_nowait(out)
 
 
-class EventSource:
+class EventStream:
     """An answer that comes as events."""
 
     def __init__(self, events: AsyncGenerator[Event, None], pipe: Translation) -> None:
@@ -103,10 +103,10 @@ class EventSource:
         if event is not None:
             return self.pipe.tell((event,))
         if self.pipe.started:
-            return self.pipe.fail(failures.truncated())
-        raise failures.truncated()
+            return self.pipe.fail(failures.stream_truncated())
+        raise failures.stream_truncated()
 
-    async def carry(self, client: Client, keep_alive: KeepAlive) -> bytes:
+    async def carry(self, client: ClientConnection, keep_alive: KeepAlive) -> bytes:
         while True:
             out = await self.pull()
             if self.pipe.ended:

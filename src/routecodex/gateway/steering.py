@@ -18,20 +18,20 @@ from msgspec.structs import replace
 
 from routecodex.canon.errors import BadRequest
 from routecodex.gateway.message_files import MessageFileError, read_message
-from routecodex.gateway.own_words import MARK, ignored
+from routecodex.gateway.own_words import REPLY_PREFIX, ignored_notice
 from routecodex.gateway.scope import Scope
 from routecodex.gateway.sessions import Sessions
 from routecodex.protocols import person
-from routecodex.protocols.codec import Codec, Inbound
+from routecodex.protocols.codec import Codec, WireRequest
 from routecodex.protocols.person import UserMessage
-from routecodex.routing.apply import apply_all
+from routecodex.routing.apply import apply_instructions
 from routecodex.routing.instructions import (
-    MOST,
+    MOST_INSTRUCTIONS,
     ClearClock,
-    Force,
+    ForceTarget,
     Instruction,
-    Malformed,
-    Parsed,
+    MalformedInstruction,
+    ParseResult,
     SetStopMessage,
     SetStopMessageFromFile,
     ShowHelp,
@@ -51,18 +51,18 @@ _FILES_END = "--- End of content ---"
 _CLOCK_CLEARED = "all clock tasks are cleared"
 
 
-class Spoken(Struct, frozen=True):
+class ChatInstructions(Struct, frozen=True):
     """What a request says to the gateway: the instructions of its newest message, and what is left of it.
 
     `turn` marks that message, `earlier` those before it. `alone` is True when the person says nothing else in
     it, and nothing comes after it.
     """
 
-    stripped: Inbound
+    stripped: WireRequest
     turn: str | None = None
     earlier: frozenset[str] = frozenset()
     instructions: tuple[Instruction, ...] = ()
-    malformed: tuple[Malformed, ...] = ()
+    malformed: tuple[MalformedInstruction, ...] = ()
     alone: bool = False
 
     @property
@@ -71,19 +71,19 @@ class Spoken(Struct, frozen=True):
         return self.alone or any(isinstance(said, _SHOWS) for said in self.instructions)
 
 
-def listen(codec: Codec, inbound: Inbound) -> Spoken:
+def extract_instructions(codec: Codec, inbound: WireRequest) -> ChatInstructions:
     """Reads the newest message of the person and takes the tags out of all user texts."""
     messages = person.user_messages(inbound)
     written = [message for message in messages if _is_of_a_person(message)]
     found = _found(written[-1], inbound) if written else []
     stripped = _without_tags(codec, inbound, messages)
     if not written:
-        return Spoken(stripped)
+        return ChatInstructions(stripped)
     *before, newest = written
     earlier = frozenset(_mark(message) for message in before if _may_speak_to_us(message))
     if not any(parsed.instructions or parsed.malformed for parsed in found):
-        return Spoken(stripped, earlier=earlier)
-    return Spoken(
+        return ChatInstructions(stripped, earlier=earlier)
+    return ChatInstructions(
         stripped,
         turn=_mark(newest),
         earlier=earlier,
@@ -93,18 +93,18 @@ def listen(codec: Codec, inbound: Inbound) -> Spoken:
     )
 
 
-def _found(newest: UserMessage, inbound: Inbound) -> list[Parsed]:
+def _found(newest: UserMessage, inbound: WireRequest) -> list[ParseResult]:
     """What every text of the message says; refused where that is more than a person writes."""
-    found: list[Parsed] = []
+    found: list[ParseResult] = []
     tags = 0
     for text in _written(newest):
         parsed = parse(text)
         found.append(parsed)
         tags += len(parsed.instructions) + len(parsed.malformed)
-        if tags > MOST:
-            field = person.place(inbound, newest)
+        if tags > MOST_INSTRUCTIONS:
+            field = person.message_path(inbound, newest)
             raise BadRequest(
-                f"{field}: a message may hold {MOST} instructions <**…**>, not more", param=field
+                f"{field}: a message may hold {MOST_INSTRUCTIONS} instructions <**…**>, not more", param=field
             )
     return found
 
@@ -135,13 +135,13 @@ def _is_for_us_alone(message: UserMessage) -> bool:
     return not message.holds_more and all(is_machine_made(strip(written.text)) for written in message.texts)
 
 
-def _is_end(newest: UserMessage, messages: Sequence[UserMessage], inbound: Inbound) -> bool:
+def _is_end(newest: UserMessage, messages: Sequence[UserMessage], inbound: WireRequest) -> bool:
     """Whether nothing comes after it, but for messages of an agent and the answer as the client begins it."""
     after = [message for message in messages if message.index > newest.index]
     last = newest.index + len(after)
     if any(message.holds_more for message in after) or messages[-1].index != last:
         return False
-    return messages[-1].is_last or person.begun_answer(inbound) == last + 1
+    return messages[-1].is_last or person.prefill_index(inbound) == last + 1
 
 
 def _mark(message: UserMessage) -> str:
@@ -151,7 +151,7 @@ def _mark(message: UserMessage) -> str:
     return blake2b(words.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
 
 
-def _without_tags(codec: Codec, inbound: Inbound, messages: Sequence[UserMessage]) -> Inbound:
+def _without_tags(codec: Codec, inbound: WireRequest, messages: Sequence[UserMessage]) -> WireRequest:
     texts: dict[tuple[int, int | None], str] = {}
     parts: set[tuple[int, int]] = set()
     gone: set[int] = set()
@@ -177,7 +177,7 @@ def _without_tags(codec: Codec, inbound: Inbound, messages: Sequence[UserMessage
     if alone:
         gone |= _answered_by_us(inbound, messages, alone)
     # Asked for even when nothing is to be done: it also leaves out what a key said twice hides.
-    body = person.retold(inbound, texts=texts, drop_parts=parts, drop_messages=gone)
+    body = person.rewrite_texts(inbound, texts=texts, drop_parts=parts, drop_messages=gone)
     if body is inbound.body:
         return inbound
     try:
@@ -187,9 +187,9 @@ def _without_tags(codec: Codec, inbound: Inbound, messages: Sequence[UserMessage
         return inbound.with_body(body)
 
 
-def _answered_by_us(inbound: Inbound, messages: Sequence[UserMessage], alone: Sequence[int]) -> set[int]:
+def _answered_by_us(inbound: WireRequest, messages: Sequence[UserMessage], alone: Sequence[int]) -> set[int]:
     """Where the gateway's own answers stand to the messages that were nothing but instructions."""
-    ours = {place for place, said in person.answers(inbound).items() if said.startswith(MARK)}
+    ours = {place for place, said in person.model_texts(inbound).items() if said.startswith(REPLY_PREFIX)}
     added = {message.index for message in messages if not _is_of_a_person(message) and not message.holds_more}
     found: set[int] = set()
     for place in alone:
@@ -198,7 +198,7 @@ def _answered_by_us(inbound: Inbound, messages: Sequence[UserMessage], alone: Se
     return found
 
 
-class Steering:
+class InstructionApplier:
     """Applies what was said to the session it was said in."""
 
     def __init__(
@@ -215,13 +215,19 @@ class Steering:
         self._clear_clock = clear_clock
 
     async def apply(
-        self, spoken: Spoken, scope: Scope, *, registry: Registry, notices: list[str], save: bool = True
+        self,
+        spoken: ChatInstructions,
+        scope: Scope,
+        *,
+        registry: Registry,
+        notices: list[str],
+        save: bool = True,
     ) -> SessionState:
         """The session's state after the message; an unknown name raises and changes nothing.
 
         Without `save` the state is only what it would be.
         """
-        notices.extend(ignored(spoken.malformed))
+        notices.extend(ignored_notice(spoken.malformed))
         turn = spoken.turn
         wanted: list[Instruction] = [said for said in spoken.instructions if not isinstance(said, _SHOWS)]
         if turn is None or not wanted:
@@ -230,14 +236,14 @@ class Steering:
         if known.applied == turn:
             return await self._sessions.go_on(scope, known) if save else known
         wanted = await self._with_files(wanted, notices)
-        if not scope.lasts and not all(isinstance(said, Force) for said in wanted):
+        if not scope.lasts and not all(isinstance(said, ForceTarget) for said in wanted):
             notices.append(_NO_SESSION)
 
         def change(state: SessionState) -> SessionState:
             if state.applied == turn:
                 return state
             fresh = replace(state, force=None)
-            changed = apply_all(fresh, wanted, registry=registry, turn=turn, now=self._clock())
+            changed = apply_instructions(fresh, wanted, registry=registry, turn=turn, now=self._clock())
             return replace(changed, applied=turn)
 
         if not save:

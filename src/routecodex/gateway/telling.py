@@ -13,7 +13,7 @@ async def told(events: Sequence[Event]) -> AsyncGenerator[Event, None]:
         yield event
 
 
-async def heard(events: AsyncGenerator[Event, None]) -> list[Event]:
+async def collect_events(events: AsyncGenerator[Event, None]) -> list[Event]:
     """All of them."""
     try:
         return [event async for event in events]

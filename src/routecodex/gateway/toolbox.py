@@ -11,32 +11,34 @@ from msgspec.structs import replace
 from routecodex.canon.errors import ConfigError
 from routecodex.canon.request import ProtocolName, Request
 from routecodex.config import Config
-from routecodex.gateway.ask import Ask
-from routecodex.gateway.clockwork import Clockwork
-from routecodex.gateway.course import Course
-from routecodex.gateway.lane import Lane
-from routecodex.gateway.own_calls import Reached
+from routecodex.gateway.ask import ClientRequest
+from routecodex.gateway.clockwork import ClockService
+from routecodex.gateway.course import RoutingContext
+from routecodex.gateway.lane import PreparedTarget
+from routecodex.gateway.own_calls import AnyTarget
 from routecodex.gateway.scope import Scope
 from routecodex.gateway.searching import lacking, may_declare, searches
 from routecodex.gateway.sessions import Sessions
 from routecodex.routing.instructions import strip
-from routecodex.routing.state import SessionState, StopMessage
+from routecodex.routing.state import SessionState, StopMessageState
 from routecodex.server_tools import bd, stop_message, web_search
-from routecodex.server_tools.empty_reply import EmptyReply
-from routecodex.server_tools.framework import ServerTool, ServerTools, Situation
-from routecodex.server_tools.pairs import Pairs
+from routecodex.server_tools.empty_reply import EmptyReplyTool
+from routecodex.server_tools.framework import ServerTool, ServerToolPlugin, TurnContext
+from routecodex.server_tools.pairs import HiddenToolCalls
 from routecodex.stores.store import Store
 
 ENTRY_POINTS = "routecodex.server_tools"
 """Where other packages name server tools of their own: each a function of no arguments that gives one."""
+
 _KINDS = ("session:", "conversation:", "chain:")
 """How the names of those begin that are not a session's own id: a session id that does is spelled out too."""
 _UNREAD = Request(model="", messages=(), source="chat")
-_AT_NEED = (stop_message.StopMessage, EmptyReply, web_search.WebSearch)
+
+_AT_NEED = (stop_message.StopMessageTool, EmptyReplyTool, web_search.WebSearchTool)
 """Tools that make no request go in rounds unless something in it, or in its session, calls for them."""
 
 
-class Toolbox:
+class ServerToolSet:
     """Everything the gateway can do by itself between a model's answers."""
 
     def __init__(
@@ -46,7 +48,7 @@ class Toolbox:
         sessions: Sessions,
         store: Store,
         clock: Callable[[], float],
-        clockwork: Clockwork,
+        clockwork: ClockService,
         environ: Mapping[str, str] | None = None,
         search: web_search.Search | None = None,
     ) -> None:
@@ -55,7 +57,7 @@ class Toolbox:
         self._environ = os.environ if environ is None else environ
         self._sessions = sessions
         self._clock = clock
-        self._pairs = Pairs(store)
+        self._pairs = HiddenToolCalls(store)
         self.visible = self._config.visible_rounds
         self.continues = self._config.empty_reply_continue.enabled
         self._web_search = self._made_web_search(search)
@@ -70,50 +72,50 @@ class Toolbox:
         tools: list[ServerTool] = []
         said = self._config.stop_message
         if said.enabled:
-            options = stop_message.Options(
+            options = stop_message.StopMessageOptions(
                 include_answer=said.include_answer, sentinels=said.compaction_sentinels
             )
-            settings = bd.settings(self._environ)
-            run = bd.Command(environ=self._environ, workdir=settings.workdir)
+            settings = bd.beads_settings(self._environ)
+            run = bd.BeadsCommand(environ=self._environ, workdir=settings.workdir)
             tools.append(
-                stop_message.StopMessage(
+                stop_message.StopMessageTool(
                     self._take,
                     give_back=self._give_back,
-                    is_idle=bd.Work(settings, run=run).is_idle,
+                    is_idle=bd.BeadsWork(settings, run=run).is_idle,
                     options=options,
                 )
             )
         if self._web_search is not None:
             tools.append(self._web_search)
         if self.continues:
-            tools.append(EmptyReply())
+            tools.append(EmptyReplyTool())
         if self._clockwork.row.enabled:
             tools.append(self._clockwork.alarm)
         return tools
 
-    def _made_web_search(self, search: web_search.Search | None) -> web_search.WebSearch | None:
+    def _made_web_search(self, search: web_search.Search | None) -> web_search.WebSearchTool | None:
         said = self._config.web_search
         if not said.enabled:
             return None
-        options = web_search.Options(max_uses=said.max_uses, max_results=said.max_results)
-        return web_search.WebSearch(search, options=options)
+        options = web_search.WebSearchOptions(max_uses=said.max_uses, max_results=said.max_results)
+        return web_search.WebSearchTool(search, options=options)
 
-    def may_want(self, session: SessionState, ask: Ask) -> bool:
+    def may_want(self, session: SessionState, ask: ClientRequest) -> bool:
         """Whether a request of this session may need a tool; asked of every request."""
         return self._always or session.stop_message is not None or self._may_search(ask)
 
-    def _may_search(self, ask: Ask) -> bool:
+    def _may_search(self, ask: ClientRequest) -> bool:
         return ask.inbound.protocol in self._searchless and may_declare(ask.inbound)
 
-    def _searches(self, lane: Reached, source: ProtocolName) -> bool:
+    def _searches(self, lane: AnyTarget, source: ProtocolName) -> bool:
         return searches(lane, source, trusting=self._trusting)
 
-    def _lacks(self, request: Request, lanes: Sequence[Reached]) -> bool:
+    def _lacks(self, request: Request, lanes: Sequence[AnyTarget]) -> bool:
         if not web_search.declares_search(request):
             return False
         return not all(self._searches(lane, request.source) for lane in lanes)
 
-    def fitted(self, situation: Situation, request: Request, lane: Lane) -> Request:
+    def fitted(self, situation: TurnContext, request: Request, lane: PreparedTarget) -> Request:
         """The request for one target: with a search of ours where it has none of its own."""
         if lane.codec.name == "messages":
             request = _lenient(request, situation.names)
@@ -122,15 +124,15 @@ class Toolbox:
         return self._web_search.fitted(situation, request)
 
     def situation(
-        self, ask: Ask, course: Course, *, lanes: Sequence[Reached]
-    ) -> tuple[Situation, Sequence[ServerTool]]:
+        self, ask: ClientRequest, course: RoutingContext, *, lanes: Sequence[AnyTarget]
+    ) -> tuple[TurnContext, Sequence[ServerTool]]:
         """The turn as tools see it, and those that take part; `lanes` are the targets it may go to."""
         scope = course.scope
         only_search = not self._always and course.session.stop_message is None
         if only_search and all(self._searches(lane, ask.codec.name) for lane in lanes):
             # Whoever it goes to searches by itself: the request need not even be read.
-            return Situation(id=ask.id, session=None, captured=_UNREAD, now=self._clock), []
-        situation = Situation(
+            return TurnContext(id=ask.id, session=None, captured=_UNREAD, now=self._clock), []
+        situation = TurnContext(
             id=ask.id,
             session=session_name(scope),
             captured=ask.codec.decode_request(ask.inbound),
@@ -153,19 +155,19 @@ class Toolbox:
             situation.note(f"server tools skipped: the request wants {situation.captured.n} answers")
             return situation, []
         # To mend an empty answer no request goes in rounds: an exchange can do that by itself.
-        return situation, [] if all(isinstance(tool, EmptyReply) for tool in wanting) else wanting
+        return situation, [] if all(isinstance(tool, EmptyReplyTool) for tool in wanting) else wanting
 
-    def plugin(self, tools: Sequence[ServerTool], situation: Situation) -> ServerTools:
+    def plugin(self, tools: Sequence[ServerTool], situation: TurnContext) -> ServerToolPlugin:
         """The tools of one turn for the engine."""
-        return ServerTools(tools, situation, pairs=self._pairs, seconds=self._config.max_turn_ms / 1000)
+        return ServerToolPlugin(tools, situation, pairs=self._pairs, seconds=self._config.max_turn_ms / 1000)
 
-    async def _take(self, situation: Situation) -> str | None:
+    async def _take(self, situation: TurnContext) -> str | None:
         """Counts one use of the session's stopMessage for good; its text, or None when none is left."""
         scope: Scope = situation.data["scope"]
         if not scope.lasts:
             stop, situation.data["stop_message"] = counted(situation.data["stop_message"], self._clock())
             return _speakable(stop)
-        taken: list[StopMessage | None] = [None]
+        taken: list[StopMessageState | None] = [None]
 
         def change(state: SessionState) -> SessionState:
             taken[0], left = counted(state.stop_message, self._clock())
@@ -175,9 +177,9 @@ class Toolbox:
         situation.data["stop_message"] = taken[0] or situation.data["stop_message"]
         return _speakable(taken[0])
 
-    async def _give_back(self, situation: Situation) -> None:
+    async def _give_back(self, situation: TurnContext) -> None:
         """Takes back the count of the last use, unless the message was set anew since."""
-        taken: StopMessage = situation.data["stop_message"]
+        taken: StopMessageState = situation.data["stop_message"]
 
         def change(state: SessionState) -> SessionState:
             stop = state.stop_message
@@ -208,12 +210,14 @@ def session_name(scope: Scope) -> str | None:
     return scope.id if plain else scope.key
 
 
-def has_uses(stop: StopMessage | None) -> bool:
+def has_uses(stop: StopMessageState | None) -> bool:
     """Whether there is a message that can still be said."""
     return stop is not None and stop.used < stop.max_repeats
 
 
-def counted(stop: StopMessage | None, now: float) -> tuple[StopMessage | None, StopMessage | None]:
+def counted(
+    stop: StopMessageState | None, now: float
+) -> tuple[StopMessageState | None, StopMessageState | None]:
     """One use of the message, if one is left, and the message after it."""
     if stop is None or not has_uses(stop):
         return None, stop
@@ -221,7 +225,7 @@ def counted(stop: StopMessage | None, now: float) -> tuple[StopMessage | None, S
     return left, left
 
 
-def _speakable(stop: StopMessage | None) -> str | None:
+def _speakable(stop: StopMessageState | None) -> str | None:
     # A file may hold what looks like an instruction; no provider sees one.
     return None if stop is None else strip(stop.text)
 

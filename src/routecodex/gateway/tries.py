@@ -19,14 +19,16 @@ from routecodex.canon.errors import (
     UpstreamRefusedKey,
     UpstreamRejected,
 )
-from routecodex.gateway.ask import Record
-from routecodex.gateway.health import Health
+from routecodex.gateway.ask import RequestRecord
+from routecodex.gateway.health import KeyHealth
 from routecodex.gateway.keep_alive import KeepAlive
-from routecodex.protocols.failures import overflows
-from routecodex.routing.plan import Cooling, Plan
-from routecodex.routing.registry import Step, Target
+from routecodex.protocols.failures import is_context_overflow
+from routecodex.routing.planned import RoutePlan
+from routecodex.routing.registry import PlanStep, Target
+from routecodex.routing.sieve import CoolingTarget
 
-LONG = "longcontext"
+LONG_CONTEXT = "longcontext"
+
 _SOON = 0.05
 """The shortest wait: a probe that another request has taken is looked at again after it."""
 _BRIEF = 200
@@ -36,20 +38,20 @@ _TOLD = 3
 class Planner(Protocol):
     """Plans this request again, in the light of what has failed it; `must` is where it must go now."""
 
-    def __call__(self, tried: frozenset[Target], must: str | None) -> Plan: ...
+    def __call__(self, tried: frozenset[Target], must: str | None) -> RoutePlan: ...
 
 
 class Attempts(Protocol):
     """What tries a target: an exchange, or one round of several."""
 
-    record: Record
+    record: RequestRecord
 
-    async def attempt(self, step: Step, keep_alive: KeepAlive | None) -> None: ...
-    def note(self, plan: Plan) -> None: ...
+    async def attempt(self, step: PlanStep, keep_alive: KeepAlive | None) -> None: ...
+    def note(self, plan: RoutePlan) -> None: ...
     def keep_alive(self) -> KeepAlive | None: ...
 
 
-class Tries:
+class Failover:
     """Tries targets until one answers; what fails is told to health."""
 
     def __init__(
@@ -57,7 +59,7 @@ class Tries:
         exchange: Attempts,
         planner: Planner,
         *,
-        health: Health,
+        health: KeyHealth,
         clock: Callable[[], float],
         max_attempts: int,
         max_wait: float,
@@ -74,7 +76,7 @@ class Tries:
         self._failures: list[UpstreamError] = []
         self._must: str | None = None
 
-    async def run(self, plan: Plan) -> None:
+    async def run(self, plan: RoutePlan) -> None:
         """Answers the request, or raises what a client must be told; the error knows where it was tried."""
         keep_alive = self._exchange.keep_alive()
         try:
@@ -90,7 +92,7 @@ class Tries:
             if keep_alive is not None:
                 keep_alive.stop()
 
-    async def _answered(self, plan: Plan, keep_alive: KeepAlive | None) -> bool:
+    async def _answered(self, plan: RoutePlan, keep_alive: KeepAlive | None) -> bool:
         if plan.clears_sticky and self._let_go is not None:
             await self._let_go()
         self._exchange.note(plan)
@@ -110,7 +112,7 @@ class Tries:
     async def _is_probe(self, target: Target) -> bool:
         return await self._health.probe(target, self._clock(), by=self)
 
-    async def _try(self, step: Step, plan: Plan, keep_alive: KeepAlive | None) -> bool:
+    async def _try(self, step: PlanStep, plan: RoutePlan, keep_alive: KeepAlive | None) -> bool:
         target = step.target
         began = self._clock()
         try:
@@ -143,17 +145,17 @@ class Tries:
         else:
             self._health.succeeded(target, began=began, by=self)
 
-    def _after_rejection(self, error: UpstreamRejected, plan: Plan) -> None:
+    def _after_rejection(self, error: UpstreamRejected, plan: RoutePlan) -> None:
         """A request too long for the model goes to `longcontext` once; any other rejection is final."""
         chosen = plan.only is not None or plan.route == "direct"
-        if chosen or self._must is not None or plan.route == LONG or not overflows(error):
+        if chosen or self._must is not None or plan.route == LONG_CONTEXT or not is_context_overflow(error):
             raise error
-        self._must = LONG
+        self._must = LONG_CONTEXT
         planned = self._planned()
         if not planned.steps and not planned.cooling:
             raise error
 
-    async def _next(self) -> Plan:
+    async def _next(self) -> RoutePlan:
         """What to try now that nothing has answered; waits for it if it must."""
         made = self._planned()
         while not made.steps:
@@ -161,7 +163,7 @@ class Tries:
             made = self._planned()
         return made
 
-    def _planned(self) -> Plan:
+    def _planned(self) -> RoutePlan:
         made = self._planner(self._tried, self._must)
         if self._must is None:
             return made
@@ -173,7 +175,7 @@ class Tries:
             cooling=tuple(row for row in made.cooling if row.step.route == self._must),
         )
 
-    async def _wait(self, plan: Plan) -> None:
+    async def _wait(self, plan: RoutePlan) -> None:
         now = self._clock()
         soonest = min((row.until for row in plan.cooling), default=math.inf)
         seconds = max(soonest - now, _SOON)
@@ -183,17 +185,17 @@ class Tries:
         await asyncio.sleep(seconds)
         self._tried -= {row.step.target for row in plan.cooling if row.until <= self._clock()}
 
-    def _given_up(self, plan: Plan, now: float) -> GatewayError:
+    def _given_up(self, plan: RoutePlan, now: float) -> GatewayError:
         wait = min((row.until for row in plan.cooling), default=now) - now
         if self._failures:
             could_answer = plan.steps or any(row.why == "tried" for row in plan.removed)
             all_rest = plan.cooling and not could_answer
-            return at_rest(self._failures, wait=wait) if all_rest else worst(self._failures)
+            return cooling_error(self._failures, wait=wait) if all_rest else worst_failure(self._failures)
         if plan.only is not None:
             unhealthy = ProviderNotAvailable.unhealthy(plan.only, retry_after=wait)
             unhealthy.notices = tuple(row.reason for row in plan.cooling[:_TOLD])
             return unhealthy
-        return all_cooling(plan.cooling, wait=wait)
+        return all_cooling_error(plan.cooling, wait=wait)
 
 
 def _brief(target: Target, error: UpstreamError) -> str:
@@ -202,13 +204,13 @@ def _brief(target: Target, error: UpstreamError) -> str:
     return f"{target}: {status}{error.message[:_BRIEF]}"
 
 
-def at_rest(failures: Sequence[UpstreamError], *, wait: float) -> GatewayError:
+def cooling_error(failures: Sequence[UpstreamError], *, wait: float) -> GatewayError:
     """What to tell a client whose request met these failures, now that every target rests because of them.
 
     It is told to come back later, but for what waiting does not help: a request that is wrong, keys that were
     all refused. An overload keeps its own status, which some protocols have a word for.
     """
-    error = worst(failures)
+    error = worst_failure(failures)
     refused = all(isinstance(one, UpstreamRefusedKey) for one in _met(failures))
     if isinstance(error, UpstreamRejected) or refused:
         return error
@@ -219,7 +221,7 @@ def at_rest(failures: Sequence[UpstreamError], *, wait: float) -> GatewayError:
     return error
 
 
-def all_cooling(cooling: Sequence[Cooling], *, wait: float) -> GatewayError:
+def all_cooling_error(cooling: Sequence[CoolingTarget], *, wait: float) -> GatewayError:
     """Nothing can be used for a while: a limit only if all are limited; the earlier errors are told."""
     if not cooling:
         return UpstreamFailed("no target was tried", code="no_targets")
@@ -229,7 +231,7 @@ def all_cooling(cooling: Sequence[Cooling], *, wait: float) -> GatewayError:
     return Overloaded(told, retry_after=wait, code="all_targets_cooling")
 
 
-def worst(failures: Sequence[UpstreamError]) -> GatewayError:
+def worst_failure(failures: Sequence[UpstreamError]) -> GatewayError:
     """What to tell a client when every target failed: a limit only if all were limited.
 
     That one target was too small is of interest only where no larger one was tried.

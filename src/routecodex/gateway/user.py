@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 
-class User(Struct):
+class AnthropicUser(Struct):
     """What an Anthropic client may say of its user."""
 
     session_id: str | None = None

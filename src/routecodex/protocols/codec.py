@@ -18,16 +18,15 @@ from typing import Any, Final, Protocol
 from routecodex.canon.errors import GatewayError, UpstreamError
 from routecodex.canon.events import Event
 from routecodex.canon.finish import Finish
-from routecodex.canon.look import Look
+from routecodex.canon.look import RequestFeatures
 from routecodex.canon.parts import Media, Opaque
 from routecodex.canon.request import ProtocolName, Request
 from routecodex.canon.response import Response
 from routecodex.canon.usage import Usage
+from routecodex.protocols.dialect import Dialect
 
-from .dialect import Dialect
 
-
-class Inbound:
+class WireRequest:
     """A client's request as it came: the bytes, the codec's typed view of them, and what the path said.
 
     Where the view is one without its long texts (cuts.py), it was read from `outline`, made of `uncut`. It is
@@ -69,9 +68,9 @@ class Inbound:
         self.outline: Final = outline
         self.untagged: Final = untagged
 
-    def with_body(self, body: bytes) -> Inbound:
+    def with_body(self, body: bytes) -> WireRequest:
         """The same request in other bytes: its view and its outline stay those of what came."""
-        return Inbound(
+        return WireRequest(
             self.protocol,
             body,
             wire=self.wire,
@@ -104,7 +103,7 @@ _PLAIN: Final = Dialect()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Aim:
+class EncodeOptions:
     """What an encoder must know of the upstream a request is bound for."""
 
     model: str
@@ -118,7 +117,7 @@ class Aim:
     """Whether this very value came from there, seal and all: another gateway of ours may stand there."""
 
 
-class Encoded:
+class EncodedRequest:
     """A request body for an upstream; `notices` name what could not be said there (`dropped top_k`)."""
 
     __slots__ = ("body", "notices")
@@ -128,13 +127,13 @@ class Encoded:
         self.notices: Final = notices
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Encoded) and (self.body, self.notices) == (other.body, other.notices)
+        return isinstance(other, EncodedRequest) and (self.body, self.notices) == (other.body, other.notices)
 
     def __repr__(self) -> str:
         return f"Encoded({self.body!r}, {self.notices!r})"
 
 
-class ReplyTo:
+class ReplyContext:
     """What an encoder must know of the client it answers.
 
     `id` is a fresh hex id from which each codec makes its own ids. `request` is the canonical request.
@@ -182,7 +181,7 @@ class ReplyTo:
         self.input_tokens = input_tokens
 
 
-class Outcome:
+class AnswerOutcome:
     """What an answer came to, for logs and metrics; filled while it passes."""
 
     __slots__ = (
@@ -222,7 +221,7 @@ class Outcome:
         """The answer has neither a word nor a call; of a stream, that nothing at all came before its end."""
 
 
-class Texts:
+class TextBatch:
     """Many TextAdded events of one part that follow each other, none of them empty."""
 
     __slots__ = ("index", "texts")
@@ -232,7 +231,7 @@ class Texts:
         self.texts: Final = texts
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Texts) and (self.index, self.texts) == (other.index, other.texts)
+        return isinstance(other, TextBatch) and (self.index, self.texts) == (other.index, other.texts)
 
     def __repr__(self) -> str:
         return f"Texts({self.index!r}, {self.texts!r})"
@@ -270,7 +269,7 @@ class Pipe(Protocol):
 
     started: bool
     ended: bool
-    outcome: Outcome
+    outcome: AnswerOutcome
 
     def feed(self, data: bytes) -> bytes: ...
     def close(self) -> bytes: ...
@@ -284,25 +283,25 @@ class Codec:
     """One protocol, as functions."""
 
     name: ProtocolName
-    read: Callable[..., Inbound]
+    read: Callable[..., WireRequest]
     """read(body, *, model=None, stream=None): validates types and names the wrong field (BadRequest)."""
-    look: Callable[[Inbound], Look]
+    look: Callable[[WireRequest], RequestFeatures]
     """What routing goes by; cheap enough for every request, however large."""
-    opening: Callable[[Inbound], bytes]
+    opening: Callable[[WireRequest], bytes]
     """Bytes that stay the same for a whole conversation: its system text and its first words."""
-    decode_request: Callable[[Inbound], Request]
-    encode_request: Callable[[Request, Aim], Encoded]
-    rewrite: Callable[[Inbound, Aim], Encoded]
+    decode_request: Callable[[WireRequest], Request]
+    encode_request: Callable[[Request, EncodeOptions], EncodedRequest]
+    rewrite: Callable[[WireRequest, EncodeOptions], EncodedRequest]
     """The same-protocol request: only what must change is changed, the rest is byte for byte as it came."""
     path: Callable[[str, bool], str]
     """path(model, stream): where the request goes, below the provider's base URL."""
     decode_response: Callable[[bytes], Sequence[Event]]
-    encode_response: Callable[[Response, ReplyTo], bytes]
-    pass_response: Callable[[bytes, ReplyTo], tuple[bytes, Outcome]]
+    encode_response: Callable[[Response, ReplyContext], bytes]
+    pass_response: Callable[[bytes, ReplyContext], tuple[bytes, AnswerOutcome]]
     """The same-protocol answer: as it came, its finish put right if it lied; UpstreamFailed if it is none."""
     stream_decoder: Callable[[], StreamDecoder]
-    stream_encoder: Callable[[ReplyTo], StreamEncoder]
-    relay: Callable[[ReplyTo], Pipe]
+    stream_encoder: Callable[[ReplyContext], StreamEncoder]
+    relay: Callable[[ReplyContext], Pipe]
     decode_error: Callable[[int, Mapping[str, str], bytes, str], UpstreamError]
     """decode_error(status, headers, body, provider): a provider's refusal as a typed error."""
     encode_error: Callable[[GatewayError], tuple[int, dict[str, Any]]]

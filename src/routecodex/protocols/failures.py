@@ -23,6 +23,7 @@ from routecodex.canon.errors import (
 _QUOTA_CODES = frozenset(
     {"insufficient_quota", "billing_hard_limit_reached", "quota_exceeded", "exceeded_current_quota_error"}
 )
+
 _QUOTA = re.compile(r"credit balance is too low|insufficient (?:account )?balance|余额不足", re.IGNORECASE)
 """Used-up credit that some providers tell in words alone, with the status of a wrong request."""
 _OVERLOAD_CODES = frozenset(
@@ -90,7 +91,7 @@ def upstream_error(
     return UpstreamFailed(text, provider=provider, upstream_status=status, retry_after=wait)
 
 
-def overflows(error: UpstreamRejected) -> bool:
+def is_context_overflow(error: UpstreamRejected) -> bool:
     """Whether the provider says that the request is longer than its model can take."""
     return error.code in _OVERFLOW_CODES or error.status == 413 or _OVERFLOW.search(error.message) is not None
 
@@ -101,11 +102,11 @@ def plain_text(body: bytes) -> str:
     return "" if text[:1] == "<" else text
 
 
-def broken_off(said: str | None) -> UpstreamFailed:
+def stream_broken(said: str | None) -> UpstreamFailed:
     """The provider gave up in the middle of the answer, and said so where others say why they are done."""
     return UpstreamFailed(f"the upstream broke the answer off: {said}", code="upstream_truncated")
 
 
-def truncated(what: str = "the upstream stream") -> UpstreamFailed:
+def stream_truncated(what: str = "the upstream stream") -> UpstreamFailed:
     """The stream ended before the answer did."""
     return UpstreamFailed(f"{what} ended before the answer was complete", code="upstream_truncated")

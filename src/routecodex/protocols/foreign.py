@@ -7,22 +7,21 @@ from msgspec.structs import replace
 from routecodex.canon.events import AnswerPart, PartStarted
 from routecodex.canon.parts import Media, Opaque, Text
 from routecodex.canon.response import Response
+from routecodex.protocols.codec import Codec
+from routecodex.protocols.notices import Notices
 
-from .codec import Codec
-from .notices import Notices
 
-
-def retold(event: PartStarted, client: Codec) -> PartStarted:
+def replace_foreign_part(event: PartStarted, client: Codec) -> PartStarted:
     """The event with a part that this client's protocol has."""
-    part = _retold(event.part, client)
+    part = _replaced(event.part, client)
     return event if part is event.part else PartStarted(event.index, part)
 
 
-def retold_whole(response: Response, client: Codec) -> tuple[Response, tuple[str, ...]]:
+def replace_foreign_parts(response: Response, client: Codec) -> tuple[Response, tuple[str, ...]]:
     """The answer in parts that this client's protocol has, and what is lost of it."""
     if not any(_is_foreign(part, client) for part in response.parts):
         return response, ()
-    parts = tuple(_retold(part, client) for part in response.parts)
+    parts = tuple(_replaced(part, client) for part in response.parts)
     notices = Notices()
     for before, after in zip(response.parts, parts, strict=True):
         if isinstance(before, Opaque) and _is_lost(before, after, client):
@@ -34,7 +33,7 @@ def _is_foreign(part: AnswerPart, client: Codec) -> bool:
     return isinstance(part, Opaque) and part.protocol != client.name
 
 
-def _retold(part: AnswerPart, client: Codec) -> AnswerPart:
+def _replaced(part: AnswerPart, client: Codec) -> AnswerPart:
     if not isinstance(part, Opaque) or part.protocol == client.name or part.instead is None:
         return part
     if isinstance(part.instead, Text):

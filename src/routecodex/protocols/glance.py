@@ -7,25 +7,26 @@ from typing import Literal, TypeVar
 
 from msgspec import Struct
 
-from routecodex.canon.look import Newest
-
-from .words import Words, begin, ends, written
+from routecodex.canon.look import NewestRole
+from routecodex.protocols.words import TextValue, beginning, excerpt, user_written
 
 T = TypeVar("T")
 
-Kind = Literal["user", "assistant", "tool", "system", "reminder"]
+Author = Literal["user", "assistant", "tool", "system", "reminder"]
 """Whose a message is; a `reminder` stands in the user's name and holds nothing that a person wrote."""
 
-ARGUMENTS = 2048
+ARGUMENTS_KEPT = 2048
 """Characters of a call's arguments that are kept."""
-SHORT = 4
+
+SHORT_CONVERSATION = 4
 """Messages up to which a request with tools may still be one for a title."""
 
-HOSTED_SEARCHES = frozenset(
+HOSTED_SEARCH_TYPES = frozenset(
     ["google_search", "google_search_retrieval", "openrouter:web_search", "browser_search", "$web_search"]
 )
 """Types of tools that search the web upstream, besides those that begin with `web_search`."""
-SEARCHES = frozenset(
+
+SEARCH_TOOL_NAMES = frozenset(
     [
         "WebSearch",
         "webSearch",
@@ -69,51 +70,53 @@ SEARCHES = frozenset(
 """Names of tools that search the web."""
 
 
-def searches(name: str | None) -> bool:
+def is_search_tool(name: str | None) -> bool:
     """Whether a tool of this name searches the web; one of an MCP server is judged by its last part."""
     if name is None:
         return False
-    return name in SEARCHES or ("__" in name and name.rpartition("__")[2] in SEARCHES)
+    return name in SEARCH_TOOL_NAMES or ("__" in name and name.rpartition("__")[2] in SEARCH_TOOL_NAMES)
 
 
 def is_hosted_search(kind: str) -> bool:
     """Whether a tool of this type searches the web upstream."""
-    return kind.startswith("web_search") or kind in HOSTED_SEARCHES
+    return kind.startswith("web_search") or kind in HOSTED_SEARCH_TYPES
 
 
-class Glimpse(Struct, gc=False):
+class MessageFeatures(Struct, gc=False):
     """One message: whose it is, what a person wrote in it, and whether it shows an image or a film."""
 
-    kind: Kind
-    texts: Sequence[Words] = ()
+    kind: Author
+    texts: Sequence[TextValue] = ()
     media: bool = False
 
 
-ASSISTANT = Glimpse("assistant")
-SYSTEM = Glimpse("system")
-TOOL = Glimpse("tool")
-REMINDER = Glimpse("reminder")
+ASSISTANT = MessageFeatures("assistant")
+SYSTEM = MessageFeatures("system")
+TOOL = MessageFeatures("tool")
+REMINDER = MessageFeatures("reminder")
 
 
-def from_user(
-    texts: Iterable[Words], *, results: bool = False, shown: bool = False, media: bool = False
-) -> Glimpse:
+def user_message(
+    texts: Iterable[TextValue], *, results: bool = False, shown: bool = False, media: bool = False
+) -> MessageFeatures:
     """A message in the user's name; `results` of tools or something `shown` may be in it besides texts."""
-    own = [words for text in texts if (words := written(text)) is not None]
+    own = [words for text in texts if (words := user_written(text)) is not None]
     if own:
-        return Glimpse("user", own, media)
+        return MessageFeatures("user", own, media)
     if results:
         return TOOL
-    return Glimpse("user", own, media) if shown or media else REMINDER
+    return MessageFeatures("user", own, media) if shown or media else REMINDER
 
 
-def one_text(words: Words) -> Glimpse:
+def text_message(words: TextValue) -> MessageFeatures:
     """A message in the user's name that is one text."""
-    own = written(words)
-    return REMINDER if own is None else Glimpse("user", (own,))
+    own = user_written(words)
+    return REMINDER if own is None else MessageFeatures("user", (own,))
 
 
-def newest_of(messages: Sequence[T], glimpse: Callable[[T], Glimpse]) -> tuple[Newest, Glimpse]:
+def newest_message(
+    messages: Sequence[T], glimpse: Callable[[T], MessageFeatures]
+) -> tuple[NewestRole, MessageFeatures]:
     """Whose the newest message is, and that message; system messages and reminders are looked through."""
     reminded = False
     for message in reversed(messages):
@@ -128,17 +131,17 @@ def newest_of(messages: Sequence[T], glimpse: Callable[[T], Glimpse]) -> tuple[N
     return ("user" if reminded else "system"), SYSTEM
 
 
-def said(seen: Glimpse, *, fully: bool) -> str:
+def user_excerpt(seen: MessageFeatures, *, fully: bool) -> str:
     """What a person wrote: how it begins, or (`fully`) both ends of the first and the last text."""
     own = seen.texts
     if not own:
         return ""
     if not fully:
-        return begin(own[0])
-    return ends(own[0]) if len(own) == 1 else f"{ends(own[0])}\n{ends(own[-1])}"
+        return beginning(own[0])
+    return excerpt(own[0]) if len(own) == 1 else f"{excerpt(own[0])}\n{excerpt(own[-1])}"
 
 
-def first_words(messages: Iterable[T], glimpse: Callable[[T], Glimpse]) -> Sequence[Words]:
+def first_user_texts(messages: Iterable[T], glimpse: Callable[[T], MessageFeatures]) -> Sequence[TextValue]:
     """The first that a person wrote; reminders before it may differ from request to request."""
     for message in messages:
         seen = glimpse(message)

@@ -12,7 +12,7 @@ from routecodex.canon.request import Request, Tool
 
 _LIMIT = 120
 
-HINTS = frozenset(
+SERVER_HINTS = frozenset(
     {
         "anthropic_beta",
         "anthropic_version",
@@ -46,10 +46,10 @@ _HARMLESS = frozenset(
 )
 """Fields of parts and tools that mean nothing elsewhere, or that the codecs keep for themselves."""
 
-_TOLD_IN_PARTS = frozenset({"cache_control", "content", "title"})
+_IN_PARTS_TOO = frozenset({"cache_control", "content", "title"})
 """What a block that is kept whole, as its type among the fields tells, says in its parts as well."""
 
-_KEPT_THERE = ("conversation", "prompt")
+_PROVIDER_STATE = ("conversation", "prompt")
 """Fields of Responses that stand for what its provider keeps: without it, the request is another one."""
 
 _NOTHING: tuple[Json, ...] = (None, False, "", [], {}, {"enabled": False})
@@ -72,16 +72,16 @@ def _named(holder: Any) -> list[str]:
     if isinstance(holder, Reasoning):
         return []
     what = _NAMES.get(type(holder)) or holder.kind
-    known = _HARMLESS | _TOLD_IN_PARTS if "type" in holder.extras else _HARMLESS
+    known = _HARMLESS | _IN_PARTS_TOO if "type" in holder.extras else _HARMLESS
     fields = holder.extras.items()
     return [f"{what}.{name}" for name, value in fields if name not in known and value not in _NOTHING]
 
 
-def refuse_what_is_kept_there(request: Request) -> None:
+def reject_provider_state(request: Request) -> None:
     """Refuses a request that means something only its own provider keeps."""
     if request.source != "responses" or not request.extras:
         return
-    for field in _KEPT_THERE:
+    for field in _PROVIDER_STATE:
         if field in request.extras:
             raise BadRequest(
                 f"{field}: only a provider that speaks Responses can have it; send what it stands for",

@@ -16,16 +16,17 @@ from msgspec.json import Decoder
 
 from routecodex.wire import json, scan
 
-REACH = 16 * 1024
+SCAN_BYTES = 16 * 1024
 """Bytes looked at in one go: a run that others interrupt is not cut apart to its end again and again."""
 
 _strings = Decoder(list[str])
 _BETWEEN = b'","'
+
 _UNSURE = b"\\" + _BETWEEN
 """Where a text may have swallowed the quote that should close it."""
 
 
-class Repeats:
+class FrameTemplate:
     """The shape of the last frame that was understood."""
 
     __slots__ = ("_head", "_tail")
@@ -54,7 +55,7 @@ class Repeats:
         """The texts of the frames of this shape that begin there, and how many bytes they are."""
         head, tail = self._head, self._tail
         skip = len(head)
-        end = run.rfind(tail, at, at + REACH) if head and run.startswith(head, at) else -1
+        end = run.rfind(tail, at, at + SCAN_BYTES) if head and run.startswith(head, at) else -1
         if end < at + skip:
             return [], 0
         frames = run[at:end].split(tail)

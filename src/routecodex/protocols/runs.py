@@ -11,49 +11,49 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from typing import TypeAlias
 
-from routecodex.canon.events import Event, TextAdded
+from routecodex.canon.events import Event, TextDelta
+from routecodex.protocols.codec import StreamDecoder, TextBatch
 from routecodex.wire import json
-from routecodex.wire.sse import Frame, parse
-
-from .codec import StreamDecoder, Texts
+from routecodex.wire.frame import Frame
+from routecodex.wire.sse import parse
 
 _SEAM = "\x7f"
 """A character that JSON takes as it is and hardly any text holds."""
 
 
-Told: TypeAlias = Event | Texts
-Runs: TypeAlias = Callable[[bytes], Sequence[Told]]
+StreamItem: TypeAlias = Event | TextBatch
+DecodeBatches: TypeAlias = Callable[[bytes], Sequence[StreamItem]]
 
 
-def reader(decoder: StreamDecoder) -> Runs:
+def batch_decoder(decoder: StreamDecoder) -> DecodeBatches:
     """How to hear texts together: as the decoder tells them, or gathered from its events."""
-    runs: Runs | None = getattr(decoder, "runs", None)
-    return runs if runs is not None else lambda data: gathered(decoder.feed(data))
+    runs: DecodeBatches | None = getattr(decoder, "runs", None)
+    return runs if runs is not None else lambda data: batched(decoder.feed(data))
 
 
-def gathered(events: Iterable[Event]) -> list[Told]:
+def batched(events: Iterable[Event]) -> list[StreamItem]:
     """The events, with plain texts of one part that follow each other as one."""
-    out: list[Told] = []
+    out: list[StreamItem] = []
     for index, run in groupby(events, _part_of_text):
         if index is None:
             out.extend(run)
         else:
-            out.append(Texts(index, [event.text for event in run if isinstance(event, TextAdded)]))
+            out.append(TextBatch(index, [event.text for event in run if isinstance(event, TextDelta)]))
     return out
 
 
-def spread(told: Iterable[Told]) -> list[Event]:
+def unbatched(told: Iterable[StreamItem]) -> list[Event]:
     """The events one by one."""
     out: list[Event] = []
     for item in told:
-        if isinstance(item, Texts):
-            out.extend([TextAdded(item.index, text) for text in item.texts])
+        if isinstance(item, TextBatch):
+            out.extend([TextDelta(item.index, text) for text in item.texts])
         else:
             out.append(item)
     return out
 
 
-def escaped(texts: Sequence[str]) -> list[bytes]:
+def escape_texts(texts: Sequence[str]) -> list[bytes]:
     """Each text as a JSON string without its quotes."""
     whole = _SEAM.join(texts)
     if whole.count(_SEAM) >= len(texts):
@@ -71,4 +71,4 @@ def frame_at(run: bytes, at: int) -> tuple[Frame | None, int]:
 
 def _part_of_text(event: Event) -> int | None:
     """The part that a plain text belongs to; None for every other event."""
-    return event.index if type(event) is TextAdded and event.text and not event.logprobs else None
+    return event.index if type(event) is TextDelta and event.text and not event.logprobs else None

@@ -12,12 +12,13 @@ from routecodex.wire import json, scan
 _COPIED: Final = 32_768
 """Bytes from which on one copy less is worth more than it costs to go without."""
 _MODEL_KEY: Final = b'"model"'
+
 _ESCAPED: Final = b"\\u006"
 """How every letter of `model` looks when escaped: a key may be spelled that way too."""
 _VALUE = re.compile(rb'\s*:\s*("(?:[^"\\]|\\.)*")')
 
 
-def with_model(body: bytes, model: str, *, named: str | None = None, outline: bytes = b"") -> bytes:
+def replace_model(body: bytes, model: str, *, named: str | None = None, outline: bytes = b"") -> bytes:
     """The body for this model; where its key can occur but once, even the white space stays.
 
     `named` is the model it names, where that is known: a body that names the right one is not searched. In

@@ -70,7 +70,7 @@ def description_of(tool: Tool) -> str:
     return f"{said}\n\n{told}" if said else told
 
 
-class CallNames:
+class ToolNames:
     """From the name a model called to (name, namespace, custom) of the tool the client offered."""
 
     __slots__ = ("_known",)

@@ -7,24 +7,23 @@ from typing import Any
 
 from routecodex.canon.errors import GatewayError
 from routecodex.canon.events import (
-    ArgumentsAdded,
+    ArgumentsDelta,
     Event,
     Failed,
     Finished,
     PartStarted,
-    ReasoningAdded,
+    ReasoningDelta,
     Started,
-    TextAdded,
+    TextDelta,
     UsageReported,
 )
 from routecodex.canon.parts import Reasoning, Text, ToolCall
 from routecodex.canon.usage import Usage
+from routecodex.protocols.codec import AnswerOutcome, Codec, StreamDecoder, StreamEncoder, TextBatch
+from routecodex.protocols.foreign import replace_foreign_part
+from routecodex.protocols.runs import StreamItem, batch_decoder, unbatched
 
-from .codec import Codec, Outcome, StreamDecoder, StreamEncoder, Texts
-from .foreign import retold
-from .runs import Told, reader, spread
-
-_CONTENT = (TextAdded, ReasoningAdded, ArgumentsAdded, Finished)
+_CONTENT = (TextDelta, ReasoningDelta, ArgumentsDelta, Finished)
 
 
 class Translation:
@@ -43,13 +42,13 @@ class Translation:
     ) -> None:
         self.started = False
         self.ended = False
-        self.outcome = Outcome()
+        self.outcome = AnswerOutcome()
         self._decoder = decoder
         self._encoder = encoder
         self._watch = watch
         self._client = client
         self._held: list[Event] = []
-        self._read = reader(decoder)
+        self._read = batch_decoder(decoder)
         self._add_texts: Callable[[int, Sequence[str]], bytes] | None = getattr(encoder, "add_texts", None)
 
     def feed(self, data: bytes) -> bytes:
@@ -65,22 +64,22 @@ class Translation:
         self.outcome.error = error
         return self._encoder.encode(Failed(error))
 
-    def tell(self, told: Sequence[Told]) -> bytes:
+    def tell(self, told: Sequence[StreamItem]) -> bytes:
         """The client bytes for these events; for a source that speaks events by itself."""
         out: list[bytes] = []
         for item in told:
             if self.ended:
                 break
-            out.append(self._texts(item) if isinstance(item, Texts) else self._event(item))
+            out.append(self._texts(item) if isinstance(item, TextBatch) else self._event(item))
         return b"".join(out)
 
-    def _texts(self, run: Texts) -> bytes:
+    def _texts(self, run: TextBatch) -> bytes:
         """Texts after the first word go out at once, past everybody who looks at single events."""
         if self._add_texts is None:
-            return self.tell(spread([run]))
+            return self.tell(unbatched([run]))
         if self.started:
             return self._add_texts(run.index, run.texts)
-        first = self._event(TextAdded(run.index, run.texts[0]))
+        first = self._event(TextDelta(run.index, run.texts[0]))
         others = run.texts[1:]
         return first + self._add_texts(run.index, others) if others else first
 
@@ -112,7 +111,7 @@ class Translation:
         return event
 
     def _note_part(self, event: PartStarted) -> Event:
-        return event if self._client is None else retold(event, self._client)
+        return event if self._client is None else replace_foreign_part(event, self._client)
 
     def _note_usage(self, event: UsageReported) -> Event:
         self.outcome.usage = event.usage

@@ -14,11 +14,12 @@ from msgspec import Raw
 
 from routecodex.wire import json
 
-Words = str | Raw
+TextValue = str | Raw
 
 BEGINNING = 300
 """Characters that tell what a text is about."""
-END = 2048
+
+EXCERPT_END = 2048
 """Characters at each end of a text that may hold what its writer is after."""
 
 ENVELOPES = (
@@ -43,6 +44,7 @@ ENVELOPES = (
     "new-diagnostics",
 )
 """Tags around what a client says in its user's name."""
+
 REMARKS = (
     "[Request interrupted by user",
     "[Image: ",
@@ -55,6 +57,7 @@ REMARKS = (
 _PEEK = 96
 _ESCAPE = len(r"\u0000")
 _BLANK = r"(?:\s|\\[nrt])*"
+
 _MARKED = re.compile(
     rf'{_BLANK}(?:<(?:{"|".join(map(re.escape, ENVELOPES))})\b|{"|".join(map(re.escape, REMARKS))}|"?$)'
 )
@@ -62,6 +65,7 @@ _MARKED = re.compile(
 _FIRST = frozenset(["", *' \n\r\t\\"<', *(remark[0] for remark in REMARKS)])
 _FIRST_BYTES = frozenset(map(ord, _FIRST - {""}))
 _ENVELOPE = re.compile(rf"\s*<({'|'.join(map(re.escape, ENVELOPES))})\b[^<>]*>")
+
 _HEADER = re.compile(r"\s*x-[a-z0-9-]*header:[^\n]*(?:\n|$)")
 """Claude Code's system text begins with a header for billing, of which a part changes with every request."""
 
@@ -69,42 +73,42 @@ _HEADER = re.compile(r"\s*x-[a-z0-9-]*header:[^\n]*(?:\n|$)")
 _HEADER_FIRST = frozenset("x \n\r\t")
 
 
-def begin(words: Words, limit: int = BEGINNING) -> str:
+def beginning(words: TextValue, limit: int = BEGINNING) -> str:
     """How a text begins."""
     if isinstance(words, str):
         return words[:limit]
     view = memoryview(words)
     if len(view) - 2 <= limit:
         piece = str(view[1:-1], "utf-8", "ignore")
-        return _whole(words) if "\\" in piece else piece
+        return _decoded(words) if "\\" in piece else piece
     piece = str(view[1 : 1 + limit], "utf-8", "ignore")
     return _unescape(_without_cut_escape(piece)) if "\\" in piece else piece
 
 
-def ends(words: Words, limit: int = END) -> str:
+def excerpt(words: TextValue, limit: int = EXCERPT_END) -> str:
     """Both ends of a text; all of it when it is short."""
     if isinstance(words, str):
         return words if len(words) <= 2 * limit else f"{words[:limit]}\n{words[-limit:]}"
     view = memoryview(words)
     if len(view) - 2 <= 2 * limit:
-        return _whole(words)
+        return _decoded(words)
     start = len(view) - 1 - limit
     before = bytes(view[start - limit : start])
     # After an odd number of backslashes the first character belongs to an escape.
     start += (len(before) - len(before.rstrip(b"\\"))) % 2
-    return f"{begin(words, limit)}\n{_unescape(str(view[start:-1], 'utf-8', 'ignore'))}"
+    return f"{beginning(words, limit)}\n{_unescape(str(view[start:-1], 'utf-8', 'ignore'))}"
 
 
-def whole(words: Words) -> str:
+def full_text(words: TextValue) -> str:
     """All of a text."""
-    return words if isinstance(words, str) else _whole(words)
+    return words if isinstance(words, str) else _decoded(words)
 
 
 def _slice(words: Raw, limit: int) -> str:
     return str(memoryview(words)[1 : 1 + limit], "utf-8", "ignore")
 
 
-def _whole(words: Raw) -> str:
+def _decoded(words: Raw) -> str:
     try:
         value = json.thaw(words)
     except (msgspec.DecodeError, UnicodeError):
@@ -131,7 +135,7 @@ def _without_cut_escape(piece: str) -> str:
     return piece[: tail - run % 2]
 
 
-def written(words: Words) -> Words | None:
+def user_written(words: TextValue) -> TextValue | None:
     """What a person wrote of a text, without what their client put before it; None when that is nothing."""
     if isinstance(words, str):
         if words[:1] not in _FIRST:
@@ -143,10 +147,10 @@ def written(words: Words) -> Words | None:
         head = _slice(words, _PEEK)
     if _MARKED.match(head) is None:
         return words
-    return _opened(whole(words)) or None
+    return _behind_envelopes(full_text(words)) or None
 
 
-def _opened(text: str) -> str:
+def _behind_envelopes(text: str) -> str:
     """The text behind the envelopes it begins with; one that is not closed goes to the end."""
     at = 0
     while (envelope := _ENVELOPE.match(text, at)) is not None:
@@ -159,28 +163,28 @@ def _opened(text: str) -> str:
     return "" if rest.startswith(REMARKS) else rest
 
 
-def opening(texts: Sequence[Words]) -> str:
+def system_opening(texts: Sequence[TextValue]) -> str:
     """How a system text begins, its volatile header left out."""
     said = ""
     for words in texts:
-        piece = begin(words)
+        piece = beginning(words)
         if piece[:1] in _HEADER_FIRST:
-            piece = without_header(piece)
+            piece = strip_client_header(piece)
         said = f"{said}\n{piece}" if said else piece
         if len(said) >= BEGINNING:
             break
     return said
 
 
-def without_header(text: str) -> str:
+def strip_client_header(text: str) -> str:
     """The text without the header it begins with, of which there may be more lines than one."""
     while (header := _HEADER.match(text)) is not None:
         text = text[header.end() :]
     return text
 
 
-def fingerprint(system: Iterable[Words], first: Iterable[Words]) -> bytes:
+def fingerprint(system: Iterable[TextValue], first: Iterable[TextValue]) -> bytes:
     """The bytes a conversation keeps from beginning to end: its system text and its first words."""
-    said = [without_header(whole(words)).strip() for words in system]
+    said = [strip_client_header(full_text(words)).strip() for words in system]
     said = [text for text in said if text]
-    return "\0".join([*said, "\0", *map(whole, first)]).encode("utf-8", "surrogatepass")
+    return "\0".join([*said, "\0", *map(full_text, first)]).encode("utf-8", "surrogatepass")

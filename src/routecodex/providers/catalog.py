@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from routecodex.config.providers import Model, Preset
+from routecodex.config.providers import ModelConfig, Preset
 
 __all__ = ["PRESETS"]
 
@@ -20,8 +20,8 @@ def _model(
     vision: bool = False,
     tools: bool = True,
     reasoning: bool = True,
-) -> Model:
-    return Model(
+) -> ModelConfig:
+    return ModelConfig(
         context_tokens=context, max_output_tokens=output, vision=vision, tools=tools, reasoning=reasoning
     )
 

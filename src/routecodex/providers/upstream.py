@@ -10,7 +10,7 @@ from routecodex.canon.errors import GatewayError, UpstreamError, UpstreamFailed
 from routecodex.protocols.codec import Codec
 from routecodex.protocols.dialect import Dialect
 from routecodex.providers.http import HttpClient, HttpResponse, Origin, Timeouts
-from routecodex.providers.veil import Veil, secrets_of
+from routecodex.providers.veil import SecretRedactor, secrets_of
 
 _AUTH_STYLES = {
     "chat": "bearer",
@@ -72,7 +72,7 @@ class Upstream:
             for key, secret in secrets.items()
         }
         told = secrets_of(secrets.values(), headers=headers or {}, query=query or {}, origin=origin)
-        self._veil = Veil(told)
+        self._veil = SecretRedactor(told)
         self._passed = _PASSED_HEADERS[codec.name]
         self._nothing = (None,) * len(self._passed)
         self._heads: dict[tuple[str, bool, tuple[str | None, ...]], bytes] = {}

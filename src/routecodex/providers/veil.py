@@ -15,10 +15,12 @@ from routecodex.canon.errors import GatewayError
 from routecodex.providers.http import Origin
 
 _HIDDEN = "***"
+
 _LEAST_SECRET = 6
 """A shorter one keeps nothing secret, and hiding it would spoil every message it happens to occur in."""
 _LEAST_UNNAMED = 8
 _CREDENTIAL = re.compile(r"auth|key|token|secret|password|credential|cookie", re.IGNORECASE)
+
 _PUBLIC = re.compile(
     r"version|beta|title|referer|origin|agent|accept|content-type|region|location|deployment|model",
     re.IGNORECASE,
@@ -45,7 +47,7 @@ def _of_basic(authorization: bytes) -> Iterator[str]:
     yield base64.b64decode(sent).decode().partition(":")[2]
 
 
-class Veil:
+class SecretRedactor:
     """Hides secrets in whatever is told."""
 
     def __init__(self, secrets: Iterable[str]) -> None:

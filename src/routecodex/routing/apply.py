@@ -15,12 +15,12 @@ from msgspec.structs import replace
 from routecodex.canon.errors import BadRequest, ProviderNotAvailable
 from routecodex.routing import instructions as said
 from routecodex.routing.registry import Provider, Registry, Selector
-from routecodex.routing.state import Force, ServerState, SessionState, StopMessage
+from routecodex.routing.state import ForcedTarget, ServerState, SessionState, StopMessageState
 
-State = TypeVar("State", SessionState, ServerState)
+StateT = TypeVar("StateT", SessionState, ServerState)
 
 
-def apply_all(
+def apply_instructions(
     state: SessionState,
     instructions: Iterable[said.Instruction],
     *,
@@ -37,7 +37,7 @@ def apply_all(
     for instruction in instructions:
         changed = _apply(state, instruction, registry=registry, turn=turn, now=now, adding=adding)
         state = _stamped(state, changed, now)
-        adding = adding or isinstance(instruction, said.Disable)
+        adding = adding or isinstance(instruction, said.DisableTarget)
     return state
 
 
@@ -97,21 +97,21 @@ def _apply(
     adding: bool,
 ) -> SessionState:
     match instruction:
-        case said.Force(target=target):
-            return replace(state, force=Force(_known(target, registry, prefer="model"), turn))
-        case said.Sticky(target=target):
+        case said.ForceTarget(target=target):
+            return replace(state, force=ForcedTarget(_known(target, registry, prefer="model"), turn))
+        case said.StickToTarget(target=target):
             return replace(state, sticky=_known(target, registry, prefer="model"))
-        case said.Allow(providers=providers):
+        case said.AllowProviders(providers=providers):
             return replace(state, allow=_providers(providers, registry))
-        case said.Disable(targets=targets):
+        case said.DisableTarget(targets=targets):
             before = state.disable if adding else ()
             return replace(state, disable=disabled(before, targets, registry=registry))
-        case said.Enable(targets=targets):
+        case said.EnableTarget(targets=targets):
             return replace(state, disable=enabled(state.disable, targets, registry=registry))
-        case said.Clear():
+        case said.ClearRouting():
             return _cleared(state)
         case said.SetStopMessage(text=text, max_repeats=max_repeats):
-            message = StopMessage(text=text, max_repeats=max_repeats, updated_at=now)
+            message = StopMessageState(text=text, max_repeats=max_repeats, updated_at=now)
             return replace(state, stop_message=message)
         case said.SetStopMessageFromFile(path=path):
             raise TypeError(f"the text of {path!r} must be read before the instruction is applied")
@@ -124,14 +124,14 @@ def _apply(
 
 
 def _changed(
-    state: State,
+    state: StateT,
     *,
     registry: Registry,
     sticky: str | None,
     allow: tuple[str, ...] | None,
     disable: tuple[str, ...],
     enable: tuple[str, ...],
-) -> State:
+) -> StateT:
     if sticky is not None:
         state = replace(state, sticky=_sticky(sticky.removeprefix("!"), registry))
     if allow is not None:

@@ -19,11 +19,10 @@ from functools import lru_cache
 
 from msgspec import Struct
 
-from routecodex.canon.look import Look
-
-from .intents import AT_HAND, SEARCH_PHRASES, SEARCH_WORDS, TITLE_BEGINNINGS, VAGUE_PHRASES
-from .shell_commands import Kind
-from .tool_kinds import kind_of
+from routecodex.canon.look import RequestFeatures
+from routecodex.routing.intents import AT_HAND, SEARCH_PHRASES, SEARCH_WORDS, TITLE_BEGINNINGS, VAGUE_PHRASES
+from routecodex.routing.shell_commands import Kind
+from routecodex.routing.tool_kinds import kind_of
 
 
 class ClassifierOptions(Struct, frozen=True, kw_only=True):
@@ -35,7 +34,7 @@ class ClassifierOptions(Struct, frozen=True, kw_only=True):
     search_phrases: tuple[str, ...] = ()
 
 
-class Class(Struct, frozen=True):
+class RouteClass(Struct, frozen=True):
     """A route, and why, in words."""
 
     route: str
@@ -43,13 +42,13 @@ class Class(Struct, frozen=True):
 
 
 DEFAULTS = ClassifierOptions()
-_FRESH = Class("thinking", "the newest message is the user's")
-_VISION = Class("vision", "an image or a film is in the newest message")
-_TITLE = Class("background", "the client asks for a title or a summary")
-_ASKED = Class("web_search", "the request asks for a web search")
-_WANTED = Class("web_search", "the user wants the web searched, and a tool can")
-_UNKNOWN_TOOLS = Class("tools", "the newest message brings results of tools")
-_ELSE = Class("default", "nothing else fits")
+_FRESH = RouteClass("thinking", "the newest message is the user's")
+_VISION = RouteClass("vision", "an image or a film is in the newest message")
+_TITLE = RouteClass("background", "the client asks for a title or a summary")
+_ASKED = RouteClass("web_search", "the request asks for a web search")
+_WANTED = RouteClass("web_search", "the user wants the web searched, and a tool can")
+_UNKNOWN_TOOLS = RouteClass("tools", "the newest message brings results of tools")
+_ELSE = RouteClass("default", "nothing else fits")
 
 _BY_KIND: dict[Kind, tuple[str, str]] = {
     "write": ("coding", "the last turn wrote files"),
@@ -69,14 +68,18 @@ _LINES = 6
 _NEAR = 16
 
 
-def classify(look: Look, *, model: str, tokens: int, options: ClassifierOptions = DEFAULTS) -> Class:
+def classify(
+    look: RequestFeatures, *, model: str, tokens: int, options: ClassifierOptions = DEFAULTS
+) -> RouteClass:
     """The route of a request, and why."""
     if look.has_media:
         return _VISION
     if tokens >= options.longcontext_tokens:
-        return Class("longcontext", f"about {tokens} tokens, {options.longcontext_tokens} or more are long")
+        return RouteClass(
+            "longcontext", f"about {tokens} tokens, {options.longcontext_tokens} or more are long"
+        )
     if _globs(options.background_models).match(model):
-        return Class("background", f"{model[:_LONGEST_NAME]} is a model for background work")
+        return RouteClass("background", f"{model[:_LONGEST_NAME]} is a model for background work")
     if is_title_request(look, options.background_openings):
         return _TITLE
     if look.asks_search:
@@ -89,7 +92,7 @@ def classify(look: Look, *, model: str, tokens: int, options: ClassifierOptions 
     return _UNKNOWN_TOOLS if look.newest == "tool" else _ELSE
 
 
-def is_title_request(look: Look, beginnings: tuple[str, ...] = ()) -> bool:
+def is_title_request(look: RequestFeatures, beginnings: tuple[str, ...] = ()) -> bool:
     """Whether a client asks for a title, a topic or a summary, not for its user; `beginnings` are more."""
     known = _TITLES + _lower(beginnings)
     # A conversation that is to be summarised may keep its system text: what is asked comes last.
@@ -125,13 +128,13 @@ def _begins(text: str, beginnings: tuple[str, ...]) -> bool:
     return any(line.lstrip().startswith(beginnings) for line in lines)
 
 
-def _by_calls(look: Look) -> Class:
+def _by_calls(look: RequestFeatures) -> RouteClass:
     kinds: dict[Kind, str] = {}
     for call in look.calls[:_MOST_CALLS]:
         kinds.setdefault(kind_of(call), call.name)
     for kind, (route, reason) in _BY_KIND.items():
         if kind in kinds:
-            return Class(route, f"{reason} ({kinds[kind][:_LONGEST_NAME]})")
+            return RouteClass(route, f"{reason} ({kinds[kind][:_LONGEST_NAME]})")
     return _UNKNOWN_TOOLS
 
 

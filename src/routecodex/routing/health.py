@@ -35,8 +35,8 @@ from routecodex.canon.errors import (
 )
 from routecodex.routing.registry import Selector, Target
 
-Reason = Literal["limited", "quota", "key refused", "failing"]
-Condition = Literal["cooling", "open", "half-open", "refused"]
+CooldownCause = Literal["limited", "quota", "key refused", "failing"]
+KeyCondition = Literal["cooling", "open", "half-open", "refused"]
 
 SKEW = 60.0
 """How far the clocks of two machines may be apart."""
@@ -44,7 +44,7 @@ SKEW = 60.0
 _MOST_ERROR_TEXT = 300
 # The connection worked when these were noticed: the model's answer was the trouble.
 _OF_AN_ANSWER = frozenset({"upstream_truncated", "upstream_unparsable"})
-_WHILE_OUT: dict[Reason, Condition] = {
+_WHILE_OUT: dict[CooldownCause, KeyCondition] = {
     "limited": "cooling",
     "quota": "cooling",
     "key refused": "refused",
@@ -52,7 +52,7 @@ _WHILE_OUT: dict[Reason, Condition] = {
 }
 
 
-class Options(Struct, frozen=True, kw_only=True):
+class CooldownOptions(Struct, frozen=True, kw_only=True):
     """How long what keeps a key out, in seconds; nothing does when it is not `enabled`."""
 
     enabled: bool = True
@@ -65,11 +65,11 @@ class Options(Struct, frozen=True, kw_only=True):
     opening: tuple[float, ...] = (5.0, 10.0, 20.0, 40.0, 60.0)
 
 
-DEFAULT = Options()
+DEFAULT = CooldownOptions()
 _MOMENT = 1.0
 
 
-def briefly(options: Options) -> Options:
+def short_reason(options: CooldownOptions) -> CooldownOptions:
     """The same for a provider that fails only when it is told to: whatever it is, a moment is enough."""
     return replace(
         options,
@@ -81,10 +81,10 @@ def briefly(options: Options) -> Options:
     )
 
 
-class Ailment(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Cooldown(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What is wrong with a key, or with a key for one model; `noted` is when it was learnt last."""
 
-    reason: Reason
+    reason: CooldownCause
     noted: float
     until: float = 0.0
     strikes: Annotated[int, Meta(ge=1, le=2**53)] = 1
@@ -92,15 +92,15 @@ class Ailment(Struct, frozen=True, kw_only=True, omit_defaults=True):
     status: Annotated[int, Meta(ge=0, le=999)] | None = None
 
 
-HealthState = Mapping[Selector, Ailment]
+HealthState = Mapping[Selector, Cooldown]
 """Ailments by `provider.key` and `provider.key.model`; what is not named is well."""
 
 
-class Blow(Struct, frozen=True, kw_only=True):
+class FailureImpact(Struct, frozen=True, kw_only=True):
     """What a failure means for health; `wait` is what the provider asked for, 0 when it did not."""
 
     place: Selector
-    reason: Reason
+    reason: CooldownCause
     wait: float
     error: str
     status: int | None
@@ -123,19 +123,25 @@ def after_success(
     return {place: state[place] for place in state if place not in well} if well else state
 
 
-def until(state: HealthState, target: Target, now: float, *, options: Options = DEFAULT) -> float:
+def cooling_until(
+    state: HealthState, target: Target, now: float, *, options: CooldownOptions = DEFAULT
+) -> float:
     """When the target can be used; 0.0 when it can be now, be it as a probe."""
     if not state:
         return 0.0
     latest = max(
-        (ends(ailment, now, options=options) for _, ailment in _ailments(state, target)), default=0.0
+        (cooldown_end(ailment, now, options=options) for _, ailment in _ailments(state, target)), default=0.0
     )
     return latest if latest > now else 0.0
 
 
-def why(state: HealthState, target: Target, now: float, *, options: Options = DEFAULT) -> str:
+def cooldown_reason(
+    state: HealthState, target: Target, now: float, *, options: CooldownOptions = DEFAULT
+) -> str:
     """For people: what keeps the target from use; empty when nothing does."""
-    found = [(ends(ailment, now, options=options), place) for place, ailment in _ailments(state, target)]
+    found = [
+        (cooldown_end(ailment, now, options=options), place) for place, ailment in _ailments(state, target)
+    ]
     if not found or max(found, key=lambda one: one[0])[0] <= now:
         return ""
     end, place = max(found, key=lambda one: one[0])
@@ -145,17 +151,19 @@ def why(state: HealthState, target: Target, now: float, *, options: Options = DE
 
 
 def reasons(
-    state: HealthState, target: Target, now: float, *, options: Options = DEFAULT
-) -> frozenset[Reason]:
+    state: HealthState, target: Target, now: float, *, options: CooldownOptions = DEFAULT
+) -> frozenset[CooldownCause]:
     """All that keeps the target from use now."""
     return frozenset(
-        ailment.reason for _, ailment in _ailments(state, target) if ends(ailment, now, options=options) > now
+        ailment.reason
+        for _, ailment in _ailments(state, target)
+        if cooldown_end(ailment, now, options=options) > now
     )
 
 
-def condition(ailment: Ailment, now: float, *, options: Options = DEFAULT) -> Condition | None:
+def condition(ailment: Cooldown, now: float, *, options: CooldownOptions = DEFAULT) -> KeyCondition | None:
     """The state an ailment leaves its key in; None when that key can be used like any other."""
-    if ends(ailment, now, options=options) > now:
+    if cooldown_end(ailment, now, options=options) > now:
         return _WHILE_OUT[ailment.reason]
     if ailment.reason == "key refused":
         return "refused"
@@ -163,7 +171,7 @@ def condition(ailment: Ailment, now: float, *, options: Options = DEFAULT) -> Co
 
 
 def probes(
-    state: HealthState, target: Target, now: float, *, options: Options = DEFAULT
+    state: HealthState, target: Target, now: float, *, options: CooldownOptions = DEFAULT
 ) -> tuple[Selector, ...]:
     """Where an attempt on a target that can be used would be the one probe that may pass."""
     return tuple(
@@ -180,7 +188,7 @@ def reset(state: HealthState, selector: Selector | None) -> HealthState:
     return {place: ailment for place, ailment in state.items() if not _concerns(place, selector)}
 
 
-def forgiven(state: HealthState) -> HealthState:
+def without_expired(state: HealthState) -> HealthState:
     """The health when the keys may be new ones: none counts as refused."""
     return {place: ailment for place, ailment in state.items() if ailment.reason != "key refused"}
 
@@ -190,14 +198,14 @@ def places(target: Target) -> tuple[Selector, Selector]:
     return Selector(target.provider, target.key), Selector(target.provider, target.key, target.model)
 
 
-def blow_of(target: Target, error: UpstreamError) -> Blow | None:
+def failure_impact(target: Target, error: UpstreamError) -> FailureImpact | None:
     """What a failure means for health; None when the request itself was at fault."""
     if isinstance(error, UpstreamRejected):
         return None
     key, model = places(target)
     reason = _reason_of(error)
     status = error.upstream_status
-    return Blow(
+    return FailureImpact(
         place=model if reason == "failing" and not _is_connection(error) else key,
         reason=reason,
         wait=error.retry_after or 0.0,
@@ -207,36 +215,38 @@ def blow_of(target: Target, error: UpstreamError) -> Blow | None:
     )
 
 
-def struck(state: HealthState, blow: Blow, *, now: float, options: Options = DEFAULT) -> HealthState:
+def record_failure(
+    state: HealthState, blow: FailureImpact, *, now: float, options: CooldownOptions = DEFAULT
+) -> HealthState:
     """The health after a blow."""
     key = Selector(blow.place.provider, blow.place.key)
     refused = state.get(key)
-    changed: dict[Selector, Ailment] = {}
+    changed: dict[Selector, Cooldown] = {}
     if blow.reason == "failing" and refused is not None and refused.reason == "key refused":
         # The probe learnt nothing of the key: it stays out, and the next probe has to wait its turn.
-        if ends(refused, now, options=options) <= now:
+        if cooldown_end(refused, now, options=options) <= now:
             changed[key] = replace(refused, noted=now, until=now + options.probe_every)
         if blow.place == key:
             return {**state, **changed}
     return {**state, **changed, blow.place: _worse(state.get(blow.place), blow, now=now, options=options)}
 
 
-def ends(ailment: Ailment, now: float, *, options: Options = DEFAULT) -> float:
+def cooldown_end(ailment: Cooldown, now: float, *, options: CooldownOptions = DEFAULT) -> float:
     """Until when an ailment keeps its key out, never further away than its cap."""
     if ailment.noted > now + SKEW:
         return 0.0
     return min(ailment.until, min(ailment.noted, now) + _CAPS[ailment.reason](options))
 
 
-def _worse(old: Ailment | None, blow: Blow, *, now: float, options: Options) -> Ailment:
-    end = ends(old, now, options=options) if old is not None else 0.0
+def _worse(old: Cooldown | None, blow: FailureImpact, *, now: float, options: CooldownOptions) -> Cooldown:
+    end = cooldown_end(old, now, options=options) if old is not None else 0.0
     is_out = end > now
     strikes = old.strikes + (not is_out) if old is not None and old.reason == blow.reason else 1
     span = _SPANS[blow.reason](strikes, blow.wait, options)
     fresh = now + span if span else 0.0
     if is_out and old is not None and old.reason != blow.reason and end >= fresh:
         return old
-    return Ailment(
+    return Cooldown(
         reason=blow.reason,
         noted=now,
         until=max(fresh, end) if is_out else fresh,
@@ -246,7 +256,7 @@ def _worse(old: Ailment | None, blow: Blow, *, now: float, options: Options) -> 
     )
 
 
-def _ailments(state: HealthState, target: Target) -> Iterator[tuple[Selector, Ailment]]:
+def _ailments(state: HealthState, target: Target) -> Iterator[tuple[Selector, Cooldown]]:
     for place in places(target):
         ailment = state.get(place)
         if ailment is not None:
@@ -262,7 +272,7 @@ def _concerns(place: Selector, named: Selector) -> bool:
     )
 
 
-def _reason_of(error: UpstreamError) -> Reason:
+def _reason_of(error: UpstreamError) -> CooldownCause:
     if isinstance(error, UpstreamRefusedKey):
         return "key refused"
     if not isinstance(error, UpstreamLimited):
@@ -278,7 +288,7 @@ def _is_connection(error: UpstreamError) -> bool:
     )
 
 
-def _asked(wait: float, options: Options) -> float:
+def _asked(wait: float, options: CooldownOptions) -> float:
     return min(wait, options.retry_after_max) if wait > 0 else 0.0
 
 
@@ -286,31 +296,31 @@ def _step(steps: tuple[float, ...], number: int) -> float:
     return steps[min(number, len(steps)) - 1]
 
 
-def _limited(strikes: int, wait: float, options: Options) -> float:
+def _limited(strikes: int, wait: float, options: CooldownOptions) -> float:
     return _asked(wait, options) or _step(options.ladder, strikes)
 
 
-def _quota(strikes: int, wait: float, options: Options) -> float:
+def _quota(strikes: int, wait: float, options: CooldownOptions) -> float:
     return min(options.quota * 2.0 ** min(strikes - 1, 32), options.quota_max)
 
 
-def _refused(strikes: int, wait: float, options: Options) -> float:
+def _refused(strikes: int, wait: float, options: CooldownOptions) -> float:
     return options.probe_every
 
 
-def _failing(strikes: int, wait: float, options: Options) -> float:
+def _failing(strikes: int, wait: float, options: CooldownOptions) -> float:
     if strikes < options.failures:
         return 0.0
     return max(_step(options.opening, strikes - options.failures + 1), _asked(wait, options))
 
 
-_SPANS: dict[Reason, Callable[[int, float, Options], float]] = {
+_SPANS: dict[CooldownCause, Callable[[int, float, CooldownOptions], float]] = {
     "limited": _limited,
     "quota": _quota,
     "key refused": _refused,
     "failing": _failing,
 }
-_CAPS: dict[Reason, Callable[[Options], float]] = {
+_CAPS: dict[CooldownCause, Callable[[CooldownOptions], float]] = {
     "limited": lambda options: max(options.retry_after_max, *options.ladder),
     "quota": lambda options: options.quota_max,
     "key refused": lambda options: options.probe_every,

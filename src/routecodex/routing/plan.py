@@ -14,16 +14,17 @@ from dataclasses import replace
 from typing import Final
 
 from routecodex.canon.errors import NotFound, ProviderNotAvailable
-from routecodex.routing.planned import DEFAULT, Asked, Destination, Orders, Plan
-from routecodex.routing.pools import Choice, Draw, choices_of, one_group
-from routecodex.routing.registry import Registry, Selector, Step, Target
-from routecodex.routing.sieve import Cooling, Health, Removed, Sieve
-from routecodex.routing.state import NO_ORDERS, NOTHING_SET, ServerState, SessionState
+from routecodex.routing.planned import DEFAULT, Destination, RoutePlan, RouteQuery, RoutingRules
+from routecodex.routing.pools import Draw, PoolSelector, one_group, pool_selectors
+from routecodex.routing.registry import PlanStep, Registry, Selector, Target
+from routecodex.routing.sieve import CoolingTarget, RemovedTarget, TargetFilter, TargetHealth
+from routecodex.routing.state import NO_SERVER_STATE, NOTHING_SET, ServerState, SessionState
 
-__all__ = ["Asked", "Cooling", "Health", "Plan", "Removed", "Router"]
+__all__ = ["CoolingTarget", "RemovedTarget", "RoutePlan", "RouteQuery", "Router", "TargetHealth"]
 
 _SETTLED: Final = 1024
 _LONGEST_NAME: Final = 200
+
 SPECIAL: Final = frozenset({"vision", "web_search", "longcontext"})
 """Routes that a request takes in spite of a sticky target."""
 
@@ -36,8 +37,8 @@ class Router:
         self._choices = functools.lru_cache(maxsize=256)(self._ready)
         # Each remembers orders of its own, and refers to itself by that: none is made anew for a request.
         self._group = functools.lru_cache(maxsize=1024)(self._grouped)
-        self._quiet = NOTHING_SET, NO_ORDERS
-        self._settled: dict[tuple[str, str, str, str | None], Plan] = {}
+        self._quiet = NOTHING_SET, NO_SERVER_STATE
+        self._settled: dict[tuple[str, str, str, str | None], RoutePlan] = {}
         routed = [len(list(self._all_steps(route))) for route in registry.routes]
         self.has_choice = max(routed, default=0) > 1 or any(
             len(provider.keys) > 1 for provider in registry.providers.values()
@@ -48,19 +49,19 @@ class Router:
 
     def plan(
         self,
-        asked: Asked,
+        asked: RouteQuery,
         *,
         session: SessionState,
         server: ServerState,
-        health: Health,
+        health: TargetHealth,
         now: float,
         draw: Draw,
-    ) -> Plan:
+    ) -> RoutePlan:
         """The targets to try; ProviderNotAvailable when a rule leaves none."""
         orders = self._orders(asked, session, server)
         if orders is _NO_ORDERS and health.quiet and self._is_plain(asked):
             return self._settled_plan(asked, health=health, now=now, draw=draw)
-        sieve = Sieve(self.registry, orders.disabled, health=health, now=now, tried=asked.tried)
+        sieve = TargetFilter(self.registry, orders.disabled, health=health, now=now, tried=asked.tried)
         if orders.force is not None:
             return self._forced(asked, orders.force, sieve, draw)
         bound = self._destination(asked)
@@ -68,7 +69,7 @@ class Router:
             return self._stuck(asked, orders, bound, sieve=sieve, draw=draw)
         return self._free(asked, orders, bound, sieve=sieve, draw=draw)
 
-    def _is_plain(self, asked: Asked) -> bool:
+    def _is_plain(self, asked: RouteQuery) -> bool:
         """Whether nothing but the names in it decides where a request goes."""
         return (
             not self.has_choice
@@ -77,12 +78,12 @@ class Router:
             and asked.tokens <= self.registry.smallest_context
         )
 
-    def _settled_plan(self, asked: Asked, *, health: Health, now: float, draw: Draw) -> Plan:
+    def _settled_plan(self, asked: RouteQuery, *, health: TargetHealth, now: float, draw: Draw) -> RoutePlan:
         """The plan of all requests like this one, made once."""
         key = (asked.model, asked.route, asked.why, asked.hint)
         made = self._settled.get(key)
         if made is None:
-            sieve = Sieve(self.registry, (), health=health, now=now, tried=asked.tried)
+            sieve = TargetFilter(self.registry, (), health=health, now=now, tried=asked.tried)
             made = self._free(asked, _NO_ORDERS, self._destination(asked), sieve=sieve, draw=draw)
             # Whoever sends ever new names must not fill the memory.
             if len(self._settled) < _SETTLED and len(asked.model) + len(asked.hint or "") <= _LONGEST_NAME:
@@ -100,15 +101,15 @@ class Router:
         """Whether a route of this name has targets."""
         return name in self.registry.routes and bool(self._choices(name))
 
-    def _ready(self, route: str) -> tuple[Choice, ...]:
-        return tuple(choice for choice in choices_of(self.registry, route) if choice.groups)
+    def _ready(self, route: str) -> tuple[PoolSelector, ...]:
+        return tuple(choice for choice in pool_selectors(self.registry, route) if choice.groups)
 
-    def _orders(self, asked: Asked, session: SessionState, server: ServerState) -> Orders:
+    def _orders(self, asked: RouteQuery, session: SessionState, server: ServerState) -> RoutingRules:
         if (session, server) == self._quiet:
             return _NO_ORDERS
         force = session.force
         sticky = session.sticky or _server_sticky(session, server)
-        return Orders(
+        return RoutingRules(
             force=force.target if force is not None and force.turn == asked.turn else None,
             sticky=None if asked.ignore_sticky else sticky,
             sticky_is_ours=session.sticky is not None,
@@ -121,7 +122,7 @@ class Router:
         found = (self.registry.resolve(name, prefer="key") for name in names)
         return (selector for selector in found if selector is not None)
 
-    def _destination(self, asked: Asked) -> Destination:
+    def _destination(self, asked: RouteQuery) -> Destination:
         if asked.must is not None:
             return Destination(asked.must, f"too long for another route than {asked.must}")
         named = self.registry.alias_of(asked.model)
@@ -134,13 +135,13 @@ class Router:
             return Destination("direct", why, targets, named or asked.model)
         return self._classed(asked)
 
-    def _classed(self, asked: Asked) -> Destination:
+    def _classed(self, asked: RouteQuery) -> Destination:
         """Where the request goes whose model names nothing: by the host's word, else by its class."""
         if asked.hint is not None and self.has_route(asked.hint):
             return Destination(asked.hint, f"the host asked for route {asked.hint}")
         return Destination(asked.route, asked.why)
 
-    def _forced(self, asked: Asked, name: str, sieve: Sieve, draw: Draw) -> Plan:
+    def _forced(self, asked: RouteQuery, name: str, sieve: TargetFilter, draw: Draw) -> RoutePlan:
         targets = self._insisted(name, asked, sieve)
         if not targets:
             raise ProviderNotAvailable.unknown(name)
@@ -152,7 +153,7 @@ class Router:
         why = f"this message asks for {name}"
         return _made(sieve, "force", steps, why, only=targets[0].provider)
 
-    def _insisted(self, name: str, asked: Asked, sieve: Sieve) -> tuple[Target, ...]:
+    def _insisted(self, name: str, asked: RouteQuery, sieve: TargetFilter) -> tuple[Target, ...]:
         """The targets of a name that a person typed; a key alone gets the model routing would choose."""
         selector = self.registry.resolve(name)
         if selector is None:
@@ -167,7 +168,7 @@ class Router:
         usable = (targets for targets in choices if not all(map(sieve.disables, targets)))
         return next(usable, choices[0] if choices else ())
 
-    def _models_of(self, provider: str, asked: Asked) -> Iterator[str]:
+    def _models_of(self, provider: str, asked: RouteQuery) -> Iterator[str]:
         """The models of a provider, the one routing would choose first."""
         models = self.registry.providers[provider].models
         bound = self._destination(asked)
@@ -181,13 +182,15 @@ class Router:
         )
         return (model for model in (*named, *routed, *models) if model in models)
 
-    def _all_steps(self, route: str) -> Iterator[Step]:
+    def _all_steps(self, route: str) -> Iterator[PlanStep]:
         return (step for choice in self._choices(route) for group in choice.groups for step in group.steps)
 
-    def _stuck(self, asked: Asked, orders: Orders, bound: Destination, *, sieve: Sieve, draw: Draw) -> Plan:
+    def _stuck(
+        self, asked: RouteQuery, orders: RoutingRules, bound: Destination, *, sieve: TargetFilter, draw: Draw
+    ) -> RoutePlan:
         """First a route that sticky gives way to, then the sticky keys; the table when they are of no use."""
         assert orders.sticky is not None
-        special: tuple[Step, ...] = ()
+        special: tuple[PlanStep, ...] = ()
         if bound.route in SPECIAL and self.has_route(bound.route):
             special = sieve.admit(
                 self._of_route(bound.route, asked, draw), allow=orders.allow, tokens=asked.tokens
@@ -208,7 +211,9 @@ class Router:
             clears_sticky=gone,
         )
 
-    def _sticky_steps(self, name: str, asked: Asked, sieve: Sieve, draw: Draw) -> tuple[Step, ...]:
+    def _sticky_steps(
+        self, name: str, asked: RouteQuery, sieve: TargetFilter, draw: Draw
+    ) -> tuple[PlanStep, ...]:
         targets = self._insisted(name, asked, sieve)
         if not targets:
             return ()
@@ -222,12 +227,14 @@ class Router:
                 return route
         return "sticky"
 
-    def _is_back_soon(self, sieve: Sieve, asked: Asked) -> bool:
+    def _is_back_soon(self, sieve: TargetFilter, asked: RouteQuery) -> bool:
         return any(
             row.until <= sieve.now + asked.max_wait for row in sieve.cooling if row.step.reason == "sticky"
         )
 
-    def _free(self, asked: Asked, orders: Orders, bound: Destination, *, sieve: Sieve, draw: Draw) -> Plan:
+    def _free(
+        self, asked: RouteQuery, orders: RoutingRules, bound: Destination, *, sieve: TargetFilter, draw: Draw
+    ) -> RoutePlan:
         """Without force and sticky: the named model, else the table, both within the allow list."""
         notices: tuple[str, ...] = ()
         if bound.targets:
@@ -240,19 +247,21 @@ class Router:
         why = bound.why if route == bound.route else f"{bound.why}; route {bound.route} has no target to use"
         return _made(sieve, route, steps, why, notices=notices)
 
-    def _straight(self, asked: Asked, bound: Destination, *, sieve: Sieve, draw: Draw) -> Plan:
+    def _straight(
+        self, asked: RouteQuery, bound: Destination, *, sieve: TargetFilter, draw: Draw
+    ) -> RoutePlan:
         choice = self._group(f"direct/{bound.name}", bound.targets, "direct", "direct")
         steps = sieve.admit(choice.order(affinity=asked.affinity, draw=draw))
         if not steps and not sieve.cooling and not asked.tried:
             raise sieve.refusal()
         return _made(sieve, "direct", steps, bound.why)
 
-    def _grouped(self, name: str, targets: tuple[Target, ...], reason: str, route: str) -> Choice:
-        return one_group(name, (Step(target, reason, route) for target in targets))
+    def _grouped(self, name: str, targets: tuple[Target, ...], reason: str, route: str) -> PoolSelector:
+        return one_group(name, (PlanStep(target, reason, route) for target in targets))
 
     def _tabled(
-        self, asked: Asked, orders: Orders, bound: Destination, *, sieve: Sieve, draw: Draw
-    ) -> tuple[Step, ...]:
+        self, asked: RouteQuery, orders: RoutingRules, bound: Destination, *, sieve: TargetFilter, draw: Draw
+    ) -> tuple[PlanStep, ...]:
         """The targets of the route and then those of `default`; with an allow list, of any route at need."""
         routes = [bound.route, *([DEFAULT] if bound.route != DEFAULT else [])]
         steps = self._admitted(routes, asked, orders, sieve=sieve, draw=draw)
@@ -266,8 +275,14 @@ class Router:
         return steps
 
     def _admitted(
-        self, routes: Iterable[str], asked: Asked, orders: Orders, *, sieve: Sieve, draw: Draw
-    ) -> tuple[Step, ...]:
+        self,
+        routes: Iterable[str],
+        asked: RouteQuery,
+        orders: RoutingRules,
+        *,
+        sieve: TargetFilter,
+        draw: Draw,
+    ) -> tuple[PlanStep, ...]:
         admitted = [
             sieve.admit(self._of_route(route, asked, draw), allow=orders.allow, tokens=asked.tokens)
             for route in routes
@@ -275,13 +290,13 @@ class Router:
         ]
         return admitted[0] if len(admitted) == 1 else _once(admitted)
 
-    def _of_route(self, route: str, asked: Asked, draw: Draw) -> tuple[Step, ...]:
+    def _of_route(self, route: str, asked: RouteQuery, draw: Draw) -> tuple[PlanStep, ...]:
         choices = self._choices(route)
         if len(choices) == 1:
             return choices[0].order(affinity=asked.affinity, draw=draw)
         return tuple(step for choice in choices for step in choice.order(affinity=asked.affinity, draw=draw))
 
-    def _nothing_left(self, orders: Orders, sieve: Sieve) -> Exception:
+    def _nothing_left(self, orders: RoutingRules, sieve: TargetFilter) -> Exception:
         if any(removed.why == "disabled" for removed in sieve.removed):
             return sieve.refusal()
         if orders.allow:
@@ -303,15 +318,15 @@ def _server_sticky(session: SessionState, server: ServerState) -> str | None:
 
 
 def _made(
-    sieve: Sieve,
+    sieve: TargetFilter,
     route: str,
-    steps: tuple[Step, ...],
+    steps: tuple[PlanStep, ...],
     why: str,
     *,
     notices: tuple[str, ...] = (),
     only: str | None = None,
-) -> Plan:
-    return Plan(
+) -> RoutePlan:
+    return RoutePlan(
         route=route,
         steps=steps,
         reason=why,
@@ -322,12 +337,12 @@ def _made(
     )
 
 
-def _once(stages: Iterable[Iterable[Step]]) -> tuple[Step, ...]:
+def _once(stages: Iterable[Iterable[PlanStep]]) -> tuple[PlanStep, ...]:
     """All steps in order, each target where it comes first."""
-    steps: dict[Target, Step] = {}
+    steps: dict[Target, PlanStep] = {}
     for step in (step for stage in stages for step in stage):
         steps.setdefault(step.target, step)
     return tuple(steps.values())
 
 
-_NO_ORDERS: Final = Orders(None, None, False, (), False, ())
+_NO_ORDERS: Final = RoutingRules(None, None, False, (), False, ())

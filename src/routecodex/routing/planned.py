@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from routecodex.routing.registry import Selector, Step, Target
-from routecodex.routing.sieve import Cooling, Removed
+from routecodex.routing.registry import PlanStep, Selector, Target
+from routecodex.routing.sieve import CoolingTarget, RemovedTarget
 
 DEFAULT: Final = "default"
 _NONE: Final[frozenset[Target]] = frozenset()
 
 
-class Asked:
+class RouteQuery:
     """What routing knows of a request.
 
     `route` is what the classifier made of it, `why` its reason, `hint` the route a host asked for. `affinity`
@@ -62,16 +62,16 @@ class Asked:
         self.tried: Final = tried
         self.max_wait: Final = max_wait
 
-    def again(self, *, tried: frozenset[Target], must: str | None) -> Asked:
+    def again(self, *, tried: frozenset[Target], must: str | None) -> RouteQuery:
         """The same request, after attempts that failed."""
         return self._with(turn=self.turn, tried=tried, must=must)
 
-    def at_turn(self, turn: str | None) -> Asked:
+    def at_turn(self, turn: str | None) -> RouteQuery:
         """The same request, whose newest message of the person has this mark."""
         return self._with(turn=turn, tried=self.tried, must=self.must)
 
-    def _with(self, *, turn: str | None, tried: frozenset[Target], must: str | None) -> Asked:
-        return Asked(
+    def _with(self, *, turn: str | None, tried: frozenset[Target], must: str | None) -> RouteQuery:
+        return RouteQuery(
             model=self.model,
             tokens=self.tokens,
             route=self.route,
@@ -87,7 +87,7 @@ class Asked:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class RoutePlan:
     """The targets of one request in the order to try them, and every reason.
 
     `cooling` may be waited for when `steps` is empty. `only` is the provider that a person insists on.
@@ -95,15 +95,15 @@ class Plan:
     """
 
     route: str
-    steps: tuple[Step, ...]
+    steps: tuple[PlanStep, ...]
     reason: str
     notices: tuple[str, ...] = ()
-    removed: tuple[Removed, ...] = ()
-    cooling: tuple[Cooling, ...] = ()
+    removed: tuple[RemovedTarget, ...] = ()
+    cooling: tuple[CoolingTarget, ...] = ()
     only: str | None = None
     clears_sticky: bool = False
 
-    def in_order(self, steps: Iterable[Step]) -> Plan:
+    def in_order(self, steps: Iterable[PlanStep]) -> RoutePlan:
         """The same plan with its steps in another order."""
         return replace(self, steps=tuple(steps))
 
@@ -119,7 +119,7 @@ class Destination:
 
 
 @dataclass(frozen=True)
-class Orders:
+class RoutingRules:
     """The rules in force for one request, names made definite."""
 
     force: str | None

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
 
-from routecodex.routing.registry import Pool, Registry, Step, Target
+from routecodex.routing.registry import PlanStep, Pool, Registry, Target
 
 Draw = Callable[[str], int]
 """The next number of a named count, from 0: what turns and shares go by."""
@@ -22,21 +22,21 @@ _GOLDEN = 0.6180339887498949
 _REMEMBERED = 8192
 
 
-class Group:
+class KeyGroup:
     """One model of one provider with its keys."""
 
     __slots__ = ("name", "steps", "weight")
 
-    def __init__(self, name: str, weight: float, steps: tuple[Step, ...]) -> None:
+    def __init__(self, name: str, weight: float, steps: tuple[PlanStep, ...]) -> None:
         self.name = name
         self.weight = weight
         self.steps = steps
 
 
-class Choice:
+class PoolSelector:
     """A pool made ready for choosing."""
 
-    def __init__(self, name: str, mode: str, groups: Sequence[Group]) -> None:
+    def __init__(self, name: str, mode: str, groups: Sequence[KeyGroup]) -> None:
         self.name = name
         self.mode = mode
         self.groups = tuple(group for group in groups if group.steps)
@@ -45,7 +45,7 @@ class Choice:
         )
         self._kept = functools.lru_cache(maxsize=_REMEMBERED)(self._keep)
 
-    def order(self, *, affinity: str | None, draw: Draw) -> tuple[Step, ...]:
+    def order(self, *, affinity: str | None, draw: Draw) -> tuple[PlanStep, ...]:
         """Every target of the pool, the one to try first at the head."""
         if self._only is not None:
             return self._only
@@ -56,8 +56,8 @@ class Choice:
         turn //= len(self.groups) if self.mode == "round-robin" else 1
         return tuple(step for group in groups for step in _rotated(group.steps, turn))
 
-    def _keep(self, affinity: str) -> tuple[Step, ...]:
-        groups: Iterable[Group] = self.groups
+    def _keep(self, affinity: str) -> tuple[PlanStep, ...]:
+        groups: Iterable[KeyGroup] = self.groups
         if self.mode != "priority":
             groups = sorted(groups, key=lambda group: _score(affinity, group.name, group.weight))
         return tuple(
@@ -73,17 +73,17 @@ def _score(affinity: str, name: str, weight: float) -> float:
     return -math.log((int.from_bytes(digest, "big") + 1) / 2.0**64) / weight
 
 
-def _rotated(items: tuple[Step, ...], turn: int) -> tuple[Step, ...]:
+def _rotated(items: tuple[PlanStep, ...], turn: int) -> tuple[PlanStep, ...]:
     at = turn % len(items)
     return items[at:] + items[:at]
 
 
-def _in_turn(groups: tuple[Group, ...], turn: int) -> tuple[Group, ...]:
+def _in_turn(groups: tuple[KeyGroup, ...], turn: int) -> tuple[KeyGroup, ...]:
     at = turn % len(groups)
     return groups[at:] + groups[:at]
 
 
-def _by_weight(groups: tuple[Group, ...], turn: int) -> tuple[Group, ...]:
+def _by_weight(groups: tuple[KeyGroup, ...], turn: int) -> tuple[KeyGroup, ...]:
     # Multiples of the golden ratio fall evenly on every share, in any stretch of requests.
     point = (turn * _GOLDEN) % 1.0 * sum(group.weight for group in groups)
     ends = itertools.accumulate(group.weight for group in groups)
@@ -92,27 +92,27 @@ def _by_weight(groups: tuple[Group, ...], turn: int) -> tuple[Group, ...]:
     return (groups[at], *sorted(others, key=lambda group: -group.weight))
 
 
-def _as_listed(groups: tuple[Group, ...], _turn: int) -> tuple[Group, ...]:
+def _as_listed(groups: tuple[KeyGroup, ...], _turn: int) -> tuple[KeyGroup, ...]:
     return groups
 
 
-_ORDERS: dict[str, Callable[[tuple[Group, ...], int], tuple[Group, ...]]] = {
+_ORDERS: dict[str, Callable[[tuple[KeyGroup, ...], int], tuple[KeyGroup, ...]]] = {
     "round-robin": _in_turn,
     "weighted": _by_weight,
     "priority": _as_listed,
 }
 
 
-def choices_of(registry: Registry, route: str) -> tuple[Choice, ...]:
+def pool_selectors(registry: Registry, route: str) -> tuple[PoolSelector, ...]:
     """The pools of a route, backups last; a target stands in the first pool that names it."""
     seen: set[Target] = set()
     pools = sorted(registry.routes.get(route, ()), key=lambda pool: pool.backup)
     return tuple(_choice(registry, route, pool, seen) for pool in pools)
 
 
-def _choice(registry: Registry, route: str, pool: Pool, seen: set[Target]) -> Choice:
+def _choice(registry: Registry, route: str, pool: Pool, seen: set[Target]) -> PoolSelector:
     reason = f"pool {pool.id}" + (" (backup)" if pool.backup else "")
-    groups: dict[str, list[Step]] = {}
+    groups: dict[str, list[PlanStep]] = {}
     weights: dict[str, float] = {}
     for name in pool.targets:
         for target in registry.targets_of(name):
@@ -120,15 +120,15 @@ def _choice(registry: Registry, route: str, pool: Pool, seen: set[Target]) -> Ch
             weights.setdefault(model, pool.weights.get(name, pool.weights.get(model, 1.0)))
             if target not in seen:
                 seen.add(target)
-                groups.setdefault(model, []).append(Step(target, reason, route))
+                groups.setdefault(model, []).append(PlanStep(target, reason, route))
     mode = "weighted" if pool.weights and pool.mode == "round-robin" else pool.mode
-    return Choice(
+    return PoolSelector(
         f"{route}/{pool.id}",
         mode,
-        [Group(name, weights[name], tuple(steps)) for name, steps in groups.items()],
+        [KeyGroup(name, weights[name], tuple(steps)) for name, steps in groups.items()],
     )
 
 
-def one_group(name: str, steps: Iterable[Step]) -> Choice:
+def one_group(name: str, steps: Iterable[PlanStep]) -> PoolSelector:
     """Targets that are not of a pool of the configuration: keys of one model, in turn."""
-    return Choice(name, "round-robin", [Group(name, 1.0, tuple(steps))])
+    return PoolSelector(name, "round-robin", [KeyGroup(name, 1.0, tuple(steps))])

@@ -52,7 +52,7 @@ class Selector(Struct, frozen=True):
         return ".".join(filter(None, (self.provider, self.key, self.model)))
 
 
-class Step(Struct, frozen=True):
+class PlanStep(Struct, frozen=True):
     """One target to try, the rule that admitted it, and the route it is of."""
 
     target: Target

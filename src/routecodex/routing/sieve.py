@@ -8,30 +8,30 @@ from typing import Literal, Protocol
 from msgspec import Struct
 
 from routecodex.canon.errors import ProviderNotAvailable
-from routecodex.routing.registry import Registry, Selector, Step, Target
+from routecodex.routing.registry import PlanStep, Registry, Selector, Target
 
-Why = Literal["disabled", "not allowed", "too small", "tried"]
+RemovalCause = Literal["disabled", "not allowed", "too small", "tried"]
 
 
-class Removed(Struct, frozen=True):
+class RemovedTarget(Struct, frozen=True):
     """A target that is not tried, and the rule that took it out."""
 
-    step: Step
-    why: Why
+    step: PlanStep
+    why: RemovalCause
     reason: str
 
 
-class Cooling(Struct, frozen=True):
+class CoolingTarget(Struct, frozen=True):
     """A target that is not tried now, and when it can be."""
 
-    step: Step
+    step: PlanStep
     until: float
     reason: str
     is_limit: bool = False
     """It cools because a limit was met, and not because it failed."""
 
 
-class Health(Protocol):
+class TargetHealth(Protocol):
     """Which targets can be used, and from when on."""
 
     @property
@@ -47,7 +47,7 @@ class Health(Protocol):
     def is_limit(self, target: Target, now: float) -> bool: ...
 
 
-class Sieve:
+class TargetFilter:
     """Lets targets into one plan, and remembers why the others stayed out."""
 
     __slots__ = ("_disabled", "_health", "_registry", "_tried", "cooling", "now", "removed")
@@ -57,7 +57,7 @@ class Sieve:
         registry: Registry,
         disabled: Sequence[Selector],
         *,
-        health: Health,
+        health: TargetHealth,
         now: float,
         tried: frozenset[Target],
     ) -> None:
@@ -66,12 +66,12 @@ class Sieve:
         self._health = health
         self._tried = tried
         self.now = now
-        self.removed: list[Removed] = []
-        self.cooling: list[Cooling] = []
+        self.removed: list[RemovedTarget] = []
+        self.cooling: list[CoolingTarget] = []
 
     def admit(
-        self, steps: tuple[Step, ...], *, allow: tuple[str, ...] = (), tokens: int = 0
-    ) -> tuple[Step, ...]:
+        self, steps: tuple[PlanStep, ...], *, allow: tuple[str, ...] = (), tokens: int = 0
+    ) -> tuple[PlanStep, ...]:
         """The steps that can be tried now, in their order."""
         sized = tokens > self._registry.smallest_context
         if not (allow or sized or self._disabled or self._tried) and self._health.quiet:
@@ -82,7 +82,7 @@ class Sieve:
         """Whether a rule takes the target out before everything else."""
         return any(selector.covers(target) for selector in self._disabled)
 
-    def _lets_in(self, step: Step, allow: tuple[str, ...], tokens: int) -> bool:
+    def _lets_in(self, step: PlanStep, allow: tuple[str, ...], tokens: int) -> bool:
         target = step.target
         if self.disables(target):
             return self._out(step, "disabled", "disabled")
@@ -94,27 +94,31 @@ class Sieve:
         until = self._health.until(target, self.now)
         if until > self.now:
             health, now = self._health, self.now
-            self.cooling.append(Cooling(step, until, health.why(target, now), health.is_limit(target, now)))
+            self.cooling.append(
+                CoolingTarget(step, until, health.why(target, now), health.is_limit(target, now))
+            )
             return False
         if target in self._tried:
             return self._out(step, "tried", "failed this request already")
         return True
 
-    def _out(self, step: Step, why: Why, reason: str) -> Literal[False]:
-        self.removed.append(Removed(step, why, reason))
+    def _out(self, step: PlanStep, why: RemovalCause, reason: str) -> Literal[False]:
+        self.removed.append(RemovedTarget(step, why, reason))
         return False
 
-    def again(self) -> Sieve:
+    def again(self) -> TargetFilter:
         """The same sieve, nothing remembered."""
-        return Sieve(self._registry, self._disabled, health=self._health, now=self.now, tried=self._tried)
+        return TargetFilter(
+            self._registry, self._disabled, health=self._health, now=self.now, tried=self._tried
+        )
 
-    def too_small(self) -> tuple[Step, ...]:
+    def too_small(self) -> tuple[PlanStep, ...]:
         """Those left out for their size alone, the largest first: an estimate is no reason to refuse."""
         rows = [row for row in self.removed if row.why == "too small" and row.step.target not in self._tried]
         self.removed = [row for row in self.removed if row not in rows]
         return tuple(sorted((row.step for row in rows), key=self._room, reverse=True))
 
-    def _room(self, step: Step) -> int:
+    def _room(self, step: PlanStep) -> int:
         return self._registry.model(step.target).context_tokens or 0
 
     def refusal(self) -> ProviderNotAvailable:

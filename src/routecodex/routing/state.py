@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 
-class StopMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class StopMessageState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What is said to a model that stops, and how often; times are seconds since the epoch."""
 
     text: str
@@ -15,7 +15,7 @@ class StopMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
     last_used_at: float | None = None
 
 
-class Force(Struct, frozen=True):
+class ForcedTarget(Struct, frozen=True):
     """A target for one turn of the person; `turn` marks the message that asked for it."""
 
     target: str
@@ -30,11 +30,11 @@ class SessionState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     message sent again changes nothing.
     """
 
-    force: Force | None = None
+    force: ForcedTarget | None = None
     sticky: str | None = None
     allow: tuple[str, ...] = ()
     disable: tuple[str, ...] = ()
-    stop_message: StopMessage | None = None
+    stop_message: StopMessageState | None = None
     applied: str | None = None
     updated_at: float = 0.0
 
@@ -49,5 +49,6 @@ class ServerState(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 NOTHING_SET = SessionState()
 """The state of a session in which nothing was ever set: one for all, so that it is known at sight."""
-NO_ORDERS = ServerState()
+
+NO_SERVER_STATE = ServerState()
 """The same for a server."""

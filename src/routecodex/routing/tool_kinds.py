@@ -10,9 +10,8 @@ import re
 
 import msgspec
 
-from routecodex.canon.look import Called
-
-from .shell_commands import Kind, command_kind, names, table, words_kind
+from routecodex.canon.look import CalledTool
+from routecodex.routing.shell_commands import Kind, command_kind, names, table, words_kind
 
 NAMES = table(
     {
@@ -60,6 +59,7 @@ SHELLS = names(
     """
 )
 """Tools that run a command."""
+
 EDITORS = frozenset(["strreplacebasededittool", "strreplaceeditor", "texteditor", "developertexteditor"])
 """Tools with commands of their own: `view` reads, all others write."""
 
@@ -92,7 +92,7 @@ _NEXT = re.compile(r'"\s*,\s*"')
 _END = re.compile(r'[^"\\]*(?:\\.[^"\\]*)*', re.DOTALL)
 
 
-def kind_of(call: Called) -> Kind:
+def kind_of(call: CalledTool) -> Kind:
     """What a call does: reads files, writes them, searches among them, goes to the web, or something else."""
     name = _LAST.split(call.name[-_LONGEST_NAME:])[-1]
     plain = name.replace("_", "").replace("-", "").lower()

@@ -14,7 +14,7 @@ _SEEN = 256
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
-class Access:
+class ClientAccess:
     """The door: keys are compared by their digests, in constant time."""
 
     def __init__(self, config: Config) -> None:
@@ -57,7 +57,7 @@ class Access:
         raise Unauthorized("the key is not one of this gateway's client keys")
 
 
-class AdminDoor:
+class AdminAccess:
     """The door of the admin API: this machine only, and whoever knows the token."""
 
     def __init__(self, token: str, *, host: str) -> None:

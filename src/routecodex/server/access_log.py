@@ -16,10 +16,10 @@ from typing import Final, Protocol, TextIO
 import msgspec
 
 from routecodex.canon.usage import Usage
-from routecodex.gateway.ask import Record
+from routecodex.gateway.ask import RequestRecord
 from routecodex.routing.registry import Target
 from routecodex.server.figures import PAIRS, duration, second_text, ticks
-from routecodex.server.logs import human_line, line, session_name
+from routecodex.server.logs import human_line, request_line, session_name
 from routecodex.wire import json
 
 _FLUSH_SECONDS: Final = 0.2
@@ -42,7 +42,7 @@ _DIFFERENT = frozenset(
 _Alike = tuple[str, str, bool, int, str, Target | None, str, int, str, str]
 
 
-class Keeper(Protocol):
+class LineSink(Protocol):
     """Where the lines of requests are kept as well, each as JSON."""
 
     def keep(self, lines: Sequence[bytes]) -> None: ...
@@ -59,7 +59,7 @@ class AccessLog:
         *,
         as_json: bool,
         stream: TextIO | None = None,
-        keeper: Keeper | None = None,
+        keeper: LineSink | None = None,
         shown: bool = True,
     ) -> None:
         self._as_json = as_json
@@ -67,10 +67,10 @@ class AccessLog:
         self._keeper = keeper
         self.shown = shown
         self._encoder = LineEncoder()
-        self._records: list[tuple[float, Record]] = []
+        self._records: list[tuple[float, RequestRecord]] = []
         self._timer: asyncio.TimerHandle | None = None
 
-    def add(self, record: Record) -> None:
+    def add(self, record: RequestRecord) -> None:
         self._records.append((time(), record))
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(_FLUSH_SECONDS, self.flush)
@@ -116,11 +116,11 @@ class LineEncoder:
     def __init__(self) -> None:
         self._kept: dict[_Alike, bytes] = {}
 
-    def encode(self, at: float, record: Record) -> bytes:
+    def encode(self, at: float, record: RequestRecord) -> bytes:
         """The line of a request that was finished at this moment; equal to `json_line` when read."""
         usual = not (record.gone or record.failures or record.notices or record.followups)
         if record.error is not None or not usual:
-            return json.encode(line(at, record))
+            return json.encode(request_line(at, record))
         key = (
             record.protocol,
             record.model,
@@ -139,7 +139,7 @@ class LineEncoder:
         arrived, first_byte = record.arrived, record.first_byte
         seconds, begun = ticks(record.finished - arrived), ticks(first_byte - arrived) if first_byte else 0
         if seconds < 0 or begun < 0:
-            return json.encode(line(at, record))
+            return json.encode(request_line(at, record))
         second = int(at)
         thousandths = int((at - second) * 1000.0)
         # Ids are our own and go into headers too: there is nothing to escape in them.
@@ -178,7 +178,7 @@ def _session(key: str) -> bytes:
     return b',"session":%b' % json.encode(name) if name else b""
 
 
-def _without_differences(at: float, record: Record) -> bytes:
-    told = msgspec.to_builtins(line(at, record))
+def _without_differences(at: float, record: RequestRecord) -> bytes:
+    told = msgspec.to_builtins(request_line(at, record))
     alike = {name: value for name, value in told.items() if name not in _DIFFERENT}
     return json.encode(alike)[1:]

@@ -28,25 +28,25 @@ from msgspec.json import Decoder
 
 from routecodex import __version__
 from routecodex.canon.errors import BadRequest, ClientError, MethodNotAllowed, NotFound, ProviderNotAvailable
-from routecodex.gateway.ask import Ask
+from routecodex.gateway.ask import ClientRequest
 from routecodex.gateway.gateway import Gateway
 from routecodex.gateway.identity import kept
 from routecodex.gateway.ids import fresh_id
 from routecodex.gateway.scope import Scope
-from routecodex.protocols.codec import Inbound
+from routecodex.protocols.codec import WireRequest
 from routecodex.protocols.codecs import CODECS
 from routecodex.routing.apply import change_server, change_session
 from routecodex.routing.registry import Registry, Selector
 from routecodex.routing.state import ServerState, SessionState
 from routecodex.server import paths
-from routecodex.server.access import AdminDoor
+from routecodex.server.access import AdminAccess
 from routecodex.server.announce import Announcement
 from routecodex.server.http import HttpRequest
 from routecodex.server.logs import KINDS, session_name
-from routecodex.server.reload import Outcome
+from routecodex.server.reload import ReloadResult
 from routecodex.wire import json
 
-Answer = dict[str, Any]
+AdminReply = dict[str, Any]
 T = TypeVar("T")
 
 _MOST_SESSIONS = 200
@@ -77,7 +77,7 @@ class ClockCancel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     task_id: str
 
 
-class Nothing(Struct, frozen=True, forbid_unknown_fields=True):
+class NoArguments(Struct, frozen=True, forbid_unknown_fields=True):
     """An order that needs no details."""
 
 
@@ -93,12 +93,12 @@ class Explain(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 _changes = Decoder(RoutingChange)
 _resets = Decoder(HealthReset)
 _cancels = Decoder(ClockCancel)
-_nothings = Decoder(Nothing)
+_nothings = Decoder(NoArguments)
 _explains = Decoder(Explain)
 _texts = Decoder(str)
 
 
-class Admin:
+class AdminApi:
     """The admin API of one process; what it needs of the server is passed in.
 
     `gateway` and `active` are asked at every call: the gateway is another one after a reload.
@@ -108,11 +108,11 @@ class Admin:
         self,
         about: Announcement,
         *,
-        door: AdminDoor,
+        door: AdminAccess,
         workers: int,
         gateway: Callable[[], Gateway],
         active: Callable[[], int],
-        reload: Callable[[], Awaitable[Outcome]] | None,
+        reload: Callable[[], Awaitable[ReloadResult]] | None,
         recent: Callable[[int], Awaitable[list[dict[str, Any]]]] | None,
     ) -> None:
         self._door = door
@@ -122,7 +122,7 @@ class Admin:
         self._active = active
         self._do_reload = reload
         self._recent = recent
-        self._handlers: dict[str, dict[str, Callable[[HttpRequest], Awaitable[Answer]]]] = {
+        self._handlers: dict[str, dict[str, Callable[[HttpRequest], Awaitable[AdminReply]]]] = {
             "status": {"GET": self._status},
             "routing": {"GET": self._routing, "POST": self._set_routing},
             "health": {"GET": self._health},
@@ -135,7 +135,7 @@ class Admin:
             "explain": {"POST": self._explain},
         }
 
-    async def answer(self, name: str, request: HttpRequest) -> Answer:
+    async def answer(self, name: str, request: HttpRequest) -> AdminReply:
         """The answer to a call of `/admin/<name>`; whoever may not ask learns nothing."""
         self._door.check(request)
         handlers = self._handlers.get(name)
@@ -146,7 +146,7 @@ class Admin:
             raise MethodNotAllowed(f"{request.path} takes {', '.join(handlers)}, not {request.method}")
         return await handler(request)
 
-    async def _status(self, _request: HttpRequest) -> Answer:
+    async def _status(self, _request: HttpRequest) -> AdminReply:
         about = self._about
         return {
             "id": about.id,
@@ -160,10 +160,10 @@ class Admin:
             "active": max(0, self._active() - 1),
         }
 
-    async def _routing(self, request: HttpRequest) -> Answer:
+    async def _routing(self, request: HttpRequest) -> AdminReply:
         return await self._routing_of(_named(request.query_param("session")))
 
-    async def _routing_of(self, session: str | None) -> Answer:
+    async def _routing_of(self, session: str | None) -> AdminReply:
         gateway, about = self._gateway(), self._about
         orders = await gateway.orders.load()
         return {
@@ -181,7 +181,7 @@ class Admin:
         scope = _scope(session)
         return [(scope, await sessions.look(scope))]
 
-    async def _set_routing(self, request: HttpRequest) -> Answer:
+    async def _set_routing(self, request: HttpRequest) -> AdminReply:
         wanted = _body(request, _changes)
         if wanted == RoutingChange(session=wanted.session):
             raise BadRequest("nothing to change: give sticky, allow, disable, enable or clear")
@@ -193,10 +193,10 @@ class Admin:
             await gateway.orders.change(partial(_server_changed, wanted, gateway.registry))
         return await self._routing_of(wanted.session)
 
-    async def _health(self, _request: HttpRequest) -> Answer:
+    async def _health(self, _request: HttpRequest) -> AdminReply:
         return {"health": self._gateway().health.report(time.time())}
 
-    async def _reset_health(self, request: HttpRequest) -> Answer:
+    async def _reset_health(self, request: HttpRequest) -> AdminReply:
         wanted = _body(request, _resets)
         gateway = self._gateway()
         selector: Selector | None = None
@@ -206,29 +206,29 @@ class Admin:
                 raise ProviderNotAvailable.unknown(wanted.target)
         return {"reset": await gateway.health.reset(selector)}
 
-    async def _sessions(self, _request: HttpRequest) -> Answer:
+    async def _sessions(self, _request: HttpRequest) -> AdminReply:
         rows = await self._listed(None)
         return {
             "sessions": [_shown(scope, state) | {"updated_at": state.updated_at} for scope, state in rows]
         }
 
-    async def _requests(self, request: HttpRequest) -> Answer:
+    async def _requests(self, request: HttpRequest) -> AdminReply:
         limit = _limit(request.query_param("limit"))
         if self._recent is None:
             raise ClientError("no requests are kept; set logging.requests", status=409, code="no_request_log")
         return {"requests": await self._recent(limit)}
 
-    async def _clock(self, _request: HttpRequest) -> Answer:
+    async def _clock(self, _request: HttpRequest) -> AdminReply:
         clockwork = self._gateway().clockwork
         return {"clock": clockwork.report(), "sessions": await clockwork.sessions(_MOST_SESSIONS)}
 
-    async def _cancel_task(self, request: HttpRequest) -> Answer:
+    async def _cancel_task(self, request: HttpRequest) -> AdminReply:
         wanted = _body(request, _cancels).task_id
         if not await self._gateway().clockwork.cancel(wanted):
             raise NotFound(f"no session has a task {wanted[:80]!r}", code="unknown_task")
         return {"removed": wanted}
 
-    async def _reload(self, request: HttpRequest) -> Answer:
+    async def _reload(self, request: HttpRequest) -> AdminReply:
         _body(request, _nothings)
         if self._do_reload is None:
             raise ClientError("this server has no configuration file", status=409, code="no_config_file")
@@ -245,9 +245,9 @@ class Admin:
         ]
         return {"reloaded": outcome.reloaded, "problems": problems}
 
-    async def _explain(self, request: HttpRequest) -> Answer:
+    async def _explain(self, request: HttpRequest) -> AdminReply:
         told = _body(request, _explains)
-        ask = Ask(
+        ask = ClientRequest(
             id=f"req_{fresh_id()}",
             codec=CODECS[told.protocol],
             inbound=_inbound(told),
@@ -296,7 +296,7 @@ def _limit(given: str | None) -> int:
     return min(int(given), _MOST_REQUESTS)
 
 
-def _inbound(told: Explain) -> Inbound:
+def _inbound(told: Explain) -> WireRequest:
     body = bytes(told.body)
     if body.startswith(b'"'):
         body = json.read(body, _texts, at="body").encode()
@@ -324,7 +324,7 @@ def _scope(shown: str) -> Scope:
     return Scope(KINDS[kind], kept(rest)) if colon and kind in KINDS else Scope("session", kept(shown))
 
 
-def _shown(scope: Scope, state: SessionState) -> Answer:
+def _shown(scope: Scope, state: SessionState) -> AdminReply:
     stop = state.stop_message
     return {
         "id": session_name(scope.key),

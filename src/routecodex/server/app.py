@@ -20,25 +20,26 @@ from routecodex.canon.errors import (
 from routecodex.canon.request import ProtocolName
 from routecodex.config import Config
 from routecodex.gateway import counting, embeddings, listing
-from routecodex.gateway.ask import Ask, Record
+from routecodex.gateway.ask import ClientRequest, RequestRecord
 from routecodex.gateway.gateway import Gateway
 from routecodex.gateway.heads import header_text, refusal_headers, routing_headers
 from routecodex.gateway.ids import fresh_id
 from routecodex.protocols import gemini, messages
-from routecodex.protocols.codec import Codec, Inbound
+from routecodex.protocols.codec import Codec, WireRequest
 from routecodex.protocols.codecs import CODECS
 from routecodex.protocols.responses import history as turns
 from routecodex.server import paths
-from routecodex.server.access import Access
-from routecodex.server.admin import Admin
-from routecodex.server.arrays import ArrayReply
-from routecodex.server.call import Call
+from routecodex.server.access import ClientAccess
+from routecodex.server.admin import AdminApi
+from routecodex.server.arrays import JsonArrayReply
+from routecodex.server.call import ApiCall
 from routecodex.server.http import HttpRequest, Reply
 from routecodex.server.metrics import CONTENT_TYPE, Metrics
 from routecodex.server.paths import Endpoint
 from routecodex.wire import json
 
 _JSON = (b"content-type", b"application/json")
+
 _LISTS: dict[ProtocolName, tuple[str, Callable[[Any], int]]] = {
     "chat": ("messages", lambda wire: wire.count),
     "messages": ("messages", lambda wire: len(wire.messages)),
@@ -48,15 +49,18 @@ _LISTS: dict[ProtocolName, tuple[str, Callable[[Any], int]]] = {
 """The list that grows with a conversation, and how long the typed view of a request has it."""
 _RETRY_CAP = 60
 _RETRY_DEFAULT = 5
+
 _OPEN = frozenset({"root", "health", "admin"})
 """What asks for no client key and is answered under any load; the admin API has a door of its own."""
+
 _ROUTED = frozenset({"generate", "submit", "count", "embeddings"})
 """What goes to a provider, so that every answer says where it went."""
 _SHARED = frozenset({"root", "health", "metrics", "models", "model"})
 
 
-Handle = Callable[[Call], Awaitable[None]]
-Told = tuple[int, list[tuple[bytes, bytes]], bytes]
+Handle = Callable[[ApiCall], Awaitable[None]]
+
+ErrorReply = tuple[int, list[tuple[bytes, bytes]], bytes]
 """Status, headers and body of an answer."""
 
 
@@ -69,7 +73,7 @@ class App:
         self.adopt(gateway, config)
         self._metrics = metrics
         self._draining = draining
-        self.admin: Admin | None = None
+        self.admin: AdminApi | None = None
         self.active = 0
         self._handlers: dict[str, Handle] = {
             "generate": self._generate,
@@ -89,13 +93,13 @@ class App:
     def adopt(self, gateway: Gateway, config: Config) -> None:
         """Answers by this gateway and these limits from now on; what is under way goes on as it began."""
         self._gateway = gateway
-        self._access = Access(config)
+        self._access = ClientAccess(config)
         self._max_concurrent = config.server.max_concurrent
         self._max_messages = config.server.max_messages
 
     async def __call__(self, request: HttpRequest, reply: Reply) -> None:
         request_id = f"req_{fresh_id()}"
-        refusal: Told | None = None
+        refusal: ErrorReply | None = None
         try:
             endpoint = paths.find(request.path)
             if endpoint is None:
@@ -109,7 +113,7 @@ class App:
             self.active += 1
             try:
                 await self._handlers[endpoint.name](
-                    Call(request, reply, endpoint=endpoint, id=request_id, who=who)
+                    ApiCall(request, reply, endpoint=endpoint, id=request_id, who=who)
                 )
             finally:
                 self.active -= 1
@@ -121,7 +125,7 @@ class App:
         if refusal is not None:
             await reply.send(*refusal)
 
-    async def _generate(self, call: Call) -> None:
+    async def _generate(self, call: ApiCall) -> None:
         codec = CODECS[call.endpoint.protocol]
         if call.endpoint.protocol == "gemini":
             stream = call.endpoint.verb == "streamGenerateContent"
@@ -131,13 +135,13 @@ class App:
             inbound = codec.read(call.request.body)
         ask = self._ask(codec, inbound, call)
         if stream and call.request.query_param("alt") != "sse":
-            await self._gateway.answer(ask, ArrayReply(call.reply))
+            await self._gateway.answer(ask, JsonArrayReply(call.reply))
         else:
             await self._gateway.answer(ask, call.reply)
 
-    def _ask(self, codec: Codec, inbound: Inbound, call: Call) -> Ask:
+    def _ask(self, codec: Codec, inbound: WireRequest, call: ApiCall) -> ClientRequest:
         self._check_length(inbound)
-        return Ask(
+        return ClientRequest(
             id=call.id,
             codec=codec,
             inbound=inbound,
@@ -148,7 +152,7 @@ class App:
             client_name=call.who,
         )
 
-    def _check_length(self, inbound: Inbound) -> None:
+    def _check_length(self, inbound: WireRequest) -> None:
         field, length_of = _LISTS[inbound.protocol]
         entries = length_of(inbound.wire)
         if entries > self._max_messages:
@@ -156,12 +160,12 @@ class App:
                 f"{field}: {entries} entries are more than the {self._max_messages} allowed", param=field
             )
 
-    async def _count(self, call: Call) -> None:
+    async def _count(self, call: ApiCall) -> None:
         codec = CODECS[call.endpoint.protocol]
         if call.endpoint.protocol == "gemini":
-            inbound = gemini.read_count(call.request.body, model=call.endpoint.argument)
+            inbound = gemini.validate_count(call.request.body, model=call.endpoint.argument)
         else:
-            inbound = messages.read_count(call.request.body)
+            inbound = messages.validate_count(call.request.body)
         ask = self._ask(codec, inbound, call)
         record = _record(call, route="count_tokens", model=inbound.model)
         with self._gateway.noted(record):
@@ -170,7 +174,7 @@ class App:
         headers = [*_headers(call.id), *routing_headers(record)]
         await call.reply.send(200, headers, json.encode({field: counted}))
 
-    async def _response(self, call: Call) -> None:
+    async def _response(self, call: ApiCall) -> None:
         response_id = call.endpoint.argument
         if call.request.method == "GET":
             _refuse_stream(call.request)
@@ -180,18 +184,18 @@ class App:
         await self._gateway.history.delete(response_id)
         await _send(call.reply, {"id": response_id, "object": "response", "deleted": True}, call.id)
 
-    async def _input_items(self, call: Call) -> None:
+    async def _input_items(self, call: ApiCall) -> None:
         items = await self._gateway.history.input_items(call.endpoint.argument)
         asked = {name: call.request.query_param(name) for name in ("limit", "order", "after")}
         await _send(call.reply, turns.page(items, asked), call.id)
 
-    async def _submit(self, call: Call) -> None:
+    async def _submit(self, call: ApiCall) -> None:
         entry = await self._gateway.history.get(call.endpoint.argument)
         codec = CODECS["responses"]
         inbound = codec.read(turns.submit(entry.turn, call.request.body))
         await self._gateway.answer(self._ask(codec, inbound, call), call.reply)
 
-    async def _embeddings(self, call: Call) -> None:
+    async def _embeddings(self, call: ApiCall) -> None:
         record = _record(call, route="embeddings", model="")
         with self._gateway.noted(record):
             body = await embeddings.embed(
@@ -199,29 +203,29 @@ class App:
             )
         await call.reply.send(200, [*_headers(call.id), *routing_headers(record)], body)
 
-    async def _models(self, call: Call) -> None:
+    async def _models(self, call: ApiCall) -> None:
         protocol = _protocol_of(call.request, call.endpoint)
         await _send(call.reply, listing.list_models(self._gateway.registry, protocol), call.id)
 
-    async def _model(self, call: Call) -> None:
+    async def _model(self, call: ApiCall) -> None:
         protocol = _protocol_of(call.request, call.endpoint)
         found = listing.one_model(self._gateway.registry, protocol, call.endpoint.argument)
         await _send(call.reply, found, call.id)
 
-    async def _health(self, call: Call) -> None:
+    async def _health(self, call: ApiCall) -> None:
         ready = not self._draining() or call.request.path.endswith("/live")
         state = "ok" if ready else "draining"
         await call.reply.send(200 if ready else 503, _headers(call.id), json.encode({"status": state}))
 
-    async def _show_metrics(self, call: Call) -> None:
+    async def _show_metrics(self, call: ApiCall) -> None:
         await call.reply.send(200, [(b"content-type", CONTENT_TYPE)], self._metrics.text())
 
-    async def _administer(self, call: Call) -> None:
+    async def _administer(self, call: ApiCall) -> None:
         if self.admin is None:
             raise NotFound("the admin API is off; set server.admin_token")
         await _send(call.reply, await self.admin.answer(call.endpoint.argument, call.request), call.id)
 
-    async def _root(self, call: Call) -> None:
+    async def _root(self, call: ApiCall) -> None:
         about = {
             "name": "routecodex",
             "version": __version__,
@@ -245,8 +249,8 @@ def _refuse_stream(request: HttpRequest) -> None:
         )
 
 
-def _record(call: Call, *, route: str, model: str) -> Record:
-    return Record(
+def _record(call: ApiCall, *, route: str, model: str) -> RequestRecord:
+    return RequestRecord(
         id=call.id,
         protocol=call.endpoint.protocol,
         model=model,
@@ -289,7 +293,7 @@ async def _send(reply: Reply, value: dict[str, Any], request_id: str) -> None:
     await reply.send(200, _headers(request_id), json.encode(value))
 
 
-def error_answer(error: GatewayError, request: HttpRequest | None, request_id: str) -> Told:
+def error_answer(error: GatewayError, request: HttpRequest | None, request_id: str) -> ErrorReply:
     """The answer that tells an error in the client's own protocol."""
     endpoint = paths.find(request.path) if request is not None else None
     protocol = _protocol_of(request, endpoint) if request is not None else "chat"

@@ -7,10 +7,10 @@ from routecodex.gateway.heads import SSE
 from routecodex.protocols.gemini import JsonArray
 from routecodex.server.http import Reply
 
-_JSON = b"content-type: application/json; charset=utf-8\r\ncache-control: no-cache\r\n"
+_JSON_HEADERS = b"content-type: application/json; charset=utf-8\r\ncache-control: no-cache\r\n"
 
 
-class ArrayReply:
+class JsonArrayReply:
     """A reply whose frames leave as elements of a JSON array."""
 
     def __init__(self, reply: Reply) -> None:
@@ -29,7 +29,7 @@ class ArrayReply:
         await self._reply.send(status, headers, body)
 
     def start(self, status: int, headers: Headers) -> None:
-        self._reply.start(status, [_JSON if field is SSE else field for field in headers])
+        self._reply.start(status, [_JSON_HEADERS if field is SSE else field for field in headers])
 
     async def write(self, data: bytes) -> None:
         await self._reply.write(self._array.wrap(data))

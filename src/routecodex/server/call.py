@@ -8,7 +8,7 @@ from routecodex.server.http import HttpRequest, Reply
 from routecodex.server.paths import Endpoint
 
 
-class Call:
+class ApiCall:
     """One admitted call: what was asked, where, by whom, under which id."""
 
     __slots__ = ("endpoint", "id", "reply", "request", "who")

@@ -15,7 +15,7 @@ _KEPT = 32 * 1024 * 1024
 _LARGEST = 8 * 1024 * 1024
 
 
-def keep_heap() -> bool:
+def tune_malloc() -> bool:
     """Keeps up to 32 MB that are free, gives blocks beyond 8 MB back; False where that cannot be set."""
     if sys.platform != "linux":
         return False

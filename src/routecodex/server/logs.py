@@ -11,9 +11,9 @@ from typing import Any, TextIO
 
 from msgspec import Struct
 
-from routecodex.gateway.ask import Record
-from routecodex.gateway.followed import FollowedUp
-from routecodex.gateway.scope import Kind
+from routecodex.gateway.ask import RequestRecord
+from routecodex.gateway.followed import FollowUpRecord
+from routecodex.gateway.scope import ScopeKind
 from routecodex.server.figures import stamp
 from routecodex.wire import json
 
@@ -67,7 +67,7 @@ def _trace_finishes(path: Path) -> None:
     logger.propagate = False
 
 
-class Line(Struct, omit_defaults=True):
+class RequestLine(Struct, omit_defaults=True):
     """What is told of a request."""
 
     time: str
@@ -94,12 +94,12 @@ class Line(Struct, omit_defaults=True):
     notices: tuple[str, ...] = ()
     failures: tuple[str, ...] = ()
     session: str = ""
-    followups: tuple[FollowedUp, ...] = ()
+    followups: tuple[FollowUpRecord, ...] = ()
 
 
-def line(at: float, record: Record) -> Line:
+def request_line(at: float, record: RequestRecord) -> RequestLine:
     """The request as it is logged: what it was, where it went, what came of it; never what was said."""
-    told = Line(
+    told = RequestLine(
         time=stamp(at),
         level="info",
         logger="routecodex.access",
@@ -130,7 +130,7 @@ def line(at: float, record: Record) -> Line:
     return told
 
 
-KINDS: dict[str, Kind] = {"session": "session", "conversation": "conversation", "chain": "chain"}
+KINDS: dict[str, ScopeKind] = {"session": "session", "conversation": "conversation", "chain": "chain"}
 """The kinds of scopes that last, by name."""
 
 
@@ -146,14 +146,14 @@ _ONE_LINE = dict.fromkeys((*range(32), 127, 133, 8232, 8233), "?")
 _named = functools.lru_cache(maxsize=1024)(str)
 
 
-def json_line(at: float, record: Record) -> str:
+def json_line(at: float, record: RequestRecord) -> str:
     """The request for machines."""
-    return json.encode(line(at, record)).decode()
+    return json.encode(request_line(at, record)).decode()
 
 
-def human_line(at: float, record: Record) -> str:
+def human_line(at: float, record: RequestRecord) -> str:
     """The request for people."""
-    told = line(at, record)
+    told = request_line(at, record)
     words = [
         time.strftime("%H:%M:%S", time.localtime(at)),
         str(told.status),

@@ -7,14 +7,9 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from routecodex.gateway.ask import Record
+from routecodex.gateway.ask import RequestRecord
 from routecodex.routing.registry import Target
 
 # A list, which compiled code walks without taking all of it out first.
@@ -76,11 +71,11 @@ class Metrics:
         self._worker = worker
         self._series: dict[tuple[str, Target | None, int], _Series] = {}
         self._failovers = 0
-        self._new: list[Record] = []
+        self._new: list[RequestRecord] = []
         self._registry = CollectorRegistry()
         self._registry.register(self)
 
-    def observe(self, record: Record) -> None:
+    def observe(self, record: RequestRecord) -> None:
         """Takes one finished request; it is counted a little later, together with others."""
         self._new.append(record)
         if len(self._new) >= _TOGETHER:
@@ -91,7 +86,7 @@ class Metrics:
         for record in new:
             self._count(record)
 
-    def _count(self, record: Record) -> None:
+    def _count(self, record: RequestRecord) -> None:
         status = -1 if record.gone else record.status
         key = (record.protocol, record.target, status)
         series = self._series.get(key)

@@ -18,10 +18,10 @@ class Endpoint:
     methods: frozenset[str] = frozenset()
 
 
-Row = tuple[re.Pattern[str], str, str]
+PathRow = tuple[re.Pattern[str], str, str]
 
 
-def _table(*rows: tuple[str, str, str]) -> tuple[Row, ...]:
+def _table(*rows: tuple[str, str, str]) -> tuple[PathRow, ...]:
     # A dot is any character: one that a line end stops would be tried again from every place before it.
     return tuple((re.compile(pattern, re.DOTALL), name, protocol) for pattern, name, protocol in rows)
 
@@ -40,6 +40,7 @@ _TABLE = _table(
     (r"/responses/(?P<argument>[^/]+)/input_items$", "input_items", "responses"),
     (r"/embeddings$", "embeddings", "chat"),
 )
+
 _VERBS = {"generateContent": "generate", "streamGenerateContent": "generate", "countTokens": "count"}
 """What Gemini's paths say of a model, after a colon."""
 _MODELS_TABLE = _table(
@@ -92,7 +93,7 @@ def _find(path: str) -> Endpoint | None:
     return _search(_TABLE, path) or _spoken_of(path) or _search(_MODELS_TABLE, path)
 
 
-def _search(table: tuple[Row, ...], path: str) -> Endpoint | None:
+def _search(table: tuple[PathRow, ...], path: str) -> Endpoint | None:
     for pattern, name, protocol in table:
         match = pattern.search(path)
         if match is not None:

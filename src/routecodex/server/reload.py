@@ -23,6 +23,7 @@ Stamp = tuple[int, int, int]
 
 _LOOK_SECONDS = 1.0
 _ECHO_SECONDS = 5.0
+
 _FIXED = (
     ("server", "host"),
     ("server", "port"),
@@ -37,7 +38,7 @@ _FIXED = (
 """What is settled at the start."""
 
 
-class Source(Struct, frozen=True, kw_only=True):
+class ConfigSource(Struct, frozen=True, kw_only=True):
     """Where a configuration comes from: its file, how to read it, what it said and looked like at first."""
 
     path: Path
@@ -46,7 +47,7 @@ class Source(Struct, frozen=True, kw_only=True):
     seen: Stamp | None
 
 
-class Outcome(Struct, frozen=True):
+class ReloadResult(Struct, frozen=True):
     """What became of a reload."""
 
     reloaded: bool
@@ -72,7 +73,7 @@ class Reloader:
 
     def __init__(
         self,
-        source: Source,
+        source: ConfigSource,
         *,
         running: Config,
         adopt: Callable[[Config], Awaitable[None]],
@@ -104,14 +105,14 @@ class Reloader:
         if not is_echo or self._seen != stamp(self._source.path):
             self._do(self.reload())
 
-    async def reload_all(self) -> Outcome:
+    async def reload_all(self) -> ReloadResult:
         """Reloads here, and has the other workers do it."""
         outcome = await self.reload()
         if outcome.reloaded and self._spread():
             self._echo_until = asyncio.get_running_loop().time() + _ECHO_SECONDS
         return outcome
 
-    async def reload(self) -> Outcome:
+    async def reload(self) -> ReloadResult:
         """Takes the file as it is now, or says what is wrong with it."""
         async with self._one_at_a_time:
             # Seen before it is read: a change in between is noticed at the next look.
@@ -133,7 +134,7 @@ class Reloader:
             # A file that is gone for a moment is being replaced; it stays as it was until it is back.
             await self.catch_up()
 
-    async def _take(self, found: Config, problems: list[Problem]) -> Outcome:
+    async def _take(self, found: Config, problems: list[Problem]) -> ReloadResult:
         fixed = list(_restarts(self._source.config, found))
         config = _pinned(found, self._running)
         if not is_loopback(config.server.host) and not config.server.client_keys:
@@ -152,12 +153,12 @@ class Reloader:
         told = (*problems, *(structs.replace(one, file=str(self._source.path)) for one in fixed))
         _tell(told)
         log.info("configuration reloaded from %s", self._source.path)
-        return Outcome(True, told)
+        return ReloadResult(True, told)
 
-    def _refuse(self, problems: list[Problem]) -> Outcome:
+    def _refuse(self, problems: list[Problem]) -> ReloadResult:
         _tell(problems)
         log.error("configuration not reloaded, the one before stays in use: %s", self._source.path)
-        return Outcome(False, tuple(problems))
+        return ReloadResult(False, tuple(problems))
 
     def _do(self, work: Awaitable[object]) -> None:
         task = asyncio.ensure_future(_guarded(work))

@@ -19,20 +19,20 @@ from msgspec.structs import replace
 
 from routecodex.canon.errors import ClientError, GatewayError
 from routecodex.config import Config
-from routecodex.gateway.ask import Record
+from routecodex.gateway.ask import RequestRecord
 from routecodex.gateway.clockwork import BARE
 from routecodex.gateway.gateway import Gateway
 from routecodex.gateway.ids import fresh_id
 from routecodex.server import announce, logs
-from routecodex.server.access import AdminDoor
+from routecodex.server.access import AdminAccess
 from routecodex.server.access_log import AccessLog
-from routecodex.server.admin import Admin
+from routecodex.server.admin import AdminApi
 from routecodex.server.announce import Announcement
 from routecodex.server.app import App, error_answer
-from routecodex.server.heap import keep_heap
-from routecodex.server.http import HttpRequest, HttpServer, Limits
+from routecodex.server.heap import tune_malloc
+from routecodex.server.http import HttpLimits, HttpRequest, HttpServer
 from routecodex.server.metrics import Metrics
-from routecodex.server.reload import Reloader, Source
+from routecodex.server.reload import ConfigSource, Reloader
 from routecodex.server.request_log import RequestLog
 from routecodex.server.workers import reserve_port
 from routecodex.stores.open import open_store
@@ -59,11 +59,11 @@ def session_dir(config: Config, home: Path | None = None) -> Path:
     return Path(given).expanduser() if given else (home or user_dir()) / "sessions" / config.server.identity
 
 
-def limits(config: Config) -> Limits:
+def limits(config: Config) -> HttpLimits:
     """What a client may cost."""
     server = config.server
     idle = server.client_idle_ms / 1000
-    return Limits(
+    return HttpLimits(
         body_bytes=server.max_body_mb * 1024 * 1024,
         header_bytes=server.max_header_kb * 1024,
         header_seconds=min(idle, 15.0),
@@ -93,7 +93,7 @@ class Service:
         *,
         worker: str = "0",
         home: Path | None = None,
-        source: Source | None = None,
+        source: ConfigSource | None = None,
         announced: Announcement | None = None,
         workers: int = 1,
         spread: Callable[[], bool] = lambda: False,
@@ -135,7 +135,7 @@ class Service:
         self._access.shown = config.logging.level in ("debug", "info")
         self._tells = self._access.shown or self._requests is not None
 
-    def _observe(self, record: Record) -> None:
+    def _observe(self, record: RequestRecord) -> None:
         self._metrics.observe(record)
         if self._tells:
             self._access.add(record)
@@ -160,9 +160,9 @@ class Service:
         row = self._announced or self._description(port)
         if row is None:
             return
-        self._app.admin = Admin(
+        self._app.admin = AdminApi(
             row,
-            door=AdminDoor(row.token, host=self._config.server.host),
+            door=AdminAccess(row.token, host=self._config.server.host),
             workers=self._workers,
             gateway=lambda: self._gateway,
             active=lambda: self._http.active,
@@ -260,7 +260,7 @@ async def _serve(
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
-    keep_heap()
+    tune_malloc()
     if parent is not None:
         loop.add_reader(parent, stop.set)
     on_ready(host, port)
@@ -298,7 +298,7 @@ def serve(
     on_ready: Callable[[str, int], None] = lambda host, port: None,
     parent: int | None = None,
     home: Path | None = None,
-    source: Source | None = None,
+    source: ConfigSource | None = None,
     announced: Announcement | None = None,
     workers: int = 1,
     spread: Callable[[], bool] = lambda: False,

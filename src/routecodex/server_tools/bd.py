@@ -27,9 +27,10 @@ from msgspec import Struct
 from routecodex.canon.parts import Text, ToolResult
 from routecodex.canon.request import Request
 
-State = Literal["work", "idle", "unknown"]
-Mode = Literal["auto", "runtime", "heuristic"]
-Run = Callable[..., Awaitable["bytes | None"]]
+WorkState = Literal["work", "idle", "unknown"]
+BeadsMode = Literal["auto", "runtime", "heuristic"]
+
+RunCommand = Callable[..., Awaitable["bytes | None"]]
 """Runs `bd` with these words; what it printed, None when it did not end well."""
 
 PREFIX = "ROUTECODEX_STOPMESSAGE_BD_"
@@ -42,26 +43,26 @@ _READY = ("--no-db", "ready", "--json")
 log = logging.getLogger("routecodex.server_tools")
 
 
-class Settings(Struct, frozen=True, kw_only=True):
+class BeadsSettings(Struct, frozen=True, kw_only=True):
     """How the state of the work is found out; times in seconds."""
 
-    mode: Mode = "auto"
+    mode: BeadsMode = "auto"
     timeout: float = 2.0
     ttl: float = 5.0
     workdir: str | None = None
 
 
-def settings(environ: Mapping[str, str]) -> Settings:
+def beads_settings(environ: Mapping[str, str]) -> BeadsSettings:
     """What the environment says; a value that means nothing is told and passed over."""
     given = environ.get(PREFIX + "MODE", "").strip().lower()
     if given not in ("", "auto", "runtime", "heuristic"):
         log.warning("%sMODE=%r is none of auto, runtime, heuristic: auto", PREFIX, given)
         given = ""
     workdir = environ.get(PREFIX + "WORKDIR", "").strip()
-    return Settings(
-        mode=cast(Mode, given or "auto"),
-        timeout=_seconds(environ, "TIMEOUT_MS", Settings().timeout, least=1),
-        ttl=_seconds(environ, "CACHE_TTL_MS", Settings().ttl, least=0),
+    return BeadsSettings(
+        mode=cast(BeadsMode, given or "auto"),
+        timeout=_seconds(environ, "TIMEOUT_MS", BeadsSettings().timeout, least=1),
+        ttl=_seconds(environ, "CACHE_TTL_MS", BeadsSettings().ttl, least=0),
         workdir=os.path.expanduser(workdir) if workdir else None,
     )
 
@@ -76,25 +77,27 @@ def _seconds(environ: Mapping[str, str], name: str, default: float, *, least: in
     return int(given) / 1000
 
 
-class Work:
+class BeadsWork:
     """What is known of the work: the command is run by one request at a time, for all that ask meanwhile."""
 
-    def __init__(self, settings: Settings, *, run: Run, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, settings: BeadsSettings, *, run: RunCommand, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._settings = settings
         self._run = run
         self._clock = clock
-        self._known: tuple[float, State] | None = None
-        self._asking: asyncio.Task[State] | None = None
+        self._known: tuple[float, WorkState] | None = None
+        self._asking: asyncio.Task[WorkState] | None = None
 
     async def is_idle(self, request: Request) -> bool:
         """Whether it is certain that there is nothing left to do."""
         mode = self._settings.mode
-        state: State = "unknown" if mode == "heuristic" else await self._told()
+        state: WorkState = "unknown" if mode == "heuristic" else await self._told()
         if state == "unknown" and mode != "runtime":
-            state = guess(request)
+            state = guess_from_texts(request)
         return state == "idle"
 
-    async def _told(self) -> State:
+    async def _told(self) -> WorkState:
         if self._known is not None and self._clock() < self._known[0]:
             return self._known[1]
         if self._asking is None:
@@ -102,8 +105,8 @@ class Work:
         # Whoever leaves does not take the answer away from the others.
         return await asyncio.shield(self._asking)
 
-    async def _ask(self) -> State:
-        state: State = "unknown"
+    async def _ask(self) -> WorkState:
+        state: WorkState = "unknown"
         try:
             async with asyncio.timeout(self._settings.timeout):
                 state = await self._asked()
@@ -114,7 +117,7 @@ class Work:
             self._asking = None
         return state
 
-    async def _asked(self) -> State:
+    async def _asked(self) -> WorkState:
         listed = _issues(await self._run(*_LIST))
         if listed is None:
             return "unknown"
@@ -137,7 +140,7 @@ def _issues(printed: bytes | None) -> list[dict[str, Any]] | None:
         return None
 
 
-class Command:
+class BeadsCommand:
     """`bd` as a process: without a shell, in a group of its own that ends with the wait for it."""
 
     def __init__(self, *, environ: Mapping[str, str], workdir: str | None) -> None:
@@ -152,7 +155,7 @@ class Command:
         loop = asyncio.get_running_loop()
         try:
             transport, heard = await loop.subprocess_exec(
-                _Heard,
+                _CommandOutput,
                 program,
                 *words,
                 stdin=asyncio.subprocess.DEVNULL,
@@ -186,7 +189,7 @@ def _end_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
-class _Heard(asyncio.SubprocessProtocol):
+class _CommandOutput(asyncio.SubprocessProtocol):
     """What a process prints: `over` when it has ended and said all, or too much; `exited` when it is gone."""
 
     def __init__(self) -> None:
@@ -222,7 +225,7 @@ _WORK = re.compile(
 _IDLE = re.compile(r"\W*no open issues\W*", re.IGNORECASE)
 
 
-def guess(request: Request) -> State:
+def guess_from_texts(request: Request) -> WorkState:
     """What the newest result of a tool that tells anything of the work says of it."""
     for text in _results(request):
         if _WORK.search(text):

@@ -11,7 +11,7 @@ from routecodex.canon.finish import Finish
 from routecodex.canon.parts import Reasoning, Text, ToolCall
 from routecodex.canon.request import Message
 from routecodex.canon.response import Response
-from routecodex.server_tools.framework import FollowUp, ServerTool, Situation
+from routecodex.server_tools.framework import FollowUp, ServerTool, TurnContext
 
 SUFFIX = "empty_followup"
 ANSWER = "Your last answer was empty. Go on: answer, or make the tool calls that are needed."
@@ -19,17 +19,18 @@ GO_ON = (
     "Your last answer was cut off by a fault of the connection. Go on exactly where it stopped, in the "
     "middle of the word if need be; repeat nothing of it and say nothing about the interruption."
 )
+
 _WITHOUT_CAUSE = ("stop", "error")
 """Ends that do not explain why nothing was said."""
 
 
-class EmptyReply(ServerTool):
+class EmptyReplyTool(ServerTool):
     """Asked after every tool that has something of its own to say, and once in a turn."""
 
     name = "empty_reply_continue"
     priority = -100
 
-    async def follow_up(self, situation: Situation, response: Response) -> FollowUp | None:
+    async def follow_up(self, situation: TurnContext, response: Response) -> FollowUp | None:
         cut_off = situation.data.get("cut_off", False)
         if not (cut_off or is_empty(response)):
             return None
@@ -57,6 +58,6 @@ def has_no_cause(finish: Finish | None) -> bool:
     return finish is None or finish.reason in _WITHOUT_CAUSE
 
 
-def may_go_on(response: Response) -> bool:
+def can_continue(response: Response) -> bool:
     """Whether an answer that was cut off can be continued: half a call cannot."""
     return not any(isinstance(part, ToolCall) for part in response.parts)

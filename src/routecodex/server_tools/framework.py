@@ -20,7 +20,7 @@ from routecodex.canon.errors import GatewayError
 from routecodex.canon.parts import Text, ToolCall, ToolResult
 from routecodex.canon.request import Message, Request
 from routecodex.canon.response import Response
-from routecodex.server_tools.pairs import Pair, Pairs
+from routecodex.server_tools.pairs import HiddenCall, HiddenToolCalls
 from routecodex.turns import Plugin
 
 _MOST_ALIKE = 5
@@ -41,7 +41,7 @@ class FollowUp(Struct, frozen=True):
     with_answer: bool = True
 
 
-class Situation:
+class TurnContext:
     """One turn as server tools see it.
 
     `captured` is the request without anything injected; `names` are the tools of ours that the model has been
@@ -93,6 +93,10 @@ class Situation:
             self.notes.append(reason)
 
 
+Situation = TurnContext
+"""The name of `TurnContext` up to 0.1, for server tools of other packages; it goes with the next release."""
+
+
 class ServerTool:
     """One tool; what it does not override does nothing."""
 
@@ -100,44 +104,44 @@ class ServerTool:
     priority = 0
     """Who is asked first for a follow-up: the highest."""
 
-    def wants(self, situation: Situation) -> bool:
+    def wants(self, situation: TurnContext) -> bool:
         """Whether it takes part in this turn."""
         return True
 
-    async def inject(self, situation: Situation, request: Request) -> Request:
+    async def inject(self, situation: TurnContext, request: Request) -> Request:
         """The request of this round with what the tool adds to it."""
         return request
 
-    def answers(self, situation: Situation, name: str) -> bool:
+    def answers(self, situation: TurnContext, name: str) -> bool:
         """Whether a call of this name is for this tool."""
         return False
 
-    async def call(self, situation: Situation, call: ToolCall) -> str:
+    async def call(self, situation: TurnContext, call: ToolCall) -> str:
         """The result of a call."""
         raise NotImplementedError
 
-    async def follow_up(self, situation: Situation, response: Response) -> FollowUp | None:
+    async def follow_up(self, situation: TurnContext, response: Response) -> FollowUp | None:
         """What to say to a model that has ended without calling anything."""
         return None
 
-    def called_away(self, situation: Situation) -> None:
+    def called_away(self, situation: TurnContext) -> None:
         """The answer ended with calls for the client: nobody is asked for a follow-up."""
 
-    async def dispatched(self, situation: Situation) -> None:
+    async def dispatched(self, situation: TurnContext) -> None:
         """The first byte of the answer goes to the client."""
 
-    async def fell_through(self, situation: Situation) -> None:
+    async def fell_through(self, situation: TurnContext) -> None:
         """The round that was asked for gave nothing."""
 
-    async def close(self, situation: Situation) -> None:
+    async def close(self, situation: TurnContext) -> None:
         """The turn is over, however it ended."""
 
 
-class ServerTools(Plugin):
+class ServerToolPlugin(Plugin):
     """The tools of one turn, as a plugin of the turn engine."""
 
     def __init__(
-        self, tools: Iterable[ServerTool], situation: Situation, *, pairs: Pairs, seconds: float
+        self, tools: Iterable[ServerTool], situation: TurnContext, *, pairs: HiddenToolCalls, seconds: float
     ) -> None:
         self._tools = sorted(tools, key=lambda tool: -tool.priority)
         self._situation = situation
@@ -208,9 +212,9 @@ class ServerTools(Plugin):
             self._situation.owes = True
             self._again(turn, "tools", (Message("tool", tuple(results)),))
 
-    async def _pair(self, call: ToolCall) -> Pair:
+    async def _pair(self, call: ToolCall) -> HiddenCall:
         result = await self._result(call)
-        return Pair(call.id, call.name, call.arguments, result, call.signature, call.origin)
+        return HiddenCall(call.id, call.name, call.arguments, result, call.signature, call.origin)
 
     async def _result(self, call: ToolCall) -> str:
         """What the call gave; a tool that fails is a result too, and the turn goes on."""
@@ -296,7 +300,7 @@ def _failure(code: str, message: str) -> str:
     return msgspec.json.encode({"ok": False, "error": {"code": code, "message": message}}).decode()
 
 
-def _before_which(response: Response, pairs: Sequence[Pair]) -> list[Pair]:
+def _before_which(response: Response, pairs: Sequence[HiddenCall]) -> list[HiddenCall]:
     """The pairs, each with the id of the client's call that came after it."""
     ours = {pair.id for pair in pairs}
     after: dict[str, str] = {}
@@ -310,6 +314,6 @@ def _before_which(response: Response, pairs: Sequence[Pair]) -> list[Pair]:
     return [replace(pair, before=after[pair.id]) for pair in pairs]
 
 
-def with_tail(request: Request, text: str) -> Request:
+def append_user_message(request: Request, text: str) -> Request:
     """The request with one more message of the user at its end."""
     return replace(request, messages=(*request.messages, Message("user", (Text(text),))))

@@ -13,32 +13,32 @@ from typing import Literal
 from msgspec.structs import replace
 
 from routecodex.canon.events import (
-    AnnotationAdded,
-    ArgumentsAdded,
+    AnnotationDelta,
+    ArgumentsDelta,
     Event,
     Failed,
     Finished,
     PartFinished,
     PartStarted,
-    ReasoningAdded,
-    SignatureAdded,
+    ReasoningDelta,
+    SignatureDelta,
     Started,
-    TextAdded,
+    TextDelta,
     UsageReported,
 )
 from routecodex.canon.finish import Finish
 from routecodex.canon.parts import Json, Text, ToolCall
 from routecodex.canon.usage import Usage
 
-Visible = Literal["all", "last"]
+VisibleRounds = Literal["all", "last"]
 _BLANK = "\n\n"
 _BREAKS = "\r\n"
 
 
-class Gate:
+class RoundMerger:
     """One answer out of many rounds; `feed` gives what may be told now, `end` the rest."""
 
-    def __init__(self, is_ours: Callable[[str], bool], *, visible: Visible = "all") -> None:
+    def __init__(self, is_ours: Callable[[str], bool], *, visible: VisibleRounds = "all") -> None:
         self._is_ours = is_ours
         self._visible = visible
         self._buffer: list[Event] = []
@@ -75,7 +75,7 @@ class Gate:
 
     def feed(self, event: Event) -> list[Event]:
         """The events to tell the client now."""
-        told = self._text(event) if type(event) is TextAdded else list(self._told(event))
+        told = self._text(event) if type(event) is TextDelta else list(self._told(event))
         if self._visible == "last":
             self._buffer.extend(told)
             told = []
@@ -117,11 +117,11 @@ class Gate:
                 raise TypeError("a failure is no part of an answer: see `fail`")
             case PartStarted():
                 yield from self._part(event)
-            case TextAdded():
+            case TextDelta():
                 yield from self._text(event)
             case PartFinished():
                 yield from self._finished(event)
-            case ReasoningAdded() | SignatureAdded() | ArgumentsAdded() | AnnotationAdded():
+            case ReasoningDelta() | SignatureDelta() | ArgumentsDelta() | AnnotationDelta():
                 place = self._places[event.index]
                 if place is not None:
                     yield replace(event, index=place)
@@ -145,9 +145,9 @@ class Gate:
             self._texts.add(place)
             yield PartStarted(place, replace(part, text=""))
         if part.text:
-            yield from self._text(TextAdded(event.index, part.text))
+            yield from self._text(TextDelta(event.index, part.text))
 
-    def _text(self, event: TextAdded) -> list[Event]:
+    def _text(self, event: TextDelta) -> list[Event]:
         place = self._places[event.index]
         if place is None:
             return []
@@ -167,7 +167,7 @@ class Gate:
         if not kept and not event.logprobs:
             return []
         self._has_text = self._has_text or bool(kept)
-        return [TextAdded(place, kept, event.logprobs)]
+        return [TextDelta(place, kept, event.logprobs)]
 
     def _joined(self, text: str) -> str:
         """The text from its first line that is not blank; nothing while there is none yet."""
@@ -196,7 +196,7 @@ class Gate:
         place, self._held = self._held, None
         breaks = self._breaks.pop(place, "")
         if breaks and not self._must_join:
-            yield TextAdded(place, breaks)
+            yield TextDelta(place, breaks)
         yield PartFinished(place)
 
     def _close_all(self) -> Iterable[Event]:

@@ -28,7 +28,7 @@ _TRIM_EVERY = 100
 log = logging.getLogger("routecodex.server_tools")
 
 
-class Pair(Struct, frozen=True, omit_defaults=True):
+class HiddenCall(Struct, frozen=True, omit_defaults=True):
     """A call of ours and the text it gave; `before` is the client's call that came after it, if one did."""
 
     id: str
@@ -40,27 +40,27 @@ class Pair(Struct, frozen=True, omit_defaults=True):
     before: str = ""
 
 
-class Beside(Struct, frozen=True):
+class HiddenCallGroup(Struct, frozen=True):
     """What stood beside the calls of a client in one answer."""
 
     session: str
     ids: tuple[str, ...]
-    pairs: tuple[Pair, ...]
+    pairs: tuple[HiddenCall, ...]
 
 
-_decoder = msgspec.json.Decoder(Beside)
+_decoder = msgspec.json.Decoder(HiddenCallGroup)
 
 
-class Pairs:
+class HiddenToolCalls:
     """Pairs by the session and the ids of the client's calls that they stood beside."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._kept = 0
 
-    async def keep(self, session: str | None, pairs: Sequence[Pair], *, beside: Sequence[str]) -> None:
+    async def keep(self, session: str | None, pairs: Sequence[HiddenCall], *, beside: Sequence[str]) -> None:
         """Keeps what the client is not shown; a store that is down costs the model this memory alone."""
-        value = msgspec.json.encode(Beside(session or "", tuple(beside), tuple(pairs)))
+        value = msgspec.json.encode(HiddenCallGroup(session or "", tuple(beside), tuple(pairs)))
         try:
             for call_id in beside:
                 await self._store.put(SPACE, _key(session, call_id), value, ttl=TTL)
@@ -89,7 +89,7 @@ class Pairs:
             changed = True
         return replace(request, messages=tuple(messages)) if changed else request
 
-    async def _found(self, message: Message, session: str | None) -> Beside | None:
+    async def _found(self, message: Message, session: str | None) -> HiddenCallGroup | None:
         if message.role != "assistant":
             return None
         ids = [part.id for part in message.parts if isinstance(part, ToolCall)]
@@ -117,7 +117,7 @@ def _key(session: str | None, call_id: str) -> str:
     return mark.hexdigest()
 
 
-def _with_calls(message: Message, found: Beside) -> Message:
+def _with_calls(message: Message, found: HiddenCallGroup) -> Message:
     """The calls in the order the model made them: some providers sign only the first."""
     parts: list[Part] = []
     left = list(found.pairs)
@@ -129,11 +129,11 @@ def _with_calls(message: Message, found: Beside) -> Message:
     return replace(message, parts=(*parts, *map(_call, left)))
 
 
-def _call(pair: Pair) -> ToolCall:
+def _call(pair: HiddenCall) -> ToolCall:
     return ToolCall(pair.id, pair.name, pair.arguments, signature=pair.signature, origin=pair.origin)
 
 
-def _first_result(messages: Sequence[Message], at: int, found: Beside) -> int | None:
+def _first_result(messages: Sequence[Message], at: int, found: HiddenCallGroup) -> int | None:
     """Where the client's results to the same answer stand."""
     for place in range(at + 1, len(messages)):
         parts = messages[place].parts
@@ -144,7 +144,7 @@ def _first_result(messages: Sequence[Message], at: int, found: Beside) -> int | 
     return None
 
 
-def _with_results(message: Message, found: Beside) -> Message:
+def _with_results(message: Message, found: HiddenCallGroup) -> Message:
     results: tuple[Part, ...] = tuple(
         ToolResult(pair.id, (Text(pair.result),), name=pair.name) for pair in found.pairs
     )

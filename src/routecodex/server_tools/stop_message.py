@@ -11,12 +11,14 @@ from msgspec import Struct
 from routecodex.canon.parts import Text
 from routecodex.canon.request import Message, Request
 from routecodex.canon.response import Response
-from routecodex.server_tools.framework import FollowUp, ServerTool, Situation
+from routecodex.server_tools.framework import FollowUp, ServerTool, TurnContext
 
-Take = Callable[[Situation], Coroutine[Any, Any, str | None]]
+TakeUse = Callable[[TurnContext], Coroutine[Any, Any, str | None]]
 """Counts one use for good and gives the text; None when none is left. One step no other process can split."""
-GiveBack = Callable[[Situation], Awaitable[None]]
+
+GiveBackUse = Callable[[TurnContext], Awaitable[None]]
 """Takes back the count of the use taken last."""
+
 IsIdle = Callable[[Request], Awaitable[bool]]
 """Whether it is known that there is no work left to go on with."""
 
@@ -24,14 +26,14 @@ IsIdle = Callable[[Request], Awaitable[bool]]
 _TAKING = "stop_message_taking"
 
 
-class Options(Struct, frozen=True, kw_only=True):
+class StopMessageOptions(Struct, frozen=True, kw_only=True):
     """How stopMessage is set up."""
 
     include_answer: bool = True
     sentinels: tuple[str, ...] = ()
 
 
-class StopMessage(ServerTool):
+class StopMessageTool(ServerTool):
     """Asked before every other tool.
 
     A use is counted for good before its follow-up is sent, so that no follow-up is ever sent uncounted,
@@ -42,20 +44,22 @@ class StopMessage(ServerTool):
     name = "stop_message"
     priority = 1000
 
-    def __init__(self, take: Take, *, give_back: GiveBack, is_idle: IsIdle, options: Options) -> None:
+    def __init__(
+        self, take: TakeUse, *, give_back: GiveBackUse, is_idle: IsIdle, options: StopMessageOptions
+    ) -> None:
         self._take = take
         self._give_back = give_back
         self._is_idle = is_idle
         self._options = options
 
-    def wants(self, situation: Situation) -> bool:
+    def wants(self, situation: TurnContext) -> bool:
         """Only a session in which a message is set has anything to say."""
         return bool(situation.data.get("has_stop_message"))
 
-    def called_away(self, situation: Situation) -> None:
+    def called_away(self, situation: TurnContext) -> None:
         situation.note("stopMessage skipped: the answer calls tools of the client")
 
-    async def follow_up(self, situation: Situation, response: Response) -> FollowUp | None:
+    async def follow_up(self, situation: TurnContext, response: Response) -> FollowUp | None:
         reason = response.finish.reason
         if reason != "stop":
             situation.note(f"stopMessage skipped: the answer ended with {reason}")
@@ -73,19 +77,19 @@ class StopMessage(ServerTool):
         message = Message("user", (Text(text),))
         return FollowUp((message,), "stop_followup", with_answer=self._options.include_answer)
 
-    async def fell_through(self, situation: Situation) -> None:
+    async def fell_through(self, situation: TurnContext) -> None:
         await self._settle(situation)
 
-    async def close(self, situation: Situation) -> None:
+    async def close(self, situation: TurnContext) -> None:
         await self._settle(situation)
 
-    async def _taken(self, situation: Situation) -> str | None:
+    async def _taken(self, situation: TurnContext) -> str | None:
         taking = asyncio.ensure_future(self._take(situation))
         situation.data[_TAKING] = (situation.round + 1, taking)
         # A write that has begun cannot be called off: who leaves meanwhile waits for it in `_settle`.
         return await asyncio.shield(taking)
 
-    async def _settle(self, situation: Situation) -> None:
+    async def _settle(self, situation: TurnContext) -> None:
         """Gives back what was counted for a round that was never sent."""
         taken: tuple[int, asyncio.Future[str | None]] | None = situation.data.pop(_TAKING, None)
         if taken is None:

@@ -26,8 +26,10 @@ MOST_BYTES = 64 * 1024 * 1024
 _TRIM_EVERY = 50
 _AT_ONCE = 4
 _MOST_CHARS = 20_000
+
 _URL_TTL = 24 * 3600.0
 """What stands behind a URL may change; inline data cannot."""
+
 _MARKS: dict[ProtocolName, bytes] = {
     "chat": b'"image_url"',
     "responses": b'"input_image"',
@@ -49,7 +51,7 @@ Describe = Callable[[Media], Awaitable[str]]
 log = logging.getLogger("routecodex.server_tools")
 
 
-class Album:
+class DescriptionCache:
     """Descriptions by the hash of their image, shared by all workers; a broken store costs time alone."""
 
     def __init__(self, store: Store, *, ttl: float, entries: int = MOST_ENTRIES) -> None:
@@ -81,11 +83,11 @@ class Album:
             log.error("the description of an image cannot be kept: %s", exc)
 
 
-class Sight:
+class ImageDescriptions:
     """The images of one client's request in words, whatever targets are tried; each is asked for once."""
 
     def __init__(
-        self, album: Album, describe: Describe, *, note: Callable[[str], None], max_images: int
+        self, album: DescriptionCache, describe: Describe, *, note: Callable[[str], None], max_images: int
     ) -> None:
         self._album = album
         self._describe = describe
@@ -96,7 +98,7 @@ class Sight:
 
     async def shown(self, request: Request, *, to: str) -> Request:
         """The request with words for every image; the same object when it holds none."""
-        images = {key_of(image): image for image in images_of(request)}
+        images = {image_key(image): image for image in images_of(request)}
         if not images:
             return request
         # The newest are asked for first: an old one is missed least.
@@ -143,7 +145,7 @@ class Sight:
         if not _is_image(part):
             return part
         assert isinstance(part, Media)
-        return Text(self._told[key_of(part)], cache=part.cache)
+        return Text(self._told[image_key(part)], cache=part.cache)
 
 
 def may_hold_images(protocol: ProtocolName, body: bytes) -> bool:
@@ -159,13 +161,13 @@ def images_of(request: Request) -> Iterator[Media]:
             yield from (one for one in inner if isinstance(one, Media) and one.kind == "image")
 
 
-def key_of(image: Media) -> str:
+def image_key(image: Media) -> str:
     """The hash of an image: of its data, or of where it is."""
     source = image.data or image.url or image.file_id or ""
     return blake2b(source.encode("utf-8", "surrogatepass"), digest_size=20).hexdigest()
 
 
-def question(image: Media, source: ProtocolName, *, max_tokens: int) -> Request:
+def description_request(image: Media, source: ProtocolName, *, max_tokens: int) -> Request:
     """The request that asks a model what an image shows; `source` is the protocol the image came in."""
     bare = replace(image, cache=None, extras=None)
     return Request(

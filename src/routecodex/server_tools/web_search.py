@@ -19,10 +19,11 @@ from routecodex.canon.errors import GatewayError
 from routecodex.canon.parts import Json, Text, ToolCall
 from routecodex.canon.request import Request, Tool, ToolChoice
 from routecodex.canon.response import Response
-from routecodex.server_tools.framework import ServerTool, Situation
+from routecodex.server_tools.framework import ServerTool, TurnContext
 
 NAME = "web_search"
 OTHER_NAME = "routecodex_web_search"
+
 CHAT_OPTIONS = "web_search_options"
 """Chat's way of asking for a search without declaring a tool."""
 NO_PROVIDER = (
@@ -40,7 +41,7 @@ _LONGEST_QUERY = 1000
 _LONGEST_TEXT = 1500
 
 
-class Hit(Struct, frozen=True):
+class SearchHit(Struct, frozen=True):
     """One result of a search."""
 
     title: str
@@ -48,18 +49,18 @@ class Hit(Struct, frozen=True):
     text: str = ""
 
 
-class Found(Struct, frozen=True):
+class SearchResults(Struct, frozen=True):
     """What a search gave: results, or the words of a model that searched by itself."""
 
-    hits: tuple[Hit, ...] = ()
+    hits: tuple[SearchHit, ...] = ()
     words: str = ""
 
 
-Search = Callable[[Situation, str], Awaitable[Found]]
+Search = Callable[[TurnContext, str], Awaitable[SearchResults]]
 """Searches the web; raises GatewayError when it cannot."""
 
 
-class Limits(Struct, frozen=True, kw_only=True):
+class SearchLimits(Struct, frozen=True, kw_only=True):
     """What the client allows: how many searches, and where results may come from."""
 
     uses: int
@@ -71,27 +72,27 @@ class Limits(Struct, frozen=True, kw_only=True):
         return not _among(url, self.blocked) and (not self.allowed or _among(url, self.allowed))
 
 
-class Options(Struct, frozen=True, kw_only=True):
+class WebSearchOptions(Struct, frozen=True, kw_only=True):
     """How web_search is set up."""
 
     max_uses: int = 5
     max_results: int = 8
 
 
-class WebSearch(ServerTool):
+class WebSearchTool(ServerTool):
     """A function `web_search` in the place of a search that the upstream does not have."""
 
     name = NAME
 
-    def __init__(self, search: Search | None, *, options: Options) -> None:
+    def __init__(self, search: Search | None, *, options: WebSearchOptions) -> None:
         self._search = search
         self._options = options
 
-    def wants(self, situation: Situation) -> bool:
+    def wants(self, situation: TurnContext) -> bool:
         """Only where a search is declared and a target lacks it."""
         return bool(situation.data.get("lacks_search"))
 
-    def fitted(self, situation: Situation, request: Request) -> Request:
+    def fitted(self, situation: TurnContext, request: Request) -> Request:
         """The request for a target without a search: our function stands where the search was declared."""
         if not declares_search(request):
             return request
@@ -111,13 +112,13 @@ class WebSearch(ServerTool):
             extras=extras or None,
         )
 
-    def _limits(self, situation: Situation) -> Limits:
-        return limits_of(situation.captured, most=self._options.max_uses)
+    def _limits(self, situation: TurnContext) -> SearchLimits:
+        return search_limits(situation.captured, most=self._options.max_uses)
 
-    def answers(self, situation: Situation, name: str) -> bool:
+    def answers(self, situation: TurnContext, name: str) -> bool:
         return bool(name == situation.data.get(self.name))
 
-    async def call(self, situation: Situation, call: ToolCall) -> str:
+    async def call(self, situation: TurnContext, call: ToolCall) -> str:
         limits = self._limits(situation)
         used = situation.data["searches"] = situation.data.get("searches", 0) + 1
         if used > limits.uses:
@@ -133,9 +134,9 @@ class WebSearch(ServerTool):
             self._note_once(situation, f"web search failed: {error.message}")
             return f"THE WEB SEARCH FAILED: {error.message}. Nothing was found; tell the user so."
         hits = [hit for hit in found.hits if limits.admit(hit.url)][: self._options.max_results]
-        return told(query, hits, words=found.words)
+        return results_text(query, hits, words=found.words)
 
-    def _note_once(self, situation: Situation, reason: str) -> None:
+    def _note_once(self, situation: TurnContext, reason: str) -> None:
         if reason not in situation.notes:
             situation.note(reason)
 
@@ -168,21 +169,21 @@ def _words_of(tool: Tool) -> Iterator[str]:
         yield str(function.get("name", ""))
 
 
-def limits_of(request: Request, *, most: int) -> Limits:
+def search_limits(request: Request, *, most: int) -> SearchLimits:
     """What the declared search allows, in the words of any protocol."""
     declared = [tool.hosted for tool in request.tools if is_search(tool) and isinstance(tool.hosted, dict)]
     said = declared[0] if declared else {}
     inner = said.get("filters")
     filters = inner if isinstance(inner, dict) else said
     uses = said.get("max_uses")
-    return Limits(
+    return SearchLimits(
         uses=min(uses, most) if isinstance(uses, int) and uses > 0 else most,
         allowed=_domains(filters.get("allowed_domains")),
         blocked=_domains(filters.get("blocked_domains")),
     )
 
 
-def told(query: str, hits: Iterable[Hit], *, words: str = "") -> str:
+def results_text(query: str, hits: Iterable[SearchHit], *, words: str = "") -> str:
     """What the model hears of a search."""
     lines = [f"[{at}] {_told(hit)}" for at, hit in enumerate(hits, 1)]
     if words:
@@ -193,11 +194,11 @@ def told(query: str, hits: Iterable[Hit], *, words: str = "") -> str:
     return "\n\n".join([f"Web search results for {query!r}:", *lines, CITE])
 
 
-def _told(hit: Hit) -> str:
+def _told(hit: SearchHit) -> str:
     return f"{hit.title or hit.url}\n{hit.url}\n{_short(hit.text)}".rstrip()
 
 
-def sources_of(response: Response) -> Iterator[Hit]:
+def cited_sources(response: Response) -> Iterator[SearchHit]:
     """What an answer cites, whatever shape its protocol gives to citations; each address once."""
     seen: set[str] = set()
     cited = (mark for part in response.parts if isinstance(part, Text) for mark in part.annotations)
@@ -207,12 +208,12 @@ def sources_of(response: Response) -> Iterator[Hit]:
             yield hit
 
 
-def _cited(mark: Json) -> Iterator[Hit]:
+def _cited(mark: Json) -> Iterator[SearchHit]:
     if not isinstance(mark, dict):
         return
     url = mark.get("url") or mark.get("uri")
     if isinstance(url, str) and url.startswith(("http://", "https://")):
-        yield Hit(str(mark.get("title") or ""), url)
+        yield SearchHit(str(mark.get("title") or ""), url)
     for inner in mark.values():
         yield from _cited(inner)
 

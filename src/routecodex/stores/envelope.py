@@ -31,14 +31,14 @@ class Damaged(Exception):
 _ENVELOPES = msgspec.json.Decoder(Envelope)
 
 
-def decode(name: str, content: bytes) -> Envelope:
+def decode_value(name: str, content: bytes) -> Envelope:
     """The envelope in a file of this name."""
     try:
         content.decode()
         envelope = _ENVELOPES.decode(content)
     except (UnicodeDecodeError, msgspec.DecodeError, RecursionError) as exc:
         raise Damaged(str(exc)) from exc
-    if names.encode(envelope.key) != name:
+    if names.encode_name(envelope.key) != name:
         raise Damaged("it holds the value of another key")
     return envelope
 
@@ -48,7 +48,7 @@ def decode_bare(name: str, content: bytes, *, key_of: KeyOf, mtime_ns: int) -> E
     try:
         check_value(content)
         key = key_of(content)
-        whose = names.encode(key)
+        whose = names.encode_name(key)
     except (ValueError, StoreError, RecursionError) as exc:
         raise Damaged(str(exc)) from exc
     if whose != name:
@@ -56,7 +56,7 @@ def decode_bare(name: str, content: bytes, *, key_of: KeyOf, mtime_ns: int) -> E
     return Envelope(version=max(1, mtime_ns // 1000), expires=None, key=key, value=Raw(content))
 
 
-def encode(key: str, stored: Stored) -> bytes:
+def encode_value(key: str, stored: Stored) -> bytes:
     """The bytes of a file, a line for each field."""
     return b'{\n  "version": %d,\n  "expires": %s,\n  "key": %s,\n  "value": %s\n}\n' % (
         stored.version,

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from routecodex.stores import disk, names
-from routecodex.stores.envelope import Damaged, Envelope, KeyOf, decode, decode_bare, encode
+from routecodex.stores.envelope import Damaged, Envelope, KeyOf, decode_bare, decode_value, encode_value
 from routecodex.stores.store import Change, Stored, StoreError, check_value, check_version
 
 TEMPORARY_LIFE = 3600.0
@@ -70,7 +70,7 @@ class Folder:
         self.path = path
         self._key_of = key_of
         self._text = str(path)
-        self._name_of = functools.lru_cache(maxsize=_NAMES)(names.encode)
+        self._name_of = functools.lru_cache(maxsize=_NAMES)(names.encode_name)
         self._clock = clock
         self._lock_wait = lock_wait
         self._swept = False
@@ -84,11 +84,11 @@ class Folder:
         return disk.modified(self._text)
 
     def stamp_of(self, key: str) -> int:
-        name = self._name_of(key) if len(key) <= SHORT_KEY else names.encode(key)
+        name = self._name_of(key) if len(key) <= SHORT_KEY else names.encode_name(key)
         return disk.modified(f"{self._text}/{name}")
 
     def get(self, key: str) -> Stored | None:
-        name = names.encode(key)
+        name = names.encode_name(key)
         try:
             return self._unexpired(self._read(name))
         except Damaged:
@@ -96,14 +96,14 @@ class Folder:
 
     def put(self, key: str, value: bytes, *, ttl: float | None, expected: int | None) -> int:
         check_value(value)
-        name = names.encode(key)
+        name = names.encode_name(key)
         with self.writing() as lock:
             old = self._settled(name)
             check_version(expected, self._unexpired(old), where=f"{self.path.name}/{key[:80]!r}")
             return self._write(lock, key, value, ttl=ttl, old=old)
 
     def delete(self, key: str) -> bool:
-        name = names.encode(key)
+        name = names.encode_name(key)
         if not self._exists(name):
             return False
         with self.writing():
@@ -113,7 +113,7 @@ class Folder:
             return self._unexpired(old) is not None
 
     def update(self, key: str, change: Change, *, ttl: float | None) -> bytes | None:
-        name = names.encode(key)
+        name = names.encode_name(key)
         with self.writing() as lock:
             old = self._settled(name)
             live = self._unexpired(old)
@@ -186,8 +186,8 @@ class Folder:
             return self._write_bare(lock, key, value, ttl=ttl)
         now = self._clock()
         version, moment = self._advance(lock, at_least=old.version if old is not None else 0, now=now)
-        content = encode(key, Stored(value, version, None if ttl is None else now + ttl))
-        self._replace(names.encode(key), content, mtime_ns=names.stamp(moment, ttl))
+        content = encode_value(key, Stored(value, version, None if ttl is None else now + ttl))
+        self._replace(names.encode_name(key), content, mtime_ns=names.stamp(moment, ttl))
         return version
 
     def _write_bare(self, lock: int, key: str, value: bytes, *, ttl: float | None) -> int:
@@ -195,7 +195,7 @@ class Folder:
         if ttl is not None:
             raise StoreError(f"file store: {self.path.name} keeps bare values, which cannot expire")
         _, moment = self._advance(lock, at_least=0, now=self._clock())
-        self._replace(names.encode(key), value, mtime_ns=names.stamp(moment, None))
+        self._replace(names.encode_name(key), value, mtime_ns=names.stamp(moment, None))
         return moment
 
     @contextmanager
@@ -267,7 +267,7 @@ class Folder:
         except IsADirectoryError as exc:
             raise Damaged("it is a directory") from exc
         if self._key_of is None:
-            return decode(name, content)
+            return decode_value(name, content)
         return decode_bare(name, content, key_of=self._key_of, mtime_ns=mtime_ns)
 
     @disk.translated

@@ -33,7 +33,7 @@ _STEP = 1.02
 _GRADES = 999
 
 
-def encode(key: str) -> str:
+def encode_name(key: str) -> str:
     """The file name of a key: another key never has it, and it is never a path."""
     if not key:
         return "%" + SUFFIX
@@ -50,7 +50,7 @@ def _escaped(found: re.Match[bytes]) -> bytes:
     return b"%%%02x" % found[0][0]
 
 
-def decode(name: str) -> str | None:
+def decode_name(name: str) -> str | None:
     """The key a file name stands for; None for a hashed name and for one that is not of our making."""
     stem = name.removesuffix(SUFFIX)
     if _ENCODED.fullmatch(stem) is None:
@@ -61,14 +61,14 @@ def decode(name: str) -> str | None:
         key = _ESCAPE.sub(lambda match: bytes.fromhex(match[1].decode()), stem.encode()).decode()
     except UnicodeDecodeError:
         return None
-    return key if encode(key) == name else None
+    return key if encode_name(key) == name else None
 
 
 def is_ours(name: str) -> bool:
     """Whether a file of this name holds a value of the store."""
     if not name.endswith(SUFFIX):
         return False
-    return _HASHED.fullmatch(name.removesuffix(SUFFIX)) is not None or decode(name) is not None
+    return _HASHED.fullmatch(name.removesuffix(SUFFIX)) is not None or decode_name(name) is not None
 
 
 def stamp(moment: int, ttl: float | None) -> int:

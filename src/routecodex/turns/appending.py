@@ -14,14 +14,14 @@ from inspect import isawaitable, iscoroutine
 from typing import TYPE_CHECKING, Any, Generic
 
 from routecodex.turns.host import ChunkT, MessageT, RequestT
-from routecodex.turns.siblings import Siblings
+from routecodex.turns.siblings import ParallelWork
 from routecodex.turns.turn import Append, Turn
 
 if TYPE_CHECKING:
     from routecodex.turns.engine import TurnRun
 
 
-class Placed:
+class PendingAppend:
     """What an append returns: awaiting it waits until the message is in the list; nobody has to."""
 
     __slots__ = ("_task",)
@@ -34,10 +34,10 @@ class Placed:
             yield from asyncio.wait({self._task}).__await__()
 
 
-DONE = Placed(None)
+DONE = PendingAppend(None)
 
 
-class Appending(Generic[RequestT, MessageT, ChunkT]):
+class AppendQueue(Generic[RequestT, MessageT, ChunkT]):
     """The queue of one turn."""
 
     __slots__ = ("_queue", "_run", "_task")
@@ -57,17 +57,17 @@ class Appending(Generic[RequestT, MessageT, ChunkT]):
         append = self._append(message)
         await self._through(append, self._offer(append))
 
-    def put(self, messages: Iterable[MessageT], siblings: Siblings) -> Placed:
+    def put(self, messages: Iterable[MessageT], siblings: ParallelWork) -> PendingAppend:
         """Queues the messages and takes them as far as sync hooks allow."""
         self._queue.extend(self._append(message) for message in messages)
         if self._task is None:
             self._advance(siblings)
-        return DONE if self._task is None else Placed(self._task)
+        return DONE if self._task is None else PendingAppend(self._task)
 
     def _append(self, message: MessageT) -> Append[MessageT]:
         return Append(message, self._run.hooks.on_message_append)
 
-    def _advance(self, siblings: Siblings) -> None:
+    def _advance(self, siblings: ParallelWork) -> None:
         while self._queue:
             try:
                 pending = self._offer(self._queue[0])
@@ -80,7 +80,7 @@ class Appending(Generic[RequestT, MessageT, ChunkT]):
                 return
             self._queue.popleft()
 
-    def _leave_to_task(self, pending: Awaitable[Any], siblings: Siblings) -> None:
+    def _leave_to_task(self, pending: Awaitable[Any], siblings: ParallelWork) -> None:
         def never_started() -> None:
             if iscoroutine(pending):
                 pending.close()

@@ -38,7 +38,7 @@ class Sender(Protocol):
     def __call__(self, body: Body) -> AsyncIterator[Chunk]: ...
 
 
-class Listener(Protocol):
+class EventListener(Protocol):
     """Somebody who follows the turn."""
 
     def tell(self, event: TurnEvent) -> None: ...
@@ -60,7 +60,7 @@ class Setting:
 class ChatHost:
     """Builds requests from the messages, merges chunks into them and adds up the usage of one turn."""
 
-    def __init__(self, setting: Setting, listener: Listener | None = None) -> None:
+    def __init__(self, setting: Setting, listener: EventListener | None = None) -> None:
         self._setting = setting
         self._listener = listener
         self._usage: dict[str, Any] = {}
@@ -135,7 +135,7 @@ def _says_something(message: Mapping[str, Any]) -> bool:
     )
 
 
-async def _told(chunks: AsyncIterator[Chunk], listener: Listener) -> AsyncGenerator[Chunk, None]:
+async def _told(chunks: AsyncIterator[Chunk], listener: EventListener) -> AsyncGenerator[Chunk, None]:
     """The same chunks; each is told to the listener after the turn has dealt with it."""
     calls: set[int] = set()
     try:

@@ -7,11 +7,11 @@ import importlib
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from routecodex.turns.chat import ChatEngine, ChatHost, ChatRun, Listener, Sender, Setting
+from routecodex.turns.chat import ChatEngine, ChatHost, ChatRun, EventListener, Sender, Setting
 from routecodex.turns.errors import ConversationBusy, ConversationClosed
 from routecodex.turns.merge import add_usage
 from routecodex.turns.message import Message
-from routecodex.turns.stream import Feed, Started, TurnStream
+from routecodex.turns.stream import EventFeed, RunningTurn, TurnStream
 from routecodex.turns.turn import RequestState
 
 REQUEST_MESSAGE_FIELDS = ("role", "content", "tool_calls", "tool_call_id")
@@ -84,10 +84,10 @@ class Conversation:
     def stream(self, *messages: str | Message | Mapping[str, Any]) -> TurnStream:
         """The events of a turn that begins with the first step of the iteration."""
 
-        async def start(feed: Feed) -> Started:
+        async def start(feed: EventFeed) -> RunningTurn:
             await self._leftover()
             run, host = self._begin(messages, feed)
-            started = Started(run, host, work=self._carry(run), abandon=self._abandon)
+            started = RunningTurn(run, host, work=self._carry(run), abandon=self._abandon)
             self._task = started.task  # the loop itself keeps tasks weakly
             return started
 
@@ -124,7 +124,7 @@ class Conversation:
         return self._run is not None and self._run.runs_in(asyncio.current_task())
 
     def _begin(
-        self, given: Iterable[str | Message | Mapping[str, Any]], listener: Listener | None = None
+        self, given: Iterable[str | Message | Mapping[str, Any]], listener: EventListener | None = None
     ) -> tuple[ChatRun, ChatHost]:
         if self._closed:
             raise ConversationClosed("the conversation is closed")

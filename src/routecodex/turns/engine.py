@@ -16,11 +16,11 @@ from functools import partial
 from inspect import isawaitable
 from typing import Any, Generic
 
-from routecodex.turns.appending import DONE, Appending, Placed
+from routecodex.turns.appending import DONE, AppendQueue, PendingAppend
 from routecodex.turns.errors import TooManyRequests, TurnAborted, TurnOver
-from routecodex.turns.hooks import Hook, Hooks
+from routecodex.turns.hooks import Hook, HookTable
 from routecodex.turns.host import ChunkT, Host, MessageT, RequestT
-from routecodex.turns.siblings import Holder, Siblings
+from routecodex.turns.siblings import Holder, ParallelWork
 from routecodex.turns.turn import RequestState, Turn
 
 
@@ -32,7 +32,7 @@ class Engine(Generic[RequestT, MessageT, ChunkT]):
     def __init__(self, plugins: Iterable[object] = (), *, max_requests: int | None = 50) -> None:
         if max_requests is not None and max_requests < 1:
             raise ValueError(f"max_requests is {max_requests!r}; a turn needs at least one, None is no limit")
-        self.hooks = Hooks(plugins)
+        self.hooks = HookTable(plugins)
         self.max_requests = max_requests
 
     def single(self, request: Awaitable[None]) -> Awaitable[None]:
@@ -86,7 +86,7 @@ class TurnRun(Generic[RequestT, MessageT, ChunkT]):
 
     def __init__(
         self,
-        hooks: Hooks,
+        hooks: HookTable,
         host: Host[RequestT, MessageT, ChunkT],
         *,
         queued: Iterable[MessageT],
@@ -108,7 +108,7 @@ class TurnRun(Generic[RequestT, MessageT, ChunkT]):
         self.aborted = self.over = self.again = False
         self._max_requests = max_requests
         self._views = tuple(Turn(self, place) for place in range(len(hooks.plugins)))
-        self._appending = Appending(self)
+        self._appending = AppendQueue(self)
         self._data: dict[int, dict[str, Any]] = {}
         self._cleanups: list[Callable[[], Any]] = []
         self._deferred: list[tuple[float, int, int, MessageT]] = []
@@ -118,7 +118,7 @@ class TurnRun(Generic[RequestT, MessageT, ChunkT]):
         self._outside_before = self._interrupts = 0
         self._interruptible = False
         self._waiting: Holder | None = None
-        self._siblings: Siblings | None = None
+        self._siblings: ParallelWork | None = None
 
     async def run(self) -> None:
         """Runs the turn to its end; raises its error, or all of them in one group, the main one first."""
@@ -178,7 +178,7 @@ class TurnRun(Generic[RequestT, MessageT, ChunkT]):
         """The data that the plugin at this place keeps for the turn."""
         return self._data.setdefault(place, {})
 
-    def add(self, messages: Sequence[MessageT], place: int, *, priority: float | None) -> Placed:
+    def add(self, messages: Sequence[MessageT], place: int, *, priority: float | None) -> PendingAppend:
         """Appends messages of a plugin now, or with a priority when every plugin is done."""
         if priority is None:
             assert self._siblings is not None
@@ -329,7 +329,7 @@ class TurnRun(Generic[RequestT, MessageT, ChunkT]):
         self.phase = "on_after_request"
         self._deferred.clear()
         self.extended = None
-        self._siblings = siblings = Siblings(self.note)
+        self._siblings = siblings = ParallelWork(self.note)
         try:
             self._start_siblings(siblings)
         except BaseException as error:
@@ -345,7 +345,7 @@ class TurnRun(Generic[RequestT, MessageT, ChunkT]):
             await self._appending.deliver(message)
         self._check()
 
-    def _start_siblings(self, siblings: Siblings) -> None:
+    def _start_siblings(self, siblings: ParallelWork) -> None:
         """Calls leading sync hooks at once; from the first async one on each runs in its own task.
 
         So plugins start in their order, and sync ones cost no task.
@@ -367,7 +367,7 @@ class TurnRun(Generic[RequestT, MessageT, ChunkT]):
         self.phase = "on_turn_end"
         for place, hook in self.hooks.on_turn_end:
             aborted = self.aborted
-            self._siblings = siblings = Siblings(partial(self.note, after_abort=aborted))
+            self._siblings = siblings = ParallelWork(partial(self.note, after_abort=aborted))
             try:
                 await self._call(hook, place)
             except BaseException as error:

@@ -12,6 +12,7 @@ from typing import Any
 from routecodex.turns.turn import Turn
 
 Hook = Callable[[Any], Any]
+
 Hooked = tuple[tuple[int, Hook], ...]
 """The implementations of one hook, each with the place of its plugin."""
 
@@ -38,7 +39,7 @@ class Plugin:
         """After success or abort, before the cleanups."""
 
 
-class Hooks:
+class HookTable:
     """Plugins in order, and for each hook those that have it."""
 
     __slots__ = (

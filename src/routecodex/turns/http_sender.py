@@ -26,17 +26,17 @@ from msgspec.json import Decoder
 from routecodex.canon.errors import ConfigError, GatewayError, UpstreamError, UpstreamRefusedKey
 from routecodex.canon.events import Failed
 from routecodex.canon.request import ProtocolName
-from routecodex.canon.response import Folding
+from routecodex.canon.response import ResponseBuilder
 from routecodex.protocols import chat
-from routecodex.protocols.codec import Aim, Codec, Pipe, ReplyTo
-from routecodex.protocols.failures import truncated, upstream_error
+from routecodex.protocols.codec import Codec, EncodeOptions, Pipe, ReplyContext
+from routecodex.protocols.failures import stream_truncated, upstream_error
 from routecodex.protocols.seals import seal
 from routecodex.protocols.translation import Translation
 from routecodex.providers.http import HttpClient, HttpResponse, Timeouts, origin_of
 from routecodex.providers.upstream import ANSWER_LIMIT, Upstream
 from routecodex.turns import wire_parts
 from routecodex.turns.errors import RequestFailed
-from routecodex.turns.wire_parts import Endpoint
+from routecodex.turns.wire_parts import AnswerSource
 from routecodex.wire import json, sse
 
 __all__ = ["HttpSender", "open_sender"]
@@ -49,11 +49,13 @@ SESSION_HEADER = "x-session-id"
 _PATIENCE = Timeouts(connect=10.0, first_byte=600.0, idle=600.0)
 _ERROR_LIMIT = 1024 * 1024
 _KEY = "key"
+
 _ORIGIN = "endpoint"
 """The name under which the codecs know whoever answers here: what it signed goes back to it."""
 _HEADER = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 _ENDPOINT = re.compile(r"/(?:chat/completions|responses|messages)$")
 _VERSION = re.compile(r"/v1(?:beta)?$")
+
 _OWN_VERSION = frozenset({"messages", "gemini"})
 """Protocols whose paths begin with a version of their own."""
 
@@ -117,7 +119,7 @@ class HttpSender:
         self.message_fields = () if codec is chat.CODEC else (wire_parts.FIELD,)
         self._codec = codec
         self._peer = origin.host_header.decode()
-        self._endpoint = Endpoint(self._peer, codec.name, _ORIGIN, functools.partial(seal, _ORIGIN))
+        self._endpoint = AnswerSource(self._peer, codec.name, _ORIGIN, functools.partial(seal, _ORIGIN))
         self._open = functools.partial(
             Upstream,
             self._peer,
@@ -166,14 +168,16 @@ class HttpSender:
 
     def _prepare(self, body: Body) -> tuple[_Answer, bytes]:
         """What reads the answer to this body, and the body on the endpoint's wire."""
-        reply = ReplyTo(id=uuid.uuid4().hex, created=int(time.time()), model=str(body.get("model") or ""))
+        reply = ReplyContext(
+            id=uuid.uuid4().hex, created=int(time.time()), model=str(body.get("model") or "")
+        )
         options = {**(body.get("stream_options") or {}), "include_usage": True}
         asked = _encoded({**body, "stream": True, "stream_options": options})
         if self._codec is chat.CODEC:
             return _ChatAnswer(reply), asked
         request = chat.CODEC.decode_request(chat.CODEC.read(asked))
         request = wire_parts.put_back(request, body["messages"], self._endpoint)
-        encoded = self._codec.encode_request(request, Aim(model=request.model, provider=_ORIGIN))
+        encoded = self._codec.encode_request(request, EncodeOptions(model=request.model, provider=_ORIGIN))
         reply.request = request
         answer = _ForeignAnswer(reply, self._codec, self._endpoint)
         if encoded.notices:
@@ -252,7 +256,7 @@ class _Answer:
 class _ChatAnswer(_Answer):
     """The answer of an endpoint that speaks chat: its own chunks."""
 
-    def __init__(self, reply: ReplyTo) -> None:
+    def __init__(self, reply: ReplyContext) -> None:
         super().__init__()
         self.pipe = chat.CODEC.relay(reply)
         self._reply = reply
@@ -265,12 +269,12 @@ class _ChatAnswer(_Answer):
 class _ForeignAnswer(_Answer):
     """The answer of an endpoint that speaks another protocol, told in chat's words."""
 
-    def __init__(self, reply: ReplyTo, codec: Codec, endpoint: Endpoint) -> None:
+    def __init__(self, reply: ReplyContext, codec: Codec, endpoint: AnswerSource) -> None:
         super().__init__()
         self._codec = codec
         self._endpoint = endpoint
         self._decoder = codec.stream_decoder()
-        self._folding = Folding()
+        self._folding = ResponseBuilder()
         self.pipe: Translation = Translation(self._decoder, chat.CODEC.stream_encoder(reply))
 
     def feed(self, data: bytes) -> Iterator[Chunk]:
@@ -282,7 +286,7 @@ class _ForeignAnswer(_Answer):
     def whole(self, body: bytes) -> Iterator[Chunk]:
         yield from self._told(self._codec.decode_response(body))
         if not self.pipe.ended:
-            raise truncated("the answer")
+            raise stream_truncated("the answer")
 
     def _told(self, events: Any) -> Iterator[Chunk]:
         for event in events:

@@ -29,7 +29,7 @@ class _Member:
             self.task.cancel()
 
 
-class Siblings:
+class ParallelWork:
     """A group of tasks; `failed` is asked about every exception and says whether it stops the group."""
 
     __slots__ = ("_failed", "_members")

@@ -11,7 +11,7 @@ from routecodex.turns.chat import ChatHost, ChatRun
 from routecodex.turns.events import TurnEnded, TurnEvent
 
 
-class Feed:
+class EventFeed:
     """Events between the turn and its reader; it must not know the reader, who ends the turn by going.
 
     The model is asked for more only while the reader waits: a slow reader pauses it, and one who goes has
@@ -41,7 +41,7 @@ class Feed:
         await self._news.wait()
 
 
-class Started:
+class RunningTurn:
     """A turn under way: the task it runs in, and what is asked when it is over."""
 
     __slots__ = ("abandon", "host", "loop", "run", "task")
@@ -71,10 +71,10 @@ class TurnStream:
     waits for them. `await aclose()` does the same and waits, and so does the end of an `async with`.
     """
 
-    def __init__(self, start: Callable[[Feed], Coroutine[Any, Any, Started]]) -> None:
+    def __init__(self, start: Callable[[EventFeed], Coroutine[Any, Any, RunningTurn]]) -> None:
         self._start = start
-        self._feed = Feed()
-        self._started: Started | None = None
+        self._feed = EventFeed()
+        self._started: RunningTurn | None = None
         self._finished = False
 
     def __aiter__(self) -> TurnStream:
@@ -103,7 +103,7 @@ class TurnStream:
             await _until_done(task)
             raise
 
-    def _last(self, started: Started) -> TurnEnded:
+    def _last(self, started: RunningTurn) -> TurnEnded:
         self._finished = True
         started.task.result()
         return started.ended()

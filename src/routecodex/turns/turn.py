@@ -9,7 +9,7 @@ from routecodex.turns.errors import NotInThisHook, TurnAborted, TurnOver
 from routecodex.turns.host import ChunkT, MessageT, RequestT
 
 if TYPE_CHECKING:
-    from routecodex.turns.appending import Placed
+    from routecodex.turns.appending import PendingAppend
     from routecodex.turns.engine import TurnRun
     from routecodex.turns.hooks import Hooked
 
@@ -166,7 +166,7 @@ class Turn(Generic[RequestT, MessageT, ChunkT]):
 
     def append_message(
         self, message: Any, *, request: bool = False, priority: float = 0, deferred: bool = False
-    ) -> Placed:
+    ) -> PendingAppend:
         """Appends a message or a list of them, and asks for another request if `request` is set.
 
         Immediate messages are appended in the order of the calls. Deferred ones wait until every plugin is
@@ -184,7 +184,9 @@ class Turn(Generic[RequestT, MessageT, ChunkT]):
             self._run.again = True
         return self._run.add(messages, self._place, priority=priority if deferred else None)
 
-    def append_and_request(self, message: Any, *, priority: float = 0, deferred: bool = False) -> Placed:
+    def append_and_request(
+        self, message: Any, *, priority: float = 0, deferred: bool = False
+    ) -> PendingAppend:
         """Appends as `append_message` does and asks for another request."""
         return self.append_message(message, request=True, priority=priority, deferred=deferred)
 

@@ -19,11 +19,12 @@ from routecodex.canon.parts import Json, Opaque, Part, Reasoning, Text, ToolCall
 from routecodex.canon.request import Message, Request
 
 FIELD = "wire_parts"
+
 _TAKES_UNSIGNED = frozenset({"messages"})
 """Protocols whose providers take back thoughts that nobody signed."""
 
 
-class Endpoint(Struct, frozen=True):
+class AnswerSource(Struct, frozen=True):
     """Who answers: its address, its protocol, and how the codecs are told that a signature is its own.
 
     `origin` is the maker's name on thoughts and calls. A text has no field for it: `seal` writes it into the
@@ -40,7 +41,7 @@ class Endpoint(Struct, frozen=True):
         return f"{self.protocol} {self.address}"
 
 
-class Place(Struct, frozen=True, omit_defaults=True):
+class PartPosition(Struct, frozen=True, omit_defaults=True):
     """One part in its place: a thought or an item as it is, a text by its length, a call by its id."""
 
     kind: Literal["thought", "text", "call", "item"]
@@ -57,14 +58,14 @@ class Kept(Struct, frozen=True):
     """The places of an answer, and the endpoint that gave it."""
 
     maker: str
-    places: list[Place]
+    places: list[PartPosition]
 
 
 _kept = Decoder(Kept)
 _encoder = Encoder()
 
 
-def keep(parts: Sequence[AnswerPart], endpoint: Endpoint) -> str | None:
+def keep(parts: Sequence[AnswerPart], endpoint: AnswerSource) -> str | None:
     """The value of the field for an answer; None when its chat shape says it all."""
     places = [place for part in parts if (place := _place(part, endpoint.protocol)) is not None]
     if not any(map(_matters, places)):
@@ -73,26 +74,26 @@ def keep(parts: Sequence[AnswerPart], endpoint: Endpoint) -> str | None:
     return _encoder.encode(Kept(endpoint.maker, places)).decode() + "\n"
 
 
-def _place(part: AnswerPart, protocol: str) -> Place | None:
+def _place(part: AnswerPart, protocol: str) -> PartPosition | None:
     match part:
         case Text():
-            return Place("text", length=len(part.text), signature=part.signature)
+            return PartPosition("text", length=len(part.text), signature=part.signature)
         case ToolCall():
-            return Place("call", id=part.id, signature=part.signature, namespace=part.namespace)
+            return PartPosition("call", id=part.id, signature=part.signature, namespace=part.namespace)
         case Reasoning() if part.signature is not None or protocol in _TAKES_UNSIGNED:
-            return Place(
+            return PartPosition(
                 "thought", id=part.id, text=part.text, signature=part.signature, redacted=part.redacted
             )
         case Opaque():
-            return Place("item", value=part.value)
+            return PartPosition("item", value=part.value)
     return None
 
 
-def _matters(place: Place) -> bool:
+def _matters(place: PartPosition) -> bool:
     return place.kind in ("thought", "item") or place.signature is not None or place.namespace is not None
 
 
-def put_back(request: Request, sent: Sequence[Mapping[str, Any]], endpoint: Endpoint) -> Request:
+def put_back(request: Request, sent: Sequence[Mapping[str, Any]], endpoint: AnswerSource) -> Request:
     """The request for this endpoint, with what it is owed in each of the messages as they were sent."""
     # Leading system messages have become the request's system text.
     later = sent[len(sent) - len(request.messages) :]
@@ -103,7 +104,7 @@ def put_back(request: Request, sent: Sequence[Mapping[str, Any]], endpoint: Endp
     return replace(request, messages=messages)
 
 
-def _kept_of(message: Mapping[str, Any], endpoint: Endpoint) -> list[Place] | None:
+def _kept_of(message: Mapping[str, Any], endpoint: AnswerSource) -> list[PartPosition] | None:
     value = message.get(FIELD)
     if message.get("role") != "assistant" or not isinstance(value, str):
         return None
@@ -116,7 +117,7 @@ def _kept_of(message: Mapping[str, Any], endpoint: Endpoint) -> list[Place] | No
     return [place for kept in lines for place in kept.places]
 
 
-def _restored(message: Message, places: list[Place], endpoint: Endpoint) -> Message:
+def _restored(message: Message, places: list[PartPosition], endpoint: AnswerSource) -> Message:
     """The message in its old order; what was changed since in texts and calls stays as it is now."""
     calls = {part.id: part for part in message.parts if isinstance(part, ToolCall)}
     others: list[Part] = [part for part in message.parts if not isinstance(part, ToolCall | Reasoning)]
@@ -136,11 +137,11 @@ def _restored(message: Message, places: list[Place], endpoint: Endpoint) -> Mess
     return replace(message, parts=(*parts, *texts.rest(), *calls.values()))
 
 
-def _thought(place: Place, origin: str) -> Reasoning:
+def _thought(place: PartPosition, origin: str) -> Reasoning:
     return Reasoning(place.text, place.signature, redacted=place.redacted, id=place.id, origin=origin)
 
 
-def _signed(call: ToolCall, place: Place, origin: str) -> ToolCall:
+def _signed(call: ToolCall, place: PartPosition, origin: str) -> ToolCall:
     return replace(
         call, signature=place.signature, origin=origin, namespace=place.namespace or call.namespace
     )
@@ -149,7 +150,7 @@ def _signed(call: ToolCall, place: Place, origin: str) -> ToolCall:
 class _Texts:
     """The texts of a message given out by their old lengths; all at once when they have changed."""
 
-    def __init__(self, now: list[Part], places: list[Place], seal: Callable[[str], str]) -> None:
+    def __init__(self, now: list[Part], places: list[PartPosition], seal: Callable[[str], str]) -> None:
         only = now[0] if len(now) == 1 else None
         self._whole = only.text if isinstance(only, Text) else ""
         unchanged = not now or isinstance(only, Text)
@@ -158,7 +159,7 @@ class _Texts:
         self._at = 0
         self._seal = seal
 
-    def next(self, place: Place) -> list[Part]:
+    def next(self, place: PartPosition) -> list[Part]:
         if not self._same:
             return self.rest()
         self._left = []

@@ -26,6 +26,7 @@ _any: Final = Decoder()
 _fields: Final = Decoder(dict[str, Raw])
 _values: Final = Decoder(dict[str, Any])
 _AT = re.compile(r"^(?P<what>.*?)(?: - at `(?P<key>key in )?\$(?P<path>[^`]*)`)?$", re.DOTALL)
+
 _UNNAMED = "[...]"
 """How msgspec tells of a key that no Struct has: such a place cannot be named."""
 _BODY = "the request body"

@@ -11,13 +11,13 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["Outbox"]
+__all__ = ["WriteBatcher"]
 
 _TOGETHER: Final = 4
 """How many wait for each other at most: the first of them waits for the work of the others."""
 
 
-class Outbox:
+class WriteBatcher:
     """What is to be written in this turn of the loop; each entry writes for itself."""
 
     __slots__ = ("_due", "_writes")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from io import BytesIO
 
-__all__ = ["Room"]
+__all__ = ["BodyBuffer"]
 
 
-class Room:
+class BodyBuffer:
     """Bytes that are still to come; there is memory for all of them from the beginning."""
 
     __slots__ = ("_file", "_view", "filled")

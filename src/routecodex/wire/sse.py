@@ -17,6 +17,7 @@ __all__ = ["KEEP_ALIVE", "Frame", "FrameTooLarge", "Frames", "frame", "frame_at"
 _MARK: Final = b"\xef\xbb\xbf"
 _DATA: Final = b"data: "
 _LINE_END: Final = 10
+
 _RETURN: Final = 13
 """As numbers: bytes in bytes are first taken for a number, in vain, and then searched for."""
 

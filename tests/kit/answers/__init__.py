@@ -12,12 +12,11 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from tests.kit.answers import chat, gemini, messages, responses
+from tests.kit.answers.said import Call, Counts, No, Piece, Said, Thought, Words
+from tests.kit.answers.smart import smart_with, wants_stream
 from tests.kit.steps import CutOff, Json, Sse
 from tests.kit.upstream import Request
-
-from . import chat, gemini, messages, responses
-from .said import Call, Counts, No, Piece, Said, Thought, Words
-from .smart import smart_with, wants_stream
 
 __all__ = [
     "PROTOCOLS",

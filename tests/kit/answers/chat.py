@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from .said import CREATED, Call, Counts, No, Said, Thought, Words, frame, made_id, morsels
+from tests.kit.answers.said import CREATED, Call, Counts, No, Said, Thought, Words, frame, made_id, morsels
 
 
 def _head(said: Said, kind: str) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from .said import Call, Counts, No, Piece, Said, Thought, dump, made_id, morsels
+from tests.kit.answers.said import Call, Counts, No, Piece, Said, Thought, dump, made_id, morsels
 
 _SAFETY = [{"category": "HARM_CATEGORY_DANGEROUS_CONTENT", "probability": "HIGH", "blocked": True}]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from .said import Call, Counts, No, Piece, Said, Thought, Words, frame, made_id, morsels
+from tests.kit.answers.said import Call, Counts, No, Piece, Said, Thought, Words, frame, made_id, morsels
 
 
 def _input_usage(counts: Counts) -> dict[str, Any]:

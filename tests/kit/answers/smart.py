@@ -6,10 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from tests.kit.answers.said import Call, Piece, Said, Words
 from tests.kit.steps import Json, Sse
 from tests.kit.upstream import Request
-
-from .said import Call, Piece, Said, Words
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,11 +14,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .bodies import check_error, check_json
-from .chat import check_broken_chat, check_chat
-from .gemini import check_broken_gemini, check_gemini
-from .messages import check_broken_messages, check_messages
-from .responses import check_broken_responses, check_responses
+from tests.kit.grammar.bodies import check_error, check_json
+from tests.kit.grammar.chat import check_broken_chat, check_chat
+from tests.kit.grammar.gemini import check_broken_gemini, check_gemini
+from tests.kit.grammar.messages import check_broken_messages, check_messages
+from tests.kit.grammar.responses import check_broken_responses, check_responses
 
 __all__ = [
     "check_broken",

@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from . import gemini, messages, responses
-from .chat import FINISH, check_usage
-from .frames import need, need_error, need_json_object, need_one_of, need_text
+from tests.kit.grammar import gemini, messages, responses
+from tests.kit.grammar.chat import FINISH, check_usage
+from tests.kit.grammar.frames import need, need_error, need_json_object, need_one_of, need_text
 
 
 def _object(body: bytes, *, at: str) -> dict[str, Any]:

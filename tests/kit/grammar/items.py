@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from .frames import Frame, need, need_json_object, need_one_of, need_text
+from tests.kit.grammar.frames import Frame, need, need_json_object, need_one_of, need_text
 
 TEXTS = {
     "response.output_text": ("content_index", "output_text", "text"),

@@ -8,7 +8,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from .frames import Frame, need, need_count, need_error, need_json_object, need_one_of, need_text, read
+from tests.kit.grammar.frames import (
+    Frame,
+    need,
+    need_count,
+    need_error,
+    need_json_object,
+    need_one_of,
+    need_text,
+    read,
+)
 
 STOP = frozenset(
     {

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from .frames import Frame, need, need_count, need_error, need_one_of, need_text, read
-from .items import Item, check_item, check_unique
+from tests.kit.grammar.frames import Frame, need, need_count, need_error, need_one_of, need_text, read
+from tests.kit.grammar.items import Item, check_item, check_unique
 
 _LIFE = ("response.created", "response.in_progress")
 _ENDS = {"response.completed": "completed", "response.incomplete": "incomplete"}

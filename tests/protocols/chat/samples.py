@@ -8,22 +8,22 @@ from routecodex.canon.events import Event
 from routecodex.canon.request import Message, Request
 from routecodex.protocols.chat.decoder import StreamDecoder
 from routecodex.protocols.chat.encoder import StreamEncoder
-from routecodex.protocols.chat.outgoing import encode
-from routecodex.protocols.chat.reading import read
-from routecodex.protocols.chat.requests import decode
-from routecodex.protocols.codec import Aim, Encoded, Inbound, ReplyTo
+from routecodex.protocols.chat.outgoing import encode_request
+from routecodex.protocols.chat.reading import validate
+from routecodex.protocols.chat.requests import decode_request
+from routecodex.protocols.codec import EncodedRequest, EncodeOptions, ReplyContext, WireRequest
 from routecodex.protocols.dialect import Dialect
 from routecodex.wire import json, sse
 
-AIM = Aim(model="m-1", provider="acme")
+AIM = EncodeOptions(model="m-1", provider="acme")
 DONE = b"data: [DONE]\n\n"
 HEAD = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 5, "model": "gpt"}
 COUNTS = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
 
 
-def reply(**settings: Any) -> ReplyTo:
+def reply(**settings: Any) -> ReplyContext:
     """Who is answered, unless the test says otherwise."""
-    return ReplyTo(
+    return ReplyContext(
         **{"id": "abc", "created": 1, "model": "asked", "provider": "acme", "input_tokens": 7, **settings}
     )
 
@@ -33,14 +33,14 @@ def body(**fields: Any) -> bytes:
     return json.encode({"model": "asked", "messages": [{"role": "user", "content": "hi"}], **fields})
 
 
-def inbound(**fields: Any) -> Inbound:
+def inbound(**fields: Any) -> WireRequest:
     """The small request, read."""
-    return read(body(**fields))
+    return validate(body(**fields))
 
 
 def decoded(**fields: Any) -> Request:
     """The small request in canon."""
-    return decode(inbound(**fields))
+    return decode_request(inbound(**fields))
 
 
 def asking(*messages: Message, **fields: Any) -> Request:
@@ -48,23 +48,23 @@ def asking(*messages: Message, **fields: Any) -> Request:
     return Request(**{"model": "asked", "source": "messages", "messages": messages, **fields})
 
 
-def aim(**knobs: Any) -> Aim:
+def aim(**knobs: Any) -> EncodeOptions:
     """An upstream with this dialect."""
-    return Aim(model="m-1", provider="acme", dialect=Dialect(**knobs))
+    return EncodeOptions(model="m-1", provider="acme", dialect=Dialect(**knobs))
 
 
-def sent(request: Request, to: Aim = AIM) -> dict[str, Any]:
+def sent(request: Request, to: EncodeOptions = AIM) -> dict[str, Any]:
     """The body an upstream gets."""
-    value: dict[str, Any] = json.decode(encode(request, to).body)
+    value: dict[str, Any] = json.decode(encode_request(request, to).body)
     return value
 
 
-def noticed(request: Request, to: Aim = AIM) -> tuple[str, ...]:
+def noticed(request: Request, to: EncodeOptions = AIM) -> tuple[str, ...]:
     """What could not be said."""
-    return encode(request, to).notices
+    return encode_request(request, to).notices
 
 
-def value_of(encoded: Encoded) -> dict[str, Any]:
+def value_of(encoded: EncodedRequest) -> dict[str, Any]:
     """An encoded body as a value."""
     value: dict[str, Any] = json.decode(encoded.body)
     return value
@@ -107,7 +107,7 @@ def events(stream: bytes) -> list[Event]:
     return [*decoder.feed(stream), *decoder.close()]
 
 
-def written(told: list[Event], to: ReplyTo | None = None) -> bytes:
+def written(told: list[Event], to: ReplyContext | None = None) -> bytes:
     """What an encoder writes for these events."""
     encoder = StreamEncoder(to or reply())
     return b"".join(map(encoder.encode, told))

@@ -5,19 +5,19 @@ from typing import Any
 import pytest
 
 from routecodex.canon.events import (
-    AnnotationAdded,
+    AnnotationDelta,
     Event,
     Finished,
     PartFinished,
     PartStarted,
     Started,
-    TextAdded,
+    TextDelta,
 )
 from routecodex.canon.finish import Finish
 from routecodex.canon.parts import Reasoning, Text
 from routecodex.canon.response import Response, fold, unfold
 from routecodex.protocols.chat.annotations import annotation_of
-from routecodex.protocols.chat.answers import decode, encode
+from routecodex.protocols.chat.answers import decode_response, encode_response
 from routecodex.wire import json
 from tests.protocols.chat.samples import chunks, reply, written
 
@@ -55,7 +55,7 @@ def test_places_count_from_the_beginning_of_the_answer_streamed_or_not() -> None
         Text("you", annotations=(FOUND,)),
     )
     response = Response("up-1", "gpt", 1, parts, Finish("stop"))
-    message = json.decode(encode(response, reply()))["choices"][0]["message"]
+    message = json.decode(encode_response(response, reply()))["choices"][0]["message"]
     assert message["content"] == "Helloyou"
     assert message["annotations"] == [cited(0, 3), cited(5, 8, title="")]
     deltas = [
@@ -69,12 +69,12 @@ def test_what_a_chat_provider_cites_comes_back_unchanged() -> None:
     own = [cited(0, 2), {"type": "file", "file": {"hash": "x"}}]
     message = {"role": "assistant", "content": "Hi", "annotations": own}
     choice = {"index": 0, "message": message, "finish_reason": "stop"}
-    response = fold(decode(json.encode({"id": "c", "choices": [choice]})))
-    assert json.decode(encode(response, reply()))["choices"][0]["message"]["annotations"] == own
+    response = fold(decode_response(json.encode({"id": "c", "choices": [choice]})))
+    assert json.decode(encode_response(response, reply()))["choices"][0]["message"]["annotations"] == own
 
 
 def test_a_citation_without_a_page_gives_no_chunk() -> None:
     end: list[Event] = [PartFinished(0), Finished(Finish("stop"))]
-    begin: list[Event] = [Started("u", "m"), PartStarted(0, Text("")), TextAdded(0, "Hi")]
-    mark = AnnotationAdded(0, {"type": "page_location", "document_index": 0})
+    begin: list[Event] = [Started("u", "m"), PartStarted(0, Text("")), TextDelta(0, "Hi")]
+    mark = AnnotationDelta(0, {"type": "page_location", "document_index": 0})
     assert written([*begin, mark, *end]) == written([*begin, *end])

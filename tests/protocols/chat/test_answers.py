@@ -11,7 +11,7 @@ from routecodex.canon.parts import Opaque, Reasoning, Refusal, Text, ToolCall
 from routecodex.canon.request import Tool
 from routecodex.canon.response import Response, fold, unfold
 from routecodex.canon.usage import Usage
-from routecodex.protocols.chat.answers import decode, encode, pass_on
+from routecodex.protocols.chat.answers import decode_response, encode_response, relay_response
 from routecodex.wire import json
 from tests.kit.grammar import check_json
 from tests.kit.test_grammar import SCENES
@@ -54,14 +54,14 @@ DECODED: list[tuple[dict[str, Any], tuple[Any, ...]]] = [
 def test_whole_answers_are_understood(message: dict[str, Any], parts: tuple[Any, ...]) -> None:
     calls = any(isinstance(part, ToolCall) for part in parts)
     finish = Finish("tool_calls" if calls else "stop", said="stop")
-    assert fold(decode(answer(**message))) == Response("c-1", "gpt", 5, parts, finish, Usage(3, 2))
+    assert fold(decode_response(answer(**message))) == Response("c-1", "gpt", 5, parts, finish, Usage(3, 2))
 
 
 @pytest.mark.parametrize(
     "body", [b"", b"hello", b"[]", b"{}", b'{"choices":[]}', b'{"choices":null}', b"<html>", b'{"id":"x"}']
 )
 def test_what_is_no_answer_is_refused(body: bytes) -> None:
-    for read in (decode, lambda body: pass_on(body, reply())):
+    for read in (decode_response, lambda body: relay_response(body, reply())):
         with pytest.raises(UpstreamFailed) as caught:
             read(body)
         assert caught.value.code == "upstream_unparsable"
@@ -77,7 +77,7 @@ def test_what_is_no_answer_is_refused(body: bytes) -> None:
 )
 def test_an_error_inside_an_answer_is_raised(error: Any, kind: type[UpstreamError]) -> None:
     body = json.encode({"id": "x", "choices": [{"message": {"content": "half"}}], "error": error})
-    for read in (decode, lambda body: pass_on(body, reply())):
+    for read in (decode_response, lambda body: relay_response(body, reply())):
         with pytest.raises(kind):
             read(body)
 
@@ -85,11 +85,11 @@ def test_an_error_inside_an_answer_is_raised(error: Any, kind: type[UpstreamErro
 @pytest.mark.parametrize("scene", SCENES)
 def test_real_answers_pass_and_can_be_written_again(scene: str) -> None:
     body = SCENES[scene]("chat", False).data
-    passed, outcome = pass_on(body, reply())
+    passed, outcome = relay_response(body, reply())
     assert passed == body
     assert outcome.usage is not None
-    assert outcome.finish == fold(decode(body)).finish
-    check_json("chat", encode(fold(decode(body)), reply()))
+    assert outcome.finish == fold(decode_response(body)).finish
+    check_json("chat", encode_response(fold(decode_response(body)), reply()))
 
 
 def test_an_answer_is_written_to_the_letter() -> None:
@@ -125,7 +125,7 @@ def test_an_answer_is_written_to_the_letter() -> None:
         ],
         "annotations": [{"type": "a", "a": {"x": 1}}],
     }
-    assert json.decode(encode(response, reply())) == {
+    assert json.decode(encode_response(response, reply())) == {
         "id": "chatcmpl-abc",
         "object": "chat.completion",
         "created": 1,
@@ -143,7 +143,7 @@ def test_an_answer_is_written_to_the_letter() -> None:
 
 
 def message_of(response: Response, **settings: Any) -> dict[str, Any]:
-    value: dict[str, Any] = json.decode(encode(response, reply(**settings)))["choices"][0]["message"]
+    value: dict[str, Any] = json.decode(encode_response(response, reply(**settings)))["choices"][0]["message"]
     return value
 
 
@@ -178,7 +178,7 @@ def test_custom_calls_come_back_as_custom_calls() -> None:
 
 def test_usage_is_estimated_if_the_upstream_gave_none() -> None:
     parts = (Text("x" * 12), ToolCall("a", "f", "y" * 18))
-    body = json.decode(encode(Response(parts=parts), reply(input_tokens=7)))
+    body = json.decode(encode_response(Response(parts=parts), reply(input_tokens=7)))
     assert (body["usage"]["prompt_tokens"], body["usage"]["completion_tokens"]) == (7, 11)
 
 
@@ -204,7 +204,7 @@ def test_a_finish_that_lies_is_put_right(
     said: str | None, message: dict[str, Any], reason: str, word: str
 ) -> None:
     body = answer(said, **message)
-    passed, outcome = pass_on(body, reply())
+    passed, outcome = relay_response(body, reply())
     expected = json.decode(body)
     expected["choices"][0]["finish_reason"] = word
     assert json.decode(passed) == expected
@@ -228,13 +228,13 @@ SPOKEN: list[tuple[dict[str, Any], bool]] = [
 def test_an_answer_is_empty_if_there_is_nothing_to_read_hear_or_see(
     message: dict[str, Any], empty: bool
 ) -> None:
-    assert pass_on(answer("stop", **message), reply())[1].empty is empty
+    assert relay_response(answer("stop", **message), reply())[1].empty is empty
 
 
 def test_what_must_be_mended_and_cannot_be_read_is_refused() -> None:
     body = answer("eos", content="x", y="?").replace(b"?", b"\xff")
     with pytest.raises(UpstreamFailed) as caught:
-        pass_on(body, reply())
+        relay_response(body, reply())
     assert caught.value.code == "upstream_unparsable"
 
 
@@ -243,14 +243,14 @@ def test_every_choice_is_put_right_by_itself() -> None:
         {"index": 0, "message": {"content": "x"}, "finish_reason": "stop"},
         {"index": 1, "message": {"tool_calls": [CALL]}, "finish_reason": "stop"},
     ]
-    passed, _ = pass_on(json.encode({"choices": choices, "new": 1}), reply())
+    passed, _ = relay_response(json.encode({"choices": choices, "new": 1}), reply())
     assert [choice["finish_reason"] for choice in json.decode(passed)["choices"]] == ["stop", "tool_calls"]
     assert json.decode(passed)["new"] == 1
 
 
 def test_two_messages_of_one_answer_stand_apart() -> None:
     response = Response(parts=(Text("One,"), Text(" and."), Text("Two.", apart=True)))
-    (choice,) = json.decode(encode(response, reply()))["choices"]
+    (choice,) = json.decode(encode_response(response, reply()))["choices"]
     assert choice["message"]["content"] == "One, and.\n\nTwo."
     told = [chunk["choices"] for chunk in chunks(written(list(unfold(response))))]
     said = [choice["delta"].get("content") or "" for choices in told for choice in choices]
@@ -259,7 +259,7 @@ def test_two_messages_of_one_answer_stand_apart() -> None:
 
 def test_the_tier_of_an_answer_is_told() -> None:
     response = Response(parts=(Text("Hi"),), extras={"service_tier": "flex", "odd": 1})
-    assert json.decode(encode(response, reply()))["service_tier"] == "flex"
+    assert json.decode(encode_response(response, reply()))["service_tier"] == "flex"
     assert {chunk["service_tier"] for chunk in chunks(written(list(unfold(response))))} == {"flex"}
     late: list[Event] = [
         Started(),

@@ -7,11 +7,11 @@ import pytest
 
 from routecodex.canon.parts import Media, Opaque, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
 from routecodex.canon.request import Message, Request
-from routecodex.protocols.codec import Aim
+from routecodex.protocols.codec import EncodeOptions
 from tests.protocols.chat.samples import AIM, aim, asking, decoded, noticed, sent
 
 
-def messages(request: Request, to: Aim = AIM) -> list[dict[str, Any]]:
+def messages(request: Request, to: EncodeOptions = AIM) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = sent(request, to)["messages"]
     return found
 
@@ -104,7 +104,7 @@ def test_parts_are_written(part: Part, expected: dict[str, Any]) -> None:
     assert noticed(request) == ()
 
 
-LOST: list[tuple[Part, Aim, str]] = [
+LOST: list[tuple[Part, EncodeOptions, str]] = [
     (Media("image"), AIM, "dropped image: it holds nothing that chat can send"),
     (Media("file", url="https://x/y.pdf"), AIM, "dropped file by URL: chat takes files inline"),
     (Media("audio", url="https://x/y.mp3"), AIM, "dropped audio by URL: chat takes files inline"),
@@ -129,7 +129,7 @@ LOST: list[tuple[Part, Aim, str]] = [
 
 
 @pytest.mark.parametrize(("part", "to", "notice"), LOST, ids=range(len(LOST)))
-def test_parts_that_cannot_be_said_are_reported(part: Part, to: Aim, notice: str) -> None:
+def test_parts_that_cannot_be_said_are_reported(part: Part, to: EncodeOptions, notice: str) -> None:
     request = user(Text("see"), part)
     assert messages(request, to) == [{"role": "user", "content": [{"type": "text", "text": "see"}]}]
     assert noticed(request, to) == (notice,)

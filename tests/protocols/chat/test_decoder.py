@@ -13,9 +13,9 @@ from routecodex.canon.events import (
     Finished,
     PartFinished,
     PartStarted,
-    ReasoningAdded,
+    ReasoningDelta,
     Started,
-    TextAdded,
+    TextDelta,
     UsageReported,
 )
 from routecodex.canon.finish import Finish
@@ -57,8 +57,8 @@ def test_a_plain_answer_is_told_in_order() -> None:
     assert events(stream) == [
         Started("chatcmpl-1", "gpt", 5),
         PartStarted(0, Text("")),
-        TextAdded(0, "Hel"),
-        TextAdded(0, "lo"),
+        TextDelta(0, "Hel"),
+        TextDelta(0, "lo"),
         UsageReported(Usage(3, 2)),
         PartFinished(0),
         Finished(Finish("stop", said="stop")),
@@ -70,7 +70,7 @@ def test_events_come_as_soon_as_their_frame_is_whole() -> None:
     decoder.feed(role())
     text = choice(content="Hi")
     assert decoder.feed(text[:-1]) == []
-    assert decoder.feed(text[-1:]) == [PartStarted(0, Text("")), TextAdded(0, "Hi")]
+    assert decoder.feed(text[-1:]) == [PartStarted(0, Text("")), TextDelta(0, "Hi")]
 
 
 MIXED = (
@@ -99,10 +99,10 @@ def test_every_split_gives_the_same_events(ending: bytes) -> None:
 
 @pytest.mark.parametrize("scene", SCENES)
 def test_real_answers_mean_the_same_streamed_and_whole(scene: str) -> None:
-    from routecodex.protocols.chat.answers import decode
+    from routecodex.protocols.chat.answers import decode_response
 
     streamed = whole(SCENES[scene]("chat", True).data)
-    once = fold(decode(SCENES[scene]("chat", False).data))
+    once = fold(decode_response(SCENES[scene]("chat", False).data))
     assert [type(part) for part in streamed.parts] == [type(part) for part in once.parts]
     assert (streamed.finish, streamed.usage) == (once.finish, once.usage)
 
@@ -453,9 +453,9 @@ def test_an_error_that_is_not_utf_8_is_told_as_far_as_it_can_be_read() -> None:
 def test_thoughts_and_text_may_alternate() -> None:
     stream = role() + choice(reasoning_content="a") + choice(content="b") + choice(reasoning_content="c")
     told = events(stream + choice("stop") + DONE)
-    assert [event for event in told if isinstance(event, ReasoningAdded)] == [
-        ReasoningAdded(0, "a"),
-        ReasoningAdded(2, "c"),
+    assert [event for event in told if isinstance(event, ReasoningDelta)] == [
+        ReasoningDelta(0, "a"),
+        ReasoningDelta(2, "c"),
     ]
     assert fold(told).parts == (Reasoning("a"), Text("b"), Reasoning("c"))
 

@@ -6,17 +6,17 @@ import pytest
 
 from routecodex.canon.errors import UpstreamLimited
 from routecodex.canon.events import (
-    AnnotationAdded,
-    ArgumentsAdded,
+    AnnotationDelta,
+    ArgumentsDelta,
     Event,
     Failed,
     Finished,
     PartFinished,
     PartStarted,
-    ReasoningAdded,
-    SignatureAdded,
+    ReasoningDelta,
+    SignatureDelta,
     Started,
-    TextAdded,
+    TextDelta,
     UsageReported,
 )
 from routecodex.canon.finish import Finish, Reason
@@ -45,12 +45,12 @@ def deltas(stream: bytes) -> list[dict[str, Any]]:
 
 
 def text(*pieces: str, index: int = 0) -> list[Event]:
-    added = [TextAdded(index, piece) for piece in pieces]
+    added = [TextDelta(index, piece) for piece in pieces]
     return [PartStarted(index, Text("")), *added, PartFinished(index)]
 
 
 def call(index: int, part: ToolCall, *pieces: str) -> list[Event]:
-    added = [ArgumentsAdded(index, piece) for piece in pieces]
+    added = [ArgumentsDelta(index, piece) for piece in pieces]
     return [PartStarted(index, part), *added, PartFinished(index)]
 
 
@@ -106,13 +106,13 @@ def test_thoughts_refusals_and_citations_have_their_fields() -> None:
     out = written(
         told(
             PartStarted(0, Reasoning()),
-            ReasoningAdded(0, "Hm"),
-            SignatureAdded(0, "sealed"),
+            ReasoningDelta(0, "Hm"),
+            SignatureDelta(0, "sealed"),
             PartFinished(0),
             *text("Hi", index=1),
-            AnnotationAdded(1, {"url": "u", "title": "T"}),
+            AnnotationDelta(1, {"url": "u", "title": "T"}),
             PartStarted(2, Refusal("")),
-            TextAdded(2, "No."),
+            TextDelta(2, "No."),
             PartFinished(2),
             PartStarted(3, Opaque("gemini", {})),
             PartFinished(3),
@@ -134,7 +134,7 @@ def test_what_a_part_begins_with_is_written() -> None:
             PartStarted(0, Reasoning("Hm")),
             PartFinished(0),
             PartStarted(1, Text("Hi")),
-            TextAdded(1, " you"),
+            TextDelta(1, " you"),
             PartFinished(1),
             PartStarted(2, Refusal("No")),
             PartFinished(2),
@@ -158,7 +158,7 @@ def test_what_a_part_begins_with_is_written() -> None:
 
 
 def test_log_probabilities_go_with_their_text() -> None:
-    out = written(told(PartStarted(0, Text("")), TextAdded(0, "Hi", ({"token": "Hi"},)), PartFinished(0)))
+    out = written(told(PartStarted(0, Text("")), TextDelta(0, "Hi", ({"token": "Hi"},)), PartFinished(0)))
     assert chunks(out)[1]["choices"][0]["logprobs"] == {"content": [{"token": "Hi"}], "refusal": None}
 
 
@@ -167,10 +167,10 @@ def test_interleaved_calls_keep_their_numbers() -> None:
         told(
             PartStarted(0, Text("")),
             PartStarted(1, ToolCall("a", "f")),
-            ArgumentsAdded(1, '{"x'),
+            ArgumentsDelta(1, '{"x'),
             PartStarted(2, ToolCall("b", "g")),
-            ArgumentsAdded(2, "{}"),
-            ArgumentsAdded(1, '":1}'),
+            ArgumentsDelta(2, "{}"),
+            ArgumentsDelta(1, '":1}'),
             PartFinished(1),
             PartFinished(2),
             end=CALLS,
@@ -231,7 +231,7 @@ def test_finishes_have_chats_words(reason: Reason, word: str) -> None:
 
 def test_a_broken_answer_ends_with_an_error_and_nothing_complete() -> None:
     error = UpstreamLimited("slow down", retry_after=3)
-    for middle in (text("Hi"), [PartStarted(0, ToolCall("a", "f")), ArgumentsAdded(0, '{"x')], []):
+    for middle in (text("Hi"), [PartStarted(0, ToolCall("a", "f")), ArgumentsDelta(0, '{"x')], []):
         out = written(told(*middle, end=Failed(error)))
         check_broken_chat(out)
         assert chunks(out)[-1] == {

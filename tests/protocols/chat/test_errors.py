@@ -19,7 +19,7 @@ from routecodex.canon.errors import (
     UpstreamRejected,
     UpstreamTimeout,
 )
-from routecodex.protocols.chat.errors import decode, encode, from_object
+from routecodex.protocols.chat.errors import decode_error, encode_error, from_object
 from routecodex.wire import json
 from tests.kit.grammar import check_error
 
@@ -49,7 +49,7 @@ SAID: list[tuple[int, Any, type[UpstreamError], int, str]] = [
 def test_refusals_are_understood(
     status: int, body: Any, kind: type[UpstreamError], shown: int, message: str
 ) -> None:
-    error = decode(status, {}, json.encode(body), "up")
+    error = decode_error(status, {}, json.encode(body), "up")
     assert type(error) is kind
     assert (error.status, error.message, error.provider, error.upstream_status) == (
         shown,
@@ -62,7 +62,7 @@ def test_refusals_are_understood(
 @pytest.mark.parametrize("status", [401, 403])
 def test_a_refused_key_is_never_shown_as_the_clients_own(status: int) -> None:
     said = {"error": {"message": "Incorrect API key provided: sk-secret", "code": "invalid_api_key"}}
-    error = decode(status, {}, json.encode(said), "up")
+    error = decode_error(status, {}, json.encode(said), "up")
     assert isinstance(error, UpstreamRefusedKey)
     assert error.status == 502
     assert "sk-secret" not in error.message
@@ -70,7 +70,7 @@ def test_a_refused_key_is_never_shown_as_the_clients_own(status: int) -> None:
 
 def test_what_the_upstream_names_is_passed_on() -> None:
     said = {"error": {"message": "bad", "code": "context_length_exceeded", "param": "messages"}}
-    error = decode(400, {}, json.encode(said), "up")
+    error = decode_error(400, {}, json.encode(said), "up")
     assert (error.code, error.param) == ("context_length_exceeded", "messages")
 
 
@@ -84,11 +84,11 @@ def test_what_the_upstream_names_is_passed_on() -> None:
     ],
 )
 def test_a_body_that_is_no_json_becomes_a_line_of_text(body: bytes, message: str) -> None:
-    assert decode(502, {}, body, "up").message == message
+    assert decode_error(502, {}, body, "up").message == message
 
 
 def test_the_wish_to_wait_is_kept() -> None:
-    assert decode(429, {"retry-after": "7"}, b"{}", "up").retry_after == 7.0
+    assert decode_error(429, {"retry-after": "7"}, b"{}", "up").retry_after == 7.0
 
 
 INSIDE: list[tuple[Any, type[UpstreamError]]] = [
@@ -125,7 +125,7 @@ TOLD: list[tuple[GatewayError, int, str]] = [
 
 @pytest.mark.parametrize(("error", "status", "kind"), TOLD, ids=[type(row[0]).__name__ for row in TOLD])
 def test_errors_are_told_in_chats_own_envelope(error: GatewayError, status: int, kind: str) -> None:
-    shown, envelope = encode(error)
+    shown, envelope = encode_error(error)
     assert (shown, envelope["error"]["type"]) == (status, kind)
     check_error("chat", shown, json.encode(envelope))
 
@@ -133,5 +133,5 @@ def test_errors_are_told_in_chats_own_envelope(error: GatewayError, status: int,
 def test_code_and_details_stand_at_the_top_only_when_there_are_some() -> None:
     error = BadRequest("x", param="n", code="c", details={"a": 1})
     inner = {"message": "x", "type": "invalid_request_error", "param": "n", "code": "c"}
-    assert encode(error) == (400, {"error": inner, "code": "c", "details": {"a": 1}})
-    assert set(encode(BadRequest("x"))[1]) == {"error"}
+    assert encode_error(error) == (400, {"error": inner, "code": "c", "details": {"a": 1}})
+    assert set(encode_error(BadRequest("x"))[1]) == {"error"}

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from routecodex import IS_COMPILED
 from routecodex.protocols.chat import fast_validate as module
-from routecodex.protocols.chat.schema import ROLES, ChatRequest, Message, Tool
+from routecodex.protocols.chat.schema import ROLES, RequestBody, WireMessage, WireTool
 from routecodex.wire import json
 from tests.reference import fast_validate as reference
 from tests.reference import outline
@@ -22,12 +22,12 @@ from tests.wire.twins import functions, twin
 fast_validate = module.fast_validate if IS_COMPILED else reference.fast_validate
 """The C, or where there is none the reference."""
 Row = dict[str, Any]
-Seen = tuple[ChatRequest, int]
+Seen = tuple[RequestBody, int]
 Taken = tuple[bytes, bytes, int, bytes]
 
-_request = msgspec.json.Decoder(ChatRequest)
-_messages = msgspec.json.Decoder(list[Message])
-_tools = msgspec.json.Decoder(list[Tool])
+_request = msgspec.json.Decoder(RequestBody)
+_messages = msgspec.json.Decoder(list[WireMessage])
+_tools = msgspec.json.Decoder(list[WireTool])
 
 
 def put_together(taken: Taken | None) -> Seen | None:

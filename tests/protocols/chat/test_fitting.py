@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 from msgspec import convert
 
-from routecodex.protocols.chat.outgoing import encode
+from routecodex.protocols.chat.outgoing import encode_request
 from routecodex.protocols.chat.passing import rewrite
-from routecodex.protocols.chat.requests import decode
-from routecodex.protocols.codec import Aim
+from routecodex.protocols.chat.requests import decode_request
+from routecodex.protocols.codec import EncodeOptions
 from routecodex.protocols.dialect import Dialect
 from routecodex.providers.catalog import PRESETS
 from routecodex.wire import json
@@ -218,8 +218,8 @@ ALL = {
 
 @pytest.mark.parametrize("name", [name for name, row in PRESETS.items() if row.protocol == "chat"])
 def test_a_request_that_passes_is_what_a_converted_one_would_be(name: str) -> None:
-    to = Aim(model="m-1", provider=name, dialect=convert(dict(PRESETS[name].dialect), Dialect))
-    passed, converted = rewrite(inbound(**ALL), to), encode(decode(inbound(**ALL)), to)
+    to = EncodeOptions(model="m-1", provider=name, dialect=convert(dict(PRESETS[name].dialect), Dialect))
+    passed, converted = rewrite(inbound(**ALL), to), encode_request(decode_request(inbound(**ALL)), to)
     # Which of two fields limits the answer is left to the client where the upstream knows both.
     limits = ("max_tokens", "max_completion_tokens")
     free = to.dialect.max_tokens_field is None

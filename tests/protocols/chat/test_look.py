@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routecodex.canon.errors import BadRequest
-from routecodex.canon.look import Called, Look
+from routecodex.canon.look import CalledTool, RequestFeatures
 from routecodex.protocols.chat import CODEC
-from routecodex.protocols.codec import Inbound
+from routecodex.protocols.codec import WireRequest
 from routecodex.wire import json
 
 SYSTEM = {"role": "system", "content": "Be brief."}
@@ -22,7 +22,7 @@ CALLED = {
         {"id": "b", "type": "custom", "custom": {"name": "apply_patch", "input": "*** Begin Patch"}},
     ],
 }
-CALLS = (Called("read_file", '{"path":"a"}'), Called("apply_patch", "*** Begin Patch"))
+CALLS = (CalledTool("read_file", '{"path":"a"}'), CalledTool("apply_patch", "*** Begin Patch"))
 RESULT = {"role": "tool", "tool_call_id": "a", "content": "ok"}
 REMINDER = {"role": "user", "content": "<system-reminder>\nMind.\n</system-reminder>"}
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}
@@ -31,11 +31,11 @@ READ = {"type": "function", "function": {"name": "read_file"}}
 SEARCH = {"type": "web_search"}
 
 
-def inbound(*messages: Any, **fields: Any) -> Inbound:
+def inbound(*messages: Any, **fields: Any) -> WireRequest:
     return CODEC.read(json.encode({"model": "m", "messages": list(messages), **fields}))
 
 
-def look(*messages: Any, **fields: Any) -> Look:
+def look(*messages: Any, **fields: Any) -> RequestFeatures:
     return CODEC.look(inbound(*messages, **fields))
 
 
@@ -48,13 +48,15 @@ def text(words: str) -> dict[str, Any]:
 
 
 def test_a_first_question_is_the_users() -> None:
-    assert look(SYSTEM, ASKED) == Look(newest="user", text="Fix it", opening="Be brief.")
-    assert look(SYSTEM, said(text("Fix it"))) == Look(newest="user", text="Fix it", opening="Be brief.")
-    assert look(ASKED) == Look(newest="user", text="Fix it", opening="Fix it")
+    assert look(SYSTEM, ASKED) == RequestFeatures(newest="user", text="Fix it", opening="Be brief.")
+    assert look(SYSTEM, said(text("Fix it"))) == RequestFeatures(
+        newest="user", text="Fix it", opening="Be brief."
+    )
+    assert look(ASKED) == RequestFeatures(newest="user", text="Fix it", opening="Fix it")
 
 
 def test_results_are_the_tools_and_calls_those_of_the_last_turn() -> None:
-    assert look(ASKED, CALLED, RESULT, tools=[READ]) == Look(
+    assert look(ASKED, CALLED, RESULT, tools=[READ]) == RequestFeatures(
         newest="tool", calls=CALLS, has_tools=True, has_answer=True, opening="Fix it"
     )
 
@@ -63,7 +65,7 @@ def test_calls_of_messages_in_a_row_are_one_turn() -> None:
     more = {"role": "assistant", "content": "and", "function_call": {"name": "old", "arguments": "{}"}}
     assert look(ASKED, CALLED, more, {"role": "function", "name": "old", "content": "x"}).calls == (
         *CALLS,
-        Called("old", "{}"),
+        CalledTool("old", "{}"),
     )
 
 
@@ -85,7 +87,7 @@ def test_system_messages_and_reminders_are_looked_through(trailing: tuple[Any, .
 
 
 def test_nothing_but_system_messages_is_the_systems() -> None:
-    assert look(SYSTEM) == Look(newest="system", opening="Be brief.")
+    assert look(SYSTEM) == RequestFeatures(newest="system", opening="Be brief.")
 
 
 @pytest.mark.parametrize(
@@ -130,7 +132,7 @@ def test_searches_on_offer(fields: dict[str, Any], offers: bool, asks: bool) -> 
 def test_arguments_that_are_no_text_are_told_as_json() -> None:
     call = {"id": "a", "type": "function", "function": {"name": "bash", "arguments": {"command": "ls"}}}
     seen = look(ASKED, {"role": "assistant", "tool_calls": [call]}, RESULT)
-    assert seen.calls == (Called("bash", '{"command":"ls"}'),)
+    assert seen.calls == (CalledTool("bash", '{"command":"ls"}'),)
 
 
 def test_a_cut_text_is_unescaped_as_far_as_it_goes() -> None:

@@ -6,9 +6,9 @@ import pytest
 
 from routecodex.canon.errors import BadRequest
 from routecodex.protocols.chat.passing import rewrite
-from routecodex.protocols.chat.reading import read
-from routecodex.protocols.codec import Aim
-from routecodex.protocols.splice import with_model
+from routecodex.protocols.chat.reading import validate
+from routecodex.protocols.codec import EncodeOptions
+from routecodex.protocols.splice import replace_model
 from routecodex.wire import json
 from tests.protocols.chat.samples import AIM, aim, inbound
 
@@ -18,8 +18,8 @@ SPACED = (
 )
 
 
-def passed(body: bytes, to: Aim = AIM) -> bytes:
-    return rewrite(read(body), to).body
+def passed(body: bytes, to: EncodeOptions = AIM) -> bytes:
+    return rewrite(validate(body), to).body
 
 
 def test_only_the_model_is_replaced_and_every_other_byte_stays() -> None:
@@ -27,7 +27,7 @@ def test_only_the_model_is_replaced_and_every_other_byte_stays() -> None:
 
 
 def test_a_model_with_odd_signs_is_written_as_json() -> None:
-    body = passed(SPACED, Aim(model='a"b\\ü', provider="acme"))
+    body = passed(SPACED, EncodeOptions(model='a"b\\ü', provider="acme"))
     assert json.decode(body)["model"] == 'a"b\\ü'
     assert body == SPACED.replace(b'"as\\"ked"', '"a\\"b\\\\ü"'.encode())
 
@@ -86,7 +86,7 @@ def test_fields_the_upstream_refuses_are_taken_out_with_a_notice() -> None:
         b'{"store": true, "messages": [ {"role":"user","content":"hi", "x":1.0} ],'
         b' "seed":1,"model":"asked","logit_bias":null}'
     )
-    encoded = rewrite(read(body), aim(unsupported=("seed", "logit_bias", "user")))
+    encoded = rewrite(validate(body), aim(unsupported=("seed", "logit_bias", "user")))
     assert (
         encoded.body == b'{"store":true,"messages":[ {"role":"user","content":"hi", "x":1.0} ],"model":"m-1"}'
     )
@@ -97,7 +97,7 @@ def test_fields_the_upstream_refuses_are_taken_out_with_a_notice() -> None:
 
 
 def test_nothing_is_reported_when_nothing_is_taken_out() -> None:
-    encoded = rewrite(read(SPACED), aim(unsupported=("seed",)))
+    encoded = rewrite(validate(SPACED), aim(unsupported=("seed",)))
     assert encoded.notices == ()
     assert json.decode(encoded.body) == {**json.decode(SPACED), "model": "m-1"}
 
@@ -149,4 +149,4 @@ def test_several_answers_are_refused_where_the_upstream_gives_one() -> None:
 
 
 def test_a_body_without_a_model_gets_one() -> None:
-    assert with_model(b'{"input":"x"}', "m") == b'{"input":"x","model":"m"}'
+    assert replace_model(b'{"input":"x"}', "m") == b'{"input":"x","model":"m"}'

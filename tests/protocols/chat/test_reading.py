@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from routecodex.canon.errors import BadRequest
-from routecodex.protocols.chat.reading import read
+from routecodex.protocols.chat.reading import validate
 from tests.protocols.chat.samples import body, inbound
 
 CALL = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
@@ -158,7 +158,7 @@ def test_a_required_field_must_be_there(missing: str) -> None:
     whole = {"model": b'"m"', "messages": b'[{"role":"user","content":"x"}]'}
     rest = b",".join(b'"%s":%s' % (name.encode(), whole[name]) for name in whole if name != missing)
     with pytest.raises(BadRequest) as caught:
-        read(b"{" + rest + b"}")
+        validate(b"{" + rest + b"}")
     assert (caught.value.param, caught.value.code) == (missing, "missing_field")
 
 
@@ -243,5 +243,5 @@ def test_streaming_and_usage_are_decided_by_the_body(
 
 
 def test_what_the_path_says_wins() -> None:
-    found = read(body(stream=True), model="other", stream=False)
+    found = validate(body(stream=True), model="other", stream=False)
     assert (found.model, found.stream) == ("other", False)

@@ -7,28 +7,17 @@ import pytest
 from routecodex.canon.errors import UpstreamError, UpstreamFailed, UpstreamLimited
 from routecodex.canon.finish import Finish
 from routecodex.canon.usage import Usage
-from routecodex.protocols.chat.reading import read
+from routecodex.protocols.chat.reading import validate
 from routecodex.protocols.chat.relay import Relay
-from routecodex.protocols.codec import ReplyTo
+from routecodex.protocols.codec import ReplyContext
 from routecodex.wire import json, sse
 from tests.kit import answers
 from tests.kit.grammar import check_broken_chat, check_chat
 from tests.kit.test_grammar import SCENES, frames_of
-from tests.protocols.chat.samples import (
-    COUNTS,
-    DONE,
-    body,
-    call,
-    choice,
-    chunks,
-    frame,
-    reply,
-    role,
-    usage,
-)
+from tests.protocols.chat.samples import COUNTS, DONE, body, call, choice, chunks, frame, reply, role, usage
 
 
-def passed(stream: bytes, to: ReplyTo | None = None, step: int = 1 << 30) -> bytes:
+def passed(stream: bytes, to: ReplyContext | None = None, step: int = 1 << 30) -> bytes:
     """What a client gets of the whole stream, fed in steps."""
     relay = Relay(to or reply())
     out = b"".join(relay.feed(stream[at : at + step]) for at in range(0, len(stream), step))
@@ -435,7 +424,7 @@ def test_a_stream_cut_in_the_middle_of_a_frame_never_looks_complete() -> None:
 
 
 def test_all_choices_that_were_asked_for_must_finish() -> None:
-    two = reply(wire=read(body(n=2)).wire)
+    two = reply(wire=validate(body(n=2)).wire)
     begun = role() + choice(index=1, role="assistant", content="a") + choice("stop")
     relay = Relay(two)
     assert b'"error"' in relay.feed(begun) + relay.close()

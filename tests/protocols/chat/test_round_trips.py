@@ -19,9 +19,9 @@ from routecodex.canon.request import Message, Output, Request, Thinking, Tool, T
 from routecodex.canon.response import Response, fold, unfold
 from routecodex.canon.usage import Usage
 from routecodex.protocols.chat import CODEC, answers
-from routecodex.protocols.chat.outgoing import encode
-from routecodex.protocols.chat.reading import read
-from routecodex.protocols.chat.requests import decode
+from routecodex.protocols.chat.outgoing import encode_request
+from routecodex.protocols.chat.reading import validate
+from routecodex.protocols.chat.requests import decode_request
 from routecodex.wire import json
 from tests.kit.grammar import check_broken_chat, check_chat, check_json
 from tests.protocols.chat.samples import AIM, aim, chunks, events, reply, written
@@ -63,9 +63,9 @@ def responses(draw: st.DrawFn) -> Response:
 @settings(max_examples=100)
 @given(responses())
 def test_answers_survive_whole_and_streamed(response: Response) -> None:
-    whole = answers.encode(response, reply())
+    whole = answers.encode_response(response, reply())
     check_json("chat", whole)
-    assert fold(answers.decode(whole)) == response
+    assert fold(answers.decode_response(whole)) == response
     stream = written(list(unfold(response)))
     check_chat(stream, include_usage=True)
     assert fold(events(stream)) == response
@@ -95,7 +95,7 @@ def test_an_answer_that_breaks_off_anywhere_says_so(response: Response, data: st
 @settings(max_examples=30)
 @given(responses())
 def test_the_sdk_reads_what_is_written(response: Response) -> None:
-    found = ChatCompletion.model_validate(json.decode(answers.encode(response, reply())))
+    found = ChatCompletion.model_validate(json.decode(answers.encode_response(response, reply())))
     assert found.choices[0].finish_reason == response.finish.reason
     for chunk in chunks(written(list(unfold(response)))):
         ChatCompletionChunk.model_validate(chunk)
@@ -164,16 +164,16 @@ def requests(draw: st.DrawFn) -> Request:
 @settings(max_examples=100)
 @given(requests())
 def test_requests_survive(request: Request) -> None:
-    encoded = encode(request, AIM)
+    encoded = encode_request(request, AIM)
     assert encoded.notices == ()
-    assert decode(read(encoded.body)) == request
+    assert decode_request(validate(encoded.body)) == request
 
 
 @settings(max_examples=50)
 @given(requests(), st.sampled_from(["messages", "responses", "gemini"]))
 def test_requests_of_other_protocols_become_valid_ones(request: Request, source: Any) -> None:
-    body = encode(replace(request, source=source, n=1), AIM).body
-    assert decode(read(body)).source == "chat"
+    body = encode_request(replace(request, source=source, n=1), AIM).body
+    assert decode_request(validate(body)).source == "chat"
 
 
 DIALECTS = list(
@@ -200,7 +200,7 @@ def test_every_dialect_is_chat(field: str, history: str) -> None:
     to = aim(
         reasoning_field=field, reasoning_history=history, stream_usage=False, max_tokens_field="max_tokens"
     )
-    again = decode(read(encode(request, to).body))
+    again = decode_request(validate(encode_request(request, to).body))
     assert again.max_tokens == 5
     assert (again.thinking is None) == (field == "none")
     thought = any(isinstance(part, Reasoning) for message in again.messages for part in message.parts)
@@ -267,8 +267,8 @@ OWN_FIELDS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("history", ["none", "reasoning_details", "reasoning_content"])
 def test_messages_of_a_chat_client_are_written_as_they_came(history: str) -> None:
-    request = decode(read(json.encode({"model": "m-1", "messages": OWN_WORDS})))
-    encoded = encode(request, aim(reasoning_history=history))
+    request = decode_request(validate(json.encode({"model": "m-1", "messages": OWN_WORDS})))
+    encoded = encode_request(request, aim(reasoning_history=history))
     assert json.decode(encoded.body)["messages"] == OWN_WORDS
     assert encoded.notices == ()
 
@@ -276,7 +276,7 @@ def test_messages_of_a_chat_client_are_written_as_they_came(history: str) -> Non
 @pytest.mark.parametrize("fields", OWN_FIELDS, ids=range(len(OWN_FIELDS)))
 def test_fields_that_only_chat_has_are_written_as_they_came(fields: dict[str, Any]) -> None:
     body = {"model": "m-1", "messages": [{"role": "user", "content": "x"}], **fields}
-    encoded = encode(decode(read(json.encode(body))), aim(reasoning_field="reasoning"))
+    encoded = encode_request(decode_request(validate(json.encode(body))), aim(reasoning_field="reasoning"))
     assert json.decode(encoded.body) == body
     assert encoded.notices == ()
 
@@ -288,7 +288,7 @@ def test_a_schema_is_asked_for_in_a_system_text_of_parts_too() -> None:
         "messages": [OWN_WORDS[0], {"role": "user", "content": "x"}],
         "response_format": form,
     }
-    encoded = encode(decode(read(json.encode(body))), aim(response_format="json_object"))
+    encoded = encode_request(decode_request(validate(json.encode(body))), aim(response_format="json_object"))
     first, wish = json.decode(encoded.body)["messages"][0]["content"]
     assert first == OWN_WORDS[0]["content"][0]
     assert "JSON schema" in wish["text"]

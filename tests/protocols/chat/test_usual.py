@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routecodex.canon.errors import GatewayError
-from routecodex.protocols.chat.reading import read
+from routecodex.protocols.chat.reading import validate
 from routecodex.protocols.chat.relay import Relay
-from routecodex.protocols.chat.usual import Usual
-from routecodex.protocols.codec import Outcome
+from routecodex.protocols.chat.usual import KnownFrames
+from routecodex.protocols.codec import AnswerOutcome
 from routecodex.wire import json, sse
 from tests.protocols.chat.samples import COUNTS, DONE, HEAD, body, call, choice, frame, reply, role, usage
 
@@ -31,7 +31,7 @@ OPENINGS: list[tuple[str, bytes]] = [
 
 @pytest.mark.parametrize("rest", [row[1] for row in OPENINGS], ids=[row[0] for row in OPENINGS])
 def test_a_first_frame_is_known_by_its_head(rest: bytes) -> None:
-    head, end = Usual().opening_at(b"..." + START + rest + DONE, 3)
+    head, end = KnownFrames().opening_at(b"..." + START + rest + DONE, 3)
     assert head is not None
     assert (head.id, head.created, head.model) == ("chatcmpl-1", 5, "gpt")
     assert end == 3 + len(START + rest)
@@ -59,11 +59,11 @@ UNUSUAL: list[tuple[str, bytes]] = [
 
 @pytest.mark.parametrize("first", [row[1] for row in UNUSUAL], ids=[row[0] for row in UNUSUAL])
 def test_another_first_frame_has_to_be_read(first: bytes) -> None:
-    assert Usual().opening_at(first, 0) == (None, 0)
+    assert KnownFrames().opening_at(first, 0) == (None, 0)
 
 
-def opened() -> Usual:
-    usual = Usual()
+def opened() -> KnownFrames:
+    usual = KnownFrames()
     usual.opening_at(START + ROLE, 0)
     return usual
 
@@ -94,7 +94,7 @@ def test_a_finish_is_known(said: str, delta: bytes) -> None:
 def test_another_finish_has_to_be_read(said: bytes) -> None:
     end = START + TAIL.replace(b'reason":null', b'reason":' + said)
     assert opened().finish_at(end, 0)[0] == ""
-    assert Usual().finish_at(START + TAIL.replace(b"null}", b'"stop"}'), 0) == ("", 0)
+    assert KnownFrames().finish_at(START + TAIL.replace(b"null}", b'"stop"}'), 0) == ("", 0)
 
 
 COUNTED = START.removesuffix(b'{"index":0,"delta":{') + b'],"usage":'
@@ -106,7 +106,7 @@ def test_usage_that_comes_alone_is_known() -> None:
     assert counts is not None
     assert (counts.prompt_tokens, counts.completion_tokens) == (3, 2)
     assert end == 3 + len(found)
-    assert Usual().usage_at(found, 0) == (None, 0)
+    assert KnownFrames().usage_at(found, 0) == (None, 0)
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def spaced(frames: bytes) -> bytes:
     return frames.replace(b'data: {"', b'data: { "')
 
 
-TOLD = [name for name in dir(Outcome) if not name.startswith("_") and name != "error"]
+TOLD = [name for name in dir(AnswerOutcome) if not name.startswith("_") and name != "error"]
 
 
 def told(stream: list[bytes], together: int, **settings: Any) -> tuple[bytes, Any, Any]:
@@ -212,7 +212,7 @@ def told(stream: list[bytes], together: int, **settings: Any) -> tuple[bytes, An
 def test_frames_known_by_their_bytes_are_told_as_those_that_are_read(
     stream: list[bytes], together: int, asked: bool, choices: int
 ) -> None:
-    to = {"include_usage": asked, "wire": read(body(n=choices)).wire}
+    to = {"include_usage": asked, "wire": validate(body(n=choices)).wire}
     quick, *outcome = told(stream, together, **to)
     slow, *expected = told([spaced(each) for each in stream], together, **to)
     assert (spaced(quick), outcome) == (spaced(slow), expected)

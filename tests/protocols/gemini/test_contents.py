@@ -7,21 +7,21 @@ import pytest
 
 from routecodex.canon.parts import Media, Opaque, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
 from routecodex.canon.request import Message, Request
-from routecodex.protocols.codec import Aim
+from routecodex.protocols.codec import EncodeOptions
 from routecodex.protocols.dialect import Dialect
 from routecodex.protocols.gemini import CODEC
 
-FLASH = Aim(model="gemini-2.5-flash", provider="google")
-THREE = Aim(model="gemini-3-pro-preview", provider="google")
+FLASH = EncodeOptions(model="gemini-2.5-flash", provider="google")
+THREE = EncodeOptions(model="gemini-3-pro-preview", provider="google")
 SKIP = "skip_thought_signature_validator"
 
 
-def contents(*messages: Message, aim: Aim = FLASH) -> list[Any]:
+def contents(*messages: Message, aim: EncodeOptions = FLASH) -> list[Any]:
     found: list[Any] = encode(*messages, aim=aim)[0]["contents"]
     return found
 
 
-def encode(*messages: Message, aim: Aim = FLASH, **fields: Any) -> tuple[Any, tuple[str, ...]]:
+def encode(*messages: Message, aim: EncodeOptions = FLASH, **fields: Any) -> tuple[Any, tuple[str, ...]]:
     encoded = CODEC.encode_request(Request(model="m", messages=messages, source="chat", **fields), aim)
     return json.loads(encoded.body), encoded.notices
 
@@ -58,7 +58,7 @@ def test_a_request_of_system_text_alone_still_asks_something() -> None:
 
 
 def test_a_model_without_system_instruction_reads_it_first() -> None:
-    aim = Aim(model="gemma-3", provider="google", dialect=Dialect(merge_system=True))
+    aim = EncodeOptions(model="gemma-3", provider="google", dialect=Dialect(merge_system=True))
     body, _ = encode(HI, aim=aim, system=(Text("S"),))
     assert body == {"contents": [{"role": "user", "parts": [{"text": "S"}, {"text": "Hi"}]}]}
 
@@ -138,7 +138,7 @@ def test_the_first_unsigned_call_of_a_turn_is_excused_for_gemini_3() -> None:
 def test_a_signed_call_of_this_provider_keeps_its_signature() -> None:
     call = ToolCall("a", "look", "{}", signature="S", origin="google")
     assert contents(HI, says(call), aim=THREE)[1]["parts"][0]["thoughtSignature"] == "S"
-    elsewhere = Aim(model="gemini-3-flash", provider="other")
+    elsewhere = EncodeOptions(model="gemini-3-flash", provider="other")
     assert contents(HI, says(call), aim=elsewhere)[1]["parts"][0]["thoughtSignature"] == SKIP
 
 
@@ -187,7 +187,7 @@ def test_media_of_other_protocols(media: Media, part: dict[str, Any]) -> None:
 
 
 def test_images_are_left_out_for_a_model_that_cannot_see() -> None:
-    aim = Aim(model="gemma-3", provider="google", vision=False)
+    aim = EncodeOptions(model="gemma-3", provider="google", vision=False)
     body, notices = encode(asks(Media("image", data="AAAA", media_type="image/png")), aim=aim)
     assert body["contents"][0]["parts"] == [{"text": "[image omitted: this model takes no images]"}]
     assert notices == ("dropped image: this model takes no images",)

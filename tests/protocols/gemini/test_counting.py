@@ -6,17 +6,17 @@ import pytest
 
 from routecodex.canon.parts import Text
 from routecodex.canon.request import Message, Request
-from routecodex.protocols.codec import Aim
+from routecodex.protocols.codec import EncodeOptions
 from routecodex.protocols.gemini import (
     count_path,
     decode_total,
     encode_count,
     encode_total,
-    read_count,
     rewrite_count,
+    validate_count,
 )
 
-AIM = Aim(model="gemini-2.5-flash", provider="google")
+AIM = EncodeOptions(model="gemini-2.5-flash", provider="google")
 PLAIN = b'{"contents": [{"parts": [{"text": "Hi"}]}]}'
 
 
@@ -34,7 +34,7 @@ def test_a_request_of_any_protocol_can_be_counted() -> None:
 
 
 def test_plain_contents_pass_byte_for_byte() -> None:
-    assert rewrite_count(read_count(PLAIN, model="m"), AIM).body == PLAIN
+    assert rewrite_count(validate_count(PLAIN, model="m"), AIM).body == PLAIN
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_plain_contents_pass_byte_for_byte() -> None:
     ],
 )
 def test_a_whole_request_is_counted_for_the_model_aimed_at(body: bytes) -> None:
-    rewritten = rewrite_count(read_count(body, model="x"), AIM)
+    rewritten = rewrite_count(validate_count(body, model="x"), AIM)
     assert json.loads(rewritten.body) == {
         "generateContentRequest": {
             "model": "models/gemini-2.5-flash",

@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 from routecodex.canon.errors import UpstreamFailed, UpstreamLimited
 from routecodex.canon.events import (
     AnswerPart,
-    ArgumentsAdded,
+    ArgumentsDelta,
     Event,
     Failed,
     Finished,
     PartFinished,
     PartStarted,
-    ReasoningAdded,
-    SignatureAdded,
+    ReasoningDelta,
+    SignatureDelta,
     Started,
-    TextAdded,
+    TextDelta,
     UsageReported,
 )
 from routecodex.canon.finish import Finish
@@ -27,17 +27,17 @@ from routecodex.canon.parts import Opaque, Reasoning, Refusal, Text, ToolCall
 from routecodex.canon.request import Request, Tool
 from routecodex.canon.response import Response, fold, unfold
 from routecodex.canon.usage import Usage
-from routecodex.protocols.codec import ReplyTo
+from routecodex.protocols.codec import ReplyContext
 from routecodex.protocols.gemini import CODEC
 from routecodex.protocols.gemini.marks import incoming
 from routecodex.protocols.tools import flat
 
 
-def reply(**fields: Any) -> ReplyTo:
-    return ReplyTo(id="abc", created=1, model="alias", **fields)
+def reply(**fields: Any) -> ReplyContext:
+    return ReplyContext(id="abc", created=1, model="alias", **fields)
 
 
-def write(*events: Event, to: ReplyTo | None = None) -> bytes:
+def write(*events: Event, to: ReplyContext | None = None) -> bytes:
     encoder = CODEC.stream_encoder(to or reply())
     return b"".join(encoder.encode(event) for event in events)
 
@@ -60,8 +60,8 @@ def test_text_goes_out_as_it_comes_and_the_end_in_the_last_frame() -> None:
     stream = write(
         Started(),
         PartStarted(0, Text("")),
-        TextAdded(0, "Hel"),
-        TextAdded(0, 'lo "\n'),
+        TextDelta(0, "Hel"),
+        TextDelta(0, 'lo "\n'),
         PartFinished(0),
         UsageReported(Usage(input=5, output=7, cache_read=2, reasoning=3)),
         DONE,
@@ -89,9 +89,9 @@ def test_text_goes_out_as_it_comes_and_the_end_in_the_last_frame() -> None:
 def test_a_call_is_sent_whole() -> None:
     encoder = CODEC.stream_encoder(reply())
     assert encoder.encode(PartStarted(0, ToolCall("a", "look"))) == b""
-    assert encoder.encode(ArgumentsAdded(0, '{"q":')) == b""
-    assert encoder.encode(ArgumentsAdded(0, "1}")) == b""
-    assert encoder.encode(SignatureAdded(0, "SIG=")) == b""
+    assert encoder.encode(ArgumentsDelta(0, '{"q":')) == b""
+    assert encoder.encode(ArgumentsDelta(0, "1}")) == b""
+    assert encoder.encode(SignatureDelta(0, "SIG=")) == b""
     assert parts(encoder.encode(PartFinished(0))) == [
         {"functionCall": {"id": "a", "name": "look", "args": {"q": 1}}, "thoughtSignature": "SIG="}
     ]
@@ -110,12 +110,12 @@ def test_overlapping_parts_come_one_after_the_other() -> None:
         PartStarted(0, ToolCall("a", "look")),
         PartStarted(1, ToolCall("b", "see")),
         PartStarted(2, Text("")),
-        ArgumentsAdded(1, '{"y":2}'),
-        TextAdded(2, "after"),
+        ArgumentsDelta(1, '{"y":2}'),
+        TextDelta(2, "after"),
         PartFinished(1),
-        ArgumentsAdded(0, '{"x":1}'),
+        ArgumentsDelta(0, '{"x":1}'),
         PartFinished(0),
-        TextAdded(2, "wards"),
+        TextDelta(2, "wards"),
         PartFinished(2),
     )
     assert parts(stream) == [
@@ -129,9 +129,9 @@ def test_overlapping_parts_come_one_after_the_other() -> None:
 def test_signatures_leave_sealed_in_base64_that_googles_sdk_can_read() -> None:
     stream = write(
         PartStarted(0, Reasoning("")),
-        ReasoningAdded(0, "Hm"),
-        SignatureAdded(0, "Eq"),
-        SignatureAdded(0, "QB.x"),
+        ReasoningDelta(0, "Hm"),
+        SignatureDelta(0, "Eq"),
+        SignatureDelta(0, "QB.x"),
         PartFinished(0),
         to=reply(provider="anthropic"),
     )
@@ -147,7 +147,7 @@ def test_signatures_leave_sealed_in_base64_that_googles_sdk_can_read() -> None:
 
 def test_usage_is_estimated_when_nobody_counted() -> None:
     stream = write(
-        PartStarted(0, Text("")), TextAdded(0, "abcdef"), PartFinished(0), DONE, to=reply(input_tokens=9)
+        PartStarted(0, Text("")), TextDelta(0, "abcdef"), PartFinished(0), DONE, to=reply(input_tokens=9)
     )
     assert objects(stream)[-1]["usageMetadata"] == {
         "promptTokenCount": 9,
@@ -158,7 +158,7 @@ def test_usage_is_estimated_when_nobody_counted() -> None:
 
 def test_a_failure_is_an_error_frame_that_begins_with_error() -> None:
     error = UpstreamLimited("slow down", retry_after=7)
-    stream = write(PartStarted(0, Text("")), TextAdded(0, "A"), Failed(error))
+    stream = write(PartStarted(0, Text("")), TextDelta(0, "A"), Failed(error))
     frame = stream.split(b"\n\n")[1]
     assert frame.startswith(b'data: {"error":{"code":429,')
     assert json.loads(frame[6:]) == CODEC.encode_error(error)[1]

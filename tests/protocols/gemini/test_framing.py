@@ -5,7 +5,7 @@ import json
 import pytest
 
 from routecodex.protocols.gemini import JsonArray
-from routecodex.protocols.gemini.framing import Intake, Objects
+from routecodex.protocols.gemini.framing import FrameReader, JsonArrayReader
 from routecodex.wire.sse import FrameTooLarge
 
 
@@ -24,21 +24,21 @@ def test_no_frames_are_an_empty_array() -> None:
 def test_an_array_read_back_gives_its_frames() -> None:
     array = JsonArray()
     frames = b'data: {"a":"\\"}{[\\\\"}\n\ndata: {"b":{"c":[]}}\n\n'
-    assert Intake().cut(array.wrap(frames) + array.end()) == frames
+    assert FrameReader().cut(array.wrap(frames) + array.end()) == frames
 
 
 def test_objects_are_found_whatever_the_cut() -> None:
     values = [{"a": 'x"}{\\'}, {"b": {"c": "\\\\"}}, {}]
     data = json.dumps(values, indent=1).encode()
     for at in range(len(data)):
-        objects = Objects()
+        objects = JsonArrayReader()
         found = objects.feed(data[:at]) + objects.feed(data[at:])
         assert [json.loads(item) for item in found] == values
         assert all(b"\n" not in item for item in found)
 
 
 def test_an_endless_object_is_refused() -> None:
-    objects, piece = Objects(), b"y" * 1024 * 1024
+    objects, piece = JsonArrayReader(), b"y" * 1024 * 1024
     assert objects.feed(b'[{"a": "') == []
     assert [objects.feed(piece) for _ in range(31)] == [[]] * 31
     with pytest.raises(FrameTooLarge):
@@ -48,7 +48,7 @@ def test_an_endless_object_is_refused() -> None:
 @pytest.mark.timeout(20)
 def test_a_large_object_is_read_as_it_comes() -> None:
     """In many small pieces: minutes where each of them is put behind a copy of all that came before."""
-    objects, piece = Objects(), b"y" * 500
+    objects, piece = JsonArrayReader(), b"y" * 500
     assert objects.feed(b'[{"a": "') == []
     assert [found for _ in range(60_000) for found in objects.feed(piece)] == []
     assert objects.feed(b'"}, {"b"') == [b'{"a": "' + piece * 60_000 + b'"}']

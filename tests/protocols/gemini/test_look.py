@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routecodex.canon.errors import BadRequest
-from routecodex.canon.look import Called, Look
-from routecodex.protocols.codec import Inbound
+from routecodex.canon.look import CalledTool, RequestFeatures
+from routecodex.protocols.codec import WireRequest
 from routecodex.protocols.gemini import CODEC
 from routecodex.wire import json
 
@@ -21,17 +21,17 @@ CALLED = {
         {"functionCall": {"name": "list_directory"}},
     ],
 }
-CALLS = (Called("read_file", '{"path":"a"}'), Called("list_directory", ""))
+CALLS = (CalledTool("read_file", '{"path":"a"}'), CalledTool("list_directory", ""))
 RESULT = {"functionResponse": {"name": "read_file", "response": {"output": "ok"}}}
 REMINDER = {"text": "<system-reminder>Mind.</system-reminder>"}
 READ = {"functionDeclarations": [{"name": "read_file"}]}
 
 
-def inbound(*contents: Any, **fields: Any) -> Inbound:
+def inbound(*contents: Any, **fields: Any) -> WireRequest:
     return CODEC.read(json.encode({"contents": list(contents), **fields}), model="g", stream=False)
 
 
-def look(*contents: Any, **fields: Any) -> Look:
+def look(*contents: Any, **fields: Any) -> RequestFeatures:
     return CODEC.look(inbound(*contents, **fields))
 
 
@@ -44,14 +44,14 @@ def inline(kind: str) -> dict[str, Any]:
 
 
 def test_a_first_question_is_the_users() -> None:
-    expected = Look(newest="user", text="Fix it", opening="Be brief.")
+    expected = RequestFeatures(newest="user", text="Fix it", opening="Be brief.")
     assert look(ASKED, systemInstruction={"parts": [{"text": "Be brief."}]}) == expected
     assert look({"parts": {"text": "Fix it"}}, system_instruction="Be brief.") == expected
-    assert look(ASKED) == Look(newest="user", text="Fix it", opening="Fix it")
+    assert look(ASKED) == RequestFeatures(newest="user", text="Fix it", opening="Fix it")
 
 
 def test_results_are_the_tools_and_calls_those_of_the_last_turn() -> None:
-    assert look(ASKED, CALLED, said(RESULT), tools=[READ]) == Look(
+    assert look(ASKED, CALLED, said(RESULT), tools=[READ]) == RequestFeatures(
         newest="tool", calls=CALLS, has_tools=True, has_answer=True, opening="Fix it"
     )
 
@@ -115,7 +115,7 @@ def test_searches_on_offer(fields: dict[str, Any], offers: bool, asks: bool) -> 
 def test_long_arguments_are_left_out() -> None:
     call = {"functionCall": {"name": "write_file", "args": {"content": "x" * 5000, "path": "a"}}}
     seen = look(ASKED, {"role": "model", "parts": [call]})
-    assert seen.calls == (Called("write_file", '{"path":"a"}'),)
+    assert seen.calls == (CalledTool("write_file", '{"path":"a"}'),)
 
 
 def opening(*contents: Any, **fields: Any) -> bytes:

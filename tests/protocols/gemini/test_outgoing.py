@@ -7,7 +7,7 @@ import pytest
 
 from routecodex.canon.parts import Text
 from routecodex.canon.request import Effort, Message, Output, Request, Thinking, Tool, ToolChoice
-from routecodex.protocols.codec import Aim
+from routecodex.protocols.codec import EncodeOptions
 from routecodex.protocols.dialect import Dialect
 from routecodex.protocols.gemini import CODEC
 
@@ -18,7 +18,7 @@ LOOK = Tool("look", parameters={"$schema": "x", "properties": {}})
 def encode(
     model: str = "gemini-2.5-flash", *, dialect: Dialect | None = None, **fields: Any
 ) -> tuple[Any, tuple[str, ...]]:
-    aim = Aim(model=model, provider="google", dialect=dialect or Dialect(), max_output_tokens=1000)
+    aim = EncodeOptions(model=model, provider="google", dialect=dialect or Dialect(), max_output_tokens=1000)
     encoded = CODEC.encode_request(Request(model="m", messages=HI, source="chat", **fields), aim)
     return json.loads(encoded.body), encoded.notices
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from routecodex.canon.errors import BadRequest
-from routecodex.protocols.gemini import CODEC, read_count
+from routecodex.protocols.gemini import CODEC, validate_count
 
 HELLO = {"role": "user", "parts": [{"text": "Hi"}]}
 CALL = {"role": "model", "parts": [{"functionCall": {"id": "a", "name": "look", "args": {}}}]}
@@ -112,11 +112,11 @@ def test_an_orphan_result_is_taken_when_contents_are_cached() -> None:
 @pytest.mark.parametrize("name", ["generateContentRequest", "generate_content_request"])
 def test_a_count_request_holds_a_whole_request(name: str) -> None:
     inner = {"model": "models/other", "contents": [HELLO], "systemInstruction": {"parts": [{"text": "S"}]}}
-    request = CODEC.decode_request(read_count(json.dumps({name: inner}).encode(), model="m"))
+    request = CODEC.decode_request(validate_count(json.dumps({name: inner}).encode(), model="m"))
     assert (request.model, request.system[0].text) == ("m", "S")
 
 
 def test_a_count_request_without_contents_is_refused() -> None:
     with pytest.raises(BadRequest) as caught:
-        read_count(b"{}", model="m")
+        validate_count(b"{}", model="m")
     assert caught.value.param == "contents"

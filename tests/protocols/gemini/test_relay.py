@@ -8,10 +8,10 @@ import pytest
 from routecodex.canon.errors import UpstreamFailed, UpstreamLimited
 from routecodex.canon.finish import Finish
 from routecodex.canon.usage import Usage
-from routecodex.protocols.codec import Pipe, ReplyTo
+from routecodex.protocols.codec import Pipe, ReplyContext
 from routecodex.protocols.gemini import CODEC
 
-REPLY = ReplyTo(id="abc", created=1, model="alias")
+REPLY = ReplyContext(id="abc", created=1, model="alias")
 
 
 def chunk(*parts: Any, usage: int = 0, **candidate: Any) -> dict[str, Any]:

@@ -8,12 +8,12 @@ import pytest
 from routecodex.canon.errors import BadRequest
 from routecodex.canon.parts import Media, Opaque, Reasoning, Text, ToolCall, ToolResult
 from routecodex.canon.request import Message, Output, Request, Thinking, Tool, ToolChoice
-from routecodex.protocols.codec import Aim
+from routecodex.protocols.codec import EncodeOptions
 from routecodex.protocols.gemini import CODEC
 from routecodex.protocols.gemini.marks import outgoing
 
 MODEL = "gemini-2.5-flash"
-AIM = Aim(model=MODEL, provider="google")
+AIM = EncodeOptions(model=MODEL, provider="google")
 SCHEMA = {"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]}
 
 
@@ -21,7 +21,7 @@ def decode(body: dict[str, Any], *, model: str = MODEL) -> Request:
     return CODEC.decode_request(CODEC.read(json.dumps(body).encode(), model=model, stream=False))
 
 
-def encode(request: Request, aim: Aim = AIM) -> Any:
+def encode(request: Request, aim: EncodeOptions = AIM) -> Any:
     return json.loads(CODEC.encode_request(request, aim).body)
 
 
@@ -358,7 +358,7 @@ def test_a_sealed_signature_is_unsealed_and_goes_back_to_its_maker_only() -> Non
     assert decoded.messages[1].parts[1] == ToolCall("a", "look", "{}", signature="S1", origin="google")
     sent = encode(decoded)["contents"][1]["parts"]
     assert [part["thoughtSignature"] for part in sent] == ["S2", "S1"]
-    elsewhere = encode(decoded, Aim(model=MODEL, provider="other"))["contents"][1]["parts"]
+    elsewhere = encode(decoded, EncodeOptions(model=MODEL, provider="other"))["contents"][1]["parts"]
     assert [part.get("thoughtSignature") for part in elsewhere] == [None, None]
 
 

@@ -3,16 +3,16 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from routecodex.protocols.codec import Aim, Encoded
+from routecodex.protocols.codec import EncodedRequest, EncodeOptions
 from routecodex.protocols.dialect import Dialect
 from routecodex.protocols.gemini import CODEC
 from routecodex.protocols.gemini.marks import SKIP, outgoing
 
-AIM = Aim(model="gemini-2.5-flash", provider="google")
-THREE = Aim(model="gemini-3-flash", provider="google")
+AIM = EncodeOptions(model="gemini-2.5-flash", provider="google")
+THREE = EncodeOptions(model="gemini-3-flash", provider="google")
 
 
-def rewrite(body: bytes, aim: Aim = AIM) -> Encoded:
+def rewrite(body: bytes, aim: EncodeOptions = AIM) -> EncodedRequest:
     return CODEC.rewrite(CODEC.read(body, model="whatever", stream=True), aim)
 
 
@@ -25,12 +25,12 @@ def test_the_body_passes_byte_for_byte() -> None:
     body = (
         b'{ "contents" : [{"role":"user", "parts":[{"text":"\\u00e9","odd":1e5}]}],\n "wormhole":{"a":[ ]} }'
     )
-    assert rewrite(body) == Encoded(body)
+    assert rewrite(body) == EncodedRequest(body)
 
 
 def test_signatures_of_this_provider_pass_byte_for_byte() -> None:
     body = history({"text": "A", "thoughtSignature": "AA-_"})
-    assert rewrite(body) == Encoded(body)
+    assert rewrite(body) == EncodedRequest(body)
 
 
 def test_signatures_another_provider_is_known_to_have_made_are_taken_out() -> None:
@@ -40,7 +40,7 @@ def test_signatures_another_provider_is_known_to_have_made_are_taken_out() -> No
         asked.append(signature)
         return False
 
-    aim = Aim(model="gemini-3-flash", provider="google", is_ours=is_ours)
+    aim = EncodeOptions(model="gemini-3-flash", provider="google", is_ours=is_ours)
     call = {"functionCall": {"name": "look", "args": {"x": 1}}}
     body = history(
         {"text": "Hm", "thought": True, "thoughtSignature": "AA-_"},
@@ -56,7 +56,7 @@ def test_signatures_another_provider_is_known_to_have_made_are_taken_out() -> No
 def test_sealed_signatures_are_unsealed_for_their_maker_only() -> None:
     body = history({"text": "A", "thoughtSignature": outgoing("google", "S")})
     assert json.loads(rewrite(body).body)["contents"][1]["parts"] == [{"text": "A", "thoughtSignature": "S"}]
-    other = rewrite(body, Aim(model="m", provider="other"))
+    other = rewrite(body, EncodeOptions(model="m", provider="other"))
     assert json.loads(other.body)["contents"][1]["parts"] == [{"text": "A"}]
 
 
@@ -69,11 +69,13 @@ def test_an_unsigned_call_is_excused_for_gemini_3() -> None:
     call = {"functionCall": {"name": "look", "args": {}}}
     sent = json.loads(rewrite(history(call, call), THREE).body)["contents"][1]["parts"]
     assert sent == [{**call, "thoughtSignature": SKIP}, call]
-    assert rewrite(history(call)) == Encoded(history(call))
+    assert rewrite(history(call)) == EncodedRequest(history(call))
 
 
 def test_fields_this_provider_refuses_are_left_out() -> None:
-    aim = Aim(model="m", provider="p", dialect=Dialect(unsupported=("safetySettings", "topK", "labels")))
+    aim = EncodeOptions(
+        model="m", provider="p", dialect=Dialect(unsupported=("safetySettings", "topK", "labels"))
+    )
     config = b'"safety_settings":[],"generationConfig":{"topK":1,"topP":1e0}}'
     body = b'{"contents":[{"parts":[{"text":"Hi"}]}],' + config
     rewritten = rewrite(body, aim)

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from routecodex.canon.parts import Media, Part, Reasoning, Text, ToolCall, ToolResult
 from routecodex.canon.request import Message, Output, Request, Thinking, Tool, ToolChoice
-from routecodex.protocols.codec import Aim
+from routecodex.protocols.codec import EncodeOptions
 from routecodex.protocols.gemini import CODEC
 
-AIM = Aim(model="gemini-2.5-flash", provider="google")
+AIM = EncodeOptions(model="gemini-2.5-flash", provider="google")
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
 names = st.text("abc_", min_size=1, max_size=8).map(lambda name: f"t_{name}")

@@ -6,18 +6,18 @@ from typing import Any
 
 from routecodex.canon.events import Event
 from routecodex.canon.request import Message, Request
-from routecodex.protocols.codec import Aim, Inbound, ReplyTo
+from routecodex.protocols.codec import EncodeOptions, ReplyContext, WireRequest
 from routecodex.protocols.messages.decoder import StreamDecoder
 from routecodex.protocols.messages.encoder import StreamEncoder
-from routecodex.protocols.messages.reading import read
+from routecodex.protocols.messages.reading import validate
 from routecodex.wire import json, sse
 
-AIM = Aim(model="m-1", provider="acme")
+AIM = EncodeOptions(model="m-1", provider="acme")
 
 
-def reply(**settings: Any) -> ReplyTo:
+def reply(**settings: Any) -> ReplyContext:
     """Who is answered, unless the test says otherwise."""
-    return ReplyTo(**{"id": "abc", "created": 1, "model": "asked", "input_tokens": 7, **settings})
+    return ReplyContext(**{"id": "abc", "created": 1, "model": "asked", "input_tokens": 7, **settings})
 
 
 def body(**fields: Any) -> bytes:
@@ -26,9 +26,9 @@ def body(**fields: Any) -> bytes:
     return json.encode({**small, **fields})
 
 
-def inbound(**fields: Any) -> Inbound:
+def inbound(**fields: Any) -> WireRequest:
     """The small request, read."""
-    return read(body(**fields))
+    return validate(body(**fields))
 
 
 def chat_request(*messages: Message, **fields: Any) -> Request:

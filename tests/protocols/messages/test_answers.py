@@ -11,7 +11,7 @@ from routecodex.canon.parts import Opaque, Reasoning, Refusal, Text, ToolCall
 from routecodex.canon.response import Response, fold, unfold
 from routecodex.canon.usage import Usage
 from routecodex.protocols import seals
-from routecodex.protocols.messages.answers import decode_response, encode_response, pass_response
+from routecodex.protocols.messages.answers import decode_response, encode_response, relay_response
 from routecodex.protocols.messages.signatures import carry
 from routecodex.wire import json
 from tests.kit.grammar import check_json
@@ -104,7 +104,7 @@ def test_what_is_no_answer_is_a_failure_of_the_upstream(body: bytes) -> None:
 
 def test_an_error_in_place_of_an_answer_is_raised() -> None:
     body = json.encode({"type": "error", "error": {"type": "overloaded_error", "message": "busy"}})
-    for take in (decode_response, lambda data: pass_response(data, reply())):
+    for take in (decode_response, lambda data: relay_response(data, reply())):
         with pytest.raises(UpstreamOverloaded):
             take(body)
 
@@ -112,7 +112,7 @@ def test_an_error_in_place_of_an_answer_is_raised() -> None:
 def test_a_right_answer_passes_as_it_came() -> None:
     thought = {"type": "thinking", "thinking": "t", "signature": "s"}
     body = answer(thought, {"type": "redacted_thinking", "data": "d"}, CALL, stop_reason="tool_use", new=1)
-    passed, outcome = pass_response(body, reply())
+    passed, outcome = relay_response(body, reply())
     assert passed is body
     assert (outcome.model, outcome.response_id) == ("claude", "msg_1")
     assert outcome.finish == Finish("tool_calls", said="tool_use")
@@ -138,13 +138,13 @@ def test_a_wrong_stop_reason_is_put_right(
     content: list[dict[str, Any]], said: str | None, knows: bool, sent: str
 ) -> None:
     body = answer(*content, stop_reason=said, new=1.50)
-    passed, outcome = pass_response(body, reply(knows_refusal=knows))
+    passed, outcome = relay_response(body, reply(knows_refusal=knows))
     assert outcome.sent_finish == sent
     assert json.decode(passed) == {**json.decode(body), "stop_reason": sent}
 
 
 def test_missing_usage_is_estimated() -> None:
-    passed, outcome = pass_response(answer(TEXT, usage=None), reply())
+    passed, outcome = relay_response(answer(TEXT, usage=None), reply())
     assert outcome.usage is not None
     assert outcome.usage.estimated
     assert json.decode(passed)["usage"]["input_tokens"] == 7

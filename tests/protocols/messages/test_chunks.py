@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from routecodex.canon.errors import UpstreamError
 from routecodex.canon.events import Failed, Finished, Started
-from routecodex.protocols.messages.chunks import Chunk, Delta, Head, read_chunk
+from routecodex.protocols.messages.chunks import StreamChunk, WireDelta, WireMessageStart, read_chunk
 from routecodex.protocols.messages.relay import Relay
 from routecodex.protocols.messages.usage import WireUsage
 from routecodex.wire.sse import Frames
@@ -62,7 +62,7 @@ events = st.fixed_dictionaries(
 )
 
 
-def chunk(**event: Any) -> Chunk | None:
+def chunk(**event: Any) -> StreamChunk | None:
     [only] = Frames().feed(frame(**event))
     return read_chunk(only)
 
@@ -71,14 +71,14 @@ def test_what_fits_is_kept_when_something_does_not() -> None:
     usage = {"input_tokens": 5, "output_tokens": "many", "output_tokens_details": {"thinking_tokens": 2}}
     read = chunk(type="message_start", index=None, message={"id": 5, "model": "m", "usage": usage})
     assert read is not None
-    assert isinstance(read.message, Head)
+    assert isinstance(read.message, WireMessageStart)
     assert (read.message.id, read.message.model) == (None, "m")
     assert isinstance(read.message.usage, WireUsage)
     assert (read.message.usage.input_tokens, read.message.usage.output_tokens) == (5, None)
     assert read.message.usage.output_tokens_details is not None
     assert chunk(
         type="content_block_delta", delta={"type": "text_delta", "text": "a", "thinking": None}
-    ) == Chunk("content_block_delta", delta=Delta("text_delta", "a"))
+    ) == StreamChunk("content_block_delta", delta=WireDelta("text_delta", "a"))
 
 
 def test_what_is_no_object_is_no_event() -> None:

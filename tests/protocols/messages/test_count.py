@@ -3,7 +3,7 @@ from __future__ import annotations
 from routecodex.canon.parts import Text
 from routecodex.canon.request import Message, Tool
 from routecodex.protocols.messages.count import encode_count, rewrite_count
-from routecodex.protocols.messages.reading import read, read_count
+from routecodex.protocols.messages.reading import validate, validate_count
 from routecodex.wire import json
 from tests.protocols.messages.samples import AIM, body, chat_request
 
@@ -25,11 +25,11 @@ def test_a_count_asks_about_the_prompt_only() -> None:
 
 def test_a_count_of_this_protocol_passes_with_its_model_changed() -> None:
     data = b'{"model": "asked", "messages": [{"role": "user", "content": "hi"}]}'
-    assert rewrite_count(read_count(data), AIM) == data.replace(b"asked", b"m-1")
+    assert rewrite_count(validate_count(data), AIM) == data.replace(b"asked", b"m-1")
 
 
 def test_a_request_for_an_answer_can_be_counted_too() -> None:
-    assert json.decode(rewrite_count(read(body(**SETTINGS, system="s")), AIM)) == {
+    assert json.decode(rewrite_count(validate(body(**SETTINGS, system="s")), AIM)) == {
         "model": "m-1",
         "messages": [{"role": "user", "content": "hi"}],
         "system": "s",

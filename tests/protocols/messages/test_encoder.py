@@ -8,16 +8,16 @@ import pytest
 from routecodex.canon.errors import UpstreamFailed, UpstreamOverloaded
 from routecodex.canon.events import (
     AnswerPart,
-    ArgumentsAdded,
+    ArgumentsDelta,
     Event,
     Failed,
     Finished,
     PartFinished,
     PartStarted,
-    ReasoningAdded,
-    SignatureAdded,
+    ReasoningDelta,
+    SignatureDelta,
     Started,
-    TextAdded,
+    TextDelta,
     UsageReported,
 )
 from routecodex.canon.finish import Finish
@@ -60,7 +60,7 @@ def test_a_small_answer_to_the_byte() -> None:
     events: list[Event] = [
         Started("up", "up-model"),
         PartStarted(0, Text("")),
-        TextAdded(0, 'a"\n'),
+        TextDelta(0, 'a"\n'),
         PartFinished(0),
     ]
     stream = encoded([*events, UsageReported(Usage(20, 3, cache_read=4, cache_write=1, reasoning=2)), DONE])
@@ -84,13 +84,13 @@ def test_a_small_answer_to_the_byte() -> None:
 
 def test_the_start_tells_the_input_that_is_known_by_then() -> None:
     stream = encoded(
-        [Started(), UsageReported(Usage(input=50)), PartStarted(0, Text("")), TextAdded(0, "a"), DONE]
+        [Started(), UsageReported(Usage(input=50)), PartStarted(0, Text("")), TextDelta(0, "a"), DONE]
     )
     assert frames(stream)[0]["message"]["usage"]["input_tokens"] == 50
 
 
 def test_usage_is_estimated_when_nobody_counted() -> None:
-    stream = encoded([Started(), PartStarted(0, Text("")), TextAdded(0, "a" * 30), PartFinished(0), DONE])
+    stream = encoded([Started(), PartStarted(0, Text("")), TextDelta(0, "a" * 30), PartFinished(0), DONE])
     usage = frames(stream)[-2]["usage"]
     assert (usage["input_tokens"], usage["output_tokens"]) == (7, 11)
 
@@ -109,14 +109,14 @@ def test_overlapping_parts_are_written_one_after_the_other() -> None:
         Started(),
         PartStarted(0, Text("")),
         PartStarted(1, Reasoning()),
-        ReasoningAdded(1, "hm"),
-        TextAdded(0, "late"),
+        ReasoningDelta(1, "hm"),
+        TextDelta(0, "late"),
         PartStarted(2, ToolCall("a", "f")),
         PartStarted(3, ToolCall("b", "g")),
-        ArgumentsAdded(3, "{}"),
-        ArgumentsAdded(2, '{"x":'),
+        ArgumentsDelta(3, "{}"),
+        ArgumentsDelta(2, '{"x":'),
         PartFinished(1),
-        ArgumentsAdded(2, "1}"),
+        ArgumentsDelta(2, "1}"),
         PartFinished(0),
         PartFinished(3),
         PartFinished(2),
@@ -154,18 +154,18 @@ def test_signatures_leave_sealed_and_in_one_piece() -> None:
     events: list[Event] = [
         Started(),
         PartStarted(0, Reasoning()),
-        ReasoningAdded(0, "t"),
-        SignatureAdded(0, "s1"),
-        SignatureAdded(0, "s2"),
+        ReasoningDelta(0, "t"),
+        SignatureDelta(0, "s1"),
+        SignatureDelta(0, "s2"),
         PartFinished(0),
         PartStarted(1, Reasoning(redacted=True)),
-        SignatureAdded(1, "d"),
+        SignatureDelta(1, "d"),
         PartFinished(1),
         PartStarted(2, Reasoning()),
-        SignatureAdded(2, "only"),
+        SignatureDelta(2, "only"),
         PartFinished(2),
         PartStarted(3, Reasoning()),
-        ReasoningAdded(3, "unsigned"),
+        ReasoningDelta(3, "unsigned"),
         PartFinished(3),
         DONE,
     ]
@@ -180,7 +180,7 @@ def test_signatures_leave_sealed_and_in_one_piece() -> None:
 
 def test_the_signature_of_a_call_travels_beside_it() -> None:
     before: list[Event] = [PartStarted(0, ToolCall("a", "f", signature="s")), PartFinished(0)]
-    after: list[Event] = [PartStarted(0, ToolCall("a", "f")), SignatureAdded(0, "s"), PartFinished(0)]
+    after: list[Event] = [PartStarted(0, ToolCall("a", "f")), SignatureDelta(0, "s"), PartFinished(0)]
     for events, place in ((before, 0), (after, 1)):
         stream = encoded([Started(), *events, CALLED], provider="acme")
         check_messages(stream)
@@ -210,7 +210,7 @@ def test_a_name_too_long_for_the_upstream_comes_back_whole() -> None:
 
 def test_a_custom_call_is_wrapped_into_json() -> None:
     call = ToolCall("a", "patch", custom=True)
-    pieces: list[Event] = [ArgumentsAdded(0, "*** "), ArgumentsAdded(0, '"x"')]
+    pieces: list[Event] = [ArgumentsDelta(0, "*** "), ArgumentsDelta(0, '"x"')]
     stream = encoded([Started(), PartStarted(0, call), *pieces, PartFinished(0), CALLED])
     check_messages(stream)
     assert blocks(stream) == [ToolCall("a", "patch", '{"input":"*** \\"x\\""}')]
@@ -234,7 +234,7 @@ def test_finish_words(finish: Finish, knows: bool, words: tuple[str, str | None]
 
 
 def test_a_failure_is_an_error_event_and_nothing_that_looks_complete() -> None:
-    events: list[Event] = [Started(), PartStarted(0, Text("")), TextAdded(0, "a")]
+    events: list[Event] = [Started(), PartStarted(0, Text("")), TextDelta(0, "a")]
     stream = encoded([*events, Failed(UpstreamFailed("it broke"))])
     check_broken_messages(stream)
     assert frames(stream)[-1] == {

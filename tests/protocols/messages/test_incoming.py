@@ -7,7 +7,7 @@ from routecodex.canon.parts import Media, Opaque, Part, Reasoning, Text, ToolCal
 from routecodex.canon.request import Message, Output, Thinking, Tool, ToolChoice
 from routecodex.protocols import seals
 from routecodex.protocols.messages.incoming import decode_request
-from routecodex.protocols.messages.reading import read
+from routecodex.protocols.messages.reading import validate
 from routecodex.protocols.messages.signatures import carry
 from tests.protocols.messages.samples import body, inbound
 
@@ -173,4 +173,4 @@ def test_thinking_is_understood(fields: dict[str, object], thinking: Thinking | 
 def test_a_fault_in_a_field_nobody_knows_is_the_clients() -> None:
     broken = body(tomorrow="@").replace(b'"@"', b"1e999")
     with pytest.raises(BadRequest):
-        decode_request(read(broken))
+        decode_request(validate(broken))

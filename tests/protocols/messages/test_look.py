@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routecodex.canon.errors import BadRequest
-from routecodex.canon.look import Called, Look
+from routecodex.canon.look import CalledTool, RequestFeatures
 from routecodex.protocols.messages import CODEC
 from routecodex.wire import json
 from tests.clients.agent_requests import claude_code
@@ -23,7 +23,7 @@ CALLED = {
         {"type": "tool_use", "id": "b", "name": "Bash", "input": {"command": "ls"}},
     ],
 }
-CALLS = (Called("Read", '{"path":"a.py"}'), Called("Bash", '{"command":"ls"}'))
+CALLS = (CalledTool("Read", '{"path":"a.py"}'), CalledTool("Bash", '{"command":"ls"}'))
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGk="}}
 DOCUMENT = {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "hi"}}
 SEARCH = {"type": "web_search_20250305", "name": "web_search", "max_uses": 8}
@@ -41,16 +41,18 @@ def said(*blocks: dict[str, Any]) -> dict[str, Any]:
     return {"role": "user", "content": list(blocks)}
 
 
-def look(*messages: dict[str, Any], **fields: Any) -> Look:
+def look(*messages: dict[str, Any], **fields: Any) -> RequestFeatures:
     return CODEC.look(inbound(messages=list(messages), **fields))
 
 
 def test_a_first_question_is_the_users() -> None:
-    assert look(ASKED, system="Be brief.") == Look(newest="user", text="Fix it", opening="Be brief.")
+    assert look(ASKED, system="Be brief.") == RequestFeatures(
+        newest="user", text="Fix it", opening="Be brief."
+    )
 
 
 def test_results_are_the_tools_and_calls_those_of_the_last_turn() -> None:
-    assert look(ASKED, CALLED, said(result())) == Look(
+    assert look(ASKED, CALLED, said(result())) == RequestFeatures(
         newest="tool", calls=CALLS, has_answer=True, opening="Fix it"
     )
 

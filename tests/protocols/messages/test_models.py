@@ -2,22 +2,22 @@ from __future__ import annotations
 
 import pytest
 
-from routecodex.protocols.messages.models import Traits, traits
+from routecodex.protocols.messages.models import ModelTraits, model_traits
 
 FIRST = ("low", "medium", "high", "max")
 ALL = ("low", "medium", "high", "xhigh", "max")
-BUDGETED = Traits()
-ADAPTIVE = Traits(budgets=False, efforts=ALL, sampling=False, shows=False)
-UNASKED = Traits(budgets=False, efforts=ALL, sampling=False, shows=False, unasked=True)
-ALWAYS = Traits(budgets=False, efforts=ALL, sampling=False, shows=False, unasked=True, off=None)
+BUDGETED = ModelTraits()
+ADAPTIVE = ModelTraits(budgets=False, efforts=ALL, sampling=False, shows=False)
+UNASKED = ModelTraits(budgets=False, efforts=ALL, sampling=False, shows=False, unasked=True)
+ALWAYS = ModelTraits(budgets=False, efforts=ALL, sampling=False, shows=False, unasked=True, off=None)
 
 
 @pytest.mark.parametrize(
     ("model", "expected"),
     [
-        ("claude-2.1", Traits(thinks=False)),
-        ("claude-3-opus-20240229", Traits(thinks=False)),
-        ("claude-3-5-haiku-latest", Traits(thinks=False)),
+        ("claude-2.1", ModelTraits(thinks=False)),
+        ("claude-3-opus-20240229", ModelTraits(thinks=False)),
+        ("claude-3-5-haiku-latest", ModelTraits(thinks=False)),
         ("claude-3-7-sonnet-latest", BUDGETED),
         ("anthropic/claude-3.7-sonnet", BUDGETED),
         ("claude-opus-4-20250514", BUDGETED),
@@ -25,9 +25,9 @@ ALWAYS = Traits(budgets=False, efforts=ALL, sampling=False, shows=False, unasked
         ("claude-opus-4-1-20250805", BUDGETED),
         ("us.anthropic.claude-sonnet-4-5-v1:0", BUDGETED),
         ("claude-haiku-4-5-20251001", BUDGETED),
-        ("claude-opus-4-6", Traits(efforts=FIRST)),
-        ("anthropic.claude-opus-4-6-v1", Traits(efforts=FIRST)),
-        ("anthropic/claude-sonnet-4.6", Traits(efforts=FIRST)),
+        ("claude-opus-4-6", ModelTraits(efforts=FIRST)),
+        ("anthropic.claude-opus-4-6-v1", ModelTraits(efforts=FIRST)),
+        ("anthropic/claude-sonnet-4.6", ModelTraits(efforts=FIRST)),
         ("claude-opus-4-7", ADAPTIVE),
         ("anthropic/claude-opus-4.8", ADAPTIVE),
         ("Claude-Opus-4-8-20260101", ADAPTIVE),
@@ -41,13 +41,13 @@ ALWAYS = Traits(budgets=False, efforts=ALL, sampling=False, shows=False, unasked
         ("claude-mythos-5", ALWAYS),
         (
             "claude-sonnet-5-5",
-            Traits(
+            ModelTraits(
                 budgets=False, efforts=ALL, sampling=False, shows=False, unasked=True, off="between_tools"
             ),
         ),
         (
             "claude-mythos-preview",
-            Traits(budgets=False, efforts=FIRST, sampling=False, shows=False, unasked=True, off=None),
+            ModelTraits(budgets=False, efforts=FIRST, sampling=False, shows=False, unasked=True, off=None),
         ),
         ("claude-opus-latest", BUDGETED),
         ("glm-5.2", BUDGETED),
@@ -56,8 +56,8 @@ ALWAYS = Traits(budgets=False, efforts=ALL, sampling=False, shows=False, unasked
         ("MiniMax-M3", BUDGETED),
     ],
 )
-def test_a_model_is_known_by_its_name(model: str, expected: Traits) -> None:
-    assert traits(model) == expected
+def test_a_model_is_known_by_its_name(model: str, expected: ModelTraits) -> None:
+    assert model_traits(model) == expected
 
 
 def test_a_model_whose_thinking_cannot_be_stopped_cannot_be_made_to_call_a_tool() -> None:
@@ -68,4 +68,4 @@ def test_a_model_whose_thinking_cannot_be_stopped_cannot_be_made_to_call_a_tool(
         "claude-sonnet-5-5",
         "claude-fable-5",
     )
-    assert [traits(model).can_be_forced for model in models] == [True, True, True, False, False]
+    assert [model_traits(model).can_be_forced for model in models] == [True, True, True, False, False]

@@ -8,7 +8,7 @@ import pytest
 from routecodex.canon.errors import BadRequest
 from routecodex.canon.parts import Media, Text, ToolCall, ToolResult
 from routecodex.canon.request import Message, Output, Request, Thinking, Tool, ToolChoice
-from routecodex.protocols.codec import Aim
+from routecodex.protocols.codec import EncodeOptions
 from routecodex.protocols.dialect import Dialect
 from routecodex.protocols.messages.incoming import decode_request
 from routecodex.protocols.messages.outgoing import encode_request
@@ -19,12 +19,12 @@ HI = Message("user", (Text("hi"),))
 WEATHER = Tool("weather", parameters={"type": "object", "properties": {}})
 
 
-def sent(request: Request, aim: Aim = AIM) -> dict[str, Any]:
+def sent(request: Request, aim: EncodeOptions = AIM) -> dict[str, Any]:
     value: dict[str, Any] = json.decode(encode_request(request, aim).body)
     return value
 
 
-def notices(request: Request, aim: Aim = AIM) -> tuple[str, ...]:
+def notices(request: Request, aim: EncodeOptions = AIM) -> tuple[str, ...]:
     return encode_request(request, aim).notices
 
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from routecodex.protocols import seals
-from routecodex.protocols.codec import Encoded
+from routecodex.protocols.codec import EncodedRequest
 from routecodex.protocols.dialect import Dialect
-from routecodex.protocols.messages.reading import read
+from routecodex.protocols.messages.reading import validate
 from routecodex.protocols.messages.rewrite import rewrite
 from routecodex.protocols.messages.signatures import carry
 from routecodex.wire import json
@@ -27,8 +27,8 @@ def thinking(signature: str | None, text: str = "t") -> dict[str, Any]:
     return block if signature is None else {**block, "signature": signature}
 
 
-def rewritten(data: bytes, **aim: Any) -> Encoded:
-    return rewrite(read(data), replace(AIM, **aim))
+def rewritten(data: bytes, **aim: Any) -> EncodedRequest:
+    return rewrite(validate(data), replace(AIM, **aim))
 
 
 def history(*blocks: dict[str, Any], after: Any = "next", **fields: Any) -> bytes:
@@ -40,7 +40,7 @@ def history(*blocks: dict[str, Any], after: Any = "next", **fields: Any) -> byte
     return body(messages=messages, **fields)
 
 
-def blocks_of(encoded: Encoded) -> list[Any]:
+def blocks_of(encoded: EncodedRequest) -> list[Any]:
     messages = json.decode(encoded.body)["messages"]
     return [turn["content"] for turn in messages if turn["role"] == "assistant"]
 
@@ -56,7 +56,7 @@ def blocks_of(encoded: Encoded) -> list[Any]:
 def test_only_the_model_changes(data: bytes) -> None:
     start = data.index(b"asked", data.index(b'"model"'))
     expected = data[:start] + b"m-1" + data[start + len(b"asked") :]
-    assert rewritten(data) == Encoded(expected)
+    assert rewritten(data) == EncodedRequest(expected)
 
 
 def test_the_same_model_changes_nothing() -> None:

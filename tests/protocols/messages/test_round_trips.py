@@ -19,7 +19,7 @@ from routecodex.canon.usage import Usage
 from routecodex.protocols.messages.answers import decode_response, encode_response
 from routecodex.protocols.messages.incoming import decode_request
 from routecodex.protocols.messages.outgoing import encode_request
-from routecodex.protocols.messages.reading import read
+from routecodex.protocols.messages.reading import validate
 from routecodex.wire import json
 from tests.kit.grammar import check_json, check_messages
 from tests.protocols.messages.samples import AIM, decoded, encoded, reply
@@ -114,14 +114,14 @@ requests = st.builds(
 def test_requests_survive(request: Request) -> None:
     sent = encode_request(request, AIM)
     assert sent.notices == ()
-    assert decode_request(read(sent.body)) == request
+    assert decode_request(validate(sent.body)) == request
 
 
 @settings(max_examples=60)
 @given(requests, st.sampled_from(["chat", "responses", "gemini"]))
 def test_requests_of_other_protocols_are_legal_here(request: Request, source: Any) -> None:
     sent = encode_request(replace(request, source=source), AIM)
-    body = json.decode(read(sent.body).body)
+    body = json.decode(validate(sent.body).body)
     roles = [message["role"] for message in body["messages"]]
     assert roles == ["user", "assistant"] * (len(roles) // 2) + ["user"] * (len(roles) % 2)
     for before, after in zip(body["messages"], body["messages"][1:], strict=False):

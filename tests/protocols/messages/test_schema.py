@@ -7,7 +7,7 @@ import pytest
 from routecodex import IS_COMPILED
 from routecodex.canon.errors import BadRequest
 from routecodex.protocols.messages import reading
-from routecodex.protocols.messages.reading import read, read_count
+from routecodex.protocols.messages.reading import validate, validate_count
 from routecodex.wire import json
 from tests.protocols.messages.samples import body
 
@@ -88,7 +88,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("fields", "param"), WRONG)
 def test_what_is_wrong_is_named(fields: dict[str, Any], param: str) -> None:
     with pytest.raises(BadRequest) as caught:
-        read(body(**fields))
+        validate(body(**fields))
     assert caught.value.param == param
     assert caught.value.message.startswith(f"{param}: ")
 
@@ -98,19 +98,19 @@ def test_required_fields_are_required(name: str) -> None:
     fields = json.decode(body())
     del fields[name]
     with pytest.raises(BadRequest) as caught:
-        read(json.encode(fields))
+        validate(json.encode(fields))
     assert (caught.value.param, caught.value.code) == (name, "missing_field")
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"null", b'"x"', b"\xff", b"[" * 5000])
 def test_a_body_that_is_no_object_is_refused(data: bytes) -> None:
     with pytest.raises(BadRequest):
-        read(data)
+        validate(data)
 
 
 def test_an_unknown_role_names_the_allowed_ones() -> None:
     with pytest.raises(BadRequest, match="user, assistant, system; got 'robot'"):
-        read(body(messages=[{"role": "robot", "content": "x"}]))
+        validate(body(messages=[{"role": "robot", "content": "x"}]))
 
 
 TOLERATED: list[dict[str, Any]] = [
@@ -130,7 +130,7 @@ TOLERATED: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("fields", TOLERATED)
 def test_what_is_not_known_passes(fields: dict[str, Any]) -> None:
-    assert read(body(**fields)).model == "asked"
+    assert validate(body(**fields)).model == "asked"
 
 
 RESULTS: dict[str, tuple[bytes, str]] = {
@@ -157,20 +157,20 @@ def test_a_result_is_accepted_or_refused_the_same_with_and_without_a_scan(
     fields = after_call({"type": "tool_result", "tool_use_id": "a", "content": "HERE"})
     asked = body(**fields).replace(b'"HERE"', result)
     if not wrong:
-        assert read(asked).body is asked
+        assert validate(asked).body is asked
         return
     with pytest.raises(BadRequest) as caught:
-        read(asked)
+        validate(asked)
     assert caught.value.param == f"messages[2].content[0].{wrong}"
 
 
 def test_the_body_says_whether_to_stream() -> None:
-    assert not read(body()).stream
-    assert read(body(stream=True)).stream
+    assert not validate(body()).stream
+    assert validate(body(stream=True)).stream
 
 
 def test_a_count_needs_no_max_tokens() -> None:
     asked = json.encode({"model": "m", "messages": [{"role": "user", "content": "hi"}]})
-    assert read_count(asked).model == "m"
+    assert validate_count(asked).model == "m"
     with pytest.raises(BadRequest, match="messages"):
-        read_count(b'{"model":"m"}')
+        validate_count(b'{"model":"m"}')

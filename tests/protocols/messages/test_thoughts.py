@@ -7,7 +7,7 @@ import pytest
 
 from routecodex.canon.parts import Reasoning, Text, ToolCall, ToolResult
 from routecodex.canon.request import Message, Request, Thinking, Tool, ToolChoice
-from routecodex.protocols.codec import Aim
+from routecodex.protocols.codec import EncodeOptions
 from routecodex.protocols.dialect import Dialect
 from routecodex.protocols.messages.outgoing import encode_request
 from routecodex.wire import json
@@ -19,11 +19,11 @@ OFF = {"type": "disabled"}
 SHOWN = {"type": "adaptive", "display": "summarized"}
 
 
-def aimed(model: str, **fields: Any) -> Aim:
+def aimed(model: str, **fields: Any) -> EncodeOptions:
     return replace(AIM, model=model, **fields)
 
 
-def settings(request: Request, aim: Aim) -> tuple[dict[str, Any], tuple[str, ...]]:
+def settings(request: Request, aim: EncodeOptions) -> tuple[dict[str, Any], tuple[str, ...]]:
     """All that is sent but the conversation, and the notices."""
     encoded = encode_request(request, aim)
     body = json.decode(encoded.body)

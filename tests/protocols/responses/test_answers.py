@@ -9,12 +9,12 @@ from routecodex.canon.errors import UpstreamFailed, UpstreamLimited
 from routecodex.canon.finish import Finish
 from routecodex.canon.response import fold
 from routecodex.canon.usage import Usage
-from routecodex.protocols.codec import ReplyTo
-from routecodex.protocols.responses.answers import decode_response, pass_response
-from routecodex.protocols.responses.decoder import Decoder
+from routecodex.protocols.codec import ReplyContext
+from routecodex.protocols.responses.answers import decode_response, relay_response
+from routecodex.protocols.responses.decoder import StreamDecoder
 from tests.protocols.responses.streams import FULL, OUTPUT, USAGE, response
 
-REPLY = ReplyTo(id="abc", created=7, model="m")
+REPLY = ReplyContext(id="abc", created=7, model="m")
 
 
 def body(value: Any) -> bytes:
@@ -22,14 +22,14 @@ def body(value: Any) -> bytes:
 
 
 def test_whole_answer_is_what_the_stream_told() -> None:
-    decoder = Decoder()
+    decoder = StreamDecoder()
     streamed = fold([*decoder.feed(b"".join(FULL)), *decoder.close()])
     assert fold(decode_response(body(response(output=OUTPUT, usage=USAGE)))) == streamed
 
 
 def test_answer_passes_as_it_came_and_says_what_it_came_to() -> None:
     sent = body(response(output=OUTPUT, usage=USAGE, odd=[1]))
-    passed, outcome = pass_response(sent, REPLY)
+    passed, outcome = relay_response(sent, REPLY)
     assert passed is sent
     assert outcome.body is sent
     assert (outcome.response_id, outcome.model, outcome.sent_finish) == ("resp_1", "gpt", "completed")
@@ -40,7 +40,7 @@ def test_answer_passes_as_it_came_and_says_what_it_came_to() -> None:
 
 def test_incomplete_answer_passes() -> None:
     sent = body(response("incomplete", incomplete_details={"reason": "max_output_tokens"}))
-    assert pass_response(sent, REPLY)[1].finish == Finish("length", said="max_output_tokens")
+    assert relay_response(sent, REPLY)[1].finish == Finish("length", said="max_output_tokens")
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_incomplete_answer_passes() -> None:
     [b"", b"<html>", b"[]", b'"x"', b"{}", b'{"choices":[]}', body(response("in_progress")), b"\xff\xfe"],
 )
 def test_what_is_no_answer_is_the_upstreams_fault(sent: bytes) -> None:
-    for reader in (decode_response, lambda data: pass_response(data, REPLY)):
+    for reader in (decode_response, lambda data: relay_response(data, REPLY)):
         with pytest.raises(UpstreamFailed) as caught:
             reader(sent)
         assert caught.value.code == "upstream_unparsable"
@@ -65,4 +65,4 @@ def test_error_inside_an_answer_is_raised(sent: Any) -> None:
     with pytest.raises(UpstreamLimited, match="slow down"):
         decode_response(body(sent))
     with pytest.raises(UpstreamLimited, match="slow down"):
-        pass_response(body(sent), REPLY)
+        relay_response(body(sent), REPLY)

@@ -13,23 +13,23 @@ from routecodex.canon.errors import (
     UpstreamRejected,
 )
 from routecodex.canon.events import (
-    ArgumentsAdded,
+    ArgumentsDelta,
     Event,
     Failed,
     Finished,
     PartFinished,
     PartStarted,
-    ReasoningAdded,
-    SignatureAdded,
+    ReasoningDelta,
+    SignatureDelta,
     Started,
-    TextAdded,
+    TextDelta,
     UsageReported,
 )
 from routecodex.canon.finish import Finish
 from routecodex.canon.parts import Opaque, Reasoning, Refusal, Text, ToolCall
 from routecodex.canon.response import Response, fold
 from routecodex.canon.usage import Usage
-from routecodex.protocols.responses.decoder import Decoder
+from routecodex.protocols.responses.decoder import StreamDecoder
 from tests.protocols.responses.streams import (
     CALLING,
     COMPLETED,
@@ -62,7 +62,7 @@ EMPTY_END = frame("response.completed", response=response(usage=USAGE))
 
 
 def events(*pieces: bytes) -> list[Event]:
-    decoder = Decoder()
+    decoder = StreamDecoder()
     heard = [event for piece in pieces for event in decoder.feed(piece)]
     return [*heard, *decoder.close()]
 
@@ -81,18 +81,18 @@ def test_full_stream_is_told_event_by_event() -> None:
     assert events(*FULL) == [
         Started("resp_1", "gpt", 7),
         PartStarted(0, Reasoning(id="rs_1")),
-        ReasoningAdded(0, "hm"),
-        ReasoningAdded(0, "\n\n"),
-        ReasoningAdded(0, "so"),
-        SignatureAdded(0, "gAAA"),
+        ReasoningDelta(0, "hm"),
+        ReasoningDelta(0, "\n\n"),
+        ReasoningDelta(0, "so"),
+        SignatureDelta(0, "gAAA"),
         PartFinished(0),
         PartStarted(1, Text("")),
-        TextAdded(1, "hé"),
-        TextAdded(1, "llo"),
+        TextDelta(1, "hé"),
+        TextDelta(1, "llo"),
         PartFinished(1),
         PartStarted(2, ToolCall("c1", "f")),
-        ArgumentsAdded(2, '{"a"'),
-        ArgumentsAdded(2, ":1}"),
+        ArgumentsDelta(2, '{"a"'),
+        ArgumentsDelta(2, ":1}"),
         PartFinished(2),
         UsageReported(Usage(input=10, output=5, cache_read=4, reasoning=2)),
         Finished(Finish("tool_calls", said="completed")),
@@ -169,7 +169,7 @@ def test_truncated_stream_never_finishes(count: int) -> None:
 
 
 def test_nothing_is_told_after_the_end() -> None:
-    decoder = Decoder()
+    decoder = StreamDecoder()
     decoder.feed(b"".join(FULL))
     assert decoder.feed(b"".join(FULL)) == []
     assert decoder.close() == []
@@ -304,11 +304,11 @@ def test_phase_of_a_message_stays_with_its_text() -> None:
 
 def test_thinking_frames_alone_hold_no_text() -> None:
     heard = events(*CREATED, *THINKING)
-    assert not any(isinstance(event, TextAdded) for event in heard)
+    assert not any(isinstance(event, TextDelta) for event in heard)
 
 
 def test_a_frame_without_end_breaks_the_answer() -> None:
-    decoder = Decoder()
+    decoder = StreamDecoder()
     (failed,) = decoder.feed(b"data: " + b"x" * (33 << 20))
     assert isinstance(failed, Failed)
     assert failed.error.code == "upstream_unparsable"
@@ -317,6 +317,6 @@ def test_a_frame_without_end_breaks_the_answer() -> None:
 
 def test_an_error_that_is_not_utf_8_is_told_as_far_as_it_can_be_read() -> None:
     broken = b'data: {"type":"response.failed","response":{"error":{"message":"no \xff","code":"x"}}}\n\n'
-    (failed,) = Decoder().feed(broken)
+    (failed,) = StreamDecoder().feed(broken)
     assert isinstance(failed, Failed)
     assert failed.error.message == "no \ufffd"

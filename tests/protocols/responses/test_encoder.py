@@ -10,17 +10,17 @@ from msgspec.structs import replace
 
 from routecodex.canon.errors import GatewayError, UpstreamFailed, UpstreamLimited, UpstreamRejected
 from routecodex.canon.events import (
-    AnnotationAdded,
-    ArgumentsAdded,
+    AnnotationDelta,
+    ArgumentsDelta,
     Event,
     Failed,
     Finished,
     PartFinished,
     PartStarted,
-    ReasoningAdded,
-    SignatureAdded,
+    ReasoningDelta,
+    SignatureDelta,
     Started,
-    TextAdded,
+    TextDelta,
     UsageReported,
 )
 from routecodex.canon.finish import Finish, Reason
@@ -28,12 +28,12 @@ from routecodex.canon.parts import Opaque, Reasoning, Refusal, Text, ToolCall
 from routecodex.canon.request import Request, Tool
 from routecodex.canon.response import Response, fold, unfold
 from routecodex.canon.usage import Usage
-from routecodex.protocols.codec import ReplyTo
+from routecodex.protocols.codec import ReplyContext
 from routecodex.protocols.responses.answers import encode_response
-from routecodex.protocols.responses.decoder import Decoder
-from routecodex.protocols.responses.encoder import Encoder
+from routecodex.protocols.responses.decoder import StreamDecoder
+from routecodex.protocols.responses.encoder import StreamEncoder
 from routecodex.protocols.responses.request_decoder import decode_request
-from routecodex.protocols.responses.schema import read
+from routecodex.protocols.responses.schema import validate
 from tests.protocols.responses.grammar import check, events_of
 
 TOOLS = (Tool("apply_patch", kind="custom"), Tool("spawn", namespace="agents"), Tool("shell"))
@@ -41,12 +41,12 @@ REQUEST = Request(model="m", messages=(), source="responses", tools=TOOLS)
 DONE = Finished(Finish("stop"))
 
 
-def reply(**fields: Any) -> ReplyTo:
-    return ReplyTo(**{"id": "abc", "created": 7, "model": "m", "request": REQUEST, **fields})
+def reply(**fields: Any) -> ReplyContext:
+    return ReplyContext(**{"id": "abc", "created": 7, "model": "m", "request": REQUEST, **fields})
 
 
 def encoded(*events: Event, **fields: Any) -> bytes:
-    encoder = Encoder(reply(**fields))
+    encoder = StreamEncoder(reply(**fields))
     return b"".join(encoder.encode(event) for event in (Started("up", "upm"), *events))
 
 
@@ -60,7 +60,7 @@ def output(*events: Event, **fields: Any) -> list[Any]:
 
 
 def test_text_is_said_with_the_whole_event_set() -> None:
-    stream = encoded(PartStarted(0, Text("")), TextAdded(0, "he"), TextAdded(0, "llo"), PartFinished(0), DONE)
+    stream = encoded(PartStarted(0, Text("")), TextDelta(0, "he"), TextDelta(0, "llo"), PartFinished(0), DONE)
     assert kinds(stream) == [
         "created",
         "in_progress",
@@ -87,11 +87,11 @@ def test_text_is_said_with_the_whole_event_set() -> None:
 def test_thoughts_and_calls_are_said_with_the_whole_event_set() -> None:
     stream = encoded(
         PartStarted(0, Reasoning()),
-        ReasoningAdded(0, "hm"),
-        SignatureAdded(0, "sig"),
+        ReasoningDelta(0, "hm"),
+        SignatureDelta(0, "sig"),
         PartFinished(0),
         PartStarted(1, ToolCall("c1", "shell")),
-        ArgumentsAdded(1, '{"a":1}'),
+        ArgumentsDelta(1, '{"a":1}'),
         PartFinished(1),
         Finished(Finish("tool_calls")),
         provider="p",
@@ -119,9 +119,9 @@ def test_parts_that_overlap_are_said_one_after_the_other() -> None:
         PartStarted(0, Text("")),
         PartStarted(1, ToolCall("c1", "shell")),
         PartStarted(2, ToolCall("c2", "shell")),
-        ArgumentsAdded(2, "[2]"),
-        TextAdded(0, "x"),
-        ArgumentsAdded(1, "[1]"),
+        ArgumentsDelta(2, "[2]"),
+        TextDelta(0, "x"),
+        ArgumentsDelta(1, "[1]"),
         PartFinished(2),
         PartFinished(0),
         PartFinished(1),
@@ -138,7 +138,7 @@ def test_texts_in_a_row_are_one_message_and_empty_ones_are_not_said() -> None:
         PartStarted(2, Reasoning()),
         PartFinished(2),
         PartStarted(3, Refusal("")),
-        TextAdded(3, "no"),
+        TextDelta(3, "no"),
         PartFinished(3),
     )
     assert [item["content"] for item in items] == [
@@ -156,7 +156,7 @@ def test_texts_in_a_row_are_one_message_and_empty_ones_are_not_said() -> None:
     ],
 )
 def test_the_tier_is_the_one_the_provider_told(events: list[Event], tier: str | None) -> None:
-    encoder = Encoder(reply(request=None))
+    encoder = StreamEncoder(reply(request=None))
     for event in events:
         encoder.encode(event)
     assert encoder.final is not None
@@ -183,8 +183,8 @@ def test_text_of_another_phase_is_a_message_of_its_own() -> None:
 def test_function_that_stood_for_a_custom_tool_comes_back_as_its_call() -> None:
     stream = encoded(
         PartStarted(0, ToolCall("c1", "apply_patch")),
-        ArgumentsAdded(0, '{"input":"*** Be'),
-        ArgumentsAdded(0, 'gin\\n"}'),
+        ArgumentsDelta(0, '{"input":"*** Be'),
+        ArgumentsDelta(0, 'gin\\n"}'),
         PartFinished(0),
         DONE,
     )
@@ -207,7 +207,7 @@ def test_custom_calls_of_a_responses_upstream_are_left_alone() -> None:
 
 
 def test_call_that_was_cut_off_is_marked_incomplete() -> None:
-    events: list[Event] = [PartStarted(0, ToolCall("c1", "shell")), ArgumentsAdded(0, '{"a'), PartFinished(0)]
+    events: list[Event] = [PartStarted(0, ToolCall("c1", "shell")), ArgumentsDelta(0, '{"a'), PartFinished(0)]
     final = check(encoded(*events, Finished(Finish("length"))))[-1]["response"]
     assert final["status"] == "incomplete"
     assert final["output"][0]["status"] == "incomplete"
@@ -216,12 +216,12 @@ def test_call_that_was_cut_off_is_marked_incomplete() -> None:
 def test_signature_of_a_call_rides_in_an_item_that_clients_echo() -> None:
     call: list[Event] = [
         PartStarted(0, ToolCall("c1", "shell", "{}")),
-        SignatureAdded(0, "gem"),
+        SignatureDelta(0, "gem"),
         PartFinished(0),
     ]
     items = output(*call, provider="g")
     body = {"model": "m", "input": [*items, {"type": "function_call_output", "call_id": "c1", "output": "x"}]}
-    parts = decode_request(read(json.dumps(body).encode())).messages[0].parts
+    parts = decode_request(validate(json.dumps(body).encode())).messages[0].parts
     assert [(part.signature, part.origin) for part in parts if isinstance(part, ToolCall)] == [("gem", "g")]
     assert len(parts) == 1
 
@@ -230,7 +230,7 @@ def test_redacted_thought_comes_back_redacted() -> None:
     events: list[Event] = [PartStarted(0, Reasoning(redacted=True, signature="data")), PartFinished(0)]
     items = output(*events, provider="a")
     body = json.dumps({"model": "m", "input": items}).encode()
-    (part,) = decode_request(read(body)).messages[0].parts
+    (part,) = decode_request(validate(body)).messages[0].parts
     assert part == Reasoning(redacted=True, signature="data", origin="a", id="rs_abc_0")
 
 
@@ -256,13 +256,13 @@ def test_thought_keeps_the_id_a_responses_upstream_gave_it() -> None:
     ],
 )
 def test_citations_of_other_protocols_become_url_citations(given: Any, said: Any) -> None:
-    (item,) = output(PartStarted(0, Text("")), TextAdded(0, "x"), AnnotationAdded(0, given), PartFinished(0))
+    (item,) = output(PartStarted(0, Text("")), TextDelta(0, "x"), AnnotationDelta(0, given), PartFinished(0))
     assert item["content"][0]["annotations"] == [said]
 
 
 def test_logprobs_of_chat_are_completed() -> None:
     entry = {"token": "a", "logprob": -1.0, "bytes": None, "top_logprobs": [{"token": "b", "logprob": -2.0}]}
-    (item,) = output(PartStarted(0, Text("")), TextAdded(0, "a", (entry,)), PartFinished(0))
+    (item,) = output(PartStarted(0, Text("")), TextDelta(0, "a", (entry,)), PartFinished(0))
     assert item["content"][0]["logprobs"] == [
         {
             "token": "a",
@@ -334,7 +334,7 @@ def test_failure_ends_the_stream_without_looking_complete(error: GatewayError, c
         PartStarted(0, Text("a")),
         PartFinished(0),
         PartStarted(1, ToolCall("c1", "shell")),
-        ArgumentsAdded(1, '{"cmd":"rm -rf /tmp'),
+        ArgumentsDelta(1, '{"cmd":"rm -rf /tmp'),
         Failed(error),
         DONE,
     )
@@ -362,7 +362,7 @@ def test_answer_repeats_what_was_asked() -> None:
         "truncation": "auto",
         "max_output_tokens": 99,
     }
-    wire = read(json.dumps(body).encode()).wire
+    wire = validate(json.dumps(body).encode()).wire
     final = check(encoded(DONE, wire=wire))[-1]["response"]
     assert {name: final[name] for name in body if name not in ("model", "input")} == {
         name: value for name, value in body.items() if name not in ("model", "input")
@@ -395,9 +395,9 @@ def plain_part(part: Any) -> Any:
 @given(st.lists(parts, max_size=5), usages)
 def test_what_is_said_is_understood_and_whole_answers_are_the_same(answered: list[Any], usage: Usage) -> None:
     answer = Response(id="x", model="m", created=7, parts=tuple(answered), usage=usage)
-    stream = b"".join(map(Encoder(reply(request=None)).encode, unfold(answer)))
+    stream = b"".join(map(StreamEncoder(reply(request=None)).encode, unfold(answer)))
     final = check(stream)[-1]["response"]
-    decoder = Decoder()
+    decoder = StreamDecoder()
     back = fold([*decoder.feed(stream), *decoder.close()])
     assert plain(back) == plain(answer)
     assert json.loads(encode_response(answer, reply(request=None))) == final

@@ -18,7 +18,7 @@ from routecodex.protocols.responses.history import (
     resolve,
     submit,
 )
-from routecodex.protocols.responses.schema import read
+from routecodex.protocols.responses.schema import validate
 from tests.protocols.responses.streams import OUTPUT, call_item, response, text_item
 
 CUSTOM = {"type": "custom_tool_call", "id": "ctc_1", "call_id": "c2", "name": "p", "input": "x"}
@@ -49,7 +49,7 @@ def test_earlier_turns_stand_before_the_new_input() -> None:
         {"type": "function_call_output", "call_id": "c1", "output": "ok"},
     ]
     assert set(value) == {"model", "input"}
-    read(expanded)
+    validate(expanded)
 
 
 def test_text_input_becomes_an_item() -> None:
@@ -177,8 +177,8 @@ def test_submitted_outputs_go_on_with_the_same_settings() -> None:
             {"type": "custom_tool_call_output", "call_id": "c2", "output": '{"a": 1}'},
         ],
     }
-    read(new)
-    read(expand(new, [CALLED]))
+    validate(new)
+    validate(expand(new, [CALLED]))
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routecodex.canon.errors import BadRequest
-from routecodex.canon.look import Called, Look
-from routecodex.protocols.codec import Inbound
+from routecodex.canon.look import CalledTool, RequestFeatures
+from routecodex.protocols.codec import WireRequest
 from routecodex.protocols.responses import CODEC
 from routecodex.wire import json
 from tests.clients.agent_requests import codex
@@ -28,11 +28,11 @@ READ = {"type": "function", "name": "read_file", "parameters": {}}
 SEARCH = {"type": "web_search"}
 
 
-def inbound(*items: Any, **fields: Any) -> Inbound:
+def inbound(*items: Any, **fields: Any) -> WireRequest:
     return CODEC.read(json.encode({"model": "m", "input": list(items), **fields}))
 
 
-def look(*items: Any, **fields: Any) -> Look:
+def look(*items: Any, **fields: Any) -> RequestFeatures:
     return CODEC.look(inbound(*items, **fields))
 
 
@@ -46,13 +46,15 @@ def text(words: str) -> dict[str, Any]:
 
 def test_a_plain_text_is_the_users() -> None:
     seen = CODEC.look(CODEC.read(b'{"model":"m","input":"Fix it","instructions":"Be brief."}'))
-    assert seen == Look(newest="user", text="Fix it", opening="Be brief.")
-    assert look(DEVELOPER, said(text("Fix it"))) == Look(newest="user", text="Fix it", opening="Note.")
+    assert seen == RequestFeatures(newest="user", text="Fix it", opening="Be brief.")
+    assert look(DEVELOPER, said(text("Fix it"))) == RequestFeatures(
+        newest="user", text="Fix it", opening="Note."
+    )
 
 
 def test_a_request_that_only_goes_on_is_the_users() -> None:
     body = b'{"model":"m","previous_response_id":"resp_1"}'
-    assert CODEC.look(CODEC.read(body)) == Look(newest="user", has_answer=True)
+    assert CODEC.look(CODEC.read(body)) == RequestFeatures(newest="user", has_answer=True)
 
 
 def test_outputs_are_the_tools_and_calls_those_of_the_last_turn() -> None:
@@ -60,9 +62,9 @@ def test_outputs_are_the_tools_and_calls_those_of_the_last_turn() -> None:
     seen = look(
         ASKED, earlier, {**OUTPUT, "call_id": "0"}, THOUGHT, SPOKEN, CALL, THOUGHT, PATCH, OUTPUT, PATCHED
     )
-    assert seen == Look(
+    assert seen == RequestFeatures(
         newest="tool",
-        calls=(Called("exec_command", '{"cmd":"ls"}'), Called("apply_patch", "*** Begin Patch")),
+        calls=(CalledTool("exec_command", '{"cmd":"ls"}'), CalledTool("apply_patch", "*** Begin Patch")),
         has_answer=True,
         opening="Fix it",
     )
@@ -73,7 +75,7 @@ def test_a_call_without_a_name_is_named_by_its_type() -> None:
     shell = {"type": "local_shell_call", "call_id": "s", "status": "completed", "action": action}
     seen = look(ASKED, shell, {"type": "local_shell_call_output", "call_id": "s", "output": "x"})
     assert seen.newest == "tool"
-    assert seen.calls == (Called("local_shell", json.encode(action).decode()),)
+    assert seen.calls == (CalledTool("local_shell", json.encode(action).decode()),)
 
 
 def test_outputs_of_a_stored_turn_have_no_calls() -> None:

@@ -7,7 +7,7 @@ import pytest
 from routecodex.canon.errors import UpstreamFailed, UpstreamLimited, UpstreamTimeout
 from routecodex.canon.finish import Finish
 from routecodex.canon.usage import Usage
-from routecodex.protocols.codec import ReplyTo
+from routecodex.protocols.codec import ReplyContext
 from routecodex.protocols.responses.relay import Relay
 from tests.protocols.responses.grammar import events_of
 from tests.protocols.responses.streams import (
@@ -26,7 +26,7 @@ STREAM = b"".join(FULL)
 
 
 def relay() -> Relay:
-    return Relay(ReplyTo(id="abc", created=7, model="m"))
+    return Relay(ReplyContext(id="abc", created=7, model="m"))
 
 
 def relayed(*pieces: bytes) -> tuple[bytes, Relay]:

@@ -11,11 +11,11 @@ from routecodex.protocols import seals
 from routecodex.protocols.responses.content import ITEM, PART
 from routecodex.protocols.responses.marks import sealed_call, sealed_thought
 from routecodex.protocols.responses.request_decoder import decode_request
-from routecodex.protocols.responses.schema import read
+from routecodex.protocols.responses.schema import validate
 
 
 def decoded(**fields: Any) -> Request:
-    return decode_request(read(json.dumps({"model": "m", "input": "hi", **fields}).encode()))
+    return decode_request(validate(json.dumps({"model": "m", "input": "hi", **fields}).encode()))
 
 
 def test_plain_text_is_a_user_message() -> None:

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from routecodex.canon.errors import BadRequest
 from routecodex.canon.parts import Media, Opaque, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
 from routecodex.canon.request import Message, Output, Request, Thinking, Tool, ToolChoice
-from routecodex.protocols.codec import Aim
+from routecodex.protocols.codec import EncodeOptions
 from routecodex.protocols.dialect import Dialect
 from routecodex.protocols.responses.request_decoder import decode_request
 from routecodex.protocols.responses.request_encoder import encode_request
-from routecodex.protocols.responses.schema import read
+from routecodex.protocols.responses.schema import validate
 
-AIM = Aim(model="up", provider="p")
+AIM = EncodeOptions(model="up", provider="p")
 WHO = ("user", "safety_identifier")
 
 
@@ -24,7 +24,7 @@ def asked(*messages: Message, **fields: Any) -> Request:
     return Request(**{"model": "m", "source": "chat", "messages": messages, **fields})
 
 
-def encoded(request: Request, aim: Aim = AIM) -> dict[str, Any]:
+def encoded(request: Request, aim: EncodeOptions = AIM) -> dict[str, Any]:
     value: dict[str, Any] = json.loads(encode_request(request, aim).body)
     return value
 
@@ -34,7 +34,9 @@ def input_of(*parts: Part, role: Any = "assistant", **fields: Any) -> Any:
 
 
 def again(sent: dict[str, Any]) -> dict[str, Any]:
-    return encoded(decode_request(read(json.dumps(sent).encode())), Aim(model=sent["model"], provider="p"))
+    return encoded(
+        decode_request(validate(json.dumps(sent).encode())), EncodeOptions(model=sent["model"], provider="p")
+    )
 
 
 CODEX: dict[str, Any] = {
@@ -195,7 +197,7 @@ def test_thoughts_go_back_only_to_their_maker(part: Reasoning, source: Any, item
 
 def test_signature_known_to_be_of_another_provider_stays_here() -> None:
     request = asked(Message("assistant", (Reasoning(signature="s"),)), source="responses")
-    aim = Aim(model="up", provider="p", is_ours=lambda signature: False)
+    aim = EncodeOptions(model="up", provider="p", is_ours=lambda signature: False)
     assert encoded(request, aim)["input"] == []
 
 
@@ -275,7 +277,7 @@ def test_dialect_is_honoured() -> None:
             tools=(Tool("f"),),
             tool_choice=ToolChoice("required"),
         ),
-        Aim(model="up", provider="p", dialect=dialect),
+        EncodeOptions(model="up", provider="p", dialect=dialect),
     )
     assert set(body) == {"model", "input", "tools", "text"}
     assert body["text"] == {"format": {"type": "json_object"}}
@@ -326,7 +328,7 @@ def test_limits_of_the_upstream_are_kept() -> None:
     small = encoded(asked(max_tokens=1, user="u" * 300, cache_key="k" * 300))
     assert small["max_output_tokens"] == 16
     assert len(small["user"]) == len(small["prompt_cache_key"]) == 64
-    capped = encoded(asked(max_tokens=9999), Aim(model="m", provider="p", max_output_tokens=100))
+    capped = encoded(asked(max_tokens=9999), EncodeOptions(model="m", provider="p", max_output_tokens=100))
     assert capped["max_output_tokens"] == 100
 
 
@@ -377,7 +379,7 @@ def test_what_the_protocol_can_say_survives(
         stream=stream,
         include_usage=True,
     )
-    back = decode_request(read(encode_request(request, Aim(model="m", provider="p")).body))
+    back = decode_request(validate(encode_request(request, EncodeOptions(model="m", provider="p")).body))
     assert _merged(back) == _merged(request)
     assert (back.temperature, back.max_tokens, back.stream) == (temperature, limit, stream)
 

@@ -6,18 +6,18 @@ from typing import Any
 import pytest
 
 from routecodex.protocols import seals
-from routecodex.protocols.codec import Aim, Encoded
+from routecodex.protocols.codec import EncodedRequest, EncodeOptions
 from routecodex.protocols.dialect import Dialect
 from routecodex.protocols.responses.marks import sealed_call, sealed_thought
 from routecodex.protocols.responses.rewrite import rewrite
-from routecodex.protocols.responses.schema import read
-from routecodex.protocols.splice import with_model
+from routecodex.protocols.responses.schema import validate
+from routecodex.protocols.splice import replace_model
 
 DROPPED = "dropped reasoning: made by another provider"
 
 
-def rewritten(body: bytes, **aim: Any) -> Encoded:
-    return rewrite(read(body), Aim(**{"model": "up", "provider": "p", **aim}))
+def rewritten(body: bytes, **aim: Any) -> EncodedRequest:
+    return rewrite(validate(body), EncodeOptions(**{"model": "up", "provider": "p", **aim}))
 
 
 @pytest.mark.parametrize(
@@ -40,11 +40,11 @@ def rewritten(body: bytes, **aim: Any) -> Encoded:
     ],
 )
 def test_only_the_model_changes(body: bytes, out: bytes) -> None:
-    assert rewritten(body) == Encoded(out)
+    assert rewritten(body) == EncodedRequest(out)
 
 
 def test_model_name_is_written_as_json() -> None:
-    assert with_model(b'{"model":"m"}', 'a"\\b') == b'{"model":"a\\"\\\\b"}'
+    assert replace_model(b'{"model":"m"}', 'a"\\b') == b'{"model":"a\\"\\\\b"}'
 
 
 def test_refused_fields_are_left_out() -> None:
@@ -52,7 +52,7 @@ def test_refused_fields_are_left_out() -> None:
         b'{"model":"m","input":"hi","temperature":1,"keep":1.0}',
         dialect=Dialect(unsupported=("temperature", "top_p")),
     )
-    assert out == Encoded(
+    assert out == EncodedRequest(
         b'{"model":"up","input":"hi","keep":1.0}', ("dropped temperature: the upstream does not take it",)
     )
 
@@ -65,7 +65,7 @@ def with_thought(encrypted: str | None) -> bytes:
     return json.dumps({"model": "m", "input": items, "include": ["reasoning.encrypted_content"]}).encode()
 
 
-def thoughts(out: Encoded) -> list[Any]:
+def thoughts(out: EncodedRequest) -> list[Any]:
     return [
         item["encrypted_content"] for item in json.loads(out.body)["input"] if item["type"] == "reasoning"
     ]

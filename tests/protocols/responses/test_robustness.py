@@ -13,7 +13,7 @@ from msgspec import Raw
 from routecodex.canon.errors import BadRequest, UpstreamError
 from routecodex.canon.events import Failed, Finished
 from routecodex.canon.response import fold
-from routecodex.protocols.codec import Aim, Inbound, ReplyTo
+from routecodex.protocols.codec import EncodeOptions, ReplyContext, WireRequest
 from routecodex.protocols.responses import CODEC
 from routecodex.protocols.responses.history import StoredTurn, expand, input_items, submit
 from tests.protocols.responses.streams import FULL, MESSAGE, OUTPUT, USAGE, response
@@ -83,7 +83,7 @@ VALUES: list[Any] = [
     {"type": "x"},
     {"type": "x", "text": 5, "content": [{"type": "input_file", "file_data": 3}]},
 ]
-REPLY = ReplyTo(id="a", created=1, model="m")
+REPLY = ReplyContext(id="a", created=1, model="m")
 
 
 def paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -117,11 +117,11 @@ def test_a_request_is_refused_with_its_field_or_understood(path: tuple[Any, ...]
         assert named
 
 
-def understood(inbound: Inbound) -> None:
+def understood(inbound: WireRequest) -> None:
     """Everything that is done with a request that was let in."""
     request = CODEC.decode_request(inbound)
     for provider in ("p", "other"):
-        aim = Aim(model="up", provider=provider)
+        aim = EncodeOptions(model="up", provider=provider)
         CODEC.read(CODEC.encode_request(request, aim).body)
         CODEC.rewrite(inbound, aim)
     turn = StoredTurn(Raw(inbound.body), Raw(json.dumps(response(output=OUTPUT)).encode()))

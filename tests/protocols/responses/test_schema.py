@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from routecodex.canon.errors import BadRequest
-from routecodex.protocols.codec import Inbound
-from routecodex.protocols.responses.schema import Item, View, read
+from routecodex.protocols.codec import WireRequest
+from routecodex.protocols.responses.schema import RequestView, WireItem, validate
 
 CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
 RESULT = {"type": "function_call_output", "call_id": "c1", "output": "ok"}
@@ -21,12 +21,12 @@ def items(*values: Any) -> bytes:
     return body(input=list(values))
 
 
-def view(inbound: Inbound) -> View:
-    assert isinstance(inbound.wire, View)
+def view(inbound: WireRequest) -> RequestView:
+    assert isinstance(inbound.wire, RequestView)
     return inbound.wire
 
 
-def input_items(inbound: Inbound) -> list[Item]:
+def input_items(inbound: WireRequest) -> list[WireItem]:
     found = view(inbound).typed.input
     assert isinstance(found, list)
     return found
@@ -76,41 +76,41 @@ def input_items(inbound: Inbound) -> list[Item]:
 )
 def test_wrong_field_is_named(sent: bytes, param: str) -> None:
     with pytest.raises(BadRequest) as caught:
-        read(sent)
+        validate(sent)
     assert caught.value.param == param
     assert caught.value.message.startswith(f"{param}:")
 
 
 def test_unknown_role_names_the_allowed_ones() -> None:
     with pytest.raises(BadRequest, match="'user', 'assistant', 'system', 'developer'"):
-        read(items({"role": "tool", "content": "x"}))
+        validate(items({"role": "tool", "content": "x"}))
 
 
 @pytest.mark.parametrize("sent", [b"", b"{", b"[]", b'"x"', b"\xff", b"[" * 5000])
 def test_what_is_no_json_object_is_refused(sent: bytes) -> None:
     with pytest.raises(BadRequest):
-        read(sent)
+        validate(sent)
 
 
 def test_result_may_answer_a_call_of_an_earlier_response() -> None:
-    inbound = read(body(input=[RESULT], previous_response_id="resp_1"))
+    inbound = validate(body(input=[RESULT], previous_response_id="resp_1"))
     assert view(inbound).previous_response_id == "resp_1"
 
 
 def test_result_may_answer_a_referenced_or_hosted_call() -> None:
-    referenced = read(items({"type": "item_reference", "id": "fc_1"}, RESULT))
+    referenced = validate(items({"type": "item_reference", "id": "fc_1"}, RESULT))
     assert view(referenced).references == ((0, "fc_1"),)
-    hosted = read(items({"type": "local_shell_call", "call_id": "c1", "action": {}}, RESULT))
+    hosted = validate(items({"type": "local_shell_call", "call_id": "c1", "action": {}}, RESULT))
     assert [item.type for item in input_items(hosted)] == ["local_shell_call", "function_call_output"]
 
 
 def test_same_call_id_may_come_again_in_a_later_turn() -> None:
-    inbound = read(items(CALL, RESULT, CALL, RESULT))
+    inbound = validate(items(CALL, RESULT, CALL, RESULT))
     assert [item.call_id for item in input_items(inbound)] == ["c1"] * 4
 
 
 def test_features_of_tomorrow_pass() -> None:
-    inbound = read(
+    inbound = validate(
         body(
             input=[
                 {"type": "hologram", "content": {"depth": 3}, "arguments": {"a": 1}, "output": 7},
@@ -127,4 +127,4 @@ def test_features_of_tomorrow_pass() -> None:
 
 def test_odd_text_is_legal() -> None:
     for text in ("nul \0 and \u2028 and \U0001f600", ""):
-        assert view(read(body(input=text))).typed.input == text
+        assert view(validate(body(input=text))).typed.input == text

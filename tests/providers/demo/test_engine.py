@@ -7,16 +7,16 @@ import msgspec
 import pytest
 
 from routecodex.canon.events import (
-    ArgumentsAdded,
+    ArgumentsDelta,
     Event,
     Failed,
     Finished,
     PartFinished,
     PartStarted,
-    ReasoningAdded,
-    SignatureAdded,
+    ReasoningDelta,
+    SignatureDelta,
     Started,
-    TextAdded,
+    TextDelta,
     UsageReported,
 )
 from routecodex.canon.finish import Finish
@@ -69,7 +69,7 @@ def checked(events: list[Event]) -> list[Event]:
                 closed.append(event.index)
             case UsageReported():
                 pass
-            case TextAdded() | ArgumentsAdded() | ReasoningAdded() | SignatureAdded():
+            case TextDelta() | ArgumentsDelta() | ReasoningDelta() | SignatureDelta():
                 assert event.index in opened
                 assert event.index not in closed
             case _:
@@ -290,7 +290,7 @@ def test_errors_come_before_the_first_word(status: int, kind: str) -> None:
 def test_a_cutoff_breaks_in_the_middle_of_a_part() -> None:
     events = checked(respond(ask("demo:cutoff")))
     assert isinstance(events[-1], Failed)
-    assert isinstance(events[-2], TextAdded)
+    assert isinstance(events[-2], TextDelta)
     assert events[-1].error.code == "upstream_truncated"
 
 

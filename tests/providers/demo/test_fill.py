@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from jsonschema_rs import validate
 
-from routecodex.providers.demo.fill import Clues, fill
+from routecodex.providers.demo.fill import Clues, fill_schema
 
 TEXT = "book \"the loft\" and 'the barn' for 4 people and 2.5 hours in Oslo"
 
@@ -40,15 +40,15 @@ CASES: list[tuple[dict[str, Any], Any]] = [
 
 @pytest.mark.parametrize(("schema", "value"), CASES)
 def test_a_value_fits_its_schema_and_the_text(schema: dict[str, Any], value: Any) -> None:
-    made = fill(schema, Clues(TEXT))
+    made = fill_schema(schema, Clues(TEXT))
     assert made == value
     validate(schema, made)
 
 
 def test_names_and_property_names_stand_in_for_quoted_words() -> None:
     schema = {"type": "object", "properties": {"city": {"type": "string"}}}
-    assert fill(schema, Clues("the weather in New York, please")) == {"city": "New York"}
-    assert fill(schema, Clues("the weather")) == {"city": "city"}
+    assert fill_schema(schema, Clues("the weather in New York, please")) == {"city": "New York"}
+    assert fill_schema(schema, Clues("the weather")) == {"city": "city"}
 
 
 def test_schemas_that_hold_themselves_come_to_an_end() -> None:
@@ -65,7 +65,7 @@ def test_schemas_that_hold_themselves_come_to_an_end() -> None:
             }
         },
     }
-    made = fill(node, Clues(""))
+    made = fill_schema(node, Clues(""))
     validate(node, made)
     assert depth(made) == 7
 
@@ -82,4 +82,4 @@ def depth(made: Any) -> int:
     [None, True, [], {"type": 5}, {"$ref": "#/none"}, {"$ref": "#"}, {"anyOf": [True]}, {"minItems": "x"}],
 )
 def test_schemas_that_are_none_do_no_harm(schema: Any) -> None:
-    assert fill(schema, Clues("hello"), name="city") == "city"
+    assert fill_schema(schema, Clues("hello"), name="city") == "city"

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routecodex.providers.http.connection import Connection
+from routecodex.providers.http.connection import UpstreamConnection
 from routecodex.providers.http.origin import origin_of
-from routecodex.wire.outbox import Outbox
+from routecodex.wire.outbox import WriteBatcher
 from tests.providers.http.scripted_server import chunked
 from tests.reference.installed import WAYS, using
 
@@ -80,9 +80,11 @@ class Wire:
         self.dropped = True
 
 
-def connected() -> tuple[Connection, Wire]:
+def connected() -> tuple[UpstreamConnection, Wire]:
     origin = origin_of("http://127.0.0.1:1", environ={})
-    connection = Connection(origin, max_header_bytes=4096, on_lost=lambda _: None, outbox=Outbox())
+    connection = UpstreamConnection(
+        origin, max_header_bytes=4096, on_lost=lambda _: None, outbox=WriteBatcher()
+    )
     wire = Wire()
     connection.connection_made(cast(asyncio.Transport, wire))
     return connection, wire

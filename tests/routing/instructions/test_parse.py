@@ -4,22 +4,22 @@ import pytest
 from msgspec.structs import replace
 
 from routecodex.routing.instructions import (
-    MOST,
-    TABLE,
-    Allow,
-    Clear,
+    INSTRUCTION_FORMS,
+    MOST_INSTRUCTIONS,
+    AllowProviders,
     ClearClock,
+    ClearRouting,
     ClearStopMessage,
-    Disable,
-    Enable,
-    Force,
+    DisableTarget,
+    EnableTarget,
+    ForceTarget,
     Instruction,
-    Parsed,
+    ParseResult,
     SetStopMessage,
     SetStopMessageFromFile,
     ShowHelp,
     ShowStatus,
-    Sticky,
+    StickToTarget,
     help_text,
     parse,
 )
@@ -36,32 +36,32 @@ def said(text: str) -> list[Instruction]:
 
 
 FORMS: list[tuple[str, Instruction]] = [
-    ("glm.glm-4.7", Force("glm.glm-4.7")),
-    ("openai.primary.gpt-4.1", Force("openai.primary.gpt-4.1")),
-    ("anthropic.primary", Force("anthropic.primary")),
-    ("openai.1", Force("openai.1")),
-    ("openrouter.z-ai/glm-4.7:free", Force("openrouter.z-ai/glm-4.7:free")),
-    ("vertex.claude@2025", Force("vertex.claude@2025")),
-    ("智谱.模型-4.7", Force("智谱.模型-4.7")),
-    ("clear.x", Force("clear.x")),
-    ("antigravity", Allow(("antigravity",))),
-    ("GLM", Allow(("GLM",))),
-    ("!glm", Allow(("glm",))),
-    ("!glm,openai", Allow(("glm", "openai"))),
-    ("!glm , openai,glm", Allow(("glm", "openai"))),
-    ("!glm，openai", Allow(("glm", "openai"))),
-    ("!clear", Allow(("clear",))),
-    ("!glm.glm-4.7", Sticky("glm.glm-4.7")),
-    ("!openai.primary.gpt-4", Sticky("openai.primary.gpt-4")),
-    ("!openai.3", Sticky("openai.3")),
-    ("！glm.glm-4.7", Sticky("glm.glm-4.7")),
-    ("#glm", Disable(("glm",))),
-    ("#openai.12345678901234567890", Disable(("openai.12345678901234567890",))),
-    ("#glm,openai.1, anthropic.primary", Disable(("glm", "openai.1", "anthropic.primary"))),
-    ("@glm", Enable(("glm",))),
-    ("@openai.1,openai.gpt-4.1", Enable(("openai.1", "openai.gpt-4.1"))),
-    ("clear", Clear()),
-    ("CLEAR", Clear()),
+    ("glm.glm-4.7", ForceTarget("glm.glm-4.7")),
+    ("openai.primary.gpt-4.1", ForceTarget("openai.primary.gpt-4.1")),
+    ("anthropic.primary", ForceTarget("anthropic.primary")),
+    ("openai.1", ForceTarget("openai.1")),
+    ("openrouter.z-ai/glm-4.7:free", ForceTarget("openrouter.z-ai/glm-4.7:free")),
+    ("vertex.claude@2025", ForceTarget("vertex.claude@2025")),
+    ("智谱.模型-4.7", ForceTarget("智谱.模型-4.7")),
+    ("clear.x", ForceTarget("clear.x")),
+    ("antigravity", AllowProviders(("antigravity",))),
+    ("GLM", AllowProviders(("GLM",))),
+    ("!glm", AllowProviders(("glm",))),
+    ("!glm,openai", AllowProviders(("glm", "openai"))),
+    ("!glm , openai,glm", AllowProviders(("glm", "openai"))),
+    ("!glm，openai", AllowProviders(("glm", "openai"))),
+    ("!clear", AllowProviders(("clear",))),
+    ("!glm.glm-4.7", StickToTarget("glm.glm-4.7")),
+    ("!openai.primary.gpt-4", StickToTarget("openai.primary.gpt-4")),
+    ("!openai.3", StickToTarget("openai.3")),
+    ("！glm.glm-4.7", StickToTarget("glm.glm-4.7")),
+    ("#glm", DisableTarget(("glm",))),
+    ("#openai.12345678901234567890", DisableTarget(("openai.12345678901234567890",))),
+    ("#glm,openai.1, anthropic.primary", DisableTarget(("glm", "openai.1", "anthropic.primary"))),
+    ("@glm", EnableTarget(("glm",))),
+    ("@openai.1,openai.gpt-4.1", EnableTarget(("openai.1", "openai.gpt-4.1"))),
+    ("clear", ClearRouting()),
+    ("CLEAR", ClearRouting()),
     ("status", ShowStatus()),
     ("Status", ShowStatus()),
     ("help", ShowHelp()),
@@ -109,7 +109,7 @@ def test_white_space_and_what_cannot_be_seen_may_stand_inside_the_marks(
 
 @pytest.mark.parametrize("text", ["<** ! glm.glm-4.7 **>", "<**\u200b!\u3000glm.glm-4.7\ufeff**>"])
 def test_white_space_may_stand_after_the_sign(text: str) -> None:
-    assert said(text) == [Sticky("glm.glm-4.7")]
+    assert said(text) == [StickToTarget("glm.glm-4.7")]
 
 
 MALFORMED: list[tuple[str, str]] = [
@@ -178,7 +178,7 @@ def test_what_is_no_instruction_is_reported_with_a_reason(form: str, reason: str
 def test_instructions_come_from_left_to_right_with_their_places() -> None:
     text = '<**clear**> 好 <**!glm.x**><**oops !**>\n<**stopMessage:"a **> b",2**>'
     parsed = parse(text)
-    assert [type(one) for one in parsed.instructions] == [Clear, Sticky, SetStopMessage]
+    assert [type(one) for one in parsed.instructions] == [ClearRouting, StickToTarget, SetStopMessage]
     assert [text[slice(*one.span)] for one in parsed.instructions] == [
         "<**clear**>",
         "<**!glm.x**>",
@@ -222,7 +222,7 @@ UNSAID = [
 
 @pytest.mark.parametrize("text", UNSAID)
 def test_code_envelopes_and_open_ends_are_not_read(text: str) -> None:
-    assert parse(text) == Parsed()
+    assert parse(text) == ParseResult()
 
 
 HEARD = [
@@ -254,43 +254,47 @@ HEARD = [
 
 @pytest.mark.parametrize("text", HEARD)
 def test_what_stands_around_an_instruction_does_not_hide_it(text: str) -> None:
-    assert said(text) == [Clear()]
+    assert said(text) == [ClearRouting()]
 
 
 def test_a_quote_that_was_forgotten_does_not_reach_into_what_follows() -> None:
     parsed = parse('<**stopMessage:"go on**> print "hello" now <**clear**>')
     assert [one.span for one in parsed.malformed] == [(0, 24)]
     assert "no closing quote" in parsed.malformed[0].reason
-    assert [type(one) for one in parsed.instructions] == [Clear]
+    assert [type(one) for one in parsed.instructions] == [ClearRouting]
 
 
 def test_a_tag_split_over_two_texts_is_text() -> None:
-    assert parse("use <**glm.") == parse("glm-4.7**> now") == Parsed()
+    assert parse("use <**glm.") == parse("glm-4.7**> now") == ParseResult()
 
 
 def test_ten_thousand_instructions_are_read() -> None:
-    assert said("<**#glm**>" * 10_000) == [Disable(("glm",))] * 10_000
+    assert said("<**#glm**>" * 10_000) == [DisableTarget(("glm",))] * 10_000
 
 
 def test_of_more_than_a_message_may_hold_one_too_many_is_read() -> None:
-    assert len(said("<**#glm**>" * (MOST + 100))) == MOST + 1
-    some = parse("<**#glm**><** **>" * MOST)
-    assert len(some.instructions) + len(some.malformed) == MOST + 1
+    assert len(said("<**#glm**>" * (MOST_INSTRUCTIONS + 100))) == MOST_INSTRUCTIONS + 1
+    some = parse("<**#glm**><** **>" * MOST_INSTRUCTIONS)
+    assert len(some.instructions) + len(some.malformed) == MOST_INSTRUCTIONS + 1
 
 
-@pytest.mark.parametrize("form", [form for row in TABLE for form in row.forms])
+@pytest.mark.parametrize("form", [form for row in INSTRUCTION_FORMS for form in row.forms])
 def test_every_form_in_the_table_is_understood(form: str) -> None:
     assert len(said(form)) == 1
 
 
 def test_the_table_has_every_instruction() -> None:
-    kinds = {type(one) for row in TABLE for form in row.forms for one in said(form)}
+    kinds = {type(one) for row in INSTRUCTION_FORMS for form in row.forms for one in said(form)}
     assert kinds == {type(meant) for _, meant in FORMS}
 
 
 def test_the_help_is_a_markdown_table_of_all_forms() -> None:
     lines = help_text().splitlines()
     assert lines[:2] == ["| Write | Effect | Lasts for |", "| --- | --- | --- |"]
-    assert len(lines) == 2 + len(TABLE)
-    assert all(f"`{form}`" in line for row, line in zip(TABLE, lines[2:], strict=True) for form in row.forms)
+    assert len(lines) == 2 + len(INSTRUCTION_FORMS)
+    assert all(
+        f"`{form}`" in line
+        for row, line in zip(INSTRUCTION_FORMS, lines[2:], strict=True)
+        for form in row.forms
+    )
     assert all(line.count("|") == 4 for line in lines)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from routecodex.routing.instructions import Parsed, is_blank, parse, strip
+from routecodex.routing.instructions import ParseResult, is_blank, parse, strip
 
 MEGABYTE = 1 << 20
 TAG = re.compile(r"<\*\*.*?\*\*>", re.DOTALL)
@@ -106,7 +106,7 @@ def test_no_tag_survives(text: str) -> None:
     left = strip(text)
     assert not TAG.search(left)
     assert strip(left) == left
-    assert parse(left) == Parsed()
+    assert parse(left) == ParseResult()
 
 
 @given(st.text())

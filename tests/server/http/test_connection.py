@@ -8,7 +8,7 @@ import struct
 
 import pytest
 
-from routecodex.server.http import ClientGone, HttpRequest, Reply
+from routecodex.server.http import ClientDisconnected, HttpRequest, Reply
 from tests.server.http.wire import Stage, chunked, echo, get, post, until
 
 
@@ -367,11 +367,11 @@ async def test_writes_to_a_client_that_left_raise(stage: Stage) -> None:
         except asyncio.CancelledError:
             try:
                 await reply.write(b"too late")
-            except ClientGone:
+            except ClientDisconnected:
                 raised.append("write")
             try:
                 await reply.drain()
-            except ClientGone:
+            except ClientDisconnected:
                 raised.append("drain")
             raise
 

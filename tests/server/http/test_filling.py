@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from routecodex.server.http import HttpRequest, Limits, Reply
-from routecodex.server.http.filling import Filling
+from routecodex.server.http import HttpLimits, HttpRequest, Reply
+from routecodex.server.http.filling import BufferedConnection
 from routecodex.server.http.reader import Fault, RequestReader
 from tests.server.http.wire import Stage, Wire, chunked, get, post, until
 
@@ -122,15 +122,15 @@ async def test_bytes_are_read_to_where_they_stay_from_the_first_large_body_on(st
         return next(iter(server._connections))._transport.get_protocol()
 
     assert await answered(wire, b"small")
-    assert not isinstance(protocol(), Filling)
+    assert not isinstance(protocol(), BufferedConnection)
     assert await answered(wire, LARGE)
-    assert isinstance(protocol(), Filling)
+    assert isinstance(protocol(), BufferedConnection)
     assert await answered(wire, b"small")
 
 
 @pytest.mark.parametrize(("sent", "has_room"), [(0, False), (30_000, False), (40_000, True)])
 def test_what_is_only_announced_takes_no_room(sent: int, has_room: bool) -> None:
-    reader = RequestReader(Limits(), None)
+    reader = RequestReader(HttpLimits(), None)
     body = bytes(1_100_000)
     reader.feed(post(body).removesuffix(body))
     for start in range(0, sent, 10_000):
@@ -139,7 +139,7 @@ def test_what_is_only_announced_takes_no_room(sent: int, has_room: bool) -> None
 
 
 def test_the_room_of_a_request_that_is_given_up_is_let_go() -> None:
-    reader = RequestReader(Limits(), None)
+    reader = RequestReader(HttpLimits(), None)
     reader.feed(post(LARGE)[:300_000])
     rooms = [reader.room is not None]
     reader.fail(408, "too slow")

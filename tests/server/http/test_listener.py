@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from routecodex.server.http import HttpRequest, HttpServer, Limits, Reply
+from routecodex.server.http import HttpLimits, HttpRequest, HttpServer, Reply
 from tests.server.http.wire import Stage, Wire, echo, get, post, until
 
 
@@ -54,7 +54,9 @@ async def test_two_servers_share_a_port_when_asked(stage: Stage) -> None:
 
 async def test_taken_port_is_an_error(stage: Stage) -> None:
     await stage.serve()
-    other = HttpServer(echo, limits=Limits(), on_protocol_error=lambda status, message, request: ([], b""))
+    other = HttpServer(
+        echo, limits=HttpLimits(), on_protocol_error=lambda status, message, request: ([], b"")
+    )
     with pytest.raises(OSError):
         await other.listen(*stage.address)
     await other.close()
@@ -202,7 +204,9 @@ async def test_close_waits_for_cancelled_handlers_to_clean_up(stage: Stage) -> N
 
 
 async def test_server_that_never_listened_closes_and_drains() -> None:
-    server = HttpServer(echo, limits=Limits(), on_protocol_error=lambda status, message, request: ([], b""))
+    server = HttpServer(
+        echo, limits=HttpLimits(), on_protocol_error=lambda status, message, request: ([], b"")
+    )
     assert await server.drain(1)
     await server.close()
 
@@ -217,7 +221,7 @@ async def test_fault_is_told_plainly_when_its_body_cannot_be_built(
         return headers, b""
 
     stage = Stage()
-    server = HttpServer(echo, limits=Limits(), on_protocol_error=broken)
+    server = HttpServer(echo, limits=HttpLimits(), on_protocol_error=broken)
     stage.address = await server.listen("127.0.0.1", 0)
     answer = await stage.ask(b"GET / HTTP/1.1\r\n\r\n")
     assert (answer.status, answer.body) == (400, b"the Host header is missing")
@@ -226,7 +230,7 @@ async def test_fault_is_told_plainly_when_its_body_cannot_be_built(
 
 
 def test_sweep_is_as_fine_as_the_shortest_limit_needs() -> None:
-    assert Limits().sweep_seconds() == 0.5
-    assert Limits(linger_seconds=60).sweep_seconds() == 1.0
-    assert Limits(header_seconds=0.04).sweep_seconds() == 0.01
-    assert Limits(header_seconds=0.0).sweep_seconds() == 0.005
+    assert HttpLimits().sweep_seconds() == 0.5
+    assert HttpLimits(linger_seconds=60).sweep_seconds() == 1.0
+    assert HttpLimits(header_seconds=0.04).sweep_seconds() == 0.01
+    assert HttpLimits(header_seconds=0.0).sweep_seconds() == 0.005

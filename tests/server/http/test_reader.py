@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routecodex.server.http.limits import Limits
+from routecodex.server.http.limits import HttpLimits
 from routecodex.server.http.reader import Fault, Phase, RequestReader
 from routecodex.server.http.request import HttpRequest
 from tests.reference.installed import WAYS, using
@@ -21,14 +21,14 @@ def _way(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
-def read(*pieces: bytes | memoryview, limits: Limits | None = None) -> list[HttpRequest | Fault]:
-    reader = RequestReader(limits or Limits(), ("192.0.2.1", 9))
+def read(*pieces: bytes | memoryview, limits: HttpLimits | None = None) -> list[HttpRequest | Fault]:
+    reader = RequestReader(limits or HttpLimits(), ("192.0.2.1", 9))
     for piece in pieces:
         reader.feed(piece)
     return list(reader.ready)
 
 
-def seen(*pieces: bytes | memoryview, limits: Limits | None = None) -> list[object]:
+def seen(*pieces: bytes | memoryview, limits: HttpLimits | None = None) -> list[object]:
     """What was read, as plain values."""
     return [plain(item) for item in read(*pieces, limits=limits)]
 
@@ -86,14 +86,14 @@ def ends(whole: bytes) -> list[int]:
 @pytest.mark.parametrize(
     ("wrong", "status", "limits"),
     [
-        (post(b"a body", path="/%zz"), 400, Limits()),
-        (post(b"a body", path="/%ff"), 400, Limits()),
-        (post(b"a body", "X-A: " + "a" * 300), 431, Limits(header_bytes=300)),
-        (post(b"b" * 301), 413, Limits(body_bytes=300)),
+        (post(b"a body", path="/%zz"), 400, HttpLimits()),
+        (post(b"a body", path="/%ff"), 400, HttpLimits()),
+        (post(b"a body", "X-A: " + "a" * 300), 431, HttpLimits(header_bytes=300)),
+        (post(b"b" * 301), 413, HttpLimits(body_bytes=300)),
     ],
 )
 def test_what_is_wrong_with_a_plain_request_is_the_same_wherever_it_is_cut(
-    wrong: bytes, status: int, limits: Limits
+    wrong: bytes, status: int, limits: HttpLimits
 ) -> None:
     first = post(b"right", path="/right")
     [right] = seen(first)
@@ -103,7 +103,7 @@ def test_what_is_wrong_with_a_plain_request_is_the_same_wherever_it_is_cut(
 
 def test_a_plain_request_is_in_its_body_until_that_is_whole() -> None:
     whole = post(b"some body")
-    reader = RequestReader(Limits(), None)
+    reader = RequestReader(HttpLimits(), None)
     phases = []
     for piece in (whole[:-9], whole[-9:-4], whole[-4:] + whole[:20], whole[20:]):
         reader.feed(piece)
@@ -113,7 +113,7 @@ def test_a_plain_request_is_in_its_body_until_that_is_whole() -> None:
 
 
 def test_a_plain_request_that_stops_in_its_body_is_named_in_the_fault() -> None:
-    reader = RequestReader(Limits(), None)
+    reader = RequestReader(HttpLimits(), None)
     reader.feed(post(b"some body", path="/stopped")[:-1])
     reader.fail(408, "too slow")
     [fault] = reader.ready
@@ -142,7 +142,7 @@ def test_a_large_body_and_what_follows_are_the_same_however_they_are_cut(
 
 def test_what_comes_behind_a_large_body_that_ends_the_connection_is_never_read() -> None:
     head = get("/", f"Content-Length: {len(LARGE)}", "Connection: close", method="POST")
-    reader = RequestReader(Limits(), None)
+    reader = RequestReader(HttpLimits(), None)
     for piece in (head, LARGE[:100], LARGE[100:] + CONVERSATION):
         reader.feed(piece)
     [made] = reader.ready
@@ -243,18 +243,18 @@ def test_connect_request_is_ordinary_and_last() -> None:
 
 
 def test_unfinished_head_past_the_limit_is_a_fault_431() -> None:
-    limits = Limits(header_bytes=1000)
+    limits = HttpLimits(header_bytes=1000)
     assert seen(b"GET / HTTP/1.1\r\nHost: x\r\nX: ", b"a" * 1000, limits=limits) == [431]
     assert seen(b"GET /", b"a" * 1000, limits=limits) == [431]
     assert seen(b"GET /", *[b"a"] * 999, limits=limits) == [431]
 
 
 def test_whole_head_past_the_limit_is_a_fault_431() -> None:
-    assert seen(get("/", "X: " + "a" * 1000), limits=Limits(header_bytes=1000)) == [431]
+    assert seen(get("/", "X: " + "a" * 1000), limits=HttpLimits(header_bytes=1000)) == [431]
 
 
 def test_head_within_the_limit_passes_beside_larger_bodies() -> None:
-    limits = Limits(header_bytes=200)
+    limits = HttpLimits(header_bytes=200)
     stream = post(b"b" * 1000) + get("/next")
     assert [type(item) for item in read(stream, limits=limits)] == [HttpRequest, HttpRequest]
     assert [type(item) for item in read(stream[:-4], stream[-4:], limits=limits)] == [HttpRequest] * 2
@@ -291,18 +291,18 @@ def test_a_fault_in_the_head_names_the_request_as_far_as_it_has_come(
 
 def test_announced_body_past_the_limit_is_a_fault_413_before_it_comes() -> None:
     head = get("/path", "Content-Length: 11", method="POST")
-    [fault] = read(head, limits=Limits(body_bytes=10))
+    [fault] = read(head, limits=HttpLimits(body_bytes=10))
     assert isinstance(fault, Fault)
     assert (fault.status, fault.request and fault.request.path) == (413, "/path")
-    assert [type(item) for item in read(post(b"a" * 10), limits=Limits(body_bytes=10))] == [HttpRequest]
+    assert [type(item) for item in read(post(b"a" * 10), limits=HttpLimits(body_bytes=10))] == [HttpRequest]
 
 
 def test_chunked_body_past_the_limit_is_a_fault_413() -> None:
-    assert seen(chunked(b"a" * 6, b"b" * 6), limits=Limits(body_bytes=10)) == [413]
+    assert seen(chunked(b"a" * 6, b"b" * 6), limits=HttpLimits(body_bytes=10)) == [413]
 
 
 def test_endless_chunk_extension_or_trailer_is_a_fault_413() -> None:
-    limits = Limits(header_bytes=1000)
+    limits = HttpLimits(header_bytes=1000)
     head = get("/", "Transfer-Encoding: chunked", method="POST")
     assert seen(head, b"1;", *[b"x" * 100] * 11, limits=limits) == [413]
     assert seen(head, b"0\r\nX: ", *[b"x" * 100] * 11, limits=limits) == [413]
@@ -310,7 +310,7 @@ def test_endless_chunk_extension_or_trailer_is_a_fault_413() -> None:
 
 def test_endless_small_chunks_are_not_mistaken_for_framing() -> None:
     head = get("/", "Transfer-Encoding: chunked", method="POST")
-    items = read(head, *[b"1\r\nx\r\n"] * 2000, b"0\r\n\r\n", limits=Limits(header_bytes=1000))
+    items = read(head, *[b"1\r\nx\r\n"] * 2000, b"0\r\n\r\n", limits=HttpLimits(header_bytes=1000))
     assert [type(item) for item in items] == [HttpRequest]
 
 
@@ -319,7 +319,7 @@ def test_nothing_is_read_behind_a_fault() -> None:
 
 
 def test_phase_follows_the_bytes() -> None:
-    reader = RequestReader(Limits(), None)
+    reader = RequestReader(HttpLimits(), None)
     phases = [reader.phase]
     for piece in (b"\r\n", b"P", post(b"ab")[1:-2], b"a", b"b"):
         reader.feed(piece)
@@ -328,7 +328,7 @@ def test_phase_follows_the_bytes() -> None:
 
 
 def test_expectation_stands_until_the_body_begins() -> None:
-    reader = RequestReader(Limits(), None)
+    reader = RequestReader(HttpLimits(), None)
     reader.feed(get("/", "Content-Length: 2", "Expect: 100-Continue", method="POST"))
     assert reader.expects_continue
     reader.feed(b"a")
@@ -336,6 +336,6 @@ def test_expectation_stands_until_the_body_begins() -> None:
 
 
 def test_http_1_0_client_expects_nothing() -> None:
-    reader = RequestReader(Limits(), None)
+    reader = RequestReader(HttpLimits(), None)
     reader.feed(get("/", "Content-Length: 2", "Expect: 100-continue", version="1.0", method="POST"))
     assert not reader.expects_continue

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from routecodex.server.http import ClientGone, HttpRequest, Reply
+from routecodex.server.http import ClientDisconnected, HttpRequest, Reply
 from routecodex.server.http.reply import encode_fields
 from tests.server.http.wire import Stage, get, until
 
@@ -172,7 +172,7 @@ async def test_nothing_is_written_to_a_client_that_left() -> None:
     reply.start(200, [])
     tape.gone = True
     for attempt in (reply.write(b"a"), reply.end(), Reply(tape).send(200, [], b"")):
-        with pytest.raises(ClientGone):
+        with pytest.raises(ClientDisconnected):
             await attempt
     reply.abort()
     assert tape.writes == []

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from routecodex.server.http import ClientGone, HttpRequest, Reply
-from routecodex.server.http.connection import Connection
+from routecodex.server.http import ClientDisconnected, HttpRequest, Reply
+from routecodex.server.http.connection import ServerConnection
 from tests.server.http.wire import Stage, get, post, until
 
 CHUNK = b"x" * 32_768
@@ -26,7 +26,7 @@ class Fountain:
             while self.written < 200_000_000:
                 await reply.write(CHUNK)
                 self.written += len(CHUNK)
-        except (asyncio.CancelledError, ClientGone):
+        except (asyncio.CancelledError, ClientDisconnected):
             self.log.append("stopped")
             raise
 
@@ -176,7 +176,7 @@ async def test_client_that_reads_slowly_is_left_in_peace(stage: Stage) -> None:
 
 async def test_whole_answer_that_nobody_reads_is_dropped(stage: Stage) -> None:
     async def handler(request: HttpRequest, reply: Reply) -> None:
-        with pytest.raises(ClientGone):
+        with pytest.raises(ClientDisconnected):
             await reply.send(200, [], b"x" * 20_000_000)
         log.append("gone")
 
@@ -204,6 +204,6 @@ async def test_aborted_stream_that_nobody_reads_does_not_stay_open(stage: Stage)
     await until(lambda: not server._connections)
 
 
-async def connections(stage: Stage) -> list[Connection]:
+async def connections(stage: Stage) -> list[ServerConnection]:
     await until(lambda: len(stage.server._connections) > 0)
     return list(stage.server._connections)

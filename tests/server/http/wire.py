@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from routecodex.server.http import Handler, HttpRequest, HttpServer, Limits, Reply
+from routecodex.server.http import Handler, HttpLimits, HttpRequest, HttpServer, Reply
 
 SECONDS = 20.0
 
@@ -80,7 +80,9 @@ class Stage:
         self._wires: list[Wire] = []
 
     async def serve(self, handler: Handler | None = None, **limits: Any) -> HttpServer:
-        self.server = HttpServer(handler or echo, limits=Limits(**limits), on_protocol_error=describe_error)
+        self.server = HttpServer(
+            handler or echo, limits=HttpLimits(**limits), on_protocol_error=describe_error
+        )
         self._servers.append(self.server)
         self.address = await self.server.listen("127.0.0.1", 0)
         return self.server

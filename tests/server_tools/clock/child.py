@@ -11,28 +11,28 @@ from pathlib import Path
 from typing import Any
 
 from routecodex.server_tools.clock import edits
-from routecodex.server_tools.clock.arguments import Wanted
+from routecodex.server_tools.clock.arguments import TaskFields
 from routecodex.server_tools.clock.deliveries import Deliveries
-from routecodex.server_tools.clock.edits import Circumstances
-from routecodex.server_tools.clock.rules import Rules
-from routecodex.server_tools.clock.shelf import BARE, Shelf
+from routecodex.server_tools.clock.edits import EditContext
+from routecodex.server_tools.clock.rules import DueRules
+from routecodex.server_tools.clock.shelf import BARE, TaskStore
 from routecodex.stores.file import FileStore
 
-RULES = Rules()
+RULES = DueRules()
 
 
 def say(what: Any) -> None:
     os.write(1, json.dumps(what).encode() + b"\n")
 
 
-async def hold(deliveries: Deliveries, shelf: Shelf, name: str, now_ms: int) -> None:
+async def hold(deliveries: Deliveries, shelf: TaskStore, name: str, now_ms: int) -> None:
     """Reserves and then does nothing until it is killed."""
     reservation = await deliveries.reserve("s1", name)
     say(reservation.task_ids if reservation is not None else [])
     await asyncio.sleep(600)
 
 
-async def compete(deliveries: Deliveries, shelf: Shelf, name: str, now_ms: int) -> None:
+async def compete(deliveries: Deliveries, shelf: TaskStore, name: str, now_ms: int) -> None:
     """Reserves and commits or gives back, many times at once; says what it delivered."""
     delivered: list[str] = []
 
@@ -50,11 +50,11 @@ async def compete(deliveries: Deliveries, shelf: Shelf, name: str, now_ms: int) 
     say(delivered)
 
 
-async def schedule(deliveries: Deliveries, shelf: Shelf, name: str, now_ms: int) -> None:
+async def schedule(deliveries: Deliveries, shelf: TaskStore, name: str, now_ms: int) -> None:
     """Sets twenty tasks, one write each."""
-    at = Circumstances(now_ms=now_ms, rules=RULES, request_id=name)
+    at = EditContext(now_ms=now_ms, rules=RULES, request_id=name)
     for number in range(20):
-        item = Wanted(due_at_ms=now_ms + 3_600_000, task=f"{name} {number}")
+        item = TaskFields(due_at_ms=now_ms + 3_600_000, task=f"{name} {number}")
         await shelf.edit("s1", partial(edits.add, wanted=[item], ids=[f"{name}-{number}"], at=at))
     say("done")
 
@@ -64,7 +64,7 @@ COMMANDS = {"hold": hold, "compete": compete, "schedule": schedule}
 
 async def main(command: str, directory: str, name: str, now_ms: str) -> None:
     store = FileStore(Path(directory), bare=BARE)
-    shelf = Shelf(store, now_ms=lambda: int(now_ms))
+    shelf = TaskStore(store, now_ms=lambda: int(now_ms))
     deliveries = Deliveries(shelf, rules=RULES, now_ms=lambda: int(now_ms))
     await COMMANDS[command](deliveries, shelf, name, int(now_ms))
     await deliveries.close()

@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 from routecodex.server_tools.clock.arguments import (
     ACTIONS,
     SCHEMA,
-    Cancel,
-    Clear,
-    Get,
-    List,
-    Schedule,
-    Update,
-    Wanted,
-    read,
+    CancelTask,
+    ClearTasks,
+    GetTime,
+    ListTasks,
+    ScheduleTasks,
+    TaskFields,
+    UpdateTask,
+    read_arguments,
 )
-from routecodex.server_tools.clock.results import Refused
+from routecodex.server_tools.clock.results import ActionRefused
 from tests.server_tools.clock.world import START
 
 ITEM: dict[str, Any] = {
@@ -41,16 +41,19 @@ def call(action: str, *items: dict[str, Any], task_id: str = "") -> str:
 
 
 GOOD = {
-    "get": (call("get"), Get()),
-    "list": (call("list"), List()),
-    "clear": (call("clear"), Clear()),
-    "cancel": (call("cancel", task_id=" t1 "), Cancel("t1")),
-    "schedule": (call("schedule", ITEM), Schedule((Wanted(due_at_ms=START, task="water the plants"),))),
+    "get": (call("get"), GetTime()),
+    "list": (call("list"), ListTasks()),
+    "clear": (call("clear"), ClearTasks()),
+    "cancel": (call("cancel", task_id=" t1 "), CancelTask("t1")),
+    "schedule": (
+        call("schedule", ITEM),
+        ScheduleTasks((TaskFields(due_at_ms=START, task="water the plants"),)),
+    ),
     "every field": (
         call("schedule", FULL),
-        Schedule(
+        ScheduleTasks(
             (
-                Wanted(
+                TaskFields(
                     due_at_ms=START,
                     task="water the plants",
                     tool="shell",
@@ -63,17 +66,17 @@ GOOD = {
     ),
     "only what the schema demands": (
         call("schedule", {name: ITEM[name] for name in ("dueAt", "task", "tool", "arguments")}),
-        Schedule((Wanted(due_at_ms=START, task="water the plants"),)),
+        ScheduleTasks((TaskFields(due_at_ms=START, task="water the plants"),)),
     ),
     "maxRuns without repeat": (
         call("schedule", {**ITEM, "maxRuns": 5}),
-        Schedule((Wanted(due_at_ms=START, task="water the plants"),)),
+        ScheduleTasks((TaskFields(due_at_ms=START, task="water the plants"),)),
     ),
-    "fields left out": ('{"action":"get"}', Get()),
-    "nulls": ('{"action":"list","items":null,"taskId":null}', List()),
+    "fields left out": ('{"action":"get"}', GetTime()),
+    "nulls": ('{"action":"list","items":null,"taskId":null}', ListTasks()),
     "update": (
         call("update", {**FULL, "dueAt": "", "task": " ", "repeat": "none"}, task_id="t1"),
-        Update(
+        UpdateTask(
             "t1", {"tool": "shell", "arguments": {"cmd": "make"}, "repeat": "none", "max_runs": 3}
         ),
     ),
@@ -82,7 +85,7 @@ GOOD = {
 
 @pytest.mark.parametrize(("text", "command"), GOOD.values(), ids=GOOD)
 def test_what_is_understood(text: str, command: object) -> None:
-    assert read(text) == command
+    assert read_arguments(text) == command
 
 
 BAD = {
@@ -129,14 +132,14 @@ BAD = {
 
 @pytest.mark.parametrize(("text", "code"), BAD.values(), ids=BAD)
 def test_what_is_refused(text: str, code: str) -> None:
-    with pytest.raises(Refused) as caught:
-        read(text)
+    with pytest.raises(ActionRefused) as caught:
+        read_arguments(text)
     assert caught.value.code == code
 
 
 def test_a_refusal_names_the_place() -> None:
-    with pytest.raises(Refused, match=r"^items\[1\]\.dueAt: 'soon' is not a time; use ISO 8601"):
-        read(call("schedule", ITEM, {**ITEM, "dueAt": "soon"}))
+    with pytest.raises(ActionRefused, match=r"^items\[1\]\.dueAt: 'soon' is not a time; use ISO 8601"):
+        read_arguments(call("schedule", ITEM, {**ITEM, "dueAt": "soon"}))
 
 
 def objects(schema: Any) -> list[dict[str, Any]]:
@@ -165,7 +168,7 @@ def test_calls_that_fit_the_schema_are_what_we_read() -> None:
     validator = jsonschema_rs.validator_for(SCHEMA)
     fitting = [call(action, ITEM, task_id="t1") for action in ACTIONS]
     assert [validator.is_valid(json.loads(text)) for text in fitting] == [True] * len(ACTIONS)
-    assert [type(read(text)).__name__.lower() for text in fitting] == list(ACTIONS)
+    assert [type(read_arguments(text)) for text in fitting] == list(COMMANDS.values())
 
 
 JSON = st.recursive(
@@ -174,6 +177,14 @@ JSON = st.recursive(
     max_leaves=10,
 )
 ITEMS = st.dictionaries(st.sampled_from(sorted(ITEM)), JSON)
+COMMANDS = {
+    "get": GetTime,
+    "schedule": ScheduleTasks,
+    "list": ListTasks,
+    "cancel": CancelTask,
+    "clear": ClearTasks,
+    "update": UpdateTask,
+}
 REFUSALS = frozenset(
     {
         "bad_arguments",
@@ -204,8 +215,9 @@ REFUSALS = frozenset(
     ).map(json.dumps)
 )  # fmt: skip
 def test_anything_at_all_is_read_or_refused(text: str) -> None:
+    found: object
     try:
-        found = type(read(text)).__name__.lower()
-    except Refused as refusal:
+        found = type(read_arguments(text))
+    except ActionRefused as refusal:
         found = refusal.code
-    assert found in (*ACTIONS, *REFUSALS)
+    assert found in (*COMMANDS.values(), *REFUSALS)

@@ -10,9 +10,9 @@ import pytest
 from msgspec.structs import replace
 
 from routecodex.server_tools.clock.deliveries import Deliveries, Reservation
-from routecodex.server_tools.clock.leases import Uptime
-from routecodex.server_tools.clock.rules import Rules
-from routecodex.server_tools.clock.shelf import Shelf
+from routecodex.server_tools.clock.leases import SystemUptime
+from routecodex.server_tools.clock.rules import DueRules
+from routecodex.server_tools.clock.shelf import TaskStore
 from routecodex.server_tools.clock.task import Task
 from routecodex.stores.memory import MemoryStore
 from routecodex.stores.store import Change
@@ -22,11 +22,15 @@ from tests.server_tools.clock.world import DAY, HOUR, MINUTE, RULES, START, Fail
 class World:
     """One process on a store that others may share."""
 
-    def __init__(self, store: MemoryStore, now: Moving, *, rules: Rules = RULES, start: str = "boot") -> None:
+    def __init__(
+        self, store: MemoryStore, now: Moving, *, rules: DueRules = RULES, start: str = "boot"
+    ) -> None:
         self.now = now
-        self.shelf = Shelf(store, now_ms=now)
+        self.shelf = TaskStore(store, now_ms=now)
         # Here time only passes: what happens when clocks are set is told in test_leases.
-        self.deliveries = Deliveries(self.shelf, rules=rules, now_ms=now, up=lambda: Uptime(start, now.ms))
+        self.deliveries = Deliveries(
+            self.shelf, rules=rules, now_ms=now, up=lambda: SystemUptime(start, now.ms)
+        )
 
     async def tasks(self) -> tuple[Task, ...]:
         return (await self.shelf.load("s1")).tasks
@@ -120,7 +124,7 @@ async def test_a_slow_request_keeps_its_reservation() -> None:
 
 async def test_reservations_are_renewed_by_themselves() -> None:
     now = Moving()
-    world = World(MemoryStore(), now, rules=Rules(lease_ms=30))
+    world = World(MemoryStore(), now, rules=DueRules(lease_ms=30))
     await put(world.shelf, wanted(), now=now)
     held = await world.reserve("r1")
     before = held.tasks[0].reservation

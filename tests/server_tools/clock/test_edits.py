@@ -9,12 +9,12 @@ import pytest
 from msgspec.structs import replace
 
 from routecodex.server_tools.clock import edits
-from routecodex.server_tools.clock.results import Refused
-from routecodex.server_tools.clock.task import LATEST_MS, Mark, decode, encode
+from routecodex.server_tools.clock.results import ActionRefused
+from routecodex.server_tools.clock.task import LATEST_MS, DeliveryMark, decode, encode
 from tests.server_tools.clock.world import DAY, HOUR, MINUTE, RULES, START, at, state, task, wanted
 
 EMPTY = state()
-MARK = Mark("m1", START + RULES.lease_ms)
+MARK = DeliveryMark("m1", START + RULES.lease_ms)
 
 
 def test_a_new_task_has_every_field_of_the_design() -> None:
@@ -103,7 +103,9 @@ def test_a_delivered_task_that_is_to_be_repeated_comes_again() -> None:
 
 def test_a_time_too_long_past_is_refused_with_the_whole_batch() -> None:
     items = [wanted(START + HOUR), wanted(START - RULES.retention_ms - 1)]
-    with pytest.raises(Refused, match=r"too long past to be delivered; it is 2026-01-21T20:30:00\.000Z now"):
+    with pytest.raises(
+        ActionRefused, match=r"too long past to be delivered; it is 2026-01-21T20:30:00\.000Z now"
+    ):
         edits.add(EMPTY, items, ids=["n1", "n2"], at=at())
     at_the_edge, _ = edits.add(EMPTY, [wanted(START - RULES.retention_ms)], ids=["n1"], at=at())
     repeated, _ = edits.add(EMPTY, [wanted(START - DAY, repeat="daily")], ids=["n1"], at=at())
@@ -115,7 +117,7 @@ def test_cancel_and_clear() -> None:
     assert edits.cancel(state(one, two), "t1") == (state(two), one)
     assert edits.clear(state(one, two)) == (EMPTY, 2)
     assert edits.clear(EMPTY) == (EMPTY, 0)
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(ActionRefused) as caught:
         edits.cancel(state(two), "t1")
     assert (caught.value.code, str(caught.value)) == (
         "unknown_task",
@@ -164,7 +166,7 @@ def test_update_changes_what_is_named(before: Any, changes: dict[str, Any], expe
 
 def test_update_refuses_a_time_too_long_past_and_a_task_that_is_not_there() -> None:
     for task_id, due, code in [("t1", START - DAY, "already_expired"), ("t9", START, "unknown_task")]:
-        with pytest.raises(Refused) as caught:
+        with pytest.raises(ActionRefused) as caught:
             edits.change(state(task()), task_id, {"due_at_ms": due}, at=at())
         assert caught.value.code == code
 
@@ -188,7 +190,7 @@ def test_renew_makes_a_reservation_last() -> None:
     marked = state(task(reservation=MARK))
     assert edits.renew(marked, "m2", at=at(START + 1000)) == (marked, 0)
     after, count = edits.renew(marked, "m1", at=at(START + 1000))
-    assert (count, after.tasks[0].reservation) == (1, Mark("m1", START + 1000 + RULES.lease_ms))
+    assert (count, after.tasks[0].reservation) == (1, DeliveryMark("m1", START + 1000 + RULES.lease_ms))
 
 
 def test_commit_writes_the_delivery() -> None:

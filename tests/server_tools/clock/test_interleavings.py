@@ -8,11 +8,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from msgspec import Struct
 
 from routecodex.server_tools.clock import edits, rules
-from routecodex.server_tools.clock.rules import Rules
-from routecodex.server_tools.clock.task import SessionState, Task, decode, encode
+from routecodex.server_tools.clock.rules import DueRules
+from routecodex.server_tools.clock.task import SessionTasks, Task, decode, encode
 from tests.server_tools.clock.world import MINUTE, START, at, state, wanted
 
-RULES = Rules(lease_ms=10_000)
+RULES = DueRules(lease_ms=10_000)
 
 
 class Holder(Struct):
@@ -36,13 +36,13 @@ class Processes(RuleBasedStateMachine):
         self.delivered: list[tuple[str, int]] = []
 
     @property
-    def stored(self) -> SessionState:
+    def stored(self) -> SessionTasks:
         return decode(self.raw)
 
-    def store(self, after: SessionState) -> None:
+    def store(self, after: SessionTasks) -> None:
         self.raw = encode(after)
 
-    def circumstances(self, request_id: str = "") -> edits.Circumstances:
+    def circumstances(self, request_id: str = "") -> edits.EditContext:
         return at(self.now, request_id=request_id, rules=RULES)
 
     @rule(

@@ -11,10 +11,10 @@ import pytest
 
 from routecodex.server_tools.clock import leases
 from routecodex.server_tools.clock.deliveries import Deliveries, Reservation
-from routecodex.server_tools.clock.leases import UNKNOWN, Uptime
-from routecodex.server_tools.clock.rules import Rules
-from routecodex.server_tools.clock.shelf import Shelf
-from routecodex.server_tools.clock.task import Mark
+from routecodex.server_tools.clock.leases import UNKNOWN, SystemUptime
+from routecodex.server_tools.clock.rules import DueRules
+from routecodex.server_tools.clock.shelf import TaskStore
+from routecodex.server_tools.clock.task import DeliveryMark
 from tests.server_tools.clock.world import (
     HOUR,
     MINUTE,
@@ -30,7 +30,7 @@ from tests.server_tools.clock.world import (
 )
 
 LEASE = RULES.lease_ms
-LONG = Rules(retention_ms=100 * HOUR)
+LONG = DueRules(retention_ms=100 * HOUR)
 jumps = pytest.mark.parametrize("jump", [LEASE + 1, 2 * HOUR, -LEASE - 1, -2 * HOUR], ids=str)
 
 
@@ -40,7 +40,7 @@ class Process:
     def __init__(self, directory: Path, machine: Machine) -> None:
         self.machine = machine
         self.store = files(directory)
-        self.shelf = Shelf(self.store, now_ms=machine.now)
+        self.shelf = TaskStore(self.store, now_ms=machine.now)
         self.deliveries = Deliveries(self.shelf, rules=LONG, now_ms=machine.now, up=machine.up)
 
     async def reserve(self, request_id: str) -> Reservation:
@@ -125,7 +125,7 @@ async def test_between_machines_the_time_of_day_decides(tmp_path: Path) -> None:
 
 async def test_a_store_that_takes_no_renewal_does_not_cost_what_this_process_holds(machine: Machine) -> None:
     store = Failing()
-    shelf = Shelf(store, now_ms=machine.now)
+    shelf = TaskStore(store, now_ms=machine.now)
     deliveries = Deliveries(shelf, rules=RULES, now_ms=machine.now, up=machine.up)
     await put(shelf, wanted(), now=machine.now)
     held = await deliveries.reserve("s1", "r1")
@@ -141,8 +141,8 @@ async def test_a_store_that_takes_no_renewal_does_not_cost_what_this_process_hol
 async def test_renewals_outlive_a_configuration_until_nothing_is_held(
     machine: Machine,
 ) -> None:
-    shelf = Shelf(Failing(), now_ms=machine.now)
-    deliveries = Deliveries(shelf, rules=Rules(lease_ms=30), now_ms=machine.now, up=machine.up)
+    shelf = TaskStore(Failing(), now_ms=machine.now)
+    deliveries = Deliveries(shelf, rules=DueRules(lease_ms=30), now_ms=machine.now, up=machine.up)
     await put(shelf, wanted(), now=machine.now)
     held = await deliveries.reserve("s1", "r1")
     assert held is not None
@@ -152,7 +152,7 @@ async def test_renewals_outlive_a_configuration_until_nothing_is_held(
     machine.wait(20)
     await written.wait()
     (renewed,) = (await shelf.load("s1")).tasks
-    assert renewed.reservation == leases.mark(held.id, machine.now(), up=machine.up(), lease_ms=30)
+    assert renewed.reservation == leases.boot_mark(held.id, machine.now(), up=machine.up(), lease_ms=30)
     await deliveries.commit(held)
     written.clear()
     await deliveries.renew()
@@ -160,19 +160,19 @@ async def test_renewals_outlive_a_configuration_until_nothing_is_held(
 
 
 def test_a_shorter_lease_after_a_reload_does_not_let_go_of_what_was_reserved_for_longer() -> None:
-    mark = leases.mark("m", START, up=Uptime("boot", 1000), lease_ms=MINUTE)
+    mark = leases.boot_mark("m", START, up=SystemUptime("boot", 1000), lease_ms=MINUTE)
     marked = state(task(reservation=mark))
-    seen = leases.judged(marked, START, up=Uptime("boot", 31_000), lease_ms=500)
+    seen = leases.expired_reservations(marked, START, up=SystemUptime("boot", 31_000), lease_ms=500)
     assert [one.reservation and one.reservation.until_ms for one in seen.tasks] == [START + 500]
 
 
 def test_a_state_without_marks_is_left_as_it_is() -> None:
     plain = state(task())
-    assert leases.judged(plain, START, up=Uptime("boot", 1), lease_ms=LEASE) is plain
+    assert leases.expired_reservations(plain, START, up=SystemUptime("boot", 1), lease_ms=LEASE) is plain
 
 
 def test_where_the_machine_tells_nothing_only_the_time_of_day_is_written() -> None:
-    assert leases.mark("m", START, up=UNKNOWN, lease_ms=LEASE) == Mark("m", START + LEASE)
+    assert leases.boot_mark("m", START, up=UNKNOWN, lease_ms=LEASE) == DeliveryMark("m", START + LEASE)
 
 
 async def test_all_processes_of_a_machine_share_one_clock() -> None:

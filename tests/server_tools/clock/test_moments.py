@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routecodex.server_tools.clock.moments import (
-    BadMoment,
+    BadTimestamp,
     Zone,
     local_text,
-    parse,
+    parse_timestamp,
+    time_zone,
     utc_text,
-    zone_of,
 )
 from routecodex.server_tools.clock.task import LATEST_MS
 from tests.server_tools.clock.world import START
@@ -41,11 +41,11 @@ GOOD = {
 
 @pytest.mark.parametrize(("text", "after"), GOOD.items(), ids=GOOD)
 def test_times_with_an_offset_are_understood(text: str, after: int) -> None:
-    assert parse(text) == START + after
+    assert parse_timestamp(text) == START + after
 
 
 def test_a_leap_day_is_a_day() -> None:
-    assert utc_text(parse("2028-02-29T00:00:00Z")) == "2028-02-29T00:00:00.000Z"
+    assert utc_text(parse_timestamp("2028-02-29T00:00:00Z")) == "2028-02-29T00:00:00.000Z"
 
 
 BAD = {
@@ -79,16 +79,16 @@ BAD = {
 
 @pytest.mark.parametrize(("text", "code"), BAD.items(), ids=BAD)
 def test_anything_else_is_refused_with_the_reason(text: str, code: str) -> None:
-    with pytest.raises(BadMoment) as caught:
-        parse(text)
+    with pytest.raises(BadTimestamp) as caught:
+        parse_timestamp(text)
     assert caught.value.code == code
 
 
 def test_the_refusals_say_what_to_write_instead() -> None:
     said = []
     for text in ["2026-01-21T20:30:00", "1769027400000"]:
-        with pytest.raises(BadMoment) as caught:
-            parse(text)
+        with pytest.raises(BadTimestamp) as caught:
+            parse_timestamp(text)
         said.append(str(caught.value))
     form = "use ISO 8601 with an offset, like 2026-01-21T20:30:00-08:00 or 2026-01-22T04:30:00Z"
     assert said == [
@@ -99,10 +99,10 @@ def test_the_refusals_say_what_to_write_instead() -> None:
 
 @given(st.integers(0, LATEST_MS), st.sampled_from(["UTC", "Asia/Shanghai", "America/New_York"]))
 def test_what_is_written_is_read_again(moment: int, name: str) -> None:
-    assert parse(utc_text(moment)) == moment
+    assert parse_timestamp(utc_text(moment)) == moment
     # Before 1972 some zones had offsets with seconds, which ISO 8601 cannot write.
     recent = max(moment, 10**11)
-    assert parse(local_text(recent, Zone(name, ZoneInfo(name)))) == recent
+    assert parse_timestamp(local_text(recent, Zone(name, ZoneInfo(name)))) == recent
 
 
 def test_local_time_follows_the_zone() -> None:
@@ -118,12 +118,12 @@ def test_the_zone_is_that_of_the_environment_then_of_the_machine_then_utc(tmp_pa
     link.symlink_to("/nowhere/zoneinfo/Europe/Madrid")
     missing = str(tmp_path / "missing")
     assert [
-        zone_of({"TZ": "Asia/Shanghai"}, localtime=str(link)),
-        zone_of({"TZ": ":Asia/Shanghai"}, localtime=str(link)),
-        zone_of({}, localtime=str(link)),
-        zone_of({"TZ": "No/Such"}, localtime=str(link)),
-        zone_of({"TZ": "../etc/passwd"}, localtime=missing),
-        zone_of({}, localtime=missing),
+        time_zone({"TZ": "Asia/Shanghai"}, localtime=str(link)),
+        time_zone({"TZ": ":Asia/Shanghai"}, localtime=str(link)),
+        time_zone({}, localtime=str(link)),
+        time_zone({"TZ": "No/Such"}, localtime=str(link)),
+        time_zone({"TZ": "../etc/passwd"}, localtime=missing),
+        time_zone({}, localtime=missing),
     ] == [
         *[Zone("Asia/Shanghai", ZoneInfo("Asia/Shanghai"))] * 2,
         *[Zone("Europe/Madrid", ZoneInfo("Europe/Madrid"))] * 2,

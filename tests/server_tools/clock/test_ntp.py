@@ -7,8 +7,8 @@ import socket
 
 import pytest
 
-from routecodex.server_tools.clock.ntp import address_of, ask
-from routecodex.server_tools.clock.sntp import BadAnswer, Sample
+from routecodex.server_tools.clock.ntp import address_of, query_server
+from routecodex.server_tools.clock.sntp import BadReply, Sample
 from tests.server_tools.clock.time_server import Reply, answer, time_server
 from tests.server_tools.clock.world import START
 
@@ -17,7 +17,7 @@ COOKIE = b"cookie!!"
 
 
 async def asked(server: str, *, timeout: float = 5.0) -> Sample:
-    return await ask(server, timeout=timeout, clock=lambda: SECONDS, cookie=COOKIE)
+    return await query_server(server, timeout=timeout, clock=lambda: SECONDS, cookie=COOKIE)
 
 
 async def test_a_server_that_answers() -> None:
@@ -47,7 +47,7 @@ LIES: dict[str, tuple[Reply, str]] = {
 @pytest.mark.parametrize(("reply", "reason"), LIES.values(), ids=LIES)
 async def test_a_server_that_lies(reply: Reply, reason: str) -> None:
     async with time_server(reply) as server:
-        with pytest.raises(BadAnswer, match=reason):
+        with pytest.raises(BadReply, match=reason):
             await asked(server)
 
 
@@ -110,5 +110,5 @@ def test_addresses(server: str, address: tuple[str, int]) -> None:
 async def test_what_is_no_address(server: str) -> None:
     with pytest.raises(ValueError):
         address_of(server)
-    with pytest.raises(BadAnswer):
+    with pytest.raises(BadReply):
         await asked(server)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from routecodex.server_tools.clock.overview import Overview
-from routecodex.server_tools.clock.shelf import Shelf
+from routecodex.server_tools.clock.overview import TaskOverview
+from routecodex.server_tools.clock.shelf import TaskStore
 from routecodex.stores.memory import MemoryStore
 from tests.server_tools.clock.world import HOUR, RULES, START, Moving, put, wanted
 
 
 async def test_people_see_every_session_and_cancel_by_id_alone() -> None:
     now = Moving()
-    shelf = Shelf(MemoryStore(), now_ms=now)
-    overview = Overview(shelf, rules=RULES, now_ms=now)
+    shelf = TaskStore(MemoryStore(), now_ms=now)
+    overview = TaskOverview(shelf, rules=RULES, now_ms=now)
     for session in "abc":
         await put(shelf, wanted(START + HOUR, f"of {session}"), now=now, session=session)
     await put(shelf, wanted(START, "over"), now=now, session="d")

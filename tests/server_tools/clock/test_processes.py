@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from routecodex.server_tools.clock.deliveries import Deliveries
-from routecodex.server_tools.clock.leases import Uptime, uptime
-from routecodex.server_tools.clock.shelf import Shelf
+from routecodex.server_tools.clock.leases import SystemUptime, uptime
+from routecodex.server_tools.clock.shelf import TaskStore
 from tests.server_tools.clock.world import RULES, START, Moving, files, put, wanted
 
 CHILD = Path(__file__).with_name("child.py")
@@ -27,13 +27,13 @@ class Here:
         self.now = Moving()
         self.passed = 0
         self.store = files(directory)
-        self.shelf = Shelf(self.store, now_ms=self.now)
+        self.shelf = TaskStore(self.store, now_ms=self.now)
         self.deliveries = Deliveries(self.shelf, rules=RULES, now_ms=self.now, up=self.up)
 
-    def up(self) -> Uptime:
+    def up(self) -> SystemUptime:
         """The real clock of the machine, which the other processes share, and the time we say has passed."""
         start, ms = uptime()
-        return Uptime(start, ms + self.passed)
+        return SystemUptime(start, ms + self.passed)
 
 
 @pytest.fixture

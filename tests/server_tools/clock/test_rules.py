@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from routecodex.server_tools.clock import rules
-from routecodex.server_tools.clock.rules import Rules
-from routecodex.server_tools.clock.task import LATEST_MS, Mark, Task
+from routecodex.server_tools.clock.rules import DueRules
+from routecodex.server_tools.clock.task import LATEST_MS, DeliveryMark, Task
 from tests.server_tools.clock.world import DAY, HOUR, MINUTE, RULES, START, state, task
 
 WINDOW, KEPT = RULES.due_window_ms, RULES.retention_ms
@@ -37,11 +37,13 @@ def test_a_task_is_due_from_the_window_on_and_expired_past_retention(
 
 
 def test_the_numbers_are_those_of_the_design() -> None:
-    assert Rules() == Rules(due_window_ms=60_000, retention_ms=1_200_000, lease_ms=60_000, idle_ms=30 * DAY)
+    assert DueRules() == DueRules(
+        due_window_ms=60_000, retention_ms=1_200_000, lease_ms=60_000, idle_ms=30 * DAY
+    )
 
 
 def test_window_and_retention_can_be_set() -> None:
-    short = Rules(due_window_ms=10, retention_ms=20)
+    short = DueRules(due_window_ms=10, retention_ms=20)
     judged = [rules.should_inject(task(), START + after, short) for after in (-11, -10, 20, 21)]
     assert judged == [False, True, True, False]
 
@@ -74,7 +76,7 @@ def test_a_task_is_kept_out_of_the_chain_that_set_it(guard: str | None, request_
     ],
 )
 def test_a_reservation_lapses_and_one_from_the_far_future_does_not_count(until: int, reserved: bool) -> None:
-    assert rules.is_reserved(task(reservation=Mark("x", until)), START, RULES) is reserved
+    assert rules.is_reserved(task(reservation=DeliveryMark("x", until)), START, RULES) is reserved
 
 
 def test_what_can_be_delivered_comes_earliest_first() -> None:
@@ -84,9 +86,9 @@ def test_what_can_be_delivered_comes_earliest_first() -> None:
         task(START + HOUR, task_id="far"),
         task(task_id="done", delivered_at_ms=START),
         task(task_id="ours", not_before_request_id="r1"),
-        task(task_id="taken", reservation=Mark("x", START + 1)),
+        task(task_id="taken", reservation=DeliveryMark("x", START + 1)),
         task(START - KEPT - 1, task_id="over"),
-        task(task_id="lapsed", reservation=Mark("x", START - 1)),
+        task(task_id="lapsed", reservation=DeliveryMark("x", START - 1)),
     ]
     found = rules.deliverable(state(*tasks), START, rules=RULES, request_id="r1:tools")
     assert [one.task_id for one in found] == ["late", "lapsed", "soon"]
@@ -103,8 +105,8 @@ WAKES = {
     "delivered": ([task(START + HOUR, delivered_at_ms=START)], None),
     "of this chain": ([task(START + HOUR, not_before_request_id="r1")], None),
     "over": ([task(START - HOUR)], None),
-    "somebody has it": ([task(START, reservation=Mark("x", START + 5000))], None),
-    "this request has it": ([task(START, reservation=Mark("r1:clock:x", START + 5000))], None),
+    "somebody has it": ([task(START, reservation=DeliveryMark("x", START + 5000))], None),
+    "this request has it": ([task(START, reservation=DeliveryMark("r1:clock:x", START + 5000))], None),
     "it comes again": ([task(START - HOUR, repeat="daily")], START + 23 * HOUR - WINDOW),
 }
 
@@ -161,7 +163,7 @@ def test_what_is_injected_is_due_and_kept_and_never_expired(
     due: int, apart: int, repeat: str | None, window: int, retention: int
 ) -> None:
     now = max(0, due + apart)
-    given_rules = Rules(due_window_ms=window, retention_ms=retention)
+    given_rules = DueRules(due_window_ms=window, retention_ms=retention)
     one = task(due, repeat=repeat, updated_at_ms=due)
     found = rules.deliverable(state(one), now, rules=given_rules, request_id="r1")
     moment = rules.wake_at(state(one), now, rules=given_rules, request_id="r1")

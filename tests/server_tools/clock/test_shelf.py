@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from routecodex.server_tools.clock import edits
-from routecodex.server_tools.clock.shelf import CORRUPT_SPACE, SPACE, Shelf
-from routecodex.server_tools.clock.task import encode, nothing
+from routecodex.server_tools.clock.shelf import CORRUPT_SPACE, SPACE, TaskStore
+from routecodex.server_tools.clock.task import encode, no_tasks
 from routecodex.stores import names
 from routecodex.stores.file import FileStore
 from routecodex.stores.memory import MemoryStore
@@ -39,9 +39,9 @@ async def store(tmp_path: Path) -> AsyncIterator[FileStore]:
 async def test_the_file_of_a_session_is_its_state_and_nothing_else(
     store: FileStore, tmp_path: Path, now: Moving, session: str
 ) -> None:
-    shelf = Shelf(store, now_ms=now)
+    shelf = TaskStore(store, now_ms=now)
     await put(shelf, LATER, now=now, session=session)
-    path = tmp_path / "clock" / names.encode(session)
+    path = tmp_path / "clock" / names.encode_name(session)
     assert json.loads(path.read_text()) == {
         "version": 1,
         "sessionId": session,
@@ -60,20 +60,20 @@ async def test_the_file_of_a_session_is_its_state_and_nothing_else(
     }
     assert path.read_text().startswith('{\n  "version": 1,\n  "sessionId": ')
     assert await shelf.sessions() == [session]
-    assert await Shelf(store, now_ms=now).load(session) == await shelf.load(session)
+    assert await TaskStore(store, now_ms=now).load(session) == await shelf.load(session)
 
 
 async def test_a_session_without_tasks_has_no_file(store: FileStore, tmp_path: Path, now: Moving) -> None:
-    shelf = Shelf(store, now_ms=now)
+    shelf = TaskStore(store, now_ms=now)
     await put(shelf, LATER, now=now)
     assert await shelf.edit("s1", edits.clear) == 1
     assert not (tmp_path / "clock" / "s1.json").exists()
-    assert await shelf.load("s1") == nothing("s1")
+    assert await shelf.load("s1") == no_tasks("s1")
     assert await shelf.edit("s1", edits.clear) == 0
 
 
 async def test_an_edit_that_changes_nothing_writes_nothing(store: FileStore, now: Moving) -> None:
-    shelf = Shelf(store, now_ms=now)
+    shelf = TaskStore(store, now_ms=now)
     await put(shelf, LATER, now=now)
     stamp, heard = shelf.stamp_of("s1"), list[str]()
     shelf.listen(heard.append)
@@ -86,8 +86,8 @@ async def test_an_edit_that_changes_nothing_writes_nothing(store: FileStore, now
 
 async def test_what_is_known_is_not_read_again_until_somebody_writes(tmp_path: Path, now: Moving) -> None:
     here, there = files(tmp_path), files(tmp_path)
-    ours, theirs = Shelf(here, now_ms=now), Shelf(there, now_ms=now)
-    assert ours.peek("s1") == nothing("s1")
+    ours, theirs = TaskStore(here, now_ms=now), TaskStore(there, now_ms=now)
+    assert ours.peek("s1") == no_tasks("s1")
     await put(ours, LATER, now=now)
     found = await ours.load("s1")
     assert ours.peek("s1") is found
@@ -95,13 +95,13 @@ async def test_what_is_known_is_not_read_again_until_somebody_writes(tmp_path: P
     assert ours.peek("s1") is None
     assert [one.task for one in (await ours.load("s1")).tasks] == ["water the plants", "else"]
     await theirs.edit("s1", edits.clear)
-    assert await ours.load("s1") == nothing("s1")
+    assert await ours.load("s1") == no_tasks("s1")
     await here.close()
     await there.close()
 
 
 async def test_only_so_many_sessions_are_remembered(now: Moving) -> None:
-    shelf = Shelf(MemoryStore(), now_ms=now, cached=2)
+    shelf = TaskStore(MemoryStore(), now_ms=now, cached=2)
     for session in "abc":
         await put(shelf, LATER, now=now, session=session)
         await shelf.load(session)
@@ -128,9 +128,9 @@ async def test_a_damaged_file_is_set_aside_byte_for_byte_and_named(
     path = tmp_path / "clock" / "s1.json"
     path.parent.mkdir()
     path.write_bytes(content)
-    shelf = Shelf(store, now_ms=now)
+    shelf = TaskStore(store, now_ms=now)
     with caplog.at_level(logging.WARNING):
-        assert await shelf.load("s1") == nothing("s1")
+        assert await shelf.load("s1") == no_tasks("s1")
     assert path.with_name("s1.json.corrupt-1").read_bytes() == content
     assert [str(path) in message for message in caplog.messages] == [True]
     await put(shelf, LATER, now=now)
@@ -140,7 +140,7 @@ async def test_a_damaged_file_is_set_aside_byte_for_byte_and_named(
 async def test_listing_sets_damaged_files_aside_and_leaves_the_state_of_network_time(
     store: FileStore, tmp_path: Path, now: Moving
 ) -> None:
-    shelf = Shelf(store, now_ms=now)
+    shelf = TaskStore(store, now_ms=now)
     await put(shelf, LATER, now=now)
     for name, content in [("broken.json", "{"), ("other.json", "[]"), ("ntp-state.json", "{")]:
         (tmp_path / "clock" / name).write_text(content)
@@ -159,10 +159,10 @@ async def test_a_store_without_files_sets_other_values_aside_too(
     now: Moving, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = MemoryStore()
-    shelf = Shelf(store, now_ms=now)
+    shelf = TaskStore(store, now_ms=now)
     await store.put(SPACE, "s1", b'{"hello": "world"}')
     if how == "load":
-        assert await shelf.load("s1") == nothing("s1")
+        assert await shelf.load("s1") == no_tasks("s1")
         assert await store.get(SPACE, "s1") is None
     else:
         await shelf.edit("s1", ADD)
@@ -176,7 +176,7 @@ async def test_a_store_without_files_sets_other_values_aside_too(
 
 async def test_a_failed_write_leaves_everything_as_it_was(now: Moving) -> None:
     store = Failing()
-    shelf = Shelf(store, now_ms=now)
+    shelf = TaskStore(store, now_ms=now)
     await put(shelf, LATER, now=now)
     before = await shelf.load("s1")
     store.broken = True
@@ -186,6 +186,6 @@ async def test_a_failed_write_leaves_everything_as_it_was(now: Moving) -> None:
 
 
 async def test_many_tasks_are_told(now: Moving, caplog: pytest.LogCaptureFixture) -> None:
-    shelf = Shelf(MemoryStore(), now_ms=now)
+    shelf = TaskStore(MemoryStore(), now_ms=now)
     await put(shelf, *(wanted(START + HOUR, f"task {n}") for n in range(1001)), now=now)
     assert caplog.messages == ["session 's1' has 1001 tasks; every request of it looks at all"]

@@ -9,23 +9,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routecodex.server_tools.clock.sntp import (
-    BadAnswer,
+    BadReply,
+    ForeignReply,
     Sample,
-    Stranger,
-    agreed,
-    decode_answer,
-    encode_question,
+    agreed_offset,
+    decode_reply,
+    encode_query,
 )
 from tests.server_tools.clock.time_server import answer
 from tests.server_tools.clock.world import START
 
 COOKIE = b"cookie!!"
-QUESTION = encode_question(COOKIE)
+QUESTION = encode_query(COOKIE)
 SECONDS = START / 1000
 
 
 def judge(packet: bytes, *, sent_ms: float = START, elapsed_ms: float = 40) -> Sample:
-    return decode_answer(packet, cookie=COOKIE, server="time", sent_ms=sent_ms, elapsed_ms=elapsed_ms)
+    return decode_reply(packet, cookie=COOKIE, server="time", sent_ms=sent_ms, elapsed_ms=elapsed_ms)
 
 
 def test_the_question_tells_nothing_but_the_cookie() -> None:
@@ -59,25 +59,25 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize(("fields", "reason"), BAD.values(), ids=BAD)
 def test_answers_that_cannot_be_used(fields: dict[str, Any], reason: str) -> None:
-    with pytest.raises(BadAnswer) as caught:
+    with pytest.raises(BadReply) as caught:
         judge(answer(QUESTION, SECONDS, **fields))
-    assert (type(caught.value), str(caught.value)) == (BadAnswer, reason)
+    assert (type(caught.value), str(caught.value)) == (BadReply, reason)
 
 
 @pytest.mark.parametrize("days", [-400, -1.01, 1.01, 400])
 def test_an_absurd_offset_is_a_lie(days: float) -> None:
-    with pytest.raises(BadAnswer, match="is absurd"):
+    with pytest.raises(BadReply, match="is absurd"):
         judge(answer(QUESTION, SECONDS + days * 86_400))
 
 
 def test_an_answer_without_a_time_is_refused() -> None:
-    with pytest.raises(BadAnswer, match="the answer carries no time"):
+    with pytest.raises(BadReply, match="the answer carries no time"):
         judge(answer(QUESTION, SECONDS)[:40] + bytes(8))
 
 
 @pytest.mark.parametrize("packet", [b"", b"x" * 47, answer(QUESTION, SECONDS, origin=7)])
 def test_an_answer_to_something_else_is_a_strangers(packet: bytes) -> None:
-    with pytest.raises(Stranger):
+    with pytest.raises(ForeignReply):
         judge(packet)
 
 
@@ -90,21 +90,21 @@ def samples(*offsets: float) -> list[Sample]:
     [((5,), "s0"), ((5, 6), "s0"), ((3_600_000, 5, 6), "s1"), ((5, 3_600_000, 6), "s0"), ((5, 200, 9), "s0")],
 )
 def test_the_quickest_of_those_who_agree_is_believed(offsets: tuple[float, ...], server: str) -> None:
-    assert agreed(samples(*offsets)).server == server
+    assert agreed_offset(samples(*offsets)).server == server
 
 
 @pytest.mark.parametrize("offsets", [(0, 3_600_000), (0, 10_000, 20_000), (0, 0, 9_000, 9_000)])
 def test_servers_that_disagree_are_not_believed(offsets: tuple[float, ...]) -> None:
-    with pytest.raises(BadAnswer, match=r"the servers disagree: s0 \+0 ms, s1 "):
-        agreed(samples(*offsets))
+    with pytest.raises(BadReply, match=r"the servers disagree: s0 \+0 ms, s1 "):
+        agreed_offset(samples(*offsets))
 
 
 def test_nobody_cannot_agree() -> None:
-    with pytest.raises(BadAnswer, match="no server answered"):
-        agreed([])
+    with pytest.raises(BadReply, match="no server answered"):
+        agreed_offset([])
 
 
 @given(st.binary(max_size=80))
 def test_any_packet_is_judged(packet: bytes) -> None:
-    with pytest.raises(BadAnswer):
+    with pytest.raises(BadReply):
         judge(packet)

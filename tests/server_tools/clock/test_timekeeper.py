@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from routecodex.server_tools.clock.sntp import BadAnswer, Sample
-from routecodex.server_tools.clock.timekeeper import NtpState, Options, Timekeeper, is_wanted
+from routecodex.server_tools.clock.sntp import BadReply, Sample
+from routecodex.server_tools.clock.timekeeper import NetworkTime, NtpOptions, NtpState, is_ntp_enabled
 from tests.server_tools.clock.time_server import answer, time_server
 from tests.server_tools.clock.world import START, Moving
 
@@ -36,9 +36,9 @@ class Scripted:
         return Sample(server, said, 10)
 
 
-def keeper(file: Path | None = None, **servers: float | Exception) -> Timekeeper:
-    return Timekeeper(
-        Moving().seconds, options=Options(servers=tuple(servers)), file=file, ask=Scripted(**servers)
+def keeper(file: Path | None = None, **servers: float | Exception) -> NetworkTime:
+    return NetworkTime(
+        Moving().seconds, options=NtpOptions(servers=tuple(servers)), file=file, ask=Scripted(**servers)
     )
 
 
@@ -59,9 +59,9 @@ async def test_the_offset_corrects_the_time() -> None:
 
 async def test_a_failure_changes_the_status_and_keeps_the_offset(caplog: pytest.LogCaptureFixture) -> None:
     asked = Scripted(a=1500.0, b=TimeoutError("no answer within 800 ms"))
-    time = Timekeeper(Moving().seconds, options=Options(servers=("a", "b")), ask=asked)
+    time = NetworkTime(Moving().seconds, options=NtpOptions(servers=("a", "b")), ask=asked)
     assert await time.sync() is True
-    asked.servers["a"] = BadAnswer("kiss of death 'RATE'")
+    asked.servers["a"] = BadReply("kiss of death 'RATE'")
     assert await time.sync() is False
     reason = "a: kiss of death 'RATE'; b: no answer within 800 ms"
     assert time.report() == {
@@ -98,7 +98,7 @@ async def test_no_servers_at_all_is_an_error() -> None:
 
 async def test_every_question_has_a_cookie_of_its_own() -> None:
     asked = Scripted(a=0, b=0)
-    await Timekeeper(options=Options(servers=("a", "b")), ask=asked).sync()
+    await NetworkTime(options=NtpOptions(servers=("a", "b")), ask=asked).sync()
     assert (len(set(asked.cookies)), {len(cookie) for cookie in asked.cookies}) == (2, {8})
 
 
@@ -163,7 +163,9 @@ async def test_turned_off_it_asks_nobody_and_corrects_nothing(tmp_path: Path) ->
     file = tmp_path / "ntp-state.json"
     await keeper(file, a=1500.0).sync()
     asked = Scripted(a=1)
-    time = Timekeeper(Moving().seconds, options=Options(enabled=False, servers=("a",)), file=file, ask=asked)
+    time = NetworkTime(
+        Moving().seconds, options=NtpOptions(enabled=False, servers=("a",)), file=file, ask=asked
+    )
     time.restore()
     await time.run()
     assert (time.now_ms(), time.report(), asked.cookies) == (START, {"status": "off", "offsetMs": 0}, [])
@@ -175,13 +177,13 @@ async def test_turned_off_it_asks_nobody_and_corrects_nothing(tmp_path: Path) ->
 )
 def test_the_environment_can_turn_it_off(enabled: bool, said: str | None, wanted: bool) -> None:
     environ = {} if said is None else {"ROUTECODEX_CLOCK_NTP": said}
-    assert is_wanted(enabled, environ) is wanted
+    assert is_ntp_enabled(enabled, environ) is wanted
 
 
 async def test_it_asks_again_and_again_less_often_while_it_fails() -> None:
     asked = Scripted(a=TimeoutError("silent"))
-    options = Options(servers=("a",), every=900, again=60)
-    time = Timekeeper(options=options, ask=asked, chance=random.Random(7))
+    options = NtpOptions(servers=("a",), every=900, again=60)
+    time = NetworkTime(options=options, ask=asked, chance=random.Random(7))
     slept: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -209,7 +211,7 @@ async def test_real_servers_one_good_one_lying_one_silent_one_forging() -> None:
         time_server(lambda question: [answer(question, SECONDS + 9, origin=5)]) as forger,
     ):
         servers = (liar, silent, one, forger, two)
-        time = Timekeeper(Moving().seconds, options=Options(servers=servers, timeout=1.0))
+        time = NetworkTime(Moving().seconds, options=NtpOptions(servers=servers, timeout=1.0))
         assert await time.sync() is True
     assert time.state.server in (one, two)
     assert round(time.offset_ms / 1000) == 3

@@ -13,10 +13,10 @@ import pytest
 from routecodex.canon.request import Tool
 from routecodex.server_tools.clock.arguments import SCHEMA
 from routecodex.server_tools.clock.moments import Zone
-from routecodex.server_tools.clock.shelf import Shelf
+from routecodex.server_tools.clock.shelf import TaskStore
 from routecodex.server_tools.clock.task import encode
-from routecodex.server_tools.clock.timekeeper import NtpState, Timekeeper
-from routecodex.server_tools.clock.tool import DESCRIPTION, ClockTool, declare
+from routecodex.server_tools.clock.timekeeper import NetworkTime, NtpState
+from routecodex.server_tools.clock.tool import DESCRIPTION, ClockActions, declare
 from routecodex.stores.memory import MemoryStore
 from routecodex.stores.store import Stored, StoreError
 from tests.server_tools.clock.world import DAY, HOUR, RULES, START, Failing, Moving
@@ -33,9 +33,9 @@ class World:
         numbers = count(1)
         self.store = store
         self.now = Moving()
-        self.time = Timekeeper(self.now.seconds)
-        self.shelf = Shelf(store, now_ms=self.now)
-        self.tool = ClockTool(
+        self.time = NetworkTime(self.now.seconds)
+        self.shelf = TaskStore(store, now_ms=self.now)
+        self.tool = ClockActions(
             self.shelf,
             time=self.time,
             rules=RULES,

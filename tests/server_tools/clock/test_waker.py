@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from routecodex.server_tools.clock import edits
-from routecodex.server_tools.clock.shelf import Shelf
-from routecodex.server_tools.clock.waker import Holds, Waiter, Waker
+from routecodex.server_tools.clock.shelf import TaskStore
+from routecodex.server_tools.clock.waker import DueTimer, Holds, Waiter
 from routecodex.stores.memory import MemoryStore
 from routecodex.stores.store import Store, Stored, StoreError
 from tests.server_tools.clock.world import HOUR, MINUTE, RULES, START, Moving, files, put, wanted
@@ -41,8 +41,8 @@ class World:
 
     def __init__(self, store: Store, now: Moving) -> None:
         self.now = now
-        self.shelf = Shelf(store, now_ms=now)
-        self.waker = Waker(self.shelf, now_ms=now, look=0.002)
+        self.shelf = TaskStore(store, now_ms=now)
+        self.waker = DueTimer(self.shelf, now_ms=now, look=0.002)
         self.shelf.listen(self.waker.changed)
         self.holds = Holds(self.shelf, self.waker, rules=RULES, now_ms=now)
 
@@ -161,7 +161,7 @@ async def test_a_store_that_cannot_be_read_holds_nobody() -> None:
 
 async def test_a_change_between_looking_and_waiting_is_not_missed() -> None:
     stamps = Stamps()
-    waker = Waker(stamps, now_ms=Moving())
+    waker = DueTimer(stamps, now_ms=Moving())
     stamps.of["s1"] = 2
     await waker.wait("s1", START + HOUR, stamp=1)
     assert waker.waiting == 0
@@ -169,7 +169,7 @@ async def test_a_change_between_looking_and_waiting_is_not_missed() -> None:
 
 async def test_thousands_wake_in_order_with_one_timer() -> None:
     stamps, now, order = Stamps(), Moving(), list[int]()
-    waker = Waker(stamps, now_ms=now, look=0.001)
+    waker = DueTimer(stamps, now_ms=now, look=0.001)
 
     async def one(number: int) -> None:
         await waker.wait(f"s{number}", START + number, stamp=0)
@@ -188,7 +188,7 @@ async def test_thousands_wake_in_order_with_one_timer() -> None:
 
 async def test_while_nobody_waits_nothing_is_looked_at() -> None:
     stamps, now = Stamps(), Moving()
-    waker = Waker(stamps, now_ms=now, look=0.001)
+    waker = DueTimer(stamps, now_ms=now, look=0.001)
     held = asyncio.ensure_future(waker.wait("s1", START + 5, stamp=0))
     while not waker.waiting:
         await asyncio.sleep(0)
@@ -200,7 +200,7 @@ async def test_while_nobody_waits_nothing_is_looked_at() -> None:
 
 
 async def test_those_who_left_do_not_pile_up() -> None:
-    waker = Waker(Stamps(), now_ms=Moving())
+    waker = DueTimer(Stamps(), now_ms=Moving())
     stays = asyncio.ensure_future(waker.wait("s1", START + HOUR, stamp=0))
     for _ in range(500):
         leaves = asyncio.ensure_future(waker.wait("s2", START + HOUR, stamp=0))

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from routecodex.server_tools.clock import edits
-from routecodex.server_tools.clock.arguments import Wanted
-from routecodex.server_tools.clock.edits import Circumstances
-from routecodex.server_tools.clock.leases import Uptime
-from routecodex.server_tools.clock.rules import Rules
-from routecodex.server_tools.clock.shelf import BARE, Shelf
-from routecodex.server_tools.clock.task import SessionState, Task
+from routecodex.server_tools.clock.arguments import TaskFields
+from routecodex.server_tools.clock.edits import EditContext
+from routecodex.server_tools.clock.leases import SystemUptime
+from routecodex.server_tools.clock.rules import DueRules
+from routecodex.server_tools.clock.shelf import BARE, TaskStore
+from routecodex.server_tools.clock.task import SessionTasks, Task
 from routecodex.stores.file import FileStore
 from routecodex.stores.memory import MemoryStore
 from routecodex.stores.store import Change, StoreError
@@ -23,7 +23,7 @@ START = 1_769_027_400_000
 MINUTE = 60_000
 HOUR = 60 * MINUTE
 DAY = 24 * HOUR
-RULES = Rules()
+RULES = DueRules()
 
 
 class Moving:
@@ -47,8 +47,8 @@ class Machine:
         self.start = start
         self.up_ms = 5_000_000
 
-    def up(self) -> Uptime:
-        return Uptime(self.start, self.up_ms)
+    def up(self) -> SystemUptime:
+        return SystemUptime(self.start, self.up_ms)
 
     def wait(self, ms: int) -> None:
         """Time passes."""
@@ -72,16 +72,16 @@ def task(due: int = START, **fields: Any) -> Task:
     return Task(due_at_ms=due, **{**given, **fields})
 
 
-def state(*tasks: Task, session: str = "s1") -> SessionState:
-    return SessionState(version=1, session_id=session, tasks=tasks, updated_at_ms=START - HOUR)
+def state(*tasks: Task, session: str = "s1") -> SessionTasks:
+    return SessionTasks(version=1, session_id=session, tasks=tasks, updated_at_ms=START - HOUR)
 
 
-def at(now_ms: int = START, *, request_id: str = "r1", rules: Rules = RULES) -> Circumstances:
-    return Circumstances(now_ms=now_ms, rules=rules, request_id=request_id)
+def at(now_ms: int = START, *, request_id: str = "r1", rules: DueRules = RULES) -> EditContext:
+    return EditContext(now_ms=now_ms, rules=rules, request_id=request_id)
 
 
-def wanted(due: int = START, text: str = "water the plants", **fields: Any) -> Wanted:
-    return Wanted(due_at_ms=due, task=text, **fields)
+def wanted(due: int = START, text: str = "water the plants", **fields: Any) -> TaskFields:
+    return TaskFields(due_at_ms=due, task=text, **fields)
 
 
 def files(directory: Path) -> FileStore:
@@ -89,7 +89,7 @@ def files(directory: Path) -> FileStore:
     return FileStore(directory, bare=BARE)
 
 
-async def put(shelf: Shelf, *items: Wanted, now: Callable[[], int], session: str = "s1") -> list[str]:
+async def put(shelf: TaskStore, *items: TaskFields, now: Callable[[], int], session: str = "s1") -> list[str]:
     """Schedules in a request of its own; the ids are t1, t2, … in their session."""
     first = len((await shelf.load(session)).tasks) + 1
     ids = [f"t{number}" for number in range(first, first + len(items))]

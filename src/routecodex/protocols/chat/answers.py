@@ -11,23 +11,23 @@ from routecodex.canon.response import Response
 from routecodex.protocols.chat.annotations import annotations_of
 from routecodex.protocols.chat.chunks import is_silent, read_chunk, usage_of
 from routecodex.protocols.chat.content import spoken
-from routecodex.protocols.chat.decoder import Telling, unparsable
+from routecodex.protocols.chat.decoder import ChunkDecoder, unparsable
 from routecodex.protocols.chat.encoder import answer_id, usage_object
-from routecodex.protocols.chat.ends import settle
+from routecodex.protocols.chat.ends import settle_finish
 from routecodex.protocols.chat.errors import from_object
-from routecodex.protocols.chat.stream_schema import Chunk, Delta
-from routecodex.protocols.codec import Outcome, ReplyTo
-from routecodex.protocols.failures import broken_off
-from routecodex.protocols.runs import Told, spread
-from routecodex.protocols.tools import CallNames, unwrap_input
+from routecodex.protocols.chat.stream_schema import StreamChunk, WireDelta
+from routecodex.protocols.codec import AnswerOutcome, ReplyContext
+from routecodex.protocols.failures import stream_broken
+from routecodex.protocols.runs import StreamItem, unbatched
+from routecodex.protocols.tools import ToolNames, unwrap_input
 from routecodex.protocols.translation import estimated_usage
 from routecodex.wire import json
 from routecodex.wire.json import ABSENT, present, thaw
 
-_SILENCE: Final = Delta()
+_SILENCE: Final = WireDelta()
 
 
-def _read(body: bytes, provider: str = "") -> Chunk:
+def _read(body: bytes, provider: str = "") -> StreamChunk:
     answer = read_chunk(body)
     if answer is None:
         raise unparsable()
@@ -38,17 +38,17 @@ def _read(body: bytes, provider: str = "") -> Chunk:
     return answer
 
 
-def decode(body: bytes) -> list[Event]:
+def decode_response(body: bytes) -> list[Event]:
     """The events a stream of this answer would have told."""
-    out: list[Told] = []
-    telling = Telling()
+    out: list[StreamItem] = []
+    telling = ChunkDecoder()
     telling.chunk(_read(body), out)
     if not any(isinstance(event, Failed) for event in out):
         telling.finish(out)
-    return spread(out)
+    return unbatched(out)
 
 
-def encode(response: Response, reply: ReplyTo) -> bytes:
+def encode_response(response: Response, reply: ReplyContext) -> bytes:
     """The answer as one chat completion."""
     word = finish.express("chat", response.finish)
     choice = {
@@ -75,11 +75,11 @@ def _written(response: Response) -> int:
     return sum(len(getattr(part, "text", "") or getattr(part, "arguments", "")) for part in response.parts)
 
 
-def _message(response: Response, reply: ReplyTo) -> dict[str, Any]:
+def _message(response: Response, reply: ReplyContext) -> dict[str, Any]:
     texts = [part for part in response.parts if isinstance(part, Text)]
     refusals = [part.text for part in response.parts if isinstance(part, Refusal)]
     thoughts = [part.text for part in response.parts if isinstance(part, Reasoning) and part.text]
-    names = CallNames(reply.request.tools if reply.request is not None else ())
+    names = ToolNames(reply.request.tools if reply.request is not None else ())
     empty = "{}" if response.finish.reason == "tool_calls" else ""
     calls = [_call(part, names, empty=empty) for part in response.parts if isinstance(part, ToolCall)]
     message: dict[str, Any] = {
@@ -100,7 +100,7 @@ def _message(response: Response, reply: ReplyTo) -> dict[str, Any]:
     return message
 
 
-def show(media: Media) -> Opaque | None:
+def image_part(media: Media) -> Opaque | None:
     """An image as providers of chat that draw give it, in `images`: the API itself has no place for one."""
     if media.kind != "image":
         return None
@@ -108,7 +108,7 @@ def show(media: Media) -> Opaque | None:
     return Opaque("chat", {"type": "image_url", "image_url": {"url": url}}) if url else None
 
 
-def _call(call: ToolCall, names: CallNames, *, empty: str) -> dict[str, Any]:
+def _call(call: ToolCall, names: ToolNames, *, empty: str) -> dict[str, Any]:
     name, _, custom = names.resolve(call.name)
     if custom or call.custom:
         text = call.arguments if call.custom else unwrap_input(call.arguments)
@@ -120,18 +120,20 @@ def _call(call: ToolCall, names: CallNames, *, empty: str) -> dict[str, Any]:
     }
 
 
-def pass_on(body: bytes, reply: ReplyTo) -> tuple[bytes, Outcome]:
+def relay_response(body: bytes, reply: ReplyContext) -> tuple[bytes, AnswerOutcome]:
     """The upstream's own answer, its finish put right where it lies or is no word of chat's."""
     answer = _read(body, reply.provider)
     usage = answer.usage
-    outcome = Outcome(model=answer.model or "", response_id=answer.id or "")
+    outcome = AnswerOutcome(model=answer.model or "", response_id=answer.id or "")
     outcome.usage = usage_of(usage) if usage is not None else None
     wrong: dict[int, str] = {}
     for at, choice in enumerate(answer.choices or []):
         message, said = choice.message or _SILENCE, choice.finish_reason
-        end, word = settle(said, calls=bool(message.tool_calls), legacy=message.function_call is not None)
+        end, word = settle_finish(
+            said, calls=bool(message.tool_calls), legacy=message.function_call is not None
+        )
         if end.reason == "error":
-            raise broken_off(said)
+            raise stream_broken(said)
         outcome.finish, outcome.sent_finish = end, word
         outcome.empty = at == 0 and is_silent(message)
         if word != said:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from routecodex.protocols.chat.stream_schema import CallDelta
+from routecodex.protocols.chat.stream_schema import WireToolCallDelta
 from routecodex.wire import json
 
 
-class Place:
+class CallPosition:
     """Where a piece belongs: the number of its call, whether it begins it, and whether it tells its name."""
 
     __slots__ = ("begins", "names", "number")
@@ -30,7 +30,7 @@ class _Known:
         self.named = False
 
 
-class CallBook:
+class ToolCallIndex:
     """The calls of one choice in the order they began; a call's number is its place here."""
 
     __slots__ = ("_known",)
@@ -41,7 +41,7 @@ class CallBook:
     def __len__(self) -> int:
         return len(self._known)
 
-    def place(self, delta: CallDelta) -> Place:
+    def place(self, delta: WireToolCallDelta) -> CallPosition:
         """The place of this piece; a name is told once, by the first piece that has one."""
         number = self._find(delta)
         begins = number is None
@@ -51,9 +51,9 @@ class CallBook:
         call = self._known[number]
         names = bool(delta.name) and not call.named
         call.named = call.named or names
-        return Place(number, begins=begins, names=names)
+        return CallPosition(number, begins=begins, names=names)
 
-    def _find(self, delta: CallDelta) -> int | None:
+    def _find(self, delta: WireToolCallDelta) -> int | None:
         """By index and id, else by index alone, else the last one when the piece names neither."""
         known = self._known
         near = [
@@ -73,7 +73,7 @@ class CallBook:
         return None if delta.name or delta.id or not known else len(known) - 1
 
 
-def is_proper(call: CallDelta, place: Place) -> bool:
+def is_proper(call: WireToolCallDelta, place: CallPosition) -> bool:
     """Whether a piece has what its place demands: its number, an id with the first piece, a name but once."""
     if call.index != place.number:
         return False
@@ -82,7 +82,7 @@ def is_proper(call: CallDelta, place: Place) -> bool:
     return not call.id and (place.names or not call.name)
 
 
-def mend_call(call: dict[str, Any], place: Place, *, made_id: str) -> None:
+def mend_call(call: dict[str, Any], place: CallPosition, *, made_id: str) -> None:
     """Gives a piece what its place demands, and takes what was told before."""
     kind, field = ("custom", "input") if call.get("custom") else ("function", "arguments")
     body = call.get(kind) or {}

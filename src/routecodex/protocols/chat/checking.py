@@ -10,13 +10,13 @@ from msgspec.json import Decoder
 from routecodex.canon.errors import BadRequest
 from routecodex.protocols.chat.schema import (
     ROLES,
-    Call,
-    ChatRequest,
     ImageUrl,
-    Message,
-    Part,
-    Tool,
-    ToolChoice,
+    RequestBody,
+    WireMessage,
+    WirePart,
+    WireTool,
+    WireToolCall,
+    WireToolChoice,
 )
 from routecodex.wire import json, scan
 from routecodex.wire.json import ABSENT
@@ -27,9 +27,10 @@ _SPEAKING: Final = frozenset({"system", "developer", "user", "tool"})
 UNLIMITED: Final = -1
 """How clients of local models say that an answer may be as long as it likes."""
 
-_parts: Final = Decoder(str | list[Part] | None)
+_parts: Final = Decoder(str | list[WirePart] | None)
 _sign: Final = scan.sign
 _STRING: Final = 0x22
+
 _NULL: Final = 0x6E
 """How a JSON string and a null begin; texts are most of a large body, and stay as the bytes they are."""
 
@@ -42,14 +43,14 @@ def _missing(field: str, what: str = "this field is required") -> BadRequest:
     return BadRequest(f"{field}: {what}", param=field, code="missing_field")
 
 
-def check_messages(messages: list[Message]) -> None:
+def check_messages(messages: list[WireMessage]) -> None:
     """Refuses a conversation of which a part is wrong, or missing."""
     if not messages:
         raise _wrong("messages", "must hold at least one message")
     _check_each(messages)
 
 
-def check_fields(wire: ChatRequest) -> None:
+def check_fields(wire: RequestBody) -> None:
     """Refuses a request in which something else than its messages is wrong."""
     model = wire.model
     if not model or "\x00" in model:
@@ -61,7 +62,7 @@ def check_fields(wire: ChatRequest) -> None:
     for index, function in enumerate(wire.functions or []):
         _check_name(f"functions[{index}].name", function.name)
     choice = wire.tool_choice
-    if choice is not None and isinstance(choice, ToolChoice):
+    if choice is not None and isinstance(choice, WireToolChoice):
         _check_choice(choice)
 
 
@@ -75,7 +76,7 @@ def _check_limit(field: str, value: int | None) -> None:
         raise _wrong(field, "must be 1 or more")
 
 
-def _check_each(messages: list[Message]) -> None:
+def _check_each(messages: list[WireMessage]) -> None:
     """One light pass: what is wrong is put into words only when something is."""
     called: set[str | None] = set()
     absent = ABSENT
@@ -103,7 +104,7 @@ def _check_each(messages: list[Message]) -> None:
             raise _missing(f"messages[{index}].content")
 
 
-def _check_parts(where: str, parts: str | list[Part] | None) -> None:
+def _check_parts(where: str, parts: str | list[WirePart] | None) -> None:
     for index, part in enumerate(parts if isinstance(parts, list) else ()):
         holds = _HOLDS.get(part.type)
         if holds is not None and not holds(part):
@@ -114,7 +115,7 @@ def _has_url(source: ImageUrl | str | None) -> bool:
     return bool(source.url if isinstance(source, ImageUrl) else source)
 
 
-_HOLDS: dict[str, Callable[[Part], bool]] = {
+_HOLDS: dict[str, Callable[[WirePart], bool]] = {
     "text": lambda part: part.text is not None,
     "image_url": lambda part: _has_url(part.image_url),
     "video_url": lambda part: _has_url(part.video_url),
@@ -124,7 +125,7 @@ _HOLDS: dict[str, Callable[[Part], bool]] = {
 """Whether a part holds what its type promises; types we do not know are not asked."""
 
 
-def _call_ids(index: int, calls: list[Call]) -> set[str | None]:
+def _call_ids(index: int, calls: list[WireToolCall]) -> set[str | None]:
     ids: set[str | None] = set()
     for call in calls:
         if not _is_whole(call) or call.id in ids:
@@ -133,11 +134,11 @@ def _call_ids(index: int, calls: list[Call]) -> set[str | None]:
     return ids
 
 
-def _is_whole(call: Call) -> bool:
+def _is_whole(call: WireToolCall) -> bool:
     return bool(call.id) and (call.function is not None or call.custom is not None)
 
 
-def _bad_call(where: str, calls: list[Call]) -> BadRequest:
+def _bad_call(where: str, calls: list[WireToolCall]) -> BadRequest:
     ids: set[str] = set()
     for index, call in enumerate(calls):
         field = f"{where}[{index}].id"
@@ -160,13 +161,13 @@ def _bad_result(index: int, call_id: str | None) -> BadRequest:
     )
 
 
-def check_tools(tools: Sequence[Tool]) -> None:
+def check_tools(tools: Sequence[WireTool]) -> None:
     """Refuses tools of which one has no name."""
     for index, tool in enumerate(tools):
         _check_tool(f"tools[{index}]", tool)
 
 
-def _check_tool(where: str, tool: Tool) -> None:
+def _check_tool(where: str, tool: WireTool) -> None:
     if tool.type not in ("function", "custom"):
         return
     described = tool.function if tool.type == "function" else tool.custom
@@ -180,7 +181,7 @@ def _check_name(field: str, name: str) -> None:
         raise _wrong(field, "a tool needs a name")
 
 
-def _check_choice(choice: ToolChoice) -> None:
+def _check_choice(choice: WireToolChoice) -> None:
     if choice.type not in ("function", "custom") or choice.name:
         return
     named = choice.function if choice.type == "function" else choice.custom

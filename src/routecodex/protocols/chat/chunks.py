@@ -10,16 +10,16 @@ from msgspec.json import Decoder
 from routecodex.canon.parts import Json
 from routecodex.canon.usage import Usage
 from routecodex.protocols.chat.stream_schema import (
-    Audio,
     CachedDetails,
-    CallDelta,
-    Choice,
-    Chunk,
     Counted,
     CustomDelta,
-    Delta,
     FunctionDelta,
     ReasoningDetails,
+    StreamChunk,
+    WireAudioDelta,
+    WireChoice,
+    WireDelta,
+    WireToolCallDelta,
     WireUsage,
 )
 from routecodex.wire import json
@@ -28,23 +28,23 @@ from routecodex.wire.json import ABSENT, says_something, thaw
 CONTENT_KEY: Final = (b'"content":"', b'"content": "')
 """What stands before the text of a chunk, as upstreams write it."""
 
-_decoder: Final = Decoder(Chunk)
-_audio: Final = Decoder(Audio)
+_decoder: Final = Decoder(StreamChunk)
+_audio: Final = Decoder(WireAudioDelta)
 _counted: Final = Decoder(Counted)
 _usage_only: Final = Decoder(WireUsage)
 
 
-def read_chunk(data: bytes) -> Chunk | None:
+def read_chunk(data: bytes) -> StreamChunk | None:
     """A chunk or a whole completion; None when it is no JSON object at all."""
     return json.try_read(data, _decoder) or read_odd(data)
 
 
-def read_typed(data: bytes) -> Chunk | None:
+def read_typed(data: bytes) -> StreamChunk | None:
     """A chunk whose fields all have the types they should have, else None."""
     return json.try_read(data, _decoder)
 
 
-def read_odd(data: bytes) -> Chunk | None:
+def read_odd(data: bytes) -> StreamChunk | None:
     """A chunk as far as it can be understood; None when it is no JSON object at all."""
     try:
         value = json.decode(data)
@@ -53,21 +53,21 @@ def read_odd(data: bytes) -> Chunk | None:
     return _mended(value) if isinstance(value, dict) else None
 
 
-def is_empty(delta: Delta) -> bool:
+def is_empty(delta: WireDelta) -> bool:
     """Whether nothing is said here that a client would show or do."""
     if delta.content or delta.reasoning_content or delta.reasoning or delta.annotations:
         return False
     return is_silent(delta) and not _is_told(delta.reasoning_details)
 
 
-def is_silent(delta: Delta) -> bool:
+def is_silent(delta: WireDelta) -> bool:
     """Whether a whole answer says and does nothing; thoughts alone are no answer."""
     if delta.content or delta.refusal or delta.tool_calls or delta.function_call:
         return False
     return not (_is_told(delta.audio) or _is_told(delta.images))
 
 
-def is_plain_text(chunk: Chunk) -> bool:
+def is_plain_text(chunk: StreamChunk) -> bool:
     """Whether the chunk adds to the text of the one choice, and says nothing else."""
     choices = chunk.choices
     if choices is None or len(choices) != 1 or chunk.usage is not None:
@@ -83,13 +83,13 @@ def is_plain_text(chunk: Chunk) -> bool:
     return not (_is_told(delta.images) or _is_told(delta.reasoning_details))
 
 
-def transcript(delta: Delta) -> str:
+def transcript(delta: WireDelta) -> str:
     """What is said in the sound of an answer, as far as this piece tells it."""
     audio = json.try_read(delta.audio, _audio) if delta.audio is not ABSENT else None
     return (audio.transcript or "") if audio is not None else ""
 
 
-def images(delta: Delta) -> list[Json]:
+def images(delta: WireDelta) -> list[Json]:
     """The images of an answer, as the upstream wrote them."""
     found = thaw(delta.images) if delta.images is not ABSENT else None
     return found if isinstance(found, list) else []
@@ -123,11 +123,11 @@ def counts_in(data: bytes) -> Raw:
     return ABSENT if wire.completion_tokens is None or wire.total_tokens is None else found.usage
 
 
-def _mended(value: dict[str, Any]) -> Chunk:
+def _mended(value: dict[str, Any]) -> StreamChunk:
     """A chunk whose fields have odd types: what can be understood is kept, the rest is left out."""
     choices = value.get("choices")
     usage = value.get("usage")
-    return Chunk(
+    return StreamChunk(
         id=_text(value.get("id")),
         object=_text(value.get("object")),
         created=_count(value.get("created")),
@@ -142,9 +142,9 @@ def _mended(value: dict[str, Any]) -> Chunk:
     )
 
 
-def _choice(item: dict[str, Any]) -> Choice:
+def _choice(item: dict[str, Any]) -> WireChoice:
     delta, message = item.get("delta"), item.get("message")
-    return Choice(
+    return WireChoice(
         index=_count(item.get("index")) or 0,
         delta=_delta(delta) if isinstance(delta, dict) else None,
         message=_delta(message) if isinstance(message, dict) else None,
@@ -152,10 +152,10 @@ def _choice(item: dict[str, Any]) -> Choice:
     )
 
 
-def _delta(item: dict[str, Any]) -> Delta:
+def _delta(item: dict[str, Any]) -> WireDelta:
     calls, annotations = item.get("tool_calls"), item.get("annotations")
     text, thought = _content(item.get("content"))
-    return Delta(
+    return WireDelta(
         content=text,
         reasoning_content=_text(item.get("reasoning_content")) or thought,
         reasoning=_text(item.get("reasoning")),
@@ -195,9 +195,9 @@ def _joined(pieces: list[Json]) -> str | None:
     return "".join(piece for piece in pieces if isinstance(piece, str)) or None
 
 
-def _call(item: dict[str, Any]) -> CallDelta:
+def _call(item: dict[str, Any]) -> WireToolCallDelta:
     custom = item.get("custom")
-    return CallDelta(
+    return WireToolCallDelta(
         index=_count(item.get("index")),
         id=_text(item.get("id")),
         type=_text(item.get("type")),

@@ -7,17 +7,18 @@ from typing import Any
 
 from routecodex.canon.parts import Json, Media, Opaque, Part, Refusal, Text
 from routecodex.canon.request import Request
-from routecodex.protocols.codec import Aim
+from routecodex.protocols.codec import EncodeOptions
 from routecodex.protocols.notices import Notices
 
 Item = dict[str, Any]
 _AUDIO_FORMATS = {"mpeg": "mp3", "x-wav": "wav", "wave": "wav", "x-m4a": "m4a"}
 _ITS_OWN = "chat has no place for them"
+
 BETWEEN = "\n\n"
 """What stands between two messages where chat has room for one."""
 
 
-def encode_content(parts: list[Part], request: Request, aim: Aim, notices: Notices) -> Json:
+def encode_content(parts: list[Part], request: Request, aim: EncodeOptions, notices: Notices) -> Json:
     """Plain text as a string, anything else as parts."""
     own = request.source == "chat"
     if len(parts) == 1 and isinstance(parts[0], Text) and not (own and is_marked(parts[0])):
@@ -43,7 +44,7 @@ def is_marked(text: Text) -> bool:
     return bool(text.cache or text.extras)
 
 
-def _part(part: Part, request: Request, aim: Aim, notices: Notices) -> Item | None:
+def _part(part: Part, request: Request, aim: EncodeOptions, notices: Notices) -> Item | None:
     match part:
         case Text() if request.source == "chat" and is_marked(part):
             cache = {"cache_control": part.cache} if part.cache else {}
@@ -61,7 +62,7 @@ def _part(part: Part, request: Request, aim: Aim, notices: Notices) -> Item | No
             return None
 
 
-def _media(media: Media, request: Request, aim: Aim, notices: Notices) -> Item | None:
+def _media(media: Media, request: Request, aim: EncodeOptions, notices: Notices) -> Item | None:
     if media.text is not None:
         text = f"<document name={media.name or 'document'!r}>\n{media.text}\n</document>"
         return {"type": "text", "text": text}
@@ -84,7 +85,7 @@ def _media(media: Media, request: Request, aim: Aim, notices: Notices) -> Item |
     return {"type": "file", "file": inline}
 
 
-def _refusal(media: Media, request: Request, aim: Aim) -> tuple[str, str] | None:
+def _refusal(media: Media, request: Request, aim: EncodeOptions) -> tuple[str, str] | None:
     """What chat, this upstream or this model cannot take, and why."""
     kind = media.kind
     if kind == "image" and not aim.vision:

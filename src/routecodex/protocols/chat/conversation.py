@@ -11,17 +11,18 @@ from routecodex.canon.parts import Json, Media, Opaque, Part, Reasoning, Refusal
 from routecodex.canon.request import Message, Request
 from routecodex.protocols.chat.content import encode_content, is_marked, spoken
 from routecodex.protocols.chat.requests import HEAD, THOUGHTS
-from routecodex.protocols.codec import Aim
+from routecodex.protocols.codec import EncodeOptions
 from routecodex.protocols.notices import Notices
 from routecodex.protocols.tools import flat_call, wrap_input
 
 _ROLES = {"user": "user", "tool": "user", "assistant": "assistant"}
 """Who speaks a text that stands alone; a system text is spoken by whom the dialect wants."""
+
 _INSTEAD = frozenset({"refusal", "audio"})
 """What an assistant message may hold in place of content."""
 
 
-def encode_messages(request: Request, aim: Aim, notices: Notices) -> list[dict[str, Any]]:
+def encode_messages(request: Request, aim: EncodeOptions, notices: Notices) -> list[dict[str, Any]]:
     """System text first, then the conversation; every result right after its call."""
     role = aim.dialect.system_role
     out: list[dict[str, Any]] = []
@@ -35,7 +36,9 @@ def encode_messages(request: Request, aim: Aim, notices: Notices) -> list[dict[s
     return _results_after_calls(out, notices)
 
 
-def _own_system(texts: list[Text], request: Request, aim: Aim, notices: Notices) -> list[dict[str, Any]]:
+def _own_system(
+    texts: list[Text], request: Request, aim: EncodeOptions, notices: Notices
+) -> list[dict[str, Any]]:
     """The system messages of a chat client as they were."""
     heads: list[dict[str, Json]] = []
     contents: list[list[Part]] = []
@@ -53,7 +56,9 @@ def _own_system(texts: list[Text], request: Request, aim: Aim, notices: Notices)
     ]
 
 
-def _message(message: Message, request: Request, aim: Aim, notices: Notices) -> list[dict[str, Any]]:
+def _message(
+    message: Message, request: Request, aim: EncodeOptions, notices: Notices
+) -> list[dict[str, Any]]:
     text = _only_text(message, request)
     if text:
         return [{"role": _ROLES.get(message.role) or aim.dialect.system_role, "content": text}]
@@ -87,7 +92,7 @@ def _with_own_fields(out: dict[str, Any], message: Message, request: Request) ->
     return out
 
 
-def _system(message: Message, request: Request, aim: Aim, notices: Notices) -> list[dict[str, Any]]:
+def _system(message: Message, request: Request, aim: EncodeOptions, notices: Notices) -> list[dict[str, Any]]:
     role = aim.dialect.system_role
     if request.source == "chat":
         content = encode_content(list(message.parts), request, aim, notices)
@@ -97,7 +102,7 @@ def _system(message: Message, request: Request, aim: Aim, notices: Notices) -> l
 
 
 def _result(
-    result: ToolResult, message: Message, request: Request, aim: Aim, notices: Notices
+    result: ToolResult, message: Message, request: Request, aim: EncodeOptions, notices: Notices
 ) -> dict[str, Any]:
     out: dict[str, Any] = {"role": "tool", "tool_call_id": result.call_id}
     if request.source != "chat" or result.is_error:
@@ -125,7 +130,9 @@ def _result_text(result: ToolResult) -> str:
     return f"Error: {text}" if result.is_error and not text.lower().startswith("error") else text
 
 
-def _assistant(message: Message, request: Request, aim: Aim, notices: Notices) -> list[dict[str, Any]]:
+def _assistant(
+    message: Message, request: Request, aim: EncodeOptions, notices: Notices
+) -> list[dict[str, Any]]:
     """The message; none where the turn holds nothing that chat can say: some upstreams refuse empty ones."""
     own = request.source == "chat"
     sorts: dict[type, list[Any]] = {}
@@ -161,7 +168,7 @@ def _words(message: Message, sorts: dict[type, list[Any]]) -> str | None:
     return spoken(words) if words else None
 
 
-def _own_words(sorts: dict[type, list[Any]], request: Request, aim: Aim, notices: Notices) -> Json:
+def _own_words(sorts: dict[type, list[Any]], request: Request, aim: EncodeOptions, notices: Notices) -> Json:
     """What an assistant of chat's own said; a refusal has a field for itself."""
     texts = sorts.get(Text)
     if texts and any(map(is_marked, texts)):
@@ -176,7 +183,7 @@ def _own_fields(message: Message, out: dict[str, Any], refusals: Sequence[Refusa
     return {**refused, **{field: value for field, value in said if value is not None or field not in out}}
 
 
-def _think_back(out: dict[str, Any], thoughts: list[Reasoning], aim: Aim, notices: Notices) -> None:
+def _think_back(out: dict[str, Any], thoughts: list[Reasoning], aim: EncodeOptions, notices: Notices) -> None:
     text = "\n\n".join(part.text for part in thoughts if part.text)
     field = aim.dialect.reasoning_history
     if field == "none" or not text:

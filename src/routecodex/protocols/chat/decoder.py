@@ -7,23 +7,23 @@ import secrets
 from routecodex.canon import finish
 from routecodex.canon.errors import UpstreamFailed
 from routecodex.canon.events import (
-    AnnotationAdded,
+    AnnotationDelta,
     AnswerPart,
-    ArgumentsAdded,
+    ArgumentsDelta,
     Event,
     Failed,
     Finished,
     PartFinished,
     PartStarted,
-    ReasoningAdded,
+    ReasoningDelta,
     Started,
-    TextAdded,
+    TextDelta,
     UsageReported,
 )
 from routecodex.canon.parts import Json, Opaque, Reasoning, Refusal, Text, ToolCall
 from routecodex.protocols import failures
 from routecodex.protocols.chat import errors
-from routecodex.protocols.chat.calls import CallBook
+from routecodex.protocols.chat.calls import ToolCallIndex
 from routecodex.protocols.chat.chunks import (
     CONTENT_KEY,
     images,
@@ -32,13 +32,14 @@ from routecodex.protocols.chat.chunks import (
     transcript,
     usage_of,
 )
-from routecodex.protocols.chat.stream_schema import CallDelta, Choice, Chunk, Delta
-from routecodex.protocols.codec import Texts
-from routecodex.protocols.repeats import Repeats
-from routecodex.protocols.runs import Told, frame_at, spread
+from routecodex.protocols.chat.stream_schema import StreamChunk, WireChoice, WireDelta, WireToolCallDelta
+from routecodex.protocols.codec import TextBatch
+from routecodex.protocols.repeats import FrameTemplate
+from routecodex.protocols.runs import StreamItem, frame_at, unbatched
 from routecodex.wire import json
+from routecodex.wire.frame import Frame
 from routecodex.wire.json import ABSENT, present, thaw
-from routecodex.wire.sse import Frame, Frames, FrameTooLarge
+from routecodex.wire.sse import Frames, FrameTooLarge
 
 _EMPTY: dict[str, AnswerPart] = {"text": Text(""), "refusal": Refusal(""), "reasoning": Reasoning()}
 
@@ -61,7 +62,7 @@ class _Call:
         return bool(self.arguments) and not self.custom and not json.is_whole(self.arguments)
 
 
-class Telling:
+class ChunkDecoder:
     """Chunks in, events out; shared by streams and whole answers."""
 
     def __init__(self) -> None:
@@ -71,12 +72,12 @@ class Telling:
         self._next = 0
         self._open: tuple[str, int] | None = None
         self._calls: list[_Call] = []
-        self._book = CallBook()
+        self._book = ToolCallIndex()
         self._answer_id: str | None = None
         self._call_prefix = ""
         self._extras: dict[str, Json] = {}
 
-    def chunk(self, chunk: Chunk, out: list[Told]) -> None:
+    def chunk(self, chunk: StreamChunk, out: list[StreamItem]) -> None:
         if present(chunk.error):
             self.ended = True
             out.append(Failed(errors.from_object(200, thaw(chunk.error), provider="")))
@@ -95,19 +96,19 @@ class Telling:
         if chunk.usage is not None:
             out.append(UsageReported(usage_of(chunk.usage)))
 
-    def texts(self, texts: list[str], out: list[Told]) -> None:
+    def texts(self, texts: list[str], out: list[StreamItem]) -> None:
         """Further pieces of text, known without reading their chunks."""
         index = self._block("text", out)
         said = list(filter(None, texts))
         if said:
-            out.append(Texts(index, said))
+            out.append(TextBatch(index, said))
 
     @property
     def told_something(self) -> bool:
         """Whether the answer has any content or a finish yet."""
         return self._next > 0 or self.said is not None or bool(self._calls)
 
-    def finish(self, out: list[Told]) -> None:
+    def finish(self, out: list[StreamItem]) -> None:
         """The upstream is done: everything open is closed."""
         self.ended = True
         self._close_block(out)
@@ -116,40 +117,40 @@ class Telling:
         whole = all(json.is_whole(call.arguments) for call in self._calls)
         end = finish.infer("chat", self.said, has_calls=bool(self._calls), calls_whole=whole)
         if end.reason == "error":
-            out.append(Failed(failures.broken_off(end.said)))
+            out.append(Failed(failures.stream_broken(end.said)))
         elif self.said is None and any(call.is_half() for call in self._calls):
-            out.append(Failed(failures.truncated()))
+            out.append(Failed(failures.stream_truncated()))
         else:
             out.append(Finished(end, self._extras or None))
 
-    def _choice(self, choice: Choice, out: list[Told]) -> None:
+    def _choice(self, choice: WireChoice, out: list[StreamItem]) -> None:
         delta = choice.delta or choice.message
         if delta is not None:
             self._delta(delta, choice, out)
         if choice.finish_reason:
             self.said = choice.finish_reason
 
-    def _delta(self, delta: Delta, choice: Choice, out: list[Told]) -> None:
+    def _delta(self, delta: WireDelta, choice: WireChoice, out: list[StreamItem]) -> None:
         thought = delta.reasoning_content or delta.reasoning
         if thought:
-            out.append(ReasoningAdded(self._block("reasoning", out), thought))
+            out.append(ReasoningDelta(self._block("reasoning", out), thought))
         if delta.content:
             logprobs = tuple(choice.logprobs.content or ()) if choice.logprobs is not None else ()
-            out.append(TextAdded(self._block("text", out), delta.content, logprobs))
+            out.append(TextDelta(self._block("text", out), delta.content, logprobs))
         if delta.audio is not ABSENT and (words := transcript(delta)):
-            out.append(TextAdded(self._block("text", out), words))
+            out.append(TextDelta(self._block("text", out), words))
         for annotation in delta.annotations or ():
-            out.append(AnnotationAdded(self._block("text", out), annotation))
+            out.append(AnnotationDelta(self._block("text", out), annotation))
         if delta.refusal:
-            out.append(TextAdded(self._block("refusal", out), delta.refusal))
+            out.append(TextDelta(self._block("refusal", out), delta.refusal))
         if delta.images is not ABSENT:
             self._images(images(delta), out)
         for call in delta.tool_calls or ():
             self._call(call, out)
         if delta.function_call is not None:
-            self._call(CallDelta(index=0, function=delta.function_call), out)
+            self._call(WireToolCallDelta(index=0, function=delta.function_call), out)
 
-    def _images(self, shown: list[Json], out: list[Told]) -> None:
+    def _images(self, shown: list[Json], out: list[StreamItem]) -> None:
         if shown:
             self._close_block(out)
         for image in shown:
@@ -157,7 +158,7 @@ class Telling:
             out.append(PartStarted(index, Opaque("chat", image)))
             out.append(PartFinished(index))
 
-    def _block(self, kind: str, out: list[Told]) -> int:
+    def _block(self, kind: str, out: list[StreamItem]) -> int:
         """The index of the open text-like part of this kind, opened if need be."""
         if self._open is not None:
             if self._open[0] == kind:
@@ -168,7 +169,7 @@ class Telling:
         out.append(PartStarted(index, _EMPTY[kind]))
         return index
 
-    def _close_block(self, out: list[Told]) -> None:
+    def _close_block(self, out: list[StreamItem]) -> None:
         if self._open is not None:
             out.append(PartFinished(self._open[1]))
             self._open = None
@@ -177,7 +178,7 @@ class Telling:
         self._next += 1
         return self._next - 1
 
-    def _call(self, delta: CallDelta, out: list[Told]) -> None:
+    def _call(self, delta: WireToolCallDelta, out: list[StreamItem]) -> None:
         place = self._book.place(delta)
         if place.begins:
             self._close_block(out)
@@ -190,9 +191,9 @@ class Telling:
         if text and not call.finished:
             call.arguments += text
             if call.told:
-                out.append(ArgumentsAdded(call.index, text))
+                out.append(ArgumentsDelta(call.index, text))
 
-    def _open_call(self, call: _Call, name: str, out: list[Told]) -> None:
+    def _open_call(self, call: _Call, name: str, out: list[StreamItem]) -> None:
         """Tells that a call began, now that its name is known, and what is known of it already."""
         self._close_block(out)
         call.index, call.told = self._take_index(), True
@@ -200,7 +201,7 @@ class Telling:
             PartStarted(call.index, ToolCall(call.id or self._make_id(call.index), name, custom=call.custom))
         )
         if call.arguments:
-            out.append(ArgumentsAdded(call.index, call.arguments))
+            out.append(ArgumentsDelta(call.index, call.arguments))
 
     def _make_id(self, index: int) -> str:
         """An id for a call that its maker gave none."""
@@ -208,13 +209,13 @@ class Telling:
             self._call_prefix = call_prefix(self._answer_id)
         return f"{self._call_prefix}_{index}"
 
-    def _finish_whole_calls(self, out: list[Told]) -> None:
+    def _finish_whole_calls(self, out: list[StreamItem]) -> None:
         """Calls whose arguments are complete are closed; an interleaved one stays open."""
         for call in self._calls:
             if call.told and not call.custom and json.is_whole(call.arguments):
                 self._finish_call(call, out)
 
-    def _finish_call(self, call: _Call, out: list[Told]) -> None:
+    def _finish_call(self, call: _Call, out: list[StreamItem]) -> None:
         if not call.told:
             self._open_call(call, "", out)
         if not call.finished:
@@ -227,13 +228,13 @@ class StreamDecoder:
 
     def __init__(self) -> None:
         self._frames = Frames()
-        self._repeats = Repeats()
-        self._telling = Telling()
+        self._repeats = FrameTemplate()
+        self._telling = ChunkDecoder()
 
     def feed(self, data: bytes) -> list[Event]:
-        return spread(self.runs(data))
+        return unbatched(self.runs(data))
 
-    def runs(self, data: bytes) -> list[Told]:
+    def runs(self, data: bytes) -> list[StreamItem]:
         """The same, with texts that follow each other as one."""
         if self._telling.ended:
             return []
@@ -242,7 +243,7 @@ class StreamDecoder:
         except FrameTooLarge:
             self._telling.ended = True
             return [Failed(unparsable())]
-        out: list[Told] = []
+        out: list[StreamItem] = []
         at, size = 0, len(run)
         while at < size and not self._telling.ended:
             texts, span = self._repeats.take(run, at)
@@ -256,18 +257,18 @@ class StreamDecoder:
         return out
 
     def close(self) -> list[Event]:
-        out: list[Told] = []
+        out: list[StreamItem] = []
         for frame in self._frames.close():
             self._read(frame, out)
         if not self._telling.ended:
             if self._telling.said is None:
-                out.append(Failed(failures.truncated()))
+                out.append(Failed(failures.stream_truncated()))
             else:
                 self._telling.finish(out)
             self._telling.ended = True
-        return spread(out)
+        return unbatched(out)
 
-    def _read(self, frame: Frame, out: list[Told]) -> None:
+    def _read(self, frame: Frame, out: list[StreamItem]) -> None:
         if self._telling.ended:
             return
         if frame.data.rstrip() == b"[DONE]":
@@ -282,12 +283,12 @@ class StreamDecoder:
         if is_plain_text(chunk):
             self._repeats.learn(frame.raw, CONTENT_KEY)
 
-    def _done(self, out: list[Told]) -> None:
+    def _done(self, out: list[StreamItem]) -> None:
         if self._telling.told_something:
             self._telling.finish(out)
         else:
             self._telling.ended = True
-            out.append(Failed(failures.truncated()))
+            out.append(Failed(failures.stream_truncated()))
 
 
 def call_prefix(answer_id: str | None) -> str:

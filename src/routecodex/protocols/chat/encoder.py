@@ -7,16 +7,16 @@ from typing import Any
 
 from routecodex.canon import finish
 from routecodex.canon.events import (
-    AnnotationAdded,
-    ArgumentsAdded,
+    AnnotationDelta,
+    ArgumentsDelta,
     Event,
     Failed,
     Finished,
     PartFinished,
     PartStarted,
-    ReasoningAdded,
+    ReasoningDelta,
     Started,
-    TextAdded,
+    TextDelta,
     UsageReported,
 )
 from routecodex.canon.parts import Json, Opaque, Reasoning, Refusal, Text, ToolCall
@@ -24,9 +24,9 @@ from routecodex.canon.usage import Usage
 from routecodex.protocols.chat import errors
 from routecodex.protocols.chat.annotations import annotation_of
 from routecodex.protocols.chat.content import BETWEEN
-from routecodex.protocols.codec import ReplyTo
-from routecodex.protocols.runs import escaped
-from routecodex.protocols.tools import CallNames, InputUnwrapper
+from routecodex.protocols.codec import ReplyContext
+from routecodex.protocols.runs import escape_texts
+from routecodex.protocols.tools import InputUnwrapper, ToolNames
 from routecodex.protocols.translation import estimated_usage
 from routecodex.wire import json
 
@@ -35,7 +35,7 @@ _CONTENT, _REFUSAL, _THOUGHT = b'{"content":', b'{"refusal":', b'{"reasoning_con
 _BEGINNINGS: dict[type, bytes] = {Text: _CONTENT, Refusal: _REFUSAL, Reasoning: _THOUGHT}
 
 
-def answer_id(reply: ReplyTo) -> str:
+def answer_id(reply: ReplyContext) -> str:
     """The id every chunk of one answer carries."""
     return f"chatcmpl-{reply.id}"
 
@@ -64,12 +64,12 @@ class _Call:
 class StreamEncoder:
     """Events in, bytes of a chat stream out; the constant part of a chunk is written once."""
 
-    def __init__(self, reply: ReplyTo) -> None:
+    def __init__(self, reply: ReplyContext) -> None:
         self._reply = reply
         self._model = reply.model
         self._calls: dict[int, _Call] = {}
         self._refusals: set[int] = set()
-        self._names = CallNames(reply.request.tools if reply.request is not None else ())
+        self._names = ToolNames(reply.request.tools if reply.request is not None else ())
         self._usage: Usage | None = None
         self._written = 0
         self._aside = 0
@@ -81,20 +81,20 @@ class StreamEncoder:
 
     def encode(self, event: Event) -> bytes:
         match event:
-            case TextAdded():
+            case TextDelta():
                 if event.logprobs:
                     return self._with_logprobs(event.text, event.logprobs)
                 return self._text(_REFUSAL if event.index in self._refusals else _CONTENT, event.text)
-            case ReasoningAdded():
+            case ReasoningDelta():
                 self._aside += len(event.text)
                 return self._text(_THOUGHT, event.text)
-            case ArgumentsAdded():
+            case ArgumentsDelta():
                 return self._arguments(event.index, event.text)
             case PartStarted():
                 return self._part(event)
             case PartFinished():
                 return self._close_call(event.index)
-            case AnnotationAdded():
+            case AnnotationDelta():
                 return self._annotation(event.annotation)
             case UsageReported():
                 self._usage = event.usage
@@ -112,7 +112,7 @@ class StreamEncoder:
         """Many pieces of one text at once."""
         self._written += sum(map(len, texts))
         head = self._head + (_REFUSAL if index in self._refusals else _CONTENT)
-        return b"".join([b'%b"%b"}%b' % (head, text, self._tail) for text in escaped(texts)])
+        return b"".join([b'%b"%b"}%b' % (head, text, self._tail) for text in escape_texts(texts)])
 
     def _start(self, event: Started) -> bytes:
         self._model = event.model or self._reply.model

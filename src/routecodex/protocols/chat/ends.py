@@ -8,7 +8,7 @@ from routecodex.canon import finish
 from routecodex.canon.finish import Finish
 
 
-def settle(said: str | None, *, calls: bool, legacy: bool = False) -> tuple[Finish, str]:
+def settle_finish(said: str | None, *, calls: bool, legacy: bool = False) -> tuple[Finish, str]:
     """The finish and its word; `legacy` answers made their call the old way, as `function_call`."""
     if said is not None and not legacy:
         usual = _AFTER_CALLS.get(said) if calls else _AFTER_WORDS.get(said)
@@ -27,5 +27,6 @@ def _settled(said: str | None, *, calls: bool, legacy: bool) -> tuple[Finish, st
 
 _USUAL: Final = ("stop", "length", "tool_calls", "content_filter")
 _AFTER_WORDS: Final = {said: _settled(said, calls=False, legacy=False) for said in _USUAL}
+
 _AFTER_CALLS: Final = {said: _settled(said, calls=True, legacy=False) for said in _USUAL}
 """What the words of nearly every upstream come to."""

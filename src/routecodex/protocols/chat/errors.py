@@ -27,7 +27,7 @@ def error_object(error: GatewayError) -> dict[str, Any]:
     return {"message": error.message, "type": _TYPES[error.kind], "param": error.param, "code": error.code}
 
 
-def encode(error: GatewayError) -> tuple[int, dict[str, Any]]:
+def encode_error(error: GatewayError) -> tuple[int, dict[str, Any]]:
     """The status and the envelope a chat client expects."""
     body: dict[str, Any] = {"error": error_object(error)}
     if error.code is not None:
@@ -37,7 +37,7 @@ def encode(error: GatewayError) -> tuple[int, dict[str, Any]]:
     return error.status, body
 
 
-def decode(status: int, headers: Mapping[str, str], body: bytes, provider: str) -> UpstreamError:
+def decode_error(status: int, headers: Mapping[str, str], body: bytes, provider: str) -> UpstreamError:
     """A chat provider's refusal as a typed error."""
     try:
         value = json.decode(body)

@@ -12,8 +12,8 @@ from msgspec import Raw
 from msgspec.json import Decoder
 
 from routecodex.protocols.chat import outgoing, requests
-from routecodex.protocols.chat.view import View
-from routecodex.protocols.codec import Aim, Encoded, Inbound
+from routecodex.protocols.chat.view import RequestView
+from routecodex.protocols.codec import EncodedRequest, EncodeOptions, WireRequest
 from routecodex.protocols.dialect import Dialect
 from routecodex.protocols.notices import Notices
 from routecodex.wire import json, scan
@@ -25,7 +25,7 @@ _LIMITS: Final = ("max_tokens", "max_completion_tokens")
 _LEADING: Final = ("system", "developer")
 
 
-def fit(inbound: Inbound, aim: Aim) -> Encoded:
+def fit_dialect(inbound: WireRequest, aim: EncodeOptions) -> EncodedRequest:
     """The request as this upstream takes it; unknown fields stay."""
     dialect, fields = aim.dialect, json.read_fields(inbound.body)
     notices = Notices()
@@ -42,7 +42,7 @@ def fit(inbound: Inbound, aim: Aim) -> Encoded:
         if fields.pop(field, None) is not None:
             notices.dropped(field, "this upstream refuses it")
     fields["model"] = Raw(json.encode(aim.model))
-    return Encoded(json.encode(fields), (*lines, *notices.lines()))
+    return EncodedRequest(json.encode(fields), (*lines, *notices.lines()))
 
 
 def _limit(fields: Fields, dialect: Dialect) -> None:
@@ -54,7 +54,7 @@ def _limit(fields: Fields, dialect: Dialect) -> None:
         fields.pop(next(limit for limit in _LIMITS if limit != name), None)
 
 
-def _settings(fields: Fields, view: View, aim: Aim) -> tuple[tuple[str, ...], str]:
+def _settings(fields: Fields, view: RequestView, aim: EncodeOptions) -> tuple[tuple[str, ...], str]:
     """Says settings anew that the upstream takes in other words; notices, and what to ask for in the text."""
     asked = {name: fields.pop(name) for name in _deviating(aim.dialect) if name in fields}
     if not asked:
@@ -62,8 +62,8 @@ def _settings(fields: Fields, view: View, aim: Aim) -> tuple[tuple[str, ...], st
     # Only which tools there are matters to the choice of one.
     tools = [{"type": tool.type, tool.type: _named(tool)} for tool in view.tools()]
     alone = json.encode({**asked, "model": aim.model, "messages": [], "tools": tools})
-    request = requests.decode(Inbound("chat", alone, wire=None, model=aim.model, stream=False))
-    encoded = outgoing.encode(request, aim)
+    request = requests.decode_request(WireRequest("chat", alone, wire=None, model=aim.model, stream=False))
+    encoded = outgoing.encode_request(request, aim)
     said = json.read_fields(encoded.body)
     wishes = json.thaw(said["messages"])
     for name in said.keys() - {"model", "messages", "tools"}:

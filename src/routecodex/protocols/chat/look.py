@@ -8,15 +8,21 @@ from functools import partial
 from msgspec import Raw, Struct
 from msgspec.json import Decoder
 
-from routecodex.canon.look import Called, Look
+from routecodex.canon.look import CalledTool, RequestFeatures
 from routecodex.protocols import cuts, glance, words
-from routecodex.protocols.codec import Inbound
-from routecodex.protocols.words import Words
+from routecodex.protocols.chat.schema import (
+    RequestBody,
+    WireFunctionCall,
+    WireMessage,
+    WireTool,
+    WireToolCall,
+    WireToolChoice,
+)
+from routecodex.protocols.chat.view import RequestView
+from routecodex.protocols.codec import WireRequest
+from routecodex.protocols.words import TextValue
 from routecodex.wire import json
 from routecodex.wire.json import ABSENT
-
-from .schema import Call, ChatRequest, FunctionCall, Message, Tool, ToolChoice
-from .view import View
 
 _MEDIA = frozenset({"image_url", "video_url", "image", "video", "input_image", "input_video"})
 _SHOWN = _MEDIA | {"file", "input_audio", "audio"}
@@ -32,74 +38,76 @@ class _Part(Struct):
 _parts = Decoder(list[_Part])
 
 
-def look(inbound: Inbound) -> Look:
+def features(inbound: WireRequest) -> RequestFeatures:
     """The features of a request; only its newest messages are looked at."""
-    view: View = inbound.wire
+    view: RequestView = inbound.wire
     wire, messages, tools = view.fields, view.messages(), view.tools()
-    newest, seen = glance.newest_of(messages, _sight(inbound))
+    newest, seen = glance.newest_message(messages, _sight(inbound))
     last = _last_answer(messages)
     native = wire.web_search_options is not ABSENT and json.present(wire.web_search_options)
     has_tools = bool(tools or wire.functions)
     hosted = has_tools and any(map(_is_hosted, tools))
-    offers = native or hosted or (has_tools and any(map(glance.searches, _names(view))))
-    return Look(
+    offers = native or hosted or (has_tools and any(map(glance.is_search_tool, _names(view))))
+    return RequestFeatures(
         newest=newest,
         has_media=seen.media,
-        text=glance.said(seen, fully=offers),
+        text=glance.user_excerpt(seen, fully=offers),
         calls=_calls(messages, last) if last >= 0 else (),
         offers_search=offers,
         asks_search=native or (hosted and _asks(wire, tools)),
         has_tools=has_tools,
         has_answer=last >= 0,
-        opening=_opening(inbound) if not has_tools or len(messages) <= glance.SHORT else "",
+        opening=_opening(inbound) if not has_tools or len(messages) <= glance.SHORT_CONVERSATION else "",
     )
 
 
-def opening(inbound: Inbound) -> bytes:
+def fingerprint(inbound: WireRequest) -> bytes:
     """What a conversation begins with."""
-    view: View = inbound.wire
-    return words.fingerprint(_system(inbound), glance.first_words(view.messages(), _sight(inbound)))
+    view: RequestView = inbound.wire
+    return words.fingerprint(_system(inbound), glance.first_user_texts(view.messages(), _sight(inbound)))
 
 
-def _content(message: Message, uncut: bytes) -> tuple[Sequence[Words], Sequence[str]]:
+def _content(message: WireMessage, uncut: bytes) -> tuple[Sequence[TextValue], Sequence[str]]:
     """The texts of a message, and the types of its parts."""
     view = memoryview(message.content)
     kind = view[0] if view.nbytes else 0
     if kind == _STRING:
-        return (cuts.text(message.content, uncut),), ()
+        return (cuts.restore_text(message.content, uncut),), ()
     parts = json.try_read(message.content, _parts) if kind == _LIST else None
     if parts is None:
         return (), ()
     texts = [part.text for part in parts if part.type == "text" and json.begins(part.text, b'"')]
-    return [cuts.text(text, uncut) for text in texts], [part.type for part in parts]
+    return [cuts.restore_text(text, uncut) for text in texts], [part.type for part in parts]
 
 
-def _sight(inbound: Inbound) -> Callable[[Message], glance.Glimpse]:
+def _sight(inbound: WireRequest) -> Callable[[WireMessage], glance.MessageFeatures]:
     return partial(_glimpse, uncut=inbound.uncut) if inbound.uncut else _glimpse
 
 
-def _glimpse(message: Message, uncut: bytes = b"") -> glance.Glimpse:
+def _glimpse(message: WireMessage, uncut: bytes = b"") -> glance.MessageFeatures:
     role = message.role
     if role == "user":
         if json.begins(message.content, b'"'):
-            return glance.one_text(cuts.text(message.content, uncut))
+            return glance.text_message(cuts.restore_text(message.content, uncut))
         texts, types = _content(message, uncut)
-        return glance.from_user(texts, shown=not _SHOWN.isdisjoint(types), media=not _MEDIA.isdisjoint(types))
+        return glance.user_message(
+            texts, shown=not _SHOWN.isdisjoint(types), media=not _MEDIA.isdisjoint(types)
+        )
     if role == "assistant":
         return glance.ASSISTANT
     return glance.SYSTEM if role in _SYSTEM else glance.TOOL
 
 
-def _last_answer(messages: Sequence[Message]) -> int:
+def _last_answer(messages: Sequence[WireMessage]) -> int:
     for at in range(len(messages) - 1, -1, -1):
         if messages[at].role == "assistant":
             return at
     return -1
 
 
-def _calls(messages: Sequence[Message], last: int) -> tuple[Called, ...]:
+def _calls(messages: Sequence[WireMessage], last: int) -> tuple[CalledTool, ...]:
     """The calls of the assistant's messages in a row that end there."""
-    calls: list[Called] = []
+    calls: list[CalledTool] = []
     while last >= 0 and messages[last].role == "assistant":
         legacy = messages[last].function_call
         if legacy is not None:
@@ -109,22 +117,22 @@ def _calls(messages: Sequence[Message], last: int) -> tuple[Called, ...]:
     return tuple(calls)
 
 
-def _call(call: Call) -> Called:
+def _call(call: WireToolCall) -> CalledTool:
     if call.function is not None:
         return _function(call.function)
     custom = call.custom
-    return Called(
-        "" if custom is None else custom.name, "" if custom is None else custom.input[: glance.ARGUMENTS]
+    return CalledTool(
+        "" if custom is None else custom.name, "" if custom is None else custom.input[: glance.ARGUMENTS_KEPT]
     )
 
 
-def _function(function: FunctionCall) -> Called:
+def _function(function: WireFunctionCall) -> CalledTool:
     given = function.arguments
     text = given if isinstance(given, str) else json.encode(given).decode("utf-8", "replace")
-    return Called(function.name, text[: glance.ARGUMENTS])
+    return CalledTool(function.name, text[: glance.ARGUMENTS_KEPT])
 
 
-def _names(view: View) -> Iterator[str]:
+def _names(view: RequestView) -> Iterator[str]:
     for tool in view.tools():
         if tool.function is not None:
             yield tool.function.name
@@ -134,26 +142,28 @@ def _names(view: View) -> Iterator[str]:
         yield function.name
 
 
-def _is_hosted(tool: Tool) -> bool:
+def _is_hosted(tool: WireTool) -> bool:
     kind = tool.type
     if kind in ("function", "custom"):
         return False
     return glance.is_hosted_search(kind) or (
-        tool.function is not None and glance.searches(tool.function.name)
+        tool.function is not None and glance.is_search_tool(tool.function.name)
     )
 
 
-def _asks(wire: ChatRequest, tools: Sequence[Tool]) -> bool:
+def _asks(wire: RequestBody, tools: Sequence[WireTool]) -> bool:
     """Whether the hosted search is all there is, or the one tool that must be used."""
     choice = wire.tool_choice
     if choice == "none":
         return False
-    return len(tools) == 1 or (isinstance(choice, ToolChoice) and glance.is_hosted_search(choice.type or ""))
+    return len(tools) == 1 or (
+        isinstance(choice, WireToolChoice) and glance.is_hosted_search(choice.type or "")
+    )
 
 
-def _system(inbound: Inbound) -> list[Words]:
-    view: View = inbound.wire
-    told: list[Words] = []
+def _system(inbound: WireRequest) -> list[TextValue]:
+    view: RequestView = inbound.wire
+    told: list[TextValue] = []
     for message in view.messages():
         if message.role not in _SYSTEM:
             break
@@ -161,6 +171,6 @@ def _system(inbound: Inbound) -> list[Words]:
     return told
 
 
-def _opening(inbound: Inbound) -> str:
-    view: View = inbound.wire
-    return words.opening(_system(inbound) or _content(view.messages()[0], inbound.uncut)[0])
+def _opening(inbound: WireRequest) -> str:
+    view: RequestView = inbound.wire
+    return words.system_opening(_system(inbound) or _content(view.messages()[0], inbound.uncut)[0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 _BYTES_PER_TOKEN = 3
 
 
-class Meter:
+class OutputMeter:
     """Adds up frames that pass unread; `envelope` is the size of a chunk that says nothing."""
 
     __slots__ = ("_bytes", "_frames", "envelope")

@@ -10,8 +10,8 @@ from routecodex.canon.parts import Json
 from routecodex.canon.request import Request, Thinking, Tool
 from routecodex.protocols.chat.conversation import encode_messages
 from routecodex.protocols.chat.requests import OUTER
-from routecodex.protocols.codec import Aim, Encoded
-from routecodex.protocols.notices import HINTS, Notices, lost_fields, refuse_what_is_kept_there
+from routecodex.protocols.codec import EncodedRequest, EncodeOptions
+from routecodex.protocols.notices import SERVER_HINTS, Notices, lost_fields, reject_provider_state
 from routecodex.protocols.tools import CUSTOM_PARAMETERS, description_of, flat_name
 from routecodex.wire import json
 
@@ -31,9 +31,9 @@ _USER_LIMIT = 64
 _BUDGET_EFFORTS = ((2048, "low"), (12_000, "medium"))
 
 
-def encode(request: Request, aim: Aim) -> Encoded:
+def encode_request(request: Request, aim: EncodeOptions) -> EncodedRequest:
     """The request as this upstream's dialect of chat takes it."""
-    refuse_what_is_kept_there(request)
+    reject_provider_state(request)
     notices = Notices()
     body: dict[str, Any] = {"model": aim.model, "messages": encode_messages(request, aim, notices)}
     _settings(body, request, aim, notices)
@@ -50,7 +50,7 @@ def encode(request: Request, aim: Aim) -> Encoded:
     for field in aim.dialect.unsupported:
         if body.pop(field, None) is not None:
             notices.dropped(field, "this upstream refuses it")
-    return Encoded(json.encode(body), notices.lines())
+    return EncodedRequest(json.encode(body), notices.lines())
 
 
 def _hints_at_caching(request: Request) -> bool:
@@ -59,7 +59,7 @@ def _hints_at_caching(request: Request) -> bool:
     return hints.count(None) < len(hints)
 
 
-def _settings(body: dict[str, Any], request: Request, aim: Aim, notices: Notices) -> None:
+def _settings(body: dict[str, Any], request: Request, aim: EncodeOptions, notices: Notices) -> None:
     for field in _PLAIN:
         value = getattr(request, field)
         if value is not None:
@@ -97,7 +97,7 @@ def _settings(body: dict[str, Any], request: Request, aim: Aim, notices: Notices
             body["stream_options"] = {"include_usage": True}
 
 
-def _room(wanted: int, aim: Aim, notices: Notices) -> int:
+def _room(wanted: int, aim: EncodeOptions, notices: Notices) -> int:
     limit = aim.max_output_tokens
     if limit is None or wanted <= limit:
         return wanted
@@ -121,7 +121,7 @@ def _extras(body: dict[str, Any], request: Request, notices: Notices) -> None:
         if request.source == "chat":
             said = body.get(field)
             body[field] = {**value, **said} if isinstance(value, dict) and isinstance(said, dict) else value
-        elif field not in HINTS:
+        elif field not in SERVER_HINTS:
             notices.dropped(field, "chat has no such field")
 
 
@@ -158,7 +158,7 @@ def _effort(thinking: Thinking) -> str:
     return next((effort for limit, effort in _BUDGET_EFFORTS if thinking.budget <= limit), "high")
 
 
-def _structured(body: dict[str, Any], request: Request, aim: Aim, notices: Notices) -> None:
+def _structured(body: dict[str, Any], request: Request, aim: EncodeOptions, notices: Notices) -> None:
     output, form = request.output, aim.dialect.response_format
     if output is None:
         return
@@ -188,7 +188,7 @@ def _ask_for_schema(messages: list[dict[str, Any]], schema: Json, role: str) -> 
         messages.insert(0, {"role": role, "content": wish})
 
 
-def _tooling(body: dict[str, Any], request: Request, aim: Aim, notices: Notices) -> None:
+def _tooling(body: dict[str, Any], request: Request, aim: EncodeOptions, notices: Notices) -> None:
     tools = [encoded for tool in request.tools if (encoded := _tool(tool, request, aim, notices)) is not None]
     if not tools:
         if request.tool_choice is not None and request.tool_choice.forces:
@@ -205,7 +205,7 @@ def _tooling(body: dict[str, Any], request: Request, aim: Aim, notices: Notices)
         body["tool_choice"] = choice
 
 
-def _tool(tool: Tool, request: Request, aim: Aim, notices: Notices) -> dict[str, Any] | None:
+def _tool(tool: Tool, request: Request, aim: EncodeOptions, notices: Notices) -> dict[str, Any] | None:
     if tool.kind == "hosted":
         if request.source == "chat":
             return dict(tool.hosted)
@@ -238,7 +238,7 @@ def _schema(parameters: Json) -> Json:
     return parameters if parameters else {"type": "object", "properties": {}}
 
 
-def _tool_choice(request: Request, aim: Aim, notices: Notices) -> Json:
+def _tool_choice(request: Request, aim: EncodeOptions, notices: Notices) -> Json:
     choice = request.tool_choice
     if choice is None:
         return None

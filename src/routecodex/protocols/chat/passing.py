@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 from routecodex.canon.errors import BadRequest
-from routecodex.protocols.chat.fitting import fit
-from routecodex.protocols.chat.schema import ChatRequest
-from routecodex.protocols.chat.view import View
-from routecodex.protocols.codec import Aim, Encoded, Inbound
+from routecodex.protocols.chat.fitting import fit_dialect
+from routecodex.protocols.chat.schema import RequestBody
+from routecodex.protocols.chat.view import RequestView
+from routecodex.protocols.codec import EncodedRequest, EncodeOptions, WireRequest
 from routecodex.protocols.dialect import Dialect
-from routecodex.protocols.splice import with_model
+from routecodex.protocols.splice import replace_model
 from routecodex.wire import scan
 
 _PLAIN: Final = Dialect()
@@ -19,9 +19,9 @@ _SYSTEM: Final = b'"system"'
 _STRICT: Final = b'"strict"'
 
 
-def rewrite(inbound: Inbound, aim: Aim) -> Encoded:
+def rewrite(inbound: WireRequest, aim: EncodeOptions) -> EncodedRequest:
     """The request for this upstream; untouched fields stay byte for byte."""
-    view: View = inbound.wire
+    view: RequestView = inbound.wire
     dialect, wire = aim.dialect, view.fields
     if wire.n is not None and wire.n > 1 and not dialect.n:
         raise BadRequest("n: this upstream gives one answer at a time", param="n", code="unsupported_value")
@@ -30,11 +30,11 @@ def rewrite(inbound: Inbound, aim: Aim) -> Encoded:
     if dialect != _PLAIN and (
         _sets_too_much(wire, dialect) or _says_it_otherwise(outline or inbound.body, dialect)
     ):
-        return fit(inbound, aim)
-    return Encoded(with_model(inbound.body, aim.model, named=wire.model, outline=outline))
+        return fit_dialect(inbound, aim)
+    return EncodedRequest(replace_model(inbound.body, aim.model, named=wire.model, outline=outline))
 
 
-def _sets_too_much(wire: ChatRequest, dialect: Dialect) -> bool:
+def _sets_too_much(wire: RequestBody, dialect: Dialect) -> bool:
     """Whether a setting may have to go, or to be said in other words."""
     limit = dialect.max_tokens_field
     return bool(

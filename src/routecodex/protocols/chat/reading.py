@@ -10,26 +10,27 @@ from routecodex.canon.errors import BadRequest
 from routecodex.protocols import cuts
 from routecodex.protocols.chat.checking import check_fields, check_messages
 from routecodex.protocols.chat.fast_validate import fast_validate
-from routecodex.protocols.chat.schema import ChatRequest
-from routecodex.protocols.chat.view import View
-from routecodex.protocols.codec import Inbound
+from routecodex.protocols.chat.schema import RequestBody
+from routecodex.protocols.chat.view import RequestView
+from routecodex.protocols.codec import WireRequest
 from routecodex.wire import json
 
-_decoder: Final = Decoder(ChatRequest)
+_decoder: Final = Decoder(RequestBody)
+
 _LONG: Final = ((b"content", 3), (b"text", 5))
 """Where long texts stand: in messages, and in their parts."""
 
 
-def read(body: bytes, *, model: str | None = None, stream: bool | None = None) -> Inbound:
+def validate(body: bytes, *, model: str | None = None, stream: bool | None = None) -> WireRequest:
     """The request, checked; BadRequest names the field that is wrong."""
-    outline, may_be_tagged = cuts.outlined(body, _LONG)
+    outline, may_be_tagged = cuts.elide_texts(body, _LONG)
     view = _read_outline(outline) if outline else None
     if view is None:
         outline = b""
         view = _read_whole(body)
     wire = view.fields
     options = wire.stream_options
-    return Inbound(
+    return WireRequest(
         protocol="chat",
         body=body,
         wire=view,
@@ -42,19 +43,19 @@ def read(body: bytes, *, model: str | None = None, stream: bool | None = None) -
     )
 
 
-def _read_whole(body: bytes) -> View:
+def _read_whole(body: bytes) -> RequestView:
     wire = json.read(body, _decoder)
     json.check_text(body)
     _check(wire)
-    return View(wire, len(wire.messages))
+    return RequestView(wire, len(wire.messages))
 
 
-def _check(wire: ChatRequest) -> None:
+def _check(wire: RequestBody) -> None:
     check_fields(wire)
     check_messages(wire.messages)
 
 
-def _read_outline(outline: bytes) -> View | None:
+def _read_outline(outline: bytes) -> RequestView | None:
     """A request without its long texts; None when something is wrong: what, is found in the whole one."""
     valid = fast_validate(outline)
     wire = json.try_read(outline if valid is None else valid[0], _decoder)
@@ -63,8 +64,8 @@ def _read_outline(outline: bytes) -> View | None:
     try:
         if valid is not None:
             check_fields(wire)
-            return View(wire, valid[2], unread=valid[1], unread_tools=valid[3])
+            return RequestView(wire, valid[2], unread=valid[1], unread_tools=valid[3])
         _check(wire)
     except BadRequest:
         return None
-    return View(wire, len(wire.messages))
+    return RequestView(wire, len(wire.messages))

@@ -14,7 +14,7 @@ from routecodex.canon.errors import GatewayError, UpstreamRefusedKey
 from routecodex.canon.usage import Usage
 from routecodex.protocols import failures
 from routecodex.protocols.chat import errors
-from routecodex.protocols.chat.calls import CallBook, Place, is_proper, mend_call
+from routecodex.protocols.chat.calls import CallPosition, ToolCallIndex, is_proper, mend_call
 from routecodex.protocols.chat.chunks import (
     CONTENT_KEY,
     counts_in,
@@ -26,13 +26,19 @@ from routecodex.protocols.chat.chunks import (
 )
 from routecodex.protocols.chat.decoder import unparsable
 from routecodex.protocols.chat.encoder import DONE, usage_object
-from routecodex.protocols.chat.ends import settle
-from routecodex.protocols.chat.meter import Meter
-from routecodex.protocols.chat.stream_schema import CallDelta, Choice, Chunk, Delta, WireUsage
-from routecodex.protocols.chat.usual import OBJECT, Head, Usual
-from routecodex.protocols.chat.view import View
-from routecodex.protocols.codec import Outcome, ReplyTo
-from routecodex.protocols.repeats import Repeats
+from routecodex.protocols.chat.ends import settle_finish
+from routecodex.protocols.chat.meter import OutputMeter
+from routecodex.protocols.chat.stream_schema import (
+    StreamChunk,
+    WireChoice,
+    WireDelta,
+    WireToolCallDelta,
+    WireUsage,
+)
+from routecodex.protocols.chat.usual import OBJECT, ChunkPrefix, KnownFrames
+from routecodex.protocols.chat.view import RequestView
+from routecodex.protocols.codec import AnswerOutcome, ReplyContext
+from routecodex.protocols.repeats import FrameTemplate
 from routecodex.wire import json, scan, sse
 from routecodex.wire.json import ABSENT, present, thaw
 from routecodex.wire.sse import Frames, FrameTooLarge
@@ -57,22 +63,22 @@ _DONE: Final = b"[DONE]"
 class Relay:
     """A Pipe for chat → chat."""
 
-    def __init__(self, reply: ReplyTo) -> None:
+    def __init__(self, reply: ReplyContext) -> None:
         self.started = False
         self.ended = False
-        self.outcome = Outcome()
+        self.outcome = AnswerOutcome()
         self._reply = reply
         self._asked: bool = reply.include_usage
         view = reply.wire
-        self._wanted: int = (view.fields.n or 1) if isinstance(view, View) else 1
+        self._wanted: int = (view.fields.n or 1) if isinstance(view, RequestView) else 1
         self._frames = Frames()
-        self._repeats = Repeats()
-        self._usual = Usual()
+        self._repeats = FrameTemplate()
+        self._usual = KnownFrames()
         self._held: list[bytes] = []
-        self._first: Head | None = None
+        self._first: ChunkPrefix | None = None
         self._bare = False
-        self._calls: dict[int, CallBook] = {}
-        self._placed: list[Place] = []
+        self._calls: dict[int, ToolCallIndex] = {}
+        self._placed: list[CallPosition] = []
         self._legacy: list[int] = []
         self._words: dict[int, str] = {}
         self._usage_sent = False
@@ -81,7 +87,7 @@ class Relay:
         self._last_call: list[str] = []
         self._broke_off = ""
         """The word with which the upstream gave up."""
-        self._meter = Meter()
+        self._meter = OutputMeter()
 
     def feed(self, data: bytes) -> bytes:
         if self.ended:
@@ -103,7 +109,7 @@ class Relay:
         if self.ended:
             return out
         if not self._complete:
-            return out + self._broken(failures.truncated())
+            return out + self._broken(failures.stream_truncated())
         return out + self._done()
 
     def fail(self, error: GatewayError) -> bytes:
@@ -216,7 +222,7 @@ class Relay:
 
     def _frame(self, data: bytes, raw: bytes) -> bytes:
         if data[:6] == _DONE and data.rstrip() == _DONE:
-            return self._done() if self.started else self._broken(failures.truncated())
+            return self._done() if self.started else self._broken(failures.stream_truncated())
         chunk = read_typed(data)
         odd = chunk is None
         if chunk is None:
@@ -235,7 +241,7 @@ class Relay:
             self.started = began
             return self._broken(unparsable())
 
-    def _upstream_error(self, raw: bytes, chunk: Chunk) -> bytes:
+    def _upstream_error(self, raw: bytes, chunk: StreamChunk) -> bytes:
         said = thaw(chunk.error)
         error = errors.from_object(200, said, provider=self._reply.provider)
         if not self.started:
@@ -246,10 +252,10 @@ class Relay:
         self.outcome.error = error
         return raw
 
-    def _chunk(self, chunk: Chunk, data: bytes, *, raw: bytes, odd: bool) -> bytes:
+    def _chunk(self, chunk: StreamChunk, data: bytes, *, raw: bytes, odd: bool) -> bytes:
         choices = chunk.choices or []
         if self._first is None and choices:
-            head = Head(chunk.id, chunk.created, chunk.model)
+            head = ChunkPrefix(chunk.id, chunk.created, chunk.model)
             self._bare = not (head.id and head.model) or head.created is None or chunk.object != OBJECT
             self._remember(head, len(raw))
         if self._words and self._are_late(choices):
@@ -261,7 +267,7 @@ class Relay:
         for choice in choices:
             mend |= self._choice(choice, odd=odd)
         if self._broke_off:
-            return self._broken(failures.broken_off(self._broke_off))
+            return self._broken(failures.stream_broken(self._broke_off))
         if chunk.usage is not None:
             return self._usage(chunk, data, raw=raw, mend=mend)
         if mend:
@@ -270,7 +276,7 @@ class Relay:
             self._repeats.learn(raw, CONTENT_KEY)
         return raw
 
-    def _are_late(self, choices: list[Choice]) -> bool:
+    def _are_late(self, choices: list[WireChoice]) -> bool:
         """Whether a chunk only repeats that its choices have finished."""
         for choice in choices:
             delta = choice.delta
@@ -278,7 +284,7 @@ class Relay:
                 return False
         return bool(choices)
 
-    def _remember(self, head: Head, size: int) -> None:
+    def _remember(self, head: ChunkPrefix, size: int) -> None:
         """Takes the head of the first chunk that has a choice, and the size of its frame."""
         self._first = head
         self._meter.envelope = size
@@ -297,7 +303,7 @@ class Relay:
             "model": first.model or self._reply.model,
         }
 
-    def _choice(self, choice: Choice, *, odd: bool) -> bool:
+    def _choice(self, choice: WireChoice, *, odd: bool) -> bool:
         """Notes what a choice says; True when its calls or its finish must be mended."""
         delta, said = choice.delta, choice.finish_reason
         mend = delta is not None and self._content(choice.index, delta, odd=odd)
@@ -305,7 +311,7 @@ class Relay:
             mend |= self._finish(choice.index, said)
         return mend
 
-    def _content(self, choice: int, delta: Delta, *, odd: bool) -> bool:
+    def _content(self, choice: int, delta: WireDelta, *, odd: bool) -> bool:
         """Notes content; True when a tool call must be mended."""
         if not self.started:
             self.started = not is_empty(delta)
@@ -316,13 +322,13 @@ class Relay:
             return False
         mend = odd
         for call in calls:
-            place = self._calls.setdefault(choice, CallBook()).place(call)
+            place = self._calls.setdefault(choice, ToolCallIndex()).place(call)
             self._placed.append(place)
             self._keep(call, begins=place.begins)
             mend |= not is_proper(call, place)
         return mend
 
-    def _keep(self, call: CallDelta, *, begins: bool) -> None:
+    def _keep(self, call: WireToolCallDelta, *, begins: bool) -> None:
         """Remembers the arguments of the last call: whether they are whole matters if no finish comes."""
         if begins:
             self._last_call.clear()
@@ -334,7 +340,7 @@ class Relay:
         if not said:
             return True
         outcome = self.outcome
-        end, word = settle(said, calls=bool(self._calls.get(choice)), legacy=choice in self._legacy)
+        end, word = settle_finish(said, calls=bool(self._calls.get(choice)), legacy=choice in self._legacy)
         if end.reason == "error":
             self._broke_off = said
             return False
@@ -355,7 +361,7 @@ class Relay:
                 self._mend_choice(choice, placed)
         return sse.frame(json.encode(value))
 
-    def _mend_choice(self, choice: dict[str, Any], placed: Iterator[Place]) -> None:
+    def _mend_choice(self, choice: dict[str, Any], placed: Iterator[CallPosition]) -> None:
         calls = (choice.get("delta") or {}).get("tool_calls") or ()
         for call in (call for call in calls if isinstance(call, dict)):
             place = next(placed)
@@ -364,7 +370,7 @@ class Relay:
             word = self._words.get(choice.get("index") or 0)
             choice["finish_reason"] = word if choice["finish_reason"] else None
 
-    def _usage(self, chunk: Chunk, data: bytes, *, raw: bytes, mend: bool) -> bytes:
+    def _usage(self, chunk: StreamChunk, data: bytes, *, raw: bytes, mend: bool) -> bytes:
         """Usage goes out in a chunk of its own after the finish, exactly when asked for."""
         assert chunk.usage is not None
         self._count(chunk.usage, data)
@@ -394,7 +400,7 @@ class Relay:
         """The end every complete stream has: usage if asked for, then `[DONE]`."""
         arguments = "" if self._words else "".join(self._last_call)
         if arguments and not json.is_whole(arguments):
-            return self._broken(failures.truncated())
+            return self._broken(failures.stream_truncated())
         self.ended = True
         out = b""
         if not self._words:

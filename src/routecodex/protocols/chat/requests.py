@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from routecodex.canon.parts import Json, Media, Opaque, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
 from routecodex.canon.request import Effort, Message, Output, Request, Thinking, Tool, ToolChoice
 from routecodex.protocols.chat.checking import UNLIMITED
-from routecodex.protocols.codec import Inbound
+from routecodex.protocols.codec import WireRequest
 from routecodex.wire import json
 
 _TOP = frozenset(
@@ -60,10 +60,13 @@ _MESSAGE = frozenset(
         "refusal",
     ]
 )
+
 THOUGHTS = ("reasoning_details", "reasoning_content", "reasoning")
 """Fields of an assistant message that tell what it thought."""
+
 HEAD = "chat.message"
 """In the `extras` of a system text: what its message said beside it; None where it goes on in the last."""
+
 OUTER = "chat.tool"
 """In the `extras` of a tool: what was said beside its function."""
 _FUNCTION = frozenset({"name", "description", "parameters", "strict"})
@@ -77,7 +80,7 @@ def rest(value: dict[str, Any], known: frozenset[str]) -> dict[str, Json] | None
     return {key: item for key, item in value.items() if key not in known} or None
 
 
-def decode(inbound: Inbound) -> Request:
+def decode_request(inbound: WireRequest) -> Request:
     """The request in canon."""
     body = json.read_values(inbound.body)
     system, messages = _split_system([_message(item, at) for at, item in enumerate(body["messages"])])

@@ -27,7 +27,7 @@ class FileRef(Struct, gc=False):
     filename: str | None = None
 
 
-class Part(Struct, gc=False):
+class WirePart(Struct, gc=False):
     type: str
     text: str | None = None
     refusal: str | None = None
@@ -37,62 +37,62 @@ class Part(Struct, gc=False):
     file: FileRef | None = None
 
 
-class FunctionCall(Struct, gc=False):
+class WireFunctionCall(Struct, gc=False):
     name: str
     arguments: str | dict[str, Any] = ""
 
 
-class CustomCall(Struct, gc=False):
+class WireCustomCall(Struct, gc=False):
     name: str
     input: str = ""
 
 
-class Call(Struct, gc=False):
+class WireToolCall(Struct, gc=False):
     id: str | None = None
     type: str = "function"
-    function: FunctionCall | None = None
-    custom: CustomCall | None = None
+    function: WireFunctionCall | None = None
+    custom: WireCustomCall | None = None
 
 
-class Message(Struct, gc=False):
+class WireMessage(Struct, gc=False):
     role: str
     content: Raw = ABSENT
     name: str | None = None
-    tool_calls: list[Call] | None = None
+    tool_calls: list[WireToolCall] | None = None
     tool_call_id: str | None = None
-    function_call: FunctionCall | None = None
+    function_call: WireFunctionCall | None = None
     refusal: str | None = None
     reasoning_content: str | None = None
 
 
-class Function(Struct):
+class FunctionSpec(Struct):
     name: str
     description: str | None = None
     parameters: dict[str, Raw] | None = None
     strict: bool | None = None
 
 
-class Custom(Struct):
+class CustomSpec(Struct):
     name: str
     description: str | None = None
     format: dict[str, Raw] | None = None
 
 
-class Tool(Struct):
+class WireTool(Struct):
     type: str
-    function: Function | None = None
-    custom: Custom | None = None
+    function: FunctionSpec | None = None
+    custom: CustomSpec | None = None
 
 
-class Named(Struct, gc=False):
+class NamedTool(Struct, gc=False):
     name: str | None = None
 
 
 class Allowed(Struct):
     type: str | None = None
     name: str | None = None
-    function: Named | None = None
-    custom: Named | None = None
+    function: NamedTool | None = None
+    custom: NamedTool | None = None
 
 
 class AllowedTools(Struct):
@@ -100,11 +100,11 @@ class AllowedTools(Struct):
     tools: list[Allowed] | None = None
 
 
-class ToolChoice(Struct):
+class WireToolChoice(Struct):
     type: str | None = None
     name: str | None = None
-    function: Named | None = None
-    custom: Named | None = None
+    function: NamedTool | None = None
+    custom: NamedTool | None = None
     allowed_tools: AllowedTools | None = None
     mode: str | None = None
     tools: list[Allowed] | None = None
@@ -126,9 +126,9 @@ class ResponseFormat(Struct):
     json_schema: JsonSchema | None = None
 
 
-class ChatRequest(Struct):
+class RequestBody(Struct):
     model: str
-    messages: list[Message]
+    messages: list[WireMessage]
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     max_tokens: int | None = None
@@ -143,10 +143,10 @@ class ChatRequest(Struct):
     n: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
-    tools: list[Tool] | None = None
-    tool_choice: str | ToolChoice | None = None
-    functions: list[Function] | None = None
-    function_call: str | Named | None = None
+    tools: list[WireTool] | None = None
+    tool_choice: str | WireToolChoice | None = None
+    functions: list[FunctionSpec] | None = None
+    function_call: str | NamedTool | None = None
     web_search_options: Raw = ABSENT
     parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None

@@ -23,7 +23,7 @@ class CustomDelta(Struct, gc=False):
     input: str | None = None
 
 
-class CallDelta(Struct, gc=False):
+class WireToolCallDelta(Struct, gc=False):
     index: int | None = None
     id: str | None = None
     type: str | None = None
@@ -44,12 +44,12 @@ class CallDelta(Struct, gc=False):
         return self.function.arguments if self.function is not None else None
 
 
-class Delta(Struct, gc=False):
+class WireDelta(Struct, gc=False):
     content: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
     refusal: str | None = None
-    tool_calls: list[CallDelta] | None = None
+    tool_calls: list[WireToolCallDelta] | None = None
     function_call: FunctionDelta | None = None
     annotations: list[Any] | None = None
     audio: Raw = ABSENT
@@ -57,7 +57,7 @@ class Delta(Struct, gc=False):
     reasoning_details: Raw = ABSENT
 
 
-class Audio(Struct, gc=False):
+class WireAudioDelta(Struct, gc=False):
     transcript: str | None = None
 
 
@@ -65,10 +65,10 @@ class Logprobs(Struct, gc=False):
     content: list[Any] | None = None
 
 
-class Choice(Struct, gc=False):
+class WireChoice(Struct, gc=False):
     index: int = 0
-    delta: Delta | None = None
-    message: Delta | None = None
+    delta: WireDelta | None = None
+    message: WireDelta | None = None
     logprobs: Logprobs | None = None
     finish_reason: str | None = None
 
@@ -91,14 +91,14 @@ class WireUsage(Struct, gc=False):
     prompt_cache_hit_tokens: int | None = None
 
 
-class Chunk(Struct, gc=False):
+class StreamChunk(Struct, gc=False):
     id: str | None = None
     object: str | None = None
     created: int | None = None
     model: str | None = None
     service_tier: str | None = None
     system_fingerprint: str | None = None
-    choices: list[Choice] | None = None
+    choices: list[WireChoice] | None = None
     usage: WireUsage | None = None
     error: Raw = ABSENT
 

@@ -14,7 +14,7 @@ from typing import Final
 
 from msgspec.json import Decoder
 
-from routecodex.protocols.chat.ends import settle
+from routecodex.protocols.chat.ends import settle_finish
 from routecodex.protocols.chat.stream_schema import WireUsage
 from routecodex.wire import json, scan
 
@@ -41,19 +41,21 @@ _SILENT: Final = (
     b'"role":"assistant"',
     b'"content":"","role":"assistant"',
 )
+
 _OPENINGS: Final = {delta + tail: b'"' + tail for delta in _SILENT for tail in _TAILS}
 """What follows the head of a chunk that says nothing yet, and what then follows the text of one that does."""
+
 _FINISHES: Final = {
     delta + tail.replace(b'_reason":null', b'_reason":"%b"' % said.encode()): said
     for delta in (b"", b'"content":""')
     for tail in _TAILS
     for said in ("stop", "length", "content_filter")
-    if settle(said, calls=False)[1] == said
+    if settle_finish(said, calls=False)[1] == said
 }
 """What follows the head of a chunk that only tells how the answer ended, in a word that stays as it is."""
 
 
-class Head:
+class ChunkPrefix:
     """What every chunk of an answer has in common, as far as the upstream says it."""
 
     __slots__ = ("created", "id", "model")
@@ -64,7 +66,7 @@ class Head:
         self.model = model
 
 
-class Usual:
+class KnownFrames:
     """How the frames of one stream begin; before that is known, none is usual but the first."""
 
     __slots__ = ("_head", "_tail", "_text")
@@ -74,7 +76,7 @@ class Usual:
         self._text = b""
         self._tail = b""
 
-    def opening_at(self, run: bytes, at: int) -> tuple[Head | None, int]:
+    def opening_at(self, run: bytes, at: int) -> tuple[ChunkPrefix | None, int]:
         """The head and the end of a stream's first frame, if that begins there and says nothing yet."""
         begin = at + len(_START)
         if run[at:begin] != _START:
@@ -126,9 +128,9 @@ class Usual:
         return json.try_read(run[counts : line - 1], _counts), line + 2
 
 
-def _head_of(members: tuple[str | int | None, ...]) -> Head | None:
+def _head_of(members: tuple[str | int | None, ...]) -> ChunkPrefix | None:
     """The head that these members make, None when one of them is missing or odd."""
     name, kind, created, model = members[0], members[1], members[2], members[3]
     if not (isinstance(name, str) and isinstance(model, str) and isinstance(created, int)):
         return None
-    return Head(name, created, model) if name and model and kind == OBJECT else None
+    return ChunkPrefix(name, created, model) if name and model and kind == OBJECT else None

@@ -22,18 +22,23 @@ from __future__ import annotations
 from urllib.parse import quote
 
 from routecodex.protocols.codec import Codec
-
-from .counting import count_path, decode_total, encode_count, encode_total, rewrite_count
-from .decoder import decode_response, stream_decoder
-from .encoder import encode_response, stream_encoder
-from .errors import decode_error, encode_error
-from .framing import JsonArray
-from .look import look, opening
-from .outgoing import encode_request
-from .reading import read, read_count
-from .relay import pass_response, relay
-from .requests import decode_request
-from .rewriting import rewrite
+from routecodex.protocols.gemini.counting import (
+    count_path,
+    decode_total,
+    encode_count,
+    encode_total,
+    rewrite_count,
+)
+from routecodex.protocols.gemini.decoder import decode_response, stream_decoder
+from routecodex.protocols.gemini.encoder import encode_response, stream_encoder
+from routecodex.protocols.gemini.errors import decode_error, encode_error
+from routecodex.protocols.gemini.framing import JsonArray
+from routecodex.protocols.gemini.look import features, fingerprint
+from routecodex.protocols.gemini.outgoing import encode_request
+from routecodex.protocols.gemini.reading import validate, validate_count
+from routecodex.protocols.gemini.relay import relay, relay_response
+from routecodex.protocols.gemini.requests import decode_request
+from routecodex.protocols.gemini.rewriting import rewrite
 
 __all__ = [
     "CODEC",
@@ -43,8 +48,8 @@ __all__ = [
     "encode_count",
     "encode_total",
     "path",
-    "read_count",
     "rewrite_count",
+    "validate_count",
 ]
 
 
@@ -56,16 +61,16 @@ def path(model: str, stream: bool) -> str:
 
 CODEC: Codec = Codec(
     name="gemini",
-    read=read,
-    look=look,
-    opening=opening,
+    read=validate,
+    look=features,
+    opening=fingerprint,
     decode_request=decode_request,
     encode_request=encode_request,
     rewrite=rewrite,
     path=path,
     decode_response=decode_response,
     encode_response=encode_response,
-    pass_response=pass_response,
+    pass_response=relay_response,
     stream_decoder=stream_decoder,
     stream_encoder=stream_encoder,
     relay=relay,

@@ -10,29 +10,28 @@ from msgspec.json import Decoder
 
 from routecodex.canon.parts import Json
 from routecodex.canon.usage import Usage
+from routecodex.protocols.gemini.schema import Blob, FileData, WireStruct
 from routecodex.wire import json
 from routecodex.wire.json import ABSENT
 
-from .schema import Blob, FileData, Wire
 
-
-class CalledFunction(Wire):
+class CalledFunction(WireStruct):
     name: str | None = None
     id: str | None = None
     args: Raw = ABSENT
 
 
-class ExecutableCode(Wire):
+class ExecutableCode(WireStruct):
     language: str | None = None
     code: str | None = None
 
 
-class CodeResult(Wire):
+class CodeResult(WireStruct):
     outcome: str | None = None
     output: str | None = None
 
 
-class AnswerPart(Wire):
+class WireAnswerPart(WireStruct):
     text: str | None = None
     thought: bool | None = None
     thought_signature: str | None = None
@@ -62,12 +61,12 @@ _OPAQUE = (
 )
 
 
-class AnswerContent(Wire):
-    parts: list[AnswerPart] | None = None
+class WireAnswerContent(WireStruct):
+    parts: list[WireAnswerPart] | None = None
 
 
-class Candidate(Wire):
-    content: AnswerContent | None = None
+class Candidate(WireStruct):
+    content: WireAnswerContent | None = None
     finish_reason: str | None = None
     index: int | None = None
     finish_message: Any = None
@@ -77,11 +76,11 @@ class Candidate(Wire):
     logprobs_result: Any = None
 
     @property
-    def parts(self) -> list[AnswerPart]:
+    def parts(self) -> list[WireAnswerPart]:
         return (self.content.parts if self.content else None) or []
 
 
-class UsageMetadata(Wire):
+class WireUsage(WireStruct):
     prompt_token_count: int | None = None
     candidates_token_count: int | None = None
     thoughts_token_count: int | None = None
@@ -90,15 +89,15 @@ class UsageMetadata(Wire):
     total_token_count: int | None = None
 
 
-class PromptFeedback(Wire):
+class PromptFeedback(WireStruct):
     block_reason: str | None = None
 
 
-class Chunk(Wire):
+class StreamChunk(WireStruct):
     """A GenerateContentResponse: the whole answer, or one piece of a stream."""
 
     candidates: list[Candidate] | None = None
-    usage_metadata: UsageMetadata | None = None
+    usage_metadata: WireUsage | None = None
     model_version: str | None = None
     response_id: str | None = None
     prompt_feedback: PromptFeedback | None = None
@@ -117,16 +116,16 @@ class Chunk(Wire):
         return self.prompt_feedback.block_reason if self.prompt_feedback else None
 
 
-_chunk = Decoder(Chunk)
+_chunk = Decoder(StreamChunk)
 
 
-def read_chunk(data: bytes) -> Chunk | None:
+def read_chunk(data: bytes) -> StreamChunk | None:
     """The chunk, its oddly typed fields bent right (`"12"` for 12); None when it is none."""
     chunk = json.try_read(data, _chunk)
     if chunk is not None:
         return chunk
     try:
-        return msgspec.convert(json.decode(data), Chunk, strict=False)
+        return msgspec.convert(json.decode(data), StreamChunk, strict=False)
     except (ValueError, msgspec.ValidationError):
         return None
 
@@ -139,7 +138,7 @@ def raw_parts(data: bytes) -> list[dict[str, Json]]:
     return []
 
 
-def decode_usage(counted: UsageMetadata) -> Usage:
+def decode_usage(counted: WireUsage) -> Usage:
     """The counts in canon: tool-use prompts are input, thoughts are output."""
     thoughts = counted.thoughts_token_count or 0
     prompt = (counted.prompt_token_count or 0) + (counted.tool_use_prompt_token_count or 0)

@@ -13,19 +13,18 @@ from msgspec import Raw
 
 from routecodex.canon.parts import Json, Media, Opaque, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
 from routecodex.canon.request import Message, Request
-from routecodex.protocols.codec import Aim
+from routecodex.protocols.codec import EncodeOptions
+from routecodex.protocols.gemini.marks import SKIP, incoming, returnable
+from routecodex.protocols.gemini.media import encode_media
+from routecodex.protocols.gemini.models import ModelTraits, model_traits
 from routecodex.protocols.notices import Notices
 from routecodex.protocols.tools import flat
 from routecodex.wire import json
 
-from .marks import SKIP, incoming, returnable
-from .media import encode_media
-from .models import Traits, traits
-
 _LEGAL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.:-]{0,63}")
 _OPENING: dict[str, Json] = {"text": "Continue."}
 _NO_RESULT = {"error": "there is no result for this call"}
-WirePart = dict[str, Json]
+PartFields = dict[str, Json]
 
 
 def legal_name(name: str, namespace: str | None) -> str:
@@ -36,11 +35,11 @@ def legal_name(name: str, namespace: str | None) -> str:
 class Contents:
     """Builds `contents` out of messages."""
 
-    def __init__(self, request: Request, aim: Aim, *, notices: Notices) -> None:
+    def __init__(self, request: Request, aim: EncodeOptions, *, notices: Notices) -> None:
         self._aim = aim
         self._notices = notices
         self._same = request.source == "gemini"
-        self._traits: Traits = traits(aim.model)
+        self._traits: ModelTraits = model_traits(aim.model)
         self._out: list[dict[str, Json]] = []
         self._results: dict[str, ToolResult] = {}
         self._names: dict[str, str] = {}
@@ -70,7 +69,7 @@ class Contents:
                 elif isinstance(part, ToolResult):
                     self._results.setdefault(part.call_id, part)
 
-    def _add(self, role: str, parts: list[WirePart]) -> None:
+    def _add(self, role: str, parts: list[PartFields]) -> None:
         if not parts:
             return
         if self._out and self._out[-1]["role"] == role:
@@ -85,7 +84,7 @@ class Contents:
         if self._out and self._out[-1]["role"] == "model":
             self._sign_first_call(self._out[-1]["parts"])
 
-    def _sign_first_call(self, parts: list[WirePart]) -> None:
+    def _sign_first_call(self, parts: list[PartFields]) -> None:
         """Gemini 3 refuses a turn whose first call has no signature; migrated histories have none."""
         if not self._traits.signs_calls:
             return
@@ -93,7 +92,7 @@ class Contents:
         if first is not None:
             first.setdefault("thoughtSignature", SKIP)
 
-    def _said(self, part: Part) -> WirePart | None:
+    def _said(self, part: Part) -> PartFields | None:
         match part:
             case Text():
                 return self._text(part)
@@ -110,7 +109,7 @@ class Contents:
             case ToolResult():
                 return None
 
-    def _text(self, part: Text) -> WirePart | None:
+    def _text(self, part: Text) -> PartFields | None:
         if part.cache is not None:
             self._notices.dropped("cache_control", "Gemini caches prefixes by itself")
         signature = None
@@ -122,7 +121,7 @@ class Contents:
             return None
         return self._with_extras({"text": part.text}, part.extras, signature=signature)
 
-    def _call(self, call: ToolCall) -> WirePart:
+    def _call(self, call: ToolCall) -> PartFields:
         signature = call.signature
         if signature is not None and not returnable(
             self._aim, signature, origin=call.origin, same_protocol=self._same
@@ -131,7 +130,7 @@ class Contents:
         body = {"id": call.id, "name": self._names[call.id], "args": arguments_of(call)}
         return self._with_extras({"functionCall": body}, call.extras, signature=signature)
 
-    def _thought(self, part: Reasoning) -> WirePart | None:
+    def _thought(self, part: Reasoning) -> PartFields | None:
         signature = part.signature
         ours = signature is not None and returnable(
             self._aim, signature, origin=part.origin, same_protocol=self._same
@@ -145,15 +144,15 @@ class Contents:
         return self._with_extras(thought, part.extras, signature=signature)
 
     def _with_extras(
-        self, part: WirePart, extras: dict[str, Json] | None, *, signature: str | None
-    ) -> WirePart:
+        self, part: PartFields, extras: dict[str, Json] | None, *, signature: str | None
+    ) -> PartFields:
         if self._same and extras:
             part.update(extras)
         if signature is not None:
             part["thoughtSignature"] = signature
         return part
 
-    def _media(self, media: Media) -> WirePart:
+    def _media(self, media: Media) -> PartFields:
         if media.cache is not None:
             self._notices.dropped("cache_control", "Gemini caches prefixes by itself")
         why = None
@@ -169,7 +168,7 @@ class Contents:
         self._notices.dropped(media.kind, why or "Gemini cannot take it")
         return {"text": f"[{media.kind} omitted: {why}]"}
 
-    def _opaque(self, part: Opaque) -> WirePart | None:
+    def _opaque(self, part: Opaque) -> PartFields | None:
         if part.protocol == "gemini":
             return dict(part.value)
         kind = part.value.get("type") if isinstance(part.value, dict) else None
@@ -178,7 +177,7 @@ class Contents:
 
     def _other(self, message: Message) -> None:
         self._answer_calls()
-        parts: list[WirePart] = []
+        parts: list[PartFields] = []
         for part in message.parts:
             if isinstance(part, ToolResult):
                 parts += self._late_result(part)
@@ -191,8 +190,8 @@ class Contents:
     def _answer_calls(self) -> None:
         """All results of the calls just made, in the order of the calls, media after them."""
         calls, self._unanswered = self._unanswered, []
-        answers: list[WirePart] = []
-        shown: list[WirePart] = []
+        answers: list[PartFields] = []
+        shown: list[PartFields] = []
         for call in calls:
             result = self._results.get(call.id)
             if result is None:
@@ -203,14 +202,14 @@ class Contents:
             shown += media
         self._add("user", answers + shown)
 
-    def _late_result(self, result: ToolResult) -> list[WirePart]:
+    def _late_result(self, result: ToolResult) -> list[PartFields]:
         if result.call_id in self._names:
             return []
         # Nobody called: as a functionResponse it would be refused.
         text = "\n".join(part.text for part in result.parts if isinstance(part, Text))
         return [{"text": f"[result of {result.name or result.call_id}] {text}"}]
 
-    def _result(self, result: ToolResult) -> tuple[WirePart, list[WirePart]]:
+    def _result(self, result: ToolResult) -> tuple[PartFields, list[PartFields]]:
         text = "\n".join(part.text for part in result.parts if isinstance(part, Text))
         media = [self._media(part) for part in result.parts if isinstance(part, Media)]
         opaque = [self._opaque(part) for part in result.parts if isinstance(part, Opaque)]
@@ -226,7 +225,7 @@ class Contents:
             answer["functionResponse"]["parts"] = inline
         return answer, [part for part in media if part not in inline]
 
-    def _response(self, id: str, response: Json) -> WirePart:
+    def _response(self, id: str, response: Json) -> PartFields:
         return {"functionResponse": {"id": id, "name": self._names[id], "response": response}}
 
 

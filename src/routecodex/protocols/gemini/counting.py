@@ -5,31 +5,30 @@ from __future__ import annotations
 from msgspec import Raw
 
 from routecodex.canon.request import Request
-from routecodex.protocols.codec import Aim, Encoded, Inbound
+from routecodex.protocols.codec import EncodedRequest, EncodeOptions, WireRequest
+from routecodex.protocols.gemini.outgoing import encode_body
+from routecodex.protocols.gemini.rewriting import rewrite
+from routecodex.protocols.gemini.schema import RequestView
+from routecodex.protocols.gemini.spelling import camel
 from routecodex.protocols.notices import Notices
 from routecodex.wire import json
 
-from .outgoing import encode_body
-from .rewriting import rewrite
-from .schema import View
-from .spelling import camel
 
-
-def encode_count(request: Request, aim: Aim) -> bytes:
+def encode_count(request: Request, aim: EncodeOptions) -> bytes:
     """The body of a countTokens request for a request in canon."""
     body = {"model": _resource(aim.model), **encode_body(request, aim, notices=Notices())}
     return json.encode({"generateContentRequest": body})
 
 
-def rewrite_count(inbound: Inbound, aim: Aim) -> Encoded:
+def rewrite_count(inbound: WireRequest, aim: EncodeOptions) -> EncodedRequest:
     """A Gemini client's countTokens request for a Gemini provider."""
-    view: View = inbound.wire
+    view: RequestView = inbound.wire
     rewritten = rewrite(inbound, aim)
     fields = json.read_fields(rewritten.body)
     if not view.counted and fields.keys() == {"contents"}:
         return rewritten
     named = {"model": Raw(json.encode(_resource(aim.model))), **_without_twins(fields)}
-    return Encoded(json.encode({"generateContentRequest": named}), rewritten.notices)
+    return EncodedRequest(json.encode({"generateContentRequest": named}), rewritten.notices)
 
 
 def encode_total(tokens: int) -> bytes:

@@ -7,39 +7,38 @@ from collections.abc import Sequence
 
 from routecodex.canon.errors import GatewayError, UpstreamFailed
 from routecodex.canon.events import (
-    AnnotationAdded,
-    ArgumentsAdded,
+    AnnotationDelta,
+    ArgumentsDelta,
     Event,
     Failed,
     Finished,
     PartFinished,
     PartStarted,
-    ReasoningAdded,
-    SignatureAdded,
+    ReasoningDelta,
+    SignatureDelta,
     Started,
-    TextAdded,
+    TextDelta,
     UsageReported,
 )
 from routecodex.canon.finish import infer
 from routecodex.canon.parts import Json, Media, Opaque, Reasoning, Text, ToolCall
-from routecodex.protocols.failures import truncated
-from routecodex.wire import json, sse
-
-from .chunks import (
-    AnswerPart,
+from routecodex.protocols.failures import stream_truncated
+from routecodex.protocols.gemini.chunks import (
     CalledFunction,
     Candidate,
-    Chunk,
-    UsageMetadata,
+    StreamChunk,
+    WireAnswerPart,
+    WireUsage,
     decode_logprobs,
     decode_usage,
     raw_parts,
     read_chunk,
 )
-from .errors import error_object, typed_error
-from .framing import Intake
-from .grounding import citations
-from .showing import instead_of
+from routecodex.protocols.gemini.errors import error_object, typed_error
+from routecodex.protocols.gemini.framing import FrameReader
+from routecodex.protocols.gemini.grounding import citations
+from routecodex.protocols.gemini.showing import placeholder
+from routecodex.wire import json, sse
 
 _FILTERS = frozenset({"SAFETY", "BLOCKLIST", "PROHIBITED_CONTENT", "IMAGE_SAFETY"})
 _KEPT = {
@@ -61,7 +60,7 @@ def blocked(reason: str) -> str:
     return reason if reason in _FILTERS else "SAFETY"
 
 
-class Answering:
+class ChunkDecoder:
     """Turns chunks into events; at most one text or thought is open at a time.
 
     A part that is `sealed`, that has its signature, grows no more; but citations may still come for it.
@@ -77,10 +76,10 @@ class Answering:
         self._words_said: list[str] = []
         self._calls = 0
         self._call_prefix = ""
-        self._usage: UsageMetadata | None = None
+        self._usage: WireUsage | None = None
         self._extras: dict[str, Json] = {}
 
-    def take(self, chunk: Chunk, data: bytes) -> list[Event]:
+    def take(self, chunk: StreamChunk, data: bytes) -> list[Event]:
         """The events of one chunk; `data` is what it was read from."""
         if self._ended:
             return []
@@ -121,7 +120,7 @@ class Answering:
     def _counted(self) -> list[Event]:
         return [UsageReported(decode_usage(self._usage))] if self._usage is not None else []
 
-    def _begin(self, chunk: Chunk | None) -> list[Event]:
+    def _begin(self, chunk: StreamChunk | None) -> list[Event]:
         if self._started:
             return []
         self._started = True
@@ -140,20 +139,20 @@ class Answering:
                 self._words(part, events)
             else:
                 raw = raw or raw_parts(data)
-                self._opaque(raw[at], instead_of(part), events)
+                self._opaque(raw[at], placeholder(part), events)
         if logprobs and self._open is Text:
-            events.append(TextAdded(self._index, "", logprobs))
+            events.append(TextDelta(self._index, "", logprobs))
         for field, name in _KEPT.items():
             value = getattr(candidate, field)
             if value is not None:
                 self._extras[name] = value
         if candidate.grounding_metadata is not None and self._open is Text:
             cited = citations(candidate.grounding_metadata, "".join(self._words_said))
-            events += [AnnotationAdded(self._index, citation) for citation in cited]
+            events += [AnnotationDelta(self._index, citation) for citation in cited]
         if candidate.finish_reason:
             self.said = candidate.finish_reason
 
-    def _words(self, part: AnswerPart, events: list[Event]) -> None:
+    def _words(self, part: WireAnswerPart, events: list[Event]) -> None:
         kind: type[Text] | type[Reasoning] = Reasoning if part.thought else Text
         if not part.text and part.thought_signature is None:
             return
@@ -161,20 +160,20 @@ class Answering:
             self._start(kind(""), events)
             self._open = kind
         if part.text:
-            added = ReasoningAdded if part.thought else TextAdded
+            added = ReasoningDelta if part.thought else TextDelta
             events.append(added(self._index, part.text))
             self._words_said.append(part.text)
         if part.thought_signature is not None:
-            events.append(SignatureAdded(self._index, part.thought_signature))
+            events.append(SignatureDelta(self._index, part.thought_signature))
             self._sealed = True
 
-    def _call(self, part: AnswerPart, call: CalledFunction, events: list[Event]) -> None:
+    def _call(self, part: WireAnswerPart, call: CalledFunction, events: list[Event]) -> None:
         id = call.id or f"{self._call_prefix}_{self._calls}"
         self._calls += 1
         self._start(ToolCall(id, call.name or ""), events)
-        events.append(ArgumentsAdded(self._index, _arguments(call)))
+        events.append(ArgumentsDelta(self._index, _arguments(call)))
         if part.thought_signature is not None:
-            events.append(SignatureAdded(self._index, part.thought_signature))
+            events.append(SignatureDelta(self._index, part.thought_signature))
         events.append(PartFinished(self._index))
 
     def _opaque(self, part: dict[str, Json], instead: Text | Media | None, events: list[Event]) -> None:
@@ -201,15 +200,15 @@ def _arguments(call: CalledFunction) -> str:
     return (json.encode(json.decode(raw)) if b"\n" in raw else raw).decode()
 
 
-class Decoder:
+class StreamDecoder:
     """A stream's bytes as events.
 
     The end is told at `close`, for some versions of Gemini say `finishReason` in every piece.
     """
 
     def __init__(self) -> None:
-        self._intake = Intake()
-        self._answering = Answering()
+        self._intake = FrameReader()
+        self._answering = ChunkDecoder()
 
     def feed(self, data: bytes) -> Sequence[Event]:
         try:
@@ -221,7 +220,7 @@ class Decoder:
     def close(self) -> Sequence[Event]:
         events = self._run(self._intake.close())
         if self._answering.said is None:
-            return events + self._answering.fail(truncated())
+            return events + self._answering.fail(stream_truncated())
         return events + self._answering.finish()
 
     def _run(self, run: bytes) -> list[Event]:
@@ -237,12 +236,12 @@ class Decoder:
         return events
 
 
-def stream_decoder() -> Decoder:
+def stream_decoder() -> StreamDecoder:
     """A decoder for one stream."""
-    return Decoder()
+    return StreamDecoder()
 
 
-def read_answer(body: bytes) -> Chunk:
+def read_answer(body: bytes) -> StreamChunk:
     """A whole answer: an error, a blocked prompt or a candidate; anything else is raised as unparsable."""
     chunk = read_chunk(body)
     if chunk is None or not (chunk.candidate or chunk.block_reason or chunk.error):
@@ -252,12 +251,12 @@ def read_answer(body: bytes) -> Chunk:
 
 def _object(body: bytes) -> list[Event]:
     chunk = read_answer(body)
-    answering = Answering()
+    answering = ChunkDecoder()
     return answering.take(chunk, body) + answering.finish()
 
 
 def _array(body: bytes) -> list[Event]:
-    decoder = Decoder()
+    decoder = StreamDecoder()
     return [*decoder.feed(body), *decoder.close()]
 
 

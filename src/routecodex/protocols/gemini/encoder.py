@@ -13,35 +13,34 @@ from __future__ import annotations
 from msgspec import Raw, Struct
 
 from routecodex.canon.events import (
-    AnnotationAdded,
+    AnnotationDelta,
     AnswerPart,
-    ArgumentsAdded,
+    ArgumentsDelta,
     Event,
     Failed,
     Finished,
     PartFinished,
     PartStarted,
-    ReasoningAdded,
-    SignatureAdded,
+    ReasoningDelta,
+    SignatureDelta,
     Started,
-    TextAdded,
+    TextDelta,
     UsageReported,
 )
 from routecodex.canon.finish import Finish, express
 from routecodex.canon.parts import Json, Opaque, Reasoning, Refusal, Text, ToolCall
 from routecodex.canon.response import Response
 from routecodex.canon.usage import Usage
-from routecodex.protocols.codec import ReplyTo
-from routecodex.protocols.tools import CallNames
+from routecodex.protocols.codec import ReplyContext
+from routecodex.protocols.gemini.chunks import encode_logprobs, encode_usage
+from routecodex.protocols.gemini.errors import encode_error
+from routecodex.protocols.gemini.marks import outgoing
+from routecodex.protocols.tools import ToolNames
 from routecodex.protocols.translation import estimated_usage
 from routecodex.wire import json, sse
 
-from .chunks import encode_logprobs, encode_usage
-from .errors import encode_error
-from .marks import outgoing
-
 _METADATA = ("groundingMetadata", "citationMetadata", "urlContextMetadata", "finishMessage")
-_PartEvent = TextAdded | ReasoningAdded | SignatureAdded | ArgumentsAdded | AnnotationAdded | PartFinished
+_PartEvent = TextDelta | ReasoningDelta | SignatureDelta | ArgumentsDelta | AnnotationDelta | PartFinished
 
 
 class _Growing(Struct):
@@ -53,12 +52,12 @@ class _Growing(Struct):
     waiting: list[_PartEvent]
 
 
-class Speech:
+class PartEncoder:
     """How this answer speaks: the client's names for tools, sealed signatures, the answer's own ids."""
 
-    def __init__(self, reply: ReplyTo) -> None:
+    def __init__(self, reply: ReplyContext) -> None:
         self._reply = reply
-        self._names = CallNames(reply.request.tools if reply.request else ())
+        self._names = ToolNames(reply.request.tools if reply.request else ())
 
     def sign(self, part: dict[str, Json], signature: str | None) -> dict[str, Json]:
         """The part with its signature, if any."""
@@ -133,12 +132,12 @@ def _source(citation: dict[str, Json]) -> dict[str, Json]:
     }
 
 
-class Encoder:
+class StreamEncoder:
     """Writes one stream; parts that overlap are written one after the other, in order of their start."""
 
-    def __init__(self, reply: ReplyTo) -> None:
+    def __init__(self, reply: ReplyContext) -> None:
         self._reply = reply
-        self._speech = Speech(reply)
+        self._speech = PartEncoder(reply)
         self._growing: dict[int, _Growing] = {}
         self._usage: Usage | None = None
         self._written = 0
@@ -153,10 +152,10 @@ class Encoder:
     def encode(self, event: Event) -> bytes:
         """The frames this event gives, if any."""
         match event:
-            case TextAdded() | ReasoningAdded() | ArgumentsAdded():
+            case TextDelta() | ReasoningDelta() | ArgumentsDelta():
                 self._written += len(event.text)
                 return self._of_part(event)
-            case SignatureAdded() | AnnotationAdded() | PartFinished():
+            case SignatureDelta() | AnnotationDelta() | PartFinished():
                 return self._of_part(event)
             case PartStarted():
                 return self._start(event)
@@ -175,7 +174,7 @@ class Encoder:
         part = event.part
         if not isinstance(part, Text | Refusal | Reasoning) or not part.text:
             return b""
-        added = ReasoningAdded if isinstance(part, Reasoning) else TextAdded
+        added = ReasoningDelta if isinstance(part, Reasoning) else TextDelta
         return self._of_part(added(event.index, part.text))
 
     def _of_part(self, event: _PartEvent) -> bytes:
@@ -201,24 +200,24 @@ class Encoder:
 
     def _write(self, event: _PartEvent, growing: _Growing) -> bytes:
         match event:
-            case TextAdded():
+            case TextDelta():
                 if event.logprobs:
                     return self._scored(event)
                 return self._text + json.encode(event.text) + self._close if event.text else b""
-            case ReasoningAdded():
+            case ReasoningDelta():
                 return self._thought + json.encode(event.text) + self._close if event.text else b""
-            case ArgumentsAdded():
+            case ArgumentsDelta():
                 growing.arguments.append(event.text)
-            case SignatureAdded():
+            case SignatureDelta():
                 growing.signature.append(event.signature)
-            case AnnotationAdded():
+            case AnnotationDelta():
                 self._cited.append(event.annotation)
             case PartFinished():
                 del self._growing[event.index]
                 return self._end_part(growing)
         return b""
 
-    def _scored(self, event: TextAdded) -> bytes:
+    def _scored(self, event: TextDelta) -> bytes:
         content = {"parts": [{"text": event.text}], "role": "model"}
         candidate = {"content": content, "logprobsResult": encode_logprobs(event.logprobs)}
         return sse.frame(json.encode(self._speech.answer(candidate)))
@@ -262,14 +261,14 @@ def _grown(call: ToolCall, arguments: str, *, signature: str | None) -> ToolCall
     )
 
 
-def stream_encoder(reply: ReplyTo) -> Encoder:
+def stream_encoder(reply: ReplyContext) -> StreamEncoder:
     """An encoder for one stream."""
-    return Encoder(reply)
+    return StreamEncoder(reply)
 
 
-def encode_response(response: Response, reply: ReplyTo) -> bytes:
+def encode_response(response: Response, reply: ReplyContext) -> bytes:
     """A whole answer."""
-    speech = Speech(reply)
+    speech = PartEncoder(reply)
     parts = [wire for part in response.parts if (wire := speech.part(part)) is not None]
     cited = tuple(
         annotation for part in response.parts if isinstance(part, Text) for annotation in part.annotations

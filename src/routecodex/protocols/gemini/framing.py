@@ -39,7 +39,7 @@ class JsonArray:
         return b"\n]" if self._opened else b"[]"
 
 
-class Intake:
+class FrameReader:
     """Provider bytes as runs of whole frames, whether they came as events or as a JSON array."""
 
     __slots__ = ("_frames", "_objects", "_start")
@@ -47,7 +47,7 @@ class Intake:
     def __init__(self) -> None:
         self._start = b""
         self._frames: sse.Frames | None = None
-        self._objects: Objects | None = None
+        self._objects: JsonArrayReader | None = None
 
     def cut(self, data: bytes) -> bytes:
         """All complete frames so far, LF-terminated; raises FrameTooLarge."""
@@ -72,14 +72,14 @@ class Intake:
         if not sign:
             return b""
         if sign in b"[{":
-            self._objects = Objects()
+            self._objects = JsonArrayReader()
         else:
             self._frames = sse.Frames()
         data, self._start = self._start, b""
         return data
 
 
-class Objects:
+class JsonArrayReader:
     """Cuts a JSON array into its objects while it arrives, each compact on one line."""
 
     __slots__ = ("_buffer", "_depth", "_escaped", "_scanned", "_text")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from routecodex.canon.parts import Json
-
-from .spelling import camel
+from routecodex.protocols.gemini.spelling import camel
 
 _INTEGERS = frozenset({"minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties"})
 _ABSENT_AT_GEMINI = frozenset({"$schema", "$comment"})

@@ -9,12 +9,13 @@ from __future__ import annotations
 import base64
 import binascii
 
-from routecodex.protocols.codec import Aim
+from routecodex.protocols.codec import EncodeOptions
 from routecodex.protocols.seals import SEAL, returns_to, seal, unseal
 
 _WRAPPED = "cmN4MS"
 """How base64 of anything sealed begins."""
 _STANDARD = str.maketrans("-_", "+/")
+
 SKIP = "skip_thought_signature_validator"
 """Google's own word for calls of a history that never had a signature."""
 
@@ -43,7 +44,7 @@ def standard(signature: str) -> str:
     return signature.translate(_STANDARD)
 
 
-def returnable(aim: Aim, signature: str, *, origin: str | None, same_protocol: bool) -> bool:
+def returnable(aim: EncodeOptions, signature: str, *, origin: str | None, same_protocol: bool) -> bool:
     """Whether the signature may go to the upstream that is aimed at."""
     if not returns_to(aim.provider, origin=origin, same_protocol=same_protocol):
         return False

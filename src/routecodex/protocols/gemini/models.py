@@ -20,6 +20,7 @@ _LEVELS: dict[Effort, str] = {
     "max": "high",
 }
 _PRO_LEVELS = {"minimal": "low"}
+
 _FIRST_PRO_LEVELS = {"minimal": "low", "medium": "high"}
 """The first Gemini 3 Pro knows low and high only."""
 _BUDGETS: dict[Effort, int] = {
@@ -33,7 +34,7 @@ _BUDGETS: dict[Effort, int] = {
 }
 
 
-class Traits(Struct, frozen=True):
+class ModelTraits(Struct, frozen=True):
     """How to speak to a model; `budgets` are the least and the largest thinking budget it takes."""
 
     thinks: bool = True
@@ -45,25 +46,25 @@ class Traits(Struct, frozen=True):
     json_with_tools: bool = False
 
 
-def traits(model: str) -> Traits:
+def model_traits(model: str) -> ModelTraits:
     """What is known of a model by its name; unknown ones are taken for a 2.5 Flash."""
     found = _GENERATION.search(model)
     if found is None:
         # `gemini-flash-latest` and the like follow the newest generation but still take budgets.
-        return Traits(signs_calls=model.endswith("-latest"), thinks="gemma" not in model)
+        return ModelTraits(signs_calls=model.endswith("-latest"), thinks="gemma" not in model)
     generation = (int(found[1]), int(found[2] or 0))
     if generation >= (3, 0):
-        return Traits(levels=True, signs_calls=True, media_results=True, json_with_tools=True)
+        return ModelTraits(levels=True, signs_calls=True, media_results=True, json_with_tools=True)
     if generation < (2, 5):
-        return Traits(thinks=False)
+        return ModelTraits(thinks=False)
     if "pro" in model:
-        return Traits(off=128, budgets=(128, 32768))
-    return Traits(budgets=(512, 24576)) if "lite" in model else Traits()
+        return ModelTraits(off=128, budgets=(128, 32768))
+    return ModelTraits(budgets=(512, 24576)) if "lite" in model else ModelTraits()
 
 
 def thinking_config(thinking: Thinking, model: str) -> dict[str, Json]:
     """The thinkingConfig that says the same to this model."""
-    known = traits(model)
+    known = model_traits(model)
     amount = _level(thinking, model) if known.levels else _budget(thinking, known)
     shown = {"includeThoughts": True} if thinking.enabled and thinking.visible else {}
     return {**amount, **shown}
@@ -81,7 +82,7 @@ def _level(thinking: Thinking, model: str) -> dict[str, Json]:
     return {} if thinking.budget is None else {"thinkingBudget": thinking.budget}
 
 
-def _budget(thinking: Thinking, known: Traits) -> dict[str, Json]:
+def _budget(thinking: Thinking, known: ModelTraits) -> dict[str, Json]:
     if not thinking.enabled or thinking.effort == "none":
         return {"thinkingBudget": known.off}
     budget = thinking.budget

@@ -5,15 +5,14 @@ from __future__ import annotations
 from routecodex.canon.errors import BadRequest
 from routecodex.canon.parts import Json
 from routecodex.canon.request import Request, Tool, ToolChoice
-from routecodex.protocols.codec import Aim, Encoded
-from routecodex.protocols.notices import HINTS, Notices, lost_fields, refuse_what_is_kept_there
+from routecodex.protocols.codec import EncodedRequest, EncodeOptions
+from routecodex.protocols.gemini.contents import Contents, legal_name
+from routecodex.protocols.gemini.json_schema import for_gemini, parameters_for_gemini
+from routecodex.protocols.gemini.models import model_traits, thinking_config
+from routecodex.protocols.gemini.requests import GENERATION_CONFIG, TOOL_CONFIG
+from routecodex.protocols.notices import SERVER_HINTS, Notices, lost_fields, reject_provider_state
 from routecodex.protocols.tools import CUSTOM_PARAMETERS, description_of
 from routecodex.wire import json
-
-from .contents import Contents, legal_name
-from .json_schema import for_gemini, parameters_for_gemini
-from .models import thinking_config, traits
-from .requests import GENERATION_CONFIG, TOOL_CONFIG
 
 _MAX_STOPS = 5
 _MAX_LOGPROBS = 20
@@ -28,16 +27,16 @@ _NO_HOME = {
 _MODES = {"auto": "AUTO", "none": "NONE", "required": "ANY", "tool": "ANY"}
 
 
-def encode_request(request: Request, aim: Aim) -> Encoded:
+def encode_request(request: Request, aim: EncodeOptions) -> EncodedRequest:
     """The request as Gemini takes it; notices name what could not be said."""
     notices = Notices()
     body = encode_body(request, aim, notices=notices)
-    return Encoded(json.encode(body), notices.lines())
+    return EncodedRequest(json.encode(body), notices.lines())
 
 
-def encode_body(request: Request, aim: Aim, *, notices: Notices) -> dict[str, Json]:
+def encode_body(request: Request, aim: EncodeOptions, *, notices: Notices) -> dict[str, Json]:
     """The request as an object."""
-    refuse_what_is_kept_there(request)
+    reject_provider_state(request)
     same = request.source == "gemini"
     if request.n > 1 and not (same and aim.dialect.n):
         raise BadRequest("n: this upstream gives one answer per request", param="n", code="unsupported_value")
@@ -62,7 +61,7 @@ def encode_body(request: Request, aim: Aim, *, notices: Notices) -> dict[str, Js
     return body
 
 
-def _conversation(request: Request, aim: Aim, *, notices: Notices) -> dict[str, Json]:
+def _conversation(request: Request, aim: EncodeOptions, *, notices: Notices) -> dict[str, Json]:
     texts = [part.text for part in request.system if part.text]
     if any(part.cache is not None for part in request.system):
         notices.dropped("cache_control", "Gemini caches prefixes by itself")
@@ -107,7 +106,7 @@ def _function(tool: Tool, *, same: bool, notices: Notices) -> dict[str, Json]:
     return declared
 
 
-def _tool_config(request: Request, aim: Aim, *, notices: Notices) -> dict[str, Json]:
+def _tool_config(request: Request, aim: EncodeOptions, *, notices: Notices) -> dict[str, Json]:
     config = _inside(TOOL_CONFIG, request)
     choice = request.tool_choice
     offered = {tool.name: tool for tool in request.tools if tool.kind != "hosted"}
@@ -129,7 +128,7 @@ def _tool_config(request: Request, aim: Aim, *, notices: Notices) -> dict[str, J
     return config
 
 
-def _mode(choice: ToolChoice, aim: Aim, *, notices: Notices) -> str:
+def _mode(choice: ToolChoice, aim: EncodeOptions, *, notices: Notices) -> str:
     mode = _MODES[choice.mode]
     if aim.dialect.tool_choice == "full" or mode == "AUTO":
         return mode
@@ -139,7 +138,7 @@ def _mode(choice: ToolChoice, aim: Aim, *, notices: Notices) -> str:
     return mode
 
 
-def _generation(request: Request, aim: Aim, *, notices: Notices) -> dict[str, Json]:
+def _generation(request: Request, aim: EncodeOptions, *, notices: Notices) -> dict[str, Json]:
     limit = request.max_tokens
     if limit is not None and aim.max_output_tokens is not None:
         limit = min(limit, aim.max_output_tokens)
@@ -165,12 +164,12 @@ def _generation(request: Request, aim: Aim, *, notices: Notices) -> dict[str, Js
     )
 
 
-def _output(request: Request, aim: Aim, *, notices: Notices) -> dict[str, Json]:
+def _output(request: Request, aim: EncodeOptions, *, notices: Notices) -> dict[str, Json]:
     output = request.output
     if output is None:
         return {}
     calls = any(tool.kind != "hosted" for tool in request.tools)
-    if calls and request.source != "gemini" and not traits(aim.model).json_with_tools:
+    if calls and request.source != "gemini" and not model_traits(aim.model).json_with_tools:
         notices.dropped("response_format", "this model takes no JSON output together with tools")
         return {}
     if aim.dialect.response_format == "none":
@@ -184,11 +183,11 @@ def _output(request: Request, aim: Aim, *, notices: Notices) -> dict[str, Json]:
     return fields
 
 
-def _thinking(request: Request, aim: Aim, *, notices: Notices) -> dict[str, Json] | None:
+def _thinking(request: Request, aim: EncodeOptions, *, notices: Notices) -> dict[str, Json] | None:
     thinking = request.thinking
     if thinking is None:
         return None
-    if aim.dialect.reasoning_field == "none" or not traits(aim.model).thinks:
+    if aim.dialect.reasoning_field == "none" or not model_traits(aim.model).thinks:
         if thinking.enabled:
             notices.dropped("thinking", "this model does not think")
         return None
@@ -213,7 +212,7 @@ def _extras(request: Request, body: dict[str, Json], *, notices: Notices) -> Non
         if request.source == "gemini":
             if not name.startswith((TOOL_CONFIG, GENERATION_CONFIG)):
                 body.setdefault(name, value)
-        elif name not in HINTS:
+        elif name not in SERVER_HINTS:
             notices.dropped(name, f"only {request.source} has it")
 
 
@@ -223,7 +222,7 @@ def _inside(config: str, request: Request) -> dict[str, Json]:
     return {name.removeprefix(config): value for name, value in said if name.startswith(config)}
 
 
-def _leave_out(body: dict[str, Json], aim: Aim, *, notices: Notices) -> None:
+def _leave_out(body: dict[str, Json], aim: EncodeOptions, *, notices: Notices) -> None:
     """Fields this provider refuses, at the top or in the generation config."""
     for name in aim.dialect.unsupported:
         for place in (body, body.get("generationConfig") or {}):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class Pairing:
+class CallMatcher:
     """Walks a history; `call` and `result` give the ids that calls and results go by in canon."""
 
     __slots__ = ("_earlier", "_known", "_open")

@@ -3,30 +3,39 @@
 from __future__ import annotations
 
 from routecodex.canon.errors import BadRequest
-from routecodex.protocols.codec import Inbound
+from routecodex.protocols.codec import WireRequest
+from routecodex.protocols.gemini.pairing import CallMatcher
+from routecodex.protocols.gemini.schema import (
+    RequestBody,
+    RequestView,
+    WireFunctionCall,
+    WireMessage,
+    WirePart,
+    body_reader,
+    contents_of,
+    count_reader,
+    parts_of,
+)
+from routecodex.protocols.gemini.spelling import is_snake, respell
 from routecodex.wire import json
-
-from .pairing import Pairing
-from .schema import Body, Content, FunctionCall, Part, View, body_reader, contents_of, count_reader, parts_of
-from .spelling import is_snake, respell
 
 ROLES = ("user", "model", "function")
 MODES = frozenset({"AUTO", "NONE", "ANY", "VALIDATED", "MODE_UNSPECIFIED"})
 
 
-def read(body: bytes, *, model: str | None = None, stream: bool | None = None) -> Inbound:
+def validate(body: bytes, *, model: str | None = None, stream: bool | None = None) -> WireRequest:
     """The request, its types and pairing checked; model and stream come from the path."""
     view = _view(body)
     json.check_text(body)
-    return Inbound("gemini", body, wire=view, model=_model(model or view.body.model), stream=bool(stream))
+    return WireRequest("gemini", body, wire=view, model=_model(model or view.body.model), stream=bool(stream))
 
 
-def read_count(body: bytes, *, model: str) -> Inbound:
+def validate_count(body: bytes, *, model: str) -> WireRequest:
     """A countTokens request; the Inbound holds the request that is to be counted."""
     outer = json.read(_camel_bytes(body), count_reader)
     inner = outer.generate_content_request
     counted = bytes(inner) if json.present(inner) else body
-    inbound = read(counted, model=model, stream=False)
+    inbound = validate(counted, model=model, stream=False)
     inbound.wire.counted = counted is not body
     return inbound
 
@@ -40,11 +49,11 @@ def _camel_bytes(body: bytes) -> bytes:
         return body
 
 
-def _view(body: bytes) -> View:
+def _view(body: bytes) -> RequestView:
     snake = is_snake(body)
     typed = json.read(_camel_bytes(body) if snake else body, body_reader)
     _check(typed)
-    return View(typed, snake)
+    return RequestView(typed, snake)
 
 
 def _model(model: str | None) -> str:
@@ -60,7 +69,7 @@ def _check_name(name: str | None, where: str) -> None:
         raise BadRequest(f"{where}: a name may not contain NUL", param=where, code="invalid_value")
 
 
-def _check(body: Body) -> None:
+def _check(body: RequestBody) -> None:
     contents = contents_of(body)
     if not contents:
         raise BadRequest("contents: at least one content is needed", param="contents", code="missing_field")
@@ -68,8 +77,8 @@ def _check(body: Body) -> None:
     _check_tools(body)
 
 
-def _check_contents(contents: list[Content], *, lenient: bool) -> None:
-    pairing = Pairing()
+def _check_contents(contents: list[WireMessage], *, lenient: bool) -> None:
+    pairing = CallMatcher()
     for at, content in enumerate(contents):
         role = content.role or "user"
         if role not in ROLES:
@@ -85,7 +94,7 @@ def _check_contents(contents: list[Content], *, lenient: bool) -> None:
         _check_parts(parts, at, pairing=pairing, lenient=lenient)
 
 
-def _check_parts(parts: list[Part], at: int, *, pairing: Pairing, lenient: bool) -> None:
+def _check_parts(parts: list[WirePart], at: int, *, pairing: CallMatcher, lenient: bool) -> None:
     seen: set[str] = set()
     for position, part in enumerate(parts):
         if part.function_call is not None:
@@ -105,7 +114,7 @@ def _check_parts(parts: list[Part], at: int, *, pairing: Pairing, lenient: bool)
                 )
 
 
-def _check_call(call: FunctionCall, where: str, *, seen: set[str]) -> None:
+def _check_call(call: WireFunctionCall, where: str, *, seen: set[str]) -> None:
     _check_name(call.name, f"{where}.name")
     if not call.id:
         return
@@ -115,7 +124,7 @@ def _check_call(call: FunctionCall, where: str, *, seen: set[str]) -> None:
     seen.add(call.id)
 
 
-def _check_tools(body: Body) -> None:
+def _check_tools(body: RequestBody) -> None:
     tools = body.tools if isinstance(body.tools, list) else [body.tools] if body.tools else []
     for at, tool in enumerate(tools):
         declared = tool.function_declarations or []

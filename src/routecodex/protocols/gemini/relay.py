@@ -4,29 +4,28 @@ from __future__ import annotations
 
 from routecodex.canon.errors import GatewayError
 from routecodex.canon.finish import express, infer
-from routecodex.protocols.codec import Outcome, ReplyTo
-from routecodex.protocols.failures import truncated
+from routecodex.protocols.codec import AnswerOutcome, ReplyContext
+from routecodex.protocols.failures import stream_truncated
+from routecodex.protocols.gemini.chunks import StreamChunk, WireAnswerPart, decode_usage, read_chunk
+from routecodex.protocols.gemini.decoder import blocked, read_answer, unparsable
+from routecodex.protocols.gemini.errors import encode_error, error_object, typed_error
+from routecodex.protocols.gemini.framing import FrameReader, compact
+from routecodex.protocols.gemini.marks import standard
 from routecodex.wire import json, sse
-
-from .chunks import AnswerPart, Chunk, decode_usage, read_chunk
-from .decoder import blocked, read_answer, unparsable
-from .errors import encode_error, error_object, typed_error
-from .framing import Intake, compact
-from .marks import standard
 
 _MARKERS = (b'"finishReason"', b'"error"', b'"blockReason"', b'"functionCall"', b'"thoughtSignature"')
 _USAGE = b'"usageMetadata"'
 
 
-class Watch:
+class OutcomeReader:
     """Fills an Outcome from chunks."""
 
     def __init__(self) -> None:
-        self.outcome = Outcome()
+        self.outcome = AnswerOutcome()
         self.said: str | None = None
         self.has_calls = False
 
-    def note(self, chunk: Chunk) -> None:
+    def note(self, chunk: StreamChunk) -> None:
         """Keeps what logs and signatures need of a chunk; an error in it is raised."""
         if chunk.error is not None:
             raise typed_error(error_object({"error": chunk.error}) or {})
@@ -53,7 +52,7 @@ class Watch:
     def _right(self) -> str:
         return express("gemini", infer("gemini", self.said, has_calls=self.has_calls))
 
-    def conclude(self, reply: ReplyTo) -> None:
+    def conclude(self, reply: ReplyContext) -> None:
         """The answer is complete."""
         finish = infer("gemini", self.said, has_calls=self.has_calls)
         self.outcome.finish = finish
@@ -71,13 +70,13 @@ class Watch:
 class Relay:
     """A Pipe that passes frames on; see codec.Pipe."""
 
-    def __init__(self, reply: ReplyTo) -> None:
+    def __init__(self, reply: ReplyContext) -> None:
         self.started = False
         self.ended = False
         self._reply = reply
-        self._watch = Watch()
+        self._watch = OutcomeReader()
         self.outcome = self._watch.outcome
-        self._intake = Intake()
+        self._intake = FrameReader()
         self._held: list[bytes] = []
         self._counted = b""
 
@@ -96,7 +95,7 @@ class Relay:
         if self.ended:
             return out
         if self._watch.said is None:
-            return out + self._broken(truncated())
+            return out + self._broken(stream_truncated())
         self.ended = True
         self._count()
         self._watch.conclude(self._reply)
@@ -181,33 +180,33 @@ def _is_plain(run: bytes) -> bool:
     )
 
 
-def _has_content(chunk: Chunk) -> bool:
+def _has_content(chunk: StreamChunk) -> bool:
     candidate = chunk.candidate
     if chunk.block_reason or (candidate is not None and candidate.finish_reason):
         return True
     return _says_anything(chunk)
 
 
-def _says_anything(chunk: Chunk) -> bool:
+def _says_anything(chunk: StreamChunk) -> bool:
     parts = chunk.candidate.parts if chunk.candidate else ()
-    return not all(map(_is_silent, parts))
+    return not all(map(is_silent, parts))
 
 
-def _is_silent(part: AnswerPart) -> bool:
+def is_silent(part: WireAnswerPart) -> bool:
     return not (part.text or part.function_call) and part.is_known
 
 
-def relay(reply: ReplyTo) -> Relay:
+def relay(reply: ReplyContext) -> Relay:
     """A relay for one stream."""
     return Relay(reply)
 
 
-def pass_response(body: bytes, reply: ReplyTo) -> tuple[bytes, Outcome]:
+def relay_response(body: bytes, reply: ReplyContext) -> tuple[bytes, AnswerOutcome]:
     """A whole answer as it came, its finish put right if it denied its calls."""
-    watch = Watch()
+    watch = OutcomeReader()
     answer = read_answer(body)
     watch.note(answer)
     watch.conclude(reply)
     parts = answer.candidate.parts if answer.candidate else ()
-    watch.outcome.empty = all(part.thought or _is_silent(part) for part in parts)
+    watch.outcome.empty = all(part.thought or is_silent(part) for part in parts)
     return (watch.corrected(body) if watch.lied else body), watch.outcome

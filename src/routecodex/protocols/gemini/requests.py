@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from routecodex.canon.parts import Json, Media, Opaque, Part, Reasoning, Text, ToolCall, ToolResult
 from routecodex.canon.request import Effort, Message, Output, Request, Thinking, Tool, ToolChoice
-from routecodex.protocols.codec import Inbound
+from routecodex.protocols.codec import WireRequest
+from routecodex.protocols.gemini.json_schema import to_json_schema
+from routecodex.protocols.gemini.marks import incoming
+from routecodex.protocols.gemini.media import decode_media
+from routecodex.protocols.gemini.pairing import CallMatcher
+from routecodex.protocols.gemini.spelling import respell, snake
 from routecodex.wire import json
-
-from .json_schema import to_json_schema
-from .marks import incoming
-from .media import decode_media
-from .pairing import Pairing
-from .spelling import respell, snake
 
 TOOL_CONFIG, GENERATION_CONFIG = "toolConfig.", "generationConfig."
 """What the names of extras begin with that stood inside these."""
@@ -41,11 +40,12 @@ _CONFIG_HOMES = frozenset(
 _OUTPUT_FIELDS = ("responseMimeType", "responseSchema", "responseJsonSchema")
 _PART_HOMES = frozenset({"text", "thought", "thoughtSignature", "functionCall", "functionResponse"})
 _EFFORTS: dict[str, Effort] = {"MINIMAL": "minimal", "LOW": "low", "MEDIUM": "medium", "HIGH": "high"}
+
 _WRAPPERS = ("result", "output")
 """Keys under which clients put a plain text result, because `response` must be an object."""
 
 
-def decode_request(inbound: Inbound) -> Request:
+def decode_request(inbound: WireRequest) -> Request:
     """The request in canon; the body has been read (and so checked) before."""
     value = json.read_values(inbound.body)
     if inbound.wire.snake:
@@ -103,7 +103,7 @@ def _system(value: Json) -> tuple[tuple[Text, ...], tuple[Message, ...]]:
 
 
 def _messages(contents: list[dict[str, Json]]) -> list[Message]:
-    pairing = Pairing()
+    pairing = CallMatcher()
     messages = []
     for at, content in enumerate(contents):
         model = content.get("role") == "model"
@@ -116,7 +116,7 @@ def _messages(contents: list[dict[str, Json]]) -> list[Message]:
     return messages
 
 
-def _part(part: dict[str, Json], *, at: tuple[int, int], pairing: Pairing) -> Part:
+def _part(part: dict[str, Json], *, at: tuple[int, int], pairing: CallMatcher) -> Part:
     call = part.get("functionCall")
     if call is not None:
         return _call(part, pairing.call(call["name"], id=call.get("id"), at=at))

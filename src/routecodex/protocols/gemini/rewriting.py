@@ -8,27 +8,35 @@ from msgspec import Raw
 from msgspec.json import Decoder
 
 from routecodex.canon.parts import Json
-from routecodex.protocols.codec import Aim, Encoded, Inbound
+from routecodex.protocols.codec import EncodedRequest, EncodeOptions, WireRequest
+from routecodex.protocols.gemini.marks import SKIP, incoming, returnable, standard
+from routecodex.protocols.gemini.models import model_traits
+from routecodex.protocols.gemini.schema import (
+    Fields,
+    RequestBody,
+    RequestView,
+    WireMessage,
+    contents_of,
+    parts_of,
+)
+from routecodex.protocols.gemini.spelling import snake
 from routecodex.protocols.notices import Notices
 from routecodex.wire import json
-
-from .marks import SKIP, incoming, returnable, standard
-from .models import traits
-from .schema import Body, Content, Fields, View, contents_of, parts_of
-from .spelling import snake
 
 _objects = Decoder(list[dict[str, Raw]] | dict[str, Raw])
 _text = Decoder(str)
 
 
-def rewrite(inbound: Inbound, aim: Aim) -> Encoded:
+def rewrite(inbound: WireRequest, aim: EncodeOptions) -> EncodedRequest:
     """The same bytes, unless a signature or a field in them must not reach this provider."""
-    view: View = inbound.wire
+    view: RequestView = inbound.wire
     marked = any(_must_change(signature, aim) for signature in _signatures(view.body))
-    if traits(aim.model).signs_calls and any(_lacks_signature(content) for content in contents_of(view.body)):
+    if model_traits(aim.model).signs_calls and any(
+        _lacks_signature(content) for content in contents_of(view.body)
+    ):
         marked = True
     if view.body.model is None and not marked and not aim.dialect.unsupported:
-        return Encoded(inbound.body)
+        return EncodedRequest(inbound.body)
     notices = Notices()
     fields = json.read_fields(inbound.body)
     before = dict(fields)
@@ -37,30 +45,30 @@ def rewrite(inbound: Inbound, aim: Aim) -> Encoded:
         fields["contents"] = _contents(fields["contents"], aim, notices=notices)
     _leave_out(fields, aim, notices=notices)
     changed = fields != before
-    return Encoded(json.encode(fields) if changed else inbound.body, notices.lines())
+    return EncodedRequest(json.encode(fields) if changed else inbound.body, notices.lines())
 
 
-def _signatures(body: Body) -> Iterator[str]:
+def _signatures(body: RequestBody) -> Iterator[str]:
     for content in contents_of(body):
         for part in parts_of(content):
             if part.thought_signature is not None:
                 yield part.thought_signature
 
 
-def _lacks_signature(content: Content) -> bool:
+def _lacks_signature(content: WireMessage) -> bool:
     """Whether it is a turn that Gemini 3 refuses: its first call bears no signature."""
     first = next((part for part in parts_of(content) if part.function_call is not None), None)
     return first is not None and first.thought_signature is None
 
 
-def _must_change(signature: str, aim: Aim) -> bool:
+def _must_change(signature: str, aim: EncodeOptions) -> bool:
     if aim.made_here(standard(signature)):
         return False
     origin, own = incoming(signature)
     return origin is not None or not returnable(aim, own, origin=None, same_protocol=True)
 
 
-def _leave_out(fields: Fields, aim: Aim, *, notices: Notices) -> None:
+def _leave_out(fields: Fields, aim: EncodeOptions, *, notices: Notices) -> None:
     for name in aim.dialect.unsupported:
         spellings = (name, snake(name))
         removed = [fields.pop(spelling, None) for spelling in spellings]
@@ -84,7 +92,7 @@ def _objects_of(raw: Raw) -> list[Fields]:
     return value if isinstance(value, list) else [value]
 
 
-def _contents(raw: Raw, aim: Aim, *, notices: Notices) -> Raw:
+def _contents(raw: Raw, aim: EncodeOptions, *, notices: Notices) -> Raw:
     kept: list[Json] = []
     for content in _objects_of(raw):
         parts = [
@@ -94,13 +102,13 @@ def _contents(raw: Raw, aim: Aim, *, notices: Notices) -> Raw:
         ]
         if not parts:
             continue
-        if traits(aim.model).signs_calls:
+        if model_traits(aim.model).signs_calls:
             _sign_first_call(parts)
         kept.append({**content, "parts": parts})
     return Raw(json.encode(kept))
 
 
-def _part(part: Fields, aim: Aim, *, notices: Notices) -> Fields | None:
+def _part(part: Fields, aim: EncodeOptions, *, notices: Notices) -> Fields | None:
     """The part with a signature this provider can take, without one, or None for a foreign thought."""
     name = _spelled(part, "thoughtSignature")
     if name is None or not json.present(part[name]):

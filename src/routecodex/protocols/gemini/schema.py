@@ -17,81 +17,81 @@ Count = Annotated[int, Meta(ge=0)]
 Fields = dict[str, Raw]
 
 
-class Wire(Struct, rename="camel", gc=False):
+class WireStruct(Struct, rename="camel", gc=False):
     """An object of the protocol."""
 
 
-class Blob(Wire):
+class Blob(WireStruct):
     mime_type: str | None = None
     data: str | None = None
 
 
-class FileData(Wire):
+class FileData(WireStruct):
     mime_type: str | None = None
     file_uri: str | None = None
 
 
-class FunctionCall(Wire):
+class WireFunctionCall(WireStruct):
     name: str | None = None
     id: str | None = None
     args: Fields | None = None
 
 
-class FunctionResponse(Wire):
+class FunctionResponse(WireStruct):
     name: str | None = None
     id: str | None = None
     response: Fields | None = None
     parts: list[Fields] | None = None
 
 
-class Part(Wire):
+class WirePart(WireStruct):
     text: str | None = None
     thought: bool | None = None
     thought_signature: str | None = None
     inline_data: Blob | None = None
     file_data: FileData | None = None
-    function_call: FunctionCall | None = None
+    function_call: WireFunctionCall | None = None
     function_response: FunctionResponse | None = None
     executable_code: Fields | None = None
     code_execution_result: Fields | None = None
     video_metadata: Fields | None = None
 
 
-class Content(Wire):
+class WireMessage(WireStruct):
     role: str | None = None
-    parts: list[Part] | Part | None = None
+    parts: list[WirePart] | WirePart | None = None
 
 
-class FunctionDeclaration(Wire):
+class FunctionDeclaration(WireStruct):
     name: str
     description: str | None = None
     parameters: Fields | None = None
     parameters_json_schema: Raw = ABSENT
 
 
-class Tool(Wire):
+class WireTool(WireStruct):
     function_declarations: list[FunctionDeclaration] | FunctionDeclaration | None = None
     google_search: Raw = ABSENT
     google_search_retrieval: Raw = ABSENT
     enterprise_web_search: Raw = ABSENT
 
 
-class FunctionCallingConfig(Wire):
+class FunctionCallingConfig(WireStruct):
     mode: str | None = None
     allowed_function_names: list[str] | None = None
 
 
-class ToolConfig(Wire):
+class ToolConfig(WireStruct):
     function_calling_config: FunctionCallingConfig | None = None
 
 
-class ThinkingConfig(Wire):
+class WireThinking(WireStruct):
     thinking_budget: Annotated[int, Meta(ge=-1)] | None = None
     include_thoughts: bool | None = None
     thinking_level: str | None = None
 
 
-class GenerationConfig(Wire):
+class GenerationConfig(WireStruct):
     max_output_tokens: Count | None = None
     temperature: float | None = None
     top_p: float | None = None
@@ -106,17 +106,17 @@ class GenerationConfig(Wire):
     response_json_schema: Raw = ABSENT
     response_logprobs: bool | None = None
     logprobs: Count | None = None
-    thinking_config: ThinkingConfig | None = None
+    thinking_config: WireThinking | None = None
     response_modalities: list[str] | None = None
     media_resolution: str | None = None
 
 
-class Body(Wire):
+class RequestBody(WireStruct):
     """A whole request; `model` is not part of it at Google's, but some clients write it."""
 
-    contents: list[Content] | Content
-    system_instruction: str | Content | list[Part] | None = None
-    tools: list[Tool] | Tool | None = None
+    contents: list[WireMessage] | WireMessage
+    system_instruction: str | WireMessage | list[WirePart] | None = None
+    tools: list[WireTool] | WireTool | None = None
     tool_config: ToolConfig | None = None
     generation_config: GenerationConfig | None = None
     safety_settings: list[Fields] | None = None
@@ -127,31 +127,31 @@ class Body(Wire):
     model: str | None = None
 
 
-class CountBody(Wire):
+class CountRequestBody(WireStruct):
     """A countTokens request: contents, or a whole request inside."""
 
     generate_content_request: Raw = ABSENT
     contents: Raw = ABSENT
 
 
-class View(Struct):
+class RequestView(Struct):
     """A request as `read` saw it; `snake` says that its field names had to be respelled."""
 
-    body: Body
+    body: RequestBody
     snake: bool = False
     counted: bool = False
 
 
-body_reader = Decoder(Body)
-count_reader = Decoder(CountBody)
+body_reader = Decoder(RequestBody)
+count_reader = Decoder(CountRequestBody)
 
 
-def contents_of(body: Body) -> list[Content]:
+def contents_of(body: RequestBody) -> list[WireMessage]:
     """The contents as a list, however they came."""
     return body.contents if isinstance(body.contents, list) else [body.contents]
 
 
-def parts_of(content: Content) -> list[Part]:
+def parts_of(content: WireMessage) -> list[WirePart]:
     """The parts as a list, however they came."""
     if content.parts is None:
         return []

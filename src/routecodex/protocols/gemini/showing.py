@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from routecodex.canon.parts import Media, Text
-
-from .chunks import AnswerPart
-from .media import decode_media
+from routecodex.protocols.gemini.chunks import WireAnswerPart
+from routecodex.protocols.gemini.media import decode_media
 
 _FENCE = "```"
 
 
-def instead_of(part: AnswerPart) -> Text | Media | None:
+def placeholder(part: WireAnswerPart) -> Text | Media | None:
     """Code and what it gave as text, media as media; None for what says nothing to others."""
     if part.thought:
         # Drafts of an image come as thoughts, and its final form after them.

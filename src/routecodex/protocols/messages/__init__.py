@@ -17,17 +17,17 @@ clients       which clients need `message_stop` after a tool turn, and which kno
 from __future__ import annotations
 
 from routecodex.protocols.codec import Codec
-from routecodex.protocols.messages.answers import decode_response, encode_response, pass_response
+from routecodex.protocols.messages.answers import decode_response, encode_response, relay_response
 from routecodex.protocols.messages.clients import ends_with_message_stop, knows_refusal
 from routecodex.protocols.messages.count import encode_count, rewrite_count
 from routecodex.protocols.messages.decoder import StreamDecoder
 from routecodex.protocols.messages.encoder import StreamEncoder
 from routecodex.protocols.messages.errors import decode_error, encode_error
 from routecodex.protocols.messages.incoming import decode_request
-from routecodex.protocols.messages.look import look, opening
+from routecodex.protocols.messages.look import features, fingerprint
 from routecodex.protocols.messages.names import NAME
 from routecodex.protocols.messages.outgoing import encode_request
-from routecodex.protocols.messages.reading import read, read_count
+from routecodex.protocols.messages.reading import validate, validate_count
 from routecodex.protocols.messages.relay import Relay
 from routecodex.protocols.messages.rewrite import rewrite
 
@@ -36,8 +36,8 @@ __all__ = [
     "encode_count",
     "ends_with_message_stop",
     "knows_refusal",
-    "read_count",
     "rewrite_count",
+    "validate_count",
 ]
 
 
@@ -47,16 +47,16 @@ def _path(_model: str, _stream: bool) -> str:
 
 CODEC: Codec = Codec(
     name=NAME,
-    read=read,
-    look=look,
-    opening=opening,
+    read=validate,
+    look=features,
+    opening=fingerprint,
     decode_request=decode_request,
     encode_request=encode_request,
     rewrite=rewrite,
     path=_path,
     decode_response=decode_response,
     encode_response=encode_response,
-    pass_response=pass_response,
+    pass_response=relay_response,
     stream_decoder=StreamDecoder,
     stream_encoder=StreamEncoder,
     relay=Relay,

@@ -13,14 +13,14 @@ from routecodex.canon.events import AnswerPart, Event
 from routecodex.canon.finish import Finish
 from routecodex.canon.parts import Opaque, Reasoning, Refusal, Text, ToolCall
 from routecodex.canon.response import Response, unfold
-from routecodex.protocols.codec import Outcome, ReplyTo
+from routecodex.protocols.codec import AnswerOutcome, ReplyContext
 from routecodex.protocols.messages import envelope, errors
 from routecodex.protocols.messages.blocks import part_of
 from routecodex.protocols.messages.conversation import input_of
-from routecodex.protocols.messages.envelope import Fields, Speaker
+from routecodex.protocols.messages.envelope import BlockEncoder, Fields
 from routecodex.protocols.messages.names import NAME
-from routecodex.protocols.messages.schema import Block
-from routecodex.protocols.messages.usage import Counter, WireUsage, usage_object
+from routecodex.protocols.messages.schema import WirePart
+from routecodex.protocols.messages.usage import UsageCounter, WireUsage, usage_object
 from routecodex.protocols.translation import estimated_usage
 from routecodex.wire import json
 from routecodex.wire.json import ABSENT, present, thaw
@@ -62,7 +62,7 @@ class _Failure(Struct):
 _answer: Decoder[_Answer] = Decoder(_Answer)
 _failure: Decoder[_Failure] = Decoder(_Failure)
 _signed: Decoder[_Signed] = Decoder(_Signed)
-_block: Decoder[Block] = Decoder(Block)
+_block: Decoder[WirePart] = Decoder(WirePart)
 
 
 def _read(body: bytes, *, provider: str) -> _Answer:
@@ -84,7 +84,7 @@ def decode_response(body: bytes) -> Sequence[Event]:
     """The events that tell a provider's whole answer."""
     answer = _read(body, provider="")
     parts = tuple(_answer_part(raw) for raw in answer.content)
-    counter = Counter()
+    counter = UsageCounter()
     counter.add(answer.usage)
     details = thaw(answer.stop_details)
     response = Response(
@@ -121,9 +121,9 @@ def _check_words(block: Fields) -> None:
         raise TypeError(name)
 
 
-def encode_response(response: Response, reply: ReplyTo) -> bytes:
+def encode_response(response: Response, reply: ReplyContext) -> bytes:
     """The answer as a messages client expects it."""
-    speaker = Speaker(reply)
+    speaker = BlockEncoder(reply)
     content = [block for part in response.parts for block in _blocks(part, speaker)]
     written = sum(len(part.text) for part in response.parts if isinstance(part, Text | Reasoning | Refusal))
     written += sum(len(part.arguments) for part in response.parts if isinstance(part, ToolCall))
@@ -134,7 +134,7 @@ def encode_response(response: Response, reply: ReplyTo) -> bytes:
     return json.encode(message)
 
 
-def _blocks(part: AnswerPart, speaker: Speaker) -> list[Fields]:
+def _blocks(part: AnswerPart, speaker: BlockEncoder) -> list[Fields]:
     match part:
         case Text() | Refusal():
             return _text(part)
@@ -160,15 +160,15 @@ def _text(part: Text | Refusal) -> list[Fields]:
     return [block]
 
 
-def pass_response(body: bytes, reply: ReplyTo) -> tuple[bytes, Outcome]:
+def relay_response(body: bytes, reply: ReplyContext) -> tuple[bytes, AnswerOutcome]:
     """A provider's answer for a client of the same protocol, with its stop reason put right if it lied."""
     answer = _read(body, provider=reply.provider)
     blocks = [json.try_read(bytes(raw), _signed) or _Signed() for raw in answer.content]
     ending = _ending(answer, has_calls=any(block.type == "tool_use" for block in blocks))
     word = envelope.corrected(reply, ending)
-    counter = Counter()
+    counter = UsageCounter()
     counter.add(answer.usage)
-    outcome = Outcome(
+    outcome = AnswerOutcome(
         model=answer.model or "",
         response_id=answer.id or "",
         finish=ending,

@@ -10,10 +10,10 @@ from msgspec.json import Decoder
 from routecodex.canon.parts import Json
 from routecodex.protocols.messages.usage import WireUsage
 from routecodex.wire import json
-from routecodex.wire.sse import Frame
+from routecodex.wire.frame import Frame
 
 
-class Delta(Struct, gc=False):
+class WireDelta(Struct, gc=False):
     type: str = ""
     text: str = ""
     partial_json: str = ""
@@ -25,7 +25,7 @@ class Delta(Struct, gc=False):
     stop_details: Json = None
 
 
-class Head(Struct, gc=False):
+class WireMessageStart(Struct, gc=False):
     """What `message_start` says of the answer."""
 
     id: str | None = None
@@ -33,23 +33,25 @@ class Head(Struct, gc=False):
     usage: WireUsage | None = None
 
 
-class Chunk(Struct, gc=False):
+class StreamChunk(Struct, gc=False):
     """An event of any type."""
 
     type: str = ""
     index: int = 0
-    delta: Delta | None = None
+    delta: WireDelta | None = None
     content_block: dict[str, Any] | None = None
-    message: Head | None = None
+    message: WireMessageStart | None = None
     usage: WireUsage | None = None
     error: Json = None
 
 
-_chunk: Decoder[Chunk] = Decoder(Chunk)
-_shapes: dict[type[Any], Decoder[Any]] = {shape: Decoder(shape) for shape in (Delta, Head, WireUsage)}
+_chunk: Decoder[StreamChunk] = Decoder(StreamChunk)
+_shapes: dict[type[Any], Decoder[Any]] = {
+    shape: Decoder(shape) for shape in (WireDelta, WireMessageStart, WireUsage)
+}
 
 
-def read_chunk(frame: Frame) -> Chunk | None:
+def read_chunk(frame: Frame) -> StreamChunk | None:
     """The event in a frame; None when it is no JSON object. A missing `type` is taken from the event line."""
     chunk = json.try_read(frame.data, _chunk)
     if chunk is None:
@@ -59,7 +61,7 @@ def read_chunk(frame: Frame) -> Chunk | None:
     return chunk
 
 
-def _loosely(data: bytes) -> Chunk | None:
+def _loosely(data: bytes) -> StreamChunk | None:
     """An event with fields of unexpected types: those that fit are kept."""
     try:
         value = json.decode(data)
@@ -69,12 +71,12 @@ def _loosely(data: bytes) -> Chunk | None:
         return None
     block = value.get("content_block")
     kind, index = value.get("type"), value.get("index")
-    return Chunk(
+    return StreamChunk(
         type=kind if isinstance(kind, str) else "",
         index=index if isinstance(index, int) else 0,
-        delta=_fitting(value.get("delta"), Delta),
+        delta=_fitting(value.get("delta"), WireDelta),
         content_block=block if isinstance(block, dict) else None,
-        message=_fitting(value.get("message"), Head, usage=WireUsage),
+        message=_fitting(value.get("message"), WireMessageStart, usage=WireUsage),
         usage=_fitting(value.get("usage"), WireUsage),
         error=value.get("error"),
     )

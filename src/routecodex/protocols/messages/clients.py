@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 
-class Client(Struct, frozen=True):
+class ClientQuirk(Struct, frozen=True):
     """A client that needs `message_stop`, what it loses without, and the headers it is known by."""
 
     name: str
@@ -25,17 +25,17 @@ def _is(**headers: str) -> dict[str, re.Pattern[str]]:
     return {name.replace("_", "-"): re.compile(pattern, re.IGNORECASE) for name, pattern in headers.items()}
 
 
-NEEDS_MESSAGE_STOP: tuple[Client, ...] = (
-    Client(
+NEEDS_MESSAGE_STOP: tuple[ClientQuirk, ...] = (
+    ClientQuirk(
         "Anthropic SDK for JavaScript, .stream()",
         "throws: the stream ended without a message",
         _is(x_stainless_lang="^js$", x_stainless_helper_method="^stream$"),
     ),
-    Client("Vercel AI SDK", "stops in silence", _is(user_agent=r"(^|[\s,])ai-sdk[/-]")),
-    Client("Claude Code", "drops the turn's usage", _is(user_agent="(^|[ ,])claude-(cli|code)/")),
-    Client("Claude Code", "drops the turn's usage", _is(x_claude_code_session_id=".")),
-    Client("pi", "fails", _is(user_agent="(^|[ ,])pi(-coding-agent)?/")),
-    Client(
+    ClientQuirk("Vercel AI SDK", "stops in silence", _is(user_agent=r"(^|[\s,])ai-sdk[/-]")),
+    ClientQuirk("Claude Code", "drops the turn's usage", _is(user_agent="(^|[ ,])claude-(cli|code)/")),
+    ClientQuirk("Claude Code", "drops the turn's usage", _is(x_claude_code_session_id=".")),
+    ClientQuirk("pi", "fails", _is(user_agent="(^|[ ,])pi(-coding-agent)?/")),
+    ClientQuirk(
         "pi, and the Anthropic SDK for JavaScript in a browser",
         "fails",
         _is(x_stainless_lang="^js$", anthropic_dangerous_direct_browser_access="^true$"),
@@ -57,7 +57,7 @@ def ends_with_message_stop(setting: str, headers: Mapping[str, str]) -> bool:
     return any(_matches(client, headers) for client in NEEDS_MESSAGE_STOP)
 
 
-def _matches(client: Client, headers: Mapping[str, str]) -> bool:
+def _matches(client: ClientQuirk, headers: Mapping[str, str]) -> bool:
     for name, pattern in client.headers.items():
         value = headers.get(name)
         if not value or not pattern.search(value):

@@ -10,19 +10,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from routecodex.canon.parts import (
-    Json,
-    Media,
-    Opaque,
-    Part,
-    Reasoning,
-    Refusal,
-    Text,
-    ToolCall,
-    ToolResult,
-)
+from routecodex.canon.parts import Json, Media, Opaque, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
 from routecodex.canon.request import Message, Request
-from routecodex.protocols.codec import Aim
+from routecodex.protocols.codec import EncodeOptions
 from routecodex.protocols.messages.blocks import block_behind, is_standing
 from routecodex.protocols.messages.media import media_block
 from routecodex.protocols.messages.names import NAME, CallIds
@@ -62,7 +52,7 @@ def _opening(request: Request) -> list[Message]:
     return opening
 
 
-def message_list(request: Request, aim: Aim, *, notices: Notices) -> list[Fields]:
+def message_list(request: Request, aim: EncodeOptions, *, notices: Notices) -> list[Fields]:
     """The conversation as this protocol takes it."""
     writer = _Writer(request.source, aim, notices)
     skipped = 0 if request.source == NAME else len(_opening(request))
@@ -118,7 +108,7 @@ class _Turn:
 
 
 class _Writer:
-    def __init__(self, source: str, aim: Aim, notices: Notices) -> None:
+    def __init__(self, source: str, aim: EncodeOptions, notices: Notices) -> None:
         self._source = source
         self._aim = aim
         self._notices = notices

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from routecodex.canon.request import Request
-from routecodex.protocols.codec import Aim, Inbound
+from routecodex.protocols.codec import EncodeOptions, WireRequest
 from routecodex.protocols.messages.outgoing import build
 from routecodex.protocols.messages.rewrite import rewrite
 from routecodex.protocols.notices import Notices
@@ -23,7 +23,7 @@ _UNCOUNTED = (
 )
 
 
-def encode_count(request: Request, aim: Aim) -> bytes:
+def encode_count(request: Request, aim: EncodeOptions) -> bytes:
     """The body that asks a messages provider to count the request."""
     body = build(request, aim, Notices())
     for name in _UNCOUNTED:
@@ -31,7 +31,7 @@ def encode_count(request: Request, aim: Aim) -> bytes:
     return json.encode(body)
 
 
-def rewrite_count(inbound: Inbound, aim: Aim) -> bytes:
+def rewrite_count(inbound: WireRequest, aim: EncodeOptions) -> bytes:
     """A messages client's request to count, for a messages provider."""
     body = rewrite(inbound, aim).body
     if not any(b'"%s"' % name.encode() in body for name in _UNCOUNTED):

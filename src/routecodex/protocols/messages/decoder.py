@@ -8,32 +8,33 @@ from typing import Any
 from routecodex.canon import finish
 from routecodex.canon.errors import GatewayError
 from routecodex.canon.events import (
-    AnnotationAdded,
+    AnnotationDelta,
     AnswerPart,
-    ArgumentsAdded,
+    ArgumentsDelta,
     Event,
     Failed,
     Finished,
     PartFinished,
     PartStarted,
-    ReasoningAdded,
-    SignatureAdded,
+    ReasoningDelta,
+    SignatureDelta,
     Started,
-    TextAdded,
+    TextDelta,
     UsageReported,
 )
 from routecodex.canon.parts import Opaque, Reasoning, Text, ToolCall
 from routecodex.protocols import failures
-from routecodex.protocols.codec import Texts
+from routecodex.protocols.codec import TextBatch
 from routecodex.protocols.messages import errors
 from routecodex.protocols.messages.blocks import citations_of, extras_of
-from routecodex.protocols.messages.chunks import Chunk, Delta, open_block, read_chunk
+from routecodex.protocols.messages.chunks import StreamChunk, WireDelta, open_block, read_chunk
 from routecodex.protocols.messages.names import NAME
-from routecodex.protocols.messages.usage import Counter
-from routecodex.protocols.repeats import Repeats
-from routecodex.protocols.runs import Told, frame_at, spread
+from routecodex.protocols.messages.usage import UsageCounter
+from routecodex.protocols.repeats import FrameTemplate
+from routecodex.protocols.runs import StreamItem, frame_at, unbatched
 from routecodex.wire import json
-from routecodex.wire.sse import Frame, Frames, FrameTooLarge
+from routecodex.wire.frame import Frame
+from routecodex.wire.sse import Frames, FrameTooLarge
 
 _TEXT_KEY = (b'"text":"', b'"text": "')
 
@@ -59,24 +60,24 @@ class StreamDecoder:
 
     def __init__(self) -> None:
         self._frames = Frames()
-        self._repeats = Repeats()
+        self._repeats = FrameTemplate()
         self._text: _Open | None = None
-        self._events: list[Told] = []
+        self._events: list[StreamItem] = []
         self._started = False
         self._ended = False
         self._open: dict[int, _Open] = {}
         self._parts = 0
         self._calls = 0
         self._last_call = ""
-        self._usage = Counter()
+        self._usage = UsageCounter()
         self._said: str | None = None
         self._sequence: str | None = None
         self._details: Any = None
 
     def feed(self, data: bytes) -> list[Event]:
-        return spread(self.runs(data))
+        return unbatched(self.runs(data))
 
-    def runs(self, data: bytes) -> list[Told]:
+    def runs(self, data: bytes) -> list[StreamItem]:
         """The same, with texts that follow each other as one."""
         try:
             run = self._frames.cut(data)
@@ -96,7 +97,7 @@ class StreamDecoder:
         texts, span = self._repeats.take(run, at)
         said = list(filter(None, texts))
         if said:
-            self._events.append(Texts(self._text.number, said))
+            self._events.append(TextBatch(self._text.number, said))
         return span
 
     def _frame(self, run: bytes, at: int) -> int:
@@ -116,10 +117,10 @@ class StreamDecoder:
     def close(self) -> list[Event]:
         for frame in self._frames.close():
             self._take(frame)
-        self._fail(failures.truncated())
-        return spread(self._drain())
+        self._fail(failures.stream_truncated())
+        return unbatched(self._drain())
 
-    def _drain(self) -> list[Told]:
+    def _drain(self) -> list[StreamItem]:
         events, self._events = self._events, []
         return events
 
@@ -149,10 +150,10 @@ class StreamDecoder:
         self._emit(Failed(error))
         self._ended = True
 
-    def _on_error(self, chunk: Chunk) -> None:
+    def _on_error(self, chunk: StreamChunk) -> None:
         self._fail(errors.from_object(chunk.error, provider=""))
 
-    def _on_start(self, chunk: Chunk) -> None:
+    def _on_start(self, chunk: StreamChunk) -> None:
         head = chunk.message
         if head is not None:
             self._usage.add(head.usage)
@@ -161,7 +162,7 @@ class StreamDecoder:
         self._started = True
         self._events.append(Started(head.id or "", head.model or "") if head is not None else Started())
 
-    def _on_block(self, chunk: Chunk) -> None:
+    def _on_block(self, chunk: StreamChunk) -> None:
         block = chunk.content_block or {"type": "text"}
         if chunk.index in self._open:
             self._close_block(chunk.index)
@@ -178,7 +179,7 @@ class StreamDecoder:
         self._emit(PartStarted(opened.number, begin(block)))
         if kind == "tool_use":
             self._calls += 1
-        first = Delta(text=_string(block, "text"), thinking=_string(block, "thinking"))
+        first = WireDelta(text=_string(block, "text"), thinking=_string(block, "thinking"))
         self._grow(opened, first)
         return opened
 
@@ -186,7 +187,7 @@ class StreamDecoder:
         self._parts += 1
         return self._parts - 1
 
-    def _on_delta(self, chunk: Chunk) -> None:
+    def _on_delta(self, chunk: StreamChunk) -> None:
         delta = chunk.delta
         if delta is None:
             return
@@ -198,7 +199,7 @@ class StreamDecoder:
             opened = self._open_block(chunk.index, {"type": kind})
         self._grow(opened, delta)
 
-    def _grow(self, opened: _Open, delta: Delta) -> None:
+    def _grow(self, opened: _Open, delta: WireDelta) -> None:
         number = opened.number
         if delta.partial_json:
             opened.pieces.append(delta.partial_json)
@@ -207,18 +208,18 @@ class StreamDecoder:
                 opened.block["signature"] = delta.signature
             return
         if delta.text:
-            self._emit(TextAdded(number, delta.text))
+            self._emit(TextDelta(number, delta.text))
             self._text = opened
         if delta.thinking:
-            self._emit(ReasoningAdded(number, delta.thinking))
+            self._emit(ReasoningDelta(number, delta.thinking))
         if delta.partial_json and opened.kind == "tool_use":
-            self._emit(ArgumentsAdded(number, delta.partial_json))
+            self._emit(ArgumentsDelta(number, delta.partial_json))
         if delta.signature:
-            self._emit(SignatureAdded(number, delta.signature))
+            self._emit(SignatureDelta(number, delta.signature))
         if delta.citation is not None:
-            self._emit(AnnotationAdded(number, delta.citation))
+            self._emit(AnnotationDelta(number, delta.citation))
 
-    def _on_stop(self, chunk: Chunk) -> None:
+    def _on_stop(self, chunk: StreamChunk) -> None:
         if chunk.index in self._open:
             self._close_block(chunk.index)
 
@@ -230,10 +231,10 @@ class StreamDecoder:
         if opened.kind == "tool_use":
             self._end_call(opened)
         elif opened.kind == "thinking" and _string(opened.block, "signature"):
-            self._emit(SignatureAdded(opened.number, opened.block["signature"]))
+            self._emit(SignatureDelta(opened.number, opened.block["signature"]))
         elif opened.kind == "text":
             for citation in citations_of(opened.block):
-                self._emit(AnnotationAdded(opened.number, citation))
+                self._emit(AnnotationDelta(opened.number, citation))
         self._emit(PartFinished(opened.number))
 
     def _end_call(self, opened: _Open) -> None:
@@ -242,7 +243,7 @@ class StreamDecoder:
         if not arguments and opened.block.get("input"):
             # Some providers send the arguments whole, with the announcement of the call.
             arguments = json.encode(opened.block["input"]).decode()
-            self._emit(ArgumentsAdded(opened.number, arguments))
+            self._emit(ArgumentsDelta(opened.number, arguments))
         self._last_call = arguments
 
     def _tell_whole(self, opened: _Open) -> None:
@@ -260,10 +261,10 @@ class StreamDecoder:
             part = Reasoning(redacted=True, extras=extras_of(block))
         self._emit(PartStarted(number, part))
         if opened.kind == "redacted_thinking" and _string(block, "data"):
-            self._emit(SignatureAdded(number, block["data"]))
+            self._emit(SignatureDelta(number, block["data"]))
         self._emit(PartFinished(number))
 
-    def _on_message_delta(self, chunk: Chunk) -> None:
+    def _on_message_delta(self, chunk: StreamChunk) -> None:
         self._usage.add(chunk.usage)
         delta = chunk.delta
         if delta is not None and delta.stop_reason is not None:
@@ -271,9 +272,9 @@ class StreamDecoder:
             self._sequence = delta.stop_sequence
             self._details = delta.stop_details
 
-    def _on_message_stop(self, _chunk: Chunk) -> None:
+    def _on_message_stop(self, _chunk: StreamChunk) -> None:
         if not self._started and self._said is None:
-            self._fail(failures.truncated())
+            self._fail(failures.stream_truncated())
             return
         self._finish()
 
@@ -318,7 +319,7 @@ _BEGINNINGS: dict[str, Callable[[dict[str, Any]], AnswerPart]] = {
     "tool_use": _begin_call,
 }
 
-_STEPS: dict[str, Callable[[StreamDecoder, Chunk], None]] = {
+_STEPS: dict[str, Callable[[StreamDecoder, StreamChunk], None]] = {
     "message_start": StreamDecoder._on_start,
     "content_block_start": StreamDecoder._on_block,
     "content_block_delta": StreamDecoder._on_delta,

@@ -6,39 +6,39 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from routecodex.canon.events import (
-    AnnotationAdded,
-    ArgumentsAdded,
+    AnnotationDelta,
+    ArgumentsDelta,
     Event,
     Failed,
     Finished,
     PartFinished,
     PartStarted,
-    ReasoningAdded,
-    SignatureAdded,
+    ReasoningDelta,
+    SignatureDelta,
     Started,
-    TextAdded,
+    TextDelta,
     UsageReported,
 )
 from routecodex.canon.parts import Opaque, Reasoning, Refusal, Text, ToolCall
 from routecodex.canon.usage import Usage
-from routecodex.protocols.codec import ReplyTo
+from routecodex.protocols.codec import ReplyContext
 from routecodex.protocols.messages import envelope
-from routecodex.protocols.messages.envelope import Fields, Speaker
+from routecodex.protocols.messages.envelope import BlockEncoder, Fields
 from routecodex.protocols.messages.errors import error_frame
 from routecodex.protocols.messages.names import NAME
 from routecodex.protocols.messages.usage import usage_object
-from routecodex.protocols.runs import escaped
+from routecodex.protocols.runs import escape_texts
 from routecodex.protocols.tools import wrap_input
 from routecodex.protocols.translation import estimated_usage
 from routecodex.wire import json, sse
 
 _PartEvent: TypeAlias = (
     PartStarted
-    | TextAdded
-    | ReasoningAdded
-    | SignatureAdded
-    | ArgumentsAdded
-    | AnnotationAdded
+    | TextDelta
+    | ReasoningDelta
+    | SignatureDelta
+    | ArgumentsDelta
+    | AnnotationDelta
     | PartFinished
 )
 
@@ -88,9 +88,9 @@ class _Part:
 class StreamEncoder:
     """Events in, bytes of a messages stream out."""
 
-    def __init__(self, reply: ReplyTo) -> None:
+    def __init__(self, reply: ReplyContext) -> None:
         self._reply = reply
-        self._speaker = Speaker(reply)
+        self._speaker = BlockEncoder(reply)
         self._model = ""
         self._begun = False
         self._usage: Usage | None = None
@@ -118,9 +118,9 @@ class StreamEncoder:
         """Many pieces of one text at once."""
         part = self._parts.get(index)
         if self._open != index or part is None or part.block is None or isinstance(part.part, Reasoning):
-            return b"".join([self.encode(TextAdded(index, text)) for text in texts])
+            return b"".join([self.encode(TextDelta(index, text)) for text in texts])
         self._written += sum(map(len, texts))
-        pieces = escaped(list(filter(None, texts)))
+        pieces = escape_texts(list(filter(None, texts)))
         if not pieces:
             return b""
         between = b'"%b%b"' % (_TAIL, part.head)
@@ -159,16 +159,16 @@ class StreamEncoder:
             return self._start(event)
         return _ADDITIONS[type(event)](self, self._parts[event.index], event)
 
-    def _add_text(self, part: _Part, event: TextAdded) -> bytes:
+    def _add_text(self, part: _Part, event: TextDelta) -> bytes:
         return self._text(part, event.index, event.text, template=_TEXT)
 
-    def _add_thought(self, part: _Part, event: ReasoningAdded) -> bytes:
+    def _add_thought(self, part: _Part, event: ReasoningDelta) -> bytes:
         return self._text(part, event.index, event.text, template=_THINKING)
 
-    def _add_arguments(self, part: _Part, event: ArgumentsAdded) -> bytes:
+    def _add_arguments(self, part: _Part, event: ArgumentsDelta) -> bytes:
         return self._arguments(part, event.text)
 
-    def _add_signature(self, part: _Part, event: SignatureAdded) -> bytes:
+    def _add_signature(self, part: _Part, event: SignatureDelta) -> bytes:
         part.signature.append(event.signature)
         return b""
 
@@ -210,7 +210,7 @@ class StreamEncoder:
             block = {"type": "thinking", "thinking": "", "signature": ""}
         return self._open_block(part, index, block, template=template) + part.head + delta
 
-    def _annotation(self, part: _Part, event: AnnotationAdded) -> bytes:
+    def _annotation(self, part: _Part, event: AnnotationDelta) -> bytes:
         if not envelope.is_citation(event.annotation):
             return b""
         out = b""
@@ -313,10 +313,10 @@ _EVENTS: dict[type[Event], Callable[[StreamEncoder, Any], bytes]] = {
 """What becomes of the events of the whole answer; all others tell of a part."""
 
 _ADDITIONS: dict[type[_PartEvent], Callable[[StreamEncoder, _Part, Any], bytes]] = {
-    TextAdded: StreamEncoder._add_text,
-    ReasoningAdded: StreamEncoder._add_thought,
-    ArgumentsAdded: StreamEncoder._add_arguments,
-    AnnotationAdded: StreamEncoder._annotation,
-    SignatureAdded: StreamEncoder._add_signature,
+    TextDelta: StreamEncoder._add_text,
+    ReasoningDelta: StreamEncoder._add_thought,
+    ArgumentsDelta: StreamEncoder._add_arguments,
+    AnnotationDelta: StreamEncoder._annotation,
+    SignatureDelta: StreamEncoder._add_signature,
     PartFinished: StreamEncoder._end,
 }

@@ -8,11 +8,11 @@ from routecodex.canon import finish
 from routecodex.canon.finish import Finish
 from routecodex.canon.parts import Json, Reasoning, ToolCall
 from routecodex.canon.usage import Usage
-from routecodex.protocols.codec import ReplyTo
+from routecodex.protocols.codec import ReplyContext
 from routecodex.protocols.messages import signatures
 from routecodex.protocols.messages.names import NAME, CallIds
 from routecodex.protocols.messages.usage import usage_object
-from routecodex.protocols.tools import CallNames, flat_call
+from routecodex.protocols.tools import ToolNames, flat_call
 
 Fields = dict[str, Any]
 
@@ -27,7 +27,7 @@ _CITATIONS = frozenset(
 )
 
 
-def head(reply: ReplyTo, *, model: str, usage: Usage) -> Fields:
+def head(reply: ReplyContext, *, model: str, usage: Usage) -> Fields:
     """A message with nothing in it yet."""
     return {
         "id": f"msg_{reply.id}",
@@ -41,7 +41,7 @@ def head(reply: ReplyTo, *, model: str, usage: Usage) -> Fields:
     }
 
 
-def end(reply: ReplyTo, ending: Finish, *, extras: dict[str, Json] | None = None) -> Fields:
+def end(reply: ReplyContext, ending: Finish, *, extras: dict[str, Json] | None = None) -> Fields:
     """How a message says why it ended."""
     word = finish.express(NAME, ending, knows_refusal=reply.knows_refusal)
     out: Fields = {"stop_reason": word, "stop_sequence": ending.sequence if word == "stop_sequence" else None}
@@ -51,7 +51,7 @@ def end(reply: ReplyTo, ending: Finish, *, extras: dict[str, Json] | None = None
     return out
 
 
-def corrected(reply: ReplyTo, ending: Finish) -> str:
+def corrected(reply: ReplyContext, ending: Finish) -> str:
     """The word for an answer that passes: the provider's own, unless it is wrong or the client lacks it."""
     said = ending.said
     if said is None or said == "tool_use" or ending.reason == "tool_calls":
@@ -61,7 +61,7 @@ def corrected(reply: ReplyTo, ending: Finish) -> str:
     return said
 
 
-def ends_with_stop(reply: ReplyTo, ending: Finish) -> bool:
+def ends_with_stop(reply: ReplyContext, ending: Finish) -> bool:
     """Whether a stream with this end is closed by `message_stop`."""
     return reply.end_tool_turn or ending.reason != "tool_calls"
 
@@ -72,14 +72,14 @@ def is_citation(annotation: Json) -> bool:
     return isinstance(kind, str) and kind in _CITATIONS
 
 
-class Speaker:
+class BlockEncoder:
     """Ids, names and signatures of one answer, as its client shall see them."""
 
-    def __init__(self, reply: ReplyTo) -> None:
+    def __init__(self, reply: ReplyContext) -> None:
         self._reply = reply
         self._ids = CallIds()
         self._made = 0
-        self._names = CallNames(reply.request.tools if reply.request is not None else ())
+        self._names = ToolNames(reply.request.tools if reply.request is not None else ())
 
     def call(self, call: ToolCall) -> Fields:
         """A `tool_use` block without its input."""

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from routecodex.canon.parts import Json, Part, Text, ToolCall
 from routecodex.canon.request import Effort, Message, Output, Request, Role, Thinking, Tool, ToolChoice
-from routecodex.protocols.codec import Inbound
+from routecodex.protocols.codec import WireRequest
 from routecodex.protocols.messages.blocks import part_of, parts_of
 from routecodex.protocols.messages.names import NAME
 from routecodex.protocols.messages.signatures import carried
@@ -43,7 +43,7 @@ _TIERS = {"standard_only": "default"}
 _EFFORTS = frozenset(get_args(Effort))
 
 
-def decode_request(inbound: Inbound) -> Request:
+def decode_request(inbound: WireRequest) -> Request:
     """The canonical request; `inbound` has been validated by `read`."""
     # Fields that `read` skipped are seen here for the first time, so this too can find the body at fault.
     body = json.read_values(inbound.body)

@@ -7,7 +7,7 @@ import binascii
 from typing import Any
 
 from routecodex.canon.parts import Media
-from routecodex.protocols.codec import Aim
+from routecodex.protocols.codec import EncodeOptions
 from routecodex.protocols.messages.names import NAME
 from routecodex.protocols.notices import Notices
 
@@ -20,7 +20,7 @@ _PDF = "application/pdf"
 _TEXTUAL = frozenset({"application/json", "application/xml", "application/yaml", "application/javascript"})
 
 
-def media_block(media: Media, aim: Aim, *, source: str, notices: Notices) -> Fields:
+def media_block(media: Media, aim: EncodeOptions, *, source: str, notices: Notices) -> Fields:
     """The block for an image or document; what cannot be shown is named in its place."""
     media = _unpacked(media)
     if media.kind == "image":
@@ -54,7 +54,7 @@ def _unpacked(media: Media) -> Media:
     return Media(media.kind, media_type or media.media_type, data, name=media.name, cache=media.cache)
 
 
-def _image_source(media: Media, aim: Aim, *, source: str, notices: Notices) -> Fields | None:
+def _image_source(media: Media, aim: EncodeOptions, *, source: str, notices: Notices) -> Fields | None:
     if not aim.vision:
         notices.dropped("image", "this model takes no images")
         return None

@@ -12,10 +12,10 @@ _NAME = re.compile(
 """`claude-opus-4-8`, `claude-opus-4.8-20260101`, and the old order: `claude-3-7-sonnet-latest`."""
 
 _FIRST_EFFORTS = ("low", "medium", "high", "max")
-_EFFORTS = ("low", "medium", "high", "xhigh", "max")
+_EFFORT_LEVELS = ("low", "medium", "high", "xhigh", "max")
 
 
-class Traits(Struct, frozen=True):
+class ModelTraits(Struct, frozen=True):
     """How to speak to a model; `efforts` are those it thinks by as it likes (none: it takes budgets only).
 
     `shows`: its thoughts can be read without asking for it. `unasked`: it thinks when nothing is said of it.
@@ -36,18 +36,22 @@ class Traits(Struct, frozen=True):
         return self.off == "disabled"
 
 
-_SILENT = Traits(thinks=False)
-_BUDGETED = Traits()
-_BOTH = Traits(efforts=_FIRST_EFFORTS)
-_ADAPTIVE = Traits(budgets=False, efforts=_EFFORTS, sampling=False, shows=False)
-_UNASKED = Traits(budgets=False, efforts=_EFFORTS, sampling=False, shows=False, unasked=True)
-_BETWEEN = Traits(
-    budgets=False, efforts=_EFFORTS, sampling=False, shows=False, unasked=True, off="between_tools"
+_SILENT = ModelTraits(thinks=False)
+_BUDGETED = ModelTraits()
+_BOTH = ModelTraits(efforts=_FIRST_EFFORTS)
+_ADAPTIVE = ModelTraits(budgets=False, efforts=_EFFORT_LEVELS, sampling=False, shows=False)
+_UNASKED = ModelTraits(budgets=False, efforts=_EFFORT_LEVELS, sampling=False, shows=False, unasked=True)
+_BETWEEN = ModelTraits(
+    budgets=False, efforts=_EFFORT_LEVELS, sampling=False, shows=False, unasked=True, off="between_tools"
 )
-_ALWAYS = Traits(budgets=False, efforts=_EFFORTS, sampling=False, shows=False, unasked=True, off=None)
-_PREVIEW = Traits(budgets=False, efforts=_FIRST_EFFORTS, sampling=False, shows=False, unasked=True, off=None)
+_ALWAYS = ModelTraits(
+    budgets=False, efforts=_EFFORT_LEVELS, sampling=False, shows=False, unasked=True, off=None
+)
+_PREVIEW = ModelTraits(
+    budgets=False, efforts=_FIRST_EFFORTS, sampling=False, shows=False, unasked=True, off=None
+)
 
-_ROWS: tuple[tuple[str, tuple[int, int], Traits], ...] = (
+_ROWS: tuple[tuple[str, tuple[int, int], ModelTraits], ...] = (
     ("fable", (0, 0), _ALWAYS),
     ("mythos", (0, 0), _ALWAYS),
     ("opus", (5, 5), _ALWAYS),
@@ -61,7 +65,7 @@ _ROWS: tuple[tuple[str, tuple[int, int], Traits], ...] = (
 """Family (any when empty), the version it is true from, traits; the first row that fits counts."""
 
 
-def traits(model: str) -> Traits:
+def model_traits(model: str) -> ModelTraits:
     """What is known of a model by its name; one that is no Claude, or of no version, takes budgets."""
     name = model.lower()
     found = _NAME.search(name)

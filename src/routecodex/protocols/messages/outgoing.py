@@ -7,12 +7,12 @@ from typing import Any
 from routecodex.canon.errors import BadRequest
 from routecodex.canon.parts import ToolCall
 from routecodex.canon.request import Request, Tool
-from routecodex.protocols.codec import Aim, Encoded
+from routecodex.protocols.codec import EncodedRequest, EncodeOptions
 from routecodex.protocols.messages import thoughts
 from routecodex.protocols.messages.conversation import cache_mark, message_list, system_blocks
 from routecodex.protocols.messages.names import NAME
 from routecodex.protocols.messages.schemas import instruction, strict_schema
-from routecodex.protocols.notices import HINTS, Notices, lost_fields, refuse_what_is_kept_there
+from routecodex.protocols.notices import SERVER_HINTS, Notices, lost_fields, reject_provider_state
 from routecodex.protocols.tools import CUSTOM_PARAMETERS, description_of, flat_call, flat_name
 from routecodex.wire import json
 
@@ -41,20 +41,20 @@ _RANDOM_FIELDS: tuple[tuple[str, tuple[Any, ...]], ...] = (
 """The same for settings that the newest models refuse."""
 
 
-def encode_request(request: Request, aim: Aim) -> Encoded:
+def encode_request(request: Request, aim: EncodeOptions) -> EncodedRequest:
     """The request for a messages provider, with a notice for whatever cannot be said there."""
     if request.n > 1:
         raise BadRequest(f"n: {request.n} answers at once are not possible with this model", param="n")
-    refuse_what_is_kept_there(request)
+    reject_provider_state(request)
     notices = Notices()
     body = build(request, aim, notices)
-    return Encoded(json.encode(body), notices.lines())
+    return EncodedRequest(json.encode(body), notices.lines())
 
 
-def build(request: Request, aim: Aim, notices: Notices) -> Fields:
+def build(request: Request, aim: EncodeOptions, notices: Notices) -> Fields:
     """The request body as an object."""
     messages = message_list(request, aim, notices=notices)
-    plan = thoughts.plan(request, aim, messages=messages, notices=notices)
+    plan = thoughts.plan_thinking(request, aim, messages=messages, notices=notices)
     body: Fields = {"model": aim.model, "max_tokens": plan.max_tokens}
     system = system_blocks(request)
     config = _output_config(request, aim, plan, system)
@@ -77,7 +77,9 @@ def build(request: Request, aim: Aim, notices: Notices) -> Fields:
     return body
 
 
-def _output_config(request: Request, aim: Aim, plan: thoughts.Plan, system: list[Fields]) -> Fields:
+def _output_config(
+    request: Request, aim: EncodeOptions, plan: thoughts.ThinkingPlan, system: list[Fields]
+) -> Fields:
     """The `output_config`; what it cannot ask for is added to the system text."""
     config: Fields = {}
     if plan.effort is not None:
@@ -93,7 +95,7 @@ def _output_config(request: Request, aim: Aim, plan: thoughts.Plan, system: list
     return config
 
 
-def _tool_fields(request: Request, aim: Aim, notices: Notices) -> Fields:
+def _tool_fields(request: Request, aim: EncodeOptions, notices: Notices) -> Fields:
     choice = request.tool_choice
     allowed = choice.names if choice is not None and choice.mode in ("auto", "required") else ()
     offered = [tool for tool in request.tools if not allowed or tool.name in allowed]
@@ -118,7 +120,7 @@ def _past_tools(request: Request) -> Fields:
     return {"tools": tools, "tool_choice": {"type": "none"}}
 
 
-def _tool(tool: Tool, request: Request, aim: Aim, notices: Notices) -> Fields | None:
+def _tool(tool: Tool, request: Request, aim: EncodeOptions, notices: Notices) -> Fields | None:
     if tool.kind == "hosted":
         if request.source == NAME:
             return dict(tool.hosted)
@@ -145,7 +147,7 @@ def _object_schema(schema: Any) -> Fields:
     return schema if "type" in schema else {"type": "object", **schema}
 
 
-def _choice(request: Request, aim: Aim, notices: Notices) -> Fields | None:
+def _choice(request: Request, aim: EncodeOptions, notices: Notices) -> Fields | None:
     """The `tool_choice`; None where the default says the same."""
     dialect = aim.dialect
     choice = request.tool_choice
@@ -153,7 +155,7 @@ def _choice(request: Request, aim: Aim, notices: Notices) -> Fields | None:
     if mode != "auto" and _refused(mode, dialect.tool_choice):
         notices.dropped(f"tool_choice {mode}", "this provider does not take it")
         choice, mode = None, "auto"
-    if mode in ("required", "tool") and not thoughts.fitting(request, aim).can_be_forced:
+    if mode in ("required", "tool") and not thoughts.fit_thinking(request, aim).can_be_forced:
         notices.dropped(f"tool_choice {mode}", "this model cannot be made to call a tool")
         choice, mode = None, "auto"
     if choice is not None and choice.forces and _names_dropped(request):
@@ -187,7 +189,7 @@ def _flat_choice(request: Request, name: str) -> str:
     return next((flat_name(tool) for tool in request.tools if tool.name == name), name)
 
 
-def _sampling(request: Request, aim: Aim, plan: thoughts.Plan, notices: Notices) -> Fields:
+def _sampling(request: Request, aim: EncodeOptions, plan: thoughts.ThinkingPlan, notices: Notices) -> Fields:
     out: Fields = {}
     if request.stop:
         kept = [text for text in request.stop if text.strip()]
@@ -195,7 +197,7 @@ def _sampling(request: Request, aim: Aim, plan: thoughts.Plan, notices: Notices)
             notices.dropped("stop", "blank stop sequences are not taken")
         if kept:
             out["stop_sequences"] = kept
-    if thoughts.fitting(request, aim).sampling:
+    if thoughts.fit_thinking(request, aim).sampling:
         out.update(_randomness(request, plan, notices))
     else:
         for name, silent in _RANDOM_FIELDS:
@@ -207,7 +209,7 @@ def _sampling(request: Request, aim: Aim, plan: thoughts.Plan, notices: Notices)
     return out
 
 
-def _randomness(request: Request, plan: thoughts.Plan, notices: Notices) -> Fields:
+def _randomness(request: Request, plan: thoughts.ThinkingPlan, notices: Notices) -> Fields:
     out: Fields = {}
     if request.temperature is not None:
         if request.temperature > 1:
@@ -221,7 +223,7 @@ def _randomness(request: Request, plan: thoughts.Plan, notices: Notices) -> Fiel
     return out
 
 
-def _settle_sampling(out: Fields, request: Request, plan: thoughts.Plan, notices: Notices) -> None:
+def _settle_sampling(out: Fields, request: Request, plan: thoughts.ThinkingPlan, notices: Notices) -> None:
     """Takes out what the provider refuses in this combination."""
     if plan.thinks:
         if out.get("temperature", 1) != 1:
@@ -271,5 +273,5 @@ def _add_extras(body: Fields, request: Request, notices: Notices) -> None:
         for name, value in extras.items():
             body.setdefault(name, value)
         return
-    for name in (*(name for name in extras if name not in HINTS), *lost_fields(request)):
+    for name in (*(name for name in extras if name not in SERVER_HINTS), *lost_fields(request)):
         notices.dropped(name, f"only {request.source} has it")

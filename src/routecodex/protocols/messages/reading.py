@@ -9,9 +9,16 @@ from msgspec.json import Decoder
 
 from routecodex.canon.errors import BadRequest
 from routecodex.protocols import cuts
-from routecodex.protocols.codec import Inbound
+from routecodex.protocols.codec import WireRequest
 from routecodex.protocols.messages.names import NAME
-from routecodex.protocols.messages.schema import AnswerBody, Block, Body, CountBody, Source, Turn
+from routecodex.protocols.messages.schema import (
+    AnswerBody,
+    CountRequestBody,
+    RequestBody,
+    WireMediaSource,
+    WireMessage,
+    WirePart,
+)
 from routecodex.wire import json, scan
 from routecodex.wire.json import ABSENT, begins, present
 
@@ -33,42 +40,45 @@ _SOURCES: Final[dict[str, tuple[str, ...]]] = {
 
 _sign: Final = scan.sign
 _STRING: Final = 0x22
+
 _OBJECT: Final = 0x7B
 """How a JSON string and an object begin; texts are most of a large body, and stay as the bytes they are."""
+
 _SCANS: Final = scan.IN_C
 """Whether to scan for a result of one text before decoding it, which is faster only in C. Either way the same
 results are accepted."""
 _ONE_TEXT: Final = (b'[{"type":"text","text":"', b'[{"type": "text", "text": "')
+
 _ITS_END: Final = b'"}]'
 """What most results are that are lists, around their text."""
 
 _LONG: Final = ((b"content", 3), (b"text", 3), (b"text", 5), (b"content", 5), (b"text", 7))
 """Where long texts stand: in messages, system texts, blocks, results, and the blocks of results."""
 
-_blocks: Final[Decoder[list[Block]]] = Decoder(list[Block])
+_blocks: Final[Decoder[list[WirePart]]] = Decoder(list[WirePart])
 _answer: Final[Decoder[AnswerBody]] = Decoder(AnswerBody)
-_count: Final[Decoder[CountBody]] = Decoder(CountBody)
-_source: Final[Decoder[Source]] = Decoder(Source)
-_result: Final[Decoder[str | list[Block] | None]] = Decoder(str | list[Block] | None)
+_count: Final[Decoder[CountRequestBody]] = Decoder(CountRequestBody)
+_source: Final[Decoder[WireMediaSource]] = Decoder(WireMediaSource)
+_result: Final[Decoder[str | list[WirePart] | None]] = Decoder(str | list[WirePart] | None)
 
 
-def read(body: bytes, *, model: str | None = None, stream: bool | None = None) -> Inbound:
+def validate(body: bytes, *, model: str | None = None, stream: bool | None = None) -> WireRequest:
     """A request for an answer; BadRequest names the field that is wrong."""
     return _read(body, _answer, model=model, stream=stream)
 
 
-def read_count(body: bytes) -> Inbound:
+def validate_count(body: bytes) -> WireRequest:
     """A request for token counts: like one for an answer, without `max_tokens`."""
     return _read(body, _count, model=None, stream=False)
 
 
-def _read(body: bytes, decoder: Decoder[Any], *, model: str | None, stream: bool | None) -> Inbound:
-    outline, may_be_tagged = cuts.outlined(body, _LONG)
+def _read(body: bytes, decoder: Decoder[Any], *, model: str | None, stream: bool | None) -> WireRequest:
+    outline, may_be_tagged = cuts.elide_texts(body, _LONG)
     wire = _read_outline(outline, decoder, model) if outline else None
     if wire is None:
         outline = b""
         wire = _read_whole(body, decoder, model)
-    return Inbound(
+    return WireRequest(
         protocol=NAME,
         body=body,
         wire=wire,
@@ -80,16 +90,16 @@ def _read(body: bytes, decoder: Decoder[Any], *, model: str | None, stream: bool
     )
 
 
-def _read_whole(body: bytes, decoder: Decoder[Any], model: str | None) -> Body:
-    wire: Body = json.read(body, decoder)
+def _read_whole(body: bytes, decoder: Decoder[Any], model: str | None) -> RequestBody:
+    wire: RequestBody = json.read(body, decoder)
     json.check_text(body)
     _check(wire, model)
     return wire
 
 
-def _read_outline(outline: bytes, decoder: Decoder[Any], model: str | None) -> Body | None:
+def _read_outline(outline: bytes, decoder: Decoder[Any], model: str | None) -> RequestBody | None:
     """A request without its long texts; None when something is wrong: what, is found in the whole one."""
-    wire: Body | None = json.try_read(outline, decoder)
+    wire: RequestBody | None = json.try_read(outline, decoder)
     if wire is None:
         return None
     try:
@@ -99,7 +109,7 @@ def _read_outline(outline: bytes, decoder: Decoder[Any], model: str | None) -> B
     return wire
 
 
-def _check(wire: Body, model: str | None) -> None:
+def _check(wire: RequestBody, model: str | None) -> None:
     named = model or wire.model
     if not named:
         raise BadRequest("model: this field is required", param="model", code="missing_field")
@@ -123,7 +133,7 @@ def _check_name(name: str, *, at: str) -> None:
         raise _bad(at, "must not hold a NUL character")
 
 
-def _check_settings(wire: Body) -> None:
+def _check_settings(wire: RequestBody) -> None:
     if isinstance(wire.system, list):
         for number, block in enumerate(wire.system):
             if not _is_text(block):
@@ -150,7 +160,7 @@ def _check_settings(wire: Body) -> None:
         raise _missing("thinking.budget_tokens")
 
 
-def _check_messages(messages: list[Turn]) -> None:
+def _check_messages(messages: list[WireMessage]) -> None:
     """One light pass: what is wrong is put into words only when something is."""
     if not messages:
         raise _bad("messages", "at least one message is required")
@@ -166,7 +176,7 @@ def _check_messages(messages: list[Turn]) -> None:
                 called |= calls
 
 
-def _check_content(blocks: list[Block], called: set[str | None], message: int) -> set[str | None]:
+def _check_content(blocks: list[WirePart], called: set[str | None], message: int) -> set[str | None]:
     """The ids of the calls among the blocks; each result must answer a call of an earlier message."""
     calls: set[str | None] = set()
     for number, block in enumerate(blocks):
@@ -184,7 +194,7 @@ def _check_content(blocks: list[Block], called: set[str | None], message: int) -
     return calls
 
 
-def _look_closely(block: Block, where: str, *, called: set[str | None], calls: set[str | None]) -> None:
+def _look_closely(block: WirePart, where: str, *, called: set[str | None], calls: set[str | None]) -> None:
     """Raises what is wrong with a block that is not of the usual kind; some are right nevertheless."""
     _check_block(block, at=where)
     if block.type == "tool_use":
@@ -195,7 +205,7 @@ def _look_closely(block: Block, where: str, *, called: set[str | None], calls: s
         raise _bad(f"{where}.tool_use_id", f"no earlier assistant message has a call {block.tool_use_id!r}")
 
 
-def _is_call(block: Block) -> bool:
+def _is_call(block: WirePart) -> bool:
     """Whether it is a call with nothing odd in it."""
     name, given = block.name, block.input
     if not name or not block.id or name.isspace() or "\x00" in name or given is ABSENT:
@@ -203,7 +213,7 @@ def _is_call(block: Block) -> bool:
     return block.text is ABSENT and block.thinking is ABSENT and _sign(given) == _OBJECT
 
 
-def _is_text(block: Block) -> bool:
+def _is_text(block: WirePart) -> bool:
     """Whether it is a text block with nothing odd in it: nearly all are, and need no closer look."""
     if block.type != "text" or block.thinking is not ABSENT:
         return False
@@ -230,7 +240,7 @@ def _is_one_text(content: bytes) -> bool:
     return False
 
 
-def _check_block(block: Block, *, at: str) -> None:
+def _check_block(block: WirePart, *, at: str) -> None:
     for name, text in (("text", block.text), ("thinking", block.thinking)):
         if present(text) and not begins(text, b'"'):
             raise BadRequest(f"{at}.{name}: expected 'str'", param=f"{at}.{name}", code="invalid_type")
@@ -247,7 +257,7 @@ def _check_block(block: Block, *, at: str) -> None:
         _check_source(block.source, at=f"{at}.source")
 
 
-def _check_call(block: Block, *, at: str) -> None:
+def _check_call(block: WirePart, *, at: str) -> None:
     assert block.name is not None
     _check_name(block.name, at=f"{at}.name")
     if not block.id:
@@ -258,7 +268,7 @@ def _check_call(block: Block, *, at: str) -> None:
         raise _bad(f"{at}.input", "expected an object")
 
 
-def _check_result(block: Block, *, at: str) -> None:
+def _check_result(block: WirePart, *, at: str) -> None:
     if not block.tool_use_id:
         raise _bad(f"{at}.tool_use_id", "must not be empty")
     if not present(block.content) or begins(block.content, b'"'):

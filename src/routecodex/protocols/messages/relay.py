@@ -14,18 +14,20 @@ from routecodex.canon import finish
 from routecodex.canon.errors import GatewayError
 from routecodex.canon.usage import Usage
 from routecodex.protocols import failures
-from routecodex.protocols.codec import Outcome, ReplyTo
+from routecodex.protocols.codec import AnswerOutcome, ReplyContext
 from routecodex.protocols.messages import envelope, errors
-from routecodex.protocols.messages.chunks import Chunk, open_block, read_chunk
+from routecodex.protocols.messages.chunks import StreamChunk, open_block, read_chunk
 from routecodex.protocols.messages.encoder import MESSAGE_STOP, end_frame, stop_frame
 from routecodex.protocols.messages.names import NAME
-from routecodex.protocols.messages.usage import Counter, usage_object
+from routecodex.protocols.messages.usage import UsageCounter, usage_object
 from routecodex.protocols.translation import estimated_usage
 from routecodex.wire import json, sse
-from routecodex.wire.sse import Frame, Frames, FrameTooLarge
+from routecodex.wire.frame import Frame
+from routecodex.wire.sse import Frames, FrameTooLarge
 
 _MARKS = (b"_start", b"_stop", b"message_delta", b"signature_delta", b"error")
 _HELD_BLOCKS = frozenset({"text", "thinking", "redacted_thinking", ""})
+
 _FRAMING_BYTES = 100
 """About what surrounds the text of one delta; for estimates only."""
 
@@ -33,10 +35,10 @@ _FRAMING_BYTES = 100
 class Relay:
     """A Pipe for messages → messages."""
 
-    def __init__(self, reply: ReplyTo) -> None:
+    def __init__(self, reply: ReplyContext) -> None:
         self.started = False
         self.ended = False
-        self.outcome = Outcome()
+        self.outcome = AnswerOutcome()
         self._reply = reply
         self._frames = Frames()
         self._held: list[bytes] = []
@@ -45,7 +47,7 @@ class Relay:
         self._calls = 0
         self._last_call: list[bytes] = []
         self._signatures: dict[int, str] = {}
-        self._counter = Counter()
+        self._counter = UsageCounter()
         self._said: str | None = None
         self._passed = 0
 
@@ -68,7 +70,7 @@ class Relay:
         out = b"".join(map(self._frame, self._frames.close()))
         if self.ended:
             return out
-        return out + self._broken(failures.truncated())
+        return out + self._broken(failures.stream_truncated())
 
     def fail(self, error: GatewayError) -> bytes:
         if self.ended:
@@ -122,14 +124,14 @@ class Relay:
             out, self._held = b"".join([*self._held, out]), []
         return out
 
-    def _on_error(self, _frame: Frame, chunk: Chunk) -> bytes:
+    def _on_error(self, _frame: Frame, chunk: StreamChunk) -> bytes:
         return self._broken(errors.from_object(chunk.error, provider=self._reply.provider))
 
-    def _on_other(self, frame: Frame, chunk: Chunk) -> bytes:
+    def _on_other(self, frame: Frame, chunk: StreamChunk) -> bytes:
         """A ping, or an event nobody knows yet; nothing but the end may follow the stop reason."""
         return b"" if self._said is not None else _named(frame, chunk)
 
-    def _on_start(self, frame: Frame, chunk: Chunk) -> bytes:
+    def _on_start(self, frame: Frame, chunk: StreamChunk) -> bytes:
         head = chunk.message
         if self._headed or head is None:
             return b""
@@ -145,7 +147,7 @@ class Relay:
         value["message"]["usage"] = told
         return _made(value, chunk)
 
-    def _on_block(self, frame: Frame, chunk: Chunk) -> bytes:
+    def _on_block(self, frame: Frame, chunk: StreamChunk) -> bytes:
         # One block at a time: an upstream that opens the next has done with the last.
         out = self._ensure_head() + self._close_all()
         block = chunk.content_block or {"type": "text", "text": ""}
@@ -160,7 +162,7 @@ class Relay:
             self.started = True
         return out + _named(frame, chunk)
 
-    def _on_delta(self, frame: Frame, chunk: Chunk) -> bytes:
+    def _on_delta(self, frame: Frame, chunk: StreamChunk) -> bytes:
         delta = chunk.delta
         if delta is None:
             return b""
@@ -186,7 +188,7 @@ class Relay:
         value = {"type": "content_block_start", "index": index, "content_block": block}
         return sse.frame(json.encode(value), b"content_block_start")
 
-    def _on_stop(self, frame: Frame, chunk: Chunk) -> bytes:
+    def _on_stop(self, frame: Frame, chunk: StreamChunk) -> bytes:
         if chunk.index not in self._open:
             return b""
         self._close_block(chunk.index)
@@ -199,7 +201,7 @@ class Relay:
             self.outcome.signatures.append(signature)
         return stop_frame(index)
 
-    def _on_message_delta(self, frame: Frame, chunk: Chunk) -> bytes:
+    def _on_message_delta(self, frame: Frame, chunk: StreamChunk) -> bytes:
         self._counter.add(chunk.usage)
         if self._said is not None:
             return self._recounted(frame, chunk)
@@ -219,7 +221,7 @@ class Relay:
             self.ended = True
         return out
 
-    def _recounted(self, frame: Frame, chunk: Chunk) -> bytes:
+    def _recounted(self, frame: Frame, chunk: StreamChunk) -> bytes:
         """Usage that comes after the stop reason, told with that reason again: clients take the last."""
         usage, ending = self._counter.usage(), self.outcome.finish
         if usage is None or usage == self.outcome.usage or ending is None:
@@ -267,7 +269,7 @@ class Relay:
         arguments = "".join(pieces)
         return not arguments or json.is_whole(arguments)
 
-    def _mended(self, frame: Frame, chunk: Chunk, word: str) -> bytes:
+    def _mended(self, frame: Frame, chunk: StreamChunk, word: str) -> bytes:
         value = json.decode(frame.data)
         delta = value["delta"]
         if delta.get("stop_reason") != word:
@@ -278,10 +280,10 @@ class Relay:
             value["usage"] = {**counts, **usage_object(self.outcome.usage)}
         return _made(value, chunk)
 
-    def _on_message_stop(self, frame: Frame, chunk: Chunk) -> bytes:
+    def _on_message_stop(self, frame: Frame, chunk: StreamChunk) -> bytes:
         if self._said is None:
             if not self._headed:
-                return self._broken(failures.truncated())
+                return self._broken(failures.stream_truncated())
             self._begin_end()
             return self._conclude()
         return self._end(_named(frame, chunk))
@@ -310,17 +312,17 @@ class Relay:
         return sse.frame(json.encode({"type": "message_start", "message": message}), b"message_start")
 
 
-def _named(frame: Frame, chunk: Chunk) -> bytes:
+def _named(frame: Frame, chunk: StreamChunk) -> bytes:
     """The frame as it came, with its event line if that was missing: clients skip events without a name."""
     kind = chunk.type.encode()
     return frame.raw if frame.event == kind else sse.frame(frame.data.replace(b"\n", b" "), kind)
 
 
-def _made(value: dict[str, Any], chunk: Chunk) -> bytes:
+def _made(value: dict[str, Any], chunk: StreamChunk) -> bytes:
     return sse.frame(json.encode(value), chunk.type.encode())
 
 
-_STEPS: dict[str, Callable[[Relay, Frame, Chunk], bytes]] = {
+_STEPS: dict[str, Callable[[Relay, Frame, StreamChunk], bytes]] = {
     "message_start": Relay._on_start,
     "content_block_start": Relay._on_block,
     "content_block_delta": Relay._on_delta,

@@ -13,11 +13,11 @@ from msgspec import Raw
 from msgspec.json import Decoder
 
 from routecodex.protocols import seals
-from routecodex.protocols.codec import Aim, Encoded, Inbound
-from routecodex.protocols.messages.schema import Block, Body, Turn
+from routecodex.protocols.codec import EncodedRequest, EncodeOptions, WireRequest
+from routecodex.protocols.messages.schema import RequestBody, WireMessage, WirePart
 from routecodex.protocols.messages.signatures import FOREIGN, UNSIGNED, carried
 from routecodex.protocols.notices import Notices
-from routecodex.protocols.splice import with_model
+from routecodex.protocols.splice import replace_model
 from routecodex.wire import json
 
 _raws: Decoder[list[Raw]] = Decoder(list[Raw])
@@ -28,17 +28,17 @@ Verdicts = dict[int, dict[int, str | None]]
 """By message and block: the signature a thought shall have instead, or None when it is taken out."""
 
 
-def rewrite(inbound: Inbound, aim: Aim) -> Encoded:
+def rewrite(inbound: WireRequest, aim: EncodeOptions) -> EncodedRequest:
     """The request as it came, for the model and provider aimed at."""
     notices = Notices()
     body = inbound.body
-    wire: Body = inbound.wire
+    wire: RequestBody = inbound.wire
     verdicts = _judge(wire, aim)
     unwanted = [name for name in aim.dialect.unsupported if b'"%s"' % name.encode() in body]
     halt = None if wire.thinking is None else _halt(wire, verdicts, aim)
     if not verdicts and not unwanted and halt is None:
         outline = inbound.keys() if inbound.outline else b""
-        return Encoded(with_model(body, aim.model, named=wire.model, outline=outline))
+        return EncodedRequest(replace_model(body, aim.model, named=wire.model, outline=outline))
     fields = json.read_fields(body)
     for name in unwanted:
         if fields.pop(name, None) is not None:
@@ -53,10 +53,10 @@ def rewrite(inbound: Inbound, aim: Aim) -> Encoded:
             fields.pop("context_management")
     if wire.model != aim.model:
         fields["model"] = Raw(json.encode(aim.model))
-    return Encoded(json.encode(fields), notices.lines())
+    return EncodedRequest(json.encode(fields), notices.lines())
 
 
-def _judge(wire: Body, aim: Aim) -> Verdicts:
+def _judge(wire: RequestBody, aim: EncodeOptions) -> Verdicts:
     verdicts: Verdicts = {}
     for number, turn in enumerate(wire.messages):
         if turn.role != "assistant" or isinstance(turn.content, str):
@@ -74,13 +74,13 @@ def _judge(wire: Body, aim: Aim) -> Verdicts:
     return verdicts
 
 
-def _sealed(block: Block) -> str | None:
+def _sealed(block: WirePart) -> str | None:
     if block.type == "thinking":
         return block.signature or ""
     return block.data if block.type == "redacted_thinking" else None
 
 
-def _verdict(signature: str, aim: Aim) -> str | None:
+def _verdict(signature: str, aim: EncodeOptions) -> str | None:
     maker, inner = seals.unseal(signature)
     if maker is not None and aim.made_here(signature):
         return signature
@@ -101,12 +101,12 @@ def _apply(fields: dict[str, Raw], verdicts: Verdicts) -> None:
     fields["messages"] = Raw(json.encode(kept))
 
 
-def _losses(wire: Body, verdicts: Verdicts, aim: Aim) -> Iterator[str]:
+def _losses(wire: RequestBody, verdicts: Verdicts, aim: EncodeOptions) -> Iterator[str]:
     """Why thoughts were taken out, each in turn."""
     for number, changes in verdicts.items():
         for place, verdict in changes.items():
             block = wire.messages[number].content[place]
-            if verdict is None and isinstance(block, Block):
+            if verdict is None and isinstance(block, WirePart):
                 maker, inner = seals.unseal(_sealed(block) or "")
                 yield UNSIGNED if not inner and maker in (None, aim.provider) else FOREIGN
 
@@ -134,7 +134,7 @@ def _resigned(block: Raw, signature: str) -> Raw:
     return Raw(json.encode(fields))
 
 
-def _halt(wire: Body, verdicts: Verdicts, aim: Aim) -> str | None:
+def _halt(wire: RequestBody, verdicts: Verdicts, aim: EncodeOptions) -> str | None:
     """Why a tool turn under way can only go on without thinking; None when it can go on with it."""
     asked = wire.thinking
     if asked is None or asked.type != "enabled" or not _holds(wire.messages[-1], _RESULT):
@@ -146,7 +146,7 @@ def _halt(wire: Body, verdicts: Verdicts, aim: Aim) -> str | None:
     return "the tool turn under way began without it"
 
 
-def _is_thought_through(messages: list[Turn], verdicts: Verdicts) -> bool:
+def _is_thought_through(messages: list[WireMessage], verdicts: Verdicts) -> bool:
     """Whether any message of the tool turn under way keeps a thought: a model may think once for it all."""
     for number in range(len(messages) - 1, -1, -1):
         turn = messages[number]
@@ -159,7 +159,7 @@ def _is_thought_through(messages: list[Turn], verdicts: Verdicts) -> bool:
     return False
 
 
-def _holds(turn: Turn, kinds: tuple[str, ...], but: Sequence[int] = ()) -> bool:
+def _holds(turn: WireMessage, kinds: tuple[str, ...], but: Sequence[int] = ()) -> bool:
     if isinstance(turn.content, str):
         return False
     return any(block.type in kinds and place not in but for place, block in enumerate(turn.content))

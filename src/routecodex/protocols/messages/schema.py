@@ -16,7 +16,7 @@ Count = Annotated[int, Meta(ge=0)]
 Amount = Annotated[float, Meta(ge=0)]
 
 
-class Block(Struct, gc=False):
+class WirePart(Struct, gc=False):
     """A content block of any type; its texts, most of a large body, stay as the bytes they are."""
 
     type: str
@@ -34,7 +34,7 @@ class Block(Struct, gc=False):
     cache_control: dict[str, Any] | None = None
 
 
-class Source(Struct, gc=False):
+class WireMediaSource(Struct, gc=False):
     """Where an image or a document comes from."""
 
     type: str
@@ -44,12 +44,12 @@ class Source(Struct, gc=False):
     file_id: str | None = None
 
 
-class Turn(Struct, gc=False):
+class WireMessage(Struct, gc=False):
     role: str
-    content: str | list[Block]
+    content: str | list[WirePart]
 
 
-class OfferedTool(Struct):
+class WireTool(Struct):
     name: str | None = None
     type: str | None = None
     description: str | None = None
@@ -58,13 +58,13 @@ class OfferedTool(Struct):
     cache_control: dict[str, Any] | None = None
 
 
-class Choice(Struct):
+class WireToolChoice(Struct):
     type: str
     name: str | None = None
     disable_parallel_tool_use: bool | None = None
 
 
-class ThinkingConfig(Struct):
+class WireThinking(Struct):
     type: str
     budget_tokens: Count | None = None
     display: str | None = None
@@ -80,17 +80,17 @@ class OutputConfig(Struct):
     format: OutputFormat | None = None
 
 
-class Body(Struct):
+class RequestBody(Struct):
     """A request for token counts; a request for an answer has `max_tokens` too."""
 
-    messages: list[Turn]
+    messages: list[WireMessage]
     model: str = ""
     max_tokens: Count | None = None
-    system: str | list[Block] | None = None
-    tools: list[OfferedTool] | None = None
-    tool_choice: Choice | None = None
+    system: str | list[WirePart] | None = None
+    tools: list[WireTool] | None = None
+    tool_choice: WireToolChoice | None = None
     metadata: dict[str, Any] | None = None
-    thinking: ThinkingConfig | None = None
+    thinking: WireThinking | None = None
     output_config: OutputConfig | None = None
     stop_sequences: list[str] | None = None
     stream: bool | None = None
@@ -100,11 +100,11 @@ class Body(Struct):
     service_tier: str | None = None
 
 
-class CountBody(Body):
+class CountRequestBody(RequestBody):
     """A request for token counts."""
 
 
-class AnswerBody(Body, kw_only=True):
+class AnswerBody(RequestBody, kw_only=True):
     """A request for an answer."""
 
     max_tokens: Count = field()

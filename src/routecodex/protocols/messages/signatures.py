@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from routecodex.canon.parts import Reasoning
 from routecodex.protocols import seals
-from routecodex.protocols.codec import Aim
+from routecodex.protocols.codec import EncodeOptions
 from routecodex.protocols.messages.names import NAME
 
 FOREIGN = "made by another provider"
@@ -37,7 +37,7 @@ def carried(data: str) -> tuple[str, str, str] | None:
     return maker, call_id, signature
 
 
-def obstacle(part: Reasoning, aim: Aim, *, source: str) -> str | None:
+def obstacle(part: Reasoning, aim: EncodeOptions, *, source: str) -> str | None:
     """Why a thought may not be sent to the provider aimed at; None when it may."""
     if not seals.returns_to(aim.provider, origin=part.origin, same_protocol=source == NAME):
         return FOREIGN

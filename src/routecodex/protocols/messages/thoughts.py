@@ -7,8 +7,8 @@ from typing import Any
 from msgspec import Struct
 
 from routecodex.canon.request import Request, Thinking
-from routecodex.protocols.codec import Aim
-from routecodex.protocols.messages.models import Traits, traits
+from routecodex.protocols.codec import EncodeOptions
+from routecodex.protocols.messages.models import ModelTraits, model_traits
 from routecodex.protocols.messages.names import NAME
 from routecodex.protocols.notices import Notices
 
@@ -27,12 +27,12 @@ _BUDGETS = {
 }
 _EFFORTS = {"minimal": "low"}
 _BUDGET_EFFORTS = ((2048, "low"), (12000, "medium"))
-_AS_ASKED = Traits()
+_AS_ASKED = ModelTraits()
 _THOUGHTS = frozenset({"thinking", "redacted_thinking"})
 _RESULTS = frozenset({"tool_result"})
 
 
-class Plan(Struct, frozen=True):
+class ThinkingPlan(Struct, frozen=True):
     """The `thinking` field (None: left out), the effort to ask for, and the room for the whole answer."""
 
     max_tokens: int
@@ -44,59 +44,63 @@ class Plan(Struct, frozen=True):
         return self.thinking is not None and self.thinking["type"] in ("enabled", "adaptive")
 
 
-def plan(request: Request, aim: Aim, *, messages: list[Fields], notices: Notices) -> Plan:
+def plan_thinking(
+    request: Request, aim: EncodeOptions, *, messages: list[Fields], notices: Notices
+) -> ThinkingPlan:
     """What to ask for, so that the model takes it together with the rest of the request."""
     room = _room(request, aim, notices)
-    known = fitting(request, aim)
+    known = fit_thinking(request, aim)
     wanted = request.thinking
     if wanted is None:
-        return Plan(room, _off(known, aim) if _forced(request, known) else None)
+        return ThinkingPlan(room, _off(known, aim) if _forced(request, known) else None)
     if not wanted.enabled or wanted.effort == "none":
         return _without(known, room, notices)
     adapts = _adapts(request, wanted, known)
     obstacle = _obstacle(request, aim, messages, known=known, adapts=adapts)
     if obstacle is not None:
         notices.dropped("thinking", obstacle)
-        return Plan(room, _off(known, aim))
+        return ThinkingPlan(room, _off(known, aim))
     if request.source == NAME and (adapts or wanted.budget is None):
-        return Plan(room, _displayed({"type": "adaptive"}, request) if adapts else None, _named(wanted))
+        return ThinkingPlan(
+            room, _displayed({"type": "adaptive"}, request) if adapts else None, _named(wanted)
+        )
     budget, grown = _budget(request, wanted, aim, room=room)
     if adapts:
-        return Plan(grown, _shown(known, wanted), _effort(wanted, known))
+        return ThinkingPlan(grown, _shown(known, wanted), _effort(wanted, known))
     if budget < LEAST_BUDGET:
         notices.dropped("thinking", "no room for it within max_tokens")
-        return Plan(room)
+        return ThinkingPlan(room)
     field = _displayed({"type": "enabled", "budget_tokens": budget}, request)
-    return Plan(grown, field, _named(wanted) if request.source == NAME else None)
+    return ThinkingPlan(grown, field, _named(wanted) if request.source == NAME else None)
 
 
-def fitting(request: Request, aim: Aim) -> Traits:
+def fit_thinking(request: Request, aim: EncodeOptions) -> ModelTraits:
     """What the request must be fitted to; a client of this protocol is taken to know its model."""
-    return _AS_ASKED if request.source == NAME else traits(aim.model)
+    return _AS_ASKED if request.source == NAME else model_traits(aim.model)
 
 
-def _without(known: Traits, room: int, notices: Notices) -> Plan:
+def _without(known: ModelTraits, room: int, notices: Notices) -> ThinkingPlan:
     """As little thinking as the model can do."""
     if not known.thinks:
-        return Plan(room)
+        return ThinkingPlan(room)
     if known.off is not None:
-        return Plan(room, {"type": known.off})
+        return ThinkingPlan(room, {"type": known.off})
     notices.dropped("thinking disabled", "this model always thinks")
-    return Plan(room, None, "low")
+    return ThinkingPlan(room, None, "low")
 
 
-def _off(known: Traits, aim: Aim) -> Fields | None:
+def _off(known: ModelTraits, aim: EncodeOptions) -> Fields | None:
     """What keeps a model from thinking that would do so unasked."""
     silent = not known.unasked or known.off is None or aim.dialect.reasoning_field == "none"
     return None if silent else {"type": known.off}
 
 
-def _forced(request: Request, known: Traits) -> bool:
+def _forced(request: Request, known: ModelTraits) -> bool:
     choice = request.tool_choice
     return choice is not None and choice.mode in ("required", "tool") and known.can_be_forced
 
 
-def _adapts(request: Request, wanted: Thinking, known: Traits) -> bool:
+def _adapts(request: Request, wanted: Thinking, known: ModelTraits) -> bool:
     """Whether the model shall think as it likes, not by a budget."""
     if request.source == NAME:
         return wanted.adaptive
@@ -107,7 +111,7 @@ def _named(wanted: Thinking) -> str | None:
     return _EFFORTS.get(wanted.effort or "", wanted.effort)
 
 
-def _effort(wanted: Thinking, known: Traits) -> str | None:
+def _effort(wanted: Thinking, known: ModelTraits) -> str | None:
     """The effort that says the same to this model; None leaves it to the model."""
     effort, budget = _named(wanted), wanted.budget
     if effort is None and budget is not None:
@@ -115,14 +119,14 @@ def _effort(wanted: Thinking, known: Traits) -> str | None:
     return effort if effort is None or effort in known.efforts else "high"
 
 
-def _shown(known: Traits, wanted: Thinking) -> Fields:
+def _shown(known: ModelTraits, wanted: Thinking) -> Fields:
     field = {"type": "adaptive"}
     if wanted.visible and not known.shows:
         field["display"] = "summarized"
     return field
 
 
-def _room(request: Request, aim: Aim, notices: Notices) -> int:
+def _room(request: Request, aim: EncodeOptions, notices: Notices) -> int:
     limit = aim.max_output_tokens
     if request.max_tokens is None:
         return limit or DEFAULT_MAX_TOKENS
@@ -133,7 +137,7 @@ def _room(request: Request, aim: Aim, notices: Notices) -> int:
 
 
 def _obstacle(
-    request: Request, aim: Aim, messages: list[Fields], *, known: Traits, adapts: bool
+    request: Request, aim: EncodeOptions, messages: list[Fields], *, known: ModelTraits, adapts: bool
 ) -> str | None:
     """Why the provider would refuse to think now; None when it would not."""
     if aim.dialect.reasoning_field == "none":
@@ -167,7 +171,7 @@ def _brings(message: Fields, kinds: frozenset[str]) -> bool:
     return any(block["type"] in kinds for block in message["content"])
 
 
-def _budget(request: Request, wanted: Thinking, aim: Aim, *, room: int) -> tuple[int, int]:
+def _budget(request: Request, wanted: Thinking, aim: EncodeOptions, *, room: int) -> tuple[int, int]:
     """(budget, max_tokens): the budget stays below the limit, which grows for it where it may."""
     budget = wanted.budget if wanted.budget is not None else _BUDGETS.get(wanted.effort or "medium", 8192)
     budget = max(budget, LEAST_BUDGET)

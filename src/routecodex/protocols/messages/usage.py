@@ -27,7 +27,7 @@ class WireUsage(Struct):
     output_tokens_details: OutputDetails | None = None
 
 
-class Counter:
+class UsageCounter:
     """Usage reports of one stream, each cumulative: what is not said again still holds."""
 
     __slots__ = ("_counts",)

@@ -9,18 +9,26 @@ pieces       Object, items_of, with_items: JSON changed at its byte offsets
 
 from __future__ import annotations
 
-from .hearing import UserMessage, Written, answers, begun_answer, place, plain_answer, user_messages
-from .retelling import retold
-from .tags import may_hold_tags
+from routecodex.protocols.person.hearing import (
+    MessageText,
+    UserMessage,
+    message_path,
+    model_text_at,
+    model_texts,
+    prefill_index,
+    user_messages,
+)
+from routecodex.protocols.person.retelling import rewrite_texts
+from routecodex.protocols.person.tags import may_hold_tags
 
 __all__ = [
+    "MessageText",
     "UserMessage",
-    "Written",
-    "answers",
-    "begun_answer",
     "may_hold_tags",
-    "place",
-    "plain_answer",
-    "retold",
+    "message_path",
+    "model_text_at",
+    "model_texts",
+    "prefill_index",
+    "rewrite_texts",
     "user_messages",
 ]

@@ -16,18 +16,18 @@ from msgspec.json import Decoder
 from routecodex.wire import json
 from routecodex.wire.json import ABSENT, begins
 
-Change = bytes | None
+Replacement = bytes | None
 """The bytes that come instead of a value, or None when it is left out."""
 
-_fields = Decoder(dict[str, Raw])
-_items = Decoder(list[Raw])
-_string = Decoder(str)
+_object_decoder = Decoder(dict[str, Raw])
+_list_decoder = Decoder(list[Raw])
+_string_decoder = Decoder(str)
 _KEY = re.compile(rb'[\s,{]*("[^"\\]*(?:\\.[^"\\]*)*")\s*:\s*', re.DOTALL)
 _GAP = re.compile(rb"[\s,]*")
 _CLOSING = re.compile(rb"[\s{]*\}\s*")
 
 
-class Member(Struct, frozen=True, gc=False):
+class JsonMember(Struct, frozen=True, gc=False):
     """Where a field stands: its key, its value, its end."""
 
     name: str
@@ -36,7 +36,7 @@ class Member(Struct, frozen=True, gc=False):
     end: int
 
 
-class Object:
+class JsonObject:
     """A JSON object whose fields are found and not decoded.
 
     `respelled`: the codec read it with its names in camelCase, so two spellings may mean one field.
@@ -46,18 +46,18 @@ class Object:
 
     def __init__(self, data: bytes | Raw, *, respelled: bool = False) -> None:
         self.data = data
-        self.fields = json.read(data, _fields)
+        self.fields = json.read(data, _object_decoder)
         self._names = {_camel(name): name for name in self.fields} if respelled else None
 
     def get(self, name: str) -> Raw:
         """The value of a field; ABSENT when there is none."""
         return self.fields.get(self._as_written(name), ABSENT)
 
-    def inner(self, data: Raw) -> Object:
+    def inner(self, data: Raw) -> JsonObject:
         """An object inside this one, read the same way."""
-        return Object(data, respelled=self._names is not None)
+        return JsonObject(data, respelled=self._names is not None)
 
-    def changed(self, changes: Mapping[str, Change]) -> bytes:
+    def changed(self, changes: Mapping[str, Replacement]) -> bytes:
         """The object with these fields replaced, added or (None) left out, and no field said twice."""
         wanted = {self._as_written(name): change for name, change in changes.items()}
         if self._names is not None:
@@ -77,31 +77,31 @@ class Object:
     def _as_written(self, name: str) -> str:
         return name if self._names is None else self._names.get(name, name)
 
-    def _normalised(self, wanted: Mapping[str, Change]) -> bytes:
+    def _normalised(self, wanted: Mapping[str, Replacement]) -> bytes:
         changed = {name: None if change is None else Raw(change) for name, change in wanted.items()}
         merged = {**self.fields, **changed}
         return json.encode({name: value for name, value in merged.items() if value is not None})
 
 
-def text_of(raw: Raw) -> str | None:
+def string_value(raw: Raw) -> str | None:
     """The value when it is a string."""
-    return json.read(raw, _string) if begins(raw, b'"') else None
+    return json.read(raw, _string_decoder) if begins(raw, b'"') else None
 
 
-def items_of(raw: Raw) -> list[Raw]:
+def list_items(raw: Raw) -> list[Raw]:
     """The entries of a list; an object that stands where a list is due is its only entry."""
     if begins(raw, b"["):
-        return json.read(raw, _items)
+        return json.read(raw, _list_decoder)
     return [raw] if begins(raw, b"{") else []
 
 
-def with_items(raw: Raw, changes: Mapping[int, Change]) -> bytes:
+def replace_items(raw: Raw, changes: Mapping[int, Replacement]) -> bytes:
     """The list with these entries replaced or (None) left out."""
     data = bytes(raw)
     if not begins(raw, b"["):
         only = changes.get(0, data)
         return b"[]" if only is None else only
-    return _spliced(data, _spans(data, items_of(raw)), changes)
+    return _spliced(data, _spans(data, list_items(raw)), changes)
 
 
 def _camel(name: str) -> str:
@@ -120,26 +120,30 @@ def _spans(data: bytes, items: Sequence[Raw]) -> list[tuple[int, int]]:
     return spans
 
 
-def _members(data: bytes, fields: Mapping[str, Raw]) -> list[Member] | None:
+def _members(data: bytes, fields: Mapping[str, Raw]) -> list[JsonMember] | None:
     """The fields where they stand; None when one of them stands there twice."""
-    members: list[Member] = []
+    members: list[JsonMember] = []
     at = 0
     while (key := _KEY.match(data, at)) is not None:
-        name = _string.decode(key[1])
+        name = _string_decoder.decode(key[1])
         value = memoryview(fields[name])
         # A shadowed value has another length than the one that counts, or its key makes one too many.
         if not data.startswith(value, key.end()):
             return None
         at = key.end() + len(value)
-        members.append(Member(name, key.start(1), key.end(), at))
+        members.append(JsonMember(name, key.start(1), key.end(), at))
     whole = len(members) == len(fields) and _CLOSING.fullmatch(data, at) is not None
     return members if whole else None
 
 
 def _respliced(
-    data: bytes, members: Sequence[Member], wanted: Mapping[str, Change], *, added: Mapping[str, Change]
+    data: bytes,
+    members: Sequence[JsonMember],
+    wanted: Mapping[str, Replacement],
+    *,
+    added: Mapping[str, Replacement],
 ) -> bytes:
-    pieces: dict[int, Change] = {}
+    pieces: dict[int, Replacement] = {}
     for at, member in enumerate(members):
         if member.name in wanted:
             change = wanted[member.name]
@@ -152,7 +156,7 @@ def _respliced(
     return _spliced(data, [(member.start, member.end) for member in members], pieces)
 
 
-def _spliced(data: bytes, spans: Sequence[tuple[int, int]], pieces: Mapping[int, Change]) -> bytes:
+def _spliced(data: bytes, spans: Sequence[tuple[int, int]], pieces: Mapping[int, Replacement]) -> bytes:
     """The data with some of its spans replaced, or left out together with one of their commas."""
     if not pieces:
         return data

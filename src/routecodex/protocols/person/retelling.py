@@ -6,29 +6,28 @@ from collections.abc import Collection, Mapping
 
 from msgspec import Raw, Struct
 
-from routecodex.protocols.codec import Inbound
+from routecodex.protocols.codec import WireRequest
+from routecodex.protocols.person.pieces import JsonObject, Replacement, list_items, replace_items
+from routecodex.protocols.person.shapes import MESSAGE_SHAPES, MessageShape, uses_snake_case
+from routecodex.protocols.person.tags import may_hold_tags
 from routecodex.wire import json
 from routecodex.wire.json import ABSENT, begins, present
-
-from .pieces import Change, Object, items_of, with_items
-from .shapes import SHAPES, Shape, is_respelled
-from .tags import may_hold_tags
 
 _NO_TEXT = b'""'
 
 
-class Order(Struct, frozen=True):
+class MessageEdit(Struct, frozen=True):
     """What shall change in one message: new texts by part (None: the whole content), parts to leave out."""
 
     texts: dict[int | None, str]
     drops: set[int]
 
 
-_UNCHANGED = Order({}, set())
+_UNCHANGED = MessageEdit({}, set())
 
 
-def retold(
-    inbound: Inbound,
+def rewrite_texts(
+    inbound: WireRequest,
     *,
     texts: Mapping[tuple[int, int | None], str],
     drop_parts: Collection[tuple[int, int]] = (),
@@ -43,16 +42,16 @@ def retold(
     their last value alone, so that no tag survives in one that readers skip; with nothing to change and
     nothing said twice, the very same bytes come back.
     """
-    shape = SHAPES[inbound.protocol]
-    body = Object(inbound.body, respelled=is_respelled(inbound))
+    shape = MESSAGE_SHAPES[inbound.protocol]
+    body = JsonObject(inbound.body, respelled=uses_snake_case(inbound))
     listed = body.get(shape.entries)
-    orders = _orders(texts, drop_parts)
+    orders = _edits(texts, drop_parts)
     if begins(listed, b'"'):
-        return _retold_bare(body, shape, order=orders.get(0, _UNCHANGED), dropped=0 in drop_messages)
-    items = items_of(listed)
+        return _rewrite_bare_input(body, shape, order=orders.get(0, _UNCHANGED), dropped=0 in drop_messages)
+    items = list_items(listed)
     if not orders.keys() <= set(range(len(items))):
         raise ValueError(f"there are {len(items)} messages; no text can change at {max(orders)}")
-    changes: dict[int, Change] = dict.fromkeys(drop_messages)
+    changes: dict[int, Replacement] = dict.fromkeys(drop_messages)
     for index, item in enumerate(items):
         if index in changes:
             continue
@@ -62,32 +61,32 @@ def retold(
         entry = body.inner(item)
         if order is not None or shape.is_persons(entry):
             _keep_change(changes, index, item=item, told=_message(entry, shape, order or _UNCHANGED))
-    return body.changed({shape.entries: with_items(listed, changes)} if changes else {})
+    return body.changed({shape.entries: replace_items(listed, changes)} if changes else {})
 
 
-def _orders(
+def _edits(
     texts: Mapping[tuple[int, int | None], str], drop_parts: Collection[tuple[int, int]]
-) -> dict[int, Order]:
-    orders: dict[int, Order] = {}
+) -> dict[int, MessageEdit]:
+    orders: dict[int, MessageEdit] = {}
     for (index, part), text in texts.items():
-        orders.setdefault(index, Order({}, set())).texts[part] = text
+        orders.setdefault(index, MessageEdit({}, set())).texts[part] = text
     for index, dropped in drop_parts:
-        orders.setdefault(index, Order({}, set())).drops.add(dropped)
+        orders.setdefault(index, MessageEdit({}, set())).drops.add(dropped)
     return orders
 
 
-def _keep_change(changes: dict[int, Change], at: int, *, item: Raw | bytes, told: Change) -> None:
+def _keep_change(changes: dict[int, Replacement], at: int, *, item: Raw | bytes, told: Replacement) -> None:
     if told is None or told != bytes(item):
         changes[at] = told
 
 
-def _retold_bare(body: Object, shape: Shape, *, order: Order, dropped: bool) -> bytes:
+def _rewrite_bare_input(body: JsonObject, shape: MessageShape, *, order: MessageEdit, dropped: bool) -> bytes:
     if dropped:
         return body.changed({shape.entries: _NO_TEXT})
     return body.changed({shape.entries: json.encode(order.texts[None])} if None in order.texts else {})
 
 
-def _message(entry: Object, shape: Shape, order: Order) -> Change:
+def _message(entry: JsonObject, shape: MessageShape, order: MessageEdit) -> Replacement:
     """The message as ordered; None when no part is left of it."""
     content = entry.get(shape.content)
     if begins(content, b'"'):
@@ -95,19 +94,19 @@ def _message(entry: Object, shape: Shape, order: Order) -> Change:
             raise ValueError("this message is one plain text: it has no parts to change")
         text = order.texts.get(None)
         return entry.changed({} if text is None else {shape.content: json.encode(text)})
-    parts = items_of(content)
+    parts = list_items(content)
     changes = _parts([entry.inner(part) for part in parts], shape, order)
     if parts and all(at in changes and changes[at] is None for at in range(len(parts))):
         return None
-    return entry.changed({shape.content: with_items(content, changes)} if changes else {})
+    return entry.changed({shape.content: replace_items(content, changes)} if changes else {})
 
 
-def _parts(parts: list[Object], shape: Shape, order: Order) -> dict[int, Change]:
+def _parts(parts: list[JsonObject], shape: MessageShape, order: MessageEdit) -> dict[int, Replacement]:
     """Back to front, so that the marker of a part left out meets the part before it."""
     misplaced = order.texts.keys() - {at for at in range(len(parts)) if shape.kind_of(parts[at]) == "text"}
     if misplaced:
         raise ValueError(f"there is no text to change at {sorted(misplaced, key=str)!r}")
-    changes: dict[int, Change] = {}
+    changes: dict[int, Replacement] = {}
     marker = ABSENT
     for at in reversed(range(len(parts))):
         part = parts[at]
@@ -116,7 +115,7 @@ def _parts(parts: list[Object], shape: Shape, order: Order) -> dict[int, Change]
             changes[at] = None
             marker = own if present(own) else marker
             continue
-        wanted: dict[str, Change] = {}
+        wanted: dict[str, Replacement] = {}
         if at in order.texts:
             wanted["text"] = json.encode(order.texts[at])
         if shape.marker and present(marker) and not present(own):

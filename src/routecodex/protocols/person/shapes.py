@@ -9,21 +9,20 @@ from typing import Literal
 from msgspec import Struct
 
 from routecodex.canon.request import ProtocolName
-from routecodex.protocols.codec import Inbound
+from routecodex.protocols.codec import WireRequest
+from routecodex.protocols.person.pieces import JsonObject, string_value
 from routecodex.wire.json import begins, present
 
-from .pieces import Object, text_of
-
-Kind = Literal["text", "result", "other"]
+PartKind = Literal["text", "result", "other"]
 """What a part is: written text, a tool's result, or anything else (media, documents, thoughts, opaque)."""
 
 
-class Shape(Struct, frozen=True, kw_only=True):
+class MessageShape(Struct, frozen=True, kw_only=True):
     """How one protocol lists what was said; a role of None stands for an absent one."""
 
     entries: str
     content: str
-    kind_of: Callable[[Object], Kind]
+    kind_of: Callable[[JsonObject], PartKind]
     person: frozenset[str | None] = frozenset({"user"})
     model: frozenset[str | None] = frozenset({"assistant"})
     types: frozenset[str | None] | None = None
@@ -33,20 +32,20 @@ class Shape(Struct, frozen=True, kw_only=True):
     marker: str | None = None
     """The field of a part that marks the end of a cached prefix."""
 
-    def is_persons(self, entry: Object) -> bool:
+    def is_persons(self, entry: JsonObject) -> bool:
         return self._is_by(entry, self.person)
 
-    def is_models(self, entry: Object) -> bool:
+    def is_models(self, entry: JsonObject) -> bool:
         return self._is_by(entry, self.model)
 
-    def _is_by(self, entry: Object, roles: frozenset[str | None]) -> bool:
-        if text_of(entry.get("role")) not in roles:
+    def _is_by(self, entry: JsonObject, roles: frozenset[str | None]) -> bool:
+        if string_value(entry.get("role")) not in roles:
             return False
-        return self.types is None or text_of(entry.get("type")) in self.types
+        return self.types is None or string_value(entry.get("type")) in self.types
 
 
-def _by_type(part: Object, *, texts: frozenset[str], results: frozenset[str] = frozenset()) -> Kind:
-    kind = text_of(part.get("type"))
+def _by_type(part: JsonObject, *, texts: frozenset[str], results: frozenset[str] = frozenset()) -> PartKind:
+    kind = string_value(part.get("type"))
     if kind in texts and begins(part.get("text"), b'"'):
         return "text"
     return "result" if kind in results else "other"
@@ -56,7 +55,7 @@ _DATA = ("functionCall", "inlineData", "fileData")
 """What a Gemini part is before it is a text: the codec reads it so too."""
 
 
-def _by_field(part: Object) -> Kind:
+def _by_field(part: JsonObject) -> PartKind:
     if present(part.get("functionResponse")):
         return "result"
     if any(present(part.get(name)) for name in _DATA) or bytes(part.get("thought")) == b"true":
@@ -64,28 +63,28 @@ def _by_field(part: Object) -> Kind:
     return "text" if begins(part.get("text"), b'"') else "other"
 
 
-SHAPES: dict[ProtocolName, Shape] = {
-    "chat": Shape(
+MESSAGE_SHAPES: dict[ProtocolName, MessageShape] = {
+    "chat": MessageShape(
         entries="messages",
         content="content",
         kind_of=partial(_by_type, texts=frozenset({"text"})),
         beside=("tool_calls", "function_call", "refusal", "audio"),
         marker="cache_control",
     ),
-    "messages": Shape(
+    "messages": MessageShape(
         entries="messages",
         content="content",
         kind_of=partial(_by_type, texts=frozenset({"text"}), results=frozenset({"tool_result"})),
         marker="cache_control",
     ),
-    "responses": Shape(
+    "responses": MessageShape(
         entries="input",
         content="content",
         # The codec takes all three for text, whoever speaks.
         kind_of=partial(_by_type, texts=frozenset({"input_text", "output_text", "text"})),
         types=frozenset({None, "", "message"}),
     ),
-    "gemini": Shape(
+    "gemini": MessageShape(
         entries="contents",
         content="parts",
         kind_of=_by_field,
@@ -95,6 +94,6 @@ SHAPES: dict[ProtocolName, Shape] = {
 }
 
 
-def is_respelled(inbound: Inbound) -> bool:
+def uses_snake_case(inbound: WireRequest) -> bool:
     """Whether the codec read this body with its field names changed to camelCase."""
     return inbound.protocol == "gemini" and bool(inbound.wire.snake)

@@ -6,10 +6,11 @@ import re
 
 from routecodex.wire import scan
 
-OPENING = b"<**"
+TAG_OPENING = b"<**"
 """How every tag begins."""
 _ESCAPE = b"\\u00"
-_SPELLINGS = (
+
+_ESCAPED_OPENINGS = (
     (b"<", re.compile(rb"<(?:\*|\\u002[aA]){2}")),
     (b"\\u003", re.compile(rb"\\u003[cC](?:\*|\\u002[aA]){2}")),
 )
@@ -18,8 +19,8 @@ _SPELLINGS = (
 
 def may_hold_tags(body: bytes) -> bool:
     """Whether `<**` may stand in some string of the JSON, however it is escaped; never a wrong no."""
-    if scan.holds(body, OPENING):
+    if scan.holds(body, TAG_OPENING):
         return True
     return scan.holds(body, _ESCAPE) and any(
-        beginning in body and opening.search(body) for beginning, opening in _SPELLINGS
+        beginning in body and opening.search(body) for beginning, opening in _ESCAPED_OPENINGS
     )

@@ -14,17 +14,21 @@ history           earlier turns of a conversation, for `previous_response_id` an
 from __future__ import annotations
 
 from routecodex.protocols.codec import Codec
-
-from .answers import decode_response, encode_response, pass_response, show
-from .decoder import Decoder
-from .encoder import Encoder
-from .errors import decode_error, encode_error
-from .look import look, opening
-from .relay import Relay
-from .request_decoder import decode_request
-from .request_encoder import encode_request
-from .rewrite import rewrite
-from .schema import NAME, read
+from routecodex.protocols.responses.answers import (
+    decode_response,
+    encode_response,
+    image_part,
+    relay_response,
+)
+from routecodex.protocols.responses.decoder import StreamDecoder
+from routecodex.protocols.responses.encoder import StreamEncoder
+from routecodex.protocols.responses.errors import decode_error, encode_error
+from routecodex.protocols.responses.look import features, fingerprint
+from routecodex.protocols.responses.relay import Relay
+from routecodex.protocols.responses.request_decoder import decode_request
+from routecodex.protocols.responses.request_encoder import encode_request
+from routecodex.protocols.responses.rewrite import rewrite
+from routecodex.protocols.responses.schema import NAME, validate
 
 
 def path(model: str, stream: bool) -> str:
@@ -34,20 +38,20 @@ def path(model: str, stream: bool) -> str:
 
 CODEC: Codec = Codec(
     name=NAME,
-    read=read,
-    look=look,
-    opening=opening,
+    read=validate,
+    look=features,
+    opening=fingerprint,
     decode_request=decode_request,
     encode_request=encode_request,
     rewrite=rewrite,
     path=path,
     decode_response=decode_response,
     encode_response=encode_response,
-    pass_response=pass_response,
-    stream_decoder=Decoder,
-    stream_encoder=Encoder,
+    pass_response=relay_response,
+    stream_decoder=StreamDecoder,
+    stream_encoder=StreamEncoder,
     relay=Relay,
     decode_error=decode_error,
     encode_error=encode_error,
-    show=show,
+    show=image_part,
 )

@@ -8,10 +8,9 @@ from msgspec import Raw
 
 from routecodex.canon.errors import GatewayError
 from routecodex.canon.usage import Usage
-from routecodex.protocols.codec import ReplyTo
+from routecodex.protocols.codec import ReplyContext
+from routecodex.protocols.responses.schema import RequestView
 from routecodex.wire import json
-
-from .schema import View
 
 _ECHOED: dict[str, Any] = {
     "background": False,
@@ -40,7 +39,7 @@ _ECHOED: dict[str, Any] = {
 _TOLD = frozenset({"insufficient_quota", "context_length_exceeded", "invalid_prompt", "rate_limit_exceeded"})
 
 
-class AnswerObject:
+class ResponseObject:
     """Renders the response object of one answer at any moment of its life.
 
     `tier` is the service tier that was asked for, until the provider tells the one it used.
@@ -48,7 +47,7 @@ class AnswerObject:
 
     __slots__ = ("_head", "_tail", "id", "tier")
 
-    def __init__(self, reply: ReplyTo) -> None:
+    def __init__(self, reply: ReplyContext) -> None:
         self.id = f"resp_{reply.id}"
         head = {"id": self.id, "object": "response", "created_at": reply.created, "model": reply.model}
         self._head = json.encode(head)[:-1]
@@ -68,7 +67,7 @@ class AnswerObject:
         """The object as JSON; `reason` is why it is incomplete, `error` why it failed."""
         state: dict[str, Any] = {
             "status": status,
-            "error": None if error is None else told_error(error),
+            "error": None if error is None else error_object(error),
             "incomplete_details": None if reason is None else {"reason": reason},
             "usage": None if usage is None else usage_object(usage),
             "output": [Raw(item) for item in output],
@@ -77,8 +76,8 @@ class AnswerObject:
         return b"%b,%b,%b" % (self._head, json.encode(state)[1:-1], self._tail)
 
 
-def _echo(reply: ReplyTo) -> dict[str, Any]:
-    if not isinstance(reply.wire, View):
+def _echo(reply: ReplyContext) -> dict[str, Any]:
+    if not isinstance(reply.wire, RequestView):
         return dict(_ECHOED)
     sent = json.read_fields(reply.wire.body)
     return {
@@ -98,7 +97,7 @@ def usage_object(usage: Usage) -> dict[str, Any]:
     }
 
 
-def told_error(error: GatewayError) -> dict[str, str]:
+def error_object(error: GatewayError) -> dict[str, str]:
     """An error as the `error` of a failed response; clients act on a few codes only."""
     return {"code": _error_code(error), "message": error.message}
 

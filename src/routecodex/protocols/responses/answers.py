@@ -10,50 +10,49 @@ from routecodex.canon.errors import UpstreamFailed
 from routecodex.canon.events import Event
 from routecodex.canon.parts import Media, Opaque
 from routecodex.canon.response import Response, unfold
-from routecodex.protocols.codec import Outcome, ReplyTo
+from routecodex.protocols.codec import AnswerOutcome, ReplyContext
+from routecodex.protocols.responses.decoder import StreamDecoder
+from routecodex.protocols.responses.encoder import StreamEncoder
+from routecodex.protocols.responses.errors import answer_error
+from routecodex.protocols.responses.schema import CALLS, NAME
+from routecodex.protocols.responses.stream_schema import said_of, usage_of
 from routecodex.wire import json
-
-from .decoder import Decoder
-from .encoder import Encoder
-from .errors import answer_error
-from .schema import CALLS, NAME
-from .stream_schema import said_of, usage_of
 
 
 def decode_response(body: bytes) -> Sequence[Event]:
     """The events of an upstream's answer; an error inside it is raised."""
-    return Decoder().whole(_answer(body))
+    return StreamDecoder().whole(_answer(body))
 
 
-def encode_response(response: Response, reply: ReplyTo) -> bytes:
+def encode_response(response: Response, reply: ReplyContext) -> bytes:
     """The answer as the client's response object: the one its stream would have ended with."""
-    encoder = Encoder(reply)
+    encoder = StreamEncoder(reply)
     for event in unfold(response):
         encoder.encode(event)
     assert encoder.final is not None
     return encoder.final
 
 
-def show(media: Media) -> Opaque | None:
+def image_part(media: Media) -> Opaque | None:
     """An image as the item that OpenAI's own image tool leaves behind."""
     if media.kind != "image" or media.data is None:
         return None
     return Opaque(NAME, {"type": "image_generation_call", "status": "completed", "result": media.data})
 
 
-def pass_response(body: bytes, reply: ReplyTo) -> tuple[bytes, Outcome]:
+def relay_response(body: bytes, reply: ReplyContext) -> tuple[bytes, AnswerOutcome]:
     """The same-protocol answer as it came, and what it came to."""
     return body, outcome_of(_answer(body), body)
 
 
-def outcome_of(response: dict[str, Any], body: bytes, kind: str = "") -> Outcome:
+def outcome_of(response: dict[str, Any], body: bytes, kind: str = "") -> AnswerOutcome:
     """What a final response object says."""
     said = said_of(response, kind)
     output = response.get("output")
     items = [item for item in output if isinstance(item, dict)] if isinstance(output, list) else []
     calls = [item for item in items if str(item.get("type")) in CALLS]
     signatures = [item.get("encrypted_content") for item in items if item.get("type") == "reasoning"]
-    return Outcome(
+    return AnswerOutcome(
         model=str(response.get("model") or ""),
         response_id=str(response.get("id") or ""),
         finish=finish.infer(NAME, said, has_calls=bool(calls), calls_whole=not calls or _is_whole(calls[-1])),

@@ -12,8 +12,7 @@ from typing import Any
 from msgspec import Struct
 
 from routecodex.canon.parts import Json, Media, Opaque, Part, Refusal, Text
-
-from .schema import NAME
+from routecodex.protocols.responses.schema import NAME
 
 ITEM = "responses.item"
 PART = "responses.part"

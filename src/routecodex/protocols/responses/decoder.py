@@ -12,40 +12,53 @@ from typing import Any
 
 from routecodex.canon import finish
 from routecodex.canon.events import Event, Failed, Finished, Started, UsageReported
-from routecodex.protocols.failures import truncated
+from routecodex.protocols.failures import stream_truncated
+from routecodex.protocols.responses.errors import answer_error, unparsable
+from routecodex.protocols.responses.heard import (
+    CallItemDecoder,
+    EventQueue,
+    MessageItemDecoder,
+    ReasoningItemDecoder,
+)
+from routecodex.protocols.responses.roster import ItemIndex
+from routecodex.protocols.responses.schema import NAME
+from routecodex.protocols.responses.stream_schema import (
+    LIFECYCLE,
+    TERMINAL,
+    StreamChunk,
+    read_chunk,
+    said_of,
+    usage_of,
+)
 from routecodex.wire import json
-from routecodex.wire.sse import Frame, Frames, FrameTooLarge
-
-from .errors import answer_error, unparsable
-from .heard import HeardCall, HeardMessage, HeardThought, Telling
-from .roster import Roster
-from .schema import NAME
-from .stream_schema import LIFECYCLE, TERMINAL, StreamEvent, read_event, said_of, usage_of
+from routecodex.wire.frame import Frame
+from routecodex.wire.sse import Frames, FrameTooLarge
 
 _ADDED, _DONE = "response.output_item.added", "response.output_item.done"
-_STEPS: dict[str, tuple[str, Callable[[Any, StreamEvent], None]]] = {
-    "response.output_text.delta": ("message", HeardMessage.text_delta),
-    "response.output_text.done": ("message", HeardMessage.text_done),
-    "response.output_text.annotation.added": ("message", HeardMessage.annotated),
-    "response.refusal.delta": ("message", HeardMessage.refusal_delta),
-    "response.refusal.done": ("message", HeardMessage.refusal_done),
-    "response.reasoning_summary_text.delta": ("reasoning", HeardThought.summary_delta),
-    "response.reasoning_text.delta": ("reasoning", HeardThought.content_delta),
-    "response.function_call_arguments.delta": ("function_call", HeardCall.delta),
-    "response.function_call_arguments.done": ("function_call", HeardCall.done),
-    "response.custom_tool_call_input.delta": ("custom_tool_call", HeardCall.delta),
-    "response.custom_tool_call_input.done": ("custom_tool_call", HeardCall.done),
+
+_STEPS: dict[str, tuple[str, Callable[[Any, StreamChunk], None]]] = {
+    "response.output_text.delta": ("message", MessageItemDecoder.text_delta),
+    "response.output_text.done": ("message", MessageItemDecoder.text_done),
+    "response.output_text.annotation.added": ("message", MessageItemDecoder.annotated),
+    "response.refusal.delta": ("message", MessageItemDecoder.refusal_delta),
+    "response.refusal.done": ("message", MessageItemDecoder.refusal_done),
+    "response.reasoning_summary_text.delta": ("reasoning", ReasoningItemDecoder.summary_delta),
+    "response.reasoning_text.delta": ("reasoning", ReasoningItemDecoder.content_delta),
+    "response.function_call_arguments.delta": ("function_call", CallItemDecoder.delta),
+    "response.function_call_arguments.done": ("function_call", CallItemDecoder.done),
+    "response.custom_tool_call_input.delta": ("custom_tool_call", CallItemDecoder.delta),
+    "response.custom_tool_call_input.done": ("custom_tool_call", CallItemDecoder.done),
 }
 """What an event is about and what it does to it."""
 
 
-class Decoder:
+class StreamDecoder:
     """A StreamDecoder for one answer."""
 
     def __init__(self) -> None:
         self._frames = Frames()
-        self._telling = Telling()
-        self._roster = Roster(self._telling)
+        self._telling = EventQueue()
+        self._roster = ItemIndex(self._telling)
         self._started = False
         self._ended = False
 
@@ -63,7 +76,7 @@ class Decoder:
         events = list(self._take(self._frames.close()))
         if not self._ended:
             self._ended = True
-            events.append(Failed(truncated()))
+            events.append(Failed(stream_truncated()))
         return events
 
     def whole(self, response: dict[str, Any]) -> Sequence[Event]:
@@ -76,12 +89,12 @@ class Decoder:
         for frame in frames:
             if self._ended:
                 break
-            event = read_event(frame)
+            event = read_chunk(frame)
             if event is not None:
                 self._hear(event)
         return self._telling.take()
 
-    def _hear(self, event: StreamEvent) -> None:
+    def _hear(self, event: StreamChunk) -> None:
         kind = event.type
         step = _STEPS.get(kind)
         if step is not None:
@@ -110,7 +123,7 @@ class Decoder:
             )
         )
 
-    def _item(self, event: StreamEvent, *, added: bool) -> None:
+    def _item(self, event: StreamChunk, *, added: bool) -> None:
         item = json.thaw(event.item)
         if not isinstance(item, dict):
             return
@@ -120,7 +133,7 @@ class Decoder:
         if not added:
             heard.finish()
 
-    def _end(self, event: StreamEvent) -> None:
+    def _end(self, event: StreamChunk) -> None:
         response = _thawed(event)
         self._ended = True
         if event.type in ("response.completed", "response.incomplete"):
@@ -143,12 +156,12 @@ class Decoder:
         usage = usage_of(response.get("usage"))
         if usage is not None:
             self._telling.say(UsageReported(usage))
-        calls = [heard for heard in self._roster if isinstance(heard, HeardCall) and heard.told]
+        calls = [heard for heard in self._roster if isinstance(heard, CallItemDecoder) and heard.told]
         whole = not calls or calls[-1].whole
         ended = finish.infer(NAME, said_of(response, kind), has_calls=bool(calls), calls_whole=whole)
         self._telling.say(Finished(ended))
 
 
-def _thawed(event: StreamEvent) -> dict[str, Any]:
+def _thawed(event: StreamChunk) -> dict[str, Any]:
     value = json.thaw(event.response)
     return value if isinstance(value, dict) else {}

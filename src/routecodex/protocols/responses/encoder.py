@@ -13,60 +13,65 @@ from msgspec.structs import replace
 
 from routecodex.canon.errors import GatewayError, UpstreamFailed
 from routecodex.canon.events import (
-    AnnotationAdded,
+    AnnotationDelta,
     AnswerPart,
-    ArgumentsAdded,
+    ArgumentsDelta,
     Event,
     Failed,
     Finished,
     PartFinished,
     PartStarted,
-    ReasoningAdded,
-    SignatureAdded,
+    ReasoningDelta,
+    SignatureDelta,
     Started,
-    TextAdded,
+    TextDelta,
     UsageReported,
 )
 from routecodex.canon.finish import Finish, express
 from routecodex.canon.parts import Json, Opaque, Reasoning, Refusal, Text, ToolCall
 from routecodex.canon.usage import Usage
-from routecodex.protocols.codec import ReplyTo
-from routecodex.protocols.tools import CallNames
+from routecodex.protocols.codec import ReplyContext
+from routecodex.protocols.responses.annotations import annotation_of, logprobs_of
+from routecodex.protocols.responses.answer_object import ResponseObject
+from routecodex.protocols.responses.content import ITEM
+from routecodex.protocols.responses.items import (
+    CallItemEncoder,
+    FrameSink,
+    ItemPosition,
+    MessageItemEncoder,
+    ReasoningItemEncoder,
+)
+from routecodex.protocols.responses.marks import sealed_call, sealed_thought
+from routecodex.protocols.responses.schema import NAME
+from routecodex.protocols.tools import ToolNames
 from routecodex.protocols.translation import estimated_usage
-
-from .annotations import annotation_of, logprobs_of
-from .answer_object import AnswerObject
-from .content import ITEM
-from .items import CallItem, MessageItem, Place, Sink, ThoughtItem
-from .marks import sealed_call, sealed_thought
-from .schema import NAME
 
 _PartEvent = (
     PartStarted
-    | TextAdded
-    | ReasoningAdded
-    | SignatureAdded
-    | ArgumentsAdded
-    | AnnotationAdded
+    | TextDelta
+    | ReasoningDelta
+    | SignatureDelta
+    | ArgumentsDelta
+    | AnnotationDelta
     | PartFinished
 )
 
 
-class Encoder:
+class StreamEncoder:
     """A StreamEncoder; `final` is the response object as JSON once the answer has ended."""
 
-    def __init__(self, reply: ReplyTo) -> None:
+    def __init__(self, reply: ReplyContext) -> None:
         self.final: bytes | None = None
         self._reply = reply
-        self._object = AnswerObject(reply)
-        self._sink = Sink()
-        self._names = CallNames(reply.request.tools if reply.request is not None else ())
+        self._object = ResponseObject(reply)
+        self._sink = FrameSink()
+        self._names = ToolNames(reply.request.tools if reply.request is not None else ())
         self._created = False
         self._usage: Usage | None = None
         self._output: list[bytes] = []
-        self._message: MessageItem | None = None
+        self._message: MessageItemEncoder | None = None
         self._part: AnswerPart | None = None
-        self._item: MessageItem | ThoughtItem | CallItem | None = None
+        self._item: MessageItemEncoder | ReasoningItemEncoder | CallItemEncoder | None = None
         self._signature = ""
         self._current: int | None = None
         self._waiting: dict[int, list[_PartEvent]] = {}
@@ -75,7 +80,7 @@ class Encoder:
     def encode(self, event: Event) -> bytes:
         if self.final is not None:
             return b""
-        _EVENTS.get(type(event), Encoder._tell_part)(self, event)
+        _EVENTS.get(type(event), StreamEncoder._tell_part)(self, event)
         return self._sink.take()
 
     def _start(self, event: Started) -> None:
@@ -103,8 +108,8 @@ class Encoder:
 
     def add_texts(self, index: int, texts: Sequence[str]) -> bytes:
         """Many pieces of one text at once."""
-        if self.final is not None or self._current != index or not isinstance(self._item, MessageItem):
-            return b"".join([self.encode(TextAdded(index, text)) for text in texts])
+        if self.final is not None or self._current != index or not isinstance(self._item, MessageItemEncoder):
+            return b"".join([self.encode(TextDelta(index, text)) for text in texts])
         self._chars += sum(map(len, texts))
         self._item.add_all(list(filter(None, texts)))
         return self._sink.take()
@@ -137,24 +142,24 @@ class Encoder:
         match event:
             case PartStarted():
                 self._begin(event.part)
-            case TextAdded():
+            case TextDelta():
                 self._add_text(event.text, event.logprobs)
-            case ReasoningAdded():
+            case ReasoningDelta():
                 self._add_thought(event.text)
-            case ArgumentsAdded():
+            case ArgumentsDelta():
                 self._add_arguments(event.text)
-            case SignatureAdded():
+            case SignatureDelta():
                 self._signature += event.signature
-            case AnnotationAdded():
+            case AnnotationDelta():
                 self._annotate(event.annotation)
             case PartFinished():
                 self._end_part()
 
-    def _place(self, prefix: str, *, item_id: str | None = None) -> Place:
+    def _place(self, prefix: str, *, item_id: str | None = None) -> ItemPosition:
         """The place of the next item; a message that is still open ends before it."""
         self._close_message("completed")
         index = len(self._output)
-        return Place(self._sink, item_id or f"{prefix}_{self._reply.id}_{index}", index)
+        return ItemPosition(self._sink, item_id or f"{prefix}_{self._reply.id}_{index}", index)
 
     def _begin(self, part: AnswerPart) -> None:
         self._part, self._item, self._signature = part, None, ""
@@ -175,7 +180,7 @@ class Encoder:
             case Opaque():
                 pass
 
-    def _call(self, call: ToolCall) -> CallItem:
+    def _call(self, call: ToolCall) -> CallItemEncoder:
         name, namespace, custom = call.name, call.namespace, call.custom
         if not custom and namespace is None:
             name, namespace, custom = self._names.resolve(name)
@@ -184,7 +189,7 @@ class Encoder:
         if namespace is not None:
             head["namespace"] = namespace
         self._part = replace(call, id=head["call_id"])
-        return CallItem(place, head, custom=custom, wrapped=custom and not call.custom)
+        return CallItemEncoder(place, head, custom=custom, wrapped=custom and not call.custom)
 
     def _opaque(self, value: Json) -> bytes:
         item_id = value.get("id")
@@ -193,13 +198,13 @@ class Encoder:
         place.added(item)
         return place.done(item)
 
-    def _text_item(self) -> MessageItem:
+    def _text_item(self) -> MessageItemEncoder:
         """The message item, open and with the current part begun in it."""
-        if isinstance(self._item, MessageItem):
+        if isinstance(self._item, MessageItemEncoder):
             return self._item
         head = self._part.extras.get(ITEM) if isinstance(self._part, Text) and self._part.extras else None
         if self._message is None or head or (isinstance(self._part, Text) and self._part.apart):
-            self._message = MessageItem(self._place("msg"), head or {})
+            self._message = MessageItemEncoder(self._place("msg"), head or {})
         self._message.start("refusal" if isinstance(self._part, Refusal) else "output_text")
         self._item = self._message
         return self._message
@@ -211,16 +216,16 @@ class Encoder:
 
     def _annotate(self, annotation: Json) -> None:
         item = self._item
-        at = item.length if isinstance(item, MessageItem) else 0
+        at = item.length if isinstance(item, MessageItemEncoder) else 0
         told = annotation_of(annotation, at)
         if told is not None:
             self._text_item().annotate(told)
 
-    def _thought_item(self) -> ThoughtItem:
-        if not isinstance(self._item, ThoughtItem):
+    def _thought_item(self) -> ReasoningItemEncoder:
+        if not isinstance(self._item, ReasoningItemEncoder):
             own = self._part.id if isinstance(self._part, Reasoning) else None
             # A Responses upstream checks that a thought comes back under the id it was given.
-            self._item = ThoughtItem(
+            self._item = ReasoningItemEncoder(
                 self._place("rs", item_id=own if own and own.startswith("rs_") else None)
             )
         return self._item
@@ -231,22 +236,22 @@ class Encoder:
             self._thought_item().add(text)
 
     def _add_arguments(self, text: str) -> None:
-        if isinstance(self._item, CallItem):
+        if isinstance(self._item, CallItemEncoder):
             self._chars += len(text)
             self._item.add(text)
 
     def _end_part(self) -> None:
         part, item = self._part, self._item
-        if isinstance(item, MessageItem):
+        if isinstance(item, MessageItemEncoder):
             item.end()
         elif isinstance(part, Reasoning) and (item is not None or self._signature):
             sealed = sealed_thought(self._reply.provider, self._signature, redacted=part.redacted)
             self._output.append(self._thought_item().close(sealed))
-        elif isinstance(item, CallItem) and isinstance(part, ToolCall):
+        elif isinstance(item, CallItemEncoder) and isinstance(part, ToolCall):
             self._output.append(item.close())
             if self._signature and self._reply.provider:
                 carried = sealed_call(self._reply.provider, part.id, self._signature)
-                self._output.append(ThoughtItem(self._place("rs")).close(carried))
+                self._output.append(ReasoningItemEncoder(self._place("rs")).close(carried))
         self._part, self._item, self._current = None, None, None
 
     def _close_message(self, status: str) -> None:
@@ -280,10 +285,10 @@ class Encoder:
         self._sink.say("response.failed", b'"response":' + self.final)
 
 
-_EVENTS: dict[type[Event], Callable[[Encoder, Any], None]] = {
-    Started: Encoder._start,
-    UsageReported: Encoder._count,
-    Finished: Encoder._end,
-    Failed: Encoder._break,
+_EVENTS: dict[type[Event], Callable[[StreamEncoder, Any], None]] = {
+    Started: StreamEncoder._start,
+    UsageReported: StreamEncoder._count,
+    Finished: StreamEncoder._end,
+    Failed: StreamEncoder._break,
 }
 """What becomes of the events of the whole answer; all others tell of a part."""

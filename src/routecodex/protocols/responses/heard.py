@@ -5,25 +5,24 @@ from __future__ import annotations
 from typing import Any
 
 from routecodex.canon.events import (
-    AnnotationAdded,
+    AnnotationDelta,
     AnswerPart,
-    ArgumentsAdded,
+    ArgumentsDelta,
     Event,
     PartFinished,
     PartStarted,
-    ReasoningAdded,
-    SignatureAdded,
-    TextAdded,
+    ReasoningDelta,
+    SignatureDelta,
+    TextDelta,
 )
 from routecodex.canon.parts import Opaque, Reasoning, Refusal, Text, ToolCall
+from routecodex.protocols.responses.content import ITEM
+from routecodex.protocols.responses.schema import NAME
+from routecodex.protocols.responses.stream_schema import StreamChunk
 from routecodex.wire import json
 
-from .content import ITEM
-from .schema import NAME
-from .stream_schema import StreamEvent
 
-
-class Telling:
+class EventQueue:
     """The events to be told, and the numbering of their parts."""
 
     __slots__ = ("_events", "_next", "spoke")
@@ -50,10 +49,10 @@ class Telling:
         return events
 
 
-class Heard:
+class ItemDecoder:
     """An item; `show` tells what a fuller version of it adds, `finish` that it is complete."""
 
-    def __init__(self, telling: Telling) -> None:
+    def __init__(self, telling: EventQueue) -> None:
         self._telling = telling
         self.shown = False
         self.finished = False
@@ -77,7 +76,7 @@ class Heard:
         raise NotImplementedError
 
 
-class HeardOpaque(Heard):
+class OpaqueItemDecoder(ItemDecoder):
     """An item that only this protocol has: told once, when it is complete."""
 
     _item: dict[str, Any] | None = None
@@ -102,10 +101,10 @@ class _Part:
         self.annotations = 0
 
 
-class HeardMessage(Heard):
+class MessageItemDecoder(ItemDecoder):
     """A message: a text or refusal per content part."""
 
-    def __init__(self, telling: Telling) -> None:
+    def __init__(self, telling: EventQueue) -> None:
         super().__init__(telling)
         self._parts: dict[int, _Part] = {}
         self._head: dict[str, Any] | None = None
@@ -131,7 +130,7 @@ class HeardMessage(Heard):
             return
         part = self._part(index, kind)
         part.length += len(text)
-        self._telling.say(TextAdded(part.number, text, tuple(logprobs or ())))
+        self._telling.say(TextDelta(part.number, text, tuple(logprobs or ())))
 
     def _complete(
         self, index: int, kind: type[Text] | type[Refusal], whole: str | None, logprobs: Any = None
@@ -141,27 +140,27 @@ class HeardMessage(Heard):
         if whole is not None and len(whole) > told:
             self._add(index, kind, whole[told:], logprobs if not told else None)
 
-    def text_delta(self, event: StreamEvent) -> None:
+    def text_delta(self, event: StreamChunk) -> None:
         logprobs = json.thaw(event.logprobs) if len(memoryview(event.logprobs)) > 2 else None
         self._add(event.content_index, Text, event.delta, _dicts(logprobs))
 
-    def text_done(self, event: StreamEvent) -> None:
+    def text_done(self, event: StreamChunk) -> None:
         self._complete(event.content_index, Text, event.text)
 
-    def refusal_delta(self, event: StreamEvent) -> None:
+    def refusal_delta(self, event: StreamChunk) -> None:
         self._add(event.content_index, Refusal, event.delta)
 
-    def refusal_done(self, event: StreamEvent) -> None:
+    def refusal_done(self, event: StreamChunk) -> None:
         self._complete(event.content_index, Refusal, event.refusal)
 
-    def annotated(self, event: StreamEvent) -> None:
+    def annotated(self, event: StreamChunk) -> None:
         self._annotate(event.content_index, json.thaw(event.annotation))
 
     def _annotate(self, index: int, annotation: Any) -> None:
         if isinstance(annotation, dict) and not self.finished:
             part = self._part(index, Text)
             part.annotations += 1
-            self._telling.say(AnnotationAdded(part.number, annotation))
+            self._telling.say(AnnotationDelta(part.number, annotation))
 
     def _catch_up(self, item: dict[str, Any]) -> None:
         if isinstance(item.get("phase"), str) and not self._parts:
@@ -189,10 +188,10 @@ class HeardMessage(Heard):
             self._telling.finish(part.number)
 
 
-class HeardThought(Heard):
+class ReasoningItemDecoder(ItemDecoder):
     """A thought: the text of its summaries, or of its content where there are no summaries."""
 
-    def __init__(self, telling: Telling) -> None:
+    def __init__(self, telling: EventQueue) -> None:
         super().__init__(telling)
         self._number: int | None = None
         self._id: str | None = None
@@ -209,15 +208,15 @@ class HeardThought(Heard):
     def _add(self, text: str) -> None:
         if text and not self.finished:
             self._length += len(text)
-            self._telling.say(ReasoningAdded(self._open(), text))
+            self._telling.say(ReasoningDelta(self._open(), text))
 
-    def summary_delta(self, event: StreamEvent) -> None:
+    def summary_delta(self, event: StreamChunk) -> None:
         self._delta("summary", event.summary_index, event)
 
-    def content_delta(self, event: StreamEvent) -> None:
+    def content_delta(self, event: StreamChunk) -> None:
         self._delta("content", event.content_index, event)
 
-    def _delta(self, source: str, section: int, event: StreamEvent) -> None:
+    def _delta(self, source: str, section: int, event: StreamChunk) -> None:
         if self._id is None:
             self._id = event.item_id
         if self._source not in ("", source):
@@ -247,15 +246,15 @@ class HeardThought(Heard):
 
     def _tell_end(self) -> None:
         if self._signature is not None:
-            self._telling.say(SignatureAdded(self._open(), self._signature))
+            self._telling.say(SignatureDelta(self._open(), self._signature))
         if self._number is not None:
             self._telling.finish(self._number)
 
 
-class HeardCall(Heard):
+class CallItemDecoder(ItemDecoder):
     """A call; its arguments wait until its name is known."""
 
-    def __init__(self, telling: Telling) -> None:
+    def __init__(self, telling: EventQueue) -> None:
         super().__init__(telling)
         self._number: int | None = None
         self._pieces: list[str] = []
@@ -280,12 +279,12 @@ class HeardCall(Heard):
         self._pieces.append(text)
         self._length += len(text)
         if self._number is not None:
-            self._telling.say(ArgumentsAdded(self._number, text))
+            self._telling.say(ArgumentsDelta(self._number, text))
 
-    def delta(self, event: StreamEvent) -> None:
+    def delta(self, event: StreamChunk) -> None:
         self._add(event.delta)
 
-    def done(self, event: StreamEvent) -> None:
+    def done(self, event: StreamChunk) -> None:
         self._complete(event.arguments if event.arguments is not None else event.input)
 
     def _complete(self, whole: Any) -> None:
@@ -313,7 +312,7 @@ class HeardCall(Heard):
             )
         )
         if self._pieces:
-            self._telling.say(ArgumentsAdded(self._number, "".join(self._pieces)))
+            self._telling.say(ArgumentsDelta(self._number, "".join(self._pieces)))
 
     def _tell_end(self) -> None:
         if self._number is not None:

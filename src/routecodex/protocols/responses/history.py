@@ -14,15 +14,15 @@ from msgspec import Raw, Struct
 from msgspec.json import Decoder
 
 from routecodex.canon.errors import BadRequest
+from routecodex.protocols.responses.schema import CALLS, REFERENCE
 from routecodex.wire import json
 from routecodex.wire.json import ABSENT
-
-from .schema import CALLS, REFERENCE
 
 _SETTINGS_NOT_KEPT = frozenset(
     {"input", "previous_response_id", "conversation", "stream", "stream_options", "background", "prompt"}
 )
 _PAGE, _LARGEST_PAGE = 20, 100
+
 _MADE_HERE = re.compile(r"[a-z]+_(?:resp_)?([0-9a-f]+)_[0-9]+")
 """An item of an answer that the gateway wrote, or of what such an answer was given."""
 

@@ -7,11 +7,12 @@ from functools import cache
 from typing import Any
 
 from routecodex.canon.parts import Json
-from routecodex.protocols.runs import escaped
+from routecodex.protocols.runs import escape_texts
 from routecodex.protocols.tools import InputUnwrapper
 from routecodex.wire import json
 
 _ADDED, _DONE = "response.output_item.added", "response.output_item.done"
+
 _DELTAS = {
     "output_text": ("response.output_text.delta", b',"logprobs":[]'),
     "refusal": ("response.refusal.delta", b""),
@@ -24,7 +25,7 @@ def _opening(kind: str) -> bytes:
     return f'event: {kind}\ndata: {{"type":"{kind}","sequence_number":'.encode()
 
 
-class Sink:
+class FrameSink:
     """The events of one answer as frames, numbered in the order they are said."""
 
     __slots__ = ("_frames", "_said")
@@ -43,7 +44,7 @@ class Sink:
         opening = _opening(kind)
         self._frames += [
             b'%b%d,%b"%b"%b}\n\n' % (opening, number, before, text, after)
-            for number, text in enumerate(escaped(texts), self._said)
+            for number, text in enumerate(escape_texts(texts), self._said)
         ]
         self._said += len(texts)
 
@@ -57,12 +58,12 @@ class Sink:
         return b"".join(frames)
 
 
-class Place:
+class ItemPosition:
     """Where an item stands in the answer, as the constant part of its events."""
 
     __slots__ = ("id", "index", "sink")
 
-    def __init__(self, sink: Sink, item_id: str, index: int) -> None:
+    def __init__(self, sink: FrameSink, item_id: str, index: int) -> None:
         self.sink = sink
         self.id = item_id
         self.index = index
@@ -79,10 +80,10 @@ class Place:
         return data
 
 
-class MessageItem:
+class MessageItemEncoder:
     """The assistant's message; each text or refusal is a content part of it."""
 
-    def __init__(self, place: Place, head: dict[str, Json]) -> None:
+    def __init__(self, place: ItemPosition, head: dict[str, Json]) -> None:
         self._place = place
         self._head = head
         self._content: list[dict[str, Json]] = []
@@ -155,10 +156,10 @@ class MessageItem:
         return self._place.done(self._item(status))
 
 
-class ThoughtItem:
+class ReasoningItemEncoder:
     """A thought; its text is told as one summary."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: ItemPosition) -> None:
         self._place = place
         self._pieces: list[str] = []
         place.added({"id": place.id, "type": "reasoning", "summary": []})
@@ -187,10 +188,10 @@ class ThoughtItem:
         return self._place.done(item)
 
 
-class CallItem:
+class CallItemEncoder:
     """A call of a function or of a custom tool; `wrapped` arguments are unwrapped into free text."""
 
-    def __init__(self, place: Place, head: dict[str, Json], *, custom: bool, wrapped: bool) -> None:
+    def __init__(self, place: ItemPosition, head: dict[str, Json], *, custom: bool, wrapped: bool) -> None:
         self._place = place
         self._custom = custom
         self._kind = "response.custom_tool_call_input" if custom else "response.function_call_arguments"

@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from routecodex.canon.look import Called, Look
+from routecodex.canon.look import CalledTool, RequestFeatures
 from routecodex.protocols import glance, words
-from routecodex.protocols.codec import Inbound
+from routecodex.protocols.codec import WireRequest
+from routecodex.protocols.responses.schema import (
+    RequestBody,
+    RequestView,
+    WireItem,
+    WirePart,
+    WireTool,
+    WireToolChoice,
+)
 from routecodex.wire import json
-
-from .schema import Body, Choice, Content, Item, ToolSpec, View
 
 _MEDIA = frozenset({"input_image", "input_video"})
 _SHOWN = _MEDIA | {"input_file", "input_audio"}
@@ -18,52 +24,52 @@ _SYSTEM = frozenset({"system", "developer"})
 _GIVEN_BACK = ("_output", "_response")
 
 
-def look(inbound: Inbound) -> Look:
+def features(inbound: WireRequest) -> RequestFeatures:
     """The features of a request; only its newest items are looked at."""
-    view: View = inbound.wire
+    view: RequestView = inbound.wire
     body = view.typed
     items, tools = _items(body), body.tools or ()
-    newest, seen = glance.newest_of(items, _glimpse) if items else ("user", glance.SYSTEM)
+    newest, seen = glance.newest_message(items, _glimpse) if items else ("user", glance.SYSTEM)
     last = _last_answer(items)
     hosted = any(glance.is_hosted_search(tool.type) for tool in tools)
-    offers = hosted or any(map(glance.searches, _names(tools)))
-    return Look(
+    offers = hosted or any(map(glance.is_search_tool, _names(tools)))
+    return RequestFeatures(
         newest=newest,
         has_media=seen.media,
-        text=glance.said(seen, fully=offers),
+        text=glance.user_excerpt(seen, fully=offers),
         calls=_calls(items, last) if last >= 0 else (),
         offers_search=offers,
         asks_search=hosted and _asks(body.tool_choice, tools),
         has_tools=bool(tools),
         has_answer=last >= 0 or view.previous_response_id is not None,
-        opening=_opening(body, items) if not tools or len(items) <= glance.SHORT else "",
+        opening=_opening(body, items) if not tools or len(items) <= glance.SHORT_CONVERSATION else "",
     )
 
 
-def opening(inbound: Inbound) -> bytes:
+def fingerprint(inbound: WireRequest) -> bytes:
     """What a conversation begins with."""
-    body: Body = inbound.wire.typed
+    body: RequestBody = inbound.wire.typed
     items = _items(body)
-    return words.fingerprint(_system(body, items), glance.first_words(items, _glimpse))
+    return words.fingerprint(_system(body, items), glance.first_user_texts(items, _glimpse))
 
 
-def _items(body: Body) -> list[Item]:
+def _items(body: RequestBody) -> list[WireItem]:
     if isinstance(body.input, str):
-        return [Item(role="user", content=body.input)]
+        return [WireItem(role="user", content=body.input)]
     return body.input or []
 
 
-def _parts(item: Item) -> Sequence[Content]:
+def _parts(item: WireItem) -> Sequence[WirePart]:
     return item.content if isinstance(item.content, list) else ()
 
 
-def _texts(item: Item) -> list[str]:
+def _texts(item: WireItem) -> list[str]:
     if isinstance(item.content, str):
         return [item.content]
     return [part.text for part in _parts(item) if part.text is not None]
 
 
-def _glimpse(item: Item) -> glance.Glimpse:
+def _glimpse(item: WireItem) -> glance.MessageFeatures:
     """An item; what is no message and gives nothing back is the model's."""
     if (item.type or "message") != "message":
         return glance.TOOL if (item.type or "").endswith(_GIVEN_BACK) else glance.ASSISTANT
@@ -72,29 +78,29 @@ def _glimpse(item: Item) -> glance.Glimpse:
     if item.role == "assistant":
         return glance.ASSISTANT
     if isinstance(item.content, str):
-        return glance.one_text(item.content)
+        return glance.text_message(item.content)
     types = [part.type for part in _parts(item)]
-    return glance.from_user(
+    return glance.user_message(
         _texts(item), shown=not _SHOWN.isdisjoint(types), media=not _MEDIA.isdisjoint(types)
     )
 
 
-def _is_answer(item: Item) -> bool:
+def _is_answer(item: WireItem) -> bool:
     if (item.type or "message") == "message":
         return item.role == "assistant"
     return not (item.type or "").endswith(_GIVEN_BACK)
 
 
-def _last_answer(items: Sequence[Item]) -> int:
+def _last_answer(items: Sequence[WireItem]) -> int:
     for at in range(len(items) - 1, -1, -1):
         if _is_answer(items[at]):
             return at
     return -1
 
 
-def _calls(items: Sequence[Item], last: int) -> tuple[Called, ...]:
+def _calls(items: Sequence[WireItem], last: int) -> tuple[CalledTool, ...]:
     """The calls among the model's items in a row that end there."""
-    calls: list[Called] = []
+    calls: list[CalledTool] = []
     while last >= 0 and _is_answer(items[last]):
         if (items[last].type or "").endswith("_call"):
             calls.append(_call(items[last]))
@@ -102,31 +108,31 @@ def _calls(items: Sequence[Item], last: int) -> tuple[Called, ...]:
     return tuple(reversed(calls))
 
 
-def _call(item: Item) -> Called:
+def _call(item: WireItem) -> CalledTool:
     """A call; one without a name is named by its type (`local_shell_call`)."""
     name = item.name or (item.type or "").removesuffix("_call")
-    return Called(name, _given(item)[: glance.ARGUMENTS])
+    return CalledTool(name, _given(item)[: glance.ARGUMENTS_KEPT])
 
 
-def _given(item: Item) -> str:
+def _given(item: WireItem) -> str:
     values: tuple[Any, ...] = (item.arguments, item.input, item.action)
     given = next((value for value in values if value is not None), "")
     return given if isinstance(given, str) else json.encode(given).decode("utf-8", "replace")
 
 
-def _names(tools: Sequence[ToolSpec]) -> Iterator[str | None]:
+def _names(tools: Sequence[WireTool]) -> Iterator[str | None]:
     for tool in tools:
         yield tool.name
         yield from (inner.name for inner in tool.tools or ())
 
 
-def _asks(choice: str | Choice | None, tools: Sequence[ToolSpec]) -> bool:
+def _asks(choice: str | WireToolChoice | None, tools: Sequence[WireTool]) -> bool:
     """Whether the hosted search is all there is, or the one tool that must be used."""
     if choice == "none":
         return False
     if len(tools) == 1:
         return True
-    if not isinstance(choice, Choice):
+    if not isinstance(choice, WireToolChoice):
         return False
     if choice.type != "allowed_tools":
         return glance.is_hosted_search(choice.type)
@@ -139,7 +145,7 @@ def _type(allowed: dict[str, Any]) -> str:
     return kind if isinstance(kind, str) else ""
 
 
-def _system(body: Body, items: Sequence[Item]) -> list[str]:
+def _system(body: RequestBody, items: Sequence[WireItem]) -> list[str]:
     told = [body.instructions] if body.instructions else []
     for item in items:
         if item.role not in _SYSTEM:
@@ -148,5 +154,5 @@ def _system(body: Body, items: Sequence[Item]) -> list[str]:
     return told
 
 
-def _opening(body: Body, items: Sequence[Item]) -> str:
-    return words.opening(_system(body, items) or (_texts(items[0]) if items else ()))
+def _opening(body: RequestBody, items: Sequence[WireItem]) -> str:
+    return words.system_opening(_system(body, items) or (_texts(items[0]) if items else ()))

@@ -12,16 +12,16 @@ from msgspec import Raw
 from msgspec.json import Decoder
 
 from routecodex.canon.errors import GatewayError
-from routecodex.protocols.codec import Outcome, ReplyTo
-from routecodex.protocols.failures import truncated
+from routecodex.protocols.codec import AnswerOutcome, ReplyContext
+from routecodex.protocols.failures import stream_truncated
+from routecodex.protocols.responses.answer_object import ResponseObject, error_object
+from routecodex.protocols.responses.answers import is_silent, outcome_of
+from routecodex.protocols.responses.errors import answer_error, unparsable
+from routecodex.protocols.responses.schema import CALLS
+from routecodex.protocols.responses.stream_schema import LIFECYCLE, TERMINAL, StreamChunk, read_chunk
 from routecodex.wire import json, sse
-from routecodex.wire.sse import Frame, Frames, FrameTooLarge
-
-from .answer_object import AnswerObject, told_error
-from .answers import is_silent, outcome_of
-from .errors import answer_error, unparsable
-from .schema import CALLS
-from .stream_schema import LIFECYCLE, TERMINAL, StreamEvent, read_event
+from routecodex.wire.frame import Frame
+from routecodex.wire.sse import Frames, FrameTooLarge
 
 _ITEM_DONE = "response.output_item.done"
 _TEXT_DONE = "response.output_text.done"
@@ -39,10 +39,10 @@ _fields = Decoder(dict[str, Raw])
 class Relay:
     """A Pipe that leaves a clean upstream's frames as they are."""
 
-    def __init__(self, reply: ReplyTo) -> None:
+    def __init__(self, reply: ReplyContext) -> None:
         self.started = False
         self.ended = False
-        self.outcome = Outcome()
+        self.outcome = AnswerOutcome()
         self._reply = reply
         self._frames = Frames()
         self._held: list[bytes] = []
@@ -68,7 +68,7 @@ class Relay:
 
     def close(self) -> bytes:
         out = b"" if self.ended else self._each(self._frames.close())
-        return out if self.ended else out + self._broken(truncated())
+        return out if self.ended else out + self._broken(stream_truncated())
 
     def fail(self, error: GatewayError) -> bytes:
         """`response.failed` with the object that the upstream began."""
@@ -93,10 +93,10 @@ class Relay:
         for frame in frames:
             if self.ended:
                 break
-            out.append(self._pass(frame, read_event(frame)))
+            out.append(self._pass(frame, read_chunk(frame)))
         return b"".join(out)
 
-    def _pass(self, frame: Frame, event: StreamEvent | None) -> bytes:
+    def _pass(self, frame: Frame, event: StreamChunk | None) -> bytes:
         if event is None:
             return b""
         self._note(event)
@@ -114,7 +114,7 @@ class Relay:
         self._last = frame.raw
         return out
 
-    def _is_quiet(self, event: StreamEvent) -> bool:
+    def _is_quiet(self, event: StreamChunk) -> bool:
         """Whether the frame says nothing yet, so that another target could still be asked."""
         if event.type == "response.output_item.added":
             item = json.thaw(event.item)
@@ -124,7 +124,7 @@ class Relay:
             return isinstance(item, dict) and item.get("type") == "message" and is_silent(item)
         return event.type in _QUIET or (event.type == _TEXT_DONE and not event.text)
 
-    def _note(self, event: StreamEvent) -> None:
+    def _note(self, event: StreamChunk) -> None:
         if event.type in LIFECYCLE and json.present(event.response):
             self._response = event.response.copy()
             response = json.thaw(event.response)
@@ -134,7 +134,7 @@ class Relay:
         elif event.type == _ITEM_DONE and json.present(event.item):
             self._items.append(event.item.copy())
 
-    def _end(self, event: StreamEvent) -> GatewayError | None:
+    def _end(self, event: StreamChunk) -> GatewayError | None:
         """Fills the outcome from the terminal event; the error when it tells of a failure."""
         response = json.thaw(event.response)
         if event.type not in ("response.completed", "response.incomplete"):
@@ -142,7 +142,7 @@ class Relay:
             plain = {"code": event.code, "message": event.message, "param": event.param}
             return answer_error(told or json.thaw(event.error) or plain)
         if not isinstance(response, dict):
-            return truncated()
+            return stream_truncated()
         body = bytes(event.response)
         if not response.get("output") and self._items:
             # Some upstreams leave the final output empty; the history needs it whole.
@@ -161,9 +161,9 @@ class Relay:
 
     def _failed(self, error: GatewayError) -> Any:
         if not json.present(self._response):
-            return Raw(AnswerObject(self._reply).render("failed", output=[], error=error))
+            return Raw(ResponseObject(self._reply).render("failed", output=[], error=error))
         fields = _fields_of(self._response)
-        return {**fields, "status": "failed", "error": told_error(error), "output": self._items}
+        return {**fields, "status": "failed", "error": error_object(error), "output": self._items}
 
 
 def _fields_of(response: Raw) -> dict[str, Raw]:

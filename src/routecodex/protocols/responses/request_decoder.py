@@ -12,12 +12,11 @@ from msgspec.structs import replace
 
 from routecodex.canon.parts import Json, Media, Opaque, Part, Reasoning, Text, ToolCall, ToolResult
 from routecodex.canon.request import Effort, Message, Output, Request, Role, Thinking, Tool, ToolChoice
-from routecodex.protocols.codec import Inbound
+from routecodex.protocols.codec import WireRequest
+from routecodex.protocols.responses.content import ITEM, parts_of, rest
+from routecodex.protocols.responses.marks import unmark
+from routecodex.protocols.responses.schema import NAME
 from routecodex.wire import json
-
-from .content import ITEM, parts_of, rest
-from .marks import unmark
-from .schema import NAME
 
 LOGPROBS = "message.output_text.logprobs"
 EFFORTS = frozenset(get_args(Effort))
@@ -52,7 +51,7 @@ _REASONING_FIELDS = frozenset({"type", "id", "summary", "encrypted_content"})
 _TOOL_FIELDS = frozenset({"type", "name", "description", "parameters", "strict", "format"})
 
 
-def decode_request(inbound: Inbound) -> Request:
+def decode_request(inbound: WireRequest) -> Request:
     """The canonical request."""
     body = json.read_values(inbound.body)
     reading = _Reading()

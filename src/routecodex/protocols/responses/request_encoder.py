@@ -5,15 +5,14 @@ from __future__ import annotations
 from routecodex.canon.errors import BadRequest
 from routecodex.canon.parts import Json
 from routecodex.canon.request import Output, Request, Thinking, Tool, ToolChoice
-from routecodex.protocols.codec import Aim, Encoded
+from routecodex.protocols.codec import EncodedRequest, EncodeOptions
 from routecodex.protocols.glance import is_hosted_search
-from routecodex.protocols.notices import HINTS, lost_fields
+from routecodex.protocols.notices import SERVER_HINTS, lost_fields
+from routecodex.protocols.responses.content import PartWriter
+from routecodex.protocols.responses.request_decoder import LOGPROBS
+from routecodex.protocols.responses.request_items import ItemWriter, custom_calls, short_id
+from routecodex.protocols.responses.schema import NAME
 from routecodex.wire import json
-
-from .content import PartWriter
-from .request_decoder import LOGPROBS
-from .request_items import ItemWriter, custom_calls, short_id
-from .schema import NAME
 
 _ENCRYPTED = "reasoning.encrypted_content"
 _LEAST_OUTPUT = 16
@@ -23,7 +22,7 @@ _TIERS |= {tier: tier for tier in ("auto", "default", "flex", "priority", "scale
 _NO_HOME = ("stop", "top_k", "seed", "frequency_penalty", "presence_penalty")
 
 
-def encode_request(request: Request, aim: Aim) -> Encoded:
+def encode_request(request: Request, aim: EncodeOptions) -> EncodedRequest:
     """The request for a Responses upstream."""
     if request.n > 1:
         raise BadRequest(f"n: {request.n} answers cannot be asked for here, only one", param="n")
@@ -41,7 +40,7 @@ def encode_request(request: Request, aim: Aim) -> Encoded:
     for name in aim.dialect.unsupported:
         if body.pop(name, None) is not None:
             notices[f"dropped {name}: the upstream does not take it"] = None
-    return Encoded(json.encode(body), tuple(map(_plain, notices)))
+    return EncodedRequest(json.encode(body), tuple(map(_plain, notices)))
 
 
 def _plain(notice: str) -> str:
@@ -49,7 +48,7 @@ def _plain(notice: str) -> str:
     return "".join(sign if " " <= sign <= "~" else "?" for sign in notice[:120])
 
 
-def _settings(request: Request, aim: Aim, notices: dict[str, None]) -> dict[str, Json]:
+def _settings(request: Request, aim: EncodeOptions, notices: dict[str, None]) -> dict[str, Json]:
     for name in _NO_HOME:
         if getattr(request, name) not in (None, ()):
             notices[f"dropped {name}: responses has no such field"] = None
@@ -80,7 +79,7 @@ def _add_extras(body: dict[str, Json], request: Request, notices: dict[str, None
         notices[f"dropped {field}: only {request.source} has it"] = None
     for key, value in (request.extras or {}).items():
         if request.source != NAME:
-            if key not in HINTS and key != "safety_identifier":
+            if key not in SERVER_HINTS and key != "safety_identifier":
                 notices[f"dropped {key}: it is a field of {request.source}"] = None
         elif key == "include":
             body[key] = list(dict.fromkeys([*value, *body.get(key, ())]))
@@ -90,7 +89,7 @@ def _add_extras(body: dict[str, Json], request: Request, notices: dict[str, None
             body[key] = value
 
 
-def _tools(request: Request, aim: Aim, notices: dict[str, None]) -> list[Json]:
+def _tools(request: Request, aim: EncodeOptions, notices: dict[str, None]) -> list[Json]:
     """The tools; those of one namespace stand together where its first one stood."""
     written: list[Json] = []
     homes: dict[str, list[Json]] = {}
@@ -109,7 +108,9 @@ def _tools(request: Request, aim: Aim, notices: dict[str, None]) -> list[Json]:
     return written
 
 
-def _tool(tool: Tool, request: Request, *, aim: Aim, notices: dict[str, None]) -> dict[str, Json] | None:
+def _tool(
+    tool: Tool, request: Request, *, aim: EncodeOptions, notices: dict[str, None]
+) -> dict[str, Json] | None:
     same = request.source == NAME
     if tool.kind == "hosted":
         return _hosted(tool, same, notices)
@@ -156,7 +157,7 @@ def _searches_the_web(tool: Tool) -> bool:
     return any(is_hosted_search(name) or name.endswith("_web_search") for name in names)
 
 
-def _tool_choice(request: Request, aim: Aim, notices: dict[str, None]) -> Json:
+def _tool_choice(request: Request, aim: EncodeOptions, notices: dict[str, None]) -> Json:
     choice = request.tool_choice
     if choice is None:
         return None
@@ -204,14 +205,14 @@ def _choice_of(name: str, request: Request) -> dict[str, Json] | None:
     return {"type": tool.kind, "name": name}
 
 
-def _parallel(request: Request, aim: Aim, notices: dict[str, None]) -> bool | None:
+def _parallel(request: Request, aim: EncodeOptions, notices: dict[str, None]) -> bool | None:
     if request.parallel_tool_calls is None or aim.dialect.parallel_tool_calls:
         return request.parallel_tool_calls
     notices["dropped parallel_tool_calls: the upstream does not take it"] = None
     return None
 
 
-def _max_tokens(request: Request, aim: Aim) -> int | None:
+def _max_tokens(request: Request, aim: EncodeOptions) -> int | None:
     limit = request.max_tokens
     if limit is None:
         return None
@@ -220,7 +221,7 @@ def _max_tokens(request: Request, aim: Aim) -> int | None:
     return min(limit, aim.max_output_tokens) if aim.max_output_tokens else limit
 
 
-def _text(request: Request, aim: Aim, notices: dict[str, None]) -> dict[str, Json] | None:
+def _text(request: Request, aim: EncodeOptions, notices: dict[str, None]) -> dict[str, Json] | None:
     text: dict[str, Json] = {}
     if request.output is not None and (form := _format(request.output, aim.dialect.response_format, notices)):
         text["format"] = form

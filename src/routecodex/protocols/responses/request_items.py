@@ -10,10 +10,9 @@ from msgspec import Struct
 from routecodex.canon.parts import Json, Media, Opaque, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
 from routecodex.canon.request import Message, Request
 from routecodex.protocols import seals
-from routecodex.protocols.codec import Aim
-
-from .content import ITEM, PART, PartWriter
-from .schema import NAME
+from routecodex.protocols.codec import EncodeOptions
+from routecodex.protocols.responses.content import ITEM, PART, PartWriter
+from routecodex.protocols.responses.schema import NAME
 
 ID_LIMIT = 64
 NO_RESULT = "The tool gave no result."
@@ -31,7 +30,7 @@ class ItemWriter(Struct):
     """Writes messages as items, one after the other, into `items`."""
 
     request: Request
-    aim: Aim
+    aim: EncodeOptions
     writer: PartWriter
     items: list[dict[str, Json]]
     custom_calls: frozenset[str]

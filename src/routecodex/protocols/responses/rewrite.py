@@ -6,11 +6,10 @@ from msgspec import Raw, Struct
 from msgspec.json import Decoder
 
 from routecodex.protocols import seals
-from routecodex.protocols.codec import Aim, Encoded, Inbound
-from routecodex.protocols.splice import with_model
+from routecodex.protocols.codec import EncodedRequest, EncodeOptions, WireRequest
+from routecodex.protocols.responses.marks import unmark
+from routecodex.protocols.splice import replace_model
 from routecodex.wire import json
-
-from .marks import unmark
 
 _SIGNED = b'"encrypted_content"'
 _FOREIGN = "dropped reasoning: made by another provider"
@@ -26,17 +25,19 @@ class _Signed(Struct):
 _signed = Decoder(_Signed)
 
 
-def rewrite(inbound: Inbound, aim: Aim) -> Encoded:
+def rewrite(inbound: WireRequest, aim: EncodeOptions) -> EncodedRequest:
     """The request for an upstream of the same protocol."""
     body = inbound.body
     notices: dict[str, None] = {}
     refused = [name for name in aim.dialect.unsupported if f'"{name}"'.encode() in body]
     if refused or _SIGNED in body:
         body = _with_fields_changed(body, aim, refused=refused, notices=notices)
-    return Encoded(with_model(body, aim.model), tuple(notices))
+    return EncodedRequest(replace_model(body, aim.model), tuple(notices))
 
 
-def _with_fields_changed(body: bytes, aim: Aim, *, refused: list[str], notices: dict[str, None]) -> bytes:
+def _with_fields_changed(
+    body: bytes, aim: EncodeOptions, *, refused: list[str], notices: dict[str, None]
+) -> bytes:
     fields = json.read_fields(body)
     changed = False
     for name in refused:
@@ -52,7 +53,7 @@ def _with_fields_changed(body: bytes, aim: Aim, *, refused: list[str], notices: 
     return json.encode(fields) if changed else body
 
 
-def _kept_items(items: list[Raw], aim: Aim, notices: dict[str, None]) -> list[Raw] | None:
+def _kept_items(items: list[Raw], aim: EncodeOptions, notices: dict[str, None]) -> list[Raw] | None:
     """The items that may go there, or None when all may go as they are."""
     kept: list[Raw] = []
     changed = False
@@ -69,7 +70,7 @@ def _kept_items(items: list[Raw], aim: Aim, notices: dict[str, None]) -> list[Ra
     return kept if changed else None
 
 
-def _judged(item: bytes, aim: Aim) -> bytes | None:
+def _judged(item: bytes, aim: EncodeOptions) -> bytes | None:
     """The item as it may be sent: itself, unsealed, or None when another provider made it."""
     signed = _signed.decode(item)
     if signed.type != "reasoning" or signed.encrypted_content is None:

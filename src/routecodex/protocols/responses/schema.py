@@ -10,23 +10,24 @@ from msgspec.json import Decoder
 
 from routecodex.canon.errors import BadRequest
 from routecodex.canon.request import ProtocolName
-from routecodex.protocols.codec import Inbound
+from routecodex.protocols.codec import WireRequest
 from routecodex.wire import json
 
 NAME: ProtocolName = "responses"
 ROLES = ("user", "assistant", "system", "developer")
+
 CALLS = {"function_call": "arguments", "custom_tool_call": "input"}
 """Item types that call a client's tool, and the field that holds what it is called with."""
 OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output"})
 REFERENCE = "item_reference"
 
 
-class Audio(Struct):
+class WireAudio(Struct):
     data: str
     format: str
 
 
-class Content(Struct):
+class WirePart(Struct):
     """A content part of a message, of a tool's output or of a thought."""
 
     type: str
@@ -38,18 +39,18 @@ class Content(Struct):
     file_data: str | None = None
     filename: str | None = None
     detail: str | None = None
-    input_audio: Audio | None = None
+    input_audio: WireAudio | None = None
     annotations: list[dict[str, Any]] | None = None
 
 
-class Item(Struct):
+class WireItem(Struct):
     """An input item; which of the fields count depends on its type."""
 
     type: str | None = None
     role: str | None = None
     id: str | None = None
     status: str | None = None
-    content: str | list[Content] | dict[str, Any] | None = None
+    content: str | list[WirePart] | dict[str, Any] | None = None
     call_id: str | None = None
     name: str | None = None
     namespace: str | None = None
@@ -61,7 +62,7 @@ class Item(Struct):
     action: Any = None
 
 
-class ToolSpec(Struct):
+class WireTool(Struct):
     """A tool on offer; a namespace holds more of them."""
 
     type: str
@@ -70,10 +71,10 @@ class ToolSpec(Struct):
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
     format: dict[str, Any] | None = None
-    tools: list[ToolSpec] | None = None
+    tools: list[WireTool] | None = None
 
 
-class Choice(Struct):
+class WireToolChoice(Struct):
     """A tool choice that is more than a word."""
 
     type: str
@@ -95,23 +96,23 @@ class TextConfig(Struct):
     verbosity: str | None = None
 
 
-class ReasoningConfig(Struct):
+class WireThinking(Struct):
     effort: str | None = None
     summary: str | None = None
     generate_summary: str | None = None
 
 
-class Body(Struct):
+class RequestBody(Struct):
     """The top level of a request."""
 
     model: str
-    input: str | list[Item] | None = None
+    input: str | list[WireItem] | None = None
     instructions: str | None = None
     previous_response_id: str | None = None
     conversation: str | dict[str, Any] | None = None
     prompt: dict[str, Any] | None = None
-    tools: list[ToolSpec] | None = None
-    tool_choice: str | Choice | None = None
+    tools: list[WireTool] | None = None
+    tool_choice: str | WireToolChoice | None = None
     parallel_tool_calls: bool | None = None
     max_output_tokens: int | None = None
     max_tool_calls: int | None = None
@@ -119,7 +120,7 @@ class Body(Struct):
     top_p: float | None = None
     top_logprobs: int | None = None
     text: TextConfig | None = None
-    reasoning: ReasoningConfig | None = None
+    reasoning: WireThinking | None = None
     metadata: dict[str, Any] | None = None
     include: list[str] | None = None
     user: str | None = None
@@ -133,27 +134,27 @@ class Body(Struct):
     truncation: str | None = None
 
 
-class View(Struct, frozen=True):
+class RequestView(Struct, frozen=True):
     """A request that was read: its bytes, what stands in them, and its ties to others.
 
     `references` are the places in the input where only the id of an item stands, and these ids.
     """
 
     body: bytes
-    typed: Body
+    typed: RequestBody
     previous_response_id: str | None = None
     store: bool = True
     references: tuple[tuple[int, str], ...] = ()
 
 
-_body = Decoder(Body)
+_body = Decoder(RequestBody)
 
 
-def read(body: bytes, *, model: str | None = None, stream: bool | None = None) -> Inbound:
+def validate(body: bytes, *, model: str | None = None, stream: bool | None = None) -> WireRequest:
     """A validated request; BadRequest names the first field that is wrong."""
     typed = json.read(body, _body)
     json.check_text(body)
-    _check_name(typed.model, "model")
+    check_name(typed.model, "model")
     if typed.background:
         raise BadRequest("background: background responses are not supported", param="background")
     references = _check_input(typed)
@@ -163,32 +164,32 @@ def read(body: bytes, *, model: str | None = None, stream: bool | None = None) -
             f"tool_choice: {typed.tool_choice!r} is not one of 'auto', 'none', 'required'",
             param="tool_choice",
         )
-    view = View(body, typed, typed.previous_response_id, typed.store is not False, references)
+    view = RequestView(body, typed, typed.previous_response_id, typed.store is not False, references)
     streams = bool(typed.stream) if stream is None else stream
-    return Inbound(NAME, body, wire=view, model=model or typed.model, stream=streams)
+    return WireRequest(NAME, body, wire=view, model=model or typed.model, stream=streams)
 
 
-def _check_name(name: str | None, path: str) -> None:
+def check_name(name: str | None, path: str) -> None:
     if name is None:
         raise BadRequest(f"{path}: this field is required", param=path, code="missing_field")
     if not name.strip() or "\0" in name:
         raise BadRequest(f"{path}: {name!r} is not a usable name", param=path, code="invalid_name")
 
 
-def _check_tools(tools: Sequence[ToolSpec], path: str) -> None:
+def _check_tools(tools: Sequence[WireTool], path: str) -> None:
     for index, tool in enumerate(tools):
         if tool.type in ("function", "custom", "namespace"):
-            _check_name(tool.name, f"{path}[{index}].name")
+            check_name(tool.name, f"{path}[{index}].name")
         if tool.type == "namespace":
             _check_tools(tool.tools or (), f"{path}[{index}].tools")
 
 
-def _check_input(body: Body) -> tuple[tuple[int, str], ...]:
+def _check_input(body: RequestBody) -> tuple[tuple[int, str], ...]:
     """Checks the input; the references in it."""
     if body.input:
         if not isinstance(body.input, list):
             return ()
-        walk = _Walk(may_refer=bool(body.previous_response_id or body.conversation or body.prompt))
+        walk = _ItemChecker(may_refer=bool(body.previous_response_id or body.conversation or body.prompt))
         walk.check(body.input)
         return tuple(walk.references)
     # An empty text is a legal question; nothing at all is not, unless something stands before it.
@@ -199,7 +200,7 @@ def _check_input(body: Body) -> tuple[tuple[int, str], ...]:
     return ()
 
 
-class _Walk:
+class _ItemChecker:
     """One pass over the input items: roles, calls and the results that belong to them."""
 
     def __init__(self, *, may_refer: bool) -> None:
@@ -208,7 +209,7 @@ class _Walk:
         self._turn: set[str] = set()
         self.references: list[tuple[int, str]] = []
 
-    def check(self, items: Sequence[Item]) -> None:
+    def check(self, items: Sequence[WireItem]) -> None:
         for index, item in enumerate(items):
             kind = item.type or ("message" if item.role is not None else None)
             if kind is None:
@@ -226,7 +227,7 @@ class _Walk:
             elif item.call_id is not None:
                 self._called.add(item.call_id)
 
-    def _message(self, index: int, item: Item) -> None:
+    def _message(self, index: int, item: WireItem) -> None:
         if item.role not in ROLES:
             if item.role is None:
                 raise _missing(index, "role")
@@ -237,8 +238,8 @@ class _Walk:
         if item.role != "assistant":
             self._turn.clear()
 
-    def _call(self, index: int, item: Item, field: str) -> None:
-        _check_name(item.name, f"input[{index}].name")
+    def _call(self, index: int, item: WireItem, field: str) -> None:
+        check_name(item.name, f"input[{index}].name")
         if not item.call_id:
             raise _missing(index, "call_id")
         if not isinstance(getattr(item, field), str):
@@ -248,20 +249,20 @@ class _Walk:
         self._turn.add(item.call_id)
         self._called.add(item.call_id)
 
-    def _reference(self, index: int, item: Item) -> None:
+    def _reference(self, index: int, item: WireItem) -> None:
         if not item.id:
             raise _missing(index, "id")
         self._may_refer = True
         self.references.append((index, item.id))
 
-    def _thought(self, index: int, item: Item) -> None:
+    def _thought(self, index: int, item: WireItem) -> None:
         for field in ("summary", "content"):
             value = getattr(item, field)
             if value is not None and not isinstance(value, list):
                 raise _wrong(index, field, "expected a list of parts")
         _check_parts(item.summary or [], f"input[{index}].summary")
 
-    def _output(self, index: int, item: Item) -> None:
+    def _output(self, index: int, item: WireItem) -> None:
         self._turn.clear()
         if not item.call_id:
             raise _missing(index, "call_id")
@@ -277,7 +278,7 @@ class _Walk:
 
 def _check_parts(values: list[Any], path: str) -> None:
     try:
-        convert(values, list[Content])
+        convert(values, list[WirePart])
     except ValidationError as exc:
         what, _, where = str(exc).partition(" - at `$")
         path += where.rstrip("`")

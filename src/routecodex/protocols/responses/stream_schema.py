@@ -9,8 +9,8 @@ from msgspec.json import Decoder
 
 from routecodex.canon.usage import Usage
 from routecodex.wire import json
+from routecodex.wire.frame import Frame
 from routecodex.wire.json import ABSENT
-from routecodex.wire.sse import Frame
 
 TERMINAL = frozenset(
     {"response.completed", "response.incomplete", "response.failed", "response.cancelled", "error"}
@@ -18,7 +18,7 @@ TERMINAL = frozenset(
 LIFECYCLE = frozenset({"response.created", "response.in_progress", "response.queued"})
 
 
-class StreamEvent(Struct):
+class StreamChunk(Struct):
     """Any event of the stream; which fields count depends on its type."""
 
     type: str = ""
@@ -42,7 +42,7 @@ class StreamEvent(Struct):
     param: Any = None
 
 
-_event = Decoder(StreamEvent)
+_event = Decoder(StreamChunk)
 _RAW = ("logprobs", "annotation", "item", "response", "error")
 _TYPED: dict[str, type] = {
     "type": str,
@@ -59,7 +59,7 @@ _TYPED: dict[str, type] = {
 }
 
 
-def read_event(frame: Frame) -> StreamEvent | None:
+def read_chunk(frame: Frame) -> StreamChunk | None:
     """The event in a frame, or None when there is none (`[DONE]`, garbage)."""
     event = json.try_read(frame.data, _event)
     if event is None:
@@ -69,7 +69,7 @@ def read_event(frame: Frame) -> StreamEvent | None:
     return event
 
 
-def _tolerant(data: bytes) -> StreamEvent | None:
+def _tolerant(data: bytes) -> StreamChunk | None:
     """The fields that have the right types, from an event where some do not."""
     try:
         value = json.decode(data)
@@ -77,7 +77,7 @@ def _tolerant(data: bytes) -> StreamEvent | None:
         return None
     if not isinstance(value, dict):
         return None
-    event = StreamEvent()
+    event = StreamChunk()
     for name, kind in _TYPED.items():
         if isinstance(value.get(name), kind):
             setattr(event, name, value[name])
@@ -94,7 +94,7 @@ class _Details(Struct):
     reasoning_tokens: int | None = None
 
 
-class _Usage(Struct):
+class WireUsage(Struct):
     input_tokens: int | None = None
     output_tokens: int | None = None
     input_tokens_details: _Details | None = None
@@ -106,7 +106,7 @@ def usage_of(value: Any) -> Usage | None:
     if not isinstance(value, dict):
         return None
     try:
-        usage = convert(value, _Usage, strict=False)
+        usage = convert(value, WireUsage, strict=False)
     except ValueError:
         return None
     taken = usage.input_tokens_details or _Details()

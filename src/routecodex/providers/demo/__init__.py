@@ -29,6 +29,6 @@ Commands in the user's text try one thing each:
 
 from __future__ import annotations
 
-from .engine import MODELS, PACE, answer, respond
+from routecodex.providers.demo.engine import MODELS, PACE, answer, respond
 
 __all__ = ["MODELS", "PACE", "answer", "respond"]

@@ -11,7 +11,7 @@ from msgspec import Struct
 _COMMAND = re.compile(r"(?<![\w:])demo:([a-z]+)[ \t]*([^\n]*)")
 
 
-class Command(Struct, frozen=True):
+class DemoCommand(Struct, frozen=True):
     """One command: its name and the rest of its line, up to the next command."""
 
     name: str
@@ -23,13 +23,13 @@ class Command(Struct, frozen=True):
         return float(found.group()) if found else default
 
 
-def parse(text: str) -> list[Command]:
+def parse(text: str) -> list[DemoCommand]:
     """All commands in the text, in order."""
     lines = re.sub(r"[ \t]+(?=demo:[a-z])", "\n", text)
-    return [Command(name, rest.strip()) for name, rest in _COMMAND.findall(lines)]
+    return [DemoCommand(name, rest.strip()) for name, rest in _COMMAND.findall(lines)]
 
 
-def tool_call(command: Command) -> tuple[str, dict[str, Any] | None]:
+def tool_call(command: DemoCommand) -> tuple[str, dict[str, Any] | None]:
     """(name, arguments) of a `demo:tool`; None when it has no JSON object."""
     name, _, rest = command.rest.partition(" ")
     start = rest.find("{")

@@ -10,38 +10,37 @@ from msgspec.structs import replace
 
 from routecodex.canon.events import (
     AnswerPart,
-    ArgumentsAdded,
+    ArgumentsDelta,
     Event,
     Failed,
     Finished,
     PartFinished,
     PartStarted,
-    ReasoningAdded,
-    SignatureAdded,
+    ReasoningDelta,
+    SignatureDelta,
     Started,
-    TextAdded,
+    TextDelta,
     UsageReported,
 )
 from routecodex.canon.finish import Finish
 from routecodex.canon.parts import Opaque, Reasoning, Refusal, Text, ToolCall
 from routecodex.canon.request import Request
 from routecodex.canon.usage import Usage
-
-from .script import Script, silence, write
-from .seen import look, tokens
-from .tools import digest
+from routecodex.providers.demo.script import Script, silence, write
+from routecodex.providers.demo.seen import count_tokens, read_prompt
+from routecodex.providers.demo.tools import digest
 
 MODELS = ("demo-1", "demo-vision", "demo-thinking")
 PACE = 0.025
 
 _WORD = re.compile(r"\s*\S+\s?|\s+")
 _ARGUMENTS_PIECE = 16
-_GROWN = (TextAdded, ReasoningAdded, ArgumentsAdded)
+_GROWN = (TextDelta, ReasoningDelta, ArgumentsDelta)
 
 
 def respond(request: Request) -> list[Event]:
     """The whole answer: the same request always gives the same events."""
-    seen = look(request)
+    seen = read_prompt(request)
     script = _limited(_stopped(write(request, seen), request.stop), request.max_tokens)
     events: list[Event] = [
         Started(f"demo-{digest(request, seen)}", request.model),
@@ -61,7 +60,7 @@ async def answer(
     request: Request, *, pace: float = PACE, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 ) -> AsyncGenerator[Event, None]:
     """The same, `pace` seconds before each piece; other requests run in between even at pace 0."""
-    wait = silence(look(request))
+    wait = silence(read_prompt(request))
     for event in respond(request):
         if isinstance(event, _GROWN):
             await sleep(pace)
@@ -75,15 +74,15 @@ def _tell(index: int, part: AnswerPart, *, whole: bool) -> Iterator[Event]:
     match part:
         case Text() | Refusal():
             yield PartStarted(index, replace(part, text=""))
-            yield from (TextAdded(index, piece) for piece in _pieces(part))
+            yield from (TextDelta(index, piece) for piece in _pieces(part))
         case Reasoning():
             yield PartStarted(index, replace(part, text="", signature=None))
-            yield from (ReasoningAdded(index, piece) for piece in _pieces(part))
+            yield from (ReasoningDelta(index, piece) for piece in _pieces(part))
             if part.signature is not None:
-                yield SignatureAdded(index, part.signature)
+                yield SignatureDelta(index, part.signature)
         case ToolCall():
             yield PartStarted(index, replace(part, arguments=""))
-            yield from (ArgumentsAdded(index, piece) for piece in _pieces(part))
+            yield from (ArgumentsDelta(index, piece) for piece in _pieces(part))
         case Opaque():
             yield PartStarted(index, part)
     if whole:
@@ -102,8 +101,8 @@ def _pieces(part: AnswerPart) -> list[str]:
 
 
 def _cost(part: AnswerPart) -> int:
-    name = tokens(part.name) if isinstance(part, ToolCall) else 0
-    return name + sum(map(tokens, _pieces(part)))
+    name = count_tokens(part.name) if isinstance(part, ToolCall) else 0
+    return name + sum(map(count_tokens, _pieces(part)))
 
 
 def _stopped(script: Script, stop: tuple[str, ...]) -> Script:
@@ -139,7 +138,7 @@ def _limited(script: Script, limit: int | None) -> Script:
 def _cut(part: Text | Refusal | Reasoning, left: int) -> Text | Refusal | Reasoning:
     text = ""
     for piece in _pieces(part):
-        left -= tokens(piece)
+        left -= count_tokens(piece)
         if left < 0:
             break
         text += piece

@@ -45,7 +45,7 @@ def _next(clues: list[_T], default: _T) -> _T:
     return clues.pop(0) if len(clues) > 1 else clues[0]
 
 
-def fill(schema: Any, clues: Clues, *, name: str = "value") -> Any:
+def fill_schema(schema: Any, clues: Clues, *, name: str = "value") -> Any:
     """A value that fits the schema; a string no clue is left for is its property's name."""
     return _Filler(schema, clues).value(schema, name)
 

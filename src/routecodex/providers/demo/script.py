@@ -14,19 +14,20 @@ from routecodex.canon.events import AnswerPart
 from routecodex.canon.finish import Finish
 from routecodex.canon.parts import Reasoning, Refusal, Text
 from routecodex.canon.request import Request
-from routecodex.protocols.failures import truncated, upstream_error
-
-from .commands import Command, parse
-from .fill import Clues, fill
-from .seen import Seen
-from .tools import asked_calls, commanded_calls, digest
+from routecodex.protocols.failures import stream_truncated, upstream_error
+from routecodex.providers.demo.commands import DemoCommand, parse
+from routecodex.providers.demo.fill import Clues, fill_schema
+from routecodex.providers.demo.seen import Prompt
+from routecodex.providers.demo.tools import asked_calls, commanded_calls, digest
 
 _STORY = (
     "the gateway takes a request from any client and brings it to any provider, "
     "then carries the answer back word by word, and nobody has to know how far it went."
 )
+
 _QUOTED = 4000
 """Characters of a tool result that are repeated."""
+
 _ECHOED = 500
 """Characters at each end of a long text that are echoed: all of it would take minutes at that pace."""
 _LONGEST = 20_000
@@ -40,7 +41,7 @@ class Script(Struct, frozen=True):
     error: UpstreamError | None = None
 
 
-def write(request: Request, seen: Seen) -> Script:
+def write(request: Request, seen: Prompt) -> Script:
     """The answer to the request."""
     given = [] if seen.results else parse(seen.text)
     script = _script(request, seen, given)
@@ -50,13 +51,13 @@ def write(request: Request, seen: Seen) -> Script:
     return msgspec.structs.replace(script, parts=(_thought(request, seen), *script.parts))
 
 
-def silence(seen: Seen) -> float:
+def silence(seen: Prompt) -> float:
     """Seconds of silence that `demo:slow` asks for."""
     given = [] if seen.results else parse(seen.text)
     return sum(command.number(5) for command in given if command.name == "slow")
 
 
-def _script(request: Request, seen: Seen, given: list[Command]) -> Script:
+def _script(request: Request, seen: Prompt, given: list[DemoCommand]) -> Script:
     if seen.results:
         return _say(_quote(seen) if request.output is None else _structured(request, seen))
     for command in given:
@@ -76,14 +77,14 @@ def _say(words: str) -> Script:
     return Script((Text(words),))
 
 
-def _fail(command: Command) -> Script:
+def _fail(command: DemoCommand) -> Script:
     status = int(command.number(500))
     headers = {"retry-after": "1"} if status in (429, 503, 529) else {}
     message = f"the demo model was told to fail with {status}"
     return Script(error=upstream_error(status, message, provider="demo", headers=headers))
 
 
-_ACTS: dict[str, Callable[[Command], Script]] = {
+_ACTS: dict[str, Callable[[DemoCommand], Script]] = {
     "stop": lambda _: _say("Stopped, as you asked."),
     "length": lambda _: Script(
         (Text("This answer is cut off by the token limit before it"),), Finish("length")
@@ -97,7 +98,7 @@ _ACTS: dict[str, Callable[[Command], Script]] = {
     "say": lambda command: _say(command.rest),
     "error": _fail,
     "cutoff": lambda _: Script(
-        (Text("This answer breaks off in the mid"),), error=truncated("the demo model")
+        (Text("This answer breaks off in the mid"),), error=stream_truncated("the demo model")
     ),
 }
 
@@ -111,7 +112,7 @@ def _wants_thought(request: Request) -> bool:
     return thinking is not None and thinking.enabled and thinking.effort != "none"
 
 
-def _thought(request: Request, seen: Seen) -> Reasoning:
+def _thought(request: Request, seen: Prompt) -> Reasoning:
     visible = request.thinking is None or request.thinking.visible
     what = (
         "I have the results of the tools" if seen.results else f"The user wrote {len(seen.text)} characters"
@@ -125,7 +126,7 @@ def _many(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def _echo(request: Request, seen: Seen) -> str:
+def _echo(request: Request, seen: Prompt) -> str:
     counts = [_many(seen.messages, "message"), _many(seen.tools, "tool"), _many(seen.images, "image")]
     system = " and a system prompt" if request.system else ""
     text = seen.text
@@ -135,7 +136,7 @@ def _echo(request: Request, seen: Seen) -> str:
     return f"{said} I am the demo model {request.model}, and I saw {', '.join(counts)}{system}."
 
 
-def _quote(seen: Seen) -> str:
+def _quote(seen: Prompt) -> str:
     lines = [
         f"{name} {'failed with' if failed else 'answered'}: {text[:_QUOTED]}"
         for name, text, failed in seen.results
@@ -143,12 +144,12 @@ def _quote(seen: Seen) -> str:
     return "\n".join([*lines, "That is all I needed."])
 
 
-def _structured(request: Request, seen: Seen) -> str:
+def _structured(request: Request, seen: Prompt) -> str:
     output = request.output
     assert output is not None
     if output.kind == "json_object" or not isinstance(output.schema, dict):
         value = {"text": seen.text, "messages": seen.messages, "tools": seen.tools, "images": seen.images}
         value |= {"results": [text for _, text, _ in seen.results]} if seen.results else {}
     else:
-        value = fill(output.schema, Clues(_quote(seen) if seen.results else seen.text))
+        value = fill_schema(output.schema, Clues(_quote(seen) if seen.results else seen.text))
     return msgspec.json.encode(value).decode()

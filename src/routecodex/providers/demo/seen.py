@@ -18,7 +18,7 @@ _TIME = re.compile(r"\[Time/Date\]: utc=`[^`]*` local=`[^`]*` tz=`[^`]*` nowMs=`
 _IMAGE_TOKENS = 256
 
 
-class Seen(Struct, frozen=True):
+class Prompt(Struct, frozen=True):
     """A request in short; `results` are (tool name, text, failed) when it is the tools' turn to be heard."""
 
     text: str
@@ -29,9 +29,9 @@ class Seen(Struct, frozen=True):
     tokens: int
 
 
-def look(request: Request) -> Seen:
+def read_prompt(request: Request) -> Prompt:
     """The request in short."""
-    return Seen(
+    return Prompt(
         text=_user_text(request.messages),
         results=tuple(_results(request.messages)),
         messages=len(request.messages),
@@ -41,12 +41,12 @@ def look(request: Request) -> Seen:
     )
 
 
-def tokens(text: str) -> int:
+def count_tokens(text: str) -> int:
     """About how many tokens the text has."""
     return (len(text) + 3) // 4
 
 
-def words_of(parts: tuple[Part, ...]) -> str:
+def text_words(parts: tuple[Part, ...]) -> str:
     """The text among the parts."""
     return " ".join(part.text for part in parts if isinstance(part, Text))
 
@@ -54,12 +54,12 @@ def words_of(parts: tuple[Part, ...]) -> str:
 def _user_text(messages: tuple[Message, ...]) -> str:
     for message in reversed(messages):
         if message.role == "user" and not _has_results(message) and not _tells_time(message):
-            return _REMINDER.sub("", words_of(message.parts)).strip()
+            return _REMINDER.sub("", text_words(message.parts)).strip()
     return ""
 
 
 def _tells_time(message: Message) -> bool:
-    return _TIME.fullmatch(words_of(message.parts).strip()) is not None
+    return _TIME.fullmatch(text_words(message.parts).strip()) is not None
 
 
 def _has_results(message: Message) -> bool:
@@ -75,7 +75,7 @@ def _results(messages: tuple[Message, ...]) -> Iterator[tuple[str, str, bool]]:
     for part in _all_parts(messages[last:]):
         if isinstance(part, ToolResult):
             name = part.name or names.get(part.call_id) or "tool"
-            yield name, words_of(part.parts) or "(nothing)", part.is_error
+            yield name, text_words(part.parts) or "(nothing)", part.is_error
 
 
 def _all_parts(messages: tuple[Message, ...]) -> Iterator[Part]:
@@ -91,9 +91,11 @@ def _is_image(part: Part) -> bool:
 
 
 def _tokens(request: Request) -> int:
-    total = sum(tokens(text.text) for text in request.system) + 4 * len(request.messages)
+    total = sum(count_tokens(text.text) for text in request.system) + 4 * len(request.messages)
     total += sum(_part_tokens(part) for part in _all_parts(request.messages))
-    return total + sum(tokens(_tool_text(tool.parameters)) + tokens(tool.name) for tool in request.tools)
+    return total + sum(
+        count_tokens(_tool_text(tool.parameters)) + count_tokens(tool.name) for tool in request.tools
+    )
 
 
 def _tool_text(parameters: object) -> str:
@@ -105,8 +107,8 @@ def _part_tokens(part: Part) -> int:
         case Media():
             return _IMAGE_TOKENS
         case ToolCall():
-            return tokens(part.name) + tokens(part.arguments)
+            return count_tokens(part.name) + count_tokens(part.arguments)
         case ToolResult() | Opaque() | Reasoning():
             return 2
         case _:
-            return tokens(part.text)
+            return count_tokens(part.text)

@@ -10,12 +10,12 @@ import msgspec
 
 from routecodex.canon.parts import ToolCall
 from routecodex.canon.request import Request, Tool
-
-from . import commands
-from .fill import Clues, fill
-from .seen import Seen
+from routecodex.providers.demo import commands
+from routecodex.providers.demo.fill import Clues, fill_schema
+from routecodex.providers.demo.seen import Prompt
 
 _ASKS = re.compile(r"\b(?:use|call|run|invoke|try)\b[^.?!\n]{0,80}\btools?\b", re.IGNORECASE)
+
 _FORBIDS = re.compile(
     r"(?:(?:\b(?:not|never|without)|n['’]t)(?:\s+\w+){0,2}\s+"
     r"(?:us(?:e|ing)|call(?:ing)?|run(?:ning)?|invok(?:e|ing)|try(?:ing)?)\b"
@@ -25,13 +25,13 @@ _FORBIDS = re.compile(
 """What stands before a tool that is not to be called."""
 
 
-def digest(request: Request, seen: Seen) -> str:
+def digest(request: Request, seen: Prompt) -> str:
     """Hex that differs between the turns of a conversation and is the same for the same turn."""
     what = f"{request.model}\n{seen.messages}\n{seen.text}\n{seen.results}"
     return hashlib.blake2s(what.encode("utf-8", "surrogatepass"), digest_size=10).hexdigest()
 
 
-def asked_calls(request: Request, seen: Seen) -> list[ToolCall]:
+def asked_calls(request: Request, seen: Prompt) -> list[ToolCall]:
     """The calls the user's text or `tool_choice` asks for."""
     clues = Clues(_without_names(seen.text, request.tools))
     mark = digest(request, seen)
@@ -41,7 +41,7 @@ def asked_calls(request: Request, seen: Seen) -> list[ToolCall]:
     return [_call(tool, _arguments(tool, clues), f"call_{mark}{n:02x}") for n, tool in enumerate(chosen)]
 
 
-def commanded_calls(request: Request, seen: Seen, given: list[commands.Command]) -> list[ToolCall]:
+def commanded_calls(request: Request, seen: Prompt, given: list[commands.DemoCommand]) -> list[ToolCall]:
     """The calls that `demo:tool` commands spell out; the tool need not be on offer."""
     mark = digest(request, seen)
     offered = {tool.name: tool for tool in request.tools}
@@ -100,7 +100,7 @@ def _arguments(tool: Tool, clues: Clues) -> str:
     if tool.kind == "custom":
         return clues.word(clues.text)
     schema = tool.parameters if isinstance(tool.parameters, dict) else {"type": "object"}
-    return _written(tool, fill({"type": "object"} | schema, clues))
+    return _written(tool, fill_schema({"type": "object"} | schema, clues))
 
 
 def _written(tool: Tool, value: dict[str, Any]) -> str:

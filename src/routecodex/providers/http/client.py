@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from routecodex.canon.errors import UpstreamFailed
-from routecodex.providers.http.connection import Connection
+from routecodex.providers.http.connection import UpstreamConnection
 from routecodex.providers.http.dial import dial
 from routecodex.providers.http.origin import Origin
-from routecodex.providers.http.pool import Pool
+from routecodex.providers.http.pool import ConnectionPool
 from routecodex.providers.http.request import Headers, encode_head
 from routecodex.providers.http.response import HttpResponse
 from routecodex.providers.http.timeouts import Timeouts
-from routecodex.wire.outbox import Outbox
+from routecodex.wire.outbox import WriteBatcher
 
 __all__ = ["HttpClient"]
 
@@ -31,8 +31,8 @@ class HttpClient:
         max_header_bytes: int = 65536,
     ) -> None:
         self._max_header_bytes = max_header_bytes
-        self._outbox = Outbox()
-        self._pool = Pool(max_idle_per_origin=max_idle_per_origin, idle_seconds=idle_seconds)
+        self._outbox = WriteBatcher()
+        self._pool = ConnectionPool(max_idle_per_origin=max_idle_per_origin, idle_seconds=idle_seconds)
 
     async def send(
         self,
@@ -78,9 +78,9 @@ class HttpClient:
         """Drop every connection, those in use too; requests under way fail."""
         await self._pool.close()
 
-    async def _connect(self, origin: Origin, timeouts: Timeouts) -> Connection:
+    async def _connect(self, origin: Origin, timeouts: Timeouts) -> UpstreamConnection:
         pool = self._pool
-        conn = Connection(
+        conn = UpstreamConnection(
             origin, max_header_bytes=self._max_header_bytes, on_lost=pool.lost, outbox=self._outbox
         )
         if self._is_shut():
@@ -96,5 +96,5 @@ class HttpClient:
         return self._pool.closed
 
 
-def _shut(conn: Connection) -> UpstreamFailed:
+def _shut(conn: UpstreamConnection) -> UpstreamFailed:
     return UpstreamFailed(f"{conn.peer}: the gateway is shutting down")

@@ -28,15 +28,17 @@ from routecodex.canon.errors import GatewayError, UpstreamFailed, UpstreamTimeou
 from routecodex.providers.http.origin import Origin
 from routecodex.providers.http.timeouts import Timeouts
 from routecodex.wire import plain_heads, scan
-from routecodex.wire.outbox import Outbox
+from routecodex.wire.outbox import WriteBatcher
 
-__all__ = ["Connection"]
+__all__ = ["UpstreamConnection"]
 
 _UNREAD_LIMIT: Final = 256 * 1024
 _ONE_WRITE_LIMIT: Final = 4 * 1024 * 1024
 _WRITE_SLICE = 1024 * 1024
+
 _BYPASSES: Final = scan.IN_C
 """Whether what is plain bypasses the parser, which is faster only in C. Either way the result is the same."""
+
 _MANY: Final = 2048
 """Bytes from which on there may be so many chunks behind a head that it pays to take it off."""
 _HEAD_END: Final = b"\r\n\r\n"
@@ -49,7 +51,7 @@ class _ParserStopped(Exception):
     """Raised in a parser callback so that llhttp reads no further."""
 
 
-class Connection(asyncio.Protocol):
+class UpstreamConnection(asyncio.Protocol):
     """A connection that can be sent one request after the other; its answers are read by `HttpResponse`."""
 
     __slots__ = (
@@ -99,8 +101,8 @@ class Connection(asyncio.Protocol):
         origin: Origin,
         *,
         max_header_bytes: int,
-        on_lost: Callable[[Connection], None],
-        outbox: Outbox,
+        on_lost: Callable[[UpstreamConnection], None],
+        outbox: WriteBatcher,
     ) -> None:
         host = f"[{origin.host}]" if ":" in origin.host else origin.host
         self.peer = f"{host}:{origin.port}"

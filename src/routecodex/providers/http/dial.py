@@ -7,7 +7,7 @@ import socket
 import ssl
 
 from routecodex.canon.errors import GatewayError, UpstreamFailed, UpstreamTimeout
-from routecodex.providers.http.connection import Connection
+from routecodex.providers.http.connection import UpstreamConnection
 from routecodex.providers.http.origin import Origin
 from routecodex.providers.http.proxy import Proxy
 
@@ -16,7 +16,7 @@ __all__ = ["dial"]
 _TUNNEL_HEAD_LIMIT = 16 * 1024
 
 
-async def dial(connection: Connection, *, seconds: float) -> None:
+async def dial(connection: UpstreamConnection, *, seconds: float) -> None:
     """Connect a new connection to its origin, or say what stood in the way."""
     origin = connection.origin
     peer = connection.peer
@@ -31,7 +31,7 @@ async def dial(connection: Connection, *, seconds: float) -> None:
         raise UpstreamFailed(f"{peer} could not be connected to: {_reason(exc)}") from exc
 
 
-async def _open(connection: Connection, origin: Origin) -> None:
+async def _open(connection: UpstreamConnection, origin: Origin) -> None:
     proxy = origin.proxy
     if proxy is not None and origin.tls is not None:
         await _open_tunnel(connection, proxy, origin.tls)
@@ -42,7 +42,7 @@ async def _open(connection: Connection, origin: Origin) -> None:
     _keep_alive(transport)
 
 
-async def _open_tunnel(connection: Connection, proxy: Proxy, tls: ssl.SSLContext) -> None:
+async def _open_tunnel(connection: UpstreamConnection, proxy: Proxy, tls: ssl.SSLContext) -> None:
     loop = asyncio.get_running_loop()
     tunnel = _Tunnel(f"{proxy.host}:{proxy.port}", connection.peer)
     raw, _ = await loop.create_connection(lambda: tunnel, proxy.host, proxy.port, ssl=proxy.tls)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 
 from routecodex.canon.errors import UpstreamFailed
-from routecodex.providers.http.connection import Connection
+from routecodex.providers.http.connection import UpstreamConnection
 from routecodex.providers.http.origin import Origin
 
-__all__ = ["Pool"]
+__all__ = ["ConnectionPool"]
 
 
-class Pool:
+class ConnectionPool:
     """All open connections of one client, and which of them are idle.
 
     Lists of idle connections are ordered by the time they became idle, because they are only appended to:
@@ -21,18 +21,18 @@ class Pool:
     def __init__(self, *, max_idle_per_origin: int, idle_seconds: float) -> None:
         self._max_idle = max_idle_per_origin
         self._idle_seconds = idle_seconds
-        self._idle: dict[Origin, list[Connection]] = {}
-        self._open: set[Connection] = set()
+        self._idle: dict[Origin, list[UpstreamConnection]] = {}
+        self._open: set[UpstreamConnection] = set()
         self._sweeper: asyncio.TimerHandle | None = None
         self._drained: asyncio.Future[None] | None = None
         self.closed = False
 
-    def add(self, conn: Connection) -> None:
+    def add(self, conn: UpstreamConnection) -> None:
         """Keep track of a connection until it is lost."""
         if not conn.closed:
             self._open.add(conn)
 
-    def take(self, origin: Origin) -> Connection | None:
+    def take(self, origin: Origin) -> UpstreamConnection | None:
         """The connection that became idle last and is still good, or None."""
         idle = self._idle.get(origin)
         if not idle:
@@ -46,7 +46,7 @@ class Pool:
             conn.abort()
         return None
 
-    def give_back(self, conn: Connection) -> None:
+    def give_back(self, conn: UpstreamConnection) -> None:
         """Keep a connection for the next request, or drop it when it cannot serve one."""
         if self.closed or not conn.reusable():
             conn.abort()
@@ -60,7 +60,7 @@ class Pool:
         if self._sweeper is None:
             self._sweeper = conn.loop.call_later(self._idle_seconds, self._sweep)
 
-    def lost(self, conn: Connection) -> None:
+    def lost(self, conn: UpstreamConnection) -> None:
         """Forget a connection that is no more."""
         self._open.discard(conn)
         idle = self._idle.get(conn.origin)

@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Callable
 
 from routecodex.canon.errors import UpstreamFailed
-from routecodex.providers.http.connection import Connection
+from routecodex.providers.http.connection import UpstreamConnection
 from routecodex.providers.http.decoding import Inflater, inflater_for
 
 __all__ = ["HttpResponse"]
@@ -20,12 +20,14 @@ class HttpResponse:
 
     __slots__ = ("_conn", "_decoder", "_give_back", "_idle", "_peer", "ended", "headers", "status")
 
-    def __init__(self, conn: Connection, *, idle: float, give_back: Callable[[Connection], None]) -> None:
+    def __init__(
+        self, conn: UpstreamConnection, *, idle: float, give_back: Callable[[UpstreamConnection], None]
+    ) -> None:
         self.status = conn.status
         self.headers = conn.headers
         self.ended = False
         self._peer = conn.peer
-        self._conn: Connection | None = conn
+        self._conn: UpstreamConnection | None = conn
         self._idle = idle
         self._give_back = give_back
         self._decoder = inflater_for(self.header(b"content-encoding"))
@@ -81,7 +83,7 @@ class HttpResponse:
             if await conn.wait(sink if self._decoder is None else None):
                 return
 
-    def _waiting(self) -> Connection | None:
+    def _waiting(self) -> UpstreamConnection | None:
         """The connection that the rest of the body comes on; None at its proper end."""
         conn = self._conn
         if conn is None:
@@ -123,12 +125,12 @@ class HttpResponse:
         else:
             conn.abort()
 
-    def _end(self, conn: Connection) -> None:
+    def _end(self, conn: UpstreamConnection) -> None:
         self._conn = None
         self.ended = True
         self._give_back(conn)
 
-    def _take_decoded(self, conn: Connection, decoder: Inflater) -> bytes:
+    def _take_decoded(self, conn: UpstreamConnection, decoder: Inflater) -> bytes:
         try:
             data = decoder.decode(b"" if decoder.pending else conn.take())
         except zlib.error as exc:

@@ -9,48 +9,48 @@ forms     TABLE, `help_text()`: every form in words
 
 from __future__ import annotations
 
-from routecodex.routing.instructions.forms import TABLE, Form, help_text
-from routecodex.routing.instructions.parse import MOST, parse
+from routecodex.routing.instructions.forms import INSTRUCTION_FORMS, InstructionForm, help_text
+from routecodex.routing.instructions.parse import MOST_INSTRUCTIONS, parse
 from routecodex.routing.instructions.regions import ENVELOPES, is_machine_made
 from routecodex.routing.instructions.tags import is_blank, strip
 from routecodex.routing.instructions.values import (
-    Allow,
-    Clear,
+    AllowProviders,
     ClearClock,
+    ClearRouting,
     ClearStopMessage,
-    Disable,
-    Enable,
-    Force,
+    DisableTarget,
+    EnableTarget,
+    ForceTarget,
     Instruction,
-    Malformed,
-    Parsed,
+    MalformedInstruction,
+    ParseResult,
     SetStopMessage,
     SetStopMessageFromFile,
     ShowHelp,
     ShowStatus,
-    Sticky,
+    StickToTarget,
 )
 
 __all__ = [
     "ENVELOPES",
-    "MOST",
-    "TABLE",
-    "Allow",
-    "Clear",
+    "INSTRUCTION_FORMS",
+    "MOST_INSTRUCTIONS",
+    "AllowProviders",
     "ClearClock",
+    "ClearRouting",
     "ClearStopMessage",
-    "Disable",
-    "Enable",
-    "Force",
-    "Form",
+    "DisableTarget",
+    "EnableTarget",
+    "ForceTarget",
     "Instruction",
-    "Malformed",
-    "Parsed",
+    "InstructionForm",
+    "MalformedInstruction",
+    "ParseResult",
     "SetStopMessage",
     "SetStopMessageFromFile",
     "ShowHelp",
     "ShowStatus",
-    "Sticky",
+    "StickToTarget",
     "help_text",
     "is_blank",
     "is_machine_made",

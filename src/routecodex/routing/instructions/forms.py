@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class Form(NamedTuple):
+class InstructionForm(NamedTuple):
     """Ways to write one instruction, what it does, and how long that lasts."""
 
     forms: tuple[str, ...]
@@ -16,52 +16,52 @@ class Form(NamedTuple):
 _SESSION = "the session"
 _AT_ONCE = "–"
 
-TABLE: tuple[Form, ...] = (
-    Form(
+INSTRUCTION_FORMS: tuple[InstructionForm, ...] = (
+    InstructionForm(
         ("<**p.model**>", "<**p.key.model**>"),
         "Use this model of provider `p`, or this key for this model, and nothing else.",
         "this turn",
     ),
-    Form(
+    InstructionForm(
         ("<**p.key**>", "<**p.1**>"),
         "Use this key of `p`, by name or by number, with the model of `p` that routing would choose.",
         "this turn",
     ),
-    Form(("<**p**>", "<**!p**>", "<**!p,q**>"), "Allow these providers only.", _SESSION),
-    Form(("<**!p.model**>",), "Stay with this model; all keys of `p` take their turns.", _SESSION),
-    Form(
+    InstructionForm(("<**p**>", "<**!p**>", "<**!p,q**>"), "Allow these providers only.", _SESSION),
+    InstructionForm(("<**!p.model**>",), "Stay with this model; all keys of `p` take their turns.", _SESSION),
+    InstructionForm(
         ("<**!p.key.model**>", "<**!p.key**>", "<**!p.1**>"),
         "Stay with this one key.",
         _SESSION,
     ),
-    Form(
+    InstructionForm(
         ("<**#p**>", "<**#p.1**>", "<**#p.key**>", "<**#p.model**>", "<**#p,q.1**>"),
         "Never use these. A new message with `#` replaces what was disabled before; "
         "several in one message add up.",
         _SESSION,
     ),
-    Form(
+    InstructionForm(
         ("<**@p**>", "<**@p.1**>", "<**@p.key**>", "<**@p.model**>", "<**@p,q.1**>"),
         "Use these again. `@p` lifts all that was disabled of `p`; "
         "`@p.1` after `#p` leaves the other keys disabled.",
         _SESSION,
     ),
-    Form(("<**clear**>",), "Forget what was forced, sticky, allowed and disabled.", _AT_ONCE),
-    Form(
+    InstructionForm(("<**clear**>",), "Forget what was forced, sticky, allowed and disabled.", _AT_ONCE),
+    InstructionForm(
         ('<**stopMessage:"text"**>', '<**stopMessage:"text",3**>'),
         "Say this text to the model whenever it stops, up to 10 times, or as often as the number says. "
         'A quote inside the text is written `\\"`.',
         _SESSION,
     ),
-    Form(
+    InstructionForm(
         ("<**stopMessage:<file://stopMessage/x.md>**>", "<**stopMessage:<file://stopMessage/x.md>,3**>"),
         "The same with the text of a file below the user dir, read when this is written.",
         _SESSION,
     ),
-    Form(("<**stopMessage:clear**>",), "Say nothing any more when the model stops.", _AT_ONCE),
-    Form(("<**clock:clear**>",), "Forget all clock tasks of the session.", _AT_ONCE),
-    Form(("<**status**>",), "Show what is set for this session, and how the keys are.", _AT_ONCE),
-    Form(("<**help**>",), "Show this table.", _AT_ONCE),
+    InstructionForm(("<**stopMessage:clear**>",), "Say nothing any more when the model stops.", _AT_ONCE),
+    InstructionForm(("<**clock:clear**>",), "Forget all clock tasks of the session.", _AT_ONCE),
+    InstructionForm(("<**status**>",), "Show what is set for this session, and how the keys are.", _AT_ONCE),
+    InstructionForm(("<**help**>",), "Show this table.", _AT_ONCE),
 )
 """What can be written, for people; `p` and `q` are providers."""
 
@@ -69,5 +69,7 @@ TABLE: tuple[Form, ...] = (
 def help_text() -> str:
     """The table as markdown."""
     rows = [("Write", "Effect", "Lasts for"), ("---", "---", "---")]
-    rows += [(", ".join(f"`{form}`" for form in row.forms), row.effect, row.lasts) for row in TABLE]
+    rows += [
+        (", ".join(f"`{form}`" for form in row.forms), row.effect, row.lasts) for row in INSTRUCTION_FORMS
+    ]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows)

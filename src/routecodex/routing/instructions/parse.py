@@ -10,29 +10,29 @@ import unicodedata
 from collections.abc import Callable, Iterator
 from itertools import islice
 
-from routecodex.routing.instructions.regions import AGENTS_FILE, MARKS, Regions
-from routecodex.routing.instructions.tags import GAP, QUOTES, WHITE, Tags, is_blank
+from routecodex.routing.instructions.regions import AGENTS_FILE, MARKS, QuotedRegions
+from routecodex.routing.instructions.tags import GAP, QUOTES, WHITE, TagScanner, is_blank
 from routecodex.routing.instructions.values import (
-    Allow,
-    Clear,
+    AllowProviders,
     ClearClock,
+    ClearRouting,
     ClearStopMessage,
-    Disable,
-    Enable,
-    Force,
+    DisableTarget,
+    EnableTarget,
+    ForceTarget,
     Instruction,
-    Malformed,
-    Parsed,
+    MalformedInstruction,
+    ParseResult,
     SetStopMessage,
     SetStopMessageFromFile,
     ShowHelp,
     ShowStatus,
-    Sticky,
+    StickToTarget,
 )
 
 Span = tuple[int, int]
 
-MOST = 20_000
+MOST_INSTRUCTIONS = 20_000
 """How many tags a person may write in one message; no more than one past it are read of a text."""
 _LONGEST_NAME = 512
 _MOST_REPEATS = 2**63 - 1
@@ -44,14 +44,14 @@ _TEXT = {
 }
 _FILE = re.compile(f"<{GAP}file://([^<>]*)>", re.IGNORECASE)
 _ESCAPED = re.compile(rf"\\([\\{''.join({*QUOTES, *QUOTES.values()})}])")
-_NOTHING = Parsed()
+_NOTHING = ParseResult()
 
 
 class _Mistake(Exception):
     """What a person got wrong, in words for that person."""
 
 
-def parse(text: str) -> Parsed:
+def parse(text: str) -> ParseResult:
     """The instructions in one text of the person, from left to right, and what only looks like one.
 
     Where there are more than `MOST`, one more than that is enough to know it.
@@ -59,18 +59,18 @@ def parse(text: str) -> Parsed:
     if "<**" not in text or text.lstrip(WHITE).startswith(AGENTS_FILE):
         return _NOTHING
     instructions: list[Instruction] = []
-    malformed: list[Malformed] = []
-    for start, end in islice(_spoken(text), MOST + 1):
+    malformed: list[MalformedInstruction] = []
+    for start, end in islice(_spoken(text), MOST_INSTRUCTIONS + 1):
         try:
             instructions.append(_read(text[start + 3 : end - 3].strip(WHITE), (start, end)))
         except _Mistake as mistake:
-            malformed.append(Malformed(_short(text[start:end]), str(mistake), span=(start, end)))
-    return Parsed(tuple(instructions), tuple(malformed))
+            malformed.append(MalformedInstruction(_short(text[start:end]), str(mistake), span=(start, end)))
+    return ParseResult(tuple(instructions), tuple(malformed))
 
 
 def _spoken(text: str) -> Iterator[Span]:
     """The tags that stand neither in code nor in an envelope."""
-    tags, regions, at, last = Tags(text), Regions(text), 0, text.rfind("**>")
+    tags, regions, at, last = TagScanner(text), QuotedRegions(text), 0, text.rfind("**>")
     while (mark := MARKS.search(text, at)) and mark.start() < last:
         if mark.lastgroup != "tag":
             at = regions.end_of(mark)
@@ -101,19 +101,19 @@ def _unsigned(body: str, span: Span) -> Instruction:
     names = _names(body)
     if len(names) > 1:
         raise _Mistake("only one target can be forced; a list needs ! (allow), # (disable) or @ (enable)")
-    return Force(names[0], span=span) if "." in names[0] else Allow(names, span=span)
+    return ForceTarget(names[0], span=span) if "." in names[0] else AllowProviders(names, span=span)
 
 
 def _sticky_or_allow(names: tuple[str, ...], span: Span) -> Instruction:
     dotted = [name for name in names if "." in name]
     if not dotted:
-        return Allow(names, span=span)
+        return AllowProviders(names, span=span)
     if len(names) > 1:
         raise _Mistake(
             f"a list after ! holds providers only, and {_short(dotted[0])} is more than that; "
             "a target that sticks stands alone"
         )
-    return Sticky(names[0], span=span)
+    return StickToTarget(names[0], span=span)
 
 
 def _names(listed: str) -> tuple[str, ...]:
@@ -200,13 +200,13 @@ _SIGNED_READERS: dict[str, Callable[[tuple[str, ...], Span], Instruction]] = {
     sign: reader
     for signs, reader in (
         ("!！", _sticky_or_allow),
-        ("#＃", lambda names, span: Disable(names, span=span)),
-        ("@＠", lambda names, span: Enable(names, span=span)),
+        ("#＃", lambda names, span: DisableTarget(names, span=span)),
+        ("@＠", lambda names, span: EnableTarget(names, span=span)),
     )
     for sign in signs
 }
 _WORDS: dict[str, Callable[[Span], Instruction]] = {
-    "clear": lambda span: Clear(span=span),
+    "clear": lambda span: ClearRouting(span=span),
     "status": lambda span: ShowStatus(span=span),
     "help": lambda span: ShowHelp(span=span),
 }

@@ -10,7 +10,7 @@ import functools
 import re
 from bisect import bisect_left
 
-from routecodex.routing.instructions.tags import WHITE, Ahead
+from routecodex.routing.instructions.tags import WHITE, TagLookahead
 
 _OF_AGENTS = {
     "Claude Code": "system-reminder local-command-caveat local-command-stdout local-command-stderr"
@@ -36,26 +36,26 @@ ENVELOPES = frozenset(name for names in _OF_AGENTS.values() for name in names.sp
 AGENTS_FILE = "# AGENTS.md instructions"
 
 _NAMES = "|".join(sorted(ENVELOPES))
-_OPENING = rf"<(?:{_NAMES})(?=[\s/>])[^<>]*>"
+_ENVELOPE_OPENING = rf"<(?:{_NAMES})(?=[\s/>])[^<>]*>"
 _FENCE = r"^ {0,3}(?:`{3,}+(?=[^`\n]*$)|~{3,}+)"
-_ENVELOPE = re.compile(_OPENING)
+_ENVELOPE = re.compile(_ENVELOPE_OPENING)
 _FENCE_LINE = re.compile(r"^ {0,3}(`{3,}+|~{3,}+)[ \t\r]*$", re.MULTILINE)
-_BREAK = re.compile(rf"\n[ \t\r]*\n|\n[ \t]*{_OPENING}|{_FENCE}", re.MULTILINE)
+_BREAK = re.compile(rf"\n[ \t\r]*\n|\n[ \t]*{_ENVELOPE_OPENING}|{_FENCE}", re.MULTILINE)
 _TICKS = re.compile(r"`+")
 _NAME = re.compile(r"<([\w-]+)")
 
 MARKS = re.compile(
-    rf"(?P<tag>(?:<\*\*)+)|(?P<fence>{_FENCE})|(?P<ticks>`+)|(?P<envelope>{_OPENING})", re.MULTILINE
+    rf"(?P<tag>(?:<\*\*)+)|(?P<fence>{_FENCE})|(?P<ticks>`+)|(?P<envelope>{_ENVELOPE_OPENING})", re.MULTILINE
 )
 """Where something begins that a reader of instructions must know of."""
 
 
-class Regions:
+class QuotedRegions:
     """Where the regions of one text end, by the mark (one of `MARKS`) they begin with."""
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._breaks = Ahead(text, _BREAK)
+        self._breaks = TagLookahead(text, _BREAK)
 
     def end_of(self, mark: re.Match[str]) -> int:
         """Where to read on after the mark."""
@@ -92,9 +92,9 @@ class Regions:
 
 
 _ENDS = {
-    "fence": Regions._end_of_fence,
-    "ticks": Regions._end_of_span,
-    "envelope": Regions._end_of_envelope,
+    "fence": QuotedRegions._end_of_fence,
+    "ticks": QuotedRegions._end_of_span,
+    "envelope": QuotedRegions._end_of_envelope,
 }
 
 

@@ -24,6 +24,7 @@ WHITE = "".join(
 """White space, and what cannot be seen: zero-width characters, direction marks, byte order marks."""
 
 GAP = f"[{re.escape(WHITE)}]*+"
+
 QUOTES = {'"': '"', "“": "”", "＂": "＂"}
 """The quotes around the text of a stopMessage, opening to closing."""
 
@@ -36,7 +37,7 @@ _UNESCAPED = {end: re.compile(rf"(?<!\\)(?:\\\\)*+{end}") for end in QUOTES.valu
 _PIECES = re.compile(r"[<*>]|[^<*>]+")
 
 
-class Ahead:
+class TagLookahead:
     """Where a pattern is met next; asked from left to right it reads the text once."""
 
     def __init__(self, text: str, pattern: re.Pattern[str]) -> None:
@@ -53,15 +54,15 @@ class Ahead:
         return self._end if self._end >= 0 else None
 
 
-class Tags:
+class TagScanner:
     """The tags of one text."""
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._openings = Ahead(text, _OPENING)
-        self._closings = Ahead(text, _CLOSING)
-        self._quotes = {end: Ahead(text, pattern) for end, pattern in _UNESCAPED.items()}
-        self._closings_after = {end: Ahead(text, _CLOSING) for end in _UNESCAPED}
+        self._openings = TagLookahead(text, _OPENING)
+        self._closings = TagLookahead(text, _CLOSING)
+        self._quotes = {end: TagLookahead(text, pattern) for end, pattern in _UNESCAPED.items()}
+        self._closings_after = {end: TagLookahead(text, _CLOSING) for end in _UNESCAPED}
 
     def end_of(self, start: int) -> int | None:
         """The end of the tag that the `<**` at `start` begins; None when it begins none."""
@@ -89,7 +90,7 @@ def strip(text: str) -> str:
     """The text without any tag, in code or out of it; the rest stays byte for byte the same."""
     if not _has_tag(text):
         return text
-    tags, kept, done, at = Tags(text), [], 0, 0
+    tags, kept, done, at = TagScanner(text), [], 0, 0
     while opening := _OPENINGS.search(text, at):
         start = opening.end() - 3
         end = tags.end_of(start)

@@ -5,77 +5,77 @@ from __future__ import annotations
 from msgspec import Struct
 
 
-class Said(Struct, frozen=True, kw_only=True):
+class ParsedInstruction(Struct, frozen=True, kw_only=True):
     """Something between the marks; `span` is where it stood in the text, marks included."""
 
     span: tuple[int, int] = (0, 0)
 
 
-class Force(Said, frozen=True):
+class ForceTarget(ParsedInstruction, frozen=True):
     """This target, for this turn of the person only."""
 
     target: str
 
 
-class Allow(Said, frozen=True):
+class AllowProviders(ParsedInstruction, frozen=True):
     """Only these providers, until told otherwise."""
 
     providers: tuple[str, ...]
 
 
-class Sticky(Said, frozen=True):
+class StickToTarget(ParsedInstruction, frozen=True):
     """This target, until told otherwise."""
 
     target: str
 
 
-class Disable(Said, frozen=True):
+class DisableTarget(ParsedInstruction, frozen=True):
     """None of these."""
 
     targets: tuple[str, ...]
 
 
-class Enable(Said, frozen=True):
+class EnableTarget(ParsedInstruction, frozen=True):
     """These again."""
 
     targets: tuple[str, ...]
 
 
-class Clear(Said, frozen=True):
+class ClearRouting(ParsedInstruction, frozen=True):
     """Nothing forced, sticky, allowed or disabled any more."""
 
 
-class SetStopMessage(Said, frozen=True):
+class SetStopMessage(ParsedInstruction, frozen=True):
     """Say this to a model that stops, so many times."""
 
     text: str
     max_repeats: int = 10
 
 
-class SetStopMessageFromFile(Said, frozen=True):
+class SetStopMessageFromFile(ParsedInstruction, frozen=True):
     """Say what this file holds to a model that stops; the path is below the user dir."""
 
     path: str
     max_repeats: int = 10
 
 
-class ClearStopMessage(Said, frozen=True):
+class ClearStopMessage(ParsedInstruction, frozen=True):
     """Say nothing to a model that stops."""
 
 
-class ClearClock(Said, frozen=True):
+class ClearClock(ParsedInstruction, frozen=True):
     """Forget the session's clock tasks."""
 
 
-class ShowStatus(Said, frozen=True):
+class ShowStatus(ParsedInstruction, frozen=True):
     """Tell what is set for this session."""
 
 
-class ShowHelp(Said, frozen=True):
+class ShowHelp(ParsedInstruction, frozen=True):
     """Tell what can be written between the marks."""
 
 
-class Malformed(Said, frozen=True):
+class MalformedInstruction(ParsedInstruction, frozen=True):
     """Marks around something that is no instruction: how it began, and what is wrong with it."""
 
     raw: str
@@ -83,12 +83,12 @@ class Malformed(Said, frozen=True):
 
 
 Instruction = (
-    Force
-    | Allow
-    | Sticky
-    | Disable
-    | Enable
-    | Clear
+    ForceTarget
+    | AllowProviders
+    | StickToTarget
+    | DisableTarget
+    | EnableTarget
+    | ClearRouting
     | SetStopMessage
     | SetStopMessageFromFile
     | ClearStopMessage
@@ -98,8 +98,8 @@ Instruction = (
 )
 
 
-class Parsed(Struct, frozen=True):
+class ParseResult(Struct, frozen=True):
     """All that one text tells the gateway, from left to right."""
 
     instructions: tuple[Instruction, ...] = ()
-    malformed: tuple[Malformed, ...] = ()
+    malformed: tuple[MalformedInstruction, ...] = ()

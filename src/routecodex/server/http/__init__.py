@@ -13,10 +13,11 @@ says why.
 
 from __future__ import annotations
 
-from routecodex.server.http.limits import Limits
+from routecodex.canon.errors import ClientDisconnected
+from routecodex.server.http.limits import HttpLimits
 from routecodex.server.http.listener import HttpServer
-from routecodex.server.http.reply import ClientGone, Reply
+from routecodex.server.http.reply import Reply
 from routecodex.server.http.request import HttpRequest
 from routecodex.server.http.serving import Handler
 
-__all__ = ["ClientGone", "Handler", "HttpRequest", "HttpServer", "Limits", "Reply"]
+__all__ = ["ClientDisconnected", "Handler", "HttpLimits", "HttpRequest", "HttpServer", "Reply"]

@@ -22,12 +22,13 @@ import struct
 from math import inf
 from typing import TYPE_CHECKING, Final, cast
 
-from routecodex.server.http.filling import Filling
+from routecodex.canon.errors import ClientDisconnected
+from routecodex.server.http.filling import BufferedConnection
 from routecodex.server.http.reader import Fault, Phase, RequestReader
-from routecodex.server.http.reply import ClientGone, Reply
+from routecodex.server.http.reply import Reply
 from routecodex.server.http.request import HttpRequest
-from routecodex.server.http.serving import work
-from routecodex.wire.room import Room
+from routecodex.server.http.serving import serve_requests
+from routecodex.wire.room import BodyBuffer
 
 if TYPE_CHECKING:
     from routecodex.server.http.listener import HttpServer
@@ -40,7 +41,7 @@ _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
-class Connection(asyncio.Protocol):
+class ServerConnection(asyncio.Protocol):
     """The server's end of one connection."""
 
     __slots__ = (
@@ -150,7 +151,7 @@ class Connection(asyncio.Protocol):
             self._feed_slices(data)
         if reader.room is not None and not self._fills:
             self._fills = True
-            self._transport.set_protocol(Filling(self, self._server.shared_buffer))
+            self._transport.set_protocol(BufferedConnection(self, self._server.shared_buffer))
         self._go_on()
 
     def _go_on(self) -> None:
@@ -160,7 +161,7 @@ class Connection(asyncio.Protocol):
         elif len(self._reader.ready) > 1:
             self._regulate()
 
-    def room(self) -> Room | None:
+    def room(self) -> BodyBuffer | None:
         """Where the next bytes belong, if that is known already."""
         return self._reader.room
 
@@ -269,7 +270,7 @@ class Connection(asyncio.Protocol):
             if not called.done():
                 called.set_result(None)
         elif self.due is not None and (self._worker is None or self._worker.done()):
-            self._worker = self._server.loop.create_task(work(self, self._server.handler))
+            self._worker = self._server.loop.create_task(serve_requests(self, self._server.handler))
 
     def called(self) -> asyncio.Future[None]:
         """Done once there is something to look at."""
@@ -291,7 +292,7 @@ class Connection(asyncio.Protocol):
             reply.abort()
             return
         headers, body = self._server.explain(Fault(500, "internal error", request))
-        with contextlib.suppress(ClientGone):
+        with contextlib.suppress(ClientDisconnected):
             reply.send_nowait(500, headers, body)
 
     def answered(self) -> None:
@@ -404,13 +405,13 @@ class Connection(asyncio.Protocol):
             self._waiters.append(waiter)
             await waiter
         if self.gone:
-            raise ClientGone
+            raise ClientDisconnected
 
     def write(self, data: bytes) -> None:
         """Hands bytes to the socket; raises ClientGone when an earlier write has already failed."""
         transport = self._transport
         if transport.is_closing():
-            raise ClientGone
+            raise ClientDisconnected
         if self._unsent:
             data, self._unsent = self._unsent + data, b""
         transport.write(data)
@@ -420,7 +421,7 @@ class Connection(asyncio.Protocol):
         if not self._keep or self._unsent or len(data) > _WRITE_HIGH_WATER:
             self.write(data)
         elif self._transport.is_closing():
-            raise ClientGone
+            raise ClientDisconnected
         else:
             self._unsent = data
             self._server.outbox.add(self._push, self._server.loop)

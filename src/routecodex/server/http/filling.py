@@ -6,19 +6,20 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from routecodex.server.http.connection import Connection
+    from routecodex.server.http.connection import ServerConnection
 
 _ONE_READ: Final = 65536
+
 _FIRST: Final = 16384
 """Bytes of a head and what follows it: few, as these are copied."""
 
 
-class Filling(asyncio.BufferedProtocol):
+class BufferedConnection(asyncio.BufferedProtocol):
     """Has a connection's bytes read into the room of a body, or else into what all connections share."""
 
     __slots__ = ("_connection", "_first", "_room", "_shared")
 
-    def __init__(self, connection: Connection, shared: memoryview) -> None:
+    def __init__(self, connection: ServerConnection, shared: memoryview) -> None:
         self._connection = connection
         self._shared = shared
         self._first = shared[:_FIRST]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Limits:
+class HttpLimits:
     """The bounds an HTTP server holds its clients to; times are checked by a coarse sweep, never early."""
 
     body_bytes: int = 32 * 1024 * 1024

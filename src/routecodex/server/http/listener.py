@@ -8,14 +8,14 @@ from collections.abc import Callable
 from email.utils import formatdate
 from typing import Any
 
-from routecodex.server.http.connection import Connection
+from routecodex.server.http.connection import ServerConnection
 from routecodex.server.http.filling import shared_buffer
-from routecodex.server.http.limits import Limits
+from routecodex.server.http.limits import HttpLimits
 from routecodex.server.http.reader import Fault
 from routecodex.server.http.reply import Headers, encode_fields
 from routecodex.server.http.request import HttpRequest
 from routecodex.server.http.serving import Handler
-from routecodex.wire.outbox import Outbox
+from routecodex.wire.outbox import WriteBatcher
 
 logger = logging.getLogger("routecodex.server")
 
@@ -28,7 +28,7 @@ _CLOSE_SECONDS = 5.0
 class HttpServer:
     """Answers HTTP/1.1 on any number of addresses with one handler."""
 
-    def __init__(self, handler: Handler, *, limits: Limits, on_protocol_error: ErrorBody) -> None:
+    def __init__(self, handler: Handler, *, limits: HttpLimits, on_protocol_error: ErrorBody) -> None:
         self.handler = handler
         self.limits = limits
         self.active = 0
@@ -38,10 +38,10 @@ class HttpServer:
         """The loop's time at the last sweep: exact enough for deadlines, and free to read."""
         self.date_line = b""
         self.loop: asyncio.AbstractEventLoop
-        self.outbox = Outbox()
+        self.outbox = WriteBatcher()
         self.shared_buffer = shared_buffer()
         self._on_protocol_error = on_protocol_error
-        self._connections: set[Connection] = set()
+        self._connections: set[ServerConnection] = set()
         self._listeners: list[asyncio.Server] = []
         self._sweep_seconds = limits.sweep_seconds()
         self._sweeper: asyncio.TimerHandle | None = None
@@ -56,7 +56,7 @@ class HttpServer:
             self._sweep()
         # uvloop's has a list of sockets, where asyncio has a tuple.
         listener: Any = await self.loop.create_server(
-            lambda: Connection(self), host, port, reuse_port=reuse_port or None, backlog=backlog
+            lambda: ServerConnection(self), host, port, reuse_port=reuse_port or None, backlog=backlog
         )
         self._listeners.append(listener)
         bound = listener.sockets[0].getsockname()
@@ -108,7 +108,7 @@ class HttpServer:
         """The deadline for something that may take this long, counted from the last sweep but never early."""
         return self.now + seconds + self._sweep_seconds
 
-    def admit(self, connection: Connection) -> Fault | None:
+    def admit(self, connection: ServerConnection) -> Fault | None:
         """Takes a new connection in; or says how to refuse it; or, past all bounds, drops it."""
         surplus = len(self._connections) - self.limits.connections
         self._connections.add(connection)
@@ -120,7 +120,7 @@ class HttpServer:
             return Fault(503, "the server is shutting down")
         return None
 
-    def forget(self, connection: Connection) -> None:
+    def forget(self, connection: ServerConnection) -> None:
         """Drops a connection that is closed and whose handler has ended."""
         self._connections.discard(connection)
         if not self._connections and self._emptied is not None and not self._emptied.done():

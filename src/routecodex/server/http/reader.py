@@ -20,10 +20,10 @@ from typing import Final
 
 import httptools
 
-from routecodex.server.http.limits import Limits
+from routecodex.server.http.limits import HttpLimits
 from routecodex.server.http.request import HttpRequest
 from routecodex.wire import plain_heads
-from routecodex.wire.room import Room
+from routecodex.wire.room import BodyBuffer
 
 _NAMES: Final = {
     spelling: name
@@ -39,6 +39,7 @@ _NAMES: Final = {
     )
     for spelling in (name.encode(), name.title().encode())
 }  # fmt: skip
+
 _SPACE: Final = 32
 """A value that ends with this or less may end with blanks that do not belong to it."""
 _METHODS: Final = {m.encode(): m for m in ("GET", "POST", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH")}
@@ -46,6 +47,7 @@ _VERSION_FAULTS = frozenset({"Invalid HTTP version", "Pause on PRI/Upgrade"})
 _REPEATS_ALLOWED: Final = 100
 _PARTS_FOLDED_AT: Final = 4096
 _FRAMING_PER_BODY_BYTE: Final = 16
+
 _LARGE: Final = 65536
 """What is missing of a body of known length, from which on it is taken as it comes, past the parser."""
 
@@ -115,7 +117,7 @@ class RequestReader:
         "room",
     )
 
-    def __init__(self, limits: Limits, client: tuple[str, int] | None) -> None:
+    def __init__(self, limits: HttpLimits, client: tuple[str, int] | None) -> None:
         self._limits = limits
         self._client = client
         self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
@@ -128,7 +130,7 @@ class RequestReader:
         """The client waits for a 100 before it sends the body."""
         self.missing = 0
         """Bytes that are still to come of a large body, whatever they are."""
-        self.room: Room | None = None
+        self.room: BodyBuffer | None = None
         """Where these belong, if there is room for them already."""
         self._completed = 0
         self._fault: Fault | None = None
@@ -221,7 +223,7 @@ class RequestReader:
         """
         if self._body_size * _ANNOUNCED < self.missing:
             return
-        self.room = Room(self._body_size + self.missing)
+        self.room = BodyBuffer(self._body_size + self.missing)
         for part in (*self._blocks, *self._parts):
             self.room.put(part)
         self._parts, self._blocks = [], []

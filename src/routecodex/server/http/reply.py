@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Final, Protocol
 
-from routecodex.canon.errors import ClientGone
+from routecodex.canon.errors import ClientDisconnected
 
-__all__ = ["ClientGone", "Headers", "Outlet", "Reply", "encode_fields"]
+__all__ = ["ClientDisconnected", "Headers", "Reply", "ReplyTransport", "encode_fields"]
 
 Headers = Sequence[tuple[bytes, bytes] | bytes]
 """Names and values; what is bytes alone is whole lines, made and checked before."""
@@ -19,13 +19,14 @@ _STATUS_LINES: Final = {
 }
 _BODILESS: Final = frozenset({204, 304})
 _CR: Final = 13
+
 _LF: Final = 10
 """As numbers: a byte is looked for at once, while bytes in bytes are first taken for a number, in vain."""
 _CLOSE: Final = b"connection: close\r\n"
 _KEEP_ALIVE: Final = b"connection: keep-alive\r\n"
 
 
-class Outlet(Protocol):
+class ReplyTransport(Protocol):
     """What a reply needs of the connection it is written to."""
 
     gone: bool
@@ -61,7 +62,12 @@ class Reply:
     __slots__ = ("_bodiless", "_chunked", "_head", "_http_1_0", "_keep_alive", "_outlet", "ended", "started")
 
     def __init__(
-        self, outlet: Outlet, *, head_only: bool = False, keep_alive: bool = True, http_1_0: bool = False
+        self,
+        outlet: ReplyTransport,
+        *,
+        head_only: bool = False,
+        keep_alive: bool = True,
+        http_1_0: bool = False,
     ) -> None:
         self._outlet = outlet
         self._bodiless = head_only
@@ -157,7 +163,7 @@ class Reply:
             raise RuntimeError("the answer has already been started")
         outlet = self._outlet
         if outlet.gone:
-            raise ClientGone
+            raise ClientDisconnected
         fields = encode_fields(headers)
         self.started = True
         if status in _BODILESS:
@@ -169,9 +175,9 @@ class Reply:
         line = _STATUS_LINES.get(status) or b"HTTP/1.1 %d Unknown\r\n" % status
         return b"%b%b%b%b%b\r\n" % (line, fields, outlet.date_line(), framing, connection)
 
-    def _check_open(self, outlet: Outlet) -> None:
+    def _check_open(self, outlet: ReplyTransport) -> None:
         if outlet.gone:
-            raise ClientGone
+            raise ClientDisconnected
         if not self.started or self.ended:
             raise RuntimeError(
                 "the stream is not open: it was " + ("ended" if self.ended else "never started")

@@ -7,17 +7,18 @@ import traceback
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from routecodex.server.http.reply import ClientGone, Reply
+from routecodex.canon.errors import ClientDisconnected
+from routecodex.server.http.reply import Reply
 from routecodex.server.http.request import HttpRequest
 
 if TYPE_CHECKING:
-    from routecodex.server.http.connection import Connection
+    from routecodex.server.http.connection import ServerConnection
 
 
 Handler = Callable[[HttpRequest, Reply], Awaitable[None]]
 
 
-async def work(connection: Connection, handler: Handler) -> None:
+async def serve_requests(connection: ServerConnection, handler: Handler) -> None:
     """Handles the requests that were read, as they come, until the connection is gone."""
     while connection.due is not None or not connection.gone:
         request = connection.due
@@ -29,7 +30,9 @@ async def work(connection: Connection, handler: Handler) -> None:
                 await asyncio.sleep(0)  # between two that came together, others have their turn
 
 
-async def _serve(connection: Connection, handler: Handler, *, request: HttpRequest, reply: Reply) -> None:
+async def _serve(
+    connection: ServerConnection, handler: Handler, *, request: HttpRequest, reply: Reply
+) -> None:
     try:
         if not connection.gone:
             connection.running = True
@@ -41,7 +44,7 @@ async def _serve(connection: Connection, handler: Handler, *, request: HttpReque
             connection.running = False
             connection.abort()
             raise
-    except ClientGone as exc:
+    except ClientDisconnected as exc:
         exc.__traceback__ = None  # whoever keeps it keeps no request
         reply.abort()
     except Exception as exc:

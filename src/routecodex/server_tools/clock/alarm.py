@@ -16,20 +16,21 @@ from routecodex.canon.response import Response
 from routecodex.server_tools.clock.deliveries import Deliveries, Reservation
 from routecodex.server_tools.clock.moments import Zone
 from routecodex.server_tools.clock.texts import reminder, time_tag
-from routecodex.server_tools.clock.timekeeper import Timekeeper
-from routecodex.server_tools.clock.tool import ClockTool, declare
+from routecodex.server_tools.clock.timekeeper import NetworkTime
+from routecodex.server_tools.clock.tool import ClockActions, declare
 from routecodex.server_tools.clock.waker import Holds
-from routecodex.server_tools.framework import FollowUp, ServerTool, Situation, with_tail
+from routecodex.server_tools.framework import FollowUp, ServerTool, TurnContext, append_user_message
 from routecodex.stores.store import StoreError
 
 _HOLDS_AFTER = frozenset({"stop", "length"})
+
 _PAUSE = 1.0
 """Seconds until a task that could not be reserved is looked at again."""
 
 log = logging.getLogger("routecodex.clock")
 
 
-class Options(Struct, frozen=True, kw_only=True):
+class ClockOptions(Struct, frozen=True, kw_only=True):
     """When the model is told the time, and how long an answer may be held."""
 
     time_tag: Literal["always", "with_tasks", "off"] = "always"
@@ -37,7 +38,7 @@ class Options(Struct, frozen=True, kw_only=True):
     hold_non_streaming: bool = True
 
 
-class Turn(Struct):
+class ClockTurn(Struct):
     """The clock's memory of one turn: its name there, what it has told, what each round is to deliver."""
 
     name: str = ""
@@ -45,7 +46,7 @@ class Turn(Struct):
     reserved: list[tuple[int, Reservation]] = field(default_factory=list)
 
 
-class Alarm(ServerTool):
+class ClockTool(ServerTool):
     """Asked after every other tool: an answer is held only when nobody else goes on."""
 
     name = "clock"
@@ -53,13 +54,13 @@ class Alarm(ServerTool):
 
     def __init__(
         self,
-        tool: ClockTool,
+        tool: ClockActions,
         deliveries: Deliveries,
         holds: Holds,
         *,
-        time: Timekeeper,
+        time: NetworkTime,
         zone: Zone,
-        options: Options,
+        options: ClockOptions,
         clean: Callable[[str], str] = lambda text: text,
     ) -> None:
         self._tool = tool
@@ -70,7 +71,7 @@ class Alarm(ServerTool):
         self._options = options
         self._clean = clean
 
-    async def inject(self, situation: Situation, request: Request) -> Request:
+    async def inject(self, situation: TurnContext, request: Request) -> Request:
         turn = _turn(situation)
         request = self._offered(situation, turn, request)
         if situation.round > 1:
@@ -81,19 +82,21 @@ class Alarm(ServerTool):
         reserved = await self._reserved(situation, turn, number=1)
         if await self._tells_time(situation):
             now_ms = self._time.now_ms()
-            request = with_tail(request, time_tag(now_ms, zone=self._zone, offset_ms=self._time.offset_ms))
+            request = append_user_message(
+                request, time_tag(now_ms, zone=self._zone, offset_ms=self._time.offset_ms)
+            )
         if reserved is None:
             return request
         turn.told = self._clean(reminder(reserved.tasks))
-        return with_tail(request, turn.told)
+        return append_user_message(request, turn.told)
 
-    def answers(self, situation: Situation, name: str) -> bool:
+    def answers(self, situation: TurnContext, name: str) -> bool:
         return name == _turn(situation).name
 
-    async def call(self, situation: Situation, call: ToolCall) -> str:
+    async def call(self, situation: TurnContext, call: ToolCall) -> str:
         return await self._tool.call(call.arguments, session=situation.session, request_id=situation.id)
 
-    async def follow_up(self, situation: Situation, response: Response) -> FollowUp | None:
+    async def follow_up(self, situation: TurnContext, response: Response) -> FollowUp | None:
         """Holds the answer until a task of the session is due, if that is soon."""
         session = situation.session
         if session is None or response.finish.reason not in _HOLDS_AFTER:
@@ -116,19 +119,19 @@ class Alarm(ServerTool):
             await asyncio.sleep(_PAUSE)
         return None
 
-    async def dispatched(self, situation: Situation) -> None:
+    async def dispatched(self, situation: TurnContext) -> None:
         turn = _turn(situation)
         while turn.reserved:
             await self._deliveries.commit(turn.reserved.pop()[1])
 
-    async def fell_through(self, situation: Situation) -> None:
+    async def fell_through(self, situation: TurnContext) -> None:
         """What earlier rounds have told the model is still on its way to the client."""
         await self._give_back(situation, since=situation.round)
 
-    async def close(self, situation: Situation) -> None:
+    async def close(self, situation: TurnContext) -> None:
         await self._give_back(situation, since=0)
 
-    def _offered(self, situation: Situation, turn: Turn, request: Request) -> Request:
+    def _offered(self, situation: TurnContext, turn: ClockTurn, request: Request) -> Request:
         taken = {own.name for own in situation.captured.tools}
         tool = declare(taken)
         if tool.name in taken:
@@ -137,7 +140,7 @@ class Alarm(ServerTool):
         situation.names.add(tool.name)
         return replace(request, tools=(*request.tools, tool))
 
-    async def _reserved(self, situation: Situation, turn: Turn, *, number: int) -> Reservation | None:
+    async def _reserved(self, situation: TurnContext, turn: ClockTurn, *, number: int) -> Reservation | None:
         """What the round of that number is to deliver."""
         if situation.session is None:
             return None
@@ -146,7 +149,7 @@ class Alarm(ServerTool):
             turn.reserved.append((number, reserved))
         return reserved
 
-    async def _tells_time(self, situation: Situation) -> bool:
+    async def _tells_time(self, situation: TurnContext) -> bool:
         if self._options.time_tag != "with_tasks" or situation.session is None:
             return self._options.time_tag == "always"
         try:
@@ -155,7 +158,7 @@ class Alarm(ServerTool):
             log.error("%s: no time told, the tasks of the session cannot be read: %s", situation.id, exc)
             return False
 
-    async def _give_back(self, situation: Situation, *, since: int) -> None:
+    async def _give_back(self, situation: TurnContext, *, since: int) -> None:
         turn = _turn(situation)
         # One after the other: whoever is called off in between leaves the rest where it is found again.
         for row in [row for row in turn.reserved if row[0] >= since]:
@@ -163,8 +166,8 @@ class Alarm(ServerTool):
             await self._deliveries.roll_back(row[1])
 
 
-def _turn(situation: Situation) -> Turn:
-    turn: Turn = situation.data.setdefault("clock", Turn())
+def _turn(situation: TurnContext) -> ClockTurn:
+    turn: ClockTurn = situation.data.setdefault("clock", ClockTurn())
     return turn
 
 

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from routecodex.canon.parts import Json
 from routecodex.server_tools.clock import moments, repeats
-from routecodex.server_tools.clock.results import Refused
+from routecodex.server_tools.clock.results import ActionRefused
 
 ACTIONS = ("get", "schedule", "list", "cancel", "clear", "update")
 
@@ -70,7 +70,7 @@ SCHEMA: dict[str, Json] = {
 }
 
 
-class Wanted(Struct, frozen=True, kw_only=True):
+class TaskFields(Struct, frozen=True, kw_only=True):
     """A task as the model wants it."""
 
     due_at_ms: int
@@ -81,85 +81,85 @@ class Wanted(Struct, frozen=True, kw_only=True):
     max_runs: int | None = None
 
 
-class Get(Struct, frozen=True):
+class GetTime(Struct, frozen=True):
     """What time is it?"""
 
 
-class Schedule(Struct, frozen=True):
+class ScheduleTasks(Struct, frozen=True):
     """Remember these."""
 
-    items: tuple[Wanted, ...]
+    items: tuple[TaskFields, ...]
 
 
-class List(Struct, frozen=True):
+class ListTasks(Struct, frozen=True):
     """What is there?"""
 
 
-class Cancel(Struct, frozen=True):
+class CancelTask(Struct, frozen=True):
     """Forget this one."""
 
     task_id: str
 
 
-class Clear(Struct, frozen=True):
+class ClearTasks(Struct, frozen=True):
     """Forget all."""
 
 
-class Update(Struct, frozen=True):
+class UpdateTask(Struct, frozen=True):
     """Change the fields that are named, leave the rest."""
 
     task_id: str
     changes: dict[str, Any]
 
 
-Command = Get | Schedule | List | Cancel | Clear | Update
+ClockCommand = GetTime | ScheduleTasks | ListTasks | CancelTask | ClearTasks | UpdateTask
 
 
-def read(text: str) -> Command:
+def read_arguments(text: str) -> ClockCommand:
     """What the model asks for; Refused says what is wrong with it."""
     fields = _object(text)
     _only(fields, SCHEMA["properties"], "the arguments")
     action = fields.get("action")
     if action not in ACTIONS:
-        raise Refused("unknown_action", f"action: {_shown(action)} is none of {', '.join(ACTIONS)}")
+        raise ActionRefused("unknown_action", f"action: {_shown(action)} is none of {', '.join(ACTIONS)}")
     items = _items(fields.get("items"))
     task_id = _text(fields.get("taskId"), "taskId")
     return _READERS[action](items, task_id)
 
 
-def _schedule(items: list[dict[str, Any]], task_id: str) -> Schedule:
+def _schedule(items: list[dict[str, Any]], task_id: str) -> ScheduleTasks:
     if not items:
-        raise Refused("missing_items", "items: name at least one task to schedule")
-    return Schedule(tuple(_wanted(item, f"items[{at}]") for at, item in enumerate(items)))
+        raise ActionRefused("missing_items", "items: name at least one task to schedule")
+    return ScheduleTasks(tuple(_wanted(item, f"items[{at}]") for at, item in enumerate(items)))
 
 
-def _cancel(items: list[dict[str, Any]], task_id: str) -> Cancel:
-    return Cancel(_named(task_id, "cancel"))
+def _cancel(items: list[dict[str, Any]], task_id: str) -> CancelTask:
+    return CancelTask(_named(task_id, "cancel"))
 
 
-def _update(items: list[dict[str, Any]], task_id: str) -> Update:
+def _update(items: list[dict[str, Any]], task_id: str) -> UpdateTask:
     if len(items) != 1:
-        raise Refused("missing_items", f"items: update takes exactly one item, not {len(items)}")
-    return Update(_named(task_id, "update"), _changes(items[0], "items[0]"))
+        raise ActionRefused("missing_items", f"items: update takes exactly one item, not {len(items)}")
+    return UpdateTask(_named(task_id, "update"), _changes(items[0], "items[0]"))
 
 
-_READERS: dict[str, Callable[[list[dict[str, Any]], str], Command]] = {
-    "get": lambda items, task_id: Get(),
+_READERS: dict[str, Callable[[list[dict[str, Any]], str], ClockCommand]] = {
+    "get": lambda items, task_id: GetTime(),
     "schedule": _schedule,
-    "list": lambda items, task_id: List(),
+    "list": lambda items, task_id: ListTasks(),
     "cancel": _cancel,
-    "clear": lambda items, task_id: Clear(),
+    "clear": lambda items, task_id: ClearTasks(),
     "update": _update,
 }
 
 
-def _wanted(item: dict[str, Any], at: str) -> Wanted:
+def _wanted(item: dict[str, Any], at: str) -> TaskFields:
     given = _given(item, at)
     if given["due_at_ms"] is None:
-        raise Refused("missing_due_at", f"{at}.dueAt: say when, in ISO 8601 with an offset")
+        raise ActionRefused("missing_due_at", f"{at}.dueAt: say when, in ISO 8601 with an offset")
     if given["task"] is None:
-        raise Refused("missing_task", f"{at}.task: say what to be reminded of")
-    wanted = Wanted(**given)
+        raise ActionRefused("missing_task", f"{at}.task: say what to be reminded of")
+    wanted = TaskFields(**given)
     if wanted.repeat in (None, "none"):
         return msgspec.structs.replace(wanted, repeat=None, max_runs=None)
     return wanted
@@ -174,7 +174,7 @@ def _changes(item: dict[str, Any], at: str) -> dict[str, Any]:
     given = _given(item, at)
     changes = {name: value for name, value in given.items() if value is not None}
     if not changes:
-        raise Refused("nothing_to_change", f"{at}: every field is empty, so there is nothing to change")
+        raise ActionRefused("nothing_to_change", f"{at}: every field is empty, so there is nothing to change")
     return changes
 
 
@@ -185,9 +185,9 @@ def _due_at(value: Any, at: str) -> int | None:
     if not text.strip():
         return None
     try:
-        return moments.parse(text)
-    except moments.BadMoment as exc:
-        raise Refused(exc.code, f"{at}: {exc}") from exc
+        return moments.parse_timestamp(text)
+    except moments.BadTimestamp as exc:
+        raise ActionRefused(exc.code, f"{at}: {exc}") from exc
 
 
 def _said(value: Any, at: str) -> str | None:
@@ -201,9 +201,11 @@ def _arguments(value: Any, at: str) -> dict[str, Json] | None:
     try:
         found = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError) as exc:
-        raise Refused("bad_arguments", f"{at}: not JSON: {exc}; use a JSON object as text, or {{}}") from exc
+        raise ActionRefused(
+            "bad_arguments", f"{at}: not JSON: {exc}; use a JSON object as text, or {{}}"
+        ) from exc
     if not isinstance(found, dict):
-        raise Refused("bad_arguments", f"{at}: must be a JSON object as text, such as {{}}")
+        raise ActionRefused("bad_arguments", f"{at}: must be a JSON object as text, such as {{}}")
     return found or None
 
 
@@ -214,7 +216,7 @@ def _repeat(value: Any, at: str) -> str | None:
     try:
         return repeats.normalize(text) or "none"
     except ValueError as exc:
-        raise Refused("bad_repeat", f"{at}: {exc}") from exc
+        raise ActionRefused("bad_repeat", f"{at}: {exc}") from exc
 
 
 def _max_runs(value: Any, at: str) -> int | None:
@@ -223,7 +225,7 @@ def _max_runs(value: Any, at: str) -> int | None:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= 1_000_000:
-        raise Refused("bad_max_runs", f"{at}: {_shown(value)} is no whole number from 0 to 1000000")
+        raise ActionRefused("bad_max_runs", f"{at}: {_shown(value)} is no whole number from 0 to 1000000")
     return value or None
 
 
@@ -241,9 +243,9 @@ def _object(text: str) -> dict[str, Any]:
     try:
         found = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as exc:
-        raise Refused("invalid_json", f"the arguments are not JSON: {exc}") from exc
+        raise ActionRefused("invalid_json", f"the arguments are not JSON: {exc}") from exc
     if not isinstance(found, dict):
-        raise Refused("invalid_type", "the arguments must be a JSON object")
+        raise ActionRefused("invalid_type", "the arguments must be a JSON object")
     return found
 
 
@@ -251,10 +253,10 @@ def _items(value: Any) -> list[dict[str, Any]]:
     if value is None:
         return []
     if not isinstance(value, list):
-        raise Refused("invalid_type", "items: must be a list of tasks")
+        raise ActionRefused("invalid_type", "items: must be a list of tasks")
     for at, item in enumerate(value):
         if not isinstance(item, dict):
-            raise Refused("invalid_type", f"items[{at}]: must be an object with {', '.join(_ITEM)}")
+            raise ActionRefused("invalid_type", f"items[{at}]: must be an object with {', '.join(_ITEM)}")
         _only(item, _ITEM, f"items[{at}]")
     return value
 
@@ -262,20 +264,22 @@ def _items(value: Any) -> list[dict[str, Any]]:
 def _only(given: dict[str, Any], known: dict[str, Any], at: str) -> None:
     for name in given:
         if name not in known:
-            raise Refused("unknown_field", f"{at}: unknown field {name[:80]!r}; there are {', '.join(known)}")
+            raise ActionRefused(
+                "unknown_field", f"{at}: unknown field {name[:80]!r}; there are {', '.join(known)}"
+            )
 
 
 def _text(value: Any, at: str) -> str:
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise Refused("invalid_type", f"{at}: must be a text, not {_shown(value)}")
+        raise ActionRefused("invalid_type", f"{at}: must be a text, not {_shown(value)}")
     return value
 
 
 def _named(task_id: str, action: str) -> str:
     if not task_id.strip():
-        raise Refused("missing_task_id", f"taskId: say which task to {action}; list names them")
+        raise ActionRefused("missing_task_id", f"taskId: say which task to {action}; list names them")
     return task_id.strip()
 
 

@@ -20,10 +20,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from routecodex.server_tools.clock import edits
-from routecodex.server_tools.clock.edits import Circumstances
-from routecodex.server_tools.clock.leases import Uptime, uptime
-from routecodex.server_tools.clock.rules import Rules, mark_prefix
-from routecodex.server_tools.clock.shelf import Shelf
+from routecodex.server_tools.clock.edits import EditContext
+from routecodex.server_tools.clock.leases import SystemUptime, uptime
+from routecodex.server_tools.clock.rules import DueRules, mark_prefix
+from routecodex.server_tools.clock.shelf import TaskStore
 from routecodex.server_tools.clock.task import Task
 from routecodex.stores.store import StoreError
 
@@ -47,7 +47,7 @@ class Reservation(Struct, frozen=True):
         return [task.task_id for task in self.tasks]
 
 
-class Held(Struct, frozen=True):
+class HeldReservation(Struct, frozen=True):
     """A reservation of this process; `delivered_at_ms` when only its commit is still to be written."""
 
     reservation: Reservation
@@ -62,11 +62,11 @@ class Deliveries:
 
     def __init__(
         self,
-        shelf: Shelf,
+        shelf: TaskStore,
         *,
-        rules: Rules,
+        rules: DueRules,
         now_ms: Callable[[], int],
-        up: Callable[[], Uptime] = uptime,
+        up: Callable[[], SystemUptime] = uptime,
         new_id: Callable[[], str] = lambda: uuid4().hex,
     ) -> None:
         self._shelf = shelf
@@ -74,7 +74,7 @@ class Deliveries:
         self._now_ms = now_ms
         self._up = up
         self._new_id = new_id
-        self._held: dict[str, Held] = {}
+        self._held: dict[str, HeldReservation] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._jobs: set[asyncio.Task[Any]] = set()
 
@@ -94,7 +94,7 @@ class Deliveries:
         held = self._held.pop(reservation.id, None)
         if held is None:
             return ()
-        delivered = held if held.delivered_at_ms is not None else Held(reservation, self._now_ms())
+        delivered = held if held.delivered_at_ms is not None else HeldReservation(reservation, self._now_ms())
         return await asyncio.shield(self._start(self._commit(delivered)))
 
     async def roll_back(self, reservation: Reservation) -> None:
@@ -143,7 +143,7 @@ class Deliveries:
         if not tasks:
             return None
         reservation = Reservation(mark_id, session, request_id, tasks)
-        self._hold(Held(reservation))
+        self._hold(HeldReservation(reservation))
         log.info(
             "%s: %d due tasks of session %.80r injected: %s",
             request_id,
@@ -153,7 +153,7 @@ class Deliveries:
         )
         return reservation
 
-    async def _commit(self, held: Held) -> tuple[Task, ...]:
+    async def _commit(self, held: HeldReservation) -> tuple[Task, ...]:
         reservation = held.reservation
         at = replace(self._at(reservation.request_id), now_ms=held.delivered_at_ms or 0)
         try:
@@ -185,12 +185,12 @@ class Deliveries:
         except StoreError as exc:
             log.error("%s: reservation not renewed: %s", reservation.request_id, exc)
 
-    def _at(self, request_id: str) -> Circumstances:
-        return Circumstances(
+    def _at(self, request_id: str) -> EditContext:
+        return EditContext(
             now_ms=self._now_ms(), rules=self._rules, request_id=request_id, up=self._up(), held=self._held
         )
 
-    def _hold(self, held: Held) -> None:
+    def _hold(self, held: HeldReservation) -> None:
         self._held[held.reservation.id] = held
         self._arm()
 

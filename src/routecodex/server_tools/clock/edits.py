@@ -12,30 +12,30 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from routecodex.server_tools.clock import leases, repeats, rules
-from routecodex.server_tools.clock.arguments import Wanted
-from routecodex.server_tools.clock.leases import UNKNOWN, Uptime
+from routecodex.server_tools.clock.arguments import TaskFields
+from routecodex.server_tools.clock.leases import UNKNOWN, SystemUptime
 from routecodex.server_tools.clock.moments import utc_text
-from routecodex.server_tools.clock.results import Refused
-from routecodex.server_tools.clock.rules import Rules
-from routecodex.server_tools.clock.task import LATEST_MS, Mark, SessionState, Task
+from routecodex.server_tools.clock.results import ActionRefused
+from routecodex.server_tools.clock.rules import DueRules
+from routecodex.server_tools.clock.task import LATEST_MS, DeliveryMark, SessionTasks, Task
 
 T = TypeVar("T")
-Edit = Callable[[SessionState], tuple[SessionState, T]]
+Edit = Callable[[SessionTasks], tuple[SessionTasks, T]]
 
 
-class Circumstances(Struct, frozen=True, kw_only=True):
+class EditContext(Struct, frozen=True, kw_only=True):
     """When, in which request, and by which rules something happens; `held` are the marks of this process."""
 
     now_ms: int
-    rules: Rules
+    rules: DueRules
     request_id: str = ""
-    up: Uptime = UNKNOWN
+    up: SystemUptime = UNKNOWN
     held: Container[str] = ()
 
 
 def add(
-    state: SessionState, wanted: Sequence[Wanted], *, ids: Sequence[str], at: Circumstances
-) -> tuple[SessionState, tuple[Task, ...]]:
+    state: SessionTasks, wanted: Sequence[TaskFields], *, ids: Sequence[str], at: EditContext
+) -> tuple[SessionTasks, tuple[Task, ...]]:
     """Adds every task, or none; what is there already is the same task, with the hints given last."""
     tasks = list(state.tasks)
     chosen: list[str] = []
@@ -52,20 +52,20 @@ def add(
     return replace(state, tasks=tuple(tasks)), tuple(by_id[task_id] for task_id in dict.fromkeys(chosen))
 
 
-def cancel(state: SessionState, task_id: str) -> tuple[SessionState, Task]:
+def cancel(state: SessionTasks, task_id: str) -> tuple[SessionTasks, Task]:
     """Removes one task."""
     task = _found(state, task_id)
     return replace(state, tasks=tuple(other for other in state.tasks if other is not task)), task
 
 
-def clear(state: SessionState) -> tuple[SessionState, int]:
+def clear(state: SessionTasks) -> tuple[SessionTasks, int]:
     """Removes all tasks; how many there were."""
     return replace(state, tasks=()), len(state.tasks)
 
 
 def change(
-    state: SessionState, task_id: str, changes: dict[str, Any], *, at: Circumstances
-) -> tuple[SessionState, Task]:
+    state: SessionTasks, task_id: str, changes: dict[str, Any], *, at: EditContext
+) -> tuple[SessionTasks, Task]:
     """Changes the fields that are named; a task with another time is to be delivered anew."""
     old = _found(state, task_id)
     task = replace(old, **changes, updated_at_ms=at.now_ms)
@@ -84,26 +84,26 @@ def change(
     return _with(state, {task.task_id: task}), task
 
 
-def prune(state: SessionState, at: Circumstances) -> tuple[SessionState, int]:
+def prune(state: SessionTasks, at: EditContext) -> tuple[SessionTasks, int]:
     """Drops the tasks that are over; how many."""
     kept = tuple(task for task in state.tasks if not rules.is_over(task, at.now_ms, at.rules))
     return replace(state, tasks=kept), len(state.tasks) - len(kept)
 
 
-def due(state: SessionState, at: Circumstances) -> tuple[Task, ...]:
+def due(state: SessionTasks, at: EditContext) -> tuple[Task, ...]:
     """The tasks that this request may deliver, the earliest first."""
-    seen = leases.judged(state, at.now_ms, up=at.up, lease_ms=at.rules.lease_ms, held=at.held)
+    seen = leases.expired_reservations(state, at.now_ms, up=at.up, lease_ms=at.rules.lease_ms, held=at.held)
     return rules.deliverable(seen, at.now_ms, rules=at.rules, request_id=at.request_id)
 
 
-def reserve(state: SessionState, mark_id: str, *, at: Circumstances) -> tuple[SessionState, tuple[Task, ...]]:
+def reserve(state: SessionTasks, mark_id: str, *, at: EditContext) -> tuple[SessionTasks, tuple[Task, ...]]:
     """Marks every task that this request may deliver; nobody else gets them until the lease is up."""
     mark = _mark(mark_id, at)
     marked = tuple(replace(task, reservation=mark) for task in due(state, at))
     return _with(state, {task.task_id: task for task in marked}), marked
 
 
-def renew(state: SessionState, mark_id: str, *, at: Circumstances) -> tuple[SessionState, int]:
+def renew(state: SessionTasks, mark_id: str, *, at: EditContext) -> tuple[SessionTasks, int]:
     """Makes a reservation last; how many tasks it still holds."""
     mark = _mark(mark_id, at)
     ours = {
@@ -112,7 +112,7 @@ def renew(state: SessionState, mark_id: str, *, at: Circumstances) -> tuple[Sess
     return _with(state, ours), len(ours)
 
 
-def roll_back(state: SessionState, mark_id: str) -> tuple[SessionState, int]:
+def roll_back(state: SessionTasks, mark_id: str) -> tuple[SessionTasks, int]:
     """Gives back what was reserved; how many tasks."""
     ours = {
         task.task_id: replace(task, reservation=None) for task in state.tasks if _is_marked(task, mark_id)
@@ -121,8 +121,8 @@ def roll_back(state: SessionState, mark_id: str) -> tuple[SessionState, int]:
 
 
 def commit(
-    state: SessionState, reserved: Collection[Task], *, at: Circumstances
-) -> tuple[SessionState, tuple[Task, ...]]:
+    state: SessionTasks, reserved: Collection[Task], *, at: EditContext
+) -> tuple[SessionTasks, tuple[Task, ...]]:
     """Writes down that these were delivered, whoever holds them by now; those it was the first to write.
 
     A task that was changed since is not the one that was delivered, and stays to be.
@@ -136,7 +136,7 @@ def commit(
     return _with(state, done), tuple(done.values())
 
 
-def _delivered(task: Task, at: Circumstances) -> Task:
+def _delivered(task: Task, at: EditContext) -> Task:
     done = replace(
         task,
         delivered_at_ms=at.now_ms,
@@ -147,7 +147,7 @@ def _delivered(task: Task, at: Circumstances) -> Task:
     return _come_again(done, at)
 
 
-def _come_again(task: Task, at: Circumstances) -> Task:
+def _come_again(task: Task, at: EditContext) -> Task:
     """A delivered task at its next occurrence; as it is when there is none."""
     if task.repeat is None or task.delivered_at_ms is None:
         return task
@@ -159,7 +159,7 @@ def _come_again(task: Task, at: Circumstances) -> Task:
     return replace(task, due_at_ms=later, delivered_at_ms=None, not_before_request_id=_guard(later, at))
 
 
-def _made(item: Wanted, task_id: str, *, session: str, at: Circumstances) -> Task:
+def _made(item: TaskFields, task_id: str, *, session: str, at: EditContext) -> Task:
     return Task(
         task_id=task_id,
         session_id=session,
@@ -176,13 +176,13 @@ def _made(item: Wanted, task_id: str, *, session: str, at: Circumstances) -> Tas
     )
 
 
-def _overwritten(task: Task, item: Wanted, at: Circumstances) -> Task:
+def _overwritten(task: Task, item: TaskFields, at: EditContext) -> Task:
     hints = {"tool": item.tool, "arguments": item.arguments, "repeat": item.repeat, "max_runs": item.max_runs}
     changed = replace(task, **hints)
     return task if changed == task else _come_again(replace(changed, updated_at_ms=at.now_ms), at)
 
 
-def _is_same(task: Task, item: Wanted) -> bool:
+def _is_same(task: Task, item: TaskFields) -> bool:
     """Same time and text; a repeated task is also the same at a later occurrence."""
     if task.task != item.task:
         return False
@@ -193,32 +193,32 @@ def _is_same(task: Task, item: Wanted) -> bool:
     return (task.due_at_ms - item.due_at_ms) % repeats.period_ms(task.repeat) == 0
 
 
-def _check_reachable(due_at_ms: int, repeat: str | None, at: Circumstances) -> None:
+def _check_reachable(due_at_ms: int, repeat: str | None, at: EditContext) -> None:
     if repeat is None and at.now_ms > due_at_ms + at.rules.retention_ms:
-        raise Refused(
+        raise ActionRefused(
             "already_expired",
             f"{utc_text(due_at_ms)} is too long past to be delivered; it is {utc_text(at.now_ms)} now",
         )
 
 
-def _guard(due_at_ms: int, at: Circumstances) -> str | None:
+def _guard(due_at_ms: int, at: EditContext) -> str | None:
     return rules.guard(due_at_ms, at.now_ms, rules=at.rules, request_id=at.request_id)
 
 
-def _found(state: SessionState, task_id: str) -> Task:
+def _found(state: SessionTasks, task_id: str) -> Task:
     task = next((task for task in state.tasks if task.task_id == task_id), None)
     if task is None:
-        raise Refused("unknown_task", f"this session has no task {task_id[:80]!r}; list names them")
+        raise ActionRefused("unknown_task", f"this session has no task {task_id[:80]!r}; list names them")
     return task
 
 
-def _mark(mark_id: str, at: Circumstances) -> Mark:
-    return leases.mark(mark_id, at.now_ms, up=at.up, lease_ms=at.rules.lease_ms)
+def _mark(mark_id: str, at: EditContext) -> DeliveryMark:
+    return leases.boot_mark(mark_id, at.now_ms, up=at.up, lease_ms=at.rules.lease_ms)
 
 
 def _is_marked(task: Task, mark_id: str) -> bool:
     return task.reservation is not None and task.reservation.id == mark_id
 
 
-def _with(state: SessionState, tasks: dict[str, Task]) -> SessionState:
+def _with(state: SessionTasks, tasks: dict[str, Task]) -> SessionTasks:
     return replace(state, tasks=tuple(tasks.get(task.task_id, task) for task in state.tasks))

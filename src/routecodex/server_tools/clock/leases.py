@@ -17,26 +17,27 @@ from uuid import uuid4
 
 from msgspec.structs import replace
 
-from routecodex.server_tools.clock.task import Mark, SessionState, Task
+from routecodex.server_tools.clock.task import DeliveryMark, SessionTasks, Task
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
 _TIME_SPACE = "/proc/self/ns/time"
 """Containers may have a time since start of their own."""
 
 
-class Uptime(NamedTuple):
+class SystemUptime(NamedTuple):
     """Milliseconds since a start of a machine; two of them compare only when the start is the same."""
 
     start: str
     ms: int
 
 
-UNKNOWN = Uptime("", 0)
+UNKNOWN = SystemUptime("", 0)
 
 
-def uptime() -> Uptime:
+def uptime() -> SystemUptime:
     """Now; time in which the machine slept does not count, for then nobody could renew anything."""
-    return Uptime(_start(), time.monotonic_ns() // 1_000_000)
+    return SystemUptime(_start(), time.monotonic_ns() // 1_000_000)
 
 
 @cache
@@ -52,16 +53,16 @@ def _start() -> str:
         return boot
 
 
-def mark(id: str, now_ms: int, *, up: Uptime, lease_ms: int) -> Mark:
+def boot_mark(id: str, now_ms: int, *, up: SystemUptime, lease_ms: int) -> DeliveryMark:
     """A mark that lasts for one lease from now."""
     if not up.start:
-        return Mark(id, now_ms + lease_ms)
-    return Mark(id, now_ms + lease_ms, up.start, up.ms + lease_ms)
+        return DeliveryMark(id, now_ms + lease_ms)
+    return DeliveryMark(id, now_ms + lease_ms, up.start, up.ms + lease_ms)
 
 
-def judged(
-    state: SessionState, now_ms: int, *, up: Uptime, lease_ms: int, held: Container[str] = ()
-) -> SessionState:
+def expired_reservations(
+    state: SessionTasks, now_ms: int, *, up: SystemUptime, lease_ms: int, held: Container[str] = ()
+) -> SessionTasks:
     """The state with marks that end when they really do, as times of day; those held here never end."""
     if not any(task.reservation for task in state.tasks):
         return state

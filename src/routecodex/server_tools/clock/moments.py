@@ -22,7 +22,7 @@ _NUMBER = re.compile(r"[+-]?\d+(?:[.,]\d+)?(?:E[+-]?\d+)?", re.ASCII)
 _FORM = "use ISO 8601 with an offset, like 2026-01-21T20:30:00-08:00 or 2026-01-22T04:30:00Z"
 
 
-class BadMoment(Exception):
+class BadTimestamp(Exception):
     """A text is no moment; `code` says in which way."""
 
     def __init__(self, code: str, message: str) -> None:
@@ -37,24 +37,24 @@ class Zone(Struct, frozen=True):
     rule: tzinfo
 
 
-def parse(text: str) -> int:
+def parse_timestamp(text: str) -> int:
     """The moment in milliseconds since the epoch."""
     said = text.strip().upper()
     shown = repr(text[:80])
     if _NUMBER.fullmatch(said):
-        raise BadMoment("due_at_is_a_number", f"{shown} is a bare number, not a time; {_FORM}")
+        raise BadTimestamp("due_at_is_a_number", f"{shown} is a bare number, not a time; {_FORM}")
     match = _TIME.fullmatch(said)
     if (match is not None and match["offset"] is None) or _DATE.fullmatch(said):
-        raise BadMoment("due_at_without_offset", f"{shown} does not say its offset from UTC; {_FORM}")
+        raise BadTimestamp("due_at_without_offset", f"{shown} does not say its offset from UTC; {_FORM}")
     if match is None:
-        raise BadMoment("due_at_invalid", f"{shown} is not a time; {_FORM}")
+        raise BadTimestamp("due_at_invalid", f"{shown} is not a time; {_FORM}")
     try:
         since = datetime.fromisoformat(said) - EPOCH
     except ValueError as exc:
-        raise BadMoment("due_at_invalid", f"{shown} is not a time that exists: {exc}") from exc
+        raise BadTimestamp("due_at_invalid", f"{shown} is not a time that exists: {exc}") from exc
     moment = since // timedelta(milliseconds=1)
     if not 0 <= moment <= LATEST_MS:
-        raise BadMoment("due_at_invalid", f"{shown} lies outside the years 1970 to 9998")
+        raise BadTimestamp("due_at_invalid", f"{shown} lies outside the years 1970 to 9998")
     return moment
 
 
@@ -68,7 +68,7 @@ def local_text(moment_ms: int, zone: Zone) -> str:
     return _iso(moment_ms, zone.rule)
 
 
-def zone_of(environ: Mapping[str, str], *, localtime: str = "/etc/localtime") -> Zone:
+def time_zone(environ: Mapping[str, str], *, localtime: str = "/etc/localtime") -> Zone:
     """The zone that `TZ` names, else the one of the machine, else UTC."""
     named = environ.get("TZ", "").removeprefix(":")
     for name in (named, _zone_behind(localtime)):

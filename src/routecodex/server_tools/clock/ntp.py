@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from routecodex.server_tools.clock.sntp import BadAnswer, Sample, Stranger, decode_answer, encode_question
+from routecodex.server_tools.clock.sntp import BadReply, ForeignReply, Sample, decode_reply, encode_query
 
 PORT = 123
 SMALLEST_PORT, LARGEST_PORT = 1, 65_535
@@ -31,15 +31,15 @@ def address_of(server: str) -> tuple[str, int]:
     return host, int(port)
 
 
-async def ask(server: str, *, timeout: float, clock: Callable[[], float], cookie: bytes) -> Sample:
+async def query_server(server: str, *, timeout: float, clock: Callable[[], float], cookie: bytes) -> Sample:
     """What the server says; BadAnswer, OSError or TimeoutError when it says nothing of use."""
-    listener = Listener(server, cookie, clock=clock)
+    listener = NtpProtocol(server, cookie, clock=clock)
     try:
         async with asyncio.timeout(timeout):
             try:
                 host, port = address_of(server)
             except ValueError as exc:
-                raise BadAnswer(str(exc)) from exc
+                raise BadReply(str(exc)) from exc
             address = await resolve(host, port)
             await asyncio.get_running_loop().create_datagram_endpoint(lambda: listener, remote_addr=address)
             return await listener.answer
@@ -50,7 +50,7 @@ async def ask(server: str, *, timeout: float, clock: Callable[[], float], cookie
         listener.close()
 
 
-class Listener(asyncio.DatagramProtocol):
+class NtpProtocol(asyncio.DatagramProtocol):
     """Sends the question and takes the first answer to it; anything else that comes in is passed over."""
 
     def __init__(self, server: str, cookie: bytes, *, clock: Callable[[], float]) -> None:
@@ -59,13 +59,13 @@ class Listener(asyncio.DatagramProtocol):
         self._clock = clock
         self._transport: asyncio.DatagramTransport | None = None
         self._sent_ms = self._sent_at = 0.0
-        self.stranger: Stranger | None = None
+        self.stranger: ForeignReply | None = None
         self.answer: asyncio.Future[Sample] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.DatagramTransport) -> None:  # type: ignore[override]  # only ever this kind
         self._transport = transport
         self._sent_ms, self._sent_at = self._clock() * 1000, time.monotonic()
-        transport.sendto(encode_question(self._cookie))
+        transport.sendto(encode_query(self._cookie))
 
     def datagram_received(self, data: bytes, addr: tuple[str | Any, int]) -> None:
         # How long it took is read from a clock that nobody sets, and not the loop's, which may stand still.
@@ -73,16 +73,16 @@ class Listener(asyncio.DatagramProtocol):
         if self.answer.done():
             return
         try:
-            sample = decode_answer(
+            sample = decode_reply(
                 data,
                 cookie=self._cookie,
                 server=self._server,
                 sent_ms=self._sent_ms,
                 elapsed_ms=elapsed_ms,
             )
-        except Stranger as exc:
+        except ForeignReply as exc:
             self.stranger = exc
-        except BadAnswer as exc:
+        except BadReply as exc:
             self.answer.set_exception(exc)
         else:
             self.answer.set_result(sample)

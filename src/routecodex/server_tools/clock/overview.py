@@ -7,22 +7,22 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from routecodex.server_tools.clock import edits
-from routecodex.server_tools.clock.rules import Rules, kept
-from routecodex.server_tools.clock.shelf import Shelf
-from routecodex.server_tools.clock.task import SessionState, Task
+from routecodex.server_tools.clock.rules import DueRules, kept
+from routecodex.server_tools.clock.shelf import TaskStore
+from routecodex.server_tools.clock.task import SessionTasks, Task
 
 
-class Overview:
+class TaskOverview:
     """Looks at every session, and cancels a task whose session is not known; StoreError passes through."""
 
-    def __init__(self, shelf: Shelf, *, rules: Rules, now_ms: Callable[[], int]) -> None:
+    def __init__(self, shelf: TaskStore, *, rules: DueRules, now_ms: Callable[[], int]) -> None:
         self._shelf = shelf
         self._rules = rules
         self._now_ms = now_ms
 
-    async def sessions(self, limit: int) -> list[SessionState]:
+    async def sessions(self, limit: int) -> list[SessionTasks]:
         """The sessions that have tasks, the one written last first; tasks that are over are left out."""
-        found: list[SessionState] = []
+        found: list[SessionTasks] = []
         for session in reversed(await self._shelf.sessions()):
             if len(found) >= limit:
                 break
@@ -40,7 +40,7 @@ class Overview:
         return None
 
 
-def _without(state: SessionState, task_id: str) -> tuple[SessionState, Task | None]:
+def _without(state: SessionTasks, task_id: str) -> tuple[SessionTasks, Task | None]:
     if all(task.task_id != task_id for task in state.tasks):
         return state, None
     return edits.cancel(state, task_id)

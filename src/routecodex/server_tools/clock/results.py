@@ -11,7 +11,7 @@ from routecodex.server_tools.clock.moments import utc_text
 from routecodex.server_tools.clock.task import Task
 
 
-class Refused(Exception):
+class ActionRefused(Exception):
     """The tool does not do what it was asked for; nothing was changed."""
 
     def __init__(self, code: str, message: str) -> None:
@@ -19,32 +19,32 @@ class Refused(Exception):
         self.code = code
 
 
-def text(value: dict[str, Any]) -> str:
+def result_text(value: dict[str, Any]) -> str:
     """A result as the model gets it."""
     return msgspec.json.encode(value).decode()
 
 
-def refused(exc: Refused) -> dict[str, Any]:
+def refusal_text(exc: ActionRefused) -> dict[str, Any]:
     return {"ok": False, "error": {"code": exc.code, "message": str(exc)}}
 
 
-def scheduled(tasks: Iterable[Task]) -> dict[str, Any]:
+def scheduled_text(tasks: Iterable[Task]) -> dict[str, Any]:
     return {"ok": True, "scheduled": [_item(task) for task in tasks]}
 
 
-def updated(task: Task) -> dict[str, Any]:
+def updated_text(task: Task) -> dict[str, Any]:
     return {"ok": True, "updated": _item(task)}
 
 
-def listed(tasks: Iterable[Task]) -> dict[str, Any]:
+def listed_text(tasks: Iterable[Task]) -> dict[str, Any]:
     return {"ok": True, "items": [_item(task) | _delivery(task) for task in tasks]}
 
 
-def removed(task_id: str) -> dict[str, Any]:
+def removed_text(task_id: str) -> dict[str, Any]:
     return {"ok": True, "removed": task_id}
 
 
-def cleared(count: int) -> dict[str, Any]:
+def cleared_text(count: int) -> dict[str, Any]:
     return {"ok": True, "removedCount": count}
 
 

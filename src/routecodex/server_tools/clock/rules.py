@@ -6,12 +6,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from routecodex.server_tools.clock import repeats
-from routecodex.server_tools.clock.task import LATEST_MS, SessionState, Task
+from routecodex.server_tools.clock.task import LATEST_MS, SessionTasks, Task
 
 DAY_MS = 86_400_000
 
 
-class Rules(Struct, frozen=True, kw_only=True):
+class DueRules(Struct, frozen=True, kw_only=True):
     """The times that matter.
 
     `lease_ms` is how long a reservation holds without being renewed; `idle_ms` how long a task that comes
@@ -24,15 +24,15 @@ class Rules(Struct, frozen=True, kw_only=True):
     idle_ms: int = 30 * DAY_MS
 
 
-def is_due(task: Task, now_ms: int, rules: Rules) -> bool:
+def is_due(task: Task, now_ms: int, rules: DueRules) -> bool:
     return now_ms >= task.due_at_ms - rules.due_window_ms
 
 
-def is_expired(task: Task, now_ms: int, rules: Rules) -> bool:
+def is_expired(task: Task, now_ms: int, rules: DueRules) -> bool:
     return now_ms > task.due_at_ms + rules.retention_ms
 
 
-def should_inject(task: Task, now_ms: int, rules: Rules) -> bool:
+def should_inject(task: Task, now_ms: int, rules: DueRules) -> bool:
     return (
         is_due(task, now_ms, rules) and not is_expired(task, now_ms, rules) and task.delivered_at_ms is None
     )
@@ -44,7 +44,7 @@ def is_held_back(task: Task, request_id: str) -> bool:
     return first is not None and (request_id == first or request_id.startswith(first + ":"))
 
 
-def is_reserved(task: Task, now_ms: int, rules: Rules) -> bool:
+def is_reserved(task: Task, now_ms: int, rules: DueRules) -> bool:
     """Whether somebody is delivering it; a mark from far in the future tells of a clock that was wrong."""
     mark = task.reservation
     return mark is not None and now_ms < mark.until_ms <= now_ms + 2 * rules.lease_ms
@@ -60,17 +60,17 @@ def is_delivering(task: Task, request_id: str) -> bool:
     return task.reservation is not None and task.reservation.id.startswith(mark_prefix(request_id))
 
 
-def opens_at(due_at_ms: int, rules: Rules) -> int:
+def opens_at(due_at_ms: int, rules: DueRules) -> int:
     """The moment from which a task may be delivered."""
     return due_at_ms - rules.due_window_ms
 
 
-def guard(due_at_ms: int, now_ms: int, *, rules: Rules, request_id: str) -> str | None:
+def guard(due_at_ms: int, now_ms: int, *, rules: DueRules, request_id: str) -> str | None:
     """What keeps a task out of the chain of requests that set it, when it is due already."""
     return request_id if opens_at(due_at_ms, rules) <= now_ms else None
 
 
-def current(task: Task, now_ms: int, rules: Rules) -> Task:
+def current(task: Task, now_ms: int, rules: DueRules) -> Task:
     """The task at the occurrence that matters now."""
     if task.repeat is None or task.delivered_at_ms is not None or not is_expired(task, now_ms, rules):
         return task
@@ -83,24 +83,24 @@ def current(task: Task, now_ms: int, rules: Rules) -> Task:
     return replace(moved, due_at_ms=later) if later <= LATEST_MS else task
 
 
-def is_over(task: Task, now_ms: int, rules: Rules) -> bool:
+def is_over(task: Task, now_ms: int, rules: DueRules) -> bool:
     """Whether the task can be forgotten."""
     return now_ms > drop_at(task, rules)
 
 
-def drop_at(task: Task, rules: Rules) -> int:
+def drop_at(task: Task, rules: DueRules) -> int:
     """The last moment at which the task is kept."""
     if task.repeat is None or task.delivered_at_ms is not None:
         return task.due_at_ms + rules.retention_ms
     return max(task.due_at_ms, task.updated_at_ms) + max(rules.idle_ms, rules.retention_ms)
 
 
-def kept(state: SessionState, now_ms: int, rules: Rules) -> tuple[Task, ...]:
+def kept(state: SessionTasks, now_ms: int, rules: DueRules) -> tuple[Task, ...]:
     """The tasks that are not over, each at the occurrence that matters now."""
     return tuple(current(task, now_ms, rules) for task in state.tasks if not is_over(task, now_ms, rules))
 
 
-def deliverable(state: SessionState, now_ms: int, *, rules: Rules, request_id: str) -> tuple[Task, ...]:
+def deliverable(state: SessionTasks, now_ms: int, *, rules: DueRules, request_id: str) -> tuple[Task, ...]:
     """The tasks that this request may deliver now, the earliest first."""
     found = (
         task
@@ -112,7 +112,7 @@ def deliverable(state: SessionState, now_ms: int, *, rules: Rules, request_id: s
     return tuple(sorted(found, key=lambda task: (task.due_at_ms, task.created_at_ms, task.task_id)))
 
 
-def wake_at(state: SessionState, now_ms: int, *, rules: Rules, request_id: str) -> int | None:
+def wake_at(state: SessionTasks, now_ms: int, *, rules: DueRules, request_id: str) -> int | None:
     """When this request may first have something to deliver; now or earlier when it has already."""
     moments = [
         opens_at(task.due_at_ms, rules)

@@ -15,12 +15,13 @@ from typing import Generic, NamedTuple, TypeVar
 from msgspec.structs import replace
 
 from routecodex.server_tools.clock.edits import Edit
-from routecodex.server_tools.clock.task import SessionState, decode, encode, nothing, session_of
+from routecodex.server_tools.clock.task import SessionTasks, decode, encode, no_tasks, session_tasks_name
 from routecodex.stores.store import Store
 
 SPACE = "clock"
 CORRUPT_SPACE = "clock.corrupt"
-BARE = {SPACE: session_of}
+
+BARE = {SPACE: session_tasks_name}
 """What a file store is to be told, so that a session's file is its state and nothing else."""
 CACHED = 10_000
 MANY_TASKS = 1000
@@ -34,7 +35,7 @@ class Cached(NamedTuple):
     """A state and the stamp under which it was read."""
 
     stamp: int
-    state: SessionState
+    state: SessionTasks
 
 
 class Corrupt(Exception):
@@ -52,7 +53,7 @@ class Unchanged(Exception):
 class Step(Generic[T]):
     """One try at an edit; `state` and `outcome` are what came of it."""
 
-    state: SessionState
+    state: SessionTasks
     outcome: T
 
     def __init__(self, session: str, edit: Edit[T], *, now_ms: int, aside: bytes | None) -> None:
@@ -64,7 +65,7 @@ class Step(Generic[T]):
     def __call__(self, raw: bytes | None) -> bytes | None:
         """The new value; Unchanged when it is the old one, Corrupt when something else is in its place."""
         spoiled = raw is not None and raw == self._aside
-        before = nothing(self._session) if spoiled else read(self._session, raw)
+        before = no_tasks(self._session) if spoiled else read(self._session, raw)
         after, self.outcome = self._edit(before)
         self.state = after if after.tasks == before.tasks else replace(after, updated_at_ms=self._now_ms)
         if not after.tasks and raw is not None:
@@ -74,7 +75,7 @@ class Step(Generic[T]):
         return encode(self.state)
 
 
-class Shelf:
+class TaskStore:
     """Typed access to the store; a StoreError from it means that nothing was changed."""
 
     def __init__(self, store: Store, *, now_ms: Callable[[], int], cached: int = CACHED) -> None:
@@ -96,18 +97,18 @@ class Shelf:
         """Changes whenever anyone changes the tasks of the session; 0 when it has none."""
         return self._store.stamp_of(SPACE, session)
 
-    def peek(self, session: str) -> SessionState | None:
+    def peek(self, session: str) -> SessionTasks | None:
         """The tasks, when they are known without reading; None means that they have to be loaded."""
         stamp = self.stamp_of(session)
         found = self._cache.get(session)
         if stamp == 0 and found is None:
-            return nothing(session)
+            return no_tasks(session)
         if found is None or found.stamp != stamp:
             return None
         self._cache.move_to_end(session)
         return found.state
 
-    async def load(self, session: str) -> SessionState:
+    async def load(self, session: str) -> SessionTasks:
         """The tasks of the session."""
         known = self.peek(session)
         return known if known is not None else await self._read(session)
@@ -132,7 +133,7 @@ class Shelf:
         """Every session that has tasks; a file store sets damaged files aside on the way."""
         return await self._store.keys(SPACE)
 
-    async def _read(self, session: str) -> SessionState:
+    async def _read(self, session: str) -> SessionTasks:
         """What the store has; the stamp is taken first, so that it is never newer than the state."""
         stamp = self.stamp_of(session)
         stored = await self._store.get(SPACE, session)
@@ -152,7 +153,7 @@ class Shelf:
         await self._store.put(CORRUPT_SPACE, name, raw)
         log.warning("%s/%.80r is not the tasks of a session; set aside in %s", SPACE, session, CORRUPT_SPACE)
 
-    def _changed(self, session: str, state: SessionState) -> None:
+    def _changed(self, session: str, state: SessionTasks) -> None:
         self._cache.pop(session, None)
         if len(state.tasks) > MANY_TASKS:
             log.warning(
@@ -168,10 +169,10 @@ class Shelf:
             self._cache.popitem(last=False)
 
 
-def read(session: str, raw: bytes | None) -> SessionState:
+def read(session: str, raw: bytes | None) -> SessionTasks:
     """The state in a stored value; Corrupt when it is something else."""
     if raw is None:
-        return nothing(session)
+        return no_tasks(session)
     try:
         state = decode(raw)
     except ValueError as exc:

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 COOKIE_BYTES = 8
+
 FARTHEST_MS = 86_400_000
 """An offset past one day is taken for a lie."""
 AGREE_MS = 250.0
@@ -27,11 +28,11 @@ _FROM_1900_MS = 2_208_988_800_000
 _WRAP = 1 << 64
 
 
-class BadAnswer(Exception):
+class BadReply(Exception):
     """A server answered something that cannot be used."""
 
 
-class Stranger(BadAnswer):
+class ForeignReply(BadReply):
     """The answer is to a question that was not asked."""
 
 
@@ -43,50 +44,50 @@ class Sample(Struct, frozen=True):
     delay_ms: float
 
 
-def encode_question(cookie: bytes) -> bytes:
+def encode_query(cookie: bytes) -> bytes:
     """The packet to send."""
     return _PACKET.pack(_VERSION_4_CLIENT, 0, 0, 0, 0, 0, b"", 0, 0, 0, int.from_bytes(cookie))
 
 
-def decode_answer(packet: bytes, *, cookie: bytes, server: str, sent_ms: float, elapsed_ms: float) -> Sample:
+def decode_reply(packet: bytes, *, cookie: bytes, server: str, sent_ms: float, elapsed_ms: float) -> Sample:
     """What the server says; `sent_ms` is the time here when it was asked."""
     if len(packet) < _PACKET.size:
-        raise Stranger(f"{len(packet)} bytes are too short for an answer")
+        raise ForeignReply(f"{len(packet)} bytes are too short for an answer")
     head, stratum, _, _, _, _, name, _, origin, received, sent = _PACKET.unpack_from(packet)
     if origin != int.from_bytes(cookie):
-        raise Stranger("the answer is not to our question")
+        raise ForeignReply("the answer is not to our question")
     _check(head, stratum, name=name, sent=sent)
     asked, answered = _stamp(sent_ms), _stamp(sent_ms + elapsed_ms)
     delay_ms = elapsed_ms - _apart_ms(sent, received)
     offset_ms = (_apart_ms(received, asked) + _apart_ms(sent, answered)) / 2
     if _apart_ms(sent, received) < 0 or delay_ms < -1:
-        raise BadAnswer("it answered before it was asked")
+        raise BadReply("it answered before it was asked")
     if abs(offset_ms) > FARTHEST_MS:
-        raise BadAnswer(f"an offset of {offset_ms / 1000:.0f} s is absurd")
+        raise BadReply(f"an offset of {offset_ms / 1000:.0f} s is absurd")
     return Sample(server, offset_ms, max(0.0, delay_ms))
 
 
 def _check(head: int, stratum: int, *, name: bytes, sent: int) -> None:
     if head & 0b111 != _SERVER_MODE:
-        raise BadAnswer(f"mode {head & 0b111} is not that of a server")
+        raise BadReply(f"mode {head & 0b111} is not that of a server")
     if stratum == 0:
         code = name.rstrip(b"\0").decode("ascii", "replace")
-        raise BadAnswer(f"kiss of death {code!r}: the server does not want to be asked")
+        raise BadReply(f"kiss of death {code!r}: the server does not want to be asked")
     if stratum > 15 or head >> 6 == _UNSYNCHRONIZED:
-        raise BadAnswer("the server is not synchronized itself")
+        raise BadReply("the server is not synchronized itself")
     if sent == 0:
-        raise BadAnswer("the answer carries no time")
+        raise BadReply("the answer carries no time")
 
 
-def agreed(samples: Sequence[Sample]) -> Sample:
+def agreed_offset(samples: Sequence[Sample]) -> Sample:
     """The quickest answer among those that most servers agree on; one liar among three is outvoted."""
     if not samples:
-        raise BadAnswer("no server answered")
+        raise BadReply("no server answered")
     groups = [[other for other in samples if _agree(one, other)] for one in samples]
     largest = max(groups, key=len)
     if 2 * len(largest) <= len(samples):
         said = ", ".join(f"{sample.server} {sample.offset_ms:+.0f} ms" for sample in samples)
-        raise BadAnswer(f"the servers disagree: {said}")
+        raise BadReply(f"the servers disagree: {said}")
     return min(largest, key=lambda sample: sample.delay_ms)
 
 

@@ -18,12 +18,12 @@ from routecodex.canon.parts import Json
 LATEST_MS = 253_370_764_800_000
 """The year 9999: a time up to it can be written in every time zone."""
 
-Moment = Annotated[int, Meta(ge=0, le=LATEST_MS)]
+Timestamp = Annotated[int, Meta(ge=0, le=LATEST_MS)]
 Count = Annotated[int, Meta(ge=0)]
-Rhythm = Annotated[str, Meta(pattern=r"^(daily|weekly|every [1-9][0-9]{0,5} minutes)$")]
+Recurrence = Annotated[str, Meta(pattern=r"^(daily|weekly|every [1-9][0-9]{0,5} minutes)$")]
 
 
-class Mark(Struct, frozen=True, omit_defaults=True, rename="camel"):
+class DeliveryMark(Struct, frozen=True, omit_defaults=True, rename="camel"):
     """A request is about to deliver the task; nobody else may until the time is up.
 
     `until_up_ms` is that time by the clock of the machine's `start`, see leases.py.
@@ -40,44 +40,44 @@ class Task(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"
 
     task_id: Annotated[str, Meta(min_length=1)]
     session_id: str
-    due_at_ms: Moment
-    created_at_ms: Moment
-    updated_at_ms: Moment
+    due_at_ms: Timestamp
+    created_at_ms: Timestamp
+    updated_at_ms: Timestamp
     task: str
     tool: str | None = None
     arguments: dict[str, Json] | None = None
-    delivered_at_ms: Moment | None = None
+    delivered_at_ms: Timestamp | None = None
     delivery_count: Count
     not_before_request_id: str | None = None
-    repeat: Rhythm | None = None
+    repeat: Recurrence | None = None
     max_runs: Annotated[int, Meta(ge=1)] | None = None
-    reservation: Mark | None = None
+    reservation: DeliveryMark | None = None
 
 
-class SessionState(Struct, frozen=True, kw_only=True, rename="camel"):
+class SessionTasks(Struct, frozen=True, kw_only=True, rename="camel"):
     """The alarms of one session."""
 
     version: Literal[1]
     session_id: str
     tasks: tuple[Task, ...]
-    updated_at_ms: Moment
+    updated_at_ms: Timestamp
 
 
-_STATES = msgspec.json.Decoder(SessionState)
+_STATES = msgspec.json.Decoder(SessionTasks)
 _ENCODER = msgspec.json.Encoder()
 
 
-def nothing(session: str) -> SessionState:
+def no_tasks(session: str) -> SessionTasks:
     """A session without tasks."""
-    return SessionState(version=1, session_id=session, tasks=(), updated_at_ms=0)
+    return SessionTasks(version=1, session_id=session, tasks=(), updated_at_ms=0)
 
 
-def encode(state: SessionState) -> bytes:
+def encode(state: SessionTasks) -> bytes:
     """The state as it is written."""
     return msgspec.json.format(_ENCODER.encode(state), indent=2) + b"\n"
 
 
-def decode(raw: bytes) -> SessionState:
+def decode(raw: bytes) -> SessionTasks:
     """The state that was written; ValueError when it is something else."""
     try:
         state = _STATES.decode(raw)
@@ -88,6 +88,6 @@ def decode(raw: bytes) -> SessionState:
     return state
 
 
-def session_of(raw: bytes) -> str:
+def session_tasks_name(raw: bytes) -> str:
     """Whose tasks these are; ValueError when they are none."""
     return decode(raw).session_id

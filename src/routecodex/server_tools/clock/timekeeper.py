@@ -21,15 +21,15 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from routecodex.server_tools.clock import ntp
-from routecodex.server_tools.clock.sntp import COOKIE_BYTES, FARTHEST_MS, BadAnswer, Sample, agreed
+from routecodex.server_tools.clock.sntp import COOKIE_BYTES, FARTHEST_MS, BadReply, Sample, agreed_offset
 
-SWITCH = "ROUTECODEX_CLOCK_NTP"
+NTP_SWITCH = "ROUTECODEX_CLOCK_NTP"
 _OFF = frozenset({"0", "false", "off", "no"})
 
 log = logging.getLogger("routecodex.clock")
 
 
-class Options(Struct, frozen=True, kw_only=True):
+class NtpOptions(Struct, frozen=True, kw_only=True):
     """Whom to ask and how often; `every` and `again` are seconds after a success and after a failure."""
 
     enabled: bool = True
@@ -52,7 +52,7 @@ class NtpState(Struct, frozen=True, kw_only=True, rename="camel"):
     last_error: str | None = None
 
 
-class Ask(Protocol):
+class NtpQuery(Protocol):
     """Asks one server."""
 
     async def __call__(
@@ -60,25 +60,25 @@ class Ask(Protocol):
     ) -> Sample: ...
 
 
-def is_wanted(enabled: bool, environ: Mapping[str, str]) -> bool:
+def is_ntp_enabled(enabled: bool, environ: Mapping[str, str]) -> bool:
     """Whether to ask the network: the environment can turn it off."""
-    return enabled and environ.get(SWITCH, "").strip().lower() not in _OFF
+    return enabled and environ.get(NTP_SWITCH, "").strip().lower() not in _OFF
 
 
-class Timekeeper:
+class NetworkTime:
     """Tells the corrected time; `clock` gives seconds since the epoch."""
 
     def __init__(
         self,
         clock: Callable[[], float] = time.time,
         *,
-        options: Options | None = None,
+        options: NtpOptions | None = None,
         file: Path | None = None,
-        ask: Ask = ntp.ask,
+        ask: NtpQuery = ntp.query_server,
         chance: random.Random | None = None,
     ) -> None:
         self._clock = clock
-        self._options = options or Options(enabled=False)
+        self._options = options or NtpOptions(enabled=False)
         self._file = file
         self._ask = ask
         self._chance = chance or random.SystemRandom()
@@ -107,8 +107,8 @@ class Timekeeper:
         """Asks all servers at once; whether they gave a time to keep."""
         checked_at_ms = int(self._clock() * 1000)
         try:
-            sample = agreed(await self._samples())
-        except BadAnswer as exc:
+            sample = agreed_offset(await self._samples())
+        except BadReply as exc:
             self.state = replace(
                 self.state, status="error", last_error=str(exc)[:500], checked_at_ms=checked_at_ms
             )
@@ -143,7 +143,7 @@ class Timekeeper:
         outcomes = await asyncio.gather(*asked)
         samples = [outcome for outcome in outcomes if isinstance(outcome, Sample)]
         if not samples:
-            raise BadAnswer("; ".join(map(str, outcomes)) or "no servers are named")
+            raise BadReply("; ".join(map(str, outcomes)) or "no servers are named")
         return samples
 
     async def _one(self, server: str) -> Sample | str:
@@ -151,7 +151,7 @@ class Timekeeper:
         cookie = self._chance.randbytes(COOKIE_BYTES)
         try:
             return await self._ask(server, timeout=self._options.timeout, clock=self._clock, cookie=cookie)
-        except (BadAnswer, OSError) as exc:
+        except (BadReply, OSError) as exc:
             return f"{server}: {exc or type(exc).__name__}"
 
     async def _save(self) -> None:

@@ -12,22 +12,22 @@ from routecodex.canon.request import Tool
 from routecodex.server_tools.clock import edits, results
 from routecodex.server_tools.clock.arguments import (
     SCHEMA,
-    Cancel,
-    Clear,
-    Command,
-    Get,
-    List,
-    Schedule,
-    Update,
-    read,
+    CancelTask,
+    ClearTasks,
+    ClockCommand,
+    GetTime,
+    ListTasks,
+    ScheduleTasks,
+    UpdateTask,
+    read_arguments,
 )
-from routecodex.server_tools.clock.edits import Circumstances, Edit
+from routecodex.server_tools.clock.edits import Edit, EditContext
 from routecodex.server_tools.clock.moments import Zone, local_text, utc_text
-from routecodex.server_tools.clock.results import Refused
-from routecodex.server_tools.clock.rules import Rules, kept
-from routecodex.server_tools.clock.shelf import Shelf
-from routecodex.server_tools.clock.task import SessionState, Task
-from routecodex.server_tools.clock.timekeeper import Timekeeper
+from routecodex.server_tools.clock.results import ActionRefused
+from routecodex.server_tools.clock.rules import DueRules, kept
+from routecodex.server_tools.clock.shelf import TaskStore
+from routecodex.server_tools.clock.task import SessionTasks, Task
+from routecodex.server_tools.clock.timekeeper import NetworkTime
 from routecodex.stores.store import StoreError
 
 NAME = "clock"
@@ -49,15 +49,15 @@ def declare(taken: set[str]) -> Tool:
     return Tool(name, description=DESCRIPTION, parameters=SCHEMA, strict=True)
 
 
-class ClockTool:
+class ClockActions:
     """Does what calls of the tool ask for; whatever goes wrong is told to the model as a result."""
 
     def __init__(
         self,
-        shelf: Shelf,
+        shelf: TaskStore,
         *,
-        time: Timekeeper,
-        rules: Rules,
+        time: NetworkTime,
+        rules: DueRules,
         zone: Zone,
         new_id: Callable[[], str] = lambda: str(uuid4()),
     ) -> None:
@@ -70,11 +70,11 @@ class ClockTool:
     async def call(self, arguments: str, *, session: str | None, request_id: str) -> str:
         """The result of one call, as JSON; `request_id` is that of the client's request."""
         try:
-            command = read(arguments)
-            return results.text(await self._do(command, session, request_id))
-        except Refused as exc:
+            command = read_arguments(arguments)
+            return results.result_text(await self._do(command, session, request_id))
+        except ActionRefused as exc:
             log.info("%s: clock refused (%s) for session %.80r", request_id, exc.code, session)
-            return results.text(results.refused(exc))
+            return results.result_text(results.refusal_text(exc))
 
     async def clear(self, session: str, *, request_id: str) -> int:
         """Forgets all tasks of the session, as a person's instruction does; StoreError when it could not."""
@@ -86,13 +86,15 @@ class ClockTool:
         """The tasks that are not over, for people to look at."""
         return kept(await self._shelf.load(session), self._time.now_ms(), self._rules)
 
-    async def _do(self, command: Command, session: str | None, request_id: str) -> Result:
-        if isinstance(command, Get):
+    async def _do(self, command: ClockCommand, session: str | None, request_id: str) -> Result:
+        if isinstance(command, GetTime):
             return self._get()
         if session is None:
-            if isinstance(command, List):
-                return results.listed(())
-            raise Refused("missing_session", "this request belongs to no session, so tasks cannot be kept")
+            if isinstance(command, ListTasks):
+                return results.listed_text(())
+            raise ActionRefused(
+                "missing_session", "this request belongs to no session, so tasks cannot be kept"
+            )
         return await _ACTIONS[type(command)](self, command, session, request_id)
 
     def _get(self) -> Result:
@@ -108,35 +110,37 @@ class ClockTool:
             "ntp": self._time.report(),
         }
 
-    async def _schedule(self, command: Schedule, session: str, request_id: str) -> Result:
+    async def _schedule(self, command: ScheduleTasks, session: str, request_id: str) -> Result:
         ids = [self._new_id() for _ in command.items]
         at = self._at(request_id)
         change = partial(edits.add, wanted=command.items, ids=ids, at=at)
         tasks = await self._edit(session, change, request_id=request_id, action="schedule", at=at)
         for task in tasks:
             log.debug("%s: task %s of session %.80r: %r", request_id, task.task_id, session, task.task)
-        return results.scheduled(tasks)
+        return results.scheduled_text(tasks)
 
-    async def _list(self, command: List, session: str, request_id: str) -> Result:
+    async def _list(self, command: ListTasks, session: str, request_id: str) -> Result:
         try:
             tasks = await self.tasks(session)
         except StoreError as exc:
             _fail(exc, request_id, "read")
         log.debug("%s: clock list for session %.80r: %d tasks", request_id, session, len(tasks))
-        return results.listed(sorted(tasks, key=lambda task: task.due_at_ms))
+        return results.listed_text(sorted(tasks, key=lambda task: task.due_at_ms))
 
-    async def _cancel(self, command: Cancel, session: str, request_id: str) -> Result:
+    async def _cancel(self, command: CancelTask, session: str, request_id: str) -> Result:
         change = partial(edits.cancel, task_id=command.task_id)
         await self._edit(session, change, request_id=request_id, action="cancel")
-        return results.removed(command.task_id)
+        return results.removed_text(command.task_id)
 
-    async def _clear(self, command: Clear, session: str, request_id: str) -> Result:
-        return results.cleared(await self._edit(session, edits.clear, request_id=request_id, action="clear"))
+    async def _clear(self, command: ClearTasks, session: str, request_id: str) -> Result:
+        return results.cleared_text(
+            await self._edit(session, edits.clear, request_id=request_id, action="clear")
+        )
 
-    async def _update(self, command: Update, session: str, request_id: str) -> Result:
+    async def _update(self, command: UpdateTask, session: str, request_id: str) -> Result:
         at = self._at(request_id)
         change = partial(edits.change, task_id=command.task_id, changes=command.changes, at=at)
-        return results.updated(
+        return results.updated_text(
             await self._edit(session, change, request_id=request_id, action="update", at=at)
         )
 
@@ -147,12 +151,12 @@ class ClockTool:
         *,
         request_id: str,
         action: str,
-        at: Circumstances | None = None,
+        at: EditContext | None = None,
     ) -> Any:
         """Forgets what is over, then makes the change, in one step; tells the log what is there now."""
         at = at or self._at(request_id)
 
-        def pruned(state: SessionState) -> tuple[SessionState, tuple[Any, SessionState]]:
+        def pruned(state: SessionTasks) -> tuple[SessionTasks, tuple[Any, SessionTasks]]:
             state, _ = edits.prune(state, at)
             after, outcome = change(state)
             return after, (outcome, after)
@@ -164,20 +168,20 @@ class ClockTool:
         _tell(action, after, request_id=request_id)
         return outcome
 
-    def _at(self, request_id: str) -> Circumstances:
-        return Circumstances(now_ms=self._time.now_ms(), rules=self._rules, request_id=request_id)
+    def _at(self, request_id: str) -> EditContext:
+        return EditContext(now_ms=self._time.now_ms(), rules=self._rules, request_id=request_id)
 
 
 _ACTIONS: dict[type, Callable[..., Awaitable[Result]]] = {
-    Schedule: ClockTool._schedule,
-    List: ClockTool._list,
-    Cancel: ClockTool._cancel,
-    Clear: ClockTool._clear,
-    Update: ClockTool._update,
+    ScheduleTasks: ClockActions._schedule,
+    ListTasks: ClockActions._list,
+    CancelTask: ClockActions._cancel,
+    ClearTasks: ClockActions._clear,
+    UpdateTask: ClockActions._update,
 }
 
 
-def _tell(action: str, state: SessionState, *, request_id: str) -> None:
+def _tell(action: str, state: SessionTasks, *, request_id: str) -> None:
     open_tasks = [task.due_at_ms for task in state.tasks if task.delivered_at_ms is None]
     earliest = utc_text(min(open_tasks)) if open_tasks else "none"
     log.info(
@@ -192,4 +196,4 @@ def _tell(action: str, state: SessionState, *, request_id: str) -> None:
 
 def _fail(exc: StoreError, request_id: str, what: str) -> NoReturn:
     log.error("%s: tasks could not be %s: %s", request_id, what, exc)
-    raise Refused("store_failed", f"the tasks could not be {what}; nothing was changed") from exc
+    raise ActionRefused("store_failed", f"the tasks could not be {what}; nothing was changed") from exc

@@ -11,17 +11,17 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from routecodex.server_tools.clock import edits
-from routecodex.server_tools.clock.edits import Circumstances
-from routecodex.server_tools.clock.rules import Rules, drop_at
-from routecodex.server_tools.clock.shelf import Shelf
+from routecodex.server_tools.clock.edits import EditContext
+from routecodex.server_tools.clock.rules import DueRules, drop_at
+from routecodex.server_tools.clock.shelf import TaskStore
 from routecodex.stores.store import StoreError
 
-BREATH = 100
+SWEEP_PAUSE = 100
 
 log = logging.getLogger("routecodex.clock")
 
 
-class Report(Struct, frozen=True):
+class SweepReport(Struct, frozen=True):
     """What one pass has found and done."""
 
     sessions: int = 0
@@ -29,7 +29,7 @@ class Report(Struct, frozen=True):
     dropped: int = 0
 
 
-class Visit(NamedTuple):
+class SweepVisit(NamedTuple):
     """A session as it was seen: nothing is to be done about it before `next_ms` unless its stamp changes."""
 
     stamp: int
@@ -37,24 +37,24 @@ class Visit(NamedTuple):
     next_ms: int
 
 
-class Upkeep:
+class ExpirySweep:
     """Passes over all sessions; one that is as it was seen last is not read again."""
 
-    def __init__(self, shelf: Shelf, *, rules: Rules, now_ms: Callable[[], int]) -> None:
+    def __init__(self, shelf: TaskStore, *, rules: DueRules, now_ms: Callable[[], int]) -> None:
         self._shelf = shelf
         self._rules = rules
         self._now_ms = now_ms
-        self._seen: dict[str, Visit] = {}
+        self._seen: dict[str, SweepVisit] = {}
         self._stamp: int | None = None
 
-    async def sweep(self) -> Report:
+    async def sweep(self) -> SweepReport:
         """One pass; a store that does not answer ends it early and is no error."""
         try:
             report = await self._pass()
         except StoreError as exc:
             self._stamp = None
             log.error("tasks that are over could not be dropped: %s", exc)
-            return Report()
+            return SweepReport()
         if report.dropped:
             log.info(
                 "%d tasks dropped, %d kept in %d sessions", report.dropped, report.tasks, report.sessions
@@ -67,15 +67,15 @@ class Upkeep:
             await self.sweep()
             await sleep(every)
 
-    async def _pass(self) -> Report:
+    async def _pass(self) -> SweepReport:
         stamp = self._shelf.stamp()
         if stamp != self._stamp:
             known = set(await self._shelf.sessions())
-            self._seen = {session: self._seen.get(session, Visit(-1, 0, 0)) for session in sorted(known)}
+            self._seen = {session: self._seen.get(session, SweepVisit(-1, 0, 0)) for session in sorted(known)}
         dropped = await self._visit_all(changed=stamp != self._stamp)
         self._stamp = stamp
         tasks = sum(visit.tasks for visit in self._seen.values())
-        return Report(len(self._seen), tasks, dropped)
+        return SweepReport(len(self._seen), tasks, dropped)
 
     async def _visit_all(self, *, changed: bool) -> int:
         """How many tasks were dropped; the loop gets its turn in between, however many sessions there are."""
@@ -84,7 +84,7 @@ class Upkeep:
         dropped = 0
         for at, session in enumerate(wanted):
             dropped += await self._visit(session)
-            if at % BREATH == 0:
+            if at % SWEEP_PAUSE == 0:
                 await asyncio.sleep(0)
         return dropped
 
@@ -98,13 +98,13 @@ class Upkeep:
         dropped = 0
         state = await self._shelf.load(session)
         if not state.tasks or any(now_ms > drop_at(task, self._rules) for task in state.tasks):
-            at = Circumstances(now_ms=now_ms, rules=self._rules)
+            at = EditContext(now_ms=now_ms, rules=self._rules)
             dropped = await self._shelf.edit(session, partial(edits.prune, at=at))
             stamp = self._shelf.stamp_of(session)
             state = await self._shelf.load(session)
         if state.tasks:
             next_ms = min(drop_at(task, self._rules) for task in state.tasks)
-            self._seen[session] = Visit(stamp, len(state.tasks), next_ms)
+            self._seen[session] = SweepVisit(stamp, len(state.tasks), next_ms)
         else:
             del self._seen[session]
         return dropped

@@ -14,12 +14,12 @@ from collections.abc import Callable
 from itertools import count
 from typing import Protocol
 
-from routecodex.server_tools.clock.leases import Uptime, judged, uptime
-from routecodex.server_tools.clock.rules import Rules, wake_at
-from routecodex.server_tools.clock.shelf import Shelf
+from routecodex.server_tools.clock.leases import SystemUptime, expired_reservations, uptime
+from routecodex.server_tools.clock.rules import DueRules, wake_at
+from routecodex.server_tools.clock.shelf import TaskStore
 from routecodex.stores.store import StoreError
 
-LOOK_SECONDS = 1.0
+RECHECK_SECONDS = 1.0
 _SLACK = 64
 
 log = logging.getLogger("routecodex.clock")
@@ -49,10 +49,10 @@ class Waiter:
             self.future.set_result(None)
 
 
-class Waker:
+class DueTimer:
     """Wakes each waiter at its moment, or as soon as the tasks of its session change."""
 
-    def __init__(self, stamps: Stamps, *, now_ms: Callable[[], int], look: float = LOOK_SECONDS) -> None:
+    def __init__(self, stamps: Stamps, *, now_ms: Callable[[], int], look: float = RECHECK_SECONDS) -> None:
         self._stamps = stamps
         self._now_ms = now_ms
         self._look = look
@@ -154,12 +154,12 @@ class Holds:
 
     def __init__(
         self,
-        shelf: Shelf,
-        waker: Waker,
+        shelf: TaskStore,
+        waker: DueTimer,
         *,
-        rules: Rules,
+        rules: DueRules,
         now_ms: Callable[[], int],
-        up: Callable[[], Uptime] = uptime,
+        up: Callable[[], SystemUptime] = uptime,
     ) -> None:
         self._shelf = shelf
         self._waker = waker
@@ -177,7 +177,7 @@ class Holds:
                 log.error("%s: not held, the tasks of the session cannot be read: %s", request_id, exc)
                 return False
             now_ms = self._now_ms()
-            seen = judged(state, now_ms, up=self._up(), lease_ms=self._rules.lease_ms)
+            seen = expired_reservations(state, now_ms, up=self._up(), lease_ms=self._rules.lease_ms)
             moment = wake_at(seen, now_ms, rules=self._rules, request_id=request_id)
             if moment is None or moment > deadline_ms:
                 return False

@@ -27,11 +27,12 @@ from routecodex.turns.message import Message
 from routecodex.turns.plugins import pairing
 
 SPACE = "conversations"
+
 INTERVAL = 1.0
 """How often an answer is written while it grows, in seconds."""
 
 
-class Saved(msgspec.Struct, omit_defaults=True):
+class SavedConversation(msgspec.Struct, omit_defaults=True):
     """A conversation as it stands in the store."""
 
     messages: list[dict[str, Any]]
@@ -73,7 +74,7 @@ class Persist:
             self._version = 0
             return []
         self._version = stored.version
-        saved = msgspec.json.decode(stored.value, type=Saved)
+        saved = msgspec.json.decode(stored.value, type=SavedConversation)
         return mended([Message.of(message) for message in saved.messages], self._cancelled_text)
 
     async def close(self) -> None:
@@ -171,4 +172,4 @@ def _encoded(messages: list[Message]) -> bytes:
         {**message.as_dict(), **({"metadata": message.metadata} if message.metadata else {})}
         for message in messages
     ]
-    return msgspec.json.encode(Saved(shown), enc_hook=str)
+    return msgspec.json.encode(SavedConversation(shown), enc_hook=str)

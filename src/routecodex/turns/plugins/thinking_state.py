@@ -18,7 +18,7 @@ SPEECH = ("content", "tool_calls", "refusal")
 
 
 @dataclass(slots=True)
-class Thinking:
+class ThinkingStatus:
     """How it stands in one turn: thinking now or not, and the seconds of all thinking that has ended."""
 
     active: bool = False
@@ -40,7 +40,7 @@ class ThinkingState:
     ) -> None:
         self._on_change = on_change
         self._clock = clock
-        self._latest = Thinking()
+        self._latest = ThinkingStatus()
 
     @property
     def thinking(self) -> bool:
@@ -52,9 +52,9 @@ class ThinkingState:
         """How long it has thought in this turn so far."""
         return self._seconds(self._latest)
 
-    def of(self, turn: ChatTurn) -> Thinking:
+    def of(self, turn: ChatTurn) -> ThinkingStatus:
         """How it stands in a certain turn, where one plugin serves several conversations."""
-        state: Thinking = turn.data_of(self).setdefault("thinking", Thinking())
+        state: ThinkingStatus = turn.data_of(self).setdefault("thinking", ThinkingStatus())
         return state
 
     def on_turn_start(self, turn: ChatTurn) -> Callable[[], None]:
@@ -95,10 +95,10 @@ class ThinkingState:
             turn.set_processing_state("streaming")
         self._tell(state, turn)
 
-    def _seconds(self, state: Thinking) -> float:
+    def _seconds(self, state: ThinkingStatus) -> float:
         return state.seconds + (self._clock() - state.since if state.active else 0.0)
 
-    def _tell(self, state: Thinking, turn: ChatTurn) -> None:
+    def _tell(self, state: ThinkingStatus, turn: ChatTurn) -> None:
         if self._on_change is not None:
             self._on_change(state.active, turn)
 
