@@ -7,10 +7,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from routecodex.gateway import sessions
-from routecodex.gateway.scope import Scope
+from routecodex.gateway.context.identity import Scope
+from routecodex.gateway.state import sessions
 from routecodex.routing.state import SessionState, StopMessageState
-from routecodex.stores import envelope, names
+from routecodex.stores import file_format
 from routecodex.stores.store import Stored
 
 PLAIN = "plain"
@@ -65,8 +65,8 @@ def write_sessions(setup: Setup, session_dir: Path) -> None:
     for number in range(setup.sessions):
         scope = Scope("session", session_id(f"{number:0{DIGITS}}"))
         value = sessions.encode(scope, setup.state)
-        file = space / names.encode_name(scope.key)
-        file.write_bytes(envelope.encode_value(scope.key, Stored(value, number + 1, now + sessions.TTL)))
+        file = space / file_format.encode_name(scope.key)
+        file.write_bytes(file_format.encode_value(scope.key, Stored(value, number + 1, now + sessions.TTL)))
         # No two writes of a space have the same moment.
-        stamp = names.stamp(int(now * 1e6) - setup.sessions + number, sessions.TTL)
+        stamp = file_format.stamp(int(now * 1e6) - setup.sessions + number, sessions.TTL)
         os.utime(file, ns=(stamp, stamp))

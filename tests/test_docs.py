@@ -19,16 +19,16 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from routecodex.canon.finish import express, infer
+from routecodex.cli import instruction_reference
 from routecodex.config import examine
-from routecodex.gateway.identity import CONVERSATION_HEADERS, SESSION_HEADERS
-from routecodex.gateway.own_words import REPLY_PREFIX
+from routecodex.gateway.context.gateway_replies import REPLY_PREFIX
+from routecodex.gateway.context.identity import CONVERSATION_HEADERS, SESSION_HEADERS
 from routecodex.protocols.dialect import Dialect
-from routecodex.protocols.messages.clients import NEEDS_MESSAGE_STOP
+from routecodex.protocols.messages.client_quirks import NEEDS_MESSAGE_STOP
 from routecodex.providers import demo as demo_model
 from routecodex.providers.catalog import PRESETS
 from routecodex.providers.demo.script import COMMANDS
-from routecodex.routing import classify, health
-from routecodex.routing.instructions import reference
+from routecodex.routing import classify, cooldown
 from routecodex.server import admin, paths
 from routecodex.server.metrics import Metrics
 from routecodex.turns import ToolPlugin
@@ -257,7 +257,7 @@ def test_the_options_of_the_tool_plugin_are_those_it_has() -> None:
 
 def test_the_table_of_instructions_is_current() -> None:
     page = (ROOT / "docs/routing.md").read_text("utf-8")
-    assert reference.renewed(page) == page, "run `make docs`"
+    assert instruction_reference.renewed(page) == page, "run `make docs`"
 
 
 def test_every_header_that_names_a_session_is_documented_and_no_other() -> None:
@@ -275,7 +275,7 @@ def test_the_classes_listed_are_those_of_the_classifier() -> None:
 
 
 def test_the_times_of_health_are_those_in_use() -> None:
-    options = health.DEFAULT
+    options = cooldown.DEFAULT
     rows = [row[2] for row in table(ROOT / "docs/routing.md", "Health")]
     assert f"({options.retry_after_max / 60:g} min)" in rows[0]
     assert ", ".join(f"{seconds:g}" for seconds in options.ladder) + " s" in rows[0]

@@ -11,19 +11,19 @@ from bench import requests
 from bench.guard.counting import Step
 from routecodex.config import Config, loads
 from routecodex.gateway import build
-from routecodex.gateway.ask import ClientRequest
-from routecodex.gateway.courses import RoutingContextBuilder
-from routecodex.gateway.draws import RoundRobin
-from routecodex.gateway.orders import OperatorState
-from routecodex.gateway.scope import Scope
-from routecodex.gateway.sessions import Sessions
+from routecodex.gateway.context.identity import Scope
+from routecodex.gateway.context.routing_context import RoutingContextBuilder
+from routecodex.gateway.request import ClientRequest
+from routecodex.gateway.state.operator_state import OperatorState
+from routecodex.gateway.state.sessions import Sessions
 from routecodex.protocols.codec import Codec, EncodeOptions, ReplyContext, WireRequest
 from routecodex.protocols.codecs import CODECS
 from routecodex.protocols.translation import Translation
 from routecodex.routing.instructions import parse, strip
-from routecodex.routing.plan import Router
-from routecodex.routing.planned import RouteQuery
+from routecodex.routing.pools import RoundRobin
 from routecodex.routing.registry import Target
+from routecodex.routing.route_plan import RouteQuery
+from routecodex.routing.router import Router
 from routecodex.routing.state import ForcedTarget, ServerState, SessionState, StopMessageState
 from routecodex.stores.memory import MemoryStore
 

@@ -17,8 +17,8 @@ from bench.native import LoadRun, mock
 from bench.processes import Running, free_port, running
 from bench.setups import CALL_A_TOOL, SETUPS, Setup, write_sessions
 from bench.systems import SYSTEMS, Place
-from routecodex.gateway.scope import Scope
-from routecodex.gateway.sessions import Sessions
+from routecodex.gateway.context.identity import Scope
+from routecodex.gateway.state.sessions import Sessions
 from routecodex.routing.state import SessionState
 from routecodex.stores.file import FileStore
 from tests.kit import answers

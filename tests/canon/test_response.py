@@ -19,12 +19,12 @@ from routecodex.canon.events import (
     SignatureDelta,
     Started,
     TextDelta,
+    Usage,
     UsageReported,
 )
 from routecodex.canon.finish import Finish
 from routecodex.canon.parts import Opaque, Reasoning, Refusal, Text, ToolCall
 from routecodex.canon.response import Response, ResponseBuilder, fold, unfold
-from routecodex.canon.usage import Usage
 
 words = st.text(max_size=12)
 some = st.text(min_size=1, max_size=12)

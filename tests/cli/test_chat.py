@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from routecodex.cli import main
 from routecodex.cli.chat import server_url
-from routecodex.cli.chat_screen import call_text, strip_control_characters
+from routecodex.cli.chat_output import call_text, strip_control_characters
 from routecodex.cli.chat_tools import OutsideWorkspace, Workspace
 from tests.cli.terminal import CTRL_C, CTRL_D, environ, gateway, terminal
 

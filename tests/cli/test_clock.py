@@ -15,8 +15,8 @@ from routecodex.cli import main
 from routecodex.cli.tables import moment
 from tests.cli.admin_server import AdminServer, admin_server, announce
 from tests.cli.process import serve
-from tests.gateway.clocked import iso, now_ms, plant, tasks, whole_config
-from tests.gateway.continued import Talk
+from tests.gateway.clock_gateway import iso, now_ms, plant, tasks, whole_config
+from tests.gateway.continuation_gateway import Talk
 from tests.kit.upstream import Upstream
 
 TASK: dict[str, Any] = {

@@ -20,7 +20,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from routecodex.cli import main
-from routecodex.cli.processes import is_gateway_since, is_running
+from routecodex.cli.admin_client import is_gateway_since, is_running
 from tests.cli.admin_server import admin_server, announce
 from tests.cli.process import Command, running, until
 from tests.kit import asking

@@ -8,10 +8,9 @@ import msgspec
 import pytest
 
 from routecodex.canon.request import ProtocolName
-from routecodex.gateway.identity import identify
-from routecodex.gateway.scope import Scope
+from routecodex.gateway.context.identity import Scope, identify
 from routecodex.protocols.codecs import CODECS
-from routecodex.protocols.controls import read_control_fields
+from routecodex.protocols.control_fields import read_control_fields
 from tests.clients.agent_requests import CLAUDE_HEADERS, CODEX_HEADERS, SESSION, claude_code, codex
 
 

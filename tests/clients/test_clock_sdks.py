@@ -21,7 +21,7 @@ from tests.clients.python.openai_chat import Chat
 from tests.clients.python.openai_responses import Responses
 from tests.clients.python.speakers import SPEAKERS, Speaker
 from tests.clients.python.talk import ENDS, Conversation, Wish
-from tests.gateway.clocked import HEAD, NO_NTP, command, config, hasten, item, now_ms
+from tests.gateway.clock_gateway import HEAD, NO_NTP, command, config, hasten, item, now_ms
 from tests.kit import answers
 from tests.kit.answers import PROTOCOLS, Call
 from tests.kit.steps import Json, Sse

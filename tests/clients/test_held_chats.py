@@ -15,7 +15,7 @@ from google.genai import types
 
 from tests.clients.gateway import Gateway, Upstreams, configuration, gateway_process
 from tests.clients.node_sdks import run
-from tests.gateway.clocked import HEAD, NO_NTP, command, config, hasten, item, now_ms
+from tests.gateway.clock_gateway import HEAD, NO_NTP, command, config, hasten, item, now_ms
 from tests.kit import answers
 from tests.kit.answers import PROTOCOLS, Call
 from tests.kit.steps import Json, Sse

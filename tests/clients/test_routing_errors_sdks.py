@@ -14,7 +14,7 @@ from google.genai import errors
 from tests.clients.gateway import Gateway
 from tests.clients.python.sdks import Sdks
 from tests.clients.python.speakers import SPEAKERS, Speaker
-from tests.gateway.steered import World, steered
+from tests.gateway.instruction_gateway import World, steered
 from tests.kit import answers
 
 ANYTHING = (openai.APIStatusError, anthropic.APIStatusError, errors.APIError)

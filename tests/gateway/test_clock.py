@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from routecodex.server_tools.clock.arguments import SCHEMA
-from tests.gateway.clocked import (
+from tests.gateway.clock_gateway import (
     WINDOW,
     asked,
     calls,
@@ -27,9 +27,9 @@ from tests.gateway.clocked import (
     told_results,
     untimed,
 )
-from tests.gateway.continued import PROTOCOLS, usage
+from tests.gateway.continuation_gateway import PROTOCOLS, usage
 from tests.kit import asking
-from tests.routing.spoken import tell
+from tests.routing.instruction_texts import tell
 
 protocols = pytest.mark.parametrize("protocol", PROTOCOLS)
 streaming = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])

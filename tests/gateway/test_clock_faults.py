@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from routecodex.server_tools.clock import leases
+from routecodex.server_tools.clock import reservations
 from tests.cli.process import running, serve, until
-from tests.gateway.clocked import (
+from tests.gateway.clock_gateway import (
     calls,
     clocked,
     command,
@@ -30,7 +30,7 @@ from tests.gateway.clocked import (
     told_results,
     whole_config,
 )
-from tests.gateway.continued import PROTOCOLS, Talk
+from tests.gateway.continuation_gateway import PROTOCOLS, Talk
 from tests.kit import answers
 from tests.kit.steps import Answer as Given
 from tests.kit.steps import CutOff, Hang, Json, Raw, Sse, Steps
@@ -318,7 +318,7 @@ async def test_a_kill_between_reservation_and_delivery_loses_nothing_and_doubles
             talk.port = await process.port()
             while (await operate(talk, "clock"))["clock"]["ntp"]["status"] != "ok":
                 await asyncio.sleep(0.02)
-            await until(lambda: leases.uptime().ms >= ends, "the lease is up")
+            await until(lambda: reservations.uptime().ms >= ends, "the lease is up")
             for _ in range(3):
                 await talk.ask()
         assert [len(found) for found in reminders(talk)] == [1, 1, 0, 0]

@@ -9,7 +9,7 @@ import psutil  # type: ignore[import-untyped]  # it has no types of its own
 import pytest
 
 from tests.cli.process import serve
-from tests.gateway.clocked import (
+from tests.gateway.clock_gateway import (
     clocked,
     command,
     is_idle,
@@ -23,7 +23,7 @@ from tests.gateway.clocked import (
     untimed,
     whole_config,
 )
-from tests.gateway.continued import HERE, PROTOCOLS, SET, Talk, has_error, used
+from tests.gateway.continuation_gateway import HERE, PROTOCOLS, SET, Talk, has_error, used
 from tests.kit import answers, asking
 from tests.kit.grammar.frames import read
 from tests.kit.raw_client import Call, begin

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.gateway.clocked import (
+from tests.gateway.clock_gateway import (
     SESSION,
     calls,
     clocked,
@@ -24,13 +24,13 @@ from tests.gateway.clocked import (
     told_calls,
     told_results,
 )
-from tests.gateway.continued import HERE, PROTOCOLS, Talk
-from tests.gateway.steered import words
+from tests.gateway.continuation_gateway import HERE, PROTOCOLS, Talk
+from tests.gateway.instruction_gateway import words
 from tests.kit import answers, asking
 from tests.kit.raw_client import Answer
 from tests.kit.steps import Answer as Given
 from tests.kit.upstream import Request
-from tests.routing.spoken import tell
+from tests.routing.instruction_texts import tell
 
 protocols = pytest.mark.parametrize("protocol", PROTOCOLS)
 streaming = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from routecodex.wire import json, sse
-from tests.gateway.steered import words
+from tests.gateway.instruction_gateway import words
 from tests.kit import answers, asking
 from tests.kit.gateway import Running, one_target, serving
 from tests.kit.grammar.frames import read

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from tests.cli.process import running, serve
-from tests.gateway.clocked import operate
-from tests.gateway.continued import SET, Talk, configuration
+from tests.gateway.clock_gateway import operate
+from tests.gateway.continuation_gateway import SET, Talk, configuration
 from tests.kit.steps import Json
 from tests.kit.upstream import Request, Upstream
 

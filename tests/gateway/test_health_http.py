@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from routecodex.canon.errors import UpstreamError, UpstreamFailed, UpstreamRefusedKey, UpstreamRejected
-from routecodex.gateway.health import KeyHealth
+from routecodex.gateway.state.key_health import KeyHealth
 from routecodex.routing.registry import Target
 from routecodex.stores.file import FileStore
 from routecodex.stores.memory import MemoryStore

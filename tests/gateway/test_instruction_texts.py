@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from routecodex.routing.instructions import MOST_INSTRUCTIONS
-from tests.gateway.steered import (
+from tests.gateway.instruction_gateway import (
     DEFAULT,
     HERE,
     PROTOCOLS,
@@ -25,7 +25,7 @@ from tests.gateway.steered import (
 from tests.kit import asking, grammar
 from tests.kit.raw_client import call
 from tests.kit.steps import Json
-from tests.routing.spoken import Step, tell
+from tests.routing.instruction_texts import Step, tell
 
 protocols = pytest.mark.parametrize("protocol", PROTOCOLS)
 streams = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.clients.agent_requests import CLAUDE_HEADERS, SESSION, claude_code
-from tests.gateway.steered import (
+from tests.gateway.instruction_gateway import (
     DEFAULT,
     HERE,
     PROTOCOLS,
@@ -23,7 +23,7 @@ from tests.gateway.steered import (
 )
 from tests.kit import asking
 from tests.kit.raw_client import call
-from tests.routing.spoken import Step
+from tests.routing.instruction_texts import Step
 
 protocols = pytest.mark.parametrize("protocol", PROTOCOLS)
 streams = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])

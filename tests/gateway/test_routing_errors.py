@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.steered import DEFAULT, PROTOCOLS, World, steered, target, told
+from tests.gateway.instruction_gateway import DEFAULT, PROTOCOLS, World, steered, target, told
 from tests.kit import answers, grammar
 from tests.kit.raw_client import Answer
 

@@ -10,8 +10,8 @@ import pytest
 
 from routecodex.canon.parts import Text, ToolCall, ToolResult
 from routecodex.protocols.codecs import CODECS
-from tests.gateway.continued import HERE, PROTOCOLS, SET, Talk, continuing, has_error, usage, used
-from tests.gateway.peeking import install
+from tests.gateway.continuation_gateway import HERE, PROTOCOLS, SET, Talk, continuing, has_error, usage, used
+from tests.gateway.store_reader import install
 from tests.kit import answers, asking
 from tests.kit.answers import Call, Words
 from tests.kit.raw_client import Answer

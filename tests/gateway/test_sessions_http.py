@@ -9,15 +9,15 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from routecodex.gateway import sessions
-from routecodex.gateway.scope import Scope
+from routecodex.gateway.context.identity import Scope
+from routecodex.gateway.state import sessions
 from routecodex.stores.file import FileStore
-from tests.gateway.steered import DEFAULT, PROTOCOLS, SESSION, World, steered, target
+from tests.gateway.instruction_gateway import DEFAULT, PROTOCOLS, SESSION, World, steered, target
 from tests.kit import asking
 from tests.kit.raw_client import Answer
 from tests.kit.steps import Json, Sse
 from tests.kit.upstream import Request
-from tests.routing.spoken import Step
+from tests.routing.instruction_texts import Step
 
 protocols = pytest.mark.parametrize("protocol", PROTOCOLS)
 streams = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])

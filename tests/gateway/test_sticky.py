@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.steered import DEFAULT, PROTOCOLS, World, steered, target, told, turns
+from tests.gateway.instruction_gateway import DEFAULT, PROTOCOLS, World, steered, target, told, turns
 from tests.kit import answers, asking
 from tests.kit.raw_client import Answer
-from tests.routing.spoken import Step
+from tests.routing.instruction_texts import Step
 
 protocols = pytest.mark.parametrize("protocol", PROTOCOLS)
 streams = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])

@@ -9,7 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.gateway.continued import HERE, PROTOCOLS, SET, again, continuing, stop_message, usage, used
+from tests.gateway.continuation_gateway import (
+    HERE,
+    PROTOCOLS,
+    SET,
+    again,
+    continuing,
+    stop_message,
+    usage,
+    used,
+)
 from tests.kit import answers, asking
 from tests.kit.raw_client import call
 from tests.kit.steps import Answer as Given

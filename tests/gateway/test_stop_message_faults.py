@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.process import serve, until
-from tests.gateway.continued import (
+from tests.gateway.continuation_gateway import (
     HERE,
     PROTOCOLS,
     SET,
@@ -23,7 +23,7 @@ from tests.gateway.continued import (
     stop_message,
     used,
 )
-from tests.gateway.steered import words
+from tests.gateway.instruction_gateway import words
 from tests.kit import answers, asking
 from tests.kit.gateway import provider, serving
 from tests.kit.raw_client import begin, call

@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.gateway.steered import words
+from tests.gateway.instruction_gateway import words
 from tests.kit import answers, asking
 from tests.kit.gateway import NO_HEALTH, Running, provider, serving
 from tests.kit.raw_client import Answer, call
 from tests.kit.steps import Hang, Json, Sse, Steps
 from tests.kit.upstream import Request, Upstream
-from tests.routing.spoken import PIXEL, Step, tell
+from tests.routing.instruction_texts import PIXEL, Step, tell
 
 PROTOCOLS = ("chat", "responses", "messages", "gemini")
 PAIRS = [

@@ -10,11 +10,11 @@ import msgspec
 import pytest
 
 from routecodex.canon.parts import Text
-from routecodex.gateway.searching import may_declare
+from routecodex.gateway.internal.search_backends import may_declare
 from routecodex.protocols.codec import WireRequest
 from routecodex.protocols.codecs import CODECS
 from routecodex.server_tools.web_search import NO_PROVIDER
-from tests.gateway.steered import words
+from tests.gateway.instruction_gateway import words
 from tests.gateway.test_matrix import understood
 from tests.kit import answers, asking
 from tests.kit.gateway import Running, one_target, provider, serving

@@ -11,7 +11,7 @@ from routecodex.canon.parts import Media, Text, ToolCall, ToolResult
 from routecodex.canon.request import Message, ProtocolName, Request, Tool, ToolChoice
 from routecodex.protocols.codec import EncodeOptions
 from routecodex.protocols.codecs import CODECS
-from routecodex.protocols.notices import SERVER_HINTS
+from routecodex.protocols.lost_fields import SERVER_HINTS
 from routecodex.wire import json
 
 OWN: dict[str, dict[str, Any]] = {

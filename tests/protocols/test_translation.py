@@ -18,16 +18,16 @@ from routecodex.canon.events import (
     ReasoningDelta,
     Started,
     TextDelta,
+    Usage,
     UsageReported,
 )
 from routecodex.canon.finish import Finish
 from routecodex.canon.parts import Reasoning, Text, ToolCall
 from routecodex.canon.request import Message, Request
 from routecodex.canon.response import fold
-from routecodex.canon.usage import Usage
 from routecodex.protocols.codec import Codec, ReplyContext, TextBatch
 from routecodex.protocols.codecs import CODECS
-from routecodex.protocols.runs import StreamItem
+from routecodex.protocols.text_batches import StreamItem
 from routecodex.protocols.translation import Translation, estimated_usage
 from tests.kit.grammar import check_broken, check_stream
 from tests.kit.test_grammar import SCENES

@@ -9,8 +9,8 @@ from msgspec import Raw
 from msgspec.json import Decoder
 
 from routecodex.canon.errors import BadRequest
-from routecodex.protocols.chat.checking import check_messages, check_tools
 from routecodex.protocols.chat.schema import WireMessage, WireTool
+from routecodex.protocols.chat.validate import check_messages, check_tools
 from routecodex.wire import json
 
 _fields = Decoder(dict[str, Raw])

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from routecodex import IS_COMPILED
-from routecodex.protocols.chat import reading
+from routecodex.protocols.chat import validate
 from routecodex.providers.http import connection
 from routecodex.wire import outline as outline_module
 from routecodex.wire import plain_heads as plain_heads_module
@@ -27,5 +27,5 @@ def using(way: str) -> Iterator[None]:
             patch.setattr(plain_heads_module, "parse_response", plain_heads.parse_response)
             patch.setattr(connection, "_BYPASSES", True)
             patch.setattr(outline_module, "cut", outline.cut)
-            patch.setattr(reading, "fast_validate", fast_validate.fast_validate)
+            patch.setattr(validate, "fast_validate", fast_validate.fast_validate)
         yield

@@ -6,16 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routecodex.canon.look import CalledTool, RequestFeatures
+from routecodex.canon.request import CalledTool, RequestFeatures
 from routecodex.routing.classify import (
+    SEARCH_PHRASES,
     ClassifierOptions,
     RouteClass,
     classify,
     is_title_request,
     wants_search,
 )
-from routecodex.routing.intents import SEARCH_PHRASES
-from tests.routing.spoken import PROTOCOLS, Step, look
+from tests.routing.instruction_texts import PROTOCOLS, Step, look
 
 protocols = pytest.mark.parametrize("protocol", PROTOCOLS)
 ASKED = ("user", "Fix the bug")

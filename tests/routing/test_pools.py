@@ -5,8 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routecodex.gateway.draws import RoundRobin
-from routecodex.routing.pools import pool_selectors
+from routecodex.routing.pools import RoundRobin, pool_selectors
 from routecodex.routing.registry import Model, Pool, Provider, Registry
 
 MODELS = {"m": Model(id="m"), "n": Model(id="n")}

@@ -5,9 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routecodex.canon.look import CalledTool
-from routecodex.routing.shell_commands import command_kind
-from routecodex.routing.tool_kinds import kind_of
+from routecodex.canon.request import CalledTool
+from routecodex.routing.tool_kinds import command_kind, kind_of
 
 NAMES = {
     "read": """

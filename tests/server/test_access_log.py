@@ -13,10 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routecodex.canon.errors import UpstreamFailed
-from routecodex.canon.usage import Usage
-from routecodex.gateway.ask import RequestRecord
-from routecodex.gateway.followed import FollowUpRecord
-from routecodex.gateway.ids import fresh_id
+from routecodex.canon.events import Usage
+from routecodex.gateway.records import FollowUpRecord
+from routecodex.gateway.request import RequestRecord, fresh_id
 from routecodex.routing.registry import Target
 from routecodex.server.access_log import AccessLog, LineEncoder
 from routecodex.server.logs import human_line, json_line

@@ -18,7 +18,7 @@ from routecodex.server.access import AdminAccess
 from routecodex.server.http import HttpRequest
 from routecodex.server.serve import Service
 from tests.cli.process import serve
-from tests.gateway.clocked import iso, now_ms, plant, tasks
+from tests.gateway.clock_gateway import iso, now_ms, plant, tasks
 from tests.kit import answers, asking
 from tests.kit.gateway import Running, provider, serving
 from tests.kit.raw_client import Answer, Call, begin, call

@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from routecodex.canon.errors import UpstreamFailed
+from routecodex.canon.events import Usage
 from routecodex.canon.finish import Finish, trace
-from routecodex.canon.usage import Usage
-from routecodex.gateway.ask import RequestRecord
+from routecodex.gateway.request import RequestRecord
 from routecodex.protocols.codecs import CODECS
 from routecodex.routing.registry import Target
 from routecodex.server.logs import human_line, is_json, json_line, set_up

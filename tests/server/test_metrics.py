@@ -4,8 +4,8 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from routecodex.canon.usage import Usage
-from routecodex.gateway.ask import RequestRecord
+from routecodex.canon.events import Usage
+from routecodex.gateway.request import RequestRecord
 from routecodex.routing.registry import Target
 from routecodex.server.metrics import CONTENT_TYPE, Metrics
 

@@ -17,7 +17,7 @@ import pytest
 from msgspec.structs import replace
 
 from routecodex.canon.errors import ConfigError
-from routecodex.cli.loading import look_at
+from routecodex.cli.config import look_at
 from routecodex.config import Config
 from routecodex.server.reload import ConfigSource, Reloader, ReloadResult, stamp
 from routecodex.server.serve import Service

@@ -12,19 +12,18 @@ import msgspec
 import pytest
 
 from routecodex.config.server_tools import ClockConfig, ServerToolsConfig, VisionAutoConfig, WebSearchConfig
-from routecodex.gateway import message_files
-from routecodex.gateway.clockwork import BARE
+from routecodex.gateway.context import instructions
+from routecodex.gateway.internal.clock_service import BARE
 from routecodex.routing.state import StopMessageState
-from routecodex.server_tools import bd, pairs
+from routecodex.server_tools import beads, hidden_calls
 from routecodex.server_tools import clock as clock_package
-from routecodex.server_tools.clock.alarm import ClockTool
+from routecodex.server_tools.clock.actions import ClockActions
 from routecodex.server_tools.clock.arguments import ACTIONS
-from routecodex.server_tools.clock.moments import Zone
-from routecodex.server_tools.clock.rules import DueRules
-from routecodex.server_tools.clock.shelf import TaskStore
-from routecodex.server_tools.clock.texts import reminder, time_tag
-from routecodex.server_tools.clock.timekeeper import NetworkTime
-from routecodex.server_tools.clock.tool import ClockActions
+from routecodex.server_tools.clock.clock_tool import ClockTool, reminder, time_tag
+from routecodex.server_tools.clock.due_rules import DueRules
+from routecodex.server_tools.clock.network_time import NetworkTime
+from routecodex.server_tools.clock.task_store import TaskStore
+from routecodex.server_tools.clock.timestamps import Zone
 from routecodex.server_tools.empty_reply import EmptyReplyTool
 from routecodex.server_tools.framework import ServerTool
 from routecodex.server_tools.stop_message import StopMessageTool as StopTool
@@ -136,22 +135,22 @@ def test_the_limits_are_those_in_use() -> None:
         str(StopMessageState(text="").max_repeats),
         "",
         "1",
-        f"{message_files.MOST_BYTES // 1024} KB",
+        f"{instructions.MOST_BYTES // 1024} KB",
         f"{ClockConfig().hold_max_ms // 1000} s",
         str(VisionAutoConfig().max_images),
         str(WebSearchConfig().max_uses),
     ]
-    assert pairs.TTL == 7 * 24 * 3600
+    assert hidden_calls.TTL == 7 * 24 * 3600
 
 
 def test_the_variables_of_bd_and_their_defaults_are_those_it_reads() -> None:
     rows = re.findall(r"^\| `(ROUTECODEX_\w+)` \| `?([\w' ]+?)`? \|", TEXT, re.MULTILINE)
-    known = bd.BeadsSettings()
+    known = beads.BeadsSettings()
     assert dict(rows) == {
-        f"{bd.PREFIX}MODE": known.mode,
-        f"{bd.PREFIX}TIMEOUT_MS": f"{known.timeout * 1000:g}",
-        f"{bd.PREFIX}CACHE_TTL_MS": f"{known.ttl * 1000:g}",
-        f"{bd.PREFIX}WORKDIR": "the gateway's own",
+        f"{beads.PREFIX}MODE": known.mode,
+        f"{beads.PREFIX}TIMEOUT_MS": f"{known.timeout * 1000:g}",
+        f"{beads.PREFIX}CACHE_TTL_MS": f"{known.ttl * 1000:g}",
+        f"{beads.PREFIX}WORKDIR": "the gateway's own",
     }
 
 

@@ -11,7 +11,7 @@ from routecodex.canon.request import Message, Request
 from routecodex.canon.response import Response, fold
 from routecodex.server_tools.empty_reply import ANSWER, GO_ON, EmptyReplyTool, can_continue, is_empty
 from routecodex.server_tools.framework import FollowUp, TurnContext
-from routecodex.server_tools.gate import RoundMerger, VisibleRounds
+from routecodex.server_tools.round_merger import RoundMerger, VisibleRounds
 
 THOUGHT = Reasoning("hm", "sig")
 

@@ -15,8 +15,8 @@ from routecodex.canon.parts import Text, ToolCall, ToolResult
 from routecodex.canon.request import Message, Request, Tool
 from routecodex.canon.response import Response
 from routecodex.server_tools.framework import FollowUp, ServerTool, TurnContext
-from routecodex.server_tools.pairs import HiddenCall, HiddenToolCalls
-from tests.server_tools.playing import HELLO, asked, play, said, saying, situation
+from routecodex.server_tools.hidden_calls import HiddenCall, HiddenToolCalls
+from tests.server_tools.turn_driver import HELLO, asked, play, said, saying, situation
 
 
 class Says(ServerTool):

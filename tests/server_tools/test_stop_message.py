@@ -13,7 +13,7 @@ from routecodex.canon.request import Message, Request
 from routecodex.config.server_tools import ServerToolsConfig
 from routecodex.server_tools.framework import FollowUp, TurnContext
 from routecodex.server_tools.stop_message import StopMessageOptions, StopMessageTool, is_compaction
-from tests.server_tools.playing import asked, play, said, situation
+from tests.server_tools.turn_driver import asked, play, said, situation
 
 SENTINELS = ServerToolsConfig().stop_message.compaction_sentinels
 

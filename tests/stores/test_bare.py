@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from routecodex.stores import open_store
 from routecodex.stores.file import FileStore
-from routecodex.stores.open import open_store
 from routecodex.stores.store import Conflict, Stored, StoreError
 
 

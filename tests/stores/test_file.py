@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from routecodex.stores import names
+from routecodex.stores import file_format
 from routecodex.stores.file import TOGETHER, FileStore, Lane
 from routecodex.stores.folder import Folder
 from routecodex.stores.store import Conflict, Stored, StoreError
@@ -140,7 +140,7 @@ DAMAGED = {
 
 
 def damage(directory: Path, content: bytes, *, key: str = "one") -> Path:
-    path = directory / "clock" / names.encode_name(key)
+    path = directory / "clock" / file_format.encode_name(key)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
     return path
@@ -189,7 +189,7 @@ async def test_listing_passes_damaged_files_and_files_of_others(store: FileStore
     damage(directory, b"{", key="broken")
     (directory / "clock" / "ntp-state.json").write_text('{"offset": 3}')
     (directory / "clock" / "notes.txt").write_text("mine")
-    (directory / "clock" / names.encode_name("folder")).mkdir()
+    (directory / "clock" / file_format.encode_name("folder")).mkdir()
     assert await store.keys("clock") == ["whole"]
     assert await store.trim("clock", entries=0, size=0) == 1
     assert sorted(path.name for path in (directory / "clock").iterdir()) == [

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from routecodex.canon.errors import ConfigError
+from routecodex.stores import open_store
 from routecodex.stores.file import FileStore
 from routecodex.stores.memory import MemoryStore
-from routecodex.stores.open import open_store
 
 SESSIONS = Path("/sessions/here")
 

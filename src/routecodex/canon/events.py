@@ -1,4 +1,8 @@
-"""What happens while an answer arrives, in the past tense.
+"""Events of an answer stream, and their grammar.
+
+Token counts of one answer.
+
+What happens while an answer arrives, in the past tense.
 
 Grammar of a stream of events:
 
@@ -18,7 +22,28 @@ from msgspec import Struct
 from routecodex.canon.errors import GatewayError
 from routecodex.canon.finish import Finish
 from routecodex.canon.parts import Json, Opaque, Reasoning, Refusal, Text, ToolCall
-from routecodex.canon.usage import Usage
+
+
+class Usage(Struct, frozen=True):
+    """`input` counts all prompt tokens, cached ones too; `output` all generated ones, thoughts too."""
+
+    input: int = 0
+    output: int = 0
+    cache_read: int = 0
+    cache_write: int = 0
+    reasoning: int = 0
+    estimated: bool = False
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            input=self.input + other.input,
+            output=self.output + other.output,
+            cache_read=self.cache_read + other.cache_read,
+            cache_write=self.cache_write + other.cache_write,
+            reasoning=self.reasoning + other.reasoning,
+            estimated=self.estimated or other.estimated,
+        )
+
 
 AnswerPart: TypeAlias = Text | ToolCall | Reasoning | Refusal | Opaque
 

@@ -20,11 +20,11 @@ from routecodex.canon.events import (
     SignatureDelta,
     Started,
     TextDelta,
+    Usage,
     UsageReported,
 )
 from routecodex.canon.finish import Finish
 from routecodex.canon.parts import Json, Opaque, Reasoning, Refusal, Text, ToolCall
-from routecodex.canon.usage import Usage
 
 
 class Response(Struct, frozen=True):

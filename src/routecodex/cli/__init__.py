@@ -9,6 +9,8 @@ chat          a conversation in the terminal (chat_turns, chat_screen, chat_tool
 config        check a configuration
 completion    for shells
 tables        what people see; servers and admin_client: whom a command speaks to, and how
+
+`routecodex completion`: what a shell needs to complete our commands.
 """
 
 from __future__ import annotations
@@ -77,3 +79,23 @@ Exit codes:
 @click.version_option(__version__, prog_name="routecodex")
 def main() -> None:
     """A gateway between AI clients and model providers: any protocol in, any protocol out."""
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  eval "$(routecodex completion bash)"        in ~/.bashrc
+  eval "$(routecodex completion zsh)"         in ~/.zshrc
+  routecodex completion fish > ~/.config/fish/completions/routecodex.fish
+"""
+)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(context: click.Context, shell: str) -> None:
+    """Print the script that lets a shell complete commands, options and server ids."""
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None
+    complete = kind(context.find_root().command, {}, "routecodex", "_ROUTECODEX_COMPLETE")
+    click.echo(complete.source_template % complete.source_vars())

@@ -13,11 +13,17 @@ from pathlib import Path
 
 import click
 
-from routecodex.cli import chat_files
+from routecodex.cli import chat_session
 from routecodex.cli.admin_client import AdminClient, announcements
-from routecodex.cli.chat_files import InputHistory, SavedChat, is_session
-from routecodex.cli.chat_screen import PipeOutput, TerminalOutput
-from routecodex.cli.chat_turns import ChatOptions, ChatSession, TerminalPrompt
+from routecodex.cli.chat_output import PipeOutput, TerminalOutput
+from routecodex.cli.chat_session import (
+    ChatOptions,
+    ChatSession,
+    InputHistory,
+    SavedChat,
+    TerminalPrompt,
+    is_session,
+)
 from routecodex.cli.servers import FAILED, nobody
 from routecodex.turns import Message
 from routecodex.turns.http_sender import PROTOCOLS, SESSION_HEADER, HttpSender, open_sender
@@ -90,7 +96,7 @@ def chat(
     )
     sender = _sender(options)
     if saved is None:
-        chat_files.put_aside(options.session)
+        chat_session.put_aside(options.session)
     messages = _begun(saved, system)
     if sys.stdin.isatty():
         _in_terminal(options, sender, messages)
@@ -121,7 +127,7 @@ def server_url(port: int = _PORT) -> str:
 
 
 def _resumed(session: str | None) -> SavedChat:
-    saved = chat_files.load(session)
+    saved = chat_session.load(session)
     if saved is None:
         what = "no conversation was kept" if session is None else f"no conversation is called {session!r}"
         raise click.UsageError(f"{what}; leave out --resume to begin one")
@@ -225,7 +231,7 @@ def _save(rest: str, talk: ChatSession, screen: TerminalOutput) -> None:
     try:
         # What is there already may be anything: it is not written over.
         with file.open("x", encoding="utf-8") as opened:
-            opened.write(chat_files.transcript(talk.messages))
+            opened.write(chat_session.transcript(talk.messages))
     except OSError as exc:
         screen.error(f"{file}: {exc.strerror}")
     else:

@@ -1,7 +1,11 @@
-"""`routecodex explain`: the plan of a request and every reason, without asking a provider."""
+"""`routecodex explain`: the plan of a request and every reason, without asking a provider.
+
+A gateway that is built only to be asked: nothing is sent, kept or remembered.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -11,7 +15,7 @@ import msgspec
 
 from routecodex.canon.errors import GatewayError
 from routecodex.cli import views
-from routecodex.cli.admin_client import AdminClient, AdminRefused, AnnouncedServer, Unreachable
+from routecodex.cli.admin_client import AdminClient, AdminRefused, AnnouncedServer, Unreachable, user_dir
 from routecodex.cli.servers import (
     EXIT_CODES,
     FAILED,
@@ -23,6 +27,13 @@ from routecodex.cli.servers import (
     print_json,
 )
 from routecodex.cli.tables import complain
+from routecodex.config import Config
+from routecodex.gateway.gateway import Gateway
+from routecodex.gateway.request import ClientRequest, fresh_id
+from routecodex.protocols.codec import WireRequest
+from routecodex.protocols.codecs import CODECS
+from routecodex.stores.memory import MemoryStore
+from routecodex.wire import json
 
 PROTOCOLS = ("chat", "messages", "responses", "gemini")
 
@@ -206,13 +217,38 @@ def _by_server(question: dict[str, Any], server: AnnouncedServer) -> dict[str, A
 
 
 def _by_file(question: dict[str, Any], config: Path | None) -> dict[str, Any]:
-    from routecodex.cli.loading import config_path, load_or_exit
+    from routecodex.cli.config import config_path, load_or_exit
 
     loaded = load_or_exit(config)
     if config is None:
         click.echo(f"no server is running; explained by {config_path(None)} alone", err=True)
     import asyncio
 
-    from routecodex.cli.offline import explained
-
     return asyncio.run(explained(loaded, question))
+
+
+async def explained(config: Config, question: dict[str, Any]) -> dict[str, Any]:
+    """What `/admin/explain` of a fresh server with this configuration would answer."""
+    gateway = Gateway(config, store=MemoryStore(), user_dir=user_dir())
+    try:
+        await gateway.open()
+        ask = ClientRequest(
+            id=f"req_{fresh_id()}",
+            codec=CODECS[question["protocol"]],
+            inbound=_inbound(question),
+            headers=question["headers"],
+            arrived=time.monotonic(),
+            created=int(time.time()),
+        )
+        told: dict[str, Any] = msgspec.to_builtins(await gateway.explain(ask))
+        return told
+    finally:
+        await gateway.close()
+
+
+def _inbound(question: dict[str, Any]) -> WireRequest:
+    codec, body = CODECS[question["protocol"]], json.encode(question["body"])
+    if question["protocol"] != "gemini":
+        return codec.read(body)
+    model = question["path"].rpartition("/models/")[2].rpartition(":")[0]
+    return codec.read(body, model=model, stream=False)

@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from routecodex.canon.errors import ConfigError
-from routecodex.cli.loading import config_option, config_path, load_or_exit, look_at
+from routecodex.cli.config import config_option, config_path, load_or_exit, look_at
 from routecodex.config import Config, Problem, is_loopback, loads
 from routecodex.protocols.dialect import Dialect
 from routecodex.providers.catalog import PRESETS

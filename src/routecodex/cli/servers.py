@@ -9,8 +9,14 @@ import click
 import msgspec
 from msgspec import Struct
 
-from routecodex.cli.admin_client import AdminClient, AdminRefused, AnnouncedServer, Unreachable, announcements
-from routecodex.cli.processes import is_running
+from routecodex.cli.admin_client import (
+    AdminClient,
+    AdminRefused,
+    AnnouncedServer,
+    Unreachable,
+    announcements,
+    is_running,
+)
 from routecodex.cli.tables import complain
 
 FAILED = 1

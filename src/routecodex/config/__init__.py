@@ -3,7 +3,7 @@
 - `load`, `loads`: a file or text to a `Config`, or `InvalidConfig` with every problem at once
 - `examine`: the same without raising, warnings included
 - `check`: whether the parts of a `Config` fit together
-- `Config` and its tables `Server`, `Store`, `Provider`, `Key`, `Model`, `Pool`, …: what the file says
+- `Config` and its tables `ServerConfig`, `Store`, `Provider`, `Key`, `Model`, `Pool`, …: what the file says
 - `Preset`: a well-known provider, the defaults of a row
 - `Secret`: a value that is never shown
 - `Problem`: one thing that is wrong, where, and how to mend it
@@ -11,11 +11,21 @@
 
 from __future__ import annotations
 
-from routecodex.config.addresses import is_loopback
-from routecodex.config.check import check
+from routecodex.config.check import check, is_loopback
 from routecodex.config.check_routes import split_target
 from routecodex.config.load import examine, find_path, load, loads
-from routecodex.config.model import Config
+from routecodex.config.model import (
+    ClassifierConfig,
+    ClientKeyConfig,
+    Config,
+    LoggingConfig,
+    MessagesConfig,
+    PoolConfig,
+    ProtocolsConfig,
+    RoutingOptionsConfig,
+    ServerConfig,
+    StoreConfig,
+)
 from routecodex.config.problems import InvalidConfig, Problem
 from routecodex.config.providers import (
     AuthStyle,
@@ -28,17 +38,8 @@ from routecodex.config.providers import (
     TimeoutConfig,
     TlsConfig,
 )
-from routecodex.config.routing import ClassifierConfig, PoolConfig, RoutingOptionsConfig
-from routecodex.config.secret import Secret
-from routecodex.config.server import (
-    ClientKeyConfig,
-    LoggingConfig,
-    MessagesConfig,
-    ProtocolsConfig,
-    ServerConfig,
-    StoreConfig,
-)
 from routecodex.config.server_tools import ClockConfig, NtpConfig, ServerToolsConfig, StopMessageConfig
+from routecodex.config.values import Secret
 
 __all__ = [
     "AuthStyle",

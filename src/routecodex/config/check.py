@@ -1,18 +1,236 @@
-"""Checks what single values cannot show: whether the parts of a configuration fit together."""
+"""Checks that the parts of a configuration fit together.
+
+Addresses as they stand in the file: what is a URL, a time server, this machine.
+
+Whether requests can be sent: addresses, keys and headers of the providers and of the search.
+
+Checks what single values cannot show: whether the parts of a configuration fit together.
+"""
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from urllib.parse import SplitResult, urlsplit
 
-from routecodex.config.addresses import is_loopback, is_time_server
-from routecodex.config.check_routes import aliases, routes, split_target
-from routecodex.config.check_upstreams import check_provider, check_search
+from routecodex.config.check_routes import NAME, NAME_FIX, aliases, routes
 from routecodex.config.model import Config
-from routecodex.config.problems import Hidden, Problem, quoted, shown
+from routecodex.config.problems import ConfigPath, Hidden, Problem, quoted, shown
+from routecodex.config.providers import Protocol, ProviderConfig
+from routecodex.config.server_tools import WebSearchHttpConfig
 
-__all__ = ["check", "split_target"]
+_VISIBLE = re.compile(r"[!-~]+\Z")
+_HOST = re.compile(r"[A-Za-z0-9._-]+\Z|[0-9A-Fa-f:.]+\Z")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach the host."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def split_url(url: str) -> SplitResult | None:
+    """The parts of an http(s) URL that can be asked as it stands, or None if it is none."""
+    try:
+        parts = urlsplit(url)
+        host = (parts.hostname or "").encode("idna").decode()
+        usable = parts.scheme in {"http", "https"} and _HOST.match(host) and parts.port != 0
+    except ValueError:
+        return None
+    # Line breaks are taken out by urlsplit in silence, and what is not ASCII cannot stand in a request.
+    below = url.partition("://")[2].partition("/")[2]
+    return parts if usable and (not below or _VISIBLE.match(below)) and url.isprintable() else None
+
+
+def is_time_server(text: str) -> bool:
+    """Whether the text is `host`, `host:port` or `[v6]:port`."""
+    if text.count(":") > 1 and not text.startswith("["):
+        text = f"[{text}]"
+    try:
+        parts = urlsplit(f"//{text}")
+        return bool(parts.hostname) and parts.netloc == text and parts.port != 0 and not text.endswith(":")
+    except ValueError:
+        return False
+
+
+_WORDS = frozenset({"clear", "clock", "help", "status", "stopmessage"})
+_VERSION = re.compile(r"/v\d+(?:(?:alpha|beta)\d*)?\Z")
+_ENDPOINTS = ("/chat/completions", "/responses", "/messages", ":generateContent", ":streamGenerateContent")
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
+_HEADER_VALUE = re.compile(r"[\t -~\x80-\xff]*\Z")
+
+_OUR_HEADERS = frozenset(
+    {
+        "connection",
+        "content-length",
+        "expect",
+        "host",
+        "keep-alive",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
+"""What says where a request goes and where it ends: that follows from the URL and the body."""
+_URL_FIX = "write https:// or http://, a host, and a port if need be"
+
+
+def check_provider(name: str, provider: ProviderConfig, hidden: Hidden) -> Iterator[Problem]:
+    """What is wrong with a provider; the text of `hidden` places is never shown."""
+    place = ("providers", name)
+    if not NAME.match(name):
+        yield Problem(place, f"{quoted(name)} cannot be the name of a provider", NAME_FIX)
+    elif name.lower() in _WORDS:
+        yield Problem(place, f"{quoted(name)} is a word of the instructions in a chat", "use another name")
+    yield from _base_url(provider, (*place, "base_url"), hidden)
+    yield from _keys(provider, place)
+    yield from _headers(provider.headers, (*place, "headers"))
+    for model in filter(str.isdigit, provider.models):
+        told = f"{quoted(model)} would also be read as the number of a key"
+        fix = f"use another name, and id = {quoted(model)} for the upstream"
+        yield Problem((*place, "models", model), told, fix, severity="warning")
+    if not provider.models and provider.protocol != "demo":
+        yield Problem(
+            (*place, "models"),
+            "there is no model, so nothing can be routed here",
+            f'add one: [providers.{name}.models."model-name"]',
+            severity="warning",
+            absent=True,
+        )
+
+
+def _keys(provider: ProviderConfig, place: ConfigPath) -> Iterator[Problem]:
+    parts = split_url(provider.base_url)
+    asks = provider.protocol != "demo" and provider.auth_style != "none"
+    if asks and not provider.auth and parts and not is_loopback(parts.hostname or ""):
+        fix = 'add auth = [{ env = "NAME_OF_VARIABLE" }], or auth_style = "none" if it asks for none'
+        yield Problem((*place, "auth"), "there is no key", fix, absent=True)
+    yield from _same_keys(provider, place)
+    counts = Counter(key.alias for key in provider.auth)
+    for index, key in enumerate(provider.auth):
+        at = (*place, "auth", index, "alias")
+        if counts[key.alias] > 1:
+            yield Problem(at, f"{quoted(key.alias)} is used more than once", "give each key its own alias")
+        if not NAME.match(key.alias):
+            yield Problem(at, f"{quoted(key.alias)} cannot be an alias", NAME_FIX)
+        elif key.alias.isdigit():
+            yield Problem(
+                at, f"{quoted(key.alias)} would be read as the number of a key", "add a letter to it"
+            )
+        elif key.alias in provider.models:
+            yield Problem(
+                at,
+                f"{quoted(key.alias)} is also the name of a model: instructions that force or stick take it "
+                "for the model, those that disable for the key",
+                "use another alias",
+                severity="warning",
+            )
+
+
+def _same_keys(provider: ProviderConfig, place: ConfigPath) -> Iterator[Problem]:
+    """Keys that stand there twice; those of the demo mean nothing."""
+    if provider.protocol == "demo":
+        return
+    first: dict[str, str] = {}
+    for index, key in enumerate(provider.auth):
+        value = key.secret.reveal()
+        if value and value in first:
+            yield Problem(
+                (*place, "auth", index),
+                f"is the same key as {quoted(first[value])}: a limit of one is a limit of both",
+                "remove one of them",
+                severity="warning",
+            )
+        first.setdefault(value, key.alias)
+
+
+def _headers(given: Mapping[str, str], place: ConfigPath) -> Iterator[Problem]:
+    for name, value in given.items():
+        at = (*place, name)
+        if not _HEADER_NAME.match(name):
+            yield Problem(at, f"{quoted(name)} cannot be the name of a header", "use letters, digits and -")
+        elif name.lower() in _OUR_HEADERS:
+            yield Problem(at, "is set by the gateway itself", "remove it")
+        elif not _HEADER_VALUE.match(value):
+            yield Problem(
+                at, "holds a character that cannot stand in a header", "remove line breaks and the like"
+            )
+
+
+def check_search(row: WebSearchHttpConfig, hidden: Hidden) -> Iterator[Problem]:
+    """What is wrong with the search API; the text of `hidden` places is never shown."""
+    place = ("server_tools", "web_search", "http")
+    if row.url is not None and split_url(row.url) is None:
+        yield _no_url(row.url, (*place, "url"), hidden)
+    elif row.url is not None and "@" in row.url.partition("://")[2].partition("/")[0]:
+        yield Problem((*place, "url"), "holds a user name or password", "put the key in key or headers")
+    if row.key is not None and not _HEADER_VALUE.match(row.key.reveal()):
+        yield Problem(
+            (*place, "key"),
+            "holds a character that cannot stand in a header",
+            "copy the key again, without spaces",
+        )
+    yield from _headers(row.headers, (*place, "headers"))
+
+
+def _no_url(url: str, place: ConfigPath, hidden: Hidden) -> Problem:
+    return Problem(place, f"{shown(url, place, hidden)} is not a URL", _URL_FIX)
+
+
+def _base_url(provider: ProviderConfig, place: ConfigPath, hidden: Hidden) -> Iterator[Problem]:
+    url = provider.base_url
+    if provider.protocol == "demo":
+        return
+    if not url:
+        yield Problem(place, "is missing", f"set it: base_url = {quoted(_URL_EXAMPLES[provider.protocol])}")
+        return
+    parts = split_url(url)
+    if parts is None:
+        yield _no_url(url, place, hidden)
+    elif parts.username or parts.password:
+        yield Problem(place, "holds a user name or password", "put the key in auth")
+    elif parts.query or parts.fragment:
+        yield Problem(place, "holds a query", 'put it in query = { name = "value" }')
+    else:
+        yield from _ending(provider.protocol, url, place)
+
+
+_URL_EXAMPLES: dict[Protocol, str] = {
+    "chat": "https://api.example.com/v1",
+    "responses": "https://api.example.com/v1",
+    "messages": "https://api.example.com",
+    "gemini": "https://api.example.com",
+    "demo": "",
+}
+
+
+def _ending(protocol: Protocol, url: str, place: ConfigPath) -> Iterator[Problem]:
+    endpoint = next((end for end in _ENDPOINTS if url.endswith(end)), None)
+    version = _VERSION.search(url)
+    if endpoint is not None:
+        yield Problem(place, f"ends in {endpoint}, which is added to it", "leave that off")
+    elif protocol == "messages" and version:
+        shorter = quoted(url[: version.start()])
+        yield Problem(place, f"ends in {version[0]}, which is added to it", f"use {shorter}")
+    elif protocol == "gemini" and (version or "/v1beta" in url):
+        shorter = quoted(re.sub(r"/v1(?:beta)?(?:/.*)?\Z", "", url))
+        yield Problem(place, "holds the version of the API, which is added to it", f"use {shorter}")
+    elif protocol in {"chat", "responses"} and not version:
+        yield Problem(
+            place,
+            "does not end in a version such as /v1",
+            f"use {quoted(url + '/v1')} unless the provider says otherwise",
+            severity="warning",
+        )
+
 
 _SERVER_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*\Z")
 _NOTHING: Hidden = frozenset()

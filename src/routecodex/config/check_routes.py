@@ -9,10 +9,9 @@ from collections import Counter
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
-from routecodex.config.model import Config
+from routecodex.config.model import Config, PoolConfig
 from routecodex.config.problems import ConfigPath, Problem, choices, nearest, quoted
 from routecodex.config.providers import ProviderConfig
-from routecodex.config.routing import PoolConfig
 
 NAME = re.compile(r"[A-Za-z0-9_-]+\Z")
 NAME_FIX = "use letters, digits, _ and - only: targets are split at dots"

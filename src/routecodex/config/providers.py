@@ -7,8 +7,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
 
-from routecodex.config.bounds import DAY_MS
-from routecodex.config.secret import Secret
+from routecodex.config.values import DAY_MS, Secret
 
 __all__ = [
     "AuthStyle",

@@ -17,8 +17,8 @@ from msgspec import NODEFAULT, Struct, inspect
 from routecodex.config.model import Config
 from routecodex.config.problems import quoted
 from routecodex.config.providers import Preset
-from routecodex.config.secret import Secret
 from routecodex.config.shape import describe, strip
+from routecodex.config.values import Secret
 
 __all__ = ["example", "page", "schema", "write"]
 

@@ -14,7 +14,7 @@ from msgspec import structs
 from routecodex.config.model import Config
 from routecodex.config.problems import ConfigPath, Problem, choices, nearest, quoted
 from routecodex.config.providers import AuthStyle, KeyConfig, Preset, Protocol, ProviderConfig
-from routecodex.config.secret import Secret
+from routecodex.config.values import Secret
 
 __all__ = ["apply_presets", "finish", "imply_modes"]
 

@@ -6,8 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
-from routecodex.config.bounds import DAY_MS, YEAR_HOURS, YEAR_MS
-from routecodex.config.secret import Secret
+from routecodex.config.values import DAY_MS, YEAR_HOURS, YEAR_MS, Secret
 
 __all__ = [
     "ClockConfig",

@@ -14,7 +14,7 @@ from typing import Any, TypeVar, cast
 from msgspec import NODEFAULT, Struct, inspect
 
 from routecodex.config.problems import ConfigPath, Problem, choices, nearest, quoted
-from routecodex.config.secret import Secret
+from routecodex.config.values import Secret
 
 __all__ = ["describe", "read", "strip"]
 

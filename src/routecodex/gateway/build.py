@@ -10,13 +10,13 @@ from routecodex.canon.events import Event
 from routecodex.canon.request import Request
 from routecodex.config import Config
 from routecodex.config.providers import ProviderConfig as ProviderRow
-from routecodex.gateway.lane import BuiltinProvider
+from routecodex.gateway.answer.prepared_target import BuiltinProvider
 from routecodex.protocols.codecs import CODECS
 from routecodex.protocols.dialect import Dialect
 from routecodex.providers import demo
 from routecodex.providers.http import HttpClient, Timeouts, TlsOptions, origin_of
 from routecodex.providers.upstream import Upstream
-from routecodex.routing import health
+from routecodex.routing import cooldown
 from routecodex.routing.classify import ClassifierOptions
 from routecodex.routing.registry import Model, Pool, Provider, Registry
 
@@ -51,10 +51,10 @@ def scripted(config: Config) -> frozenset[str]:
     return frozenset(name for name, row in config.providers.items() if row.protocol == "demo")
 
 
-def health_options(config: Config) -> health.CooldownOptions:
+def health_options(config: Config) -> cooldown.CooldownOptions:
     """How long what keeps a key out."""
     options = config.routing_options
-    return health.CooldownOptions(enabled=options.health, retry_after_max=options.retry_after_max_ms / 1000)
+    return cooldown.CooldownOptions(enabled=options.health, retry_after_max=options.retry_after_max_ms / 1000)
 
 
 def classifier_options(config: Config) -> ClassifierOptions:

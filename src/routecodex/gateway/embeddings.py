@@ -13,17 +13,17 @@ from msgspec import Raw, Struct
 from msgspec.json import Decoder
 
 from routecodex.canon.errors import BadRequest, GatewayError, ProviderNotAvailable, UpstreamError
-from routecodex.gateway.ask import RequestRecord
-from routecodex.gateway.health import KeyHealth
-from routecodex.gateway.identity import identify
-from routecodex.gateway.keep_alive import KeepAlive
-from routecodex.gateway.orders import OperatorState
-from routecodex.gateway.sessions import Sessions
-from routecodex.gateway.tries import Attempts, Failover, Planner
-from routecodex.protocols.controls import metadata_control_fields, strip_control_fields
+from routecodex.gateway.answer.failover import Attempts, Failover, Planner
+from routecodex.gateway.answer.keep_alive import KeepAlive
+from routecodex.gateway.context.identity import identify
+from routecodex.gateway.request import RequestRecord
+from routecodex.gateway.state.key_health import KeyHealth
+from routecodex.gateway.state.operator_state import OperatorState
+from routecodex.gateway.state.sessions import Sessions
+from routecodex.protocols.control_fields import metadata_control_fields, strip_control_fields
 from routecodex.providers.upstream import Upstream
-from routecodex.routing.planned import RoutePlan, RouteQuery
 from routecodex.routing.registry import PlanStep, Registry, Target
+from routecodex.routing.route_plan import RoutePlan, RouteQuery
 from routecodex.routing.state import ServerState, SessionState
 from routecodex.wire import json
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from routecodex.gateway.course import RoutingContext
-from routecodex.gateway.own_words import GATEWAY_REASON, GATEWAY_ROUTE, ignored_notice
-from routecodex.routing.planned import RoutePlan
+from routecodex.gateway.context.gateway_replies import GATEWAY_REASON, GATEWAY_ROUTE, ignored_notice
+from routecodex.gateway.context.routing_context import RoutingContext
+from routecodex.routing.route_plan import RoutePlan
 
 
 def explained(plan: RoutePlan | None, course: RoutingContext, *, now: float) -> dict[str, Any]:

@@ -16,40 +16,36 @@ from msgspec.structs import replace
 from routecodex.canon.errors import ClientDisconnected, GatewayError, Overloaded
 from routecodex.canon.request import Request
 from routecodex.config import Config
-from routecodex.gateway import build, counting, own_words
-from routecodex.gateway.ask import ClientConnection, ClientRequest, RequestRecord
-from routecodex.gateway.chains import ResponseChains
-from routecodex.gateway.clockwork import ClockService
-from routecodex.gateway.course import RoutingContext
-from routecodex.gateway.courses import RoutingContextBuilder
-from routecodex.gateway.draws import RoundRobin
-from routecodex.gateway.exchange import Attempt
+from routecodex.gateway import build, count_tokens
+from routecodex.gateway.answer.attempt import Attempt
+from routecodex.gateway.answer.failover import Attempts, Failover, Planner
+from routecodex.gateway.answer.keep_alive import KeepAlives
+from routecodex.gateway.answer.prepared_target import BuiltinProvider, PreparedTarget
+from routecodex.gateway.answer.turn import ServerToolTurn
+from routecodex.gateway.context import gateway_replies
+from routecodex.gateway.context.identity import Scope
+from routecodex.gateway.context.routing_context import RoutingContext, RoutingContextBuilder
 from routecodex.gateway.explain import explained
-from routecodex.gateway.health import KeyHealth
-from routecodex.gateway.history import ResponseHistory
-from routecodex.gateway.ids import fresh_id
-from routecodex.gateway.keep_alive import KeepAlives
-from routecodex.gateway.lane import BuiltinProvider, PreparedTarget
-from routecodex.gateway.makers import SignatureOwners
-from routecodex.gateway.memory import ReasoningCache
-from routecodex.gateway.orders import OperatorState
-from routecodex.gateway.own_calls import InternalCalls
-from routecodex.gateway.rounds import ServerToolTurn
-from routecodex.gateway.scope import Scope
-from routecodex.gateway.searching import ROUTE as SEARCH_ROUTE
-from routecodex.gateway.searching import search_of
-from routecodex.gateway.sessions import Sessions
-from routecodex.gateway.sights import ImageDescriber
-from routecodex.gateway.toolbox import ServerToolSet, session_name
-from routecodex.gateway.tries import Attempts, Failover, Planner
+from routecodex.gateway.internal.clock_service import ClockService
+from routecodex.gateway.internal.internal_calls import ImageDescriber, InternalCalls
+from routecodex.gateway.internal.search_backends import ROUTE as SEARCH_ROUTE
+from routecodex.gateway.internal.search_backends import search_of
+from routecodex.gateway.internal.tool_set import ServerToolSet, session_name
+from routecodex.gateway.request import ClientConnection, ClientRequest, RequestRecord, fresh_id
+from routecodex.gateway.state.key_health import KeyHealth
+from routecodex.gateway.state.operator_state import OperatorState
+from routecodex.gateway.state.reasoning_cache import ReasoningCache
+from routecodex.gateway.state.response_history import ResponseChains, ResponseHistory
+from routecodex.gateway.state.sessions import Sessions
+from routecodex.gateway.state.signature_owners import SignatureOwners
 from routecodex.protocols.codec import AnswerOutcome, ReplyContext
-from routecodex.protocols.messages.clients import ends_with_message_stop, knows_refusal
+from routecodex.protocols.messages.client_quirks import ends_with_message_stop, knows_refusal
 from routecodex.providers.http import HttpClient
 from routecodex.routing.instructions import ShowHelp, ShowStatus
-from routecodex.routing.plan import Router
-from routecodex.routing.planned import RoutePlan, RouteQuery
-from routecodex.routing.pools import Draw
+from routecodex.routing.pools import Draw, RoundRobin
 from routecodex.routing.registry import Target
+from routecodex.routing.route_plan import RoutePlan, RouteQuery
+from routecodex.routing.router import Router
 from routecodex.routing.state import ServerState, SessionState
 from routecodex.server_tools.framework import ServerToolPlugin, TurnContext
 from routecodex.server_tools.vision import ImageDescriptions
@@ -238,7 +234,7 @@ class Gateway:
                 await self._answer_from_provider(exchange, ask, course)
         except GatewayError as error:
             record.error, record.status = error, error.status
-            record.route = record.route or own_words.GATEWAY_ROUTE
+            record.route = record.route or gateway_replies.GATEWAY_ROUTE
             record.notices = error.notices = (*ask.notices, *error.notices)
             if not client.started:
                 raise
@@ -346,16 +342,19 @@ class Gateway:
         assert course.spoken is not None
         said = {type(instruction) for instruction in course.spoken.instructions}
         if ShowHelp in said:
-            text = own_words.help_reply()
+            text = gateway_replies.help_reply()
         elif ShowStatus in said:
             rows = self.health.report(self._clock())
             clock = await self.clockwork.state_of(session_name(course.scope))
             shown = await self.sessions.look(course.scope) if course.scope.lasts else course.session
-            text = own_words.status(shown, course.server, rows, session=course.scope.key, clock=clock)
+            text = gateway_replies.status(shown, course.server, rows, session=course.scope.key, clock=clock)
         else:
-            text = own_words.confirmation(course.session, course.spoken.malformed, ask.notices)
-        exchange.record.route, exchange.record.reason = own_words.GATEWAY_ROUTE, own_words.GATEWAY_REASON
-        await exchange.perform(own_words.reply_events(text))
+            text = gateway_replies.confirmation(course.session, course.spoken.malformed, ask.notices)
+        exchange.record.route, exchange.record.reason = (
+            gateway_replies.GATEWAY_ROUTE,
+            gateway_replies.GATEWAY_REASON,
+        )
+        await exchange.perform(gateway_replies.reply_events(text))
 
     @contextlib.contextmanager
     def noted(self, record: RequestRecord) -> Iterator[None]:
@@ -462,7 +461,7 @@ class Gateway:
             model=inbound.model,
             wire=inbound.wire,
             include_usage=inbound.include_usage,
-            input_tokens=counting.estimate_body(ask.inbound.body),
+            input_tokens=count_tokens.estimate_body(ask.inbound.body),
         )
 
     async def _may_be_kept_there(self, ask: ClientRequest) -> bool:

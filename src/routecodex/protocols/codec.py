@@ -16,13 +16,11 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from routecodex.canon.errors import GatewayError, UpstreamError
-from routecodex.canon.events import Event
+from routecodex.canon.events import Event, Usage
 from routecodex.canon.finish import Finish
-from routecodex.canon.look import RequestFeatures
 from routecodex.canon.parts import Media, Opaque
-from routecodex.canon.request import ProtocolName, Request
+from routecodex.canon.request import ProtocolName, Request, RequestFeatures
 from routecodex.canon.response import Response
-from routecodex.canon.usage import Usage
 from routecodex.protocols.dialect import Dialect
 
 

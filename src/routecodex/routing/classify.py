@@ -1,4 +1,8 @@
-"""Which route a request takes by what stands in it: the first signal that is there decides.
+"""Picks the route class of a request; the first matching signal wins.
+
+How people ask for a web search, and how clients ask for titles and summaries: tables, no more.
+
+Which route a request takes by what stands in it: the first signal that is there decides.
 
 vision        an image or a film in the user's newest message
 longcontext   as many tokens as `longcontext_tokens`
@@ -19,10 +23,191 @@ from functools import lru_cache
 
 from msgspec import Struct
 
-from routecodex.canon.look import RequestFeatures
-from routecodex.routing.intents import AT_HAND, SEARCH_PHRASES, SEARCH_WORDS, TITLE_BEGINNINGS, VAGUE_PHRASES
-from routecodex.routing.shell_commands import Kind
-from routecodex.routing.tool_kinds import kind_of
+from routecodex.canon.request import RequestFeatures
+from routecodex.routing.tool_kinds import Kind, kind_of
+
+TITLE_BEGINNINGS = (
+    # Claude Code
+    "Analyze if this message indicates a new conversation topic",
+    "Please write a 5-10 word title for the following conversation",
+    "Summarize this coding conversation in under 50 characters",
+    "Generate a concise, sentence-case title",
+    "You are coming up with a succinct title",
+    "You are a helpful AI assistant tasked with summarizing conversations",
+    "Your task is to create a detailed summary of the conversation so far",
+    "Your task is to create a detailed summary of this conversation",
+    "Your task is to create a detailed summary of the RECENT portion of the conversation",
+    "CRITICAL: Respond with TEXT ONLY. Do NOT call any tools.",
+    # opencode
+    "You are a title generator",
+    "Generate a title for this conversation",
+    "Summarize what was done in this conversation",
+    "You are an anchored context summarization assistant",
+    # Codex
+    "You are performing a CONTEXT CHECKPOINT COMPACTION",
+    "You are a helpful assistant. You will be presented with a user prompt, and your job is to provide a",
+    "Generate a concise, single-line title",
+    # Gemini CLI
+    "You are the component that summarizes internal chat history",
+    "You are a specialized system component responsible for distilling chat history",
+    "Summarize the user's primary intent or goal in this conversation",
+    # Chat interfaces
+    "Generate a concise, 3-5 word title",
+    "Generate 1-3 broad tags categorizing the main themes of the chat history",
+)
+"""How a line begins with which a client asks for a title, a topic or a summary, in its own name."""
+
+SEARCH_PHRASES = (
+    # English
+    "search the web",
+    "search the internet",
+    "search the net",
+    "search on the web",
+    "search on the internet",
+    "search online",
+    "search google",
+    "search on google",
+    "searching the web",
+    "searching online",
+    "web search",
+    "web-search",
+    "websearch",
+    "internet search",
+    "online search",
+    "google search",
+    "google it",
+    "google this",
+    "google that",
+    "google for",
+    "google how",
+    "google what",
+    "just google",
+    "look online",
+    "look up online",
+    "look it up online",
+    "look this up online",
+    "look that up online",
+    "look them up online",
+    "look on the web",
+    "look on the internet",
+    "check online",
+    "check the web",
+    "check the internet",
+    "find online",
+    "find on the web",
+    "find on the internet",
+    "browse the web",
+    "browse the internet",
+    "latest news",
+    "recent news",
+    "current news",
+    "breaking news",
+    "today's news",
+    "news about",
+    "current weather",
+    "today's weather",
+    "weather today",
+    "current exchange rate",
+    "current stock price",
+    # Chinese
+    "联网",
+    "聯網",
+    "上网查",
+    "上网搜",
+    "上網查",
+    "上網搜",
+    "网上查",
+    "网上搜",
+    "网上找",
+    "網上搜",
+    "网络搜索",
+    "網路搜尋",
+    "网页搜索",
+    "互联网上",
+    "百度一下",
+    "谷歌一下",
+    "用谷歌",
+    "最新新闻",
+    "最新的新闻",
+    "最新消息",
+    "最新资讯",
+    "今天的新闻",
+    "今天天气",
+    # Japanese
+    "ウェブで",
+    "ウェブ検索",
+    "web検索",
+    "ネットで",
+    "ネット検索",
+    "ググって",
+    "最新ニュース",
+    "最新のニュース",
+    # Korean
+    "웹 검색",
+    "웹검색",
+    "웹에서",
+    "인터넷에서",
+    "인터넷 검색",
+    "구글링",
+    "최신 뉴스",
+    # Spanish, Portuguese, Italian
+    "busca en internet",
+    "busca en la web",
+    "busca en google",
+    "buscar en internet",
+    "búscalo en internet",
+    "últimas noticias",
+    "pesquise na internet",
+    "pesquise na web",
+    "pesquisar na internet",
+    "procure na internet",
+    "últimas notícias",
+    "cerca su internet",
+    "cerca in rete",
+    "cerca sul web",
+    "ultime notizie",
+    # French
+    "cherche sur internet",
+    "cherche sur le web",
+    "cherche sur google",
+    "recherche sur internet",
+    "recherche web",
+    "dernières nouvelles",
+    # German
+    "im internet suchen",
+    "suche im internet",
+    "such im internet",
+    "suche im web",
+    "im netz suchen",
+    "im internet nach",
+    "websuche",
+    "googel mal",
+    "google mal",
+    "aktuelle nachrichten",
+    # Russian
+    "найди в интернете",
+    "поищи в интернете",
+    "поиск в интернете",
+    "погугли",
+    "последние новости",
+)
+"""What a person writes who wants the web searched, in lower case; not every `search` is one."""
+
+SEARCH_WORDS = (
+    *("web", "online", "internet", "goog", " net", "news", "weather", "exchange rate", "stock price"),
+    *(" rete", "notizie", "nachrichten"),
+)
+"""One of these is in every phrase that is all ASCII: a text without them need not be compared with each."""
+
+VAGUE_PHRASES = ("搜索", "搜一下", "搜一搜", "搜搜", "搜尋", "查一下", "查一查", "검색해", "検索して")
+"""What may mean the web, unless what is to be searched is at hand."""
+
+AT_HAND = (
+    *("代码", "代碼", "文件", "檔案", "函数", "函數", "目录", "目錄", "仓库", "项目", "專案", "日志", "变量"),
+    *("方法", "接口", "配置", "报错", "错误", "问题", "原因", "这个", "コード", "ファイル", "코드", "파일"),
+    *("bug", "log", "file", "code", "git", "repo", "src", "`", "/"),
+)
+"""What stands near a vague phrase when it means files."""
 
 
 class ClassifierOptions(Struct, frozen=True, kw_only=True):

@@ -1,4 +1,8 @@
-"""The order of the targets inside a pool: by its mode, or by whose conversation it is.
+"""Orders the targets of a pool by its mode.
+
+Counts by name: whose turn it is in a pool.
+
+The order of the targets inside a pool: by its mode, or by whose conversation it is.
 
 A pool balances by provider and model first and by key inside, so that a provider with many keys gets no
 larger share. A conversation keeps its place (rendezvous hashing): every name gets a score from the
@@ -14,6 +18,25 @@ from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
 
 from routecodex.routing.registry import PlanStep, Pool, Registry, Target
+
+
+class RoundRobin:
+    """Gives each name 0, 1, 2, …; the names are pools and targets of the configuration, so they are few."""
+
+    __slots__ = ("_counts",)
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+
+    def __call__(self, name: str) -> int:
+        count = self._counts.get(name, 0)
+        self._counts[name] = count + 1
+        return count
+
+    def peek(self, name: str) -> int:
+        """The number that comes next; it is still to be given."""
+        return self._counts.get(name, 0)
+
 
 Draw = Callable[[str], int]
 """The next number of a named count, from 0: what turns and shares go by."""

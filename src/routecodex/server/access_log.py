@@ -15,10 +15,10 @@ from typing import Final, Protocol, TextIO
 
 import msgspec
 
-from routecodex.canon.usage import Usage
-from routecodex.gateway.ask import RequestRecord
+from routecodex.canon.events import Usage
+from routecodex.gateway.request import RequestRecord
 from routecodex.routing.registry import Target
-from routecodex.server.figures import PAIRS, duration, second_text, ticks
+from routecodex.server.log_numbers import PAIRS, duration, second_text, ticks
 from routecodex.server.logs import human_line, request_line, session_name
 from routecodex.wire import json
 

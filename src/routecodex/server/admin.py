@@ -28,16 +28,13 @@ from msgspec.json import Decoder
 
 from routecodex import __version__
 from routecodex.canon.errors import BadRequest, ClientError, MethodNotAllowed, NotFound, ProviderNotAvailable
-from routecodex.gateway.ask import ClientRequest
+from routecodex.gateway.context.identity import Scope, kept
 from routecodex.gateway.gateway import Gateway
-from routecodex.gateway.identity import kept
-from routecodex.gateway.ids import fresh_id
-from routecodex.gateway.scope import Scope
+from routecodex.gateway.request import ClientRequest, fresh_id
 from routecodex.protocols.codec import WireRequest
 from routecodex.protocols.codecs import CODECS
-from routecodex.routing.apply import change_server, change_session
 from routecodex.routing.registry import Registry, Selector
-from routecodex.routing.state import ServerState, SessionState
+from routecodex.routing.state import ServerState, SessionState, change_server, change_session
 from routecodex.server import paths
 from routecodex.server.access import AdminAccess
 from routecodex.server.announce import Announcement

@@ -1,11 +1,16 @@
-"""The endpoints: from an HTTP request to the gateway and back, with errors in the client's own protocol."""
+"""The endpoints: from an HTTP request to the gateway and back, with errors in the client's own protocol.
+
+Gemini without `alt=sse`: the same stream, as one JSON array that grows.
+
+One call as the endpoints see it.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable
 from time import monotonic, time
-from typing import Any
+from typing import Any, Final
 
 from routecodex import __version__
 from routecodex.canon.errors import (
@@ -19,24 +24,75 @@ from routecodex.canon.errors import (
 )
 from routecodex.canon.request import ProtocolName
 from routecodex.config import Config
-from routecodex.gateway import counting, embeddings, listing
-from routecodex.gateway.ask import ClientRequest, RequestRecord
+from routecodex.gateway import count_tokens, embeddings, model_list
+from routecodex.gateway.answer.writer import SSE, header_text, refusal_headers, routing_headers
 from routecodex.gateway.gateway import Gateway
-from routecodex.gateway.heads import header_text, refusal_headers, routing_headers
-from routecodex.gateway.ids import fresh_id
+from routecodex.gateway.request import ClientRequest, Headers, RequestRecord, fresh_id
 from routecodex.protocols import gemini, messages
 from routecodex.protocols.codec import Codec, WireRequest
 from routecodex.protocols.codecs import CODECS
+from routecodex.protocols.gemini import JsonArray
 from routecodex.protocols.responses import history as turns
 from routecodex.server import paths
 from routecodex.server.access import ClientAccess
 from routecodex.server.admin import AdminApi
-from routecodex.server.arrays import JsonArrayReply
-from routecodex.server.call import ApiCall
 from routecodex.server.http import HttpRequest, Reply
 from routecodex.server.metrics import CONTENT_TYPE, Metrics
 from routecodex.server.paths import Endpoint
 from routecodex.wire import json
+
+_JSON_HEADERS = b"content-type: application/json; charset=utf-8\r\ncache-control: no-cache\r\n"
+
+
+class JsonArrayReply:
+    """A reply whose frames leave as elements of a JSON array."""
+
+    def __init__(self, reply: Reply) -> None:
+        self._reply = reply
+        self._array = JsonArray()
+
+    @property
+    def started(self) -> bool:
+        return self._reply.started
+
+    @property
+    def writable(self) -> bool:
+        return self._reply.writable
+
+    async def send(self, status: int, headers: Headers, body: bytes) -> None:
+        await self._reply.send(status, headers, body)
+
+    def start(self, status: int, headers: Headers) -> None:
+        self._reply.start(status, [_JSON_HEADERS if field is SSE else field for field in headers])
+
+    async def write(self, data: bytes) -> None:
+        await self._reply.write(self._array.wrap(data))
+
+    def write_nowait(self, data: bytes) -> bool:
+        return self._reply.write_nowait(self._array.wrap(data))
+
+    async def drain(self) -> None:
+        await self._reply.drain()
+
+    async def end(self, data: bytes = b"") -> None:
+        await self._reply.end(self._array.wrap(data) + self._array.end())
+
+    def abort(self) -> None:
+        self._reply.abort()
+
+
+class ApiCall:
+    """One admitted call: what was asked, where, by whom, under which id."""
+
+    __slots__ = ("endpoint", "id", "reply", "request", "who")
+
+    def __init__(self, request: HttpRequest, reply: Reply, *, endpoint: Endpoint, id: str, who: str) -> None:
+        self.request: Final = request
+        self.reply: Final = reply
+        self.endpoint: Final = endpoint
+        self.id: Final = id
+        self.who: Final = who
+
 
 _JSON = (b"content-type", b"application/json")
 
@@ -169,7 +225,7 @@ class App:
         ask = self._ask(codec, inbound, call)
         record = _record(call, route="count_tokens", model=inbound.model)
         with self._gateway.noted(record):
-            counted = await counting.count(self._gateway, ask, memory=self._gateway.memory, record=record)
+            counted = await count_tokens.count(self._gateway, ask, memory=self._gateway.memory, record=record)
         field = "totalTokens" if call.endpoint.protocol == "gemini" else "input_tokens"
         headers = [*_headers(call.id), *routing_headers(record)]
         await call.reply.send(200, headers, json.encode({field: counted}))
@@ -205,11 +261,11 @@ class App:
 
     async def _models(self, call: ApiCall) -> None:
         protocol = _protocol_of(call.request, call.endpoint)
-        await _send(call.reply, listing.list_models(self._gateway.registry, protocol), call.id)
+        await _send(call.reply, model_list.list_models(self._gateway.registry, protocol), call.id)
 
     async def _model(self, call: ApiCall) -> None:
         protocol = _protocol_of(call.request, call.endpoint)
-        found = listing.one_model(self._gateway.registry, protocol, call.endpoint.argument)
+        found = model_list.one_model(self._gateway.registry, protocol, call.endpoint.argument)
         await _send(call.reply, found, call.id)
 
     async def _health(self, call: ApiCall) -> None:

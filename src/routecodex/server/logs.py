@@ -11,10 +11,10 @@ from typing import Any, TextIO
 
 from msgspec import Struct
 
-from routecodex.gateway.ask import RequestRecord
-from routecodex.gateway.followed import FollowUpRecord
-from routecodex.gateway.scope import ScopeKind
-from routecodex.server.figures import stamp
+from routecodex.gateway.context.identity import ScopeKind
+from routecodex.gateway.records import FollowUpRecord
+from routecodex.gateway.request import RequestRecord
+from routecodex.server.log_numbers import stamp
 from routecodex.wire import json
 
 

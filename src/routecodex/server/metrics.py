@@ -9,7 +9,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from routecodex.gateway.ask import RequestRecord
+from routecodex.gateway.request import RequestRecord
 from routecodex.routing.registry import Target
 
 # A list, which compiled code walks without taking all of it out first.

@@ -1,8 +1,7 @@
 """empty_reply_continue: an answer that is empty, or was cut off, gets one more chance.
 
-An empty answer that nobody has seen anything of is simply asked for again (see gateway/exchange.py). Here is
-what is done in a turn of several rounds: the model is asked to answer after all, or to go on where its words
-broke off, so that the answer becomes whole.
+An empty answer of which the client has seen nothing is requested again (gateway/answer/attempt.py). In a turn
+of several rounds the model is asked to answer after all, or to continue where its text was cut off.
 """
 
 from __future__ import annotations

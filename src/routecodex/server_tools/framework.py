@@ -20,7 +20,7 @@ from routecodex.canon.errors import GatewayError
 from routecodex.canon.parts import Text, ToolCall, ToolResult
 from routecodex.canon.request import Message, Request
 from routecodex.canon.response import Response
-from routecodex.server_tools.pairs import HiddenCall, HiddenToolCalls
+from routecodex.server_tools.hidden_calls import HiddenCall, HiddenToolCalls
 from routecodex.turns import Plugin
 
 _MOST_ALIKE = 5

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from routecodex.stores.envelope import KeyOf
+from routecodex.stores.file_format import KeyOf
 from routecodex.stores.folder import Folder
 from routecodex.stores.store import Change, Stored, StoreError, check_key, check_space
 

@@ -16,10 +16,13 @@ slower than we write, a writer moves it on before it lets go of the lock, and no
 
 What is written under one lock is made to last together: the directory is synced once, before the lock is let
 go of. Whoever is told that something is written is told so after that.
+
+What the operating system does for a file store, and its errors with the way out.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import functools
 import logging
@@ -29,11 +32,103 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, ParamSpec, TypeVar
 
-from routecodex.stores import disk, names
-from routecodex.stores.envelope import Damaged, Envelope, KeyOf, decode_bare, decode_value, encode_value
+from routecodex.stores import file_format
+from routecodex.stores.file_format import Damaged, Envelope, KeyOf, decode_bare, decode_value, encode_value
 from routecodex.stores.store import Change, Stored, StoreError, check_value, check_version
+
+_WAYS_OUT = {
+    errno.ENOSPC: "free some space on that disk",
+    errno.EDQUOT: "free some space within the quota",
+    errno.EFBIG: "raise the file size limit of the process",
+    errno.EACCES: "give the directory and its files to the user the gateway runs as",
+    errno.EPERM: "give the directory and its files to the user the gateway runs as",
+    errno.EROFS: "choose a directory on a writable disk",
+    errno.EMFILE: "raise the limit of open files of the process",
+}
+
+logger = logging.getLogger("routecodex.stores")
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def translated(call: Callable[P, T]) -> Callable[P, T]:
+    """Turns what the operating system raises into a StoreError that names the file and the way out."""
+
+    @functools.wraps(call)
+    def translate(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return call(*args, **kwargs)
+        except OSError as exc:
+            way_out = _WAYS_OUT.get(exc.errno or 0)
+            reason = f"{exc.strerror or exc}: {exc.filename or args[0]}"
+            raise StoreError(f"file store: {reason}" + (f"; {way_out}" if way_out else "")) from exc
+
+    return translate
+
+
+def modified(path: str) -> int:
+    """The modification time in nanoseconds; 0 when there is nothing, or nothing we may look at."""
+    try:
+        return os.stat(path).st_mtime_ns
+    except OSError:
+        return 0
+
+
+def move_on(path: str, before: int) -> None:
+    """Gives the directory a later modification time than it had; what was to be done is done already."""
+    with suppress(OSError):
+        status = os.stat(path)
+        os.utime(path, ns=(status.st_atime_ns, max(status.st_mtime_ns, before + 1)))
+
+
+def open_locked(path: Path) -> int | None:
+    """A descriptor that holds the lock, or None when another one does or the file was replaced meanwhile."""
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(lock), os.stat(path)):
+            return lock
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    except BaseException:
+        os.close(lock)
+        raise
+    os.close(lock)
+    return None
+
+
+def write_through(path: Path, content: bytes, *, mtime_ns: int) -> None:
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.utime(file.fileno(), ns=(mtime_ns, mtime_ns))
+        os.fsync(file.fileno())
+
+
+def sync_directory(path: Path) -> None:
+    """Makes renames and deletions last; they have happened already, so a failure is told and not raised."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as exc:
+        logger.warning("changes in %s may not survive a power failure: %s", path, exc.strerror)
+
+
+def make_directories(path: Path) -> None:
+    """Creates the directory and its missing parents, for our user alone."""
+    if path.is_dir():
+        return
+    make_directories(path.parent)
+    with suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+        sync_directory(path.parent)
+
 
 TEMPORARY_LIFE = 3600.0
 SHORT_KEY = 128
@@ -42,8 +137,6 @@ _NAMES = 16_384
 """How many names of keys are remembered: more than there are sessions, or they push each other out."""
 _LOCK = ".lock"
 _TEMPORARY = ".tmp"
-
-logger = logging.getLogger("routecodex.stores")
 
 
 class File(NamedTuple):
@@ -70,7 +163,7 @@ class Folder:
         self.path = path
         self._key_of = key_of
         self._text = str(path)
-        self._name_of = functools.lru_cache(maxsize=_NAMES)(names.encode_name)
+        self._name_of = functools.lru_cache(maxsize=_NAMES)(file_format.encode_name)
         self._clock = clock
         self._lock_wait = lock_wait
         self._swept = False
@@ -81,14 +174,14 @@ class Folder:
         return self._text
 
     def stamp(self) -> int:
-        return disk.modified(self._text)
+        return modified(self._text)
 
     def stamp_of(self, key: str) -> int:
-        name = self._name_of(key) if len(key) <= SHORT_KEY else names.encode_name(key)
-        return disk.modified(f"{self._text}/{name}")
+        name = self._name_of(key) if len(key) <= SHORT_KEY else file_format.encode_name(key)
+        return modified(f"{self._text}/{name}")
 
     def get(self, key: str) -> Stored | None:
-        name = names.encode_name(key)
+        name = file_format.encode_name(key)
         try:
             return self._unexpired(self._read(name))
         except Damaged:
@@ -96,14 +189,14 @@ class Folder:
 
     def put(self, key: str, value: bytes, *, ttl: float | None, expected: int | None) -> int:
         check_value(value)
-        name = names.encode_name(key)
+        name = file_format.encode_name(key)
         with self.writing() as lock:
             old = self._settled(name)
             check_version(expected, self._unexpired(old), where=f"{self.path.name}/{key[:80]!r}")
             return self._write(lock, key, value, ttl=ttl, old=old)
 
     def delete(self, key: str) -> bool:
-        name = names.encode_name(key)
+        name = file_format.encode_name(key)
         if not self._exists(name):
             return False
         with self.writing():
@@ -113,7 +206,7 @@ class Folder:
             return self._unexpired(old) is not None
 
     def update(self, key: str, change: Change, *, ttl: float | None) -> bytes | None:
-        name = names.encode_name(key)
+        name = file_format.encode_name(key)
         with self.writing() as lock:
             old = self._settled(name)
             live = self._unexpired(old)
@@ -138,7 +231,7 @@ class Folder:
             doomed = [
                 file
                 for file in files
-                if names.may_have_expired(file.mtime_ns, now) and self._expired(file.name)
+                if file_format.may_have_expired(file.mtime_ns, now) and self._expired(file.name)
             ]
             gone = {file.name for file in doomed}
             left = [file for file in files if file.name not in gone]
@@ -187,7 +280,7 @@ class Folder:
         now = self._clock()
         version, moment = self._advance(lock, at_least=old.version if old is not None else 0, now=now)
         content = encode_value(key, Stored(value, version, None if ttl is None else now + ttl))
-        self._replace(names.encode_name(key), content, mtime_ns=names.stamp(moment, ttl))
+        self._replace(file_format.encode_name(key), content, mtime_ns=file_format.stamp(moment, ttl))
         return version
 
     def _write_bare(self, lock: int, key: str, value: bytes, *, ttl: float | None) -> int:
@@ -195,7 +288,7 @@ class Folder:
         if ttl is not None:
             raise StoreError(f"file store: {self.path.name} keeps bare values, which cannot expire")
         _, moment = self._advance(lock, at_least=0, now=self._clock())
-        self._replace(names.encode_name(key), value, mtime_ns=names.stamp(moment, None))
+        self._replace(file_format.encode_name(key), value, mtime_ns=file_format.stamp(moment, None))
         return moment
 
     @contextmanager
@@ -217,18 +310,18 @@ class Folder:
             self._held = None
             if self._unsynced:
                 self._unsynced = False
-                disk.sync_directory(self.path)
-            disk.move_on(self._text, before)
+                sync_directory(self.path)
+            move_on(self._text, before)
             fcntl.flock(lock, fcntl.LOCK_UN)
             os.close(lock)
 
-    @disk.translated
+    @translated
     def _acquire(self) -> int:
-        disk.make_directories(self.path)
+        make_directories(self.path)
         deadline = time.monotonic() + self._lock_wait
         pause = 0.0002
         while time.monotonic() < deadline:
-            lock = disk.open_locked(self.path / _LOCK)
+            lock = open_locked(self.path / _LOCK)
             if lock is not None:
                 return lock
             time.sleep(pause)
@@ -237,7 +330,7 @@ class Folder:
             f"file store: {self.path} was kept locked for {self._lock_wait:g} s by another process"
         )
 
-    @disk.translated
+    @translated
     def _advance(self, lock: int, *, at_least: int, now: float) -> tuple[int, int]:
         """The next version and moment, written down before anything else so that neither is given twice."""
         try:
@@ -249,7 +342,7 @@ class Folder:
         os.pwrite(lock, b"%20d %20d\n" % (version, moment), 0)
         return version, moment
 
-    @disk.translated
+    @translated
     def _exists(self, name: str) -> bool:
         try:
             (self.path / name).lstat()
@@ -257,7 +350,7 @@ class Folder:
             return False
         return True
 
-    @disk.translated
+    @translated
     def _read(self, name: str) -> Envelope | None:
         try:
             with open(self.path / name, "rb") as file:
@@ -270,11 +363,11 @@ class Folder:
             return decode_value(name, content)
         return decode_bare(name, content, key_of=self._key_of, mtime_ns=mtime_ns)
 
-    @disk.translated
+    @translated
     def _replace(self, name: str, content: bytes, *, mtime_ns: int) -> None:
         temporary = self.path / f".{os.getpid()}-{time.monotonic_ns()}{_TEMPORARY}"
         try:
-            disk.write_through(temporary, content, mtime_ns=mtime_ns)
+            write_through(temporary, content, mtime_ns=mtime_ns)
             temporary.rename(self.path / name)
         except BaseException:
             with suppress(OSError):
@@ -282,14 +375,14 @@ class Folder:
             raise
         self._unsynced = True
 
-    @disk.translated
+    @translated
     def _remove(self, doomed: list[str]) -> None:
         for name in doomed:
             (self.path / name).unlink(missing_ok=True)
         if doomed:
             self._unsynced = True
 
-    @disk.translated
+    @translated
     def _set_aside(self, name: str, *, reason: str) -> None:
         number = 1
         while os.path.lexists(aside := self.path / f"{name}.corrupt-{number}"):
@@ -298,18 +391,18 @@ class Folder:
         self._unsynced = True
         logger.warning("damaged file %s set aside as %s: %s", self.path / name, aside.name, reason)
 
-    @disk.translated
+    @translated
     def _files(self) -> list[File]:
         """The files of the space, the least recently written first."""
         files = []
         for entry in self._entries():
-            if names.is_ours(entry.name):
+            if file_format.is_ours(entry.name):
                 with suppress(FileNotFoundError):
                     status = entry.stat(follow_symlinks=False)
                     files.append(File(status.st_mtime_ns, entry.name, status.st_size))
         return sorted(files)
 
-    @disk.translated
+    @translated
     def _sweep(self) -> None:
         """Under the lock: removes what writers that were killed left behind."""
         for entry in self._entries():

@@ -14,7 +14,7 @@ TurnError       what a turn refuses: `ConversationBusy`, `TooManyRequests`, `Tur
 
 from __future__ import annotations
 
-from routecodex.turns.chat import ChatTurn, Sender
+from routecodex.turns.chat_host import ChatTurn, Sender
 from routecodex.turns.conversation import Conversation
 from routecodex.turns.engine import Engine, TurnRun
 from routecodex.turns.errors import (
@@ -41,19 +41,18 @@ from routecodex.turns.events import (
     TurnEvent,
 )
 from routecodex.turns.hooks import Plugin
-from routecodex.turns.host import Host
 from routecodex.turns.message import Message
-from routecodex.turns.plugins.approval import Allow, Decision, Decisions, Deny, Edit, ToolCall
 from routecodex.turns.plugins.function_tools import BadArguments, Tool, tool
 from routecodex.turns.plugins.length_continuation import LengthContinuation
 from routecodex.turns.plugins.max_usage import MaxUsage, Price, UsageLimitReached
 from routecodex.turns.plugins.mcp_tools import McpFailed, McpTools
 from routecodex.turns.plugins.persist import Persist
 from routecodex.turns.plugins.thinking_state import ThinkingState
+from routecodex.turns.plugins.tool_job import Allow, Decision, Decisions, Deny, Edit, ToolCall
 from routecodex.turns.plugins.tool_plugin import ToolPlugin
 from routecodex.turns.scripted import Call, ScriptedSender
 from routecodex.turns.stream import TurnStream
-from routecodex.turns.turn import RequestState, Turn
+from routecodex.turns.turn import Host, RequestState, Turn
 
 __all__ = [
     "Allow",

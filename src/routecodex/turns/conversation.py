@@ -7,10 +7,9 @@ import importlib
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from routecodex.turns.chat import ChatEngine, ChatHost, ChatRun, EventListener, Sender, Setting
+from routecodex.turns.chat_host import ChatEngine, ChatHost, ChatRun, EventListener, Sender, Setting
 from routecodex.turns.errors import ConversationBusy, ConversationClosed
-from routecodex.turns.merge import add_usage
-from routecodex.turns.message import Message
+from routecodex.turns.message import Message, add_usage
 from routecodex.turns.stream import EventFeed, RunningTurn, TurnStream
 from routecodex.turns.turn import RequestState
 

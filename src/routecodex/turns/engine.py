@@ -16,12 +16,10 @@ from functools import partial
 from inspect import isawaitable
 from typing import Any, Generic
 
-from routecodex.turns.appending import DONE, AppendQueue, PendingAppend
+from routecodex.turns.append_queue import DONE, AppendQueue, Holder, ParallelWork, PendingAppend
 from routecodex.turns.errors import TooManyRequests, TurnAborted, TurnOver
 from routecodex.turns.hooks import Hook, HookTable
-from routecodex.turns.host import ChunkT, Host, MessageT, RequestT
-from routecodex.turns.siblings import Holder, ParallelWork
-from routecodex.turns.turn import RequestState, Turn
+from routecodex.turns.turn import ChunkT, Host, MessageT, RequestState, RequestT, Turn
 
 
 class Engine(Generic[RequestT, MessageT, ChunkT]):

@@ -1,7 +1,7 @@
 """The hooks of a turn: their names are the plugin interface.
 
-A plugin is any object with some of these methods, each sync or async. `Hooks` finds out once which plugin has
-which hook, so that a turn pays nothing for a hook nobody has.
+A plugin is any object with some of these methods, each sync or async. `HookTable` finds out once which plugin
+has which hook, so that a turn pays nothing for a hook nobody has.
 """
 
 from __future__ import annotations

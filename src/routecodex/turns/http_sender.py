@@ -29,14 +29,14 @@ from routecodex.canon.request import ProtocolName
 from routecodex.canon.response import ResponseBuilder
 from routecodex.protocols import chat
 from routecodex.protocols.codec import Codec, EncodeOptions, Pipe, ReplyContext
-from routecodex.protocols.failures import stream_truncated, upstream_error
-from routecodex.protocols.seals import seal
+from routecodex.protocols.sealed_signatures import seal
 from routecodex.protocols.translation import Translation
+from routecodex.protocols.upstream_errors import stream_truncated, upstream_error
 from routecodex.providers.http import HttpClient, HttpResponse, Timeouts, origin_of
 from routecodex.providers.upstream import ANSWER_LIMIT, Upstream
-from routecodex.turns import wire_parts
+from routecodex.turns import preserved_parts
 from routecodex.turns.errors import RequestFailed
-from routecodex.turns.wire_parts import AnswerSource
+from routecodex.turns.preserved_parts import AnswerSource
 from routecodex.wire import json, sse
 
 __all__ = ["HttpSender", "open_sender"]
@@ -116,7 +116,7 @@ class HttpSender:
         except ConfigError as exc:
             raise ValueError(exc.message) from exc
         self.session = headers.get(SESSION_HEADER, "")
-        self.message_fields = () if codec is chat.CODEC else (wire_parts.FIELD,)
+        self.message_fields = () if codec is chat.CODEC else (preserved_parts.FIELD,)
         self._codec = codec
         self._peer = origin.host_header.decode()
         self._endpoint = AnswerSource(self._peer, codec.name, _ORIGIN, functools.partial(seal, _ORIGIN))
@@ -176,7 +176,7 @@ class HttpSender:
         if self._codec is chat.CODEC:
             return _ChatAnswer(reply), asked
         request = chat.CODEC.decode_request(chat.CODEC.read(asked))
-        request = wire_parts.put_back(request, body["messages"], self._endpoint)
+        request = preserved_parts.put_back(request, body["messages"], self._endpoint)
         encoded = self._codec.encode_request(request, EncodeOptions(model=request.model, provider=_ORIGIN))
         reply.request = request
         answer = _ForeignAnswer(reply, self._codec, self._endpoint)
@@ -298,7 +298,7 @@ class _ForeignAnswer(_Answer):
         for choice in chunk["choices"]:
             if choice["finish_reason"] is not None:
                 parts = self._folding.response().parts
-                choice["delta"][wire_parts.FIELD] = wire_parts.keep(parts, self._endpoint)
+                choice["delta"][preserved_parts.FIELD] = preserved_parts.keep(parts, self._endpoint)
         return super()._known(chunk)
 
 

@@ -25,7 +25,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from routecodex.turns.merge import copied
+from routecodex.turns.message import copied
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from routecodex.turns.chat import ChatHost, ChatRun
+from routecodex.turns.chat_host import ChatHost, ChatRun
 from routecodex.turns.events import TurnEnded, TurnEvent
 
 

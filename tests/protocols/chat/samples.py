@@ -6,11 +6,11 @@ from typing import Any
 
 from routecodex.canon.events import Event
 from routecodex.canon.request import Message, Request
-from routecodex.protocols.chat.decoder import StreamDecoder
-from routecodex.protocols.chat.encoder import StreamEncoder
-from routecodex.protocols.chat.outgoing import encode_request
-from routecodex.protocols.chat.reading import validate
-from routecodex.protocols.chat.requests import decode_request
+from routecodex.protocols.chat.decode_request import decode_request
+from routecodex.protocols.chat.decode_stream import StreamDecoder
+from routecodex.protocols.chat.encode_request import encode_request
+from routecodex.protocols.chat.encode_stream import StreamEncoder
+from routecodex.protocols.chat.validate import validate
 from routecodex.protocols.codec import EncodedRequest, EncodeOptions, ReplyContext, WireRequest
 from routecodex.protocols.dialect import Dialect
 from routecodex.wire import json, sse

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from routecodex.canon.errors import UpstreamError, UpstreamFailed, UpstreamLimited
+from routecodex.canon.events import Usage
 from routecodex.canon.finish import Finish
-from routecodex.canon.usage import Usage
-from routecodex.protocols.chat.reading import validate
 from routecodex.protocols.chat.relay import Relay
+from routecodex.protocols.chat.validate import validate
 from routecodex.protocols.codec import ReplyContext
 from routecodex.wire import json, sse
 from tests.kit import answers

@@ -12,16 +12,16 @@ from msgspec.structs import replace
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from routecodex.canon.errors import UpstreamFailed
-from routecodex.canon.events import Event, Failed, Finished
+from routecodex.canon.events import Event, Failed, Finished, Usage
 from routecodex.canon.finish import Finish, Reason
 from routecodex.canon.parts import Media, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
 from routecodex.canon.request import Message, Output, Request, Thinking, Tool, ToolChoice
 from routecodex.canon.response import Response, fold, unfold
-from routecodex.canon.usage import Usage
-from routecodex.protocols.chat import CODEC, answers
-from routecodex.protocols.chat.outgoing import encode_request
-from routecodex.protocols.chat.reading import validate
-from routecodex.protocols.chat.requests import decode_request
+from routecodex.protocols.chat import CODEC, whole
+from routecodex.protocols.chat.decode_request import decode_request
+from routecodex.protocols.chat.encode_request import encode_request
+from routecodex.protocols.chat.validate import validate
+from routecodex.protocols.chat.whole import decode_response, encode_response
 from routecodex.wire import json
 from tests.kit.grammar import check_broken_chat, check_chat, check_json
 from tests.protocols.chat.samples import AIM, aim, chunks, events, reply, written
@@ -63,9 +63,9 @@ def responses(draw: st.DrawFn) -> Response:
 @settings(max_examples=100)
 @given(responses())
 def test_answers_survive_whole_and_streamed(response: Response) -> None:
-    whole = answers.encode_response(response, reply())
+    whole = encode_response(response, reply())
     check_json("chat", whole)
-    assert fold(answers.decode_response(whole)) == response
+    assert fold(decode_response(whole)) == response
     stream = written(list(unfold(response)))
     check_chat(stream, include_usage=True)
     assert fold(events(stream)) == response
@@ -95,7 +95,7 @@ def test_an_answer_that_breaks_off_anywhere_says_so(response: Response, data: st
 @settings(max_examples=30)
 @given(responses())
 def test_the_sdk_reads_what_is_written(response: Response) -> None:
-    found = ChatCompletion.model_validate(json.decode(answers.encode_response(response, reply())))
+    found = ChatCompletion.model_validate(json.decode(whole.encode_response(response, reply())))
     assert found.choices[0].finish_reason == response.finish.reason
     for chunk in chunks(written(list(unfold(response)))):
         ChatCompletionChunk.model_validate(chunk)

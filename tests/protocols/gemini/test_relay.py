@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from routecodex.canon.errors import UpstreamFailed, UpstreamLimited
+from routecodex.canon.events import Usage
 from routecodex.canon.finish import Finish
-from routecodex.canon.usage import Usage
 from routecodex.protocols.codec import Pipe, ReplyContext
 from routecodex.protocols.gemini import CODEC
 

@@ -7,9 +7,9 @@ from typing import Any
 from routecodex.canon.events import Event
 from routecodex.canon.request import Message, Request
 from routecodex.protocols.codec import EncodeOptions, ReplyContext, WireRequest
-from routecodex.protocols.messages.decoder import StreamDecoder
-from routecodex.protocols.messages.encoder import StreamEncoder
-from routecodex.protocols.messages.reading import validate
+from routecodex.protocols.messages.decode_stream import StreamDecoder
+from routecodex.protocols.messages.encode_stream import StreamEncoder
+from routecodex.protocols.messages.validate import validate
 from routecodex.wire import json, sse
 
 AIM = EncodeOptions(model="m-1", provider="acme")

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from routecodex.canon.errors import UpstreamFailed, UpstreamOverloaded, UpstreamTimeout
+from routecodex.canon.events import Usage
 from routecodex.canon.finish import Finish
 from routecodex.canon.response import fold
-from routecodex.canon.usage import Usage
 from routecodex.protocols.messages.relay import Relay
 from tests.kit.grammar import check_broken_messages, check_messages
 from tests.kit.grammar.frames import read

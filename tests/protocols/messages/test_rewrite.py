@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from routecodex.protocols import seals
 from routecodex.protocols.codec import EncodedRequest
 from routecodex.protocols.dialect import Dialect
-from routecodex.protocols.messages.reading import validate
 from routecodex.protocols.messages.rewrite import rewrite
-from routecodex.protocols.messages.signatures import carry
+from routecodex.protocols.messages.thinking import carry
+from routecodex.protocols.messages.validate import validate
+from routecodex.protocols.sealed_signatures import seal
 from routecodex.wire import json
 from tests.protocols.messages.samples import AIM, body
 
@@ -83,21 +83,21 @@ def test_fields_a_provider_refuses_are_left_out() -> None:
 
 
 def test_a_thought_sealed_for_this_provider_is_unsealed_in_place() -> None:
-    data = history(thinking(seals.seal("acme", "s")), {"type": "text", "text": "x", "new": 1.50})
+    data = history(thinking(seal("acme", "s")), {"type": "text", "text": "x", "new": 1.50})
     encoded = rewritten(data)
     assert blocks_of(encoded) == [[thinking("s"), {"type": "text", "text": "x", "new": 1.5}]]
     assert b'"new":1.5' in encoded.body
     assert encoded.notices == ()
-    redacted = {"type": "redacted_thinking", "data": seals.seal("acme", "d")}
+    redacted = {"type": "redacted_thinking", "data": seal("acme", "d")}
     assert blocks_of(rewritten(history(redacted))) == [[{"type": "redacted_thinking", "data": "d"}]]
 
 
 @pytest.mark.parametrize(
     "foreign",
     [
-        thinking(seals.seal("other", "s")),
-        thinking(seals.seal("other", "")),
-        {"type": "redacted_thinking", "data": seals.seal("other", "d")},
+        thinking(seal("other", "s")),
+        thinking(seal("other", "")),
+        {"type": "redacted_thinking", "data": seal("other", "d")},
         {"type": "redacted_thinking", "data": carry("acme", "a", signature="s")},
     ],
 )
@@ -129,16 +129,16 @@ def test_a_tool_turn_that_lost_its_thoughts_goes_on_without_thinking() -> None:
         "thinking": BUDGET,
         "context_management": {"edits": [{"type": "clear_thinking_20251015"}]},
     }
-    lost = rewritten(history(thinking(seals.seal("other", "s")), call, after=result, **settings))
+    lost = rewritten(history(thinking(seal("other", "s")), call, after=result, **settings))
     assert lost.notices == (FOREIGN, "dropped thinking: the tool turn under way began at another provider")
     assert json.decode(lost.body).keys() == {"model", "max_tokens", "messages"}
-    kept = rewritten(history(thinking(seals.seal("acme", "s")), call, after=result, **settings))
+    kept = rewritten(history(thinking(seal("acme", "s")), call, after=result, **settings))
     assert json.decode(kept.body)["thinking"] == settings["thinking"]
-    over = rewritten(history(thinking(seals.seal("other", "s")), {"type": "text", "text": "x"}, **settings))
+    over = rewritten(history(thinking(seal("other", "s")), {"type": "text", "text": "x"}, **settings))
     assert json.decode(over.body)["thinking"] == settings["thinking"]
 
 
-@pytest.mark.parametrize("unsigned", [thinking(""), thinking(None), thinking(seals.seal("acme", ""))])
+@pytest.mark.parametrize("unsigned", [thinking(""), thinking(None), thinking(seal("acme", ""))])
 def test_a_thought_without_a_signature_goes_only_to_a_provider_that_takes_it(
     unsigned: dict[str, Any],
 ) -> None:
@@ -187,7 +187,7 @@ WORDS = {"type": "text", "text": "x"}
         ("hi", [call("a")], [result("a")], [call("b")], [result("b")]),
         ("hi", [thinking("s"), WORDS], "next", [CALL], [RESULT]),
         ("hi", [thinking("s"), CALL], [RESULT], "done", "next", [call("b")], [result("b")]),
-        ("hi", [thinking(seals.seal("other", "s")), CALL], [RESULT], [call("b")], [result("b")]),
+        ("hi", [thinking(seal("other", "s")), CALL], [RESULT], [call("b")], [result("b")]),
     ],
 )
 def test_a_tool_turn_without_any_thought_goes_on_without_thinking(contents: tuple[Any, ...]) -> None:

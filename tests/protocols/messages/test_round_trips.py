@@ -10,16 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from routecodex.canon.events import AnswerPart
+from routecodex.canon.events import AnswerPart, Usage
 from routecodex.canon.finish import Finish
 from routecodex.canon.parts import Media, Part, Reasoning, Text, ToolCall, ToolResult
 from routecodex.canon.request import Message, Request, Thinking, Tool, ToolChoice
 from routecodex.canon.response import Response, fold, unfold
-from routecodex.canon.usage import Usage
-from routecodex.protocols.messages.answers import decode_response, encode_response
-from routecodex.protocols.messages.incoming import decode_request
-from routecodex.protocols.messages.outgoing import encode_request
-from routecodex.protocols.messages.reading import validate
+from routecodex.protocols.messages.decode_request import decode_request
+from routecodex.protocols.messages.encode_request import encode_request
+from routecodex.protocols.messages.validate import validate
+from routecodex.protocols.messages.whole import decode_response, encode_response
 from routecodex.wire import json
 from tests.kit.grammar import check_json, check_messages
 from tests.protocols.messages.samples import AIM, decoded, encoded, reply

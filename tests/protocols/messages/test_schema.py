@@ -1,13 +1,13 @@
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import pytest
 
 from routecodex import IS_COMPILED
 from routecodex.canon.errors import BadRequest
-from routecodex.protocols.messages import reading
-from routecodex.protocols.messages.reading import validate, validate_count
+from routecodex.protocols.messages.validate import validate, validate_count
 from routecodex.wire import json
 from tests.protocols.messages.samples import body
 
@@ -153,7 +153,9 @@ def test_a_result_is_accepted_or_refused_the_same_with_and_without_a_scan(
     result: bytes, wrong: str, scans: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not IS_COMPILED:
-        monkeypatch.setattr(reading, "_SCANS", scans)
+        monkeypatch.setattr(
+            importlib.import_module("routecodex.protocols.messages.validate"), "_SCANS", scans
+        )
     fields = after_call({"type": "tool_result", "tool_use_id": "a", "content": "HERE"})
     asked = body(**fields).replace(b'"HERE"', result)
     if not wrong:

@@ -18,7 +18,7 @@ from routecodex.protocols.responses.history import (
     resolve,
     submit,
 )
-from routecodex.protocols.responses.schema import validate
+from routecodex.protocols.responses.validate import validate
 from tests.protocols.responses.streams import OUTPUT, call_item, response, text_item
 
 CUSTOM = {"type": "custom_tool_call", "id": "ctc_1", "call_id": "c2", "name": "p", "input": "x"}

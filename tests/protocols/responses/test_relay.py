@@ -5,8 +5,8 @@ import json
 import pytest
 
 from routecodex.canon.errors import UpstreamFailed, UpstreamLimited, UpstreamTimeout
+from routecodex.canon.events import Usage
 from routecodex.canon.finish import Finish
-from routecodex.canon.usage import Usage
 from routecodex.protocols.codec import ReplyContext
 from routecodex.protocols.responses.relay import Relay
 from tests.protocols.responses.grammar import events_of

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from routecodex.protocols import seals
+from routecodex.protocols import sealed_signatures
 from routecodex.protocols.codec import EncodedRequest, EncodeOptions
 from routecodex.protocols.dialect import Dialect
-from routecodex.protocols.responses.marks import sealed_call, sealed_thought
+from routecodex.protocols.large_body import replace_model
+from routecodex.protocols.responses.content import sealed_call, sealed_thought
 from routecodex.protocols.responses.rewrite import rewrite
-from routecodex.protocols.responses.schema import validate
-from routecodex.protocols.splice import replace_model
+from routecodex.protocols.responses.validate import validate
 
 DROPPED = "dropped reasoning: made by another provider"
 
@@ -77,7 +77,7 @@ def test_own_signature_passes_byte_for_byte() -> None:
 
 
 def test_sealed_thought_of_the_provider_is_unsealed() -> None:
-    out = rewritten(with_thought(seals.seal("p", "gAAA")))
+    out = rewritten(with_thought(sealed_signatures.seal("p", "gAAA")))
     assert thoughts(out) == ["gAAA"]
     assert out.notices == ()
 
@@ -85,7 +85,7 @@ def test_sealed_thought_of_the_provider_is_unsealed() -> None:
 @pytest.mark.parametrize(
     "encrypted",
     [
-        seals.seal("other", "gAAA"),
+        sealed_signatures.seal("other", "gAAA"),
         sealed_thought("p", "", redacted=False),
         sealed_thought("p", "x", redacted=True),
         sealed_call("p", "c1", "x"),

@@ -7,7 +7,8 @@ import pytest
 
 from routecodex.canon.errors import BadRequest
 from routecodex.protocols.codec import WireRequest
-from routecodex.protocols.responses.schema import RequestView, WireItem, validate
+from routecodex.protocols.responses.schema import RequestView, WireItem
+from routecodex.protocols.responses.validate import validate
 
 CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
 RESULT = {"type": "function_call_output", "call_id": "c1", "output": "ok"}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from routecodex.providers.http.connection import UpstreamConnection
 from routecodex.providers.http.origin import origin_of
-from routecodex.wire.outbox import WriteBatcher
+from routecodex.wire.buffers import WriteBatcher
 from tests.providers.http.scripted_server import chunked
 from tests.reference.installed import WAYS, using
 

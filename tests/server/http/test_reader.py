@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routecodex.server.http.limits import HttpLimits
-from routecodex.server.http.reader import Fault, Phase, RequestReader
+from routecodex.server.http.reader import Fault, HttpLimits, Phase, RequestReader
 from routecodex.server.http.request import HttpRequest
 from tests.reference.installed import WAYS, using
 from tests.server.http.wire import chunked, get, post

@@ -13,9 +13,9 @@ from typing import Any
 from routecodex.server_tools.clock import edits
 from routecodex.server_tools.clock.arguments import TaskFields
 from routecodex.server_tools.clock.deliveries import Deliveries
+from routecodex.server_tools.clock.due_rules import DueRules
 from routecodex.server_tools.clock.edits import EditContext
-from routecodex.server_tools.clock.rules import DueRules
-from routecodex.server_tools.clock.shelf import BARE, TaskStore
+from routecodex.server_tools.clock.task_store import BARE, TaskStore
 from routecodex.stores.file import FileStore
 
 RULES = DueRules()

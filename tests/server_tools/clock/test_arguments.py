@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from routecodex.server_tools.clock.arguments import (
     ACTIONS,
     SCHEMA,
+    ActionRefused,
     CancelTask,
     ClearTasks,
     GetTime,
@@ -22,7 +23,6 @@ from routecodex.server_tools.clock.arguments import (
     UpdateTask,
     read_arguments,
 )
-from routecodex.server_tools.clock.results import ActionRefused
 from tests.server_tools.clock.world import START
 
 ITEM: dict[str, Any] = {

@@ -10,10 +10,10 @@ import pytest
 from msgspec.structs import replace
 
 from routecodex.server_tools.clock.deliveries import Deliveries, Reservation
-from routecodex.server_tools.clock.leases import SystemUptime
-from routecodex.server_tools.clock.rules import DueRules
-from routecodex.server_tools.clock.shelf import TaskStore
+from routecodex.server_tools.clock.due_rules import DueRules
+from routecodex.server_tools.clock.reservations import SystemUptime
 from routecodex.server_tools.clock.task import Task
+from routecodex.server_tools.clock.task_store import TaskStore
 from routecodex.stores.memory import MemoryStore
 from routecodex.stores.store import Change
 from tests.server_tools.clock.world import DAY, HOUR, MINUTE, RULES, START, Failing, Moving, put, wanted

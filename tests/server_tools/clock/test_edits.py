@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from routecodex.server_tools.clock import edits
-from routecodex.server_tools.clock.results import ActionRefused
+from routecodex.server_tools.clock.arguments import ActionRefused
 from routecodex.server_tools.clock.task import LATEST_MS, DeliveryMark, decode, encode
 from tests.server_tools.clock.world import DAY, HOUR, MINUTE, RULES, START, at, state, task, wanted
 

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from msgspec import Struct
 
-from routecodex.server_tools.clock import edits, rules
-from routecodex.server_tools.clock.rules import DueRules
+from routecodex.server_tools.clock import due_rules, edits
+from routecodex.server_tools.clock.due_rules import DueRules
 from routecodex.server_tools.clock.task import SessionTasks, Task, decode, encode
 from tests.server_tools.clock.world import MINUTE, START, at, state, wanted
 
@@ -128,8 +128,8 @@ class Processes(RuleBasedStateMachine):
         self.now += RULES.lease_ms
         waiting = {
             task.task_id
-            for task in rules.kept(self.stored, self.now, RULES)
-            if rules.should_inject(task, self.now, RULES)
+            for task in due_rules.kept(self.stored, self.now, RULES)
+            if due_rules.should_inject(task, self.now, RULES)
         }
         after, tasks = edits.reserve(self.stored, "last", at=self.circumstances("last"))
         assert {task.task_id for task in tasks} == waiting

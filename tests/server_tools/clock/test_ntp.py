@@ -7,8 +7,7 @@ import socket
 
 import pytest
 
-from routecodex.server_tools.clock.ntp import address_of, query_server
-from routecodex.server_tools.clock.sntp import BadReply, Sample
+from routecodex.server_tools.clock.ntp import BadReply, Sample, address_of, query_server
 from tests.server_tools.clock.time_server import Reply, answer, time_server
 from tests.server_tools.clock.world import START
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from routecodex.server_tools.clock.deliveries import Deliveries
-from routecodex.server_tools.clock.leases import SystemUptime, uptime
-from routecodex.server_tools.clock.shelf import TaskStore
+from routecodex.server_tools.clock.reservations import SystemUptime, uptime
+from routecodex.server_tools.clock.task_store import TaskStore
 from tests.server_tools.clock.world import RULES, START, Moving, files, put, wanted
 
 CHILD = Path(__file__).with_name("child.py")

@@ -9,11 +9,11 @@ from typing import Any
 
 from routecodex.server_tools.clock import edits
 from routecodex.server_tools.clock.arguments import TaskFields
+from routecodex.server_tools.clock.due_rules import DueRules
 from routecodex.server_tools.clock.edits import EditContext
-from routecodex.server_tools.clock.leases import SystemUptime
-from routecodex.server_tools.clock.rules import DueRules
-from routecodex.server_tools.clock.shelf import BARE, TaskStore
+from routecodex.server_tools.clock.reservations import SystemUptime
 from routecodex.server_tools.clock.task import SessionTasks, Task
+from routecodex.server_tools.clock.task_store import BARE, TaskStore
 from routecodex.stores.file import FileStore
 from routecodex.stores.memory import MemoryStore
 from routecodex.stores.store import Change, StoreError

@@ -17,9 +17,17 @@ errors         the error envelope, both ways
 
 from __future__ import annotations
 
-from routecodex.protocols.chat import answers, errors, look, outgoing, passing, reading, requests
-from routecodex.protocols.chat.decoder import StreamDecoder
-from routecodex.protocols.chat.encoder import StreamEncoder
+from routecodex.protocols.chat import (
+    decode_request,
+    encode_request,
+    errors,
+    features,
+    rewrite,
+    validate,
+    whole,
+)
+from routecodex.protocols.chat.decode_stream import StreamDecoder
+from routecodex.protocols.chat.encode_stream import StreamEncoder
 from routecodex.protocols.chat.relay import Relay
 from routecodex.protocols.codec import Codec
 
@@ -30,20 +38,20 @@ def _path(_model: str, _stream: bool) -> str:
 
 CODEC: Codec = Codec(
     name="chat",
-    read=reading.validate,
-    look=look.features,
-    opening=look.fingerprint,
-    decode_request=requests.decode_request,
-    encode_request=outgoing.encode_request,
-    rewrite=passing.rewrite,
+    read=validate.validate,
+    look=features.features,
+    opening=features.fingerprint,
+    decode_request=decode_request.decode_request,
+    encode_request=encode_request.encode_request,
+    rewrite=rewrite.rewrite,
     path=_path,
-    decode_response=answers.decode_response,
-    encode_response=answers.encode_response,
-    pass_response=answers.relay_response,
+    decode_response=whole.decode_response,
+    encode_response=whole.encode_response,
+    pass_response=whole.relay_response,
     stream_decoder=StreamDecoder,
     stream_encoder=StreamEncoder,
     relay=Relay,
     decode_error=errors.decode_error,
     encode_error=errors.encode_error,
-    show=answers.image_part,
+    show=whole.image_part,
 )

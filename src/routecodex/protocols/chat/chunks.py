@@ -1,4 +1,9 @@
-"""What chat upstreams send, read tolerantly: typed where they behave, mended where they do not."""
+"""What chat upstreams send, read tolerantly: typed where they behave, mended where they do not.
+
+Which call a piece of a stream belongs to, however the upstream numbers its calls, and what it lacks.
+
+How an answer that passes from chat to chat ended, and the word its client is told.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +12,11 @@ from typing import Any, Final
 from msgspec import Raw
 from msgspec.json import Decoder
 
+from routecodex.canon import finish
+from routecodex.canon.events import Usage
+from routecodex.canon.finish import Finish
 from routecodex.canon.parts import Json
-from routecodex.canon.usage import Usage
-from routecodex.protocols.chat.stream_schema import (
+from routecodex.protocols.chat.schema import (
     CachedDetails,
     Counted,
     CustomDelta,
@@ -24,6 +31,100 @@ from routecodex.protocols.chat.stream_schema import (
 )
 from routecodex.wire import json
 from routecodex.wire.json import ABSENT, says_something, thaw
+
+
+class CallPosition:
+    """Where a piece belongs: the number of its call, whether it begins it, and whether it tells its name."""
+
+    __slots__ = ("begins", "names", "number")
+
+    def __init__(self, number: int, *, begins: bool, names: bool) -> None:
+        self.number: Final = number
+        self.begins: Final = begins
+        self.names: Final = names
+
+
+class _Known:
+    """How a call is known."""
+
+    __slots__ = ("id", "index", "named")
+
+    def __init__(self, index: int | None, id: str | None) -> None:
+        self.index = index
+        self.id = id
+        self.named = False
+
+
+class ToolCallIndex:
+    """The calls of one choice in the order they began; a call's number is its place here."""
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: list[_Known] = []
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def place(self, delta: WireToolCallDelta) -> CallPosition:
+        """The place of this piece; a name is told once, by the first piece that has one."""
+        number = self._find(delta)
+        begins = number is None
+        if number is None:
+            number = len(self._known)
+            self._known.append(_Known(delta.index, delta.id))
+        call = self._known[number]
+        names = bool(delta.name) and not call.named
+        call.named = call.named or names
+        return CallPosition(number, begins=begins, names=names)
+
+    def _find(self, delta: WireToolCallDelta) -> int | None:
+        """By index and id, else by index alone, else the last one when the piece names neither."""
+        known = self._known
+        near = [
+            number for number, call in enumerate(known) if delta.index is None or call.index == delta.index
+        ]
+        if delta.id:
+            # Some upstreams number every call 0 and tell them apart by id alone.
+            for number in near:
+                if known[number].id == delta.id:
+                    return number
+        is_awaited = bool(known) and not known[-1].named
+        if delta.name and (delta.id or (delta.index is None and not is_awaited)):
+            return None
+        if near:
+            return near[-1]
+        # A piece that names nothing begins no call, whatever its number.
+        return None if delta.name or delta.id or not known else len(known) - 1
+
+
+def is_proper(call: WireToolCallDelta, place: CallPosition) -> bool:
+    """Whether a piece has what its place demands: its number, an id with the first piece, a name but once."""
+    if call.index != place.number:
+        return False
+    if place.begins:
+        return bool(call.id and call.type) and call.text is not None
+    return not call.id and (place.names or not call.name)
+
+
+def mend_call(call: dict[str, Any], place: CallPosition, *, made_id: str) -> None:
+    """Gives a piece what its place demands, and takes what was told before."""
+    kind, field = ("custom", "input") if call.get("custom") else ("function", "arguments")
+    body = call.get(kind) or {}
+    text = body.get(field)
+    call["index"] = place.number
+    if place.begins:
+        call["id"] = call.get("id") or made_id
+        call["type"] = kind
+        text = "" if text is None else text
+    else:
+        call.pop("id", None)
+        if not place.names:
+            body.pop("name", None)
+    if text is not None:
+        body[field] = text if isinstance(text, str) else json.encode(text).decode()
+    call[kind] = body
+
 
 CONTENT_KEY: Final = (b'"content":"', b'"content": "')
 """What stands before the text of a chunk, as upstreams write it."""
@@ -245,3 +346,27 @@ def _count(value: Json) -> int | None:
     if isinstance(value, int | float):
         return int(value)
     return int(value) if isinstance(value, str) and value.isdecimal() else None
+
+
+def settle_finish(said: str | None, *, calls: bool, legacy: bool = False) -> tuple[Finish, str]:
+    """The finish and its word; `legacy` answers made their call the old way, as `function_call`."""
+    if said is not None and not legacy:
+        usual = _AFTER_CALLS.get(said) if calls else _AFTER_WORDS.get(said)
+        if usual is not None:
+            return usual
+    return _settled(said, calls=calls, legacy=legacy)
+
+
+def _settled(said: str | None, *, calls: bool, legacy: bool) -> tuple[Finish, str]:
+    # Arguments that pass are not read, so a call that may have been cut off is not called whole.
+    end = finish.infer("chat", said, has_calls=calls or legacy, calls_whole=False)
+    if end.reason == "tool_calls" and not calls:
+        return end, "function_call"
+    return end, finish.express("chat", end)
+
+
+_USUAL: Final = ("stop", "length", "tool_calls", "content_filter")
+_AFTER_WORDS: Final = {said: _settled(said, calls=False, legacy=False) for said in _USUAL}
+
+_AFTER_CALLS: Final = {said: _settled(said, calls=True, legacy=False) for said in _USUAL}
+"""What the words of nearly every upstream come to."""

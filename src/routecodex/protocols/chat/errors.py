@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from routecodex.canon.errors import GatewayError, Kind, UpstreamError
-from routecodex.protocols import failures
+from routecodex.protocols.upstream_errors import plain_text, upstream_error
 from routecodex.wire import json
 
 _TYPES: dict[Kind, str] = {
@@ -42,7 +42,7 @@ def decode_error(status: int, headers: Mapping[str, str], body: bytes, provider:
     try:
         value = json.decode(body)
     except ValueError:
-        return failures.upstream_error(status, failures.plain_text(body), provider=provider, headers=headers)
+        return upstream_error(status, plain_text(body), provider=provider, headers=headers)
     error = (value.get("error") or value) if isinstance(value, dict) else value
     return from_object(status, error, provider=provider, headers=headers)
 
@@ -55,12 +55,12 @@ def from_object(
     Inside an answer that began well (`status` below 400) the error's own code says what it is.
     """
     if not isinstance(error, dict):
-        return failures.upstream_error(status, str(error), provider=provider, headers=headers)
+        return upstream_error(status, str(error), provider=provider, headers=headers)
     message = error.get("message") or error.get("detail") or error.get("msg") or ""
     code, kind, param = error.get("code"), error.get("type"), error.get("param")
     if isinstance(code, int) and 400 <= code < 600 and status < 400:
         status = code
-    return failures.upstream_error(
+    return upstream_error(
         status if status >= 400 else 502,
         message if isinstance(message, str) else json.encode(message).decode(),
         provider=provider,

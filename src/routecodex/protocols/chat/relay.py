@@ -3,6 +3,8 @@
 A run of frames without any of the marks below passes as it is. A frame with one is looked at, and mended only
 where the upstream broke the protocol: calls without `index`, a finish that denies the calls, usage glued to
 another chunk, a missing head or `[DONE]`.
+
+How much an upstream that counts nothing has written, guessed from the size of its frames.
 """
 
 from __future__ import annotations
@@ -11,37 +13,57 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from routecodex.canon.errors import GatewayError, UpstreamRefusedKey
-from routecodex.canon.usage import Usage
-from routecodex.protocols import failures
+from routecodex.canon.events import Usage
+from routecodex.protocols import upstream_errors
 from routecodex.protocols.chat import errors
-from routecodex.protocols.chat.calls import CallPosition, ToolCallIndex, is_proper, mend_call
 from routecodex.protocols.chat.chunks import (
     CONTENT_KEY,
+    CallPosition,
+    ToolCallIndex,
     counts_in,
     is_empty,
     is_plain_text,
+    is_proper,
+    mend_call,
     read_odd,
     read_typed,
+    settle_finish,
     usage_of,
 )
-from routecodex.protocols.chat.decoder import unparsable
-from routecodex.protocols.chat.encoder import DONE, usage_object
-from routecodex.protocols.chat.ends import settle_finish
-from routecodex.protocols.chat.meter import OutputMeter
-from routecodex.protocols.chat.stream_schema import (
-    StreamChunk,
-    WireChoice,
-    WireDelta,
-    WireToolCallDelta,
-    WireUsage,
-)
-from routecodex.protocols.chat.usual import OBJECT, ChunkPrefix, KnownFrames
-from routecodex.protocols.chat.view import RequestView
+from routecodex.protocols.chat.decode_stream import unparsable
+from routecodex.protocols.chat.encode_stream import DONE, usage_object
+from routecodex.protocols.chat.known_frames import OBJECT, ChunkPrefix, KnownFrames
+from routecodex.protocols.chat.schema import StreamChunk, WireChoice, WireDelta, WireToolCallDelta, WireUsage
+from routecodex.protocols.chat.validate import RequestView
 from routecodex.protocols.codec import AnswerOutcome, ReplyContext
-from routecodex.protocols.repeats import FrameTemplate
+from routecodex.protocols.text_batches import FrameTemplate
 from routecodex.wire import json, scan, sse
 from routecodex.wire.json import ABSENT, present, thaw
 from routecodex.wire.sse import Frames, FrameTooLarge
+
+_BYTES_PER_TOKEN = 3
+
+
+class OutputMeter:
+    """Adds up frames that pass unread; `envelope` is the size of a chunk that says nothing."""
+
+    __slots__ = ("_bytes", "_frames", "envelope")
+
+    def __init__(self) -> None:
+        self.envelope = 0
+        self._bytes = 0
+        self._frames = 0
+
+    def add(self, run: bytes) -> None:
+        """Takes a run of whole frames."""
+        self._bytes += len(run)
+        self._frames += run.count(b"\n\n")
+
+    def tokens(self) -> int:
+        """A count that errs high: a token a frame at least, or three bytes each of what they say."""
+        said = self._bytes - self._frames * self.envelope
+        return max(self._frames, said // _BYTES_PER_TOKEN) + 1
+
 
 _MARKS: Final[tuple[bytes, ...]] = (
     b'"finish_reason":"',
@@ -109,7 +131,7 @@ class Relay:
         if self.ended:
             return out
         if not self._complete:
-            return out + self._broken(failures.stream_truncated())
+            return out + self._broken(upstream_errors.stream_truncated())
         return out + self._done()
 
     def fail(self, error: GatewayError) -> bytes:
@@ -222,7 +244,7 @@ class Relay:
 
     def _frame(self, data: bytes, raw: bytes) -> bytes:
         if data[:6] == _DONE and data.rstrip() == _DONE:
-            return self._done() if self.started else self._broken(failures.stream_truncated())
+            return self._done() if self.started else self._broken(upstream_errors.stream_truncated())
         chunk = read_typed(data)
         odd = chunk is None
         if chunk is None:
@@ -267,7 +289,7 @@ class Relay:
         for choice in choices:
             mend |= self._choice(choice, odd=odd)
         if self._broke_off:
-            return self._broken(failures.stream_broken(self._broke_off))
+            return self._broken(upstream_errors.stream_broken(self._broke_off))
         if chunk.usage is not None:
             return self._usage(chunk, data, raw=raw, mend=mend)
         if mend:
@@ -400,7 +422,7 @@ class Relay:
         """The end every complete stream has: usage if asked for, then `[DONE]`."""
         arguments = "" if self._words else "".join(self._last_call)
         if arguments and not json.is_whole(arguments):
-            return self._broken(failures.stream_truncated())
+            return self._broken(upstream_errors.stream_truncated())
         self.ended = True
         out = b""
         if not self._words:

@@ -1,6 +1,6 @@
 """Google's Gemini protocol: generateContent, streamGenerateContent and countTokens.
 
-reading     bytes of a client, checked (`read`, `read_count`); schema and spelling are its tables
+reading     bytes of a client, checked (`read`, `validate_count`); schema and spelling are its tables
 look        what routing sees of a request
 requests    a request in canon's words
 outgoing    canon as a request; contents is the conversation, models what each generation takes
@@ -22,23 +22,23 @@ from __future__ import annotations
 from urllib.parse import quote
 
 from routecodex.protocols.codec import Codec
-from routecodex.protocols.gemini.counting import (
-    count_path,
-    decode_total,
-    encode_count,
-    encode_total,
-    rewrite_count,
-)
-from routecodex.protocols.gemini.decoder import decode_response, stream_decoder
-from routecodex.protocols.gemini.encoder import encode_response, stream_encoder
+from routecodex.protocols.gemini.decode_request import decode_request
+from routecodex.protocols.gemini.decode_stream import stream_decoder
+from routecodex.protocols.gemini.encode_request import count_path, encode_count, encode_request, rewrite_count
+from routecodex.protocols.gemini.encode_stream import stream_encoder
 from routecodex.protocols.gemini.errors import decode_error, encode_error
+from routecodex.protocols.gemini.features import features, fingerprint
 from routecodex.protocols.gemini.framing import JsonArray
-from routecodex.protocols.gemini.look import features, fingerprint
-from routecodex.protocols.gemini.outgoing import encode_request
-from routecodex.protocols.gemini.reading import validate, validate_count
-from routecodex.protocols.gemini.relay import relay, relay_response
-from routecodex.protocols.gemini.requests import decode_request
-from routecodex.protocols.gemini.rewriting import rewrite
+from routecodex.protocols.gemini.relay import relay
+from routecodex.protocols.gemini.rewrite import rewrite
+from routecodex.protocols.gemini.validate import validate, validate_count
+from routecodex.protocols.gemini.whole import (
+    decode_response,
+    decode_total,
+    encode_response,
+    encode_total,
+    relay_response,
+)
 
 __all__ = [
     "CODEC",

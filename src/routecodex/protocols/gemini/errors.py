@@ -7,7 +7,7 @@ from typing import Any
 
 from routecodex.canon.errors import GatewayError, Kind, UpstreamError
 from routecodex.canon.parts import Json
-from routecodex.protocols.failures import plain_text, upstream_error
+from routecodex.protocols.upstream_errors import plain_text, upstream_error
 from routecodex.wire import json
 
 _RPC = "type.googleapis.com/google.rpc."

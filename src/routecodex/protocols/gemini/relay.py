@@ -5,12 +5,12 @@ from __future__ import annotations
 from routecodex.canon.errors import GatewayError
 from routecodex.canon.finish import express, infer
 from routecodex.protocols.codec import AnswerOutcome, ReplyContext
-from routecodex.protocols.failures import stream_truncated
-from routecodex.protocols.gemini.chunks import StreamChunk, WireAnswerPart, decode_usage, read_chunk
-from routecodex.protocols.gemini.decoder import blocked, read_answer, unparsable
+from routecodex.protocols.gemini.decode_stream import blocked, decode_usage, read_chunk, unparsable
 from routecodex.protocols.gemini.errors import encode_error, error_object, typed_error
 from routecodex.protocols.gemini.framing import FrameReader, compact
-from routecodex.protocols.gemini.marks import standard
+from routecodex.protocols.gemini.schema import StreamChunk, WireAnswerPart
+from routecodex.protocols.gemini.thinking import standard
+from routecodex.protocols.upstream_errors import stream_truncated
 from routecodex.wire import json, sse
 
 _MARKERS = (b'"finishReason"', b'"error"', b'"blockReason"', b'"functionCall"', b'"thoughtSignature"')
@@ -199,14 +199,3 @@ def is_silent(part: WireAnswerPart) -> bool:
 def relay(reply: ReplyContext) -> Relay:
     """A relay for one stream."""
     return Relay(reply)
-
-
-def relay_response(body: bytes, reply: ReplyContext) -> tuple[bytes, AnswerOutcome]:
-    """A whole answer as it came, its finish put right if it denied its calls."""
-    watch = OutcomeReader()
-    answer = read_answer(body)
-    watch.note(answer)
-    watch.conclude(reply)
-    parts = answer.candidate.parts if answer.candidate else ()
-    watch.outcome.empty = all(part.thought or is_silent(part) for part in parts)
-    return (watch.corrected(body) if watch.lied else body), watch.outcome

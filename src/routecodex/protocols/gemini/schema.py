@@ -156,3 +156,104 @@ def parts_of(content: WireMessage) -> list[WirePart]:
     if content.parts is None:
         return []
     return content.parts if isinstance(content.parts, list) else [content.parts]
+
+
+class CalledFunction(WireStruct):
+    name: str | None = None
+    id: str | None = None
+    args: Raw = ABSENT
+
+
+class ExecutableCode(WireStruct):
+    language: str | None = None
+    code: str | None = None
+
+
+class CodeResult(WireStruct):
+    outcome: str | None = None
+    output: str | None = None
+
+
+class WireAnswerPart(WireStruct):
+    text: str | None = None
+    thought: bool | None = None
+    thought_signature: str | None = None
+    function_call: CalledFunction | None = None
+    inline_data: Blob | None = None
+    file_data: FileData | None = None
+    executable_code: ExecutableCode | None = None
+    code_execution_result: CodeResult | None = None
+    tool_call: Any = None
+    tool_response: Any = None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether canon has a word for it; else the part is opaque, its signature with it."""
+        if self.text is not None or self.function_call is not None:
+            return True
+        return self.thought_signature is not None and not any(getattr(self, name) for name in _OPAQUE)
+
+
+_OPAQUE = (
+    "inline_data",
+    "file_data",
+    "executable_code",
+    "code_execution_result",
+    "tool_call",
+    "tool_response",
+)
+
+
+class WireAnswerContent(WireStruct):
+    parts: list[WireAnswerPart] | None = None
+
+
+class Candidate(WireStruct):
+    content: WireAnswerContent | None = None
+    finish_reason: str | None = None
+    index: int | None = None
+    finish_message: Any = None
+    grounding_metadata: Any = None
+    citation_metadata: Any = None
+    url_context_metadata: Any = None
+    logprobs_result: Any = None
+
+    @property
+    def parts(self) -> list[WireAnswerPart]:
+        return (self.content.parts if self.content else None) or []
+
+
+class WireUsage(WireStruct):
+    prompt_token_count: int | None = None
+    candidates_token_count: int | None = None
+    thoughts_token_count: int | None = None
+    cached_content_token_count: int | None = None
+    tool_use_prompt_token_count: int | None = None
+    total_token_count: int | None = None
+
+
+class PromptFeedback(WireStruct):
+    block_reason: str | None = None
+
+
+class StreamChunk(WireStruct):
+    """A GenerateContentResponse: the whole answer, or one piece of a stream."""
+
+    candidates: list[Candidate] | None = None
+    usage_metadata: WireUsage | None = None
+    model_version: str | None = None
+    response_id: str | None = None
+    prompt_feedback: PromptFeedback | None = None
+    error: Any = None
+
+    @property
+    def candidate(self) -> Candidate | None:
+        """The first candidate: the answer."""
+        for candidate in self.candidates or ():
+            if not candidate.index:
+                return candidate
+        return None
+
+    @property
+    def block_reason(self) -> str | None:
+        return self.prompt_feedback.block_reason if self.prompt_feedback else None

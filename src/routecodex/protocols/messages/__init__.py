@@ -1,6 +1,6 @@
 """Anthropic messages: the codec for `POST /v1/messages`.
 
-schema        the request's shape; `read` and `read_count` validate it
+schema        the request's shape; `read` and `validate_count` validate it
 look          what routing sees of a request
 incoming      decode_request: a client's request as the canonical one
 outgoing      encode_request: the canonical request as a messages one (conversation, media, thoughts, schemas)
@@ -17,19 +17,18 @@ clients       which clients need `message_stop` after a tool turn, and which kno
 from __future__ import annotations
 
 from routecodex.protocols.codec import Codec
-from routecodex.protocols.messages.answers import decode_response, encode_response, relay_response
-from routecodex.protocols.messages.clients import ends_with_message_stop, knows_refusal
-from routecodex.protocols.messages.count import encode_count, rewrite_count
-from routecodex.protocols.messages.decoder import StreamDecoder
-from routecodex.protocols.messages.encoder import StreamEncoder
+from routecodex.protocols.messages.client_quirks import ends_with_message_stop, knows_refusal
+from routecodex.protocols.messages.content import NAME
+from routecodex.protocols.messages.decode_request import decode_request
+from routecodex.protocols.messages.decode_stream import StreamDecoder
+from routecodex.protocols.messages.encode_request import encode_count, encode_request, rewrite_count
+from routecodex.protocols.messages.encode_stream import StreamEncoder
 from routecodex.protocols.messages.errors import decode_error, encode_error
-from routecodex.protocols.messages.incoming import decode_request
-from routecodex.protocols.messages.look import features, fingerprint
-from routecodex.protocols.messages.names import NAME
-from routecodex.protocols.messages.outgoing import encode_request
-from routecodex.protocols.messages.reading import validate, validate_count
+from routecodex.protocols.messages.features import features, fingerprint
 from routecodex.protocols.messages.relay import Relay
 from routecodex.protocols.messages.rewrite import rewrite
+from routecodex.protocols.messages.validate import validate, validate_count
+from routecodex.protocols.messages.whole import decode_response, encode_response, relay_response
 
 __all__ = [
     "CODEC",

@@ -7,7 +7,7 @@ from typing import Any
 
 from routecodex.canon.errors import GatewayError, Kind, UpstreamError, UpstreamFailed, UpstreamOverloaded
 from routecodex.canon.parts import Json
-from routecodex.protocols import failures
+from routecodex.protocols import upstream_errors
 from routecodex.wire import json, sse
 
 _TYPES: dict[Kind, str] = {
@@ -62,9 +62,9 @@ def decode_error(status: int, headers: Mapping[str, str], body: bytes, provider:
     except ValueError:
         value = None
     message, type, code = _words(value)
-    return failures.upstream_error(
+    return upstream_errors.upstream_error(
         status,
-        message or ("" if value is not None else failures.plain_text(body)),
+        message or ("" if value is not None else upstream_errors.plain_text(body)),
         provider=provider,
         code=code,
         type=type,
@@ -76,7 +76,7 @@ def from_object(error: Json, *, provider: str) -> UpstreamError:
     """The error that a provider put into a stream or an answer."""
     message, type, code = _words({"error": error})
     status = _STATUSES.get(type or "", 500)
-    return failures.upstream_error(
+    return upstream_errors.upstream_error(
         status, message or "the provider gave no reason", provider=provider or UNNAMED, code=code, type=type
     )
 

@@ -12,14 +12,14 @@ from typing import Any
 
 from routecodex.canon import finish
 from routecodex.canon.errors import GatewayError
-from routecodex.canon.usage import Usage
-from routecodex.protocols import failures
+from routecodex.canon.events import Usage
+from routecodex.protocols import upstream_errors
 from routecodex.protocols.codec import AnswerOutcome, ReplyContext
-from routecodex.protocols.messages import envelope, errors
-from routecodex.protocols.messages.chunks import StreamChunk, open_block, read_chunk
-from routecodex.protocols.messages.encoder import MESSAGE_STOP, end_frame, stop_frame
-from routecodex.protocols.messages.names import NAME
-from routecodex.protocols.messages.usage import UsageCounter, usage_object
+from routecodex.protocols.messages import encode_stream, errors
+from routecodex.protocols.messages.content import NAME
+from routecodex.protocols.messages.decode_stream import UsageCounter, open_block, read_chunk, usage_object
+from routecodex.protocols.messages.encode_stream import MESSAGE_STOP, end_frame, stop_frame
+from routecodex.protocols.messages.schema import StreamChunk
 from routecodex.protocols.translation import estimated_usage
 from routecodex.wire import json, sse
 from routecodex.wire.frame import Frame
@@ -70,7 +70,7 @@ class Relay:
         out = b"".join(map(self._frame, self._frames.close()))
         if self.ended:
             return out
-        return out + self._broken(failures.stream_truncated())
+        return out + self._broken(upstream_errors.stream_truncated())
 
     def fail(self, error: GatewayError) -> bytes:
         if self.ended:
@@ -217,7 +217,7 @@ class Relay:
         else:
             out = closing + self._mended(frame, chunk, word)
         assert self.outcome.finish is not None
-        if not envelope.ends_with_stop(self._reply, self.outcome.finish):
+        if not encode_stream.ends_with_stop(self._reply, self.outcome.finish):
             self.ended = True
         return out
 
@@ -249,7 +249,7 @@ class Relay:
             calls_whole=self._last_call_is_whole(said),
             sequence=sequence,
         )
-        word = envelope.corrected(self._reply, ending)
+        word = encode_stream.corrected(self._reply, ending)
         usage = self._counter.usage()
         self.outcome.finish = ending
         self.outcome.sent_finish = word
@@ -283,7 +283,7 @@ class Relay:
     def _on_message_stop(self, frame: Frame, chunk: StreamChunk) -> bytes:
         if self._said is None:
             if not self._headed:
-                return self._broken(failures.stream_truncated())
+                return self._broken(upstream_errors.stream_truncated())
             self._begin_end()
             return self._conclude()
         return self._end(_named(frame, chunk))
@@ -298,7 +298,7 @@ class Relay:
     def _end(self, raw: bytes = MESSAGE_STOP) -> bytes:
         self.ended = True
         assert self.outcome.finish is not None
-        return raw if envelope.ends_with_stop(self._reply, self.outcome.finish) else b""
+        return raw if encode_stream.ends_with_stop(self._reply, self.outcome.finish) else b""
 
     def _close_all(self) -> bytes:
         return b"".join([self._close_block(index) for index in list(self._open)])
@@ -308,7 +308,7 @@ class Relay:
             return b""
         self._headed = True
         usage = Usage(input=self._reply.input_tokens, output=1)
-        message = envelope.head(self._reply, model="", usage=usage)
+        message = encode_stream.head(self._reply, model="", usage=usage)
         return sse.frame(json.encode({"type": "message_start", "message": message}), b"message_start")
 
 

@@ -12,12 +12,12 @@ from collections.abc import Iterator, Sequence
 from msgspec import Raw
 from msgspec.json import Decoder
 
-from routecodex.protocols import seals
+from routecodex.canon.notices import Notices
+from routecodex.protocols import sealed_signatures
 from routecodex.protocols.codec import EncodedRequest, EncodeOptions, WireRequest
+from routecodex.protocols.large_body import replace_model
 from routecodex.protocols.messages.schema import RequestBody, WireMessage, WirePart
-from routecodex.protocols.messages.signatures import FOREIGN, UNSIGNED, carried
-from routecodex.protocols.notices import Notices
-from routecodex.protocols.splice import replace_model
+from routecodex.protocols.messages.thinking import FOREIGN, UNSIGNED, carried
 from routecodex.wire import json
 
 _raws: Decoder[list[Raw]] = Decoder(list[Raw])
@@ -81,7 +81,7 @@ def _sealed(block: WirePart) -> str | None:
 
 
 def _verdict(signature: str, aim: EncodeOptions) -> str | None:
-    maker, inner = seals.unseal(signature)
+    maker, inner = sealed_signatures.unseal(signature)
     if maker is not None and aim.made_here(signature):
         return signature
     if not inner and not aim.dialect.unsigned_thoughts:
@@ -107,7 +107,7 @@ def _losses(wire: RequestBody, verdicts: Verdicts, aim: EncodeOptions) -> Iterat
         for place, verdict in changes.items():
             block = wire.messages[number].content[place]
             if verdict is None and isinstance(block, WirePart):
-                maker, inner = seals.unseal(_sealed(block) or "")
+                maker, inner = sealed_signatures.unseal(_sealed(block) or "")
                 yield UNSIGNED if not inner and maker in (None, aim.provider) else FOREIGN
 
 

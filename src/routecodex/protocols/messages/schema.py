@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Raw, Struct, field
 
+from routecodex.canon.parts import Json
 from routecodex.wire.json import ABSENT
 
 Count = Annotated[int, Meta(ge=0)]
@@ -108,3 +109,49 @@ class AnswerBody(RequestBody, kw_only=True):
     """A request for an answer."""
 
     max_tokens: Count = field()
+
+
+class OutputDetails(Struct):
+    thinking_tokens: int | None = None
+
+
+class WireUsage(Struct):
+    """What a provider counted; a field it left out or nulled is unknown."""
+
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
+    cache_read_input_tokens: int | None = None
+    output_tokens_details: OutputDetails | None = None
+
+
+class WireDelta(Struct, gc=False):
+    type: str = ""
+    text: str = ""
+    partial_json: str = ""
+    thinking: str = ""
+    signature: str = ""
+    citation: Json = None
+    stop_reason: str | None = None
+    stop_sequence: str | None = None
+    stop_details: Json = None
+
+
+class WireMessageStart(Struct, gc=False):
+    """What `message_start` says of the answer."""
+
+    id: str | None = None
+    model: str | None = None
+    usage: WireUsage | None = None
+
+
+class StreamChunk(Struct, gc=False):
+    """An event of any type."""
+
+    type: str = ""
+    index: int = 0
+    delta: WireDelta | None = None
+    content_block: dict[str, Any] | None = None
+    message: WireMessageStart | None = None
+    usage: WireUsage | None = None
+    error: Json = None

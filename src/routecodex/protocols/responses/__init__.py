@@ -14,21 +14,17 @@ history           earlier turns of a conversation, for `previous_response_id` an
 from __future__ import annotations
 
 from routecodex.protocols.codec import Codec
-from routecodex.protocols.responses.answers import (
-    decode_response,
-    encode_response,
-    image_part,
-    relay_response,
-)
-from routecodex.protocols.responses.decoder import StreamDecoder
-from routecodex.protocols.responses.encoder import StreamEncoder
+from routecodex.protocols.responses.decode_request import decode_request
+from routecodex.protocols.responses.decode_stream import StreamDecoder
+from routecodex.protocols.responses.encode_request import encode_request
+from routecodex.protocols.responses.encode_stream import StreamEncoder
 from routecodex.protocols.responses.errors import decode_error, encode_error
-from routecodex.protocols.responses.look import features, fingerprint
+from routecodex.protocols.responses.features import features, fingerprint
 from routecodex.protocols.responses.relay import Relay
-from routecodex.protocols.responses.request_decoder import decode_request
-from routecodex.protocols.responses.request_encoder import encode_request
 from routecodex.protocols.responses.rewrite import rewrite
-from routecodex.protocols.responses.schema import NAME, validate
+from routecodex.protocols.responses.schema import NAME
+from routecodex.protocols.responses.validate import validate
+from routecodex.protocols.responses.whole import decode_response, encode_response, image_part, relay_response
 
 
 def path(model: str, stream: bool) -> str:

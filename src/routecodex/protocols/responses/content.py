@@ -2,6 +2,11 @@
 
 Two keys of `extras` are this codec's own: `ITEM` holds what an item said beside its content (None: the text
 goes on in the item before it), and an Opaque `{PART: …}` is a content part, where a bare one is an item.
+
+What rides in `encrypted_content` besides a sealed thought.
+
+Clients echo a reasoning item's `encrypted_content` and little else, so what has no field of its own travels
+there under the seal: who made a thought without signature, that one was `redacted`, the signature of a call.
 """
 
 from __future__ import annotations
@@ -12,6 +17,7 @@ from typing import Any
 from msgspec import Struct
 
 from routecodex.canon.parts import Json, Media, Opaque, Part, Refusal, Text
+from routecodex.protocols import sealed_signatures
 from routecodex.protocols.responses.schema import NAME
 
 ITEM = "responses.item"
@@ -208,3 +214,34 @@ class PartWriter(Struct):
             part.media_type or "", (part.media_type or "audio/wav").partition("/")[2]
         )
         return {"type": "input_audio", "input_audio": {"data": part.data, "format": sound}}
+
+
+_REDACTED = "redacted:"
+_CALL = "call:"
+
+
+def sealed_thought(provider: str, signature: str, *, redacted: bool) -> str | None:
+    """A thought's signature, or just its maker's name, for the client; unsealed when there is no name."""
+    if not provider:
+        return signature or None
+    return sealed_signatures.seal(provider, f"{_REDACTED if redacted else ''}{signature}")
+
+
+def sealed_call(provider: str, call_id: str, signature: str) -> str:
+    """The signature of a call, as the content of a reasoning item that goes with it."""
+    return sealed_signatures.seal(provider, f"{_CALL}{len(call_id)}:{call_id}{signature}")
+
+
+def unmark(value: str | None) -> tuple[str | None, str, str | None]:
+    """(maker, mark, signature): the mark is "", "redacted" or "call.<call id>"."""
+    if value is None:
+        return None, "", None
+    origin, signature = sealed_signatures.unseal(value)
+    if origin is None:
+        return None, "", value
+    if signature.startswith(_REDACTED):
+        return origin, "redacted", signature[len(_REDACTED) :]
+    size, colon, tail = signature.removeprefix(_CALL).partition(":")
+    if signature.startswith(_CALL) and colon and size.isdigit():
+        return origin, f"call.{tail[: int(size)]}", tail[int(size) :]
+    return origin, "", signature or None

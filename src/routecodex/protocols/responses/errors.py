@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.json import Decoder
 
 from routecodex.canon.errors import GatewayError, Kind, UpstreamError, UpstreamFailed
-from routecodex.protocols.failures import plain_text, upstream_error
+from routecodex.protocols.upstream_errors import plain_text, upstream_error
 from routecodex.wire import json
 
 _TYPES: dict[Kind, str] = {

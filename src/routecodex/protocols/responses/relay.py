@@ -13,12 +13,11 @@ from msgspec.json import Decoder
 
 from routecodex.canon.errors import GatewayError
 from routecodex.protocols.codec import AnswerOutcome, ReplyContext
-from routecodex.protocols.failures import stream_truncated
-from routecodex.protocols.responses.answer_object import ResponseObject, error_object
-from routecodex.protocols.responses.answers import is_silent, outcome_of
+from routecodex.protocols.responses.encode_items import ResponseObject, error_object
 from routecodex.protocols.responses.errors import answer_error, unparsable
-from routecodex.protocols.responses.schema import CALLS
-from routecodex.protocols.responses.stream_schema import LIFECYCLE, TERMINAL, StreamChunk, read_chunk
+from routecodex.protocols.responses.schema import CALLS, LIFECYCLE, TERMINAL, StreamChunk, read_chunk
+from routecodex.protocols.responses.whole import is_silent, outcome_of
+from routecodex.protocols.upstream_errors import stream_truncated
 from routecodex.wire import json, sse
 from routecodex.wire.frame import Frame
 from routecodex.wire.sse import Frames, FrameTooLarge

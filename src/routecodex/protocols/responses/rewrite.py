@@ -5,10 +5,10 @@ from __future__ import annotations
 from msgspec import Raw, Struct
 from msgspec.json import Decoder
 
-from routecodex.protocols import seals
 from routecodex.protocols.codec import EncodedRequest, EncodeOptions, WireRequest
-from routecodex.protocols.responses.marks import unmark
-from routecodex.protocols.splice import replace_model
+from routecodex.protocols.large_body import replace_model
+from routecodex.protocols.responses.content import unmark
+from routecodex.protocols.sealed_signatures import returns_to
 from routecodex.wire import json
 
 _SIGNED = b'"encrypted_content"'
@@ -80,6 +80,6 @@ def _judged(item: bytes, aim: EncodeOptions) -> bytes | None:
         return item
     if origin is None:
         return item if aim.is_ours(signed.encrypted_content) else None
-    if mark or signature is None or not seals.returns_to(aim.provider, origin=origin, same_protocol=True):
+    if mark or signature is None or not returns_to(aim.provider, origin=origin, same_protocol=True):
         return None
     return json.encode({**_item_fields.decode(item), "encrypted_content": signature})

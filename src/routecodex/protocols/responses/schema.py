@@ -1,17 +1,21 @@
-"""The typed view of a Responses request: wide Structs that let tomorrow's fields pass and name wrong ones."""
+"""The typed view of a Responses request: wide Structs that let tomorrow's fields pass and name wrong ones.
+
+The typed view of a stream's events: one wide Struct, and a tolerant reader for what does not fit it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-from msgspec import Struct, ValidationError, convert
+from msgspec import Raw, Struct, convert
 from msgspec.json import Decoder
 
 from routecodex.canon.errors import BadRequest
+from routecodex.canon.events import Usage
 from routecodex.canon.request import ProtocolName
-from routecodex.protocols.codec import WireRequest
 from routecodex.wire import json
+from routecodex.wire.frame import Frame
+from routecodex.wire.json import ABSENT
 
 NAME: ProtocolName = "responses"
 ROLES = ("user", "assistant", "system", "developer")
@@ -147,28 +151,6 @@ class RequestView(Struct, frozen=True):
     references: tuple[tuple[int, str], ...] = ()
 
 
-_body = Decoder(RequestBody)
-
-
-def validate(body: bytes, *, model: str | None = None, stream: bool | None = None) -> WireRequest:
-    """A validated request; BadRequest names the first field that is wrong."""
-    typed = json.read(body, _body)
-    json.check_text(body)
-    check_name(typed.model, "model")
-    if typed.background:
-        raise BadRequest("background: background responses are not supported", param="background")
-    references = _check_input(typed)
-    _check_tools(typed.tools or (), "tools")
-    if isinstance(typed.tool_choice, str) and typed.tool_choice not in ("auto", "none", "required"):
-        raise BadRequest(
-            f"tool_choice: {typed.tool_choice!r} is not one of 'auto', 'none', 'required'",
-            param="tool_choice",
-        )
-    view = RequestView(body, typed, typed.previous_response_id, typed.store is not False, references)
-    streams = bool(typed.stream) if stream is None else stream
-    return WireRequest(NAME, body, wire=view, model=model or typed.model, stream=streams)
-
-
 def check_name(name: str | None, path: str) -> None:
     if name is None:
         raise BadRequest(f"{path}: this field is required", param=path, code="missing_field")
@@ -176,120 +158,119 @@ def check_name(name: str | None, path: str) -> None:
         raise BadRequest(f"{path}: {name!r} is not a usable name", param=path, code="invalid_name")
 
 
-def _check_tools(tools: Sequence[WireTool], path: str) -> None:
-    for index, tool in enumerate(tools):
-        if tool.type in ("function", "custom", "namespace"):
-            check_name(tool.name, f"{path}[{index}].name")
-        if tool.type == "namespace":
-            _check_tools(tool.tools or (), f"{path}[{index}].tools")
+TERMINAL = frozenset(
+    {"response.completed", "response.incomplete", "response.failed", "response.cancelled", "error"}
+)
+LIFECYCLE = frozenset({"response.created", "response.in_progress", "response.queued"})
 
 
-def _check_input(body: RequestBody) -> tuple[tuple[int, str], ...]:
-    """Checks the input; the references in it."""
-    if body.input:
-        if not isinstance(body.input, list):
-            return ()
-        walk = _ItemChecker(may_refer=bool(body.previous_response_id or body.conversation or body.prompt))
-        walk.check(body.input)
-        return tuple(walk.references)
-    # An empty text is a legal question; nothing at all is not, unless something stands before it.
-    if body.input != "" and not (body.previous_response_id or body.conversation or body.prompt):
-        raise BadRequest(
-            "input: a text or at least one item is required", param="input", code="missing_field"
-        )
-    return ()
+class StreamChunk(Struct):
+    """Any event of the stream; which fields count depends on its type."""
+
+    type: str = ""
+    sequence_number: int | None = None
+    output_index: int | None = None
+    item_id: str | None = None
+    content_index: int = 0
+    summary_index: int = 0
+    delta: str = ""
+    text: str | None = None
+    refusal: str | None = None
+    arguments: str | None = None
+    input: str | None = None
+    logprobs: Raw = ABSENT
+    annotation: Raw = ABSENT
+    item: Raw = ABSENT
+    response: Raw = ABSENT
+    error: Raw = ABSENT
+    code: Any = None
+    message: Any = None
+    param: Any = None
 
 
-class _ItemChecker:
-    """One pass over the input items: roles, calls and the results that belong to them."""
-
-    def __init__(self, *, may_refer: bool) -> None:
-        self._may_refer = may_refer
-        self._called: set[str] = set()
-        self._turn: set[str] = set()
-        self.references: list[tuple[int, str]] = []
-
-    def check(self, items: Sequence[WireItem]) -> None:
-        for index, item in enumerate(items):
-            kind = item.type or ("message" if item.role is not None else None)
-            if kind is None:
-                raise _missing(index, "type")
-            if kind == "message":
-                self._message(index, item)
-            elif kind in OUTPUTS:
-                self._output(index, item)
-            elif kind in CALLS:
-                self._call(index, item, CALLS[kind])
-            elif kind == "reasoning":
-                self._thought(index, item)
-            elif kind == REFERENCE:
-                self._reference(index, item)
-            elif item.call_id is not None:
-                self._called.add(item.call_id)
-
-    def _message(self, index: int, item: WireItem) -> None:
-        if item.role not in ROLES:
-            if item.role is None:
-                raise _missing(index, "role")
-            allowed = ", ".join(map(repr, ROLES))
-            raise _wrong(index, "role", f"{item.role!r} is not one of {allowed}")
-        if item.content is None or isinstance(item.content, dict):
-            raise _wrong(index, "content", "expected a text or a list of parts")
-        if item.role != "assistant":
-            self._turn.clear()
-
-    def _call(self, index: int, item: WireItem, field: str) -> None:
-        check_name(item.name, f"input[{index}].name")
-        if not item.call_id:
-            raise _missing(index, "call_id")
-        if not isinstance(getattr(item, field), str):
-            raise _wrong(index, field, "expected a text")
-        if item.call_id in self._turn:
-            raise _wrong(index, "call_id", f"{item.call_id!r} names two calls of one turn")
-        self._turn.add(item.call_id)
-        self._called.add(item.call_id)
-
-    def _reference(self, index: int, item: WireItem) -> None:
-        if not item.id:
-            raise _missing(index, "id")
-        self._may_refer = True
-        self.references.append((index, item.id))
-
-    def _thought(self, index: int, item: WireItem) -> None:
-        for field in ("summary", "content"):
-            value = getattr(item, field)
-            if value is not None and not isinstance(value, list):
-                raise _wrong(index, field, "expected a list of parts")
-        _check_parts(item.summary or [], f"input[{index}].summary")
-
-    def _output(self, index: int, item: WireItem) -> None:
-        self._turn.clear()
-        if not item.call_id:
-            raise _missing(index, "call_id")
-        if item.output is None:
-            raise _missing(index, "output")
-        if not isinstance(item.output, str | list):
-            raise _wrong(index, "output", "expected a text or a list of parts")
-        if isinstance(item.output, list):
-            _check_parts(item.output, f"input[{index}].output")
-        if item.call_id not in self._called and not self._may_refer:
-            raise _wrong(index, "call_id", f"no earlier call has the id {item.call_id!r}")
+_event = Decoder(StreamChunk)
+_RAW = ("logprobs", "annotation", "item", "response", "error")
+_TYPED: dict[str, type] = {
+    "type": str,
+    "sequence_number": int,
+    "output_index": int,
+    "item_id": str,
+    "content_index": int,
+    "summary_index": int,
+    "delta": str,
+    "text": str,
+    "refusal": str,
+    "arguments": str,
+    "input": str,
+}
 
 
-def _check_parts(values: list[Any], path: str) -> None:
+def read_chunk(frame: Frame) -> StreamChunk | None:
+    """The event in a frame, or None when there is none (`[DONE]`, garbage)."""
+    event = json.try_read(frame.data, _event)
+    if event is None:
+        event = _tolerant(frame.data)
+    if event is not None and not event.type:
+        event.type = frame.event.decode("utf-8", "replace") or ("error" if json.present(event.error) else "")
+    return event
+
+
+def _tolerant(data: bytes) -> StreamChunk | None:
+    """The fields that have the right types, from an event where some do not."""
     try:
-        convert(values, list[WirePart])
-    except ValidationError as exc:
-        what, _, where = str(exc).partition(" - at `$")
-        path += where.rstrip("`")
-        raise BadRequest(f"{path}: {what.replace('`', chr(39))}", param=path, code="invalid_type") from exc
+        value = json.decode(data)
+    except ValueError:
+        return None
+    if not isinstance(value, dict):
+        return None
+    event = StreamChunk()
+    for name, kind in _TYPED.items():
+        if isinstance(value.get(name), kind):
+            setattr(event, name, value[name])
+    for name in _RAW:
+        if value.get(name) is not None:
+            setattr(event, name, Raw(json.encode(value[name])))
+    event.code, event.message, event.param = value.get("code"), value.get("message"), value.get("param")
+    return event
 
 
-def _missing(index: int, field: str) -> BadRequest:
-    path = f"input[{index}].{field}"
-    return BadRequest(f"{path}: this field is required", param=path, code="missing_field")
+class _Details(Struct):
+    cached_tokens: int | None = None
+    cache_write_tokens: int | None = None
+    reasoning_tokens: int | None = None
 
 
-def _wrong(index: int, field: str, what: str) -> BadRequest:
-    path = f"input[{index}].{field}"
-    return BadRequest(f"{path}: {what}", param=path, code="invalid_value")
+class WireUsage(Struct):
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    input_tokens_details: _Details | None = None
+    output_tokens_details: _Details | None = None
+
+
+def usage_of(value: Any) -> Usage | None:
+    """The token counts of a response object, or None when it has none that can be read."""
+    if not isinstance(value, dict):
+        return None
+    try:
+        usage = convert(value, WireUsage, strict=False)
+    except ValueError:
+        return None
+    taken = usage.input_tokens_details or _Details()
+    made = usage.output_tokens_details or _Details()
+    return Usage(
+        input=usage.input_tokens or 0,
+        output=usage.output_tokens or 0,
+        cache_read=taken.cached_tokens or 0,
+        cache_write=taken.cache_write_tokens or 0,
+        reasoning=made.reasoning_tokens or 0,
+    )
+
+
+def said_of(response: dict[str, Any], kind: str = "") -> str:
+    """The word by which an answer ended: completed, the reason it is incomplete, failed or cancelled."""
+    status = kind.removeprefix("response.") or response.get("status") or "completed"
+    if status == "incomplete":
+        details = response.get("incomplete_details")
+        reason = details.get("reason") if isinstance(details, dict) else None
+        return reason if isinstance(reason, str) else "max_output_tokens"
+    return str(status)

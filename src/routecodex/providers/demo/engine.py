@@ -20,15 +20,14 @@ from routecodex.canon.events import (
     SignatureDelta,
     Started,
     TextDelta,
+    Usage,
     UsageReported,
 )
 from routecodex.canon.finish import Finish
 from routecodex.canon.parts import Opaque, Reasoning, Refusal, Text, ToolCall
 from routecodex.canon.request import Request
-from routecodex.canon.usage import Usage
-from routecodex.providers.demo.script import Script, silence, write
-from routecodex.providers.demo.seen import count_tokens, read_prompt
-from routecodex.providers.demo.tools import digest
+from routecodex.providers.demo.prompt import count_tokens, read_prompt
+from routecodex.providers.demo.script import Script, digest, silence, write
 
 MODELS = ("demo-1", "demo-vision", "demo-thinking")
 PACE = 0.025

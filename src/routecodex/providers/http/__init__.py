@@ -14,10 +14,10 @@ header or a key.
 from __future__ import annotations
 
 from routecodex.providers.http.client import HttpClient
+from routecodex.providers.http.connection import Timeouts
 from routecodex.providers.http.origin import Origin, origin_of
 from routecodex.providers.http.proxy import Proxy
 from routecodex.providers.http.response import HttpResponse
-from routecodex.providers.http.timeouts import Timeouts
 from routecodex.providers.http.tls import TlsOptions
 
 __all__ = ["HttpClient", "HttpResponse", "Origin", "Proxy", "Timeouts", "TlsOptions", "origin_of"]

@@ -13,6 +13,8 @@ this answer: it needs a head that announces chunks before it gets any.
 
 `complete` is true whenever the peer has nothing to say: between requests and once an answer is whole.
 Anything it says then spoils the connection for reuse.
+
+How long an upstream is waited for.
 """
 
 from __future__ import annotations
@@ -20,17 +22,25 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import httptools
 
 from routecodex.canon.errors import GatewayError, UpstreamFailed, UpstreamTimeout
 from routecodex.providers.http.origin import Origin
-from routecodex.providers.http.timeouts import Timeouts
 from routecodex.wire import plain_heads, scan
-from routecodex.wire.outbox import WriteBatcher
+from routecodex.wire.buffers import WriteBatcher
 
-__all__ = ["UpstreamConnection"]
+
+@dataclass(frozen=True)
+class Timeouts:
+    """Seconds to wait: for a usable connection, from the request to its answer's head, between pieces."""
+
+    connect: float = 5.0
+    first_byte: float = 120.0
+    idle: float = 120.0
+
 
 _UNREAD_LIMIT: Final = 256 * 1024
 _ONE_WRITE_LIMIT: Final = 4 * 1024 * 1024

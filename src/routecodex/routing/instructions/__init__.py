@@ -9,11 +9,10 @@ forms     TABLE, `help_text()`: every form in words
 
 from __future__ import annotations
 
-from routecodex.routing.instructions.forms import INSTRUCTION_FORMS, InstructionForm, help_text
 from routecodex.routing.instructions.parse import MOST_INSTRUCTIONS, parse
-from routecodex.routing.instructions.regions import ENVELOPES, is_machine_made
-from routecodex.routing.instructions.tags import is_blank, strip
+from routecodex.routing.instructions.tags import ENVELOPES, is_blank, is_machine_made, strip
 from routecodex.routing.instructions.values import (
+    INSTRUCTION_FORMS,
     AllowProviders,
     ClearClock,
     ClearRouting,
@@ -22,6 +21,7 @@ from routecodex.routing.instructions.values import (
     EnableTarget,
     ForceTarget,
     Instruction,
+    InstructionForm,
     MalformedInstruction,
     ParseResult,
     SetStopMessage,
@@ -29,6 +29,7 @@ from routecodex.routing.instructions.values import (
     ShowHelp,
     ShowStatus,
     StickToTarget,
+    help_text,
 )
 
 __all__ = [

@@ -10,8 +10,16 @@ import unicodedata
 from collections.abc import Callable, Iterator
 from itertools import islice
 
-from routecodex.routing.instructions.regions import AGENTS_FILE, MARKS, QuotedRegions
-from routecodex.routing.instructions.tags import GAP, QUOTES, WHITE, TagScanner, is_blank
+from routecodex.routing.instructions.tags import (
+    AGENTS_FILE,
+    GAP,
+    MARKS,
+    QUOTES,
+    WHITE,
+    QuotedRegions,
+    TagScanner,
+    is_blank,
+)
 from routecodex.routing.instructions.values import (
     AllowProviders,
     ClearClock,

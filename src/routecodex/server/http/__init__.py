@@ -14,10 +14,10 @@ says why.
 from __future__ import annotations
 
 from routecodex.canon.errors import ClientDisconnected
-from routecodex.server.http.limits import HttpLimits
 from routecodex.server.http.listener import HttpServer
+from routecodex.server.http.reader import HttpLimits
 from routecodex.server.http.reply import Reply
 from routecodex.server.http.request import HttpRequest
-from routecodex.server.http.serving import Handler
+from routecodex.server.http.request_loop import Handler
 
 __all__ = ["ClientDisconnected", "Handler", "HttpLimits", "HttpRequest", "HttpServer", "Reply"]

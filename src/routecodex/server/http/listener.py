@@ -8,14 +8,12 @@ from collections.abc import Callable
 from email.utils import formatdate
 from typing import Any
 
-from routecodex.server.http.connection import ServerConnection
-from routecodex.server.http.filling import shared_buffer
-from routecodex.server.http.limits import HttpLimits
-from routecodex.server.http.reader import Fault
+from routecodex.server.http.connection import ServerConnection, shared_buffer
+from routecodex.server.http.reader import Fault, HttpLimits
 from routecodex.server.http.reply import Headers, encode_fields
 from routecodex.server.http.request import HttpRequest
-from routecodex.server.http.serving import Handler
-from routecodex.wire.outbox import WriteBatcher
+from routecodex.server.http.request_loop import Handler
+from routecodex.wire.buffers import WriteBatcher
 
 logger = logging.getLogger("routecodex.server")
 

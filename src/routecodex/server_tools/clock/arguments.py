@@ -3,19 +3,73 @@
 The schema is for strict mode: every property is required and no other is allowed, so what an action does not
 need is filled with an empty list or an empty text. Models that are not held to the schema may leave such
 fields out.
+
+What the tool answers: JSON a machine can read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
 from routecodex.canon.parts import Json
-from routecodex.server_tools.clock import moments, repeats
-from routecodex.server_tools.clock.results import ActionRefused
+from routecodex.server_tools.clock import due_rules, timestamps
+from routecodex.server_tools.clock.task import Task
+from routecodex.server_tools.clock.timestamps import utc_text
+
+
+class ActionRefused(Exception):
+    """The tool does not do what it was asked for; nothing was changed."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def result_text(value: dict[str, Any]) -> str:
+    """A result as the model gets it."""
+    return msgspec.json.encode(value).decode()
+
+
+def refusal_text(exc: ActionRefused) -> dict[str, Any]:
+    return {"ok": False, "error": {"code": exc.code, "message": str(exc)}}
+
+
+def scheduled_text(tasks: Iterable[Task]) -> dict[str, Any]:
+    return {"ok": True, "scheduled": [_item(task) for task in tasks]}
+
+
+def updated_text(task: Task) -> dict[str, Any]:
+    return {"ok": True, "updated": _item(task)}
+
+
+def listed_text(tasks: Iterable[Task]) -> dict[str, Any]:
+    return {"ok": True, "items": [_item(task) | _delivery(task) for task in tasks]}
+
+
+def removed_text(task_id: str) -> dict[str, Any]:
+    return {"ok": True, "removed": task_id}
+
+
+def cleared_text(count: int) -> dict[str, Any]:
+    return {"ok": True, "removedCount": count}
+
+
+def _item(task: Task) -> dict[str, Any]:
+    item: dict[str, Any] = {"taskId": task.task_id, "dueAt": utc_text(task.due_at_ms), "task": task.task}
+    if task.repeat is not None:
+        item["repeat"] = task.repeat
+    if task.max_runs is not None:
+        item["maxRuns"] = task.max_runs
+    return item
+
+
+def _delivery(task: Task) -> dict[str, Any]:
+    return {} if task.delivered_at_ms is None else {"deliveredAt": utc_text(task.delivered_at_ms)}
+
 
 ACTIONS = ("get", "schedule", "list", "cancel", "clear", "update")
 
@@ -185,8 +239,8 @@ def _due_at(value: Any, at: str) -> int | None:
     if not text.strip():
         return None
     try:
-        return moments.parse_timestamp(text)
-    except moments.BadTimestamp as exc:
+        return timestamps.parse_timestamp(text)
+    except timestamps.BadTimestamp as exc:
         raise ActionRefused(exc.code, f"{at}: {exc}") from exc
 
 
@@ -214,7 +268,7 @@ def _repeat(value: Any, at: str) -> str | None:
     if not text.strip():
         return None
     try:
-        return repeats.normalize(text) or "none"
+        return due_rules.normalize(text) or "none"
     except ValueError as exc:
         raise ActionRefused("bad_repeat", f"{at}: {exc}") from exc
 

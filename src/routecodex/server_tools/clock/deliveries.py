@@ -20,11 +20,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from routecodex.server_tools.clock import edits
+from routecodex.server_tools.clock.due_rules import DueRules, mark_prefix
 from routecodex.server_tools.clock.edits import EditContext
-from routecodex.server_tools.clock.leases import SystemUptime, uptime
-from routecodex.server_tools.clock.rules import DueRules, mark_prefix
-from routecodex.server_tools.clock.shelf import TaskStore
+from routecodex.server_tools.clock.reservations import SystemUptime, uptime
 from routecodex.server_tools.clock.task import Task
+from routecodex.server_tools.clock.task_store import TaskStore
 from routecodex.stores.store import StoreError
 
 RENEWALS_PER_LEASE = 3

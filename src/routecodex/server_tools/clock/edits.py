@@ -11,13 +11,12 @@ from typing import Any, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from routecodex.server_tools.clock import leases, repeats, rules
-from routecodex.server_tools.clock.arguments import TaskFields
-from routecodex.server_tools.clock.leases import UNKNOWN, SystemUptime
-from routecodex.server_tools.clock.moments import utc_text
-from routecodex.server_tools.clock.results import ActionRefused
-from routecodex.server_tools.clock.rules import DueRules
+from routecodex.server_tools.clock import due_rules
+from routecodex.server_tools.clock.arguments import ActionRefused, TaskFields
+from routecodex.server_tools.clock.due_rules import DueRules
+from routecodex.server_tools.clock.reservations import UNKNOWN, SystemUptime, boot_mark, expired_reservations
 from routecodex.server_tools.clock.task import LATEST_MS, DeliveryMark, SessionTasks, Task
+from routecodex.server_tools.clock.timestamps import utc_text
 
 T = TypeVar("T")
 Edit = Callable[[SessionTasks], tuple[SessionTasks, T]]
@@ -86,14 +85,14 @@ def change(
 
 def prune(state: SessionTasks, at: EditContext) -> tuple[SessionTasks, int]:
     """Drops the tasks that are over; how many."""
-    kept = tuple(task for task in state.tasks if not rules.is_over(task, at.now_ms, at.rules))
+    kept = tuple(task for task in state.tasks if not due_rules.is_over(task, at.now_ms, at.rules))
     return replace(state, tasks=kept), len(state.tasks) - len(kept)
 
 
 def due(state: SessionTasks, at: EditContext) -> tuple[Task, ...]:
     """The tasks that this request may deliver, the earliest first."""
-    seen = leases.expired_reservations(state, at.now_ms, up=at.up, lease_ms=at.rules.lease_ms, held=at.held)
-    return rules.deliverable(seen, at.now_ms, rules=at.rules, request_id=at.request_id)
+    seen = expired_reservations(state, at.now_ms, up=at.up, lease_ms=at.rules.lease_ms, held=at.held)
+    return due_rules.deliverable(seen, at.now_ms, rules=at.rules, request_id=at.request_id)
 
 
 def reserve(state: SessionTasks, mark_id: str, *, at: EditContext) -> tuple[SessionTasks, tuple[Task, ...]]:
@@ -153,7 +152,7 @@ def _come_again(task: Task, at: EditContext) -> Task:
         return task
     if task.max_runs is not None and task.delivery_count >= task.max_runs:
         return task
-    later = repeats.first_after(task.due_at_ms, task.repeat, moment_ms=at.now_ms)
+    later = due_rules.first_after(task.due_at_ms, task.repeat, moment_ms=at.now_ms)
     if later > LATEST_MS:
         return task
     return replace(task, due_at_ms=later, delivered_at_ms=None, not_before_request_id=_guard(later, at))
@@ -190,7 +189,7 @@ def _is_same(task: Task, item: TaskFields) -> bool:
         return True
     if task.repeat is None or task.repeat != item.repeat or task.delivered_at_ms is not None:
         return False
-    return (task.due_at_ms - item.due_at_ms) % repeats.period_ms(task.repeat) == 0
+    return (task.due_at_ms - item.due_at_ms) % due_rules.period_ms(task.repeat) == 0
 
 
 def _check_reachable(due_at_ms: int, repeat: str | None, at: EditContext) -> None:
@@ -202,7 +201,7 @@ def _check_reachable(due_at_ms: int, repeat: str | None, at: EditContext) -> Non
 
 
 def _guard(due_at_ms: int, at: EditContext) -> str | None:
-    return rules.guard(due_at_ms, at.now_ms, rules=at.rules, request_id=at.request_id)
+    return due_rules.guard(due_at_ms, at.now_ms, rules=at.rules, request_id=at.request_id)
 
 
 def _found(state: SessionTasks, task_id: str) -> Task:
@@ -213,7 +212,7 @@ def _found(state: SessionTasks, task_id: str) -> Task:
 
 
 def _mark(mark_id: str, at: EditContext) -> DeliveryMark:
-    return leases.boot_mark(mark_id, at.now_ms, up=at.up, lease_ms=at.rules.lease_ms)
+    return boot_mark(mark_id, at.now_ms, up=at.up, lease_ms=at.rules.lease_ms)
 
 
 def _is_marked(task: Task, mark_id: str) -> bool:

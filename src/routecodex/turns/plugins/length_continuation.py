@@ -10,7 +10,7 @@ is not continued: its calls, whole or not, are the tool plugin's business.
 
 from __future__ import annotations
 
-from routecodex.turns.chat import ChatTurn
+from routecodex.turns.chat_host import ChatTurn
 from routecodex.turns.message import Message
 
 PROMPT = (

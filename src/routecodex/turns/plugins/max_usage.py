@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from routecodex.turns.chat import ChatTurn
+from routecodex.turns.chat_host import ChatTurn
 from routecodex.turns.errors import TurnError
 
 MILLION = 1_000_000

@@ -22,9 +22,9 @@ import msgspec
 
 from routecodex.stores.file import FileStore
 from routecodex.stores.store import Conflict, Store, StoreError
-from routecodex.turns.chat import ChatTurn
+from routecodex.turns.chat_host import ChatTurn
 from routecodex.turns.message import Message
-from routecodex.turns.plugins import pairing
+from routecodex.turns.plugins import call_pairing
 
 SPACE = "conversations"
 
@@ -51,7 +51,7 @@ class Persist:
         key: str,
         *,
         interval: float = INTERVAL,
-        cancelled_text: str = pairing.CANCELLED,
+        cancelled_text: str = call_pairing.CANCELLED,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._owns_store = isinstance(store, str | os.PathLike)
@@ -142,7 +142,7 @@ class Persist:
         self._last, self._failing = value, False
 
 
-def mended(messages: list[Message], cancelled_text: str = pairing.CANCELLED) -> list[Message]:
+def mended(messages: list[Message], cancelled_text: str = call_pairing.CANCELLED) -> list[Message]:
     """Messages of a conversation that may have been cut off anywhere, as ones to go on with.
 
     What an answer said up to there is kept and marked `metadata["partial"]`; an answer that had said nothing
@@ -151,9 +151,9 @@ def mended(messages: list[Message], cancelled_text: str = pairing.CANCELLED) -> 
     for message in _last_turn(messages):
         if message.role == "assistant" and "finish_reason" not in message.metadata:
             message.metadata["partial"] = True
-            pairing.identify(message, messages)
+            call_pairing.identify(message, messages)
     kept = [message for message in messages if message.role != "assistant" or _says_something(message)]
-    pairing.complete(kept, cancelled_text, among=list(kept))
+    call_pairing.complete(kept, cancelled_text, among=list(kept))
     return kept
 
 

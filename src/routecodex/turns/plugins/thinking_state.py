@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from routecodex.turns.chat import ChatTurn, Chunk
+from routecodex.turns.chat_host import ChatTurn, Chunk
 
 REASONING = ("reasoning_content", "reasoning")
 SPEECH = ("content", "tool_calls", "refusal")

@@ -16,13 +16,22 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from inspect import isawaitable
 from typing import Any, Literal
 
-from routecodex.turns.chat import ChatTurn
-from routecodex.turns.merge import copied
-from routecodex.turns.message import Message
-from routecodex.turns.plugins import pairing
-from routecodex.turns.plugins.approval import Deny, Edit, ToolCall, decided
+from routecodex.turns.chat_host import ChatTurn
+from routecodex.turns.message import Message, copied
+from routecodex.turns.plugins.call_pairing import (
+    CANCELLED,
+    MARK,
+    calls_of,
+    complete,
+    identify,
+    in_pairs,
+    missing,
+    name_of,
+    result,
+    without_calls,
+)
 from routecodex.turns.plugins.function_tools import Tool, as_tool
-from routecodex.turns.plugins.job import Job
+from routecodex.turns.plugins.tool_job import Deny, Edit, Job, ToolCall, decided
 
 GRACE = 1.0
 """How long a turn waits for tools it has cancelled, in seconds."""
@@ -47,7 +56,7 @@ class ToolPlugin:
         max_concurrent: int = 8,
         timeout: float | None = None,
         cancel_tools_on_abort: bool = False,
-        cancelled_text: str = pairing.CANCELLED,
+        cancelled_text: str = CANCELLED,
         exclude_tool_messages_next_turn: bool | Literal["remove"] = False,
         auto_fill_missing_tool_messages: bool = True,
     ) -> None:
@@ -78,13 +87,13 @@ class ToolPlugin:
             _remove_calls(turn.messages, earlier)
             earlier = _earlier(turn)
         if self._auto_fill:
-            pairing.complete(turn.messages, self._cancelled_text, among=earlier)
+            complete(turn.messages, self._cancelled_text, among=earlier)
 
         async def clean() -> None:
             # After an error or a cancellation nobody else has settled what was open.
             for message in turn.current_turn:
-                pairing.identify(message, turn.messages)
-            added = pairing.complete(turn.messages, self._cancelled_text, among=turn.current_turn)
+                identify(message, turn.messages)
+            added = complete(turn.messages, self._cancelled_text, among=turn.current_turn)
             turn.current_turn.extend(added)
             cancelled = turn.plugin_data.get("cancelled")
             if cancelled:
@@ -103,20 +112,20 @@ class ToolPlugin:
         turn.plugin_data["tools"] = tools
         body = turn.request_body
         offered = body.get("tools") or []
-        known = {pairing.name_of(schema) for schema in offered}
+        known = {name_of(schema) for schema in offered}
         mine = [copied(tool.schema) for name, tool in tools.items() if name not in known]
         if mine:
             body["tools"] = [*offered, *mine]
         messages = body.get("messages") or []
         if self._exclude:
-            calls = {call.get("id") for message in _earlier(turn) for call in pairing.calls_of(message)}
-            messages = pairing.without_calls(messages, calls)
-        body["messages"] = pairing.in_pairs(messages, fill=self._cancelled_text if self._auto_fill else None)
+            calls = {call.get("id") for message in _earlier(turn) for call in calls_of(message)}
+            messages = without_calls(messages, calls)
+        body["messages"] = in_pairs(messages, fill=self._cancelled_text if self._auto_fill else None)
 
     async def on_after_request(self, turn: ChatTurn) -> None:
         message = turn.current_message
-        pairing.identify(message, turn.messages)
-        jobs = [self._job(turn, call) for call in pairing.calls_of(message) if self._is_mine(turn, call)]
+        identify(message, turn.messages)
+        jobs = [self._job(turn, call) for call in calls_of(message) if self._is_mine(turn, call)]
         if not jobs:
             return
         turn.set_processing_state("calling-tools")
@@ -136,15 +145,15 @@ class ToolPlugin:
     def on_turn_end(self, turn: ChatTurn) -> None:
         """Settles the calls of an answer that was cut off by an abort."""
         for message in turn.current_turn:
-            pairing.identify(message, turn.messages)
+            identify(message, turn.messages)
         among = {id(message) for message in turn.current_turn}
-        gaps = [call for _, call in pairing.missing(turn.messages, among=among)]
-        turn.append_message([pairing.result(call, self._cancelled_text, state="cancelled") for call in gaps])
+        gaps = [call for _, call in missing(turn.messages, among=among)]
+        turn.append_message([result(call, self._cancelled_text, state="cancelled") for call in gaps])
 
     def _is_mine(self, turn: ChatTurn, call: Mapping[str, Any]) -> bool:
         """Whether this plugin answers the call; every call has exactly one that does."""
         peers = [plugin for plugin in turn.plugins if isinstance(plugin, ToolPlugin)]
-        name = pairing.name_of(call)
+        name = name_of(call)
         having = (plugin for plugin in peers if name in plugin._offered(turn))
         taking_all = (plugin for plugin in peers if plugin._takes_all(turn))
         return [*having, *taking_all, *peers][0] is self
@@ -158,7 +167,7 @@ class ToolPlugin:
 
     def _job(self, turn: ChatTurn, call: Mapping[str, Any]) -> Job:
         tools = self._offered(turn)
-        tool = tools.get(pairing.name_of(call))
+        tool = tools.get(name_of(call))
         job = Job(turn, call, tool)
         if tool is None and not self._takes_all(turn):
             there_is = f"The tools are: {', '.join(tools)}." if tools else "There are no tools."
@@ -190,7 +199,7 @@ class ToolPlugin:
                 why = f": {decision.reason}" if decision.reason else "."
                 job.settle("denied", f"The call of {job.call.name!r} was denied{why}")
             elif isinstance(decision, Edit):
-                job.message.metadata[pairing.MARK]["arguments"] = copied(decision.arguments)
+                job.message.metadata[MARK]["arguments"] = copied(decision.arguments)
                 job.take(decision.arguments)
 
     async def _see_through(self, turn: ChatTurn, job: Job, places: asyncio.Semaphore) -> None:
@@ -245,7 +254,7 @@ def _earlier(turn: ChatTurn) -> list[Message]:
 
 
 def _remove_calls(messages: list[Message], earlier: Iterable[Message]) -> None:
-    doomed = {id(message) for message in earlier if message.role == "tool" or pairing.calls_of(message)}
+    doomed = {id(message) for message in earlier if message.role == "tool" or calls_of(message)}
     messages[:] = [message for message in messages if id(message) not in doomed]
 
 

@@ -1,0 +1,11 @@
+"""The answer to a request, from the first target to the last byte.
+
+failover         Failover: tries targets in plan order, waits briefly when all are cooling down
+attempt          Attempt: one attempt at one target
+prepared_target  PreparedTarget: request parts that are constant for a target; BuiltinProvider
+answer_stream    AnswerStream: an opened answer, as relayed bytes or as events
+event_stream     FirstContentBuffer: events read up to the first content
+writer           ClientWriter: headers, chunks, end and errors of one answer
+keep_alive       KeepAlives: comments on streams that are silent
+turn             ServerToolTurn: a request that server tools answer in several rounds
+"""

@@ -1,0 +1,390 @@
+"""A client's chat request as canon."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from msgspec.structs import replace
+
+from routecodex.canon.parts import Json, Media, Opaque, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
+from routecodex.canon.request import Effort, Message, Output, Request, Thinking, Tool, ToolChoice
+from routecodex.protocols.chat.validate import UNLIMITED
+from routecodex.protocols.codec import WireRequest
+from routecodex.wire import json
+
+_TOP = frozenset(
+    [
+        "model",
+        "messages",
+        "stream",
+        "stream_options",
+        "max_tokens",
+        "max_completion_tokens",
+        "temperature",
+        "top_p",
+        "top_k",
+        "stop",
+        "seed",
+        "frequency_penalty",
+        "presence_penalty",
+        "n",
+        "logprobs",
+        "top_logprobs",
+        "tools",
+        "tool_choice",
+        "functions",
+        "function_call",
+        "parallel_tool_calls",
+        "response_format",
+        "reasoning_effort",
+        "reasoning",
+        "thinking",
+        "enable_thinking",
+        "thinking_budget",
+        "verbosity",
+        "metadata",
+        "user",
+        "safety_identifier",
+        "prompt_cache_key",
+        "service_tier",
+    ]
+)
+_MESSAGE = frozenset(
+    [
+        "role",
+        "content",
+        "name",
+        "tool_calls",
+        "tool_call_id",
+        "function_call",
+        "refusal",
+    ]
+)
+
+THOUGHTS = ("reasoning_details", "reasoning_content", "reasoning")
+"""Fields of an assistant message that tell what it thought."""
+
+HEAD = "chat.message"
+"""In the `extras` of a system text: what its message said beside it; None where it goes on in the last."""
+
+OUTER = "chat.tool"
+"""In the `extras` of a tool: what was said beside its function."""
+_FUNCTION = frozenset({"name", "description", "parameters", "strict"})
+_OUTSIDE = frozenset({"type", "function", "cache_control"})
+_REASONING = frozenset({"effort", "max_tokens", "enabled"})
+_EFFORTS = frozenset({"none", "minimal", "low", "medium", "high", "xhigh", "max"})
+
+
+def rest(value: dict[str, Any], known: frozenset[str]) -> dict[str, Json] | None:
+    """The fields we have no home for."""
+    return {key: item for key, item in value.items() if key not in known} or None
+
+
+def decode_request(inbound: WireRequest) -> Request:
+    """The request in canon."""
+    body = json.read_values(inbound.body)
+    system, messages = _split_system([_message(item, at) for at, item in enumerate(body["messages"])])
+    stop = body.get("stop")
+    return Request(
+        model=inbound.model,
+        source="chat",
+        system=system,
+        messages=messages,
+        tools=_tools(body),
+        tool_choice=_tool_choice(body),
+        parallel_tool_calls=body.get("parallel_tool_calls"),
+        max_tokens=_limit(body.get("max_completion_tokens") or body.get("max_tokens")),
+        temperature=body.get("temperature"),
+        top_p=body.get("top_p"),
+        top_k=body.get("top_k"),
+        stop=(stop,) if isinstance(stop, str) else tuple(stop or ()),
+        seed=body.get("seed"),
+        frequency_penalty=body.get("frequency_penalty"),
+        presence_penalty=body.get("presence_penalty"),
+        n=body.get("n") or 1,
+        logprobs=body.get("logprobs"),
+        top_logprobs=body.get("top_logprobs"),
+        output=_output(body.get("response_format")),
+        verbosity=body.get("verbosity"),
+        thinking=_thinking(body),
+        metadata=body.get("metadata"),
+        user=body.get("user") or body.get("safety_identifier"),
+        safety_identifier=body.get("safety_identifier"),
+        cache_key=body.get("prompt_cache_key"),
+        service_tier=body.get("service_tier"),
+        stream=inbound.stream,
+        include_usage=inbound.include_usage,
+        extras={**(rest(body, _TOP) or {}), **_unheard(body), **_second_name(body)} or None,
+    )
+
+
+def _limit(value: int | None) -> int | None:
+    return None if value == UNLIMITED else value
+
+
+def _split_system(messages: list[Message]) -> tuple[tuple[Text, ...], tuple[Message, ...]]:
+    """Leading system messages become the system text; later ones stay where they are."""
+    at = 0
+    system: list[Text] = []
+    while at < len(messages) and messages[at].role == "system":
+        system.extend(_system(messages[at]))
+        at += 1
+    return tuple(system), tuple(messages[at:])
+
+
+def _system(message: Message) -> list[Text]:
+    """The texts of a system message, marked where they would not be this message again by themselves."""
+    texts = [part for part in message.parts if isinstance(part, Text) and part.text]
+    if len(texts) < 2 and not message.name and not message.extras:
+        return texts
+    head = {**({"name": message.name} if message.name else {}), **(message.extras or {})}
+    if texts and head:
+        texts[0] = _marked(texts[0], head)
+    return [*texts[:1], *(_marked(text, None) for text in texts[1:])]
+
+
+def _marked(text: Text, head: Json) -> Text:
+    return replace(text, extras={**(text.extras or {}), HEAD: head})
+
+
+def _message(item: dict[str, Any], at: int) -> Message:
+    role = item["role"]
+    extras = rest(item, _MESSAGE)
+    if role in ("tool", "function"):
+        call_id = item.get("tool_call_id") or f"call_{item.get('name', at)}"
+        inner = tuple(
+            part for part in _content(item.get("content")) if isinstance(part, Text | Media | Opaque)
+        )
+        return Message("tool", (ToolResult(call_id, inner, name=item.get("name")),), extras=extras)
+    if role == "assistant":
+        return Message("assistant", _assistant(item, at), name=item.get("name"), extras=extras)
+    return Message(
+        "user" if role == "user" else "system",
+        tuple(_content(item.get("content"))),
+        name=item.get("name"),
+        extras=extras,
+    )
+
+
+def _assistant(item: dict[str, Any], at: int) -> tuple[Part, ...]:
+    parts: list[Part] = []
+    thought = item.get("reasoning_content") or item.get("reasoning")
+    if isinstance(thought, str) and thought:
+        parts.append(Reasoning(thought))
+    parts.extend(_content(item.get("content")))
+    if item.get("refusal"):
+        parts.append(Refusal(item["refusal"]))
+    parts.extend(_call(call) for call in item.get("tool_calls") or ())
+    legacy = item.get("function_call")
+    if legacy:
+        parts.append(ToolCall(f"call_{legacy['name']}", legacy["name"], _arguments(legacy.get("arguments"))))
+    return tuple(parts)
+
+
+def _call(call: dict[str, Any]) -> ToolCall:
+    if call.get("custom"):
+        return ToolCall(call["id"], call["custom"]["name"], call["custom"].get("input", ""), custom=True)
+    function = call["function"]
+    return ToolCall(
+        call["id"],
+        function["name"],
+        _arguments(function.get("arguments")),
+        extras=rest(call, frozenset({"id", "type", "function", "index"})),
+    )
+
+
+def _arguments(value: Json) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.encode(value).decode()
+
+
+def _content(content: Json) -> list[Part]:
+    if content is None:
+        return []
+    if isinstance(content, str):
+        return [Text(content)] if content else []
+    return [_part(item) for item in content]
+
+
+def _part(item: dict[str, Any]) -> Part:
+    kind = item["type"]
+    if kind == "text" and item.get("text") is not None:
+        return Text(
+            item["text"],
+            cache=item.get("cache_control"),
+            extras=rest(item, frozenset({"type", "text", "cache_control"})),
+        )
+    if kind == "refusal" and item.get("refusal"):
+        return Refusal(item["refusal"])
+    decode_media = _MEDIA.get(kind)
+    if decode_media is None or item.get(kind) is None:
+        return Opaque("chat", item)
+    return decode_media(item)
+
+
+def _image(item: dict[str, Any]) -> Media:
+    source = item["image_url"]
+    url = source if isinstance(source, str) else source["url"]
+    detail = None if isinstance(source, str) else source.get("detail")
+    return by_url("image", url, detail=detail, cache=item.get("cache_control"))
+
+
+def _video(item: dict[str, Any]) -> Media:
+    source = item["video_url"]
+    return by_url("video", source if isinstance(source, str) else source["url"])
+
+
+def _audio(item: dict[str, Any]) -> Media:
+    audio = item["input_audio"]
+    return Media("audio", media_type=f"audio/{audio.get('format') or 'wav'}", data=audio["data"])
+
+
+def _file(item: dict[str, Any]) -> Media:
+    file = item["file"]
+    name = file.get("filename")
+    if file.get("file_data"):
+        media = by_url("file", file["file_data"], cache=item.get("cache_control"))
+        return Media(
+            "file",
+            media_type=media.media_type or "application/pdf",
+            data=media.data or file["file_data"],
+            name=name,
+            cache=media.cache,
+        )
+    return Media("file", file_id=file.get("file_id"), name=name, cache=item.get("cache_control"))
+
+
+_MEDIA = {"image_url": _image, "video_url": _video, "input_audio": _audio, "file": _file}
+
+
+def by_url(kind: Any, url: str, *, detail: str | None = None, cache: Json = None) -> Media:
+    """Media from a URL; a `data:` URL becomes inline data."""
+    if url.startswith("data:"):
+        head, comma, data = url.partition(",")
+        media_type = head[5:].split(";", 1)[0] or None
+        if comma and head.endswith(";base64"):
+            return Media(kind, media_type=media_type, data=data, detail=detail, cache=cache)
+    return Media(kind, url=url, detail=detail, cache=cache)
+
+
+def _tools(body: dict[str, Any]) -> tuple[Tool, ...]:
+    tools = [_tool(item) for item in body.get("tools") or ()]
+    tools.extend(_function(item, {}) for item in body.get("functions") or ())
+    return tuple(tools)
+
+
+def _tool(item: dict[str, Any]) -> Tool:
+    if item["type"] == "function":
+        return _function(item["function"], item)
+    if item["type"] == "custom":
+        custom = item["custom"]
+        beside = rest(item, frozenset({"type", "custom"}))
+        return Tool(
+            custom["name"],
+            "custom",
+            description=custom.get("description"),
+            format=custom.get("format"),
+            extras={OUTER: beside} if beside else None,
+        )
+    return Tool(item["type"], "hosted", hosted=item)
+
+
+def _function(function: dict[str, Any], outer: dict[str, Any]) -> Tool:
+    beside = rest(outer, _OUTSIDE) if len(outer) > 2 else None
+    own = rest(function, _FUNCTION)
+    return Tool(
+        function["name"],
+        description=function.get("description"),
+        parameters=function.get("parameters"),
+        strict=function.get("strict"),
+        cache=outer.get("cache_control"),
+        extras={**(own or {}), OUTER: beside} if beside else own,
+    )
+
+
+def _tool_choice(body: dict[str, Any]) -> ToolChoice | None:
+    choice = body.get("tool_choice", body.get("function_call"))
+    if choice is None:
+        return None
+    if isinstance(choice, str):
+        return ToolChoice(choice) if choice in ("auto", "none", "required") else ToolChoice("auto")  # type: ignore[arg-type]  # narrowed by the test
+    if choice.get("type") == "allowed_tools":
+        allowed = choice.get("allowed_tools", choice)
+        names = tuple(named for tool in allowed.get("tools", ()) if (named := _named(tool)))
+        return ToolChoice("required" if allowed.get("mode") == "required" else "auto", names)
+    name = _named(choice)
+    return ToolChoice("tool", (name,)) if name else ToolChoice("auto")
+
+
+def _named(choice: dict[str, Any]) -> str | None:
+    inner = choice.get("function") or choice.get("custom") or choice
+    return inner.get("name") if isinstance(inner, dict) else None
+
+
+def _output(value: dict[str, Any] | None) -> Output | None:
+    if value is None or value["type"] == "text":
+        return None
+    if value["type"] != "json_schema":
+        return Output("json_object")
+    schema = value.get("json_schema") or {}
+    return Output(
+        "json_schema",
+        name=schema.get("name"),
+        schema=schema.get("schema"),
+        strict=schema.get("strict"),
+        description=schema.get("description"),
+    )
+
+
+def _thinking(body: dict[str, Any]) -> Thinking | None:
+    """The switches of several vendors; what none of them means is left alone."""
+    asked, switch = _object(body, "reasoning"), _object(body, "thinking")
+    effort = body.get("reasoning_effort") or asked.get("effort")
+    if _is_effort(effort):
+        return Thinking(enabled=effort != "none", effort=cast(Effort, effort))
+    budget = _budget(asked, "max_tokens")
+    if budget:
+        return Thinking(budget=budget)
+    if isinstance(asked.get("enabled"), bool):
+        return Thinking(enabled=asked["enabled"])
+    if switch:
+        return Thinking(enabled=switch.get("type") != "disabled", budget=_budget(switch, "budget_tokens"))
+    if isinstance(body.get("enable_thinking"), bool):
+        return Thinking(enabled=body["enable_thinking"], budget=_budget(body, "thinking_budget"))
+    return None
+
+
+def _unheard(body: dict[str, Any]) -> dict[str, Json]:
+    """What was said about thinking and has no home."""
+    unheard: dict[str, Json] = {}
+    asked, effort = _object(body, "reasoning"), body.get("reasoning_effort")
+    if not asked and effort is None:
+        return unheard
+    more = rest(asked, _REASONING) or {}
+    if isinstance(asked.get("effort"), str) and not _is_effort(asked["effort"]):
+        more["effort"] = asked["effort"]
+    if more:
+        unheard["reasoning"] = more
+    if effort is not None and not _is_effort(effort):
+        unheard["reasoning_effort"] = effort
+    return unheard
+
+
+def _is_effort(value: Json) -> bool:
+    return isinstance(value, str) and value in _EFFORTS
+
+
+def _second_name(body: dict[str, Any]) -> dict[str, Json]:
+    both = body.get("user") and body.get("safety_identifier")
+    return {"safety_identifier": body["safety_identifier"]} if both else {}
+
+
+def _object(body: dict[str, Any], field: str) -> dict[str, Any]:
+    value = body.get(field)
+    return value if isinstance(value, dict) else {}
+
+
+def _budget(value: dict[str, Any], field: str) -> int | None:
+    found = value.get(field)
+    return found if type(found) is int else None

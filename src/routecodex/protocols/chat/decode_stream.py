@@ -1,0 +1,301 @@
+"""Chat chunks as events: a state machine over whatever the upstream sends."""
+
+from __future__ import annotations
+
+import secrets
+
+from routecodex.canon import finish
+from routecodex.canon.errors import UpstreamFailed
+from routecodex.canon.events import (
+    AnnotationDelta,
+    AnswerPart,
+    ArgumentsDelta,
+    Event,
+    Failed,
+    Finished,
+    PartFinished,
+    PartStarted,
+    ReasoningDelta,
+    Started,
+    TextDelta,
+    UsageReported,
+)
+from routecodex.canon.parts import Json, Opaque, Reasoning, Refusal, Text, ToolCall
+from routecodex.protocols import upstream_errors
+from routecodex.protocols.chat import errors
+from routecodex.protocols.chat.chunks import (
+    CONTENT_KEY,
+    ToolCallIndex,
+    images,
+    is_plain_text,
+    read_chunk,
+    transcript,
+    usage_of,
+)
+from routecodex.protocols.chat.schema import StreamChunk, WireChoice, WireDelta, WireToolCallDelta
+from routecodex.protocols.codec import TextBatch
+from routecodex.protocols.text_batches import FrameTemplate, StreamItem, frame_at, unbatched
+from routecodex.wire import json
+from routecodex.wire.frame import Frame
+from routecodex.wire.json import ABSENT, present, thaw
+from routecodex.wire.sse import Frames, FrameTooLarge
+
+_EMPTY: dict[str, AnswerPart] = {"text": Text(""), "refusal": Refusal(""), "reasoning": Reasoning()}
+
+
+class _Call:
+    """A tool call that is being told."""
+
+    __slots__ = ("arguments", "custom", "finished", "id", "index", "told")
+
+    def __init__(self, id: str | None) -> None:
+        self.id = id
+        self.index = -1
+        self.told = False
+        self.custom = False
+        self.arguments = ""
+        self.finished = False
+
+    def is_half(self) -> bool:
+        """Whether its arguments have begun and are not complete; what a custom tool is given has no end."""
+        return bool(self.arguments) and not self.custom and not json.is_whole(self.arguments)
+
+
+class ChunkDecoder:
+    """Chunks in, events out; shared by streams and whole answers."""
+
+    def __init__(self) -> None:
+        self.started = False
+        self.said: str | None = None
+        self.ended = False
+        self._next = 0
+        self._open: tuple[str, int] | None = None
+        self._calls: list[_Call] = []
+        self._book = ToolCallIndex()
+        self._answer_id: str | None = None
+        self._call_prefix = ""
+        self._extras: dict[str, Json] = {}
+
+    def chunk(self, chunk: StreamChunk, out: list[StreamItem]) -> None:
+        if present(chunk.error):
+            self.ended = True
+            out.append(Failed(errors.from_object(200, thaw(chunk.error), provider="")))
+            return
+        if not self.started:
+            self.started = True
+            self._answer_id = chunk.id
+            out.append(Started(chunk.id or "", chunk.model or "", chunk.created))
+        if chunk.service_tier is not None:
+            self._extras["service_tier"] = chunk.service_tier
+        if chunk.system_fingerprint is not None:
+            self._extras["system_fingerprint"] = chunk.system_fingerprint
+        for choice in chunk.choices or ():
+            if choice.index == 0:
+                self._choice(choice, out)
+        if chunk.usage is not None:
+            out.append(UsageReported(usage_of(chunk.usage)))
+
+    def texts(self, texts: list[str], out: list[StreamItem]) -> None:
+        """Further pieces of text, known without reading their chunks."""
+        index = self._block("text", out)
+        said = list(filter(None, texts))
+        if said:
+            out.append(TextBatch(index, said))
+
+    @property
+    def told_something(self) -> bool:
+        """Whether the answer has any content or a finish yet."""
+        return self._next > 0 or self.said is not None or bool(self._calls)
+
+    def finish(self, out: list[StreamItem]) -> None:
+        """The upstream is done: everything open is closed."""
+        self.ended = True
+        self._close_block(out)
+        for call in self._calls:
+            self._finish_call(call, out)
+        whole = all(json.is_whole(call.arguments) for call in self._calls)
+        end = finish.infer("chat", self.said, has_calls=bool(self._calls), calls_whole=whole)
+        if end.reason == "error":
+            out.append(Failed(upstream_errors.stream_broken(end.said)))
+        elif self.said is None and any(call.is_half() for call in self._calls):
+            out.append(Failed(upstream_errors.stream_truncated()))
+        else:
+            out.append(Finished(end, self._extras or None))
+
+    def _choice(self, choice: WireChoice, out: list[StreamItem]) -> None:
+        delta = choice.delta or choice.message
+        if delta is not None:
+            self._delta(delta, choice, out)
+        if choice.finish_reason:
+            self.said = choice.finish_reason
+
+    def _delta(self, delta: WireDelta, choice: WireChoice, out: list[StreamItem]) -> None:
+        thought = delta.reasoning_content or delta.reasoning
+        if thought:
+            out.append(ReasoningDelta(self._block("reasoning", out), thought))
+        if delta.content:
+            logprobs = tuple(choice.logprobs.content or ()) if choice.logprobs is not None else ()
+            out.append(TextDelta(self._block("text", out), delta.content, logprobs))
+        if delta.audio is not ABSENT and (words := transcript(delta)):
+            out.append(TextDelta(self._block("text", out), words))
+        for annotation in delta.annotations or ():
+            out.append(AnnotationDelta(self._block("text", out), annotation))
+        if delta.refusal:
+            out.append(TextDelta(self._block("refusal", out), delta.refusal))
+        if delta.images is not ABSENT:
+            self._images(images(delta), out)
+        for call in delta.tool_calls or ():
+            self._call(call, out)
+        if delta.function_call is not None:
+            self._call(WireToolCallDelta(index=0, function=delta.function_call), out)
+
+    def _images(self, shown: list[Json], out: list[StreamItem]) -> None:
+        if shown:
+            self._close_block(out)
+        for image in shown:
+            index = self._take_index()
+            out.append(PartStarted(index, Opaque("chat", image)))
+            out.append(PartFinished(index))
+
+    def _block(self, kind: str, out: list[StreamItem]) -> int:
+        """The index of the open text-like part of this kind, opened if need be."""
+        if self._open is not None:
+            if self._open[0] == kind:
+                return self._open[1]
+            self._close_block(out)
+        index = self._take_index()
+        self._open = (kind, index)
+        out.append(PartStarted(index, _EMPTY[kind]))
+        return index
+
+    def _close_block(self, out: list[StreamItem]) -> None:
+        if self._open is not None:
+            out.append(PartFinished(self._open[1]))
+            self._open = None
+
+    def _take_index(self) -> int:
+        self._next += 1
+        return self._next - 1
+
+    def _call(self, delta: WireToolCallDelta, out: list[StreamItem]) -> None:
+        place = self._book.place(delta)
+        if place.begins:
+            self._close_block(out)
+            self._finish_whole_calls(out)
+            self._calls.append(_Call(delta.id))
+        call, text = self._calls[place.number], delta.text
+        if place.names:
+            call.custom = delta.custom is not None
+            self._open_call(call, delta.name or "", out)
+        if text and not call.finished:
+            call.arguments += text
+            if call.told:
+                out.append(ArgumentsDelta(call.index, text))
+
+    def _open_call(self, call: _Call, name: str, out: list[StreamItem]) -> None:
+        """Tells that a call began, now that its name is known, and what is known of it already."""
+        self._close_block(out)
+        call.index, call.told = self._take_index(), True
+        out.append(
+            PartStarted(call.index, ToolCall(call.id or self._make_id(call.index), name, custom=call.custom))
+        )
+        if call.arguments:
+            out.append(ArgumentsDelta(call.index, call.arguments))
+
+    def _make_id(self, index: int) -> str:
+        """An id for a call that its maker gave none."""
+        if not self._call_prefix:
+            self._call_prefix = call_prefix(self._answer_id)
+        return f"{self._call_prefix}_{index}"
+
+    def _finish_whole_calls(self, out: list[StreamItem]) -> None:
+        """Calls whose arguments are complete are closed; an interleaved one stays open."""
+        for call in self._calls:
+            if call.told and not call.custom and json.is_whole(call.arguments):
+                self._finish_call(call, out)
+
+    def _finish_call(self, call: _Call, out: list[StreamItem]) -> None:
+        if not call.told:
+            self._open_call(call, "", out)
+        if not call.finished:
+            call.finished = True
+            out.append(PartFinished(call.index))
+
+
+class StreamDecoder:
+    """Bytes of a chat stream in, events out."""
+
+    def __init__(self) -> None:
+        self._frames = Frames()
+        self._repeats = FrameTemplate()
+        self._telling = ChunkDecoder()
+
+    def feed(self, data: bytes) -> list[Event]:
+        return unbatched(self.runs(data))
+
+    def runs(self, data: bytes) -> list[StreamItem]:
+        """The same, with texts that follow each other as one."""
+        if self._telling.ended:
+            return []
+        try:
+            run = self._frames.cut(data)
+        except FrameTooLarge:
+            self._telling.ended = True
+            return [Failed(unparsable())]
+        out: list[StreamItem] = []
+        at, size = 0, len(run)
+        while at < size and not self._telling.ended:
+            texts, span = self._repeats.take(run, at)
+            if span:
+                self._telling.texts(texts, out)
+                at += span
+                continue
+            frame, at = frame_at(run, at)
+            if frame is not None:
+                self._read(frame, out)
+        return out
+
+    def close(self) -> list[Event]:
+        out: list[StreamItem] = []
+        for frame in self._frames.close():
+            self._read(frame, out)
+        if not self._telling.ended:
+            if self._telling.said is None:
+                out.append(Failed(upstream_errors.stream_truncated()))
+            else:
+                self._telling.finish(out)
+            self._telling.ended = True
+        return unbatched(out)
+
+    def _read(self, frame: Frame, out: list[StreamItem]) -> None:
+        if self._telling.ended:
+            return
+        if frame.data.rstrip() == b"[DONE]":
+            self._done(out)
+            return
+        chunk = read_chunk(frame.data)
+        if chunk is None:
+            self._telling.ended = True
+            out.append(Failed(unparsable()))
+            return
+        self._telling.chunk(chunk, out)
+        if is_plain_text(chunk):
+            self._repeats.learn(frame.raw, CONTENT_KEY)
+
+    def _done(self, out: list[StreamItem]) -> None:
+        if self._telling.told_something:
+            self._telling.finish(out)
+        else:
+            self._telling.ended = True
+            out.append(Failed(upstream_errors.stream_truncated()))
+
+
+def call_prefix(answer_id: str | None) -> str:
+    """What the ids we give to calls without one begin with: no two answers share it."""
+    legal = "".join(sign for sign in answer_id or "" if sign.isascii() and sign.isalnum())
+    return f"call_{legal[-24:] or secrets.token_hex(8)}"
+
+
+def unparsable() -> UpstreamFailed:
+    """The upstream sent something that is no chat answer."""
+    return UpstreamFailed("the upstream's answer is not a chat completion", code="upstream_unparsable")

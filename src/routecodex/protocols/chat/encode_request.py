@@ -1,0 +1,274 @@
+"""A canonical request as a chat body for an upstream."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from routecodex.canon.errors import BadRequest
+from routecodex.canon.notices import Notices
+from routecodex.canon.parts import Json
+from routecodex.canon.request import Request, Thinking, Tool
+from routecodex.protocols.chat.decode_request import OUTER
+from routecodex.protocols.chat.encode_messages import encode_messages
+from routecodex.protocols.codec import EncodedRequest, EncodeOptions
+from routecodex.protocols.lost_fields import SERVER_HINTS, lost_fields, reject_provider_state
+from routecodex.protocols.tool_mapping import CUSTOM_PARAMETERS, description_of, flat_name
+from routecodex.wire import json
+
+_PLAIN = [
+    "temperature",
+    "top_p",
+    "seed",
+    "frequency_penalty",
+    "presence_penalty",
+    "logprobs",
+    "top_logprobs",
+    "verbosity",
+    "service_tier",
+]
+_TIERS = frozenset({"auto", "default", "flex", "priority", "scale"})
+_USER_LIMIT = 64
+_BUDGET_EFFORTS = ((2048, "low"), (12_000, "medium"))
+
+
+def encode_request(request: Request, aim: EncodeOptions) -> EncodedRequest:
+    """The request as this upstream's dialect of chat takes it."""
+    reject_provider_state(request)
+    notices = Notices()
+    body: dict[str, Any] = {"model": aim.model, "messages": encode_messages(request, aim, notices)}
+    _settings(body, request, aim, notices)
+    _tooling(body, request, aim, notices)
+    _structured(body, request, aim, notices)
+    if request.thinking is not None:
+        _think(body, request.thinking, aim.dialect.reasoning_field, notices)
+    _extras(body, request, notices)
+    if request.source != "chat":
+        for field in lost_fields(request):
+            notices.dropped(field, f"only {request.source} has it")
+        if _hints_at_caching(request):
+            notices.dropped("cache_control", "chat upstreams cache by prefix")
+    for field in aim.dialect.unsupported:
+        if body.pop(field, None) is not None:
+            notices.dropped(field, "this upstream refuses it")
+    return EncodedRequest(json.encode(body), notices.lines())
+
+
+def _hints_at_caching(request: Request) -> bool:
+    parts = [part for message in request.messages for part in message.parts]
+    hints = [getattr(item, "cache", None) for item in (*request.system, *parts, *request.tools)]
+    return hints.count(None) < len(hints)
+
+
+def _settings(body: dict[str, Any], request: Request, aim: EncodeOptions, notices: Notices) -> None:
+    for field in _PLAIN:
+        value = getattr(request, field)
+        if value is not None:
+            body[field] = value
+    if request.source != "chat" and request.service_tier not in _TIERS:
+        body.pop("service_tier", None)
+    if request.max_tokens is not None:
+        body[aim.dialect.max_tokens_field or "max_completion_tokens"] = _room(
+            request.max_tokens, aim, notices
+        )
+    if request.stop:
+        body["stop"] = list(request.stop[:4])
+        if len(request.stop) > 4:
+            notices.dropped("stop sequences past the fourth", "chat takes four")
+    if request.top_k is not None:
+        _own_field(body, request, field="top_k", value=request.top_k, notices=notices)
+    if request.metadata:
+        _own_field(body, request, field="metadata", value=request.metadata, notices=notices)
+    if request.n > 1:
+        if not aim.dialect.n or request.source != "chat":
+            raise BadRequest(
+                "n: this upstream gives one answer at a time", param="n", code="unsupported_value"
+            )
+        body["n"] = request.n
+    own = request.source == "chat"
+    if own and request.safety_identifier:
+        body["safety_identifier"] = request.safety_identifier
+    if request.user and not (own and request.user == request.safety_identifier):
+        body["user"] = request.user if len(request.user) <= _USER_LIMIT else _digest(request.user)
+    if request.cache_key:
+        body["prompt_cache_key"] = request.cache_key
+    if request.stream:
+        body["stream"] = True
+        if aim.dialect.stream_usage:
+            body["stream_options"] = {"include_usage": True}
+
+
+def _room(wanted: int, aim: EncodeOptions, notices: Notices) -> int:
+    limit = aim.max_output_tokens
+    if limit is None or wanted <= limit:
+        return wanted
+    notices.dropped("part of max_tokens", f"this model writes at most {limit}")
+    return limit
+
+
+def _own_field(body: dict[str, Any], request: Request, *, field: str, value: Json, notices: Notices) -> None:
+    if request.source == "chat":
+        body[field] = value
+    else:
+        notices.dropped(field, "chat has no such field")
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
+
+
+def _extras(body: dict[str, Any], request: Request, notices: Notices) -> None:
+    for field, value in (request.extras or {}).items():
+        if request.source == "chat":
+            said = body.get(field)
+            body[field] = {**value, **said} if isinstance(value, dict) and isinstance(said, dict) else value
+        elif field not in SERVER_HINTS:
+            notices.dropped(field, "chat has no such field")
+
+
+def _think(body: dict[str, Any], thinking: Thinking, style: str, notices: Notices) -> None:
+    effort = thinking.effort or _effort(thinking)
+    match style:
+        case "reasoning_effort":
+            # Only an effort of none that was asked for in so many words can be said.
+            if thinking.enabled or thinking.effort is not None:
+                body["reasoning_effort"] = effort
+        case "thinking":
+            body["thinking"] = {"type": "enabled" if thinking.enabled else "disabled"}
+        case "enable_thinking":
+            body["enable_thinking"] = thinking.enabled
+            if thinking.budget and thinking.enabled:
+                body["thinking_budget"] = thinking.budget
+        case "reasoning":
+            body["reasoning"] = _openrouter(thinking, effort)
+        case _ if thinking.enabled:
+            notices.dropped("thinking", "this upstream has no switch for it")
+        case _:
+            pass
+
+
+def _openrouter(thinking: Thinking, effort: str) -> dict[str, Any]:
+    if not thinking.enabled:
+        return {"enabled": False}
+    return {"max_tokens": thinking.budget} if thinking.budget else {"effort": effort}
+
+
+def _effort(thinking: Thinking) -> str:
+    if thinking.budget is None:
+        return "medium"
+    return next((effort for limit, effort in _BUDGET_EFFORTS if thinking.budget <= limit), "high")
+
+
+def _structured(body: dict[str, Any], request: Request, aim: EncodeOptions, notices: Notices) -> None:
+    output, form = request.output, aim.dialect.response_format
+    if output is None:
+        return
+    if form == "none":
+        notices.dropped("response_format", "this upstream has no structured output")
+    elif output.kind == "json_schema" and form == "json_schema":
+        schema = {"name": output.name or "answer", "schema": output.schema or {}}
+        if output.strict is not None:
+            schema["strict"] = output.strict
+        if output.description is not None:
+            schema["description"] = output.description
+        body["response_format"] = {"type": "json_schema", "json_schema": schema}
+    else:
+        body["response_format"] = {"type": "json_object"}
+        if output.kind == "json_schema":
+            _ask_for_schema(body["messages"], output.schema, aim.dialect.system_role)
+
+
+def _ask_for_schema(messages: list[dict[str, Any]], schema: Json, role: str) -> None:
+    """JSON mode knows no schema; the schema is asked for in words."""
+    wish = f"Answer with one JSON object that fits this JSON schema: {json.encode(schema).decode()}"
+    if messages and messages[0]["role"] == role:
+        said = messages[0]["content"]
+        more = [{"type": "text", "text": wish}]
+        messages[0]["content"] = [*said, *more] if isinstance(said, list) else f"{said}\n\n{wish}"
+    else:
+        messages.insert(0, {"role": role, "content": wish})
+
+
+def _tooling(body: dict[str, Any], request: Request, aim: EncodeOptions, notices: Notices) -> None:
+    tools = [encoded for tool in request.tools if (encoded := _tool(tool, request, aim, notices)) is not None]
+    if not tools:
+        if request.tool_choice is not None and request.tool_choice.forces:
+            notices.dropped("tool_choice", "there are no tools to choose from")
+        return
+    body["tools"] = tools
+    if request.parallel_tool_calls is not None:
+        if aim.dialect.parallel_tool_calls:
+            body["parallel_tool_calls"] = request.parallel_tool_calls
+        else:
+            notices.dropped("parallel_tool_calls", "this upstream has no such switch")
+    choice = _tool_choice(request, aim, notices)
+    if choice is not None:
+        body["tool_choice"] = choice
+
+
+def _tool(tool: Tool, request: Request, aim: EncodeOptions, notices: Notices) -> dict[str, Any] | None:
+    if tool.kind == "hosted":
+        if request.source == "chat":
+            return dict(tool.hosted)
+        notices.dropped(f"tool {tool.name}", "it runs at its own provider only")
+        return None
+    if tool.kind == "custom" and request.source == "chat":
+        custom = {"name": tool.name, "description": tool.description, "format": tool.format}
+        told = {key: item for key, item in custom.items() if item is not None}
+        return {"type": "custom", "custom": told, **_beside(tool)}
+    function: dict[str, Any] = {"name": flat_name(tool)}
+    description = description_of(tool)
+    if description:
+        function["description"] = description
+    function["parameters"] = CUSTOM_PARAMETERS if tool.kind == "custom" else _schema(tool.parameters)
+    if tool.strict is not None and aim.dialect.strict_tools:
+        function["strict"] = tool.strict
+    if request.source != "chat":
+        return {"type": "function", "function": function}
+    function.update({key: value for key, value in (tool.extras or {}).items() if key != OUTER})
+    return {"type": "function", "function": function, **_beside(tool)}
+
+
+def _beside(tool: Tool) -> dict[str, Json]:
+    """What a chat client said of a tool beside its function."""
+    cache: dict[str, Json] = {"cache_control": tool.cache} if tool.cache else {}
+    return {**cache, **((tool.extras or {}).get(OUTER) or {})}
+
+
+def _schema(parameters: Json) -> Json:
+    return parameters if parameters else {"type": "object", "properties": {}}
+
+
+def _tool_choice(request: Request, aim: EncodeOptions, notices: Notices) -> Json:
+    choice = request.tool_choice
+    if choice is None:
+        return None
+    allowed = aim.dialect.tool_choice
+    if allowed == "auto_only" and choice.mode not in ("auto", "none"):
+        notices.dropped("tool_choice", "this upstream chooses by itself")
+        return "auto"
+    elsewhere = _elsewhere(request)
+    names = [name for name in choice.names if name not in elsewhere]
+    if choice.names and not names:
+        notices.dropped("tool_choice", "the tool it names is not on offer here")
+        return None
+    if choice.mode == "tool" or (choice.mode == "required" and len(names) == 1):
+        return _chosen(request, names[0])
+    if names:
+        notices.dropped("the list of allowed tools", "chat upstreams take one tool or all")
+    if choice.mode == "required" and allowed == "no_required":
+        notices.dropped("tool_choice required", "this upstream has no such mode")
+        return "auto"
+    return choice.mode
+
+
+def _elsewhere(request: Request) -> set[str]:
+    """The names of tools that only another protocol's providers run."""
+    return {tool.name for tool in request.tools if tool.kind == "hosted" and request.source != "chat"}
+
+
+def _chosen(request: Request, name: str) -> Json:
+    tool = next((tool for tool in request.tools if tool.name == name), None)
+    if tool is not None and tool.kind == "custom" and request.source == "chat":
+        return {"type": "custom", "custom": {"name": name}}
+    return {"type": "function", "function": {"name": name if tool is None else flat_name(tool)}}

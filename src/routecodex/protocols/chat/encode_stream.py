@@ -1,0 +1,260 @@
+"""Citations in the one shape chat has for them.
+
+Events as chat chunks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from routecodex.canon import finish
+from routecodex.canon.events import (
+    AnnotationDelta,
+    ArgumentsDelta,
+    Event,
+    Failed,
+    Finished,
+    PartFinished,
+    PartStarted,
+    ReasoningDelta,
+    Started,
+    TextDelta,
+    Usage,
+    UsageReported,
+)
+from routecodex.canon.parts import Json, Opaque, Reasoning, Refusal, Text, ToolCall
+from routecodex.protocols.chat import errors
+from routecodex.protocols.chat.encode_messages import BETWEEN
+from routecodex.protocols.codec import ReplyContext
+from routecodex.protocols.text_batches import escape_texts
+from routecodex.protocols.tool_mapping import InputUnwrapper, ToolNames
+from routecodex.protocols.translation import estimated_usage
+from routecodex.wire import json
+
+
+def annotation_of(value: Json, *, start: int, end: int) -> Json | None:
+    """An annotation as chat says it, or None; its text stands from `start` to `end` in the whole answer."""
+    if not isinstance(value, dict):
+        return None
+    kind, url = value.get("type"), value.get("url")
+    # Chat puts the details of each type under its name: whoever does so speaks chat.
+    if isinstance(kind, str) and isinstance(value.get(kind), dict):
+        return value
+    if not isinstance(url, str) or not url:
+        return None
+    first, last, title = value.get("start_index"), value.get("end_index"), value.get("title")
+    if not isinstance(first, int) or not isinstance(last, int):
+        first, last = 0, end - start
+    cited = {
+        "url": url,
+        "title": title if isinstance(title, str) else "",
+        "start_index": start + first,
+        "end_index": start + last,
+    }
+    return {"type": "url_citation", "url_citation": cited}
+
+
+def annotations_of(texts: Iterable[Text]) -> list[Json]:
+    """All annotations of texts that a client gets as one."""
+    told = []
+    start = 0
+    for text in texts:
+        start += len(BETWEEN) if text.apart else 0
+        end = start + len(text.text)
+        told += [annotation_of(value, start=start, end=end) for value in text.annotations]
+        start = end
+    return [annotation for annotation in told if annotation is not None]
+
+
+DONE = b"data: [DONE]\n\n"
+_CONTENT, _REFUSAL, _THOUGHT = b'{"content":', b'{"refusal":', b'{"reasoning_content":'
+_BEGINNINGS: dict[type, bytes] = {Text: _CONTENT, Refusal: _REFUSAL, Reasoning: _THOUGHT}
+
+
+def answer_id(reply: ReplyContext) -> str:
+    """The id every chunk of one answer carries."""
+    return f"chatcmpl-{reply.id}"
+
+
+def usage_object(usage: Usage) -> dict[str, Any]:
+    """Usage as chat counts it."""
+    return {
+        "prompt_tokens": usage.input,
+        "completion_tokens": usage.output,
+        "total_tokens": usage.input + usage.output,
+        "prompt_tokens_details": {"cached_tokens": usage.cache_read},
+        "completion_tokens_details": {"reasoning_tokens": usage.reasoning},
+    }
+
+
+class _Call:
+    __slots__ = ("argued", "custom", "number", "unwrapper")
+
+    def __init__(self, number: int, *, custom: bool, unwrapper: InputUnwrapper | None) -> None:
+        self.number = number
+        self.custom = custom
+        self.unwrapper = unwrapper
+        self.argued = False
+
+
+class StreamEncoder:
+    """Events in, bytes of a chat stream out; the constant part of a chunk is written once."""
+
+    def __init__(self, reply: ReplyContext) -> None:
+        self._reply = reply
+        self._model = reply.model
+        self._calls: dict[int, _Call] = {}
+        self._refusals: set[int] = set()
+        self._names = ToolNames(reply.request.tools if reply.request is not None else ())
+        self._usage: Usage | None = None
+        self._written = 0
+        self._aside = 0
+        self._text_start = 0
+        self._envelope = b""
+        self._head = b""
+        self._tail = b',"logprobs":null,"finish_reason":null}]'
+        self._tail += b',"usage":null}\n\n' if reply.include_usage else b"}\n\n"
+
+    def encode(self, event: Event) -> bytes:
+        match event:
+            case TextDelta():
+                if event.logprobs:
+                    return self._with_logprobs(event.text, event.logprobs)
+                return self._text(_REFUSAL if event.index in self._refusals else _CONTENT, event.text)
+            case ReasoningDelta():
+                self._aside += len(event.text)
+                return self._text(_THOUGHT, event.text)
+            case ArgumentsDelta():
+                return self._arguments(event.index, event.text)
+            case PartStarted():
+                return self._part(event)
+            case PartFinished():
+                return self._close_call(event.index)
+            case AnnotationDelta():
+                return self._annotation(event.annotation)
+            case UsageReported():
+                self._usage = event.usage
+            case Started():
+                return self._start(event)
+            case Finished():
+                return self._finish(event)
+            case Failed():
+                return b"data: " + json.encode({"error": errors.error_object(event.error)}) + b"\n\n"
+            case _:
+                pass
+        return b""
+
+    def add_texts(self, index: int, texts: Sequence[str]) -> bytes:
+        """Many pieces of one text at once."""
+        self._written += sum(map(len, texts))
+        head = self._head + (_REFUSAL if index in self._refusals else _CONTENT)
+        return b"".join([b'%b"%b"}%b' % (head, text, self._tail) for text in escape_texts(texts)])
+
+    def _start(self, event: Started) -> bytes:
+        self._model = event.model or self._reply.model
+        head = {
+            "id": answer_id(self._reply),
+            "object": "chat.completion.chunk",
+            "created": self._reply.created,
+            "model": self._model,
+        }
+        self._envelope = json.encode(head)[:-1]
+        self._tier(event.extras)
+        self._head = b"data: " + self._envelope + b',"choices":[{"index":0,"delta":'
+        return self._delta(b'{"role":"assistant","content":""}')
+
+    def _tier(self, extras: dict[str, Json] | None) -> None:
+        """The chunks from now on name the service tier that the provider told, once."""
+        tier = (extras or {}).get("service_tier")
+        if isinstance(tier, str) and b',"service_tier":' not in self._envelope:
+            self._envelope += b',"service_tier":' + json.encode(tier)
+
+    def _delta(self, delta: bytes) -> bytes:
+        return self._head + delta + self._tail
+
+    def _text(self, field: bytes, text: str) -> bytes:
+        self._written += len(text)
+        return self._head + field + json.encode(text) + b"}" + self._tail
+
+    def _with_logprobs(self, text: str, logprobs: tuple[Json, ...]) -> bytes:
+        self._written += len(text)
+        choice = {
+            "index": 0,
+            "delta": {"content": text},
+            "logprobs": {"content": list(logprobs), "refusal": None},
+            "finish_reason": None,
+        }
+        return b"data: " + self._envelope + b',"choices":[' + json.encode(choice) + b"]" + self._close_chunk()
+
+    def _annotation(self, annotation: Json) -> bytes:
+        told = annotation_of(annotation, start=self._text_start, end=self._written - self._aside)
+        return self._delta(b'{"annotations":[' + json.encode(told) + b"]}") if told is not None else b""
+
+    def _close_chunk(self) -> bytes:
+        return b',"usage":null}\n\n' if self._reply.include_usage else b"}\n\n"
+
+    def _part(self, event: PartStarted) -> bytes:
+        part = event.part
+        if isinstance(part, ToolCall):
+            return self._begin_call(event.index, part)
+        if isinstance(part, Opaque):
+            return self._delta(json.encode({"images": [part.value]})) if part.protocol == "chat" else b""
+        if isinstance(part, Refusal):
+            self._refusals.add(event.index)
+        field = _BEGINNINGS.get(type(part))
+        text = getattr(part, "text", "")
+        if isinstance(part, Text):
+            between = BETWEEN if part.apart else ""
+            self._text_start = self._written - self._aside + len(between)
+            text = between + text
+        else:
+            self._aside += len(text)
+        return self._text(field, text) if field is not None and text else b""
+
+    def _begin_call(self, index: int, part: ToolCall) -> bytes:
+        name, _, custom = self._names.resolve(part.name)
+        unwrapper = InputUnwrapper() if custom and not part.custom else None
+        call = _Call(len(self._calls), custom=custom or part.custom, unwrapper=unwrapper)
+        self._calls[index] = call
+        body = {"name": name, "input": ""} if call.custom else {"name": name, "arguments": ""}
+        kind = "custom" if call.custom else "function"
+        entry = {"index": call.number, "id": part.id, "type": kind, kind: body}
+        return self._delta(json.encode({"tool_calls": [entry]})) + self._arguments(index, part.arguments)
+
+    def _arguments(self, index: int, text: str) -> bytes:
+        call = self._calls[index]
+        return self._argue(call, text if call.unwrapper is None else call.unwrapper.feed(text))
+
+    def _close_call(self, index: int) -> bytes:
+        call = self._calls.get(index)
+        return b"" if call is None or call.unwrapper is None else self._argue(call, call.unwrapper.close())
+
+    def _argue(self, call: _Call, text: str) -> bytes:
+        if not text:
+            return b""
+        call.argued = True
+        self._written += len(text)
+        self._aside += len(text)
+        kind, field = ("custom", "input") if call.custom else ("function", "arguments")
+        return self._delta(
+            b'{"tool_calls":[{"index":%d,"%s":{"%s":%s}}]}'
+            % (call.number, kind.encode(), field.encode(), json.encode(text))
+        )
+
+    def _finish(self, event: Finished) -> bytes:
+        word = finish.express("chat", event.finish)
+        self._tier(event.extras)
+        out = self._empty_arguments() if event.finish.reason == "tool_calls" else b""
+        choice = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": word}
+        out += b"data: " + self._envelope + b',"choices":[' + json.encode(choice) + b"]" + self._close_chunk()
+        if self._reply.include_usage:
+            usage = self._usage or estimated_usage(self._reply.input_tokens, self._written)
+            counted = json.encode(usage_object(usage))
+            out += b"data: " + self._envelope + b',"choices":[],"usage":' + counted + b"}\n\n"
+        return out + DONE
+
+    def _empty_arguments(self) -> bytes:
+        """A whole call without arguments has an empty object: clients parse it."""
+        calls = [call for call in self._calls.values() if not (call.argued or call.custom)]
+        return b"".join(self._argue(call, "{}") for call in calls)

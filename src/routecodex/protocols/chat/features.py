@@ -1,0 +1,188 @@
+"""What routing sees of a chat request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+from msgspec import Raw, Struct
+from msgspec.json import Decoder
+
+from routecodex.canon.request import CalledTool, RequestFeatures
+from routecodex.protocols import large_body
+from routecodex.protocols.chat.schema import (
+    RequestBody,
+    WireFunctionCall,
+    WireMessage,
+    WireTool,
+    WireToolCall,
+    WireToolChoice,
+)
+from routecodex.protocols.chat.validate import RequestView
+from routecodex.protocols.codec import WireRequest
+from routecodex.protocols.message_features import (
+    ARGUMENTS_KEPT,
+    ASSISTANT,
+    SHORT_CONVERSATION,
+    SYSTEM,
+    TOOL,
+    MessageFeatures,
+    TextValue,
+    conversation_fingerprint,
+    first_user_texts,
+    is_hosted_search,
+    is_search_tool,
+    newest_message,
+    system_opening,
+    text_message,
+    user_excerpt,
+    user_message,
+)
+from routecodex.wire import json
+from routecodex.wire.json import ABSENT
+
+_MEDIA = frozenset({"image_url", "video_url", "image", "video", "input_image", "input_video"})
+_SHOWN = _MEDIA | {"file", "input_audio", "audio"}
+_SYSTEM = frozenset({"system", "developer"})
+_STRING, _LIST = b'"['
+
+
+class _Part(Struct):
+    type: str = ""
+    text: Raw = ABSENT
+
+
+_parts = Decoder(list[_Part])
+
+
+def features(inbound: WireRequest) -> RequestFeatures:
+    """The features of a request; only its newest messages are looked at."""
+    view: RequestView = inbound.wire
+    wire, messages, tools = view.fields, view.messages(), view.tools()
+    newest, seen = newest_message(messages, _sight(inbound))
+    last = _last_answer(messages)
+    native = wire.web_search_options is not ABSENT and json.present(wire.web_search_options)
+    has_tools = bool(tools or wire.functions)
+    hosted = has_tools and any(map(_is_hosted, tools))
+    offers = native or hosted or (has_tools and any(map(is_search_tool, _names(view))))
+    return RequestFeatures(
+        newest=newest,
+        has_media=seen.media,
+        text=user_excerpt(seen, fully=offers),
+        calls=_calls(messages, last) if last >= 0 else (),
+        offers_search=offers,
+        asks_search=native or (hosted and _asks(wire, tools)),
+        has_tools=has_tools,
+        has_answer=last >= 0,
+        opening=_opening(inbound) if not has_tools or len(messages) <= SHORT_CONVERSATION else "",
+    )
+
+
+def fingerprint(inbound: WireRequest) -> bytes:
+    """What a conversation begins with."""
+    view: RequestView = inbound.wire
+    return conversation_fingerprint(_system(inbound), first_user_texts(view.messages(), _sight(inbound)))
+
+
+def _content(message: WireMessage, uncut: bytes) -> tuple[Sequence[TextValue], Sequence[str]]:
+    """The texts of a message, and the types of its parts."""
+    view = memoryview(message.content)
+    kind = view[0] if view.nbytes else 0
+    if kind == _STRING:
+        return (large_body.restore_text(message.content, uncut),), ()
+    parts = json.try_read(message.content, _parts) if kind == _LIST else None
+    if parts is None:
+        return (), ()
+    texts = [part.text for part in parts if part.type == "text" and json.begins(part.text, b'"')]
+    return [large_body.restore_text(text, uncut) for text in texts], [part.type for part in parts]
+
+
+def _sight(inbound: WireRequest) -> Callable[[WireMessage], MessageFeatures]:
+    return partial(_glimpse, uncut=inbound.uncut) if inbound.uncut else _glimpse
+
+
+def _glimpse(message: WireMessage, uncut: bytes = b"") -> MessageFeatures:
+    role = message.role
+    if role == "user":
+        if json.begins(message.content, b'"'):
+            return text_message(large_body.restore_text(message.content, uncut))
+        texts, types = _content(message, uncut)
+        return user_message(texts, shown=not _SHOWN.isdisjoint(types), media=not _MEDIA.isdisjoint(types))
+    if role == "assistant":
+        return ASSISTANT
+    return SYSTEM if role in _SYSTEM else TOOL
+
+
+def _last_answer(messages: Sequence[WireMessage]) -> int:
+    for at in range(len(messages) - 1, -1, -1):
+        if messages[at].role == "assistant":
+            return at
+    return -1
+
+
+def _calls(messages: Sequence[WireMessage], last: int) -> tuple[CalledTool, ...]:
+    """The calls of the assistant's messages in a row that end there."""
+    calls: list[CalledTool] = []
+    while last >= 0 and messages[last].role == "assistant":
+        legacy = messages[last].function_call
+        if legacy is not None:
+            calls.insert(0, _function(legacy))
+        calls[:0] = map(_call, messages[last].tool_calls or ())
+        last -= 1
+    return tuple(calls)
+
+
+def _call(call: WireToolCall) -> CalledTool:
+    if call.function is not None:
+        return _function(call.function)
+    custom = call.custom
+    return CalledTool(
+        "" if custom is None else custom.name,
+        "" if custom is None else custom.input[:ARGUMENTS_KEPT],
+    )
+
+
+def _function(function: WireFunctionCall) -> CalledTool:
+    given = function.arguments
+    text = given if isinstance(given, str) else json.encode(given).decode("utf-8", "replace")
+    return CalledTool(function.name, text[:ARGUMENTS_KEPT])
+
+
+def _names(view: RequestView) -> Iterator[str]:
+    for tool in view.tools():
+        if tool.function is not None:
+            yield tool.function.name
+        elif tool.custom is not None:
+            yield tool.custom.name
+    for function in view.fields.functions or ():
+        yield function.name
+
+
+def _is_hosted(tool: WireTool) -> bool:
+    kind = tool.type
+    if kind in ("function", "custom"):
+        return False
+    return is_hosted_search(kind) or (tool.function is not None and is_search_tool(tool.function.name))
+
+
+def _asks(wire: RequestBody, tools: Sequence[WireTool]) -> bool:
+    """Whether the hosted search is all there is, or the one tool that must be used."""
+    choice = wire.tool_choice
+    if choice == "none":
+        return False
+    return len(tools) == 1 or (isinstance(choice, WireToolChoice) and is_hosted_search(choice.type or ""))
+
+
+def _system(inbound: WireRequest) -> list[TextValue]:
+    view: RequestView = inbound.wire
+    told: list[TextValue] = []
+    for message in view.messages():
+        if message.role not in _SYSTEM:
+            break
+        told.extend(_content(message, inbound.uncut)[0])
+    return told
+
+
+def _opening(inbound: WireRequest) -> str:
+    view: RequestView = inbound.wire
+    return system_opening(_system(inbound) or _content(view.messages()[0], inbound.uncut)[0])

@@ -1,0 +1,149 @@
+"""Whole chat completions, both ways: the fold of what a stream would have told."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from routecodex.canon import finish
+from routecodex.canon.events import Event, Failed
+from routecodex.canon.parts import Media, Opaque, Reasoning, Refusal, Text, ToolCall
+from routecodex.canon.response import Response
+from routecodex.protocols.chat.chunks import is_silent, read_chunk, settle_finish, usage_of
+from routecodex.protocols.chat.decode_stream import ChunkDecoder, unparsable
+from routecodex.protocols.chat.encode_messages import spoken
+from routecodex.protocols.chat.encode_stream import annotations_of, answer_id, usage_object
+from routecodex.protocols.chat.errors import from_object
+from routecodex.protocols.chat.schema import StreamChunk, WireDelta
+from routecodex.protocols.codec import AnswerOutcome, ReplyContext
+from routecodex.protocols.text_batches import StreamItem, unbatched
+from routecodex.protocols.tool_mapping import ToolNames, unwrap_input
+from routecodex.protocols.translation import estimated_usage
+from routecodex.protocols.upstream_errors import stream_broken
+from routecodex.wire import json
+from routecodex.wire.json import ABSENT, present, thaw
+
+_SILENCE: Final = WireDelta()
+
+
+def _read(body: bytes, provider: str = "") -> StreamChunk:
+    answer = read_chunk(body)
+    if answer is None:
+        raise unparsable()
+    if answer.error is not ABSENT and present(answer.error):
+        raise from_object(200, thaw(answer.error), provider=provider)
+    if not answer.choices:
+        raise unparsable()
+    return answer
+
+
+def decode_response(body: bytes) -> list[Event]:
+    """The events a stream of this answer would have told."""
+    out: list[StreamItem] = []
+    telling = ChunkDecoder()
+    telling.chunk(_read(body), out)
+    if not any(isinstance(event, Failed) for event in out):
+        telling.finish(out)
+    return unbatched(out)
+
+
+def encode_response(response: Response, reply: ReplyContext) -> bytes:
+    """The answer as one chat completion."""
+    word = finish.express("chat", response.finish)
+    choice = {
+        "index": 0,
+        "message": _message(response, reply),
+        "logprobs": {"content": list(response.logprobs), "refusal": None} if response.logprobs else None,
+        "finish_reason": word,
+    }
+    body: dict[str, Any] = {
+        "id": answer_id(reply),
+        "object": "chat.completion",
+        "created": reply.created,
+        "model": response.model or reply.model,
+        "choices": [choice],
+        "usage": usage_object(response.usage or estimated_usage(reply.input_tokens, _written(response))),
+    }
+    tier = (response.extras or {}).get("service_tier")
+    if isinstance(tier, str):
+        body["service_tier"] = tier
+    return json.encode(body)
+
+
+def _written(response: Response) -> int:
+    return sum(len(getattr(part, "text", "") or getattr(part, "arguments", "")) for part in response.parts)
+
+
+def _message(response: Response, reply: ReplyContext) -> dict[str, Any]:
+    texts = [part for part in response.parts if isinstance(part, Text)]
+    refusals = [part.text for part in response.parts if isinstance(part, Refusal)]
+    thoughts = [part.text for part in response.parts if isinstance(part, Reasoning) and part.text]
+    names = ToolNames(reply.request.tools if reply.request is not None else ())
+    empty = "{}" if response.finish.reason == "tool_calls" else ""
+    calls = [_call(part, names, empty=empty) for part in response.parts if isinstance(part, ToolCall)]
+    message: dict[str, Any] = {
+        "role": "assistant",
+        "content": spoken(texts) if texts else None,
+        "refusal": "".join(refusals) if refusals else None,
+    }
+    if thoughts:
+        message["reasoning_content"] = "".join(thoughts)
+    if calls:
+        message["tool_calls"] = calls
+    images = [part.value for part in response.parts if isinstance(part, Opaque) and part.protocol == "chat"]
+    if images:
+        message["images"] = images
+    annotations = annotations_of(texts)
+    if annotations:
+        message["annotations"] = annotations
+    return message
+
+
+def image_part(media: Media) -> Opaque | None:
+    """An image as providers of chat that draw give it, in `images`: the API itself has no place for one."""
+    if media.kind != "image":
+        return None
+    url = media.url if media.data is None else f"data:{media.media_type or 'image/png'};base64,{media.data}"
+    return Opaque("chat", {"type": "image_url", "image_url": {"url": url}}) if url else None
+
+
+def _call(call: ToolCall, names: ToolNames, *, empty: str) -> dict[str, Any]:
+    name, _, custom = names.resolve(call.name)
+    if custom or call.custom:
+        text = call.arguments if call.custom else unwrap_input(call.arguments)
+        return {"id": call.id, "type": "custom", "custom": {"name": name, "input": text}}
+    return {
+        "id": call.id,
+        "type": "function",
+        "function": {"name": name, "arguments": call.arguments or empty},
+    }
+
+
+def relay_response(body: bytes, reply: ReplyContext) -> tuple[bytes, AnswerOutcome]:
+    """The upstream's own answer, its finish put right where it lies or is no word of chat's."""
+    answer = _read(body, reply.provider)
+    usage = answer.usage
+    outcome = AnswerOutcome(model=answer.model or "", response_id=answer.id or "")
+    outcome.usage = usage_of(usage) if usage is not None else None
+    wrong: dict[int, str] = {}
+    for at, choice in enumerate(answer.choices or []):
+        message, said = choice.message or _SILENCE, choice.finish_reason
+        end, word = settle_finish(
+            said, calls=bool(message.tool_calls), legacy=message.function_call is not None
+        )
+        if end.reason == "error":
+            raise stream_broken(said)
+        outcome.finish, outcome.sent_finish = end, word
+        outcome.empty = at == 0 and is_silent(message)
+        if word != said:
+            wrong[at] = word
+    return (_corrected(body, wrong) if wrong else body), outcome
+
+
+def _corrected(body: bytes, wrong: dict[int, str]) -> bytes:
+    try:
+        value = json.decode(body)
+    except ValueError as exc:
+        raise unparsable() from exc
+    for at, word in wrong.items():
+        value["choices"][at]["finish_reason"] = word
+    return json.encode(value)

@@ -1,0 +1,183 @@
+"""Grounding as citations of URLs, the shape other protocols have for it.
+
+Media parts: `inlineData` and `fileData`, both ways.
+
+What clients of other protocols get for a part of an answer that only Gemini has.
+"""
+
+from __future__ import annotations
+
+import mimetypes
+import re
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+from routecodex.canon.parts import Json, Media, MediaKind, Text
+from routecodex.protocols.gemini.schema import WireAnswerPart
+
+
+def citations(grounding: Json, text: str) -> list[Json]:
+    """The citations of this text; what cannot be understood is passed over."""
+    if not isinstance(grounding, dict):
+        return []
+    pages = [_object(chunk, "web") for chunk in _listed(grounding, "groundingChunks")]
+    spelled = text.encode("utf-8", "replace")
+    cited = []
+    for support in _listed(grounding, "groundingSupports"):
+        segment = _object(support, "segment")
+        place = {
+            "start_index": _characters(spelled, segment.get("startIndex")),
+            "end_index": _characters(spelled, segment.get("endIndex")),
+        }
+        cited += [{"type": "url_citation", **page, **place} for page in _named(support, pages)]
+    return cited
+
+
+def _named(support: Json, pages: list[dict[str, Json]]) -> Iterator[dict[str, Json]]:
+    """The pages that a support names by their numbers."""
+    for at in _listed(support, "groundingChunkIndices"):
+        page = pages[at] if isinstance(at, int) and 0 <= at < len(pages) else {}
+        uri, title = page.get("uri"), page.get("title")
+        if isinstance(uri, str) and uri:
+            yield {"url": uri, "title": title if isinstance(title, str) else ""}
+
+
+def _characters(spelled: bytes, count: Json) -> int:
+    """Google counts bytes of UTF-8, everybody else characters."""
+    return len(spelled[:count].decode("utf-8", "ignore")) if isinstance(count, int) and count > 0 else 0
+
+
+def _object(value: Json, field: str) -> dict[str, Json]:
+    found = value.get(field) if isinstance(value, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def _listed(value: Json, field: str) -> list[Json]:
+    found = value.get(field) if isinstance(value, dict) else None
+    return found if isinstance(found, list) else []
+
+
+_DATA_URL = re.compile(r"^data:([^;,]*)(?:;[^;,]*)*;base64,", re.IGNORECASE)
+_OWN_FILES = re.compile(r"^https://generativelanguage\.googleapis\.com/.*files/")
+_KINDS: dict[str, MediaKind] = {"image": "image", "audio": "audio", "video": "video"}
+_GUESS: dict[MediaKind, str] = {
+    "image": "image/jpeg",
+    "audio": "audio/mpeg",
+    "video": "video/mp4",
+    "file": "application/pdf",
+}
+_HOME = frozenset({"inlineData", "fileData"})
+_STANDARD = str.maketrans("-_", "+/")
+
+
+def standard_base64(data: str) -> str:
+    """The data in the alphabet all others take; Google's SDK for Python writes the URL-safe one."""
+    data = data.translate(_STANDARD) if "-" in data or "_" in data else data
+    return data + "=" * (-len(data) % 4)
+
+
+def decode_media(part: dict[str, Json]) -> Media | None:
+    """The media of a part, or None when it holds none."""
+    extras = {name: value for name, value in part.items() if name not in _HOME} or None
+    blob = part.get("inlineData")
+    if blob is not None:
+        media_type = blob.get("mimeType")
+        return Media(
+            _kind(media_type),
+            media_type=media_type,
+            data=standard_base64(blob.get("data") or ""),
+            name=blob.get("displayName"),
+            extras=extras,
+        )
+    file = part.get("fileData")
+    if file is None:
+        return None
+    uri = file.get("fileUri") or ""
+    media_type = file.get("mimeType") or _type_of(uri)
+    name = file.get("displayName")
+    kind = _kind(media_type)
+    if not uri.startswith(("http://", "https://")) or _OWN_FILES.match(uri):
+        return Media(kind, media_type=media_type, file_id=uri, name=name, extras=extras)
+    return Media(kind, media_type=media_type, url=uri, name=name, extras=extras)
+
+
+def encode_media(media: Media, *, same_protocol: bool) -> dict[str, Json] | None:
+    """A part for the media, or None where this protocol cannot take it."""
+    part = _encode(media, same_protocol=same_protocol)
+    if part is not None and same_protocol and media.extras:
+        part.update(media.extras)
+    return part
+
+
+def _encode(media: Media, *, same_protocol: bool) -> dict[str, Json] | None:
+    # Google's public API refuses names of files; a client of this protocol knows whether to send one.
+    name = media.name if same_protocol else None
+    if media.data is not None:
+        return _blob(media.media_type or _GUESS[media.kind], media.data, name=name)
+    if media.url is not None:
+        inline = _DATA_URL.match(media.url)
+        if inline:
+            media_type = inline[1] or media.media_type or _GUESS[media.kind]
+            return _blob(media_type, media.url[inline.end() :], name=name)
+        return None if media.url.startswith("data:") else _file(media.url, media, name=name)
+    if media.text is not None:
+        return {"text": media.text}
+    if media.file_id is not None and (same_protocol or media.file_id.startswith(("https://", "gs://"))):
+        return _file(media.file_id, media, name=name)
+    return None
+
+
+def _blob(media_type: str, data: str, *, name: str | None) -> dict[str, Json]:
+    blob: dict[str, Json] = {"mimeType": media_type, "data": data}
+    if name is not None:
+        blob["displayName"] = name
+    return {"inlineData": blob}
+
+
+def _file(uri: str, media: Media, *, name: str | None) -> dict[str, Json]:
+    media_type = media.media_type or _type_of(uri) or _GUESS[media.kind]
+    file: dict[str, Json] = {"mimeType": media_type, "fileUri": uri}
+    if name is not None:
+        file["displayName"] = name
+    return {"fileData": file}
+
+
+def _type_of(uri: str) -> str | None:
+    return mimetypes.guess_type(urlsplit(uri).path)[0] if uri else None
+
+
+def _kind(media_type: str | None) -> MediaKind:
+    return _KINDS.get((media_type or "").partition("/")[0], "file")
+
+
+_FENCE = "```"
+
+
+def placeholder(part: WireAnswerPart) -> Text | Media | None:
+    """Code and what it gave as text, media as media; None for what says nothing to others."""
+    if part.thought:
+        # Drafts of an image come as thoughts, and its final form after them.
+        return None
+    if part.executable_code is not None:
+        language = (part.executable_code.language or "").lower()
+        return _fenced(part.executable_code.code, language)
+    if part.code_execution_result is not None:
+        result = part.code_execution_result
+        return _fenced(result.output or result.outcome, "")
+    if part.inline_data is not None:
+        blob = part.inline_data
+        return decode_media({"inlineData": {"mimeType": blob.mime_type, "data": blob.data}})
+    if part.file_data is not None:
+        file = part.file_data
+        return decode_media({"fileData": {"mimeType": file.mime_type, "fileUri": file.file_uri}})
+    return None
+
+
+def _fenced(code: str | None, language: str) -> Text | None:
+    """The code between fences that do not occur in it, on lines of its own."""
+    if not code:
+        return None
+    fence = _FENCE
+    while fence in code:
+        fence += "`"
+    return Text(f"\n{fence}{language}\n{code.rstrip()}\n{fence}\n")

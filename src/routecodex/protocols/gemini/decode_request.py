@@ -1,0 +1,240 @@
+"""A generateContent request in canon's words."""
+
+from __future__ import annotations
+
+from routecodex.canon.parts import Json, Media, Opaque, Part, Reasoning, Text, ToolCall, ToolResult
+from routecodex.canon.request import Effort, Message, Output, Request, Thinking, Tool, ToolChoice
+from routecodex.protocols.codec import WireRequest
+from routecodex.protocols.gemini.content import decode_media
+from routecodex.protocols.gemini.field_names import respell, snake, to_json_schema
+from routecodex.protocols.gemini.thinking import incoming
+from routecodex.protocols.gemini.validate import CallMatcher
+from routecodex.wire import json
+
+TOOL_CONFIG, GENERATION_CONFIG = "toolConfig.", "generationConfig."
+"""What the names of extras begin with that stood inside these."""
+
+_HOMES = frozenset(
+    {"contents", "systemInstruction", "tools", "toolConfig", "generationConfig", "serviceTier", "model"}
+)
+_CONFIG_HOMES = frozenset(
+    {
+        "maxOutputTokens",
+        "temperature",
+        "topP",
+        "topK",
+        "stopSequences",
+        "seed",
+        "presencePenalty",
+        "frequencyPenalty",
+        "candidateCount",
+        "responseLogprobs",
+        "logprobs",
+        "thinkingConfig",
+        "responseMimeType",
+        "responseSchema",
+        "responseJsonSchema",
+    }
+)
+_OUTPUT_FIELDS = ("responseMimeType", "responseSchema", "responseJsonSchema")
+_PART_HOMES = frozenset({"text", "thought", "thoughtSignature", "functionCall", "functionResponse"})
+_EFFORTS: dict[str, Effort] = {"MINIMAL": "minimal", "LOW": "low", "MEDIUM": "medium", "HIGH": "high"}
+
+_WRAPPERS = ("result", "output")
+"""Keys under which clients put a plain text result, because `response` must be an object."""
+
+
+def decode_request(inbound: WireRequest) -> Request:
+    """The request in canon; the body has been read (and so checked) before."""
+    value = json.read_values(inbound.body)
+    if inbound.wire.snake:
+        value = respell(value)
+    config = value.get("generationConfig") or {}
+    extras = {name: inner for name, inner in value.items() if name not in _HOMES and inner is not None}
+    tool_config = value.get("toolConfig") or {}
+    choice, rest = _tool_choice(tool_config)
+    output, leftover = _output(config)
+    # Under names of their own, for each is dropped and named by itself in another protocol.
+    extras |= {f"{TOOL_CONFIG}{name}": inner for name, inner in rest.items()}
+    extras |= {f"{GENERATION_CONFIG}{name}": inner for name, inner in leftover.items()}
+    system, illustrations = _system(value.get("systemInstruction"))
+    return Request(
+        model=inbound.model,
+        messages=(*illustrations, *_messages(_listed(value["contents"]))),
+        source="gemini",
+        system=system,
+        tools=tuple(tool for item in _listed(value.get("tools")) for tool in _tools(item)),
+        tool_choice=choice,
+        max_tokens=config.get("maxOutputTokens") or None,
+        temperature=config.get("temperature"),
+        top_p=config.get("topP"),
+        top_k=None if config.get("topK") is None else int(config["topK"]),
+        stop=tuple(config.get("stopSequences") or ()),
+        seed=config.get("seed"),
+        frequency_penalty=config.get("frequencyPenalty"),
+        presence_penalty=config.get("presencePenalty"),
+        n=config.get("candidateCount") or 1,
+        logprobs=config.get("responseLogprobs"),
+        top_logprobs=config.get("logprobs"),
+        output=output,
+        thinking=_thinking(config.get("thinkingConfig")),
+        service_tier=value.get("serviceTier"),
+        stream=inbound.stream,
+        include_usage=True,
+        extras=extras or None,
+    )
+
+
+def _listed(value: Json) -> list[Json]:
+    if value is None:
+        return []
+    return value if isinstance(value, list) else [value]
+
+
+def _system(value: Json) -> tuple[tuple[Text, ...], tuple[Message, ...]]:
+    """System texts; what else stands there (images) becomes a first message of the user."""
+    if isinstance(value, str):
+        return (Text(value),) if value else (), ()
+    parts = _listed(value.get("parts")) if isinstance(value, dict) else _listed(value)
+    texts = tuple(Text(part["text"]) for part in parts if part.get("text"))
+    others = tuple(_plain_part(part) for part in parts if part.get("text") is None)
+    return texts, ((Message("user", others),) if others else ())
+
+
+def _messages(contents: list[dict[str, Json]]) -> list[Message]:
+    pairing = CallMatcher()
+    messages = []
+    for at, content in enumerate(contents):
+        model = content.get("role") == "model"
+        if model:
+            pairing.turn()
+        listed = enumerate(_listed(content.get("parts")))
+        parts = tuple(_part(part, at=(at, position), pairing=pairing) for position, part in listed)
+        results = all(isinstance(part, ToolResult) for part in parts)
+        messages.append(Message("assistant" if model else "tool" if results else "user", parts))
+    return messages
+
+
+def _part(part: dict[str, Json], *, at: tuple[int, int], pairing: CallMatcher) -> Part:
+    call = part.get("functionCall")
+    if call is not None:
+        return _call(part, pairing.call(call["name"], id=call.get("id"), at=at))
+    result = part.get("functionResponse")
+    if result is not None:
+        id = pairing.result(result.get("name"), id=result.get("id"))
+        # Only with cached contents may the call stand where we cannot see it.
+        known = id or result.get("id") or f"call_{at[0]}_{at[1]}"
+        return _result(result, known, name=result.get("name") or pairing.name(known))
+    return _plain_part(part)
+
+
+def _plain_part(part: dict[str, Json]) -> Text | Reasoning | Media | Opaque:
+    media = decode_media(part)
+    if media is not None:
+        return media
+    signature = part.get("thoughtSignature")
+    text = part.get("text")
+    if text is None and (signature is None or len(part) > 1):
+        return Opaque("gemini", part)
+    extras = _rest(part)
+    if part.get("thought"):
+        origin, own = incoming(signature) if signature else (None, None)
+        return Reasoning(text or "", signature=own, origin=origin, extras=extras)
+    # Text has no field for the maker: its signature keeps the seal.
+    return Text(text or "", signature=signature, extras=extras)
+
+
+def _call(part: dict[str, Json], id: str) -> ToolCall:
+    call = part["functionCall"]
+    signature = part.get("thoughtSignature")
+    origin, own = incoming(signature) if signature else (None, None)
+    arguments = json.encode(call.get("args") or {}).decode()
+    return ToolCall(id, call["name"], arguments, signature=own, origin=origin, extras=_rest(part))
+
+
+def _rest(part: dict[str, Json]) -> dict[str, Json] | None:
+    return {name: value for name, value in part.items() if name not in _PART_HOMES} or None
+
+
+def _result(result: dict[str, Json], id: str, *, name: str | None) -> ToolResult:
+    response = result.get("response") or {}
+    key, value = next(iter(response.items())) if len(response) == 1 else ("", None)
+    extras = {name: value for name, value in result.items() if name in ("willContinue", "scheduling")}
+    is_error = key == "error" and isinstance(value, str)
+    if isinstance(value, str) and (is_error or key in _WRAPPERS):
+        text = value
+        if key == "output":
+            extras["wrapper"] = key
+    else:
+        text = json.encode(response).decode()
+    media = (_plain_part(part) for part in result.get("parts") or ())
+    parts = (Text(text), *(part for part in media if isinstance(part, Text | Media | Opaque)))
+    return ToolResult(id, parts, is_error=is_error, name=name, extras=extras or None)
+
+
+def _tools(tool: dict[str, Json]) -> list[Tool]:
+    tools = []
+    for name, value in tool.items():
+        if name == "functionDeclarations":
+            tools += [_function(function) for function in _listed(value)]
+        elif value is not None:
+            tools.append(Tool(snake(name), "hosted", hosted={name: value}))
+    return tools
+
+
+def _function(function: dict[str, Json]) -> Tool:
+    homes = ("name", "description", "parameters", "parametersJsonSchema")
+    schema = function.get("parametersJsonSchema")
+    if schema is None:
+        schema = to_json_schema(function.get("parameters"))
+    extras = {name: value for name, value in function.items() if name not in homes}
+    return Tool(
+        function["name"],
+        description=function.get("description"),
+        parameters=schema,
+        extras=extras or None,
+    )
+
+
+def _tool_choice(config: dict[str, Json]) -> tuple[ToolChoice | None, dict[str, Json]]:
+    """The choice, and what else the tool config says."""
+    rest = {name: value for name, value in config.items() if name != "functionCallingConfig"}
+    calling = config.get("functionCallingConfig") or {}
+    mode = (calling.get("mode") or "").upper()
+    names = tuple(calling.get("allowedFunctionNames") or ())
+    if mode == "VALIDATED":
+        rest["functionCallingConfig"] = calling
+        return ToolChoice("auto"), rest
+    if mode == "ANY":
+        return ToolChoice("tool" if len(names) == 1 else "required", names), rest
+    if mode == "NONE":
+        return ToolChoice("none"), rest
+    return (ToolChoice("auto") if mode == "AUTO" else None), rest
+
+
+def _output(config: dict[str, Json]) -> tuple[Output | None, dict[str, Json]]:
+    """Structured output, and the fields of the generation config that have no home in canon."""
+    rest = {name: value for name, value in config.items() if name not in _CONFIG_HOMES and value is not None}
+    kind = config.get("responseMimeType")
+    if kind not in (None, "application/json", "text/plain"):
+        rest.update({name: config[name] for name in _OUTPUT_FIELDS if config.get(name) is not None})
+        return None, rest
+    schema = config.get("responseJsonSchema")
+    if schema is None:
+        schema = to_json_schema(config.get("responseSchema"))
+    if schema is not None:
+        return Output("json_schema", schema=schema), rest
+    return (Output("json_object") if kind == "application/json" else None), rest
+
+
+def _thinking(config: Json) -> Thinking | None:
+    if not config:
+        return None
+    visible = bool(config.get("includeThoughts"))
+    budget = config.get("thinkingBudget")
+    effort = _EFFORTS.get((config.get("thinkingLevel") or "").upper())
+    if budget == 0:
+        return Thinking(enabled=False, visible=visible)
+    if budget == -1:
+        return Thinking(effort=effort, adaptive=True, visible=visible)
+    return Thinking(effort=effort, budget=budget, visible=visible)

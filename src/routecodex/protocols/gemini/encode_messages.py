@@ -1,0 +1,249 @@
+"""A conversation as Gemini wants it.
+
+Contents begin with the user and alternate; all results of a model's calls stand first in the content right
+after them, one for each call, whatever the source looked like.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from msgspec import Raw
+
+from routecodex.canon.notices import Notices
+from routecodex.canon.parts import Json, Media, Opaque, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
+from routecodex.canon.request import Message, Request
+from routecodex.protocols.codec import EncodeOptions
+from routecodex.protocols.gemini.content import encode_media
+from routecodex.protocols.gemini.thinking import SKIP, ModelTraits, incoming, model_traits, returnable
+from routecodex.protocols.tool_mapping import flat
+from routecodex.wire import json
+
+_LEGAL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.:-]{0,63}")
+_OPENING: dict[str, Json] = {"text": "Continue."}
+_NO_RESULT = {"error": "there is no result for this call"}
+PartFields = dict[str, Json]
+
+
+def legal_name(name: str, namespace: str | None) -> str:
+    """The name of a tool as Gemini takes it."""
+    return name if not namespace and _LEGAL_NAME.fullmatch(name) else flat(name, namespace)
+
+
+class Contents:
+    """Builds `contents` out of messages."""
+
+    def __init__(self, request: Request, aim: EncodeOptions, *, notices: Notices) -> None:
+        self._aim = aim
+        self._notices = notices
+        self._same = request.source == "gemini"
+        self._traits: ModelTraits = model_traits(aim.model)
+        self._out: list[dict[str, Json]] = []
+        self._results: dict[str, ToolResult] = {}
+        self._names: dict[str, str] = {}
+        self._unanswered: list[ToolCall] = []
+        self._note_calls(request.messages)
+
+    def build(self, messages: Iterable[Message], *, opening: str = "") -> list[dict[str, Json]]:
+        """The contents; `opening` is text of the system for a model that takes no instruction."""
+        if opening:
+            self._add("user", [{"text": opening}])
+        for message in messages:
+            if message.name is not None and message.role != "tool":
+                self._notices.dropped("name", "Gemini has no names of speakers")
+            if message.role == "assistant":
+                self._assistant(message)
+            else:
+                self._other(message)
+        if not self._out or self._out[0]["role"] != "user":
+            self._out.insert(0, {"role": "user", "parts": [_OPENING]})
+        return self._out
+
+    def _note_calls(self, messages: Iterable[Message]) -> None:
+        for message in messages:
+            for part in message.parts:
+                if isinstance(part, ToolCall):
+                    self._names[part.id] = legal_name(part.name, part.namespace)
+                elif isinstance(part, ToolResult):
+                    self._results.setdefault(part.call_id, part)
+
+    def _add(self, role: str, parts: list[PartFields]) -> None:
+        if not parts:
+            return
+        if self._out and self._out[-1]["role"] == role:
+            self._out[-1]["parts"].extend(parts)
+        else:
+            self._out.append({"role": role, "parts": parts})
+
+    def _assistant(self, message: Message) -> None:
+        parts = [wire for part in message.parts if (wire := self._said(part)) is not None]
+        self._add("model", parts)
+        self._unanswered += [part for part in message.parts if isinstance(part, ToolCall)]
+        if self._out and self._out[-1]["role"] == "model":
+            self._sign_first_call(self._out[-1]["parts"])
+
+    def _sign_first_call(self, parts: list[PartFields]) -> None:
+        """Gemini 3 refuses a turn whose first call has no signature; migrated histories have none."""
+        if not self._traits.signs_calls:
+            return
+        first = next((part for part in parts if "functionCall" in part), None)
+        if first is not None:
+            first.setdefault("thoughtSignature", SKIP)
+
+    def _said(self, part: Part) -> PartFields | None:
+        match part:
+            case Text():
+                return self._text(part)
+            case ToolCall():
+                return self._call(part)
+            case Reasoning():
+                return self._thought(part)
+            case Refusal():
+                return {"text": part.text} if part.text else None
+            case Media():
+                return self._media(part)
+            case Opaque():
+                return self._opaque(part)
+            case ToolResult():
+                return None
+
+    def _text(self, part: Text) -> PartFields | None:
+        if part.cache is not None:
+            self._notices.dropped("cache_control", "Gemini caches prefixes by itself")
+        signature = None
+        if part.signature is not None:
+            origin, own = incoming(part.signature)
+            if returnable(self._aim, own, origin=origin, same_protocol=self._same):
+                signature = own
+        if not part.text and signature is None:
+            return None
+        return self._with_extras({"text": part.text}, part.extras, signature=signature)
+
+    def _call(self, call: ToolCall) -> PartFields:
+        signature = call.signature
+        if signature is not None and not returnable(
+            self._aim, signature, origin=call.origin, same_protocol=self._same
+        ):
+            signature = None
+        body = {"id": call.id, "name": self._names[call.id], "args": arguments_of(call)}
+        return self._with_extras({"functionCall": body}, call.extras, signature=signature)
+
+    def _thought(self, part: Reasoning) -> PartFields | None:
+        signature = part.signature
+        ours = signature is not None and returnable(
+            self._aim, signature, origin=part.origin, same_protocol=self._same
+        )
+        if not ours and (not self._same or signature is not None or not part.text):
+            # Gemini needs no thought back that it did not sign: of its own ones nothing is lost.
+            if signature is not None or part.origin != self._aim.provider:
+                self._notices.dropped("reasoning", "made by another provider")
+            return None
+        thought = {"text": part.text, "thought": True}
+        return self._with_extras(thought, part.extras, signature=signature)
+
+    def _with_extras(
+        self, part: PartFields, extras: dict[str, Json] | None, *, signature: str | None
+    ) -> PartFields:
+        if self._same and extras:
+            part.update(extras)
+        if signature is not None:
+            part["thoughtSignature"] = signature
+        return part
+
+    def _media(self, media: Media) -> PartFields:
+        if media.cache is not None:
+            self._notices.dropped("cache_control", "Gemini caches prefixes by itself")
+        why = None
+        part = encode_media(media, same_protocol=self._same)
+        if part is None:
+            why = "only its own provider can read it"
+        elif media.kind == "image" and not self._aim.vision:
+            why = "this model takes no images"
+        elif "fileData" in part and media.file_id is None and not self._aim.dialect.image_urls:
+            why = "this provider fetches no URLs"
+        if part is not None and why is None:
+            return part
+        self._notices.dropped(media.kind, why or "Gemini cannot take it")
+        return {"text": f"[{media.kind} omitted: {why}]"}
+
+    def _opaque(self, part: Opaque) -> PartFields | None:
+        if part.protocol == "gemini":
+            return dict(part.value)
+        kind = part.value.get("type") if isinstance(part.value, dict) else None
+        self._notices.dropped(str(kind or "part"), f"only {part.protocol} has it")
+        return None
+
+    def _other(self, message: Message) -> None:
+        self._answer_calls()
+        parts: list[PartFields] = []
+        for part in message.parts:
+            if isinstance(part, ToolResult):
+                parts += self._late_result(part)
+            elif message.role == "system" and isinstance(part, Text):
+                parts += [{"text": f"<system>{part.text}</system>"}] if part.text else []
+            elif (wire := self._said(part)) is not None:
+                parts.append(wire)
+        self._add("user", parts)
+
+    def _answer_calls(self) -> None:
+        """All results of the calls just made, in the order of the calls, media after them."""
+        calls, self._unanswered = self._unanswered, []
+        answers: list[PartFields] = []
+        shown: list[PartFields] = []
+        for call in calls:
+            result = self._results.get(call.id)
+            if result is None:
+                answers.append(self._response(call.id, _NO_RESULT))
+                continue
+            answer, media = self._result(result)
+            answers.append(answer)
+            shown += media
+        self._add("user", answers + shown)
+
+    def _late_result(self, result: ToolResult) -> list[PartFields]:
+        if result.call_id in self._names:
+            return []
+        # Nobody called: as a functionResponse it would be refused.
+        text = "\n".join(part.text for part in result.parts if isinstance(part, Text))
+        return [{"text": f"[result of {result.name or result.call_id}] {text}"}]
+
+    def _result(self, result: ToolResult) -> tuple[PartFields, list[PartFields]]:
+        text = "\n".join(part.text for part in result.parts if isinstance(part, Text))
+        media = [self._media(part) for part in result.parts if isinstance(part, Media)]
+        opaque = [self._opaque(part) for part in result.parts if isinstance(part, Opaque)]
+        media += [part for part in opaque if part is not None]
+        if result.cache is not None:
+            self._notices.dropped("cache_control", "Gemini caches prefixes by itself")
+        extras = dict(result.extras or {}) if self._same else {}
+        wrapper = extras.pop("wrapper", "result")
+        answer = self._response(result.call_id, response_of(text, is_error=result.is_error, wrapper=wrapper))
+        answer["functionResponse"].update(extras)
+        inline = [part for part in media if "inlineData" in part] if self._traits.media_results else []
+        if inline:
+            answer["functionResponse"]["parts"] = inline
+        return answer, [part for part in media if part not in inline]
+
+    def _response(self, id: str, response: Json) -> PartFields:
+        return {"functionResponse": {"id": id, "name": self._names[id], "response": response}}
+
+
+def arguments_of(call: ToolCall) -> Json:
+    """The arguments of a call as an object, as they stand where they are one."""
+    if call.custom:
+        return {"input": call.arguments}
+    text = call.arguments.strip()
+    if not text:
+        return {}
+    if text[0] == "{" and json.is_whole(text):
+        return Raw(text.encode())
+    return {"input": call.arguments}
+
+
+def response_of(text: str, *, is_error: bool, wrapper: str = "result") -> Json:
+    """What a tool gave back, as the object that `response` must be."""
+    if is_error:
+        return {"error": text}
+    if text.lstrip()[:1] == "{" and json.is_whole(text):
+        return Raw(text.strip().encode())
+    return {wrapper: text}

@@ -1,0 +1,273 @@
+"""Names and ids as the messages protocol takes them.
+
+Content blocks as canonical parts, the same for requests and answers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+from msgspec.structs import replace
+
+from routecodex.canon.parts import Json, Media, Opaque, Part, Reasoning, Text, ToolCall, ToolResult
+from routecodex.protocols import sealed_signatures
+from routecodex.wire import json
+
+NAME: Final = "messages"
+ID_LIMIT = 64
+
+_LEGAL = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_ILLEGAL = re.compile(r"[^A-Za-z0-9_-]")
+
+
+def legal_id(value: str) -> str:
+    """A tool-call id the protocol takes: the same where it is legal, else one made from it, always alike."""
+    if _LEGAL.fullmatch(value):
+        return value
+    digest = hashlib.sha256(value.encode("utf-8", "surrogatepass")).hexdigest()[:10]
+    stem = _ILLEGAL.sub("_", value)[: ID_LIMIT - len(digest) - 1] or "toolu"
+    return f"{stem}_{digest}"
+
+
+class CallIds:
+    """Legal ids for the calls of one conversation; an id used again in a later turn gets a number."""
+
+    __slots__ = ("_used",)
+
+    def __init__(self) -> None:
+        self._used: set[str] = set()
+
+    def fresh(self, value: str) -> str:
+        """The id for one more call that its maker named `value`."""
+        legal = legal_id(value)
+        unique, number = legal, 1
+        while unique in self._used:
+            number += 1
+            unique = legal_id(f"{legal}_{number}")
+        self._used.add(unique)
+        return unique
+
+
+Fields = dict[str, Any]
+
+_KNOWN: dict[str, frozenset[str]] = {
+    "text": frozenset({"type", "text", "citations", "cache_control"}),
+    "image": frozenset({"type", "source", "cache_control"}),
+    "document": frozenset({"type", "source", "title", "cache_control"}),
+    "tool_use": frozenset({"type", "id", "name", "input", "cache_control"}),
+    "tool_result": frozenset({"type", "tool_use_id", "content", "is_error", "cache_control"}),
+    "thinking": frozenset({"type", "thinking", "signature"}),
+    "redacted_thinking": frozenset({"type", "data"}),
+}
+
+_ELSEWHERE: dict[str, Json] = {"type": None}
+"""The extras of a part whose block another part stands for."""
+
+_PLAIN = ("type", "text")
+"""The fields that every text has: most have no others."""
+
+
+def part_of(block: Fields) -> Part:
+    """The part that a block stands for; blocks only this protocol has stay as they are."""
+    decode = _DECODERS.get(block["type"])
+    return decode(block) if decode is not None else Opaque(NAME, block)
+
+
+def parts_of(block: Fields) -> tuple[Part, ...]:
+    """The parts that a block stands for: several for a document with images in it, one for any other."""
+    pieces = _pieces(block) if block["type"] == "document" else []
+    if not any(piece.kind == "image" for piece in pieces):
+        return (part_of(block),)
+    whole = next((number for number, piece in enumerate(pieces) if piece.text is not None), 0)
+    return tuple(
+        _standing_for(piece, block) if number == whole else replace(piece, extras=_ELSEWHERE)
+        for number, piece in enumerate(pieces)
+    )
+
+
+def is_standing(part: Text | Media) -> bool:
+    """Whether a part stands for a whole block of this protocol, or for a piece of one."""
+    return part.extras is not None and "type" in part.extras
+
+
+def block_behind(part: Text | Media) -> Fields | None:
+    """The block, but for its cache hint, that such a part stands for; None when another part does."""
+    extras = part.extras or {}
+    return dict(extras) if extras.get("type") is not None else None
+
+
+def extras_of(block: Fields) -> dict[str, Json] | None:
+    """The fields of a block that have no home in its part."""
+    known = _KNOWN[block["type"]]
+    if block.keys() <= known:
+        return None
+    return {name: value for name, value in block.items() if name not in known}
+
+
+def citations_of(block: Fields) -> tuple[Json, ...]:
+    """What a text block cites; nothing where the provider wrote something else there."""
+    found = block.get("citations")
+    return tuple(found) if isinstance(found, list) else ()
+
+
+def _text(block: Fields) -> Part:
+    if len(block) == len(_PLAIN):
+        return Text(block["text"])
+    return Text(
+        text=block["text"],
+        annotations=citations_of(block),
+        cache=block.get("cache_control"),
+        extras=extras_of(block),
+    )
+
+
+def _image(block: Fields) -> Part:
+    found = _media_fields(block["source"])
+    if found is None:
+        return Opaque(NAME, block)
+    return Media("image", **found, cache=block.get("cache_control"), extras=extras_of(block))
+
+
+def _document(block: Fields) -> Part:
+    source = block["source"]
+    extras = extras_of(block)
+    found = _media_fields(source)
+    if found is None:
+        text = _flat_content(source)
+        if text is None:
+            return Opaque(NAME, block)
+        # The pieces of such a document matter to citations, so the source itself goes along.
+        found, extras = {"text": text}, {**(extras or {}), "source": source}
+    found.setdefault("media_type", "text/plain" if "text" in found else "application/pdf")
+    return Media("file", **found, name=block.get("title"), cache=block.get("cache_control"), extras=extras)
+
+
+def _pieces(block: Fields) -> list[Media]:
+    """The texts and images of a document that is made of them, texts that follow each other as one."""
+    source = block["source"]
+    content = source.get("content") if isinstance(source, dict) else None
+    found: list[Media] = []
+    for inner in content if isinstance(content, list) else ():
+        piece = _piece(inner, block.get("title"))
+        if piece is None:
+            continue
+        if piece.text is not None and found and found[-1].text is not None:
+            found[-1] = replace(found[-1], text=f"{found[-1].text}\n\n{piece.text}")
+        else:
+            found.append(piece)
+    return found
+
+
+def _piece(inner: Json, title: Json) -> Media | None:
+    match inner:
+        case {"type": "text", "text": str(text)}:
+            return Media("file", media_type="text/plain", text=text, name=title)
+        case {"type": "image", "source": dict() as source}:
+            found = _media_fields(source) or {}
+            return Media("image", **found) if found and all(map(_is_text, found.values())) else None
+        case _:
+            return None
+
+
+def _is_text(value: Json) -> bool:
+    return isinstance(value, str)
+
+
+def _standing_for(part: Any, block: Fields) -> Any:
+    extras = {name: value for name, value in block.items() if name != "cache_control"}
+    return replace(part, cache=block.get("cache_control"), extras=extras)
+
+
+def _search_result(block: Fields) -> Part:
+    texts = [piece["text"] for piece in _listed(block.get("content")) if _is_text(piece.get("text"))]
+    if not any(map(str.strip, texts)):
+        return Opaque(NAME, block)
+    head = [block[name] for name in ("title", "source") if _is_text(block.get(name))]
+    told = ["\n".join(head), *texts] if head else texts
+    return cast(Text, _standing_for(Text("\n\n".join(told)), block))
+
+
+def _listed(value: Json) -> list[Fields]:
+    return [inner for inner in value if isinstance(inner, dict)] if isinstance(value, list) else []
+
+
+def _media_fields(source: Fields) -> dict[str, Any] | None:
+    match source:
+        case {"type": "base64", "data": data, "media_type": media_type}:
+            return {"data": data, "media_type": media_type}
+        case {"type": "url", "url": url}:
+            return {"url": url}
+        case {"type": "file", "file_id": file_id}:
+            return {"file_id": file_id}
+        case {"type": "text", "data": text}:
+            return {"text": text}
+        case _:
+            return None
+
+
+def _flat_content(source: Fields) -> str | None:
+    content = source.get("content")
+    if isinstance(content, str):
+        return content
+    if source.get("type") != "content" or not isinstance(content, list):
+        return None
+    texts = [piece.get("text") for piece in _listed(content)]
+    return "\n\n".join(text for text in texts if isinstance(text, str)) or None
+
+
+def _tool_use(block: Fields) -> Part:
+    return ToolCall(
+        id=block.get("id") or "",
+        name=block["name"],
+        arguments=json.encode(block.get("input") or {}).decode(),
+        cache=block.get("cache_control"),
+        extras=extras_of(block),
+    )
+
+
+def _tool_result(block: Fields) -> Part:
+    content = block.get("content")
+    parts: tuple[Any, ...] = ()
+    if isinstance(content, str):
+        parts = (Text(content),) if content else ()
+    elif content:
+        parts = tuple([part for inner in content for part in _inner(inner)])
+    return ToolResult(
+        call_id=block["tool_use_id"],
+        parts=parts,
+        is_error=bool(block.get("is_error")),
+        cache=block.get("cache_control"),
+        extras=extras_of(block),
+    )
+
+
+def _inner(block: Fields) -> tuple[Part, ...]:
+    if block["type"] == "document":
+        return parts_of(block)
+    part = part_of(block)
+    return (part if isinstance(part, Text | Media | Opaque) else Opaque(NAME, block),)
+
+
+def _thinking(block: Fields) -> Part:
+    maker, signature = sealed_signatures.unseal(block.get("signature") or "")
+    return Reasoning(block.get("thinking") or "", signature or None, origin=maker, extras=extras_of(block))
+
+
+def _redacted(block: Fields) -> Part:
+    maker, signature = sealed_signatures.unseal(block["data"])
+    return Reasoning(signature=signature, redacted=True, origin=maker, extras=extras_of(block))
+
+
+_DECODERS: dict[str, Callable[[Fields], Part]] = {
+    "text": _text,
+    "image": _image,
+    "document": _document,
+    "search_result": _search_result,
+    "tool_use": _tool_use,
+    "tool_result": _tool_result,
+    "thinking": _thinking,
+    "redacted_thinking": _redacted,
+}

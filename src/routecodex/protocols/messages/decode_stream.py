@@ -1,0 +1,444 @@
+"""Token counts between messages and canon.
+
+Messages counts only the tokens that the cache had nothing to do with as `input_tokens`; canon's `input` is
+the whole prompt.
+
+One event of a messages stream, typed where it fits and read tolerantly where it does not.
+
+A messages stream as events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from msgspec.json import Decoder
+
+from routecodex.canon import finish
+from routecodex.canon.errors import GatewayError
+from routecodex.canon.events import (
+    AnnotationDelta,
+    AnswerPart,
+    ArgumentsDelta,
+    Event,
+    Failed,
+    Finished,
+    PartFinished,
+    PartStarted,
+    ReasoningDelta,
+    SignatureDelta,
+    Started,
+    TextDelta,
+    Usage,
+    UsageReported,
+)
+from routecodex.canon.parts import Json, Opaque, Reasoning, Text, ToolCall
+from routecodex.protocols import upstream_errors
+from routecodex.protocols.codec import TextBatch
+from routecodex.protocols.messages import errors
+from routecodex.protocols.messages.content import NAME, citations_of, extras_of
+from routecodex.protocols.messages.schema import StreamChunk, WireDelta, WireMessageStart, WireUsage
+from routecodex.protocols.text_batches import FrameTemplate, StreamItem, frame_at, unbatched
+from routecodex.wire import json
+from routecodex.wire.frame import Frame
+from routecodex.wire.sse import Frames, FrameTooLarge
+
+
+class UsageCounter:
+    """Usage reports of one stream, each cumulative: what is not said again still holds."""
+
+    __slots__ = ("_counts",)
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+
+    def add(self, usage: WireUsage | None) -> None:
+        if usage is None:
+            return
+        details = usage.output_tokens_details
+        said = {
+            "input": usage.input_tokens,
+            "output": usage.output_tokens,
+            "cache_write": usage.cache_creation_input_tokens,
+            "cache_read": usage.cache_read_input_tokens,
+            "reasoning": details.thinking_tokens if details is not None else None,
+        }
+        self._counts.update({name: count for name, count in said.items() if count is not None})
+
+    def usage(self) -> Usage | None:
+        """The counts so far; None when the provider has not counted its output."""
+        counts = self._counts
+        if "output" not in counts:
+            return None
+        cached = counts.get("cache_read", 0), counts.get("cache_write", 0)
+        return Usage(
+            input=counts.get("input", 0) + sum(cached),
+            output=counts["output"],
+            cache_read=cached[0],
+            cache_write=cached[1],
+            reasoning=counts.get("reasoning", 0),
+        )
+
+
+def usage_object(usage: Usage) -> dict[str, Any]:
+    """The counts as messages writes them."""
+    counts: dict[str, Any] = {
+        "input_tokens": max(usage.input - usage.cache_read - usage.cache_write, 0),
+        "cache_creation_input_tokens": usage.cache_write,
+        "cache_read_input_tokens": usage.cache_read,
+        "output_tokens": usage.output,
+    }
+    if usage.reasoning:
+        counts["output_tokens_details"] = {"thinking_tokens": usage.reasoning}
+    return counts
+
+
+_chunk: Decoder[StreamChunk] = Decoder(StreamChunk)
+_shapes: dict[type[Any], Decoder[Any]] = {
+    shape: Decoder(shape) for shape in (WireDelta, WireMessageStart, WireUsage)
+}
+
+
+def read_chunk(frame: Frame) -> StreamChunk | None:
+    """The event in a frame; None when it is no JSON object. A missing `type` is taken from the event line."""
+    chunk = json.try_read(frame.data, _chunk)
+    if chunk is None:
+        chunk = _loosely(frame.data)
+    if chunk is not None and not chunk.type:
+        chunk.type = "error" if chunk.error is not None else frame.event.decode("ascii", "replace")
+    return chunk
+
+
+def _loosely(data: bytes) -> StreamChunk | None:
+    """An event with fields of unexpected types: those that fit are kept."""
+    try:
+        value = json.decode(data)
+    except ValueError:
+        return None
+    if not isinstance(value, dict):
+        return None
+    block = value.get("content_block")
+    kind, index = value.get("type"), value.get("index")
+    return StreamChunk(
+        type=kind if isinstance(kind, str) else "",
+        index=index if isinstance(index, int) else 0,
+        delta=_fitting(value.get("delta"), WireDelta),
+        content_block=block if isinstance(block, dict) else None,
+        message=_fitting(value.get("message"), WireMessageStart, usage=WireUsage),
+        usage=_fitting(value.get("usage"), WireUsage),
+        error=value.get("error"),
+    )
+
+
+def _fitting(value: Json, shape: type[Any], **nested: type[Any]) -> Any:
+    """A Struct of those fields of an object that fit it."""
+    if not isinstance(value, dict):
+        return None
+    out = shape()
+    for name in shape.__struct_fields__:
+        found = _fitting(value.get(name), nested[name]) if name in nested else value.get(name)
+        fitted = json.try_read(json.encode({name: found}), _shapes[shape])
+        if found is not None and fitted is not None:
+            setattr(out, name, getattr(fitted, name))
+    return out
+
+
+def open_block(block: dict[str, Any]) -> str:
+    """The type of a block that begins."""
+    kind = block.get("type")
+    return kind if isinstance(kind, str) else ""
+
+
+_TEXT_KEY = (b'"text":"', b'"text": "')
+
+
+class _Open:
+    """A block while it arrives; `number` is its part's index, None for one that is told when it is whole."""
+
+    __slots__ = ("block", "kind", "number", "pieces")
+
+    def __init__(self, kind: str, block: dict[str, Any], *, number: int | None) -> None:
+        self.kind = kind
+        self.block = block
+        self.number = number
+        self.pieces: list[str] = []
+
+
+_DELTA_OF_KIND = {"text_delta": "text", "thinking_delta": "thinking"}
+"""Blocks that can be told from their first delta, for providers that never announce them."""
+
+
+class StreamDecoder:
+    """Bytes of a messages stream in, events out."""
+
+    def __init__(self) -> None:
+        self._frames = Frames()
+        self._repeats = FrameTemplate()
+        self._text: _Open | None = None
+        self._events: list[StreamItem] = []
+        self._started = False
+        self._ended = False
+        self._open: dict[int, _Open] = {}
+        self._parts = 0
+        self._calls = 0
+        self._last_call = ""
+        self._usage = UsageCounter()
+        self._said: str | None = None
+        self._sequence: str | None = None
+        self._details: Any = None
+
+    def feed(self, data: bytes) -> list[Event]:
+        return unbatched(self.runs(data))
+
+    def runs(self, data: bytes) -> list[StreamItem]:
+        """The same, with texts that follow each other as one."""
+        try:
+            run = self._frames.cut(data)
+        except FrameTooLarge:
+            self._fail(errors.unparsable("a frame without end"))
+            run = b""
+        at, size = 0, len(run)
+        while at < size and not self._ended:
+            taken = self._texts(run, at)
+            at = at + taken if taken else self._frame(run, at)
+        return self._drain()
+
+    def _texts(self, run: bytes, at: int) -> int:
+        """Takes the frames that only add to the open text, many at once; how many bytes they were."""
+        if self._text is None or self._text.number is None:
+            return 0
+        texts, span = self._repeats.take(run, at)
+        said = list(filter(None, texts))
+        if said:
+            self._events.append(TextBatch(self._text.number, said))
+        return span
+
+    def _frame(self, run: bytes, at: int) -> int:
+        """Takes the one frame that begins there; where the next one does."""
+        frame, following = frame_at(run, at)
+        if frame is not None:
+            self._text = None
+            self._take(frame)
+            self._learn(frame)
+        return following
+
+    def _learn(self, frame: Frame) -> None:
+        """Takes a frame as the shape of those to come, if it was nothing but text."""
+        if self._text is not None:
+            self._repeats.learn(frame.raw, _TEXT_KEY)
+
+    def close(self) -> list[Event]:
+        for frame in self._frames.close():
+            self._take(frame)
+        self._fail(upstream_errors.stream_truncated())
+        return unbatched(self._drain())
+
+    def _drain(self) -> list[StreamItem]:
+        events, self._events = self._events, []
+        return events
+
+    def _take(self, frame: Frame) -> None:
+        if self._ended:
+            return
+        chunk = read_chunk(frame)
+        if chunk is None:
+            return
+        step = _STEPS.get(chunk.type)
+        if step is not None:
+            step(self, chunk)
+
+    def _emit(self, event: Event) -> None:
+        if not self._started:
+            self._started = True
+            self._events.append(Started())
+        self._events.append(event)
+
+    def _fail(self, error: GatewayError) -> None:
+        """The end of a stream that broke; after the stop reason nothing was left to break."""
+        if self._ended:
+            return
+        if self._said is not None:
+            self._finish()
+            return
+        self._emit(Failed(error))
+        self._ended = True
+
+    def _on_error(self, chunk: StreamChunk) -> None:
+        self._fail(errors.from_object(chunk.error, provider=""))
+
+    def _on_start(self, chunk: StreamChunk) -> None:
+        head = chunk.message
+        if head is not None:
+            self._usage.add(head.usage)
+        if self._started:
+            return
+        self._started = True
+        self._events.append(Started(head.id or "", head.model or "") if head is not None else Started())
+
+    def _on_block(self, chunk: StreamChunk) -> None:
+        block = chunk.content_block or {"type": "text"}
+        if chunk.index in self._open:
+            self._close_block(chunk.index)
+        self._open_block(chunk.index, block)
+
+    def _open_block(self, index: int, block: dict[str, Any]) -> _Open:
+        kind = open_block(block)
+        begin = _BEGINNINGS.get(kind)
+        if begin is None:
+            opened = self._open[index] = _Open(kind, block, number=None)
+            return opened
+        opened = self._open[index] = _Open(kind, block, number=self._next())
+        assert opened.number is not None
+        self._emit(PartStarted(opened.number, begin(block)))
+        if kind == "tool_use":
+            self._calls += 1
+        first = WireDelta(text=_string(block, "text"), thinking=_string(block, "thinking"))
+        self._grow(opened, first)
+        return opened
+
+    def _next(self) -> int:
+        self._parts += 1
+        return self._parts - 1
+
+    def _on_delta(self, chunk: StreamChunk) -> None:
+        delta = chunk.delta
+        if delta is None:
+            return
+        opened = self._open.get(chunk.index)
+        if opened is None:
+            kind = _DELTA_OF_KIND.get(delta.type)
+            if kind is None:
+                return
+            opened = self._open_block(chunk.index, {"type": kind})
+        self._grow(opened, delta)
+
+    def _grow(self, opened: _Open, delta: WireDelta) -> None:
+        number = opened.number
+        if delta.partial_json:
+            opened.pieces.append(delta.partial_json)
+        if number is None:
+            if delta.signature:
+                opened.block["signature"] = delta.signature
+            return
+        if delta.text:
+            self._emit(TextDelta(number, delta.text))
+            self._text = opened
+        if delta.thinking:
+            self._emit(ReasoningDelta(number, delta.thinking))
+        if delta.partial_json and opened.kind == "tool_use":
+            self._emit(ArgumentsDelta(number, delta.partial_json))
+        if delta.signature:
+            self._emit(SignatureDelta(number, delta.signature))
+        if delta.citation is not None:
+            self._emit(AnnotationDelta(number, delta.citation))
+
+    def _on_stop(self, chunk: StreamChunk) -> None:
+        if chunk.index in self._open:
+            self._close_block(chunk.index)
+
+    def _close_block(self, index: int) -> None:
+        opened = self._open.pop(index)
+        if opened.number is None:
+            self._tell_whole(opened)
+            return
+        if opened.kind == "tool_use":
+            self._end_call(opened)
+        elif opened.kind == "thinking" and _string(opened.block, "signature"):
+            self._emit(SignatureDelta(opened.number, opened.block["signature"]))
+        elif opened.kind == "text":
+            for citation in citations_of(opened.block):
+                self._emit(AnnotationDelta(opened.number, citation))
+        self._emit(PartFinished(opened.number))
+
+    def _end_call(self, opened: _Open) -> None:
+        assert opened.number is not None
+        arguments = "".join(opened.pieces)
+        if not arguments and opened.block.get("input"):
+            # Some providers send the arguments whole, with the announcement of the call.
+            arguments = json.encode(opened.block["input"]).decode()
+            self._emit(ArgumentsDelta(opened.number, arguments))
+        self._last_call = arguments
+
+    def _tell_whole(self, opened: _Open) -> None:
+        """A block that only this protocol has, told in one piece."""
+        block = opened.block
+        grown = "".join(opened.pieces)
+        if grown:
+            try:
+                block["input"] = json.decode(grown)
+            except ValueError:
+                block["input"] = {}
+        number = self._next()
+        part: AnswerPart = Opaque(NAME, block)
+        if opened.kind == "redacted_thinking":
+            part = Reasoning(redacted=True, extras=extras_of(block))
+        self._emit(PartStarted(number, part))
+        if opened.kind == "redacted_thinking" and _string(block, "data"):
+            self._emit(SignatureDelta(number, block["data"]))
+        self._emit(PartFinished(number))
+
+    def _on_message_delta(self, chunk: StreamChunk) -> None:
+        self._usage.add(chunk.usage)
+        delta = chunk.delta
+        if delta is not None and delta.stop_reason is not None:
+            self._said = delta.stop_reason
+            self._sequence = delta.stop_sequence
+            self._details = delta.stop_details
+
+    def _on_message_stop(self, _chunk: StreamChunk) -> None:
+        if not self._started and self._said is None:
+            self._fail(upstream_errors.stream_truncated())
+            return
+        self._finish()
+
+    def _finish(self) -> None:
+        for index in list(self._open):
+            self._close_block(index)
+        usage = self._usage.usage()
+        if usage is not None:
+            self._emit(UsageReported(usage))
+        end = finish.infer(
+            NAME,
+            self._said,
+            has_calls=self._calls > 0,
+            calls_whole=not self._last_call or json.is_whole(self._last_call),
+            sequence=self._sequence,
+        )
+        extras = {"stop_details": self._details} if self._details is not None else None
+        self._emit(Finished(end, extras))
+        self._ended = True
+
+
+def _string(block: dict[str, Any], name: str) -> str:
+    value = block.get(name)
+    return value if isinstance(value, str) else ""
+
+
+def _begin_text(block: dict[str, Any]) -> AnswerPart:
+    return Text("", extras=extras_of(block))
+
+
+def _begin_thinking(block: dict[str, Any]) -> AnswerPart:
+    return Reasoning(extras=extras_of(block))
+
+
+def _begin_call(block: dict[str, Any]) -> AnswerPart:
+    return ToolCall(_string(block, "id"), _string(block, "name"), extras=extras_of(block))
+
+
+_BEGINNINGS: dict[str, Callable[[dict[str, Any]], AnswerPart]] = {
+    "text": _begin_text,
+    "thinking": _begin_thinking,
+    "tool_use": _begin_call,
+}
+
+_STEPS: dict[str, Callable[[StreamDecoder, StreamChunk], None]] = {
+    "message_start": StreamDecoder._on_start,
+    "content_block_start": StreamDecoder._on_block,
+    "content_block_delta": StreamDecoder._on_delta,
+    "content_block_stop": StreamDecoder._on_stop,
+    "message_delta": StreamDecoder._on_message_delta,
+    "message_stop": StreamDecoder._on_message_stop,
+    "error": StreamDecoder._on_error,
+}

@@ -1,0 +1,366 @@
+"""Images and documents as messages blocks.
+
+The messages of a request in the order this protocol demands.
+
+Roles alternate, each call is answered by exactly one result, and the results of a turn stand first in the
+user message right after it, whatever the conversation looked like where it came from.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Any
+
+from msgspec.structs import replace
+
+from routecodex.canon.notices import Notices
+from routecodex.canon.parts import Json, Media, Opaque, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
+from routecodex.canon.request import Message, Request
+from routecodex.protocols.codec import EncodeOptions
+from routecodex.protocols.messages.content import NAME, CallIds, block_behind, is_standing
+from routecodex.protocols.messages.thinking import obstacle
+from routecodex.protocols.tool_mapping import flat_call
+from routecodex.wire import json
+
+Fields = dict[str, Any]
+
+_IMAGES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
+_MAGIC = (("/9j/", "image/jpeg"), ("iVBOR", "image/png"), ("R0lG", "image/gif"), ("UklGR", "image/webp"))
+_SPELLED = {"image/jpg": "image/jpeg"}
+_PDF = "application/pdf"
+_TEXTUAL = frozenset({"application/json", "application/xml", "application/yaml", "application/javascript"})
+
+
+def media_block(media: Media, aim: EncodeOptions, *, source: str, notices: Notices) -> Fields:
+    """The block for an image or document; what cannot be shown is named in its place."""
+    media = _unpacked(media)
+    if media.kind == "image":
+        found = _image_source(media, aim, source=source, notices=notices)
+        block: Fields = {"type": "image", "source": found}
+    else:
+        found = _document_source(media, source=source, notices=notices)
+        block = {"type": "document", "source": found}
+        if media.name:
+            block["title"] = media.name
+    if found is None:
+        return {"type": "text", "text": _placeholder(media)}
+    if source == NAME:
+        block.update(media.extras or {})
+    return block
+
+
+def _placeholder(media: Media) -> str:
+    what = media.name or (media.url if media.url and len(media.url) < 2000 else None)
+    return f"[{media.kind} not shown: {what}]" if what else f"[{media.kind} not shown]"
+
+
+def _unpacked(media: Media) -> Media:
+    """A `data:` URL as the inline data it is."""
+    if media.url is None or not media.url.startswith("data:"):
+        return media
+    head, _, data = media.url[5:].partition(",")
+    media_type, *flags = head.split(";")
+    if "base64" not in flags:
+        return media
+    return Media(media.kind, media_type or media.media_type, data, name=media.name, cache=media.cache)
+
+
+def _image_source(media: Media, aim: EncodeOptions, *, source: str, notices: Notices) -> Fields | None:
+    if not aim.vision:
+        notices.dropped("image", "this model takes no images")
+        return None
+    if media.data is not None:
+        media_type = _image_type(media)
+        if media_type is not None:
+            return {"type": "base64", "media_type": media_type, "data": media.data}
+        notices.dropped("image", f"{media.media_type} is not taken")
+        return None
+    if media.url is not None:
+        if aim.dialect.image_urls:
+            return {"type": "url", "url": media.url}
+        notices.dropped("image by URL", "this provider takes images inline only")
+        return None
+    return _file_source(media, source=source, notices=notices)
+
+
+def _image_type(media: Media) -> str | None:
+    said = (media.media_type or "").lower().partition(";")[0].strip()
+    said = _SPELLED.get(said, said)
+    if said in _IMAGES:
+        return said
+    return next((kind for magic, kind in _MAGIC if (media.data or "").startswith(magic)), None)
+
+
+def _document_source(media: Media, *, source: str, notices: Notices) -> Fields | None:
+    if media.kind != "file":
+        notices.dropped(media.kind, "messages has no such content")
+        return None
+    if media.text is not None:
+        return {"type": "text", "media_type": "text/plain", "data": media.text}
+    if media.data is not None:
+        return _inline_document(media, notices)
+    if media.url is not None:
+        return {"type": "url", "url": media.url}
+    return _file_source(media, source=source, notices=notices)
+
+
+def _inline_document(media: Media, notices: Notices) -> Fields | None:
+    said = (media.media_type or "").lower().partition(";")[0].strip()
+    data = media.data or ""
+    if said == _PDF or data.startswith("JVBERi") or (not said and (media.name or "").endswith(".pdf")):
+        return {"type": "base64", "media_type": _PDF, "data": data}
+    if said.startswith("text/") or said in _TEXTUAL:
+        try:
+            text = base64.b64decode(data).decode()
+        except (binascii.Error, UnicodeDecodeError):
+            text = ""
+        if text:
+            return {"type": "text", "media_type": "text/plain", "data": text}
+    notices.dropped("file", f"{said or 'its type'} is not taken")
+    return None
+
+
+def _file_source(media: Media, *, source: str, notices: Notices) -> Fields | None:
+    """A file stored at the provider: only a client of this protocol can have put it there."""
+    if media.file_id is not None and source == NAME:
+        return {"type": "file", "file_id": media.file_id}
+    notices.dropped(f"{media.kind} by id", "it is stored at another provider")
+    return None
+
+
+_NO_RESULT = "(the tool gave no result)"
+_NO_TURN = "(continue)"
+
+
+def cache_mark(cache: Json, *, source: str) -> Json:
+    """The `cache_control` for a part; None where its cache hint is not of this protocol."""
+    if source == NAME:
+        return cache
+    return cache if isinstance(cache, dict) and cache.get("type") == "ephemeral" else None
+
+
+def system_blocks(request: Request) -> list[Fields]:
+    """The system texts as blocks; those that open a foreign conversation count among them."""
+    texts = list(request.system)
+    if request.source != NAME:
+        for message in _opening(request):
+            texts.extend(part for part in message.parts if isinstance(part, Text))
+    return [_text_block(text, source=request.source) for text in texts if text.text.strip()]
+
+
+def _opening(request: Request) -> list[Message]:
+    opening: list[Message] = []
+    for message in request.messages:
+        if message.role != "system":
+            break
+        opening.append(message)
+    return opening
+
+
+def message_list(request: Request, aim: EncodeOptions, *, notices: Notices) -> list[Fields]:
+    """The conversation as this protocol takes it."""
+    writer = _Writer(request.source, aim, notices)
+    skipped = 0 if request.source == NAME else len(_opening(request))
+    for message in request.messages[skipped:]:
+        writer.add(message)
+    return writer.finish()
+
+
+def _text_block(part: Text, *, source: str) -> Fields:
+    block: Fields = {"type": "text", "text": part.text}
+    if source == NAME:
+        if part.annotations:
+            block["citations"] = list(part.annotations)
+        block.update(part.extras or {})
+        if is_standing(part):
+            block = block_behind(part) or block
+    return _marked(block, part.cache, source=source)
+
+
+def _marked(block: Fields, cache: Json, *, source: str) -> Fields:
+    mark = cache_mark(cache, source=source)
+    if mark is not None:
+        block["cache_control"] = mark
+    return block
+
+
+def input_of(call: ToolCall) -> Fields:
+    """A call's arguments as an object, which is all this protocol has."""
+    if call.custom:
+        return {"input": call.arguments}
+    try:
+        value = json.decode(call.arguments or "{}")
+    except ValueError:
+        value = call.arguments
+    return value if isinstance(value, dict) else {"input": value}
+
+
+class _Turn:
+    """One message while it is written; of an assistant's, which calls still lack a result."""
+
+    __slots__ = ("blocks", "calls", "extras", "results", "role")
+
+    def __init__(self, role: str) -> None:
+        self.role = role
+        self.blocks: list[Fields] = []
+        self.calls: list[tuple[str, str]] = []
+        self.results: dict[str, Fields] = {}
+        self.extras: Fields = {}
+
+    def awaiting(self, call_id: str) -> str | None:
+        """The id under which the first unanswered call of that name is sent."""
+        return next((id for said, id in self.calls if said == call_id and id not in self.results), None)
+
+
+class _Writer:
+    def __init__(self, source: str, aim: EncodeOptions, notices: Notices) -> None:
+        self._source = source
+        self._aim = aim
+        self._notices = notices
+        self._ids = CallIds()
+        self._turns: list[_Turn] = []
+
+    def add(self, message: Message) -> None:
+        role = message.role
+        if role == "system" and self._source != NAME:
+            self._add_system(message)
+            return
+        turn = self._turn("user" if role == "tool" else role)
+        if self._source == NAME:
+            turn.extras.update(message.extras or {})
+        for part in message.parts:
+            self._add_part(turn, part)
+
+    def finish(self) -> list[Fields]:
+        out: list[Fields] = []
+        for turn in self._turns:
+            results = [turn.results.get(id) or _no_result(id) for _, id in turn.calls]
+            _append(out, turn.role, blocks=turn.blocks, extras=turn.extras)
+            _append(out, "user", blocks=results, extras={})
+        if not out or out[0]["role"] == "assistant":
+            out.insert(0, {"role": "user", "content": [{"type": "text", "text": _NO_TURN}]})
+        _trim_end(out)
+        return out
+
+    def _turn(self, role: str) -> _Turn:
+        if not self._turns or self._turns[-1].role != role:
+            self._turns.append(_Turn(role))
+        return self._turns[-1]
+
+    def _add_system(self, message: Message) -> None:
+        text = "\n\n".join(part.text for part in message.parts if isinstance(part, Text))
+        if text.strip():
+            block = {"type": "text", "text": f"<system>\n{text}\n</system>"}
+            self._turn("user").blocks.append(block)
+
+    def _add_part(self, turn: _Turn, part: Part) -> None:
+        match part:
+            case ToolResult():
+                self._add_result(turn, part)
+            case ToolCall():
+                self._add_call(turn, part)
+            case Reasoning():
+                self._add_thought(turn, part)
+            case _:
+                block = self._plain(part)
+                if block is not None:
+                    turn.blocks.append(block)
+
+    def _plain(self, part: Part) -> Fields | None:
+        """The block for text, media or what only this protocol has; None when there is nothing to say."""
+        match part:
+            case Text():
+                return _text_block(part, source=self._source) if part.text.strip() else None
+            case Refusal():
+                return {"type": "text", "text": part.text} if part.text.strip() else None
+            case Media() if self._source == NAME and is_standing(part):
+                return self._piece(part)
+            case Media():
+                block = media_block(part, self._aim, source=self._source, notices=self._notices)
+                return _marked(block, part.cache, source=self._source)
+            case Opaque() if part.protocol == NAME:
+                return dict(part.value)
+            case Opaque():
+                kind = part.value.get("type", "part") if isinstance(part.value, dict) else "part"
+                self._notices.dropped(str(kind), f"only {part.protocol} has it")
+        return None
+
+    def _piece(self, part: Media) -> Fields | None:
+        """The document that a piece of it stands for; a model that takes no images gets the pieces."""
+        if not self._aim.vision:
+            return self._plain(replace(part, extras=None))
+        block = block_behind(part)
+        return None if block is None else _marked(block, part.cache, source=NAME)
+
+    def _add_call(self, turn: _Turn, call: ToolCall) -> None:
+        id = self._ids.fresh(call.id)
+        turn.calls.append((call.id, id))
+        block: Fields = {"type": "tool_use", "id": id, "name": flat_call(call), "input": input_of(call)}
+        if self._source == NAME:
+            block.update(call.extras or {})
+        turn.blocks.append(_marked(block, call.cache, source=self._source))
+
+    def _add_result(self, turn: _Turn, result: ToolResult) -> None:
+        caller, id = self._caller(result.call_id)
+        blocks = [inner for part in result.parts if (inner := self._plain(part)) is not None]
+        if caller is None or id is None:
+            self._notices.dropped("tool result id", "its call is not in the conversation; sent as content")
+            turn.blocks.extend(blocks)
+            return
+        block: Fields = {"type": "tool_result", "tool_use_id": id}
+        if result.is_error:
+            block["is_error"] = True
+            blocks = blocks or [{"type": "text", "text": "error"}]
+        if blocks:
+            block["content"] = blocks[0]["text"] if _is_plain(blocks) else blocks
+        if self._source == NAME:
+            block.update(result.extras or {})
+        caller.results[id] = _marked(block, result.cache, source=self._source)
+
+    def _caller(self, call_id: str) -> tuple[_Turn | None, str | None]:
+        for turn in reversed(self._turns):
+            id = turn.awaiting(call_id)
+            if id is not None:
+                return turn, id
+        return None, None
+
+    def _add_thought(self, turn: _Turn, part: Reasoning) -> None:
+        if turn.role != "assistant":
+            return
+        refused = obstacle(part, self._aim, source=self._source)
+        if refused is not None:
+            self._notices.dropped("reasoning", refused)
+            return
+        block: Fields
+        if part.redacted:
+            block = {"type": "redacted_thinking", "data": part.signature or ""}
+        else:
+            block = {"type": "thinking", "thinking": part.text, "signature": part.signature or ""}
+        if self._source == NAME:
+            block.update(part.extras or {})
+        turn.blocks.append(block)
+
+
+def _no_result(id: str) -> Fields:
+    return {"type": "tool_result", "tool_use_id": id, "content": _NO_RESULT, "is_error": True}
+
+
+def _is_plain(blocks: list[Fields]) -> bool:
+    return len(blocks) == 1 and blocks[0].keys() == {"type", "text"}
+
+
+def _append(out: list[Fields], role: str, *, blocks: list[Fields], extras: Fields) -> None:
+    if not blocks:
+        return
+    if out and out[-1]["role"] == role:
+        out[-1]["content"].extend(blocks)
+        return
+    out.append({"role": role, "content": blocks, **extras})
+
+
+def _trim_end(messages: list[Fields]) -> None:
+    """A prefill must not end in blanks."""
+    last = messages[-1]
+    if last["role"] == "assistant" and last["content"][-1]["type"] == "text":
+        last["content"][-1]["text"] = last["content"][-1]["text"].rstrip()

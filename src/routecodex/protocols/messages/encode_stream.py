@@ -1,0 +1,424 @@
+"""What a streamed and a whole answer have in common: head, blocks and end of a message for a client.
+
+Events as a messages stream: one block open at a time, `message_start` when there is something to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+from routecodex.canon import finish
+from routecodex.canon.events import (
+    AnnotationDelta,
+    ArgumentsDelta,
+    Event,
+    Failed,
+    Finished,
+    PartFinished,
+    PartStarted,
+    ReasoningDelta,
+    SignatureDelta,
+    Started,
+    TextDelta,
+    Usage,
+    UsageReported,
+)
+from routecodex.canon.finish import Finish
+from routecodex.canon.parts import Json, Opaque, Reasoning, Refusal, Text, ToolCall
+from routecodex.protocols.codec import ReplyContext
+from routecodex.protocols.messages import thinking
+from routecodex.protocols.messages.content import NAME, CallIds
+from routecodex.protocols.messages.decode_stream import usage_object
+from routecodex.protocols.messages.errors import error_frame
+from routecodex.protocols.text_batches import escape_texts
+from routecodex.protocols.tool_mapping import ToolNames, flat_call, wrap_input
+from routecodex.protocols.translation import estimated_usage
+from routecodex.wire import json, sse
+
+Fields = dict[str, Any]
+
+_CITATIONS = frozenset(
+    {
+        "char_location",
+        "page_location",
+        "content_block_location",
+        "web_search_result_location",
+        "search_result_location",
+    }
+)
+
+
+def head(reply: ReplyContext, *, model: str, usage: Usage) -> Fields:
+    """A message with nothing in it yet."""
+    return {
+        "id": f"msg_{reply.id}",
+        "type": "message",
+        "role": "assistant",
+        "model": model or reply.model,
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+        "usage": usage_object(usage),
+    }
+
+
+def end(reply: ReplyContext, ending: Finish, *, extras: dict[str, Json] | None = None) -> Fields:
+    """How a message says why it ended."""
+    word = finish.express(NAME, ending, knows_refusal=reply.knows_refusal)
+    out: Fields = {"stop_reason": word, "stop_sequence": ending.sequence if word == "stop_sequence" else None}
+    details = (extras or {}).get("stop_details")
+    if isinstance(details, dict) and word == "refusal":
+        out["stop_details"] = details
+    return out
+
+
+def corrected(reply: ReplyContext, ending: Finish) -> str:
+    """The word for an answer that passes: the provider's own, unless it is wrong or the client lacks it."""
+    said = ending.said
+    if said is None or said == "tool_use" or ending.reason == "tool_calls":
+        return finish.express(NAME, ending)
+    if ending.reason in ("refusal", "content_filter"):
+        return finish.express(NAME, ending, knows_refusal=reply.knows_refusal)
+    return said
+
+
+def ends_with_stop(reply: ReplyContext, ending: Finish) -> bool:
+    """Whether a stream with this end is closed by `message_stop`."""
+    return reply.end_tool_turn or ending.reason != "tool_calls"
+
+
+def is_citation(annotation: Json) -> bool:
+    """Whether an annotation is one that messages clients can read."""
+    kind = annotation.get("type") if isinstance(annotation, dict) else None
+    return isinstance(kind, str) and kind in _CITATIONS
+
+
+class BlockEncoder:
+    """Ids, names and signatures of one answer, as its client shall see them."""
+
+    def __init__(self, reply: ReplyContext) -> None:
+        self._reply = reply
+        self._ids = CallIds()
+        self._made = 0
+        self._names = ToolNames(reply.request.tools if reply.request is not None else ())
+
+    def call(self, call: ToolCall) -> Fields:
+        """A `tool_use` block without its input."""
+        said = call.id
+        if not said:
+            self._made += 1
+            said = f"toolu_{self._reply.id}_{self._made}"
+        name, _, _ = self._names.resolve(flat_call(call) if call.namespace else call.name)
+        return {"type": "tool_use", "id": self._ids.fresh(said), "name": name, "input": {}}
+
+    def carrier(self, call_id: str, signature: str | None) -> Fields | None:
+        """The block that keeps a call's signature for its maker; None when there is nothing to keep."""
+        provider = self._reply.provider
+        if not signature or not provider:
+            return None
+        data = thinking.carry(provider, call_id, signature=signature)
+        return {"type": "redacted_thinking", "data": data}
+
+    def signature(self, signature: str | None) -> str:
+        """A thought's signature, sealed with the name of its maker."""
+        return thinking.sealed(self._reply.provider, signature)
+
+    def thought(self, part: Reasoning) -> Fields | None:
+        """The block for a whole thought; None when there is nothing in it."""
+        if not part.text and not part.signature:
+            return None
+        signature = self.signature(part.signature)
+        if part.redacted:
+            return {"type": "redacted_thinking", "data": signature}
+        return {"type": "thinking", "thinking": part.text, "signature": signature}
+
+
+_PartEvent: TypeAlias = (
+    PartStarted
+    | TextDelta
+    | ReasoningDelta
+    | SignatureDelta
+    | ArgumentsDelta
+    | AnnotationDelta
+    | PartFinished
+)
+
+MESSAGE_STOP = sse.frame(b'{"type":"message_stop"}', b"message_stop")
+_STOP = sse.frame(b'{"type":"content_block_stop","index":%d}', b"content_block_stop")
+_DELTA = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":%b'
+_TAIL = b"}}\n\n"
+_TEXT = b'{"type":"text_delta","text":'
+_THINKING = b'{"type":"thinking_delta","thinking":'
+_JSON = b'{"type":"input_json_delta","partial_json":'
+_SIGNATURE = b'{"type":"signature_delta","signature":'
+_CITATION = b'{"type":"citations_delta","citation":'
+
+
+def start_frame(index: int, block: Fields) -> bytes:
+    """The event that opens a block."""
+    data = {"type": "content_block_start", "index": index, "content_block": block}
+    return sse.frame(json.encode(data), b"content_block_start")
+
+
+def stop_frame(index: int) -> bytes:
+    """The event that closes a block."""
+    return _STOP % index
+
+
+def end_frame(delta: Fields, usage: Usage) -> bytes:
+    """The `message_delta` that says why the answer ended and what it cost."""
+    data = {"type": "message_delta", "delta": delta, "usage": usage_object(usage)}
+    return sse.frame(json.encode(data), b"message_delta")
+
+
+class _Part:
+    """A part while it is written; `block` is its index in the stream, None until there is content."""
+
+    __slots__ = ("block", "call_id", "head", "held", "part", "signature", "wrote")
+
+    def __init__(self, part: Text | ToolCall | Reasoning | Refusal | Opaque) -> None:
+        self.part = part
+        self.block: int | None = None
+        self.head = b""
+        self.call_id = ""
+        self.signature: list[str] = []
+        self.held: list[str] = []
+        self.wrote = False
+
+
+class StreamEncoder:
+    """Events in, bytes of a messages stream out."""
+
+    def __init__(self, reply: ReplyContext) -> None:
+        self._reply = reply
+        self._speaker = BlockEncoder(reply)
+        self._model = ""
+        self._begun = False
+        self._usage: Usage | None = None
+        self._written = 0
+        self._blocks = 0
+        self._open: int | None = None
+        self._parts: dict[int, _Part] = {}
+        self._waiting: dict[int, list[_PartEvent]] = {}
+
+    def encode(self, event: Event) -> bytes:
+        return _EVENTS.get(type(event), StreamEncoder._take)(self, event)
+
+    def _start_answer(self, event: Started) -> bytes:
+        self._model = event.model
+        return b""
+
+    def _count(self, event: UsageReported) -> bytes:
+        self._usage = event.usage
+        return b""
+
+    def _fail(self, event: Failed) -> bytes:
+        return error_frame(event.error)
+
+    def add_texts(self, index: int, texts: Sequence[str]) -> bytes:
+        """Many pieces of one text at once."""
+        part = self._parts.get(index)
+        if self._open != index or part is None or part.block is None or isinstance(part.part, Reasoning):
+            return b"".join([self.encode(TextDelta(index, text)) for text in texts])
+        self._written += sum(map(len, texts))
+        pieces = escape_texts(list(filter(None, texts)))
+        if not pieces:
+            return b""
+        between = b'"%b%b"' % (_TAIL, part.head)
+        return b'%b"%b"%b' % (part.head, between.join(pieces), _TAIL)
+
+    def _begin(self) -> bytes:
+        """`message_start`, held back until something follows it: by then more usage may be known."""
+        if self._begun:
+            return b""
+        self._begun = True
+        usage = self._usage or Usage(input=self._reply.input_tokens)
+        told = Usage(usage.input, max(usage.output, 1), usage.cache_read, usage.cache_write)
+        message = head(self._reply, model=self._model, usage=told)
+        return sse.frame(json.encode({"type": "message_start", "message": message}), b"message_start")
+
+    def _take(self, event: _PartEvent) -> bytes:
+        """Writes the event, or keeps it while a block of another part is open."""
+        if self._open is not None and event.index != self._open:
+            self._waiting.setdefault(event.index, []).append(event)
+            return b""
+        out = self._write(event)
+        if self._open is None and self._waiting:
+            out += self._advance()
+        return out if self._begun or not out else self._begin() + out
+
+    def _advance(self) -> bytes:
+        """Writes what waited, until a block is open again."""
+        out: list[bytes] = []
+        while self._open is None and self._waiting:
+            index = next(iter(self._waiting))
+            out.extend(map(self._write, self._waiting.pop(index)))
+        return b"".join(out)
+
+    def _write(self, event: _PartEvent) -> bytes:
+        if isinstance(event, PartStarted):
+            return self._start(event)
+        return _ADDITIONS[type(event)](self, self._parts[event.index], event)
+
+    def _add_text(self, part: _Part, event: TextDelta) -> bytes:
+        return self._text(part, event.index, event.text, template=_TEXT)
+
+    def _add_thought(self, part: _Part, event: ReasoningDelta) -> bytes:
+        return self._text(part, event.index, event.text, template=_THINKING)
+
+    def _add_arguments(self, part: _Part, event: ArgumentsDelta) -> bytes:
+        return self._arguments(part, event.text)
+
+    def _add_signature(self, part: _Part, event: SignatureDelta) -> bytes:
+        part.signature.append(event.signature)
+        return b""
+
+    def _start(self, event: PartStarted) -> bytes:
+        part = self._parts[event.index] = _Part(event.part)
+        match event.part:
+            case ToolCall():
+                return self._start_call(part, event.index, event.part)
+            case Text() | Refusal():
+                return self._text(part, event.index, event.part.text, template=_TEXT)
+            case Reasoning():
+                if event.part.signature is not None:
+                    part.signature.append(event.part.signature)
+                return self._text(part, event.index, event.part.text, template=_THINKING)
+            case Opaque():
+                return self._opaque(event.part)
+
+    def _open_block(self, part: _Part, index: int, block: Fields, *, template: bytes) -> bytes:
+        part.block = self._blocks
+        part.head = _DELTA % (self._blocks, template)
+        self._blocks += 1
+        self._open = index
+        return start_frame(part.block, block)
+
+    def _whole(self, block: Fields) -> bytes:
+        """A block that is written in one piece."""
+        self._blocks += 1
+        return start_frame(self._blocks - 1, block) + stop_frame(self._blocks - 1)
+
+    def _text(self, part: _Part, index: int, text: str, *, template: bytes) -> bytes:
+        if not text:
+            return b""
+        self._written += len(text)
+        delta = json.encode(text) + _TAIL
+        if part.block is not None:
+            return part.head + delta
+        block: Fields = {"type": "text", "text": ""}
+        if template is _THINKING:
+            block = {"type": "thinking", "thinking": "", "signature": ""}
+        return self._open_block(part, index, block, template=template) + part.head + delta
+
+    def _annotation(self, part: _Part, event: AnnotationDelta) -> bytes:
+        if not is_citation(event.annotation):
+            return b""
+        out = b""
+        if part.block is None:
+            out = self._open_block(part, event.index, {"type": "text", "text": ""}, template=_TEXT)
+        assert part.block is not None
+        return out + _DELTA % (part.block, _CITATION) + json.encode(event.annotation) + _TAIL
+
+    def _start_call(self, part: _Part, index: int, call: ToolCall) -> bytes:
+        block = self._speaker.call(call)
+        part.call_id = block["id"]
+        carrier = self._speaker.carrier(part.call_id, call.signature)
+        out = self._whole(carrier) if carrier is not None else b""
+        out += self._open_block(part, index, block, template=_JSON)
+        return out + self._arguments(part, call.arguments)
+
+    def _arguments(self, part: _Part, text: str) -> bytes:
+        if not text:
+            return b""
+        self._written += len(text)
+        if isinstance(part.part, ToolCall) and part.part.custom:
+            part.held.append(text)
+            return b""
+        part.wrote = True
+        return part.head + json.encode(text) + _TAIL
+
+    def _opaque(self, part: Opaque) -> bytes:
+        if part.protocol != NAME:
+            return b""
+        block = part.value
+        if "input" not in block:
+            return self._whole(block)
+        index = self._blocks
+        self._blocks += 1
+        given = json.encode(json.encode(block["input"]).decode())
+        start = start_frame(index, {**block, "input": {}})
+        return start + _DELTA % (index, _JSON) + given + _TAIL + stop_frame(index)
+
+    def _end(self, part: _Part, _event: PartFinished) -> bytes:
+        return self._stop(part)
+
+    def _stop(self, part: _Part) -> bytes:
+        signature = "".join(part.signature) or None
+        if isinstance(part.part, Reasoning):
+            return self._stop_thought(part, part.part, signature)
+        if isinstance(part.part, ToolCall):
+            return self._stop_call(part, part.part, signature)
+        return self._close(part)
+
+    def _stop_thought(self, part: _Part, thought: Reasoning, signature: str | None) -> bytes:
+        if part.block is None:
+            block = self._speaker.thought(Reasoning("", signature, redacted=thought.redacted))
+            if block is None or thought.redacted:
+                return self._whole(block) if block is not None else b""
+            part.block, self._blocks = self._blocks, self._blocks + 1
+            return start_frame(part.block, {**block, "signature": ""}) + self._sign(part, signature)
+        return self._sign(part, signature)
+
+    def _sign(self, part: _Part, signature: str | None) -> bytes:
+        """The signature in one piece (clients keep only the last), and the end of the block."""
+        assert part.block is not None
+        sealed = self._speaker.signature(signature)
+        delta = _DELTA % (part.block, _SIGNATURE) + json.encode(sealed) + _TAIL if sealed else b""
+        return delta + self._close(part)
+
+    def _stop_call(self, part: _Part, call: ToolCall, signature: str | None) -> bytes:
+        out = b""
+        if call.custom:
+            out = part.head + json.encode(wrap_input("".join(part.held))) + _TAIL
+        elif not part.wrote:
+            out = part.head + b'""' + _TAIL
+        out += self._close(part)
+        carrier = self._speaker.carrier(part.call_id, signature)
+        return out + self._whole(carrier) if carrier is not None else out
+
+    def _close(self, part: _Part) -> bytes:
+        self._open = None
+        return stop_frame(part.block) if part.block is not None else b""
+
+    def _finish(self, event: Finished) -> bytes:
+        out: list[bytes] = [self._begin()]
+        while self._open is not None or self._waiting:
+            if self._open is not None:
+                out.append(self._stop(self._parts[self._open]))
+            out.append(self._advance())
+        usage = self._usage or estimated_usage(self._reply.input_tokens, self._written)
+        delta = end(self._reply, event.finish, extras=event.extras)
+        out.append(end_frame(delta, usage))
+        if ends_with_stop(self._reply, event.finish):
+            out.append(MESSAGE_STOP)
+        return b"".join(out)
+
+
+_EVENTS: dict[type[Event], Callable[[StreamEncoder, Any], bytes]] = {
+    Started: StreamEncoder._start_answer,
+    UsageReported: StreamEncoder._count,
+    Finished: StreamEncoder._finish,
+    Failed: StreamEncoder._fail,
+}
+"""What becomes of the events of the whole answer; all others tell of a part."""
+
+_ADDITIONS: dict[type[_PartEvent], Callable[[StreamEncoder, _Part, Any], bytes]] = {
+    TextDelta: StreamEncoder._add_text,
+    ReasoningDelta: StreamEncoder._add_thought,
+    ArgumentsDelta: StreamEncoder._add_arguments,
+    AnnotationDelta: StreamEncoder._annotation,
+    SignatureDelta: StreamEncoder._add_signature,
+    PartFinished: StreamEncoder._end,
+}

@@ -1,0 +1,298 @@
+"""A messages request read and checked: types, roles, required fields, tool results with their calls."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from msgspec import Raw
+from msgspec.json import Decoder
+
+from routecodex.canon.errors import BadRequest
+from routecodex.protocols import large_body
+from routecodex.protocols.codec import WireRequest
+from routecodex.protocols.messages.content import NAME
+from routecodex.protocols.messages.schema import (
+    AnswerBody,
+    CountRequestBody,
+    RequestBody,
+    WireMediaSource,
+    WireMessage,
+    WirePart,
+)
+from routecodex.wire import json, scan
+from routecodex.wire.json import ABSENT, begins, present
+
+ROLES: Final = ("user", "assistant", "system")
+CHOICES: Final = ("auto", "any", "tool", "none")
+
+_REQUIRED: Final[dict[str, tuple[str, ...]]] = {
+    "redacted_thinking": ("data",),
+    "tool_use": ("id", "name"),
+    "tool_result": ("tool_use_id",),
+}
+_SOURCED: Final = frozenset({"image", "document"})
+_SOURCES: Final[dict[str, tuple[str, ...]]] = {
+    "base64": ("media_type", "data"),
+    "text": ("data",),
+    "url": ("url",),
+    "file": ("file_id",),
+}
+
+_sign: Final = scan.sign
+_STRING: Final = 0x22
+
+_OBJECT: Final = 0x7B
+"""How a JSON string and an object begin; texts are most of a large body, and stay as the bytes they are."""
+
+_SCANS: Final = scan.IN_C
+"""Whether to scan for a result of one text before decoding it, which is faster only in C. Either way the same
+results are accepted."""
+_ONE_TEXT: Final = (b'[{"type":"text","text":"', b'[{"type": "text", "text": "')
+
+_ITS_END: Final = b'"}]'
+"""What most results are that are lists, around their text."""
+
+_LONG: Final = ((b"content", 3), (b"text", 3), (b"text", 5), (b"content", 5), (b"text", 7))
+"""Where long texts stand: in messages, system texts, blocks, results, and the blocks of results."""
+
+_blocks: Final[Decoder[list[WirePart]]] = Decoder(list[WirePart])
+_answer: Final[Decoder[AnswerBody]] = Decoder(AnswerBody)
+_count: Final[Decoder[CountRequestBody]] = Decoder(CountRequestBody)
+_source: Final[Decoder[WireMediaSource]] = Decoder(WireMediaSource)
+_result: Final[Decoder[str | list[WirePart] | None]] = Decoder(str | list[WirePart] | None)
+
+
+def validate(body: bytes, *, model: str | None = None, stream: bool | None = None) -> WireRequest:
+    """A request for an answer; BadRequest names the field that is wrong."""
+    return _read(body, _answer, model=model, stream=stream)
+
+
+def validate_count(body: bytes) -> WireRequest:
+    """A request for token counts: like one for an answer, without `max_tokens`."""
+    return _read(body, _count, model=None, stream=False)
+
+
+def _read(body: bytes, decoder: Decoder[Any], *, model: str | None, stream: bool | None) -> WireRequest:
+    outline, may_be_tagged = large_body.elide_texts(body, _LONG)
+    wire = _read_outline(outline, decoder, model) if outline else None
+    if wire is None:
+        outline = b""
+        wire = _read_whole(body, decoder, model)
+    return WireRequest(
+        protocol=NAME,
+        body=body,
+        wire=wire,
+        model=model or wire.model,
+        stream=bool(wire.stream) if stream is None else stream,
+        uncut=body if outline else b"",
+        outline=outline,
+        untagged=not may_be_tagged,
+    )
+
+
+def _read_whole(body: bytes, decoder: Decoder[Any], model: str | None) -> RequestBody:
+    wire: RequestBody = json.read(body, decoder)
+    json.check_text(body)
+    _check(wire, model)
+    return wire
+
+
+def _read_outline(outline: bytes, decoder: Decoder[Any], model: str | None) -> RequestBody | None:
+    """A request without its long texts; None when something is wrong: what, is found in the whole one."""
+    wire: RequestBody | None = json.try_read(outline, decoder)
+    if wire is None:
+        return None
+    try:
+        _check(wire, model)
+    except BadRequest:
+        return None
+    return wire
+
+
+def _check(wire: RequestBody, model: str | None) -> None:
+    named = model or wire.model
+    if not named:
+        raise BadRequest("model: this field is required", param="model", code="missing_field")
+    _check_name(named, at="model")
+    _check_settings(wire)
+    _check_messages(wire.messages)
+
+
+def _bad(at: str, what: str) -> BadRequest:
+    return BadRequest(f"{at}: {what}", param=at, code="invalid_value")
+
+
+def _missing(at: str) -> BadRequest:
+    return BadRequest(f"{at}: this field is required", param=at, code="missing_field")
+
+
+def _check_name(name: str, *, at: str) -> None:
+    if not name.strip():
+        raise _bad(at, "must not be empty")
+    if "\x00" in name:
+        raise _bad(at, "must not hold a NUL character")
+
+
+def _check_settings(wire: RequestBody) -> None:
+    if isinstance(wire.system, list):
+        for number, block in enumerate(wire.system):
+            if not _is_text(block):
+                _check_block(block, at=f"system[{number}]")
+    for number, tool in enumerate(wire.tools or ()):
+        if tool.type in (None, "custom") and tool.name is None:
+            raise _missing(f"tools[{number}].name")
+        if tool.name is not None:
+            _check_name(tool.name, at=f"tools[{number}].name")
+        if present(tool.input_schema) and not begins(tool.input_schema, b"{"):
+            raise _bad(f"tools[{number}].input_schema", "expected an object")
+    choice = wire.tool_choice
+    if choice is not None and choice.type not in CHOICES:
+        raise _bad("tool_choice.type", f"must be one of {', '.join(CHOICES)}; got {choice.type!r}")
+    if choice is not None and choice.type == "tool" and not choice.name:
+        raise _missing("tool_choice.name")
+    user = (wire.metadata or {}).get("user_id")
+    if user is not None and not isinstance(user, str):
+        raise BadRequest(
+            "metadata.user_id: expected 'str | null'", param="metadata.user_id", code="invalid_type"
+        )
+    thinking = wire.thinking
+    if thinking is not None and thinking.type == "enabled" and thinking.budget_tokens is None:
+        raise _missing("thinking.budget_tokens")
+
+
+def _check_messages(messages: list[WireMessage]) -> None:
+    """One light pass: what is wrong is put into words only when something is."""
+    if not messages:
+        raise _bad("messages", "at least one message is required")
+    called: set[str | None] = set()
+    for number, turn in enumerate(messages):
+        role, content = turn.role, turn.content
+        if role not in ROLES:
+            at = f"messages[{number}].role"
+            raise _bad(at, f"must be one of {', '.join(ROLES)}; got {role!r}")
+        if not isinstance(content, str):
+            calls = _check_content(content, called, number)
+            if calls and role == "assistant":
+                called |= calls
+
+
+def _check_content(blocks: list[WirePart], called: set[str | None], message: int) -> set[str | None]:
+    """The ids of the calls among the blocks; each result must answer a call of an earlier message."""
+    calls: set[str | None] = set()
+    for number, block in enumerate(blocks):
+        kind = block.type
+        if kind == "text":
+            if _is_text(block):
+                continue
+        elif kind == "tool_result":
+            if block.tool_use_id in called and block.tool_use_id and _is_plain(block.content):
+                continue
+        elif kind == "tool_use" and _is_call(block) and block.id not in calls:
+            calls.add(block.id)
+            continue
+        _look_closely(block, f"messages[{message}].content[{number}]", called=called, calls=calls)
+    return calls
+
+
+def _look_closely(block: WirePart, where: str, *, called: set[str | None], calls: set[str | None]) -> None:
+    """Raises what is wrong with a block that is not of the usual kind; some are right nevertheless."""
+    _check_block(block, at=where)
+    if block.type == "tool_use":
+        if block.id in calls:
+            raise _bad(f"{where}.id", f"two calls of one message have the id {block.id!r}")
+        calls.add(block.id)
+    elif block.type == "tool_result" and block.tool_use_id not in called:
+        raise _bad(f"{where}.tool_use_id", f"no earlier assistant message has a call {block.tool_use_id!r}")
+
+
+def _is_call(block: WirePart) -> bool:
+    """Whether it is a call with nothing odd in it."""
+    name, given = block.name, block.input
+    if not name or not block.id or name.isspace() or "\x00" in name or given is ABSENT:
+        return False
+    return block.text is ABSENT and block.thinking is ABSENT and _sign(given) == _OBJECT
+
+
+def _is_text(block: WirePart) -> bool:
+    """Whether it is a text block with nothing odd in it: nearly all are, and need no closer look."""
+    if block.type != "text" or block.thinking is not ABSENT:
+        return False
+    text = block.text
+    return text is not ABSENT and _sign(text) == _STRING
+
+
+def _is_plain(content: Raw) -> bool:
+    """Whether a result is absent, a string, or a list of text blocks."""
+    if content is ABSENT or _sign(content) == _STRING:
+        return True
+    if _SCANS and _is_one_text(bytes(content)):
+        return True
+    blocks = json.try_read(content, _blocks)
+    return blocks is not None and all(map(_is_text, blocks))
+
+
+def _is_one_text(content: bytes) -> bool:
+    """Whether a value is a list of one text block, written as most clients write it."""
+    for begin in _ONE_TEXT:
+        if content.startswith(begin):
+            end = scan.closing(content, len(begin))
+            return end >= 0 and content[end:] == _ITS_END
+    return False
+
+
+def _check_block(block: WirePart, *, at: str) -> None:
+    for name, text in (("text", block.text), ("thinking", block.thinking)):
+        if present(text) and not begins(text, b'"'):
+            raise BadRequest(f"{at}.{name}: expected 'str'", param=f"{at}.{name}", code="invalid_type")
+        if block.type == name and not present(text):
+            raise _missing(f"{at}.{name}")
+    for name in _REQUIRED.get(block.type, ()):
+        if getattr(block, name) is None:
+            raise _missing(f"{at}.{name}")
+    if block.type == "tool_use":
+        _check_call(block, at=at)
+    elif block.type == "tool_result":
+        _check_result(block, at=at)
+    elif block.type in _SOURCED:
+        _check_source(block.source, at=f"{at}.source")
+
+
+def _check_call(block: WirePart, *, at: str) -> None:
+    assert block.name is not None
+    _check_name(block.name, at=f"{at}.name")
+    if not block.id:
+        raise _bad(f"{at}.id", "must not be empty")
+    if not present(block.input):
+        raise _missing(f"{at}.input")
+    if not begins(block.input, b"{"):
+        raise _bad(f"{at}.input", "expected an object")
+
+
+def _check_result(block: WirePart, *, at: str) -> None:
+    if not block.tool_use_id:
+        raise _bad(f"{at}.tool_use_id", "must not be empty")
+    if not present(block.content) or begins(block.content, b'"'):
+        return
+    content = _read_raw(block.content, _result, at=f"{at}.content")
+    if isinstance(content, list):
+        for number, inner in enumerate(content):
+            _check_block(inner, at=f"{at}.content[{number}]")
+
+
+def _check_source(raw: Raw, *, at: str) -> None:
+    if not present(raw):
+        raise _missing(at)
+    source = _read_raw(raw, _source, at=at)
+    for name in _SOURCES.get(source.type, ()):
+        if getattr(source, name) is None:
+            raise _missing(f"{at}.{name}")
+
+
+def _read_raw(raw: Raw, decoder: Decoder[Any], *, at: str) -> Any:
+    try:
+        return json.read(bytes(raw), decoder)
+    except BadRequest as error:
+        path = error.param or ""
+        joined = f"{at}{path}" if path.startswith("[") or not path else f"{at}.{path}"
+        what = error.message.rpartition(": ")[2]
+        raise BadRequest(f"{joined}: {what}", param=joined, code=error.code) from error

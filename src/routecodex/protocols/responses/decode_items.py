@@ -1,0 +1,326 @@
+"""Output items while they are heard: each knows what of it was already told as events."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from routecodex.canon.events import (
+    AnnotationDelta,
+    AnswerPart,
+    ArgumentsDelta,
+    Event,
+    PartFinished,
+    PartStarted,
+    ReasoningDelta,
+    SignatureDelta,
+    TextDelta,
+)
+from routecodex.canon.parts import Opaque, Reasoning, Refusal, Text, ToolCall
+from routecodex.protocols.responses.content import ITEM
+from routecodex.protocols.responses.schema import NAME, StreamChunk
+from routecodex.wire import json
+
+
+class EventQueue:
+    """The events to be told, and the numbering of their parts."""
+
+    __slots__ = ("_events", "_next", "spoke")
+
+    def __init__(self) -> None:
+        self._events: list[Event] = []
+        self._next = 0
+        self.spoke = False
+        """Whether a message has begun."""
+
+    def say(self, event: Event) -> None:
+        self._events.append(event)
+
+    def start(self, part: AnswerPart) -> int:
+        number, self._next = self._next, self._next + 1
+        self._events.append(PartStarted(number, part))
+        return number
+
+    def finish(self, number: int) -> None:
+        self._events.append(PartFinished(number))
+
+    def take(self) -> list[Event]:
+        events, self._events = self._events, []
+        return events
+
+
+class ItemDecoder:
+    """An item; `show` tells what a fuller version of it adds, `finish` that it is complete."""
+
+    def __init__(self, telling: EventQueue) -> None:
+        self._telling = telling
+        self.shown = False
+        self.finished = False
+
+    def show(self, item: dict[str, Any]) -> None:
+        """Takes the item as it is shown now; once it is finished nothing more is told."""
+        self.shown = True
+        if not self.finished:
+            self._catch_up(item)
+
+    def finish(self) -> None:
+        """Tells once that the item is complete."""
+        if not self.finished:
+            self._tell_end()
+            self.finished = True
+
+    def _catch_up(self, item: dict[str, Any]) -> None:
+        raise NotImplementedError
+
+    def _tell_end(self) -> None:
+        raise NotImplementedError
+
+
+class OpaqueItemDecoder(ItemDecoder):
+    """An item that only this protocol has: told once, when it is complete."""
+
+    _item: dict[str, Any] | None = None
+
+    def _catch_up(self, item: dict[str, Any]) -> None:
+        self._item = item
+
+    def _tell_end(self) -> None:
+        if self._item is not None:
+            self._telling.finish(self._telling.start(Opaque(NAME, self._item)))
+
+
+class _Part:
+    """A content part of a message: its number, and how much was told of it."""
+
+    __slots__ = ("annotations", "kind", "length", "number")
+
+    def __init__(self, number: int, kind: type[Text] | type[Refusal]) -> None:
+        self.number = number
+        self.kind = kind
+        self.length = 0
+        self.annotations = 0
+
+
+class MessageItemDecoder(ItemDecoder):
+    """A message: a text or refusal per content part."""
+
+    def __init__(self, telling: EventQueue) -> None:
+        super().__init__(telling)
+        self._parts: dict[int, _Part] = {}
+        self._head: dict[str, Any] | None = None
+
+    def _part(self, index: int, kind: type[Text] | type[Refusal]) -> _Part:
+        part = self._parts.get(index)
+        if part is None or part.kind is not kind:
+            if part is not None:
+                self._telling.finish(part.number)
+            begun = Refusal("") if kind is Refusal else self._text()
+            self._head = None
+            part = self._parts[index] = _Part(self._telling.start(begun), kind)
+        return part
+
+    def _text(self) -> Text:
+        """A text as it begins; the first of a message stands apart from those of the messages before it."""
+        apart = self._telling.spoke and not self._parts
+        self._telling.spoke = True
+        return Text("", extras=self._head and {ITEM: self._head}, apart=apart)
+
+    def _add(self, index: int, kind: type[Text] | type[Refusal], text: str, logprobs: Any = None) -> None:
+        if self.finished or not (text or logprobs):
+            return
+        part = self._part(index, kind)
+        part.length += len(text)
+        self._telling.say(TextDelta(part.number, text, tuple(logprobs or ())))
+
+    def _complete(
+        self, index: int, kind: type[Text] | type[Refusal], whole: str | None, logprobs: Any = None
+    ) -> None:
+        part = self._parts.get(index)
+        told = part.length if part is not None and part.kind is kind else 0
+        if whole is not None and len(whole) > told:
+            self._add(index, kind, whole[told:], logprobs if not told else None)
+
+    def text_delta(self, event: StreamChunk) -> None:
+        logprobs = json.thaw(event.logprobs) if len(memoryview(event.logprobs)) > 2 else None
+        self._add(event.content_index, Text, event.delta, _dicts(logprobs))
+
+    def text_done(self, event: StreamChunk) -> None:
+        self._complete(event.content_index, Text, event.text)
+
+    def refusal_delta(self, event: StreamChunk) -> None:
+        self._add(event.content_index, Refusal, event.delta)
+
+    def refusal_done(self, event: StreamChunk) -> None:
+        self._complete(event.content_index, Refusal, event.refusal)
+
+    def annotated(self, event: StreamChunk) -> None:
+        self._annotate(event.content_index, json.thaw(event.annotation))
+
+    def _annotate(self, index: int, annotation: Any) -> None:
+        if isinstance(annotation, dict) and not self.finished:
+            part = self._part(index, Text)
+            part.annotations += 1
+            self._telling.say(AnnotationDelta(part.number, annotation))
+
+    def _catch_up(self, item: dict[str, Any]) -> None:
+        if isinstance(item.get("phase"), str) and not self._parts:
+            self._head = {"phase": item["phase"]}
+        content = item.get("content")
+        if isinstance(content, str):
+            self._complete(0, Text, content)
+            return
+        for index, value in enumerate(_dicts(content)):
+            if value.get("type") == "refusal":
+                self._complete(index, Refusal, _text(value.get("refusal")))
+            else:
+                self._complete(index, Text, _text(value.get("text")), _dicts(value.get("logprobs")))
+                self._catch_up_annotations(index, value.get("annotations"))
+
+    def _catch_up_annotations(self, index: int, annotations: Any) -> None:
+        if not isinstance(annotations, list):
+            return
+        part = self._parts.get(index)
+        for annotation in annotations[part.annotations if part is not None else 0 :]:
+            self._annotate(index, annotation)
+
+    def _tell_end(self) -> None:
+        for part in self._parts.values():
+            self._telling.finish(part.number)
+
+
+class ReasoningItemDecoder(ItemDecoder):
+    """A thought: the text of its summaries, or of its content where there are no summaries."""
+
+    def __init__(self, telling: EventQueue) -> None:
+        super().__init__(telling)
+        self._number: int | None = None
+        self._id: str | None = None
+        self._source = ""
+        self._section = 0
+        self._length = 0
+        self._signature: str | None = None
+
+    def _open(self) -> int:
+        if self._number is None:
+            self._number = self._telling.start(Reasoning(id=self._id))
+        return self._number
+
+    def _add(self, text: str) -> None:
+        if text and not self.finished:
+            self._length += len(text)
+            self._telling.say(ReasoningDelta(self._open(), text))
+
+    def summary_delta(self, event: StreamChunk) -> None:
+        self._delta("summary", event.summary_index, event)
+
+    def content_delta(self, event: StreamChunk) -> None:
+        self._delta("content", event.content_index, event)
+
+    def _delta(self, source: str, section: int, event: StreamChunk) -> None:
+        if self._id is None:
+            self._id = event.item_id
+        if self._source not in ("", source):
+            return
+        self._source = source
+        if section != self._section and self._length:
+            self._add("\n\n")
+        self._section = section
+        self._add(event.delta)
+
+    def _catch_up(self, item: dict[str, Any]) -> None:
+        if self._id is None and isinstance(item.get("id"), str):
+            self._id = item["id"]
+        source = self._source or ("summary" if item.get("summary") else "content")
+        values = item.get(source)
+        texts = [_text(value.get("text")) or "" for value in _dicts(values)]
+        whole = "\n\n".join(texts)
+        if len(whole) > self._length:
+            self._source = source
+            self._add(whole[self._length :])
+        self._sign(item.get("encrypted_content"))
+
+    def _sign(self, signature: Any) -> None:
+        """The signature of the complete item: while it is in progress some upstreams send a draft of it."""
+        if isinstance(signature, str) and signature:
+            self._signature = signature
+
+    def _tell_end(self) -> None:
+        if self._signature is not None:
+            self._telling.say(SignatureDelta(self._open(), self._signature))
+        if self._number is not None:
+            self._telling.finish(self._number)
+
+
+class CallItemDecoder(ItemDecoder):
+    """A call; its arguments wait until its name is known."""
+
+    def __init__(self, telling: EventQueue) -> None:
+        super().__init__(telling)
+        self._number: int | None = None
+        self._pieces: list[str] = []
+        self._length = 0
+        self._custom = False
+        self.call_id = ""
+
+    @property
+    def told(self) -> bool:
+        """Whether the call was told at all."""
+        return self._number is not None
+
+    @property
+    def whole(self) -> bool:
+        """Whether the arguments are complete as far as one can see."""
+        text = "".join(self._pieces)
+        return self._custom or not text.strip() or json.is_whole(text)
+
+    def _add(self, text: str) -> None:
+        if not text or self.finished:
+            return
+        self._pieces.append(text)
+        self._length += len(text)
+        if self._number is not None:
+            self._telling.say(ArgumentsDelta(self._number, text))
+
+    def delta(self, event: StreamChunk) -> None:
+        self._add(event.delta)
+
+    def done(self, event: StreamChunk) -> None:
+        self._complete(event.arguments if event.arguments is not None else event.input)
+
+    def _complete(self, whole: Any) -> None:
+        if isinstance(whole, str) and len(whole) > self._length:
+            self._add(whole[self._length :])
+
+    def _catch_up(self, item: dict[str, Any]) -> None:
+        self._custom = item["type"] == "custom_tool_call"
+        name = item.get("name")
+        if self._number is None and isinstance(name, str) and name:
+            self._open(item, name)
+        given = item.get("input" if self._custom else "arguments")
+        self._complete(json.encode(given).decode() if isinstance(given, dict) else given)
+
+    def _open(self, item: dict[str, Any], name: str) -> None:
+        call_id = item.get("call_id") or item.get("id")
+        namespace = item.get("namespace")
+        self.call_id = call_id if isinstance(call_id, str) else ""
+        self._number = self._telling.start(
+            ToolCall(
+                self.call_id,
+                name,
+                custom=self._custom,
+                namespace=namespace if isinstance(namespace, str) else None,
+            )
+        )
+        if self._pieces:
+            self._telling.say(ArgumentsDelta(self._number, "".join(self._pieces)))
+
+    def _tell_end(self) -> None:
+        if self._number is not None:
+            self._telling.finish(self._number)
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _dicts(values: Any) -> list[dict[str, Any]]:
+    return [value for value in values if isinstance(value, dict)] if isinstance(values, list) else []

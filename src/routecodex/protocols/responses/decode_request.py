@@ -1,0 +1,306 @@
+"""A Responses request in canon.
+
+Instructions and leading developer items are the system text, the items of one assistant turn are one message,
+tool outputs in a row are one `tool` message.
+"""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+from msgspec.structs import replace
+
+from routecodex.canon.parts import Json, Media, Opaque, Part, Reasoning, Text, ToolCall, ToolResult
+from routecodex.canon.request import Effort, Message, Output, Request, Role, Thinking, Tool, ToolChoice
+from routecodex.protocols.codec import WireRequest
+from routecodex.protocols.responses.content import ITEM, parts_of, rest, unmark
+from routecodex.protocols.responses.schema import NAME
+from routecodex.wire import json
+
+LOGPROBS = "message.output_text.logprobs"
+EFFORTS = frozenset(get_args(Effort))
+
+_HOMES = frozenset(
+    {
+        "model",
+        "input",
+        "instructions",
+        "tools",
+        "tool_choice",
+        "parallel_tool_calls",
+        "max_output_tokens",
+        "temperature",
+        "top_p",
+        "top_logprobs",
+        "text",
+        "reasoning",
+        "metadata",
+        "user",
+        "safety_identifier",
+        "prompt_cache_key",
+        "service_tier",
+        "stream",
+    }
+)
+_MODES = {"auto": ToolChoice("auto"), "none": ToolChoice("none"), "required": ToolChoice("required")}
+_MESSAGE_FIELDS = frozenset({"type", "role", "content"})
+_CALL_FIELDS = frozenset({"type", "call_id", "name", "namespace", "arguments", "input"})
+_OUTPUT_FIELDS = frozenset({"type", "call_id", "output"})
+_REASONING_FIELDS = frozenset({"type", "id", "summary", "encrypted_content"})
+_TOOL_FIELDS = frozenset({"type", "name", "description", "parameters", "strict", "format"})
+
+
+def decode_request(inbound: WireRequest) -> Request:
+    """The canonical request."""
+    body = json.read_values(inbound.body)
+    reading = _Reading()
+    reading.items(body.get("input"))
+    system = (Text(body["instructions"]),) if body.get("instructions") else ()
+    extras = {key: value for key, value in body.items() if key not in _HOMES and value is not None}
+    thinking = _thinking(body.get("reasoning"), extras)
+    output, verbosity = _text_config(body.get("text"), extras)
+    choice = _tool_choice(body.get("tool_choice"), extras)
+    return Request(
+        model=inbound.model,
+        messages=tuple(reading.messages),
+        source=NAME,
+        system=(*system, *reading.system),
+        tools=tuple(tool for value in body.get("tools") or () for tool in _tools(value)),
+        tool_choice=choice,
+        parallel_tool_calls=body.get("parallel_tool_calls"),
+        max_tokens=body.get("max_output_tokens"),
+        temperature=body.get("temperature"),
+        top_p=body.get("top_p"),
+        logprobs=True if LOGPROBS in (body.get("include") or ()) else None,
+        top_logprobs=body.get("top_logprobs"),
+        output=output,
+        verbosity=verbosity,
+        thinking=thinking,
+        metadata=body.get("metadata"),
+        user=_user(body, extras),
+        safety_identifier=body.get("safety_identifier"),
+        cache_key=body.get("prompt_cache_key"),
+        service_tier=body.get("service_tier"),
+        stream=inbound.stream,
+        include_usage=True,
+        extras=extras or None,
+    )
+
+
+class _Reading:
+    """Input items into messages; what an assistant did in one go is gathered until someone else speaks."""
+
+    def __init__(self) -> None:
+        self.system: list[Text] = []
+        self.messages: list[Message] = []
+        self._role: Role | None = None
+        self._parts: list[Part] = []
+        self._signatures: dict[str, tuple[str | None, str]] = {}
+
+    def items(self, value: Json) -> None:
+        if isinstance(value, str):
+            self.messages.append(Message("user", (Text(value),)))
+            return
+        for item in value or ():
+            self._item(item)
+        self._flush()
+        if self._signatures:
+            self.messages = [_signed(message, self._signatures) for message in self.messages]
+
+    def _item(self, item: dict[str, Json]) -> None:
+        kind = item.get("type") or "message"
+        match kind:
+            case "message":
+                self._message(item)
+            case "function_call" | "custom_tool_call":
+                self._gather("assistant", _call(item, custom=kind == "custom_tool_call"))
+            case "function_call_output" | "custom_tool_call_output":
+                self._gather("tool", _result(item, custom=kind == "custom_tool_call_output"))
+            case "reasoning":
+                self._thought(item)
+            case _:
+                given_back = kind.endswith(("_output", "_response"))
+                self._gather("tool" if given_back else "assistant", Opaque(NAME, item))
+
+    def _gather(self, role: Role, part: Part) -> None:
+        if role != self._role:
+            self._flush()
+            self._role = role
+        self._parts.append(part)
+
+    def _flush(self) -> None:
+        if self._role is not None:
+            self.messages.append(Message(self._role, tuple(self._parts)))
+        self._role, self._parts = None, []
+
+    def _message(self, item: dict[str, Json]) -> None:
+        parts: list[Any] = list(parts_of(item["content"]))
+        extras = rest(item, _MESSAGE_FIELDS)
+        match item["role"]:
+            case "assistant":
+                self._spoken(parts, extras)
+            case "user":
+                self._flush()
+                self.messages.append(Message("user", tuple(parts), extras=extras))
+            case role:
+                self._flush()
+                self._told(role, parts, extras)
+
+    def _spoken(self, parts: list[Part], extras: dict[str, Json] | None) -> None:
+        """An assistant's message item; a second one in a turn is marked, so that it stays one of its own."""
+        second = self._role == "assistant" and any(isinstance(part, Text) for part in self._parts)
+        if parts and isinstance(parts[0], Text) and (second or extras):
+            parts[0] = replace(_marked(parts[0], extras or {}), apart=second)
+        for part in parts:
+            self._gather("assistant", part)
+
+    def _told(self, role: str, parts: list[Part], extras: dict[str, Json] | None) -> None:
+        texts = [part for part in parts if isinstance(part, Text)]
+        head = {"role": role, **(extras or {})}
+        if self.messages or len(texts) < len(parts) or not texts:
+            kept = extras if role == "developer" else head
+            self.messages.append(Message("system", tuple(parts), extras=kept))
+            return
+        self.system.append(_marked(texts[0], head))
+        self.system.extend(_marked(text, None) for text in texts[1:])
+
+    def _thought(self, item: dict[str, Json]) -> None:
+        origin, mark, signature = unmark(item.get("encrypted_content"))
+        if mark.startswith("call."):
+            self._signatures[mark.removeprefix("call.")] = (origin, signature or "")
+            return
+        self._gather("assistant", _reasoning(item, origin=origin, signature=signature, redacted=bool(mark)))
+
+
+def _marked(text: Text, item: dict[str, Json] | None) -> Text:
+    return replace(text, extras={**(text.extras or {}), ITEM: item})
+
+
+def _signed(message: Message, signatures: dict[str, tuple[str | None, str]]) -> Message:
+    if message.role != "assistant":
+        return message
+    return replace(message, parts=tuple(_with_signature(part, signatures) for part in message.parts))
+
+
+def _with_signature(part: Part, signatures: dict[str, tuple[str | None, str]]) -> Part:
+    if isinstance(part, ToolCall) and part.id in signatures:
+        origin, signature = signatures[part.id]
+        return replace(part, signature=signature, origin=origin)
+    return part
+
+
+def _call(item: dict[str, Json], *, custom: bool) -> ToolCall:
+    return ToolCall(
+        item["call_id"],
+        item["name"],
+        item["input" if custom else "arguments"],
+        custom=custom,
+        namespace=item.get("namespace"),
+        extras=rest(item, _CALL_FIELDS),
+    )
+
+
+def _result(item: dict[str, Json], *, custom: bool) -> ToolResult:
+    parts = tuple(part for part in parts_of(item["output"]) if isinstance(part, Text | Media | Opaque))
+    extras = rest(item, _OUTPUT_FIELDS)
+    return ToolResult(item["call_id"], parts, custom=custom, extras=extras)
+
+
+def _reasoning(
+    item: dict[str, Json], *, origin: str | None, signature: str | None, redacted: bool
+) -> Reasoning:
+    """A thought; shapes that a single text cannot tell are kept in `extras` as they came."""
+    summary, content = item.get("summary") or [], item.get("content") or []
+    texts = [part.get("text") or "" for part in (summary or content)]
+    extras = rest(item, _REASONING_FIELDS) or {}
+    if len(summary) > 1:
+        extras["summary"] = summary
+    return Reasoning(
+        "\n\n".join(texts),
+        signature=signature,
+        redacted=redacted,
+        id=item.get("id"),
+        origin=origin,
+        extras=extras or None,
+    )
+
+
+def _tools(value: dict[str, Json]) -> list[Tool]:
+    match value["type"]:
+        case "namespace":
+            inner = [tool for item in value.get("tools") or () for tool in _tools(item)]
+            home = {"namespace": value["name"], "namespace_description": value.get("description")}
+            return [replace(tool, **home) for tool in inner]
+        case "function" | "custom" as kind:
+            return [
+                Tool(
+                    value["name"],
+                    kind=kind,
+                    description=value.get("description"),
+                    parameters=value.get("parameters"),
+                    strict=value.get("strict"),
+                    format=value.get("format"),
+                    extras=rest(value, _TOOL_FIELDS),
+                )
+            ]
+        case hosted:
+            return [Tool(value.get("name") or hosted, kind="hosted", hosted=value)]
+
+
+def _tool_choice(value: Json, extras: dict[str, Json]) -> ToolChoice | None:
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return _MODES[value]
+    kind = value.get("type")
+    if kind == "allowed_tools":
+        names = (tool.get("name") or tool.get("type") for tool in value.get("tools") or ())
+        chosen = tuple(name for name in names if isinstance(name, str))
+        return ToolChoice("required" if value.get("mode") == "required" else "auto", chosen)
+    if kind in ("function", "custom") and isinstance(value.get("name"), str):
+        return ToolChoice("tool", (value["name"],))
+    if isinstance(kind, str) and set(value) == {"type"}:
+        return ToolChoice("tool", (kind,))
+    extras["tool_choice"] = value
+    return None
+
+
+def _thinking(value: Json, extras: dict[str, Json]) -> Thinking | None:
+    if not value:
+        return None
+    effort, summary = value.get("effort"), value.get("summary") or value.get("generate_summary")
+    more = rest(value, {"effort", "summary"}) or {}
+    if effort is not None and effort not in EFFORTS:
+        more["effort"], effort = effort, None
+    if more:
+        extras["reasoning"] = more
+    return Thinking(enabled=effort != "none", effort=effort, visible=summary is not None, summary=summary)
+
+
+def _text_config(value: Json, extras: dict[str, Json]) -> tuple[Output | None, str | None]:
+    if not value:
+        return None, None
+    verbosity, form = value.get("verbosity"), value.get("format") or {}
+    more = rest(value, {"format", "verbosity"})
+    output = None
+    match form.get("type"):
+        case "json_object":
+            output = Output("json_object")
+        case "json_schema":
+            described = {key: form.get(key) for key in ("name", "schema", "strict", "description")}
+            output = Output("json_schema", **described)
+        case None | "text":
+            pass
+        case _:
+            more = {**(more or {}), "format": form}
+    if more:
+        extras["text"] = more
+    return output, verbosity
+
+
+def _user(body: dict[str, Any], extras: dict[str, Json]) -> str | None:
+    user: str | None = body.get("user")
+    safety: str | None = body.get("safety_identifier")
+    if user is not None and safety is not None:
+        extras["safety_identifier"] = safety
+    return user if user is not None else safety

@@ -1,0 +1,211 @@
+"""Canonical messages as Responses input items."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct
+
+from routecodex.canon.parts import Json, Media, Opaque, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
+from routecodex.canon.request import Message, Request
+from routecodex.protocols import sealed_signatures
+from routecodex.protocols.codec import EncodeOptions
+from routecodex.protocols.responses.content import ITEM, PART, PartWriter
+from routecodex.protocols.responses.schema import NAME
+
+ID_LIMIT = 64
+NO_RESULT = "The tool gave no result."
+
+
+def short_id(value: str, *, prefix: str = "") -> str:
+    """The value itself, or a stable stand-in when it is longer than OpenAI takes."""
+    if value and len(value) <= ID_LIMIT:
+        return value
+    digest = hashlib.sha256(value.encode("utf-8", "surrogatepass")).hexdigest()
+    return f"{prefix}{digest}"[:ID_LIMIT]
+
+
+class ItemWriter(Struct):
+    """Writes messages as items, one after the other, into `items`."""
+
+    request: Request
+    aim: EncodeOptions
+    writer: PartWriter
+    items: list[dict[str, Json]]
+    custom_calls: frozenset[str]
+
+    @property
+    def _same(self) -> bool:
+        return self.request.source == NAME
+
+    def system(self) -> str | None:
+        """The instructions; developer items that came first go back to the front of the input."""
+        said: list[str] = []
+        for text in self.request.system:
+            if text.cache is not None:
+                self.writer.note("dropped cache_control: responses upstreams cache by prefix")
+            if self._same and text.extras and ITEM in text.extras:
+                self._told(text, text.extras[ITEM])
+            elif text.text:
+                said.append(text.text)
+        return "\n\n".join(said) or None
+
+    def _told(self, text: Text, head: dict[str, Json] | None) -> None:
+        content = self.writer.write(text)
+        if head is None and self.items:
+            self.items[-1]["content"].append(content)
+        else:
+            self.items.append({"type": "message", "role": "developer", **(head or {}), "content": [content]})
+
+    def messages(self) -> None:
+        answered = _answered(self.request.messages)
+        for message in self.request.messages:
+            if message.name:
+                self.writer.note("dropped name: a message has none in responses")
+            match message.role:
+                case "assistant":
+                    self._assistant(message.parts)
+                    self._close_calls(message.parts, answered)
+                case "system":
+                    self._heard(message, "developer")
+                case "user" | "tool":
+                    self._heard(message, "user")
+
+    def _heard(self, message: Message, role: str) -> None:
+        """A message to the model: tool results become items of their own, the rest one message."""
+        content: list[dict[str, Json]] = []
+        for part in message.parts:
+            if isinstance(part, ToolResult):
+                self.items.append(self._result(part))
+            elif _is_item(part):
+                self._opaque(part)
+            elif (value := self.writer.write(part)) is not None:
+                content.append(value)
+        if not content and (message.role == "tool" or message.parts):
+            return
+        extras = message.extras if self._same and message.extras else {}
+        self.items.append({"type": "message", "role": role, **extras, "content": content})
+
+    def _assistant(self, parts: Sequence[Part]) -> None:
+        message: dict[str, Json] | None = None
+        for part in parts:
+            if isinstance(part, Text | Refusal | Media) or (isinstance(part, Opaque) and not _is_item(part)):
+                message = self._said(part, message)
+                continue
+            message = None
+            match part:
+                case ToolCall():
+                    self.items.append(self._call(part))
+                case Reasoning():
+                    self._reasoning(part)
+                case Opaque():
+                    self._opaque(part)
+                case ToolResult():
+                    self.items.append(self._result(part))
+
+    def _said(self, part: Part, message: dict[str, Json] | None) -> dict[str, Json] | None:
+        if isinstance(part, Text | Refusal) and not part.text and not self._same:
+            return message
+        content = self.writer.write(part, spoken=True)
+        if content is None:
+            return message
+        head = part.extras.get(ITEM) if isinstance(part, Text) and part.extras and self._same else None
+        if message is None or head is not None:
+            message = {"type": "message", "role": "assistant", **(head or {}), "content": []}
+            self.items.append(message)
+        message["content"].append(content)
+        return message
+
+    def _call(self, call: ToolCall) -> dict[str, Json]:
+        item: dict[str, Json] = {
+            "type": "custom_tool_call" if call.custom else "function_call",
+            "call_id": short_id(call.id, prefix="call_"),
+            "name": call.name,
+        }
+        if call.namespace is not None:
+            item["namespace"] = call.namespace
+        if call.custom:
+            item["input"] = call.arguments
+        else:
+            item["arguments"] = call.arguments if call.arguments.strip() or self._same else "{}"
+        if self._same and call.extras:
+            item |= call.extras
+        return item
+
+    def _result(self, result: ToolResult) -> dict[str, Json]:
+        if result.is_error:
+            self.writer.note("dropped is_error: a tool output is a plain text in responses")
+        custom = result.custom or result.call_id in self.custom_calls
+        item: dict[str, Json] = {
+            "type": "custom_tool_call_output" if custom else "function_call_output",
+            "call_id": short_id(result.call_id, prefix="call_"),
+            "output": self._output(result),
+        }
+        if self._same and result.extras:
+            item |= result.extras
+        return item
+
+    def _output(self, result: ToolResult) -> str | list[dict[str, Json]]:
+        texts = [part for part in result.parts if isinstance(part, Text)]
+        plain = all(not (text.extras and self._same) for text in texts)
+        if len(texts) == len(result.parts) <= 1 and plain:
+            return texts[0].text if texts else ""
+        written = (self.writer.write(part) for part in result.parts)
+        return [value for value in written if value is not None]
+
+    def _close_calls(self, parts: Iterable[Part], answered: frozenset[str]) -> None:
+        """OpenAI refuses a call without an output; another protocol's client may have left one open."""
+        if self._same:
+            return
+        for part in parts:
+            if isinstance(part, ToolCall) and part.id not in answered:
+                self.items.append(self._result(ToolResult(part.id, (Text(NO_RESULT),), custom=part.custom)))
+                self.writer.note("added a tool output: a call of the history had none")
+
+    def _reasoning(self, part: Reasoning) -> None:
+        if not self._may_return(part):
+            self.writer.note("dropped reasoning: made by another provider")
+            return
+        extras = dict(part.extras or {}) if self._same else {}
+        summary = extras.pop("summary", None)
+        if summary is None:
+            shown = part.text and not extras.get("content")
+            summary = [{"type": "summary_text", "text": part.text}] if shown else []
+        item: dict[str, Json] = {"type": "reasoning", "summary": summary, **extras}
+        if part.id:
+            item["id"] = part.id
+        if part.signature is not None:
+            item["encrypted_content"] = part.signature
+        self.items.append(item)
+
+    def _may_return(self, part: Reasoning) -> bool:
+        if part.signature is None:
+            return self._same and part.origin is None
+        if part.redacted or not sealed_signatures.returns_to(
+            self.aim.provider, origin=part.origin, same_protocol=self._same
+        ):
+            return False
+        return part.origin is not None or self.aim.is_ours(part.signature)
+
+    def _opaque(self, part: Part) -> None:
+        if isinstance(part, Opaque) and part.protocol == NAME:
+            self.items.append(part.value)
+        elif isinstance(part, Opaque):
+            self.writer.note(f"dropped a {part.protocol} part: responses has no such item")
+
+
+def _is_item(part: Part) -> bool:
+    return isinstance(part, Opaque) and not (isinstance(part.value, dict) and PART in part.value)
+
+
+def _answered(messages: Iterable[Message]) -> frozenset[str]:
+    return frozenset(
+        part.call_id for message in messages for part in message.parts if isinstance(part, ToolResult)
+    )
+
+
+def custom_calls(messages: Iterable[Message]) -> frozenset[str]:
+    """The ids of calls to custom tools: their results need an item type of their own."""
+    parts = (part for message in messages for part in message.parts)
+    return frozenset(part.id for part in parts if isinstance(part, ToolCall) and part.custom)

@@ -1,0 +1,312 @@
+"""A canonical request as a Responses body; what Responses cannot say is named in the notices."""
+
+from __future__ import annotations
+
+from routecodex.canon.errors import BadRequest
+from routecodex.canon.parts import Json
+from routecodex.canon.request import Output, Request, Thinking, Tool, ToolChoice
+from routecodex.protocols.codec import EncodedRequest, EncodeOptions
+from routecodex.protocols.lost_fields import SERVER_HINTS, lost_fields
+from routecodex.protocols.message_features import is_hosted_search
+from routecodex.protocols.responses.content import PartWriter
+from routecodex.protocols.responses.decode_request import LOGPROBS
+from routecodex.protocols.responses.encode_messages import ItemWriter, custom_calls, short_id
+from routecodex.protocols.responses.schema import NAME
+from routecodex.wire import json
+
+_ENCRYPTED = "reasoning.encrypted_content"
+_LEAST_OUTPUT = 16
+_METADATA_PAIRS, _METADATA_KEY, _METADATA_VALUE = 16, 64, 512
+_TIERS = {"standard_only": "default", "standard": "default"}
+_TIERS |= {tier: tier for tier in ("auto", "default", "flex", "priority", "scale")}
+_NO_HOME = ("stop", "top_k", "seed", "frequency_penalty", "presence_penalty")
+
+
+def encode_request(request: Request, aim: EncodeOptions) -> EncodedRequest:
+    """The request for a Responses upstream."""
+    if request.n > 1:
+        raise BadRequest(f"n: {request.n} answers cannot be asked for here, only one", param="n")
+    notices: dict[str, None] = {}
+    same = request.source == NAME
+    writer = PartWriter(same, aim.vision, aim.dialect.image_urls, request.source in (NAME, "chat"), notices)
+    items = ItemWriter(request, aim, writer, [], custom_calls(request.messages))
+    instructions = items.system()
+    items.messages()
+    body: dict[str, Json] = {"model": aim.model, "input": items.items}
+    settings = _settings(request, aim, notices)
+    settings["instructions"] = instructions
+    body |= {key: value for key, value in settings.items() if value is not None}
+    _add_extras(body, request, notices)
+    for name in aim.dialect.unsupported:
+        if body.pop(name, None) is not None:
+            notices[f"dropped {name}: the upstream does not take it"] = None
+    return EncodedRequest(json.encode(body), tuple(map(_plain, notices)))
+
+
+def _plain(notice: str) -> str:
+    """One short line of printable ASCII, fit for a header."""
+    return "".join(sign if " " <= sign <= "~" else "?" for sign in notice[:120])
+
+
+def _settings(request: Request, aim: EncodeOptions, notices: dict[str, None]) -> dict[str, Json]:
+    for name in _NO_HOME:
+        if getattr(request, name) not in (None, ()):
+            notices[f"dropped {name}: responses has no such field"] = None
+    tools = _tools(request, aim, notices)
+    return {
+        "tools": tools or None,
+        "tool_choice": _tool_choice(request, aim, notices) if tools else _idle_choice(request, notices),
+        "parallel_tool_calls": _parallel(request, aim, notices),
+        "max_output_tokens": _max_tokens(request, aim),
+        "temperature": request.temperature,
+        "top_p": request.top_p,
+        "top_logprobs": request.top_logprobs,
+        "text": _text(request, aim, notices),
+        "reasoning": _reasoning(request, notices),
+        "metadata": _metadata(request, notices),
+        "user": short_id(request.user) if request.user and not _is_safety(request) else None,
+        "safety_identifier": _safety(request),
+        "prompt_cache_key": short_id(request.cache_key) if request.cache_key else None,
+        "service_tier": _tier(request, notices),
+        "include": _include(request) or None,
+        "store": None if request.source == NAME else False,
+        "stream": True if request.stream else None,
+    }
+
+
+def _add_extras(body: dict[str, Json], request: Request, notices: dict[str, None]) -> None:
+    for field in lost_fields(request) if request.source != NAME else ():
+        notices[f"dropped {field}: only {request.source} has it"] = None
+    for key, value in (request.extras or {}).items():
+        if request.source != NAME:
+            if key not in SERVER_HINTS and key != "safety_identifier":
+                notices[f"dropped {key}: it is a field of {request.source}"] = None
+        elif key == "include":
+            body[key] = list(dict.fromkeys([*value, *body.get(key, ())]))
+        elif isinstance(value, dict) and isinstance(body.get(key), dict):
+            body[key] = {**value, **body[key]}
+        else:
+            body[key] = value
+
+
+def _tools(request: Request, aim: EncodeOptions, notices: dict[str, None]) -> list[Json]:
+    """The tools; those of one namespace stand together where its first one stood."""
+    written: list[Json] = []
+    homes: dict[str, list[Json]] = {}
+    for tool in request.tools:
+        value = _tool(tool, request, aim=aim, notices=notices)
+        if value is None:
+            continue
+        if tool.namespace is None:
+            written.append(value)
+            continue
+        if tool.namespace not in homes:
+            home = homes.setdefault(tool.namespace, [])
+            told = tool.namespace_description or ""
+            written.append({"type": "namespace", "name": tool.namespace, "description": told, "tools": home})
+        homes[tool.namespace].append(value)
+    return written
+
+
+def _tool(
+    tool: Tool, request: Request, *, aim: EncodeOptions, notices: dict[str, None]
+) -> dict[str, Json] | None:
+    same = request.source == NAME
+    if tool.kind == "hosted":
+        return _hosted(tool, same, notices)
+    value: dict[str, Json] = {"type": tool.kind, "name": tool.name}
+    if tool.description is not None:
+        value["description"] = tool.description
+    if tool.kind == "custom":
+        if tool.format is not None:
+            value["format"] = _grammar(tool.format)
+    elif tool.parameters is not None or not same:
+        empty = {"type": "object", "properties": {}}
+        value["parameters"] = tool.parameters if same else tool.parameters or empty
+    if tool.kind == "function" and aim.dialect.strict_tools:
+        # Responses turns strict on by itself; the other protocols mean "not strict" when they say nothing.
+        strict = tool.strict if same else bool(tool.strict)
+        if strict is not None:
+            value["strict"] = strict
+    if tool.cache is not None:
+        notices["dropped cache_control: responses upstreams cache by prefix"] = None
+    return {**value, **tool.extras} if same and tool.extras else value
+
+
+def _grammar(form: Json) -> Json:
+    """A custom tool's format; chat puts the grammar one level deeper."""
+    if isinstance(form, dict) and isinstance(form.get("grammar"), dict):
+        return {"type": "grammar", **form["grammar"]}
+    return form
+
+
+def _hosted(tool: Tool, same: bool, notices: dict[str, None]) -> dict[str, Json] | None:
+    if same:
+        value: dict[str, Json] = tool.hosted
+        return value
+    if _searches_the_web(tool):
+        return {"type": "web_search"}
+    notices[f"dropped tool {tool.name[:40]!a}: it runs at another provider"] = None
+    return None
+
+
+def _searches_the_web(tool: Tool) -> bool:
+    """Whether a hosted tool is known for it, by its name or its type; other tools search, too, elsewhere."""
+    kind = tool.hosted.get("type") if isinstance(tool.hosted, dict) else None
+    names = [name for name in (tool.name, kind) if isinstance(name, str)]
+    return any(is_hosted_search(name) or name.endswith("_web_search") for name in names)
+
+
+def _tool_choice(request: Request, aim: EncodeOptions, notices: dict[str, None]) -> Json:
+    choice = request.tool_choice
+    if choice is None:
+        return None
+    level = aim.dialect.tool_choice
+    if (level == "auto_only" and choice.mode != "auto") or (
+        level == "no_required" and choice.mode == "required"
+    ):
+        notices[f"dropped tool_choice {choice.mode}: the upstream does not take it"] = None
+        return None
+    named = [told for told in (_choice_of(name, request) for name in choice.names) if told is not None]
+    if choice.names and not named:
+        notices["dropped tool_choice: the tool it names is not on offer here"] = None
+        return None
+    if choice.mode == "tool":
+        return named[0] if named else "required"
+    if not named:
+        return choice.mode
+    return {"type": "allowed_tools", "mode": _allowed_mode(choice), "tools": named}
+
+
+def _idle_choice(request: Request, notices: dict[str, None]) -> Json:
+    """The choice where there is no tool: a client of this protocol knows what it says."""
+    choice = request.tool_choice
+    if choice is None:
+        return None
+    if request.source == NAME and choice.mode != "tool":
+        return choice.mode
+    if choice.forces:
+        notices["dropped tool_choice: there are no tools to choose from"] = None
+    return None
+
+
+def _allowed_mode(choice: ToolChoice) -> str:
+    return "required" if choice.mode == "required" else "auto"
+
+
+def _choice_of(name: str, request: Request) -> dict[str, Json] | None:
+    tool = next((tool for tool in request.tools if tool.name == name), None)
+    if tool is None:
+        return {"type": "function", "name": name}
+    if tool.kind == "hosted":
+        if request.source == NAME:
+            return {"type": tool.hosted["type"]}
+        return {"type": "web_search"} if _searches_the_web(tool) else None
+    return {"type": tool.kind, "name": name}
+
+
+def _parallel(request: Request, aim: EncodeOptions, notices: dict[str, None]) -> bool | None:
+    if request.parallel_tool_calls is None or aim.dialect.parallel_tool_calls:
+        return request.parallel_tool_calls
+    notices["dropped parallel_tool_calls: the upstream does not take it"] = None
+    return None
+
+
+def _max_tokens(request: Request, aim: EncodeOptions) -> int | None:
+    limit = request.max_tokens
+    if limit is None:
+        return None
+    if request.source != NAME:
+        limit = max(limit, _LEAST_OUTPUT)
+    return min(limit, aim.max_output_tokens) if aim.max_output_tokens else limit
+
+
+def _text(request: Request, aim: EncodeOptions, notices: dict[str, None]) -> dict[str, Json] | None:
+    text: dict[str, Json] = {}
+    if request.output is not None and (form := _format(request.output, aim.dialect.response_format, notices)):
+        text["format"] = form
+    if request.verbosity is not None:
+        text["verbosity"] = request.verbosity
+    return text or None
+
+
+def _format(output: Output, able: str, notices: dict[str, None]) -> dict[str, Json] | None:
+    if able == "none":
+        notices["dropped structured output: the upstream does not take it"] = None
+        return None
+    if output.kind == "json_object":
+        return {"type": "json_object"}
+    if able == "json_object":
+        notices["dropped json_schema: the upstream takes plain JSON output only"] = None
+        return {"type": "json_object"}
+    form: dict[str, Json] = {
+        "type": "json_schema",
+        "name": output.name or "answer",
+        "schema": output.schema if output.schema is not None else {},
+    }
+    optional = {"strict": output.strict, "description": output.description}
+    return form | {key: value for key, value in optional.items() if value is not None}
+
+
+def _reasoning(request: Request, notices: dict[str, None]) -> dict[str, Json] | None:
+    thinking = request.thinking
+    if thinking is None:
+        return None
+    effort = _effort(thinking)
+    if not thinking.enabled and effort is None:
+        notices["dropped thinking: responses has no general way to switch it off"] = None
+        return None
+    summary = thinking.summary
+    if summary is None and thinking.enabled and thinking.visible and request.source != NAME:
+        summary = "auto"
+    said = {"effort": effort, "summary": summary}
+    return {key: value for key, value in said.items() if value is not None} or None
+
+
+def _effort(thinking: Thinking) -> str | None:
+    if thinking.effort is not None:
+        return thinking.effort
+    if not thinking.enabled or thinking.budget is None or thinking.budget < 0:
+        return None
+    steps = ((0, "none"), (4096, "low"), (16384, "medium"))
+    return next((word for most, word in steps if thinking.budget <= most), "high")
+
+
+def _metadata(request: Request, notices: dict[str, None]) -> dict[str, Json] | None:
+    if not request.metadata or request.source == NAME:
+        return request.metadata
+    texts = {
+        key: value if isinstance(value, str) else json.encode(value).decode()
+        for key, value in request.metadata.items()
+    }
+    fitting = {k: v for k, v in texts.items() if len(k) <= _METADATA_KEY and len(v) <= _METADATA_VALUE}
+    kept = dict(list(fitting.items())[:_METADATA_PAIRS])
+    if len(kept) < len(texts):
+        notices["dropped metadata: an entry is longer than responses takes, or there are too many"] = None
+    return kept or None
+
+
+def _safety(request: Request) -> str | None:
+    return short_id(request.safety_identifier) if request.safety_identifier else None
+
+
+def _is_safety(request: Request) -> bool:
+    return request.user == request.safety_identifier
+
+
+def _tier(request: Request, notices: dict[str, None]) -> str | None:
+    tier = request.service_tier
+    if tier is None or request.source == NAME:
+        return tier
+    if tier not in _TIERS:
+        notices[f"dropped service_tier {tier[:40]!a}: responses has no such tier"] = None
+    return _TIERS.get(tier)
+
+
+def _include(request: Request) -> list[str]:
+    wanted = []
+    if request.logprobs or request.top_logprobs:
+        wanted.append(LOGPROBS)
+    if request.source != NAME and request.thinking is not None and request.thinking.enabled:
+        wanted.append(_ENCRYPTED)
+    return wanted

@@ -1,0 +1,172 @@
+"""What routing sees of a Responses request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from routecodex.canon.request import CalledTool, RequestFeatures
+from routecodex.protocols.codec import WireRequest
+from routecodex.protocols.message_features import (
+    ARGUMENTS_KEPT,
+    ASSISTANT,
+    SHORT_CONVERSATION,
+    SYSTEM,
+    TOOL,
+    MessageFeatures,
+    conversation_fingerprint,
+    first_user_texts,
+    is_hosted_search,
+    is_search_tool,
+    newest_message,
+    system_opening,
+    text_message,
+    user_excerpt,
+    user_message,
+)
+from routecodex.protocols.responses.schema import (
+    RequestBody,
+    RequestView,
+    WireItem,
+    WirePart,
+    WireTool,
+    WireToolChoice,
+)
+from routecodex.wire import json
+
+_MEDIA = frozenset({"input_image", "input_video"})
+_SHOWN = _MEDIA | {"input_file", "input_audio"}
+_SYSTEM = frozenset({"system", "developer"})
+_GIVEN_BACK = ("_output", "_response")
+
+
+def features(inbound: WireRequest) -> RequestFeatures:
+    """The features of a request; only its newest items are looked at."""
+    view: RequestView = inbound.wire
+    body = view.typed
+    items, tools = _items(body), body.tools or ()
+    newest, seen = newest_message(items, _glimpse) if items else ("user", SYSTEM)
+    last = _last_answer(items)
+    hosted = any(is_hosted_search(tool.type) for tool in tools)
+    offers = hosted or any(map(is_search_tool, _names(tools)))
+    return RequestFeatures(
+        newest=newest,
+        has_media=seen.media,
+        text=user_excerpt(seen, fully=offers),
+        calls=_calls(items, last) if last >= 0 else (),
+        offers_search=offers,
+        asks_search=hosted and _asks(body.tool_choice, tools),
+        has_tools=bool(tools),
+        has_answer=last >= 0 or view.previous_response_id is not None,
+        opening=_opening(body, items) if not tools or len(items) <= SHORT_CONVERSATION else "",
+    )
+
+
+def fingerprint(inbound: WireRequest) -> bytes:
+    """What a conversation begins with."""
+    body: RequestBody = inbound.wire.typed
+    items = _items(body)
+    return conversation_fingerprint(_system(body, items), first_user_texts(items, _glimpse))
+
+
+def _items(body: RequestBody) -> list[WireItem]:
+    if isinstance(body.input, str):
+        return [WireItem(role="user", content=body.input)]
+    return body.input or []
+
+
+def _parts(item: WireItem) -> Sequence[WirePart]:
+    return item.content if isinstance(item.content, list) else ()
+
+
+def _texts(item: WireItem) -> list[str]:
+    if isinstance(item.content, str):
+        return [item.content]
+    return [part.text for part in _parts(item) if part.text is not None]
+
+
+def _glimpse(item: WireItem) -> MessageFeatures:
+    """An item; what is no message and gives nothing back is the model's."""
+    if (item.type or "message") != "message":
+        return TOOL if (item.type or "").endswith(_GIVEN_BACK) else ASSISTANT
+    if item.role in _SYSTEM:
+        return SYSTEM
+    if item.role == "assistant":
+        return ASSISTANT
+    if isinstance(item.content, str):
+        return text_message(item.content)
+    types = [part.type for part in _parts(item)]
+    return user_message(_texts(item), shown=not _SHOWN.isdisjoint(types), media=not _MEDIA.isdisjoint(types))
+
+
+def _is_answer(item: WireItem) -> bool:
+    if (item.type or "message") == "message":
+        return item.role == "assistant"
+    return not (item.type or "").endswith(_GIVEN_BACK)
+
+
+def _last_answer(items: Sequence[WireItem]) -> int:
+    for at in range(len(items) - 1, -1, -1):
+        if _is_answer(items[at]):
+            return at
+    return -1
+
+
+def _calls(items: Sequence[WireItem], last: int) -> tuple[CalledTool, ...]:
+    """The calls among the model's items in a row that end there."""
+    calls: list[CalledTool] = []
+    while last >= 0 and _is_answer(items[last]):
+        if (items[last].type or "").endswith("_call"):
+            calls.append(_call(items[last]))
+        last -= 1
+    return tuple(reversed(calls))
+
+
+def _call(item: WireItem) -> CalledTool:
+    """A call; one without a name is named by its type (`local_shell_call`)."""
+    name = item.name or (item.type or "").removesuffix("_call")
+    return CalledTool(name, _given(item)[:ARGUMENTS_KEPT])
+
+
+def _given(item: WireItem) -> str:
+    values: tuple[Any, ...] = (item.arguments, item.input, item.action)
+    given = next((value for value in values if value is not None), "")
+    return given if isinstance(given, str) else json.encode(given).decode("utf-8", "replace")
+
+
+def _names(tools: Sequence[WireTool]) -> Iterator[str | None]:
+    for tool in tools:
+        yield tool.name
+        yield from (inner.name for inner in tool.tools or ())
+
+
+def _asks(choice: str | WireToolChoice | None, tools: Sequence[WireTool]) -> bool:
+    """Whether the hosted search is all there is, or the one tool that must be used."""
+    if choice == "none":
+        return False
+    if len(tools) == 1:
+        return True
+    if not isinstance(choice, WireToolChoice):
+        return False
+    if choice.type != "allowed_tools":
+        return is_hosted_search(choice.type)
+    allowed = choice.tools or ()
+    return choice.mode == "required" and len(allowed) == 1 and is_hosted_search(_type(allowed[0]))
+
+
+def _type(allowed: dict[str, Any]) -> str:
+    kind = allowed.get("type")
+    return kind if isinstance(kind, str) else ""
+
+
+def _system(body: RequestBody, items: Sequence[WireItem]) -> list[str]:
+    told = [body.instructions] if body.instructions else []
+    for item in items:
+        if item.role not in _SYSTEM:
+            break
+        told.extend(_texts(item))
+    return told
+
+
+def _opening(body: RequestBody, items: Sequence[WireItem]) -> str:
+    return system_opening(_system(body, items) or (_texts(items[0]) if items else ()))

@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import ValidationError, convert
+from msgspec.json import Decoder
+
+from routecodex.canon.errors import BadRequest
+from routecodex.protocols.codec import WireRequest
+from routecodex.protocols.responses.schema import (
+    CALLS,
+    NAME,
+    OUTPUTS,
+    REFERENCE,
+    ROLES,
+    RequestBody,
+    RequestView,
+    WireItem,
+    WirePart,
+    WireTool,
+    check_name,
+)
+from routecodex.wire import json
+
+_body = Decoder(RequestBody)
+
+
+def validate(body: bytes, *, model: str | None = None, stream: bool | None = None) -> WireRequest:
+    """A validated request; BadRequest names the first field that is wrong."""
+    typed = json.read(body, _body)
+    json.check_text(body)
+    check_name(typed.model, "model")
+    if typed.background:
+        raise BadRequest("background: background responses are not supported", param="background")
+    references = _check_input(typed)
+    _check_tools(typed.tools or (), "tools")
+    if isinstance(typed.tool_choice, str) and typed.tool_choice not in ("auto", "none", "required"):
+        raise BadRequest(
+            f"tool_choice: {typed.tool_choice!r} is not one of 'auto', 'none', 'required'",
+            param="tool_choice",
+        )
+    view = RequestView(body, typed, typed.previous_response_id, typed.store is not False, references)
+    streams = bool(typed.stream) if stream is None else stream
+    return WireRequest(NAME, body, wire=view, model=model or typed.model, stream=streams)
+
+
+def _check_tools(tools: Sequence[WireTool], path: str) -> None:
+    for index, tool in enumerate(tools):
+        if tool.type in ("function", "custom", "namespace"):
+            check_name(tool.name, f"{path}[{index}].name")
+        if tool.type == "namespace":
+            _check_tools(tool.tools or (), f"{path}[{index}].tools")
+
+
+def _check_input(body: RequestBody) -> tuple[tuple[int, str], ...]:
+    """Checks the input; the references in it."""
+    if body.input:
+        if not isinstance(body.input, list):
+            return ()
+        walk = _ItemChecker(may_refer=bool(body.previous_response_id or body.conversation or body.prompt))
+        walk.check(body.input)
+        return tuple(walk.references)
+    # An empty text is a legal question; nothing at all is not, unless something stands before it.
+    if body.input != "" and not (body.previous_response_id or body.conversation or body.prompt):
+        raise BadRequest(
+            "input: a text or at least one item is required", param="input", code="missing_field"
+        )
+    return ()
+
+
+class _ItemChecker:
+    """One pass over the input items: roles, calls and the results that belong to them."""
+
+    def __init__(self, *, may_refer: bool) -> None:
+        self._may_refer = may_refer
+        self._called: set[str] = set()
+        self._turn: set[str] = set()
+        self.references: list[tuple[int, str]] = []
+
+    def check(self, items: Sequence[WireItem]) -> None:
+        for index, item in enumerate(items):
+            kind = item.type or ("message" if item.role is not None else None)
+            if kind is None:
+                raise _missing(index, "type")
+            if kind == "message":
+                self._message(index, item)
+            elif kind in OUTPUTS:
+                self._output(index, item)
+            elif kind in CALLS:
+                self._call(index, item, CALLS[kind])
+            elif kind == "reasoning":
+                self._thought(index, item)
+            elif kind == REFERENCE:
+                self._reference(index, item)
+            elif item.call_id is not None:
+                self._called.add(item.call_id)
+
+    def _message(self, index: int, item: WireItem) -> None:
+        if item.role not in ROLES:
+            if item.role is None:
+                raise _missing(index, "role")
+            allowed = ", ".join(map(repr, ROLES))
+            raise _wrong(index, "role", f"{item.role!r} is not one of {allowed}")
+        if item.content is None or isinstance(item.content, dict):
+            raise _wrong(index, "content", "expected a text or a list of parts")
+        if item.role != "assistant":
+            self._turn.clear()
+
+    def _call(self, index: int, item: WireItem, field: str) -> None:
+        check_name(item.name, f"input[{index}].name")
+        if not item.call_id:
+            raise _missing(index, "call_id")
+        if not isinstance(getattr(item, field), str):
+            raise _wrong(index, field, "expected a text")
+        if item.call_id in self._turn:
+            raise _wrong(index, "call_id", f"{item.call_id!r} names two calls of one turn")
+        self._turn.add(item.call_id)
+        self._called.add(item.call_id)
+
+    def _reference(self, index: int, item: WireItem) -> None:
+        if not item.id:
+            raise _missing(index, "id")
+        self._may_refer = True
+        self.references.append((index, item.id))
+
+    def _thought(self, index: int, item: WireItem) -> None:
+        for field in ("summary", "content"):
+            value = getattr(item, field)
+            if value is not None and not isinstance(value, list):
+                raise _wrong(index, field, "expected a list of parts")
+        _check_parts(item.summary or [], f"input[{index}].summary")
+
+    def _output(self, index: int, item: WireItem) -> None:
+        self._turn.clear()
+        if not item.call_id:
+            raise _missing(index, "call_id")
+        if item.output is None:
+            raise _missing(index, "output")
+        if not isinstance(item.output, str | list):
+            raise _wrong(index, "output", "expected a text or a list of parts")
+        if isinstance(item.output, list):
+            _check_parts(item.output, f"input[{index}].output")
+        if item.call_id not in self._called and not self._may_refer:
+            raise _wrong(index, "call_id", f"no earlier call has the id {item.call_id!r}")
+
+
+def _check_parts(values: list[Any], path: str) -> None:
+    try:
+        convert(values, list[WirePart])
+    except ValidationError as exc:
+        what, _, where = str(exc).partition(" - at `$")
+        path += where.rstrip("`")
+        raise BadRequest(f"{path}: {what.replace('`', chr(39))}", param=path, code="invalid_type") from exc
+
+
+def _missing(index: int, field: str) -> BadRequest:
+    path = f"input[{index}].{field}"
+    return BadRequest(f"{path}: this field is required", param=path, code="missing_field")
+
+
+def _wrong(index: int, field: str, what: str) -> BadRequest:
+    path = f"input[{index}].{field}"
+    return BadRequest(f"{path}: {what}", param=path, code="invalid_value")

@@ -1,0 +1,199 @@
+"""Maps namespaced and custom tools to protocols that lack them.
+
+Tools that only some protocols have, told to the others: namespaced tools and custom (freeform) ones.
+
+A namespaced tool travels as one flat, legal name (`namespace__name`); a custom tool travels as a function
+with one string property `input`. `ToolNames` finds the way back from the name a model called.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+
+from routecodex.canon.parts import Json, ToolCall
+from routecodex.canon.request import Tool
+from routecodex.wire import json
+
+CUSTOM_PARAMETERS: dict[str, Json] = {
+    "type": "object",
+    "properties": {"input": {"type": "string", "description": "The whole input of the tool, as free text."}},
+    "required": ["input"],
+    "additionalProperties": False,
+}
+"""The parameters of a custom tool that travels as a function."""
+
+NAME_LIMIT = 64
+_ILLEGAL = re.compile(r"[^A-Za-z0-9_-]")
+_OPENING = re.compile(r'\s*\{\s*"input"\s*:\s*"')
+_ESCAPE = re.compile(
+    r"\\(?:u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|(.))", re.DOTALL
+)
+_WHOLE = re.compile(r'[^"\\]*(?:\\.[^"\\]*)*', re.DOTALL)
+_UNFINISHED = re.compile(
+    r"\\(?:u[0-9a-fA-F]{0,3}|u[dD][89abAB][0-9a-fA-F]{2}(?:\\(?:u[0-9a-fA-F]{0,3})?)?)?$"
+)
+_PLAIN_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
+
+
+def flat(name: str, namespace: str | None) -> str:
+    """One name that every protocol takes; a name that had to be bent ends in a hash, so none collide."""
+    whole = f"{namespace}__{name}" if namespace else name
+    legal = _ILLEGAL.sub("_", whole)
+    if legal == whole and len(whole) <= NAME_LIMIT:
+        return whole
+    digest = hashlib.sha256(whole.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    return f"{legal[: NAME_LIMIT - 9]}_{digest}"
+
+
+def flat_name(tool: Tool) -> str:
+    """The name under which a tool travels where there are no namespaces."""
+    return flat(tool.name, tool.namespace)
+
+
+def flat_call(call: ToolCall) -> str:
+    """The name under which a call of the history travels where there are no namespaces."""
+    return flat(call.name, call.namespace)
+
+
+def description_of(tool: Tool) -> str:
+    """What a tool is for; the grammar of a custom one is told in words, where only functions are known."""
+    said = tool.description or ""
+    if tool.kind != "custom" or not isinstance(tool.format, dict):
+        return said
+    # Chat puts the grammar one level deeper than Responses.
+    inner = tool.format.get("grammar")
+    grammar = inner if isinstance(inner, dict) else tool.format
+    if not isinstance(grammar.get("definition"), str):
+        return said
+    kind = f"{grammar['syntax']} grammar" if grammar.get("syntax") else "grammar"
+    told = f"The input must follow this {kind}:\n{grammar['definition']}"
+    return f"{said}\n\n{told}" if said else told
+
+
+class ToolNames:
+    """From the name a model called to (name, namespace, custom) of the tool the client offered."""
+
+    __slots__ = ("_known",)
+
+    def __init__(self, tools: Sequence[Tool]) -> None:
+        offered = [tool for tool in tools if tool.kind != "hosted"]
+        self._known = {flat_name(tool): _identity(tool) for tool in offered}
+        bare: dict[str, list[Tool]] = {}
+        for tool in offered:
+            bare.setdefault(tool.name, []).append(tool)
+        # Some models leave the namespace away; where only one tool can be meant, it is meant.
+        for name, tools_of_name in bare.items():
+            if len(tools_of_name) == 1:
+                self._known.setdefault(name, _identity(tools_of_name[0]))
+
+    def resolve(self, name: str) -> tuple[str, str | None, bool]:
+        """(name, namespace, custom); a name nobody offered is itself."""
+        return self._known.get(name) or (name, None, False)
+
+
+def _identity(tool: Tool) -> tuple[str, str | None, bool]:
+    return tool.name, tool.namespace, tool.kind == "custom"
+
+
+def wrap_input(text: str) -> str:
+    """Free text as the arguments of the function that stands for a custom tool."""
+    return json.encode({"input": text}).decode()
+
+
+def unwrap_input(arguments: str) -> str:
+    """The free text in the arguments of a function that stands for a custom tool."""
+    unwrapper = InputUnwrapper()
+    return unwrapper.feed(arguments) + unwrapper.close()
+
+
+class InputUnwrapper:
+    """Turns streamed fragments of `{"input": "…"}` into streamed free text; `close` gives what was held."""
+
+    __slots__ = ("_ended", "_held", "_inside")
+
+    def __init__(self) -> None:
+        self._held = ""
+        self._inside = False
+        self._ended = False
+
+    def feed(self, fragment: str) -> str:
+        if self._ended:
+            return ""
+        self._held += fragment
+        if not self._inside:
+            opening = _OPENING.match(self._held)
+            if opening is None:
+                return ""
+            self._inside = True
+            self._held = self._held[opening.end() :]
+        return self._take()
+
+    def close(self) -> str:
+        held, self._held = self._held, ""
+        if self._ended or self._inside:
+            return ""
+        self._ended = True
+        return _free_text(held)
+
+    @property
+    def whole(self) -> bool:
+        """Whether the text came to its end; False while the closing quote is missing."""
+        return self._ended
+
+    def _take(self) -> str:
+        held = self._held
+        whole = _WHOLE.match(held)
+        end = whole.end() if whole else 0
+        if held[end : end + 1] == '"':
+            self._ended = True
+            return _unescape(held[:end])
+        unfinished = _UNFINISHED.search(held)
+        # An escaped backslash at the end is whole: only an odd run of backslashes begins an escape.
+        if unfinished and not _begins_escape(held, unfinished.start()):
+            unfinished = None
+        cut = unfinished.start() if unfinished else len(held)
+        self._held = held[cut:]
+        return _unescape(held[:cut])
+
+
+def _begins_escape(text: str, at: int) -> bool:
+    run = 0
+    while at - run - 1 >= 0 and text[at - run - 1] == "\\":
+        run += 1
+    return run % 2 == 0
+
+
+def _unescape(text: str) -> str:
+    return _ESCAPE.sub(_meaning, text) if "\\" in text else text
+
+
+def _meaning(match: re.Match[str]) -> str:
+    high, low, single, plain = match.groups()
+    if high:
+        return chr(0x10000 + ((int(high, 16) - 0xD800) << 10) + (int(low, 16) - 0xDC00))
+    if single:
+        code = int(single, 16)
+        return "\ufffd" if 0xD800 <= code <= 0xDFFF else chr(code)
+    return _PLAIN_ESCAPES.get(plain, plain)
+
+
+def _free_text(arguments: str) -> str:
+    """What a model meant that did not write `{"input": "…"}`: its only text, else all of it."""
+    try:
+        value = json.decode(arguments)
+    except ValueError:
+        return arguments
+    if isinstance(value, dict):
+        value = value["input"] if "input" in value else _only_value(value, arguments)
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.encode(value).decode()
+
+
+def _only_value(value: dict[str, Json], arguments: str) -> Json:
+    if not value:
+        return ""
+    only = next(iter(value.values()))
+    return only if len(value) == 1 and isinstance(only, str) else arguments

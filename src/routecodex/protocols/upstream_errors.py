@@ -1,0 +1,114 @@
+"""Maps a provider's error response to a typed error.
+
+A provider's refusal as a typed error: one table for all protocols.
+
+Each codec finds message, type and code in its own envelope; what they mean is decided here.
+"""
+
+from __future__ import annotations
+
+import email.utils
+import re
+import time
+from collections.abc import Mapping
+
+from routecodex.canon.errors import (
+    UpstreamError,
+    UpstreamFailed,
+    UpstreamLimited,
+    UpstreamOverloaded,
+    UpstreamRefusedKey,
+    UpstreamRejected,
+    UpstreamTimeout,
+)
+
+_QUOTA_CODES = frozenset(
+    {"insufficient_quota", "billing_hard_limit_reached", "quota_exceeded", "exceeded_current_quota_error"}
+)
+
+_QUOTA = re.compile(r"credit balance is too low|insufficient (?:account )?balance|余额不足", re.IGNORECASE)
+"""Used-up credit that some providers tell in words alone, with the status of a wrong request."""
+_OVERLOAD_CODES = frozenset(
+    {"overloaded_error", "overloaded", "server_overloaded", "engine_overloaded_error", "UNAVAILABLE"}
+)
+_BAD_KEY_CODES = frozenset({"invalid_api_key", "authentication_error", "API_KEY_INVALID"})
+_OVERFLOW_CODES = frozenset(
+    {"context_length_exceeded", "model_context_window_exceeded", "string_above_max_length"}
+)
+_OVERFLOW = re.compile(
+    r"context[ _](?:length|window|size)|maximum (?:context|input|prompt)|prompt is too long"
+    r"|too many (?:input )?tokens|input token count .{0,40}exceeds|reduce the length of",
+    re.IGNORECASE,
+)
+_SHOWN = 2000
+
+
+def retry_after(headers: Mapping[str, str], *, now: float | None = None) -> float | None:
+    """Seconds the provider asked us to wait, from `retry-after-ms`, `retry-after` seconds or date."""
+    for name, scale in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        value = headers.get(name, "").strip()
+        if value.replace(".", "", 1).isdecimal():
+            return float(value) * scale
+    try:
+        when = email.utils.parsedate_to_datetime(headers.get("retry-after", "")).timestamp()
+    except (ValueError, TypeError):
+        return None
+    return max(0.0, when - (time.time() if now is None else now))
+
+
+def upstream_error(
+    status: int,
+    message: str,
+    *,
+    provider: str,
+    code: str | None = None,
+    type: str | None = None,
+    param: str | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> UpstreamError:
+    """The error a provider's `status` and words stand for (the table is in docs/protocols.md)."""
+    words = {code, type}
+    text = message.strip()[:_SHOWN] or f"HTTP {status} without a message"
+    wait = retry_after(headers or {})
+    if status in (401, 403) or words & _BAD_KEY_CODES:
+        return UpstreamRefusedKey(
+            f"provider {provider!r} refused the gateway's key (HTTP {status})",
+            provider=provider,
+            upstream_status=status,
+        )
+    if status == 402 or words & _QUOTA_CODES or (400 <= status < 500 and _QUOTA.search(text)):
+        return UpstreamLimited(
+            text, provider=provider, upstream_status=status, code="insufficient_quota", retry_after=wait
+        )
+    if status == 429:
+        return UpstreamLimited(text, provider=provider, upstream_status=status, code=code, retry_after=wait)
+    if status == 529 or words & _OVERLOAD_CODES:
+        return UpstreamOverloaded(text, provider=provider, upstream_status=status, retry_after=wait)
+    if status in (408, 504):
+        return UpstreamTimeout(text, provider=provider, upstream_status=status)
+    if 400 <= status < 500:
+        return UpstreamRejected(
+            text, provider=provider, upstream_status=status, status=status, code=code, param=param
+        )
+    return UpstreamFailed(text, provider=provider, upstream_status=status, retry_after=wait)
+
+
+def is_context_overflow(error: UpstreamRejected) -> bool:
+    """Whether the provider says that the request is longer than its model can take."""
+    return error.code in _OVERFLOW_CODES or error.status == 413 or _OVERFLOW.search(error.message) is not None
+
+
+def plain_text(body: bytes) -> str:
+    """A body that is no JSON envelope, as a short line of text; HTML pages are not passed on."""
+    text = body[:_SHOWN].decode("utf-8", "replace").strip()
+    return "" if text[:1] == "<" else text
+
+
+def stream_broken(said: str | None) -> UpstreamFailed:
+    """The provider gave up in the middle of the answer, and said so where others say why they are done."""
+    return UpstreamFailed(f"the upstream broke the answer off: {said}", code="upstream_truncated")
+
+
+def stream_truncated(what: str = "the upstream stream") -> UpstreamFailed:
+    """The stream ended before the answer did."""
+    return UpstreamFailed(f"{what} ended before the answer was complete", code="upstream_truncated")

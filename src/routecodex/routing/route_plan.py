@@ -1,0 +1,130 @@
+"""What routing is asked, and what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from routecodex.routing.registry import PlanStep, Selector, Target
+from routecodex.routing.target_filter import CoolingTarget, RemovedTarget
+
+DEFAULT: Final = "default"
+_NONE: Final[frozenset[Target]] = frozenset()
+
+
+class RouteQuery:
+    """What routing knows of a request.
+
+    `route` is what the classifier made of it, `why` its reason, `hint` the route a host asked for. `affinity`
+    names the conversation, if it can be told. `turn` is the mark of the newest message of the person.
+    `tried` has failed this request already; `must` is the only route that can still answer it.
+    """
+
+    __slots__ = (
+        "affinity",
+        "hint",
+        "ignore_sticky",
+        "max_wait",
+        "model",
+        "must",
+        "route",
+        "tokens",
+        "tried",
+        "turn",
+        "why",
+    )
+
+    def __init__(
+        self,
+        *,
+        model: str,
+        tokens: int = 0,
+        route: str = DEFAULT,
+        why: str = "no rule names another route",
+        hint: str | None = None,
+        must: str | None = None,
+        ignore_sticky: bool = False,
+        affinity: str | None = None,
+        turn: str | None = None,
+        tried: frozenset[Target] = _NONE,
+        max_wait: float = 0.0,
+    ) -> None:
+        self.model: Final = model
+        self.tokens: Final = tokens
+        self.route: Final = route
+        self.why: Final = why
+        self.hint: Final = hint
+        self.must: Final = must
+        self.ignore_sticky: Final = ignore_sticky
+        self.affinity: Final = affinity
+        self.turn: Final = turn
+        self.tried: Final = tried
+        self.max_wait: Final = max_wait
+
+    def again(self, *, tried: frozenset[Target], must: str | None) -> RouteQuery:
+        """The same request, after attempts that failed."""
+        return self._with(turn=self.turn, tried=tried, must=must)
+
+    def at_turn(self, turn: str | None) -> RouteQuery:
+        """The same request, whose newest message of the person has this mark."""
+        return self._with(turn=turn, tried=self.tried, must=self.must)
+
+    def _with(self, *, turn: str | None, tried: frozenset[Target], must: str | None) -> RouteQuery:
+        return RouteQuery(
+            model=self.model,
+            tokens=self.tokens,
+            route=self.route,
+            why=self.why,
+            hint=self.hint,
+            must=must,
+            ignore_sticky=self.ignore_sticky,
+            affinity=self.affinity,
+            turn=turn,
+            tried=tried,
+            max_wait=self.max_wait,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoutePlan:
+    """The targets of one request in the order to try them, and every reason.
+
+    `cooling` may be waited for when `steps` is empty. `only` is the provider that a person insists on.
+    `clears_sticky` says that the session's sticky target is of no use any more.
+    """
+
+    route: str
+    steps: tuple[PlanStep, ...]
+    reason: str
+    notices: tuple[str, ...] = ()
+    removed: tuple[RemovedTarget, ...] = ()
+    cooling: tuple[CoolingTarget, ...] = ()
+    only: str | None = None
+    clears_sticky: bool = False
+
+    def in_order(self, steps: Iterable[PlanStep]) -> RoutePlan:
+        """The same plan with its steps in another order."""
+        return replace(self, steps=tuple(steps))
+
+
+@dataclass(frozen=True)
+class Destination:
+    """Where the body's model or the request's class points: targets outright, or a route."""
+
+    route: str
+    why: str
+    targets: tuple[Target, ...] = ()
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class RoutingRules:
+    """The rules in force for one request, names made definite."""
+
+    force: str | None
+    sticky: str | None
+    sticky_is_ours: bool
+    allow: tuple[str, ...]
+    allow_is_ours: bool
+    disabled: tuple[Selector, ...]

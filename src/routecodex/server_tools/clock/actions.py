@@ -1,0 +1,204 @@
+"""Actions of the clock tool, and its declaration.
+
+The tool `clock` as a model sees it: its declaration and what its actions do.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, NoReturn
+from uuid import uuid4
+
+from routecodex.canon.request import Tool
+from routecodex.server_tools.clock import arguments, edits
+from routecodex.server_tools.clock.arguments import (
+    SCHEMA,
+    ActionRefused,
+    CancelTask,
+    ClearTasks,
+    ClockCommand,
+    GetTime,
+    ListTasks,
+    ScheduleTasks,
+    UpdateTask,
+    read_arguments,
+    refusal_text,
+    result_text,
+)
+from routecodex.server_tools.clock.due_rules import DueRules, kept
+from routecodex.server_tools.clock.edits import Edit, EditContext
+from routecodex.server_tools.clock.network_time import NetworkTime
+from routecodex.server_tools.clock.task import SessionTasks, Task
+from routecodex.server_tools.clock.task_store import TaskStore
+from routecodex.server_tools.clock.timestamps import Zone, local_text, utc_text
+from routecodex.stores.store import StoreError
+
+NAME = "clock"
+OTHER_NAME = "routecodex_clock"
+DESCRIPTION = (
+    "Time and alarms for this session. get: the current time. schedule: remember tasks and be reminded of "
+    "them when they are due. list: the tasks. cancel: forget the task taskId. clear: forget all tasks. "
+    "update: change the task taskId. Fill fields an action does not need with [] or an empty string."
+)
+
+log = logging.getLogger("routecodex.clock")
+
+Result = dict[str, Any]
+
+
+def declare(taken: set[str]) -> Tool:
+    """The tool under a name that the client's own tools leave free."""
+    name = OTHER_NAME if NAME in taken else NAME
+    return Tool(name, description=DESCRIPTION, parameters=SCHEMA, strict=True)
+
+
+class ClockActions:
+    """Does what calls of the tool ask for; whatever goes wrong is told to the model as a result."""
+
+    def __init__(
+        self,
+        shelf: TaskStore,
+        *,
+        time: NetworkTime,
+        rules: DueRules,
+        zone: Zone,
+        new_id: Callable[[], str] = lambda: str(uuid4()),
+    ) -> None:
+        self._shelf = shelf
+        self._time = time
+        self._rules = rules
+        self._zone = zone
+        self._new_id = new_id
+
+    async def call(self, arguments: str, *, session: str | None, request_id: str) -> str:
+        """The result of one call, as JSON; `request_id` is that of the client's request."""
+        try:
+            command = read_arguments(arguments)
+            return result_text(await self._do(command, session, request_id))
+        except ActionRefused as exc:
+            log.info("%s: clock refused (%s) for session %.80r", request_id, exc.code, session)
+            return result_text(refusal_text(exc))
+
+    async def clear(self, session: str, *, request_id: str) -> int:
+        """Forgets all tasks of the session, as a person's instruction does; StoreError when it could not."""
+        count = await self._shelf.edit(session, edits.clear)
+        log.info("%s: clock clear for session %.80r: %d tasks removed, saved", request_id, session, count)
+        return count
+
+    async def tasks(self, session: str) -> tuple[Task, ...]:
+        """The tasks that are not over, for people to look at."""
+        return kept(await self._shelf.load(session), self._time.now_ms(), self._rules)
+
+    async def _do(self, command: ClockCommand, session: str | None, request_id: str) -> Result:
+        if isinstance(command, GetTime):
+            return self._get()
+        if session is None:
+            if isinstance(command, ListTasks):
+                return arguments.listed_text(())
+            raise ActionRefused(
+                "missing_session", "this request belongs to no session, so tasks cannot be kept"
+            )
+        return await _ACTIONS[type(command)](self, command, session, request_id)
+
+    def _get(self) -> Result:
+        now_ms = self._time.now_ms()
+        return {
+            "ok": True,
+            "action": "get",
+            "active": True,
+            "nowMs": now_ms,
+            "utc": utc_text(now_ms),
+            "local": local_text(now_ms, self._zone),
+            "timezone": self._zone.name,
+            "ntp": self._time.report(),
+        }
+
+    async def _schedule(self, command: ScheduleTasks, session: str, request_id: str) -> Result:
+        ids = [self._new_id() for _ in command.items]
+        at = self._at(request_id)
+        change = partial(edits.add, wanted=command.items, ids=ids, at=at)
+        tasks = await self._edit(session, change, request_id=request_id, action="schedule", at=at)
+        for task in tasks:
+            log.debug("%s: task %s of session %.80r: %r", request_id, task.task_id, session, task.task)
+        return arguments.scheduled_text(tasks)
+
+    async def _list(self, command: ListTasks, session: str, request_id: str) -> Result:
+        try:
+            tasks = await self.tasks(session)
+        except StoreError as exc:
+            _fail(exc, request_id, "read")
+        log.debug("%s: clock list for session %.80r: %d tasks", request_id, session, len(tasks))
+        return arguments.listed_text(sorted(tasks, key=lambda task: task.due_at_ms))
+
+    async def _cancel(self, command: CancelTask, session: str, request_id: str) -> Result:
+        change = partial(edits.cancel, task_id=command.task_id)
+        await self._edit(session, change, request_id=request_id, action="cancel")
+        return arguments.removed_text(command.task_id)
+
+    async def _clear(self, command: ClearTasks, session: str, request_id: str) -> Result:
+        return arguments.cleared_text(
+            await self._edit(session, edits.clear, request_id=request_id, action="clear")
+        )
+
+    async def _update(self, command: UpdateTask, session: str, request_id: str) -> Result:
+        at = self._at(request_id)
+        change = partial(edits.change, task_id=command.task_id, changes=command.changes, at=at)
+        return arguments.updated_text(
+            await self._edit(session, change, request_id=request_id, action="update", at=at)
+        )
+
+    async def _edit(
+        self,
+        session: str,
+        change: Edit[Any],
+        *,
+        request_id: str,
+        action: str,
+        at: EditContext | None = None,
+    ) -> Any:
+        """Forgets what is over, then makes the change, in one step; tells the log what is there now."""
+        at = at or self._at(request_id)
+
+        def pruned(state: SessionTasks) -> tuple[SessionTasks, tuple[Any, SessionTasks]]:
+            state, _ = edits.prune(state, at)
+            after, outcome = change(state)
+            return after, (outcome, after)
+
+        try:
+            outcome, after = await self._shelf.edit(session, pruned)
+        except StoreError as exc:
+            _fail(exc, request_id, "saved")
+        _tell(action, after, request_id=request_id)
+        return outcome
+
+    def _at(self, request_id: str) -> EditContext:
+        return EditContext(now_ms=self._time.now_ms(), rules=self._rules, request_id=request_id)
+
+
+_ACTIONS: dict[type, Callable[..., Awaitable[Result]]] = {
+    ScheduleTasks: ClockActions._schedule,
+    ListTasks: ClockActions._list,
+    CancelTask: ClockActions._cancel,
+    ClearTasks: ClockActions._clear,
+    UpdateTask: ClockActions._update,
+}
+
+
+def _tell(action: str, state: SessionTasks, *, request_id: str) -> None:
+    open_tasks = [task.due_at_ms for task in state.tasks if task.delivered_at_ms is None]
+    earliest = utc_text(min(open_tasks)) if open_tasks else "none"
+    log.info(
+        "%s: clock %s for session %.80r: %d tasks, earliest due %s, saved",
+        request_id,
+        action,
+        state.session_id,
+        len(state.tasks),
+        earliest,
+    )
+
+
+def _fail(exc: StoreError, request_id: str, what: str) -> NoReturn:
+    log.error("%s: tasks could not be %s: %s", request_id, what, exc)
+    raise ActionRefused("store_failed", f"the tasks could not be {what}; nothing was changed") from exc

@@ -1,0 +1,188 @@
+"""The chat-shaped host: one turn of a conversation in terms of the chat protocol."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+from routecodex.turns.engine import Engine, TurnRun
+from routecodex.turns.events import (
+    ArgumentsAdded,
+    MessageAppended,
+    ReasoningAdded,
+    RefusalAdded,
+    StateChanged,
+    TextAdded,
+    ToolCallAdded,
+    TurnEvent,
+)
+from routecodex.turns.message import Message, add_usage, copied, merge_delta
+from routecodex.turns.turn import Turn
+
+Body: TypeAlias = dict[str, Any]
+Chunk: TypeAlias = Mapping[str, Any]
+ChatEngine: TypeAlias = Engine[Body, Message, Chunk]
+ChatRun: TypeAlias = TurnRun[Body, Message, Chunk]
+ChatTurn: TypeAlias = Turn[Body, Message, Chunk]
+
+
+class Sender(Protocol):
+    """Takes a chat-shaped request body and gives the chat-shaped chunks of the answer.
+
+    A sender may have `message_fields`, fields of messages it wants to be sent besides the usual ones, and
+    `aclose`. A chunk's `metadata` goes into that of the message.
+    """
+
+    def __call__(self, body: Body) -> AsyncIterator[Chunk]: ...
+
+
+class EventListener(Protocol):
+    """Somebody who follows the turn."""
+
+    def tell(self, event: TurnEvent) -> None: ...
+
+    async def keep_up(self) -> None:
+        """Returns when the listener has room for more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What all turns of a conversation share; `messages` is the live list."""
+
+    messages: list[Message]
+    sender: Sender
+    model: str
+    fields: Collection[str]
+
+
+class ChatHost:
+    """Builds requests from the messages, merges chunks into them and adds up the usage of one turn."""
+
+    def __init__(self, setting: Setting, listener: EventListener | None = None) -> None:
+        self._setting = setting
+        self._listener = listener
+        self._usage: dict[str, Any] = {}
+        self._round_usage: dict[str, Any] = {}
+
+    @property
+    def messages(self) -> list[Message]:
+        return self._setting.messages
+
+    @property
+    def usage(self) -> dict[str, Any]:
+        """The usage of all requests of the turn so far."""
+        return add_usage(self._usage, self._round_usage)
+
+    def build_request(self) -> Body:
+        self._usage, self._round_usage = self.usage, {}
+        return {"model": self._setting.model, "messages": self._sent(self.messages)}
+
+    def with_messages(self, request: Body, messages: Sequence[object]) -> Body:
+        request["messages"] = self._sent([Message.of(given) for given in messages])
+        return request
+
+    def _sent(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
+        sent = (message.as_dict(self._setting.fields) for message in messages)
+        return [message for message in sent if _says_something(message)]
+
+    def send(self, request: Body) -> AsyncIterator[Chunk]:
+        chunks = self._setting.sender(request)
+        return chunks if self._listener is None else _told(chunks, self._listener)
+
+    def new_message(self) -> Message:
+        return Message("assistant")
+
+    def merge(self, message: Message, chunk: Chunk) -> bool:
+        usage = chunk.get("usage")
+        if usage:
+            self._round_usage = copied(usage)
+            message.metadata["usage"] = copied(usage)
+        known = chunk.get("metadata")
+        if isinstance(known, Mapping):
+            # What the sender knows of the answer besides, such as the headers it came with.
+            message.metadata.update(copied(known))
+        choice = _choice(chunk)
+        if choice is None:
+            return False
+        merge_delta(message.__dict__, _delta(choice))
+        if choice.get("finish_reason") is not None:
+            message.metadata["finish_reason"] = choice["finish_reason"]
+        return True
+
+    def place(self, message: Message) -> None:
+        self.messages.append(message)
+        if self._listener is not None:
+            self._listener.tell(MessageAppended(message))
+
+    def as_message(self, given: object) -> Message:
+        return Message.of(given)
+
+    def tell(self, event: TurnEvent) -> None:
+        if self._listener is not None:
+            self._listener.tell(event)
+
+    def processing(self, state: str) -> None:
+        if self._listener is not None:
+            self._listener.tell(StateChanged(state))
+
+
+def _says_something(message: Mapping[str, Any]) -> bool:
+    """No provider takes an empty answer, which is what is left of a model stopped while it thought."""
+    return message.get("role") != "assistant" or any(
+        value for name, value in message.items() if name != "role"
+    )
+
+
+async def _told(chunks: AsyncIterator[Chunk], listener: EventListener) -> AsyncGenerator[Chunk, None]:
+    """The same chunks; each is told to the listener after the turn has dealt with it."""
+    calls: set[int] = set()
+    try:
+        async for chunk in chunks:
+            yield chunk
+            for event in _events(chunk, calls):
+                listener.tell(event)
+            await listener.keep_up()
+    finally:
+        aclose = getattr(chunks, "aclose", None)
+        if aclose is not None:
+            await aclose()
+
+
+def _events(chunk: Chunk, calls: set[int]) -> Iterator[TurnEvent]:
+    """What a chunk adds; `calls` are the tool calls that have begun."""
+    choice = _choice(chunk)
+    delta = {} if choice is None else _delta(choice)
+    reasoning = delta.get("reasoning_content") or delta.get("reasoning")
+    if reasoning and isinstance(reasoning, str):
+        yield ReasoningAdded(reasoning)
+    content = delta.get("content")
+    if content and isinstance(content, str):
+        yield TextAdded(content)
+    refusal = delta.get("refusal")
+    if refusal and isinstance(refusal, str):
+        yield RefusalAdded(refusal)
+    for call in delta.get("tool_calls") or ():
+        yield from _call_events(call, calls)
+
+
+def _call_events(call: Mapping[str, Any], calls: set[int]) -> Iterator[TurnEvent]:
+    function = call.get("function") or {}
+    index = call.get("index", len(calls))
+    if index not in calls:
+        calls.add(index)
+        yield ToolCallAdded(index, call.get("id"), function.get("name"))
+    if function.get("arguments"):
+        yield ArgumentsAdded(index, function["arguments"])
+
+
+def _choice(chunk: Chunk) -> Mapping[str, Any] | None:
+    """The choice that is ours; there are others only when somebody asked for several."""
+    choices = chunk.get("choices") or ()
+    return next((choice for choice in choices if not choice.get("index")), None)
+
+
+def _delta(choice: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A choice's share of the message: a delta, or the whole message when the answer was not streamed."""
+    delta = choice.get("delta") or choice.get("message") or {}
+    return {name: value for name, value in delta.items() if name != "metadata"}

@@ -1,0 +1,179 @@
+"""Edits JSON at byte offsets; all other bytes stay.
+
+JSON changed at its byte offsets: what is not changed stays byte for byte, white space included.
+
+msgspec tells how long each value is, so offsets come from reading the keys alone: values are never scanned
+a second time. Where a key is said twice the length of the shadowed value is unknown; such an object is
+written anew with the last value of each key, so that nothing survives that a reader would not see.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from msgspec import Raw, Struct
+from msgspec.json import Decoder
+
+from routecodex.wire import json
+from routecodex.wire.json import ABSENT, begins
+
+Replacement = bytes | None
+"""The bytes that come instead of a value, or None when it is left out."""
+
+_object_decoder = Decoder(dict[str, Raw])
+_list_decoder = Decoder(list[Raw])
+_string_decoder = Decoder(str)
+_KEY = re.compile(rb'[\s,{]*("[^"\\]*(?:\\.[^"\\]*)*")\s*:\s*', re.DOTALL)
+_GAP = re.compile(rb"[\s,]*")
+_CLOSING = re.compile(rb"[\s{]*\}\s*")
+
+
+class JsonMember(Struct, frozen=True, gc=False):
+    """Where a field stands: its key, its value, its end."""
+
+    name: str
+    start: int
+    value: int
+    end: int
+
+
+class JsonObject:
+    """A JSON object whose fields are found and not decoded.
+
+    `respelled`: the codec read it with its names in camelCase, so two spellings may mean one field.
+    """
+
+    __slots__ = ("_names", "data", "fields")
+
+    def __init__(self, data: bytes | Raw, *, respelled: bool = False) -> None:
+        self.data = data
+        self.fields = json.read(data, _object_decoder)
+        self._names = {_camel(name): name for name in self.fields} if respelled else None
+
+    def get(self, name: str) -> Raw:
+        """The value of a field; ABSENT when there is none."""
+        return self.fields.get(self._as_written(name), ABSENT)
+
+    def inner(self, data: Raw) -> JsonObject:
+        """An object inside this one, read the same way."""
+        return JsonObject(data, respelled=self._names is not None)
+
+    def changed(self, changes: Mapping[str, Replacement]) -> bytes:
+        """The object with these fields replaced, added or (None) left out, and no field said twice."""
+        wanted = {self._as_written(name): change for name, change in changes.items()}
+        if self._names is not None:
+            seen = set(self._names.values())
+            wanted.update({name: None for name in self.fields if name not in seen})
+        data = bytes(self.data)
+        members = _members(data, self.fields)
+        if members is None:
+            return self._normalised(wanted)
+        added = {
+            name: change for name, change in wanted.items() if change is not None and name not in self.fields
+        }
+        if added and (not members or wanted.get(members[-1].name, b"") is None):
+            return self._normalised(wanted)
+        return _respliced(data, members, wanted, added=added)
+
+    def _as_written(self, name: str) -> str:
+        return name if self._names is None else self._names.get(name, name)
+
+    def _normalised(self, wanted: Mapping[str, Replacement]) -> bytes:
+        changed = {name: None if change is None else Raw(change) for name, change in wanted.items()}
+        merged = {**self.fields, **changed}
+        return json.encode({name: value for name, value in merged.items() if value is not None})
+
+
+def string_value(raw: Raw) -> str | None:
+    """The value when it is a string."""
+    return json.read(raw, _string_decoder) if begins(raw, b'"') else None
+
+
+def list_items(raw: Raw) -> list[Raw]:
+    """The entries of a list; an object that stands where a list is due is its only entry."""
+    if begins(raw, b"["):
+        return json.read(raw, _list_decoder)
+    return [raw] if begins(raw, b"{") else []
+
+
+def replace_items(raw: Raw, changes: Mapping[int, Replacement]) -> bytes:
+    """The list with these entries replaced or (None) left out."""
+    data = bytes(raw)
+    if not begins(raw, b"["):
+        only = changes.get(0, data)
+        return b"[]" if only is None else only
+    return _spliced(data, _spans(data, list_items(raw)), changes)
+
+
+def _camel(name: str) -> str:
+    head, *rest = name.split("_")
+    return head + "".join(word[:1].upper() + word[1:] for word in rest) if rest and head else name
+
+
+def _spans(data: bytes, items: Sequence[Raw]) -> list[tuple[int, int]]:
+    spans = []
+    at = 1
+    for item in items:
+        gap = _GAP.match(data, at)
+        start = at if gap is None else gap.end()
+        at = start + len(memoryview(item))
+        spans.append((start, at))
+    return spans
+
+
+def _members(data: bytes, fields: Mapping[str, Raw]) -> list[JsonMember] | None:
+    """The fields where they stand; None when one of them stands there twice."""
+    members: list[JsonMember] = []
+    at = 0
+    while (key := _KEY.match(data, at)) is not None:
+        name = _string_decoder.decode(key[1])
+        value = memoryview(fields[name])
+        # A shadowed value has another length than the one that counts, or its key makes one too many.
+        if not data.startswith(value, key.end()):
+            return None
+        at = key.end() + len(value)
+        members.append(JsonMember(name, key.start(1), key.end(), at))
+    whole = len(members) == len(fields) and _CLOSING.fullmatch(data, at) is not None
+    return members if whole else None
+
+
+def _respliced(
+    data: bytes,
+    members: Sequence[JsonMember],
+    wanted: Mapping[str, Replacement],
+    *,
+    added: Mapping[str, Replacement],
+) -> bytes:
+    pieces: dict[int, Replacement] = {}
+    for at, member in enumerate(members):
+        if member.name in wanted:
+            change = wanted[member.name]
+            pieces[at] = None if change is None else data[member.start : member.value] + change
+    if added:
+        last = len(members) - 1
+        tail = pieces.get(last) or data[members[last].start : members[last].end]
+        more = (b"," + json.encode(name) + b":" + (change or b"") for name, change in added.items())
+        pieces[last] = tail + b"".join(more)
+    return _spliced(data, [(member.start, member.end) for member in members], pieces)
+
+
+def _spliced(data: bytes, spans: Sequence[tuple[int, int]], pieces: Mapping[int, Replacement]) -> bytes:
+    """The data with some of its spans replaced, or left out together with one of their commas."""
+    if not pieces:
+        return data
+    last = len(spans) - 1
+    while last >= 0 and pieces.get(last, b"") is None:
+        last -= 1
+    view = memoryview(data)
+    out: list[bytes | memoryview] = []
+    done = 0
+    for at in sorted(at for at in pieces if at <= last):
+        piece = pieces[at]
+        out += (view[done : spans[at][0]], piece or b"")
+        done = spans[at + 1][0] if piece is None else spans[at][1]
+    if last < len(spans) - 1:
+        out.append(view[done : spans[last][1] if last >= 0 else spans[0][0]])
+        done = spans[-1][1]
+    out.append(view[done:])
+    return b"".join(out)

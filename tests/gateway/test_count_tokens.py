@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from routecodex.canon.parts import Media, Opaque, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
+from routecodex.canon.request import Message, Request, Tool
+from routecodex.gateway.count_tokens import count, estimate, estimate_body
+from routecodex.gateway.request import ClientRequest
+from routecodex.protocols.codecs import CODECS
+from routecodex.providers.http import HttpClient, TlsOptions, origin_of
+from routecodex.providers.upstream import Upstream as Provider
+from routecodex.routing.registry import Model, PlanStep, Registry, Target
+from routecodex.routing.registry import Provider as Row
+from routecodex.routing.route_plan import RoutePlan
+from routecodex.wire import json
+from tests.kit import answers, asking
+from tests.kit.steps import Json
+from tests.kit.upstream import Upstream
+
+
+def request(*parts: Part, **fields: Any) -> Request:
+    return Request(model="m", source="chat", messages=(Message("user", parts),), **fields)
+
+
+EMPTY = estimate(request())
+LONG = "The quick brown fox jumps over the lazy dog. " * 100
+# English has about four letters a token; an estimate below 900 tokens here would be too low.
+LEAST = 900
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        Text(LONG),
+        Refusal(LONG),
+        Reasoning(LONG),
+        ToolCall("a", "f", LONG),
+        ToolResult("a", (Text(LONG),)),
+        Media("file", text=LONG),
+        Opaque("chat", {"text": LONG}),
+        Media("image", "image/png", "AAAA"),
+        Media("image", url="https://x"),
+        Media("file", "application/pdf", "AAAA"),
+        Media("audio", "audio/wav", "AAAA"),
+        Media("video", url="https://x"),
+        ToolResult("a", (Media("image", "image/png", "AAAA"),)),
+    ],
+    ids=lambda part: type(part).__name__,
+)
+def test_every_part_is_counted(part: Part) -> None:
+    assert estimate(request(part)) - EMPTY > LEAST
+
+
+def test_system_text_and_tools_are_counted() -> None:
+    described = {"type": "object", "description": LONG}
+    for fields in (
+        {"system": (Text(LONG),)},
+        {"tools": (Tool("f", description=LONG),)},
+        {"tools": (Tool("f", parameters=described),)},
+        {"tools": (Tool("s", "hosted", hosted=described),)},
+    ):
+        assert estimate(request(**fields)) - EMPTY > LEAST
+
+
+def test_inline_data_is_not_counted_as_text() -> None:
+    small = estimate(request(Media("image", "image/png", "AAAA")))
+    assert estimate(request(Media("image", "image/png", "A" * 1_000_000))) == small
+
+
+def test_signs_that_take_more_tokens_count_more() -> None:
+    assert estimate(request(Text("时" * 300))) > estimate(request(Text("a" * 300))) * 2
+
+
+def test_odd_text_is_counted() -> None:
+    assert estimate(request(Text("\ud800" * 300))) - EMPTY >= 300
+
+
+def test_the_guess_from_the_size_alone_is_no_lower_than_the_text() -> None:
+    body = json.encode({"messages": [{"content": LONG}]})
+    assert estimate_body(body) >= len(LONG) // 3
+    assert estimate_body(b"") == 1
+
+
+class Parts:
+    """As much of a gateway as counting needs: one target, at this upstream."""
+
+    def __init__(self, protocol: str, upstreams: dict[str, Provider]) -> None:
+        self.upstreams = upstreams
+        models = {"m": Model(id="m-1")}
+        self.registry = Registry(
+            [Row(name="up", protocol=protocol, keys=("k",), models=models)], routes={}, aliases={}
+        )
+
+    async def plan(self, ask: ClientRequest) -> RoutePlan:
+        step = PlanStep(Target("up", "k", "m"), "direct", "direct")
+        return RoutePlan(route="direct", steps=(step,), reason="named")
+
+
+def asked(client: str) -> ClientRequest:
+    body = json.encode(asking.body(client, LONG, stream=False))
+    inbound = CODECS[client].read(body, model="up.m", stream=False)
+    return ClientRequest(id="r", codec=CODECS[client], inbound=inbound, headers={}, arrived=0.0, created=0)
+
+
+async def counted(client: str, protocol: str, up: Upstream) -> int:
+    http = HttpClient()
+    url = f"http://127.0.0.1:{up.port}"
+    origin = origin_of(url, tls=TlsOptions(), environ={})
+    provider = Provider(
+        "up", codec=CODECS[protocol], base_url=url, origin=origin, client=http, secrets={"k": "secret"}
+    )
+    try:
+        return await count(Parts(protocol, {"up": provider}), asked(client))
+    finally:
+        await http.close()
+
+
+COUNTERS: dict[str, tuple[str, dict[str, int]]] = {
+    "messages": ("/v1/messages/count_tokens", {"input_tokens": 77}),
+    "gemini": ("/v1beta/models/m-1:countTokens", {"totalTokens": 77}),
+}
+PROTOCOLS = ("chat", "responses", "messages", "gemini")
+
+
+@pytest.mark.parametrize("client", PROTOCOLS)
+@pytest.mark.parametrize("upstream", COUNTERS)
+async def test_an_upstream_with_a_counter_counts(client: str, upstream: str) -> None:
+    path, body = COUNTERS[upstream]
+    async with Upstream() as up:
+        up.queue(Json(200, body))
+        assert await counted(client, upstream, up) == 77
+        assert [seen.path for seen in up.requests] == [path]
+        assert LONG.strip().encode() in up.requests[0].body
+
+
+@pytest.mark.parametrize("client", PROTOCOLS)
+@pytest.mark.parametrize("upstream", ["chat", "responses"])
+async def test_an_upstream_without_a_counter_is_not_asked(client: str, upstream: str) -> None:
+    async with Upstream() as up:
+        assert LEAST < await counted(client, upstream, up) < 3 * LEAST
+        assert up.requests == []
+
+
+BROKEN = [
+    Json(200, {}),
+    Json(200, []),
+    Json(200, b"<html>"),
+    Json(200, {"input_tokens": "many", "totalTokens": None}),
+    answers.error("messages", 404),
+    answers.error("messages", 500),
+    answers.error("messages", 401),
+]
+
+
+@pytest.mark.parametrize("upstream", COUNTERS)
+@pytest.mark.parametrize("answer", BROKEN, ids=range(len(BROKEN)))
+async def test_a_counter_that_does_not_work_is_replaced_by_an_estimate(upstream: str, answer: Json) -> None:
+    async with Upstream() as up:
+        up.queue(answer)
+        assert LEAST < await counted("messages", upstream, up) < 3 * LEAST
+        assert len(up.requests) == 1
+
+
+async def test_a_built_in_provider_is_estimated() -> None:
+    ask = asked("chat")
+    assert await count(Parts("demo", {}), ask) == estimate(CODECS["chat"].decode_request(ask.inbound))

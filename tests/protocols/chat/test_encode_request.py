@@ -1,0 +1,325 @@
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from routecodex.canon.errors import BadRequest
+from routecodex.canon.parts import Text
+from routecodex.canon.request import Message, Output, Request, Thinking, Tool, ToolChoice
+from routecodex.protocols.tool_mapping import CUSTOM_PARAMETERS
+from tests.protocols.chat.samples import AIM, aim, asking, decoded, noticed, sent
+
+HI = Message("user", (Text("hi"),))
+
+
+def ask(**fields: Any) -> Request:
+    return asking(HI, **fields)
+
+
+def rest(body: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in body.items() if name not in ("model", "messages")}
+
+
+def test_the_smallest_request_has_nothing_but_its_messages() -> None:
+    assert sent(ask()) == {"model": "m-1", "messages": [{"role": "user", "content": "hi"}]}
+
+
+SETTINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"temperature": 0.0, "top_p": 0.5, "seed": 0}, {"temperature": 0.0, "top_p": 0.5, "seed": 0}),
+    (
+        {"frequency_penalty": 0.1, "presence_penalty": 0.2},
+        {"frequency_penalty": 0.1, "presence_penalty": 0.2},
+    ),
+    ({"logprobs": True, "top_logprobs": 2}, {"logprobs": True, "top_logprobs": 2}),
+    ({"verbosity": "low"}, {"verbosity": "low"}),
+    ({"max_tokens": 9}, {"max_completion_tokens": 9}),
+    ({"stop": ("a", "b")}, {"stop": ["a", "b"]}),
+    ({"user": "u", "cache_key": "k"}, {"user": "u", "prompt_cache_key": "k"}),
+    ({"user": "x" * 65}, {"user": hashlib.sha256(b"x" * 65).hexdigest()}),
+    ({"service_tier": "flex"}, {"service_tier": "flex"}),
+    ({"service_tier": "standard_only"}, {}),
+    ({"stream": True}, {"stream": True, "stream_options": {"include_usage": True}}),
+    ({"output": Output("json_object")}, {"response_format": {"type": "json_object"}}),
+    (
+        {"output": Output("json_schema", schema={"type": "object"})},
+        {
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"name": "answer", "schema": {"type": "object"}},
+            }
+        },
+    ),
+    (
+        {"output": Output("json_schema", "n", {"type": "object"}, True, "d")},
+        {
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {
+                    "name": "n",
+                    "schema": {"type": "object"},
+                    "strict": True,
+                    "description": "d",
+                },
+            }
+        },
+    ),
+    ({"extras": {"store": True, "include": [], "stream_options": {}}}, {}),
+    ({"parallel_tool_calls": False, "tool_choice": ToolChoice("auto")}, {}),
+]
+
+
+@pytest.mark.parametrize(("fields", "expected"), SETTINGS, ids=range(len(SETTINGS)))
+def test_settings_are_written(fields: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert rest(sent(ask(**fields))) == expected
+    assert noticed(ask(**fields)) == ()
+
+
+LOST: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any], str]] = [
+    ({"top_k": 5}, {}, {}, "dropped top_k: chat has no such field"),
+    ({"metadata": {"a": "b"}}, {}, {}, "dropped metadata: chat has no such field"),
+    ({"extras": {"speed": "fast"}}, {}, {}, "dropped speed: chat has no such field"),
+    (
+        {"stop": ("a", "b", "c", "d", "e")},
+        {},
+        {"stop": ["a", "b", "c", "d"]},
+        "dropped stop sequences past the fourth: chat takes four",
+    ),
+    ({"seed": 1}, {"unsupported": ("seed", "user")}, {}, "dropped seed: this upstream refuses it"),
+    (
+        {"output": Output("json_object")},
+        {"response_format": "none"},
+        {},
+        "dropped response_format: this upstream has no structured output",
+    ),
+    (
+        {"thinking": Thinking(effort="high")},
+        {"reasoning_field": "none"},
+        {},
+        "dropped thinking: this upstream has no switch for it",
+    ),
+]
+
+
+@pytest.mark.parametrize(("fields", "knobs", "expected", "notice"), LOST, ids=range(len(LOST)))
+def test_settings_that_cannot_be_said_are_reported(
+    fields: dict[str, Any], knobs: dict[str, Any], expected: dict[str, Any], notice: str
+) -> None:
+    to = aim(**knobs)
+    assert rest(sent(ask(**fields), to)) == expected
+    assert noticed(ask(**fields), to) == (notice,)
+
+
+def test_a_chat_client_keeps_the_fields_only_chat_upstreams_know() -> None:
+    fields = {
+        "top_k": 5,
+        "metadata": {"a": "b"},
+        "logit_bias": {"1": 2},
+        "n": 2,
+        "service_tier": "standard_only",
+    }
+    assert rest(sent(decoded(**fields))) == fields
+
+
+def test_the_token_limit_is_called_what_the_upstream_calls_it() -> None:
+    assert rest(sent(ask(max_tokens=9), aim(max_tokens_field="max_tokens"))) == {"max_tokens": 9}
+
+
+def test_more_tokens_than_the_model_writes_are_not_asked_for() -> None:
+    to = replace(AIM, max_output_tokens=100)
+    assert rest(sent(ask(max_tokens=101), to)) == {"max_completion_tokens": 100}
+    assert noticed(ask(max_tokens=101), to) == ("dropped part of max_tokens: this model writes at most 100",)
+    assert rest(sent(ask(max_tokens=100), to)) == {"max_completion_tokens": 100}
+    assert noticed(ask(max_tokens=100), to) == ()
+
+
+def test_usage_is_not_asked_for_where_that_is_refused() -> None:
+    assert rest(sent(ask(stream=True), aim(stream_usage=False))) == {"stream": True}
+
+
+@pytest.mark.parametrize("source", ["messages", "responses", "gemini"])
+def test_several_answers_are_refused_for_clients_that_cannot_read_them(source: str) -> None:
+    with pytest.raises(BadRequest) as caught:
+        sent(ask(n=2, source=source))
+    assert caught.value.param == "n"
+
+
+def test_several_answers_are_refused_where_the_upstream_gives_one() -> None:
+    with pytest.raises(BadRequest) as caught:
+        sent(decoded(n=2), aim(n=False))
+    assert caught.value.param == "n"
+
+
+THINKING: list[tuple[str, Thinking, dict[str, Any]]] = [
+    ("reasoning_effort", Thinking(effort="high"), {"reasoning_effort": "high"}),
+    ("reasoning_effort", Thinking(), {"reasoning_effort": "medium"}),
+    ("reasoning_effort", Thinking(adaptive=True), {"reasoning_effort": "medium"}),
+    ("reasoning_effort", Thinking(budget=1024), {"reasoning_effort": "low"}),
+    ("reasoning_effort", Thinking(budget=10_000), {"reasoning_effort": "medium"}),
+    ("reasoning_effort", Thinking(budget=32_000), {"reasoning_effort": "high"}),
+    ("reasoning_effort", Thinking(enabled=False), {}),
+    ("reasoning_effort", Thinking(enabled=False, effort="none"), {"reasoning_effort": "none"}),
+    ("thinking", Thinking(budget=1024), {"thinking": {"type": "enabled"}}),
+    ("thinking", Thinking(enabled=False), {"thinking": {"type": "disabled"}}),
+    ("enable_thinking", Thinking(effort="low"), {"enable_thinking": True}),
+    ("enable_thinking", Thinking(budget=99), {"enable_thinking": True, "thinking_budget": 99}),
+    ("enable_thinking", Thinking(enabled=False, budget=99), {"enable_thinking": False}),
+    ("reasoning", Thinking(effort="low"), {"reasoning": {"effort": "low"}}),
+    ("reasoning", Thinking(budget=99), {"reasoning": {"max_tokens": 99}}),
+    ("reasoning", Thinking(enabled=False), {"reasoning": {"enabled": False}}),
+    ("none", Thinking(enabled=False), {}),
+]
+
+
+@pytest.mark.parametrize(("style", "thinking", "expected"), THINKING, ids=range(len(THINKING)))
+def test_thinking_is_asked_for_in_the_upstreams_way(
+    style: str, thinking: Thinking, expected: dict[str, Any]
+) -> None:
+    assert rest(sent(ask(thinking=thinking), aim(reasoning_field=style))) == expected
+
+
+def test_a_schema_is_asked_for_in_words_where_there_is_json_mode_only() -> None:
+    request = ask(output=Output("json_schema", schema={"type": "object"}))
+    body = sent(request, aim(response_format="json_object"))
+    wish = 'Answer with one JSON object that fits this JSON schema: {"type":"object"}'
+    assert body["response_format"] == {"type": "json_object"}
+    assert body["messages"] == [{"role": "system", "content": wish}, {"role": "user", "content": "hi"}]
+
+
+def test_the_wish_for_a_schema_joins_the_system_text_that_is_there() -> None:
+    request = ask(output=Output("json_schema", schema={}), system=(Text("Be brief."),))
+    body = sent(request, aim(response_format="json_object", system_role="developer", merge_system=True))
+    wish = "Answer with one JSON object that fits this JSON schema: {}"
+    assert body["messages"][0] == {"role": "developer", "content": f"Be brief.\n\n{wish}"}
+    assert len(body["messages"]) == 2
+
+
+F = Tool("f", description="d", parameters={"type": "object"}, strict=True, extras={"type": "custom"})
+WRITTEN = {
+    "type": "function",
+    "function": {"name": "f", "description": "d", "parameters": {"type": "object"}, "strict": True},
+}
+
+
+def test_functions_are_written() -> None:
+    assert rest(sent(ask(tools=(F, Tool("g"))))) == {
+        "tools": [
+            WRITTEN,
+            {
+                "type": "function",
+                "function": {"name": "g", "parameters": {"type": "object", "properties": {}}},
+            },
+        ]
+    }
+
+
+def test_strictness_is_left_out_where_it_is_refused() -> None:
+    (tool,) = sent(ask(tools=(F,)), aim(strict_tools=False))["tools"]
+    assert "strict" not in tool["function"]
+
+
+def test_the_grammar_of_a_custom_tool_is_part_of_its_description() -> None:
+    grammar = {"type": "grammar", "syntax": "lark", "definition": "start: x"}
+    (tool,) = sent(asking(tools=(Tool("patch", "custom", description="Patches.", format=grammar),)))["tools"]
+    assert tool["function"]["description"] == (
+        "Patches.\n\nThe input must follow this lark grammar:\nstart: x"
+    )
+
+
+def test_custom_tools_become_functions_with_one_input() -> None:
+    tool = Tool("patch", "custom", description="d", format={"type": "grammar"})
+    assert sent(ask(tools=(tool,)))["tools"] == [
+        {
+            "type": "function",
+            "function": {"name": "patch", "description": "d", "parameters": CUSTOM_PARAMETERS},
+        }
+    ]
+
+
+def test_tools_of_a_chat_client_stay_as_they_are() -> None:
+    tools = [
+        {"type": "custom", "custom": {"name": "patch", "description": "d", "format": {"type": "text"}}},
+        {"type": "web_search", "filters": {}},
+        {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}, "x": 1}},
+    ]
+    assert sent(decoded(tools=tools))["tools"] == tools
+
+
+def test_namespaced_tools_are_flattened() -> None:
+    tools = (Tool("read", namespace="files"), Tool("read"))
+    request = ask(tools=tools, tool_choice=ToolChoice("tool", ("read",)))
+    body = sent(request)
+    assert [tool["function"]["name"] for tool in body["tools"]] == ["files__read", "read"]
+
+
+def test_hosted_tools_of_others_are_dropped_with_a_notice() -> None:
+    request = ask(tools=(F, Tool("web_search", "hosted", hosted={"type": "web_search"})))
+    assert sent(request)["tools"] == [WRITTEN]
+    assert noticed(request) == ("dropped tool web_search: it runs at its own provider only",)
+
+
+CHOICES: list[tuple[ToolChoice, dict[str, Any], Any, tuple[str, ...]]] = [
+    (ToolChoice("auto"), {}, "auto", ()),
+    (ToolChoice("none"), {}, "none", ()),
+    (ToolChoice("required"), {}, "required", ()),
+    (ToolChoice("tool", ("f",)), {}, {"type": "function", "function": {"name": "f"}}, ()),
+    (ToolChoice("required", ("f",)), {}, {"type": "function", "function": {"name": "f"}}, ()),
+    (
+        ToolChoice("required", ("f", "g")),
+        {},
+        "required",
+        ("dropped the list of allowed tools: chat upstreams take one tool or all",),
+    ),
+    (ToolChoice("auto"), {"tool_choice": "auto_only"}, "auto", ()),
+    (
+        ToolChoice("tool", ("f",)),
+        {"tool_choice": "auto_only"},
+        "auto",
+        ("dropped tool_choice: this upstream chooses by itself",),
+    ),
+    (
+        ToolChoice("required"),
+        {"tool_choice": "no_required"},
+        "auto",
+        ("dropped tool_choice required: this upstream has no such mode",),
+    ),
+    (
+        ToolChoice("tool", ("f",)),
+        {"tool_choice": "no_required"},
+        {"type": "function", "function": {"name": "f"}},
+        (),
+    ),
+]
+
+
+@pytest.mark.parametrize(("choice", "knobs", "expected", "notices"), CHOICES, ids=range(len(CHOICES)))
+def test_the_choice_of_tools_is_written(
+    choice: ToolChoice, knobs: dict[str, Any], expected: Any, notices: tuple[str, ...]
+) -> None:
+    request, to = ask(tools=(F, Tool("g")), tool_choice=choice), aim(**knobs)
+    assert sent(request, to)["tool_choice"] == expected
+    assert noticed(request, to) == notices
+
+
+def test_a_chosen_custom_tool_of_a_chat_client_is_chosen_as_custom() -> None:
+    chosen = {"type": "custom", "custom": {"name": "patch"}}
+    tools = [{"type": "custom", "custom": {"name": "patch"}}]
+    assert sent(decoded(tools=tools, tool_choice=chosen))["tool_choice"] == chosen
+
+
+def test_one_call_at_a_time_is_asked_for_where_there_is_a_switch() -> None:
+    request = ask(tools=(F,), parallel_tool_calls=False)
+    assert sent(request)["parallel_tool_calls"] is False
+    to = aim(parallel_tool_calls=False)
+    assert "parallel_tool_calls" not in sent(request, to)
+    assert noticed(request, to) == ("dropped parallel_tool_calls: this upstream has no such switch",)
+
+
+def test_a_notice_is_given_once_in_short_ascii_lines() -> None:
+    request = ask(extras={"größe" + "x" * 200: 1, "a": 1}, tools=(), top_k=1)
+    lines = noticed(request)
+    assert lines[0] == "dropped top_k: chat has no such field"
+    assert all(line.isascii() and len(line) <= 120 for line in lines)
+    assert len(lines) == 3

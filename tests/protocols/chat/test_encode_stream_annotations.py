@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from routecodex.canon.events import (
+    AnnotationDelta,
+    Event,
+    Finished,
+    PartFinished,
+    PartStarted,
+    Started,
+    TextDelta,
+)
+from routecodex.canon.finish import Finish
+from routecodex.canon.parts import Reasoning, Text
+from routecodex.canon.response import Response, fold, unfold
+from routecodex.protocols.chat.encode_stream import annotation_of
+from routecodex.protocols.chat.whole import decode_response, encode_response
+from routecodex.wire import json
+from tests.protocols.chat.samples import chunks, reply, written
+
+
+def cited(start: int, end: int, title: str = "T") -> dict[str, Any]:
+    where = {"url": "https://a.example/", "title": title, "start_index": start, "end_index": end}
+    return {"type": "url_citation", "url_citation": where}
+
+
+FLAT = {"type": "url_citation", "url": "https://a.example/", "title": "T", "start_index": 0, "end_index": 3}
+FOUND = {"type": "web_search_result_location", "url": "https://a.example/", "title": None, "cited_text": "c"}
+CASES: list[tuple[Any, Any]] = [
+    (FLAT, cited(10, 13)),
+    (FOUND, cited(10, 15, title="")),
+    ({"url": "https://a.example/", "title": "T", "start_index": None}, cited(10, 15)),
+    (cited(1, 2), cited(1, 2)),
+    ({"type": "file", "file": {"name": "a.pdf"}}, {"type": "file", "file": {"name": "a.pdf"}}),
+    ({"type": "char_location", "document_index": 0, "cited_text": "c"}, None),
+    ({"type": "file_citation", "file_id": "f", "index": 0}, None),
+    ({"type": "url_citation", "url": ""}, None),
+    ({"type": ["odd"], "url": 7}, None),
+    ("odd", None),
+]
+
+
+@pytest.mark.parametrize(("given", "said"), CASES, ids=range(len(CASES)))
+def test_citations_are_said_as_chat_says_them(given: Any, said: Any) -> None:
+    assert annotation_of(given, start=10, end=15) == said
+
+
+def test_places_count_from_the_beginning_of_the_answer_streamed_or_not() -> None:
+    parts = (
+        Reasoning("Hm"),
+        Text("Hello", annotations=(FLAT, {"type": "char_location"})),
+        Text("you", annotations=(FOUND,)),
+    )
+    response = Response("up-1", "gpt", 1, parts, Finish("stop"))
+    message = json.decode(encode_response(response, reply()))["choices"][0]["message"]
+    assert message["content"] == "Helloyou"
+    assert message["annotations"] == [cited(0, 3), cited(5, 8, title="")]
+    deltas = [
+        chunk["choices"][0]["delta"] for chunk in chunks(written(list(unfold(response)))) if chunk["choices"]
+    ]
+    streamed = [mark for delta in deltas for mark in delta.get("annotations", ())]
+    assert streamed == message["annotations"]
+
+
+def test_what_a_chat_provider_cites_comes_back_unchanged() -> None:
+    own = [cited(0, 2), {"type": "file", "file": {"hash": "x"}}]
+    message = {"role": "assistant", "content": "Hi", "annotations": own}
+    choice = {"index": 0, "message": message, "finish_reason": "stop"}
+    response = fold(decode_response(json.encode({"id": "c", "choices": [choice]})))
+    assert json.decode(encode_response(response, reply()))["choices"][0]["message"]["annotations"] == own
+
+
+def test_a_citation_without_a_page_gives_no_chunk() -> None:
+    end: list[Event] = [PartFinished(0), Finished(Finish("stop"))]
+    begin: list[Event] = [Started("u", "m"), PartStarted(0, Text("")), TextDelta(0, "Hi")]
+    mark = AnnotationDelta(0, {"type": "page_location", "document_index": 0})
+    assert written([*begin, mark, *end]) == written([*begin, *end])

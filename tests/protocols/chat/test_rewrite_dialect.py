@@ -1,0 +1,245 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec import convert
+
+from routecodex.protocols.chat.decode_request import decode_request
+from routecodex.protocols.chat.encode_request import encode_request
+from routecodex.protocols.chat.rewrite import rewrite
+from routecodex.protocols.codec import EncodeOptions
+from routecodex.protocols.dialect import Dialect
+from routecodex.providers.catalog import PRESETS
+from routecodex.wire import json
+from tests.protocols.chat.samples import aim, inbound, value_of
+
+HI = {"role": "user", "content": "hi"}
+FUNCTION: dict[str, Any] = {"name": "f", "parameters": {"type": "object"}}
+TOOL = {"type": "function", "function": FUNCTION}
+SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
+WISH = f"Answer with one JSON object that fits this JSON schema: {json.encode(SCHEMA).decode()}"
+FORMAT = {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA, "strict": True}}
+
+Case = tuple[str, dict[str, Any], dict[str, Any], dict[str, Any], tuple[str, ...]]
+"""What it is about, the knobs, the request's fields, what becomes of those, and the notices."""
+
+CASES: list[Case] = [
+    (
+        "developers speak as the system",
+        {"n": False},
+        {"messages": [{"role": "developer", "content": "d", "x": 1.50}, HI]},
+        {"messages": [{"role": "system", "content": "d", "x": 1.50}, HI]},
+        (),
+    ),
+    (
+        "a developer in the middle stays there",
+        {"n": False},
+        {"messages": [HI, {"role": "developer", "content": "d"}]},
+        {"messages": [HI, {"role": "system", "content": "d"}]},
+        (),
+    ),
+    (
+        "whoever knows developers hears both",
+        {"system_role": "developer"},
+        {"messages": [{"role": "system", "content": "s"}, {"role": "developer", "content": "d"}, HI]},
+        {"messages": [{"role": "system", "content": "s"}, {"role": "developer", "content": "d"}, HI]},
+        (),
+    ),
+    (
+        "leading system texts become one",
+        {"merge_system": True},
+        {
+            "messages": [
+                {"role": "system", "content": "a", "x": 1},
+                {"role": "system", "content": [{"type": "text", "text": "b"}, {"type": "text", "text": "c"}]},
+                HI,
+                {"role": "system", "content": "d"},
+            ]
+        },
+        {
+            "messages": [
+                {"role": "system", "content": "a\n\nb\n\nc", "x": 1},
+                HI,
+                {"role": "system", "content": "d"},
+            ]
+        },
+        (),
+    ),
+    (
+        "a schema is asked for in words",
+        {"response_format": "json_object"},
+        {"response_format": FORMAT},
+        {"messages": [{"role": "system", "content": WISH}, HI], "response_format": {"type": "json_object"}},
+        (),
+    ),
+    (
+        "the words join the system text",
+        {"response_format": "json_object"},
+        {"messages": [{"role": "developer", "content": "Be brief."}, HI], "response_format": FORMAT},
+        {
+            "messages": [{"role": "system", "content": f"Be brief.\n\n{WISH}"}, HI],
+            "response_format": {"type": "json_object"},
+        },
+        (),
+    ),
+    (
+        "the words join the parts of the system text",
+        {"response_format": "json_object"},
+        {
+            "messages": [{"role": "system", "content": [{"type": "text", "text": "a", "x": 1}]}, HI],
+            "response_format": FORMAT,
+        },
+        {
+            "messages": [
+                {
+                    "role": "system",
+                    "content": [{"type": "text", "text": "a", "x": 1}, {"type": "text", "text": WISH}],
+                },
+                HI,
+            ],
+            "response_format": {"type": "json_object"},
+        },
+        (),
+    ),
+    (
+        "plain JSON needs no words",
+        {"response_format": "json_object"},
+        {"response_format": {"type": "json_object"}},
+        {"response_format": {"type": "json_object"}},
+        (),
+    ),
+    (
+        "no structured output",
+        {"response_format": "none"},
+        {"response_format": FORMAT},
+        {},
+        ("dropped response_format: this upstream has no structured output",),
+    ),
+    (
+        "no choice of a tool",
+        {"tool_choice": "auto_only"},
+        {"tools": [TOOL], "tool_choice": "required"},
+        {"tools": [TOOL], "tool_choice": "auto"},
+        ("dropped tool_choice: this upstream chooses by itself",),
+    ),
+    (
+        "no tool at all can always be chosen",
+        {"tool_choice": "auto_only"},
+        {"tools": [TOOL], "tool_choice": "none"},
+        {"tools": [TOOL], "tool_choice": "none"},
+        (),
+    ),
+    (
+        "one tool, but not any",
+        {"tool_choice": "no_required"},
+        {"tools": [TOOL], "tool_choice": "required"},
+        {"tools": [TOOL], "tool_choice": "auto"},
+        ("dropped tool_choice required: this upstream has no such mode",),
+    ),
+    (
+        "a certain tool",
+        {"tool_choice": "no_required"},
+        {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "f"}}},
+        {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "f"}}},
+        (),
+    ),
+    (
+        "no word on calls at once",
+        {"parallel_tool_calls": False},
+        {"tools": [TOOL], "parallel_tool_calls": True},
+        {"tools": [TOOL]},
+        ("dropped parallel_tool_calls: this upstream has no such switch",),
+    ),
+    (
+        "tools are not strict",
+        {"strict_tools": False},
+        {
+            "tools": [
+                {**TOOL, "x": 1, "function": {"y": 2, **FUNCTION, "strict": True}},
+                {"type": "h"},
+            ]
+        },
+        {"tools": [{**TOOL, "x": 1, "function": {"y": 2, **FUNCTION}}, {"type": "h"}]},
+        (),
+    ),
+    (
+        "thinking is switched on",
+        {"reasoning_field": "thinking"},
+        {"reasoning_effort": "high"},
+        {"thinking": {"type": "enabled"}},
+        (),
+    ),
+    (
+        "thinking is switched off",
+        {"reasoning_field": "enable_thinking"},
+        {"reasoning_effort": "none"},
+        {"enable_thinking": False},
+        (),
+    ),
+    (
+        "the upstream's own word goes first",
+        {"reasoning_field": "thinking"},
+        {"reasoning_effort": "high", "thinking": {"type": "enabled", "budget_tokens": 9}},
+        {"thinking": {"type": "enabled", "budget_tokens": 9}},
+        (),
+    ),
+    (
+        "no switch for thinking",
+        {"reasoning_field": "none"},
+        {"reasoning_effort": "low"},
+        {},
+        ("dropped thinking: this upstream has no switch for it",),
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("knobs", "fields", "expected", "notices"), [row[1:] for row in CASES], ids=[row[0] for row in CASES]
+)
+def test_what_an_upstream_does_not_take_is_said_in_its_words(
+    knobs: dict[str, Any], fields: dict[str, Any], expected: dict[str, Any], notices: tuple[str, ...]
+) -> None:
+    encoded = rewrite(inbound(**fields, unheard_of={"a": [1.50]}), aim(**knobs))
+    assert value_of(encoded) == {"model": "m-1", "messages": [HI], "unheard_of": {"a": [1.50]}, **expected}
+    assert encoded.notices == notices
+
+
+ALL = {
+    "messages": [{"role": "developer", "content": "d"}, HI],
+    "response_format": FORMAT,
+    "tools": [{"type": "function", "function": {**FUNCTION, "strict": True}}],
+    "tool_choice": "required",
+    "parallel_tool_calls": False,
+    "reasoning_effort": "high",
+    "max_tokens": 9,
+}
+
+
+@pytest.mark.parametrize("name", [name for name, row in PRESETS.items() if row.protocol == "chat"])
+def test_a_request_that_passes_is_what_a_converted_one_would_be(name: str) -> None:
+    to = EncodeOptions(model="m-1", provider=name, dialect=convert(dict(PRESETS[name].dialect), Dialect))
+    passed, converted = rewrite(inbound(**ALL), to), encode_request(decode_request(inbound(**ALL)), to)
+    # Which of two fields limits the answer is left to the client where the upstream knows both.
+    limits = ("max_tokens", "max_completion_tokens")
+    free = to.dialect.max_tokens_field is None
+    said = [
+        {key: item for key, item in value_of(encoded).items() if not (free and key in limits)}
+        for encoded in (passed, converted)
+    ]
+    assert said[0] == said[1]
+    assert passed.notices == converted.notices
+
+
+def test_words_in_the_text_change_nothing() -> None:
+    text = '"developer" "strict" "system" "system"'
+    fields = {"messages": [{"role": "user", "content": text}], "tools": [TOOL]}
+    to = aim(strict_tools=False, merge_system=True)
+    assert value_of(rewrite(inbound(**fields), to)) == {"model": "m-1", **fields}
+
+
+def test_an_upstream_of_which_nothing_is_known_is_sent_what_the_client_wrote() -> None:
+    asked = inbound(
+        messages=[{"role": "developer", "content": "d"}, HI], max_tokens=9, reasoning_effort="low"
+    )
+    assert value_of(rewrite(asked, aim())) == {**json.decode(asked.body), "model": "m-1"}

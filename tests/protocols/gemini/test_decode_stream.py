@@ -1,0 +1,309 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from routecodex.canon.errors import UpstreamFailed, UpstreamLimited, UpstreamOverloaded, UpstreamRefusedKey
+from routecodex.canon.events import (
+    Event,
+    Failed,
+    Finished,
+    PartFinished,
+    PartStarted,
+    Started,
+    Usage,
+    UsageReported,
+)
+from routecodex.canon.finish import Finish
+from routecodex.canon.parts import Opaque, Reasoning, Text, ToolCall
+from routecodex.canon.response import Response, fold
+from routecodex.protocols.gemini import CODEC
+
+COUNTS = {
+    "promptTokenCount": 10,
+    "toolUsePromptTokenCount": 2,
+    "candidatesTokenCount": 5,
+    "thoughtsTokenCount": 3,
+    "cachedContentTokenCount": 4,
+    "totalTokenCount": 20,
+}
+USAGE = Usage(input=12, output=8, cache_read=4, reasoning=3)
+
+
+def chunk(*parts: Any, **candidate: Any) -> dict[str, Any]:
+    return {
+        "candidates": [{"content": {"role": "model", "parts": list(parts)}, "index": 0, **candidate}],
+        "modelVersion": "gemini-2.5-flash",
+        "responseId": "r1",
+    }
+
+
+def frames(*chunks: Any) -> bytes:
+    return b"".join(b"data: " + json.dumps(piece).encode() + b"\n\n" for piece in chunks)
+
+
+def decode(*pieces: bytes) -> list[Event]:
+    decoder = CODEC.stream_decoder()
+    events = [event for piece in pieces for event in decoder.feed(piece)]
+    return events + list(decoder.close())
+
+
+CALL = {"functionCall": {"name": "look", "args": {"q": "ü{"}}, "thoughtSignature": "BBBB"}
+STREAM = frames(
+    {**chunk({"text": "Hm", "thought": True}), "usageMetadata": {"promptTokenCount": 10}},
+    chunk({"text": "m.", "thought": True}, {"text": "Hel"}),
+    chunk({"text": "lo"}),
+    chunk({"text": "", "thoughtSignature": "AAAA"}),
+    chunk(CALL, {"functionCall": {"id": "x", "name": "see"}}),
+    chunk({"executableCode": {"code": "1"}}),
+    {**chunk({"text": ""}, finishReason="STOP"), "usageMetadata": COUNTS},
+)
+ANSWER = Response(
+    id="r1",
+    model="gemini-2.5-flash",
+    parts=(
+        Reasoning("Hmm."),
+        Text("Hello", signature="AAAA"),
+        ToolCall("call_r1_0", "look", '{"q": "\\u00fc{"}', signature="BBBB"),
+        ToolCall("x", "see", "{}"),
+        Opaque("gemini", {"executableCode": {"code": "1"}}, Text("\n```\n1\n```\n")),
+    ),
+    finish=Finish("tool_calls", said="STOP"),
+    usage=USAGE,
+)
+
+
+def grammatical(events: Sequence[Event]) -> bool:
+    """Whether the events keep the grammar of canon/events.py, one part open at a time."""
+    assert isinstance(events[0], Started)
+    assert isinstance(events[-1], Finished | Failed)
+    middle = events[1:-1]
+    starts = [event.index for event in middle if isinstance(event, PartStarted)]
+    ends = [event.index for event in middle if isinstance(event, PartFinished)]
+    return starts == ends == list(range(len(starts))) and not any(
+        isinstance(event, Started | Finished | Failed) for event in middle
+    )
+
+
+def test_a_stream_tells_the_answer() -> None:
+    events = decode(STREAM)
+    assert fold(events) == ANSWER
+    assert grammatical(events)
+
+
+def test_every_cut_of_a_stream_gives_the_same_events() -> None:
+    whole = decode(STREAM)
+    for at in range(len(STREAM)):
+        assert decode(STREAM[:at], STREAM[at:]) == whole
+    assert decode(*[bytes([byte]) for byte in STREAM]) == whole
+
+
+def as_array(stream: bytes) -> bytes:
+    pieces = [json.loads(block[6:]) for block in stream.split(b"\n\n") if block]
+    return json.dumps(pieces, indent=2).encode()
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        STREAM.replace(b"\n", b"\r\n"),
+        b": hello\n\n" + STREAM.replace(b"\n\n", b"\n\n: ping\n\n"),
+        STREAM.replace(b"data: ", b"data:"),
+        STREAM[:-2],
+        STREAM + b"data: [DONE]\n\n",
+        b"\xef\xbb\xbf" + STREAM,
+        STREAM.replace(b'"totalTokenCount": 20', b'"totalTokenCount": "20"'),
+    ],
+    ids=["crlf", "comments", "no space", "no last blank line", "done", "byte order mark", "counts as text"],
+)
+def test_oddly_written_streams_are_understood(stream: bytes) -> None:
+    assert fold(decode(stream)) == ANSWER
+
+
+def test_a_json_array_is_understood_however_it_is_cut() -> None:
+    array = as_array(STREAM)
+    whole = decode(array)
+    assert fold(whole).parts[0] == Reasoning("Hmm.")
+    assert fold(whole).parts[2] == ToolCall("call_r1_0", "look", '{"q":"\\u00fc{"}', signature="BBBB")
+    for at in range(len(array)):
+        assert decode(array[:at], array[at:]) == whole
+    assert decode(*[bytes([byte]) for byte in array]) == whole
+
+
+def test_a_stream_cut_off_never_looks_complete() -> None:
+    blocks = STREAM.split(b"\n\n")[:-1]
+    for count in range(len(blocks)):
+        events = decode(b"".join(block + b"\n\n" for block in blocks[:count]))
+        assert grammatical([*events[:1], events[-1]])
+        assert isinstance(events[-1], Failed)
+        assert events[-1].error.code == "upstream_truncated"
+    array = as_array(STREAM)
+    last = array.rindex(b"finishReason")
+    assert all(isinstance(decode(array[:at])[-1], Failed) for at in range(0, last, 7))
+
+
+def test_a_finish_reason_in_every_piece_is_no_end() -> None:
+    stream = frames(chunk({"text": "A"}, finishReason="STOP"), chunk({"text": "B"}, finishReason="STOP"))
+    assert fold(decode(stream)).parts == (Text("AB"),)
+
+
+def test_a_blocked_prompt_is_filtered_content_not_an_error() -> None:
+    body = {"promptFeedback": {"blockReason": "OTHER"}, "usageMetadata": {"promptTokenCount": 3}}
+    expected = Response(
+        finish=Finish("content_filter", said="SAFETY"),
+        usage=Usage(input=3),
+        extras={"promptFeedback": {"blockReason": "OTHER"}},
+    )
+    assert fold(decode(frames(body))) == expected
+    assert fold(CODEC.decode_response(json.dumps(body).encode())) == expected
+
+
+FINISHES = [
+    ("STOP", Finish("stop", said="STOP")),
+    ("MAX_TOKENS", Finish("length", said="MAX_TOKENS")),
+    ("RECITATION", Finish("content_filter", said="RECITATION")),
+    ("MALFORMED_FUNCTION_CALL", Finish("error", said="MALFORMED_FUNCTION_CALL")),
+]
+
+
+@pytest.mark.parametrize(("said", "finish"), FINISHES)
+def test_finish_reasons(said: str, finish: Finish) -> None:
+    assert fold(decode(frames(chunk({"text": "A"}, finishReason=said)))).finish == finish
+
+
+def test_a_whole_answer_tells_what_its_stream_tells() -> None:
+    body = {
+        **chunk(
+            {"text": "Hmm.", "thought": True},
+            {"text": "Hello", "thoughtSignature": "AAAA"},
+            CALL,
+            {"functionCall": {"id": "x", "name": "see"}},
+            {"executableCode": {"code": "1"}},
+            finishReason="STOP",
+        ),
+        "usageMetadata": COUNTS,
+    }
+    events = CODEC.decode_response(json.dumps(body).encode())
+    assert fold(events) == ANSWER
+    assert grammatical(events)
+
+
+def test_the_prompt_is_counted_early_and_the_whole_at_the_end() -> None:
+    counted = [event.usage for event in decode(STREAM) if isinstance(event, UsageReported)]
+    assert counted == [Usage(input=10), USAGE]
+
+
+def test_calls_of_two_answers_without_ids_get_different_ids() -> None:
+    body = json.dumps({"candidates": [{"content": {"parts": [CALL, CALL]}}]}).encode()
+    parts = [*fold(CODEC.decode_response(body)).parts, *fold(CODEC.decode_response(body)).parts]
+    assert len({part.id for part in parts if isinstance(part, ToolCall)}) == 4
+
+
+def test_grounding_becomes_citations_and_is_kept() -> None:
+    grounding = {
+        "groundingChunks": [{"web": {"uri": "https://a.example", "title": "A"}}],
+        "groundingSupports": [{"segment": {"endIndex": 5}, "groundingChunkIndices": [0, 9]}],
+    }
+    answer = fold(decode(frames(chunk({"text": "Hello"}, finishReason="STOP", groundingMetadata=grounding))))
+    citation = {
+        "type": "url_citation",
+        "url": "https://a.example",
+        "title": "A",
+        "start_index": 0,
+        "end_index": 5,
+    }
+    assert answer.parts == (Text("Hello", annotations=(citation,)),)
+    assert answer.extras == {"groundingMetadata": grounding}
+
+
+def test_logprobs_become_chats() -> None:
+    chosen = {"token": "A", "tokenId": 1, "logProbability": -0.5}
+    result = {"chosenCandidates": [chosen], "topCandidates": [{"candidates": [chosen]}]}
+    answer = fold(decode(frames(chunk({"text": "A"}, finishReason="STOP", logprobsResult=result))))
+    entry = {"token": "A", "logprob": -0.5, "bytes": [65]}
+    assert answer.logprobs == ({**entry, "top_logprobs": [entry]},)
+
+
+ODD_LOGPROBS: list[Any] = [
+    7,
+    {"chosenCandidates": 7},
+    {"chosenCandidates": [{"token": "A"}], "topCandidates": [None]},
+    {"chosenCandidates": [{"token": "A"}], "topCandidates": {"a": 1}},
+    {"chosenCandidates": [{"token": "A", "logProbability": "x"}], "topCandidates": [{"candidates": 7}]},
+]
+
+
+@pytest.mark.parametrize("result", ODD_LOGPROBS, ids=range(len(ODD_LOGPROBS)))
+def test_odd_logprobs_are_told_as_far_as_they_are_understood(result: Any) -> None:
+    answer = fold(decode(frames(chunk({"text": "A"}, finishReason="STOP", logprobsResult=result))))
+    known = {"token": "A", "logprob": 0.0, "bytes": [65], "top_logprobs": []}
+    assert answer.logprobs in ((), (known,))
+    assert answer.parts == (Text("A"),)
+
+
+def test_tokens_that_are_none_are_empty() -> None:
+    result = {"chosenCandidates": [None], "topCandidates": [{"candidates": [7]}]}
+    answer = fold(decode(frames(chunk({"text": "A"}, finishReason="STOP", logprobsResult=result))))
+    entry = {"token": "", "logprob": 0.0, "bytes": []}
+    assert answer.logprobs == ({**entry, "top_logprobs": [entry]},)
+
+
+ERRORS: list[tuple[Any, type[Exception]]] = [
+    ({"code": 429, "message": "slow down", "status": "RESOURCE_EXHAUSTED"}, UpstreamLimited),
+    ({"code": 503, "message": "busy", "status": "UNAVAILABLE"}, UpstreamOverloaded),
+    ({"message": "bad key", "status": "UNAUTHENTICATED"}, UpstreamRefusedKey),
+    ({"message": "broken"}, UpstreamFailed),
+    ("broken", UpstreamFailed),
+]
+
+
+@pytest.mark.parametrize(("error", "kind"), ERRORS)
+def test_an_error_inside_an_answer_is_that_error(error: Any, kind: type[Exception]) -> None:
+    events = decode(frames(chunk({"text": "A"}), {"error": error}, chunk({"text": "B"}, finishReason="STOP")))
+    assert isinstance(events[-1], Failed)
+    assert isinstance(events[-1].error, kind)
+    bare = decode(json.dumps({"error": error}, indent=2).encode())
+    assert isinstance(bare[-1], Failed)
+    assert isinstance(bare[-1].error, kind)
+    with pytest.raises(kind):
+        CODEC.decode_response(json.dumps({"error": error}).encode())
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"<html>", b"[]", b"{}", b'{"choices":[]}', b'{"candidates":[]}', b'{"candidates":7}']
+)
+def test_what_is_no_answer_is_unparsable(body: bytes) -> None:
+    with pytest.raises(UpstreamFailed) as caught:
+        CODEC.decode_response(body)
+    assert caught.value.code == "upstream_unparsable"
+
+
+def test_a_stream_that_came_as_one_array_tells_the_same() -> None:
+    pieces = [chunk({"text": "Hel"}), {**chunk({"text": "lo"}, finishReason="STOP"), "usageMetadata": COUNTS}]
+    told = CODEC.decode_response(json.dumps(pieces, indent=2).encode())
+    assert fold(told) == fold(decode(frames(*pieces)))
+    assert told == decode(frames(*pieces))
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ([chunk({"text": "Hel"})], "upstream_truncated"),
+        ([{"error": {"message": "broken", "code": 500}}], "upstream_error"),
+        ([[]], "upstream_unparsable"),
+    ],
+    ids=["cut off", "an error", "no answer"],
+)
+def test_an_array_that_is_no_whole_answer_is_raised(body: Any, code: str) -> None:
+    with pytest.raises(UpstreamFailed) as caught:
+        CODEC.decode_response(json.dumps(body).encode())
+    assert caught.value.code == code
+
+
+def test_a_frame_that_is_no_json_fails_the_stream() -> None:
+    events = decode(frames(chunk({"text": "A"})) + b"data: {oops\n\n")
+    assert isinstance(events[-1], Failed)
+    assert events[-1].error.code == "upstream_unparsable"

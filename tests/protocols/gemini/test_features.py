@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from routecodex.canon.errors import BadRequest
+from routecodex.canon.request import CalledTool, RequestFeatures
+from routecodex.protocols.codec import WireRequest
+from routecodex.protocols.gemini import CODEC
+from routecodex.wire import json
+
+ASKED = {"role": "user", "parts": [{"text": "Fix it"}]}
+CALLED = {
+    "role": "model",
+    "parts": [
+        {"text": "hm", "thought": True},
+        {"functionCall": {"name": "read_file", "args": {"path": "a"}}},
+        {"functionCall": {"name": "list_directory"}},
+    ],
+}
+CALLS = (CalledTool("read_file", '{"path":"a"}'), CalledTool("list_directory", ""))
+RESULT = {"functionResponse": {"name": "read_file", "response": {"output": "ok"}}}
+REMINDER = {"text": "<system-reminder>Mind.</system-reminder>"}
+READ = {"functionDeclarations": [{"name": "read_file"}]}
+
+
+def inbound(*contents: Any, **fields: Any) -> WireRequest:
+    return CODEC.read(json.encode({"contents": list(contents), **fields}), model="g", stream=False)
+
+
+def look(*contents: Any, **fields: Any) -> RequestFeatures:
+    return CODEC.look(inbound(*contents, **fields))
+
+
+def said(*parts: Any) -> dict[str, Any]:
+    return {"role": "user", "parts": list(parts)}
+
+
+def inline(kind: str) -> dict[str, Any]:
+    return {"inlineData": {"mimeType": kind, "data": "aGk="}}
+
+
+def test_a_first_question_is_the_users() -> None:
+    expected = RequestFeatures(newest="user", text="Fix it", opening="Be brief.")
+    assert look(ASKED, systemInstruction={"parts": [{"text": "Be brief."}]}) == expected
+    assert look({"parts": {"text": "Fix it"}}, system_instruction="Be brief.") == expected
+    assert look(ASKED) == RequestFeatures(newest="user", text="Fix it", opening="Fix it")
+
+
+def test_results_are_the_tools_and_calls_those_of_the_last_turn() -> None:
+    assert look(ASKED, CALLED, said(RESULT), tools=[READ]) == RequestFeatures(
+        newest="tool", calls=CALLS, has_tools=True, has_answer=True, opening="Fix it"
+    )
+
+
+@pytest.mark.parametrize(
+    ("contents", "newest"),
+    [
+        ([said(RESULT, REMINDER)], "tool"),
+        ([said(RESULT), said(REMINDER)], "tool"),
+        ([{"role": "function", "parts": [RESULT]}], "tool"),
+        ([said(RESULT, inline("image/png"))], "tool"),
+        ([said(RESULT, {"text": "and now"})], "user"),
+        ([said(RESULT), ASKED], "user"),
+        ([said(RESULT), {"role": "model", "parts": [{"text": "Once"}]}], "assistant"),
+    ],
+)
+def test_results_with_words_of_a_person_are_the_users(contents: list[Any], newest: str) -> None:
+    assert look(ASKED, CALLED, *contents).newest == newest
+
+
+@pytest.mark.parametrize(
+    ("part", "media"),
+    [
+        (inline("image/png"), True),
+        (inline("video/mp4"), True),
+        (inline("application/pdf"), False),
+        (inline("audio/wav"), False),
+        ({"fileData": {"mimeType": "image/jpeg", "fileUri": "gs://x/y"}}, True),
+        ({"fileData": {"mimeType": "application/pdf", "fileUri": "gs://x/y"}}, False),
+        ({"fileData": {"fileUri": "https://www.youtube.com/watch?v=x"}}, True),
+        ({"file_data": {"file_uri": "gs://x/y"}}, False),
+    ],
+)
+def test_images_and_films_count_in_the_newest_message(part: dict[str, Any], media: bool) -> None:
+    assert look(said({"text": "see"}, part)).has_media is media
+    assert look(said(part)).newest == "user"
+    assert not look(said(part), {"role": "model", "parts": [{"text": "ok"}]}, ASKED).has_media
+
+
+@pytest.mark.parametrize(
+    ("fields", "offers", "asks"),
+    [
+        ({"tools": [READ]}, False, False),
+        ({"tools": [{"googleSearch": {}}]}, True, True),
+        ({"tools": {"google_search": {}}}, True, True),
+        ({"tools": [{"google_search_retrieval": {"dynamic_retrieval_config": {}}}]}, True, True),
+        ({"tools": [READ, {"googleSearch": {}}]}, True, False),
+        (
+            {"tools": [{"googleSearch": {}}], "toolConfig": {"functionCallingConfig": {"mode": "NONE"}}},
+            True,
+            False,
+        ),
+        ({"tools": [{"functionDeclarations": {"name": "google_web_search"}}]}, True, False),
+    ],
+)
+def test_searches_on_offer(fields: dict[str, Any], offers: bool, asks: bool) -> None:
+    seen = look(ASKED, **fields)
+    assert (seen.has_tools, seen.offers_search, seen.asks_search) == (True, offers, asks)
+
+
+def test_long_arguments_are_left_out() -> None:
+    call = {"functionCall": {"name": "write_file", "args": {"content": "x" * 5000, "path": "a"}}}
+    seen = look(ASKED, {"role": "model", "parts": [call]})
+    assert seen.calls == (CalledTool("write_file", '{"path":"a"}'),)
+
+
+def opening(*contents: Any, **fields: Any) -> bytes:
+    return CODEC.opening(inbound(*contents, **fields))
+
+
+def test_a_conversation_keeps_its_opening() -> None:
+    told = {"systemInstruction": {"parts": [{"text": "Be brief."}]}}
+    first = opening(said(REMINDER), ASKED, **told)
+    assert first == opening(ASKED, CALLED, said(RESULT), ASKED, **told)
+    assert first != opening(said({"text": "Break it"}), **told)
+    assert first != opening(ASKED)
+
+
+parts = st.one_of(
+    st.fixed_dictionaries({"text": st.text()}),
+    st.sampled_from([REMINDER, RESULT, inline("image/png"), {"fileData": {}}, {"inlineData": {}}, {}]),
+    st.fixed_dictionaries(
+        {"functionCall": st.fixed_dictionaries({"name": st.text(min_size=1), "args": st.none()})}
+    ),
+)
+contents = st.fixed_dictionaries(
+    {
+        "role": st.none() | st.sampled_from(["user", "model", "function"]),
+        "parts": parts | st.lists(parts, min_size=1),
+    }
+)
+
+
+@given(st.lists(contents, min_size=1, max_size=6))
+def test_whatever_can_be_read_can_be_looked_at(told: list[Any]) -> None:
+    try:
+        read = inbound(*told)
+    except BadRequest:
+        return
+    assert CODEC.look(read).newest in ("user", "assistant", "tool", "system")
+    assert isinstance(CODEC.opening(read), bytes)

@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from routecodex.canon.parts import Reasoning, Text, ToolCall, ToolResult
+from routecodex.canon.request import Message, Request, Thinking, Tool, ToolChoice
+from routecodex.protocols.codec import EncodeOptions
+from routecodex.protocols.dialect import Dialect
+from routecodex.protocols.messages.encode_request import encode_request
+from routecodex.wire import json
+from tests.protocols.messages.samples import AIM, chat_request
+
+HI = Message("user", (Text("hi"),))
+TOOL = Tool("look", parameters={"type": "object", "properties": {}})
+OFF = {"type": "disabled"}
+SHOWN = {"type": "adaptive", "display": "summarized"}
+
+
+def aimed(model: str, **fields: Any) -> EncodeOptions:
+    return replace(AIM, model=model, **fields)
+
+
+def settings(request: Request, aim: EncodeOptions) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """All that is sent but the conversation, and the notices."""
+    encoded = encode_request(request, aim)
+    body = json.decode(encoded.body)
+    return {name: body[name] for name in body if name not in ("model", "messages", "tools")}, encoded.notices
+
+
+def enabled(budget: int) -> dict[str, Any]:
+    return {"type": "enabled", "budget_tokens": budget}
+
+
+@pytest.mark.parametrize(
+    ("model", "thinking", "field", "effort"),
+    [
+        ("claude-haiku-4-5", Thinking(effort="high"), enabled(16384), None),
+        ("claude-opus-4-5", Thinking(adaptive=True), enabled(8192), None),
+        ("claude-3-7-sonnet-latest", Thinking(budget=3000), enabled(3000), None),
+        ("claude-sonnet-4-5", Thinking(), enabled(8192), None),
+        ("claude-sonnet-4-5", Thinking(enabled=False), OFF, None),
+        ("claude-sonnet-4-6", Thinking(effort="minimal"), {"type": "adaptive"}, "low"),
+        ("claude-sonnet-4-6", Thinking(effort="xhigh"), {"type": "adaptive"}, "high"),
+        ("claude-opus-4-6", Thinking(effort="max"), {"type": "adaptive"}, "max"),
+        ("claude-opus-4-6", Thinking(budget=3000), enabled(3000), None),
+        ("claude-opus-4-6", Thinking(adaptive=True), {"type": "adaptive"}, None),
+        ("anthropic/claude-opus-4.8", Thinking(effort="high"), SHOWN, "high"),
+        ("claude-opus-4-7", Thinking(effort="xhigh"), SHOWN, "xhigh"),
+        ("claude-opus-4-8", Thinking(effort="low", visible=False), {"type": "adaptive"}, "low"),
+        ("claude-opus-4-8", Thinking(budget=2048), SHOWN, "low"),
+        ("claude-opus-4-8", Thinking(budget=8000), SHOWN, "medium"),
+        ("claude-opus-4-8", Thinking(budget=24576), SHOWN, "high"),
+        ("claude-opus-4-8", Thinking(adaptive=True), SHOWN, None),
+        ("claude-opus-4-8", Thinking(effort="none"), OFF, None),
+        ("claude-sonnet-5", Thinking(effort="medium"), SHOWN, "medium"),
+        ("claude-sonnet-5", Thinking(enabled=False), OFF, None),
+        ("claude-sonnet-5-5", Thinking(enabled=False), {"type": "between_tools"}, None),
+        ("glm-5.2", Thinking(effort="low"), enabled(2048), None),
+        ("kimi-k2-thinking", Thinking(adaptive=True), enabled(8192), None),
+    ],
+)
+def test_a_model_is_asked_to_think_in_the_way_it_takes(
+    model: str, thinking: Thinking, field: dict[str, Any], effort: str | None
+) -> None:
+    sent, notices = settings(chat_request(HI, thinking=thinking, max_tokens=60_000), aimed(model))
+    config = {} if effort is None else {"output_config": {"effort": effort}}
+    assert sent == {"max_tokens": 60_000, "thinking": field, **config}
+    assert notices == ()
+
+
+def test_room_is_made_for_thoughts_without_a_budget_too() -> None:
+    for asked, limit, room in ((500, None, 16884), (500, 4000, 4000), (None, None, 24576), (None, 900, 900)):
+        request = chat_request(HI, thinking=Thinking(effort="high"), max_tokens=asked)
+        sent, _ = settings(request, aimed("claude-opus-4-8", max_output_tokens=limit))
+        assert sent == {"max_tokens": room, "thinking": SHOWN, "output_config": {"effort": "high"}}
+
+
+def test_a_model_that_does_not_think_is_not_asked_to() -> None:
+    aim = aimed("claude-3-5-haiku-latest")
+    assert settings(chat_request(HI, thinking=Thinking(effort="low"), max_tokens=5), aim) == (
+        {"max_tokens": 5},
+        ("dropped thinking: this model does not think",),
+    )
+    assert settings(chat_request(HI, thinking=Thinking(enabled=False), max_tokens=5), aim) == (
+        {"max_tokens": 5},
+        (),
+    )
+
+
+def test_a_model_that_always_thinks_is_asked_to_think_little() -> None:
+    request = chat_request(HI, thinking=Thinking(enabled=False), max_tokens=5)
+    assert settings(request, aimed("claude-fable-5")) == (
+        {"max_tokens": 5, "output_config": {"effort": "low"}},
+        ("dropped thinking disabled: this model always thinks",),
+    )
+
+
+@pytest.mark.parametrize("wanted", [None, Thinking(effort="low")])
+def test_a_forced_call_stops_thinking_that_would_come_unasked(wanted: Thinking | None) -> None:
+    request = chat_request(
+        HI, thinking=wanted, max_tokens=5, tools=(TOOL,), tool_choice=ToolChoice("required")
+    )
+    forced = {"max_tokens": 5, "tool_choice": {"type": "any"}}
+    dropped = ("dropped thinking: a forced tool call allows none",) if wanted else ()
+    assert settings(request, aimed("claude-sonnet-5")) == ({**forced, "thinking": OFF}, dropped)
+    assert settings(request, aimed("claude-opus-4-8")) == (forced, dropped)
+    silent = aimed("claude-sonnet-5", dialect=Dialect(reasoning_field="none"))
+    assert settings(request, silent)[0] == forced
+
+
+def test_a_call_cannot_be_forced_from_a_model_that_always_thinks() -> None:
+    request = chat_request(
+        HI,
+        thinking=Thinking(effort="low"),
+        tools=(TOOL,),
+        tool_choice=ToolChoice("required"),
+        max_tokens=9000,
+    )
+    assert settings(request, aimed("claude-opus-5-5")) == (
+        {"max_tokens": 9000, "thinking": SHOWN, "output_config": {"effort": "low"}},
+        ("dropped tool_choice required: this model cannot be made to call a tool",),
+    )
+
+
+def test_sampling_that_a_model_refuses_is_left_out() -> None:
+    request = chat_request(HI, temperature=0.2, top_p=0.5, top_k=5, max_tokens=5)
+    for model in ("claude-opus-4-7", "claude-opus-4-8", "claude-sonnet-5"):
+        assert settings(request, aimed(model)) == (
+            {"max_tokens": 5},
+            (
+                "dropped temperature: this model does not take it",
+                "dropped top_p: this model does not take it",
+                "dropped top_k: this model does not take it",
+            ),
+        )
+    silent = chat_request(HI, temperature=1.0, top_p=1.0, max_tokens=5)
+    assert settings(silent, aimed("claude-opus-4-8")) == ({"max_tokens": 5}, ())
+    assert settings(silent, aimed("claude-opus-4-6")) == ({"max_tokens": 5, "temperature": 1.0}, ())
+
+
+def tool_turn(*first: Reasoning) -> tuple[Message, ...]:
+    """A turn of two calls, the first of them after these thoughts."""
+    return (
+        HI,
+        Message("assistant", (*first, ToolCall("a", "look", "{}"))),
+        Message("tool", (ToolResult("a", (Text("sun"),)),)),
+        Message("assistant", (ToolCall("b", "look", "{}"),)),
+        Message("tool", (ToolResult("b", (Text("rain"),)),)),
+    )
+
+
+def test_only_a_budget_needs_a_tool_turn_that_began_with_a_thought() -> None:
+    wanted = {"thinking": Thinking(effort="low"), "tools": (TOOL,), "max_tokens": 9000}
+    unthought = chat_request(*tool_turn(), **wanted)
+    assert settings(unthought, aimed("claude-sonnet-4-5")) == (
+        {"max_tokens": 9000},
+        ("dropped thinking: the tool turn under way began without it",),
+    )
+    assert settings(unthought, aimed("claude-opus-4-8"))[0]["thinking"] == SHOWN
+    thought = chat_request(*tool_turn(Reasoning("t", "s", origin="acme")), **wanted)
+    assert settings(thought, aimed("claude-sonnet-4-5")) == (
+        {"max_tokens": 9000, "thinking": enabled(2048)},
+        (),
+    )

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import pytest
+
+from routecodex.protocols.messages.thinking import ModelTraits, model_traits
+
+FIRST = ("low", "medium", "high", "max")
+ALL = ("low", "medium", "high", "xhigh", "max")
+BUDGETED = ModelTraits()
+ADAPTIVE = ModelTraits(budgets=False, efforts=ALL, sampling=False, shows=False)
+UNASKED = ModelTraits(budgets=False, efforts=ALL, sampling=False, shows=False, unasked=True)
+ALWAYS = ModelTraits(budgets=False, efforts=ALL, sampling=False, shows=False, unasked=True, off=None)
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        ("claude-2.1", ModelTraits(thinks=False)),
+        ("claude-3-opus-20240229", ModelTraits(thinks=False)),
+        ("claude-3-5-haiku-latest", ModelTraits(thinks=False)),
+        ("claude-3-7-sonnet-latest", BUDGETED),
+        ("anthropic/claude-3.7-sonnet", BUDGETED),
+        ("claude-opus-4-20250514", BUDGETED),
+        ("claude-sonnet-4@20250514", BUDGETED),
+        ("claude-opus-4-1-20250805", BUDGETED),
+        ("us.anthropic.claude-sonnet-4-5-v1:0", BUDGETED),
+        ("claude-haiku-4-5-20251001", BUDGETED),
+        ("claude-opus-4-6", ModelTraits(efforts=FIRST)),
+        ("anthropic.claude-opus-4-6-v1", ModelTraits(efforts=FIRST)),
+        ("anthropic/claude-sonnet-4.6", ModelTraits(efforts=FIRST)),
+        ("claude-opus-4-7", ADAPTIVE),
+        ("anthropic/claude-opus-4.8", ADAPTIVE),
+        ("Claude-Opus-4-8-20260101", ADAPTIVE),
+        ("claude-sonnet-5", UNASKED),
+        ("us.anthropic.claude-sonnet-5-v1:0", UNASKED),
+        ("claude-opus-5", UNASKED),
+        ("claude-haiku-5-5", UNASKED),
+        ("claude-opus-5-5", ALWAYS),
+        ("claude-opus-6", ALWAYS),
+        ("claude-fable-5-1", ALWAYS),
+        ("claude-mythos-5", ALWAYS),
+        (
+            "claude-sonnet-5-5",
+            ModelTraits(
+                budgets=False, efforts=ALL, sampling=False, shows=False, unasked=True, off="between_tools"
+            ),
+        ),
+        (
+            "claude-mythos-preview",
+            ModelTraits(budgets=False, efforts=FIRST, sampling=False, shows=False, unasked=True, off=None),
+        ),
+        ("claude-opus-latest", BUDGETED),
+        ("glm-5.2", BUDGETED),
+        ("kimi-k2-thinking", BUDGETED),
+        ("deepseek-v4-pro", BUDGETED),
+        ("MiniMax-M3", BUDGETED),
+    ],
+)
+def test_a_model_is_known_by_its_name(model: str, expected: ModelTraits) -> None:
+    assert model_traits(model) == expected
+
+
+def test_a_model_whose_thinking_cannot_be_stopped_cannot_be_made_to_call_a_tool() -> None:
+    models = (
+        "claude-sonnet-4-5",
+        "claude-opus-4-8",
+        "claude-sonnet-5",
+        "claude-sonnet-5-5",
+        "claude-fable-5",
+    )
+    assert [model_traits(model).can_be_forced for model in models] == [True, True, True, False, False]

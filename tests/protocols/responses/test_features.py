@@ -1,0 +1,207 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from routecodex.canon.errors import BadRequest
+from routecodex.canon.request import CalledTool, RequestFeatures
+from routecodex.protocols.codec import WireRequest
+from routecodex.protocols.responses import CODEC
+from routecodex.wire import json
+from tests.clients.agent_requests import codex
+
+ASKED = {"role": "user", "content": "Fix it"}
+ENVIRONMENT = {"role": "user", "content": "<environment_context>cwd: /x</environment_context>"}
+THOUGHT = {"type": "reasoning", "id": "r", "summary": []}
+CALL = {"type": "function_call", "call_id": "a", "name": "exec_command", "arguments": '{"cmd":"ls"}'}
+PATCH = {"type": "custom_tool_call", "call_id": "b", "name": "apply_patch", "input": "*** Begin Patch"}
+OUTPUT = {"type": "function_call_output", "call_id": "a", "output": "ok"}
+PATCHED = {"type": "custom_tool_call_output", "call_id": "b", "output": "ok"}
+SPOKEN = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Let me see."}]}
+DEVELOPER = {"role": "developer", "content": "Note."}
+IMAGE = {"type": "input_image", "image_url": "data:image/png;base64,aGk="}
+FILE = {"type": "input_file", "file_data": "data:application/pdf;base64,aGk="}
+READ = {"type": "function", "name": "read_file", "parameters": {}}
+SEARCH = {"type": "web_search"}
+
+
+def inbound(*items: Any, **fields: Any) -> WireRequest:
+    return CODEC.read(json.encode({"model": "m", "input": list(items), **fields}))
+
+
+def look(*items: Any, **fields: Any) -> RequestFeatures:
+    return CODEC.look(inbound(*items, **fields))
+
+
+def said(*parts: Any) -> dict[str, Any]:
+    return {"type": "message", "role": "user", "content": list(parts)}
+
+
+def text(words: str) -> dict[str, Any]:
+    return {"type": "input_text", "text": words}
+
+
+def test_a_plain_text_is_the_users() -> None:
+    seen = CODEC.look(CODEC.read(b'{"model":"m","input":"Fix it","instructions":"Be brief."}'))
+    assert seen == RequestFeatures(newest="user", text="Fix it", opening="Be brief.")
+    assert look(DEVELOPER, said(text("Fix it"))) == RequestFeatures(
+        newest="user", text="Fix it", opening="Note."
+    )
+
+
+def test_a_request_that_only_goes_on_is_the_users() -> None:
+    body = b'{"model":"m","previous_response_id":"resp_1"}'
+    assert CODEC.look(CODEC.read(body)) == RequestFeatures(newest="user", has_answer=True)
+
+
+def test_outputs_are_the_tools_and_calls_those_of_the_last_turn() -> None:
+    earlier = {**CALL, "call_id": "0", "name": "earlier"}
+    seen = look(
+        ASKED, earlier, {**OUTPUT, "call_id": "0"}, THOUGHT, SPOKEN, CALL, THOUGHT, PATCH, OUTPUT, PATCHED
+    )
+    assert seen == RequestFeatures(
+        newest="tool",
+        calls=(CalledTool("exec_command", '{"cmd":"ls"}'), CalledTool("apply_patch", "*** Begin Patch")),
+        has_answer=True,
+        opening="Fix it",
+    )
+
+
+def test_a_call_without_a_name_is_named_by_its_type() -> None:
+    action = {"type": "exec", "command": ["bash", "-lc", "ls"]}
+    shell = {"type": "local_shell_call", "call_id": "s", "status": "completed", "action": action}
+    seen = look(ASKED, shell, {"type": "local_shell_call_output", "call_id": "s", "output": "x"})
+    assert seen.newest == "tool"
+    assert seen.calls == (CalledTool("local_shell", json.encode(action).decode()),)
+
+
+def test_outputs_of_a_stored_turn_have_no_calls() -> None:
+    seen = look(OUTPUT, previous_response_id="resp_1")
+    assert (seen.newest, seen.calls, seen.has_answer) == ("tool", (), True)
+
+
+@pytest.mark.parametrize(
+    ("trailing", "newest"),
+    [
+        ((DEVELOPER,), "tool"),
+        ((ENVIRONMENT,), "tool"),
+        ((ASKED,), "user"),
+        ((ASKED, ENVIRONMENT), "user"),
+        ((SPOKEN,), "assistant"),
+        ((THOUGHT,), "assistant"),
+        ((SPOKEN, ENVIRONMENT), "user"),
+    ],
+)
+def test_system_messages_and_reminders_are_looked_through(trailing: tuple[Any, ...], newest: str) -> None:
+    assert look(ASKED, CALL, OUTPUT, *trailing).newest == newest
+
+
+@pytest.mark.parametrize(
+    ("parts", "media"),
+    [([text("see"), IMAGE], True), ([IMAGE], True), ([FILE], False), ([text("x"), FILE], False)],
+)
+def test_images_count_in_the_newest_message(parts: list[Any], media: bool) -> None:
+    assert look(said(*parts)).has_media is media
+    assert look(said(*parts)).newest == "user"
+    assert not look(said(*parts), SPOKEN, ASKED).has_media
+
+
+def test_images_in_outputs_do_not_count() -> None:
+    assert not look(ASKED, CALL, {**OUTPUT, "output": [IMAGE]}).has_media
+
+
+def allowed(*types: str, mode: str = "required") -> dict[str, Any]:
+    return {"type": "allowed_tools", "mode": mode, "tools": [{"type": kind} for kind in types]}
+
+
+@pytest.mark.parametrize(
+    ("tools", "choice", "offers", "asks"),
+    [
+        ([READ], "auto", False, False),
+        ([SEARCH], "auto", True, True),
+        ([{"type": "web_search_preview_2025_03_11"}], "required", True, True),
+        ([SEARCH], "none", True, False),
+        ([READ, SEARCH], "auto", True, False),
+        ([READ, SEARCH], {"type": "web_search_preview"}, True, True),
+        ([READ, SEARCH], {"type": "function", "name": "read_file"}, True, False),
+        ([READ, SEARCH], allowed("web_search"), True, True),
+        ([READ, SEARCH], allowed("web_search", mode="auto"), True, False),
+        ([READ, SEARCH], allowed("web_search", "function"), True, False),
+        ([{**READ, "name": "web_search"}], "auto", True, False),
+        (
+            [{"type": "namespace", "name": "mcp__x", "tools": [{**READ, "name": "brave_search"}]}],
+            "auto",
+            True,
+            False,
+        ),
+    ],
+)
+def test_searches_on_offer(tools: list[Any], choice: Any, offers: bool, asks: bool) -> None:
+    seen = look(ASKED, tools=tools, tool_choice=choice)
+    assert (seen.has_tools, seen.offers_search, seen.asks_search) == (True, offers, asks)
+
+
+def test_codex_is_read_past_its_environment() -> None:
+    seen = CODEC.look(CODEC.read(json.encode(codex("m", "Fix the bug"))))
+    assert (seen.newest, seen.text, seen.offers_search, seen.asks_search) == (
+        "user",
+        "Fix the bug",
+        True,
+        False,
+    )
+    assert seen.opening.startswith("You are Codex")
+
+
+def opening(*items: Any, **fields: Any) -> bytes:
+    return CODEC.opening(inbound(*items, **fields))
+
+
+def test_a_conversation_keeps_its_opening() -> None:
+    first = opening(DEVELOPER, ENVIRONMENT, ASKED, instructions="Be brief.")
+    assert first == opening(
+        DEVELOPER, said(text("Fix it")), CALL, OUTPUT, SPOKEN, said(text("more")), instructions="Be brief."
+    )
+    assert first != opening(DEVELOPER, said(text("Break it")), instructions="Be brief.")
+    assert first != opening(ASKED, instructions="Be long.")
+    assert CODEC.opening(CODEC.read(b'{"model":"m","input":"Fix it"}')) == opening(ASKED)
+
+
+parts = st.one_of(
+    st.builds(text, st.text()),
+    st.builds(
+        text,
+        st.sampled_from(
+            ["<environment_context>", "</environment_context>", "# AGENTS.md instructions for x"]
+        ),
+    ),
+    st.just(IMAGE),
+    st.fixed_dictionaries({"type": st.text()}),
+)
+items = st.one_of(
+    st.fixed_dictionaries(
+        {
+            "role": st.sampled_from(["user", "assistant", "system", "developer"]),
+            "content": st.text() | st.lists(parts),
+        }
+    ),
+    st.sampled_from([CALL, OUTPUT, THOUGHT, PATCH, PATCHED]),
+    st.fixed_dictionaries(
+        {"type": st.text(min_size=1), "action": st.none() | st.text() | st.lists(st.integers(0, 9))}
+    ),
+    st.fixed_dictionaries(
+        {"type": st.sampled_from(["shell_call", "x_output", "_call"]), "name": st.none() | st.text()}
+    ),
+)
+
+
+@given(st.lists(items, min_size=1, max_size=6))
+def test_whatever_can_be_read_can_be_looked_at(told: list[Any]) -> None:
+    try:
+        read = inbound(*told)
+    except BadRequest:
+        return
+    assert CODEC.look(read).newest in ("user", "assistant", "tool", "system")
+    assert isinstance(CODEC.opening(read), bytes)

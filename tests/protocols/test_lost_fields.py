@@ -1,0 +1,22 @@
+from __future__ import annotations
+
+from routecodex.canon.notices import Notices
+
+
+def test_each_line_is_kept_once_in_its_order() -> None:
+    notices = Notices()
+    for what in ("top_k", "seed", "top_k"):
+        notices.dropped(what, "chat has no such field")
+    assert notices.lines() == (
+        "dropped top_k: chat has no such field",
+        "dropped seed: chat has no such field",
+    )
+
+
+def test_lines_are_short_and_fit_a_header() -> None:
+    notices = Notices()
+    notices.dropped("größe\r\nset-cookie: a=b", "no")
+    notices.dropped("x" * 500, "no")
+    first, second = notices.lines()
+    assert first == "dropped gr??e??set-cookie: a=b: no"
+    assert len(second) == 120

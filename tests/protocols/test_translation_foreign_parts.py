@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from routecodex.canon.events import AnswerPart, PartStarted
+from routecodex.canon.parts import Media, Opaque, Text
+from routecodex.canon.response import Response
+from routecodex.protocols.codecs import CODECS
+from routecodex.protocols.translation import replace_foreign_part, replace_foreign_parts
+
+IMAGE = {"inlineData": {"mimeType": "image/png", "data": "QUJD"}}
+DRAWN = Opaque("gemini", IMAGE, Media("image", media_type="image/png", data="QUJD"))
+SPOKEN = Opaque("gemini", {"inlineData": {}}, Media("audio", media_type="audio/L16", data="A" * 4000))
+CODE = Opaque("gemini", {"executableCode": {"code": "1"}}, Text("\n```\n1\n```\n"))
+OWN = Opaque("gemini", {"thoughtSignature": "s", "toolCall": {"id": "1"}})
+
+IMAGE_URL = {"type": "image_url", "image_url": {"url": "data:image/png;base64,QUJD"}}
+GENERATED = {"type": "image_generation_call", "status": "completed", "result": "QUJD"}
+CASES: list[tuple[str, AnswerPart, AnswerPart, str]] = [
+    ("chat", DRAWN, Opaque("chat", IMAGE_URL), ""),
+    ("responses", DRAWN, Opaque("responses", GENERATED), ""),
+    ("messages", DRAWN, Text("[image omitted: image/png, 1 KB]"), "dropped inlineData"),
+    ("gemini", DRAWN, DRAWN, ""),
+    ("chat", SPOKEN, Text("[audio omitted: audio/L16, 3 KB]"), "dropped inlineData"),
+    ("responses", SPOKEN, Text("[audio omitted: audio/L16, 3 KB]"), "dropped inlineData"),
+    ("messages", CODE, Text("\n```\n1\n```\n"), ""),
+    ("gemini", CODE, CODE, ""),
+    ("chat", OWN, OWN, "dropped toolCall"),
+    (
+        "responses",
+        Opaque("messages", {"type": "server_tool_use"}),
+        Opaque("messages", {"type": "server_tool_use"}),
+        "dropped server_tool_use",
+    ),
+    ("chat", Text("Hi"), Text("Hi"), ""),
+]
+
+
+@pytest.mark.parametrize(("client", "part", "told", "lost"), CASES, ids=range(len(CASES)))
+def test_each_client_gets_what_its_protocol_has(client: str, part: Any, told: Any, lost: str) -> None:
+    codec = CODECS[client]
+    assert replace_foreign_part(PartStarted(3, part), codec) == PartStarted(3, told)
+    notices = (f"{lost}: answers of {client} have no place for it",) if lost else ()
+    assert replace_foreign_parts(Response(parts=(part,)), codec) == (Response(parts=(told,)), notices)
+
+
+def test_media_that_is_elsewhere_is_named_by_its_address() -> None:
+    film = Opaque("gemini", {}, Media("video", url="https://a.example/film.mp4"))
+    said = replace_foreign_part(PartStarted(0, film), CODECS["chat"]).part
+    assert said == Text("[video omitted: https://a.example/film.mp4]")

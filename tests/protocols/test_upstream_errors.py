@@ -1,0 +1,187 @@
+"""What a provider's refusal means, for every protocol: the table of statuses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from routecodex.canon.errors import (
+    UpstreamError,
+    UpstreamFailed,
+    UpstreamLimited,
+    UpstreamOverloaded,
+    UpstreamRefusedKey,
+    UpstreamRejected,
+    UpstreamTimeout,
+)
+from routecodex.protocols.codecs import CODECS
+from routecodex.protocols.upstream_errors import plain_text, retry_after, stream_truncated, upstream_error
+from routecodex.wire import json
+from tests.kit import answers
+from tests.kit.grammar import check_error
+
+STATUSES: list[tuple[int, type[UpstreamError], int]] = [
+    (400, UpstreamRejected, 400),
+    (404, UpstreamRejected, 404),
+    (405, UpstreamRejected, 405),
+    (409, UpstreamRejected, 409),
+    (413, UpstreamRejected, 413),
+    (415, UpstreamRejected, 415),
+    (422, UpstreamRejected, 422),
+    (401, UpstreamRefusedKey, 502),
+    (403, UpstreamRefusedKey, 502),
+    (402, UpstreamLimited, 429),
+    (429, UpstreamLimited, 429),
+    (500, UpstreamFailed, 502),
+    (501, UpstreamFailed, 502),
+    (502, UpstreamFailed, 502),
+    (503, UpstreamFailed, 502),
+    (520, UpstreamFailed, 502),
+    (408, UpstreamTimeout, 504),
+    (504, UpstreamTimeout, 504),
+    (529, UpstreamOverloaded, 503),
+]
+
+
+@pytest.mark.parametrize(("status", "kind", "shown"), STATUSES)
+def test_a_status_means_one_kind_of_error(status: int, kind: type[UpstreamError], shown: int) -> None:
+    error = upstream_error(status, " said so ", provider="up")
+    assert type(error) is kind
+    assert (error.status, error.provider, error.upstream_status) == (shown, "up", status)
+    if kind is not UpstreamRefusedKey:
+        assert error.message == "said so"
+
+
+PROTOCOLS = ("chat", "responses", "messages", "gemini")
+
+
+@pytest.mark.parametrize("upstream", PROTOCOLS)
+@pytest.mark.parametrize("client", PROTOCOLS)
+@pytest.mark.parametrize(("status", "kind", "shown"), STATUSES)
+def test_a_client_sees_the_table_whatever_the_two_protocols(
+    upstream: str, client: str, status: int, kind: type[UpstreamError], shown: int
+) -> None:
+    refused = answers.error(upstream, status, "it went wrong")
+    error = CODECS[upstream].decode_error(status, {}, refused.data, "up")
+    if (upstream, status) in LOUDER:
+        kind, shown = LOUDER[upstream, status]
+    assert isinstance(error, kind), error
+    told, envelope = CODECS[client].encode_error(error)
+    check_error(client, told, json.encode(envelope))
+    overloaded = kind is UpstreamOverloaded and client == "messages"
+    assert told == (529 if overloaded else shown)
+
+
+LOUDER: dict[tuple[str, int], tuple[type[UpstreamError], int]] = {
+    # Gemini says UNAVAILABLE for 503, which is its word for overloaded.
+    ("gemini", 503): (UpstreamOverloaded, 503),
+}
+
+
+WORDS: list[tuple[int, str | None, str | None, type[UpstreamError]]] = [
+    (400, "invalid_api_key", None, UpstreamRefusedKey),
+    (400, "API_KEY_INVALID", None, UpstreamRefusedKey),
+    (500, None, "authentication_error", UpstreamRefusedKey),
+    (403, "insufficient_quota", None, UpstreamRefusedKey),
+    (400, "insufficient_quota", None, UpstreamLimited),
+    (429, None, "insufficient_quota", UpstreamLimited),
+    (500, "quota_exceeded", None, UpstreamLimited),
+    (500, None, "overloaded_error", UpstreamOverloaded),
+    (503, "UNAVAILABLE", None, UpstreamOverloaded),
+    (429, "engine_overloaded_error", None, UpstreamLimited),
+]
+
+
+@pytest.mark.parametrize(("status", "code", "kind_said", "kind"), WORDS, ids=range(len(WORDS)))
+def test_some_words_say_more_than_the_status(
+    status: int, code: str | None, kind_said: str | None, kind: type[UpstreamError]
+) -> None:
+    assert type(upstream_error(status, "x", provider="up", code=code, type=kind_said)) is kind
+
+
+def test_a_used_up_quota_has_its_own_code() -> None:
+    assert upstream_error(429, "x", provider="up", code="insufficient_quota").code == "insufficient_quota"
+    assert upstream_error(402, "x", provider="up").code == "insufficient_quota"
+    assert upstream_error(429, "x", provider="up").code == "rate_limit_exceeded"
+
+
+USED_UP = [
+    (400, "Your credit balance is too low to access the Anthropic API."),
+    (429, "Insufficient balance or no resource package. Please recharge."),
+    (429, "余额不足或无可用资源包,请充值。"),
+]
+
+
+@pytest.mark.parametrize(("status", "message"), USED_UP)
+def test_used_up_credit_that_is_told_in_words_alone_is_a_quota(status: int, message: str) -> None:
+    error = upstream_error(status, message, provider="up")
+    assert (type(error), error.code, error.message) == (UpstreamLimited, "insufficient_quota", message)
+
+
+def test_a_failing_provider_that_speaks_of_balance_has_failed() -> None:
+    assert type(upstream_error(500, "insufficient balance", provider="up")) is UpstreamFailed
+
+
+def test_a_refused_key_says_nothing_of_what_the_provider_said() -> None:
+    error = upstream_error(401, "Incorrect key sk-secret", provider="up")
+    assert error.message == "provider 'up' refused the gateway's key (HTTP 401)"
+    assert error.code == "upstream_auth"
+
+
+def test_the_field_and_code_of_a_rejected_request_are_passed_on() -> None:
+    error = upstream_error(400, "x", provider="up", code="too_long", param="messages[1]")
+    assert (error.code, error.param) == ("too_long", "messages[1]")
+
+
+def test_long_messages_are_cut_and_empty_ones_are_named() -> None:
+    assert len(upstream_error(400, "x" * 9000, provider="up").message) == 2000
+    assert upstream_error(500, " \n", provider="up").message == "HTTP 500 without a message"
+
+
+NOW = 1_445_412_480.0
+WAITS: list[tuple[dict[str, str], float | None]] = [
+    ({}, None),
+    ({"retry-after": "7"}, 7.0),
+    ({"retry-after": " 1.5 "}, 1.5),
+    ({"retry-after": "0"}, 0.0),
+    ({"retry-after-ms": "250", "retry-after": "7"}, 0.25),
+    ({"retry-after-ms": "soon", "retry-after": "7"}, 7.0),
+    ({"retry-after": "Wed, 21 Oct 2015 07:28:30 GMT"}, 30.0),
+    ({"retry-after": "Wed, 21 Oct 2015 07:00:00 GMT"}, 0.0),
+    ({"retry-after": "soon"}, None),
+    ({"retry-after": "-5"}, None),
+    ({"retry-after": ""}, None),
+    ({"retry-after": "\u00b2"}, None),
+    ({"retry-after": "1.2.3"}, None),
+]
+
+
+@pytest.mark.parametrize(("headers", "seconds"), WAITS, ids=range(len(WAITS)))
+def test_the_wish_to_wait_is_understood(headers: Mapping[str, str], seconds: float | None) -> None:
+    assert retry_after(headers, now=NOW) == seconds
+
+
+def test_the_wish_to_wait_stays_with_the_error() -> None:
+    for status in (429, 402, 529, 500):
+        assert upstream_error(status, "x", provider="up", headers={"retry-after": "9"}).retry_after == 9.0
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (b"oops", "oops"),
+        (b"  <!DOCTYPE html><html>", ""),
+        (b"", ""),
+        (b"caf\xe9", "caf\ufffd"),
+        (b"x" * 5000, "x" * 2000),
+    ],
+)
+def test_a_body_that_is_no_json_becomes_a_line(body: bytes, text: str) -> None:
+    assert plain_text(body) == text
+
+
+def test_a_truncated_answer_is_the_upstreams_fault() -> None:
+    error = stream_truncated()
+    assert (type(error), error.status, error.code) == (UpstreamFailed, 502, "upstream_truncated")
+    assert error.message == "the upstream stream ended before the answer was complete"

@@ -1,0 +1,128 @@
+"""A turn with server tools and no gateway: a model that says what the test wants, and what it was asked."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from routecodex.canon.events import AnswerPart, Event, Finished, Started, UsageReported
+from routecodex.canon.finish import Finish, Reason
+from routecodex.canon.parts import Text, ToolCall
+from routecodex.canon.request import Message, Request
+from routecodex.canon.response import Response, ResponseBuilder, unfold
+from routecodex.server_tools.framework import FollowUp, ServerTool, ServerToolPlugin, TurnContext
+from routecodex.server_tools.hidden_calls import HiddenToolCalls
+from routecodex.stores.memory import MemoryStore
+from routecodex.turns.engine import Engine
+
+HELLO = Message("user", (Text("hello"),))
+
+
+def asked(*messages: Message) -> Request:
+    return Request(model="m", source="chat", messages=messages or (HELLO,))
+
+
+def said(*parts: AnswerPart | str, reason: Reason | None = None) -> Response:
+    """An answer; a text stands for itself, and calls end it as they do."""
+    whole = tuple(Text(part) if isinstance(part, str) else part for part in parts)
+    ends: Reason = "tool_calls" if any(isinstance(part, ToolCall) for part in whole) else "stop"
+    return Response(parts=whole, finish=Finish(reason or ends))
+
+
+def situation(request: Request | None = None, *, session: str | None = "s-1") -> TurnContext:
+    return TurnContext(id="req_1", session=session, captured=request or asked(), now=lambda: 0.0)
+
+
+def saying(text: str, suffix: str = "more") -> FollowUp:
+    return FollowUp((Message("user", (Text(text),)),), suffix)
+
+
+class Answered:
+    """An answer of the model as the turn sees it."""
+
+    def __init__(self) -> None:
+        self._folding = ResponseBuilder()
+        self.kept = True
+
+    def add(self, event: Event) -> None:
+        self._folding.add(event)
+
+    def response(self) -> Response:
+        return self._folding.response()
+
+
+class Model:
+    """The host of a turn; `requests` are the messages of each round, `told` what they came to."""
+
+    def __init__(self, situation: TurnContext, *answers: Response) -> None:
+        self._situation = situation
+        self._answers = list(answers)
+        self.messages: list[Any] = list(situation.captured.messages)
+        self.requests: list[Request] = []
+
+    def build_request(self) -> Request:
+        return self.with_messages(self._situation.captured, self.messages)
+
+    def with_messages(self, request: Request, messages: Sequence[object]) -> Request:
+        return replace(request, messages=tuple(map(_message, messages)))
+
+    async def send(self, request: Request) -> AsyncGenerator[Event, None]:
+        self.requests.append(request)
+        self._situation.sent = self._situation.round
+        for event in unfold(self._answers.pop(0)):
+            yield event
+
+    def new_message(self) -> Answered:
+        return Answered()
+
+    def merge(self, message: Any, chunk: Event) -> bool:
+        message.add(chunk)
+        return not isinstance(chunk, Started | UsageReported | Finished)
+
+    def place(self, message: Any) -> None:
+        self.messages.append(message)
+
+    def as_message(self, given: object) -> Any:
+        return given
+
+    def processing(self, state: str) -> None:
+        """Nobody asks."""
+
+
+def _message(given: object) -> Message:
+    if isinstance(given, Answered):
+        return Message("assistant", given.response().parts)
+    assert isinstance(given, Message)
+    return given
+
+
+class Played:
+    """A turn that is over: every request that was made, and the store of what was kept."""
+
+    def __init__(self, model: Model, store: MemoryStore) -> None:
+        self.requests = model.requests
+        self.store = store
+
+    @property
+    def new(self) -> list[tuple[Message, ...]]:
+        """What each round's request had more than the one before."""
+        before = [(), *(request.messages for request in self.requests)]
+        return [request.messages[len(old) :] for old, request in zip(before, self.requests, strict=False)]
+
+
+async def play(
+    tools: Sequence[ServerTool],
+    *answers: Response,
+    situation: TurnContext,
+    seconds: float = 900.0,
+    store: MemoryStore | None = None,
+) -> Played:
+    """Runs a turn to its end."""
+    store = store or MemoryStore()
+    plugin = ServerToolPlugin(tools, situation, pairs=HiddenToolCalls(store), seconds=seconds)
+    model = Model(situation, *answers)
+    engine: Engine[Request, Any, Event] = Engine((plugin,), max_requests=None)
+    await engine.begin(model).run()
+    return Played(model, store)
