@@ -78,7 +78,6 @@ guard-record: $(VENV)/.dev
 docs: $(VENV)/.dev
 	$(BIN)/python -m routecodex.config.reference
 	$(BIN)/python -m routecodex.cli.reference
-	$(BIN)/python -m routecodex.cli.instruction_reference
 
 # Renews the lock files after a change of dependencies in pyproject.toml.
 lock: $(VENV)/.dev

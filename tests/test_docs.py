@@ -19,7 +19,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from routecodex.canon.finish import express, infer
-from routecodex.cli import instruction_reference
+from routecodex.cli import reference
 from routecodex.config import examine
 from routecodex.gateway.context.gateway_replies import REPLY_PREFIX
 from routecodex.gateway.context.identity import CONVERSATION_HEADERS, SESSION_HEADERS
@@ -257,7 +257,7 @@ def test_the_options_of_the_tool_plugin_are_those_it_has() -> None:
 
 def test_the_table_of_instructions_is_current() -> None:
     page = (ROOT / "docs/routing.md").read_text("utf-8")
-    assert instruction_reference.renewed(page) == page, "run `make docs`"
+    assert reference.with_instruction_table(page) == page, "run `make docs`"
 
 
 def test_every_header_that_names_a_session_is_documented_and_no_other() -> None:

@@ -1,16 +1,14 @@
 """The command `routecodex`; one file per group of commands, read only when it is called.
 
 serve         run a gateway in the foreground; `demo` runs one on the built-in provider
-start         run one in the background; lifecycle: stop it, restart it, see which run
-request_log   read the requests of a server as they pass
+lifecycle     start one in the background, stop it, restart it, list those that run
+logs          show the requests of a server as they pass
 daemon        see and change what running servers do
 explain       the plan of a request, and every reason
-chat          a conversation in the terminal (chat_turns, chat_screen, chat_tools, chat_files)
+chat          a conversation in the terminal (chat_session, chat_output, chat_tools)
 config        check a configuration
-completion    for shells
+completion    shell completion
 tables        what people see; servers and admin_client: whom a command speaks to, and how
-
-`routecodex completion`: what a shell needs to complete our commands.
 """
 
 from __future__ import annotations
@@ -23,11 +21,11 @@ from routecodex import __version__
 
 COMMANDS = {
     "serve": "serve",
-    "start": "start",
+    "start": "lifecycle",
     "stop": "lifecycle",
     "restart": "lifecycle",
     "status": "lifecycle",
-    "logs": "request_log",
+    "logs": "logs",
     "daemon": "daemon",
     "explain": "explain",
     "chat": "chat",
@@ -79,23 +77,3 @@ Exit codes:
 @click.version_option(__version__, prog_name="routecodex")
 def main() -> None:
     """A gateway between AI clients and model providers: any protocol in, any protocol out."""
-
-
-@click.command(
-    epilog="""\b
-Examples:
-  eval "$(routecodex completion bash)"        in ~/.bashrc
-  eval "$(routecodex completion zsh)"         in ~/.zshrc
-  routecodex completion fish > ~/.config/fish/completions/routecodex.fish
-"""
-)
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-@click.pass_context
-def completion(context: click.Context, shell: str) -> None:
-    """Print the script that lets a shell complete commands, options and server ids."""
-    from click.shell_completion import get_completion_class
-
-    kind = get_completion_class(shell)
-    assert kind is not None
-    complete = kind(context.find_root().command, {}, "routecodex", "_ROUTECODEX_COMPLETE")
-    click.echo(complete.source_template % complete.source_vars())

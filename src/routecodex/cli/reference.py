@@ -1,6 +1,6 @@
-"""Writes the reference of the command line from the commands' own help.
+"""Writes the pages that are generated from the commands' help and from the instruction table.
 
-`python -m routecodex.cli.reference` writes docs/cli.md.
+`python -m routecodex.cli.reference` writes docs/cli.md and the table of instructions in docs/routing.md.
 """
 
 from __future__ import annotations
@@ -12,7 +12,10 @@ from pathlib import Path
 import click
 
 from routecodex.cli import main
+from routecodex.routing.instructions import help_text
 
+BEGIN = "<!-- generated: instructions -->"
+END = "<!-- end of generated -->"
 _WIDTH = 100
 _INTRO = """\
 # Command line
@@ -48,10 +51,22 @@ def _sections(command: click.Command, above: click.Context | None, name: str) ->
             yield from _sections(found, context, inner)
 
 
+def with_instruction_table(page: str) -> str:
+    """Return the page with the current table of instructions between its marks."""
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"the page has no place for the table: {BEGIN} … {END}")
+    return f"{before}{BEGIN}\n\n{help_text()}\n\n{END}{after}"
+
+
 def write(directory: Path) -> None:
-    """Writes the page into the directory."""
+    """Write cli.md into the directory, and the table of instructions into its routing.md."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "cli.md").write_text(page(), encoding="utf-8")
+    routing = directory / "routing.md"
+    if routing.exists():
+        routing.write_text(with_instruction_table(routing.read_text("utf-8")), encoding="utf-8")
 
 
 if __name__ == "__main__":
