@@ -97,8 +97,8 @@ def read(protocol: str, size: str, *, content: bytes | None = None) -> WireReque
     """A streaming request, as its endpoint reads it."""
     body = content or requests.body(protocol, size, stream=True)
     if protocol == "gemini":
-        return CODECS[protocol].read(body, model="client-model", stream=True)
-    return CODECS[protocol].read(body)
+        return CODECS[protocol].validate(body, model="client-model", stream=True)
+    return CODECS[protocol].validate(body)
 
 
 def reply(inbound: WireRequest) -> ReplyContext:

@@ -16,7 +16,7 @@ from tests.clients.agent_requests import CLAUDE_HEADERS, CODEX_HEADERS, SESSION,
 
 def scope_of(protocol: ProtocolName, headers: dict[str, str], body: dict[str, Any]) -> Scope:
     raw = msgspec.json.encode(body)
-    inbound = CODECS[protocol].read(raw, model=str(body.get("model", "m")), stream=True)
+    inbound = CODECS[protocol].validate(raw, model=str(body.get("model", "m")), stream=True)
     return identify(protocol, headers, read_control_fields(inbound), chain=None, request_id="req-1")
 
 

@@ -162,7 +162,7 @@ def asked(talk: Talk, number: int) -> Asked:
     """What the upstream was asked in its request of that number."""
     codec = CODECS[talk.speaks]
     named = {"model": "m", "stream": False} if talk.speaks == "gemini" else {}
-    return codec.decode_request(codec.read(talk.upstream.requests[number].body, **named))
+    return codec.decode_request(codec.validate(talk.upstream.requests[number].body, **named))
 
 
 def told_results(talk: Talk, number: int) -> list[Any]:

@@ -121,7 +121,7 @@ def spoken(protocol: str, request: Request) -> list[tuple[str, str]]:
     """Every text of a request with the role of who said it."""
     codec = CODECS[protocol]
     named = {"model": "m", "stream": False} if protocol == "gemini" else {}
-    told = codec.decode_request(codec.read(request.body, **named))
+    told = codec.decode_request(codec.validate(request.body, **named))
     parts = [(message.role, part) for message in told.messages for part in message.parts]
     return [(role, part.text) for role, part in parts if isinstance(part, Text)]
 

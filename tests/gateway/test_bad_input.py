@@ -327,7 +327,7 @@ def test_any_value_in_any_place_is_either_understood_or_refused(
         inner[place[-1]] = copy.deepcopy(data.draw(ODD))
     aim = EncodeOptions(model="m", provider="up", max_output_tokens=4096)
     try:
-        inbound = CODECS[client].read(
+        inbound = CODECS[client].validate(
             msgspec.json.encode(body), **({"model": "up.m", "stream": False} if client == "gemini" else {})
         )
         request = CODECS[client].decode_request(inbound)
@@ -344,4 +344,4 @@ def test_any_value_in_any_place_is_either_understood_or_refused(
 @given(body=st.binary(max_size=200))
 def test_any_bytes_are_refused_as_a_client_error(protocol: str, body: bytes) -> None:
     with pytest.raises(ClientError):
-        CODECS[protocol].read(body, **({"model": "m", "stream": False} if protocol == "gemini" else {}))
+        CODECS[protocol].validate(body, **({"model": "m", "stream": False} if protocol == "gemini" else {}))

@@ -100,7 +100,7 @@ class Parts:
 
 def asked(client: str) -> ClientRequest:
     body = json.encode(asking.body(client, LONG, stream=False))
-    inbound = CODECS[client].read(body, model="up.m", stream=False)
+    inbound = CODECS[client].validate(body, model="up.m", stream=False)
     return ClientRequest(id="r", codec=CODECS[client], inbound=inbound, headers={}, arrived=0.0, created=0)
 
 

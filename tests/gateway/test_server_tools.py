@@ -54,7 +54,7 @@ def exchanged(talk: Talk, number: int) -> list[tuple[str, str]]:
     """The calls and results of a request to the upstream, in order, each by its name."""
     codec, request = CODECS[talk.speaks], talk.upstream.requests[number]
     named = {"model": "m", "stream": False} if talk.speaks == "gemini" else {}
-    told = codec.decode_request(codec.read(request.body, **named))
+    told = codec.decode_request(codec.validate(request.body, **named))
     names: dict[str, str] = {}
     found: list[tuple[str, str]] = []
     for message in told.messages:

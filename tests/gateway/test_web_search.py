@@ -144,7 +144,7 @@ async def test_what_a_client_declares_for_an_upstream_of_its_protocol_arrives_by
 def read(protocol: str, **fields: Any) -> WireRequest:
     body = msgspec.json.encode(asking.body(protocol, "web_search, googleSearch", stream=False) | fields)
     named = {"model": "m", "stream": False} if protocol == "gemini" else {}
-    return CODECS[protocol].read(body, **named)
+    return CODECS[protocol].validate(body, **named)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

@@ -30,7 +30,7 @@ every_protocol = pytest.mark.parametrize("protocol", PROTOCOLS)
 
 
 def heard(protocol: ProtocolName, body: bytes) -> WireRequest:
-    return CODECS[protocol].read(body, model="m", stream=False)
+    return CODECS[protocol].validate(body, model="m", stream=False)
 
 
 def asked(protocol: ProtocolName, **fields: Any) -> WireRequest:

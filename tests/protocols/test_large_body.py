@@ -41,7 +41,7 @@ def outlining(wanted: bool) -> Iterator[None]:
 
 def read(protocol: str, body: bytes, *, outlined: bool) -> WireRequest:
     with outlining(outlined):
-        found = CODECS[protocol].read(body)
+        found = CODECS[protocol].validate(body)
     assert bool(found.outline) == bool(found.uncut)
     return found
 
@@ -97,8 +97,8 @@ def test_routing_sees_the_same(protocol: str, said: Any) -> None:
         rows = [{"role": "user", "content": said}, {"role": "assistant", "content": LONG}]
         for messages in (rows[:1], rows, [*rows, rows[0]]):
             cut, whole = both(protocol, MAKE[protocol](*messages, **fields))
-            assert codec.look(cut) == codec.look(whole)
-            assert codec.opening(cut) == codec.opening(whole)
+            assert codec.features(cut) == codec.features(whole)
+            assert codec.fingerprint(cut) == codec.fingerprint(whole)
 
 
 @pytest.mark.parametrize("told", ["text", "parts", "both"])
@@ -114,9 +114,9 @@ def test_a_long_system_text_opens_the_conversation_as_ever(protocol: str, told: 
         first = [{"role": "system", "content": system}]
         fields = {"model": "m", "messages": [*first, *first, asked, {"role": "user", "content": BULK}]}
     cut, whole = both(protocol, fields)
-    assert codec.look(cut) == codec.look(whole)
-    assert codec.opening(cut) == codec.opening(whole)
-    assert b"with \\ and" in codec.opening(cut)
+    assert codec.features(cut) == codec.features(whole)
+    assert codec.fingerprint(cut) == codec.fingerprint(whole)
+    assert b"with \\ and" in codec.fingerprint(cut)
 
 
 WORDS = st.sampled_from(["", "short", LONG, REMINDED, REMINDED + LONG, "<**!a.b**>" + LONG, "x" * 1022])
@@ -129,8 +129,8 @@ def test_routing_sees_the_same_of_any_conversation(protocol: str, rows: list[tup
     codec = CODECS[protocol]
     messages = [{"role": role, "content": content} for role, content in rows]
     cut, whole = both(protocol, MAKE[protocol](*messages))
-    assert codec.look(cut) == codec.look(whole)
-    assert codec.opening(cut) == codec.opening(whole)
+    assert codec.features(cut) == codec.features(whole)
+    assert codec.fingerprint(cut) == codec.fingerprint(whole)
 
 
 def test_results_of_tools_are_left_out_and_still_told() -> None:
@@ -142,7 +142,7 @@ def test_results_of_tools_are_left_out_and_still_told() -> None:
     for result in results:
         answered = [{"role": "assistant", "content": [called]}, {"role": "user", "content": [result]}]
         cut, whole = both("messages", spoken(*answered))
-        assert MESSAGES.look(cut) == MESSAGES.look(whole)
+        assert MESSAGES.features(cut) == MESSAGES.look(whole)
         assert MESSAGES.decode_request(cut) == MESSAGES.decode_request(whole)
         assert LONG[:20] in repr(MESSAGES.decode_request(cut))
 
@@ -160,7 +160,7 @@ def test_a_body_that_was_changed_since_is_looked_at_as_it_was_read(protocol: str
     codec = CODECS[protocol]
     cut, whole = both(protocol, MAKE[protocol]({"role": "user", "content": LONG}))
     shorter = b" " * 7 + cut.body
-    assert codec.look(cut.with_body(shorter)) == codec.look(whole)
+    assert codec.features(cut.with_body(shorter)) == codec.features(whole)
     assert (cut.keys(), cut.with_body(shorter).keys()) == (cut.outline, b"")
 
 
@@ -238,7 +238,7 @@ def test_a_text_that_looks_like_what_stands_for_one_is_itself(protocol: str) -> 
     fields = MAKE[protocol]({"role": "user", "content": "\x0012"})
     cut = read(protocol, json.encode(fields), outlined=True)
     assert cut.outline == b""
-    assert codec.look(cut).text == "\x0012"
+    assert codec.features(cut).text == "\x0012"
 
 
 @protocols

@@ -148,7 +148,7 @@ def test_settings_of_gemini_are_named_one_by_one(target: str) -> None:
     config = {"temperature": 0.5, "responseModalities": ["TEXT"], "speechConfig": {}}
     asked = {"contents": [{"parts": [{"text": "Hi"}]}], "generationConfig": config}
     gemini = CODECS["gemini"]
-    request = gemini.decode_request(gemini.read(json.encode(asked), model="m", stream=False))
+    request = gemini.decode_request(gemini.validate(json.encode(asked), model="m", stream=False))
     told = "; ".join(CODECS[target].encode_request(request, EncodeOptions(model="m", provider="p")).notices)
     assert "dropped generationConfig.responseModalities:" in told
     assert "dropped generationConfig.speechConfig:" in told

@@ -30,7 +30,7 @@ def test_a_number_out_of_range_is_the_clients_fault_where_it_must_be_read(
     protocol: ProtocolName, body: bytes, number: bytes
 ) -> None:
     codec = CODECS[protocol]
-    inbound = codec.read(body.replace(b"@", number), model="m", stream=False)
+    inbound = codec.validate(body.replace(b"@", number), model="m", stream=False)
     assert number in codec.rewrite(inbound, EncodeOptions(model="m", provider="p")).body
     with pytest.raises(BadRequest, match=r"^the request body: .*out of range$"):
         codec.decode_request(inbound)

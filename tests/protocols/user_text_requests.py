@@ -59,7 +59,7 @@ def body_of(protocol: ProtocolName, entries: Any, **style: Any) -> bytes:
 
 
 def heard(protocol: ProtocolName, body: bytes) -> WireRequest:
-    return CODECS[protocol].read(body, model="m", stream=False)
+    return CODECS[protocol].validate(body, model="m", stream=False)
 
 
 def inbound_of(protocol: ProtocolName, entries: Any) -> WireRequest:

@@ -127,14 +127,14 @@ def tell(
             instruction = {"systemInstruction": {"parts": [{"text": system}]}} if system else {}
             body |= {"contents": told, **instruction}
     named = {"model": "m"} if protocol == "gemini" else {}
-    return CODECS[protocol].read(msgspec.json.encode(body | fields), **named)
+    return CODECS[protocol].validate(msgspec.json.encode(body | fields), **named)
 
 
 def look(protocol: str, *steps: Step, **settings: Any) -> RequestFeatures:
     """The conversation as routing sees it."""
-    return CODECS[protocol].look(tell(protocol, *steps, **settings))
+    return CODECS[protocol].features(tell(protocol, *steps, **settings))
 
 
 def opening(protocol: str, *steps: Step, **settings: Any) -> bytes:
     """What the conversation begins with."""
-    return CODECS[protocol].opening(tell(protocol, *steps, **settings))
+    return CODECS[protocol].fingerprint(tell(protocol, *steps, **settings))

@@ -52,7 +52,7 @@ DECLARED: list[tuple[ProtocolName, dict[str, Json], bool]] = [
 def read(protocol: ProtocolName, fields: dict[str, Json]) -> tuple[bytes, Request]:
     body = json.encode(asking.body(protocol, stream=False) | fields)
     codec = CODECS[protocol]
-    inbound = codec.read(body, model="m", stream=False) if protocol == "gemini" else codec.read(body)
+    inbound = codec.validate(body, model="m", stream=False) if protocol == "gemini" else codec.validate(body)
     return body, codec.decode_request(inbound)
 
 

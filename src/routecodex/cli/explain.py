@@ -249,6 +249,6 @@ async def explained(config: Config, question: dict[str, Any]) -> dict[str, Any]:
 def _inbound(question: dict[str, Any]) -> WireRequest:
     codec, body = CODECS[question["protocol"]], json.encode(question["body"])
     if question["protocol"] != "gemini":
-        return codec.read(body)
+        return codec.validate(body)
     model = question["path"].rpartition("/models/")[2].rpartition(":")[0]
-    return codec.read(body, model=model, stream=False)
+    return codec.validate(body, model=model, stream=False)

@@ -281,11 +281,11 @@ class Codec:
     """One protocol, as functions."""
 
     name: ProtocolName
-    read: Callable[..., WireRequest]
-    """read(body, *, model=None, stream=None): validates types and names the wrong field (BadRequest)."""
-    look: Callable[[WireRequest], RequestFeatures]
+    validate: Callable[..., WireRequest]
+    """validate(body, *, model=None, stream=None): validates types and names the wrong field (BadRequest)."""
+    features: Callable[[WireRequest], RequestFeatures]
     """What routing goes by; cheap enough for every request, however large."""
-    opening: Callable[[WireRequest], bytes]
+    fingerprint: Callable[[WireRequest], bytes]
     """Bytes that stay the same for a whole conversation: its system text and its first words."""
     decode_request: Callable[[WireRequest], Request]
     encode_request: Callable[[Request, EncodeOptions], EncodedRequest]
@@ -295,7 +295,7 @@ class Codec:
     """path(model, stream): where the request goes, below the provider's base URL."""
     decode_response: Callable[[bytes], Sequence[Event]]
     encode_response: Callable[[Response, ReplyContext], bytes]
-    pass_response: Callable[[bytes, ReplyContext], tuple[bytes, AnswerOutcome]]
+    relay_response: Callable[[bytes, ReplyContext], tuple[bytes, AnswerOutcome]]
     """The same-protocol answer: as it came, its finish put right if it lied; UpstreamFailed if it is none."""
     stream_decoder: Callable[[], StreamDecoder]
     stream_encoder: Callable[[ReplyContext], StreamEncoder]
@@ -304,7 +304,7 @@ class Codec:
     """decode_error(status, headers, body, provider): a provider's refusal as a typed error."""
     encode_error: Callable[[GatewayError], tuple[int, dict[str, Any]]]
     """The HTTP status and the protocol's own envelope, with `code` and `details` at the top level."""
-    show: Callable[[Media], Opaque | None] = _in_words
+    image_part: Callable[[Media], Opaque | None] = _in_words
     """A part of an answer that holds this image; None where answers have no place for it."""
     keep_alive: bytes = b": keep-alive\n\n"
     """What may be sent while nothing happens; empty where the protocol has nothing for it."""

@@ -60,7 +60,7 @@ def _replaced(part: AnswerPart, client: Codec) -> AnswerPart:
         return part
     if isinstance(part.instead, Text):
         return part.instead
-    return client.show(part.instead) or Text(_omitted(part.instead))
+    return client.image_part(part.instead) or Text(_omitted(part.instead))
 
 
 def _is_lost(before: Opaque, after: AnswerPart, client: Codec) -> bool:

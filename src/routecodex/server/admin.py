@@ -299,13 +299,13 @@ def _inbound(told: Explain) -> WireRequest:
         body = json.read(body, _texts, at="body").encode()
     codec = CODECS[told.protocol]
     if told.protocol != "gemini":
-        return codec.read(body)
+        return codec.validate(body)
     endpoint = paths.find(told.path.partition("?")[0])
     if endpoint is None or endpoint.protocol != "gemini" or not endpoint.argument:
         raise BadRequest(
             "path: Gemini names its model there, as in /v1beta/models/NAME:generateContent", param="path"
         )
-    return codec.read(body, model=endpoint.argument, stream=endpoint.verb == "streamGenerateContent")
+    return codec.validate(body, model=endpoint.argument, stream=endpoint.verb == "streamGenerateContent")
 
 
 def _named(session: str | None) -> str | None:

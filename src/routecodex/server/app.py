@@ -185,10 +185,10 @@ class App:
         codec = CODECS[call.endpoint.protocol]
         if call.endpoint.protocol == "gemini":
             stream = call.endpoint.verb == "streamGenerateContent"
-            inbound = codec.read(call.request.body, model=call.endpoint.argument, stream=stream)
+            inbound = codec.validate(call.request.body, model=call.endpoint.argument, stream=stream)
         else:
             stream = False
-            inbound = codec.read(call.request.body)
+            inbound = codec.validate(call.request.body)
         ask = self._ask(codec, inbound, call)
         if stream and call.request.query_param("alt") != "sse":
             await self._gateway.answer(ask, JsonArrayReply(call.reply))
@@ -248,7 +248,7 @@ class App:
     async def _submit(self, call: ApiCall) -> None:
         entry = await self._gateway.history.get(call.endpoint.argument)
         codec = CODECS["responses"]
-        inbound = codec.read(turns.submit(entry.turn, call.request.body))
+        inbound = codec.validate(turns.submit(entry.turn, call.request.body))
         await self._gateway.answer(self._ask(codec, inbound, call), call.reply)
 
     async def _embeddings(self, call: ApiCall) -> None:

@@ -175,7 +175,7 @@ class HttpSender:
         asked = _encoded({**body, "stream": True, "stream_options": options})
         if self._codec is chat.CODEC:
             return _ChatAnswer(reply), asked
-        request = chat.CODEC.decode_request(chat.CODEC.read(asked))
+        request = chat.CODEC.decode_request(chat.CODEC.validate(asked))
         request = preserved_parts.put_back(request, body["messages"], self._endpoint)
         encoded = self._codec.encode_request(request, EncodeOptions(model=request.model, provider=_ORIGIN))
         reply.request = request
@@ -262,7 +262,7 @@ class _ChatAnswer(_Answer):
         self._reply = reply
 
     def whole(self, body: bytes) -> Iterator[Chunk]:
-        passed, _ = chat.CODEC.pass_response(body, self._reply)
+        passed, _ = chat.CODEC.relay_response(body, self._reply)
         yield self._known(_object(passed))
 
 

@@ -32,11 +32,11 @@ SEARCH = {"type": "web_search"}
 
 
 def inbound(*messages: Any, **fields: Any) -> WireRequest:
-    return CODEC.read(json.encode({"model": "m", "messages": list(messages), **fields}))
+    return CODEC.validate(json.encode({"model": "m", "messages": list(messages), **fields}))
 
 
 def look(*messages: Any, **fields: Any) -> RequestFeatures:
-    return CODEC.look(inbound(*messages, **fields))
+    return CODEC.features(inbound(*messages, **fields))
 
 
 def said(*parts: Any) -> dict[str, Any]:
@@ -140,14 +140,14 @@ def test_a_cut_text_is_unescaped_as_far_as_it_goes() -> None:
     for unit in (b"\\n", b"\\\\", b'\\"', b"\\u4e2d", b"\\ud83d\\ude00", "中".encode(), "😀".encode()):
         for shift in range(12):
             words = b"go" + b"x" * shift + unit * 400
-            seen = CODEC.look(CODEC.read(body % words))
+            seen = CODEC.features(CODEC.validate(body % words))
             whole: str = json.decode(b'"%s"' % words)
             assert whole.startswith(seen.text)
             assert len(seen.text) > 20
 
 
 def opening(*messages: Any) -> bytes:
-    return CODEC.opening(inbound(*messages))
+    return CODEC.fingerprint(inbound(*messages))
 
 
 def test_a_conversation_keeps_its_opening() -> None:
@@ -181,5 +181,5 @@ def test_whatever_can_be_read_can_be_looked_at(told: list[Any]) -> None:
         read = inbound(*told)
     except BadRequest:
         return
-    assert CODEC.look(read).newest in ("user", "assistant", "tool", "system")
-    assert isinstance(CODEC.opening(read), bytes)
+    assert CODEC.features(read).newest in ("user", "assistant", "tool", "system")
+    assert isinstance(CODEC.fingerprint(read), bytes)

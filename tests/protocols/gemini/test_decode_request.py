@@ -18,7 +18,7 @@ SCHEMA = {"type": "object", "properties": {"q": {"type": "string"}}, "required":
 
 
 def decode(body: dict[str, Any], *, model: str = MODEL) -> Request:
-    return CODEC.decode_request(CODEC.read(json.dumps(body).encode(), model=model, stream=False))
+    return CODEC.decode_request(CODEC.validate(json.dumps(body).encode(), model=model, stream=False))
 
 
 def encode(request: Request, aim: EncodeOptions = AIM) -> Any:

@@ -28,11 +28,11 @@ READ = {"functionDeclarations": [{"name": "read_file"}]}
 
 
 def inbound(*contents: Any, **fields: Any) -> WireRequest:
-    return CODEC.read(json.encode({"contents": list(contents), **fields}), model="g", stream=False)
+    return CODEC.validate(json.encode({"contents": list(contents), **fields}), model="g", stream=False)
 
 
 def look(*contents: Any, **fields: Any) -> RequestFeatures:
-    return CODEC.look(inbound(*contents, **fields))
+    return CODEC.features(inbound(*contents, **fields))
 
 
 def said(*parts: Any) -> dict[str, Any]:
@@ -119,7 +119,7 @@ def test_long_arguments_are_left_out() -> None:
 
 
 def opening(*contents: Any, **fields: Any) -> bytes:
-    return CODEC.opening(inbound(*contents, **fields))
+    return CODEC.fingerprint(inbound(*contents, **fields))
 
 
 def test_a_conversation_keeps_its_opening() -> None:
@@ -151,5 +151,5 @@ def test_whatever_can_be_read_can_be_looked_at(told: list[Any]) -> None:
         read = inbound(*told)
     except BadRequest:
         return
-    assert CODEC.look(read).newest in ("user", "assistant", "tool", "system")
-    assert isinstance(CODEC.opening(read), bytes)
+    assert CODEC.features(read).newest in ("user", "assistant", "tool", "system")
+    assert isinstance(CODEC.fingerprint(read), bytes)

@@ -151,7 +151,7 @@ def test_a_blocked_prompt_passes_as_it_came() -> None:
 
 def test_a_whole_answer_passes_byte_for_byte() -> None:
     body = json.dumps(chunk(CALL, usage=3, finishReason="STOP"), indent=2).encode()
-    passed, outcome = CODEC.pass_response(body, REPLY)
+    passed, outcome = CODEC.relay_response(body, REPLY)
     assert passed == body
     assert outcome.usage == Usage(input=10, output=3)
     assert (outcome.sent_finish, outcome.signatures) == ("STOP", ["A+/="])
@@ -159,13 +159,13 @@ def test_a_whole_answer_passes_byte_for_byte() -> None:
 
 def test_a_whole_answer_that_denies_its_calls_is_put_right() -> None:
     body = json.dumps(chunk(CALL, finishReason="MAX_TOKENS")).encode()
-    passed, outcome = CODEC.pass_response(body, REPLY)
+    passed, outcome = CODEC.relay_response(body, REPLY)
     assert json.loads(passed) == chunk(CALL, finishReason="STOP")
     assert outcome.finish == Finish("tool_calls", said="MAX_TOKENS")
 
 
 def test_a_whole_answer_that_is_none_is_raised() -> None:
     with pytest.raises(UpstreamFailed):
-        CODEC.pass_response(b"<html>", REPLY)
+        CODEC.relay_response(b"<html>", REPLY)
     with pytest.raises(UpstreamLimited):
-        CODEC.pass_response(b'{"error":{"code":429,"message":"x"}}', REPLY)
+        CODEC.relay_response(b'{"error":{"code":429,"message":"x"}}', REPLY)

@@ -13,7 +13,7 @@ THREE = EncodeOptions(model="gemini-3-flash", provider="google")
 
 
 def rewrite(body: bytes, aim: EncodeOptions = AIM) -> EncodedRequest:
-    return CODEC.rewrite(CODEC.read(body, model="whatever", stream=True), aim)
+    return CODEC.rewrite(CODEC.validate(body, model="whatever", stream=True), aim)
 
 
 def history(*parts: Any) -> bytes:

@@ -81,7 +81,7 @@ requests = st.builds(
 def test_what_gemini_can_say_survives_the_wire(request: Request) -> None:
     encoded = CODEC.encode_request(request, AIM)
     assert encoded.notices == ()
-    assert CODEC.decode_request(CODEC.read(encoded.body, model=request.model, stream=False)) == request
+    assert CODEC.decode_request(CODEC.validate(encoded.body, model=request.model, stream=False)) == request
 
 
 @given(tools, st.sampled_from(["auto", "none", "required"]))
@@ -96,4 +96,4 @@ def test_tools_survive_the_wire(offered: list[Tool], mode: str) -> None:
         include_usage=True,
     )
     encoded = CODEC.encode_request(request, AIM)
-    assert CODEC.decode_request(CODEC.read(encoded.body, model="m", stream=False)) == request
+    assert CODEC.decode_request(CODEC.validate(encoded.body, model="m", stream=False)) == request

@@ -68,7 +68,7 @@ WRONG = [
 @pytest.mark.parametrize(("body", "field"), WRONG, ids=[field for _, field in WRONG])
 def test_a_wrong_field_is_named(body: dict[str, Any], field: str) -> None:
     with pytest.raises(BadRequest) as caught:
-        CODEC.read(json.dumps(body).encode(), model="gemini-2.5-pro", stream=False)
+        CODEC.validate(json.dumps(body).encode(), model="gemini-2.5-pro", stream=False)
     assert caught.value.param == field
     assert field in caught.value.message
 
@@ -76,18 +76,18 @@ def test_a_wrong_field_is_named(body: dict[str, Any], field: str) -> None:
 @pytest.mark.parametrize("body", [b"", b"{", b"[1]", b'{"contents":[{"parts":[{"text":"\xff"}]}]}'])
 def test_what_is_no_request_is_refused(body: bytes) -> None:
     with pytest.raises(BadRequest):
-        CODEC.read(body, model="m", stream=False)
+        CODEC.validate(body, model="m", stream=False)
 
 
 @pytest.mark.parametrize("model", ["", None, "a\0b", "models/"])
 def test_a_model_must_be_named(model: str | None) -> None:
     with pytest.raises(BadRequest) as caught:
-        CODEC.read(json.dumps({"contents": [HELLO]}).encode(), model=model, stream=False)
+        CODEC.validate(json.dumps({"contents": [HELLO]}).encode(), model=model, stream=False)
     assert caught.value.param == "model"
 
 
 def test_model_and_stream_come_from_the_path() -> None:
-    inbound = CODEC.read(json.dumps({"contents": HELLO}).encode(), model="models/gemini-x", stream=True)
+    inbound = CODEC.validate(json.dumps({"contents": HELLO}).encode(), model="models/gemini-x", stream=True)
     assert (inbound.model, inbound.stream, inbound.protocol) == ("gemini-x", True, "gemini")
 
 
@@ -97,7 +97,7 @@ def test_tomorrows_fields_and_parts_are_taken() -> None:
         "tools": [{"timeTravel": {}}],
         "wormhole": True,
     }
-    assert CODEC.read(json.dumps(body).encode(), model="m").model == "m"
+    assert CODEC.validate(json.dumps(body).encode(), model="m").model == "m"
 
 
 def test_an_orphan_result_is_taken_when_contents_are_cached() -> None:
@@ -105,7 +105,7 @@ def test_an_orphan_result_is_taken_when_contents_are_cached() -> None:
         "contents": [{"parts": [{"functionResponse": {"name": "look", "response": {}}}]}],
         "cachedContent": "cachedContents/1",
     }
-    request = CODEC.decode_request(CODEC.read(json.dumps(body).encode(), model="m"))
+    request = CODEC.decode_request(CODEC.validate(json.dumps(body).encode(), model="m"))
     assert request.extras == {"cachedContent": "cachedContents/1"}
 
 

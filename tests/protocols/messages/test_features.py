@@ -42,7 +42,7 @@ def said(*blocks: dict[str, Any]) -> dict[str, Any]:
 
 
 def look(*messages: dict[str, Any], **fields: Any) -> RequestFeatures:
-    return CODEC.look(inbound(messages=list(messages), **fields))
+    return CODEC.features(inbound(messages=list(messages), **fields))
 
 
 def test_a_first_question_is_the_users() -> None:
@@ -138,7 +138,7 @@ def test_long_texts_are_cut() -> None:
 def test_claude_code_is_read_past_its_header_and_reminders() -> None:
     asked = claude_code("m", "Fix the bug")
     asked["system"][0] = text("x-anthropic-billing-header: cc_version=2.3.1; cch=12345;")
-    seen = CODEC.look(CODEC.read(json.encode(asked)))
+    seen = CODEC.features(CODEC.validate(json.encode(asked)))
     assert (seen.newest, seen.text, seen.offers_search, seen.asks_search) == (
         "user",
         "Fix the bug",
@@ -149,7 +149,7 @@ def test_claude_code_is_read_past_its_header_and_reminders() -> None:
 
 
 def opening(*messages: dict[str, Any], **fields: Any) -> bytes:
-    return CODEC.opening(inbound(messages=list(messages), **fields))
+    return CODEC.fingerprint(inbound(messages=list(messages), **fields))
 
 
 def test_a_conversation_keeps_its_opening() -> None:
@@ -192,5 +192,5 @@ def test_whatever_can_be_read_can_be_looked_at(messages: list[Any], system: Any)
         read = inbound(messages=messages, system=system)
     except BadRequest:
         return
-    assert CODEC.look(read).newest in ("user", "assistant", "tool", "system")
-    assert isinstance(CODEC.opening(read), bytes)
+    assert CODEC.features(read).newest in ("user", "assistant", "tool", "system")
+    assert isinstance(CODEC.fingerprint(read), bytes)

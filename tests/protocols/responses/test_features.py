@@ -29,11 +29,11 @@ SEARCH = {"type": "web_search"}
 
 
 def inbound(*items: Any, **fields: Any) -> WireRequest:
-    return CODEC.read(json.encode({"model": "m", "input": list(items), **fields}))
+    return CODEC.validate(json.encode({"model": "m", "input": list(items), **fields}))
 
 
 def look(*items: Any, **fields: Any) -> RequestFeatures:
-    return CODEC.look(inbound(*items, **fields))
+    return CODEC.features(inbound(*items, **fields))
 
 
 def said(*parts: Any) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def text(words: str) -> dict[str, Any]:
 
 
 def test_a_plain_text_is_the_users() -> None:
-    seen = CODEC.look(CODEC.read(b'{"model":"m","input":"Fix it","instructions":"Be brief."}'))
+    seen = CODEC.features(CODEC.validate(b'{"model":"m","input":"Fix it","instructions":"Be brief."}'))
     assert seen == RequestFeatures(newest="user", text="Fix it", opening="Be brief.")
     assert look(DEVELOPER, said(text("Fix it"))) == RequestFeatures(
         newest="user", text="Fix it", opening="Note."
@@ -54,7 +54,7 @@ def test_a_plain_text_is_the_users() -> None:
 
 def test_a_request_that_only_goes_on_is_the_users() -> None:
     body = b'{"model":"m","previous_response_id":"resp_1"}'
-    assert CODEC.look(CODEC.read(body)) == RequestFeatures(newest="user", has_answer=True)
+    assert CODEC.features(CODEC.validate(body)) == RequestFeatures(newest="user", has_answer=True)
 
 
 def test_outputs_are_the_tools_and_calls_those_of_the_last_turn() -> None:
@@ -145,7 +145,7 @@ def test_searches_on_offer(tools: list[Any], choice: Any, offers: bool, asks: bo
 
 
 def test_codex_is_read_past_its_environment() -> None:
-    seen = CODEC.look(CODEC.read(json.encode(codex("m", "Fix the bug"))))
+    seen = CODEC.features(CODEC.validate(json.encode(codex("m", "Fix the bug"))))
     assert (seen.newest, seen.text, seen.offers_search, seen.asks_search) == (
         "user",
         "Fix the bug",
@@ -156,7 +156,7 @@ def test_codex_is_read_past_its_environment() -> None:
 
 
 def opening(*items: Any, **fields: Any) -> bytes:
-    return CODEC.opening(inbound(*items, **fields))
+    return CODEC.fingerprint(inbound(*items, **fields))
 
 
 def test_a_conversation_keeps_its_opening() -> None:
@@ -166,7 +166,7 @@ def test_a_conversation_keeps_its_opening() -> None:
     )
     assert first != opening(DEVELOPER, said(text("Break it")), instructions="Be brief.")
     assert first != opening(ASKED, instructions="Be long.")
-    assert CODEC.opening(CODEC.read(b'{"model":"m","input":"Fix it"}')) == opening(ASKED)
+    assert CODEC.fingerprint(CODEC.validate(b'{"model":"m","input":"Fix it"}')) == opening(ASKED)
 
 
 parts = st.one_of(
@@ -203,5 +203,5 @@ def test_whatever_can_be_read_can_be_looked_at(told: list[Any]) -> None:
         read = inbound(*told)
     except BadRequest:
         return
-    assert CODEC.look(read).newest in ("user", "assistant", "tool", "system")
-    assert isinstance(CODEC.opening(read), bytes)
+    assert CODEC.features(read).newest in ("user", "assistant", "tool", "system")
+    assert isinstance(CODEC.fingerprint(read), bytes)

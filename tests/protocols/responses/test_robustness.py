@@ -108,7 +108,7 @@ def test_a_request_is_refused_with_its_field_or_understood(path: tuple[Any, ...]
     for new in VALUES:
         body = json.dumps(changed(REQUEST, path, new)).encode()
         try:
-            inbound = CODEC.read(body)
+            inbound = CODEC.validate(body)
         except BadRequest as exc:
             named = exc.param
         else:
@@ -122,7 +122,7 @@ def understood(inbound: WireRequest) -> None:
     request = CODEC.decode_request(inbound)
     for provider in ("p", "other"):
         aim = EncodeOptions(model="up", provider=provider)
-        CODEC.read(CODEC.encode_request(request, aim).body)
+        CODEC.validate(CODEC.encode_request(request, aim).body)
         CODEC.rewrite(inbound, aim)
     turn = StoredTurn(Raw(inbound.body), Raw(json.dumps(response(output=OUTPUT)).encode()))
     expand(inbound.body, [turn])
@@ -164,7 +164,7 @@ def is_translated(body: bytes) -> bool:
 
 def is_passed(body: bytes) -> bool:
     """Whether the client gets what came, and the gateway knows how it ended."""
-    sent, outcome = CODEC.pass_response(body, REPLY)
+    sent, outcome = CODEC.relay_response(body, REPLY)
     return sent == body and outcome.finish is not None
 
 

@@ -270,7 +270,7 @@ class Attempt:
             decoder = codec.stream_decoder()
             await self._answer_whole([*decoder.feed(body), *decoder.close()], reply)
         elif codec is self._ask.codec:
-            passed, outcome = codec.pass_response(body, reply)
+            passed, outcome = codec.relay_response(body, reply)
             self._refuse_empty(outcome)
             if self._settle(outcome, None):
                 await self._remember(outcome)

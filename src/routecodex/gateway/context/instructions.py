@@ -261,7 +261,7 @@ def _without_tags(codec: Codec, inbound: WireRequest, messages: Sequence[UserMes
     if body is inbound.body:
         return inbound
     try:
-        return codec.read(body, model=inbound.model, stream=inbound.stream)
+        return codec.validate(body, model=inbound.model, stream=inbound.stream)
     except BadRequest:
         # Nothing was said but instructions: what is left is no request, and nobody is going to send it.
         return inbound.with_body(body)

@@ -123,7 +123,7 @@ class RoutingContextBuilder:
         if ask.inbound.untagged or not large_body.may_hold_tags(ask.inbound.body):
             return None
         ask.received = ask.original or ask.inbound
-        titled = is_title_request(ask.codec.look(ask.inbound))
+        titled = is_title_request(ask.codec.features(ask.inbound))
         spoken = extract_instructions(ask.codec, ask.inbound)
         ask.inbound = spoken.stripped
         if ask.original is not None:
@@ -169,10 +169,10 @@ class RoutingContextBuilder:
                 )
             found = _NO_CLASS
         else:
-            look = ask.codec.look(inbound)
+            look = ask.codec.features(inbound)
             found = classify(look, model=inbound.model, tokens=size, options=self._options)
             if affinity is None and choosy and (look.has_answer or look.has_tools):
-                affinity = blake2b(ask.codec.opening(inbound), digest_size=12).hexdigest()
+                affinity = blake2b(ask.codec.fingerprint(inbound), digest_size=12).hexdigest()
         return RouteQuery(
             model=inbound.model,
             tokens=size,

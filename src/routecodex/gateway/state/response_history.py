@@ -214,7 +214,7 @@ class ResponseChains:
         ask.chain = last.chain or None
         ask.holder = last.holder
         body = turns.expand(ask.inbound.body, [entry.turn for entry in chain])
-        ask.inbound = ask.codec.read(body)
+        ask.inbound = ask.codec.validate(body)
 
     async def _resolve(self, ask: ClientRequest, sent: WireRequest, may_know: MayKnow) -> None:
         """Puts items where references to them stand; their one holder gets the request as it was sent."""
@@ -234,7 +234,7 @@ class ResponseChains:
             holders.add(ask.holder)
         ask.holder = holders.pop() if len(holders) == 1 else None
         ask.original = sent
-        ask.inbound = ask.codec.read(turns.resolve(ask.inbound.body, items))
+        ask.inbound = ask.codec.validate(turns.resolve(ask.inbound.body, items))
 
     def keeps_its_own(self, target: Target) -> bool:
         """Whether the provider keeps the conversations that it has part in."""
