@@ -10,7 +10,7 @@ from routecodex.canon.parts import Media, Opaque, Reasoning, Text, ToolCall, Too
 from routecodex.canon.request import Message, Output, Request, Thinking, Tool, ToolChoice
 from routecodex.protocols.codec import EncodeOptions
 from routecodex.protocols.gemini import CODEC
-from routecodex.protocols.gemini.thinking import outgoing
+from routecodex.protocols.gemini.thinking import seal_signature
 
 MODEL = "gemini-2.5-flash"
 AIM = EncodeOptions(model=MODEL, provider="google")
@@ -351,9 +351,9 @@ def test_openapi_schemas_become_json_schemas() -> None:
 def test_a_sealed_signature_is_unsealed_and_goes_back_to_its_maker_only() -> None:
     call = {
         "functionCall": {"id": "a", "name": "look", "args": {}},
-        "thoughtSignature": outgoing("google", "S1"),
+        "thoughtSignature": seal_signature("google", "S1"),
     }
-    said = {"text": "Hello", "thoughtSignature": outgoing("google", "S2")}
+    said = {"text": "Hello", "thoughtSignature": seal_signature("google", "S2")}
     decoded = decode({"contents": [HI, model(said, call), HI]})
     assert decoded.messages[1].parts[1] == ToolCall("a", "look", "{}", signature="S1", origin="google")
     sent = encode(decoded)["contents"][1]["parts"]

@@ -29,7 +29,7 @@ from routecodex.canon.request import Request, Tool
 from routecodex.canon.response import Response, fold, unfold
 from routecodex.protocols.codec import ReplyContext
 from routecodex.protocols.gemini import CODEC
-from routecodex.protocols.gemini.thinking import incoming
+from routecodex.protocols.gemini.thinking import unseal_signature
 from routecodex.protocols.tool_mapping import flat
 
 
@@ -137,9 +137,9 @@ def test_signatures_leave_sealed_in_base64_that_googles_sdk_can_read() -> None:
     )
     signed = parts(stream)[1]
     assert signed["thought"] is True
-    assert incoming(signed["thoughtSignature"]) == ("anthropic", "EqQB.x")
+    assert unseal_signature(signed["thoughtSignature"]) == ("anthropic", "EqQB.x")
     read = types.Part.model_validate(signed)
-    assert incoming(json.loads(read.model_dump_json(by_alias=True))["thoughtSignature"]) == (
+    assert unseal_signature(json.loads(read.model_dump_json(by_alias=True))["thoughtSignature"]) == (
         "anthropic",
         "EqQB.x",
     )

@@ -6,7 +6,7 @@ from typing import Any
 from routecodex.protocols.codec import EncodedRequest, EncodeOptions
 from routecodex.protocols.dialect import Dialect
 from routecodex.protocols.gemini import CODEC
-from routecodex.protocols.gemini.thinking import SKIP, outgoing
+from routecodex.protocols.gemini.thinking import SKIP_SIGNATURE, seal_signature
 
 AIM = EncodeOptions(model="gemini-2.5-flash", provider="google")
 THREE = EncodeOptions(model="gemini-3-flash", provider="google")
@@ -48,27 +48,29 @@ def test_signatures_another_provider_is_known_to_have_made_are_taken_out() -> No
         {"text": "", "thoughtSignature": "CCCC"},
     )
     rewritten = rewrite(body, aim)
-    assert json.loads(rewritten.body)["contents"][1]["parts"] == [{**call, "thoughtSignature": SKIP}]
+    assert json.loads(rewritten.body)["contents"][1]["parts"] == [
+        {**call, "thoughtSignature": SKIP_SIGNATURE}
+    ]
     assert rewritten.notices == ("dropped reasoning: made by another provider",)
     assert asked[0] == "AA+/"
 
 
 def test_sealed_signatures_are_unsealed_for_their_maker_only() -> None:
-    body = history({"text": "A", "thoughtSignature": outgoing("google", "S")})
+    body = history({"text": "A", "thoughtSignature": seal_signature("google", "S")})
     assert json.loads(rewrite(body).body)["contents"][1]["parts"] == [{"text": "A", "thoughtSignature": "S"}]
     other = rewrite(body, EncodeOptions(model="m", provider="other"))
     assert json.loads(other.body)["contents"][1]["parts"] == [{"text": "A"}]
 
 
 def test_snake_case_signatures_are_found_too() -> None:
-    body = history({"text": "A", "thought_signature": outgoing("google", "S").replace("+", "-")})
+    body = history({"text": "A", "thought_signature": seal_signature("google", "S").replace("+", "-")})
     assert json.loads(rewrite(body).body)["contents"][1]["parts"] == [{"text": "A", "thought_signature": "S"}]
 
 
 def test_an_unsigned_call_is_excused_for_gemini_3() -> None:
     call = {"functionCall": {"name": "look", "args": {}}}
     sent = json.loads(rewrite(history(call, call), THREE).body)["contents"][1]["parts"]
-    assert sent == [{**call, "thoughtSignature": SKIP}, call]
+    assert sent == [{**call, "thoughtSignature": SKIP_SIGNATURE}, call]
     assert rewrite(history(call)) == EncodedRequest(history(call))
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from routecodex.canon.parts import Media, Opaque, Reasoning, Refusal, Text, ToolCall, ToolResult
 from routecodex.canon.request import Message, Output, Request, Thinking, Tool, ToolChoice
-from routecodex.protocols.responses.content import ITEM, PART, sealed_call, sealed_thought
+from routecodex.protocols.responses.content import ITEM, PART, seal_call_signature, seal_reasoning
 from routecodex.protocols.responses.decode_request import decode_request
 from routecodex.protocols.responses.validate import validate
 from routecodex.protocols.sealed_signatures import seal
@@ -210,12 +210,12 @@ def test_foreign_signature_has_no_maker() -> None:
 
 
 def test_redacted_thought_and_unsigned_one_are_known_again() -> None:
-    redacted = sealed_thought("p", "data", redacted=True)
+    redacted = seal_reasoning("p", "data", redacted=True)
     assert reasoning(redacted).messages[0].parts[0] == Reasoning(signature="data", redacted=True, origin="p")
-    unsigned = sealed_thought("p", "", redacted=False)
+    unsigned = seal_reasoning("p", "", redacted=False)
     assert reasoning(unsigned).messages[0].parts[0] == Reasoning(origin="p")
 
 
 def test_signature_of_a_call_returns_to_the_call() -> None:
-    parts = reasoning(sealed_call("p", "c.1", "sig")).messages[0].parts
+    parts = reasoning(seal_call_signature("p", "c.1", "sig")).messages[0].parts
     assert parts == (ToolCall("c.1", "f", "{}", signature="sig", origin="p"),)

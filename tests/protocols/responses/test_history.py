@@ -11,11 +11,11 @@ from routecodex.protocols.responses.history import (
     StoredTurn,
     expand,
     find_item,
-    home,
-    ids,
     input_items,
     page,
-    resolve,
+    parent_response_id,
+    resolve_references,
+    stored_ids,
     submit,
 )
 from routecodex.protocols.responses.validate import validate
@@ -89,14 +89,14 @@ def test_input_items_are_listed_with_ids_and_parts() -> None:
     ],
 )
 def test_an_item_of_ours_tells_the_answer_it_is_of(item_id: str, answer: str | None) -> None:
-    assert home(item_id) == answer
+    assert parent_response_id(item_id) == answer
 
 
 def test_only_items_that_do_not_tell_their_answer_are_named() -> None:
     output: list[Any] = [{"id": "msg_0a_0"}, {"id": "rs_0b"}, {"id": None}, {"id": 7}, "odd", {}]
-    assert ids(json.dumps({"id": "resp_0a", "output": output}).encode()) == ("resp_0a", ["rs_0b"])
-    assert ids(b'{"id":"resp_0a","output":"odd"}') == ("resp_0a", [])
-    assert ids(b'{"output":[{"id":"x"}]}') == ("", [])
+    assert stored_ids(json.dumps({"id": "resp_0a", "output": output}).encode()) == ("resp_0a", ["rs_0b"])
+    assert stored_ids(b'{"id":"resp_0a","output":"odd"}') == ("resp_0a", [])
+    assert stored_ids(b'{"output":[{"id":"x"}]}') == ("", [])
 
 
 def test_an_item_is_found_in_the_answer_and_in_what_it_was_given() -> None:
@@ -117,7 +117,10 @@ def test_items_stand_where_references_stood() -> None:
     item = find_item(stored, "ctc_1")
     assert item is not None
     sent = body(input=[{"type": "item_reference", "id": "y"}, {"type": "item_reference", "id": "ctc_1"}])
-    assert json.loads(resolve(sent, {1: item}))["input"] == [{"type": "item_reference", "id": "y"}, CUSTOM]
+    assert json.loads(resolve_references(sent, {1: item}))["input"] == [
+        {"type": "item_reference", "id": "y"},
+        CUSTOM,
+    ]
 
 
 ITEMS = [{"id": str(number)} for number in range(25)]

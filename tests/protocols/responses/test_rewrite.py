@@ -9,7 +9,7 @@ from routecodex.protocols import sealed_signatures
 from routecodex.protocols.codec import EncodedRequest, EncodeOptions
 from routecodex.protocols.dialect import Dialect
 from routecodex.protocols.large_body import replace_model
-from routecodex.protocols.responses.content import sealed_call, sealed_thought
+from routecodex.protocols.responses.content import seal_call_signature, seal_reasoning
 from routecodex.protocols.responses.rewrite import rewrite
 from routecodex.protocols.responses.validate import validate
 
@@ -86,9 +86,9 @@ def test_sealed_thought_of_the_provider_is_unsealed() -> None:
     "encrypted",
     [
         sealed_signatures.seal("other", "gAAA"),
-        sealed_thought("p", "", redacted=False),
-        sealed_thought("p", "x", redacted=True),
-        sealed_call("p", "c1", "x"),
+        seal_reasoning("p", "", redacted=False),
+        seal_reasoning("p", "x", redacted=True),
+        seal_call_signature("p", "c1", "x"),
     ],
 )
 def test_thoughts_that_mean_nothing_there_are_left_out(encrypted: str) -> None:

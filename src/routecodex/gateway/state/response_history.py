@@ -116,7 +116,7 @@ class ResponseHistory:
 
     async def find_item(self, item_id: str) -> StoredItem | None:
         """The item with this id in a stored answer, or None."""
-        told = turns.home(item_id)
+        told = turns.parent_response_id(item_id)
         found = None if told is None else await self._item_of(told, item_id)
         if found is not None:
             return found
@@ -159,7 +159,7 @@ class ResponseHistory:
 
     async def _shown(self, item: dict[str, Any]) -> Any:
         found = await self.find_item(item["id"]) if item["type"] == REFERENCE else None
-        return item if found is None or found.item is None else json.thaw(found.item)
+        return item if found is None or found.item is None else json.decode_raw(found.item)
 
     async def chain(self, response_id: str) -> list[Entry]:
         """The answers that lead to this one, oldest first."""
@@ -234,7 +234,7 @@ class ResponseChains:
             holders.add(ask.holder)
         ask.holder = holders.pop() if len(holders) == 1 else None
         ask.original = sent
-        ask.inbound = ask.codec.validate(turns.resolve(ask.inbound.body, items))
+        ask.inbound = ask.codec.validate(turns.resolve_references(ask.inbound.body, items))
 
     def keeps_its_own(self, target: Target) -> bool:
         """Whether the provider keeps the conversations that it has part in."""
@@ -245,7 +245,7 @@ class ResponseChains:
         inbound = ask.received or ask.original or ask.inbound
         if outcome.body is None or inbound.wire.store is False:
             return
-        response_id, items = turns.ids(outcome.body)
+        response_id, items = turns.stored_ids(outcome.body)
         if not response_id:
             return
         entry = Entry(

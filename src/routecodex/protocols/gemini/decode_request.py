@@ -6,8 +6,8 @@ from routecodex.canon.parts import Json, Media, Opaque, Part, Reasoning, Text, T
 from routecodex.canon.request import Effort, Message, Output, Request, Thinking, Tool, ToolChoice
 from routecodex.protocols.codec import WireRequest
 from routecodex.protocols.gemini.content import decode_media
-from routecodex.protocols.gemini.field_names import respell, snake, to_json_schema
-from routecodex.protocols.gemini.thinking import incoming
+from routecodex.protocols.gemini.field_names import camel_keys, to_json_schema, to_snake
+from routecodex.protocols.gemini.thinking import unseal_signature
 from routecodex.protocols.gemini.validate import CallMatcher
 from routecodex.wire import json
 
@@ -48,7 +48,7 @@ def decode_request(inbound: WireRequest) -> Request:
     """The request in canon; the body has been read (and so checked) before."""
     value = json.read_values(inbound.body)
     if inbound.wire.snake:
-        value = respell(value)
+        value = camel_keys(value)
     config = value.get("generationConfig") or {}
     extras = {name: inner for name, inner in value.items() if name not in _HOMES and inner is not None}
     tool_config = value.get("toolConfig") or {}
@@ -138,7 +138,7 @@ def _plain_part(part: dict[str, Json]) -> Text | Reasoning | Media | Opaque:
         return Opaque("gemini", part)
     extras = _rest(part)
     if part.get("thought"):
-        origin, own = incoming(signature) if signature else (None, None)
+        origin, own = unseal_signature(signature) if signature else (None, None)
         return Reasoning(text or "", signature=own, origin=origin, extras=extras)
     # Text has no field for the maker: its signature keeps the seal.
     return Text(text or "", signature=signature, extras=extras)
@@ -147,7 +147,7 @@ def _plain_part(part: dict[str, Json]) -> Text | Reasoning | Media | Opaque:
 def _call(part: dict[str, Json], id: str) -> ToolCall:
     call = part["functionCall"]
     signature = part.get("thoughtSignature")
-    origin, own = incoming(signature) if signature else (None, None)
+    origin, own = unseal_signature(signature) if signature else (None, None)
     arguments = json.encode(call.get("args") or {}).decode()
     return ToolCall(id, call["name"], arguments, signature=own, origin=origin, extras=_rest(part))
 
@@ -178,7 +178,7 @@ def _tools(tool: dict[str, Json]) -> list[Tool]:
         if name == "functionDeclarations":
             tools += [_function(function) for function in _listed(value)]
         elif value is not None:
-            tools.append(Tool(snake(name), "hosted", hosted={name: value}))
+            tools.append(Tool(to_snake(name), "hosted", hosted={name: value}))
     return tools
 
 

@@ -146,7 +146,7 @@ def unparsable(what: str) -> UpstreamFailed:
     return UpstreamFailed(f"the upstream's {what} is not a Gemini answer", code="upstream_unparsable")
 
 
-def blocked(reason: str) -> str:
+def blocked_finish_reason(reason: str) -> str:
     """The finish word for a prompt that was blocked: a filter's, whatever the reason is called."""
     return reason if reason in _FILTERS else "SAFETY"
 
@@ -186,7 +186,7 @@ class ChunkDecoder:
         if candidate is not None:
             self._candidate(candidate, data, events)
         if chunk.block_reason and self.said is None:
-            self.said = blocked(chunk.block_reason)
+            self.said = blocked_finish_reason(chunk.block_reason)
             self._extras["promptFeedback"] = {"blockReason": chunk.block_reason}
         return events
 
@@ -285,7 +285,7 @@ class ChunkDecoder:
 
 
 def _arguments(call: CalledFunction) -> str:
-    if not json.present(call.args):
+    if not json.is_present(call.args):
         return "{}"
     raw = bytes(call.args)
     return (json.encode(json.decode(raw)) if b"\n" in raw else raw).decode()

@@ -16,7 +16,13 @@ from routecodex.canon.parts import Json, Media, Opaque, Part, Reasoning, Refusal
 from routecodex.canon.request import Message, Request
 from routecodex.protocols.codec import EncodeOptions
 from routecodex.protocols.gemini.content import encode_media
-from routecodex.protocols.gemini.thinking import SKIP, ModelTraits, incoming, model_traits, returnable
+from routecodex.protocols.gemini.thinking import (
+    SKIP_SIGNATURE,
+    ModelTraits,
+    may_return,
+    model_traits,
+    unseal_signature,
+)
 from routecodex.protocols.tool_mapping import flat
 from routecodex.wire import json
 
@@ -89,7 +95,7 @@ class Contents:
             return
         first = next((part for part in parts if "functionCall" in part), None)
         if first is not None:
-            first.setdefault("thoughtSignature", SKIP)
+            first.setdefault("thoughtSignature", SKIP_SIGNATURE)
 
     def _said(self, part: Part) -> PartFields | None:
         match part:
@@ -113,8 +119,8 @@ class Contents:
             self._notices.dropped("cache_control", "Gemini caches prefixes by itself")
         signature = None
         if part.signature is not None:
-            origin, own = incoming(part.signature)
-            if returnable(self._aim, own, origin=origin, same_protocol=self._same):
+            origin, own = unseal_signature(part.signature)
+            if may_return(self._aim, own, origin=origin, same_protocol=self._same):
                 signature = own
         if not part.text and signature is None:
             return None
@@ -122,7 +128,7 @@ class Contents:
 
     def _call(self, call: ToolCall) -> PartFields:
         signature = call.signature
-        if signature is not None and not returnable(
+        if signature is not None and not may_return(
             self._aim, signature, origin=call.origin, same_protocol=self._same
         ):
             signature = None
@@ -131,7 +137,7 @@ class Contents:
 
     def _thought(self, part: Reasoning) -> PartFields | None:
         signature = part.signature
-        ours = signature is not None and returnable(
+        ours = signature is not None and may_return(
             self._aim, signature, origin=part.origin, same_protocol=self._same
         )
         if not ours and (not self._same or signature is not None or not part.text):

@@ -14,7 +14,7 @@ from routecodex.canon.request import Request, Tool, ToolChoice
 from routecodex.protocols.codec import EncodedRequest, EncodeOptions, WireRequest
 from routecodex.protocols.gemini.decode_request import GENERATION_CONFIG, TOOL_CONFIG
 from routecodex.protocols.gemini.encode_messages import Contents, legal_name
-from routecodex.protocols.gemini.field_names import camel, for_gemini, parameters_for_gemini
+from routecodex.protocols.gemini.field_names import to_camel, to_gemini_parameters, to_gemini_schema
 from routecodex.protocols.gemini.rewrite import rewrite
 from routecodex.protocols.gemini.schema import RequestView
 from routecodex.protocols.gemini.thinking import model_traits, thinking_config
@@ -106,7 +106,7 @@ def _function(tool: Tool, *, same: bool, notices: Notices) -> dict[str, Json]:
     if description:
         declared["description"] = description
     custom = tool.kind == "custom"
-    parameters = CUSTOM_PARAMETERS if custom else parameters_for_gemini(tool.parameters)
+    parameters = CUSTOM_PARAMETERS if custom else to_gemini_parameters(tool.parameters)
     if parameters is not None:
         declared["parametersJsonSchema"] = parameters
     if same and tool.extras:
@@ -185,7 +185,7 @@ def _output(request: Request, aim: EncodeOptions, *, notices: Notices) -> dict[s
         return {}
     fields: dict[str, Json] = {"responseMimeType": "application/json"}
     if output.kind == "json_schema" and aim.dialect.response_format == "json_schema":
-        fields["responseJsonSchema"] = for_gemini(output.schema)
+        fields["responseJsonSchema"] = to_gemini_schema(output.schema)
     elif output.kind == "json_schema":
         notices.dropped("json_schema", "this provider takes JSON without a schema only")
     return fields
@@ -262,7 +262,7 @@ def count_path(model: str) -> str:
 
 def _without_twins(fields: dict[str, Raw]) -> dict[str, Raw]:
     """The fields by their camelCase names: one spelling, so that none is said twice."""
-    return {camel(name): value for name, value in fields.items()}
+    return {to_camel(name): value for name, value in fields.items()}
 
 
 def _resource(model: str) -> str:

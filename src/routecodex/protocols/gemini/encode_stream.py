@@ -28,12 +28,12 @@ from routecodex.canon.events import (
     Usage,
     UsageReported,
 )
-from routecodex.canon.finish import Finish, express
+from routecodex.canon.finish import Finish, encode
 from routecodex.canon.parts import Json, Opaque, Reasoning, Refusal, Text, ToolCall
 from routecodex.protocols.codec import ReplyContext
 from routecodex.protocols.gemini.decode_stream import encode_logprobs, encode_usage
 from routecodex.protocols.gemini.errors import encode_error
-from routecodex.protocols.gemini.thinking import outgoing
+from routecodex.protocols.gemini.thinking import seal_signature
 from routecodex.protocols.tool_mapping import ToolNames
 from routecodex.protocols.translation import estimated_usage
 from routecodex.wire import json, sse
@@ -61,7 +61,7 @@ class PartEncoder:
     def sign(self, part: dict[str, Json], signature: str | None) -> dict[str, Json]:
         """The part with its signature, if any."""
         if signature:
-            part["thoughtSignature"] = outgoing(self._reply.provider, signature)
+            part["thoughtSignature"] = seal_signature(self._reply.provider, signature)
         return part
 
     def call(self, call: ToolCall) -> dict[str, Json] | None:
@@ -102,7 +102,7 @@ class PartEncoder:
         self, finish: Finish, extras: dict[str, Json] | None, *, cited: tuple[Json, ...]
     ) -> dict[str, Json]:
         """The fields of the candidate that say how it ended."""
-        word = express("gemini", finish)
+        word = encode("gemini", finish)
         fields: dict[str, Json] = {"finishReason": word}
         fields.update({name: extras[name] for name in _METADATA if name in extras} if extras else {})
         sources = [_source(citation) for citation in cited if isinstance(citation, dict)]

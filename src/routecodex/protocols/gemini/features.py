@@ -74,7 +74,7 @@ def _names(tool: WireTool) -> list[str]:
 
 def _is_hosted(tool: WireTool) -> bool:
     kinds = (tool.google_search, tool.google_search_retrieval, tool.enterprise_web_search)
-    return any(map(json.present, kinds))
+    return any(map(json.is_present, kinds))
 
 
 def _forbidden(body: RequestBody) -> bool:

@@ -34,32 +34,32 @@ _FREE = frozenset(
 """Fields whose values are the client's own: names in there are not ours to respell."""
 
 
-def is_snake(body: bytes) -> bool:
+def has_snake_case(body: bytes) -> bool:
     """Whether some field that we know seems to be spelled in snake_case."""
     return _SNAKE.search(body) is not None
 
 
-def camel(name: str) -> str:
+def to_camel(name: str) -> str:
     """`system_instruction` as `systemInstruction`."""
     head, *rest = name.split("_")
     return head + "".join(word[:1].upper() + word[1:] for word in rest) if rest and head else name
 
 
-def snake(name: str) -> str:
+def to_snake(name: str) -> str:
     """`googleSearch` as `google_search`."""
     return re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", name).lower()
 
 
-def respell(value: Json) -> Json:
+def camel_keys(value: Json) -> Json:
     """The value with camelCase field names wherever names are the protocol's."""
     if isinstance(value, list):
-        return [respell(item) for item in value]
+        return [camel_keys(item) for item in value]
     if not isinstance(value, dict):
         return value
     respelled = {}
     for name, inner in value.items():
-        known = camel(name)
-        respelled[known] = inner if known in _FREE else respell(inner)
+        known = to_camel(name)
+        respelled[known] = inner if known in _FREE else camel_keys(inner)
     return respelled
 
 
@@ -73,7 +73,7 @@ def to_json_schema(schema: Json) -> Json:
         return schema
     result: dict[str, Json] = {}
     for name, value in schema.items():
-        name = camel(name)
+        name = to_camel(name)
         if name not in ("nullable", "propertyOrdering"):
             result[name] = _keyword(name, value)
     if result.get("type") in ("type_unspecified", None):
@@ -109,16 +109,16 @@ def _allow_null(schema: dict[str, Json]) -> None:
         schema["enum"] = [*schema["enum"], None]
 
 
-def for_gemini(schema: Json) -> Json:
+def to_gemini_schema(schema: Json) -> Json:
     """A JSON schema without the keywords about schemas themselves, which Gemini refuses."""
     if not isinstance(schema, dict):
         return schema
     return {name: value for name, value in schema.items() if name not in _ABSENT_AT_GEMINI}
 
 
-def parameters_for_gemini(schema: Json) -> Json:
+def to_gemini_parameters(schema: Json) -> Json:
     """The parameters of a function: always an object, or None when there are none."""
     if not isinstance(schema, dict) or not schema:
         return None
-    fit = for_gemini(schema)
+    fit = to_gemini_schema(schema)
     return fit if "type" in fit or "$ref" in fit else {"type": "object", **fit}

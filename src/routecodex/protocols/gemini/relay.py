@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from routecodex.canon.errors import GatewayError
-from routecodex.canon.finish import express, infer
+from routecodex.canon.finish import encode, infer
 from routecodex.protocols.codec import AnswerOutcome, ReplyContext
-from routecodex.protocols.gemini.decode_stream import blocked, decode_usage, read_chunk, unparsable
+from routecodex.protocols.gemini.decode_stream import (
+    blocked_finish_reason,
+    decode_usage,
+    read_chunk,
+    unparsable,
+)
 from routecodex.protocols.gemini.errors import encode_error, error_object, typed_error
 from routecodex.protocols.gemini.framing import FrameReader, compact
 from routecodex.protocols.gemini.schema import StreamChunk, WireAnswerPart
-from routecodex.protocols.gemini.thinking import standard
+from routecodex.protocols.gemini.thinking import standard_alphabet
 from routecodex.protocols.upstream_errors import stream_truncated
 from routecodex.wire import json, sse
 
@@ -37,11 +42,11 @@ class OutcomeReader:
         for part in candidate.parts if candidate else ():
             self.has_calls = self.has_calls or part.function_call is not None
             if part.thought_signature is not None:
-                self.outcome.signatures.append(standard(part.thought_signature))
+                self.outcome.signatures.append(standard_alphabet(part.thought_signature))
         if candidate is not None and candidate.finish_reason:
             self.said = candidate.finish_reason
         elif chunk.block_reason and self.said is None:
-            self.said = blocked(chunk.block_reason)
+            self.said = blocked_finish_reason(chunk.block_reason)
 
     @property
     def lied(self) -> bool:
@@ -50,7 +55,7 @@ class OutcomeReader:
 
     @property
     def _right(self) -> str:
-        return express("gemini", infer("gemini", self.said, has_calls=self.has_calls))
+        return encode("gemini", infer("gemini", self.said, has_calls=self.has_calls))
 
     def conclude(self, reply: ReplyContext) -> None:
         """The answer is complete."""

@@ -10,7 +10,7 @@ from msgspec.json import Decoder
 from routecodex.canon.notices import Notices
 from routecodex.canon.parts import Json
 from routecodex.protocols.codec import EncodedRequest, EncodeOptions, WireRequest
-from routecodex.protocols.gemini.field_names import snake
+from routecodex.protocols.gemini.field_names import to_snake
 from routecodex.protocols.gemini.schema import (
     Fields,
     RequestBody,
@@ -19,7 +19,13 @@ from routecodex.protocols.gemini.schema import (
     contents_of,
     parts_of,
 )
-from routecodex.protocols.gemini.thinking import SKIP, incoming, model_traits, returnable, standard
+from routecodex.protocols.gemini.thinking import (
+    SKIP_SIGNATURE,
+    may_return,
+    model_traits,
+    standard_alphabet,
+    unseal_signature,
+)
 from routecodex.wire import json
 
 _objects = Decoder(list[dict[str, Raw]] | dict[str, Raw])
@@ -61,18 +67,18 @@ def _lacks_signature(content: WireMessage) -> bool:
 
 
 def _must_change(signature: str, aim: EncodeOptions) -> bool:
-    if aim.made_here(standard(signature)):
+    if aim.made_here(standard_alphabet(signature)):
         return False
-    origin, own = incoming(signature)
-    return origin is not None or not returnable(aim, own, origin=None, same_protocol=True)
+    origin, own = unseal_signature(signature)
+    return origin is not None or not may_return(aim, own, origin=None, same_protocol=True)
 
 
 def _leave_out(fields: Fields, aim: EncodeOptions, *, notices: Notices) -> None:
     for name in aim.dialect.unsupported:
-        spellings = (name, snake(name))
+        spellings = (name, to_snake(name))
         removed = [fields.pop(spelling, None) for spelling in spellings]
         config = _spelled(fields, "generationConfig")
-        if config is not None and json.present(fields[config]):
+        if config is not None and json.is_present(fields[config]):
             inner = json.read_fields(bytes(fields[config]))
             taken = [inner.pop(spelling, None) for spelling in spellings]
             if any(value is not None for value in taken):
@@ -83,7 +89,7 @@ def _leave_out(fields: Fields, aim: EncodeOptions, *, notices: Notices) -> None:
 
 
 def _spelled(fields: Fields, name: str) -> str | None:
-    return next((spelling for spelling in (name, snake(name)) if spelling in fields), None)
+    return next((spelling for spelling in (name, to_snake(name)) if spelling in fields), None)
 
 
 def _objects_of(raw: Raw) -> list[Fields]:
@@ -110,13 +116,13 @@ def _contents(raw: Raw, aim: EncodeOptions, *, notices: Notices) -> Raw:
 def _part(part: Fields, aim: EncodeOptions, *, notices: Notices) -> Fields | None:
     """The part with a signature this provider can take, without one, or None for a foreign thought."""
     name = _spelled(part, "thoughtSignature")
-    if name is None or not json.present(part[name]):
+    if name is None or not json.is_present(part[name]):
         return part
     signature = _text.decode(part[name])
-    if aim.made_here(standard(signature)):
+    if aim.made_here(standard_alphabet(signature)):
         return part
-    origin, own = incoming(signature)
-    if returnable(aim, own, origin=origin, same_protocol=True):
+    origin, own = unseal_signature(signature)
+    if may_return(aim, own, origin=origin, same_protocol=True):
         part[name] = Raw(json.encode(own))
         return part
     notices.dropped("reasoning", "made by another provider")
@@ -130,4 +136,4 @@ def _part(part: Fields, aim: EncodeOptions, *, notices: Notices) -> Fields | Non
 def _sign_first_call(parts: list[Fields]) -> None:
     first = next((part for part in parts if _spelled(part, "functionCall")), None)
     if first is not None and _spelled(first, "thoughtSignature") is None:
-        first["thoughtSignature"] = Raw(json.encode(SKIP))
+        first["thoughtSignature"] = Raw(json.encode(SKIP_SIGNATURE))

@@ -142,8 +142,8 @@ class RequestView(Struct):
     counted: bool = False
 
 
-body_reader = Decoder(RequestBody)
-count_reader = Decoder(CountRequestBody)
+body_decoder = Decoder(RequestBody)
+count_decoder = Decoder(CountRequestBody)
 
 
 def contents_of(body: RequestBody) -> list[WireMessage]:

@@ -23,16 +23,16 @@ _WRAPPED = "cmN4MS"
 """How base64 of anything sealed begins."""
 _STANDARD = str.maketrans("-_", "+/")
 
-SKIP = "skip_thought_signature_validator"
+SKIP_SIGNATURE = "skip_thought_signature_validator"
 """Google's own word for calls of a history that never had a signature."""
 
 
-def outgoing(provider: str, signature: str) -> str:
+def seal_signature(provider: str, signature: str) -> str:
     """The signature as a client gets it: sealed when a provider's name is given."""
     return base64.b64encode(seal(provider, signature).encode()).decode() if provider else signature
 
 
-def incoming(value: str) -> tuple[str | None, str]:
+def unseal_signature(value: str) -> tuple[str | None, str]:
     """(maker, signature) of what a client sent back; the maker is None when it carries no seal."""
     if value.startswith(SEAL):
         return unseal(value)
@@ -46,16 +46,16 @@ def incoming(value: str) -> tuple[str | None, str]:
     return (origin, signature) if origin is not None else (None, value)
 
 
-def standard(signature: str) -> str:
+def standard_alphabet(signature: str) -> str:
     """The signature in the standard alphabet, for comparing."""
     return signature.translate(_STANDARD)
 
 
-def returnable(aim: EncodeOptions, signature: str, *, origin: str | None, same_protocol: bool) -> bool:
+def may_return(aim: EncodeOptions, signature: str, *, origin: str | None, same_protocol: bool) -> bool:
     """Whether the signature may go to the upstream that is aimed at."""
     if not returns_to(aim.provider, origin=origin, same_protocol=same_protocol):
         return False
-    return origin is not None or aim.is_ours(standard(signature))
+    return origin is not None or aim.is_ours(standard_alphabet(signature))
 
 
 _GENERATION = re.compile(r"gemini-(\d+)(?:\.(\d+))?")

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from routecodex.canon.errors import BadRequest
 from routecodex.protocols.codec import WireRequest
-from routecodex.protocols.gemini.field_names import is_snake, respell
+from routecodex.protocols.gemini.field_names import camel_keys, has_snake_case
 from routecodex.protocols.gemini.schema import (
     RequestBody,
     RequestView,
     WireFunctionCall,
     WireMessage,
     WirePart,
-    body_reader,
+    body_decoder,
     contents_of,
-    count_reader,
+    count_decoder,
     parts_of,
 )
 from routecodex.wire import json
@@ -72,32 +72,32 @@ MODES = frozenset({"AUTO", "NONE", "ANY", "VALIDATED", "MODE_UNSPECIFIED"})
 def validate(body: bytes, *, model: str | None = None, stream: bool | None = None) -> WireRequest:
     """The request, its types and pairing checked; model and stream come from the path."""
     view = _view(body)
-    json.check_text(body)
+    json.check_utf8(body)
     return WireRequest("gemini", body, wire=view, model=_model(model or view.body.model), stream=bool(stream))
 
 
 def validate_count(body: bytes, *, model: str) -> WireRequest:
     """A countTokens request; the Inbound holds the request that is to be counted."""
-    outer = json.read(_camel_bytes(body), count_reader)
+    outer = json.read(_camel_bytes(body), count_decoder)
     inner = outer.generate_content_request
-    counted = bytes(inner) if json.present(inner) else body
+    counted = bytes(inner) if json.is_present(inner) else body
     inbound = validate(counted, model=model, stream=False)
     inbound.wire.counted = counted is not body
     return inbound
 
 
 def _camel_bytes(body: bytes) -> bytes:
-    if not is_snake(body):
+    if not has_snake_case(body):
         return body
     try:
-        return json.encode(respell(json.decode(body)))
+        return json.encode(camel_keys(json.decode(body)))
     except ValueError:
         return body
 
 
 def _view(body: bytes) -> RequestView:
-    snake = is_snake(body)
-    typed = json.read(_camel_bytes(body) if snake else body, body_reader)
+    snake = has_snake_case(body)
+    typed = json.read(_camel_bytes(body) if snake else body, body_decoder)
     _check(typed)
     return RequestView(typed, snake)
 

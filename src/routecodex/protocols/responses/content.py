@@ -31,13 +31,13 @@ _FILE_FIELDS = frozenset({"type", "file_id", "file_url", "file_data", "filename"
 _TEXTS = frozenset({"input_text", "output_text", "text"})
 
 
-def rest(value: dict[str, Json], known: Iterable[str]) -> dict[str, Json] | None:
+def extra_fields(value: dict[str, Json], known: Iterable[str]) -> dict[str, Json] | None:
     """The fields of a value that have no home in canon."""
     extras = {key: item for key, item in value.items() if key not in known}
     return extras or None
 
 
-def parts_of(content: Json) -> list[Text | Media | Refusal | Opaque]:
+def decode_parts(content: Json) -> list[Text | Media | Refusal | Opaque]:
     """The canonical parts of a message's content or a tool's output."""
     if isinstance(content, str):
         return [Text(content)]
@@ -49,7 +49,7 @@ def decode_part(value: dict[str, Json]) -> Text | Media | Refusal | Opaque:
     kind = value["type"]
     if kind in _TEXTS and isinstance(value.get("text"), str):
         annotations = tuple(value.get("annotations") or ())
-        return Text(value["text"], annotations=annotations, extras=rest(value, _TEXT_FIELDS))
+        return Text(value["text"], annotations=annotations, extras=extra_fields(value, _TEXT_FIELDS))
     if kind == "refusal" and isinstance(value.get("refusal"), str):
         return Refusal(value["refusal"])
     if kind == "input_image":
@@ -68,7 +68,7 @@ def _image(value: dict[str, Json]) -> Media | Opaque:
     # Chat's nested form is a common slip that providers forgive.
     if isinstance(url, dict):
         url = url.get("url")
-    detail, extras = value.get("detail"), rest(value, _IMAGE_FIELDS)
+    detail, extras = value.get("detail"), extra_fields(value, _IMAGE_FIELDS)
     if isinstance(url, str):
         media_type, data = split_data_url(url)
         if data is not None:
@@ -91,7 +91,7 @@ def _file(value: dict[str, Json]) -> Media:
         url=value.get("file_url"),
         file_id=value.get("file_id"),
         name=value.get("filename"),
-        extras=rest(value, _FILE_FIELDS),
+        extras=extra_fields(value, _FILE_FIELDS),
     )
 
 
@@ -220,19 +220,19 @@ _REDACTED = "redacted:"
 _CALL = "call:"
 
 
-def sealed_thought(provider: str, signature: str, *, redacted: bool) -> str | None:
+def seal_reasoning(provider: str, signature: str, *, redacted: bool) -> str | None:
     """A thought's signature, or just its maker's name, for the client; unsealed when there is no name."""
     if not provider:
         return signature or None
     return sealed_signatures.seal(provider, f"{_REDACTED if redacted else ''}{signature}")
 
 
-def sealed_call(provider: str, call_id: str, signature: str) -> str:
+def seal_call_signature(provider: str, call_id: str, signature: str) -> str:
     """The signature of a call, as the content of a reasoning item that goes with it."""
     return sealed_signatures.seal(provider, f"{_CALL}{len(call_id)}:{call_id}{signature}")
 
 
-def unmark(value: str | None) -> tuple[str | None, str, str | None]:
+def unseal_content(value: str | None) -> tuple[str | None, str, str | None]:
     """(maker, mark, signature): the mark is "", "redacted" or "call.<call id>"."""
     if value is None:
         return None, "", None

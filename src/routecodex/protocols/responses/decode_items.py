@@ -140,7 +140,7 @@ class MessageItemDecoder(ItemDecoder):
             self._add(index, kind, whole[told:], logprobs if not told else None)
 
     def text_delta(self, event: StreamChunk) -> None:
-        logprobs = json.thaw(event.logprobs) if len(memoryview(event.logprobs)) > 2 else None
+        logprobs = json.decode_raw(event.logprobs) if len(memoryview(event.logprobs)) > 2 else None
         self._add(event.content_index, Text, event.delta, _dicts(logprobs))
 
     def text_done(self, event: StreamChunk) -> None:
@@ -153,7 +153,7 @@ class MessageItemDecoder(ItemDecoder):
         self._complete(event.content_index, Refusal, event.refusal)
 
     def annotated(self, event: StreamChunk) -> None:
-        self._annotate(event.content_index, json.thaw(event.annotation))
+        self._annotate(event.content_index, json.decode_raw(event.annotation))
 
     def _annotate(self, index: int, annotation: Any) -> None:
         if isinstance(annotation, dict) and not self.finished:

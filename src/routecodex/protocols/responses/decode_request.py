@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from routecodex.canon.parts import Json, Media, Opaque, Part, Reasoning, Text, ToolCall, ToolResult
 from routecodex.canon.request import Effort, Message, Output, Request, Role, Thinking, Tool, ToolChoice
 from routecodex.protocols.codec import WireRequest
-from routecodex.protocols.responses.content import ITEM, parts_of, rest, unmark
+from routecodex.protocols.responses.content import ITEM, decode_parts, extra_fields, unseal_content
 from routecodex.protocols.responses.schema import NAME
 from routecodex.wire import json
 
@@ -134,8 +134,8 @@ class _Reading:
         self._role, self._parts = None, []
 
     def _message(self, item: dict[str, Json]) -> None:
-        parts: list[Any] = list(parts_of(item["content"]))
-        extras = rest(item, _MESSAGE_FIELDS)
+        parts: list[Any] = list(decode_parts(item["content"]))
+        extras = extra_fields(item, _MESSAGE_FIELDS)
         match item["role"]:
             case "assistant":
                 self._spoken(parts, extras)
@@ -165,7 +165,7 @@ class _Reading:
         self.system.extend(_marked(text, None) for text in texts[1:])
 
     def _thought(self, item: dict[str, Json]) -> None:
-        origin, mark, signature = unmark(item.get("encrypted_content"))
+        origin, mark, signature = unseal_content(item.get("encrypted_content"))
         if mark.startswith("call."):
             self._signatures[mark.removeprefix("call.")] = (origin, signature or "")
             return
@@ -196,13 +196,13 @@ def _call(item: dict[str, Json], *, custom: bool) -> ToolCall:
         item["input" if custom else "arguments"],
         custom=custom,
         namespace=item.get("namespace"),
-        extras=rest(item, _CALL_FIELDS),
+        extras=extra_fields(item, _CALL_FIELDS),
     )
 
 
 def _result(item: dict[str, Json], *, custom: bool) -> ToolResult:
-    parts = tuple(part for part in parts_of(item["output"]) if isinstance(part, Text | Media | Opaque))
-    extras = rest(item, _OUTPUT_FIELDS)
+    parts = tuple(part for part in decode_parts(item["output"]) if isinstance(part, Text | Media | Opaque))
+    extras = extra_fields(item, _OUTPUT_FIELDS)
     return ToolResult(item["call_id"], parts, custom=custom, extras=extras)
 
 
@@ -212,7 +212,7 @@ def _reasoning(
     """A thought; shapes that a single text cannot tell are kept in `extras` as they came."""
     summary, content = item.get("summary") or [], item.get("content") or []
     texts = [part.get("text") or "" for part in (summary or content)]
-    extras = rest(item, _REASONING_FIELDS) or {}
+    extras = extra_fields(item, _REASONING_FIELDS) or {}
     if len(summary) > 1:
         extras["summary"] = summary
     return Reasoning(
@@ -240,7 +240,7 @@ def _tools(value: dict[str, Json]) -> list[Tool]:
                     parameters=value.get("parameters"),
                     strict=value.get("strict"),
                     format=value.get("format"),
-                    extras=rest(value, _TOOL_FIELDS),
+                    extras=extra_fields(value, _TOOL_FIELDS),
                 )
             ]
         case hosted:
@@ -269,7 +269,7 @@ def _thinking(value: Json, extras: dict[str, Json]) -> Thinking | None:
     if not value:
         return None
     effort, summary = value.get("effort"), value.get("summary") or value.get("generate_summary")
-    more = rest(value, {"effort", "summary"}) or {}
+    more = extra_fields(value, {"effort", "summary"}) or {}
     if effort is not None and effort not in EFFORTS:
         more["effort"], effort = effort, None
     if more:
@@ -281,7 +281,7 @@ def _text_config(value: Json, extras: dict[str, Json]) -> tuple[Output | None, s
     if not value:
         return None, None
     verbosity, form = value.get("verbosity"), value.get("format") or {}
-    more = rest(value, {"format", "verbosity"})
+    more = extra_fields(value, {"format", "verbosity"})
     output = None
     match form.get("type"):
         case "json_object":

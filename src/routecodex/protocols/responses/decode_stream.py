@@ -31,16 +31,16 @@ from routecodex.protocols.responses.schema import (
     NAME,
     TERMINAL,
     StreamChunk,
+    decode_usage,
+    finish_word,
     read_chunk,
-    said_of,
-    usage_of,
 )
 from routecodex.protocols.upstream_errors import stream_truncated
 from routecodex.wire import json
 from routecodex.wire.frame import Frame
 from routecodex.wire.sse import Frames, FrameTooLarge
 
-_HEARD: dict[str, type[ItemDecoder]] = {
+_ITEM_DECODERS: dict[str, type[ItemDecoder]] = {
     "message": MessageItemDecoder,
     "reasoning": ReasoningItemDecoder,
     "function_call": CallItemDecoder,
@@ -62,13 +62,13 @@ class ItemIndex:
 
     def of_event(self, kind: str, *, index: int | None, ident: str | None) -> ItemDecoder:
         """The item that a delta or its like is about."""
-        found = self._found(_HEARD[kind], index=index, ident=ident)
+        found = self._found(_ITEM_DECODERS[kind], index=index, ident=ident)
         return found or self._new(kind, index=index, ident=ident)
 
     def of_item(self, item: dict[str, Any], *, index: int | None, added: bool) -> ItemDecoder:
         """The item that `output_item.added` or `.done` shows."""
         kind, ident = str(item.get("type")), _ident(item)
-        form = _HEARD.get(kind, OpaqueItemDecoder)
+        form = _ITEM_DECODERS.get(kind, OpaqueItemDecoder)
         known = self._by_id.get(ident) if ident is not None else None
         if isinstance(known, form):
             return known
@@ -90,7 +90,7 @@ class ItemIndex:
             yield heard, item
 
     def _match(self, index: int, item: dict[str, Any], free: list[ItemDecoder]) -> ItemDecoder | None:
-        form = _HEARD.get(str(item.get("type")), OpaqueItemDecoder)
+        form = _ITEM_DECODERS.get(str(item.get("type")), OpaqueItemDecoder)
         named = self._by_id.get(_ident(item) or "")
         if named in free:
             return named
@@ -121,7 +121,7 @@ class ItemIndex:
         return next(still_open, None)
 
     def _new(self, kind: str, *, index: int | None, ident: str | None) -> ItemDecoder:
-        heard = _HEARD.get(kind, OpaqueItemDecoder)(self._telling)
+        heard = _ITEM_DECODERS.get(kind, OpaqueItemDecoder)(self._telling)
         self._all.append(heard)
         if index is not None:
             self._by_index[index] = heard
@@ -137,7 +137,7 @@ def _ident(item: dict[str, Any]) -> str | None:
 
 _ADDED, _DONE = "response.output_item.added", "response.output_item.done"
 
-_STEPS: dict[str, tuple[str, Callable[[Any, StreamChunk], None]]] = {
+_DELTA_EVENTS: dict[str, tuple[str, Callable[[Any, StreamChunk], None]]] = {
     "response.output_text.delta": ("message", MessageItemDecoder.text_delta),
     "response.output_text.done": ("message", MessageItemDecoder.text_done),
     "response.output_text.annotation.added": ("message", MessageItemDecoder.annotated),
@@ -197,7 +197,7 @@ class StreamDecoder:
 
     def _hear(self, event: StreamChunk) -> None:
         kind = event.type
-        step = _STEPS.get(kind)
+        step = _DELTA_EVENTS.get(kind)
         if step is not None:
             self._start({})
             item, act = step
@@ -225,7 +225,7 @@ class StreamDecoder:
         )
 
     def _item(self, event: StreamChunk, *, added: bool) -> None:
-        item = json.thaw(event.item)
+        item = json.decode_raw(event.item)
         if not isinstance(item, dict):
             return
         self._start({})
@@ -241,7 +241,7 @@ class StreamDecoder:
             self._start(response)
             self._finish(response, event.type)
             return
-        told = response.get("error") or json.thaw(event.error)
+        told = response.get("error") or json.decode_raw(event.error)
         if not told and event.message is not None:
             told = {"code": event.code, "message": event.message, "param": event.param}
         self._telling.say(Failed(answer_error(told)))
@@ -254,15 +254,15 @@ class StreamDecoder:
             heard.finish()
         for heard in self._roster:
             heard.finish()
-        usage = usage_of(response.get("usage"))
+        usage = decode_usage(response.get("usage"))
         if usage is not None:
             self._telling.say(UsageReported(usage))
         calls = [heard for heard in self._roster if isinstance(heard, CallItemDecoder) and heard.told]
         whole = not calls or calls[-1].whole
-        ended = finish.infer(NAME, said_of(response, kind), has_calls=bool(calls), calls_whole=whole)
+        ended = finish.infer(NAME, finish_word(response, kind), has_calls=bool(calls), calls_whole=whole)
         self._telling.say(Finished(ended))
 
 
 def _thawed(event: StreamChunk) -> dict[str, Any]:
-    value = json.thaw(event.response)
+    value = json.decode_raw(event.response)
     return value if isinstance(value, dict) else {}

@@ -205,7 +205,7 @@ def _answered(messages: Iterable[Message]) -> frozenset[str]:
     )
 
 
-def custom_calls(messages: Iterable[Message]) -> frozenset[str]:
+def custom_call_ids(messages: Iterable[Message]) -> frozenset[str]:
     """The ids of calls to custom tools: their results need an item type of their own."""
     parts = (part for message in messages for part in message.parts)
     return frozenset(part.id for part in parts if isinstance(part, ToolCall) and part.custom)

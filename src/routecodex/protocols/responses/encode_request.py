@@ -10,7 +10,7 @@ from routecodex.protocols.lost_fields import SERVER_HINTS, lost_fields
 from routecodex.protocols.message_features import is_hosted_search
 from routecodex.protocols.responses.content import PartWriter
 from routecodex.protocols.responses.decode_request import LOGPROBS
-from routecodex.protocols.responses.encode_messages import ItemWriter, custom_calls, short_id
+from routecodex.protocols.responses.encode_messages import ItemWriter, custom_call_ids, short_id
 from routecodex.protocols.responses.schema import NAME
 from routecodex.wire import json
 
@@ -29,7 +29,7 @@ def encode_request(request: Request, aim: EncodeOptions) -> EncodedRequest:
     notices: dict[str, None] = {}
     same = request.source == NAME
     writer = PartWriter(same, aim.vision, aim.dialect.image_urls, request.source in (NAME, "chat"), notices)
-    items = ItemWriter(request, aim, writer, [], custom_calls(request.messages))
+    items = ItemWriter(request, aim, writer, [], custom_call_ids(request.messages))
     instructions = items.system()
     items.messages()
     body: dict[str, Json] = {"model": aim.model, "input": items.items}

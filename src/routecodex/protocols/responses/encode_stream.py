@@ -30,10 +30,10 @@ from routecodex.canon.events import (
     Usage,
     UsageReported,
 )
-from routecodex.canon.finish import Finish, express
+from routecodex.canon.finish import Finish, encode
 from routecodex.canon.parts import Json, Opaque, Reasoning, Refusal, Text, ToolCall
 from routecodex.protocols.codec import ReplyContext
-from routecodex.protocols.responses.content import ITEM, sealed_call, sealed_thought
+from routecodex.protocols.responses.content import ITEM, seal_call_signature, seal_reasoning
 from routecodex.protocols.responses.encode_items import (
     CallItemEncoder,
     FrameSink,
@@ -49,7 +49,7 @@ from routecodex.protocols.translation import estimated_usage
 _OWN = frozenset({"file_citation", "url_citation", "container_file_citation", "file_path"})
 
 
-def annotation_of(value: Json, at: int) -> Json | None:
+def encode_annotation(value: Json, at: int) -> Json | None:
     """An annotation as Responses says it, or None; one that names no place stands `at` that character."""
     if not isinstance(value, dict):
         return None
@@ -68,7 +68,7 @@ def annotation_of(value: Json, at: int) -> Json | None:
     return value if kind in _OWN else None
 
 
-def logprobs_of(entries: Iterable[Json]) -> list[Json]:
+def encode_logprobs(entries: Iterable[Json]) -> list[Json]:
     """Chat's entries with every field that Responses demands."""
     return [
         _entry(entry) | {"top_logprobs": [_entry(top) for top in _dicts(entry.get("top_logprobs"))]}
@@ -257,12 +257,12 @@ class StreamEncoder:
     def _add_text(self, text: str, logprobs: tuple[Json, ...]) -> None:
         if text or logprobs:
             self._chars += len(text)
-            self._text_item().add(text, logprobs_of(logprobs) if logprobs else ())
+            self._text_item().add(text, encode_logprobs(logprobs) if logprobs else ())
 
     def _annotate(self, annotation: Json) -> None:
         item = self._item
         at = item.length if isinstance(item, MessageItemEncoder) else 0
-        told = annotation_of(annotation, at)
+        told = encode_annotation(annotation, at)
         if told is not None:
             self._text_item().annotate(told)
 
@@ -290,12 +290,12 @@ class StreamEncoder:
         if isinstance(item, MessageItemEncoder):
             item.end()
         elif isinstance(part, Reasoning) and (item is not None or self._signature):
-            sealed = sealed_thought(self._reply.provider, self._signature, redacted=part.redacted)
+            sealed = seal_reasoning(self._reply.provider, self._signature, redacted=part.redacted)
             self._output.append(self._thought_item().close(sealed))
         elif isinstance(item, CallItemEncoder) and isinstance(part, ToolCall):
             self._output.append(item.close())
             if self._signature and self._reply.provider:
-                carried = sealed_call(self._reply.provider, part.id, self._signature)
+                carried = seal_call_signature(self._reply.provider, part.id, self._signature)
                 self._output.append(ReasoningItemEncoder(self._place("rs")).close(carried))
         self._part, self._item, self._current = None, None, None
 
@@ -307,7 +307,7 @@ class StreamEncoder:
     def _finish(self, finish: Finish) -> None:
         while self._current is not None:
             self._route(PartFinished(self._current))
-        word = express(NAME, finish)
+        word = encode(NAME, finish)
         if word == "failed":
             said = finish.said or "an error"
             self._fail(UpstreamFailed(f"the upstream ended its answer with {said!r}"))

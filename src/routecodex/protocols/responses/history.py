@@ -72,14 +72,16 @@ def expand(body: bytes, turns: Sequence[StoredTurn]) -> bytes:
     return json.encode(fields)
 
 
-def ids(response_body: bytes) -> tuple[str, list[str]]:
+def stored_ids(response_body: bytes) -> tuple[str, list[str]]:
     """The id of an answer, empty when it has none, and those of its items that do not tell it."""
     response_id = _id_of(Raw(response_body))
     named = map(_id_of, _answered(Raw(response_body))) if response_id else ()
-    return response_id, [item_id for item_id in named if item_id and home(item_id) != response_id]
+    return response_id, [
+        item_id for item_id in named if item_id and parent_response_id(item_id) != response_id
+    ]
 
 
-def home(item_id: str) -> str | None:
+def parent_response_id(item_id: str) -> str | None:
     """The id of the answer that an item belongs to, where the item's own id tells it."""
     made = _MADE_HERE.fullmatch(item_id)
     return f"resp_{made[1]}" if made else None
@@ -96,7 +98,7 @@ def find_item(turn: StoredTurn, item_id: str) -> Raw | None:
     return None
 
 
-def resolve(body: bytes, items: Mapping[int, Raw]) -> bytes:
+def resolve_references(body: bytes, items: Mapping[int, Raw]) -> bytes:
     """The request with these items in their places, where only references to them stood."""
     fields = json.read_fields(body)
     given = _given(fields.get("input"))
@@ -177,11 +179,11 @@ def submit(turn: StoredTurn, body: bytes) -> bytes:
 
 def _given(value: Raw | None) -> list[Raw]:
     """The items of an `input`; a plain text is a user's message."""
-    if value is None or not json.present(value):
+    if value is None or not json.is_present(value):
         return []
     if bytes(memoryview(value)[:1]) == b"[":
         return _items.decode(value)
-    content = [{"type": "input_text", "text": json.thaw(value)}]
+    content = [{"type": "input_text", "text": json.decode_raw(value)}]
     return [Raw(json.encode({"type": "message", "role": "user", "content": content}))]
 
 
@@ -238,7 +240,7 @@ def _check(calls: set[str], outputs: dict[str, _ToolOutput]) -> None:
 
 def _plain(output: Raw) -> Any:
     """A tool's output as an item takes it: a text or a list of parts; anything else as JSON text."""
-    value = json.thaw(output)
+    value = json.decode_raw(output)
     if isinstance(value, str) or (isinstance(value, list) and all(_is_part(part) for part in value)):
         return value
     return "" if value is None else bytes(output).decode()

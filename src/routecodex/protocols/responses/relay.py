@@ -16,7 +16,7 @@ from routecodex.protocols.codec import AnswerOutcome, ReplyContext
 from routecodex.protocols.responses.encode_items import ResponseObject, error_object
 from routecodex.protocols.responses.errors import answer_error, unparsable
 from routecodex.protocols.responses.schema import CALLS, LIFECYCLE, TERMINAL, StreamChunk, read_chunk
-from routecodex.protocols.responses.whole import is_silent, outcome_of
+from routecodex.protocols.responses.whole import is_empty_item, read_outcome
 from routecodex.protocols.upstream_errors import stream_truncated
 from routecodex.wire import json, sse
 from routecodex.wire.frame import Frame
@@ -116,38 +116,38 @@ class Relay:
     def _is_quiet(self, event: StreamChunk) -> bool:
         """Whether the frame says nothing yet, so that another target could still be asked."""
         if event.type == "response.output_item.added":
-            item = json.thaw(event.item)
+            item = json.decode_raw(event.item)
             return not isinstance(item, dict) or str(item.get("type")) not in CALLS
         if event.type == _ITEM_DONE:
-            item = json.thaw(event.item)
-            return isinstance(item, dict) and item.get("type") == "message" and is_silent(item)
+            item = json.decode_raw(event.item)
+            return isinstance(item, dict) and item.get("type") == "message" and is_empty_item(item)
         return event.type in _QUIET or (event.type == _TEXT_DONE and not event.text)
 
     def _note(self, event: StreamChunk) -> None:
-        if event.type in LIFECYCLE and json.present(event.response):
+        if event.type in LIFECYCLE and json.is_present(event.response):
             self._response = event.response.copy()
-            response = json.thaw(event.response)
+            response = json.decode_raw(event.response)
             if isinstance(response, dict):
                 self.outcome.response_id = str(response.get("id") or "")
                 self.outcome.model = str(response.get("model") or "")
-        elif event.type == _ITEM_DONE and json.present(event.item):
+        elif event.type == _ITEM_DONE and json.is_present(event.item):
             self._items.append(event.item.copy())
 
     def _end(self, event: StreamChunk) -> GatewayError | None:
         """Fills the outcome from the terminal event; the error when it tells of a failure."""
-        response = json.thaw(event.response)
+        response = json.decode_raw(event.response)
         if event.type not in ("response.completed", "response.incomplete"):
             told = response.get("error") if isinstance(response, dict) else None
             plain = {"code": event.code, "message": event.message, "param": event.param}
-            return answer_error(told or json.thaw(event.error) or plain)
+            return answer_error(told or json.decode_raw(event.error) or plain)
         if not isinstance(response, dict):
             return stream_truncated()
         body = bytes(event.response)
         if not response.get("output") and self._items:
             # Some upstreams leave the final output empty; the history needs it whole.
             body = json.encode({**_fields_of(event.response), "output": self._items})
-            response["output"] = [json.thaw(item) for item in self._items]
-        self.outcome = outcome_of(response, body, event.type)
+            response["output"] = [json.decode_raw(item) for item in self._items]
+        self.outcome = read_outcome(response, body, event.type)
         self.ended = True
         return None
 
@@ -159,7 +159,7 @@ class Relay:
         return int(number) if number else 0
 
     def _failed(self, error: GatewayError) -> Any:
-        if not json.present(self._response):
+        if not json.is_present(self._response):
             return Raw(ResponseObject(self._reply).render("failed", output=[], error=error))
         fields = _fields_of(self._response)
         return {**fields, "status": "failed", "error": error_object(error), "output": self._items}

@@ -7,7 +7,7 @@ from msgspec.json import Decoder
 
 from routecodex.protocols.codec import EncodedRequest, EncodeOptions, WireRequest
 from routecodex.protocols.large_body import replace_model
-from routecodex.protocols.responses.content import unmark
+from routecodex.protocols.responses.content import unseal_content
 from routecodex.protocols.sealed_signatures import returns_to
 from routecodex.wire import json
 
@@ -75,7 +75,7 @@ def _judged(item: bytes, aim: EncodeOptions) -> bytes | None:
     signed = _signed.decode(item)
     if signed.type != "reasoning" or signed.encrypted_content is None:
         return item
-    origin, mark, signature = unmark(signed.encrypted_content)
+    origin, mark, signature = unseal_content(signed.encrypted_content)
     if origin is not None and aim.made_here(signed.encrypted_content):
         return item
     if origin is None:

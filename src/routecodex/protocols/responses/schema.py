@@ -211,7 +211,9 @@ def read_chunk(frame: Frame) -> StreamChunk | None:
     if event is None:
         event = _tolerant(frame.data)
     if event is not None and not event.type:
-        event.type = frame.event.decode("utf-8", "replace") or ("error" if json.present(event.error) else "")
+        event.type = frame.event.decode("utf-8", "replace") or (
+            "error" if json.is_present(event.error) else ""
+        )
     return event
 
 
@@ -247,7 +249,7 @@ class WireUsage(Struct):
     output_tokens_details: _Details | None = None
 
 
-def usage_of(value: Any) -> Usage | None:
+def decode_usage(value: Any) -> Usage | None:
     """The token counts of a response object, or None when it has none that can be read."""
     if not isinstance(value, dict):
         return None
@@ -266,7 +268,7 @@ def usage_of(value: Any) -> Usage | None:
     )
 
 
-def said_of(response: dict[str, Any], kind: str = "") -> str:
+def finish_word(response: dict[str, Any], kind: str = "") -> str:
     """The word by which an answer ended: completed, the reason it is incomplete, failed or cancelled."""
     status = kind.removeprefix("response.") or response.get("status") or "completed"
     if status == "incomplete":

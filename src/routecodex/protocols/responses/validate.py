@@ -29,7 +29,7 @@ _body = Decoder(RequestBody)
 def validate(body: bytes, *, model: str | None = None, stream: bool | None = None) -> WireRequest:
     """A validated request; BadRequest names the first field that is wrong."""
     typed = json.read(body, _body)
-    json.check_text(body)
+    json.check_utf8(body)
     check_name(typed.model, "model")
     if typed.background:
         raise BadRequest("background: background responses are not supported", param="background")

@@ -14,7 +14,7 @@ from routecodex.protocols.codec import AnswerOutcome, ReplyContext
 from routecodex.protocols.responses.decode_stream import StreamDecoder
 from routecodex.protocols.responses.encode_stream import StreamEncoder
 from routecodex.protocols.responses.errors import answer_error
-from routecodex.protocols.responses.schema import CALLS, NAME, said_of, usage_of
+from routecodex.protocols.responses.schema import CALLS, NAME, decode_usage, finish_word
 from routecodex.wire import json
 
 
@@ -41,12 +41,12 @@ def image_part(media: Media) -> Opaque | None:
 
 def relay_response(body: bytes, reply: ReplyContext) -> tuple[bytes, AnswerOutcome]:
     """The same-protocol answer as it came, and what it came to."""
-    return body, outcome_of(_answer(body), body)
+    return body, read_outcome(_answer(body), body)
 
 
-def outcome_of(response: dict[str, Any], body: bytes, kind: str = "") -> AnswerOutcome:
+def read_outcome(response: dict[str, Any], body: bytes, kind: str = "") -> AnswerOutcome:
     """What a final response object says."""
-    said = said_of(response, kind)
+    said = finish_word(response, kind)
     output = response.get("output")
     items = [item for item in output if isinstance(item, dict)] if isinstance(output, list) else []
     calls = [item for item in items if str(item.get("type")) in CALLS]
@@ -56,14 +56,14 @@ def outcome_of(response: dict[str, Any], body: bytes, kind: str = "") -> AnswerO
         response_id=str(response.get("id") or ""),
         finish=finish.infer(NAME, said, has_calls=bool(calls), calls_whole=not calls or _is_whole(calls[-1])),
         sent_finish=said,
-        usage=usage_of(response.get("usage")),
+        usage=decode_usage(response.get("usage")),
         signatures=[signature for signature in signatures if isinstance(signature, str)],
         body=body,
-        empty=all(map(is_silent, items)),
+        empty=all(map(is_empty_item, items)),
     )
 
 
-def is_silent(item: dict[str, Any]) -> bool:
+def is_empty_item(item: dict[str, Any]) -> bool:
     """Whether an item says and does nothing; thoughts alone are no answer."""
     if item.get("type") == "message":
         content = item.get("content")
