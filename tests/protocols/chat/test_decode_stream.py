@@ -61,7 +61,7 @@ def test_a_plain_answer_is_told_in_order() -> None:
         TextDelta(0, "lo"),
         UsageReported(Usage(3, 2)),
         PartFinished(0),
-        Finished(Finish("stop", said="stop")),
+        Finished(Finish("stop", upstream_reason="stop")),
     ]
 
 
@@ -304,15 +304,15 @@ def test_custom_calls_are_free_text() -> None:
 
 
 FINISHES: list[tuple[str | None, bytes, Finish]] = [
-    ("stop", choice(content="x"), Finish("stop", said="stop")),
-    ("length", choice(content="x"), Finish("length", said="length")),
-    ("content_filter", choice(content="x"), Finish("content_filter", said="content_filter")),
-    ("stop", call(0, "a", "f", "{}"), Finish("tool_calls", said="stop")),
-    ("tool_calls", choice(content="x"), Finish("stop", said="tool_calls")),
-    ("length", call(0, "a", "f", "{}"), Finish("tool_calls", said="length")),
-    ("length", call(0, "a", "f", '{"x'), Finish("length", said="length")),
-    ("length", call(0, "a", "f"), Finish("length", said="length")),
-    ("stop", call(0, "a", "f"), Finish("tool_calls", said="stop")),
+    ("stop", choice(content="x"), Finish("stop", upstream_reason="stop")),
+    ("length", choice(content="x"), Finish("length", upstream_reason="length")),
+    ("content_filter", choice(content="x"), Finish("content_filter", upstream_reason="content_filter")),
+    ("stop", call(0, "a", "f", "{}"), Finish("tool_calls", upstream_reason="stop")),
+    ("tool_calls", choice(content="x"), Finish("stop", upstream_reason="tool_calls")),
+    ("length", call(0, "a", "f", "{}"), Finish("tool_calls", upstream_reason="length")),
+    ("length", call(0, "a", "f", '{"x'), Finish("length", upstream_reason="length")),
+    ("length", call(0, "a", "f"), Finish("length", upstream_reason="length")),
+    ("stop", call(0, "a", "f"), Finish("tool_calls", upstream_reason="stop")),
 ]
 
 
@@ -366,7 +366,7 @@ def test_odd_chunks_are_understood() -> None:
     chunk = {"id": 5, "created": 7.5, "model": None, "choices": [{"index": None, "delta": {"content": "Hi"}}]}
     late = {"choices": [5, {"index": 0, "finish_reason": "stop"}], "usage": "none", "error": None}
     stream = b"".join(sse.frame(json.encode(item)) for item in (chunk, late))
-    assert whole(stream) == Response("", "", 7, (Text("Hi"),), Finish("stop", said="stop"))
+    assert whole(stream) == Response("", "", 7, (Text("Hi"),), Finish("stop", upstream_reason="stop"))
 
 
 def test_only_the_first_choice_is_told() -> None:

@@ -80,7 +80,7 @@ def test_other_line_ends_become_lf(ending: bytes) -> None:
 def test_what_was_seen_is_told() -> None:
     outcome = relayed(CLEAN + usage() + DONE).outcome
     assert (outcome.model, outcome.response_id) == ("gpt", "chatcmpl-1")
-    assert (outcome.finish, outcome.sent_finish) == (Finish("stop", said="stop"), "stop")
+    assert (outcome.finish, outcome.sent_finish) == (Finish("stop", upstream_reason="stop"), "stop")
     assert outcome.usage == Usage(3, 2)
     assert outcome.error is None
 
@@ -391,7 +391,11 @@ def test_the_finish_is_put_right(said: str, content: bytes, reason: str, word: s
     )
     outcome = relayed(stream).outcome
     assert outcome.finish is not None
-    assert (outcome.finish.reason, outcome.finish.said, outcome.sent_finish) == (reason, said, word)
+    assert (outcome.finish.reason, outcome.finish.upstream_reason, outcome.sent_finish) == (
+        reason,
+        said,
+        word,
+    )
 
 
 @pytest.mark.parametrize("scene", ["text", "two tool calls", "thinking", "refusal", "length"])

@@ -57,7 +57,9 @@ def responses(draw: st.DrawFn) -> Response:
     reason: Reason = "tool_calls" if calls else draw(st.sampled_from(REASONS))
     usage = Usage(draw(counts), draw(counts), cache_read=draw(counts), reasoning=draw(counts))
     logprobs = tuple(draw(st.lists(likely, max_size=2))) if any(isinstance(p, Text) for p in parts) else ()
-    return Response("chatcmpl-abc", "asked", 1, tuple(parts), Finish(reason, said=reason), usage, logprobs)
+    return Response(
+        "chatcmpl-abc", "asked", 1, tuple(parts), Finish(reason, upstream_reason=reason), usage, logprobs
+    )
 
 
 @settings(max_examples=100)

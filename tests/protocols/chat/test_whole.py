@@ -52,7 +52,7 @@ DECODED: list[tuple[dict[str, Any], tuple[Any, ...]]] = [
 @pytest.mark.parametrize(("message", "parts"), DECODED, ids=range(len(DECODED)))
 def test_whole_answers_are_understood(message: dict[str, Any], parts: tuple[Any, ...]) -> None:
     calls = any(isinstance(part, ToolCall) for part in parts)
-    finish = Finish("tool_calls" if calls else "stop", said="stop")
+    finish = Finish("tool_calls" if calls else "stop", upstream_reason="stop")
     assert fold(decode_response(answer(**message))) == Response("c-1", "gpt", 5, parts, finish, Usage(3, 2))
 
 

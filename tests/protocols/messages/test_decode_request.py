@@ -7,7 +7,7 @@ from routecodex.canon.parts import Media, Opaque, Part, Reasoning, Text, ToolCal
 from routecodex.canon.request import Message, Output, Thinking, Tool, ToolChoice
 from routecodex.protocols import sealed_signatures
 from routecodex.protocols.messages.decode_request import decode_request
-from routecodex.protocols.messages.thinking import carry
+from routecodex.protocols.messages.thinking import carry_signature
 from routecodex.protocols.messages.validate import validate
 from tests.protocols.messages.samples import body, inbound
 
@@ -113,7 +113,7 @@ def test_calls_and_results_keep_their_ids() -> None:
 
 def test_a_call_gets_back_the_signature_that_travelled_beside_it() -> None:
     content = [
-        {"type": "redacted_thinking", "data": carry("acme", "a", signature="s.1")},
+        {"type": "redacted_thinking", "data": carry_signature("acme", "a", signature="s.1")},
         {"type": "tool_use", "id": "a", "name": "f", "input": {}},
     ]
     request = decode_request(inbound(messages=[{"role": "assistant", "content": content}]))

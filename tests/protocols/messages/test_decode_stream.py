@@ -57,7 +57,7 @@ def test_a_talk_is_told_in_order() -> None:
         TextDelta(0, ", wörld \U0001f600"),
         PartFinished(0),
         UsageReported(Usage(input=17, output=9, cache_read=5, cache_write=2)),
-        Finished(Finish("stop", said="end_turn")),
+        Finished(Finish("stop", upstream_reason="end_turn")),
     ]
 
 
@@ -82,7 +82,7 @@ def test_a_tool_turn_is_told_in_order() -> None:
         PartStarted(4, ToolCall("toolu_2", "list")),
         PartFinished(4),
         UsageReported(Usage(input=10, output=9)),
-        Finished(Finish("tool_calls", said="tool_use")),
+        Finished(Finish("tool_calls", upstream_reason="tool_use")),
     ]
 
 
@@ -96,7 +96,7 @@ def test_blocks_only_this_protocol_has_come_whole() -> None:
         Opaque("messages", {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []}),
         Text("Found.", annotations=({"type": "page_location", "cited_text": "c"},)),
     )
-    assert response.finish == Finish("pause", said="pause_turn")
+    assert response.finish == Finish("pause", upstream_reason="pause_turn")
 
 
 @pytest.mark.parametrize("name", STREAMS)
@@ -138,16 +138,19 @@ def test_a_stop_reason_ends_the_answer_with_or_without_message_stop(name: str) -
 FINISHES: list[tuple[list[bytes], Finish]] = [
     (
         [block(0, type="text", text=""), text(0, "a"), stop(0), end("max_tokens")],
-        Finish("length", said="max_tokens"),
+        Finish("length", upstream_reason="max_tokens"),
     ),
     ([end("stop_sequence", "END")], Finish("stop", "END", "stop_sequence")),
-    ([end("refusal")], Finish("refusal", said="refusal")),
-    ([end("model_context_window_exceeded")], Finish("length", said="model_context_window_exceeded")),
-    ([end("tool_use")], Finish("stop", said="tool_use")),
+    ([end("refusal")], Finish("refusal", upstream_reason="refusal")),
+    (
+        [end("model_context_window_exceeded")],
+        Finish("length", upstream_reason="model_context_window_exceeded"),
+    ),
+    ([end("tool_use")], Finish("stop", upstream_reason="tool_use")),
     ([], Finish("stop")),
     (
         [block(0, type="tool_use", id="a", name="f", input={}), stop(0), end("end_turn")],
-        Finish("tool_calls", said="end_turn"),
+        Finish("tool_calls", upstream_reason="end_turn"),
     ),
     (
         [
@@ -156,7 +159,7 @@ FINISHES: list[tuple[list[bytes], Finish]] = [
             stop(0),
             end("max_tokens"),
         ],
-        Finish("length", said="max_tokens"),
+        Finish("length", upstream_reason="max_tokens"),
     ),
 ]
 

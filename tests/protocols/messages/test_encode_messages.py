@@ -9,7 +9,7 @@ from routecodex.canon.notices import Notices
 from routecodex.canon.parts import Media, Opaque, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
 from routecodex.canon.request import Message
 from routecodex.protocols.dialect import Dialect
-from routecodex.protocols.messages.encode_messages import message_list, system_blocks
+from routecodex.protocols.messages.encode_messages import encode_messages, system_blocks
 from tests.protocols.messages.samples import AIM, chat_request
 
 PNG = "iVBORw0KGgo="
@@ -30,7 +30,7 @@ def result(call_id: str, text: str, **fields: Any) -> Message:
 def said(*messages: Message, **settings: Any) -> list[tuple[str, list[Any]]]:
     """The conversation as (role, blocks in short)."""
     request = chat_request(*messages, **settings)
-    turns = message_list(request, AIM, notices=Notices())
+    turns = encode_messages(request, AIM, notices=Notices())
     return [(turn["role"], [_short(block) for block in turn["content"]]) for turn in turns]
 
 
@@ -165,13 +165,13 @@ def test_illegal_call_ids_are_mapped_always_alike() -> None:
 def test_system_messages_at_the_start_join_the_system_text() -> None:
     request = chat_request(Message("system", (Text("b"),)), user("hi"), system=(Text("a"),))
     assert [block["text"] for block in system_blocks(request)] == ["a", "b"]
-    assert message_list(request, AIM, notices=Notices())[0]["content"][0]["text"] == "hi"
+    assert encode_messages(request, AIM, notices=Notices())[0]["content"][0]["text"] == "hi"
 
 
 def sent_parts(*parts: Part, role: Any = "user", **aim: Any) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
     notices = Notices()
     request = chat_request(Message("user", (Text("go"),)), Message(role, parts))
-    turns = message_list(request, replace(AIM, **aim), notices=notices)
+    turns = encode_messages(request, replace(AIM, **aim), notices=notices)
     blocks = [block for turn in turns for block in turn["content"]][1:]
     return blocks, notices.lines()
 
@@ -258,10 +258,10 @@ def test_a_thought_without_a_signature_goes_only_to_a_provider_that_takes_it(sou
     signed = {"type": "thinking", "thinking": "t", "signature": "s"}
     notices = Notices()
     strict = replace(AIM, dialect=Dialect(unsigned_thoughts=False))
-    assert message_list(request, strict, notices=notices)[1]["content"] == [signed]
+    assert encode_messages(request, strict, notices=notices)[1]["content"] == [signed]
     assert notices.lines() == ("dropped reasoning: this provider takes none without a signature",)
     unsigned = {"type": "thinking", "thinking": "u", "signature": ""}
-    assert message_list(request, AIM, notices=Notices())[1]["content"] == [unsigned, signed]
+    assert encode_messages(request, AIM, notices=Notices())[1]["content"] == [unsigned, signed]
 
 
 def test_cache_hints_of_this_protocol_are_kept_wherever_they_come_from() -> None:

@@ -25,7 +25,7 @@ from routecodex.canon.finish import Finish
 from routecodex.canon.parts import Opaque, Reasoning, Refusal, Text, ToolCall
 from routecodex.canon.request import Message, Request, Tool
 from routecodex.canon.response import fold
-from routecodex.protocols.messages.thinking import carry
+from routecodex.protocols.messages.thinking import carry_signature
 from routecodex.protocols.sealed_signatures import seal
 from routecodex.protocols.tool_mapping import flat_name
 from routecodex.wire import json
@@ -33,8 +33,8 @@ from routecodex.wire.sse import Frames
 from tests.kit.grammar import check_broken_messages, check_messages
 from tests.protocols.messages.samples import STREAMS, decoded, encoded
 
-DONE = Finished(Finish("stop", said="stop"))
-CALLED = Finished(Finish("tool_calls", said="tool_calls"))
+DONE = Finished(Finish("stop", upstream_reason="stop"))
+CALLED = Finished(Finish("tool_calls", upstream_reason="tool_calls"))
 
 
 def frames(stream: bytes) -> list[dict[str, Any]]:
@@ -189,7 +189,7 @@ def test_the_signature_of_a_call_travels_beside_it() -> None:
         stream = encoded([Started(), *events, CALLED], provider="acme")
         check_messages(stream)
         found = blocks(stream)
-        assert found[place] == Reasoning(signature=carry("acme", "a", signature="s"), redacted=True)
+        assert found[place] == Reasoning(signature=carry_signature("acme", "a", signature="s"), redacted=True)
         assert found[1 - place] == ToolCall("a", "f")
 
 

@@ -53,7 +53,7 @@ def test_a_clean_stream_passes_byte_for_byte(name: str) -> None:
 def test_what_passed_is_noted() -> None:
     outcome = relayed(*TOOLS)[1].outcome
     assert (outcome.model, outcome.response_id) == ("claude", "msg_1")
-    assert outcome.finish == Finish("tool_calls", said="tool_use")
+    assert outcome.finish == Finish("tool_calls", upstream_reason="tool_use")
     assert outcome.sent_finish == "tool_use"
     assert outcome.usage == Usage(input=10, output=9)
     assert outcome.signatures == ["c2ln", "c2VjcmV0"]
@@ -171,13 +171,13 @@ def test_what_the_upstream_got_wrong_is_put_right(
         check_messages(out, end_tool_turn=True)
     assert relay.outcome.sent_finish == reason
     told = fold(decoded(out)).finish
-    assert (told.said, told.sequence if reason == "stop_sequence" else None) == (reason, sequence)
+    assert (told.upstream_reason, told.sequence if reason == "stop_sequence" else None) == (reason, sequence)
 
 
 def test_an_old_client_does_not_see_refusal() -> None:
     out, relay = relayed(start(), *SAID, end("refusal"), MESSAGE_STOP, knows_refusal=False)
     assert relay.outcome.sent_finish == "stop_sequence"
-    assert fold(decoded(out)).finish.said == "stop_sequence"
+    assert fold(decoded(out)).finish.upstream_reason == "stop_sequence"
 
 
 def test_missing_usage_is_estimated() -> None:

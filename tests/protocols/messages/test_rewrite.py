@@ -8,7 +8,7 @@ import pytest
 from routecodex.protocols.codec import EncodedRequest
 from routecodex.protocols.dialect import Dialect
 from routecodex.protocols.messages.rewrite import rewrite
-from routecodex.protocols.messages.thinking import carry
+from routecodex.protocols.messages.thinking import carry_signature
 from routecodex.protocols.messages.validate import validate
 from routecodex.protocols.sealed_signatures import seal
 from routecodex.wire import json
@@ -98,7 +98,7 @@ def test_a_thought_sealed_for_this_provider_is_unsealed_in_place() -> None:
         thinking(seal("other", "s")),
         thinking(seal("other", "")),
         {"type": "redacted_thinking", "data": seal("other", "d")},
-        {"type": "redacted_thinking", "data": carry("acme", "a", signature="s")},
+        {"type": "redacted_thinking", "data": carry_signature("acme", "a", signature="s")},
     ],
 )
 def test_a_thought_of_another_provider_is_taken_out(foreign: dict[str, Any]) -> None:

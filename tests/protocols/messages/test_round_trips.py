@@ -51,7 +51,7 @@ def responses(draw: st.DrawFn) -> Response:
     reason, said = ("tool_calls", "tool_use") if calls else draw(st.sampled_from(reasons))
     read_, wrote = draw(counts), draw(counts)
     usage = Usage(draw(counts) + read_ + wrote, draw(counts), read_, wrote, draw(counts))
-    return Response("msg_abc", "asked", None, tuple(parts), Finish(reason, said=said), usage)  # type: ignore[arg-type]  # a pair of words
+    return Response("msg_abc", "asked", None, tuple(parts), Finish(reason, upstream_reason=said), usage)  # type: ignore[arg-type]  # a pair of words
 
 
 @given(responses(), st.booleans())
@@ -143,7 +143,7 @@ SPOKEN = Response(
     "asked",
     None,
     (Reasoning("t", "sig"), Text("hi"), ToolCall("a", "f", '{"x":1}'), ToolCall("b", "g", "")),
-    Finish("tool_calls", said="tool_use"),
+    Finish("tool_calls", upstream_reason="tool_use"),
     Usage(20, 5, 4, 1),
 )
 

@@ -10,7 +10,7 @@ from routecodex.canon.finish import Finish
 from routecodex.canon.parts import Opaque, Reasoning, Refusal, Text, ToolCall
 from routecodex.canon.response import Response, fold, unfold
 from routecodex.protocols import sealed_signatures
-from routecodex.protocols.messages.thinking import carry
+from routecodex.protocols.messages.thinking import carry_signature
 from routecodex.protocols.messages.whole import decode_response, encode_response, relay_response
 from routecodex.wire import json
 from tests.kit.grammar import check_json
@@ -45,7 +45,9 @@ PARTS = (
 
 
 def test_an_answer_is_read_as_the_stream_would_be() -> None:
-    response = Response("m", "x", None, PARTS, Finish("tool_calls", said="tool_use"), Usage(8, 4, 5))
+    response = Response(
+        "m", "x", None, PARTS, Finish("tool_calls", upstream_reason="tool_use"), Usage(8, 4, 5)
+    )
     body = encode_response(response, reply())
     check_json("messages", body)
     assert fold(decode_response(body)) == Response(
@@ -79,7 +81,7 @@ def test_signatures_leave_sealed() -> None:
     content = json.decode(encode_response(Response(parts=parts), reply(provider="acme")))["content"]
     assert content == [
         {"type": "thinking", "thinking": "t", "signature": sealed_signatures.seal("acme", "s")},
-        {"type": "redacted_thinking", "data": carry("acme", "a", signature="z")},
+        {"type": "redacted_thinking", "data": carry_signature("acme", "a", signature="z")},
         {"type": "tool_use", "id": "a", "name": "f", "input": {}},
     ]
 
@@ -114,7 +116,7 @@ def test_a_right_answer_passes_as_it_came() -> None:
     passed, outcome = relay_response(body, reply())
     assert passed is body
     assert (outcome.model, outcome.response_id) == ("claude", "msg_1")
-    assert outcome.finish == Finish("tool_calls", said="tool_use")
+    assert outcome.finish == Finish("tool_calls", upstream_reason="tool_use")
     assert outcome.sent_finish == "tool_use"
     assert outcome.usage == Usage(input=8, output=4, cache_read=5)
     assert outcome.signatures == ["s", "d"]

@@ -18,11 +18,11 @@ from routecodex.canon.finish import Finish
 from routecodex.canon.parts import Json
 from routecodex.protocols.chat.schema import (
     CachedDetails,
-    Counted,
     CustomDelta,
     FunctionDelta,
     ReasoningDetails,
     StreamChunk,
+    UsageField,
     WireAudioDelta,
     WireChoice,
     WireDelta,
@@ -30,7 +30,7 @@ from routecodex.protocols.chat.schema import (
     WireUsage,
 )
 from routecodex.wire import json
-from routecodex.wire.json import ABSENT, says_something, thaw
+from routecodex.wire.json import ABSENT, decode_raw, has_content
 
 
 class CallPosition:
@@ -44,7 +44,7 @@ class CallPosition:
         self.names: Final = names
 
 
-class _Known:
+class _KnownCall:
     """How a call is known."""
 
     __slots__ = ("id", "index", "named")
@@ -61,7 +61,7 @@ class ToolCallIndex:
     __slots__ = ("_known",)
 
     def __init__(self) -> None:
-        self._known: list[_Known] = []
+        self._known: list[_KnownCall] = []
 
     def __len__(self) -> int:
         return len(self._known)
@@ -72,7 +72,7 @@ class ToolCallIndex:
         begins = number is None
         if number is None:
             number = len(self._known)
-            self._known.append(_Known(delta.index, delta.id))
+            self._known.append(_KnownCall(delta.index, delta.id))
         call = self._known[number]
         names = bool(delta.name) and not call.named
         call.named = call.named or names
@@ -98,7 +98,7 @@ class ToolCallIndex:
         return None if delta.name or delta.id or not known else len(known) - 1
 
 
-def is_proper(call: WireToolCallDelta, place: CallPosition) -> bool:
+def is_valid_call(call: WireToolCallDelta, place: CallPosition) -> bool:
     """Whether a piece has what its place demands: its number, an id with the first piece, a name but once."""
     if call.index != place.number:
         return False
@@ -107,7 +107,7 @@ def is_proper(call: WireToolCallDelta, place: CallPosition) -> bool:
     return not call.id and (place.names or not call.name)
 
 
-def mend_call(call: dict[str, Any], place: CallPosition, *, made_id: str) -> None:
+def repair_call(call: dict[str, Any], place: CallPosition, *, made_id: str) -> None:
     """Gives a piece what its place demands, and takes what was told before."""
     kind, field = ("custom", "input") if call.get("custom") else ("function", "arguments")
     body = call.get(kind) or {}
@@ -131,13 +131,13 @@ CONTENT_KEY: Final = (b'"content":"', b'"content": "')
 
 _decoder: Final = Decoder(StreamChunk)
 _audio: Final = Decoder(WireAudioDelta)
-_counted: Final = Decoder(Counted)
-_usage_only: Final = Decoder(WireUsage)
+_usage_field: Final = Decoder(UsageField)
+_usage_counts: Final = Decoder(WireUsage)
 
 
 def read_chunk(data: bytes) -> StreamChunk | None:
     """A chunk or a whole completion; None when it is no JSON object at all."""
-    return json.try_read(data, _decoder) or read_odd(data)
+    return json.try_read(data, _decoder) or read_loosely(data)
 
 
 def read_typed(data: bytes) -> StreamChunk | None:
@@ -145,27 +145,27 @@ def read_typed(data: bytes) -> StreamChunk | None:
     return json.try_read(data, _decoder)
 
 
-def read_odd(data: bytes) -> StreamChunk | None:
+def read_loosely(data: bytes) -> StreamChunk | None:
     """A chunk as far as it can be understood; None when it is no JSON object at all."""
     try:
         value = json.decode(data)
     except ValueError:
         return None
-    return _mended(value) if isinstance(value, dict) else None
+    return _loose_chunk(value) if isinstance(value, dict) else None
 
 
 def is_empty(delta: WireDelta) -> bool:
     """Whether nothing is said here that a client would show or do."""
     if delta.content or delta.reasoning_content or delta.reasoning or delta.annotations:
         return False
-    return is_silent(delta) and not _is_told(delta.reasoning_details)
+    return lacks_answer(delta) and not _has_value(delta.reasoning_details)
 
 
-def is_silent(delta: WireDelta) -> bool:
+def lacks_answer(delta: WireDelta) -> bool:
     """Whether a whole answer says and does nothing; thoughts alone are no answer."""
     if delta.content or delta.refusal or delta.tool_calls or delta.function_call:
         return False
-    return not (_is_told(delta.audio) or _is_told(delta.images))
+    return not (_has_value(delta.audio) or _has_value(delta.images))
 
 
 def is_plain_text(chunk: StreamChunk) -> bool:
@@ -181,23 +181,23 @@ def is_plain_text(chunk: StreamChunk) -> bool:
         return False
     if delta.function_call or delta.annotations or delta.audio is not ABSENT:
         return False
-    return not (_is_told(delta.images) or _is_told(delta.reasoning_details))
+    return not (_has_value(delta.images) or _has_value(delta.reasoning_details))
 
 
-def transcript(delta: WireDelta) -> str:
+def transcript_of(delta: WireDelta) -> str:
     """What is said in the sound of an answer, as far as this piece tells it."""
     audio = json.try_read(delta.audio, _audio) if delta.audio is not ABSENT else None
     return (audio.transcript or "") if audio is not None else ""
 
 
-def images(delta: WireDelta) -> list[Json]:
+def images_of(delta: WireDelta) -> list[Json]:
     """The images of an answer, as the upstream wrote them."""
-    found = thaw(delta.images) if delta.images is not ABSENT else None
+    found = decode_raw(delta.images) if delta.images is not ABSENT else None
     return found if isinstance(found, list) else []
 
 
-def _is_told(raw: Raw) -> bool:
-    return raw is not ABSENT and says_something(raw)
+def _has_value(raw: Raw) -> bool:
+    return raw is not ABSENT and has_content(raw)
 
 
 def usage_of(wire: WireUsage) -> Usage:
@@ -215,16 +215,16 @@ def usage_of(wire: WireUsage) -> Usage:
     )
 
 
-def counts_in(data: bytes) -> Raw:
+def complete_usage(data: bytes) -> Raw:
     """The counts of a chunk as they came, whatever else they hold; absent if one that chat has is missing."""
-    found = json.try_read(data, _counted)
-    wire = json.try_read(found.usage, _usage_only) if found is not None else None
+    found = json.try_read(data, _usage_field)
+    wire = json.try_read(found.usage, _usage_counts) if found is not None else None
     if found is None or wire is None or wire.prompt_tokens is None:
         return ABSENT
     return ABSENT if wire.completion_tokens is None or wire.total_tokens is None else found.usage
 
 
-def _mended(value: dict[str, Any]) -> StreamChunk:
+def _loose_chunk(value: dict[str, Any]) -> StreamChunk:
     """A chunk whose fields have odd types: what can be understood is kept, the rest is left out."""
     choices = value.get("choices")
     usage = value.get("usage")
@@ -233,38 +233,38 @@ def _mended(value: dict[str, Any]) -> StreamChunk:
         object=_text(value.get("object")),
         created=_count(value.get("created")),
         model=_text(value.get("model")),
-        choices=[_choice(item) for item in choices if isinstance(item, dict)]
+        choices=[_loose_choice(item) for item in choices if isinstance(item, dict)]
         if isinstance(choices, list)
         else None,
-        usage=_usage(usage) if isinstance(usage, dict) else None,
+        usage=_loose_usage(usage) if isinstance(usage, dict) else None,
         error=_raw(value.get("error")),
         service_tier=_text(value.get("service_tier")),
         system_fingerprint=_text(value.get("system_fingerprint")),
     )
 
 
-def _choice(item: dict[str, Any]) -> WireChoice:
+def _loose_choice(item: dict[str, Any]) -> WireChoice:
     delta, message = item.get("delta"), item.get("message")
     return WireChoice(
         index=_count(item.get("index")) or 0,
-        delta=_delta(delta) if isinstance(delta, dict) else None,
-        message=_delta(message) if isinstance(message, dict) else None,
+        delta=_loose_delta(delta) if isinstance(delta, dict) else None,
+        message=_loose_delta(message) if isinstance(message, dict) else None,
         finish_reason=_text(item.get("finish_reason")),
     )
 
 
-def _delta(item: dict[str, Any]) -> WireDelta:
+def _loose_delta(item: dict[str, Any]) -> WireDelta:
     calls, annotations = item.get("tool_calls"), item.get("annotations")
-    text, thought = _content(item.get("content"))
+    text, thought = _loose_content(item.get("content"))
     return WireDelta(
         content=text,
         reasoning_content=_text(item.get("reasoning_content")) or thought,
         reasoning=_text(item.get("reasoning")),
         refusal=_text(item.get("refusal")),
-        tool_calls=[_call(call) for call in calls if isinstance(call, dict)]
+        tool_calls=[_loose_call(call) for call in calls if isinstance(call, dict)]
         if isinstance(calls, list)
         else None,
-        function_call=_function(item.get("function_call")),
+        function_call=_loose_function(item.get("function_call")),
         annotations=annotations if isinstance(annotations, list) else None,
         audio=_raw(item.get("audio")),
         images=_raw(item.get("images")),
@@ -276,7 +276,7 @@ def _raw(value: Json) -> Raw:
     return ABSENT if value is None else Raw(json.encode(value))
 
 
-def _content(value: Json) -> tuple[str | None, str | None]:
+def _loose_content(value: Json) -> tuple[str | None, str | None]:
     """Text and thought of a content that may be a list of typed pieces."""
     if not isinstance(value, list):
         return _text(value), None
@@ -286,7 +286,7 @@ def _content(value: Json) -> tuple[str | None, str | None]:
             continue
         if piece.get("type") == "thinking":
             inner = piece.get("thinking")
-            thoughts.append(_content(inner)[0] if isinstance(inner, list) else inner)
+            thoughts.append(_loose_content(inner)[0] if isinstance(inner, list) else inner)
         else:
             texts.append(piece.get("text"))
     return _joined(texts), _joined(thoughts)
@@ -296,20 +296,20 @@ def _joined(pieces: list[Json]) -> str | None:
     return "".join(piece for piece in pieces if isinstance(piece, str)) or None
 
 
-def _call(item: dict[str, Any]) -> WireToolCallDelta:
+def _loose_call(item: dict[str, Any]) -> WireToolCallDelta:
     custom = item.get("custom")
     return WireToolCallDelta(
         index=_count(item.get("index")),
         id=_text(item.get("id")),
         type=_text(item.get("type")),
-        function=_function(item.get("function")),
+        function=_loose_function(item.get("function")),
         custom=CustomDelta(_text(custom.get("name")), _text(custom.get("input")))
         if isinstance(custom, dict)
         else None,
     )
 
 
-def _function(item: Json) -> FunctionDelta | None:
+def _loose_function(item: Json) -> FunctionDelta | None:
     if not isinstance(item, dict):
         return None
     arguments = item.get("arguments")
@@ -318,7 +318,7 @@ def _function(item: Json) -> FunctionDelta | None:
     return FunctionDelta(name=_text(item.get("name")), arguments=arguments)
 
 
-def _usage(item: dict[str, Any]) -> WireUsage:
+def _loose_usage(item: dict[str, Any]) -> WireUsage:
     details, thoughts = item.get("prompt_tokens_details"), item.get("completion_tokens_details")
     return WireUsage(
         prompt_tokens=_count(item.get("prompt_tokens")),
@@ -351,22 +351,22 @@ def _count(value: Json) -> int | None:
 def settle_finish(said: str | None, *, calls: bool, legacy: bool = False) -> tuple[Finish, str]:
     """The finish and its word; `legacy` answers made their call the old way, as `function_call`."""
     if said is not None and not legacy:
-        usual = _AFTER_CALLS.get(said) if calls else _AFTER_WORDS.get(said)
+        usual = _WITH_CALLS.get(said) if calls else _WITHOUT_CALLS.get(said)
         if usual is not None:
             return usual
-    return _settled(said, calls=calls, legacy=legacy)
+    return _infer_finish(said, calls=calls, legacy=legacy)
 
 
-def _settled(said: str | None, *, calls: bool, legacy: bool) -> tuple[Finish, str]:
+def _infer_finish(said: str | None, *, calls: bool, legacy: bool) -> tuple[Finish, str]:
     # Arguments that pass are not read, so a call that may have been cut off is not called whole.
     end = finish.infer("chat", said, has_calls=calls or legacy, calls_whole=False)
     if end.reason == "tool_calls" and not calls:
         return end, "function_call"
-    return end, finish.express("chat", end)
+    return end, finish.encode("chat", end)
 
 
-_USUAL: Final = ("stop", "length", "tool_calls", "content_filter")
-_AFTER_WORDS: Final = {said: _settled(said, calls=False, legacy=False) for said in _USUAL}
+_COMMON_REASONS: Final = ("stop", "length", "tool_calls", "content_filter")
+_WITHOUT_CALLS: Final = {said: _infer_finish(said, calls=False, legacy=False) for said in _COMMON_REASONS}
 
-_AFTER_CALLS: Final = {said: _settled(said, calls=True, legacy=False) for said in _USUAL}
+_WITH_CALLS: Final = {said: _infer_finish(said, calls=True, legacy=False) for said in _COMMON_REASONS}
 """What the words of nearly every upstream come to."""

@@ -12,7 +12,7 @@ from routecodex.protocols.chat.validate import UNLIMITED
 from routecodex.protocols.codec import WireRequest
 from routecodex.wire import json
 
-_TOP = frozenset(
+_BODY_FIELDS = frozenset(
     [
         "model",
         "messages",
@@ -49,7 +49,7 @@ _TOP = frozenset(
         "service_tier",
     ]
 )
-_MESSAGE = frozenset(
+_MESSAGE_FIELDS = frozenset(
     [
         "role",
         "content",
@@ -61,21 +61,21 @@ _MESSAGE = frozenset(
     ]
 )
 
-THOUGHTS = ("reasoning_details", "reasoning_content", "reasoning")
+REASONING_FIELDS = ("reasoning_details", "reasoning_content", "reasoning")
 """Fields of an assistant message that tell what it thought."""
 
-HEAD = "chat.message"
+MESSAGE_EXTRAS = "chat.message"
 """In the `extras` of a system text: what its message said beside it; None where it goes on in the last."""
 
-OUTER = "chat.tool"
+TOOL_EXTRAS = "chat.tool"
 """In the `extras` of a tool: what was said beside its function."""
-_FUNCTION = frozenset({"name", "description", "parameters", "strict"})
-_OUTSIDE = frozenset({"type", "function", "cache_control"})
-_REASONING = frozenset({"effort", "max_tokens", "enabled"})
+_FUNCTION_FIELDS = frozenset({"name", "description", "parameters", "strict"})
+_TOOL_FIELDS = frozenset({"type", "function", "cache_control"})
+_REASONING_KEYS = frozenset({"effort", "max_tokens", "enabled"})
 _EFFORTS = frozenset({"none", "minimal", "low", "medium", "high", "xhigh", "max"})
 
 
-def rest(value: dict[str, Any], known: frozenset[str]) -> dict[str, Json] | None:
+def _unknown_fields(value: dict[str, Any], known: frozenset[str]) -> dict[str, Json] | None:
     """The fields we have no home for."""
     return {key: item for key, item in value.items() if key not in known} or None
 
@@ -93,7 +93,7 @@ def decode_request(inbound: WireRequest) -> Request:
         tools=_tools(body),
         tool_choice=_tool_choice(body),
         parallel_tool_calls=body.get("parallel_tool_calls"),
-        max_tokens=_limit(body.get("max_completion_tokens") or body.get("max_tokens")),
+        max_tokens=_max_tokens(body.get("max_completion_tokens") or body.get("max_tokens")),
         temperature=body.get("temperature"),
         top_p=body.get("top_p"),
         top_k=body.get("top_k"),
@@ -114,11 +114,16 @@ def decode_request(inbound: WireRequest) -> Request:
         service_tier=body.get("service_tier"),
         stream=inbound.stream,
         include_usage=inbound.include_usage,
-        extras={**(rest(body, _TOP) or {}), **_unheard(body), **_second_name(body)} or None,
+        extras={
+            **(_unknown_fields(body, _BODY_FIELDS) or {}),
+            **_unknown_reasoning(body),
+            **_second_user(body),
+        }
+        or None,
     )
 
 
-def _limit(value: int | None) -> int | None:
+def _max_tokens(value: int | None) -> int | None:
     return None if value == UNLIMITED else value
 
 
@@ -139,17 +144,17 @@ def _system(message: Message) -> list[Text]:
         return texts
     head = {**({"name": message.name} if message.name else {}), **(message.extras or {})}
     if texts and head:
-        texts[0] = _marked(texts[0], head)
-    return [*texts[:1], *(_marked(text, None) for text in texts[1:])]
+        texts[0] = _with_message_extras(texts[0], head)
+    return [*texts[:1], *(_with_message_extras(text, None) for text in texts[1:])]
 
 
-def _marked(text: Text, head: Json) -> Text:
-    return replace(text, extras={**(text.extras or {}), HEAD: head})
+def _with_message_extras(text: Text, head: Json) -> Text:
+    return replace(text, extras={**(text.extras or {}), MESSAGE_EXTRAS: head})
 
 
 def _message(item: dict[str, Any], at: int) -> Message:
     role = item["role"]
-    extras = rest(item, _MESSAGE)
+    extras = _unknown_fields(item, _MESSAGE_FIELDS)
     if role in ("tool", "function"):
         call_id = item.get("tool_call_id") or f"call_{item.get('name', at)}"
         inner = tuple(
@@ -189,7 +194,7 @@ def _call(call: dict[str, Any]) -> ToolCall:
         call["id"],
         function["name"],
         _arguments(function.get("arguments")),
-        extras=rest(call, frozenset({"id", "type", "function", "index"})),
+        extras=_unknown_fields(call, frozenset({"id", "type", "function", "index"})),
     )
 
 
@@ -213,11 +218,11 @@ def _part(item: dict[str, Any]) -> Part:
         return Text(
             item["text"],
             cache=item.get("cache_control"),
-            extras=rest(item, frozenset({"type", "text", "cache_control"})),
+            extras=_unknown_fields(item, frozenset({"type", "text", "cache_control"})),
         )
     if kind == "refusal" and item.get("refusal"):
         return Refusal(item["refusal"])
-    decode_media = _MEDIA.get(kind)
+    decode_media = _MEDIA_DECODERS.get(kind)
     if decode_media is None or item.get(kind) is None:
         return Opaque("chat", item)
     return decode_media(item)
@@ -227,12 +232,12 @@ def _image(item: dict[str, Any]) -> Media:
     source = item["image_url"]
     url = source if isinstance(source, str) else source["url"]
     detail = None if isinstance(source, str) else source.get("detail")
-    return by_url("image", url, detail=detail, cache=item.get("cache_control"))
+    return _media_from_url("image", url, detail=detail, cache=item.get("cache_control"))
 
 
 def _video(item: dict[str, Any]) -> Media:
     source = item["video_url"]
-    return by_url("video", source if isinstance(source, str) else source["url"])
+    return _media_from_url("video", source if isinstance(source, str) else source["url"])
 
 
 def _audio(item: dict[str, Any]) -> Media:
@@ -244,7 +249,7 @@ def _file(item: dict[str, Any]) -> Media:
     file = item["file"]
     name = file.get("filename")
     if file.get("file_data"):
-        media = by_url("file", file["file_data"], cache=item.get("cache_control"))
+        media = _media_from_url("file", file["file_data"], cache=item.get("cache_control"))
         return Media(
             "file",
             media_type=media.media_type or "application/pdf",
@@ -255,10 +260,10 @@ def _file(item: dict[str, Any]) -> Media:
     return Media("file", file_id=file.get("file_id"), name=name, cache=item.get("cache_control"))
 
 
-_MEDIA = {"image_url": _image, "video_url": _video, "input_audio": _audio, "file": _file}
+_MEDIA_DECODERS = {"image_url": _image, "video_url": _video, "input_audio": _audio, "file": _file}
 
 
-def by_url(kind: Any, url: str, *, detail: str | None = None, cache: Json = None) -> Media:
+def _media_from_url(kind: Any, url: str, *, detail: str | None = None, cache: Json = None) -> Media:
     """Media from a URL; a `data:` URL becomes inline data."""
     if url.startswith("data:"):
         head, comma, data = url.partition(",")
@@ -279,27 +284,27 @@ def _tool(item: dict[str, Any]) -> Tool:
         return _function(item["function"], item)
     if item["type"] == "custom":
         custom = item["custom"]
-        beside = rest(item, frozenset({"type", "custom"}))
+        beside = _unknown_fields(item, frozenset({"type", "custom"}))
         return Tool(
             custom["name"],
             "custom",
             description=custom.get("description"),
             format=custom.get("format"),
-            extras={OUTER: beside} if beside else None,
+            extras={TOOL_EXTRAS: beside} if beside else None,
         )
     return Tool(item["type"], "hosted", hosted=item)
 
 
 def _function(function: dict[str, Any], outer: dict[str, Any]) -> Tool:
-    beside = rest(outer, _OUTSIDE) if len(outer) > 2 else None
-    own = rest(function, _FUNCTION)
+    beside = _unknown_fields(outer, _TOOL_FIELDS) if len(outer) > 2 else None
+    own = _unknown_fields(function, _FUNCTION_FIELDS)
     return Tool(
         function["name"],
         description=function.get("description"),
         parameters=function.get("parameters"),
         strict=function.get("strict"),
         cache=outer.get("cache_control"),
-        extras={**(own or {}), OUTER: beside} if beside else own,
+        extras={**(own or {}), TOOL_EXTRAS: beside} if beside else own,
     )
 
 
@@ -311,13 +316,13 @@ def _tool_choice(body: dict[str, Any]) -> ToolChoice | None:
         return ToolChoice(choice) if choice in ("auto", "none", "required") else ToolChoice("auto")  # type: ignore[arg-type]  # narrowed by the test
     if choice.get("type") == "allowed_tools":
         allowed = choice.get("allowed_tools", choice)
-        names = tuple(named for tool in allowed.get("tools", ()) if (named := _named(tool)))
+        names = tuple(named for tool in allowed.get("tools", ()) if (named := _tool_name(tool)))
         return ToolChoice("required" if allowed.get("mode") == "required" else "auto", names)
-    name = _named(choice)
+    name = _tool_name(choice)
     return ToolChoice("tool", (name,)) if name else ToolChoice("auto")
 
 
-def _named(choice: dict[str, Any]) -> str | None:
+def _tool_name(choice: dict[str, Any]) -> str | None:
     inner = choice.get("function") or choice.get("custom") or choice
     return inner.get("name") if isinstance(inner, dict) else None
 
@@ -355,13 +360,13 @@ def _thinking(body: dict[str, Any]) -> Thinking | None:
     return None
 
 
-def _unheard(body: dict[str, Any]) -> dict[str, Json]:
+def _unknown_reasoning(body: dict[str, Any]) -> dict[str, Json]:
     """What was said about thinking and has no home."""
     unheard: dict[str, Json] = {}
     asked, effort = _object(body, "reasoning"), body.get("reasoning_effort")
     if not asked and effort is None:
         return unheard
-    more = rest(asked, _REASONING) or {}
+    more = _unknown_fields(asked, _REASONING_KEYS) or {}
     if isinstance(asked.get("effort"), str) and not _is_effort(asked["effort"]):
         more["effort"] = asked["effort"]
     if more:
@@ -375,7 +380,7 @@ def _is_effort(value: Json) -> bool:
     return isinstance(value, str) and value in _EFFORTS
 
 
-def _second_name(body: dict[str, Any]) -> dict[str, Json]:
+def _second_user(body: dict[str, Any]) -> dict[str, Json]:
     both = body.get("user") and body.get("safety_identifier")
     return {"safety_identifier": body["safety_identifier"]} if both else {}
 

@@ -26,10 +26,10 @@ from routecodex.protocols.chat import errors
 from routecodex.protocols.chat.chunks import (
     CONTENT_KEY,
     ToolCallIndex,
-    images,
+    images_of,
     is_plain_text,
     read_chunk,
-    transcript,
+    transcript_of,
     usage_of,
 )
 from routecodex.protocols.chat.schema import StreamChunk, WireChoice, WireDelta, WireToolCallDelta
@@ -37,10 +37,10 @@ from routecodex.protocols.codec import TextBatch
 from routecodex.protocols.text_batches import FrameTemplate, StreamItem, frame_at, unbatched
 from routecodex.wire import json
 from routecodex.wire.frame import Frame
-from routecodex.wire.json import ABSENT, present, thaw
+from routecodex.wire.json import ABSENT, decode_raw, is_present
 from routecodex.wire.sse import Frames, FrameTooLarge
 
-_EMPTY: dict[str, AnswerPart] = {"text": Text(""), "refusal": Refusal(""), "reasoning": Reasoning()}
+_EMPTY_PARTS: dict[str, AnswerPart] = {"text": Text(""), "refusal": Refusal(""), "reasoning": Reasoning()}
 
 
 class _Call:
@@ -77,9 +77,9 @@ class ChunkDecoder:
         self._extras: dict[str, Json] = {}
 
     def chunk(self, chunk: StreamChunk, out: list[StreamItem]) -> None:
-        if present(chunk.error):
+        if is_present(chunk.error):
             self.ended = True
-            out.append(Failed(errors.from_object(200, thaw(chunk.error), provider="")))
+            out.append(Failed(errors.from_object(200, decode_raw(chunk.error), provider="")))
             return
         if not self.started:
             self.started = True
@@ -116,7 +116,7 @@ class ChunkDecoder:
         whole = all(json.is_whole(call.arguments) for call in self._calls)
         end = finish.infer("chat", self.said, has_calls=bool(self._calls), calls_whole=whole)
         if end.reason == "error":
-            out.append(Failed(upstream_errors.stream_broken(end.said)))
+            out.append(Failed(upstream_errors.stream_broken(end.upstream_reason)))
         elif self.said is None and any(call.is_half() for call in self._calls):
             out.append(Failed(upstream_errors.stream_truncated()))
         else:
@@ -136,14 +136,14 @@ class ChunkDecoder:
         if delta.content:
             logprobs = tuple(choice.logprobs.content or ()) if choice.logprobs is not None else ()
             out.append(TextDelta(self._block("text", out), delta.content, logprobs))
-        if delta.audio is not ABSENT and (words := transcript(delta)):
+        if delta.audio is not ABSENT and (words := transcript_of(delta)):
             out.append(TextDelta(self._block("text", out), words))
         for annotation in delta.annotations or ():
             out.append(AnnotationDelta(self._block("text", out), annotation))
         if delta.refusal:
             out.append(TextDelta(self._block("refusal", out), delta.refusal))
         if delta.images is not ABSENT:
-            self._images(images(delta), out)
+            self._images(images_of(delta), out)
         for call in delta.tool_calls or ():
             self._call(call, out)
         if delta.function_call is not None:
@@ -165,7 +165,7 @@ class ChunkDecoder:
             self._close_block(out)
         index = self._take_index()
         self._open = (kind, index)
-        out.append(PartStarted(index, _EMPTY[kind]))
+        out.append(PartStarted(index, _EMPTY_PARTS[kind]))
         return index
 
     def _close_block(self, out: list[StreamItem]) -> None:

@@ -13,47 +13,47 @@ from msgspec.structs import replace
 from routecodex.canon.notices import Notices
 from routecodex.canon.parts import Json, Media, Opaque, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
 from routecodex.canon.request import Message, Request
-from routecodex.protocols.chat.decode_request import HEAD, THOUGHTS
+from routecodex.protocols.chat.decode_request import MESSAGE_EXTRAS, REASONING_FIELDS
 from routecodex.protocols.codec import EncodeOptions
 from routecodex.protocols.tool_mapping import flat_call, wrap_input
 
 Item = dict[str, Any]
 _AUDIO_FORMATS = {"mpeg": "mp3", "x-wav": "wav", "wave": "wav", "x-m4a": "m4a"}
-_ITS_OWN = "chat has no place for them"
+_NO_PLACE = "chat has no place for them"
 
-BETWEEN = "\n\n"
+TEXT_SEPARATOR = "\n\n"
 """What stands between two messages where chat has room for one."""
 
 
 def encode_content(parts: list[Part], request: Request, aim: EncodeOptions, notices: Notices) -> Json:
     """Plain text as a string, anything else as parts."""
     own = request.source == "chat"
-    if len(parts) == 1 and isinstance(parts[0], Text) and not (own and is_marked(parts[0])):
+    if len(parts) == 1 and isinstance(parts[0], Text) and not (own and has_extras(parts[0])):
         return parts[0].text
     if parts and not own and all(isinstance(part, Text) for part in parts):
         return "\n\n".join(part.text for part in parts if isinstance(part, Text))
     return [item for part in parts if (item := _part(part, request, aim, notices)) is not None]
 
 
-def spoken(texts: Sequence[Text | Refusal]) -> str:
+def join_texts(texts: Sequence[Text | Refusal]) -> str:
     """What an assistant said, as one text."""
     if len(texts) == 1 and not _is_apart(texts[0]):
         return texts[0].text
-    return "".join([BETWEEN + part.text if _is_apart(part) else part.text for part in texts])
+    return "".join([TEXT_SEPARATOR + part.text if _is_apart(part) else part.text for part in texts])
 
 
 def _is_apart(part: Text | Refusal) -> bool:
     return isinstance(part, Text) and part.apart
 
 
-def is_marked(text: Text) -> bool:
+def has_extras(text: Text) -> bool:
     """Whether a text of a chat client says more than its words."""
     return bool(text.cache or text.extras)
 
 
 def _part(part: Part, request: Request, aim: EncodeOptions, notices: Notices) -> Item | None:
     match part:
-        case Text() if request.source == "chat" and is_marked(part):
+        case Text() if request.source == "chat" and has_extras(part):
             cache = {"cache_control": part.cache} if part.cache else {}
             return {"type": "text", "text": part.text, **cache, **(part.extras or {})}
         case Text() | Refusal():
@@ -65,7 +65,7 @@ def _part(part: Part, request: Request, aim: EncodeOptions, notices: Notices) ->
         case Opaque() if part.protocol == "chat":
             return dict(part.value)
         case _:
-            notices.dropped("provider-specific parts", _ITS_OWN)
+            notices.dropped("provider-specific parts", _NO_PLACE)
             return None
 
 
@@ -73,7 +73,7 @@ def _media(media: Media, request: Request, aim: EncodeOptions, notices: Notices)
     if media.text is not None:
         text = f"<document name={media.name or 'document'!r}>\n{media.text}\n</document>"
         return {"type": "text", "text": text}
-    refusal = _refusal(media, request, aim)
+    refusal = _media_obstacle(media, request, aim)
     if refusal is not None:
         notices.dropped(*refusal)
         return None
@@ -92,7 +92,7 @@ def _media(media: Media, request: Request, aim: EncodeOptions, notices: Notices)
     return {"type": "file", "file": inline}
 
 
-def _refusal(media: Media, request: Request, aim: EncodeOptions) -> tuple[str, str] | None:
+def _media_obstacle(media: Media, request: Request, aim: EncodeOptions) -> tuple[str, str] | None:
     """What chat, this upstream or this model cannot take, and why."""
     kind = media.kind
     if kind == "image" and not aim.vision:
@@ -121,7 +121,7 @@ def _url(media: Media, default: str) -> str:
 _ROLES = {"user": "user", "tool": "user", "assistant": "assistant"}
 """Who speaks a text that stands alone; a system text is spoken by whom the dialect wants."""
 
-_INSTEAD = frozenset({"refusal", "audio"})
+_INSTEAD_OF_CONTENT = frozenset({"refusal", "audio"})
 """What an assistant message may hold in place of content."""
 
 
@@ -133,13 +133,13 @@ def encode_messages(request: Request, aim: EncodeOptions, notices: Notices) -> l
     if texts and (aim.dialect.merge_system or request.source != "chat"):
         out.append({"role": role, "content": "\n\n".join([part.text for part in texts])})
     else:
-        out.extend(_own_system(texts, request, aim, notices))
+        out.extend(_system_messages(texts, request, aim, notices))
     for message in request.messages:
         out.extend(_message(message, request, aim, notices))
     return _results_after_calls(out, notices)
 
 
-def _own_system(
+def _system_messages(
     texts: list[Text], request: Request, aim: EncodeOptions, notices: Notices
 ) -> list[dict[str, Any]]:
     """The system messages of a chat client as they were."""
@@ -147,7 +147,7 @@ def _own_system(
     contents: list[list[Part]] = []
     for text in texts:
         extras = dict(text.extras or {})
-        head = extras.pop(HEAD, {})
+        head = extras.pop(MESSAGE_EXTRAS, {})
         if head is not None or not contents:
             heads.append(head or {})
             contents.append([])
@@ -182,11 +182,11 @@ def _message(
     content = encode_content([*shown, *others], request, aim, notices) if shown or others else None
     if content:
         user: dict[str, Any] = {"role": "user", "content": content}
-        out.append(_with_own_fields(user, message, request))
+        out.append(_with_chat_fields(user, message, request))
     return out
 
 
-def _with_own_fields(out: dict[str, Any], message: Message, request: Request) -> dict[str, Any]:
+def _with_chat_fields(out: dict[str, Any], message: Message, request: Request) -> dict[str, Any]:
     """The message with its name, and with what only chat knows if it came from there."""
     if message.name:
         out["name"] = message.name
@@ -199,7 +199,7 @@ def _system(message: Message, request: Request, aim: EncodeOptions, notices: Not
     role = aim.dialect.system_role
     if request.source == "chat":
         content = encode_content(list(message.parts), request, aim, notices)
-        return [_with_own_fields({"role": role, "content": content}, message, request)] if content else []
+        return [_with_chat_fields({"role": role, "content": content}, message, request)] if content else []
     text = "\n\n".join(part.text for part in message.parts if isinstance(part, Text))
     return [{"role": role, "content": text}] if text else []
 
@@ -242,51 +242,55 @@ def _assistant(
     for part in message.parts:
         sorts.setdefault(type(part), []).append(part)
     out: dict[str, Any] = {"role": "assistant"}
-    out["content"] = _own_words(sorts, request, aim, notices) if own else _words(message, sorts)
+    out["content"] = _chat_text(sorts, request, aim, notices) if own else _foreign_text(message, sorts)
     if message.name:
         out["name"] = message.name
     calls = [_call(call, request) for call in sorts.get(ToolCall, ())]
     if calls:
         out["tool_calls"] = calls
-    if Reasoning in sorts and not (own and any((message.extras or {}).get(field) for field in THOUGHTS)):
-        _think_back(out, sorts[Reasoning], aim, notices)
+    if Reasoning in sorts and not (
+        own and any((message.extras or {}).get(field) for field in REASONING_FIELDS)
+    ):
+        _add_reasoning(out, sorts[Reasoning], aim, notices)
     if Opaque in sorts:
         notices.dropped("provider-specific parts", "chat has no place for them")
     if own:
-        out.update(_own_fields(message, out, sorts.get(Refusal, ())))
+        out.update(_chat_fields(message, out, sorts.get(Refusal, ())))
     if calls or out["content"]:
         return [out]
     if not own and aim.dialect.reasoning_history not in out:
         return []
-    if _INSTEAD.isdisjoint(out):
+    if _INSTEAD_OF_CONTENT.isdisjoint(out):
         out["content"] = ""
     return [out]
 
 
-def _words(message: Message, sorts: dict[type, list[Any]]) -> str | None:
+def _foreign_text(message: Message, sorts: dict[type, list[Any]]) -> str | None:
     """What an assistant of another protocol said; a refusal is a part of it."""
     words = sorts.get(Text)
     if Refusal in sorts:
         words = [part for part in message.parts if isinstance(part, Text | Refusal)]
-    return spoken(words) if words else None
+    return join_texts(words) if words else None
 
 
-def _own_words(sorts: dict[type, list[Any]], request: Request, aim: EncodeOptions, notices: Notices) -> Json:
+def _chat_text(sorts: dict[type, list[Any]], request: Request, aim: EncodeOptions, notices: Notices) -> Json:
     """What an assistant of chat's own said; a refusal has a field for itself."""
     texts = sorts.get(Text)
-    if texts and any(map(is_marked, texts)):
+    if texts and any(map(has_extras, texts)):
         return encode_content(texts, request, aim, notices)
-    return spoken(texts) if texts else None
+    return join_texts(texts) if texts else None
 
 
-def _own_fields(message: Message, out: dict[str, Any], refusals: Sequence[Refusal]) -> dict[str, Json]:
+def _chat_fields(message: Message, out: dict[str, Any], refusals: Sequence[Refusal]) -> dict[str, Json]:
     """What a chat client said in an assistant message that has no home."""
     refused: dict[str, Json] = {"refusal": "".join([part.text for part in refusals])} if refusals else {}
     said = (message.extras or {}).items()
     return {**refused, **{field: value for field, value in said if value is not None or field not in out}}
 
 
-def _think_back(out: dict[str, Any], thoughts: list[Reasoning], aim: EncodeOptions, notices: Notices) -> None:
+def _add_reasoning(
+    out: dict[str, Any], thoughts: list[Reasoning], aim: EncodeOptions, notices: Notices
+) -> None:
     text = "\n\n".join(part.text for part in thoughts if part.text)
     field = aim.dialect.reasoning_history
     if field == "none" or not text:

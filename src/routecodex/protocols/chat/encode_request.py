@@ -9,14 +9,14 @@ from routecodex.canon.errors import BadRequest
 from routecodex.canon.notices import Notices
 from routecodex.canon.parts import Json
 from routecodex.canon.request import Request, Thinking, Tool
-from routecodex.protocols.chat.decode_request import OUTER
+from routecodex.protocols.chat.decode_request import TOOL_EXTRAS
 from routecodex.protocols.chat.encode_messages import encode_messages
 from routecodex.protocols.codec import EncodedRequest, EncodeOptions
 from routecodex.protocols.lost_fields import SERVER_HINTS, lost_fields, reject_provider_state
 from routecodex.protocols.tool_mapping import CUSTOM_PARAMETERS, description_of, flat_name
 from routecodex.wire import json
 
-_PLAIN = [
+_COPIED_FIELDS = [
     "temperature",
     "top_p",
     "seed",
@@ -37,16 +37,16 @@ def encode_request(request: Request, aim: EncodeOptions) -> EncodedRequest:
     reject_provider_state(request)
     notices = Notices()
     body: dict[str, Any] = {"model": aim.model, "messages": encode_messages(request, aim, notices)}
-    _settings(body, request, aim, notices)
-    _tooling(body, request, aim, notices)
-    _structured(body, request, aim, notices)
+    _add_settings(body, request, aim, notices)
+    _add_tools(body, request, aim, notices)
+    _add_response_format(body, request, aim, notices)
     if request.thinking is not None:
-        _think(body, request.thinking, aim.dialect.reasoning_field, notices)
-    _extras(body, request, notices)
+        _add_thinking(body, request.thinking, aim.dialect.reasoning_field, notices)
+    _add_extras(body, request, notices)
     if request.source != "chat":
         for field in lost_fields(request):
             notices.dropped(field, f"only {request.source} has it")
-        if _hints_at_caching(request):
+        if _has_cache_hints(request):
             notices.dropped("cache_control", "chat upstreams cache by prefix")
     for field in aim.dialect.unsupported:
         if body.pop(field, None) is not None:
@@ -54,21 +54,21 @@ def encode_request(request: Request, aim: EncodeOptions) -> EncodedRequest:
     return EncodedRequest(json.encode(body), notices.lines())
 
 
-def _hints_at_caching(request: Request) -> bool:
+def _has_cache_hints(request: Request) -> bool:
     parts = [part for message in request.messages for part in message.parts]
     hints = [getattr(item, "cache", None) for item in (*request.system, *parts, *request.tools)]
     return hints.count(None) < len(hints)
 
 
-def _settings(body: dict[str, Any], request: Request, aim: EncodeOptions, notices: Notices) -> None:
-    for field in _PLAIN:
+def _add_settings(body: dict[str, Any], request: Request, aim: EncodeOptions, notices: Notices) -> None:
+    for field in _COPIED_FIELDS:
         value = getattr(request, field)
         if value is not None:
             body[field] = value
     if request.source != "chat" and request.service_tier not in _TIERS:
         body.pop("service_tier", None)
     if request.max_tokens is not None:
-        body[aim.dialect.max_tokens_field or "max_completion_tokens"] = _room(
+        body[aim.dialect.max_tokens_field or "max_completion_tokens"] = _max_tokens(
             request.max_tokens, aim, notices
         )
     if request.stop:
@@ -76,9 +76,9 @@ def _settings(body: dict[str, Any], request: Request, aim: EncodeOptions, notice
         if len(request.stop) > 4:
             notices.dropped("stop sequences past the fourth", "chat takes four")
     if request.top_k is not None:
-        _own_field(body, request, field="top_k", value=request.top_k, notices=notices)
+        _add_chat_field(body, request, field="top_k", value=request.top_k, notices=notices)
     if request.metadata:
-        _own_field(body, request, field="metadata", value=request.metadata, notices=notices)
+        _add_chat_field(body, request, field="metadata", value=request.metadata, notices=notices)
     if request.n > 1:
         if not aim.dialect.n or request.source != "chat":
             raise BadRequest(
@@ -98,7 +98,7 @@ def _settings(body: dict[str, Any], request: Request, aim: EncodeOptions, notice
             body["stream_options"] = {"include_usage": True}
 
 
-def _room(wanted: int, aim: EncodeOptions, notices: Notices) -> int:
+def _max_tokens(wanted: int, aim: EncodeOptions, notices: Notices) -> int:
     limit = aim.max_output_tokens
     if limit is None or wanted <= limit:
         return wanted
@@ -106,7 +106,9 @@ def _room(wanted: int, aim: EncodeOptions, notices: Notices) -> int:
     return limit
 
 
-def _own_field(body: dict[str, Any], request: Request, *, field: str, value: Json, notices: Notices) -> None:
+def _add_chat_field(
+    body: dict[str, Any], request: Request, *, field: str, value: Json, notices: Notices
+) -> None:
     if request.source == "chat":
         body[field] = value
     else:
@@ -117,7 +119,7 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
 
 
-def _extras(body: dict[str, Any], request: Request, notices: Notices) -> None:
+def _add_extras(body: dict[str, Any], request: Request, notices: Notices) -> None:
     for field, value in (request.extras or {}).items():
         if request.source == "chat":
             said = body.get(field)
@@ -126,7 +128,7 @@ def _extras(body: dict[str, Any], request: Request, notices: Notices) -> None:
             notices.dropped(field, "chat has no such field")
 
 
-def _think(body: dict[str, Any], thinking: Thinking, style: str, notices: Notices) -> None:
+def _add_thinking(body: dict[str, Any], thinking: Thinking, style: str, notices: Notices) -> None:
     effort = thinking.effort or _effort(thinking)
     match style:
         case "reasoning_effort":
@@ -140,14 +142,14 @@ def _think(body: dict[str, Any], thinking: Thinking, style: str, notices: Notice
             if thinking.budget and thinking.enabled:
                 body["thinking_budget"] = thinking.budget
         case "reasoning":
-            body["reasoning"] = _openrouter(thinking, effort)
+            body["reasoning"] = _openrouter_reasoning(thinking, effort)
         case _ if thinking.enabled:
             notices.dropped("thinking", "this upstream has no switch for it")
         case _:
             pass
 
 
-def _openrouter(thinking: Thinking, effort: str) -> dict[str, Any]:
+def _openrouter_reasoning(thinking: Thinking, effort: str) -> dict[str, Any]:
     if not thinking.enabled:
         return {"enabled": False}
     return {"max_tokens": thinking.budget} if thinking.budget else {"effort": effort}
@@ -159,7 +161,9 @@ def _effort(thinking: Thinking) -> str:
     return next((effort for limit, effort in _BUDGET_EFFORTS if thinking.budget <= limit), "high")
 
 
-def _structured(body: dict[str, Any], request: Request, aim: EncodeOptions, notices: Notices) -> None:
+def _add_response_format(
+    body: dict[str, Any], request: Request, aim: EncodeOptions, notices: Notices
+) -> None:
     output, form = request.output, aim.dialect.response_format
     if output is None:
         return
@@ -175,10 +179,10 @@ def _structured(body: dict[str, Any], request: Request, aim: EncodeOptions, noti
     else:
         body["response_format"] = {"type": "json_object"}
         if output.kind == "json_schema":
-            _ask_for_schema(body["messages"], output.schema, aim.dialect.system_role)
+            _add_schema_instruction(body["messages"], output.schema, aim.dialect.system_role)
 
 
-def _ask_for_schema(messages: list[dict[str, Any]], schema: Json, role: str) -> None:
+def _add_schema_instruction(messages: list[dict[str, Any]], schema: Json, role: str) -> None:
     """JSON mode knows no schema; the schema is asked for in words."""
     wish = f"Answer with one JSON object that fits this JSON schema: {json.encode(schema).decode()}"
     if messages and messages[0]["role"] == role:
@@ -189,7 +193,7 @@ def _ask_for_schema(messages: list[dict[str, Any]], schema: Json, role: str) -> 
         messages.insert(0, {"role": role, "content": wish})
 
 
-def _tooling(body: dict[str, Any], request: Request, aim: EncodeOptions, notices: Notices) -> None:
+def _add_tools(body: dict[str, Any], request: Request, aim: EncodeOptions, notices: Notices) -> None:
     tools = [encoded for tool in request.tools if (encoded := _tool(tool, request, aim, notices)) is not None]
     if not tools:
         if request.tool_choice is not None and request.tool_choice.forces:
@@ -215,7 +219,7 @@ def _tool(tool: Tool, request: Request, aim: EncodeOptions, notices: Notices) ->
     if tool.kind == "custom" and request.source == "chat":
         custom = {"name": tool.name, "description": tool.description, "format": tool.format}
         told = {key: item for key, item in custom.items() if item is not None}
-        return {"type": "custom", "custom": told, **_beside(tool)}
+        return {"type": "custom", "custom": told, **_tool_extras(tool)}
     function: dict[str, Any] = {"name": flat_name(tool)}
     description = description_of(tool)
     if description:
@@ -225,14 +229,14 @@ def _tool(tool: Tool, request: Request, aim: EncodeOptions, notices: Notices) ->
         function["strict"] = tool.strict
     if request.source != "chat":
         return {"type": "function", "function": function}
-    function.update({key: value for key, value in (tool.extras or {}).items() if key != OUTER})
-    return {"type": "function", "function": function, **_beside(tool)}
+    function.update({key: value for key, value in (tool.extras or {}).items() if key != TOOL_EXTRAS})
+    return {"type": "function", "function": function, **_tool_extras(tool)}
 
 
-def _beside(tool: Tool) -> dict[str, Json]:
+def _tool_extras(tool: Tool) -> dict[str, Json]:
     """What a chat client said of a tool beside its function."""
     cache: dict[str, Json] = {"cache_control": tool.cache} if tool.cache else {}
-    return {**cache, **((tool.extras or {}).get(OUTER) or {})}
+    return {**cache, **((tool.extras or {}).get(TOOL_EXTRAS) or {})}
 
 
 def _schema(parameters: Json) -> Json:
@@ -247,13 +251,13 @@ def _tool_choice(request: Request, aim: EncodeOptions, notices: Notices) -> Json
     if allowed == "auto_only" and choice.mode not in ("auto", "none"):
         notices.dropped("tool_choice", "this upstream chooses by itself")
         return "auto"
-    elsewhere = _elsewhere(request)
+    elsewhere = _foreign_hosted_tools(request)
     names = [name for name in choice.names if name not in elsewhere]
     if choice.names and not names:
         notices.dropped("tool_choice", "the tool it names is not on offer here")
         return None
     if choice.mode == "tool" or (choice.mode == "required" and len(names) == 1):
-        return _chosen(request, names[0])
+        return _forced_tool(request, names[0])
     if names:
         notices.dropped("the list of allowed tools", "chat upstreams take one tool or all")
     if choice.mode == "required" and allowed == "no_required":
@@ -262,12 +266,12 @@ def _tool_choice(request: Request, aim: EncodeOptions, notices: Notices) -> Json
     return choice.mode
 
 
-def _elsewhere(request: Request) -> set[str]:
+def _foreign_hosted_tools(request: Request) -> set[str]:
     """The names of tools that only another protocol's providers run."""
     return {tool.name for tool in request.tools if tool.kind == "hosted" and request.source != "chat"}
 
 
-def _chosen(request: Request, name: str) -> Json:
+def _forced_tool(request: Request, name: str) -> Json:
     tool = next((tool for tool in request.tools if tool.name == name), None)
     if tool is not None and tool.kind == "custom" and request.source == "chat":
         return {"type": "custom", "custom": {"name": name}}

@@ -25,7 +25,7 @@ from routecodex.canon.events import (
 )
 from routecodex.canon.parts import Json, Opaque, Reasoning, Refusal, Text, ToolCall
 from routecodex.protocols.chat import errors
-from routecodex.protocols.chat.encode_messages import BETWEEN
+from routecodex.protocols.chat.encode_messages import TEXT_SEPARATOR
 from routecodex.protocols.codec import ReplyContext
 from routecodex.protocols.text_batches import escape_texts
 from routecodex.protocols.tool_mapping import InputUnwrapper, ToolNames
@@ -60,7 +60,7 @@ def annotations_of(texts: Iterable[Text]) -> list[Json]:
     told = []
     start = 0
     for text in texts:
-        start += len(BETWEEN) if text.apart else 0
+        start += len(TEXT_SEPARATOR) if text.apart else 0
         end = start + len(text.text)
         told += [annotation_of(value, start=start, end=end) for value in text.annotations]
         start = end
@@ -68,8 +68,8 @@ def annotations_of(texts: Iterable[Text]) -> list[Json]:
 
 
 DONE = b"data: [DONE]\n\n"
-_CONTENT, _REFUSAL, _THOUGHT = b'{"content":', b'{"refusal":', b'{"reasoning_content":'
-_BEGINNINGS: dict[type, bytes] = {Text: _CONTENT, Refusal: _REFUSAL, Reasoning: _THOUGHT}
+_CONTENT, _REFUSAL, _REASONING = b'{"content":', b'{"refusal":', b'{"reasoning_content":'
+_TEXT_FIELDS: dict[type, bytes] = {Text: _CONTENT, Refusal: _REFUSAL, Reasoning: _REASONING}
 
 
 def answer_id(reply: ReplyContext) -> str:
@@ -124,7 +124,7 @@ class StreamEncoder:
                 return self._text(_REFUSAL if event.index in self._refusals else _CONTENT, event.text)
             case ReasoningDelta():
                 self._aside += len(event.text)
-                return self._text(_THOUGHT, event.text)
+                return self._text(_REASONING, event.text)
             case ArgumentsDelta():
                 return self._arguments(event.index, event.text)
             case PartStarted():
@@ -202,10 +202,10 @@ class StreamEncoder:
             return self._delta(json.encode({"images": [part.value]})) if part.protocol == "chat" else b""
         if isinstance(part, Refusal):
             self._refusals.add(event.index)
-        field = _BEGINNINGS.get(type(part))
+        field = _TEXT_FIELDS.get(type(part))
         text = getattr(part, "text", "")
         if isinstance(part, Text):
-            between = BETWEEN if part.apart else ""
+            between = TEXT_SEPARATOR if part.apart else ""
             self._text_start = self._written - self._aside + len(between)
             text = between + text
         else:
@@ -243,7 +243,7 @@ class StreamEncoder:
         )
 
     def _finish(self, event: Finished) -> bytes:
-        word = finish.express("chat", event.finish)
+        word = finish.encode("chat", event.finish)
         self._tier(event.extras)
         out = self._empty_arguments() if event.finish.reason == "tool_calls" else b""
         choice = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": word}

@@ -71,7 +71,7 @@ def from_object(
     )
 
 
-def is_proper(error: Any) -> bool:
+def is_chat_error(error: Any) -> bool:
     """Whether an `error` value has the shape chat clients read, so that it can pass as it is."""
     return isinstance(error, dict) and all(
         isinstance(error.get(field), str) and error[field] for field in ("message", "type")

@@ -42,26 +42,26 @@ from routecodex.wire import json
 from routecodex.wire.json import ABSENT
 
 _MEDIA = frozenset({"image_url", "video_url", "image", "video", "input_image", "input_video"})
-_SHOWN = _MEDIA | {"file", "input_audio", "audio"}
-_SYSTEM = frozenset({"system", "developer"})
+_ATTACHMENTS = _MEDIA | {"file", "input_audio", "audio"}
+_SYSTEM_ROLES = frozenset({"system", "developer"})
 _STRING, _LIST = b'"['
 
 
-class _Part(Struct):
+class _TextPart(Struct):
     type: str = ""
     text: Raw = ABSENT
 
 
-_parts = Decoder(list[_Part])
+_parts = Decoder(list[_TextPart])
 
 
 def features(inbound: WireRequest) -> RequestFeatures:
     """The features of a request; only its newest messages are looked at."""
     view: RequestView = inbound.wire
     wire, messages, tools = view.fields, view.messages(), view.tools()
-    newest, seen = newest_message(messages, _sight(inbound))
+    newest, seen = newest_message(messages, _feature_reader(inbound))
     last = _last_answer(messages)
-    native = wire.web_search_options is not ABSENT and json.present(wire.web_search_options)
+    native = wire.web_search_options is not ABSENT and json.is_present(wire.web_search_options)
     has_tools = bool(tools or wire.functions)
     hosted = has_tools and any(map(_is_hosted, tools))
     offers = native or hosted or (has_tools and any(map(is_search_tool, _names(view))))
@@ -71,7 +71,7 @@ def features(inbound: WireRequest) -> RequestFeatures:
         text=user_excerpt(seen, fully=offers),
         calls=_calls(messages, last) if last >= 0 else (),
         offers_search=offers,
-        asks_search=native or (hosted and _asks(wire, tools)),
+        asks_search=native or (hosted and _forces_search(wire, tools)),
         has_tools=has_tools,
         has_answer=last >= 0,
         opening=_opening(inbound) if not has_tools or len(messages) <= SHORT_CONVERSATION else "",
@@ -81,7 +81,9 @@ def features(inbound: WireRequest) -> RequestFeatures:
 def fingerprint(inbound: WireRequest) -> bytes:
     """What a conversation begins with."""
     view: RequestView = inbound.wire
-    return conversation_fingerprint(_system(inbound), first_user_texts(view.messages(), _sight(inbound)))
+    return conversation_fingerprint(
+        _system(inbound), first_user_texts(view.messages(), _feature_reader(inbound))
+    )
 
 
 def _content(message: WireMessage, uncut: bytes) -> tuple[Sequence[TextValue], Sequence[str]]:
@@ -93,24 +95,26 @@ def _content(message: WireMessage, uncut: bytes) -> tuple[Sequence[TextValue], S
     parts = json.try_read(message.content, _parts) if kind == _LIST else None
     if parts is None:
         return (), ()
-    texts = [part.text for part in parts if part.type == "text" and json.begins(part.text, b'"')]
+    texts = [part.text for part in parts if part.type == "text" and json.starts_with(part.text, b'"')]
     return [large_body.restore_text(text, uncut) for text in texts], [part.type for part in parts]
 
 
-def _sight(inbound: WireRequest) -> Callable[[WireMessage], MessageFeatures]:
-    return partial(_glimpse, uncut=inbound.uncut) if inbound.uncut else _glimpse
+def _feature_reader(inbound: WireRequest) -> Callable[[WireMessage], MessageFeatures]:
+    return partial(_message_features, uncut=inbound.uncut) if inbound.uncut else _message_features
 
 
-def _glimpse(message: WireMessage, uncut: bytes = b"") -> MessageFeatures:
+def _message_features(message: WireMessage, uncut: bytes = b"") -> MessageFeatures:
     role = message.role
     if role == "user":
-        if json.begins(message.content, b'"'):
+        if json.starts_with(message.content, b'"'):
             return text_message(large_body.restore_text(message.content, uncut))
         texts, types = _content(message, uncut)
-        return user_message(texts, shown=not _SHOWN.isdisjoint(types), media=not _MEDIA.isdisjoint(types))
+        return user_message(
+            texts, shown=not _ATTACHMENTS.isdisjoint(types), media=not _MEDIA.isdisjoint(types)
+        )
     if role == "assistant":
         return ASSISTANT
-    return SYSTEM if role in _SYSTEM else TOOL
+    return SYSTEM if role in _SYSTEM_ROLES else TOOL
 
 
 def _last_answer(messages: Sequence[WireMessage]) -> int:
@@ -165,7 +169,7 @@ def _is_hosted(tool: WireTool) -> bool:
     return is_hosted_search(kind) or (tool.function is not None and is_search_tool(tool.function.name))
 
 
-def _asks(wire: RequestBody, tools: Sequence[WireTool]) -> bool:
+def _forces_search(wire: RequestBody, tools: Sequence[WireTool]) -> bool:
     """Whether the hosted search is all there is, or the one tool that must be used."""
     choice = wire.tool_choice
     if choice == "none":
@@ -177,7 +181,7 @@ def _system(inbound: WireRequest) -> list[TextValue]:
     view: RequestView = inbound.wire
     told: list[TextValue] = []
     for message in view.messages():
-        if message.role not in _SYSTEM:
+        if message.role not in _SYSTEM_ROLES:
             break
         told.extend(_content(message, inbound.uncut)[0])
     return told

@@ -34,7 +34,7 @@ _TAILS: Final = [
     for logprobs in (b',"logprobs":null', b"")
     for usage in (b"", b',"usage":null')
 ]
-_SILENT: Final = (
+_EMPTY_DELTAS: Final = (
     b'"role":"assistant","content":"","refusal":null',
     b'"role":"assistant","content":""',
     b'"role":"assistant","content":null',
@@ -42,7 +42,7 @@ _SILENT: Final = (
     b'"content":"","role":"assistant"',
 )
 
-_OPENINGS: Final = {delta + tail: b'"' + tail for delta in _SILENT for tail in _TAILS}
+_OPENINGS: Final = {delta + tail: b'"' + tail for delta in _EMPTY_DELTAS for tail in _TAILS}
 """What follows the head of a chunk that says nothing yet, and what then follows the text of one that does."""
 
 _FINISHES: Final = {
@@ -81,9 +81,9 @@ class KnownFrames:
         begin = at + len(_START)
         if run[at:begin] != _START:
             return None, at
-        members, end = scan.members(run, begin, _MEMBERS)
+        members, end = scan.plain_members(run, begin, _MEMBERS)
         delta = end + len(_DELTA)
-        if run[end:delta] != _DELTA or (head := _head_of(members)) is None:
+        if run[end:delta] != _DELTA or (head := _chunk_prefix(members)) is None:
             return None, at
         self._head = run[at:delta]
         after = scan.find(run, b"\n\n", delta) + 2
@@ -99,7 +99,7 @@ class KnownFrames:
         text = at + len(head)
         if not head or run[at:text] != head:
             return b"", b""
-        quote = scan.closing(run, text)
+        quote = scan.string_end(run, text)
         if quote <= text or run[quote : quote + len(tail)] != tail:
             return b"", b""
         # Nobody has read a text yet: what is no JSON must not begin an answer.
@@ -128,7 +128,7 @@ class KnownFrames:
         return json.try_read(run[counts : line - 1], _counts), line + 2
 
 
-def _head_of(members: tuple[str | int | None, ...]) -> ChunkPrefix | None:
+def _chunk_prefix(members: tuple[str | int | None, ...]) -> ChunkPrefix | None:
     """The head that these members make, None when one of them is missing or odd."""
     name, kind, created, model = members[0], members[1], members[2], members[3]
     if not (isinstance(name, str) and isinstance(model, str) and isinstance(created, int)):

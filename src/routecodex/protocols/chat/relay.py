@@ -20,13 +20,13 @@ from routecodex.protocols.chat.chunks import (
     CONTENT_KEY,
     CallPosition,
     ToolCallIndex,
-    counts_in,
+    complete_usage,
     is_empty,
     is_plain_text,
-    is_proper,
-    mend_call,
-    read_odd,
+    is_valid_call,
+    read_loosely,
     read_typed,
+    repair_call,
     settle_finish,
     usage_of,
 )
@@ -38,7 +38,7 @@ from routecodex.protocols.chat.validate import RequestView
 from routecodex.protocols.codec import AnswerOutcome, ReplyContext
 from routecodex.protocols.text_batches import FrameTemplate
 from routecodex.wire import json, scan, sse
-from routecodex.wire.json import ABSENT, present, thaw
+from routecodex.wire.json import ABSENT, decode_raw, is_present
 from routecodex.wire.sse import Frames, FrameTooLarge
 
 _BYTES_PER_TOKEN = 3
@@ -204,7 +204,7 @@ class Relay:
         end = self._as_usual(run, at)
         if end > at:
             return end
-        mark = scan.first_of(run, _MARKS, at)
+        mark = scan.find_first(run, _MARKS, at)
         if mark < 0:
             return len(run)
         before = run.rfind(b"\n\n", at, mark)
@@ -248,10 +248,10 @@ class Relay:
         chunk = read_typed(data)
         odd = chunk is None
         if chunk is None:
-            chunk = read_odd(data)
+            chunk = read_loosely(data)
         if chunk is None:
             return self._broken(unparsable())
-        if chunk.error is not ABSENT and present(chunk.error):
+        if chunk.error is not ABSENT and is_present(chunk.error):
             return self._upstream_error(raw, chunk)
         if self._asked:
             self._meter.add(raw)
@@ -264,11 +264,15 @@ class Relay:
             return self._broken(unparsable())
 
     def _upstream_error(self, raw: bytes, chunk: StreamChunk) -> bytes:
-        said = thaw(chunk.error)
+        said = decode_raw(chunk.error)
         error = errors.from_object(200, said, provider=self._reply.provider)
         if not self.started:
             raise error
-        if isinstance(error, UpstreamRefusedKey) or not errors.is_proper(said) or scan.not_utf8(raw) >= 0:
+        if (
+            isinstance(error, UpstreamRefusedKey)
+            or not errors.is_chat_error(said)
+            or scan.find_invalid_utf8(raw) >= 0
+        ):
             return self.fail(error)
         self.ended = True
         self.outcome.error = error
@@ -347,7 +351,7 @@ class Relay:
             place = self._calls.setdefault(choice, ToolCallIndex()).place(call)
             self._placed.append(place)
             self._keep(call, begins=place.begins)
-            mend |= not is_proper(call, place)
+            mend |= not is_valid_call(call, place)
         return mend
 
     def _keep(self, call: WireToolCallDelta, *, begins: bool) -> None:
@@ -387,7 +391,7 @@ class Relay:
         calls = (choice.get("delta") or {}).get("tool_calls") or ()
         for call in (call for call in calls if isinstance(call, dict)):
             place = next(placed)
-            mend_call(call, place, made_id=f"call_{self._reply.id}_{place.number}")
+            repair_call(call, place, made_id=f"call_{self._reply.id}_{place.number}")
         if "finish_reason" in choice:
             word = self._words.get(choice.get("index") or 0)
             choice["finish_reason"] = word if choice["finish_reason"] else None
@@ -440,7 +444,7 @@ class Relay:
         if usage is None:
             usage = Usage(self._reply.input_tokens, self._meter.tokens(), estimated=True)
             self.outcome.usage = usage
-        told = counts_in(self._counts_in) if self._counts_in else ABSENT
+        told = complete_usage(self._counts_in) if self._counts_in else ABSENT
         return usage_object(usage) if told is ABSENT else told
 
     def _broken(self, error: GatewayError) -> bytes:

@@ -28,22 +28,22 @@ Fields = dict[str, Raw]
 
 _objects: Final = Decoder(list[Fields])
 _LIMITS: Final = ("max_tokens", "max_completion_tokens")
-_LEADING: Final = ("system", "developer")
+_SYSTEM_ROLES: Final = ("system", "developer")
 
 
-def fit_dialect(inbound: WireRequest, aim: EncodeOptions) -> EncodedRequest:
+def _fit_dialect(inbound: WireRequest, aim: EncodeOptions) -> EncodedRequest:
     """The request as this upstream takes it; unknown fields stay."""
     dialect, fields = aim.dialect, json.read_fields(inbound.body)
     notices = Notices()
-    _limit(fields, dialect)
+    _rename_limit(fields, dialect)
     if not dialect.stream_usage:
         # The relay counts for an upstream that cannot be asked to.
         fields.pop("stream_options", None)
-    lines, wish = _settings(fields, inbound.wire, aim)
-    if not dialect.strict_tools and scan.holds(inbound.body, b'"strict"'):
-        _loosen(fields)
-    if wish or dialect.merge_system or scan.holds(inbound.body, b'"developer"'):
-        _messages(fields, dialect, wish)
+    lines, wish = _convert_settings(fields, inbound.wire, aim)
+    if not dialect.strict_tools and scan.contains(inbound.body, b'"strict"'):
+        _remove_strict(fields)
+    if wish or dialect.merge_system or scan.contains(inbound.body, b'"developer"'):
+        _convert_messages(fields, dialect, wish)
     for field in dialect.unsupported:
         if fields.pop(field, None) is not None:
             notices.dropped(field, "this upstream refuses it")
@@ -51,34 +51,34 @@ def fit_dialect(inbound: WireRequest, aim: EncodeOptions) -> EncodedRequest:
     return EncodedRequest(json.encode(fields), (*lines, *notices.lines()))
 
 
-def _limit(fields: Fields, dialect: Dialect) -> None:
+def _rename_limit(fields: Fields, dialect: Dialect) -> None:
     """Limits the answer by the one field that this upstream knows; of two, the newer counts."""
     name = dialect.max_tokens_field
-    given = [fields[limit] for limit in _LIMITS if json.present(fields.get(limit, json.ABSENT))]
+    given = [fields[limit] for limit in _LIMITS if json.is_present(fields.get(limit, json.ABSENT))]
     if name is not None and given:
         fields[name] = given[-1]
         fields.pop(next(limit for limit in _LIMITS if limit != name), None)
 
 
-def _settings(fields: Fields, view: RequestView, aim: EncodeOptions) -> tuple[tuple[str, ...], str]:
+def _convert_settings(fields: Fields, view: RequestView, aim: EncodeOptions) -> tuple[tuple[str, ...], str]:
     """Says settings anew that the upstream takes in other words; notices, and what to ask for in the text."""
-    asked = {name: fields.pop(name) for name in _deviating(aim.dialect) if name in fields}
+    asked = {name: fields.pop(name) for name in _deviating_fields(aim.dialect) if name in fields}
     if not asked:
         return (), ""
     # Only which tools there are matters to the choice of one.
-    tools = [{"type": tool.type, tool.type: _named(tool)} for tool in view.tools()]
+    tools = [{"type": tool.type, tool.type: _tool_name(tool)} for tool in view.tools()]
     alone = json.encode({**asked, "model": aim.model, "messages": [], "tools": tools})
     request = decode_request(WireRequest("chat", alone, wire=None, model=aim.model, stream=False))
     encoded = encode_request(request, aim)
     said = json.read_fields(encoded.body)
-    wishes = json.thaw(said["messages"])
+    wishes = json.decode_raw(said["messages"])
     for name in said.keys() - {"model", "messages", "tools"}:
         # What the client says in the upstream's own words goes first.
         fields.setdefault(name, said[name])
     return encoded.notices, wishes[0]["content"] if wishes else ""
 
 
-def _deviating(dialect: Dialect) -> list[str]:
+def _deviating_fields(dialect: Dialect) -> list[str]:
     """The settings that this upstream does not take as chat has them."""
     deviates = {
         "tool_choice": dialect.tool_choice != "full",
@@ -89,18 +89,18 @@ def _deviating(dialect: Dialect) -> list[str]:
     return [name for name, does in deviates.items() if does]
 
 
-def _named(tool: Any) -> dict[str, str]:
+def _tool_name(tool: Any) -> dict[str, str]:
     described = tool.function if tool.type == "function" else tool.custom
     return {"name": described.name} if described is not None else {}
 
 
-def _loosen(fields: Fields) -> None:
+def _remove_strict(fields: Fields) -> None:
     """Takes `strict` from the functions."""
     tools = json.try_read(fields.get("tools", json.ABSENT), _objects) or []
     loosened = False
     for tool in tools:
         function = tool.get("function", json.ABSENT)
-        if json.begins(function, b"{") and "strict" in (told := json.read_fields(bytes(function))):
+        if json.starts_with(function, b"{") and "strict" in (told := json.read_fields(bytes(function))):
             del told["strict"]
             tool["function"] = Raw(json.encode(told))
             loosened = True
@@ -108,27 +108,27 @@ def _loosen(fields: Fields) -> None:
         fields["tools"] = Raw(json.encode(tools))
 
 
-def _messages(fields: Fields, dialect: Dialect, wish: str) -> None:
+def _convert_messages(fields: Fields, dialect: Dialect, wish: str) -> None:
     """Puts the system text as this upstream takes it, with the wish in it."""
     messages = _objects.decode(fields["messages"])
-    roles = [json.thaw(message["role"]) for message in messages]
+    roles = [json.decode_raw(message["role"]) for message in messages]
     if dialect.system_role == "system":
         for message, role in zip(messages, roles, strict=True):
             if role == "developer":
                 message["role"] = Raw(b'"system"')
-    leading = next((at for at, role in enumerate(roles) if role not in _LEADING), len(roles))
-    if dialect.merge_system and leading > 1 and (text := _joined(messages[:leading])) is not None:
+    leading = next((at for at, role in enumerate(roles) if role not in _SYSTEM_ROLES), len(roles))
+    if dialect.merge_system and leading > 1 and (text := _joined_text(messages[:leading])) is not None:
         messages[:leading] = [{**messages[0], "content": Raw(json.encode(text))}]
     if wish:
-        _ask(messages, wish, role=dialect.system_role, leads=leading > 0)
+        _add_instruction(messages, wish, role=dialect.system_role, leads=leading > 0)
     fields["messages"] = Raw(json.encode(messages))
 
 
-def _joined(messages: list[Fields]) -> str | None:
+def _joined_text(messages: list[Fields]) -> str | None:
     """The text of these messages as one; None when one of them is more than text."""
     texts: list[str] = []
     for message in messages:
-        content = json.thaw(message.get("content", json.ABSENT))
+        content = json.decode_raw(message.get("content", json.ABSENT))
         for part in content if isinstance(content, list) else [{"type": "text", "text": content or ""}]:
             if part.get("type") != "text":
                 return None
@@ -136,12 +136,12 @@ def _joined(messages: list[Fields]) -> str | None:
     return "\n\n".join(filter(None, texts))
 
 
-def _ask(messages: list[Fields], wish: str, *, role: str, leads: bool) -> None:
+def _add_instruction(messages: list[Fields], wish: str, *, role: str, leads: bool) -> None:
     """Adds the wish to the first message if that is the system's, else puts it in front."""
     if not leads:
         messages.insert(0, {"role": Raw(json.encode(role)), "content": Raw(json.encode(wish))})
         return
-    content = json.thaw(messages[0].get("content", json.ABSENT))
+    content = json.decode_raw(messages[0].get("content", json.ABSENT))
     if isinstance(content, list):
         content.append({"type": "text", "text": wish})
     else:
@@ -164,13 +164,13 @@ def rewrite(inbound: WireRequest, aim: EncodeOptions) -> EncodedRequest:
     outline = inbound.keys() if inbound.outline else b""
     # An upstream of which nothing is known is sent what the client wrote.
     if dialect != _PLAIN and (
-        _sets_too_much(wire, dialect) or _says_it_otherwise(outline or inbound.body, dialect)
+        _settings_deviate(wire, dialect) or _messages_deviate(outline or inbound.body, dialect)
     ):
-        return fit_dialect(inbound, aim)
+        return _fit_dialect(inbound, aim)
     return EncodedRequest(replace_model(inbound.body, aim.model, named=wire.model, outline=outline))
 
 
-def _sets_too_much(wire: RequestBody, dialect: Dialect) -> bool:
+def _settings_deviate(wire: RequestBody, dialect: Dialect) -> bool:
     """Whether a setting may have to go, or to be said in other words."""
     limit = dialect.max_tokens_field
     return bool(
@@ -185,10 +185,10 @@ def _sets_too_much(wire: RequestBody, dialect: Dialect) -> bool:
     )
 
 
-def _says_it_otherwise(body: bytes, dialect: Dialect) -> bool:
+def _messages_deviate(body: bytes, dialect: Dialect) -> bool:
     """Whether messages or tools may have to change; words that stand elsewhere cost only time."""
     return bool(
-        (dialect.system_role == "system" and scan.holds(body, _DEVELOPER))
+        (dialect.system_role == "system" and scan.contains(body, _DEVELOPER))
         or (dialect.merge_system and body.count(_SYSTEM) > 1)
-        or (not dialect.strict_tools and scan.holds(body, _STRICT))
+        or (not dialect.strict_tools and scan.contains(body, _STRICT))
     )

@@ -94,7 +94,7 @@ class NamedTool(Struct, gc=False):
     name: str | None = None
 
 
-class Allowed(Struct):
+class AllowedTool(Struct):
     type: str | None = None
     name: str | None = None
     function: NamedTool | None = None
@@ -103,7 +103,7 @@ class Allowed(Struct):
 
 class AllowedTools(Struct):
     mode: str | None = None
-    tools: list[Allowed] | None = None
+    tools: list[AllowedTool] | None = None
 
 
 class WireToolChoice(Struct):
@@ -113,7 +113,7 @@ class WireToolChoice(Struct):
     custom: NamedTool | None = None
     allowed_tools: AllowedTools | None = None
     mode: str | None = None
-    tools: list[Allowed] | None = None
+    tools: list[AllowedTool] | None = None
 
 
 class StreamOptions(Struct):
@@ -255,7 +255,7 @@ class StreamChunk(Struct, gc=False):
     error: Raw = ABSENT
 
 
-class Counted(Struct, gc=False):
+class UsageField(Struct, gc=False):
     """What a chunk counts, as it came."""
 
     usage: Raw = ABSENT

@@ -29,21 +29,21 @@ from routecodex.protocols.codec import WireRequest
 from routecodex.wire import json, scan
 from routecodex.wire.json import ABSENT
 
-_SPEAKING: Final = frozenset({"system", "developer", "user", "tool"})
+_NEED_CONTENT: Final = frozenset({"system", "developer", "user", "tool"})
 """Roles whose messages are nothing without content."""
 
 UNLIMITED: Final = -1
 """How clients of local models say that an answer may be as long as it likes."""
 
-_parts: Final = Decoder(str | list[WirePart] | None)
-_sign: Final = scan.sign
+_content: Final = Decoder(str | list[WirePart] | None)
+_first_byte: Final = scan.first_byte
 _STRING: Final = 0x22
 
 _NULL: Final = 0x6E
 """How a JSON string and a null begin; texts are most of a large body, and stay as the bytes they are."""
 
 
-def _wrong(field: str, what: str) -> BadRequest:
+def _invalid(field: str, what: str) -> BadRequest:
     return BadRequest(f"{field}: {what}", param=field, code="invalid_value")
 
 
@@ -54,15 +54,15 @@ def _missing(field: str, what: str = "this field is required") -> BadRequest:
 def check_messages(messages: list[WireMessage]) -> None:
     """Refuses a conversation of which a part is wrong, or missing."""
     if not messages:
-        raise _wrong("messages", "must hold at least one message")
-    _check_each(messages)
+        raise _invalid("messages", "must hold at least one message")
+    _check_conversation(messages)
 
 
 def check_fields(wire: RequestBody) -> None:
     """Refuses a request in which something else than its messages is wrong."""
     model = wire.model
     if not model or "\x00" in model:
-        raise _wrong("model", "must name a model")
+        raise _invalid("model", "must name a model")
     _check_count("n", wire.n)
     _check_limit("max_tokens", wire.max_tokens)
     _check_limit("max_completion_tokens", wire.max_completion_tokens)
@@ -76,15 +76,15 @@ def check_fields(wire: RequestBody) -> None:
 
 def _check_count(field: str, value: int | None) -> None:
     if value is not None and value < 1:
-        raise _wrong(field, "must be 1 or more")
+        raise _invalid(field, "must be 1 or more")
 
 
 def _check_limit(field: str, value: int | None) -> None:
     if value is not None and value < 1 and value != UNLIMITED:
-        raise _wrong(field, "must be 1 or more")
+        raise _invalid(field, "must be 1 or more")
 
 
-def _check_each(messages: list[WireMessage]) -> None:
+def _check_conversation(messages: list[WireMessage]) -> None:
     """One light pass: what is wrong is put into words only when something is."""
     called: set[str | None] = set()
     absent = ABSENT
@@ -96,25 +96,25 @@ def _check_each(messages: list[WireMessage]) -> None:
                 raise _bad_result(index, call_id)
         elif role == "assistant":
             calls = message.tool_calls
-            if calls and len(calls) == 1 and _is_whole(calls[0]):
+            if calls and len(calls) == 1 and _is_complete(calls[0]):
                 called.add(calls[0].id)
             elif calls:
                 called.update(_call_ids(index, calls))
         elif role != "user" and role not in ROLES:
-            raise _wrong(f"messages[{index}].role", f"unknown role {role!r}; use one of {', '.join(ROLES)}")
-        kind: int = _NULL if content is absent else _sign(content)
+            raise _invalid(f"messages[{index}].role", f"unknown role {role!r}; use one of {', '.join(ROLES)}")
+        kind: int = _NULL if content is absent else _first_byte(content)
         if kind == _STRING:
             continue
         if kind != _NULL:
             where = f"messages[{index}].content"
-            _check_parts(where, json.read(content, _parts, at=where))
-        elif role != "assistant" and role in _SPEAKING:
+            _check_parts(where, json.read(content, _content, at=where))
+        elif role != "assistant" and role in _NEED_CONTENT:
             raise _missing(f"messages[{index}].content")
 
 
 def _check_parts(where: str, parts: str | list[WirePart] | None) -> None:
     for index, part in enumerate(parts if isinstance(parts, list) else ()):
-        holds = _HOLDS.get(part.type)
+        holds = _PART_CHECKS.get(part.type)
         if holds is not None and not holds(part):
             raise _missing(f"{where}[{index}].{part.type}")
 
@@ -123,7 +123,7 @@ def _has_url(source: ImageUrl | str | None) -> bool:
     return bool(source.url if isinstance(source, ImageUrl) else source)
 
 
-_HOLDS: dict[str, Callable[[WirePart], bool]] = {
+_PART_CHECKS: dict[str, Callable[[WirePart], bool]] = {
     "text": lambda part: part.text is not None,
     "image_url": lambda part: _has_url(part.image_url),
     "video_url": lambda part: _has_url(part.video_url),
@@ -136,13 +136,13 @@ _HOLDS: dict[str, Callable[[WirePart], bool]] = {
 def _call_ids(index: int, calls: list[WireToolCall]) -> set[str | None]:
     ids: set[str | None] = set()
     for call in calls:
-        if not _is_whole(call) or call.id in ids:
+        if not _is_complete(call) or call.id in ids:
             raise _bad_call(f"messages[{index}].tool_calls", calls)
         ids.add(call.id)
     return ids
 
 
-def _is_whole(call: WireToolCall) -> bool:
+def _is_complete(call: WireToolCall) -> bool:
     return bool(call.id) and (call.function is not None or call.custom is not None)
 
 
@@ -186,7 +186,7 @@ def _check_tool(where: str, tool: WireTool) -> None:
 
 def _check_name(field: str, name: str) -> None:
     if not name or "\x00" in name:
-        raise _wrong(field, "a tool needs a name")
+        raise _invalid(field, "a tool needs a name")
 
 
 def _check_choice(choice: WireToolChoice) -> None:
@@ -237,15 +237,15 @@ class RequestView:
         return self.fields.tools or []
 
 
-_decoder: Final = Decoder(RequestBody)
+_body: Final = Decoder(RequestBody)
 
-_LONG: Final = ((b"content", 3), (b"text", 5))
+_LONG_TEXTS: Final = ((b"content", 3), (b"text", 5))
 """Where long texts stand: in messages, and in their parts."""
 
 
 def validate(body: bytes, *, model: str | None = None, stream: bool | None = None) -> WireRequest:
     """The request, checked; BadRequest names the field that is wrong."""
-    outline, may_be_tagged = large_body.elide_texts(body, _LONG)
+    outline, may_be_tagged = large_body.elide_texts(body, _LONG_TEXTS)
     view = _read_outline(outline) if outline else None
     if view is None:
         outline = b""
@@ -266,8 +266,8 @@ def validate(body: bytes, *, model: str | None = None, stream: bool | None = Non
 
 
 def _read_whole(body: bytes) -> RequestView:
-    wire = json.read(body, _decoder)
-    json.check_text(body)
+    wire = json.read(body, _body)
+    json.check_utf8(body)
     _check(wire)
     return RequestView(wire, len(wire.messages))
 
@@ -280,7 +280,7 @@ def _check(wire: RequestBody) -> None:
 def _read_outline(outline: bytes) -> RequestView | None:
     """A request without its long texts; None when something is wrong: what, is found in the whole one."""
     valid = fast_validate(outline)
-    wire = json.try_read(outline if valid is None else valid[0], _decoder)
+    wire = json.try_read(outline if valid is None else valid[0], _body)
     if wire is None:
         return None
     try:

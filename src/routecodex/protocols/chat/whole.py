@@ -8,9 +8,9 @@ from routecodex.canon import finish
 from routecodex.canon.events import Event, Failed
 from routecodex.canon.parts import Media, Opaque, Reasoning, Refusal, Text, ToolCall
 from routecodex.canon.response import Response
-from routecodex.protocols.chat.chunks import is_silent, read_chunk, settle_finish, usage_of
+from routecodex.protocols.chat.chunks import lacks_answer, read_chunk, settle_finish, usage_of
 from routecodex.protocols.chat.decode_stream import ChunkDecoder, unparsable
-from routecodex.protocols.chat.encode_messages import spoken
+from routecodex.protocols.chat.encode_messages import join_texts
 from routecodex.protocols.chat.encode_stream import annotations_of, answer_id, usage_object
 from routecodex.protocols.chat.errors import from_object
 from routecodex.protocols.chat.schema import StreamChunk, WireDelta
@@ -20,17 +20,17 @@ from routecodex.protocols.tool_mapping import ToolNames, unwrap_input
 from routecodex.protocols.translation import estimated_usage
 from routecodex.protocols.upstream_errors import stream_broken
 from routecodex.wire import json
-from routecodex.wire.json import ABSENT, present, thaw
+from routecodex.wire.json import ABSENT, decode_raw, is_present
 
-_SILENCE: Final = WireDelta()
+_EMPTY_DELTA: Final = WireDelta()
 
 
 def _read(body: bytes, provider: str = "") -> StreamChunk:
     answer = read_chunk(body)
     if answer is None:
         raise unparsable()
-    if answer.error is not ABSENT and present(answer.error):
-        raise from_object(200, thaw(answer.error), provider=provider)
+    if answer.error is not ABSENT and is_present(answer.error):
+        raise from_object(200, decode_raw(answer.error), provider=provider)
     if not answer.choices:
         raise unparsable()
     return answer
@@ -48,7 +48,7 @@ def decode_response(body: bytes) -> list[Event]:
 
 def encode_response(response: Response, reply: ReplyContext) -> bytes:
     """The answer as one chat completion."""
-    word = finish.express("chat", response.finish)
+    word = finish.encode("chat", response.finish)
     choice = {
         "index": 0,
         "message": _message(response, reply),
@@ -61,7 +61,7 @@ def encode_response(response: Response, reply: ReplyContext) -> bytes:
         "created": reply.created,
         "model": response.model or reply.model,
         "choices": [choice],
-        "usage": usage_object(response.usage or estimated_usage(reply.input_tokens, _written(response))),
+        "usage": usage_object(response.usage or estimated_usage(reply.input_tokens, _output_size(response))),
     }
     tier = (response.extras or {}).get("service_tier")
     if isinstance(tier, str):
@@ -69,7 +69,7 @@ def encode_response(response: Response, reply: ReplyContext) -> bytes:
     return json.encode(body)
 
 
-def _written(response: Response) -> int:
+def _output_size(response: Response) -> int:
     return sum(len(getattr(part, "text", "") or getattr(part, "arguments", "")) for part in response.parts)
 
 
@@ -82,7 +82,7 @@ def _message(response: Response, reply: ReplyContext) -> dict[str, Any]:
     calls = [_call(part, names, empty=empty) for part in response.parts if isinstance(part, ToolCall)]
     message: dict[str, Any] = {
         "role": "assistant",
-        "content": spoken(texts) if texts else None,
+        "content": join_texts(texts) if texts else None,
         "refusal": "".join(refusals) if refusals else None,
     }
     if thoughts:
@@ -126,20 +126,20 @@ def relay_response(body: bytes, reply: ReplyContext) -> tuple[bytes, AnswerOutco
     outcome.usage = usage_of(usage) if usage is not None else None
     wrong: dict[int, str] = {}
     for at, choice in enumerate(answer.choices or []):
-        message, said = choice.message or _SILENCE, choice.finish_reason
+        message, said = choice.message or _EMPTY_DELTA, choice.finish_reason
         end, word = settle_finish(
             said, calls=bool(message.tool_calls), legacy=message.function_call is not None
         )
         if end.reason == "error":
             raise stream_broken(said)
         outcome.finish, outcome.sent_finish = end, word
-        outcome.empty = at == 0 and is_silent(message)
+        outcome.empty = at == 0 and lacks_answer(message)
         if word != said:
             wrong[at] = word
-    return (_corrected(body, wrong) if wrong else body), outcome
+    return (_with_finish_reasons(body, wrong) if wrong else body), outcome
 
 
-def _corrected(body: bytes, wrong: dict[int, str]) -> bytes:
+def _with_finish_reasons(body: bytes, wrong: dict[int, str]) -> bytes:
     try:
         value = json.decode(body)
     except ValueError as exc:

@@ -21,7 +21,7 @@ class ClientQuirk(Struct, frozen=True):
     headers: dict[str, re.Pattern[str]]
 
 
-def _is(**headers: str) -> dict[str, re.Pattern[str]]:
+def _headers(**headers: str) -> dict[str, re.Pattern[str]]:
     return {name.replace("_", "-"): re.compile(pattern, re.IGNORECASE) for name, pattern in headers.items()}
 
 
@@ -29,16 +29,16 @@ NEEDS_MESSAGE_STOP: tuple[ClientQuirk, ...] = (
     ClientQuirk(
         "Anthropic SDK for JavaScript, .stream()",
         "throws: the stream ended without a message",
-        _is(x_stainless_lang="^js$", x_stainless_helper_method="^stream$"),
+        _headers(x_stainless_lang="^js$", x_stainless_helper_method="^stream$"),
     ),
-    ClientQuirk("Vercel AI SDK", "stops in silence", _is(user_agent=r"(^|[\s,])ai-sdk[/-]")),
-    ClientQuirk("Claude Code", "drops the turn's usage", _is(user_agent="(^|[ ,])claude-(cli|code)/")),
-    ClientQuirk("Claude Code", "drops the turn's usage", _is(x_claude_code_session_id=".")),
-    ClientQuirk("pi", "fails", _is(user_agent="(^|[ ,])pi(-coding-agent)?/")),
+    ClientQuirk("Vercel AI SDK", "stops in silence", _headers(user_agent=r"(^|[\s,])ai-sdk[/-]")),
+    ClientQuirk("Claude Code", "drops the turn's usage", _headers(user_agent="(^|[ ,])claude-(cli|code)/")),
+    ClientQuirk("Claude Code", "drops the turn's usage", _headers(x_claude_code_session_id=".")),
+    ClientQuirk("pi", "fails", _headers(user_agent="(^|[ ,])pi(-coding-agent)?/")),
     ClientQuirk(
         "pi, and the Anthropic SDK for JavaScript in a browser",
         "fails",
-        _is(x_stainless_lang="^js$", anthropic_dangerous_direct_browser_access="^true$"),
+        _headers(x_stainless_lang="^js$", anthropic_dangerous_direct_browser_access="^true$"),
     ),
 )
 

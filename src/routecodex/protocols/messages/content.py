@@ -53,7 +53,7 @@ class CallIds:
 
 Fields = dict[str, Any]
 
-_KNOWN: dict[str, frozenset[str]] = {
+_KNOWN_FIELDS: dict[str, frozenset[str]] = {
     "text": frozenset({"type", "text", "citations", "cache_control"}),
     "image": frozenset({"type", "source", "cache_control"}),
     "document": frozenset({"type", "source", "title", "cache_control"}),
@@ -63,16 +63,16 @@ _KNOWN: dict[str, frozenset[str]] = {
     "redacted_thinking": frozenset({"type", "data"}),
 }
 
-_ELSEWHERE: dict[str, Json] = {"type": None}
+_PIECE_EXTRAS: dict[str, Json] = {"type": None}
 """The extras of a part whose block another part stands for."""
 
-_PLAIN = ("type", "text")
+_PLAIN_TEXT_FIELDS = ("type", "text")
 """The fields that every text has: most have no others."""
 
 
 def part_of(block: Fields) -> Part:
     """The part that a block stands for; blocks only this protocol has stay as they are."""
-    decode = _DECODERS.get(block["type"])
+    decode = _BLOCK_DECODERS.get(block["type"])
     return decode(block) if decode is not None else Opaque(NAME, block)
 
 
@@ -83,17 +83,17 @@ def parts_of(block: Fields) -> tuple[Part, ...]:
         return (part_of(block),)
     whole = next((number for number, piece in enumerate(pieces) if piece.text is not None), 0)
     return tuple(
-        _standing_for(piece, block) if number == whole else replace(piece, extras=_ELSEWHERE)
+        _with_block(piece, block) if number == whole else replace(piece, extras=_PIECE_EXTRAS)
         for number, piece in enumerate(pieces)
     )
 
 
-def is_standing(part: Text | Media) -> bool:
+def holds_block(part: Text | Media) -> bool:
     """Whether a part stands for a whole block of this protocol, or for a piece of one."""
     return part.extras is not None and "type" in part.extras
 
 
-def block_behind(part: Text | Media) -> Fields | None:
+def original_block(part: Text | Media) -> Fields | None:
     """The block, but for its cache hint, that such a part stands for; None when another part does."""
     extras = part.extras or {}
     return dict(extras) if extras.get("type") is not None else None
@@ -101,7 +101,7 @@ def block_behind(part: Text | Media) -> Fields | None:
 
 def extras_of(block: Fields) -> dict[str, Json] | None:
     """The fields of a block that have no home in its part."""
-    known = _KNOWN[block["type"]]
+    known = _KNOWN_FIELDS[block["type"]]
     if block.keys() <= known:
         return None
     return {name: value for name, value in block.items() if name not in known}
@@ -114,7 +114,7 @@ def citations_of(block: Fields) -> tuple[Json, ...]:
 
 
 def _text(block: Fields) -> Part:
-    if len(block) == len(_PLAIN):
+    if len(block) == len(_PLAIN_TEXT_FIELDS):
         return Text(block["text"])
     return Text(
         text=block["text"],
@@ -176,21 +176,21 @@ def _is_text(value: Json) -> bool:
     return isinstance(value, str)
 
 
-def _standing_for(part: Any, block: Fields) -> Any:
+def _with_block(part: Any, block: Fields) -> Any:
     extras = {name: value for name, value in block.items() if name != "cache_control"}
     return replace(part, cache=block.get("cache_control"), extras=extras)
 
 
 def _search_result(block: Fields) -> Part:
-    texts = [piece["text"] for piece in _listed(block.get("content")) if _is_text(piece.get("text"))]
+    texts = [piece["text"] for piece in _objects(block.get("content")) if _is_text(piece.get("text"))]
     if not any(map(str.strip, texts)):
         return Opaque(NAME, block)
     head = [block[name] for name in ("title", "source") if _is_text(block.get(name))]
     told = ["\n".join(head), *texts] if head else texts
-    return cast(Text, _standing_for(Text("\n\n".join(told)), block))
+    return cast(Text, _with_block(Text("\n\n".join(told)), block))
 
 
-def _listed(value: Json) -> list[Fields]:
+def _objects(value: Json) -> list[Fields]:
     return [inner for inner in value if isinstance(inner, dict)] if isinstance(value, list) else []
 
 
@@ -214,7 +214,7 @@ def _flat_content(source: Fields) -> str | None:
         return content
     if source.get("type") != "content" or not isinstance(content, list):
         return None
-    texts = [piece.get("text") for piece in _listed(content)]
+    texts = [piece.get("text") for piece in _objects(content)]
     return "\n\n".join(text for text in texts if isinstance(text, str)) or None
 
 
@@ -234,7 +234,7 @@ def _tool_result(block: Fields) -> Part:
     if isinstance(content, str):
         parts = (Text(content),) if content else ()
     elif content:
-        parts = tuple([part for inner in content for part in _inner(inner)])
+        parts = tuple([part for inner in content for part in _result_parts(inner)])
     return ToolResult(
         call_id=block["tool_use_id"],
         parts=parts,
@@ -244,7 +244,7 @@ def _tool_result(block: Fields) -> Part:
     )
 
 
-def _inner(block: Fields) -> tuple[Part, ...]:
+def _result_parts(block: Fields) -> tuple[Part, ...]:
     if block["type"] == "document":
         return parts_of(block)
     part = part_of(block)
@@ -261,7 +261,7 @@ def _redacted(block: Fields) -> Part:
     return Reasoning(signature=signature, redacted=True, origin=maker, extras=extras_of(block))
 
 
-_DECODERS: dict[str, Callable[[Fields], Part]] = {
+_BLOCK_DECODERS: dict[str, Callable[[Fields], Part]] = {
     "text": _text,
     "image": _image,
     "document": _document,

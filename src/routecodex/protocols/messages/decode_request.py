@@ -10,12 +10,12 @@ from routecodex.canon.parts import Json, Part, Text, ToolCall
 from routecodex.canon.request import Effort, Message, Output, Request, Role, Thinking, Tool, ToolChoice
 from routecodex.protocols.codec import WireRequest
 from routecodex.protocols.messages.content import NAME, part_of, parts_of
-from routecodex.protocols.messages.thinking import carried
+from routecodex.protocols.messages.thinking import carried_signature
 from routecodex.wire import json
 
 Fields = dict[str, Any]
 
-_HOMED = frozenset(
+_BODY_FIELDS = frozenset(
     {
         "model",
         "messages",
@@ -35,8 +35,8 @@ _HOMED = frozenset(
         "service_tier",
     }
 )
-_MESSAGE_HOMED = frozenset({"role", "content"})
-_TOOL_HOMED = frozenset({"name", "description", "input_schema", "strict", "cache_control"})
+_MESSAGE_FIELDS = frozenset({"role", "content"})
+_TOOL_FIELDS = frozenset({"name", "description", "input_schema", "strict", "cache_control"})
 _MODES: dict[str, Any] = {"auto": "auto", "any": "required", "tool": "tool", "none": "none"}
 _TIERS = {"standard_only": "default"}
 _EFFORTS = frozenset(get_args(Effort))
@@ -75,9 +75,9 @@ def decode_request(inbound: WireRequest) -> Request:
 
 
 def _extras(body: Fields) -> dict[str, Json] | None:
-    if body.keys() <= _HOMED and not body.get("output_config"):
+    if body.keys() <= _BODY_FIELDS and not body.get("output_config"):
         return None
-    extras = {name: value for name, value in body.items() if name not in _HOMED}
+    extras = {name: value for name, value in body.items() if name not in _BODY_FIELDS}
     config = body.get("output_config") or {}
     rest = {name: value for name, value in config.items() if name not in ("effort", "format")}
     if rest:
@@ -99,9 +99,9 @@ def _message(message: Fields) -> Message:
         parts: tuple[Part, ...] = (Text(content),) if content else ()
     else:
         parts = _parts(content)
-    if len(message) == len(_MESSAGE_HOMED):
+    if len(message) == len(_MESSAGE_FIELDS):
         return Message(role, parts)
-    extras = {name: value for name, value in message.items() if name not in _MESSAGE_HOMED}
+    extras = {name: value for name, value in message.items() if name not in _MESSAGE_FIELDS}
     return Message(role, parts, extras=extras)
 
 
@@ -111,7 +111,7 @@ def _parts(blocks: list[Fields]) -> tuple[Part, ...]:
     kept: list[Part] = []
     for block in blocks:
         kind = block["type"]
-        found = carried(block["data"]) if kind == "redacted_thinking" else None
+        found = carried_signature(block["data"]) if kind == "redacted_thinking" else None
         if found is not None:
             signed[found[1]] = found
         elif kind == "document":
@@ -120,10 +120,10 @@ def _parts(blocks: list[Fields]) -> tuple[Part, ...]:
             kept.append(part_of(block))
     if not signed:
         return tuple(kept)
-    return tuple(_signed(part, signed) for part in kept)
+    return tuple(_with_signature(part, signed) for part in kept)
 
 
-def _signed(part: Part, signed: dict[str, tuple[str, str, str]]) -> Part:
+def _with_signature(part: Part, signed: dict[str, tuple[str, str, str]]) -> Part:
     if not isinstance(part, ToolCall) or part.id not in signed:
         return part
     maker, _, signature = signed[part.id]
@@ -134,7 +134,7 @@ def _tool(tool: Fields) -> Tool:
     if tool.get("type") not in (None, "custom"):
         name = tool.get("name") or tool["type"]
         return Tool(name, "hosted", hosted=tool, cache=tool.get("cache_control"))
-    extras = {name: value for name, value in tool.items() if name not in _TOOL_HOMED}
+    extras = {name: value for name, value in tool.items() if name not in _TOOL_FIELDS}
     return Tool(
         tool["name"],
         description=tool.get("description"),

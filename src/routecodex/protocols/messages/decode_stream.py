@@ -104,13 +104,13 @@ def read_chunk(frame: Frame) -> StreamChunk | None:
     """The event in a frame; None when it is no JSON object. A missing `type` is taken from the event line."""
     chunk = json.try_read(frame.data, _chunk)
     if chunk is None:
-        chunk = _loosely(frame.data)
+        chunk = _read_loosely(frame.data)
     if chunk is not None and not chunk.type:
         chunk.type = "error" if chunk.error is not None else frame.event.decode("ascii", "replace")
     return chunk
 
 
-def _loosely(data: bytes) -> StreamChunk | None:
+def _read_loosely(data: bytes) -> StreamChunk | None:
     """An event with fields of unexpected types: those that fit are kept."""
     try:
         value = json.decode(data)
@@ -123,28 +123,28 @@ def _loosely(data: bytes) -> StreamChunk | None:
     return StreamChunk(
         type=kind if isinstance(kind, str) else "",
         index=index if isinstance(index, int) else 0,
-        delta=_fitting(value.get("delta"), WireDelta),
+        delta=_fitting_fields(value.get("delta"), WireDelta),
         content_block=block if isinstance(block, dict) else None,
-        message=_fitting(value.get("message"), WireMessageStart, usage=WireUsage),
-        usage=_fitting(value.get("usage"), WireUsage),
+        message=_fitting_fields(value.get("message"), WireMessageStart, usage=WireUsage),
+        usage=_fitting_fields(value.get("usage"), WireUsage),
         error=value.get("error"),
     )
 
 
-def _fitting(value: Json, shape: type[Any], **nested: type[Any]) -> Any:
+def _fitting_fields(value: Json, shape: type[Any], **nested: type[Any]) -> Any:
     """A Struct of those fields of an object that fit it."""
     if not isinstance(value, dict):
         return None
     out = shape()
     for name in shape.__struct_fields__:
-        found = _fitting(value.get(name), nested[name]) if name in nested else value.get(name)
+        found = _fitting_fields(value.get(name), nested[name]) if name in nested else value.get(name)
         fitted = json.try_read(json.encode({name: found}), _shapes[shape])
         if found is not None and fitted is not None:
             setattr(out, name, getattr(fitted, name))
     return out
 
 
-def open_block(block: dict[str, Any]) -> str:
+def block_type(block: dict[str, Any]) -> str:
     """The type of a block that begins."""
     kind = block.get("type")
     return kind if isinstance(kind, str) else ""
@@ -153,7 +153,7 @@ def open_block(block: dict[str, Any]) -> str:
 _TEXT_KEY = (b'"text":"', b'"text": "')
 
 
-class _Open:
+class _OpenBlock:
     """A block while it arrives; `number` is its part's index, None for one that is told when it is whole."""
 
     __slots__ = ("block", "kind", "number", "pieces")
@@ -165,7 +165,7 @@ class _Open:
         self.pieces: list[str] = []
 
 
-_DELTA_OF_KIND = {"text_delta": "text", "thinking_delta": "thinking"}
+_BLOCK_OF_DELTA = {"text_delta": "text", "thinking_delta": "thinking"}
 """Blocks that can be told from their first delta, for providers that never announce them."""
 
 
@@ -175,11 +175,11 @@ class StreamDecoder:
     def __init__(self) -> None:
         self._frames = Frames()
         self._repeats = FrameTemplate()
-        self._text: _Open | None = None
+        self._text: _OpenBlock | None = None
         self._events: list[StreamItem] = []
         self._started = False
         self._ended = False
-        self._open: dict[int, _Open] = {}
+        self._open: dict[int, _OpenBlock] = {}
         self._parts = 0
         self._calls = 0
         self._last_call = ""
@@ -244,7 +244,7 @@ class StreamDecoder:
         chunk = read_chunk(frame)
         if chunk is None:
             return
-        step = _STEPS.get(chunk.type)
+        step = _HANDLERS.get(chunk.type)
         if step is not None:
             step(self, chunk)
 
@@ -282,13 +282,13 @@ class StreamDecoder:
             self._close_block(chunk.index)
         self._open_block(chunk.index, block)
 
-    def _open_block(self, index: int, block: dict[str, Any]) -> _Open:
-        kind = open_block(block)
-        begin = _BEGINNINGS.get(kind)
+    def _open_block(self, index: int, block: dict[str, Any]) -> _OpenBlock:
+        kind = block_type(block)
+        begin = _PART_STARTS.get(kind)
         if begin is None:
-            opened = self._open[index] = _Open(kind, block, number=None)
+            opened = self._open[index] = _OpenBlock(kind, block, number=None)
             return opened
-        opened = self._open[index] = _Open(kind, block, number=self._next())
+        opened = self._open[index] = _OpenBlock(kind, block, number=self._next())
         assert opened.number is not None
         self._emit(PartStarted(opened.number, begin(block)))
         if kind == "tool_use":
@@ -307,13 +307,13 @@ class StreamDecoder:
             return
         opened = self._open.get(chunk.index)
         if opened is None:
-            kind = _DELTA_OF_KIND.get(delta.type)
+            kind = _BLOCK_OF_DELTA.get(delta.type)
             if kind is None:
                 return
             opened = self._open_block(chunk.index, {"type": kind})
         self._grow(opened, delta)
 
-    def _grow(self, opened: _Open, delta: WireDelta) -> None:
+    def _grow(self, opened: _OpenBlock, delta: WireDelta) -> None:
         number = opened.number
         if delta.partial_json:
             opened.pieces.append(delta.partial_json)
@@ -351,7 +351,7 @@ class StreamDecoder:
                 self._emit(AnnotationDelta(opened.number, citation))
         self._emit(PartFinished(opened.number))
 
-    def _end_call(self, opened: _Open) -> None:
+    def _end_call(self, opened: _OpenBlock) -> None:
         assert opened.number is not None
         arguments = "".join(opened.pieces)
         if not arguments and opened.block.get("input"):
@@ -360,7 +360,7 @@ class StreamDecoder:
             self._emit(ArgumentsDelta(opened.number, arguments))
         self._last_call = arguments
 
-    def _tell_whole(self, opened: _Open) -> None:
+    def _tell_whole(self, opened: _OpenBlock) -> None:
         """A block that only this protocol has, told in one piece."""
         block = opened.block
         grown = "".join(opened.pieces)
@@ -415,25 +415,25 @@ def _string(block: dict[str, Any], name: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _begin_text(block: dict[str, Any]) -> AnswerPart:
+def _text_part(block: dict[str, Any]) -> AnswerPart:
     return Text("", extras=extras_of(block))
 
 
-def _begin_thinking(block: dict[str, Any]) -> AnswerPart:
+def _reasoning_part(block: dict[str, Any]) -> AnswerPart:
     return Reasoning(extras=extras_of(block))
 
 
-def _begin_call(block: dict[str, Any]) -> AnswerPart:
+def _call_part(block: dict[str, Any]) -> AnswerPart:
     return ToolCall(_string(block, "id"), _string(block, "name"), extras=extras_of(block))
 
 
-_BEGINNINGS: dict[str, Callable[[dict[str, Any]], AnswerPart]] = {
-    "text": _begin_text,
-    "thinking": _begin_thinking,
-    "tool_use": _begin_call,
+_PART_STARTS: dict[str, Callable[[dict[str, Any]], AnswerPart]] = {
+    "text": _text_part,
+    "thinking": _reasoning_part,
+    "tool_use": _call_part,
 }
 
-_STEPS: dict[str, Callable[[StreamDecoder, StreamChunk], None]] = {
+_HANDLERS: dict[str, Callable[[StreamDecoder, StreamChunk], None]] = {
     "message_start": StreamDecoder._on_start,
     "content_block_start": StreamDecoder._on_block,
     "content_block_delta": StreamDecoder._on_delta,

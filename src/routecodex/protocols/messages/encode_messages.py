@@ -18,23 +18,23 @@ from routecodex.canon.notices import Notices
 from routecodex.canon.parts import Json, Media, Opaque, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
 from routecodex.canon.request import Message, Request
 from routecodex.protocols.codec import EncodeOptions
-from routecodex.protocols.messages.content import NAME, CallIds, block_behind, is_standing
-from routecodex.protocols.messages.thinking import obstacle
+from routecodex.protocols.messages.content import NAME, CallIds, holds_block, original_block
+from routecodex.protocols.messages.thinking import reasoning_obstacle
 from routecodex.protocols.tool_mapping import flat_call
 from routecodex.wire import json
 
 Fields = dict[str, Any]
 
-_IMAGES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
+_IMAGE_TYPES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
 _MAGIC = (("/9j/", "image/jpeg"), ("iVBOR", "image/png"), ("R0lG", "image/gif"), ("UklGR", "image/webp"))
-_SPELLED = {"image/jpg": "image/jpeg"}
+_TYPE_ALIASES = {"image/jpg": "image/jpeg"}
 _PDF = "application/pdf"
-_TEXTUAL = frozenset({"application/json", "application/xml", "application/yaml", "application/javascript"})
+_TEXT_TYPES = frozenset({"application/json", "application/xml", "application/yaml", "application/javascript"})
 
 
-def media_block(media: Media, aim: EncodeOptions, *, source: str, notices: Notices) -> Fields:
+def _media_block(media: Media, aim: EncodeOptions, *, source: str, notices: Notices) -> Fields:
     """The block for an image or document; what cannot be shown is named in its place."""
-    media = _unpacked(media)
+    media = _inline_data_url(media)
     if media.kind == "image":
         found = _image_source(media, aim, source=source, notices=notices)
         block: Fields = {"type": "image", "source": found}
@@ -55,7 +55,7 @@ def _placeholder(media: Media) -> str:
     return f"[{media.kind} not shown: {what}]" if what else f"[{media.kind} not shown]"
 
 
-def _unpacked(media: Media) -> Media:
+def _inline_data_url(media: Media) -> Media:
     """A `data:` URL as the inline data it is."""
     if media.url is None or not media.url.startswith("data:"):
         return media
@@ -86,8 +86,8 @@ def _image_source(media: Media, aim: EncodeOptions, *, source: str, notices: Not
 
 def _image_type(media: Media) -> str | None:
     said = (media.media_type or "").lower().partition(";")[0].strip()
-    said = _SPELLED.get(said, said)
-    if said in _IMAGES:
+    said = _TYPE_ALIASES.get(said, said)
+    if said in _IMAGE_TYPES:
         return said
     return next((kind for magic, kind in _MAGIC if (media.data or "").startswith(magic)), None)
 
@@ -110,7 +110,7 @@ def _inline_document(media: Media, notices: Notices) -> Fields | None:
     data = media.data or ""
     if said == _PDF or data.startswith("JVBERi") or (not said and (media.name or "").endswith(".pdf")):
         return {"type": "base64", "media_type": _PDF, "data": data}
-    if said.startswith("text/") or said in _TEXTUAL:
+    if said.startswith("text/") or said in _TEXT_TYPES:
         try:
             text = base64.b64decode(data).decode()
         except (binascii.Error, UnicodeDecodeError):
@@ -130,10 +130,10 @@ def _file_source(media: Media, *, source: str, notices: Notices) -> Fields | Non
 
 
 _NO_RESULT = "(the tool gave no result)"
-_NO_TURN = "(continue)"
+_EMPTY_TURN = "(continue)"
 
 
-def cache_mark(cache: Json, *, source: str) -> Json:
+def cache_control_of(cache: Json, *, source: str) -> Json:
     """The `cache_control` for a part; None where its cache hint is not of this protocol."""
     if source == NAME:
         return cache
@@ -144,12 +144,12 @@ def system_blocks(request: Request) -> list[Fields]:
     """The system texts as blocks; those that open a foreign conversation count among them."""
     texts = list(request.system)
     if request.source != NAME:
-        for message in _opening(request):
+        for message in _leading_system(request):
             texts.extend(part for part in message.parts if isinstance(part, Text))
     return [_text_block(text, source=request.source) for text in texts if text.text.strip()]
 
 
-def _opening(request: Request) -> list[Message]:
+def _leading_system(request: Request) -> list[Message]:
     opening: list[Message] = []
     for message in request.messages:
         if message.role != "system":
@@ -158,10 +158,10 @@ def _opening(request: Request) -> list[Message]:
     return opening
 
 
-def message_list(request: Request, aim: EncodeOptions, *, notices: Notices) -> list[Fields]:
+def encode_messages(request: Request, aim: EncodeOptions, *, notices: Notices) -> list[Fields]:
     """The conversation as this protocol takes it."""
-    writer = _Writer(request.source, aim, notices)
-    skipped = 0 if request.source == NAME else len(_opening(request))
+    writer = _ConversationBuilder(request.source, aim, notices)
+    skipped = 0 if request.source == NAME else len(_leading_system(request))
     for message in request.messages[skipped:]:
         writer.add(message)
     return writer.finish()
@@ -173,13 +173,13 @@ def _text_block(part: Text, *, source: str) -> Fields:
         if part.annotations:
             block["citations"] = list(part.annotations)
         block.update(part.extras or {})
-        if is_standing(part):
-            block = block_behind(part) or block
-    return _marked(block, part.cache, source=source)
+        if holds_block(part):
+            block = original_block(part) or block
+    return _with_cache_control(block, part.cache, source=source)
 
 
-def _marked(block: Fields, cache: Json, *, source: str) -> Fields:
-    mark = cache_mark(cache, source=source)
+def _with_cache_control(block: Fields, cache: Json, *, source: str) -> Fields:
+    mark = cache_control_of(cache, source=source)
     if mark is not None:
         block["cache_control"] = mark
     return block
@@ -196,7 +196,7 @@ def input_of(call: ToolCall) -> Fields:
     return value if isinstance(value, dict) else {"input": value}
 
 
-class _Turn:
+class _TurnBuilder:
     """One message while it is written; of an assistant's, which calls still lack a result."""
 
     __slots__ = ("blocks", "calls", "extras", "results", "role")
@@ -213,13 +213,13 @@ class _Turn:
         return next((id for said, id in self.calls if said == call_id and id not in self.results), None)
 
 
-class _Writer:
+class _ConversationBuilder:
     def __init__(self, source: str, aim: EncodeOptions, notices: Notices) -> None:
         self._source = source
         self._aim = aim
         self._notices = notices
         self._ids = CallIds()
-        self._turns: list[_Turn] = []
+        self._turns: list[_TurnBuilder] = []
 
     def add(self, message: Message) -> None:
         role = message.role
@@ -239,13 +239,13 @@ class _Writer:
             _append(out, turn.role, blocks=turn.blocks, extras=turn.extras)
             _append(out, "user", blocks=results, extras={})
         if not out or out[0]["role"] == "assistant":
-            out.insert(0, {"role": "user", "content": [{"type": "text", "text": _NO_TURN}]})
-        _trim_end(out)
+            out.insert(0, {"role": "user", "content": [{"type": "text", "text": _EMPTY_TURN}]})
+        _trim_prefill(out)
         return out
 
-    def _turn(self, role: str) -> _Turn:
+    def _turn(self, role: str) -> _TurnBuilder:
         if not self._turns or self._turns[-1].role != role:
-            self._turns.append(_Turn(role))
+            self._turns.append(_TurnBuilder(role))
         return self._turns[-1]
 
     def _add_system(self, message: Message) -> None:
@@ -254,7 +254,7 @@ class _Writer:
             block = {"type": "text", "text": f"<system>\n{text}\n</system>"}
             self._turn("user").blocks.append(block)
 
-    def _add_part(self, turn: _Turn, part: Part) -> None:
+    def _add_part(self, turn: _TurnBuilder, part: Part) -> None:
         match part:
             case ToolResult():
                 self._add_result(turn, part)
@@ -274,11 +274,11 @@ class _Writer:
                 return _text_block(part, source=self._source) if part.text.strip() else None
             case Refusal():
                 return {"type": "text", "text": part.text} if part.text.strip() else None
-            case Media() if self._source == NAME and is_standing(part):
+            case Media() if self._source == NAME and holds_block(part):
                 return self._piece(part)
             case Media():
-                block = media_block(part, self._aim, source=self._source, notices=self._notices)
-                return _marked(block, part.cache, source=self._source)
+                block = _media_block(part, self._aim, source=self._source, notices=self._notices)
+                return _with_cache_control(block, part.cache, source=self._source)
             case Opaque() if part.protocol == NAME:
                 return dict(part.value)
             case Opaque():
@@ -290,18 +290,18 @@ class _Writer:
         """The document that a piece of it stands for; a model that takes no images gets the pieces."""
         if not self._aim.vision:
             return self._plain(replace(part, extras=None))
-        block = block_behind(part)
-        return None if block is None else _marked(block, part.cache, source=NAME)
+        block = original_block(part)
+        return None if block is None else _with_cache_control(block, part.cache, source=NAME)
 
-    def _add_call(self, turn: _Turn, call: ToolCall) -> None:
+    def _add_call(self, turn: _TurnBuilder, call: ToolCall) -> None:
         id = self._ids.fresh(call.id)
         turn.calls.append((call.id, id))
         block: Fields = {"type": "tool_use", "id": id, "name": flat_call(call), "input": input_of(call)}
         if self._source == NAME:
             block.update(call.extras or {})
-        turn.blocks.append(_marked(block, call.cache, source=self._source))
+        turn.blocks.append(_with_cache_control(block, call.cache, source=self._source))
 
-    def _add_result(self, turn: _Turn, result: ToolResult) -> None:
+    def _add_result(self, turn: _TurnBuilder, result: ToolResult) -> None:
         caller, id = self._caller(result.call_id)
         blocks = [inner for part in result.parts if (inner := self._plain(part)) is not None]
         if caller is None or id is None:
@@ -316,19 +316,19 @@ class _Writer:
             block["content"] = blocks[0]["text"] if _is_plain(blocks) else blocks
         if self._source == NAME:
             block.update(result.extras or {})
-        caller.results[id] = _marked(block, result.cache, source=self._source)
+        caller.results[id] = _with_cache_control(block, result.cache, source=self._source)
 
-    def _caller(self, call_id: str) -> tuple[_Turn | None, str | None]:
+    def _caller(self, call_id: str) -> tuple[_TurnBuilder | None, str | None]:
         for turn in reversed(self._turns):
             id = turn.awaiting(call_id)
             if id is not None:
                 return turn, id
         return None, None
 
-    def _add_thought(self, turn: _Turn, part: Reasoning) -> None:
+    def _add_thought(self, turn: _TurnBuilder, part: Reasoning) -> None:
         if turn.role != "assistant":
             return
-        refused = obstacle(part, self._aim, source=self._source)
+        refused = reasoning_obstacle(part, self._aim, source=self._source)
         if refused is not None:
             self._notices.dropped("reasoning", refused)
             return
@@ -359,7 +359,7 @@ def _append(out: list[Fields], role: str, *, blocks: list[Fields], extras: Field
     out.append({"role": role, "content": blocks, **extras})
 
 
-def _trim_end(messages: list[Fields]) -> None:
+def _trim_prefill(messages: list[Fields]) -> None:
     """A prefill must not end in blanks."""
     last = messages[-1]
     if last["role"] == "assistant" and last["content"][-1]["type"] == "text":

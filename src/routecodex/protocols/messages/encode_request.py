@@ -19,12 +19,12 @@ from routecodex.protocols.codec import EncodedRequest, EncodeOptions, WireReques
 from routecodex.protocols.lost_fields import SERVER_HINTS, lost_fields, reject_provider_state
 from routecodex.protocols.messages import thinking
 from routecodex.protocols.messages.content import NAME
-from routecodex.protocols.messages.encode_messages import cache_mark, message_list, system_blocks
+from routecodex.protocols.messages.encode_messages import cache_control_of, encode_messages, system_blocks
 from routecodex.protocols.messages.rewrite import rewrite
 from routecodex.protocols.tool_mapping import CUSTOM_PARAMETERS, description_of, flat_call, flat_name
 from routecodex.wire import json
 
-_UNTAKEN = frozenset(
+_UNSUPPORTED_KEYWORDS = frozenset(
     {
         "minimum",
         "maximum",
@@ -41,36 +41,36 @@ _UNTAKEN = frozenset(
         "propertyNames",
     }
 )
-_MAPS = ("properties", "$defs", "definitions")
-_LISTS = ("anyOf", "allOf", "oneOf")
+_SCHEMA_MAPS = ("properties", "$defs", "definitions")
+_SCHEMA_LISTS = ("anyOf", "allOf", "oneOf")
 
 
-def strict_schema(schema: Json) -> Json:
+def _strict_schema(schema: Json) -> Json:
     """The schema with closed objects and without constraints that would be refused."""
     if not isinstance(schema, dict):
         return schema
-    kept = {name: value for name, value in schema.items() if not _untaken(name, value)}
-    told = {name: value for name, value in schema.items() if _untaken(name, value)}
-    for name in _MAPS:
+    kept = {name: value for name, value in schema.items() if not _is_unsupported(name, value)}
+    told = {name: value for name, value in schema.items() if _is_unsupported(name, value)}
+    for name in _SCHEMA_MAPS:
         if isinstance(kept.get(name), dict):
-            kept[name] = {key: strict_schema(value) for key, value in kept[name].items()}
-    for name in _LISTS:
+            kept[name] = {key: _strict_schema(value) for key, value in kept[name].items()}
+    for name in _SCHEMA_LISTS:
         if isinstance(kept.get(name), list):
-            kept[name] = [strict_schema(value) for value in kept[name]]
+            kept[name] = [_strict_schema(value) for value in kept[name]]
     if "oneOf" in kept:
         kept.setdefault("anyOf", kept.pop("oneOf"))
     if isinstance(kept.get("items"), dict):
-        kept["items"] = strict_schema(kept["items"])
+        kept["items"] = _strict_schema(kept["items"])
     if kept.get("type") == "object":
         kept["additionalProperties"] = False
-    return _described(kept, told)
+    return _with_constraints(kept, told)
 
 
-def _untaken(name: str, value: Json) -> bool:
-    return name in _UNTAKEN or (name == "minItems" and value not in (0, 1))
+def _is_unsupported(name: str, value: Json) -> bool:
+    return name in _UNSUPPORTED_KEYWORDS or (name == "minItems" and value not in (0, 1))
 
 
-def _described(schema: dict[str, Any], told: dict[str, Any]) -> dict[str, Any]:
+def _with_constraints(schema: dict[str, Any], told: dict[str, Any]) -> dict[str, Any]:
     if not told:
         return schema
     rules = json.encode(told).decode()
@@ -78,7 +78,7 @@ def _described(schema: dict[str, Any], told: dict[str, Any]) -> dict[str, Any]:
     return {**schema, "description": f"{before} {rules}" if before else rules}
 
 
-def instruction(schema: Json) -> str:
+def _json_instruction(schema: Json) -> str:
     """What to tell a model that takes no schema: any JSON object, or one that fits it."""
     asked = "Answer with one JSON object and nothing else: no prose, no code fence."
     if schema is None:
@@ -91,9 +91,9 @@ Fields = dict[str, Any]
 _CHOICES = {"auto": "auto", "required": "any", "tool": "tool", "none": "none"}
 _TIERS = {"auto": "auto", "priority": "auto", "default": "standard_only", "standard_only": "standard_only"}
 _USER_LIMIT = 256
-_LEAST_TOP_P = 0.95
+_MIN_TOP_P = 0.95
 
-_ABSENT_FIELDS: tuple[tuple[str, tuple[Any, ...]], ...] = (
+_UNSUPPORTED_FIELDS: tuple[tuple[str, tuple[Any, ...]], ...] = (
     ("seed", (None,)),
     ("frequency_penalty", (None, 0)),
     ("presence_penalty", (None, 0)),
@@ -103,7 +103,7 @@ _ABSENT_FIELDS: tuple[tuple[str, tuple[Any, ...]], ...] = (
 )
 """Canonical settings this protocol has no field for, each with the values that ask for nothing."""
 
-_RANDOM_FIELDS: tuple[tuple[str, tuple[Any, ...]], ...] = (
+_SAMPLING_FIELDS: tuple[tuple[str, tuple[Any, ...]], ...] = (
     ("temperature", (None, 1)),
     ("top_p", (None, 1)),
     ("top_k", (None,)),
@@ -117,13 +117,13 @@ def encode_request(request: Request, aim: EncodeOptions) -> EncodedRequest:
         raise BadRequest(f"n: {request.n} answers at once are not possible with this model", param="n")
     reject_provider_state(request)
     notices = Notices()
-    body = build(request, aim, notices)
+    body = _build_body(request, aim, notices)
     return EncodedRequest(json.encode(body), notices.lines())
 
 
-def build(request: Request, aim: EncodeOptions, notices: Notices) -> Fields:
+def _build_body(request: Request, aim: EncodeOptions, notices: Notices) -> Fields:
     """The request body as an object."""
-    messages = message_list(request, aim, notices=notices)
+    messages = encode_messages(request, aim, notices=notices)
     plan = thinking.plan_thinking(request, aim, messages=messages, notices=notices)
     body: Fields = {"model": aim.model, "max_tokens": plan.max_tokens}
     system = system_blocks(request)
@@ -158,10 +158,10 @@ def _output_config(
     if output is None:
         return config
     if output.kind == "json_schema" and aim.dialect.response_format == "json_schema":
-        schema = output.schema if request.source == NAME else strict_schema(output.schema)
+        schema = output.schema if request.source == NAME else _strict_schema(output.schema)
         config["format"] = {"type": "json_schema", "schema": schema}
     else:
-        system.append({"type": "text", "text": instruction(output.schema)})
+        system.append({"type": "text", "text": _json_instruction(output.schema)})
     return config
 
 
@@ -173,12 +173,12 @@ def _tool_fields(request: Request, aim: EncodeOptions, notices: Notices) -> Fiel
     if not tools:
         if choice is not None and choice.mode in ("required", "tool"):
             notices.dropped("tool_choice", "there are no tools to choose from")
-        return _past_tools(request)
-    wanted = _choice(request, aim, notices)
+        return _tools_of_history(request)
+    wanted = _tool_choice(request, aim, notices)
     return {"tools": tools, "tool_choice": wanted} if wanted else {"tools": tools}
 
 
-def _past_tools(request: Request) -> Fields:
+def _tools_of_history(request: Request) -> Fields:
     """Calls in the history need their tools declared, even where none may be called any more."""
     if request.source == NAME:
         return {}
@@ -203,7 +203,7 @@ def _tool(tool: Tool, request: Request, aim: EncodeOptions, notices: Notices) ->
     entry["input_schema"] = CUSTOM_PARAMETERS if tool.kind == "custom" else _object_schema(tool.parameters)
     if tool.strict is not None and aim.dialect.strict_tools and (tool.strict or request.source == NAME):
         entry["strict"] = tool.strict
-    mark = cache_mark(tool.cache, source=request.source)
+    mark = cache_control_of(tool.cache, source=request.source)
     if mark is not None:
         entry["cache_control"] = mark
     if request.source == NAME:
@@ -217,18 +217,18 @@ def _object_schema(schema: Any) -> Fields:
     return schema if "type" in schema else {"type": "object", **schema}
 
 
-def _choice(request: Request, aim: EncodeOptions, notices: Notices) -> Fields | None:
+def _tool_choice(request: Request, aim: EncodeOptions, notices: Notices) -> Fields | None:
     """The `tool_choice`; None where the default says the same."""
     dialect = aim.dialect
     choice = request.tool_choice
     mode = choice.mode if choice is not None else "auto"
-    if mode != "auto" and _refused(mode, dialect.tool_choice):
+    if mode != "auto" and _is_refused(mode, dialect.tool_choice):
         notices.dropped(f"tool_choice {mode}", "this provider does not take it")
         choice, mode = None, "auto"
-    if mode in ("required", "tool") and not thinking.fit_thinking(request, aim).can_be_forced:
+    if mode in ("required", "tool") and not thinking.traits_for(request, aim).can_be_forced:
         notices.dropped(f"tool_choice {mode}", "this model cannot be made to call a tool")
         choice, mode = None, "auto"
-    if choice is not None and choice.forces and _names_dropped(request):
+    if choice is not None and choice.forces and _names_dropped_tools(request):
         notices.dropped("tool_choice", "the tool it names is not on offer here")
         choice, mode = None, "auto"
     wanted: Fields = {"type": _CHOICES[mode]}
@@ -243,11 +243,11 @@ def _choice(request: Request, aim: EncodeOptions, notices: Notices) -> Fields | 
     return wanted if said else None
 
 
-def _refused(mode: str, taken: str) -> bool:
+def _is_refused(mode: str, taken: str) -> bool:
     return taken == "auto_only" or (taken == "no_required" and mode in ("required", "tool"))
 
 
-def _names_dropped(request: Request) -> bool:
+def _names_dropped_tools(request: Request) -> bool:
     """Whether the choice names tools that run elsewhere, all of them."""
     choice = request.tool_choice
     if choice is None or not choice.names or request.source == NAME:
@@ -267,19 +267,19 @@ def _sampling(request: Request, aim: EncodeOptions, plan: thinking.ThinkingPlan,
             notices.dropped("stop", "blank stop sequences are not taken")
         if kept:
             out["stop_sequences"] = kept
-    if thinking.fit_thinking(request, aim).sampling:
-        out.update(_randomness(request, plan, notices))
+    if thinking.traits_for(request, aim).sampling:
+        out.update(_sampling_fields(request, plan, notices))
     else:
-        for name, silent in _RANDOM_FIELDS:
+        for name, silent in _SAMPLING_FIELDS:
             if getattr(request, name) not in silent:
                 notices.dropped(name, "this model does not take it")
-    for name, silent in _ABSENT_FIELDS:
+    for name, silent in _UNSUPPORTED_FIELDS:
         if getattr(request, name) not in silent:
             notices.dropped(name, "messages has no such field")
     return out
 
 
-def _randomness(request: Request, plan: thinking.ThinkingPlan, notices: Notices) -> Fields:
+def _sampling_fields(request: Request, plan: thinking.ThinkingPlan, notices: Notices) -> Fields:
     out: Fields = {}
     if request.temperature is not None:
         if request.temperature > 1:
@@ -289,11 +289,11 @@ def _randomness(request: Request, plan: thinking.ThinkingPlan, notices: Notices)
         out["top_p"] = request.top_p
     if request.top_k is not None:
         out["top_k"] = request.top_k
-    _settle_sampling(out, request, plan, notices)
+    _drop_conflicts(out, request, plan, notices)
     return out
 
 
-def _settle_sampling(out: Fields, request: Request, plan: thinking.ThinkingPlan, notices: Notices) -> None:
+def _drop_conflicts(out: Fields, request: Request, plan: thinking.ThinkingPlan, notices: Notices) -> None:
     """Takes out what the provider refuses in this combination."""
     if plan.thinks:
         if out.get("temperature", 1) != 1:
@@ -302,7 +302,7 @@ def _settle_sampling(out: Fields, request: Request, plan: thinking.ThinkingPlan,
         if "top_k" in out:
             notices.dropped("top_k", "not legal while the model thinks")
             del out["top_k"]
-        if out.get("top_p", 1) < _LEAST_TOP_P:
+        if out.get("top_p", 1) < _MIN_TOP_P:
             notices.dropped("top_p", "only 0.95 to 1 is legal while the model thinks")
             del out["top_p"]
     # Newer models refuse both at once; a top_p of 1 says nothing.
@@ -347,9 +347,9 @@ def _add_extras(body: Fields, request: Request, notices: Notices) -> None:
         notices.dropped(name, f"only {request.source} has it")
 
 
-PATH = "/v1/messages/count_tokens"
+COUNT_PATH = "/v1/messages/count_tokens"
 
-_UNCOUNTED = (
+_NOT_COUNTED = (
     "max_tokens",
     "stream",
     "temperature",
@@ -363,8 +363,8 @@ _UNCOUNTED = (
 
 def encode_count(request: Request, aim: EncodeOptions) -> bytes:
     """The body that asks a messages provider to count the request."""
-    body = build(request, aim, Notices())
-    for name in _UNCOUNTED:
+    body = _build_body(request, aim, Notices())
+    for name in _NOT_COUNTED:
         body.pop(name, None)
     return json.encode(body)
 
@@ -372,8 +372,8 @@ def encode_count(request: Request, aim: EncodeOptions) -> bytes:
 def rewrite_count(inbound: WireRequest, aim: EncodeOptions) -> bytes:
     """A messages client's request to count, for a messages provider."""
     body = rewrite(inbound, aim).body
-    if not any(b'"%s"' % name.encode() in body for name in _UNCOUNTED):
+    if not any(b'"%s"' % name.encode() in body for name in _NOT_COUNTED):
         return body
     fields = json.read_fields(body)
-    kept = {name: value for name, value in fields.items() if name not in _UNCOUNTED}
+    kept = {name: value for name, value in fields.items() if name not in _NOT_COUNTED}
     return body if len(kept) == len(fields) else json.encode(kept)

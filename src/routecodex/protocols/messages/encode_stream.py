@@ -49,7 +49,7 @@ _CITATIONS = frozenset(
 )
 
 
-def head(reply: ReplyContext, *, model: str, usage: Usage) -> Fields:
+def message_head(reply: ReplyContext, *, model: str, usage: Usage) -> Fields:
     """A message with nothing in it yet."""
     return {
         "id": f"msg_{reply.id}",
@@ -63,9 +63,9 @@ def head(reply: ReplyContext, *, model: str, usage: Usage) -> Fields:
     }
 
 
-def end(reply: ReplyContext, ending: Finish, *, extras: dict[str, Json] | None = None) -> Fields:
+def stop_fields(reply: ReplyContext, ending: Finish, *, extras: dict[str, Json] | None = None) -> Fields:
     """How a message says why it ended."""
-    word = finish.express(NAME, ending, knows_refusal=reply.knows_refusal)
+    word = finish.encode(NAME, ending, knows_refusal=reply.knows_refusal)
     out: Fields = {"stop_reason": word, "stop_sequence": ending.sequence if word == "stop_sequence" else None}
     details = (extras or {}).get("stop_details")
     if isinstance(details, dict) and word == "refusal":
@@ -73,17 +73,17 @@ def end(reply: ReplyContext, ending: Finish, *, extras: dict[str, Json] | None =
     return out
 
 
-def corrected(reply: ReplyContext, ending: Finish) -> str:
+def relayed_stop_reason(reply: ReplyContext, ending: Finish) -> str:
     """The word for an answer that passes: the provider's own, unless it is wrong or the client lacks it."""
-    said = ending.said
+    said = ending.upstream_reason
     if said is None or said == "tool_use" or ending.reason == "tool_calls":
-        return finish.express(NAME, ending)
+        return finish.encode(NAME, ending)
     if ending.reason in ("refusal", "content_filter"):
-        return finish.express(NAME, ending, knows_refusal=reply.knows_refusal)
+        return finish.encode(NAME, ending, knows_refusal=reply.knows_refusal)
     return said
 
 
-def ends_with_stop(reply: ReplyContext, ending: Finish) -> bool:
+def sends_message_stop(reply: ReplyContext, ending: Finish) -> bool:
     """Whether a stream with this end is closed by `message_stop`."""
     return reply.end_tool_turn or ending.reason != "tool_calls"
 
@@ -117,12 +117,12 @@ class BlockEncoder:
         provider = self._reply.provider
         if not signature or not provider:
             return None
-        data = thinking.carry(provider, call_id, signature=signature)
+        data = thinking.carry_signature(provider, call_id, signature=signature)
         return {"type": "redacted_thinking", "data": data}
 
     def signature(self, signature: str | None) -> str:
         """A thought's signature, sealed with the name of its maker."""
-        return thinking.sealed(self._reply.provider, signature)
+        return thinking.sealed_signature(self._reply.provider, signature)
 
     def thought(self, part: Reasoning) -> Fields | None:
         """The block for a whole thought; None when there is nothing in it."""
@@ -145,9 +145,9 @@ _PartEvent: TypeAlias = (
 )
 
 MESSAGE_STOP = sse.frame(b'{"type":"message_stop"}', b"message_stop")
-_STOP = sse.frame(b'{"type":"content_block_stop","index":%d}', b"content_block_stop")
+_BLOCK_STOP = sse.frame(b'{"type":"content_block_stop","index":%d}', b"content_block_stop")
 _DELTA = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":%b'
-_TAIL = b"}}\n\n"
+_DELTA_END = b"}}\n\n"
 _TEXT = b'{"type":"text_delta","text":'
 _THINKING = b'{"type":"thinking_delta","thinking":'
 _JSON = b'{"type":"input_json_delta","partial_json":'
@@ -163,7 +163,7 @@ def start_frame(index: int, block: Fields) -> bytes:
 
 def stop_frame(index: int) -> bytes:
     """The event that closes a block."""
-    return _STOP % index
+    return _BLOCK_STOP % index
 
 
 def end_frame(delta: Fields, usage: Usage) -> bytes:
@@ -203,7 +203,7 @@ class StreamEncoder:
         self._waiting: dict[int, list[_PartEvent]] = {}
 
     def encode(self, event: Event) -> bytes:
-        return _EVENTS.get(type(event), StreamEncoder._take)(self, event)
+        return _ANSWER_HANDLERS.get(type(event), StreamEncoder._take)(self, event)
 
     def _start_answer(self, event: Started) -> bytes:
         self._model = event.model
@@ -225,8 +225,8 @@ class StreamEncoder:
         pieces = escape_texts(list(filter(None, texts)))
         if not pieces:
             return b""
-        between = b'"%b%b"' % (_TAIL, part.head)
-        return b'%b"%b"%b' % (part.head, between.join(pieces), _TAIL)
+        between = b'"%b%b"' % (_DELTA_END, part.head)
+        return b'%b"%b"%b' % (part.head, between.join(pieces), _DELTA_END)
 
     def _begin(self) -> bytes:
         """`message_start`, held back until something follows it: by then more usage may be known."""
@@ -235,7 +235,7 @@ class StreamEncoder:
         self._begun = True
         usage = self._usage or Usage(input=self._reply.input_tokens)
         told = Usage(usage.input, max(usage.output, 1), usage.cache_read, usage.cache_write)
-        message = head(self._reply, model=self._model, usage=told)
+        message = message_head(self._reply, model=self._model, usage=told)
         return sse.frame(json.encode({"type": "message_start", "message": message}), b"message_start")
 
     def _take(self, event: _PartEvent) -> bytes:
@@ -259,7 +259,7 @@ class StreamEncoder:
     def _write(self, event: _PartEvent) -> bytes:
         if isinstance(event, PartStarted):
             return self._start(event)
-        return _ADDITIONS[type(event)](self, self._parts[event.index], event)
+        return _PART_HANDLERS[type(event)](self, self._parts[event.index], event)
 
     def _add_text(self, part: _Part, event: TextDelta) -> bytes:
         return self._text(part, event.index, event.text, template=_TEXT)
@@ -304,7 +304,7 @@ class StreamEncoder:
         if not text:
             return b""
         self._written += len(text)
-        delta = json.encode(text) + _TAIL
+        delta = json.encode(text) + _DELTA_END
         if part.block is not None:
             return part.head + delta
         block: Fields = {"type": "text", "text": ""}
@@ -319,7 +319,7 @@ class StreamEncoder:
         if part.block is None:
             out = self._open_block(part, event.index, {"type": "text", "text": ""}, template=_TEXT)
         assert part.block is not None
-        return out + _DELTA % (part.block, _CITATION) + json.encode(event.annotation) + _TAIL
+        return out + _DELTA % (part.block, _CITATION) + json.encode(event.annotation) + _DELTA_END
 
     def _start_call(self, part: _Part, index: int, call: ToolCall) -> bytes:
         block = self._speaker.call(call)
@@ -337,7 +337,7 @@ class StreamEncoder:
             part.held.append(text)
             return b""
         part.wrote = True
-        return part.head + json.encode(text) + _TAIL
+        return part.head + json.encode(text) + _DELTA_END
 
     def _opaque(self, part: Opaque) -> bytes:
         if part.protocol != NAME:
@@ -349,7 +349,7 @@ class StreamEncoder:
         self._blocks += 1
         given = json.encode(json.encode(block["input"]).decode())
         start = start_frame(index, {**block, "input": {}})
-        return start + _DELTA % (index, _JSON) + given + _TAIL + stop_frame(index)
+        return start + _DELTA % (index, _JSON) + given + _DELTA_END + stop_frame(index)
 
     def _end(self, part: _Part, _event: PartFinished) -> bytes:
         return self._stop(part)
@@ -375,15 +375,15 @@ class StreamEncoder:
         """The signature in one piece (clients keep only the last), and the end of the block."""
         assert part.block is not None
         sealed = self._speaker.signature(signature)
-        delta = _DELTA % (part.block, _SIGNATURE) + json.encode(sealed) + _TAIL if sealed else b""
+        delta = _DELTA % (part.block, _SIGNATURE) + json.encode(sealed) + _DELTA_END if sealed else b""
         return delta + self._close(part)
 
     def _stop_call(self, part: _Part, call: ToolCall, signature: str | None) -> bytes:
         out = b""
         if call.custom:
-            out = part.head + json.encode(wrap_input("".join(part.held))) + _TAIL
+            out = part.head + json.encode(wrap_input("".join(part.held))) + _DELTA_END
         elif not part.wrote:
-            out = part.head + b'""' + _TAIL
+            out = part.head + b'""' + _DELTA_END
         out += self._close(part)
         carrier = self._speaker.carrier(part.call_id, signature)
         return out + self._whole(carrier) if carrier is not None else out
@@ -399,14 +399,14 @@ class StreamEncoder:
                 out.append(self._stop(self._parts[self._open]))
             out.append(self._advance())
         usage = self._usage or estimated_usage(self._reply.input_tokens, self._written)
-        delta = end(self._reply, event.finish, extras=event.extras)
+        delta = stop_fields(self._reply, event.finish, extras=event.extras)
         out.append(end_frame(delta, usage))
-        if ends_with_stop(self._reply, event.finish):
+        if sends_message_stop(self._reply, event.finish):
             out.append(MESSAGE_STOP)
         return b"".join(out)
 
 
-_EVENTS: dict[type[Event], Callable[[StreamEncoder, Any], bytes]] = {
+_ANSWER_HANDLERS: dict[type[Event], Callable[[StreamEncoder, Any], bytes]] = {
     Started: StreamEncoder._start_answer,
     UsageReported: StreamEncoder._count,
     Finished: StreamEncoder._finish,
@@ -414,7 +414,7 @@ _EVENTS: dict[type[Event], Callable[[StreamEncoder, Any], bytes]] = {
 }
 """What becomes of the events of the whole answer; all others tell of a part."""
 
-_ADDITIONS: dict[type[_PartEvent], Callable[[StreamEncoder, _Part, Any], bytes]] = {
+_PART_HANDLERS: dict[type[_PartEvent], Callable[[StreamEncoder, _Part, Any], bytes]] = {
     TextDelta: StreamEncoder._add_text,
     ReasoningDelta: StreamEncoder._add_thought,
     ArgumentsDelta: StreamEncoder._add_arguments,

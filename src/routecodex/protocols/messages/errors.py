@@ -33,7 +33,7 @@ _STATUSES = {
     "overloaded_error": 529,
 }
 _OVERLOADED = 529
-UNNAMED = "upstream"
+UNNAMED_PROVIDER = "upstream"
 
 
 def encode_error(error: GatewayError) -> tuple[int, dict[str, Any]]:
@@ -61,7 +61,7 @@ def decode_error(status: int, headers: Mapping[str, str], body: bytes, provider:
         value = json.decode(body)
     except ValueError:
         value = None
-    message, type, code = _words(value)
+    message, type, code = _error_fields(value)
     return upstream_errors.upstream_error(
         status,
         message or ("" if value is not None else upstream_errors.plain_text(body)),
@@ -74,10 +74,14 @@ def decode_error(status: int, headers: Mapping[str, str], body: bytes, provider:
 
 def from_object(error: Json, *, provider: str) -> UpstreamError:
     """The error that a provider put into a stream or an answer."""
-    message, type, code = _words({"error": error})
+    message, type, code = _error_fields({"error": error})
     status = _STATUSES.get(type or "", 500)
     return upstream_errors.upstream_error(
-        status, message or "the provider gave no reason", provider=provider or UNNAMED, code=code, type=type
+        status,
+        message or "the provider gave no reason",
+        provider=provider or UNNAMED_PROVIDER,
+        code=code,
+        type=type,
     )
 
 
@@ -86,7 +90,7 @@ def unparsable(what: str = "the upstream's answer") -> UpstreamFailed:
     return UpstreamFailed(f"{what} is not a messages answer", code="upstream_unparsable")
 
 
-def _words(value: Json) -> tuple[str, str | None, str | None]:
+def _error_fields(value: Json) -> tuple[str, str | None, str | None]:
     """(message, type, code) wherever the envelope keeps them."""
     if not isinstance(value, dict):
         return (value if isinstance(value, str) else ""), None, None
@@ -97,8 +101,8 @@ def _words(value: Json) -> tuple[str, str | None, str | None]:
         inner = value
     said = next((inner[name] for name in ("message", "detail", "error") if inner.get(name)), "")
     message = said if isinstance(said, str) else json.encode(said).decode()
-    return message, _word(inner.get("type")), _word(inner.get("code"))
+    return message, _nonempty(inner.get("type")), _nonempty(inner.get("code"))
 
 
-def _word(value: Json) -> str | None:
+def _nonempty(value: Json) -> str | None:
     return value if isinstance(value, str) and value else None

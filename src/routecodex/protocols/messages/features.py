@@ -28,7 +28,7 @@ from routecodex.protocols.message_features import (
 from routecodex.protocols.messages.schema import RequestBody, WireMessage, WirePart, WireTool
 
 _MEDIA = frozenset({"image", "video"})
-_SHOWN = _MEDIA | {"document", "audio"}
+_ATTACHMENTS = _MEDIA | {"document", "audio"}
 _CALLS = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
 
 
@@ -36,17 +36,17 @@ def features(inbound: WireRequest) -> RequestFeatures:
     """The features of a request; only its newest messages are looked at."""
     wire: RequestBody = inbound.wire
     turns, tools = wire.messages, wire.tools or ()
-    newest, seen = newest_message(turns, _sight(inbound))
+    newest, seen = newest_message(turns, _feature_reader(inbound))
     last = _last_answer(turns)
     hosted = any(map(_is_hosted, tools))
-    offers = hosted or any(map(_searches, tools))
+    offers = hosted or any(map(_is_search, tools))
     return RequestFeatures(
         newest=newest,
         has_media=seen.media,
         text=user_excerpt(seen, fully=offers),
         calls=_calls(turns, last) if last >= 0 else (),
         offers_search=offers,
-        asks_search=hosted and _asks(wire, tools),
+        asks_search=hosted and _forces_search(wire, tools),
         has_tools=bool(tools),
         has_answer=last >= 0,
         opening=_opening(inbound) if not tools or len(turns) <= SHORT_CONVERSATION else "",
@@ -56,7 +56,9 @@ def features(inbound: WireRequest) -> RequestFeatures:
 def fingerprint(inbound: WireRequest) -> bytes:
     """What a conversation begins with, without the marks for caches, which move."""
     wire: RequestBody = inbound.wire
-    return conversation_fingerprint(_system(inbound), first_user_texts(wire.messages, _sight(inbound)))
+    return conversation_fingerprint(
+        _system(inbound), first_user_texts(wire.messages, _feature_reader(inbound))
+    )
 
 
 def _blocks(turn: WireMessage) -> Sequence[WirePart]:
@@ -69,11 +71,11 @@ def _texts(turn: WireMessage, uncut: bytes) -> Sequence[TextValue]:
     return [large_body.restore_text(block.text, uncut) for block in turn.content if block.type == "text"]
 
 
-def _sight(inbound: WireRequest) -> Callable[[WireMessage], MessageFeatures]:
-    return partial(_glimpse, uncut=inbound.uncut) if inbound.uncut else _glimpse
+def _feature_reader(inbound: WireRequest) -> Callable[[WireMessage], MessageFeatures]:
+    return partial(_message_features, uncut=inbound.uncut) if inbound.uncut else _message_features
 
 
-def _glimpse(turn: WireMessage, uncut: bytes = b"") -> MessageFeatures:
+def _message_features(turn: WireMessage, uncut: bytes = b"") -> MessageFeatures:
     if turn.role == "assistant":
         return ASSISTANT
     if turn.role == "system":
@@ -84,7 +86,7 @@ def _glimpse(turn: WireMessage, uncut: bytes = b"") -> MessageFeatures:
     return user_message(
         _texts(turn, uncut),
         results="tool_result" in types,
-        shown=not _SHOWN.isdisjoint(types),
+        shown=not _ATTACHMENTS.isdisjoint(types),
         media=not _MEDIA.isdisjoint(types),
     )
 
@@ -113,11 +115,11 @@ def _is_hosted(tool: WireTool) -> bool:
     return tool.type is not None and is_hosted_search(tool.type)
 
 
-def _searches(tool: WireTool) -> bool:
+def _is_search(tool: WireTool) -> bool:
     return is_search_tool(tool.name)
 
 
-def _asks(wire: RequestBody, tools: Sequence[WireTool]) -> bool:
+def _forces_search(wire: RequestBody, tools: Sequence[WireTool]) -> bool:
     """Whether the hosted search is all there is, or the one tool that must be used."""
     choice = wire.tool_choice
     if choice is not None and choice.type == "none":

@@ -17,7 +17,7 @@ from routecodex.protocols import upstream_errors
 from routecodex.protocols.codec import AnswerOutcome, ReplyContext
 from routecodex.protocols.messages import encode_stream, errors
 from routecodex.protocols.messages.content import NAME
-from routecodex.protocols.messages.decode_stream import UsageCounter, open_block, read_chunk, usage_object
+from routecodex.protocols.messages.decode_stream import UsageCounter, block_type, read_chunk, usage_object
 from routecodex.protocols.messages.encode_stream import MESSAGE_STOP, end_frame, stop_frame
 from routecodex.protocols.messages.schema import StreamChunk
 from routecodex.protocols.translation import estimated_usage
@@ -151,7 +151,7 @@ class Relay:
         # One block at a time: an upstream that opens the next has done with the last.
         out = self._ensure_head() + self._close_all()
         block = chunk.content_block or {"type": "text", "text": ""}
-        kind = open_block(block)
+        kind = block_type(block)
         self._open[chunk.index] = kind
         if kind == "tool_use":
             self._calls += 1
@@ -217,7 +217,7 @@ class Relay:
         else:
             out = closing + self._mended(frame, chunk, word)
         assert self.outcome.finish is not None
-        if not encode_stream.ends_with_stop(self._reply, self.outcome.finish):
+        if not encode_stream.sends_message_stop(self._reply, self.outcome.finish):
             self.ended = True
         return out
 
@@ -249,7 +249,7 @@ class Relay:
             calls_whole=self._last_call_is_whole(said),
             sequence=sequence,
         )
-        word = encode_stream.corrected(self._reply, ending)
+        word = encode_stream.relayed_stop_reason(self._reply, ending)
         usage = self._counter.usage()
         self.outcome.finish = ending
         self.outcome.sent_finish = word
@@ -298,7 +298,7 @@ class Relay:
     def _end(self, raw: bytes = MESSAGE_STOP) -> bytes:
         self.ended = True
         assert self.outcome.finish is not None
-        return raw if encode_stream.ends_with_stop(self._reply, self.outcome.finish) else b""
+        return raw if encode_stream.sends_message_stop(self._reply, self.outcome.finish) else b""
 
     def _close_all(self) -> bytes:
         return b"".join([self._close_block(index) for index in list(self._open)])
@@ -308,7 +308,7 @@ class Relay:
             return b""
         self._headed = True
         usage = Usage(input=self._reply.input_tokens, output=1)
-        message = encode_stream.head(self._reply, model="", usage=usage)
+        message = encode_stream.message_head(self._reply, model="", usage=usage)
         return sse.frame(json.encode({"type": "message_start", "message": message}), b"message_start")
 
 

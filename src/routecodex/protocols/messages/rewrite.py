@@ -17,14 +17,14 @@ from routecodex.protocols import sealed_signatures
 from routecodex.protocols.codec import EncodedRequest, EncodeOptions, WireRequest
 from routecodex.protocols.large_body import replace_model
 from routecodex.protocols.messages.schema import RequestBody, WireMessage, WirePart
-from routecodex.protocols.messages.thinking import FOREIGN, UNSIGNED, carried
+from routecodex.protocols.messages.thinking import FOREIGN, UNSIGNED, carried_signature
 from routecodex.wire import json
 
 _raws: Decoder[list[Raw]] = Decoder(list[Raw])
-_THOUGHTS = ("thinking", "redacted_thinking")
-_RESULT = ("tool_result",)
+_THINKING_BLOCKS = ("thinking", "redacted_thinking")
+_RESULT_BLOCKS = ("tool_result",)
 
-Verdicts = dict[int, dict[int, str | None]]
+SignatureChanges = dict[int, dict[int, str | None]]
 """By message and block: the signature a thought shall have instead, or None when it is taken out."""
 
 
@@ -33,9 +33,9 @@ def rewrite(inbound: WireRequest, aim: EncodeOptions) -> EncodedRequest:
     notices = Notices()
     body = inbound.body
     wire: RequestBody = inbound.wire
-    verdicts = _judge(wire, aim)
+    verdicts = _signature_changes(wire, aim)
     unwanted = [name for name in aim.dialect.unsupported if b'"%s"' % name.encode() in body]
-    halt = None if wire.thinking is None else _halt(wire, verdicts, aim)
+    halt = None if wire.thinking is None else _thinking_obstacle(wire, verdicts, aim)
     if not verdicts and not unwanted and halt is None:
         outline = inbound.keys() if inbound.outline else b""
         return EncodedRequest(replace_model(body, aim.model, named=wire.model, outline=outline))
@@ -44,8 +44,8 @@ def rewrite(inbound: WireRequest, aim: EncodeOptions) -> EncodedRequest:
         if fields.pop(name, None) is not None:
             notices.dropped(name, "this provider does not take it")
     if verdicts:
-        _apply(fields, verdicts)
-        for why in _losses(wire, verdicts, aim):
+        _apply_changes(fields, verdicts)
+        for why in _drop_reasons(wire, verdicts, aim):
             notices.dropped("reasoning", why)
     if halt is not None and fields.pop("thinking", None) is not None:
         notices.dropped("thinking", halt)
@@ -56,17 +56,17 @@ def rewrite(inbound: WireRequest, aim: EncodeOptions) -> EncodedRequest:
     return EncodedRequest(json.encode(fields), notices.lines())
 
 
-def _judge(wire: RequestBody, aim: EncodeOptions) -> Verdicts:
-    verdicts: Verdicts = {}
+def _signature_changes(wire: RequestBody, aim: EncodeOptions) -> SignatureChanges:
+    verdicts: SignatureChanges = {}
     for number, turn in enumerate(wire.messages):
         if turn.role != "assistant" or isinstance(turn.content, str):
             continue
         changed = {}
         for place, block in enumerate(turn.content):
-            sealed = _sealed(block)
+            sealed = _signature_of(block)
             if sealed is None:
                 continue
-            verdict = _verdict(sealed, aim)
+            verdict = _changed_signature(sealed, aim)
             if verdict != sealed:
                 changed[place] = verdict
         if changed:
@@ -74,13 +74,13 @@ def _judge(wire: RequestBody, aim: EncodeOptions) -> Verdicts:
     return verdicts
 
 
-def _sealed(block: WirePart) -> str | None:
+def _signature_of(block: WirePart) -> str | None:
     if block.type == "thinking":
         return block.signature or ""
     return block.data if block.type == "redacted_thinking" else None
 
 
-def _verdict(signature: str, aim: EncodeOptions) -> str | None:
+def _changed_signature(signature: str, aim: EncodeOptions) -> str | None:
     maker, inner = sealed_signatures.unseal(signature)
     if maker is not None and aim.made_here(signature):
         return signature
@@ -88,30 +88,30 @@ def _verdict(signature: str, aim: EncodeOptions) -> str | None:
         return None
     if maker is None:
         return signature if not signature or aim.is_ours(signature) else None
-    return inner if maker == aim.provider and carried(signature) is None else None
+    return inner if maker == aim.provider and carried_signature(signature) is None else None
 
 
-def _apply(fields: dict[str, Raw], verdicts: Verdicts) -> None:
+def _apply_changes(fields: dict[str, Raw], verdicts: SignatureChanges) -> None:
     messages = _raws.decode(fields["messages"])
     kept: list[Raw] = []
     for number, message in enumerate(messages):
-        changed = _mended(message, verdicts[number]) if number in verdicts else message
+        changed = _edited_message(message, verdicts[number]) if number in verdicts else message
         if changed is not None:
             kept.append(changed)
     fields["messages"] = Raw(json.encode(kept))
 
 
-def _losses(wire: RequestBody, verdicts: Verdicts, aim: EncodeOptions) -> Iterator[str]:
+def _drop_reasons(wire: RequestBody, verdicts: SignatureChanges, aim: EncodeOptions) -> Iterator[str]:
     """Why thoughts were taken out, each in turn."""
     for number, changes in verdicts.items():
         for place, verdict in changes.items():
             block = wire.messages[number].content[place]
             if verdict is None and isinstance(block, WirePart):
-                maker, inner = sealed_signatures.unseal(_sealed(block) or "")
+                maker, inner = sealed_signatures.unseal(_signature_of(block) or "")
                 yield UNSIGNED if not inner and maker in (None, aim.provider) else FOREIGN
 
 
-def _mended(message: Raw, changes: dict[int, str | None]) -> Raw | None:
+def _edited_message(message: Raw, changes: dict[int, str | None]) -> Raw | None:
     """The message with its thoughts as the verdicts say; None when nothing is left of it."""
     parts = json.read_fields(bytes(message))
     blocks: list[Raw] = []
@@ -121,40 +121,40 @@ def _mended(message: Raw, changes: dict[int, str | None]) -> Raw | None:
             continue
         signature = changes[place]
         if signature is not None:
-            blocks.append(_resigned(block, signature))
+            blocks.append(_with_signature(block, signature))
     if not blocks:
         return None
     parts["content"] = Raw(json.encode(blocks))
     return Raw(json.encode(parts))
 
 
-def _resigned(block: Raw, signature: str) -> Raw:
+def _with_signature(block: Raw, signature: str) -> Raw:
     fields = json.read_fields(bytes(block))
     fields["signature" if "signature" in fields else "data"] = Raw(json.encode(signature))
     return Raw(json.encode(fields))
 
 
-def _halt(wire: RequestBody, verdicts: Verdicts, aim: EncodeOptions) -> str | None:
+def _thinking_obstacle(wire: RequestBody, verdicts: SignatureChanges, aim: EncodeOptions) -> str | None:
     """Why a tool turn under way can only go on without thinking; None when it can go on with it."""
     asked = wire.thinking
-    if asked is None or asked.type != "enabled" or not _holds(wire.messages[-1], _RESULT):
+    if asked is None or asked.type != "enabled" or not _holds(wire.messages[-1], _RESULT_BLOCKS):
         return None
     if None in verdicts.get(len(wire.messages) - 2, {}).values():
         return "the tool turn under way began at another provider"
-    if aim.dialect.unthought_turns or _is_thought_through(wire.messages, verdicts):
+    if aim.dialect.unthought_turns or _turn_has_thinking(wire.messages, verdicts):
         return None
     return "the tool turn under way began without it"
 
 
-def _is_thought_through(messages: list[WireMessage], verdicts: Verdicts) -> bool:
+def _turn_has_thinking(messages: list[WireMessage], verdicts: SignatureChanges) -> bool:
     """Whether any message of the tool turn under way keeps a thought: a model may think once for it all."""
     for number in range(len(messages) - 1, -1, -1):
         turn = messages[number]
         if turn.role == "assistant":
             gone = [place for place, verdict in verdicts.get(number, {}).items() if verdict is None]
-            if _holds(turn, _THOUGHTS, but=gone):
+            if _holds(turn, _THINKING_BLOCKS, but=gone):
                 return True
-        elif turn.role == "user" and not _holds(turn, _RESULT):
+        elif turn.role == "user" and not _holds(turn, _RESULT_BLOCKS):
             return False
     return False
 

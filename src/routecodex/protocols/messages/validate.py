@@ -20,25 +20,25 @@ from routecodex.protocols.messages.schema import (
     WirePart,
 )
 from routecodex.wire import json, scan
-from routecodex.wire.json import ABSENT, begins, present
+from routecodex.wire.json import ABSENT, is_present, starts_with
 
 ROLES: Final = ("user", "assistant", "system")
 CHOICES: Final = ("auto", "any", "tool", "none")
 
-_REQUIRED: Final[dict[str, tuple[str, ...]]] = {
+_REQUIRED_FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "redacted_thinking": ("data",),
     "tool_use": ("id", "name"),
     "tool_result": ("tool_use_id",),
 }
-_SOURCED: Final = frozenset({"image", "document"})
-_SOURCES: Final[dict[str, tuple[str, ...]]] = {
+_HAVE_SOURCE: Final = frozenset({"image", "document"})
+_SOURCE_FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "base64": ("media_type", "data"),
     "text": ("data",),
     "url": ("url",),
     "file": ("file_id",),
 }
 
-_sign: Final = scan.sign
+_first_byte: Final = scan.first_byte
 _STRING: Final = 0x22
 
 _OBJECT: Final = 0x7B
@@ -49,10 +49,10 @@ _SCANS: Final = scan.IN_C
 results are accepted."""
 _ONE_TEXT: Final = (b'[{"type":"text","text":"', b'[{"type": "text", "text": "')
 
-_ITS_END: Final = b'"}]'
+_ONE_TEXT_END: Final = b'"}]'
 """What most results are that are lists, around their text."""
 
-_LONG: Final = ((b"content", 3), (b"text", 3), (b"text", 5), (b"content", 5), (b"text", 7))
+_LONG_TEXTS: Final = ((b"content", 3), (b"text", 3), (b"text", 5), (b"content", 5), (b"text", 7))
 """Where long texts stand: in messages, system texts, blocks, results, and the blocks of results."""
 
 _blocks: Final[Decoder[list[WirePart]]] = Decoder(list[WirePart])
@@ -73,7 +73,7 @@ def validate_count(body: bytes) -> WireRequest:
 
 
 def _read(body: bytes, decoder: Decoder[Any], *, model: str | None, stream: bool | None) -> WireRequest:
-    outline, may_be_tagged = large_body.elide_texts(body, _LONG)
+    outline, may_be_tagged = large_body.elide_texts(body, _LONG_TEXTS)
     wire = _read_outline(outline, decoder, model) if outline else None
     if wire is None:
         outline = b""
@@ -92,7 +92,7 @@ def _read(body: bytes, decoder: Decoder[Any], *, model: str | None, stream: bool
 
 def _read_whole(body: bytes, decoder: Decoder[Any], model: str | None) -> RequestBody:
     wire: RequestBody = json.read(body, decoder)
-    json.check_text(body)
+    json.check_utf8(body)
     _check(wire, model)
     return wire
 
@@ -118,7 +118,7 @@ def _check(wire: RequestBody, model: str | None) -> None:
     _check_messages(wire.messages)
 
 
-def _bad(at: str, what: str) -> BadRequest:
+def _invalid(at: str, what: str) -> BadRequest:
     return BadRequest(f"{at}: {what}", param=at, code="invalid_value")
 
 
@@ -128,9 +128,9 @@ def _missing(at: str) -> BadRequest:
 
 def _check_name(name: str, *, at: str) -> None:
     if not name.strip():
-        raise _bad(at, "must not be empty")
+        raise _invalid(at, "must not be empty")
     if "\x00" in name:
-        raise _bad(at, "must not hold a NUL character")
+        raise _invalid(at, "must not hold a NUL character")
 
 
 def _check_settings(wire: RequestBody) -> None:
@@ -143,11 +143,11 @@ def _check_settings(wire: RequestBody) -> None:
             raise _missing(f"tools[{number}].name")
         if tool.name is not None:
             _check_name(tool.name, at=f"tools[{number}].name")
-        if present(tool.input_schema) and not begins(tool.input_schema, b"{"):
-            raise _bad(f"tools[{number}].input_schema", "expected an object")
+        if is_present(tool.input_schema) and not starts_with(tool.input_schema, b"{"):
+            raise _invalid(f"tools[{number}].input_schema", "expected an object")
     choice = wire.tool_choice
     if choice is not None and choice.type not in CHOICES:
-        raise _bad("tool_choice.type", f"must be one of {', '.join(CHOICES)}; got {choice.type!r}")
+        raise _invalid("tool_choice.type", f"must be one of {', '.join(CHOICES)}; got {choice.type!r}")
     if choice is not None and choice.type == "tool" and not choice.name:
         raise _missing("tool_choice.name")
     user = (wire.metadata or {}).get("user_id")
@@ -163,13 +163,13 @@ def _check_settings(wire: RequestBody) -> None:
 def _check_messages(messages: list[WireMessage]) -> None:
     """One light pass: what is wrong is put into words only when something is."""
     if not messages:
-        raise _bad("messages", "at least one message is required")
+        raise _invalid("messages", "at least one message is required")
     called: set[str | None] = set()
     for number, turn in enumerate(messages):
         role, content = turn.role, turn.content
         if role not in ROLES:
             at = f"messages[{number}].role"
-            raise _bad(at, f"must be one of {', '.join(ROLES)}; got {role!r}")
+            raise _invalid(at, f"must be one of {', '.join(ROLES)}; got {role!r}")
         if not isinstance(content, str):
             calls = _check_content(content, called, number)
             if calls and role == "assistant":
@@ -190,19 +190,23 @@ def _check_content(blocks: list[WirePart], called: set[str | None], message: int
         elif kind == "tool_use" and _is_call(block) and block.id not in calls:
             calls.add(block.id)
             continue
-        _look_closely(block, f"messages[{message}].content[{number}]", called=called, calls=calls)
+        _check_unusual_block(block, f"messages[{message}].content[{number}]", called=called, calls=calls)
     return calls
 
 
-def _look_closely(block: WirePart, where: str, *, called: set[str | None], calls: set[str | None]) -> None:
+def _check_unusual_block(
+    block: WirePart, where: str, *, called: set[str | None], calls: set[str | None]
+) -> None:
     """Raises what is wrong with a block that is not of the usual kind; some are right nevertheless."""
     _check_block(block, at=where)
     if block.type == "tool_use":
         if block.id in calls:
-            raise _bad(f"{where}.id", f"two calls of one message have the id {block.id!r}")
+            raise _invalid(f"{where}.id", f"two calls of one message have the id {block.id!r}")
         calls.add(block.id)
     elif block.type == "tool_result" and block.tool_use_id not in called:
-        raise _bad(f"{where}.tool_use_id", f"no earlier assistant message has a call {block.tool_use_id!r}")
+        raise _invalid(
+            f"{where}.tool_use_id", f"no earlier assistant message has a call {block.tool_use_id!r}"
+        )
 
 
 def _is_call(block: WirePart) -> bool:
@@ -210,7 +214,7 @@ def _is_call(block: WirePart) -> bool:
     name, given = block.name, block.input
     if not name or not block.id or name.isspace() or "\x00" in name or given is ABSENT:
         return False
-    return block.text is ABSENT and block.thinking is ABSENT and _sign(given) == _OBJECT
+    return block.text is ABSENT and block.thinking is ABSENT and _first_byte(given) == _OBJECT
 
 
 def _is_text(block: WirePart) -> bool:
@@ -218,12 +222,12 @@ def _is_text(block: WirePart) -> bool:
     if block.type != "text" or block.thinking is not ABSENT:
         return False
     text = block.text
-    return text is not ABSENT and _sign(text) == _STRING
+    return text is not ABSENT and _first_byte(text) == _STRING
 
 
 def _is_plain(content: Raw) -> bool:
     """Whether a result is absent, a string, or a list of text blocks."""
-    if content is ABSENT or _sign(content) == _STRING:
+    if content is ABSENT or _first_byte(content) == _STRING:
         return True
     if _SCANS and _is_one_text(bytes(content)):
         return True
@@ -235,25 +239,25 @@ def _is_one_text(content: bytes) -> bool:
     """Whether a value is a list of one text block, written as most clients write it."""
     for begin in _ONE_TEXT:
         if content.startswith(begin):
-            end = scan.closing(content, len(begin))
-            return end >= 0 and content[end:] == _ITS_END
+            end = scan.string_end(content, len(begin))
+            return end >= 0 and content[end:] == _ONE_TEXT_END
     return False
 
 
 def _check_block(block: WirePart, *, at: str) -> None:
     for name, text in (("text", block.text), ("thinking", block.thinking)):
-        if present(text) and not begins(text, b'"'):
+        if is_present(text) and not starts_with(text, b'"'):
             raise BadRequest(f"{at}.{name}: expected 'str'", param=f"{at}.{name}", code="invalid_type")
-        if block.type == name and not present(text):
+        if block.type == name and not is_present(text):
             raise _missing(f"{at}.{name}")
-    for name in _REQUIRED.get(block.type, ()):
+    for name in _REQUIRED_FIELDS.get(block.type, ()):
         if getattr(block, name) is None:
             raise _missing(f"{at}.{name}")
     if block.type == "tool_use":
         _check_call(block, at=at)
     elif block.type == "tool_result":
         _check_result(block, at=at)
-    elif block.type in _SOURCED:
+    elif block.type in _HAVE_SOURCE:
         _check_source(block.source, at=f"{at}.source")
 
 
@@ -261,17 +265,17 @@ def _check_call(block: WirePart, *, at: str) -> None:
     assert block.name is not None
     _check_name(block.name, at=f"{at}.name")
     if not block.id:
-        raise _bad(f"{at}.id", "must not be empty")
-    if not present(block.input):
+        raise _invalid(f"{at}.id", "must not be empty")
+    if not is_present(block.input):
         raise _missing(f"{at}.input")
-    if not begins(block.input, b"{"):
-        raise _bad(f"{at}.input", "expected an object")
+    if not starts_with(block.input, b"{"):
+        raise _invalid(f"{at}.input", "expected an object")
 
 
 def _check_result(block: WirePart, *, at: str) -> None:
     if not block.tool_use_id:
-        raise _bad(f"{at}.tool_use_id", "must not be empty")
-    if not present(block.content) or begins(block.content, b'"'):
+        raise _invalid(f"{at}.tool_use_id", "must not be empty")
+    if not is_present(block.content) or starts_with(block.content, b'"'):
         return
     content = _read_raw(block.content, _result, at=f"{at}.content")
     if isinstance(content, list):
@@ -280,10 +284,10 @@ def _check_result(block: WirePart, *, at: str) -> None:
 
 
 def _check_source(raw: Raw, *, at: str) -> None:
-    if not present(raw):
+    if not is_present(raw):
         raise _missing(at)
     source = _read_raw(raw, _source, at=at)
-    for name in _SOURCES.get(source.type, ()):
+    for name in _SOURCE_FIELDS.get(source.type, ()):
         if getattr(source, name) is None:
             raise _missing(f"{at}.{name}")
 

@@ -21,21 +21,21 @@ from routecodex.protocols.messages.encode_messages import input_of
 from routecodex.protocols.messages.encode_stream import (
     BlockEncoder,
     Fields,
-    corrected,
-    end,
-    head,
     is_citation,
+    message_head,
+    relayed_stop_reason,
+    stop_fields,
 )
 from routecodex.protocols.messages.schema import WirePart, WireUsage
 from routecodex.protocols.translation import estimated_usage
 from routecodex.wire import json
-from routecodex.wire.json import ABSENT, present, thaw
+from routecodex.wire.json import ABSENT, decode_raw, is_present
 
-_TOLD = {"text": "text", "thinking": "thinking", "redacted_thinking": "data", "tool_use": "name"}
+_TEXT_FIELDS = {"text": "text", "thinking": "thinking", "redacted_thinking": "data", "tool_use": "name"}
 """The blocks that every protocol has a part for, each with the field of its words."""
 
 
-class _Signed(Struct):
+class _SignedBlock(Struct):
     """A block of an answer, as far as passing it on needs it."""
 
     type: str = ""
@@ -67,7 +67,7 @@ class _Failure(Struct):
 
 _answer: Decoder[_Answer] = Decoder(_Answer)
 _failure: Decoder[_Failure] = Decoder(_Failure)
-_signed: Decoder[_Signed] = Decoder(_Signed)
+_signed: Decoder[_SignedBlock] = Decoder(_SignedBlock)
 _block: Decoder[WirePart] = Decoder(WirePart)
 
 
@@ -76,12 +76,12 @@ def _read(body: bytes, *, provider: str) -> _Answer:
     if answer is not None:
         return answer
     failure = json.try_read(body, _failure)
-    if failure is not None and present(failure.error):
-        raise errors.from_object(thaw(failure.error), provider=provider)
+    if failure is not None and is_present(failure.error):
+        raise errors.from_object(decode_raw(failure.error), provider=provider)
     raise errors.unparsable()
 
 
-def _ending(answer: _Answer, *, has_calls: bool) -> Finish:
+def _finish_of(answer: _Answer, *, has_calls: bool) -> Finish:
     # The input of a whole answer is parsed JSON already: no call in it is cut off.
     return finish.infer(NAME, answer.stop_reason, has_calls=has_calls, sequence=answer.stop_sequence)
 
@@ -92,12 +92,12 @@ def decode_response(body: bytes) -> Sequence[Event]:
     parts = tuple(_answer_part(raw) for raw in answer.content)
     counter = UsageCounter()
     counter.add(answer.usage)
-    details = thaw(answer.stop_details)
+    details = decode_raw(answer.stop_details)
     response = Response(
         id=answer.id or "",
         model=answer.model or "",
         parts=parts,
-        finish=_ending(answer, has_calls=any(isinstance(part, ToolCall) for part in parts)),
+        finish=_finish_of(answer, has_calls=any(isinstance(part, ToolCall) for part in parts)),
         usage=counter.usage(),
         extras={"stop_details": details} if details is not None else None,
     )
@@ -107,20 +107,20 @@ def decode_response(body: bytes) -> Sequence[Event]:
 def _answer_part(raw: Raw) -> AnswerPart:
     if json.try_read(bytes(raw), _block) is None:
         raise errors.unparsable("a block of the upstream's answer")
-    block = thaw(raw)
-    if block["type"] not in _TOLD:
+    block = decode_raw(raw)
+    if block["type"] not in _TEXT_FIELDS:
         return Opaque(NAME, block)
     try:
-        _check_words(block)
+        _check_text(block)
         part = part_of(block)
     except (KeyError, TypeError) as exc:
         raise errors.unparsable("a block of the upstream's answer") from exc
     return cast(AnswerPart, part)
 
 
-def _check_words(block: Fields) -> None:
+def _check_text(block: Fields) -> None:
     """Nothing is made of words that are none, as in a stream; anything else there is no answer."""
-    name = _TOLD[block["type"]]
+    name = _TEXT_FIELDS[block["type"]]
     if name in block and block[name] is None:
         block[name] = ""
     if not isinstance(block.get(name, ""), str):
@@ -134,9 +134,9 @@ def encode_response(response: Response, reply: ReplyContext) -> bytes:
     written = sum(len(part.text) for part in response.parts if isinstance(part, Text | Reasoning | Refusal))
     written += sum(len(part.arguments) for part in response.parts if isinstance(part, ToolCall))
     usage = response.usage or estimated_usage(reply.input_tokens, written)
-    message = head(reply, model=response.model, usage=usage)
+    message = message_head(reply, model=response.model, usage=usage)
     message["content"] = content
-    message.update(end(reply, response.finish, extras=response.extras))
+    message.update(stop_fields(reply, response.finish, extras=response.extras))
     return json.encode(message)
 
 
@@ -169,9 +169,9 @@ def _text(part: Text | Refusal) -> list[Fields]:
 def relay_response(body: bytes, reply: ReplyContext) -> tuple[bytes, AnswerOutcome]:
     """A provider's answer for a client of the same protocol, with its stop reason put right if it lied."""
     answer = _read(body, provider=reply.provider)
-    blocks = [json.try_read(bytes(raw), _signed) or _Signed() for raw in answer.content]
-    ending = _ending(answer, has_calls=any(block.type == "tool_use" for block in blocks))
-    word = corrected(reply, ending)
+    blocks = [json.try_read(bytes(raw), _signed) or _SignedBlock() for raw in answer.content]
+    ending = _finish_of(answer, has_calls=any(block.type == "tool_use" for block in blocks))
+    word = relayed_stop_reason(reply, ending)
     counter = UsageCounter()
     counter.add(answer.usage)
     outcome = AnswerOutcome(
