@@ -1,18 +1,16 @@
-"""Content parts of Responses messages and tool outputs, both ways.
+"""Content parts of Responses messages and tool outputs, both ways, and sealed `encrypted_content`.
 
-Two keys of `extras` are this codec's own: `ITEM` holds what an item said beside its content (None: the text
-goes on in the item before it), and an Opaque `{PART: …}` is a content part, where a bare one is an item.
+Two keys in `extras` belong to this codec: `ITEM` holds the fields of an item other than its content (None:
+the text continues the item before it). An Opaque `{PART: …}` is a content part; any other Opaque is an item.
 
-What rides in `encrypted_content` besides a sealed thought.
-
-Clients echo a reasoning item's `encrypted_content` and little else, so what has no field of its own travels
-there under the seal: who made a thought without signature, that one was `redacted`, the signature of a call.
+Clients echo the `encrypted_content` of a reasoning item and little else. Data without a field of its own
+therefore travels there under the seal: the provider of unsigned reasoning, a flag for redacted reasoning,
+and the signature of a tool call (Gemini signs calls).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from msgspec import Struct
 
@@ -23,31 +21,27 @@ from routecodex.protocols.responses.schema import NAME
 ITEM = "responses.item"
 PART = "responses.part"
 
-_AUDIO = {"mp3": "audio/mpeg", "wav": "audio/wav"}
+_AUDIO_TYPES = {"mp3": "audio/mpeg", "wav": "audio/wav"}
 _AUDIO_FORMATS = {"audio/mpeg": "mp3", "audio/mp3": "mp3", "audio/wav": "wav", "audio/x-wav": "wav"}
 _TEXT_FIELDS = frozenset({"type", "text", "annotations"})
 _IMAGE_FIELDS = frozenset({"type", "image_url", "file_id", "detail"})
 _FILE_FIELDS = frozenset({"type", "file_id", "file_url", "file_data", "filename"})
-_TEXTS = frozenset({"input_text", "output_text", "text"})
-
-
-def extra_fields(value: dict[str, Json], known: Iterable[str]) -> dict[str, Json] | None:
-    """The fields of a value that have no home in canon."""
-    extras = {key: item for key, item in value.items() if key not in known}
-    return extras or None
+_TEXT_TYPES = frozenset({"input_text", "output_text", "text"})
+_REDACTED = "redacted:"
+_CALL = "call:"
 
 
 def decode_parts(content: Json) -> list[Text | Media | Refusal | Opaque]:
-    """The canonical parts of a message's content or a tool's output."""
+    """Return the canonical parts of a message's content or a tool's output."""
     if isinstance(content, str):
         return [Text(content)]
     return [decode_part(value) for value in content or ()]
 
 
 def decode_part(value: dict[str, Json]) -> Text | Media | Refusal | Opaque:
-    """One content part; a type nobody knows travels as Opaque."""
+    """Return one content part; a part of unknown type becomes Opaque."""
     kind = value["type"]
-    if kind in _TEXTS and isinstance(value.get("text"), str):
+    if kind in _TEXT_TYPES and isinstance(value.get("text"), str):
         annotations = tuple(value.get("annotations") or ())
         return Text(value["text"], annotations=annotations, extras=extra_fields(value, _TEXT_FIELDS))
     if kind == "refusal" and isinstance(value.get("refusal"), str):
@@ -58,14 +52,14 @@ def decode_part(value: dict[str, Json]) -> Text | Media | Refusal | Opaque:
         return _file(value)
     if kind == "input_audio" and isinstance(value.get("input_audio"), dict):
         audio = value["input_audio"]
-        sound = audio.get("format")
-        return Media("audio", media_type=_AUDIO.get(sound, f"audio/{sound}"), data=audio.get("data"))
+        form = audio.get("format")
+        return Media("audio", media_type=_AUDIO_TYPES.get(form, f"audio/{form}"), data=audio.get("data"))
     return Opaque(NAME, {PART: value})
 
 
 def _image(value: dict[str, Json]) -> Media | Opaque:
     url = value.get("image_url")
-    # Chat's nested form is a common slip that providers forgive.
+    # Some clients send the nested form of chat (`{"url": …}`), and providers accept it.
     if isinstance(url, dict):
         url = url.get("url")
     detail, extras = value.get("detail"), extra_fields(value, _IMAGE_FIELDS)
@@ -96,7 +90,7 @@ def _file(value: dict[str, Json]) -> Media:
 
 
 def split_data_url(url: str) -> tuple[str | None, str | None]:
-    """(media type, base64 data) of a data URL; the data is None when it is no such URL."""
+    """Return (media type, base64 data) of a data URL; the data is None for any other URL."""
     if not url.startswith("data:"):
         return None, None
     head, comma, data = url[5:].partition(",")
@@ -105,8 +99,14 @@ def split_data_url(url: str) -> tuple[str | None, str | None]:
     return head[: -len(";base64")].partition(";")[0] or None, data
 
 
+def extra_fields(value: dict[str, Json], known: Iterable[str]) -> dict[str, Json] | None:
+    """Return the fields of a value that canon has no field for."""
+    extras = {key: item for key, item in value.items() if key not in known}
+    return extras or None
+
+
 class PartWriter(Struct):
-    """Writes canonical parts as content of a request; what has no place there is noted in `notices`."""
+    """Writes canonical parts as content of a request; `notices` name the parts that have no place there."""
 
     same_protocol: bool
     vision: bool
@@ -117,15 +117,15 @@ class PartWriter(Struct):
     def note(self, text: str) -> None:
         self.notices[text] = None
 
-    def write(self, part: Part, *, spoken: bool = False) -> dict[str, Json] | None:
-        """One content part (`spoken`: by the assistant), or None when it cannot be said here."""
+    def write(self, part: Part, *, assistant: bool = False) -> dict[str, Json] | None:
+        """Return one content part of a message (of the assistant or not), or None if it has no such part."""
         match part:
             case Text():
-                return self._text(part, spoken)
+                return self._text(part, assistant)
             case Refusal():
                 return {"type": "refusal", "refusal": part.text}
             case Media():
-                if spoken:
+                if assistant:
                     self.note(f"dropped {part.kind}: an assistant message cannot hold one")
                     return None
                 return self._media(part)
@@ -143,11 +143,11 @@ class PartWriter(Struct):
             return {}
         return {key: value for key, value in part.extras.items() if key != ITEM}
 
-    def _text(self, part: Text, spoken: bool) -> dict[str, Json]:
+    def _text(self, part: Text, assistant: bool) -> dict[str, Json]:
         if part.cache is not None:
             self.note("dropped cache_control: responses upstreams cache by prefix")
-        value: dict[str, Json] = {"type": "output_text" if spoken else "input_text", "text": part.text}
-        if part.annotations and spoken and self.same_protocol:
+        value: dict[str, Json] = {"type": "output_text" if assistant else "input_text", "text": part.text}
+        if part.annotations and assistant and self.same_protocol:
             value["annotations"] = list(part.annotations)
         return value | self._extras(part)
 
@@ -192,9 +192,10 @@ class PartWriter(Struct):
         value: dict[str, Json] = {"type": "input_file"}
         if part.data is not None:
             value["filename"] = part.name or "document.pdf"
+            # A Responses client may send bare base64; it goes out as it came.
             typed = part.media_type is not None or not self.same_protocol
-            head = f"data:{part.media_type or 'application/pdf'};base64," if typed else ""
-            value["file_data"] = head + part.data
+            prefix = f"data:{part.media_type or 'application/pdf'};base64," if typed else ""
+            value["file_data"] = prefix + part.data
         elif part.url is not None:
             value["file_url"] = part.url
         else:
@@ -210,30 +211,28 @@ class PartWriter(Struct):
         if part.data is None:
             self.note("dropped audio: responses takes it inline only")
             return None
-        sound: Any = _AUDIO_FORMATS.get(
-            part.media_type or "", (part.media_type or "audio/wav").partition("/")[2]
-        )
-        return {"type": "input_audio", "input_audio": {"data": part.data, "format": sound}}
-
-
-_REDACTED = "redacted:"
-_CALL = "call:"
+        media_type = part.media_type or "audio/wav"
+        form = _AUDIO_FORMATS.get(media_type, media_type.partition("/")[2])
+        return {"type": "input_audio", "input_audio": {"data": part.data, "format": form}}
 
 
 def seal_reasoning(provider: str, signature: str, *, redacted: bool) -> str | None:
-    """A thought's signature, or just its maker's name, for the client; unsealed when there is no name."""
+    """Return the `encrypted_content` for the client; without a provider the signature stays as it is.
+
+    Unsigned reasoning is sealed too, with the provider's name alone.
+    """
     if not provider:
         return signature or None
     return sealed_signatures.seal(provider, f"{_REDACTED if redacted else ''}{signature}")
 
 
 def seal_call_signature(provider: str, call_id: str, signature: str) -> str:
-    """The signature of a call, as the content of a reasoning item that goes with it."""
+    """Return the signature of a call as `encrypted_content` of a reasoning item that follows it."""
     return sealed_signatures.seal(provider, f"{_CALL}{len(call_id)}:{call_id}{signature}")
 
 
 def unseal_content(value: str | None) -> tuple[str | None, str, str | None]:
-    """(maker, mark, signature): the mark is "", "redacted" or "call.<call id>"."""
+    """Return (owner, mark, signature); the mark is "", "redacted" or "call.<call id>"."""
     if value is None:
         return None, "", None
     origin, signature = sealed_signatures.unseal(value)
@@ -241,7 +240,7 @@ def unseal_content(value: str | None) -> tuple[str | None, str, str | None]:
         return None, "", value
     if signature.startswith(_REDACTED):
         return origin, "redacted", signature[len(_REDACTED) :]
-    size, colon, tail = signature.removeprefix(_CALL).partition(":")
-    if signature.startswith(_CALL) and colon and size.isdigit():
-        return origin, f"call.{tail[: int(size)]}", tail[int(size) :]
+    length, colon, tail = signature.removeprefix(_CALL).partition(":")
+    if signature.startswith(_CALL) and colon and length.isdigit():
+        return origin, f"call.{tail[: int(length)]}", tail[int(length) :]
     return origin, "", signature or None

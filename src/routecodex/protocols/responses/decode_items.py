@@ -1,4 +1,4 @@
-"""Output items while they are heard: each knows what of it was already told as events."""
+"""Decodes the output items of a stream; each decoder knows how much of its item it has emitted as events."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from routecodex.canon.events import (
 )
 from routecodex.canon.parts import Opaque, Reasoning, Refusal, Text, ToolCall
 from routecodex.protocols.responses.content import ITEM
-from routecodex.protocols.responses.schema import NAME, StreamChunk
+from routecodex.protocols.responses.schema import NAME, StreamChunk, objects
 from routecodex.wire import json
 
 
 class EventQueue:
-    """The events to be told, and the numbering of their parts."""
+    """Events to be returned by the decoder, with part numbers in order of appearance."""
 
-    __slots__ = ("_events", "_next", "spoke")
+    __slots__ = ("_events", "_next", "has_text")
 
     def __init__(self) -> None:
         self._events: list[Event] = []
         self._next = 0
-        self.spoke = False
-        """Whether a message has begun."""
+        self.has_text = False
+        """Whether a text of a message has begun."""
 
-    def say(self, event: Event) -> None:
+    def add(self, event: Event) -> None:
         self._events.append(event)
 
     def start(self, part: AnswerPart) -> int:
@@ -49,47 +49,51 @@ class EventQueue:
 
 
 class ItemDecoder:
-    """An item; `show` tells what a fuller version of it adds, `finish` that it is complete."""
+    """One item; `update` emits the part of an item object that is new, `finish` ends the item.
 
-    def __init__(self, telling: EventQueue) -> None:
-        self._telling = telling
-        self.shown = False
+    Upstreams repeat an item: in deltas, in `…done` events, in `output_item.done` and in the final output.
+    """
+
+    def __init__(self, queue: EventQueue) -> None:
+        self._queue = queue
+        self.has_item = False
+        """Whether an item object has arrived, not only deltas."""
         self.finished = False
 
-    def show(self, item: dict[str, Any]) -> None:
-        """Takes the item as it is shown now; once it is finished nothing more is told."""
-        self.shown = True
+    def update(self, item: dict[str, Any]) -> None:
+        """Emit the content of this item object that is not emitted yet; ignored after `finish`."""
+        self.has_item = True
         if not self.finished:
-            self._catch_up(item)
+            self._add_missing(item)
 
     def finish(self) -> None:
-        """Tells once that the item is complete."""
+        """End the item, once."""
         if not self.finished:
-            self._tell_end()
+            self._end()
             self.finished = True
 
-    def _catch_up(self, item: dict[str, Any]) -> None:
+    def _add_missing(self, item: dict[str, Any]) -> None:
         raise NotImplementedError
 
-    def _tell_end(self) -> None:
+    def _end(self) -> None:
         raise NotImplementedError
 
 
 class OpaqueItemDecoder(ItemDecoder):
-    """An item that only this protocol has: told once, when it is complete."""
+    """An item that only this protocol has, emitted as a whole when it is complete."""
 
     _item: dict[str, Any] | None = None
 
-    def _catch_up(self, item: dict[str, Any]) -> None:
+    def _add_missing(self, item: dict[str, Any]) -> None:
         self._item = item
 
-    def _tell_end(self) -> None:
+    def _end(self) -> None:
         if self._item is not None:
-            self._telling.finish(self._telling.start(Opaque(NAME, self._item)))
+            self._queue.finish(self._queue.start(Opaque(NAME, self._item)))
 
 
 class _Part:
-    """A content part of a message: its number, and how much was told of it."""
+    """A content part of a message: its number, and how much of it is emitted."""
 
     __slots__ = ("annotations", "kind", "length", "number")
 
@@ -101,10 +105,10 @@ class _Part:
 
 
 class MessageItemDecoder(ItemDecoder):
-    """A message: a text or refusal per content part."""
+    """A message; each content part is a text or a refusal."""
 
-    def __init__(self, telling: EventQueue) -> None:
-        super().__init__(telling)
+    def __init__(self, queue: EventQueue) -> None:
+        super().__init__(queue)
         self._parts: dict[int, _Part] = {}
         self._head: dict[str, Any] | None = None
 
@@ -112,16 +116,16 @@ class MessageItemDecoder(ItemDecoder):
         part = self._parts.get(index)
         if part is None or part.kind is not kind:
             if part is not None:
-                self._telling.finish(part.number)
-            begun = Refusal("") if kind is Refusal else self._text()
+                self._queue.finish(part.number)
+            started = Refusal("") if kind is Refusal else self._start_text()
             self._head = None
-            part = self._parts[index] = _Part(self._telling.start(begun), kind)
+            part = self._parts[index] = _Part(self._queue.start(started), kind)
         return part
 
-    def _text(self) -> Text:
-        """A text as it begins; the first of a message stands apart from those of the messages before it."""
-        apart = self._telling.spoke and not self._parts
-        self._telling.spoke = True
+    def _start_text(self) -> Text:
+        """Return an empty text; the first text of a second message is marked `apart`."""
+        apart = self._queue.has_text and not self._parts
+        self._queue.has_text = True
         return Text("", extras=self._head and {ITEM: self._head}, apart=apart)
 
     def _add(self, index: int, kind: type[Text] | type[Refusal], text: str, logprobs: Any = None) -> None:
@@ -129,19 +133,19 @@ class MessageItemDecoder(ItemDecoder):
             return
         part = self._part(index, kind)
         part.length += len(text)
-        self._telling.say(TextDelta(part.number, text, tuple(logprobs or ())))
+        self._queue.add(TextDelta(part.number, text, tuple(logprobs or ())))
 
     def _complete(
         self, index: int, kind: type[Text] | type[Refusal], whole: str | None, logprobs: Any = None
     ) -> None:
         part = self._parts.get(index)
-        told = part.length if part is not None and part.kind is kind else 0
-        if whole is not None and len(whole) > told:
-            self._add(index, kind, whole[told:], logprobs if not told else None)
+        emitted = part.length if part is not None and part.kind is kind else 0
+        if whole is not None and len(whole) > emitted:
+            self._add(index, kind, whole[emitted:], logprobs if not emitted else None)
 
     def text_delta(self, event: StreamChunk) -> None:
         logprobs = json.decode_raw(event.logprobs) if len(memoryview(event.logprobs)) > 2 else None
-        self._add(event.content_index, Text, event.delta, _dicts(logprobs))
+        self._add(event.content_index, Text, event.delta, objects(logprobs))
 
     def text_done(self, event: StreamChunk) -> None:
         self._complete(event.content_index, Text, event.text)
@@ -152,46 +156,50 @@ class MessageItemDecoder(ItemDecoder):
     def refusal_done(self, event: StreamChunk) -> None:
         self._complete(event.content_index, Refusal, event.refusal)
 
-    def annotated(self, event: StreamChunk) -> None:
+    def annotation_added(self, event: StreamChunk) -> None:
         self._annotate(event.content_index, json.decode_raw(event.annotation))
 
     def _annotate(self, index: int, annotation: Any) -> None:
         if isinstance(annotation, dict) and not self.finished:
             part = self._part(index, Text)
             part.annotations += 1
-            self._telling.say(AnnotationDelta(part.number, annotation))
+            self._queue.add(AnnotationDelta(part.number, annotation))
 
-    def _catch_up(self, item: dict[str, Any]) -> None:
+    def _add_missing(self, item: dict[str, Any]) -> None:
+        # Codex sends `phase` back with the item: `commentary` or `final_answer`.
         if isinstance(item.get("phase"), str) and not self._parts:
             self._head = {"phase": item["phase"]}
         content = item.get("content")
         if isinstance(content, str):
             self._complete(0, Text, content)
             return
-        for index, value in enumerate(_dicts(content)):
+        for index, value in enumerate(objects(content)):
             if value.get("type") == "refusal":
                 self._complete(index, Refusal, _text(value.get("refusal")))
             else:
-                self._complete(index, Text, _text(value.get("text")), _dicts(value.get("logprobs")))
-                self._catch_up_annotations(index, value.get("annotations"))
+                self._complete(index, Text, _text(value.get("text")), objects(value.get("logprobs")))
+                self._add_missing_annotations(index, value.get("annotations"))
 
-    def _catch_up_annotations(self, index: int, annotations: Any) -> None:
+    def _add_missing_annotations(self, index: int, annotations: Any) -> None:
         if not isinstance(annotations, list):
             return
         part = self._parts.get(index)
         for annotation in annotations[part.annotations if part is not None else 0 :]:
             self._annotate(index, annotation)
 
-    def _tell_end(self) -> None:
+    def _end(self) -> None:
         for part in self._parts.values():
-            self._telling.finish(part.number)
+            self._queue.finish(part.number)
 
 
 class ReasoningItemDecoder(ItemDecoder):
-    """A thought: the text of its summaries, or of its content where there are no summaries."""
+    """Reasoning: the text of its summaries, or of its content if it has no summary.
 
-    def __init__(self, telling: EventQueue) -> None:
-        super().__init__(telling)
+    OpenAI sends summaries; open models (gpt-oss on vLLM and others) send `reasoning_text` content.
+    """
+
+    def __init__(self, queue: EventQueue) -> None:
+        super().__init__(queue)
         self._number: int | None = None
         self._id: str | None = None
         self._source = ""
@@ -201,13 +209,13 @@ class ReasoningItemDecoder(ItemDecoder):
 
     def _open(self) -> int:
         if self._number is None:
-            self._number = self._telling.start(Reasoning(id=self._id))
+            self._number = self._queue.start(Reasoning(id=self._id))
         return self._number
 
     def _add(self, text: str) -> None:
         if text and not self.finished:
             self._length += len(text)
-            self._telling.say(ReasoningDelta(self._open(), text))
+            self._queue.add(ReasoningDelta(self._open(), text))
 
     def summary_delta(self, event: StreamChunk) -> None:
         self._delta("summary", event.summary_index, event)
@@ -226,35 +234,33 @@ class ReasoningItemDecoder(ItemDecoder):
         self._section = section
         self._add(event.delta)
 
-    def _catch_up(self, item: dict[str, Any]) -> None:
+    def _add_missing(self, item: dict[str, Any]) -> None:
         if self._id is None and isinstance(item.get("id"), str):
             self._id = item["id"]
         source = self._source or ("summary" if item.get("summary") else "content")
         values = item.get(source)
-        texts = [_text(value.get("text")) or "" for value in _dicts(values)]
+        texts = [_text(value.get("text")) or "" for value in objects(values)]
         whole = "\n\n".join(texts)
         if len(whole) > self._length:
             self._source = source
             self._add(whole[self._length :])
-        self._sign(item.get("encrypted_content"))
-
-    def _sign(self, signature: Any) -> None:
-        """The signature of the complete item: while it is in progress some upstreams send a draft of it."""
+        # Emitted at the end: in `output_item.added` it may be a shorter draft (OpenAI sends both).
+        signature = item.get("encrypted_content")
         if isinstance(signature, str) and signature:
             self._signature = signature
 
-    def _tell_end(self) -> None:
+    def _end(self) -> None:
         if self._signature is not None:
-            self._telling.say(SignatureDelta(self._open(), self._signature))
+            self._queue.add(SignatureDelta(self._open(), self._signature))
         if self._number is not None:
-            self._telling.finish(self._number)
+            self._queue.finish(self._number)
 
 
 class CallItemDecoder(ItemDecoder):
-    """A call; its arguments wait until its name is known."""
+    """A tool call; arguments that arrive before its name are held until the call can start."""
 
-    def __init__(self, telling: EventQueue) -> None:
-        super().__init__(telling)
+    def __init__(self, queue: EventQueue) -> None:
+        super().__init__(queue)
         self._number: int | None = None
         self._pieces: list[str] = []
         self._length = 0
@@ -262,13 +268,13 @@ class CallItemDecoder(ItemDecoder):
         self.call_id = ""
 
     @property
-    def told(self) -> bool:
-        """Whether the call was told at all."""
+    def started(self) -> bool:
+        """Whether the call was emitted; one without a name never is."""
         return self._number is not None
 
     @property
     def whole(self) -> bool:
-        """Whether the arguments are complete as far as one can see."""
+        """Whether the arguments are complete JSON; those of a custom tool are free text."""
         text = "".join(self._pieces)
         return self._custom or not text.strip() or json.is_whole(text)
 
@@ -278,7 +284,7 @@ class CallItemDecoder(ItemDecoder):
         self._pieces.append(text)
         self._length += len(text)
         if self._number is not None:
-            self._telling.say(ArgumentsDelta(self._number, text))
+            self._queue.add(ArgumentsDelta(self._number, text))
 
     def delta(self, event: StreamChunk) -> None:
         self._add(event.delta)
@@ -290,19 +296,19 @@ class CallItemDecoder(ItemDecoder):
         if isinstance(whole, str) and len(whole) > self._length:
             self._add(whole[self._length :])
 
-    def _catch_up(self, item: dict[str, Any]) -> None:
+    def _add_missing(self, item: dict[str, Any]) -> None:
         self._custom = item["type"] == "custom_tool_call"
         name = item.get("name")
         if self._number is None and isinstance(name, str) and name:
             self._open(item, name)
-        given = item.get("input" if self._custom else "arguments")
-        self._complete(json.encode(given).decode() if isinstance(given, dict) else given)
+        arguments = item.get("input" if self._custom else "arguments")
+        self._complete(json.encode(arguments).decode() if isinstance(arguments, dict) else arguments)
 
     def _open(self, item: dict[str, Any], name: str) -> None:
         call_id = item.get("call_id") or item.get("id")
         namespace = item.get("namespace")
         self.call_id = call_id if isinstance(call_id, str) else ""
-        self._number = self._telling.start(
+        self._number = self._queue.start(
             ToolCall(
                 self.call_id,
                 name,
@@ -311,16 +317,12 @@ class CallItemDecoder(ItemDecoder):
             )
         )
         if self._pieces:
-            self._telling.say(ArgumentsDelta(self._number, "".join(self._pieces)))
+            self._queue.add(ArgumentsDelta(self._number, "".join(self._pieces)))
 
-    def _tell_end(self) -> None:
+    def _end(self) -> None:
         if self._number is not None:
-            self._telling.finish(self._number)
+            self._queue.finish(self._number)
 
 
 def _text(value: Any) -> str | None:
     return value if isinstance(value, str) else None
-
-
-def _dicts(values: Any) -> list[dict[str, Any]]:
-    return [value for value in values if isinstance(value, dict)] if isinstance(values, list) else []

@@ -1,7 +1,7 @@
-"""A Responses request in canon.
+"""Decodes a Responses request into a canonical one.
 
-Instructions and leading developer items are the system text, the items of one assistant turn are one message,
-tool outputs in a row are one `tool` message.
+Instructions and leading developer items become the system text, the items of one assistant turn one message,
+and consecutive tool outputs one `tool` message.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from routecodex.canon.parts import Json, Media, Opaque, Part, Reasoning, Text, T
 from routecodex.canon.request import Effort, Message, Output, Request, Role, Thinking, Tool, ToolChoice
 from routecodex.protocols.codec import WireRequest
 from routecodex.protocols.responses.content import ITEM, decode_parts, extra_fields, unseal_content
-from routecodex.protocols.responses.schema import NAME
+from routecodex.protocols.responses.schema import NAME, RESULT_SUFFIXES
 from routecodex.wire import json
 
 LOGPROBS = "message.output_text.logprobs"
 EFFORTS = frozenset(get_args(Effort))
+_MODES = {"auto": ToolChoice("auto"), "none": ToolChoice("none"), "required": ToolChoice("required")}
 
-_HOMES = frozenset(
+_CANON_FIELDS = frozenset(
     {
         "model",
         "input",
@@ -42,7 +43,6 @@ _HOMES = frozenset(
         "stream",
     }
 )
-_MODES = {"auto": ToolChoice("auto"), "none": ToolChoice("none"), "required": ToolChoice("required")}
 _MESSAGE_FIELDS = frozenset({"type", "role", "content"})
 _CALL_FIELDS = frozenset({"type", "call_id", "name", "namespace", "arguments", "input"})
 _OUTPUT_FIELDS = frozenset({"type", "call_id", "output"})
@@ -50,21 +50,21 @@ _REASONING_FIELDS = frozenset({"type", "id", "summary", "encrypted_content"})
 _TOOL_FIELDS = frozenset({"type", "name", "description", "parameters", "strict", "format"})
 
 
-def decode_request(inbound: WireRequest) -> Request:
-    """The canonical request."""
-    body = json.read_values(inbound.body)
-    reading = _Reading()
-    reading.items(body.get("input"))
+def decode_request(request: WireRequest) -> Request:
+    """Return the canonical request; the body was validated before."""
+    body = json.read_values(request.body)
+    reader = _ItemReader()
+    reader.items(body.get("input"))
     system = (Text(body["instructions"]),) if body.get("instructions") else ()
-    extras = {key: value for key, value in body.items() if key not in _HOMES and value is not None}
+    extras = {key: value for key, value in body.items() if key not in _CANON_FIELDS and value is not None}
     thinking = _thinking(body.get("reasoning"), extras)
     output, verbosity = _text_config(body.get("text"), extras)
     choice = _tool_choice(body.get("tool_choice"), extras)
     return Request(
-        model=inbound.model,
-        messages=tuple(reading.messages),
+        model=request.model,
+        messages=tuple(reader.messages),
         source=NAME,
-        system=(*system, *reading.system),
+        system=(*system, *reader.system),
         tools=tuple(tool for value in body.get("tools") or () for tool in _tools(value)),
         tool_choice=choice,
         parallel_tool_calls=body.get("parallel_tool_calls"),
@@ -81,14 +81,14 @@ def decode_request(inbound: WireRequest) -> Request:
         safety_identifier=body.get("safety_identifier"),
         cache_key=body.get("prompt_cache_key"),
         service_tier=body.get("service_tier"),
-        stream=inbound.stream,
+        stream=request.stream,
         include_usage=True,
         extras=extras or None,
     )
 
 
-class _Reading:
-    """Input items into messages; what an assistant did in one go is gathered until someone else speaks."""
+class _ItemReader:
+    """Reads input items into messages; the items of one assistant turn are collected into one message."""
 
     def __init__(self) -> None:
         self.system: list[Text] = []
@@ -113,16 +113,16 @@ class _Reading:
             case "message":
                 self._message(item)
             case "function_call" | "custom_tool_call":
-                self._gather("assistant", _call(item, custom=kind == "custom_tool_call"))
+                self._add("assistant", _call(item, custom=kind == "custom_tool_call"))
             case "function_call_output" | "custom_tool_call_output":
-                self._gather("tool", _result(item, custom=kind == "custom_tool_call_output"))
+                self._add("tool", _result(item, custom=kind == "custom_tool_call_output"))
             case "reasoning":
-                self._thought(item)
+                self._reasoning_item(item)
             case _:
-                given_back = kind.endswith(("_output", "_response"))
-                self._gather("tool" if given_back else "assistant", Opaque(NAME, item))
+                role: Role = "tool" if kind.endswith(RESULT_SUFFIXES) else "assistant"
+                self._add(role, Opaque(NAME, item))
 
-    def _gather(self, role: Role, part: Part) -> None:
+    def _add(self, role: Role, part: Part) -> None:
         if role != self._role:
             self._flush()
             self._role = role
@@ -138,41 +138,42 @@ class _Reading:
         extras = extra_fields(item, _MESSAGE_FIELDS)
         match item["role"]:
             case "assistant":
-                self._spoken(parts, extras)
+                self._assistant(parts, extras)
             case "user":
                 self._flush()
                 self.messages.append(Message("user", tuple(parts), extras=extras))
             case role:
                 self._flush()
-                self._told(role, parts, extras)
+                self._instructions(role, parts, extras)
 
-    def _spoken(self, parts: list[Part], extras: dict[str, Json] | None) -> None:
-        """An assistant's message item; a second one in a turn is marked, so that it stays one of its own."""
+    def _assistant(self, parts: list[Part], extras: dict[str, Json] | None) -> None:
+        """Add an assistant's message; the text of a second one in the turn is marked `apart`."""
         second = self._role == "assistant" and any(isinstance(part, Text) for part in self._parts)
         if parts and isinstance(parts[0], Text) and (second or extras):
-            parts[0] = replace(_marked(parts[0], extras or {}), apart=second)
+            parts[0] = replace(_with_item(parts[0], extras or {}), apart=second)
         for part in parts:
-            self._gather("assistant", part)
+            self._add("assistant", part)
 
-    def _told(self, role: str, parts: list[Part], extras: dict[str, Json] | None) -> None:
+    def _instructions(self, role: str, parts: list[Part], extras: dict[str, Json] | None) -> None:
+        """Add a developer or system message: system text before any message, later a message in its place."""
         texts = [part for part in parts if isinstance(part, Text)]
         head = {"role": role, **(extras or {})}
         if self.messages or len(texts) < len(parts) or not texts:
-            kept = extras if role == "developer" else head
-            self.messages.append(Message("system", tuple(parts), extras=kept))
+            fields = extras if role == "developer" else head
+            self.messages.append(Message("system", tuple(parts), extras=fields))
             return
-        self.system.append(_marked(texts[0], head))
-        self.system.extend(_marked(text, None) for text in texts[1:])
+        self.system.append(_with_item(texts[0], head))
+        self.system.extend(_with_item(text, None) for text in texts[1:])
 
-    def _thought(self, item: dict[str, Json]) -> None:
+    def _reasoning_item(self, item: dict[str, Json]) -> None:
         origin, mark, signature = unseal_content(item.get("encrypted_content"))
         if mark.startswith("call."):
             self._signatures[mark.removeprefix("call.")] = (origin, signature or "")
             return
-        self._gather("assistant", _reasoning(item, origin=origin, signature=signature, redacted=bool(mark)))
+        self._add("assistant", _reasoning(item, origin=origin, signature=signature, redacted=bool(mark)))
 
 
-def _marked(text: Text, item: dict[str, Json] | None) -> Text:
+def _with_item(text: Text, item: dict[str, Json] | None) -> Text:
     return replace(text, extras={**(text.extras or {}), ITEM: item})
 
 
@@ -209,7 +210,7 @@ def _result(item: dict[str, Json], *, custom: bool) -> ToolResult:
 def _reasoning(
     item: dict[str, Json], *, origin: str | None, signature: str | None, redacted: bool
 ) -> Reasoning:
-    """A thought; shapes that a single text cannot tell are kept in `extras` as they came."""
+    """Return reasoning; several summaries, and content beside a summary, are kept in `extras`."""
     summary, content = item.get("summary") or [], item.get("content") or []
     texts = [part.get("text") or "" for part in (summary or content)]
     extras = extra_fields(item, _REASONING_FIELDS) or {}
@@ -229,8 +230,8 @@ def _tools(value: dict[str, Json]) -> list[Tool]:
     match value["type"]:
         case "namespace":
             inner = [tool for item in value.get("tools") or () for tool in _tools(item)]
-            home = {"namespace": value["name"], "namespace_description": value.get("description")}
-            return [replace(tool, **home) for tool in inner]
+            fields = {"namespace": value["name"], "namespace_description": value.get("description")}
+            return [replace(tool, **fields) for tool in inner]
         case "function" | "custom" as kind:
             return [
                 Tool(
@@ -255,8 +256,8 @@ def _tool_choice(value: Json, extras: dict[str, Json]) -> ToolChoice | None:
     kind = value.get("type")
     if kind == "allowed_tools":
         names = (tool.get("name") or tool.get("type") for tool in value.get("tools") or ())
-        chosen = tuple(name for name in names if isinstance(name, str))
-        return ToolChoice("required" if value.get("mode") == "required" else "auto", chosen)
+        allowed = tuple(name for name in names if isinstance(name, str))
+        return ToolChoice("required" if value.get("mode") == "required" else "auto", allowed)
     if kind in ("function", "custom") and isinstance(value.get("name"), str):
         return ToolChoice("tool", (value["name"],))
     if isinstance(kind, str) and set(value) == {"type"}:
@@ -268,12 +269,13 @@ def _tool_choice(value: Json, extras: dict[str, Json]) -> ToolChoice | None:
 def _thinking(value: Json, extras: dict[str, Json]) -> Thinking | None:
     if not value:
         return None
+    # `generate_summary` is the deprecated name of `summary` (OpenAI API reference).
     effort, summary = value.get("effort"), value.get("summary") or value.get("generate_summary")
-    more = extra_fields(value, {"effort", "summary"}) or {}
+    others = extra_fields(value, {"effort", "summary"}) or {}
     if effort is not None and effort not in EFFORTS:
-        more["effort"], effort = effort, None
-    if more:
-        extras["reasoning"] = more
+        others["effort"], effort = effort, None
+    if others:
+        extras["reasoning"] = others
     return Thinking(enabled=effort != "none", effort=effort, visible=summary is not None, summary=summary)
 
 
@@ -281,24 +283,25 @@ def _text_config(value: Json, extras: dict[str, Json]) -> tuple[Output | None, s
     if not value:
         return None, None
     verbosity, form = value.get("verbosity"), value.get("format") or {}
-    more = extra_fields(value, {"format", "verbosity"})
+    others = extra_fields(value, {"format", "verbosity"}) or {}
     output = None
     match form.get("type"):
         case "json_object":
             output = Output("json_object")
         case "json_schema":
-            described = {key: form.get(key) for key in ("name", "schema", "strict", "description")}
-            output = Output("json_schema", **described)
+            fields = {key: form.get(key) for key in ("name", "schema", "strict", "description")}
+            output = Output("json_schema", **fields)
         case None | "text":
             pass
         case _:
-            more = {**(more or {}), "format": form}
-    if more:
-        extras["text"] = more
+            others["format"] = form
+    if others:
+        extras["text"] = others
     return output, verbosity
 
 
 def _user(body: dict[str, Any], extras: dict[str, Json]) -> str | None:
+    # `safety_identifier` replaces `user` (OpenAI API reference); clients send either or both.
     user: str | None = body.get("user")
     safety: str | None = body.get("safety_identifier")
     if user is not None and safety is not None:

@@ -1,13 +1,12 @@
-"""Which item an event is about.
+"""Decodes a Responses stream into events.
 
-Upstreams number their items, name them, or both; some give every item the same number, some a new name in
-every event, some neither. An event belongs to the item that fits it best and is still open.
+Providers that imitate the protocol differ in the events they send: all of them, only `output_item.done`, only
+deltas, or only the final object. Each item decoder knows how much it has emitted, so an event that repeats
+content (`…done`, `output_item.done`, the final `output`) adds only the missing rest.
 
-The Responses stream as events.
-
-Upstreams differ in what they bother to say: some send every event, some only `output_item.done`, some only
-deltas, some nothing but the final object. Each item remembers how much of it was told, so that whatever
-repeats it (`…done`, `output_item.done`, the final `output`) adds only what was missing.
+They also differ in how an event refers to its item: by `output_index`, by `item_id`, or both. Some send the
+same index for every item, some a new id with every event, some neither. An event belongs to the open item
+that fits best.
 """
 
 from __future__ import annotations
@@ -33,6 +32,7 @@ from routecodex.protocols.responses.schema import (
     StreamChunk,
     decode_usage,
     finish_word,
+    objects,
     read_chunk,
 )
 from routecodex.protocols.upstream_errors import stream_truncated
@@ -40,19 +40,12 @@ from routecodex.wire import json
 from routecodex.wire.frame import Frame
 from routecodex.wire.sse import Frames, FrameTooLarge
 
-_ITEM_DECODERS: dict[str, type[ItemDecoder]] = {
-    "message": MessageItemDecoder,
-    "reasoning": ReasoningItemDecoder,
-    "function_call": CallItemDecoder,
-    "custom_tool_call": CallItemDecoder,
-}
-
 
 class ItemIndex:
-    """The items heard so far, found by number, by name, or as the last of their kind."""
+    """The items of one answer, found by index, by id, or as the last open item of a kind."""
 
-    def __init__(self, telling: EventQueue) -> None:
-        self._telling = telling
+    def __init__(self, queue: EventQueue) -> None:
+        self._queue = queue
         self._all: list[ItemDecoder] = []
         self._by_index: dict[int, ItemDecoder] = {}
         self._by_id: dict[str, ItemDecoder] = {}
@@ -60,55 +53,59 @@ class ItemIndex:
     def __iter__(self) -> Iterator[ItemDecoder]:
         return iter(self._all)
 
-    def of_event(self, kind: str, *, index: int | None, ident: str | None) -> ItemDecoder:
-        """The item that a delta or its like is about."""
-        found = self._found(_ITEM_DECODERS[kind], index=index, ident=ident)
+    def for_delta(self, kind: str, *, index: int | None, ident: str | None) -> ItemDecoder:
+        """Return the decoder of the item that a delta or its `done` belongs to."""
+        found = self._find(_ITEM_DECODERS[kind], index=index, ident=ident)
         return found or self._new(kind, index=index, ident=ident)
 
-    def of_item(self, item: dict[str, Any], *, index: int | None, added: bool) -> ItemDecoder:
-        """The item that `output_item.added` or `.done` shows."""
+    def for_item(self, item: dict[str, Any], *, index: int | None, added: bool) -> ItemDecoder:
+        """Return the decoder of the item in `output_item.added` or `.done`."""
         kind, ident = str(item.get("type")), _ident(item)
         form = _ITEM_DECODERS.get(kind, OpaqueItemDecoder)
         known = self._by_id.get(ident) if ident is not None else None
         if isinstance(known, form):
             return known
-        if not added or index is None or self._is_nameless(index):
-            found = self._found(form, index=index, ident=None)
+        if not added or index is None or self._lacks_item(index):
+            found = self._find(form, index=index, ident=None)
             if found is not None:
                 return found
         return self._new(kind, index=index, ident=ident)
 
-    def matched(self, items: list[dict[str, Any]]) -> Iterator[tuple[ItemDecoder, dict[str, Any]]]:
-        """The items of a final answer, each with what was heard of it."""
+    def match_output(self, items: list[dict[str, Any]]) -> Iterator[tuple[ItemDecoder, dict[str, Any]]]:
+        """Yield the items of the final output, each with its decoder."""
         free = list(self._all)
         for index, item in enumerate(items):
-            heard = self._match(index, item, free)
-            if heard is None:
-                heard = self._new(str(item.get("type")), index=None, ident=_ident(item))
+            decoder = self._match(index, item, free)
+            if decoder is None:
+                decoder = self._new(str(item.get("type")), index=None, ident=_ident(item))
             else:
-                free.remove(heard)
-            yield heard, item
+                free.remove(decoder)
+            yield decoder, item
 
     def _match(self, index: int, item: dict[str, Any], free: list[ItemDecoder]) -> ItemDecoder | None:
         form = _ITEM_DECODERS.get(str(item.get("type")), OpaqueItemDecoder)
         named = self._by_id.get(_ident(item) or "")
         if named in free:
             return named
-        alike = [heard for heard in free if type(heard) is form]
-        for heard in alike:
-            if isinstance(heard, CallItemDecoder) and heard.call_id and heard.call_id == item.get("call_id"):
-                return heard
+        alike = [decoder for decoder in free if type(decoder) is form]
+        for decoder in alike:
+            if (
+                isinstance(decoder, CallItemDecoder)
+                and decoder.call_id
+                and decoder.call_id == item.get("call_id")
+            ):
+                return decoder
         placed = self._by_index.get(index)
         if placed in alike:
             return placed
         return alike[0] if alike and form is not CallItemDecoder else None
 
-    def _is_nameless(self, index: int) -> bool:
-        """Whether the item at this number is known from deltas only, so that its head may still come."""
+    def _lacks_item(self, index: int) -> bool:
+        """Return whether the item at this index is known from deltas only; its `added` may still come."""
         known = self._by_index.get(index)
-        return known is not None and not known.finished and not known.shown
+        return known is not None and not known.finished and not known.has_item
 
-    def _found(self, form: type[ItemDecoder], *, index: int | None, ident: str | None) -> ItemDecoder | None:
+    def _find(self, form: type[ItemDecoder], *, index: int | None, ident: str | None) -> ItemDecoder | None:
         placed = self._by_index.get(index) if index is not None else None
         if type(placed) is form and not placed.finished:
             return placed
@@ -117,17 +114,19 @@ class ItemIndex:
             return named
         if index is not None or ident is not None:
             return None
-        still_open = (heard for heard in reversed(self._all) if type(heard) is form and not heard.finished)
+        still_open = (
+            decoder for decoder in reversed(self._all) if type(decoder) is form and not decoder.finished
+        )
         return next(still_open, None)
 
     def _new(self, kind: str, *, index: int | None, ident: str | None) -> ItemDecoder:
-        heard = _ITEM_DECODERS.get(kind, OpaqueItemDecoder)(self._telling)
-        self._all.append(heard)
+        decoder = _ITEM_DECODERS.get(kind, OpaqueItemDecoder)(self._queue)
+        self._all.append(decoder)
         if index is not None:
-            self._by_index[index] = heard
+            self._by_index[index] = decoder
         if ident is not None:
-            self._by_id[ident] = heard
-        return heard
+            self._by_id[ident] = decoder
+        return decoder
 
 
 def _ident(item: dict[str, Any]) -> str | None:
@@ -135,12 +134,18 @@ def _ident(item: dict[str, Any]) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
+_ITEM_DECODERS: dict[str, type[ItemDecoder]] = {
+    "message": MessageItemDecoder,
+    "reasoning": ReasoningItemDecoder,
+    "function_call": CallItemDecoder,
+    "custom_tool_call": CallItemDecoder,
+}
 _ADDED, _DONE = "response.output_item.added", "response.output_item.done"
 
 _DELTA_EVENTS: dict[str, tuple[str, Callable[[Any, StreamChunk], None]]] = {
     "response.output_text.delta": ("message", MessageItemDecoder.text_delta),
     "response.output_text.done": ("message", MessageItemDecoder.text_done),
-    "response.output_text.annotation.added": ("message", MessageItemDecoder.annotated),
+    "response.output_text.annotation.added": ("message", MessageItemDecoder.annotation_added),
     "response.refusal.delta": ("message", MessageItemDecoder.refusal_delta),
     "response.refusal.done": ("message", MessageItemDecoder.refusal_done),
     "response.reasoning_summary_text.delta": ("reasoning", ReasoningItemDecoder.summary_delta),
@@ -150,16 +155,16 @@ _DELTA_EVENTS: dict[str, tuple[str, Callable[[Any, StreamChunk], None]]] = {
     "response.custom_tool_call_input.delta": ("custom_tool_call", CallItemDecoder.delta),
     "response.custom_tool_call_input.done": ("custom_tool_call", CallItemDecoder.done),
 }
-"""What an event is about and what it does to it."""
+"""Events of content, each with the type of its item and the decoder's method for it."""
 
 
 class StreamDecoder:
-    """A StreamDecoder for one answer."""
+    """Decodes one answer; see codec.StreamDecoder."""
 
     def __init__(self) -> None:
         self._frames = Frames()
-        self._telling = EventQueue()
-        self._roster = ItemIndex(self._telling)
+        self._queue = EventQueue()
+        self._items = ItemIndex(self._queue)
         self._started = False
         self._ended = False
 
@@ -181,10 +186,10 @@ class StreamDecoder:
         return events
 
     def whole(self, response: dict[str, Any]) -> Sequence[Event]:
-        """The events of an answer that came in one piece."""
+        """Return the events of a non-streaming answer."""
         self._start(response)
         self._finish(response, "")
-        return self._telling.take()
+        return self._queue.take()
 
     def _take(self, frames: Sequence[Frame]) -> Sequence[Event]:
         for frame in frames:
@@ -192,18 +197,18 @@ class StreamDecoder:
                 break
             event = read_chunk(frame)
             if event is not None:
-                self._hear(event)
-        return self._telling.take()
+                self._decode(event)
+        return self._queue.take()
 
-    def _hear(self, event: StreamChunk) -> None:
+    def _decode(self, event: StreamChunk) -> None:
         kind = event.type
-        step = _DELTA_EVENTS.get(kind)
-        if step is not None:
+        delta = _DELTA_EVENTS.get(kind)
+        if delta is not None:
             self._start({})
-            item, act = step
-            act(self._roster.of_event(item, index=event.output_index, ident=event.item_id), event)
+            item, apply = delta
+            apply(self._items.for_delta(item, index=event.output_index, ident=event.item_id), event)
         elif kind in LIFECYCLE:
-            self._start(_thawed(event))
+            self._start(_response(event))
         elif kind in (_ADDED, _DONE):
             self._item(event, added=kind == _ADDED)
         elif kind in TERMINAL:
@@ -215,7 +220,7 @@ class StreamDecoder:
         self._started = True
         ident, model, created = response.get("id"), response.get("model"), response.get("created_at")
         tier = response.get("service_tier")
-        self._telling.say(
+        self._queue.add(
             Started(
                 ident if isinstance(ident, str) else "",
                 model if isinstance(model, str) else "",
@@ -229,40 +234,38 @@ class StreamDecoder:
         if not isinstance(item, dict):
             return
         self._start({})
-        heard = self._roster.of_item(item, index=event.output_index, added=added)
-        heard.show(item)
+        decoder = self._items.for_item(item, index=event.output_index, added=added)
+        decoder.update(item)
         if not added:
-            heard.finish()
+            decoder.finish()
 
     def _end(self, event: StreamChunk) -> None:
-        response = _thawed(event)
+        response = _response(event)
         self._ended = True
         if event.type in ("response.completed", "response.incomplete"):
             self._start(response)
             self._finish(response, event.type)
             return
-        told = response.get("error") or json.decode_raw(event.error)
-        if not told and event.message is not None:
-            told = {"code": event.code, "message": event.message, "param": event.param}
-        self._telling.say(Failed(answer_error(told)))
+        error = response.get("error") or json.decode_raw(event.error)
+        if not error and event.message is not None:
+            error = {"code": event.code, "message": event.message, "param": event.param}
+        self._queue.add(Failed(answer_error(error)))
 
     def _finish(self, response: dict[str, Any], kind: str) -> None:
-        output = response.get("output")
-        items = [item for item in output if isinstance(item, dict)] if isinstance(output, list) else []
-        for heard, item in self._roster.matched(items):
-            heard.show(item)
-            heard.finish()
-        for heard in self._roster:
-            heard.finish()
+        for decoder, item in self._items.match_output(objects(response.get("output"))):
+            decoder.update(item)
+            decoder.finish()
+        for decoder in self._items:
+            decoder.finish()
         usage = decode_usage(response.get("usage"))
         if usage is not None:
-            self._telling.say(UsageReported(usage))
-        calls = [heard for heard in self._roster if isinstance(heard, CallItemDecoder) and heard.told]
+            self._queue.add(UsageReported(usage))
+        calls = [item for item in self._items if isinstance(item, CallItemDecoder) and item.started]
         whole = not calls or calls[-1].whole
         ended = finish.infer(NAME, finish_word(response, kind), has_calls=bool(calls), calls_whole=whole)
-        self._telling.say(Finished(ended))
+        self._queue.add(Finished(ended))
 
 
-def _thawed(event: StreamChunk) -> dict[str, Any]:
+def _response(event: StreamChunk) -> dict[str, Any]:
     value = json.decode_raw(event.response)
     return value if isinstance(value, dict) else {}

@@ -1,6 +1,6 @@
-"""The response object: one source for the answer that is streamed and the one that is sent whole.
+"""Encodes output items and the response object, for streams and non-streaming answers alike.
 
-Output items while they are written: each says its events to the Sink and ends as the item's JSON.
+An item encoder writes the events of its item to a FrameSink; `close` returns the finished item as JSON.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from routecodex.protocols.text_batches import escape_texts
 from routecodex.protocols.tool_mapping import InputUnwrapper
 from routecodex.wire import json
 
-_ECHOED: dict[str, Any] = {
+_ECHO_DEFAULTS: dict[str, Any] = {
     "background": False,
     "instructions": None,
     "max_output_tokens": None,
@@ -42,15 +42,17 @@ _ECHOED: dict[str, Any] = {
     "truncation": "disabled",
     "user": None,
 }
-"""Fields of the request that its answer repeats, with what the answer says when the request did not."""
+"""Request fields that OpenAI repeats in the response object, with the value for a field that was not sent."""
 
-_TOLD = frozenset({"insufficient_quota", "context_length_exceeded", "invalid_prompt", "rate_limit_exceeded"})
+_OPENAI_CODES = frozenset(
+    {"insufficient_quota", "context_length_exceeded", "invalid_prompt", "rate_limit_exceeded"}
+)
 
 
 class ResponseObject:
-    """Renders the response object of one answer at any moment of its life.
+    """Renders the response object of one answer, at its start and at its end.
 
-    `tier` is the service tier that was asked for, until the provider tells the one it used.
+    `tier` is the requested service tier until the provider reports the one it used.
     """
 
     __slots__ = ("_head", "_tail", "id", "tier")
@@ -72,7 +74,7 @@ class ResponseObject:
         reason: str | None = None,
         error: GatewayError | None = None,
     ) -> bytes:
-        """The object as JSON; `reason` is why it is incomplete, `error` why it failed."""
+        """Return the object as JSON; `reason` is why it is incomplete, `error` why it failed."""
         state: dict[str, Any] = {
             "status": status,
             "error": None if error is None else error_object(error),
@@ -86,16 +88,16 @@ class ResponseObject:
 
 def _echo(reply: ReplyContext) -> dict[str, Any]:
     if not isinstance(reply.wire, RequestView):
-        return dict(_ECHOED)
+        return dict(_ECHO_DEFAULTS)
     sent = json.read_fields(reply.wire.body)
     return {
         name: sent[name] if name in sent and bytes(sent[name]) != b"null" else default
-        for name, default in _ECHOED.items()
+        for name, default in _ECHO_DEFAULTS.items()
     }
 
 
 def usage_object(usage: Usage) -> dict[str, Any]:
-    """Token counts as Responses tells them; cached tokens are part of the input."""
+    """Return the token counts as Responses reports them; cached tokens are part of the input."""
     return {
         "input_tokens": usage.input,
         "input_tokens_details": {"cached_tokens": usage.cache_read, "cache_write_tokens": usage.cache_write},
@@ -106,12 +108,13 @@ def usage_object(usage: Usage) -> dict[str, Any]:
 
 
 def error_object(error: GatewayError) -> dict[str, str]:
-    """An error as the `error` of a failed response; clients act on a few codes only."""
+    """Return the `error` of a failed response."""
     return {"code": _error_code(error), "message": error.message}
 
 
 def _error_code(error: GatewayError) -> str:
-    if error.code in _TOLD:
+    # The Codex CLI acts on these codes and retries every other one.
+    if error.code in _OPENAI_CODES:
         return str(error.code)
     by_kind = {"rate_limit": "rate_limit_exceeded", "invalid_request": "invalid_prompt"}
     return by_kind.get(error.kind, "server_error")
@@ -123,49 +126,49 @@ _DELTAS = {
     "output_text": ("response.output_text.delta", b',"logprobs":[]'),
     "refusal": ("response.refusal.delta", b""),
 }
-"""By the kind of a content part, the event that adds to it and what follows the text there."""
+"""The delta event of each kind of content part, and the fields that follow its text."""
 
 
 @cache
-def _opening(kind: str) -> bytes:
+def _frame_start(kind: str) -> bytes:
     return f'event: {kind}\ndata: {{"type":"{kind}","sequence_number":'.encode()
 
 
 class FrameSink:
-    """The events of one answer as frames, numbered in the order they are said."""
+    """Writes the events of one answer as frames with consecutive sequence numbers."""
 
-    __slots__ = ("_frames", "_said")
+    __slots__ = ("_count", "_frames")
 
     def __init__(self) -> None:
         self._frames: list[bytes] = []
-        self._said = 0
+        self._count = 0
 
-    def say(self, kind: str, fields: bytes) -> None:
-        """One event; `fields` are its other fields as JSON without the braces."""
-        self._frames.append(b"%b%d,%b}\n\n" % (_opening(kind), self._said, fields))
-        self._said += 1
+    def write(self, kind: str, fields: bytes) -> None:
+        """Write one event; `fields` are its other fields as JSON without the braces."""
+        self._frames.append(b"%b%d,%b}\n\n" % (_frame_start(kind), self._count, fields))
+        self._count += 1
 
-    def say_each(self, kind: str, texts: Sequence[str], *, before: bytes, after: bytes) -> None:
-        """An event for each text; `before` and `after` are the fields around it."""
-        opening = _opening(kind)
+    def write_texts(self, kind: str, texts: Sequence[str], *, before: bytes, after: bytes) -> None:
+        """Write one event for each text; `before` and `after` are the fields around it."""
+        start = _frame_start(kind)
         self._frames += [
-            b'%b%d,%b"%b"%b}\n\n' % (opening, number, before, text, after)
-            for number, text in enumerate(escape_texts(texts), self._said)
+            b'%b%d,%b"%b"%b}\n\n' % (start, number, before, text, after)
+            for number, text in enumerate(escape_texts(texts), self._count)
         ]
-        self._said += len(texts)
+        self._count += len(texts)
 
-    def tell(self, kind: str, **fields: Any) -> None:
-        """One event from values."""
-        self.say(kind, json.encode(fields)[1:-1])
+    def write_at(self, position: bytes, kind: str, **fields: Any) -> None:
+        """Write one event from the fields of a position and further values."""
+        self.write(kind, b"%b,%b" % (position, json.encode(fields)[1:-1]))
 
     def take(self) -> bytes:
-        """The frames said since the last time."""
+        """Return the frames written since the last call."""
         frames, self._frames = self._frames, []
         return b"".join(frames)
 
 
 class ItemPosition:
-    """Where an item stands in the answer, as the constant part of its events."""
+    """Id and index of an item, which all its events repeat."""
 
     __slots__ = ("id", "index", "sink")
 
@@ -178,41 +181,38 @@ class ItemPosition:
         return json.encode({"item_id": self.id, "output_index": self.index, **more})[1:-1]
 
     def added(self, item: dict[str, Json]) -> None:
-        self.sink.tell(_ADDED, output_index=self.index, item=item)
+        self.sink.write(_ADDED, b'"output_index":%d,"item":%b' % (self.index, json.encode(item)))
 
     def done(self, item: dict[str, Json]) -> bytes:
         data = json.encode(item)
-        self.sink.say(_DONE, b'"output_index":%d,"item":%b' % (self.index, data))
+        self.sink.write(_DONE, b'"output_index":%d,"item":%b' % (self.index, data))
         return data
 
 
 class MessageItemEncoder:
-    """The assistant's message; each text or refusal is a content part of it."""
+    """The assistant's message; each text or refusal is one of its content parts."""
 
-    def __init__(self, place: ItemPosition, head: dict[str, Json]) -> None:
-        self._place = place
+    def __init__(self, position: ItemPosition, head: dict[str, Json]) -> None:
+        self._position = position
+        self._sink = position.sink
         self._head = head
         self._content: list[dict[str, Json]] = []
         self._kind = ""
-        place.added(self._item("in_progress"))
+        position.added(self._item("in_progress"))
 
     def _item(self, status: str) -> dict[str, Json]:
-        fixed = {"id": self._place.id, "type": "message", "status": status, "role": "assistant"}
+        fixed = {"id": self._position.id, "type": "message", "status": status, "role": "assistant"}
         return {**fixed, **self._head, "content": self._content}
 
     def start(self, kind: str) -> None:
-        """A content part begins; `kind` is output_text or refusal."""
+        """Start a content part; `kind` is output_text or refusal."""
         self._kind = kind
         self._pieces: list[str] = []
         self._annotations: list[Json] = []
         self._logprobs: list[Json] = []
-        where = self._place.fields(content_index=len(self._content))
-        self._where = where
-        self._delta = b'%b,"delta":' % where
-        self._tell("response.content_part.added", part=self._part())
-
-    def _tell(self, kind: str, **fields: Json) -> None:
-        self._place.sink.say(kind, b"%b,%b" % (self._where, json.encode(fields)[1:-1]))
+        self._where = self._position.fields(content_index=len(self._content))
+        self._delta = b'%b,"delta":' % self._where
+        self._sink.write_at(self._where, "response.content_part.added", part=self._part())
 
     def _part(self) -> dict[str, Json]:
         text = "".join(self._pieces)
@@ -228,110 +228,113 @@ class MessageItemEncoder:
         self._pieces.append(text)
         self._logprobs.extend(logprobs)
         fields = b'%b%b,"logprobs":%b' % (self._delta, json.encode(text), json.encode(logprobs))
-        self._place.sink.say("response.output_text.delta", fields)
+        self._sink.write("response.output_text.delta", fields)
 
     def add_all(self, texts: Sequence[str]) -> None:
         self._pieces.extend(texts)
         kind, after = _DELTAS[self._kind]
-        self._place.sink.say_each(kind, texts, before=self._delta, after=after)
+        self._sink.write_texts(kind, texts, before=self._delta, after=after)
 
     def annotate(self, annotation: Json) -> None:
-        at = len(self._annotations)
+        fields = {"annotation_index": len(self._annotations), "annotation": annotation}
         self._annotations.append(annotation)
-        self._tell("response.output_text.annotation.added", annotation_index=at, annotation=annotation)
+        self._sink.write_at(self._where, "response.output_text.annotation.added", **fields)
 
     @property
     def length(self) -> int:
-        """How long the text of the open part is by now."""
+        """The length of the open part's text so far."""
         return sum(map(len, self._pieces))
 
     def end(self) -> None:
-        """The open content part is complete."""
+        """End the open content part."""
         part = self._part()
         if self._kind == "refusal":
-            self._tell("response.refusal.done", refusal=part["refusal"])
+            self._sink.write_at(self._where, "response.refusal.done", refusal=part["refusal"])
         else:
-            self._tell("response.output_text.done", text=part["text"], logprobs=self._logprobs)
-        self._tell("response.content_part.done", part=part)
+            text, logprobs = part["text"], self._logprobs
+            self._sink.write_at(self._where, "response.output_text.done", text=text, logprobs=logprobs)
+        self._sink.write_at(self._where, "response.content_part.done", part=part)
         self._content.append(part)
         self._kind = ""
 
     def close(self, status: str) -> bytes:
         if self._kind:
             self.end()
-        return self._place.done(self._item(status))
+        return self._position.done(self._item(status))
 
 
 class ReasoningItemEncoder:
-    """A thought; its text is told as one summary."""
+    """Reasoning; its text is written as one summary, the form that OpenAI sends and clients display."""
 
-    def __init__(self, place: ItemPosition) -> None:
-        self._place = place
+    def __init__(self, position: ItemPosition) -> None:
+        self._position = position
+        self._sink = position.sink
         self._pieces: list[str] = []
-        place.added({"id": place.id, "type": "reasoning", "summary": []})
+        position.added({"id": position.id, "type": "reasoning", "summary": []})
 
     def add(self, text: str) -> None:
         if not self._pieces:
-            self._where = self._place.fields(summary_index=0)
-            self._tell("response.reasoning_summary_part.added", part={"type": "summary_text", "text": ""})
+            self._where = self._position.fields(summary_index=0)
+            part = {"type": "summary_text", "text": ""}
+            self._sink.write_at(self._where, "response.reasoning_summary_part.added", part=part)
         self._pieces.append(text)
         delta = b'%b,"delta":%b' % (self._where, json.encode(text))
-        self._place.sink.say("response.reasoning_summary_text.delta", delta)
-
-    def _tell(self, kind: str, **fields: Json) -> None:
-        self._place.sink.say(kind, b"%b,%b" % (self._where, json.encode(fields)[1:-1]))
+        self._sink.write("response.reasoning_summary_text.delta", delta)
 
     def close(self, signature: str | None) -> bytes:
         summary = []
         if self._pieces:
             part = {"type": "summary_text", "text": "".join(self._pieces)}
-            self._tell("response.reasoning_summary_text.done", text=part["text"])
-            self._tell("response.reasoning_summary_part.done", part=part)
+            self._sink.write_at(self._where, "response.reasoning_summary_text.done", text=part["text"])
+            self._sink.write_at(self._where, "response.reasoning_summary_part.done", part=part)
             summary = [part]
-        item: dict[str, Json] = {"id": self._place.id, "type": "reasoning", "summary": summary}
+        item: dict[str, Json] = {"id": self._position.id, "type": "reasoning", "summary": summary}
         if signature is not None:
             item["encrypted_content"] = signature
-        return self._place.done(item)
+        return self._position.done(item)
 
 
 class CallItemEncoder:
-    """A call of a function or of a custom tool; `wrapped` arguments are unwrapped into free text."""
+    """A call of a function or a custom tool.
 
-    def __init__(self, place: ItemPosition, head: dict[str, Json], *, custom: bool, wrapped: bool) -> None:
-        self._place = place
+    `wrapped`: the arguments are `{"input": …}`, as upstreams without custom tools send them; the item gets
+    the free text inside.
+    """
+
+    def __init__(self, position: ItemPosition, head: dict[str, Json], *, custom: bool, wrapped: bool) -> None:
+        self._position = position
         self._custom = custom
         self._kind = "response.custom_tool_call_input" if custom else "response.function_call_arguments"
         self._field = "input" if custom else "arguments"
         self._head = {
-            "id": place.id,
+            "id": position.id,
             "type": "custom_tool_call" if custom else "function_call",
             **head,
         }
         self._unwrapper = InputUnwrapper() if wrapped else None
         self._pieces: list[str] = []
-        self._where = place.fields()
+        self._where = position.fields()
         self._delta = b'%b,"delta":' % self._where
-        place.added({**self._head, "status": "in_progress", self._field: ""})
+        position.added({**self._head, "status": "in_progress", self._field: ""})
 
     def add(self, text: str) -> None:
         if self._unwrapper is not None:
             text = self._unwrapper.feed(text)
         if text:
-            self._say(text)
+            self._write(text)
 
-    def _say(self, text: str) -> None:
+    def _write(self, text: str) -> None:
         self._pieces.append(text)
-        self._place.sink.say(f"{self._kind}.delta", self._delta + json.encode(text))
+        self._position.sink.write(f"{self._kind}.delta", self._delta + json.encode(text))
 
     def close(self) -> bytes:
         if self._unwrapper is not None and (held := self._unwrapper.close()):
-            self._say(held)
+            self._write(held)
         if not self._custom and not "".join(self._pieces).strip():
-            self._say("{}")
+            self._write("{}")
         text = "".join(self._pieces)
-        done = json.encode({self._field: text})[1:-1]
-        self._place.sink.say(f"{self._kind}.done", b"%b,%b" % (self._where, done))
-        return self._place.done({**self._head, "status": self._status(text), self._field: text})
+        self._position.sink.write_at(self._where, f"{self._kind}.done", **{self._field: text})
+        return self._position.done({**self._head, "status": self._status(text), self._field: text})
 
     def _status(self, text: str) -> str:
         whole = self._unwrapper.whole if self._unwrapper is not None else self._custom or json.is_whole(text)

@@ -1,4 +1,4 @@
-"""Canonical messages as Responses input items."""
+"""Encodes canonical messages as Responses input items."""
 
 from __future__ import annotations
 
@@ -15,22 +15,15 @@ from routecodex.protocols.responses.content import ITEM, PART, PartWriter
 from routecodex.protocols.responses.schema import NAME
 
 ID_LIMIT = 64
+"""OpenAI rejects longer ids of calls, users and cache keys ("string too long")."""
 NO_RESULT = "The tool gave no result."
 
 
-def short_id(value: str, *, prefix: str = "") -> str:
-    """The value itself, or a stable stand-in when it is longer than OpenAI takes."""
-    if value and len(value) <= ID_LIMIT:
-        return value
-    digest = hashlib.sha256(value.encode("utf-8", "surrogatepass")).hexdigest()
-    return f"{prefix}{digest}"[:ID_LIMIT]
-
-
 class ItemWriter(Struct):
-    """Writes messages as items, one after the other, into `items`."""
+    """Appends the items of messages to `items`, in order."""
 
     request: Request
-    aim: EncodeOptions
+    options: EncodeOptions
     writer: PartWriter
     items: list[dict[str, Json]]
     custom_calls: frozenset[str]
@@ -40,18 +33,18 @@ class ItemWriter(Struct):
         return self.request.source == NAME
 
     def system(self) -> str | None:
-        """The instructions; developer items that came first go back to the front of the input."""
-        said: list[str] = []
+        """Return the instructions; developer items that came first return to the front of the input."""
+        texts: list[str] = []
         for text in self.request.system:
             if text.cache is not None:
                 self.writer.note("dropped cache_control: responses upstreams cache by prefix")
             if self._same and text.extras and ITEM in text.extras:
-                self._told(text, text.extras[ITEM])
+                self._developer_text(text, text.extras[ITEM])
             elif text.text:
-                said.append(text.text)
-        return "\n\n".join(said) or None
+                texts.append(text.text)
+        return "\n\n".join(texts) or None
 
-    def _told(self, text: Text, head: dict[str, Json] | None) -> None:
+    def _developer_text(self, text: Text, head: dict[str, Json] | None) -> None:
         content = self.writer.write(text)
         if head is None and self.items:
             self.items[-1]["content"].append(content)
@@ -59,7 +52,7 @@ class ItemWriter(Struct):
             self.items.append({"type": "message", "role": "developer", **(head or {}), "content": [content]})
 
     def messages(self) -> None:
-        answered = _answered(self.request.messages)
+        answered = _answered_ids(self.request.messages)
         for message in self.request.messages:
             if message.name:
                 self.writer.note("dropped name: a message has none in responses")
@@ -68,12 +61,12 @@ class ItemWriter(Struct):
                     self._assistant(message.parts)
                     self._close_calls(message.parts, answered)
                 case "system":
-                    self._heard(message, "developer")
+                    self._incoming(message, "developer")
                 case "user" | "tool":
-                    self._heard(message, "user")
+                    self._incoming(message, "user")
 
-    def _heard(self, message: Message, role: str) -> None:
-        """A message to the model: tool results become items of their own, the rest one message."""
+    def _incoming(self, message: Message, role: str) -> None:
+        """Append a message to the model: each tool result as an item, all other parts as one message."""
         content: list[dict[str, Json]] = []
         for part in message.parts:
             if isinstance(part, ToolResult):
@@ -91,7 +84,7 @@ class ItemWriter(Struct):
         message: dict[str, Json] | None = None
         for part in parts:
             if isinstance(part, Text | Refusal | Media) or (isinstance(part, Opaque) and not _is_item(part)):
-                message = self._said(part, message)
+                message = self._content(part, message)
                 continue
             message = None
             match part:
@@ -104,10 +97,10 @@ class ItemWriter(Struct):
                 case ToolResult():
                     self.items.append(self._result(part))
 
-    def _said(self, part: Part, message: dict[str, Json] | None) -> dict[str, Json] | None:
+    def _content(self, part: Part, message: dict[str, Json] | None) -> dict[str, Json] | None:
         if isinstance(part, Text | Refusal) and not part.text and not self._same:
             return message
-        content = self.writer.write(part, spoken=True)
+        content = self.writer.write(part, assistant=True)
         if content is None:
             return message
         head = part.extras.get(ITEM) if isinstance(part, Text) and part.extras and self._same else None
@@ -155,7 +148,10 @@ class ItemWriter(Struct):
         return [value for value in written if value is not None]
 
     def _close_calls(self, parts: Iterable[Part], answered: frozenset[str]) -> None:
-        """OpenAI refuses a call without an output; another protocol's client may have left one open."""
+        """Append a result for each call without one: OpenAI rejects a call that has no output.
+
+        Chat and Gemini clients may leave calls of the history unanswered.
+        """
         if self._same:
             return
         for part in parts:
@@ -183,10 +179,11 @@ class ItemWriter(Struct):
         if part.signature is None:
             return self._same and part.origin is None
         if part.redacted or not sealed_signatures.returns_to(
-            self.aim.provider, origin=part.origin, same_protocol=self._same
+            self.options.provider, origin=part.origin, same_protocol=self._same
         ):
             return False
-        return part.origin is not None or self.aim.is_ours(part.signature)
+        # OpenAI rejects encrypted reasoning that another provider made (400 invalid_encrypted_content).
+        return part.origin is not None or self.options.is_ours(part.signature)
 
     def _opaque(self, part: Part) -> None:
         if isinstance(part, Opaque) and part.protocol == NAME:
@@ -199,13 +196,21 @@ def _is_item(part: Part) -> bool:
     return isinstance(part, Opaque) and not (isinstance(part.value, dict) and PART in part.value)
 
 
-def _answered(messages: Iterable[Message]) -> frozenset[str]:
+def _answered_ids(messages: Iterable[Message]) -> frozenset[str]:
     return frozenset(
         part.call_id for message in messages for part in message.parts if isinstance(part, ToolResult)
     )
 
 
 def custom_call_ids(messages: Iterable[Message]) -> frozenset[str]:
-    """The ids of calls to custom tools: their results need an item type of their own."""
+    """Return the ids of calls to custom tools; their results have an item type of their own."""
     parts = (part for message in messages for part in message.parts)
     return frozenset(part.id for part in parts if isinstance(part, ToolCall) and part.custom)
+
+
+def short_id(value: str, *, prefix: str = "") -> str:
+    """Return the value, or a stable hash of it if it is longer than OpenAI accepts."""
+    if value and len(value) <= ID_LIMIT:
+        return value
+    digest = hashlib.sha256(value.encode("utf-8", "surrogatepass")).hexdigest()
+    return f"{prefix}{digest}"[:ID_LIMIT]

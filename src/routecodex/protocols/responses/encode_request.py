@@ -1,4 +1,4 @@
-"""A canonical request as a Responses body; what Responses cannot say is named in the notices."""
+"""Encodes a canonical request as a Responses body; notices name the fields that Responses does not have."""
 
 from __future__ import annotations
 
@@ -15,57 +15,61 @@ from routecodex.protocols.responses.schema import NAME
 from routecodex.wire import json
 
 _ENCRYPTED = "reasoning.encrypted_content"
-_LEAST_OUTPUT = 16
+_MIN_OUTPUT_TOKENS = 16
+"""OpenAI rejects a smaller `max_output_tokens`."""
 _METADATA_PAIRS, _METADATA_KEY, _METADATA_VALUE = 16, 64, 512
+"""Limits of `metadata` in the OpenAI API reference: pairs, and characters of a key and a value."""
 _TIERS = {"standard_only": "default", "standard": "default"}
 _TIERS |= {tier: tier for tier in ("auto", "default", "flex", "priority", "scale")}
-_NO_HOME = ("stop", "top_k", "seed", "frequency_penalty", "presence_penalty")
+_UNSUPPORTED = ("stop", "top_k", "seed", "frequency_penalty", "presence_penalty")
 
 
-def encode_request(request: Request, aim: EncodeOptions) -> EncodedRequest:
-    """The request for a Responses upstream."""
+def encode_request(request: Request, options: EncodeOptions) -> EncodedRequest:
+    """Return the request for a Responses upstream."""
     if request.n > 1:
-        raise BadRequest(f"n: {request.n} answers cannot be asked for here, only one", param="n")
+        raise BadRequest(f"n: a Responses upstream gives one answer, not {request.n}; send n = 1", param="n")
     notices: dict[str, None] = {}
     same = request.source == NAME
-    writer = PartWriter(same, aim.vision, aim.dialect.image_urls, request.source in (NAME, "chat"), notices)
-    items = ItemWriter(request, aim, writer, [], custom_call_ids(request.messages))
+    writer = PartWriter(
+        same, options.vision, options.dialect.image_urls, request.source in (NAME, "chat"), notices
+    )
+    items = ItemWriter(request, options, writer, [], custom_call_ids(request.messages))
     instructions = items.system()
     items.messages()
-    body: dict[str, Json] = {"model": aim.model, "input": items.items}
-    settings = _settings(request, aim, notices)
+    body: dict[str, Json] = {"model": options.model, "input": items.items}
+    settings = _settings(request, options, notices)
     settings["instructions"] = instructions
     body |= {key: value for key, value in settings.items() if value is not None}
     _add_extras(body, request, notices)
-    for name in aim.dialect.unsupported:
+    for name in options.dialect.unsupported:
         if body.pop(name, None) is not None:
             notices[f"dropped {name}: the upstream does not take it"] = None
     return EncodedRequest(json.encode(body), tuple(map(_plain, notices)))
 
 
 def _plain(notice: str) -> str:
-    """One short line of printable ASCII, fit for a header."""
-    return "".join(sign if " " <= sign <= "~" else "?" for sign in notice[:120])
+    """Return one short line of printable ASCII, fit for a header."""
+    return "".join(char if " " <= char <= "~" else "?" for char in notice[:120])
 
 
-def _settings(request: Request, aim: EncodeOptions, notices: dict[str, None]) -> dict[str, Json]:
-    for name in _NO_HOME:
+def _settings(request: Request, options: EncodeOptions, notices: dict[str, None]) -> dict[str, Json]:
+    for name in _UNSUPPORTED:
         if getattr(request, name) not in (None, ()):
             notices[f"dropped {name}: responses has no such field"] = None
-    tools = _tools(request, aim, notices)
+    tools = _tools(request, options, notices)
     return {
         "tools": tools or None,
-        "tool_choice": _tool_choice(request, aim, notices) if tools else _idle_choice(request, notices),
-        "parallel_tool_calls": _parallel(request, aim, notices),
-        "max_output_tokens": _max_tokens(request, aim),
+        "tool_choice": _tool_choice(request, options, notices) if tools else _idle_choice(request, notices),
+        "parallel_tool_calls": _parallel(request, options, notices),
+        "max_output_tokens": _max_tokens(request, options),
         "temperature": request.temperature,
         "top_p": request.top_p,
         "top_logprobs": request.top_logprobs,
-        "text": _text(request, aim, notices),
+        "text": _text(request, options, notices),
         "reasoning": _reasoning(request, notices),
         "metadata": _metadata(request, notices),
-        "user": short_id(request.user) if request.user and not _is_safety(request) else None,
-        "safety_identifier": _safety(request),
+        "user": _user(request),
+        "safety_identifier": short_id(request.safety_identifier) if request.safety_identifier else None,
         "prompt_cache_key": short_id(request.cache_key) if request.cache_key else None,
         "service_tier": _tier(request, notices),
         "include": _include(request) or None,
@@ -89,27 +93,27 @@ def _add_extras(body: dict[str, Json], request: Request, notices: dict[str, None
             body[key] = value
 
 
-def _tools(request: Request, aim: EncodeOptions, notices: dict[str, None]) -> list[Json]:
-    """The tools; those of one namespace stand together where its first one stood."""
+def _tools(request: Request, options: EncodeOptions, notices: dict[str, None]) -> list[Json]:
+    """Return the tools; those of a namespace are grouped at the position of its first tool."""
     written: list[Json] = []
-    homes: dict[str, list[Json]] = {}
+    namespaces: dict[str, list[Json]] = {}
     for tool in request.tools:
-        value = _tool(tool, request, aim=aim, notices=notices)
+        value = _tool(tool, request, options=options, notices=notices)
         if value is None:
             continue
         if tool.namespace is None:
             written.append(value)
             continue
-        if tool.namespace not in homes:
-            home = homes.setdefault(tool.namespace, [])
-            told = tool.namespace_description or ""
-            written.append({"type": "namespace", "name": tool.namespace, "description": told, "tools": home})
-        homes[tool.namespace].append(value)
+        if tool.namespace not in namespaces:
+            tools = namespaces.setdefault(tool.namespace, [])
+            head = {"type": "namespace", "name": tool.namespace}
+            written.append({**head, "description": tool.namespace_description or "", "tools": tools})
+        namespaces[tool.namespace].append(value)
     return written
 
 
 def _tool(
-    tool: Tool, request: Request, *, aim: EncodeOptions, notices: dict[str, None]
+    tool: Tool, request: Request, *, options: EncodeOptions, notices: dict[str, None]
 ) -> dict[str, Json] | None:
     same = request.source == NAME
     if tool.kind == "hosted":
@@ -123,8 +127,8 @@ def _tool(
     elif tool.parameters is not None or not same:
         empty = {"type": "object", "properties": {}}
         value["parameters"] = tool.parameters if same else tool.parameters or empty
-    if tool.kind == "function" and aim.dialect.strict_tools:
-        # Responses turns strict on by itself; the other protocols mean "not strict" when they say nothing.
+    if tool.kind == "function" and options.dialect.strict_tools:
+        # OpenAI API reference: `strict` defaults to true on Responses; in the other protocols it is off.
         strict = tool.strict if same else bool(tool.strict)
         if strict is not None:
             value["strict"] = strict
@@ -134,7 +138,7 @@ def _tool(
 
 
 def _grammar(form: Json) -> Json:
-    """A custom tool's format; chat puts the grammar one level deeper."""
+    """Return a custom tool's format; chat nests the grammar one level deeper (OpenAI API reference)."""
     if isinstance(form, dict) and isinstance(form.get("grammar"), dict):
         return {"type": "grammar", **form["grammar"]}
     return form
@@ -151,23 +155,24 @@ def _hosted(tool: Tool, same: bool, notices: dict[str, None]) -> dict[str, Json]
 
 
 def _searches_the_web(tool: Tool) -> bool:
-    """Whether a hosted tool is known for it, by its name or its type; other tools search, too, elsewhere."""
+    """Return whether a hosted tool is a web search by its name or type; file search and the like are not."""
     kind = tool.hosted.get("type") if isinstance(tool.hosted, dict) else None
     names = [name for name in (tool.name, kind) if isinstance(name, str)]
     return any(is_hosted_search(name) or name.endswith("_web_search") for name in names)
 
 
-def _tool_choice(request: Request, aim: EncodeOptions, notices: dict[str, None]) -> Json:
+def _tool_choice(request: Request, options: EncodeOptions, notices: dict[str, None]) -> Json:
     choice = request.tool_choice
     if choice is None:
         return None
-    level = aim.dialect.tool_choice
+    level = options.dialect.tool_choice
     if (level == "auto_only" and choice.mode != "auto") or (
         level == "no_required" and choice.mode == "required"
     ):
         notices[f"dropped tool_choice {choice.mode}: the upstream does not take it"] = None
         return None
-    named = [told for told in (_choice_of(name, request) for name in choice.names) if told is not None]
+    choices = (_choice_of(name, request) for name in choice.names)
+    named = [value for value in choices if value is not None]
     if choice.names and not named:
         notices["dropped tool_choice: the tool it names is not on offer here"] = None
         return None
@@ -179,7 +184,7 @@ def _tool_choice(request: Request, aim: EncodeOptions, notices: dict[str, None])
 
 
 def _idle_choice(request: Request, notices: dict[str, None]) -> Json:
-    """The choice where there is no tool: a client of this protocol knows what it says."""
+    """Return the choice for a request without tools; a Responses client's own choice is passed on."""
     choice = request.tool_choice
     if choice is None:
         return None
@@ -205,38 +210,40 @@ def _choice_of(name: str, request: Request) -> dict[str, Json] | None:
     return {"type": tool.kind, "name": name}
 
 
-def _parallel(request: Request, aim: EncodeOptions, notices: dict[str, None]) -> bool | None:
-    if request.parallel_tool_calls is None or aim.dialect.parallel_tool_calls:
+def _parallel(request: Request, options: EncodeOptions, notices: dict[str, None]) -> bool | None:
+    if request.parallel_tool_calls is None or options.dialect.parallel_tool_calls:
         return request.parallel_tool_calls
     notices["dropped parallel_tool_calls: the upstream does not take it"] = None
     return None
 
 
-def _max_tokens(request: Request, aim: EncodeOptions) -> int | None:
+def _max_tokens(request: Request, options: EncodeOptions) -> int | None:
     limit = request.max_tokens
     if limit is None:
         return None
     if request.source != NAME:
-        limit = max(limit, _LEAST_OUTPUT)
-    return min(limit, aim.max_output_tokens) if aim.max_output_tokens else limit
+        limit = max(limit, _MIN_OUTPUT_TOKENS)
+    return min(limit, options.max_output_tokens) if options.max_output_tokens else limit
 
 
-def _text(request: Request, aim: EncodeOptions, notices: dict[str, None]) -> dict[str, Json] | None:
+def _text(request: Request, options: EncodeOptions, notices: dict[str, None]) -> dict[str, Json] | None:
     text: dict[str, Json] = {}
-    if request.output is not None and (form := _format(request.output, aim.dialect.response_format, notices)):
+    if request.output is not None and (
+        form := _format(request.output, options.dialect.response_format, notices)
+    ):
         text["format"] = form
     if request.verbosity is not None:
         text["verbosity"] = request.verbosity
     return text or None
 
 
-def _format(output: Output, able: str, notices: dict[str, None]) -> dict[str, Json] | None:
-    if able == "none":
+def _format(output: Output, supported: str, notices: dict[str, None]) -> dict[str, Json] | None:
+    if supported == "none":
         notices["dropped structured output: the upstream does not take it"] = None
         return None
     if output.kind == "json_object":
         return {"type": "json_object"}
-    if able == "json_object":
+    if supported == "json_object":
         notices["dropped json_schema: the upstream takes plain JSON output only"] = None
         return {"type": "json_object"}
     form: dict[str, Json] = {
@@ -259,8 +266,8 @@ def _reasoning(request: Request, notices: dict[str, None]) -> dict[str, Json] | 
     summary = thinking.summary
     if summary is None and thinking.enabled and thinking.visible and request.source != NAME:
         summary = "auto"
-    said = {"effort": effort, "summary": summary}
-    return {key: value for key, value in said.items() if value is not None} or None
+    fields = {"effort": effort, "summary": summary}
+    return {key: value for key, value in fields.items() if value is not None} or None
 
 
 def _effort(thinking: Thinking) -> str | None:
@@ -268,8 +275,8 @@ def _effort(thinking: Thinking) -> str | None:
         return thinking.effort
     if not thinking.enabled or thinking.budget is None or thinking.budget < 0:
         return None
-    steps = ((0, "none"), (4096, "low"), (16384, "medium"))
-    return next((word for most, word in steps if thinking.budget <= most), "high")
+    levels = ((0, "none"), (4096, "low"), (16384, "medium"))
+    return next((effort for largest, effort in levels if thinking.budget <= largest), "high")
 
 
 def _metadata(request: Request, notices: dict[str, None]) -> dict[str, Json] | None:
@@ -280,18 +287,15 @@ def _metadata(request: Request, notices: dict[str, None]) -> dict[str, Json] | N
         for key, value in request.metadata.items()
     }
     fitting = {k: v for k, v in texts.items() if len(k) <= _METADATA_KEY and len(v) <= _METADATA_VALUE}
-    kept = dict(list(fitting.items())[:_METADATA_PAIRS])
-    if len(kept) < len(texts):
+    metadata = dict(list(fitting.items())[:_METADATA_PAIRS])
+    if len(metadata) < len(texts):
         notices["dropped metadata: an entry is longer than responses takes, or there are too many"] = None
-    return kept or None
+    return metadata or None
 
 
-def _safety(request: Request) -> str | None:
-    return short_id(request.safety_identifier) if request.safety_identifier else None
-
-
-def _is_safety(request: Request) -> bool:
-    return request.user == request.safety_identifier
+def _user(request: Request) -> str | None:
+    """Return the user, unless it was read from `safety_identifier`, which is sent by itself."""
+    return short_id(request.user) if request.user and request.user != request.safety_identifier else None
 
 
 def _tier(request: Request, notices: dict[str, None]) -> str | None:
@@ -304,9 +308,10 @@ def _tier(request: Request, notices: dict[str, None]) -> str | None:
 
 
 def _include(request: Request) -> list[str]:
-    wanted = []
+    include = []
     if request.logprobs or request.top_logprobs:
-        wanted.append(LOGPROBS)
+        include.append(LOGPROBS)
+    # Requests of other protocols are not stored (`store: false`), so reasoning must come back encrypted.
     if request.source != NAME and request.thinking is not None and request.thinking.enabled:
-        wanted.append(_ENCRYPTED)
-    return wanted
+        include.append(_ENCRYPTED)
+    return include

@@ -1,6 +1,7 @@
-"""The typed view of a Responses request: wide Structs that let tomorrow's fields pass and name wrong ones.
+"""Types of Responses requests and stream events.
 
-The typed view of a stream's events: one wide Struct, and a tolerant reader for what does not fit it.
+Unknown fields pass, so that new API fields need no change here; known fields have their types checked. A
+stream event is one Struct with the fields of all types.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from typing import Any
 from msgspec import Raw, Struct, convert
 from msgspec.json import Decoder
 
-from routecodex.canon.errors import BadRequest
 from routecodex.canon.events import Usage
 from routecodex.canon.request import ProtocolName
 from routecodex.wire import json
@@ -21,9 +21,15 @@ NAME: ProtocolName = "responses"
 ROLES = ("user", "assistant", "system", "developer")
 
 CALLS = {"function_call": "arguments", "custom_tool_call": "input"}
-"""Item types that call a client's tool, and the field that holds what it is called with."""
+"""Item types that call a tool of the client, each with the field that holds the arguments."""
 OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output"})
+RESULT_SUFFIXES = ("_output", "_response")
+"""Endings of item types that carry a result to the model; all other items come from the model."""
 REFERENCE = "item_reference"
+TERMINAL = frozenset(
+    {"response.completed", "response.incomplete", "response.failed", "response.cancelled", "error"}
+)
+LIFECYCLE = frozenset({"response.created", "response.in_progress", "response.queued"})
 
 
 class WireAudio(Struct):
@@ -32,7 +38,7 @@ class WireAudio(Struct):
 
 
 class WirePart(Struct):
-    """A content part of a message, of a tool's output or of a thought."""
+    """A content part of a message, a tool output or a reasoning item."""
 
     type: str
     text: str | None = None
@@ -48,7 +54,7 @@ class WirePart(Struct):
 
 
 class WireItem(Struct):
-    """An input item; which of the fields count depends on its type."""
+    """An input item; its type decides which fields apply."""
 
     type: str | None = None
     role: str | None = None
@@ -67,7 +73,7 @@ class WireItem(Struct):
 
 
 class WireTool(Struct):
-    """A tool on offer; a namespace holds more of them."""
+    """A declared tool; a namespace (Codex) holds more of them."""
 
     type: str
     name: str | None = None
@@ -79,7 +85,7 @@ class WireTool(Struct):
 
 
 class WireToolChoice(Struct):
-    """A tool choice that is more than a word."""
+    """A tool choice given as an object."""
 
     type: str
     name: str | None = None
@@ -107,7 +113,7 @@ class WireThinking(Struct):
 
 
 class RequestBody(Struct):
-    """The top level of a request."""
+    """The request body."""
 
     model: str
     input: str | list[WireItem] | None = None
@@ -139,9 +145,9 @@ class RequestBody(Struct):
 
 
 class RequestView(Struct, frozen=True):
-    """A request that was read: its bytes, what stands in them, and its ties to others.
+    """A validated request: its bytes, their typed form, and the stored answers and items it refers to.
 
-    `references` are the places in the input where only the id of an item stands, and these ids.
+    `references` lists the position and the id of each `item_reference` in the input.
     """
 
     body: bytes
@@ -151,21 +157,8 @@ class RequestView(Struct, frozen=True):
     references: tuple[tuple[int, str], ...] = ()
 
 
-def check_name(name: str | None, path: str) -> None:
-    if name is None:
-        raise BadRequest(f"{path}: this field is required", param=path, code="missing_field")
-    if not name.strip() or "\0" in name:
-        raise BadRequest(f"{path}: {name!r} is not a usable name", param=path, code="invalid_name")
-
-
-TERMINAL = frozenset(
-    {"response.completed", "response.incomplete", "response.failed", "response.cancelled", "error"}
-)
-LIFECYCLE = frozenset({"response.created", "response.in_progress", "response.queued"})
-
-
 class StreamChunk(Struct):
-    """Any event of the stream; which fields count depends on its type."""
+    """One event of the stream; its type decides which fields apply."""
 
     type: str = ""
     sequence_number: int | None = None
@@ -188,9 +181,9 @@ class StreamChunk(Struct):
     param: Any = None
 
 
-_event = Decoder(StreamChunk)
-_RAW = ("logprobs", "annotation", "item", "response", "error")
-_TYPED: dict[str, type] = {
+_chunk = Decoder(StreamChunk)
+_RAW_FIELDS = ("logprobs", "annotation", "item", "response", "error")
+_TYPED_FIELDS: dict[str, type] = {
     "type": str,
     "sequence_number": int,
     "output_index": int,
@@ -206,10 +199,13 @@ _TYPED: dict[str, type] = {
 
 
 def read_chunk(frame: Frame) -> StreamChunk | None:
-    """The event in a frame, or None when there is none (`[DONE]`, garbage)."""
-    event = json.try_read(frame.data, _event)
+    """Return the event in a frame, or None if it holds none (`[DONE]`, invalid JSON).
+
+    An event without a `type` takes the name of its frame, and an object with only an `error` is an error.
+    """
+    event = json.try_read(frame.data, _chunk)
     if event is None:
-        event = _tolerant(frame.data)
+        event = _read_lenient(frame.data)
     if event is not None and not event.type:
         event.type = frame.event.decode("utf-8", "replace") or (
             "error" if json.is_present(event.error) else ""
@@ -217,8 +213,8 @@ def read_chunk(frame: Frame) -> StreamChunk | None:
     return event
 
 
-def _tolerant(data: bytes) -> StreamChunk | None:
-    """The fields that have the right types, from an event where some do not."""
+def _read_lenient(data: bytes) -> StreamChunk | None:
+    """Return the event with only the fields that have the right type."""
     try:
         value = json.decode(data)
     except ValueError:
@@ -226,17 +222,17 @@ def _tolerant(data: bytes) -> StreamChunk | None:
     if not isinstance(value, dict):
         return None
     event = StreamChunk()
-    for name, kind in _TYPED.items():
+    for name, kind in _TYPED_FIELDS.items():
         if isinstance(value.get(name), kind):
             setattr(event, name, value[name])
-    for name in _RAW:
+    for name in _RAW_FIELDS:
         if value.get(name) is not None:
             setattr(event, name, Raw(json.encode(value[name])))
     event.code, event.message, event.param = value.get("code"), value.get("message"), value.get("param")
     return event
 
 
-class _Details(Struct):
+class _TokenDetails(Struct):
     cached_tokens: int | None = None
     cache_write_tokens: int | None = None
     reasoning_tokens: int | None = None
@@ -245,34 +241,42 @@ class _Details(Struct):
 class WireUsage(Struct):
     input_tokens: int | None = None
     output_tokens: int | None = None
-    input_tokens_details: _Details | None = None
-    output_tokens_details: _Details | None = None
+    input_tokens_details: _TokenDetails | None = None
+    output_tokens_details: _TokenDetails | None = None
 
 
 def decode_usage(value: Any) -> Usage | None:
-    """The token counts of a response object, or None when it has none that can be read."""
+    """Return the token counts of a response object, or None if they are missing or malformed."""
     if not isinstance(value, dict):
         return None
     try:
         usage = convert(value, WireUsage, strict=False)
     except ValueError:
         return None
-    taken = usage.input_tokens_details or _Details()
-    made = usage.output_tokens_details or _Details()
+    inputs = usage.input_tokens_details or _TokenDetails()
+    outputs = usage.output_tokens_details or _TokenDetails()
     return Usage(
         input=usage.input_tokens or 0,
         output=usage.output_tokens or 0,
-        cache_read=taken.cached_tokens or 0,
-        cache_write=taken.cache_write_tokens or 0,
-        reasoning=made.reasoning_tokens or 0,
+        cache_read=inputs.cached_tokens or 0,
+        cache_write=inputs.cache_write_tokens or 0,
+        reasoning=outputs.reasoning_tokens or 0,
     )
 
 
 def finish_word(response: dict[str, Any], kind: str = "") -> str:
-    """The word by which an answer ended: completed, the reason it is incomplete, failed or cancelled."""
+    """Return how an answer ended: `completed`, the reason it is incomplete, `failed` or `cancelled`.
+
+    `kind` is the type of the event that ended a stream; it wins over the `status` in the response object.
+    """
     status = kind.removeprefix("response.") or response.get("status") or "completed"
     if status == "incomplete":
         details = response.get("incomplete_details")
         reason = details.get("reason") if isinstance(details, dict) else None
         return reason if isinstance(reason, str) else "max_output_tokens"
     return str(status)
+
+
+def objects(values: Any) -> list[dict[str, Any]]:
+    """Return the JSON objects in a list; anything else in it, or a value that is not a list, is skipped."""
+    return [value for value in values if isinstance(value, dict)] if isinstance(values, list) else []

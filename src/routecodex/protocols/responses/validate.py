@@ -1,3 +1,5 @@
+"""Validates a client's Responses request; an error names the first wrong field."""
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -19,7 +21,6 @@ from routecodex.protocols.responses.schema import (
     WireItem,
     WirePart,
     WireTool,
-    check_name,
 )
 from routecodex.wire import json
 
@@ -27,10 +28,10 @@ _body = Decoder(RequestBody)
 
 
 def validate(body: bytes, *, model: str | None = None, stream: bool | None = None) -> WireRequest:
-    """A validated request; BadRequest names the first field that is wrong."""
+    """Return the validated request; BadRequest names the first wrong field."""
     typed = json.read(body, _body)
     json.check_utf8(body)
-    check_name(typed.model, "model")
+    _check_name(typed.model, "model")
     if typed.background:
         raise BadRequest("background: background responses are not supported", param="background")
     references = _check_input(typed)
@@ -48,21 +49,22 @@ def validate(body: bytes, *, model: str | None = None, stream: bool | None = Non
 def _check_tools(tools: Sequence[WireTool], path: str) -> None:
     for index, tool in enumerate(tools):
         if tool.type in ("function", "custom", "namespace"):
-            check_name(tool.name, f"{path}[{index}].name")
+            _check_name(tool.name, f"{path}[{index}].name")
         if tool.type == "namespace":
             _check_tools(tool.tools or (), f"{path}[{index}].tools")
 
 
 def _check_input(body: RequestBody) -> tuple[tuple[int, str], ...]:
-    """Checks the input; the references in it."""
+    """Check the input and return the item references in it."""
+    continues = bool(body.previous_response_id or body.conversation or body.prompt)
     if body.input:
         if not isinstance(body.input, list):
             return ()
-        walk = _ItemChecker(may_refer=bool(body.previous_response_id or body.conversation or body.prompt))
-        walk.check(body.input)
-        return tuple(walk.references)
-    # An empty text is a legal question; nothing at all is not, unless something stands before it.
-    if body.input != "" and not (body.previous_response_id or body.conversation or body.prompt):
+        checker = _ItemChecker(may_refer=continues)
+        checker.check(body.input)
+        return tuple(checker.references)
+    # OpenAI accepts an empty text, and no input at all where the request continues a stored conversation.
+    if body.input != "" and not continues:
         raise BadRequest(
             "input: a text or at least one item is required", param="input", code="missing_field"
         )
@@ -70,12 +72,16 @@ def _check_input(body: RequestBody) -> tuple[tuple[int, str], ...]:
 
 
 class _ItemChecker:
-    """One pass over the input items: roles, calls and the results that belong to them."""
+    """Checks the input items in one pass: roles, calls, and results with their calls.
+
+    `may_refer` is True if a result may belong to a call that the gateway cannot see: the request continues
+    an earlier answer, or refers to a stored item.
+    """
 
     def __init__(self, *, may_refer: bool) -> None:
         self._may_refer = may_refer
-        self._called: set[str] = set()
-        self._turn: set[str] = set()
+        self._call_ids: set[str] = set()
+        self._turn_call_ids: set[str] = set()
         self.references: list[tuple[int, str]] = []
 
     def check(self, items: Sequence[WireItem]) -> None:
@@ -90,11 +96,11 @@ class _ItemChecker:
             elif kind in CALLS:
                 self._call(index, item, CALLS[kind])
             elif kind == "reasoning":
-                self._thought(index, item)
+                self._reasoning(index, item)
             elif kind == REFERENCE:
                 self._reference(index, item)
             elif item.call_id is not None:
-                self._called.add(item.call_id)
+                self._call_ids.add(item.call_id)
 
     def _message(self, index: int, item: WireItem) -> None:
         if item.role not in ROLES:
@@ -105,18 +111,18 @@ class _ItemChecker:
         if item.content is None or isinstance(item.content, dict):
             raise _wrong(index, "content", "expected a text or a list of parts")
         if item.role != "assistant":
-            self._turn.clear()
+            self._turn_call_ids.clear()
 
     def _call(self, index: int, item: WireItem, field: str) -> None:
-        check_name(item.name, f"input[{index}].name")
+        _check_name(item.name, f"input[{index}].name")
         if not item.call_id:
             raise _missing(index, "call_id")
         if not isinstance(getattr(item, field), str):
             raise _wrong(index, field, "expected a text")
-        if item.call_id in self._turn:
-            raise _wrong(index, "call_id", f"{item.call_id!r} names two calls of one turn")
-        self._turn.add(item.call_id)
-        self._called.add(item.call_id)
+        if item.call_id in self._turn_call_ids:
+            raise _wrong(index, "call_id", f"{item.call_id!r} is the id of two calls of one turn")
+        self._turn_call_ids.add(item.call_id)
+        self._call_ids.add(item.call_id)
 
     def _reference(self, index: int, item: WireItem) -> None:
         if not item.id:
@@ -124,7 +130,7 @@ class _ItemChecker:
         self._may_refer = True
         self.references.append((index, item.id))
 
-    def _thought(self, index: int, item: WireItem) -> None:
+    def _reasoning(self, index: int, item: WireItem) -> None:
         for field in ("summary", "content"):
             value = getattr(item, field)
             if value is not None and not isinstance(value, list):
@@ -132,7 +138,7 @@ class _ItemChecker:
         _check_parts(item.summary or [], f"input[{index}].summary")
 
     def _output(self, index: int, item: WireItem) -> None:
-        self._turn.clear()
+        self._turn_call_ids.clear()
         if not item.call_id:
             raise _missing(index, "call_id")
         if item.output is None:
@@ -141,7 +147,7 @@ class _ItemChecker:
             raise _wrong(index, "output", "expected a text or a list of parts")
         if isinstance(item.output, list):
             _check_parts(item.output, f"input[{index}].output")
-        if item.call_id not in self._called and not self._may_refer:
+        if item.call_id not in self._call_ids and not self._may_refer:
             raise _wrong(index, "call_id", f"no earlier call has the id {item.call_id!r}")
 
 
@@ -149,9 +155,16 @@ def _check_parts(values: list[Any], path: str) -> None:
     try:
         convert(values, list[WirePart])
     except ValidationError as exc:
-        what, _, where = str(exc).partition(" - at `$")
+        problem, _, where = str(exc).partition(" - at `$")
         path += where.rstrip("`")
-        raise BadRequest(f"{path}: {what.replace('`', chr(39))}", param=path, code="invalid_type") from exc
+        raise BadRequest(f"{path}: {problem.replace('`', chr(39))}", param=path, code="invalid_type") from exc
+
+
+def _check_name(name: str | None, path: str) -> None:
+    if name is None:
+        raise BadRequest(f"{path}: this field is required", param=path, code="missing_field")
+    if not name.strip() or "\0" in name:
+        raise BadRequest(f"{path}: {name!r} is not a usable name", param=path, code="invalid_name")
 
 
 def _missing(index: int, field: str) -> BadRequest:
@@ -159,6 +172,6 @@ def _missing(index: int, field: str) -> BadRequest:
     return BadRequest(f"{path}: this field is required", param=path, code="missing_field")
 
 
-def _wrong(index: int, field: str, what: str) -> BadRequest:
+def _wrong(index: int, field: str, problem: str) -> BadRequest:
     path = f"input[{index}].{field}"
-    return BadRequest(f"{path}: {what}", param=path, code="invalid_value")
+    return BadRequest(f"{path}: {problem}", param=path, code="invalid_value")
