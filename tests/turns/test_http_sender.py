@@ -430,7 +430,7 @@ async def test_a_body_that_is_none_is_the_callers_error(protocol: str) -> None:
 @pytest.mark.parametrize("content", ["bad \udcff", [{"type": "text", "text": object()}]])
 async def test_a_body_that_is_no_json_is_the_callers_error(protocol: str, content: Any) -> None:
     async with talking(protocol) as (conversation, up):
-        with pytest.raises(RequestFailed, match="the request cannot be written as JSON") as raised:
+        with pytest.raises(RequestFailed, match="the request cannot be encoded as JSON") as raised:
             await conversation.send({"role": "user", "content": content})
     assert (raised.value.status, up.requests) == (400, [])
 
@@ -525,7 +525,7 @@ async def _answer_hi(reader: asyncio.StreamReader, writer: asyncio.StreamWriter)
     [
         (("127.0.0.1:5520",), "must look like https://host"),
         (("http://x", "soap"), "protocol is 'soap'; use one of chat, responses, messages, gemini"),
-        (("http://x", "chat", "a\nb"), "the api_key holds a sign that no header may have"),
+        (("http://x", "chat", "a\nb"), "api_key contains a character that is not allowed in a header value"),
     ],
 )
 def test_what_cannot_be_used_is_refused_at_once(arguments: tuple[str, ...], words: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 from routecodex.canon.events import AnswerPart
 from routecodex.canon.parts import Opaque, Part, Reasoning, Text, ToolCall
 from routecodex.canon.request import Message, Request
-from routecodex.turns.preserved_parts import FIELD, AnswerSource, keep, put_back
+from routecodex.turns.preserved_parts import FIELD, AnswerSource, preserve, restore
 
 
 def sealed(signature: str) -> str:
@@ -37,7 +37,7 @@ def put(parts: tuple[Part, ...], kept: str | None, endpoint: AnswerSource = HERE
         {"role": "assistant", FIELD: kept},
     ]
     messages = (Message("user", (Text("hi"),)), Message("assistant", parts))
-    made = put_back(Request(model="m", messages=messages, source="chat"), sent, endpoint)
+    made = restore(Request(model="m", messages=messages, source="chat"), sent, endpoint)
     assert made.messages[0] == messages[0]
     return made.messages[1].parts
 
@@ -46,7 +46,7 @@ CALLS = (ToolCall("c1", "look", "{}"), ToolCall("c2", "look", "{}"))
 
 
 def test_an_answer_comes_back_part_by_part() -> None:
-    assert put((Text("one two"), *CALLS), keep(ANSWER, HERE)) == (
+    assert put((Text("one two"), *CALLS), preserve(ANSWER, HERE)) == (
         Text("one "),
         Reasoning("hm", "sig-1", origin="me"),
         Text("two", signature="sealed sig-2"),
@@ -58,7 +58,7 @@ def test_an_answer_comes_back_part_by_part() -> None:
 
 def test_what_was_changed_since_stays_changed() -> None:
     edited = (Text("three"), ToolCall("c2", "look", '{"at":1}'), ToolCall("c9", "new", "{}"))
-    assert put(edited, keep(ANSWER, HERE)) == (
+    assert put(edited, preserve(ANSWER, HERE)) == (
         Text("three"),
         Reasoning("hm", "sig-1", origin="me"),
         Opaque("messages", ITEM),
@@ -68,8 +68,8 @@ def test_what_was_changed_since_stays_changed() -> None:
 
 
 def test_an_answer_that_went_on_in_a_second_response_is_one() -> None:
-    first = keep([Reasoning("a", "sig-a"), Text("one ")], HERE)
-    second = keep([Reasoning("b", "sig-b"), Text("two")], HERE)
+    first = preserve([Reasoning("a", "sig-a"), Text("one ")], HERE)
+    second = preserve([Reasoning("b", "sig-b"), Text("two")], HERE)
     assert first is not None
     assert second is not None
     assert put((Text("one two"),), first + second) == (
@@ -86,7 +86,7 @@ def test_an_answer_that_went_on_in_a_second_response_is_one() -> None:
 )
 def test_nobody_else_is_given_it(other: AnswerSource) -> None:
     parts = (Text("one two"), *CALLS)
-    assert put(parts, keep(ANSWER, HERE), other) == parts
+    assert put(parts, preserve(ANSWER, HERE), other) == parts
 
 
 @pytest.mark.parametrize("kept", [None, "", "nonsense", '{"maker":1}', "[]"])
@@ -97,6 +97,6 @@ def test_what_cannot_be_read_changes_nothing(kept: str | None) -> None:
 
 def test_nothing_is_kept_of_an_answer_that_chat_can_tell() -> None:
     plain: list[AnswerPart] = [Text("one"), ToolCall("c1", "look", "{}")]
-    assert keep(plain, HERE) is None
-    assert keep([Reasoning("unsigned"), *plain], msgspec.structs.replace(HERE, protocol="gemini")) is None
-    assert keep([Reasoning("unsigned"), *plain], HERE) is not None
+    assert preserve(plain, HERE) is None
+    assert preserve([Reasoning("unsigned"), *plain], msgspec.structs.replace(HERE, protocol="gemini")) is None
+    assert preserve([Reasoning("unsigned"), *plain], HERE) is not None

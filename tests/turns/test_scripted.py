@@ -56,7 +56,7 @@ async def test_an_answer_may_depend_on_the_request_and_bodies_are_copies() -> No
 
 
 async def test_a_script_that_is_too_short_says_so() -> None:
-    with pytest.raises(LookupError, match="the script has 0 answers, this is request 1"):
+    with pytest.raises(LookupError, match="the script has 0 answers, but this is request 1"):
         await played(ScriptedSender([]))
 
 

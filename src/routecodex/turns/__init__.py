@@ -1,15 +1,19 @@
-"""Turns: what happens between "somebody said something" and "the answer is complete".
+"""Turns: from a user message to the complete answer, with plugins around every request.
 
-Conversation    a message list, a model to speak with, one turn at a time
-Message         what one side said; mutable, with whatever fields arrived
-Plugin          hooks around the requests of a turn; any object with some of its methods is one
-Turn            what hooks are given
-TurnStream      a turn followed live, as events (`TextAdded`, `ToolCallAdded`, `TurnEnded`, …)
-ToolPlugin      runs the tools a model calls; `tool` makes one of a function, `McpTools` has a server's
-plugins         also `LengthContinuation`, `ThinkingState`, `MaxUsage`, `Persist`
-ScriptedSender  a model that follows a script, for tests
-Engine, Host    the life of a turn without any conversation: bring your own requests, messages and chunks
-TurnError       what a turn refuses: `ConversationBusy`, `TooManyRequests`, `TurnOver`, …
+conversation     `Conversation`: a message list, a model, one turn at a time
+message          `Message`: one chat message; merging of deltas and usage
+engine           `Engine`, `TurnRun`: the lifecycle of a turn, independent of any protocol
+turn             `Turn`: the context of a hook; `Host`: the interface the engine needs
+hooks            `Plugin`: the hooks; any object with some of these methods is a plugin
+append_queue     `AppendQueue`: appends messages in order; `ParallelWork`: tasks that fail together
+chat_host        `ChatHost`, `Sender`: a host with chat-shaped requests and chunks
+http_sender      `HttpSender`: a sender over HTTP in any of the four protocols
+preserved_parts  parts of an answer that chat cannot express, restored in the next request
+stream           `TurnStream`: the events of a running turn
+events           `TextAdded`, `ToolCallAdded`, `TurnEnded`, …
+errors           `TurnError`: `ConversationBusy`, `TooManyRequests`, `TurnOver`, …
+plugins          `ToolPlugin`, `LengthContinuation`, `ThinkingState`, `MaxUsage`, `Persist`, `McpTools`
+scripted         `ScriptedSender`: a scripted model for tests
 """
 
 from __future__ import annotations

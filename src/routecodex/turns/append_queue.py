@@ -1,12 +1,10 @@
-"""Appends messages in order, each past every hook.
+"""Appends messages in order, each past every `on_message_append` hook.
 
-Pieces of work that run side by side: the first failure stops the others, and all are awaited.
+A plugin appends from sync and async hooks alike. If every hook that sees a message is sync, the message is in
+the list when the call returns. The first async hook moves the rest of the queue into a separate task.
 
-Messages on their way into the list: one after the other, each past every `on_message_append`.
-
-A plugin appends from sync and async hooks alike. As long as the hooks that look at a message are sync, it is
-in the list when the call returns; the first async one moves the rest of the queue into a task beside the
-caller's.
+`ParallelWork` runs those tasks and the concurrent hooks: the first failure stops the others, and all are
+awaited.
 """
 
 from __future__ import annotations
@@ -23,8 +21,132 @@ if TYPE_CHECKING:
     from routecodex.turns.engine import TurnRun
 
 
+class PendingAppend:
+    """The result of an append; awaiting it, which is optional, waits until the message is in the list."""
+
+    __slots__ = ("_task",)
+
+    def __init__(self, task: asyncio.Task[None] | None) -> None:
+        self._task = task
+
+    def __await__(self) -> Generator[Any, None, None]:
+        if self._task is not None and not self._task.done():
+            yield from asyncio.wait({self._task}).__await__()
+
+
+DONE = PendingAppend(None)
+
+
+class AppendQueue(Generic[RequestT, MessageT, ChunkT]):
+    """Messages of one turn that are not in the list yet."""
+
+    __slots__ = ("_queue", "_run", "_task")
+
+    def __init__(self, run: TurnRun[RequestT, MessageT, ChunkT]) -> None:
+        self._run = run
+        self._queue: deque[Append[MessageT]] = deque()
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def minding(self) -> bool:
+        """Whether the hook that sees the message now handles an abort itself."""
+        return bool(self._queue) and self._queue[0].minding
+
+    async def deliver(self, message: MessageT) -> None:
+        """Pass one message through the hooks into the list, in the caller's task."""
+        append = self._append(message)
+        await self._await_hooks(append, self._call_hooks(append))
+
+    def put(self, messages: Iterable[MessageT], siblings: ParallelWork) -> PendingAppend:
+        """Queue the messages and append as many as sync hooks allow."""
+        self._queue.extend(self._append(message) for message in messages)
+        if self._task is None:
+            self._advance(siblings)
+        return DONE if self._task is None else PendingAppend(self._task)
+
+    def _append(self, message: MessageT) -> Append[MessageT]:
+        return Append(message, self._run.hooks.on_message_append)
+
+    def _advance(self, siblings: ParallelWork) -> None:
+        while self._queue:
+            try:
+                pending = self._call_hooks(self._queue[0])
+            except BaseException as error:
+                self._clear()
+                self._run.note(error)
+                raise
+            if pending is not None:
+                self._continue_in_task(pending, siblings)
+                return
+            self._queue.popleft()
+
+    def _continue_in_task(self, pending: Awaitable[Any], siblings: ParallelWork) -> None:
+        def never_started() -> None:
+            if iscoroutine(pending):
+                pending.close()
+            if self._run.aborted:
+                self._place(self._queue[0])
+            self._task = None
+            self._clear()
+
+        self._task = siblings.spawn(lambda: self._drain(pending), self, never_started=never_started)
+
+    async def _drain(self, pending: Awaitable[Any] | None) -> None:
+        try:
+            while self._queue:
+                await self._await_hooks(self._queue[0], pending)
+                self._queue.popleft()
+                pending = self._call_hooks(self._queue[0]) if self._queue else None
+        except BaseException:
+            self._clear()
+            raise
+        finally:
+            self._task = None
+
+    def _clear(self) -> None:
+        """Empty the queue after its first message failed; the rest is appended only after an abort."""
+        rest = list(self._queue)[1:]
+        self._queue.clear()
+        if self._run.aborted:
+            for append in rest:
+                self._place(append)
+
+    async def _await_hooks(self, append: Append[MessageT], pending: Awaitable[Any] | None) -> None:
+        while pending is not None:
+            try:
+                await self._run.awaited(pending, append)
+            except BaseException:
+                if self._run.aborted:
+                    self._place(append)
+                raise
+            pending = self._call_hooks(append)
+
+    def _call_hooks(self, append: Append[MessageT]) -> Awaitable[Any] | None:
+        """Call the remaining hooks until one must be awaited; append the message after the last."""
+        run = self._run
+        for place, hook in append.left:
+            if run.aborted:
+                break
+            append.minding = False
+            try:
+                result = hook(Turn(run, place, append=append))
+            except BaseException:
+                if run.aborted:
+                    self._place(append)
+                raise
+            if result is not None and isawaitable(result):
+                return result
+        self._place(append)
+        return None
+
+    def _place(self, append: Append[MessageT]) -> None:
+        if not append.prevented:
+            self._run.host.place(append.message)
+        self._run.current_turn.append(append.message)
+
+
 class Holder(Protocol):
-    """Whoever runs in a task; one that minds the abort itself is not interrupted by it."""
+    """The owner of a task; while `minding` is set it handles an abort itself and is not interrupted."""
 
     @property
     def minding(self) -> bool: ...
@@ -39,14 +161,14 @@ class _Member:
         self.task: asyncio.Task[None] | None = None
 
     def stop(self) -> None:
-        # A task that is cancelled before its first step never runs at all, and could not tidy up.
+        # asyncio never runs a task that is cancelled before its first step, so it could not clean up.
         self.stopped = True
         if self.started and self.task is not None:
             self.task.cancel()
 
 
 class ParallelWork:
-    """A group of tasks; `failed` is asked about every exception and says whether it stops the group."""
+    """A group of tasks; `failed` gets every exception and returns whether it stops the group."""
 
     __slots__ = ("_failed", "_members")
 
@@ -61,7 +183,7 @@ class ParallelWork:
         *,
         never_started: Callable[[], None] | None = None,
     ) -> asyncio.Task[None]:
-        """Starts the work beside the others; one that is stopped before it could start is told so."""
+        """Start the work in a task; call `never_started` if it is stopped before its first step."""
         member = _Member(holder)
         self._members.append(member)
         member.task = asyncio.create_task(self._run(member, work, never_started))
@@ -84,23 +206,23 @@ class ParallelWork:
             self.fail(error)
 
     def fail(self, error: BaseException) -> None:
-        """Takes an exception of one of the group and stops the others if it is an error."""
+        """Record an exception of one task and stop the others if it is an error."""
         if self._failed(error):
             self.stop()
 
     def stop(self) -> None:
-        """Cancels everyone but the caller."""
+        """Cancel every task except the caller's."""
         for member in self._others():
             member.stop()
 
     def interrupt(self) -> None:
-        """Cancels everyone but the caller and those that mind the abort themselves."""
+        """Cancel every task except the caller's and those that handle the abort themselves."""
         for member in self._others():
             if not (member.started and member.holder.minding):
                 member.stop()
 
     def has(self, task: asyncio.Task[Any] | None) -> bool:
-        """Whether the task is one of the group."""
+        """Return whether the task belongs to the group."""
         return any(member.task is task for member in self._members)
 
     def _others(self) -> list[_Member]:
@@ -108,7 +230,7 @@ class ParallelWork:
         return [m for m in self._members if m.task is not current and not (m.task and m.task.done())]
 
     async def settle(self) -> None:
-        """Returns when everyone is done; a cancellation from outside stops them all and still waits."""
+        """Wait for all tasks; a cancellation from outside stops them and still waits for their end."""
         cancelled: asyncio.CancelledError | None = None
         while pending := [m.task for m in self._members if m.task is not None and not m.task.done()]:
             try:
@@ -119,127 +241,3 @@ class ParallelWork:
         self._members.clear()
         if cancelled is not None:
             raise cancelled
-
-
-class PendingAppend:
-    """What an append returns: awaiting it waits until the message is in the list; nobody has to."""
-
-    __slots__ = ("_task",)
-
-    def __init__(self, task: asyncio.Task[None] | None) -> None:
-        self._task = task
-
-    def __await__(self) -> Generator[Any, None, None]:
-        if self._task is not None and not self._task.done():
-            yield from asyncio.wait({self._task}).__await__()
-
-
-DONE = PendingAppend(None)
-
-
-class AppendQueue(Generic[RequestT, MessageT, ChunkT]):
-    """The queue of one turn."""
-
-    __slots__ = ("_queue", "_run", "_task")
-
-    def __init__(self, run: TurnRun[RequestT, MessageT, ChunkT]) -> None:
-        self._run = run
-        self._queue: deque[Append[MessageT]] = deque()
-        self._task: asyncio.Task[None] | None = None
-
-    @property
-    def minding(self) -> bool:
-        """Whether the hook that looks at the message now minds the abort itself."""
-        return bool(self._queue) and self._queue[0].minding
-
-    async def deliver(self, message: MessageT) -> None:
-        """Takes one message through the hooks into the list, in the caller's task."""
-        append = self._append(message)
-        await self._through(append, self._offer(append))
-
-    def put(self, messages: Iterable[MessageT], siblings: ParallelWork) -> PendingAppend:
-        """Queues the messages and takes them as far as sync hooks allow."""
-        self._queue.extend(self._append(message) for message in messages)
-        if self._task is None:
-            self._advance(siblings)
-        return DONE if self._task is None else PendingAppend(self._task)
-
-    def _append(self, message: MessageT) -> Append[MessageT]:
-        return Append(message, self._run.hooks.on_message_append)
-
-    def _advance(self, siblings: ParallelWork) -> None:
-        while self._queue:
-            try:
-                pending = self._offer(self._queue[0])
-            except BaseException as error:
-                self._give_up()
-                self._run.note(error)
-                raise
-            if pending is not None:
-                self._leave_to_task(pending, siblings)
-                return
-            self._queue.popleft()
-
-    def _leave_to_task(self, pending: Awaitable[Any], siblings: ParallelWork) -> None:
-        def never_started() -> None:
-            if iscoroutine(pending):
-                pending.close()
-            if self._run.aborted:
-                self._place(self._queue[0])
-            self._task = None
-            self._give_up()
-
-        self._task = siblings.spawn(lambda: self._drain(pending), self, never_started=never_started)
-
-    async def _drain(self, pending: Awaitable[Any] | None) -> None:
-        try:
-            while self._queue:
-                await self._through(self._queue[0], pending)
-                self._queue.popleft()
-                pending = self._offer(self._queue[0]) if self._queue else None
-        except BaseException:
-            self._give_up()
-            raise
-        finally:
-            self._task = None
-
-    def _give_up(self) -> None:
-        """The first of the queue failed: what waits behind it is kept after an abort only."""
-        rest = list(self._queue)[1:]
-        self._queue.clear()
-        if self._run.aborted:
-            for append in rest:
-                self._place(append)
-
-    async def _through(self, append: Append[MessageT], pending: Awaitable[Any] | None) -> None:
-        while pending is not None:
-            try:
-                await self._run.awaited(pending, append)
-            except BaseException:
-                if self._run.aborted:
-                    self._place(append)
-                raise
-            pending = self._offer(append)
-
-    def _offer(self, append: Append[MessageT]) -> Awaitable[Any] | None:
-        """Calls the hooks still to come until one has to be awaited; after the last places the message."""
-        run = self._run
-        for place, hook in append.left:
-            if run.aborted:
-                break
-            append.minding = False
-            try:
-                result = hook(Turn(run, place, append=append))
-            except BaseException:
-                if run.aborted:
-                    self._place(append)
-                raise
-            if result is not None and isawaitable(result):
-                return result
-        self._place(append)
-        return None
-
-    def _place(self, append: Append[MessageT]) -> None:
-        if not append.prevented:
-            self._run.host.place(append.message)
-        self._run.current_turn.append(append.message)

@@ -1,4 +1,4 @@
-"""The chat-shaped host: one turn of a conversation in terms of the chat protocol."""
+"""The host of a conversation: one turn with chat-shaped requests, messages and chunks."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ ChatTurn: TypeAlias = Turn[Body, Message, Chunk]
 
 
 class Sender(Protocol):
-    """Takes a chat-shaped request body and gives the chat-shaped chunks of the answer.
+    """Sends a chat-shaped request body and yields the chat-shaped chunks of the answer.
 
-    A sender may have `message_fields`, fields of messages it wants to be sent besides the usual ones, and
-    `aclose`. A chunk's `metadata` goes into that of the message.
+    A sender may have `message_fields`, the message fields it needs besides the usual ones, and `aclose`. The
+    `metadata` of a chunk is added to the metadata of the message.
     """
 
     def __call__(self, body: Body) -> AsyncIterator[Chunk]: ...
 
 
 class EventListener(Protocol):
-    """Somebody who follows the turn."""
+    """The receiver of a turn's events."""
 
-    def tell(self, event: TurnEvent) -> None: ...
+    def emit(self, event: TurnEvent) -> None: ...
 
-    async def keep_up(self) -> None:
-        """Returns when the listener has room for more."""
+    async def wait_ready(self) -> None:
+        """Wait until the listener accepts more events."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What all turns of a conversation share; `messages` is the live list."""
+    """Settings shared by all turns of a conversation; `messages` is the live list."""
 
     messages: list[Message]
     sender: Sender
@@ -57,7 +57,7 @@ class Setting:
 
 
 class ChatHost:
-    """Builds requests from the messages, merges chunks into them and adds up the usage of one turn."""
+    """Builds requests from the messages, merges chunks into answers and sums the usage of one turn."""
 
     def __init__(self, setting: Setting, listener: EventListener | None = None) -> None:
         self._setting = setting
@@ -76,19 +76,19 @@ class ChatHost:
 
     def build_request(self) -> Body:
         self._usage, self._round_usage = self.usage, {}
-        return {"model": self._setting.model, "messages": self._sent(self.messages)}
+        return {"model": self._setting.model, "messages": self._request_messages(self.messages)}
 
     def with_messages(self, request: Body, messages: Sequence[object]) -> Body:
-        request["messages"] = self._sent([Message.of(given) for given in messages])
+        request["messages"] = self._request_messages([Message.of(message) for message in messages])
         return request
 
-    def _sent(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
-        sent = (message.as_dict(self._setting.fields) for message in messages)
-        return [message for message in sent if _says_something(message)]
+    def _request_messages(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
+        bodies = (message.as_dict(self._setting.fields) for message in messages)
+        return [body for body in bodies if not _is_empty_answer(body)]
 
     def send(self, request: Body) -> AsyncIterator[Chunk]:
         chunks = self._setting.sender(request)
-        return chunks if self._listener is None else _told(chunks, self._listener)
+        return chunks if self._listener is None else _with_events(chunks, self._listener)
 
     def new_message(self) -> Message:
         return Message("assistant")
@@ -98,10 +98,10 @@ class ChatHost:
         if usage:
             self._round_usage = copied(usage)
             message.metadata["usage"] = copied(usage)
-        known = chunk.get("metadata")
-        if isinstance(known, Mapping):
-            # What the sender knows of the answer besides, such as the headers it came with.
-            message.metadata.update(copied(known))
+        metadata = chunk.get("metadata")
+        if isinstance(metadata, Mapping):
+            # Facts about the answer, such as its response headers; HttpSender sends them.
+            message.metadata.update(copied(metadata))
         choice = _choice(chunk)
         if choice is None:
             return False
@@ -113,36 +113,36 @@ class ChatHost:
     def place(self, message: Message) -> None:
         self.messages.append(message)
         if self._listener is not None:
-            self._listener.tell(MessageAppended(message))
+            self._listener.emit(MessageAppended(message))
 
-    def as_message(self, given: object) -> Message:
-        return Message.of(given)
+    def as_message(self, value: object) -> Message:
+        return Message.of(value)
 
     def tell(self, event: TurnEvent) -> None:
         if self._listener is not None:
-            self._listener.tell(event)
+            self._listener.emit(event)
 
     def processing(self, state: str) -> None:
         if self._listener is not None:
-            self._listener.tell(StateChanged(state))
+            self._listener.emit(StateChanged(state))
 
 
-def _says_something(message: Mapping[str, Any]) -> bool:
-    """No provider takes an empty answer, which is what is left of a model stopped while it thought."""
-    return message.get("role") != "assistant" or any(
+def _is_empty_answer(message: Mapping[str, Any]) -> bool:
+    """Return whether an answer has no content, as after an abort during thinking; providers reject it."""
+    return message.get("role") == "assistant" and not any(
         value for name, value in message.items() if name != "role"
     )
 
 
-async def _told(chunks: AsyncIterator[Chunk], listener: EventListener) -> AsyncGenerator[Chunk, None]:
-    """The same chunks; each is told to the listener after the turn has dealt with it."""
+async def _with_events(chunks: AsyncIterator[Chunk], listener: EventListener) -> AsyncGenerator[Chunk, None]:
+    """Yield the chunks; emit the events of each after the turn has processed it."""
     calls: set[int] = set()
     try:
         async for chunk in chunks:
             yield chunk
             for event in _events(chunk, calls):
-                listener.tell(event)
-            await listener.keep_up()
+                listener.emit(event)
+            await listener.wait_ready()
     finally:
         aclose = getattr(chunks, "aclose", None)
         if aclose is not None:
@@ -150,7 +150,7 @@ async def _told(chunks: AsyncIterator[Chunk], listener: EventListener) -> AsyncG
 
 
 def _events(chunk: Chunk, calls: set[int]) -> Iterator[TurnEvent]:
-    """What a chunk adds; `calls` are the tool calls that have begun."""
+    """Yield the events of a chunk; `calls` are the indexes of tool calls that have started."""
     choice = _choice(chunk)
     delta = {} if choice is None else _delta(choice)
     reasoning = delta.get("reasoning_content") or delta.get("reasoning")
@@ -177,12 +177,12 @@ def _call_events(call: Mapping[str, Any], calls: set[int]) -> Iterator[TurnEvent
 
 
 def _choice(chunk: Chunk) -> Mapping[str, Any] | None:
-    """The choice that is ours; there are others only when somebody asked for several."""
+    """Return the first choice; there are others only when the request set `n`."""
     choices = chunk.get("choices") or ()
     return next((choice for choice in choices if not choice.get("index")), None)
 
 
 def _delta(choice: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A choice's share of the message: a delta, or the whole message when the answer was not streamed."""
+    """Return the delta of a choice, or its whole message when the answer was not streamed."""
     delta = choice.get("delta") or choice.get("message") or {}
     return {name: value for name, value in delta.items() if name != "metadata"}

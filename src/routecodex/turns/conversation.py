@@ -1,4 +1,4 @@
-"""`Conversation`: a message list, a model to speak with, and one turn at a time."""
+"""`Conversation`: a message list, a model, and one turn at a time."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ REQUEST_MESSAGE_FIELDS = ("role", "content", "tool_calls", "tool_call_id")
 
 
 class Conversation:
-    """Speaks with a model at `base_url` in the given protocol, or through a `sender` of your own.
+    """A conversation with the model at `base_url` in the given protocol, or through a custom `sender`.
 
-    One turn runs at a time. Everything is called on the event loop, `abort` included.
+    One turn runs at a time. Call every method on the event loop, `abort` included.
     """
 
     def __init__(
@@ -39,10 +39,10 @@ class Conversation:
         self._owns_sender = sender is None
         sender = _open_sender(base_url, protocol, api_key) if sender is None else sender
         self._setting = Setting(
-            messages=[Message.of(given) for given in initial_messages],
+            messages=[Message.of(message) for message in initial_messages],
             sender=sender,
             model=model,
-            # A sender may want back what its own answers carry besides.
+            # HttpSender needs the field in which preserved_parts keeps signatures.
             fields=frozenset((*request_message_fields, *getattr(sender, "message_fields", ()))),
         )
         self._run: ChatRun | None = None
@@ -60,12 +60,12 @@ class Conversation:
 
     @property
     def request_state(self) -> RequestState:
-        """idle before the first turn, processing during one, then how the last one ended."""
+        """`idle` before the first turn, `processing` during one, then the end state of the last one."""
         return "idle" if self._run is None else self._run.request_state
 
     @property
     def processing_state(self) -> str | None:
-        """What the turn under way is doing; None between turns."""
+        """The phase of the running turn; None between turns."""
         return None if self._run is None else self._run.processing_state
 
     @property
@@ -74,31 +74,31 @@ class Conversation:
         return add_usage(self._usage, {} if self._host is None else self._host.usage)
 
     async def send(self, *messages: str | Message | Mapping[str, Any]) -> Message | None:
-        """Runs a turn and returns the last answer, or as much as there is of it when aborted, or None."""
-        await self._leftover()
+        """Run a turn and return its last answer; after an abort the partial answer or None."""
+        await self._wait_abandoned()
         run, _ = self._begin(messages)
-        await self._carry(run)
+        await self._run_turn(run)
         return run.answer
 
     def stream(self, *messages: str | Message | Mapping[str, Any]) -> TurnStream:
-        """The events of a turn that begins with the first step of the iteration."""
+        """Return the events of a turn, which starts with the first step of the iteration."""
 
         async def start(feed: EventFeed) -> RunningTurn:
-            await self._leftover()
+            await self._wait_abandoned()
             run, host = self._begin(messages, feed)
-            started = RunningTurn(run, host, work=self._carry(run), abandon=self._abandon)
-            self._task = started.task  # the loop itself keeps tasks weakly
+            started = RunningTurn(run, host, work=self._run_turn(run), abandon=self._abandon)
+            self._task = started.task  # asyncio holds only weak references to tasks
             return started
 
         return TurnStream(start)
 
     def abort(self) -> None:
-        """Aborts the turn under way; without one nothing happens."""
+        """Abort the running turn, if there is one."""
         if self._run is not None:
             self._run.abort()
 
     async def close(self) -> None:
-        """Aborts the turn under way, waits for its cleanups and lets go of the connection."""
+        """Abort the running turn, wait for its cleanups and close the connection."""
         self._closed = True
         self.abort()
         if not self._is_inside():
@@ -113,23 +113,23 @@ class Conversation:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def _leftover(self) -> None:
-        """Waits for a turn whose reader went away: nobody else would."""
+    async def _wait_abandoned(self) -> None:
+        """Wait for a turn whose reader left its stream; only this conversation still knows it."""
         if self._abandoned and not self._is_inside():
             await self._idle.wait()
 
     def _is_inside(self) -> bool:
-        """Whether the caller is part of the turn under way, which would wait for itself."""
+        """Return whether the caller is part of the running turn and must not wait for its end."""
         return self._run is not None and self._run.runs_in(asyncio.current_task())
 
     def _begin(
-        self, given: Iterable[str | Message | Mapping[str, Any]], listener: EventListener | None = None
+        self, messages: Iterable[str | Message | Mapping[str, Any]], listener: EventListener | None = None
     ) -> tuple[ChatRun, ChatHost]:
         if self._closed:
-            raise ConversationClosed("the conversation is closed")
+            raise ConversationClosed("the conversation is closed; create a new Conversation")
         if not self._idle.is_set():
-            raise ConversationBusy("a turn is under way; wait for its end or abort it")
-        queued = [_said(one) for one in given]
+            raise ConversationBusy("a turn is running; wait for its end or abort it")
+        queued = [_user_message(message) for message in messages]
         self.messages.extend(queued)
         self._usage = self.usage
         self._host = ChatHost(self._setting, listener)
@@ -137,7 +137,7 @@ class Conversation:
         self._idle.clear()
         return self._run, self._host
 
-    async def _carry(self, run: ChatRun) -> None:
+    async def _run_turn(self, run: ChatRun) -> None:
         try:
             await run.run()
         finally:
@@ -149,14 +149,14 @@ class Conversation:
         self._abandoned = True
 
 
-def _said(given: str | Message | Mapping[str, Any]) -> Message:
-    return Message("user", given) if isinstance(given, str) else Message.of(given)
+def _user_message(message: str | Message | Mapping[str, Any]) -> Message:
+    return Message("user", message) if isinstance(message, str) else Message.of(message)
 
 
 def _open_sender(base_url: str | None, protocol: str, api_key: str | None) -> Sender:
-    """A sender over HTTP; its code is loaded only by those who need it."""
+    """Open a sender over HTTP; importing it here keeps the codecs out of programs with their own sender."""
     if base_url is None:
-        raise TypeError("a conversation needs a base_url or a sender")
+        raise TypeError("Conversation needs a base_url or a sender")
     opened: Sender = importlib.import_module("routecodex.turns.http_sender").open_sender(
         base_url, protocol, api_key
     )

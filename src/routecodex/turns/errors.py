@@ -1,13 +1,13 @@
-"""What a turn refuses or ends with.
+"""Errors of turns and conversations.
 
 TurnError
-├── ConversationBusy     a turn of this conversation is under way
+├── ConversationBusy     a turn of this conversation is running
 ├── ConversationClosed   the conversation was closed
-├── NotInThisHook        the call belongs to another hook
-├── RequestFailed        the model's endpoint refused, broke off or was not reached
-├── TooManyRequests      plugins asked for more requests than `max_requests`
+├── NotInThisHook        the call is allowed in other hooks only
+├── RequestFailed        the endpoint rejected the request, broke off or was unreachable
+├── TooManyRequests      plugins requested more than `max_requests`
 ├── TurnAborted          the turn was aborted; raised to leave a hook, never out of `send`
-└── TurnOver             the turn has ended and takes nothing any more
+└── TurnOver             the turn has ended; late calls are rejected
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ __all__ = [
 
 
 class TurnError(Exception):
-    """Anything the turn engine itself has to say."""
+    """Base class of the errors of turns."""
 
 
 class ConversationBusy(TurnError):
-    """A turn is under way; wait for it or abort it first."""
+    """A turn is running; wait for its end or abort it first."""
 
 
 class ConversationClosed(TurnError):
-    """The conversation was closed; open another one."""
+    """The conversation was closed; create another one."""
 
 
 class NotInThisHook(TurnError):
-    """The context has this in another hook only."""
+    """The property or method is available in other hooks only."""
 
 
 class RequestFailed(TurnError):
-    """The endpoint refused the request, broke its answer off or could not be reached.
+    """The endpoint rejected the request, broke off its answer or could not be reached.
 
-    `status` is the HTTP status it answered with, or the one that fits: 502 when it was not reached or broke
-    off, 504 when it stayed silent. `code` and `param` are its own words; `retry_after` is in seconds.
+    `status` is the HTTP status of its response; without one it is 502 for a failed or broken connection and
+    504 for a timeout. `code` and `param` are the endpoint's own; `retry_after` is in seconds.
     """
 
     def __init__(
@@ -65,12 +65,12 @@ class RequestFailed(TurnError):
 
 
 class TooManyRequests(TurnError):
-    """The turn would need more requests than it may make."""
+    """The turn would exceed its `max_requests`."""
 
 
 class TurnAborted(TurnError):
-    """The turn was aborted; a hook may raise it, or let it pass, to leave."""
+    """The turn was aborted; a hook may raise it or let it propagate."""
 
 
 class TurnOver(TurnError):
-    """The turn has ended; what comes late is refused."""
+    """The turn has ended; late calls are rejected."""

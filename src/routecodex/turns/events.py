@@ -1,9 +1,9 @@
-"""What `Conversation.stream` tells, in the order it happens.
+"""Events of `Conversation.stream`, in the order they happen.
 
-For every request: `StateChanged` ("requesting"), then with the first data `StateChanged` ("streaming") and
-`MessageAppended`, then the pieces as the model sent them, whatever plugins make of the message. Messages that
-plugins append follow, and what tools say into theirs. The last event is `TurnEnded`; a turn that fails raises
-its error in its place.
+Every request begins with `StateChanged` ("requesting"). The first data adds `StateChanged` ("streaming") and
+`MessageAppended`. Then come the deltas as the model sent them, even if plugins change the message, the
+messages that plugins append, and the output of tools. The last event is `TurnEnded`; a turn that fails raises
+its error instead.
 """
 
 from __future__ import annotations
@@ -17,42 +17,42 @@ from routecodex.turns.turn import RequestState
 
 @dataclass(frozen=True, slots=True)
 class StateChanged:
-    """The turn does something else now: requesting, streaming, calling-tools, or a plugin's own word."""
+    """The processing state changed: requesting, streaming, calling-tools, or a state set by a plugin."""
 
     state: str
 
 
 @dataclass(frozen=True, slots=True)
 class MessageAppended:
-    """A response that begins, or a plugin's message, has entered `messages`."""
+    """A message was appended to `messages`: a response with its first data, or one of a plugin."""
 
     message: Message
 
 
 @dataclass(frozen=True, slots=True)
 class TextAdded:
-    """More of the answer's text."""
+    """A text delta of the answer."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class ReasoningAdded:
-    """More of the model's reasoning."""
+    """A delta of the model's reasoning."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class RefusalAdded:
-    """More of what the model says in place of an answer it will not give."""
+    """A text delta of a refusal."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCallAdded:
-    """The model begins to call a tool; `index` names the call in the events that follow."""
+    """A tool call started; `index` identifies it in the following events."""
 
     index: int
     id: str | None
@@ -61,7 +61,7 @@ class ToolCallAdded:
 
 @dataclass(frozen=True, slots=True)
 class ArgumentsAdded:
-    """More of a call's arguments, as JSON text."""
+    """A delta of a call's arguments, as JSON text."""
 
     index: int
     text: str
@@ -69,7 +69,7 @@ class ArgumentsAdded:
 
 @dataclass(frozen=True, slots=True)
 class ToolOutputAdded:
-    """More of what a tool says, in its message already."""
+    """Output of a tool, already in its message."""
 
     message: Message
     text: str
@@ -77,14 +77,14 @@ class ToolOutputAdded:
 
 @dataclass(frozen=True, slots=True)
 class ToolEnded:
-    """A tool's message has its result; `message.metadata["tool"]` tells how it ended."""
+    """A tool message has its result; `message.metadata["tool"]` holds the end state."""
 
     message: Message
 
 
 @dataclass(frozen=True, slots=True)
 class TurnEnded:
-    """The turn is over, completed or aborted; `usage` is that of all its requests."""
+    """The turn was completed or aborted; `usage` is the sum over its requests."""
 
     message: Message | None
     state: RequestState

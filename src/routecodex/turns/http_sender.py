@@ -1,10 +1,10 @@
-"""A sender over HTTP: chat-shaped requests out in any of the four protocols, chat-shaped chunks back.
+"""A sender over HTTP: sends chat-shaped requests in any of the four protocols, yields chat-shaped chunks.
 
     body ─(chat codec)─▶ canonical request ─(codec of the endpoint)─▶ bytes ─▶ endpoint
     chunks ◀─(chat codec)─ events ◀─(codec of the endpoint)─ bytes ◀─
 
-An endpoint that speaks chat gets the body as it is, unknown fields and all, and its chunks pass as they come,
-mended only where they break the protocol. Whatever goes wrong is raised as `RequestFailed`.
+A chat endpoint gets the body unchanged, unknown fields included, and its chunks are repaired only where they
+break the protocol. Every failure is raised as `RequestFailed`.
 """
 
 from __future__ import annotations
@@ -46,32 +46,32 @@ Body = Mapping[str, Any]
 
 PROTOCOLS: tuple[str, ...] = get_args(ProtocolName)
 SESSION_HEADER = "x-session-id"
-_PATIENCE = Timeouts(connect=10.0, first_byte=600.0, idle=600.0)
+_TIMEOUTS = Timeouts(connect=10.0, first_byte=600.0, idle=600.0)
 _ERROR_LIMIT = 1024 * 1024
 _KEY = "key"
 
 _ORIGIN = "endpoint"
-"""The name under which the codecs know whoever answers here: what it signed goes back to it."""
+"""Provider name that the codecs get for the endpoint: its own signatures are sent back to it."""
 _HEADER = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 _ENDPOINT = re.compile(r"/(?:chat/completions|responses|messages)$")
 _VERSION = re.compile(r"/v1(?:beta)?$")
 
 _OWN_VERSION = frozenset({"messages", "gemini"})
-"""Protocols whose paths begin with a version of their own."""
+"""Protocols whose paths start with their own version segment."""
 
 
-class _Said(Struct):
+class _ErrorMessage(Struct):
     message: str | None = None
 
 
 class _Refusal(Struct):
-    """A refusal, as far as all protocols agree on it."""
+    """The fields of an error body that all protocols share."""
 
-    error: _Said = field(default_factory=_Said)
+    error: _ErrorMessage = field(default_factory=_ErrorMessage)
     code: str | None = None
 
 
-_refusals = Decoder(_Refusal)
+_refusal_decoder = Decoder(_Refusal)
 
 
 def open_sender(
@@ -81,25 +81,25 @@ def open_sender(
     *,
     headers: Mapping[str, str] | None = None,
 ) -> HttpSender:
-    """A sender to the endpoint at `base_url`; nothing is connected before the first request.
+    """Return a sender for the endpoint at `base_url`; it connects with the first request.
 
-    `headers` are sent with every request. Without an `x-session-id` among them the sender chooses one, so
-    that a gateway can tell the requests of a conversation.
+    `headers` are sent with every request. A missing `x-session-id` is generated, so that a gateway can
+    recognise the requests of one conversation.
     """
     if protocol not in PROTOCOLS:
         raise ValueError(f"protocol is {protocol!r}; use one of {', '.join(PROTOCOLS)}")
-    # Each codec takes its time to load, and one conversation speaks one protocol.
+    # Importing a codec takes time, and a conversation uses one protocol.
     codec: Codec = importlib.import_module(f"routecodex.protocols.{protocol}").CODEC
-    given = {name.lower(): value for name, value in (headers or {}).items()}
+    lower = {name.lower(): value for name, value in (headers or {}).items()}
     key = (api_key or "").strip()
-    for name, value in (*given.items(), ("the api_key", key)):
+    for name, value in (*lower.items(), ("api_key", key)):
         if not _HEADER.fullmatch(value):
-            raise ValueError(f"{name} holds a sign that no header may have")
-    return HttpSender(base_url, codec, api_key=key, headers={SESSION_HEADER: uuid.uuid4().hex, **given})
+            raise ValueError(f"{name} contains a character that is not allowed in a header value")
+    return HttpSender(base_url, codec, api_key=key, headers={SESSION_HEADER: uuid.uuid4().hex, **lower})
 
 
 def root_of(base_url: str, protocol: str) -> str:
-    """The URL below which the protocol's paths begin, however much of such a path was given with it."""
+    """Return the URL below which the protocol's paths begin; `base_url` may include such a path."""
     url = urlsplit(base_url)
     path = _ENDPOINT.sub("", url.path.rstrip("/"))
     if protocol in _OWN_VERSION:
@@ -108,7 +108,7 @@ def root_of(base_url: str, protocol: str) -> str:
 
 
 class HttpSender:
-    """Speaks to one endpoint in its protocol; connections are kept between requests."""
+    """Sends requests to one endpoint in its protocol; connections are reused."""
 
     def __init__(self, base_url: str, codec: Codec, *, api_key: str, headers: Mapping[str, str]) -> None:
         try:
@@ -127,25 +127,25 @@ class HttpSender:
             base_url=root_of(base_url, codec.name),
             origin=origin,
             secrets={_KEY: api_key},
-            timeouts=_PATIENCE,
+            timeouts=_TIMEOUTS,
             headers=headers,
             query=dict(parse_qsl(urlsplit(base_url).query)),
         )
-        self._here: tuple[asyncio.AbstractEventLoop, HttpClient, Upstream] | None = None
+        self._loop_upstream: tuple[asyncio.AbstractEventLoop, HttpClient, Upstream] | None = None
 
     async def __call__(self, body: Body) -> AsyncGenerator[Chunk, None]:
         with _translated():
-            answer, sent = self._prepare(body)
+            answer, encoded = self._prepare(body)
             upstream = self._upstream()
             response = await upstream.open(
-                sent,
-                upstream.head(_KEY, stream=True, headers=None),
+                encoded,
+                upstream.header_block(_KEY, stream=True, headers=None),
                 upstream.path(str(body.get("model") or ""), stream=True),
             )
             try:
                 if not 200 <= response.status < 300:
                     raise await self._refusal(response, upstream)
-                answer.metadata["headers"] = _told_headers(response)
+                answer.metadata["headers"] = _answer_headers(response)
                 async with contextlib.aclosing(_read(response, answer)) as chunks:
                     async for chunk in chunks:
                         yield chunk
@@ -153,30 +153,30 @@ class HttpSender:
                 response.close()
 
     async def aclose(self) -> None:
-        """Drops the connections; a request under way fails."""
-        here, self._here = self._here, None
-        if here is not None and here[0] is asyncio.get_running_loop():
-            await here[1].close()
+        """Close the connections; a running request fails."""
+        opened, self._loop_upstream = self._loop_upstream, None
+        if opened is not None and opened[0] is asyncio.get_running_loop():
+            await opened[1].close()
 
     def _upstream(self) -> Upstream:
-        """The endpoint as this event loop reaches it: connections belong to the loop they were opened on."""
+        """Return the upstream of the running event loop; connections belong to the loop that opened them."""
         loop = asyncio.get_running_loop()
-        if self._here is None or self._here[0] is not loop:
+        if self._loop_upstream is None or self._loop_upstream[0] is not loop:
             client = HttpClient()
-            self._here = loop, client, self._open(client=client)
-        return self._here[2]
+            self._loop_upstream = loop, client, self._open(client=client)
+        return self._loop_upstream[2]
 
     def _prepare(self, body: Body) -> tuple[_Answer, bytes]:
-        """What reads the answer to this body, and the body on the endpoint's wire."""
+        """Return the reader of the answer, and the body in the endpoint's protocol."""
         reply = ReplyContext(
             id=uuid.uuid4().hex, created=int(time.time()), model=str(body.get("model") or "")
         )
         options = {**(body.get("stream_options") or {}), "include_usage": True}
-        asked = _encoded({**body, "stream": True, "stream_options": options})
+        encoded_body = _encoded({**body, "stream": True, "stream_options": options})
         if self._codec is chat.CODEC:
-            return _ChatAnswer(reply), asked
-        request = chat.CODEC.decode_request(chat.CODEC.validate(asked))
-        request = preserved_parts.put_back(request, body["messages"], self._endpoint)
+            return _ChatAnswer(reply), encoded_body
+        request = chat.CODEC.decode_request(chat.CODEC.validate(encoded_body))
+        request = preserved_parts.restore(request, body["messages"], self._endpoint)
         encoded = self._codec.encode_request(request, EncodeOptions(model=request.model, provider=_ORIGIN))
         reply.request = request
         answer = _ForeignAnswer(reply, self._codec, self._endpoint)
@@ -186,19 +186,19 @@ class HttpSender:
 
     async def _refusal(self, response: HttpResponse, upstream: Upstream) -> RequestFailed:
         if 300 <= response.status < 400:
-            return _failure(await upstream.refusal(response))
+            return _failure(await upstream.error_of(response))
         try:
             body = await response.read(_ERROR_LIMIT)
         except UpstreamError:
             body = b""
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in response.headers}
         error = self._codec.decode_error(response.status, headers, body, self._peer)
-        return _failure(upstream.discreet(error), body)
+        return _failure(upstream.sanitize(error), body)
 
 
 async def _read(response: HttpResponse, answer: _Answer) -> AsyncGenerator[Chunk, None]:
-    """The chunks of the answer; raises when it breaks off or is none."""
-    # Some endpoints stream under a content type of their own; only JSON says that this is no stream.
+    """Yield the chunks of the answer; raise if it breaks off or is not a valid answer."""
+    # Some endpoints stream under another content type; only JSON means a response that is not streamed.
     if (response.header(b"content-type") or b"").startswith(b"application/json"):
         for chunk in answer.whole(await response.read(ANSWER_LIMIT)):
             yield chunk
@@ -212,7 +212,7 @@ async def _read(response: HttpResponse, answer: _Answer) -> AsyncGenerator[Chunk
 
 
 class _Answer:
-    """An answer on its way from the wire to chat-shaped chunks; `metadata` goes with the first of them."""
+    """Converts a response to chat-shaped chunks; the first chunk carries `metadata`."""
 
     pipe: Pipe
 
@@ -227,25 +227,25 @@ class _Answer:
         return self._chunks(self.pipe.close())
 
     def whole(self, body: bytes) -> Iterator[Chunk]:
-        """The chunks of an answer that was not streamed although it was asked to be."""
+        """Yield the chunks of an answer that was not streamed although the request asked for a stream."""
         raise NotImplementedError
 
     def _chunks(self, stream: bytes) -> Iterator[Chunk]:
-        """The chunks in a piece of a chat stream, without its end mark, its error and usage nobody told."""
+        """Yield the chunks in a piece of a chat stream, without `[DONE]`, errors and estimated usage."""
         for block in stream.split(b"\n\n"):
             frame = sse.parse(block)
             if frame is None or frame.data.rstrip() == b"[DONE]":
                 continue
             chunk = _object(frame.data)
-            if "error" in chunk or self._is_guess(chunk):
+            if "error" in chunk or self._is_estimate(chunk):
                 continue
-            yield self._known(chunk)
+            yield self._with_metadata(chunk)
 
-    def _is_guess(self, chunk: Chunk) -> bool:
+    def _is_estimate(self, chunk: Chunk) -> bool:
         usage = self.pipe.outcome.usage
         return not chunk.get("choices") and bool(chunk.get("usage")) and (usage is None or usage.estimated)
 
-    def _known(self, chunk: Chunk) -> Chunk:
+    def _with_metadata(self, chunk: Chunk) -> Chunk:
         chunk.pop("metadata", None)
         if self._first:
             self._first = False
@@ -254,7 +254,7 @@ class _Answer:
 
 
 class _ChatAnswer(_Answer):
-    """The answer of an endpoint that speaks chat: its own chunks."""
+    """The answer of a chat endpoint: its own chunks."""
 
     def __init__(self, reply: ReplyContext) -> None:
         super().__init__()
@@ -262,65 +262,65 @@ class _ChatAnswer(_Answer):
         self._reply = reply
 
     def whole(self, body: bytes) -> Iterator[Chunk]:
-        passed, _ = chat.CODEC.relay_response(body, self._reply)
-        yield self._known(_object(passed))
+        relayed, _ = chat.CODEC.relay_response(body, self._reply)
+        yield self._with_metadata(_object(relayed))
 
 
 class _ForeignAnswer(_Answer):
-    """The answer of an endpoint that speaks another protocol, told in chat's words."""
+    """The answer of an endpoint with another protocol, converted to chat."""
 
     def __init__(self, reply: ReplyContext, codec: Codec, endpoint: AnswerSource) -> None:
         super().__init__()
         self._codec = codec
         self._endpoint = endpoint
         self._decoder = codec.stream_decoder()
-        self._folding = ResponseBuilder()
+        self._builder = ResponseBuilder()
         self.pipe: Translation = Translation(self._decoder, chat.CODEC.stream_encoder(reply))
 
     def feed(self, data: bytes) -> Iterator[Chunk]:
-        return self._told(self._decoder.feed(data))
+        return self._converted(self._decoder.feed(data))
 
     def close(self) -> Iterator[Chunk]:
-        return self._told(self._decoder.close())
+        return self._converted(self._decoder.close())
 
     def whole(self, body: bytes) -> Iterator[Chunk]:
-        yield from self._told(self._codec.decode_response(body))
+        yield from self._converted(self._codec.decode_response(body))
         if not self.pipe.ended:
             raise stream_truncated("the answer")
 
-    def _told(self, events: Any) -> Iterator[Chunk]:
+    def _converted(self, events: Any) -> Iterator[Chunk]:
         for event in events:
             if not isinstance(event, Failed):
-                self._folding.add(event)
+                self._builder.add(event)
         return self._chunks(self.pipe.tell(events))
 
-    def _known(self, chunk: Chunk) -> Chunk:
+    def _with_metadata(self, chunk: Chunk) -> Chunk:
         for choice in chunk["choices"]:
             if choice["finish_reason"] is not None:
-                parts = self._folding.response().parts
-                choice["delta"][preserved_parts.FIELD] = preserved_parts.keep(parts, self._endpoint)
-        return super()._known(chunk)
+                parts = self._builder.response().parts
+                choice["delta"][preserved_parts.FIELD] = preserved_parts.preserve(parts, self._endpoint)
+        return super()._with_metadata(chunk)
 
 
 def _encoded(body: Body) -> bytes:
     try:
         return json.encode(body)
     except (TypeError, ValueError, OverflowError, RecursionError) as exc:
-        raise RequestFailed(f"the request cannot be written as JSON: {exc}", status=400) from exc
+        raise RequestFailed(f"the request cannot be encoded as JSON: {exc}", status=400) from exc
 
 
 def _object(data: bytes) -> Chunk:
     try:
         value = json.decode(data)
     except ValueError as exc:
-        raise upstream_error(502, "the answer holds something that is no JSON", provider="") from exc
+        raise upstream_error(502, "the answer contains a chunk that is not valid JSON", provider="") from exc
     if not isinstance(value, dict):
-        raise upstream_error(502, "the answer holds something that is no object", provider="")
+        raise upstream_error(502, "the answer contains a chunk that is not a JSON object", provider="")
     return value
 
 
-def _told_headers(response: HttpResponse) -> dict[str, str]:
-    """What the answer's head says of it: the request's id, and of a gateway of ours how it was routed."""
+def _answer_headers(response: HttpResponse) -> dict[str, str]:
+    """Return the headers with the request id and, from a RouteCodex gateway, the route."""
     pairs = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in response.headers)
     return {
         name: value
@@ -338,13 +338,13 @@ def _translated() -> Iterator[None]:
 
 
 def _failure(error: GatewayError, body: bytes = b"") -> RequestFailed:
-    """The error for the caller; a gateway of ours says its own code at the top of the body."""
-    told = json.try_read(body, _refusals) or _Refusal()
-    message, code = error.message, told.code or error.code
+    """Return the error for the caller; a RouteCodex gateway puts its own code at the top of the body."""
+    refusal = json.try_read(body, _refusal_decoder) or _Refusal()
+    message, code = error.message, refusal.code or error.code
     if isinstance(error, UpstreamRefusedKey):
-        # It is worded for a gateway that holds the key; here the key is the caller's own.
-        message = told.error.message or "the endpoint refused the api_key"
-        code = told.code or "invalid_api_key"
+        # The codec words it for a gateway that holds the key; opened the key is the caller's own.
+        message = refusal.error.message or "the endpoint rejected the api_key"
+        code = refusal.code or "invalid_api_key"
     return RequestFailed(
         message,
         status=getattr(error, "upstream_status", None) or error.status,

@@ -1,10 +1,8 @@
-"""Keeps parts that chat cannot express for the next request.
+"""Keeps the parts of an answer that chat cannot express, and restores them in the next request.
 
-What of an answer the chat shape has no place for: kept with the message, put back in the next request.
-
-Signed thoughts, signatures of calls and texts, items that only one protocol has, and the order of them all.
-They travel on the message as one opaque text in the field `wire_parts`, tagged with the endpoint that made
-them: nobody else is sent them, and a conversation that was saved has them when it goes on.
+These are signed reasoning, signatures of calls and texts, items of one protocol only, and the order of all
+parts. The message carries them as an opaque text in the field `wire_parts`, tagged with the endpoint that
+sent them: they are returned to that endpoint only, also after the conversation was saved and loaded.
 """
 
 from __future__ import annotations
@@ -23,14 +21,14 @@ from routecodex.canon.request import Message, Request
 FIELD = "wire_parts"
 
 _TAKES_UNSIGNED = frozenset({"messages"})
-"""Protocols whose providers take back thoughts that nobody signed."""
+"""Protocols whose providers accept unsigned reasoning in a request."""
 
 
 class AnswerSource(Struct, frozen=True):
-    """Who answers: its address, its protocol, and how the codecs are told that a signature is its own.
+    """The endpoint of an answer: address, protocol, and the marks that tie a signature to it.
 
-    `origin` is the maker's name on thoughts and calls. A text has no field for it: `seal` writes it into the
-    signature.
+    `origin` is the provider name in reasoning and calls. A text has no such field: `seal` writes the name
+    into its signature.
     """
 
     address: str
@@ -39,12 +37,12 @@ class AnswerSource(Struct, frozen=True):
     seal: Callable[[str], str]
 
     @property
-    def maker(self) -> str:
+    def tag(self) -> str:
         return f"{self.protocol} {self.address}"
 
 
 class PartPosition(Struct, frozen=True, omit_defaults=True):
-    """One part in its place: a thought or an item as it is, a text by its length, a call by its id."""
+    """One part of an answer: reasoning and items in full, a text by its length, a call by its id."""
 
     kind: Literal["thought", "text", "call", "item"]
     id: str | None = None
@@ -56,27 +54,27 @@ class PartPosition(Struct, frozen=True, omit_defaults=True):
     value: Json = None
 
 
-class Kept(Struct, frozen=True):
-    """The places of an answer, and the endpoint that gave it."""
+class PreservedAnswer(Struct, frozen=True):
+    """The parts of an answer, and the tag of its endpoint. The field names are stored in conversations."""
 
     maker: str
     places: list[PartPosition]
 
 
-_kept = Decoder(Kept)
+_decoder = Decoder(PreservedAnswer)
 _encoder = Encoder()
 
 
-def keep(parts: Sequence[AnswerPart], endpoint: AnswerSource) -> str | None:
-    """The value of the field for an answer; None when its chat shape says it all."""
-    places = [place for part in parts if (place := _place(part, endpoint.protocol)) is not None]
-    if not any(map(_matters, places)):
+def preserve(parts: Sequence[AnswerPart], endpoint: AnswerSource) -> str | None:
+    """Return the field's value for an answer; None when chat expresses all of it."""
+    positions = [found for part in parts if (found := _position(part, endpoint.protocol)) is not None]
+    if not any(map(_exceeds_chat, positions)):
         return None
-    # A line each: an answer that goes on in a second response has two, merged as texts are.
-    return _encoder.encode(Kept(endpoint.maker, places)).decode() + "\n"
+    # One line per response: a continued answer has several, because merging concatenates strings.
+    return _encoder.encode(PreservedAnswer(endpoint.tag, positions)).decode() + "\n"
 
 
-def _place(part: AnswerPart, protocol: str) -> PartPosition | None:
+def _position(part: AnswerPart, protocol: str) -> PartPosition | None:
     match part:
         case Text():
             return PartPosition("text", length=len(part.text), signature=part.signature)
@@ -91,85 +89,93 @@ def _place(part: AnswerPart, protocol: str) -> PartPosition | None:
     return None
 
 
-def _matters(place: PartPosition) -> bool:
-    return place.kind in ("thought", "item") or place.signature is not None or place.namespace is not None
+def _exceeds_chat(position: PartPosition) -> bool:
+    return (
+        position.kind in ("thought", "item")
+        or position.signature is not None
+        or position.namespace is not None
+    )
 
 
-def put_back(request: Request, sent: Sequence[Mapping[str, Any]], endpoint: AnswerSource) -> Request:
-    """The request for this endpoint, with what it is owed in each of the messages as they were sent."""
+def restore(request: Request, sent: Sequence[Mapping[str, Any]], endpoint: AnswerSource) -> Request:
+    """Return the request with the preserved parts of this endpoint; `sent` are its chat-shaped messages."""
     # Leading system messages have become the request's system text.
     later = sent[len(sent) - len(request.messages) :]
     messages = tuple(
-        message if (places := _kept_of(raw, endpoint)) is None else _restored(message, places, endpoint)
+        message
+        if (positions := _preserved(raw, endpoint)) is None
+        else _restored(message, positions, endpoint)
         for message, raw in zip(request.messages, later, strict=True)
     )
     return replace(request, messages=messages)
 
 
-def _kept_of(message: Mapping[str, Any], endpoint: AnswerSource) -> list[PartPosition] | None:
+def _preserved(message: Mapping[str, Any], endpoint: AnswerSource) -> list[PartPosition] | None:
     value = message.get(FIELD)
     if message.get("role") != "assistant" or not isinstance(value, str):
         return None
     try:
-        lines = _kept.decode_lines(value)
+        answers = _decoder.decode_lines(value)
     except DecodeError:
         return None
-    if any(kept.maker != endpoint.maker for kept in lines):
+    if any(answer.maker != endpoint.tag for answer in answers):
         return None
-    return [place for kept in lines for place in kept.places]
+    return [position for answer in answers for position in answer.places]
 
 
-def _restored(message: Message, places: list[PartPosition], endpoint: AnswerSource) -> Message:
-    """The message in its old order; what was changed since in texts and calls stays as it is now."""
+def _restored(message: Message, positions: list[PartPosition], endpoint: AnswerSource) -> Message:
+    """Return the message in its original order; later changes of texts and calls stay."""
     calls = {part.id: part for part in message.parts if isinstance(part, ToolCall)}
     others: list[Part] = [part for part in message.parts if not isinstance(part, ToolCall | Reasoning)]
-    texts = _Texts(others, [place for place in places if place.kind == "text"], endpoint.seal)
+    texts = _TextSplitter(others, [found for found in positions if found.kind == "text"], endpoint.seal)
     parts: list[Part] = []
-    for place in places:
-        match place.kind:
+    for position in positions:
+        match position.kind:
             case "thought":
-                parts.append(_thought(place, endpoint.origin))
+                parts.append(_reasoning(position, endpoint.origin))
             case "text":
-                parts += texts.next(place)
+                parts += texts.next(position)
             case "item":
-                parts.append(Opaque(endpoint.protocol, place.value))
+                parts.append(Opaque(endpoint.protocol, position.value))
             case "call":
-                call = calls.pop(place.id or "", None)
-                parts += [] if call is None else [_signed(call, place, endpoint.origin)]
+                call = calls.pop(position.id or "", None)
+                parts += [] if call is None else [_signed(call, position, endpoint.origin)]
     return replace(message, parts=(*parts, *texts.rest(), *calls.values()))
 
 
-def _thought(place: PartPosition, origin: str) -> Reasoning:
-    return Reasoning(place.text, place.signature, redacted=place.redacted, id=place.id, origin=origin)
-
-
-def _signed(call: ToolCall, place: PartPosition, origin: str) -> ToolCall:
-    return replace(
-        call, signature=place.signature, origin=origin, namespace=place.namespace or call.namespace
+def _reasoning(position: PartPosition, origin: str) -> Reasoning:
+    return Reasoning(
+        position.text, position.signature, redacted=position.redacted, id=position.id, origin=origin
     )
 
 
-class _Texts:
-    """The texts of a message given out by their old lengths; all at once when they have changed."""
+def _signed(call: ToolCall, position: PartPosition, origin: str) -> ToolCall:
+    return replace(
+        call, signature=position.signature, origin=origin, namespace=position.namespace or call.namespace
+    )
 
-    def __init__(self, now: list[Part], places: list[PartPosition], seal: Callable[[str], str]) -> None:
-        only = now[0] if len(now) == 1 else None
+
+class _TextSplitter:
+    """Splits the text of a message at its original lengths; a changed text stays in one piece."""
+
+    def __init__(self, parts: list[Part], positions: list[PartPosition], seal: Callable[[str], str]) -> None:
+        only = parts[0] if len(parts) == 1 else None
         self._whole = only.text if isinstance(only, Text) else ""
-        unchanged = not now or isinstance(only, Text)
-        self._same = unchanged and len(self._whole) == sum(place.length for place in places)
-        self._left = now
-        self._at = 0
+        is_text = not parts or isinstance(only, Text)
+        self._unchanged = is_text and len(self._whole) == sum(found.length for found in positions)
+        self._rest = parts
+        self._offset = 0
         self._seal = seal
 
-    def next(self, place: PartPosition) -> list[Part]:
-        if not self._same:
+    def next(self, position: PartPosition) -> list[Part]:
+        if not self._unchanged:
             return self.rest()
-        self._left = []
-        begun, self._at = self._at, self._at + place.length
-        signature = None if place.signature is None else self._seal(place.signature)
-        return [Text(self._whole[begun : self._at], signature=signature)]
+        self._rest = []
+        start, self._offset = self._offset, self._offset + position.length
+        signature = None if position.signature is None else self._seal(position.signature)
+        return [Text(self._whole[start : self._offset], signature=signature)]
 
     def rest(self) -> list[Part]:
-        """What was not given out yet."""
-        rest, self._left = self._left, []
+        """Return the parts that `next` has not returned yet."""
+        rest, self._rest = self._rest, []
         return rest

@@ -1,17 +1,17 @@
 """A sender that follows a script, for tests of conversations and plugins.
 
-    sender = ScriptedSender(["Hello!", [Call("read_file", {"path": "a.py"})], ["Let me ", gate, "think"]])
+    sender = ScriptedSender(["Hello!", [Call("read_file", {"path": "a.py"})], ["Let me ", event, "think"]])
     conversation = Conversation(model="any", sender=sender)
 
 Each item answers one request: a text, an exception, a function that gets the request body and returns an
-answer, or a list of pieces played in order:
+answer, or a list of steps played in order:
 
-    "text"            a piece of text
-    Call(...)         a tool call
-    {...}             a chunk as it is
+    "text"            sends a text delta
+    Call(...)         sends a tool call
+    {...}             sends the chunk unchanged
     OSError(...)      is raised
-    asyncio.Event()   is waited for
-    a function        is called, and what it returns awaited if it can be
+    asyncio.Event()   waits until the event is set
+    a function        is called, and its result awaited if it is awaitable
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from routecodex.turns.message import copied
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A tool call the scripted model makes; without an id it gets one by its place."""
+    """A tool call of the scripted model; a missing id is generated from its position."""
 
     name: str
     arguments: Mapping[str, Any] | str = field(default_factory=dict)
     id: str | None = None
 
 
-Piece: TypeAlias = "str | Call | Mapping[str, Any] | BaseException | asyncio.Event | Callable[[], Any]"
-Answer: TypeAlias = "str | BaseException | Sequence[Piece] | Callable[[dict[str, Any]], Any]"
+ScriptStep: TypeAlias = "str | Call | Mapping[str, Any] | BaseException | asyncio.Event | Callable[[], Any]"
+Answer: TypeAlias = "str | BaseException | Sequence[ScriptStep] | Callable[[dict[str, Any]], Any]"
 
 
 class ScriptedSender:
-    """Answers requests from a script; `bodies` are the requests, `open_streams` counts what nobody closed.
+    """Answers requests from a script; `bodies` are the requests, `open_streams` counts unclosed streams.
 
-    `usage` is reported at the end of every answer, in a chunk of its own.
+    `usage` is reported at the end of every answer, in a separate chunk.
     """
 
     def __init__(self, answers: Iterable[Answer], *, usage: Mapping[str, Any] | None = None) -> None:
@@ -57,9 +57,8 @@ class ScriptedSender:
         self.bodies.append(copied(body))
         self.open_streams += 1
         try:
-            pieces = self._pieces(body)
-            script = _Playing(pieces, request=len(self.bodies))
-            async with aclosing(script.play()) as chunks:
+            playback = _Playback(self._steps(body), request=len(self.bodies))
+            async with aclosing(playback.chunks()) as chunks:
                 async for chunk in chunks:
                     yield chunk
             if self._usage is not None:
@@ -67,51 +66,53 @@ class ScriptedSender:
         finally:
             self.open_streams -= 1
 
-    def _pieces(self, body: dict[str, Any]) -> Sequence[Piece]:
+    def _steps(self, body: dict[str, Any]) -> Sequence[ScriptStep]:
         number = len(self.bodies)
         if number > len(self._answers):
-            raise LookupError(f"the script has {len(self._answers)} answers, this is request {number}")
+            raise LookupError(
+                f"the script has {len(self._answers)} answers, but this is request {number}; add an answer"
+            )
         answer: Any = self._answers[number - 1]
         if callable(answer):
             answer = answer(body)
         return [answer] if isinstance(answer, str | BaseException) else answer
 
 
-class _Playing:
-    """One answer being played."""
+class _Playback:
+    """One answer that is being sent."""
 
-    def __init__(self, pieces: Sequence[Piece], *, request: int) -> None:
-        self._pieces = pieces
+    def __init__(self, steps: Sequence[ScriptStep], *, request: int) -> None:
+        self._steps = steps
         self._request = request
         self._calls = 0
         self._finished = False
 
-    async def play(self) -> AsyncGenerator[dict[str, Any], None]:
-        for piece in self._pieces:
-            chunk = self._chunk(piece)
+    async def chunks(self) -> AsyncGenerator[dict[str, Any], None]:
+        for step in self._steps:
+            chunk = self._chunk(step)
             if chunk is not None:
                 yield chunk
-            elif isinstance(piece, asyncio.Event):
-                await piece.wait()
-            elif callable(piece):
-                result = piece()
+            elif isinstance(step, asyncio.Event):
+                await step.wait()
+            elif callable(step):
+                result = step()
                 if isawaitable(result):
                     await result
         if not self._finished:
             yield _chunk({}, "tool_calls" if self._calls else "stop")
 
-    def _chunk(self, piece: Piece) -> dict[str, Any] | None:
-        match piece:
+    def _chunk(self, step: ScriptStep) -> dict[str, Any] | None:
+        match step:
             case BaseException():
-                raise piece
+                raise step
             case str():
-                return _chunk({"role": "assistant", "content": piece})
+                return _chunk({"role": "assistant", "content": step})
             case Call():
-                return _chunk({"role": "assistant", "tool_calls": [self._call(piece)]})
+                return _chunk({"role": "assistant", "tool_calls": [self._call(step)]})
             case Mapping():
-                choices = piece.get("choices") or ()
+                choices = step.get("choices") or ()
                 self._finished |= any(choice.get("finish_reason") for choice in choices)
-                return dict(piece)
+                return dict(step)
         return None
 
     def _call(self, call: Call) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A turn followed live: its events as an async iterator."""
+"""`TurnStream`: the events of a running turn as an async iterator."""
 
 from __future__ import annotations
 
@@ -12,37 +12,38 @@ from routecodex.turns.events import TurnEnded, TurnEvent
 
 
 class EventFeed:
-    """Events between the turn and its reader; it must not know the reader, who ends the turn by going.
+    """Events between the turn and its reader.
 
-    The model is asked for more only while the reader waits: a slow reader pauses it, and one who goes has
-    seen all there is.
+    It holds no reference to the reader, so that dropping the reader aborts the turn. More data is read from
+    the model only while the reader waits: a slow reader pauses it, and one that leaves has missed nothing.
     """
 
     def __init__(self) -> None:
         self.events: deque[TurnEvent] = deque()
-        self._news = asyncio.Event()
-        self._wanted = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._reader_waits = asyncio.Event()
 
-    def tell(self, event: TurnEvent) -> None:
+    def emit(self, event: TurnEvent) -> None:
         self.events.append(event)
-        self._wanted.clear()
-        self._news.set()
+        self._reader_waits.clear()
+        self._changed.set()
 
-    async def keep_up(self) -> None:
-        """Returns when the reader has read everything and wants more."""
-        await self._wanted.wait()
+    async def wait_ready(self) -> None:
+        """Wait until the reader has read all events and waits for more."""
+        await self._reader_waits.wait()
 
     def wake(self, _: object = None) -> None:
-        self._news.set()
+        self._changed.set()
 
-    async def news(self) -> None:
-        self._news.clear()
-        self._wanted.set()
-        await self._news.wait()
+    async def wait_event(self) -> None:
+        """Wait for the next event or for `wake`."""
+        self._changed.clear()
+        self._reader_waits.set()
+        await self._changed.wait()
 
 
 class RunningTurn:
-    """A turn under way: the task it runs in, and what is asked when it is over."""
+    """A turn with the task it runs in; `abandon` tells the conversation that the reader left."""
 
     __slots__ = ("abandon", "host", "loop", "run", "task")
 
@@ -65,10 +66,10 @@ class RunningTurn:
 
 
 class TurnStream:
-    """The events of one turn, which begins when the first is asked for.
+    """The events of one turn, which starts when the first event is requested.
 
-    Leaving an `async for` over it aborts the turn; its cleanups then run on their own, and the next `send`
-    waits for them. `await aclose()` does the same and waits, and so does the end of an `async with`.
+    Leaving an `async for` over it aborts the turn; its cleanups then run in the background, and the next
+    `send` waits for them. `await aclose()` and the end of an `async with` abort it and wait.
     """
 
     def __init__(self, start: Callable[[EventFeed], Coroutine[Any, Any, RunningTurn]]) -> None:
@@ -89,27 +90,27 @@ class TurnStream:
         task = self._started.task
         while not self._feed.events:
             if task.done():
-                return self._last(self._started)
-            await self._news(task)
+                return self._end(self._started)
+            await self._wait_event(task)
         return self._feed.events.popleft()
 
-    async def _news(self, task: asyncio.Task[None]) -> None:
+    async def _wait_event(self, task: asyncio.Task[None]) -> None:
         try:
-            await self._feed.news()
+            await self._feed.wait_event()
         except asyncio.CancelledError:
-            # Whoever reads was cancelled: so is the turn, and its cleanups are waited for.
+            # The reader was cancelled: cancel the turn and wait for its cleanups.
             self._finished = True
             task.cancel()
             await _until_done(task)
             raise
 
-    def _last(self, started: RunningTurn) -> TurnEnded:
+    def _end(self, started: RunningTurn) -> TurnEnded:
         self._finished = True
         started.task.result()
         return started.ended()
 
     async def aclose(self) -> None:
-        """Aborts the turn if it is under way and returns when it is over; raises what it ended with."""
+        """Abort the turn if it runs and wait for its end; raise the error it ended with."""
         if self._finished:
             return
         self._finished = True
@@ -134,7 +135,7 @@ class TurnStream:
 
 
 async def _until_done(task: asyncio.Task[None]) -> None:
-    """Returns when the task is done; being cancelled meanwhile is passed on afterwards."""
+    """Wait until the task is done; re-raise a cancellation afterwards."""
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
         try:

@@ -319,7 +319,7 @@ def test_the_decorator_keeps_the_function_callable_and_takes_a_name_a_descriptio
 
     assert add(1, 2) == 3
     assert (add.name, add.schema["function"]["description"], add.timeout) == ("sum", "Adds.", 3)
-    with pytest.raises(TypeError, match="not made from a function"):
+    with pytest.raises(TypeError, match="not created from a function"):
         Tool({"function": {"name": "x"}})()
 
 
@@ -347,10 +347,10 @@ async def pieces() -> AsyncIterator[str]:
     ("function", "said"),
     [
         (starred, r"has \*names"),
-        (positional, "gives every argument by its name"),
+        (positional, "every parameter must accept a keyword argument"),
         (keyworded, r"has \*\*names"),
         (untold, "parameters of the tool 'untold' cannot be read"),
-        (odd, r"the parameter 'a: threading\.Thread' of the tool 'odd' has a type JSON cannot carry"),
+        (odd, r"the parameter 'a: threading\.Thread' of the tool 'odd' has a type without a JSON schema"),
         (undefined, "parameters of the tool 'undefined' cannot be read: name 'Missing' is not defined"),
     ],
 )
@@ -360,7 +360,7 @@ def test_a_function_no_model_could_call_is_refused_by_name(function: Callable[..
 
 
 def test_a_name_no_provider_takes_is_refused() -> None:
-    with pytest.raises(ValueError, match="'<lambda>' is no name for a tool"):
+    with pytest.raises(ValueError, match="'<lambda>' is not a valid tool name"):
         tool(lambda: 1)
 
 

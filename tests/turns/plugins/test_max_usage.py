@@ -116,7 +116,7 @@ def test_cached_input_has_a_price_of_its_own(price: Price, cost: float) -> None:
 
 async def test_a_model_without_a_price_is_refused_under_a_limit_on_cost() -> None:
     conversation, sender = talking(MaxUsage(cost=1, prices={"other": Price(1, 1)}), answers=["one"])
-    with pytest.raises(UsageLimitReached, match="no price for the model 'm'"):
+    with pytest.raises(UsageLimitReached, match="no entry for the model 'm'"):
         await conversation.send("a")
     assert sender.bodies == []
 

@@ -91,7 +91,7 @@ async def test_a_server_that_dies_fails_the_tool_and_not_the_turn() -> None:
 async def test_a_server_that_died_ends_the_turn_that_asks_for_its_tools() -> None:
     async with McpTools(SERVER) as server:
         conversation, _ = talking(ToolPlugin(get_tools=server.get_tools), [Call("die")], "never")
-        with pytest.raises(McpFailed, match="the MCP server gave no answer: Connection closed"):
+        with pytest.raises(McpFailed, match="the MCP server did not answer: Connection closed"):
             await conversation.send("go")
     assert [state for state, _ in results(conversation)] == ["failed"]
 
@@ -128,7 +128,7 @@ async def test_a_server_that_cannot_be_started_is_named() -> None:
 
 
 def test_an_environment_is_for_servers_that_are_started() -> None:
-    with pytest.raises(ValueError, match="env is for a server that is started"):
+    with pytest.raises(ValueError, match="env applies only to a server that is started"):
         McpTools("http://127.0.0.1:9/mcp", env={"A": "b"})
 
 

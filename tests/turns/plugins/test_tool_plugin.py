@@ -142,7 +142,7 @@ BAD: dict[str, tuple[Call, str]] = {
     ),
     "no object": (
         Call("add", "[1]"),
-        "The tool 'add' was not called: the arguments are no JSON object. They were: [1]",
+        "The tool 'add' was not called: the arguments are not a JSON object. They were: [1]",
     ),
     "no JSON": (
         Call("add", '{"a": 1'),
@@ -562,7 +562,7 @@ async def test_calls_without_an_id_or_with_one_used_before_get_their_own() -> No
 def test_two_tools_of_a_name_and_a_schema_nobody_runs_are_refused() -> None:
     with pytest.raises(ValueError, match="two tools named 'add'"):
         ToolPlugin([add, add])
-    with pytest.raises(ValueError, match="'f' is a mere schema; give call_tool"):
+    with pytest.raises(ValueError, match="'f' is only a schema; pass call_tool"):
         ToolPlugin([{"name": "f"}])
     with pytest.raises(ValueError, match="max_concurrent is 0"):
         ToolPlugin([add], max_concurrent=0)

@@ -1,10 +1,8 @@
 """Keeps every tool call paired with one result.
 
-Calls and results in pairs: behind an answer that calls tools stands one result for every call.
-
-Providers refuse a conversation in which a call has no result, a result no call, or something stands between.
-A tool's message says how its call stands in `metadata["tool"]`: `{"name": …, "state": …}`, with a state of
-waiting, running, done, failed, timed out, refused, denied or cancelled.
+Providers reject a conversation in which a call has no result, a result has no call, or another message
+separates them. A tool message carries the state of its call in `metadata["tool"]`: `{"name": …, "state": …}`,
+where the state is waiting, running, done, failed, timed out, refused, denied or cancelled.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ OPEN = frozenset({"waiting", "running"})
 
 
 def calls_of(message: Message) -> list[dict[str, Any]]:
-    """The calls an answer makes."""
+    """Return the tool calls of an assistant message."""
     if message.role != "assistant":
         return []
     return [call for call in message.tool_calls or () if isinstance(call, dict)]
@@ -36,9 +34,9 @@ def name_of(call: Mapping[str, Any]) -> str:
 
 
 def identify(message: Message, messages: Sequence[Message]) -> None:
-    """Gives every call a type and an id of its own, and drops calls cut off before they had a name.
+    """Give every call a type and a unique id, and drop calls that were cut off before their name.
 
-    Calls that have a result already stay as they are.
+    A message whose calls have a result already is not changed.
     """
     if message.role != "assistant" or message.tool_calls is None or _has_results(message, messages):
         return
@@ -49,7 +47,7 @@ def identify(message: Message, messages: Sequence[Message]) -> None:
         call.setdefault("type", "function")
         identity = call.get("id")
         if not isinstance(identity, str) or not identity or identity in taken:
-            call["id"] = identity = _free(taken)
+            call["id"] = identity = _unused_id(taken)
         taken.add(identity)
 
 
@@ -64,7 +62,7 @@ def _has_results(message: Message, messages: Sequence[Message]) -> bool:
     return False
 
 
-def _free(taken: Collection[Any]) -> str:
+def _unused_id(taken: Collection[Any]) -> str:
     number = len(taken) + 1
     while f"call_{number}" in taken:
         number += 1
@@ -72,24 +70,24 @@ def _free(taken: Collection[Any]) -> str:
 
 
 def result(call: Mapping[str, Any], content: Any, *, state: str) -> Message:
-    """A tool's message for a call."""
+    """Build the tool message of a call."""
     mark = {"name": name_of(call), "state": state}
     return Message("tool", content, tool_call_id=call.get("id"), metadata={MARK: mark})
 
 
 def set_state(message: Message, state: str) -> None:
-    """Says in the message how its call stands."""
+    """Store the state of the call in its message."""
     message.metadata[MARK] = {**message.metadata.get(MARK, {}), "state": state}
 
 
 def is_open(message: Message) -> bool:
-    """Whether a tool's message still waits for its result."""
+    """Return whether a tool message still has no result."""
     mark = message.metadata.get(MARK)
     return message.role == "tool" and isinstance(mark, Mapping) and mark.get("state") in OPEN
 
 
 def settle(message: Message, content: Any, *, state: str) -> None:
-    """Ends a tool's message; a note on how it ended follows what the tool has said so far."""
+    """Set the result of a tool message; partial output of a failed tool stays, followed by the reason."""
     set_state(message, state)
     if state == "done":
         message.content = content
@@ -98,18 +96,18 @@ def settle(message: Message, content: Any, *, state: str) -> None:
 
 
 def missing(messages: Sequence[Message], *, among: Collection[int]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The calls without a result, of answers whose `id()` is among these, and the place for each result."""
+    """Yield the calls without a result and the position for it, of answers whose `id()` is in `among`."""
     results = Counter(message.tool_call_id for message in messages if message.role == "tool")
     for at, message in enumerate(messages):
         for call in calls_of(message):
             if results[call.get("id")] > 0:
                 results[call.get("id")] -= 1
             elif id(message) in among:
-                yield _behind(messages, at), call
+                yield _after_results(messages, at), call
 
 
-def _behind(messages: Sequence[Message], at: int) -> int:
-    """The place after the results that follow an answer."""
+def _after_results(messages: Sequence[Message], at: int) -> int:
+    """Return the position after the results that follow an answer."""
     end = at + 1
     while end < len(messages) and messages[end].role == "tool":
         end += 1
@@ -117,7 +115,7 @@ def _behind(messages: Sequence[Message], at: int) -> int:
 
 
 def complete(messages: list[Message], text: str, *, among: Iterable[Message]) -> list[Message]:
-    """Gives every call of these answers a result, and ends their open ones, with the text; the new ones."""
+    """Cancel open results among these messages and add missing ones, with this text; return the new ones."""
     chosen = list(among)
     for message in chosen:
         if is_open(message):
@@ -129,25 +127,25 @@ def complete(messages: list[Message], text: str, *, among: Iterable[Message]) ->
     return added
 
 
-def in_pairs(messages: Iterable[dict[str, Any]], *, fill: str | None) -> list[dict[str, Any]]:
-    """Chat-shaped messages with every result right behind its answer, in the order of the calls.
+def paired_messages(messages: Iterable[dict[str, Any]], *, fill: str | None) -> list[dict[str, Any]]:
+    """Return chat-shaped messages with every result directly after its answer, in the order of the calls.
 
-    A result without a call is left out; a call without a result gets the text of `fill`, if there is one.
+    A result without a call is dropped. A call without a result gets the text of `fill`, if there is one.
     """
-    given = list(messages)
+    ordered = list(messages)
     results: dict[Any, deque[dict[str, Any]]] = defaultdict(deque)
-    for message in given:
+    for message in ordered:
         if message.get("role") == "tool":
             results[message.get("tool_call_id")].append(message)
     paired: list[dict[str, Any]] = []
-    for message in given:
+    for message in ordered:
         if message.get("role") == "tool":
             continue
         paired.append(message)
         for call in message.get("tool_calls") or ():
             if not isinstance(call, dict):
                 continue
-            _mend_arguments(call)
+            _repair_arguments(call)
             found = results.get(call.get("id"))
             if found:
                 paired.append(found.popleft())
@@ -156,8 +154,8 @@ def in_pairs(messages: Iterable[dict[str, Any]], *, fill: str | None) -> list[di
     return paired
 
 
-def _mend_arguments(call: dict[str, Any]) -> None:
-    """Arguments that are no JSON object are refused by some; the result tells what they were."""
+def _repair_arguments(call: dict[str, Any]) -> None:
+    """Replace invalid arguments by `{}`, because some providers reject them; the result quotes them."""
     function = call.get("function")
     if not isinstance(function, dict):
         return
@@ -170,7 +168,7 @@ def _mend_arguments(call: dict[str, Any]) -> None:
 
 
 def without_calls(messages: Iterable[dict[str, Any]], identities: Collection[Any]) -> list[dict[str, Any]]:
-    """Chat-shaped messages without the answers that make these calls and without their results."""
+    """Return chat-shaped messages without these calls' answers and results."""
 
     def is_left_out(message: Mapping[str, Any]) -> bool:
         if message.get("role") == "tool":

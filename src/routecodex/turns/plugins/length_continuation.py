@@ -1,11 +1,11 @@
-"""`LengthContinuation`: an answer that was cut off by the token limit goes on.
+"""`LengthContinuation`: continues an answer that the token limit cut off.
 
-The model is asked to go on where it stopped, and what it then says is added to the same message: there is one
-answer in `messages`, one in the events, one that `send` returns. What the model is told to make it go on
-stands in that request only. The parts are joined as they come, nothing in between.
+The model gets a prompt to continue, and the continuation is added to the same message: `messages`, the events
+and `send` have one answer. The prompt is sent in that request only and is not kept. The parts are joined
+without a separator.
 
-It ends when the answer does, when the cap is reached, or when a part adds nothing. An answer that calls tools
-is not continued: its calls, whole or not, are the tool plugin's business.
+It stops when the answer is complete, when the cap is reached, or when a part adds no text. An answer with
+tool calls is not continued: complete or not, they belong to the tool plugin.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ PROMPT = (
 
 
 class LengthContinuation:
-    """Continues answers that end with finish reason `length`, at most `max_continuations` times a turn."""
+    """Continues answers with finish reason `length`, at most `max_continuations` times per turn."""
 
     def __init__(self, max_continuations: int = 5, *, prompt: str = PROMPT) -> None:
         if max_continuations < 0:
-            raise ValueError(f"max_continuations is {max_continuations!r}; it cannot be negative")
-        self._most = max_continuations
+            raise ValueError(f"max_continuations is {max_continuations!r}; it must not be negative")
+        self._max_continuations = max_continuations
         self._prompt = prompt
 
     def on_before_request(self, turn: ChatTurn) -> None:
@@ -34,12 +34,12 @@ class LengthContinuation:
 
     def on_after_request(self, turn: ChatTurn) -> None:
         message, data = turn.current_message, turn.plugin_data
-        said = _length(message)
-        grown = said > data.get("said", {}).get(id(message), 0)
-        if not _is_cut_off(message) or not grown or data.get("count", 0) >= self._most:
+        length = _length(message)
+        grown = length > data.get("length", {}).get(id(message), 0)
+        if not _is_cut_off(message) or not grown or data.get("count", 0) >= self._max_continuations:
             return
         data["count"] = data.get("count", 0) + 1
-        data["said"] = {id(message): said}
+        data["length"] = {id(message): length}
         data["continue"] = True
         turn.extend_message(message)
         turn.append_and_request([])

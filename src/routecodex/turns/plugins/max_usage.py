@@ -1,7 +1,7 @@
-"""`MaxUsage`: no more requests once the tokens or the money are spent.
+"""`MaxUsage`: limits the tokens or the cost of a conversation.
 
-What a request costs is known when it has been made, so the last one may go past the limit; the next is not
-made. Requests that a provider reports no usage for count nothing.
+The usage of a request is known only afterwards, so the last request may exceed the limit; the next one is not
+sent. Requests without a usage report are not counted.
 """
 
 from __future__ import annotations
@@ -17,34 +17,33 @@ MILLION = 1_000_000
 
 
 class UsageLimitReached(TurnError):
-    """The limit on tokens or cost is reached; the request was not made."""
+    """The limit on tokens or cost is reached; the request was not sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What a million tokens cost; `cached` is for input the provider had cached, as `input` if not given."""
+    """Prices per million tokens; `cached` is for cached input and defaults to `input`."""
 
     input: float
     output: float
     cached: float | None = None
 
     def of(self, usage: Mapping[str, Any]) -> float:
-        """What a request with this usage cost."""
+        """Return the cost of a request with this usage."""
         details = usage.get("prompt_tokens_details")
-        known = _count(details, "cached_tokens") if isinstance(details, Mapping) else 0
-        cached = min(known, _count(usage, "prompt_tokens"))
-        fresh = _count(usage, "prompt_tokens") - cached
+        reported = _count(details, "cached_tokens") if isinstance(details, Mapping) else 0
+        cached = min(reported, _count(usage, "prompt_tokens"))
+        uncached = _count(usage, "prompt_tokens") - cached
         cached_price = self.input if self.cached is None else self.cached
-        spent = fresh * self.input + cached * cached_price + _count(usage, "completion_tokens") * self.output
-        return spent / MILLION
+        output = _count(usage, "completion_tokens") * self.output
+        return (uncached * self.input + cached * cached_price + output) / MILLION
 
 
 class MaxUsage:
     """Ends a turn with `UsageLimitReached` before a request when a limit is reached.
 
-    Limits hold for everything this plugin has seen, in all conversations it is part of, or with `per_turn`
-    for each turn. `prices` is one price or one for each model; under a limit on cost a model without a price
-    is refused.
+    Limits apply to all turns of all conversations that use this plugin, or with `per_turn` to each turn.
+    `prices` is one price or a price per model; with a limit on cost, a model without a price is rejected.
     """
 
     def __init__(
@@ -59,36 +58,36 @@ class MaxUsage:
             raise ValueError("MaxUsage needs a limit: tokens, cost or both")
         if cost is not None and prices is None:
             raise ValueError("a limit on cost needs prices")
-        self._most_tokens = tokens
-        self._most_cost = cost
+        self._max_tokens = tokens
+        self._max_cost = cost
         self._prices = prices
         self._per_turn = per_turn
         self.tokens = 0
         self.cost = 0.0
 
     def on_turn_start(self, turn: ChatTurn) -> Callable[[], None]:
-        return lambda: self._take_in(turn)
+        return lambda: self._add_usage(turn)
 
     def on_before_request(self, turn: ChatTurn) -> None:
-        self._take_in(turn)
+        self._add_usage(turn)
         model = str(turn.request_body.get("model"))
-        if self._most_cost is not None:
+        if self._max_cost is not None:
             self._price(model)
         turn.plugin_data["model"] = model
         tokens, cost = self._spent(turn)
-        if self._most_tokens is not None and tokens >= self._most_tokens:
-            raise UsageLimitReached(f"{tokens} of {self._most_tokens} tokens are used; {self._way_out()}")
-        if self._most_cost is not None and cost >= self._most_cost:
-            raise UsageLimitReached(f"{cost:.4f} of {self._most_cost:g} are spent; {self._way_out()}")
+        if self._max_tokens is not None and tokens >= self._max_tokens:
+            raise UsageLimitReached(f"{tokens} of {self._max_tokens} tokens are used; {self._advice()}")
+        if self._max_cost is not None and cost >= self._max_cost:
+            raise UsageLimitReached(f"{cost:.4f} of {self._max_cost:g} are spent; {self._advice()}")
 
     def on_stream_data(self, turn: ChatTurn) -> None:
         usage = turn.data.get("usage")
         if usage:
-            # Some providers report what grows, others only the end: the last report is the request's.
+            # Some providers report a running total, others only the final one: the last report counts.
             turn.plugin_data["usage"] = usage
 
-    def _take_in(self, turn: ChatTurn) -> None:
-        """Takes the request that was made last into the sums."""
+    def _add_usage(self, turn: ChatTurn) -> None:
+        """Add the usage of the last request to the totals."""
         data = turn.plugin_data
         usage = data.pop("usage", None)
         if usage is None:
@@ -105,8 +104,10 @@ class MaxUsage:
         if self._prices is None or isinstance(self._prices, Price):
             return self._prices
         price = self._prices.get(model)
-        if price is None and self._most_cost is not None:
-            raise UsageLimitReached(f"there is a limit on cost and no price for the model {model!r}")
+        if price is None and self._max_cost is not None:
+            raise UsageLimitReached(
+                f"MaxUsage limits the cost, but prices has no entry for the model {model!r}"
+            )
         return price
 
     def _spent(self, turn: ChatTurn) -> tuple[int, float]:
@@ -114,7 +115,7 @@ class MaxUsage:
             return turn.plugin_data.get("tokens", 0), turn.plugin_data.get("cost", 0.0)
         return self.tokens, self.cost
 
-    def _way_out(self) -> str:
+    def _advice(self) -> str:
         whose = "this turn" if self._per_turn else "this conversation"
         return f"the limit of {whose} is reached, raise it to go on"
 

@@ -3,8 +3,8 @@
     async with McpTools(["uvx", "mcp-server-time"]) as clock:
         conversation = Conversation(url, model=model, plugins=[ToolPlugin(get_tools=clock.get_tools)])
 
-A server is a command, which is started and spoken to over its standard input and output, the URL of one that
-listens, or anything else a client of that package takes.
+A server is a command, which is started and reached over its standard input and output, a URL, or any other
+value that a client of that package accepts.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from typing import Any
 from routecodex.turns.errors import TurnError
 from routecodex.turns.plugins.function_tools import Tool
 
-MOST_PAGES = 100
-LONGEST_NAME = 64
+MAX_PAGES = 100
+MAX_NAME_LENGTH = 64
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
 
 
 class McpFailed(TurnError):
-    """An MCP server could not be reached, or one of its tools says that it failed."""
+    """An MCP server could not be reached, or one of its tools reported an error."""
 
 
 class McpTools:
     """A connection to one MCP server, open within `async with`, and its tools.
 
-    With a `prefix` the tools are named `<prefix>_<name>`, so that those of several servers do not collide.
-    `options` go to the package's client: time limits, callbacks.
+    With a `prefix` the tools are named `<prefix>_<name>`, so that tools of several servers do not collide.
+    `options` are passed to the package's client: time limits, callbacks.
     """
 
     def __init__(
@@ -48,30 +48,30 @@ class McpTools:
         self._client: Any = None
         self._prefix = prefix
         self._timeout = timeout
-        self._keeper: asyncio.Task[None] | None = None
+        self._connection: asyncio.Task[None] | None = None
         self._closing = asyncio.Event()
 
     async def __aenter__(self) -> McpTools:
         opened = asyncio.get_running_loop().create_future()
         self._closing.clear()
-        self._keeper = asyncio.create_task(self._keep(self._new_client(), opened))
+        self._connection = asyncio.create_task(self._hold_open(self._new_client(), opened))
         try:
-            await asyncio.wait({opened, self._keeper}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({opened, self._connection}, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
-            self._keeper.cancel()
-            await asyncio.wait({self._keeper})
+            self._connection.cancel()
+            await asyncio.wait({self._connection})
             raise
         if not opened.done():
-            await self._keeper
+            await self._connection
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._keeper is not None:
+        if self._connection is not None:
             self._closing.set()
-            await self._keeper
+            await self._connection
 
-    async def _keep(self, client: Any, opened: asyncio.Future[None]) -> None:
-        """Opens and closes the connection in one task, as the package wants it, whoever closes us."""
+    async def _hold_open(self, client: Any, opened: asyncio.Future[None]) -> None:
+        """Open and close the connection in one task: the package's cancel scopes must not change tasks."""
         try:
             async with client:
                 self._client = client
@@ -85,11 +85,11 @@ class McpTools:
             self._client = None
 
     async def get_tools(self, _: object = None) -> list[Tool]:
-        """The tools the server has now; fit for the `get_tools` of a `ToolPlugin`."""
+        """Return the server's current tools; usable as `get_tools` of a `ToolPlugin`."""
         tools: dict[str, Tool] = {}
         cursor: str | None = None
-        for _page in range(MOST_PAGES):
-            page = await self._ask("list_tools", cursor=cursor)
+        for _page in range(MAX_PAGES):
+            page = await self._request("list_tools", cursor=cursor)
             for offered in page.tools:
                 tool = self._tool(offered, tools)
                 tools[tool.name] = tool
@@ -108,23 +108,23 @@ class McpTools:
         return Tool({"type": "function", "function": function}, run=run, timeout=self._timeout)
 
     async def _call(self, name: str, arguments: dict[str, Any]) -> Any:
-        result = await self._ask("call_tool", name, arguments)
+        result = await self._request("call_tool", name, arguments)
         content = _content(result)
         if result.is_error:
             raise McpFailed(content if isinstance(content, str) else str(content))
         return content
 
-    async def _ask(self, method: str, *args: Any, **kwargs: Any) -> Any:
+    async def _request(self, method: str, *args: Any, **kwargs: Any) -> Any:
         if self._client is None:
             raise McpFailed("the MCP server is not connected; use its tools within `async with`")
         try:
             return await getattr(self._client, method)(*args, **kwargs)
         except Exception as exc:
-            raise McpFailed(f"the MCP server gave no answer: {_innermost(exc)}") from exc
+            raise McpFailed(f"the MCP server did not answer: {_innermost(exc)}") from exc
 
 
 def _client(server: Any, env: Mapping[str, str] | None, options: dict[str, Any]) -> Callable[[], Any]:
-    """What opens a connection; the package's clients are good for one only."""
+    """Return a factory of clients; a client of the package can connect only once."""
     try:
         mcp = importlib.import_module("mcp")
     except ModuleNotFoundError as exc:
@@ -135,22 +135,22 @@ def _client(server: Any, env: Mapping[str, str] | None, options: dict[str, Any])
         command, *args = map(str, server)
         server = mcp.StdioServerParameters(command=command, args=args, env=dict(env) if env else None)
     elif env:
-        raise ValueError("env is for a server that is started by its command")
+        raise ValueError("env applies only to a server that is started by a command")
     return partial(mcp.Client, server, **options)
 
 
 def _model_name(name: str, taken: Mapping[str, Tool]) -> str:
-    """A name models may use; servers have more freedom."""
-    plain = _NOT_IN_NAMES.sub("_", name)[:LONGEST_NAME]
-    found, number = plain, 2
-    while found in taken:
-        found = f"{plain[: LONGEST_NAME - len(str(number)) - 1]}_{number}"
+    """Return a unique name that providers accept; MCP allows more characters."""
+    sanitized = _NOT_IN_NAMES.sub("_", name)[:MAX_NAME_LENGTH]
+    candidate, number = sanitized, 2
+    while candidate in taken:
+        candidate = f"{sanitized[: MAX_NAME_LENGTH - len(str(number)) - 1]}_{number}"
         number += 1
-    return found
+    return candidate
 
 
 def _content(result: Any) -> Any:
-    """The result as content of a tool message: one text, or parts when there is more than text."""
+    """Return the content of a tool message: one text, or parts if the result is not only text."""
     parts = [_part(block) for block in result.content]
     if not parts:
         return result.structured_content
@@ -168,12 +168,12 @@ def _part(block: Any) -> dict[str, Any]:
         case "resource" if getattr(block.resource, "text", None) is not None:
             return {"type": "text", "text": block.resource.text}
         case _:
-            # Audio, links and binary resources: no content part of a tool message fits them all.
+            # Audio, links and binary resources have no content part in a chat tool message.
             return {"type": "text", "text": block.model_dump_json(by_alias=True, exclude_none=True)}
 
 
 def _innermost(error: BaseException) -> BaseException:
-    """The first real error in nested groups."""
+    """Return the first error inside nested exception groups."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

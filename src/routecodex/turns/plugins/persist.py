@@ -1,12 +1,12 @@
-"""`Persist`: a conversation in a store, so that it survives the process.
+"""`Persist`: saves a conversation in a store, so that it survives the process.
 
     persist = Persist("chats", "build")
     conversation = Conversation(url, model=model, plugins=[persist], initial_messages=await persist.load())
 
-Every message is written through: what the person said before the first request, every other message before it
-enters the list, which is before a tool runs; the answer again as it grows and when it is complete, a tool's
-message when it has its result, and everything when the turn ends. A process that is killed loses at most the
-last seconds of an answer under way.
+Every message is saved at once: user messages before the first request, other messages before they enter the
+list (so before a tool runs), the answer again while it grows and when it is complete, a tool message when it
+has its result, and all messages when the turn ends. A killed process loses at most the last seconds of an
+answer.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from routecodex.turns.plugins import call_pairing
 SPACE = "conversations"
 
 INTERVAL = 1.0
-"""How often an answer is written while it grows, in seconds."""
+"""Seconds between two writes of a growing answer."""
 
 
 class SavedConversation(msgspec.Struct, omit_defaults=True):
-    """A conversation as it stands in the store."""
+    """The stored format of a conversation."""
 
     messages: list[dict[str, Any]]
     format: int = 1
 
 
 class Persist:
-    """Keeps the messages of a conversation in a store, or in a directory, under a key.
+    """Saves the messages of a conversation in a store, or in a directory, under a key.
 
-    Put it before plugins whose changes at the end of a turn it shall see: cleanups run last to first.
+    Put it before plugins whose changes at the end of a turn it must save: cleanups run last to first.
     """
 
     def __init__(
@@ -63,22 +63,22 @@ class Persist:
         self._cancelled_text = cancelled_text
         self._clock = clock
         self._version: int | None = 0
-        self._last: bytes | None = None
+        self._last_value: bytes | None = None
         self._failing = False
         self._lock = asyncio.Lock()
 
     async def load(self) -> list[Message]:
-        """The messages as they were, fit to go on with: calls without a result have one afterwards."""
+        """Return the saved messages, ready to continue: calls without a result get one."""
         stored = await self._store.get(SPACE, self._key)
         if stored is None:
             self._version = 0
             return []
         self._version = stored.version
         saved = msgspec.json.decode(stored.value, type=SavedConversation)
-        return mended([Message.of(message) for message in saved.messages], self._cancelled_text)
+        return repair([Message.of(message) for message in saved.messages], self._cancelled_text)
 
     async def close(self) -> None:
-        """Lets go of the store, if it was opened here."""
+        """Close the store if this plugin opened it."""
         if self._owns_store:
             await self._store.close()
 
@@ -86,7 +86,7 @@ class Persist:
         await self._save(turn)
 
         async def clean() -> None:
-            # A turn that failed or was cancelled has no other end; if the store is why, that was told.
+            # on_turn_end does not run after an error. A store error was raised already.
             if not self._failing:
                 await self._save(turn)
 
@@ -106,32 +106,32 @@ class Persist:
         await self._save(turn)
 
     async def on_tool_end(self, turn: ChatTurn, message: Message) -> None:
-        """Is told by tool plugins: a tool that has run shall not be taken for one that has not."""
+        """Save a tool result as soon as `ToolPlugin` reports it, so that the tool is not run again."""
         await self._save(turn)
 
     async def on_turn_end(self, turn: ChatTurn) -> None:
         await self._save(turn)
 
-    async def _save(self, turn: ChatTurn, coming: Message | None = None) -> None:
-        """Writes the messages as they are, with the one that is about to enter the list."""
+    async def _save(self, turn: ChatTurn, appended: Message | None = None) -> None:
+        """Write the messages, with the one that is about to enter the list."""
         async with self._lock:
             turn.data_of(self)["saved"] = self._clock()
             messages = list(turn.messages)
-            if coming is not None and not any(message is coming for message in messages):
-                messages.append(coming)
+            if appended is not None and not any(message is appended for message in messages):
+                messages.append(appended)
             value = _encoded(messages)
-            if value != self._last:
+            if value != self._last_value:
                 await self._put(value)
 
     async def _put(self, value: bytes) -> None:
-        expected, self._version, self._last, self._failing = self._version, None, None, True
+        expected, self._version, self._last_value, self._failing = self._version, None, None, True
         try:
-            # When this is cancelled it may have happened or not: then the version is not known any more.
+            # A cancelled write may or may not have happened: the version is unknown afterwards.
             self._version = await self._store.put(SPACE, self._key, value, expected=expected)
         except Conflict as exc:
             self._version = expected
             raise Conflict(
-                f"another conversation is kept under {self._key!r}; load() it first, or take another key"
+                f"another conversation is stored under {self._key!r}; load() it first, or use another key"
             ) from exc
         except StoreError:
             self._version = expected
@@ -139,37 +139,37 @@ class Persist:
         except asyncio.CancelledError:
             self._failing = False
             raise
-        self._last, self._failing = value, False
+        self._last_value, self._failing = value, False
 
 
-def mended(messages: list[Message], cancelled_text: str = call_pairing.CANCELLED) -> list[Message]:
-    """Messages of a conversation that may have been cut off anywhere, as ones to go on with.
+def repair(messages: list[Message], cancelled_text: str = call_pairing.CANCELLED) -> list[Message]:
+    """Repair the messages of a conversation that was cut off anywhere, so that it can continue.
 
-    What an answer said up to there is kept and marked `metadata["partial"]`; an answer that had said nothing
-    is left out; calls without a result get one.
+    A partial answer is kept and marked `metadata["partial"]`; an empty answer is dropped; calls without a
+    result get one.
     """
     for message in _last_turn(messages):
         if message.role == "assistant" and "finish_reason" not in message.metadata:
             message.metadata["partial"] = True
             call_pairing.identify(message, messages)
-    kept = [message for message in messages if message.role != "assistant" or _says_something(message)]
-    call_pairing.complete(kept, cancelled_text, among=list(kept))
-    return kept
+    repaired = [message for message in messages if message.role != "assistant" or _has_content(message)]
+    call_pairing.complete(repaired, cancelled_text, among=list(repaired))
+    return repaired
 
 
 def _last_turn(messages: list[Message]) -> list[Message]:
-    """What came after the last thing the person said: only there can something be unfinished."""
-    asked = [at for at, message in enumerate(messages) if message.role == "user"]
-    return messages[asked[-1] + 1 if asked else 0 :]
+    """Return the messages after the last user message, the only ones that can be unfinished."""
+    users = [at for at, message in enumerate(messages) if message.role == "user"]
+    return messages[users[-1] + 1 if users else 0 :]
 
 
-def _says_something(message: Message) -> bool:
+def _has_content(message: Message) -> bool:
     return any(value for name, value in message.as_dict().items() if name != "role")
 
 
 def _encoded(messages: list[Message]) -> bytes:
-    shown = [
+    bodies = [
         {**message.as_dict(), **({"metadata": message.metadata} if message.metadata else {})}
         for message in messages
     ]
-    return msgspec.json.encode(SavedConversation(shown), enc_hook=str)
+    return msgspec.json.encode(SavedConversation(bodies), enc_hook=str)

@@ -1,7 +1,7 @@
-"""`ThinkingState`: whether the model is thinking, and for how long it has.
+"""`ThinkingState`: whether the model is thinking, and for how long.
 
-A model thinks from the first piece of reasoning up to the first piece of the answer or of a call, or the end
-of the stream. While it does, the processing state is `thinking`, which streams tell as they tell any other.
+Thinking lasts from the first reasoning delta to the first delta of the answer or of a call, or to the end of
+the stream. Meanwhile the processing state is `thinking`, and streams report it like any other state.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 from routecodex.turns.chat_host import ChatTurn, Chunk
 
 REASONING = ("reasoning_content", "reasoning")
-SPEECH = ("content", "tool_calls", "refusal")
+ANSWER = ("content", "tool_calls", "refusal")
 
 
 @dataclass(slots=True)
 class ThinkingStatus:
-    """How it stands in one turn: thinking now or not, and the seconds of all thinking that has ended."""
+    """The thinking of one turn: whether it is active, and the seconds of the finished phases."""
 
     active: bool = False
     seconds: float = 0.0
@@ -27,9 +27,9 @@ class ThinkingStatus:
 
 
 class ThinkingState:
-    """Follows the thinking of the latest turn; `on_change(thinking, turn)` is called when it begins and ends.
+    """Tracks the thinking of the latest turn; `on_change(thinking, turn)` is called at its start and end.
 
-    The message says in `metadata["thinking_seconds"]` how long the thought behind it took.
+    `metadata["thinking_seconds"]` of a message holds the duration of the thinking before it.
     """
 
     def __init__(
@@ -44,27 +44,27 @@ class ThinkingState:
 
     @property
     def thinking(self) -> bool:
-        """Whether the model is thinking right now."""
+        """Whether the model is thinking now."""
         return self._latest.active
 
     @property
     def seconds(self) -> float:
-        """How long it has thought in this turn so far."""
+        """Seconds of thinking in this turn so far."""
         return self._seconds(self._latest)
 
     def of(self, turn: ChatTurn) -> ThinkingStatus:
-        """How it stands in a certain turn, where one plugin serves several conversations."""
+        """Return the status of one turn, for a plugin that serves several conversations."""
         state: ThinkingStatus = turn.data_of(self).setdefault("thinking", ThinkingStatus())
         return state
 
     def on_turn_start(self, turn: ChatTurn) -> Callable[[], None]:
         self._latest = self.of(turn)
-        # A turn that fails has no other end.
+        # on_turn_end does not run after an error.
         return lambda: self._stop(turn)
 
     def on_stream_data(self, turn: ChatTurn) -> None:
         delta = _delta(turn.data)
-        if any(delta.get(field) for field in SPEECH):
+        if any(delta.get(field) for field in ANSWER):
             self._stop(turn)
         elif any(delta.get(field) for field in REASONING):
             self._begin(turn)
@@ -81,7 +81,7 @@ class ThinkingState:
             return
         state.active, state.since = True, self._clock()
         turn.set_processing_state("thinking")
-        self._tell(state, turn)
+        self._report(state, turn)
 
     def _stop(self, turn: ChatTurn) -> None:
         state = self.of(turn)
@@ -93,12 +93,12 @@ class ThinkingState:
         metadata["thinking_seconds"] = metadata.get("thinking_seconds", 0.0) + took
         if turn.processing_state == "thinking":
             turn.set_processing_state("streaming")
-        self._tell(state, turn)
+        self._report(state, turn)
 
     def _seconds(self, state: ThinkingStatus) -> float:
         return state.seconds + (self._clock() - state.since if state.active else 0.0)
 
-    def _tell(self, state: ThinkingStatus, turn: ChatTurn) -> None:
+    def _report(self, state: ThinkingStatus, turn: ChatTurn) -> None:
         if self._on_change is not None:
             self._on_change(state.active, turn)
 

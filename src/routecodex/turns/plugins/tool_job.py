@@ -1,6 +1,6 @@
-"""Calls before they are made: what the model wants, and what whoever is asked says to it.
+"""One tool call: its approval (`Allow`, `Edit`, `Deny`) and its execution (`Job`).
 
-One call and the tool's own work on it, which may outlive the turn that wanted it.
+The tool's own work may outlive the turn; its output is then dropped.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from routecodex.turns.plugins.function_tools import Tool, in_thread
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call of a tool that exists, with arguments it takes."""
+    """A call of a known tool with valid arguments."""
 
     id: str
     name: str
@@ -32,19 +32,19 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Allow:
-    """The call may be made."""
+    """Run the call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """The call is made with these arguments instead; the answer that called keeps its own."""
+    """Run the call with these arguments instead; the answer keeps the original ones."""
 
     arguments: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Deny:
-    """The call is not made; the model is told why."""
+    """Do not run the call; the tool result gives the reason."""
 
     reason: str = ""
 
@@ -52,25 +52,25 @@ class Deny:
 Decision: TypeAlias = Allow | Edit | Deny
 
 Decisions: TypeAlias = Sequence[Decision] | Mapping[str, Decision] | None
-"""One for each call in order, or by the id of the call; a call nothing is said about is allowed."""
+"""Decisions in the order of the calls, or by call id; a call without a decision is allowed."""
 
 
-def decided(decisions: object, calls: Sequence[ToolCall]) -> list[Decision]:
-    """The decision on each call; anything that is no decision is refused, so that nothing runs by mistake."""
+def check_decisions(decisions: object, calls: Sequence[ToolCall]) -> list[Decision]:
+    """Return the decision for each call; raise for anything else, so that no call runs by mistake."""
     if decisions is None:
         return [Allow() for _ in calls]
     if isinstance(decisions, Mapping):
-        strangers = decisions.keys() - {call.id for call in calls}
-        if strangers:
-            raise ValueError(f"before_call_tools decided on {sorted(strangers)!r}, which are no ids of calls")
+        unknown = decisions.keys() - {call.id for call in calls}
+        if unknown:
+            raise ValueError(f"before_call_tools returned unknown call ids: {sorted(unknown)!r}")
         found = [decisions.get(call.id, Allow()) for call in calls]
     elif isinstance(decisions, Sequence) and len(decisions) == len(calls):
         found = list(decisions)
     else:
-        raise TypeError(f"before_call_tools gave {decisions!r} for {len(calls)} calls; see Decisions")
+        raise TypeError(f"before_call_tools returned {decisions!r} for {len(calls)} calls; see Decisions")
     for decision in found:
         if not isinstance(decision, Allow | Edit | Deny):
-            raise TypeError(f"before_call_tools decided {decision!r}; it takes Allow(), Edit(…) or Deny(…)")
+            raise TypeError(f"before_call_tools returned {decision!r}; use Allow(), Edit(…) or Deny(…)")
     return found
 
 
@@ -80,7 +80,7 @@ _END = object()
 
 
 class Job:
-    """A call, the message its result goes into, and how it is run; once settled, nothing changes it."""
+    """A call, its tool message and its execution; a settled job does not change any more."""
 
     __slots__ = ("_turn", "call", "is_open", "message", "prepared", "task", "tool")
 
@@ -93,32 +93,32 @@ class Job:
         self.is_open = True
         self.task: asyncio.Task[None] | None = None
 
-    def read(self, text: object) -> None:
-        """Takes the arguments as the model wrote them; what cannot be read settles the job."""
+    def parse_arguments(self, text: object) -> None:
+        """Parse the arguments the model wrote; settle the job if they are not JSON."""
         try:
             arguments = msgspec.json.decode(text or "{}") if isinstance(text, str | None) else text
         except (msgspec.DecodeError, UnicodeEncodeError) as exc:
             self._refuse(f"are not JSON ({exc}). They were: {text}")
             return
-        self.take(arguments)
+        self.set_arguments(arguments)
 
-    def take(self, arguments: Any) -> None:
-        """Takes arguments, the model's or edited ones; what the tool does not take settles the job."""
+    def set_arguments(self, arguments: Any) -> None:
+        """Set the model's or edited arguments; settle the job if the tool rejects them."""
         if not isinstance(arguments, dict):
-            self._refuse(f"are no JSON object. They were: {_as_text(arguments)}")
+            self._refuse(f"are not a JSON object. They were: {_as_text(arguments)}")
             return
         self.call = ToolCall(self.call.id, self.call.name, arguments)
         try:
             self.prepared = self.tool.prepare(dict(arguments)) if self.tool is not None else arguments
         except Exception as exc:
-            # Whatever a tool does not like about its arguments is for the model to hear.
+            # A custom `prepare` may raise anything; the model gets the reason and can correct the call.
             self._refuse(f"are wrong: {exc}")
 
     def _refuse(self, why: str) -> None:
         self.settle("refused", f"The tool {self.call.name!r} was not called: the arguments {why}")
 
     def start(self, run: Callable[[Job], Any]) -> asyncio.Task[None]:
-        """Begins the tool's own work, in a task nobody has to wait for."""
+        """Start the tool in a task that may outlive the turn."""
         call_pairing.set_state(self.message, "running")
         self.task = asyncio.create_task(self._work(run))
         return self.task
@@ -129,7 +129,7 @@ class Job:
             if isawaitable(value):
                 value = await value
             if isinstance(value, AsyncIterator):
-                await self._take_pieces(value)
+                await self._consume(value)
             elif isinstance(value, Generator):
                 while (piece := await in_thread(partial(next, value, _END))) is not _END:
                     self._add(piece)
@@ -145,7 +145,7 @@ class Job:
             if isinstance(error, KeyboardInterrupt):
                 raise
 
-    async def _take_pieces(self, pieces: AsyncIterator[Any]) -> None:
+    async def _consume(self, pieces: AsyncIterator[Any]) -> None:
         try:
             async for piece in pieces:
                 self._add(piece)
@@ -156,20 +156,20 @@ class Job:
 
     def _add(self, piece: Any) -> None:
         text = piece if isinstance(piece, str) else _as_text(piece)
-        if text and self._is_heard():
+        if text and self._accepts_output():
             self.message.content = (self.message.content or "") + _clean(text)
             self._turn.tell(ToolOutputAdded(self.message, text))
 
     def _end(self, state: str, content: Any) -> None:
-        if self._is_heard():
+        if self._accepts_output():
             self.settle(state, content)
 
-    def _is_heard(self) -> bool:
-        """Whether what the tool says still counts: not from the moment of an abort on."""
+    def _accepts_output(self) -> bool:
+        """Return whether the tool's output still counts; an abort ends that."""
         return self.is_open and not self._turn.aborted
 
     def settle(self, state: str, content: Any) -> None:
-        """Gives the message its result; too late, nothing happens."""
+        """Set the result of the message; ignored once the job is settled."""
         if not self.is_open:
             return
         self.is_open = False
@@ -179,7 +179,7 @@ class Job:
 
 
 def as_content(value: Any) -> Any:
-    """What a tool returned as the content of its message: text, or content parts as they are."""
+    """Convert a tool's return value to message content: text, or content parts unchanged."""
     if isinstance(value, list) and value and all(_is_part(item) for item in value):
         return value
     if value is None:
@@ -194,17 +194,17 @@ def _is_part(item: Any) -> bool:
 def _as_text(value: Any) -> str:
     try:
         if isinstance(value, bytes | bytearray):
-            # What a command has printed, mostly.
+            # Mostly the output of a command.
             with suppress(UnicodeDecodeError):
                 return value.decode()
         return msgspec.json.encode(value, enc_hook=str).decode()
     except Exception:
-        # A tool may return anything at all; the model gets at least how it looks.
+        # A tool may return any object, even one that msgspec cannot encode.
         return repr(value)
 
 
 def _clean(text: str) -> str:
-    """The text with what UTF-8 cannot carry replaced: file names may hold such."""
+    """Replace lone surrogates, which UTF-8 cannot encode; file names may contain them."""
     return text.encode("utf-8", "replace").decode()
 
 
