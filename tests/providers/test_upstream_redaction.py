@@ -6,7 +6,7 @@ import pytest
 
 from routecodex.canon.errors import UpstreamRejected
 from routecodex.providers.http import origin_of
-from routecodex.providers.upstream import SecretRedactor, secrets_of
+from routecodex.providers.upstream import SecretRedactor, configured_secrets
 
 DIRECT = origin_of("https://api.example.com", environ={})
 PROXIED = origin_of(
@@ -16,8 +16,8 @@ PROXIED = origin_of(
 
 def named(name: str, value: str) -> set[str]:
     """What a value under this name gives to hide, as a header and as part of the query."""
-    header = set(secrets_of([], headers={name: value}, query={}, origin=DIRECT))
-    assert header == set(secrets_of([], headers={}, query={name: value}, origin=DIRECT))
+    header = set(configured_secrets([], headers={name: value}, query={}, origin=DIRECT))
+    assert header == set(configured_secrets([], headers={}, query={name: value}, origin=DIRECT))
     return header
 
 
@@ -53,7 +53,11 @@ def test_what_everybody_may_know_or_is_too_short_is_none(name: str, value: str) 
 
 def test_the_password_of_a_proxy_is_a_secret_in_both_its_spellings() -> None:
     sent = base64.b64encode(b"ann:pass word").decode()
-    assert set(secrets_of(["sk-1"], headers={}, query={}, origin=PROXIED)) == {"sk-1", sent, "pass word"}
+    assert set(configured_secrets(["sk-1"], headers={}, query={}, origin=PROXIED)) == {
+        "sk-1",
+        sent,
+        "pass word",
+    }
 
 
 def test_secrets_are_hidden_in_every_field_of_an_error() -> None:

@@ -1,8 +1,7 @@
-"""The other side: who is reached, how, and with which quirks.
+"""Providers: presets, configured upstreams, the HTTP client to reach them, the built-in demo.
 
-catalog    presets of well-known providers: rows of data
-upstream   Upstream: one configured provider, ready to send to
-veil       Veil: hides what is secret of a provider in what is told of it
-http       the HTTP client all of them share
+catalog    presets of well-known providers, as rows of data
+upstream   Upstream: one configured provider; SecretRedactor: keeps its keys out of errors
+http       the HTTP/1.1 client that all upstreams share
 demo       the built-in scripted provider
 """

@@ -1,7 +1,8 @@
-"""Well-known providers as rows of data: where they are, how they are asked, and where they deviate.
+"""Presets of well-known providers: address, authentication, models and deviations from the protocol.
 
-A row's `dialect` names only deviations from the protocol as its maker publishes it. Prices are left out: they
-change too often, and differ by contract; a configuration can give them.
+A row's `dialect` lists only deviations from the protocol as OpenAI, Anthropic or Google publish it. The
+comment above a row names the document, where one is known, or the behaviour of that provider. Prices are left
+out, because they change often and differ by contract; a configuration can set them.
 """
 
 from __future__ import annotations
@@ -42,9 +43,10 @@ _CLAUDE = {
     "claude-haiku-4-5": _model(200_000, 64_000, vision=True),
 }
 
-_MAKERS: dict[str, Preset] = {
-    # Newer reasoning models refuse tools on chat unless reasoning is off: they stand under openai-responses.
-    # Reasoning models refuse max_tokens, and all others take max_completion_tokens too.
+_VENDORS: dict[str, Preset] = {
+    # OpenAI API reference, "Create chat completion": max_tokens is deprecated and not accepted by reasoning
+    # models, which also take `developer` for `system`; max_completion_tokens works for all. Newer reasoning
+    # models reject tools on chat unless reasoning is off: they are listed under openai-responses.
     "openai": Preset(
         about="OpenAI, chat completions",
         protocol="chat",
@@ -74,6 +76,8 @@ _MAKERS: dict[str, Preset] = {
             "gpt-4.1": _model(1_047_576, 32_768, vision=True, reasoning=False),
         },
     ),
+    # Anthropic docs, "Extended thinking": thinking blocks need their signature, and with a thinking budget an
+    # assistant turn with tool_use must begin with one. Compatible endpoints of others check neither.
     "anthropic": Preset(
         about="Anthropic",
         protocol="messages",
@@ -83,6 +87,7 @@ _MAKERS: dict[str, Preset] = {
         models=_CLAUDE,
         dialect={"unsigned_thoughts": False, "unthought_turns": False},
     ),
+    # Gemini API docs, "Image understanding": images are inline data or uploaded files, not web addresses.
     "gemini": Preset(
         about="Google Gemini API",
         protocol="gemini",
@@ -98,6 +103,8 @@ _MAKERS: dict[str, Preset] = {
         },
         dialect={"image_urls": False},
     ),
+    # Z.ai docs, "Deep Thinking": switched by the object `thinking`, the text is in reasoning_content. Its
+    # chat API accepts only "auto" for tool_choice, and no json_schema for response_format.
     "glm": Preset(
         about="Z.ai (Zhipu GLM), chat",
         protocol="chat",
@@ -123,6 +130,7 @@ _MAKERS: dict[str, Preset] = {
             "n": False,
         },
     ),
+    # Z.ai's messages endpoint takes images only as base64 and does not run a web search.
     "glm-anthropic": Preset(
         about="Z.ai (Zhipu GLM), Anthropic-compatible",
         protocol="messages",
@@ -132,7 +140,8 @@ _MAKERS: dict[str, Preset] = {
         models={name: _GLM[name] for name in ("glm-5.2", "glm-5.1", "glm-4.7", "glm-4.5-air")},
         dialect={"image_urls": False, "web_search": False},
     ),
-    # Thinking is on by default, refuses any tool_choice but auto and none, and its text must come back.
+    # DeepSeek API docs, "Thinking Mode": on by default, and with tools reasoning_content must be sent back or
+    # the request fails with HTTP 400. While thinking it rejects every tool_choice but auto and none.
     "deepseek": Preset(
         about="DeepSeek",
         protocol="chat",
@@ -155,6 +164,8 @@ _MAKERS: dict[str, Preset] = {
             "n": False,
         },
     ),
+    # DashScope's OpenAI-compatible mode switches thinking by `enable_thinking`; tool_choice is auto, none or
+    # one function, but not "required".
     "qwen": Preset(
         about="Alibaba Qwen (DashScope, international)",
         protocol="chat",
@@ -176,7 +187,8 @@ _MAKERS: dict[str, Preset] = {
             "n": False,
         },
     ),
-    # Sampling is fixed by the model, and other values are refused; images only as data.
+    # Kimi API docs, models overview: kimi-k2.5 fixes temperature, top_p, n and the penalties, and rejects
+    # other values. Images are base64 or uploaded files; tool_choice "required" is not supported.
     "kimi": Preset(
         about="Moonshot AI (Kimi)",
         protocol="chat",
@@ -200,7 +212,8 @@ _MAKERS: dict[str, Preset] = {
             "n": False,
         },
     ),
-    # Its Anthropic-compatible side is the one that keeps thinking between tool calls.
+    # MiniMax API docs, "Compatible Anthropic API": thinking blocks are sent back between tool calls. The chat
+    # endpoint separates reasoning only with a field of its own.
     "minimax": Preset(
         about="MiniMax, Anthropic-compatible",
         protocol="messages",
@@ -214,7 +227,8 @@ _MAKERS: dict[str, Preset] = {
         },
         dialect={"image_urls": False, "web_search": False},
     ),
-    # Refuses every field it does not know, max_completion_tokens included; sends usage unasked.
+    # Mistral rejects every unknown field (HTTP 422, extra_forbidden), max_completion_tokens and
+    # stream_options included, and always sends usage with the last chunk.
     "mistral": Preset(
         about="Mistral",
         protocol="chat",
@@ -243,7 +257,7 @@ _MAKERS: dict[str, Preset] = {
             ],
         },
     ),
-    # xAI has deprecated chat completions in favour of responses.
+    # xAI API reference: chat completions is deprecated in favour of responses.
     "xai": Preset(
         about="xAI (Grok), responses",
         protocol="responses",
@@ -258,6 +272,7 @@ _MAKERS: dict[str, Preset] = {
 }
 
 _HOSTS: dict[str, Preset] = {
+    # Groq docs, "OpenAI Compatibility": logprobs, logit_bias and top_logprobs give HTTP 400, n must be 1.
     "groq": Preset(
         about="Groq",
         protocol="chat",
@@ -294,6 +309,7 @@ _HOSTS: dict[str, Preset] = {
             "strict_tools": False,
         },
     ),
+    # Fireworks docs, "Reasoning": the text is in `reasoning_content`.
     "fireworks": Preset(
         about="Fireworks AI",
         protocol="chat",
@@ -312,6 +328,8 @@ _HOSTS: dict[str, Preset] = {
             "strict_tools": False,
         },
     ),
+    # OpenRouter docs, "Reasoning Tokens": settings in the object `reasoning`, history in `reasoning_details`.
+    # Its web search runs for any model.
     "openrouter": Preset(
         about="OpenRouter",
         protocol="chat",
@@ -333,7 +351,7 @@ _HOSTS: dict[str, Preset] = {
             "web_search": True,
         },
     ),
-    # The v1 API needs no api-version; models are the names of your deployments.
+    # Azure's v1 API needs no api-version; models are the names of your deployments.
     "azure": Preset(
         about="Azure OpenAI: `https://RESOURCE.openai.azure.com/openai/v1`",
         protocol="chat",
@@ -345,6 +363,7 @@ _HOSTS: dict[str, Preset] = {
 }
 
 _LOCAL: dict[str, Preset] = {
+    # Ollama docs, "OpenAI compatibility": tool_choice, logit_bias, user, n and image URLs are not supported.
     "ollama": Preset(
         about="Ollama on this machine",
         protocol="chat",
@@ -362,7 +381,8 @@ _LOCAL: dict[str, Preset] = {
             "n": False,
         },
     ),
-    # Knows tool_choice as a word only, never a named tool; json_object is refused.
+    # LM Studio accepts tool_choice as a string, not a named tool, and rejects response_format "json_object"
+    # (docs, "Structured Output": by JSON schema).
     "lmstudio": Preset(
         about="LM Studio on this machine",
         protocol="chat",
@@ -380,7 +400,8 @@ _LOCAL: dict[str, Preset] = {
             "merge_system": True,
         },
     ),
-    # Chat templates often insist on one system message, first.
+    # vLLM applies the model's chat template, and many raise an error unless the only system message is first.
+    # Its reasoning parsers use the field `reasoning`.
     "vllm": Preset(
         about="vLLM on this machine",
         protocol="chat",
@@ -395,4 +416,4 @@ _LOCAL: dict[str, Preset] = {
     ),
 }
 
-PRESETS: Mapping[str, Preset] = {**_MAKERS, **_HOSTS, **_LOCAL}
+PRESETS: Mapping[str, Preset] = {**_VENDORS, **_HOSTS, **_LOCAL}

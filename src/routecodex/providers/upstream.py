@@ -1,10 +1,7 @@
 """One configured provider: address, keys, dialect, redaction.
 
-What is never told of a provider: its keys, and the values of its configuration that may be as secret.
-
-Providers quote what they were sent, in any field of an error; some by way of a proxy, with its password.
-
-One configured provider, ready to send to: where it is, how it authenticates, which dialect it speaks.
+Providers quote request headers in any field of an error, OpenAI parts of the key for example, and a proxy may
+quote its password. `SecretRedactor` removes keys and every configured value that may be as secret.
 """
 
 from __future__ import annotations
@@ -20,110 +17,35 @@ from routecodex.protocols.codec import Codec
 from routecodex.protocols.dialect import Dialect
 from routecodex.providers.http import HttpClient, HttpResponse, Origin, Timeouts
 
-_HIDDEN = "***"
-
-_LEAST_SECRET = 6
-"""A shorter one keeps nothing secret, and hiding it would spoil every message it happens to occur in."""
-_LEAST_UNNAMED = 8
-_CREDENTIAL = re.compile(r"auth|key|token|secret|password|credential|cookie", re.IGNORECASE)
-
-_PUBLIC = re.compile(
-    r"version|beta|title|referer|origin|agent|accept|content-type|region|location|deployment|model",
-    re.IGNORECASE,
-)
-"""Names of values that are no secret, however long, and that people must be able to read in an error."""
-_SCHEME = re.compile(r"(?:bearer|basic|token)\s+", re.IGNORECASE)
-
-
-def secrets_of(
-    keys: Iterable[str], *, headers: Mapping[str, str], query: Mapping[str, str], origin: Origin
-) -> Iterator[str]:
-    """Whatever a provider was configured with that must not be told."""
-    yield from keys
-    for name, value in (*headers.items(), *query.items()):
-        if _CREDENTIAL.search(name) or (len(value) >= _LEAST_UNNAMED and not _PUBLIC.search(name)):
-            yield _SCHEME.sub("", value, count=1)
-    if origin.proxy is not None and origin.proxy.authorization is not None:
-        yield from _of_basic(origin.proxy.authorization)
-
-
-def _of_basic(authorization: bytes) -> Iterator[str]:
-    sent = authorization.decode("ascii").removeprefix("Basic ")
-    yield sent
-    yield base64.b64decode(sent).decode().partition(":")[2]
-
-
-class SecretRedactor:
-    """Hides secrets in whatever is told."""
-
-    def __init__(self, secrets: Iterable[str]) -> None:
-        known = {secret for secret in secrets if len(secret) >= _LEAST_SECRET}
-        spelled = known | {quote_plus(secret) for secret in known}
-        # The longest first: what is part of another must not break that up.
-        self._texts = sorted(spelled, key=len, reverse=True)
-        self._bytes = [text.encode() for text in self._texts]
-
-    def data(self, data: bytes) -> bytes:
-        """The bytes without secrets."""
-        for secret in self._bytes:
-            data = data.replace(secret, _HIDDEN.encode())
-        return data
-
-    def text(self, text: str) -> str:
-        """The text without secrets."""
-        for secret in self._texts:
-            text = text.replace(secret, _HIDDEN)
-        return text
-
-    def error(self, error: GatewayError) -> None:
-        """Hides secrets in every field of the error that a client or a log is told."""
-        error.message = self.text(error.message)
-        error.code = self._value(error.code)
-        error.param = self._value(error.param)
-        error.details = self._value(error.details)
-        error.args = (error.message,)
-
-    def _value(self, value: Any) -> Any:
-        match value:
-            case str():
-                return self.text(value)
-            case dict():
-                return {name: self._value(inner) for name, inner in value.items()}
-            case list() | tuple():
-                return [self._value(inner) for inner in value]
-            case _:
-                return value
-
-
 _AUTH_STYLES = {
     "chat": "bearer",
     "responses": "bearer",
     "messages": "x-api-key",
     "gemini": "x-goog-api-key",
 }
-_PASSED_HEADERS = {
+_FORWARDED_HEADERS = {
     "messages": ("anthropic-version", "anthropic-beta"),
     "chat": ("openai-beta",),
     "responses": ("openai-beta",),
     "gemini": ("x-goog-api-client",),
 }
-_PASSED_QUERY = {"messages": ("beta",)}
+_FORWARDED_QUERY = {"messages": ("beta",)}
 _DEFAULT_HEADERS = {"messages": {"anthropic-version": "2023-06-01"}}
 ANSWER_LIMIT = 256 * 1024 * 1024
 _ERROR_LIMIT = 1024 * 1024
-_MAX_HEADS = 256
-_PAGE = re.compile(r"\s*<(?:!doctype|html)", re.IGNORECASE)
+_MAX_HEADER_BLOCKS = 256
+_HTML_PAGE = re.compile(r"\s*<(?:!doctype|html)", re.IGNORECASE)
 
 
 def auth_headers(style: str, secret: str) -> dict[str, str]:
-    """The header that carries a key."""
+    """Return the header that carries a key."""
     if style == "none" or not secret:
         return {}
     return {"authorization": f"Bearer {secret}"} if style == "bearer" else {style: secret}
 
 
 class Upstream:
-    """A provider to send to; one per configured provider, shared by all requests."""
+    """One configured provider, ready to send to; shared by all requests."""
 
     def __init__(
         self,
@@ -150,56 +72,60 @@ class Upstream:
         self._query = urlencode(query or {})
         style = auth_style or _AUTH_STYLES[codec.name]
         defaults = _DEFAULT_HEADERS.get(codec.name, {})
-        self._fixed = {
+        self._fixed_headers = {
             key: {**defaults, **auth_headers(style, secret), **(headers or {})}
             for key, secret in secrets.items()
         }
-        told = secrets_of(secrets.values(), headers=headers or {}, query=query or {}, origin=origin)
-        self._veil = SecretRedactor(told)
-        self._passed = _PASSED_HEADERS[codec.name]
-        self._nothing = (None,) * len(self._passed)
-        self._heads: dict[tuple[str, bool, tuple[str | None, ...]], bytes] = {}
+        self._redactor = SecretRedactor(
+            configured_secrets(secrets.values(), headers=headers or {}, query=query or {}, origin=origin)
+        )
+        self._forwarded = _FORWARDED_HEADERS[codec.name]
+        self._none_forwarded = (None,) * len(self._forwarded)
+        self._header_blocks: dict[tuple[str, bool, tuple[str | None, ...]], bytes] = {}
 
     def path(self, model: str, *, stream: bool) -> bytes:
-        """Where requests for this model go."""
+        """Return the request path for a model."""
         return self._full_path(self.dialect.path or self.codec.path(model, stream))
 
-    def _full_path(self, below: str) -> bytes:
-        path = f"{self._base}{below}"
+    def _full_path(self, path: str) -> bytes:
+        full = f"{self._base}{path}"
         if self._query:
-            path += ("&" if "?" in path else "?") + self._query
-        return path.encode("ascii")
+            full += ("&" if "?" in full else "?") + self._query
+        return full.encode("ascii")
 
     def with_query(self, path: bytes, query: str) -> bytes:
-        """The path with those of the client's query parameters that its protocol gives a meaning."""
-        kept = [pair for pair in parse_qsl(query) if pair[0] in _PASSED_QUERY.get(self.codec.name, ())]
-        if not kept:
+        """Add the client's query parameters that its protocol defines to the path."""
+        forwarded = [
+            pair for pair in parse_qsl(query) if pair[0] in _FORWARDED_QUERY.get(self.codec.name, ())
+        ]
+        if not forwarded:
             return path
-        return path + (b"&" if b"?" in path else b"?") + urlencode(kept).encode("ascii")
+        return path + (b"&" if b"?" in path else b"?") + urlencode(forwarded).encode("ascii")
 
-    def passes_on(self, headers: Mapping[str, str]) -> bool:
-        """Whether any of a client's headers travels on."""
-        return any(name in headers for name in self._passed)
+    def forwards_any(self, headers: Mapping[str, str]) -> bool:
+        """Whether any of a client's headers is sent upstream."""
+        return any(name in headers for name in self._forwarded)
 
-    def head(self, key: str, *, stream: bool, headers: Mapping[str, str] | None) -> bytes:
-        """The header block of a request; of the client's own headers only those of its protocol travel on."""
-        given = tuple(map(headers.get, self._passed)) if headers is not None else self._nothing
-        wanted = (key, stream, given)
-        block = self._heads.get(wanted)
+    def header_block(self, key: str, *, stream: bool, headers: Mapping[str, str] | None) -> bytes:
+        """Return the headers of a request; of the client's headers only those of its protocol are added."""
+        values = tuple(map(headers.get, self._forwarded)) if headers is not None else self._none_forwarded
+        cache_key = (key, stream, values)
+        block = self._header_blocks.get(cache_key)
         if block is None:
-            block = _head(self._fixed[key], stream=stream, passed=dict(zip(self._passed, given, strict=True)))
-            if len(self._heads) < _MAX_HEADS:
-                self._heads[wanted] = block
+            forwarded = dict(zip(self._forwarded, values, strict=True))
+            block = _encode_headers(self._fixed_headers[key], stream=stream, forwarded=forwarded)
+            if len(self._header_blocks) < _MAX_HEADER_BLOCKS:
+                self._header_blocks[cache_key] = block
         return block
 
-    def open(self, body: bytes, head: bytes, path: bytes) -> Awaitable[HttpResponse]:
-        """The response head for this body, whatever its status."""
+    def open(self, body: bytes, headers: bytes, path: bytes) -> Awaitable[HttpResponse]:
+        """Send the body; the response is returned with its head, whatever its status."""
         return self._client.send(
-            self._origin, method=b"POST", path=path, headers=head, body=body, timeouts=self._timeouts
+            self._origin, method=b"POST", path=path, headers=headers, body=body, timeouts=self._timeouts
         )
 
-    async def refusal(self, response: HttpResponse) -> UpstreamError:
-        """The typed error that an answer with another status than 2xx stands for."""
+    async def error_of(self, response: HttpResponse) -> UpstreamError:
+        """Read a response whose status is not 2xx as a typed error."""
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in response.headers}
         try:
             body = await response.read(_ERROR_LIMIT)
@@ -208,49 +134,121 @@ class Upstream:
             body = b""
         if 300 <= response.status < 400:
             return UpstreamFailed(
-                f"provider {self.name!r} answered with a redirect (HTTP {response.status}); see base_url",
+                f"provider {self.name!r} sent a redirect (HTTP {response.status}); check its base_url",
                 provider=self.name,
                 upstream_status=response.status,
             )
-        return self.discreet(self.codec.decode_error(response.status, headers, body, self.name))
+        return self.sanitize(self.codec.decode_error(response.status, headers, body, self.name))
 
-    def discreet(self, error: UpstreamError) -> UpstreamError:
-        """The error without what is no business of a client's: our keys, pages of HTML."""
-        if _PAGE.match(error.message):
+    def sanitize(self, error: UpstreamError) -> UpstreamError:
+        """Remove keys and pages of HTML from an error before a client sees it."""
+        if _HTML_PAGE.match(error.message):
             status = error.upstream_status
             error.message = f"provider {self.name!r} answered HTTP {status} with a page of HTML"
-        self._veil.error(error)
+        self._redactor.error(error)
         return error
 
-    def hide(self, error: GatewayError) -> None:
-        """Hides our keys in an error that the middle of an answer told."""
-        self._veil.error(error)
+    def redact_error(self, error: GatewayError) -> None:
+        """Remove keys from an error that came inside an answer stream."""
+        self._redactor.error(error)
 
-    def redacted(self, data: bytes) -> bytes:
-        """Bytes that tell of a failure, without our keys: some providers quote them."""
-        return self._veil.data(data)
+    def redact(self, data: bytes) -> bytes:
+        """Return the bytes of a failed answer without keys, which some providers quote."""
+        return self._redactor.data(data)
 
     async def call(
-        self, body: bytes, *, key: str, below: str, headers: Mapping[str, str] | None = None
+        self, body: bytes, *, key: str, path: str, headers: Mapping[str, str] | None = None
     ) -> bytes:
-        """A plain JSON call below the base URL (counters, embeddings): the answer's body."""
-        head = self.head(key, stream=False, headers=headers)
-        response = await self.open(body, head, self._full_path(below))
+        """Make a JSON call below the base URL (token counts, embeddings) and return the response body."""
+        block = self.header_block(key, stream=False, headers=headers)
+        response = await self.open(body, block, self._full_path(path))
         try:
             if not 200 <= response.status < 300:
-                raise await self.refusal(response)
+                raise await self.error_of(response)
             return await response.read(ANSWER_LIMIT)
         finally:
             response.close()
 
 
-def _head(fixed: Mapping[str, str], *, stream: bool, passed: Mapping[str, str | None]) -> bytes:
-    named = {"content-type": "application/json", "user-agent": "routecodex"}
-    named["accept"] = "text/event-stream" if stream else "application/json"
-    named.update((name.lower(), value) for name, value in fixed.items())
-    for name, value in passed.items():
+def _encode_headers(fixed: Mapping[str, str], *, stream: bool, forwarded: Mapping[str, str | None]) -> bytes:
+    headers = {"content-type": "application/json", "user-agent": "routecodex"}
+    headers["accept"] = "text/event-stream" if stream else "application/json"
+    headers.update((name.lower(), value) for name, value in fixed.items())
+    for name, value in forwarded.items():
         if value is not None:
-            # What the configuration asks for is asked for beside what the client does.
-            both = name.endswith("-beta") and name in named
-            named[name] = f"{named[name]},{value}" if both else value
-    return b"".join(f"{name}: {value}\r\n".encode("latin-1") for name, value in named.items())
+            # anthropic-beta and openai-beta are lists: features of the configuration and the client add up.
+            both = name.endswith("-beta") and name in headers
+            headers[name] = f"{headers[name]},{value}" if both else value
+    return b"".join(f"{name}: {value}\r\n".encode("latin-1") for name, value in headers.items())
+
+
+_REDACTED = "***"
+
+_MIN_SECRET = 6
+"""Characters of the shortest secret: a shorter one is not secret, and occurs in messages by chance."""
+_MIN_UNNAMED_SECRET = 8
+_CREDENTIAL_NAME = re.compile(r"auth|key|token|secret|password|credential|cookie", re.IGNORECASE)
+
+_PUBLIC_NAME = re.compile(
+    r"version|beta|title|referer|origin|agent|accept|content-type|region|location|deployment|model",
+    re.IGNORECASE,
+)
+"""Names of values that are not secret, however long, and that people must be able to read in an error."""
+_AUTH_SCHEME = re.compile(r"(?:bearer|basic|token)\s+", re.IGNORECASE)
+
+
+def configured_secrets(
+    keys: Iterable[str], *, headers: Mapping[str, str], query: Mapping[str, str], origin: Origin
+) -> Iterator[str]:
+    """Yield every configured value of a provider that may be secret."""
+    yield from keys
+    for name, value in (*headers.items(), *query.items()):
+        unnamed = len(value) >= _MIN_UNNAMED_SECRET and not _PUBLIC_NAME.search(name)
+        if unnamed or _CREDENTIAL_NAME.search(name):
+            yield _AUTH_SCHEME.sub("", value, count=1)
+    if origin.proxy is not None and origin.proxy.authorization is not None:
+        credentials = origin.proxy.authorization.decode("ascii").removeprefix("Basic ")
+        yield credentials
+        yield base64.b64decode(credentials).decode().partition(":")[2]
+
+
+class SecretRedactor:
+    """Removes keys from provider messages."""
+
+    def __init__(self, secrets: Iterable[str]) -> None:
+        known = {secret for secret in secrets if len(secret) >= _MIN_SECRET}
+        spellings = known | {quote_plus(secret) for secret in known}
+        # The longest first: a secret that is part of another must not break that up.
+        self._texts = sorted(spellings, key=len, reverse=True)
+        self._bytes = [text.encode() for text in self._texts]
+
+    def data(self, data: bytes) -> bytes:
+        """Return the bytes without secrets."""
+        for secret in self._bytes:
+            data = data.replace(secret, _REDACTED.encode())
+        return data
+
+    def text(self, text: str) -> str:
+        """Return the text without secrets."""
+        for secret in self._texts:
+            text = text.replace(secret, _REDACTED)
+        return text
+
+    def error(self, error: GatewayError) -> None:
+        """Remove secrets from every field of the error that reaches a client or a log."""
+        error.message = self.text(error.message)
+        error.code = self._value(error.code)
+        error.param = self._value(error.param)
+        error.details = self._value(error.details)
+        error.args = (error.message,)
+
+    def _value(self, value: Any) -> Any:
+        match value:
+            case str():
+                return self.text(value)
+            case dict():
+                return {name: self._value(inner) for name, inner in value.items()}
+            case list() | tuple():
+                return [self._value(inner) for inner in value]
+            case _:
+                return value

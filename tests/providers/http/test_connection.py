@@ -47,16 +47,16 @@ ANSWERS: dict[str, tuple[bytes, bytes, str]] = {
     "two lengths": (
         b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\ncontent-length: 3\r\n\r\nabc",
         b"",
-        "not proper HTTP/1.1",
+        "not valid HTTP/1.1",
     ),
     "a length and chunks": (
         b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
         b"",
-        "not proper HTTP/1.1",
+        "not valid HTTP/1.1",
     ),
-    "a size that is none": (HEAD + b"1\r\na\r\nzz\r\nb\r\n", b"a", "not proper HTTP/1.1"),
-    "a body longer than its size": (HEAD + b"1\r\na\r\n1\r\nbb\r\n", b"ab", "not proper HTTP/1.1"),
-    "a bare line end": (HEAD + b"1\r\na\r\n1\nb\n", b"a", "not proper HTTP/1.1"),
+    "a size that is none": (HEAD + b"1\r\na\r\nzz\r\nb\r\n", b"a", "not valid HTTP/1.1"),
+    "a body longer than its size": (HEAD + b"1\r\na\r\n1\r\nbb\r\n", b"ab", "not valid HTTP/1.1"),
+    "a bare line end": (HEAD + b"1\r\na\r\n1\nb\n", b"a", "not valid HTTP/1.1"),
     "not yet whole": (HEAD + chunked(*EVENTS)[:-2], TEXT, ""),
     "cut off in a chunk": (HEAD + b"1\r\na\r\n5\r\nbc", b"abc", ""),
 }
@@ -83,7 +83,7 @@ class Wire:
 def connected() -> tuple[UpstreamConnection, Wire]:
     origin = origin_of("http://127.0.0.1:1", environ={})
     connection = UpstreamConnection(
-        origin, max_header_bytes=4096, on_lost=lambda _: None, outbox=WriteBatcher()
+        origin, max_header_bytes=4096, on_lost=lambda _: None, batcher=WriteBatcher()
     )
     wire = Wire()
     connection.connection_made(cast(asyncio.Transport, wire))
@@ -95,7 +95,7 @@ def heard(loop: asyncio.AbstractEventLoop, reads: Iterable[bytes]) -> tuple[byte
 
     async def listen() -> tuple[bytes, bool, str]:
         connection, wire = connected()
-        connection._begin(False)
+        connection.start_request(False)
         for read in reads:
             if not wire.dropped:
                 connection.data_received(read)
@@ -145,7 +145,7 @@ def test_what_comes_behind_an_answer_spoils_the_connection_wherever_it_is_cut(
 ) -> None:
     async def listen(cut: int) -> tuple[bytes, bool, bool]:
         connection, _ = connected()
-        connection._begin(False)
+        connection.start_request(False)
         for read in filter(None, (spoilt[:cut], spoilt[cut:])):
             connection.data_received(read)
         heard = connection.take(), connection.complete, connection.keep_alive
@@ -164,7 +164,7 @@ def test_answers_follow_each_other_however_each_is_read(data: st.DataObject) -> 
         connection, wire = connected()
         for name in data.draw(st.lists(st.sampled_from(WHOLE), min_size=2, max_size=5)):
             answer, body, _ = ANSWERS[name]
-            connection._begin(False)
+            connection.start_request(False)
             cuts = sorted(data.draw(st.sets(st.integers(1, len(answer) - 1), max_size=3)))
             for start, end in zip([0, *cuts], [*cuts, len(answer)], strict=True):
                 connection.data_received(answer[start:end])
@@ -178,7 +178,7 @@ def test_answers_follow_each_other_however_each_is_read(data: st.DataObject) -> 
 def test_only_the_head_is_read_of_an_answer_that_has_no_more(loop: asyncio.AbstractEventLoop) -> None:
     async def listen() -> tuple[int, bytes, bool, bool]:
         connection, _ = connected()
-        connection._begin(True)
+        connection.start_request(True)
         connection.data_received(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n")
         heard = connection.status, connection.take(), connection.complete, connection.keep_alive
         connection.connection_lost(None)

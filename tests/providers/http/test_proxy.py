@@ -137,7 +137,7 @@ async def test_tunnel_can_lead_through_a_proxy_that_is_itself_behind_tls(
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        (b"HTTP/1.1 407 Auth\r\ncontent-length: 0\r\n\r\n", "refused the way to api.test:443: 407"),
+        (b"HTTP/1.1 407 Auth\r\ncontent-length: 0\r\n\r\n", "refused to connect to api.test:443: HTTP 407"),
         (b"HTTP/1.1 200 OK\r\n\r\nhello", "sent bytes of its own"),
         (b"220 smtp\r\n\r\n", "did not answer CONNECT in HTTP"),
         (b"x" * 20_000, "endless head"),

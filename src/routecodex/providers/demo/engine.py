@@ -1,4 +1,4 @@
-"""From a script to events: cut by stop sequences and the token limit, in pieces, counted and paced."""
+"""Turns a script into events: cut at stop sequences and the token limit, in pieces, counted and paced."""
 
 from __future__ import annotations
 
@@ -27,49 +27,51 @@ from routecodex.canon.finish import Finish
 from routecodex.canon.parts import Opaque, Reasoning, Refusal, Text, ToolCall
 from routecodex.canon.request import Request
 from routecodex.providers.demo.prompt import count_tokens, read_prompt
-from routecodex.providers.demo.script import Script, digest, silence, write
+from routecodex.providers.demo.script import Script, digest, initial_delay, write_script
 
 MODELS = ("demo-1", "demo-vision", "demo-thinking")
+"""Names of the models; all run the same script."""
 PACE = 0.025
+"""Seconds between two pieces, about 40 words a second."""
 
-_WORD = re.compile(r"\s*\S+\s?|\s+")
+_WORDS = re.compile(r"\s*\S+\s?|\s+")
 _ARGUMENTS_PIECE = 16
-_GROWN = (TextDelta, ReasoningDelta, ArgumentsDelta)
+_DELTAS = (TextDelta, ReasoningDelta, ArgumentsDelta)
 
 
 def respond(request: Request) -> list[Event]:
-    """The whole answer: the same request always gives the same events."""
-    seen = read_prompt(request)
-    script = _limited(_stopped(write(request, seen), request.stop), request.max_tokens)
+    """Return the whole answer; the same request always gives the same events."""
+    prompt = read_prompt(request)
+    script = _limited(_stopped(write_script(request, prompt), request.stop), request.max_tokens)
     events: list[Event] = [
-        Started(f"demo-{digest(request, seen)}", request.model),
-        UsageReported(Usage(input=seen.tokens)),
+        Started(f"demo-{digest(request, prompt)}", request.model),
+        UsageReported(Usage(input=prompt.tokens)),
     ]
     for index, part in enumerate(script.parts):
-        events.extend(_tell(index, part, whole=script.error is None or index < len(script.parts) - 1))
+        events.extend(_part_events(index, part, whole=script.error is None or index < len(script.parts) - 1))
     if script.error is not None:
         return [*events, Failed(script.error)]
-    made = sum(_cost(part) for part in script.parts)
-    thought = sum(_cost(part) for part in script.parts if isinstance(part, Reasoning))
-    usage = Usage(input=seen.tokens, output=made, reasoning=thought)
+    output = sum(_cost(part) for part in script.parts)
+    reasoning = sum(_cost(part) for part in script.parts if isinstance(part, Reasoning))
+    usage = Usage(input=prompt.tokens, output=output, reasoning=reasoning)
     return [*events, UsageReported(usage), Finished(script.finish)]
 
 
 async def answer(
     request: Request, *, pace: float = PACE, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 ) -> AsyncGenerator[Event, None]:
-    """The same, `pace` seconds before each piece; other requests run in between even at pace 0."""
-    wait = silence(read_prompt(request))
+    """Yield the events of `respond`, `pace` seconds before each piece; at pace 0 other tasks still run."""
+    delay = initial_delay(read_prompt(request))
     for event in respond(request):
-        if isinstance(event, _GROWN):
+        if isinstance(event, _DELTAS):
             await sleep(pace)
         yield event
-        if isinstance(event, Started) and wait:
-            await sleep(wait)
+        if isinstance(event, Started) and delay:
+            await sleep(delay)
 
 
-def _tell(index: int, part: AnswerPart, *, whole: bool) -> Iterator[Event]:
-    """The events of one part; one that is not whole stays open."""
+def _part_events(index: int, part: AnswerPart, *, whole: bool) -> Iterator[Event]:
+    """Yield the events of one part; one that is not whole is not finished."""
     match part:
         case Text() | Refusal():
             yield PartStarted(index, replace(part, text=""))
@@ -91,7 +93,7 @@ def _tell(index: int, part: AnswerPart, *, whole: bool) -> Iterator[Event]:
 def _pieces(part: AnswerPart) -> list[str]:
     match part:
         case Text() | Refusal() | Reasoning():
-            return _WORD.findall(part.text)
+            return _WORDS.findall(part.text)
         case ToolCall():
             text = part.arguments
             return [text[at : at + _ARGUMENTS_PIECE] for at in range(0, len(text), _ARGUMENTS_PIECE)]
@@ -105,32 +107,32 @@ def _cost(part: AnswerPart) -> int:
 
 
 def _stopped(script: Script, stop: tuple[str, ...]) -> Script:
-    """The script up to the first stop sequence in its text."""
+    """Cut the script at the first stop sequence in its text."""
     for number, part in enumerate(script.parts):
         if not isinstance(part, Text):
             continue
-        met = [
+        found = [
             (place, sequence) for sequence in stop if sequence and (place := part.text.find(sequence)) >= 0
         ]
-        if met:
-            place, sequence = min(met)
-            kept = (*script.parts[:number], replace(part, text=part.text[:place]))
-            return Script(kept, Finish("stop", sequence=sequence))
+        if found:
+            place, sequence = min(found)
+            parts = (*script.parts[:number], replace(part, text=part.text[:place]))
+            return Script(parts, Finish("stop", sequence=sequence))
     return script
 
 
 def _limited(script: Script, limit: int | None) -> Script:
-    """The script within so many tokens; a call that does not fit is not begun."""
+    """Cut the script at the token limit; a call that does not fit is left out."""
     left = float("inf") if limit is None else limit
-    kept: list[AnswerPart] = []
+    parts: list[AnswerPart] = []
     for part in script.parts:
         cost = _cost(part)
         if cost > left:
             if not isinstance(part, ToolCall | Opaque):
-                kept.append(_cut(part, int(left)))
-            return Script(tuple(kept), Finish("length"))
+                parts.append(_cut(part, int(left)))
+            return Script(tuple(parts), Finish("length"))
         left -= cost
-        kept.append(part)
+        parts.append(part)
     return script
 
 

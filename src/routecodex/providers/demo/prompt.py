@@ -1,7 +1,4 @@
-"""Reads the parts of a request that the demo model reacts to.
-
-What the demo model makes of a request: whose turn it is, the words, the results, the counts.
-"""
+"""Reads the parts of a request that the demo model reacts to: the user's text, tool results, counts."""
 
 from __future__ import annotations
 
@@ -14,15 +11,15 @@ from msgspec import Struct
 from routecodex.canon.parts import Media, Opaque, Part, Reasoning, Text, ToolCall, ToolResult
 from routecodex.canon.request import Message, Request
 
-# Agents put notes for the model into the user's message; they are not what the user said.
+# Claude Code puts notes for the model into the user's message; the user did not write them.
 _REMINDER = re.compile(r"<system-reminder>.*?</system-reminder>", re.DOTALL)
-# A gateway tells the time in a message of its own, which nobody said either.
+# The clock tool adds the time as a user message.
 _TIME = re.compile(r"\[Time/Date\]: utc=`[^`]*` local=`[^`]*` tz=`[^`]*` nowMs=`\d+` ntpOffsetMs=`-?\d+`")
 _IMAGE_TOKENS = 256
 
 
 class Prompt(Struct, frozen=True):
-    """A request in short; `results` are (tool name, text, failed) when it is the tools' turn to be heard."""
+    """A summary of a request; `results` are (tool name, text, failed) if it ends with tool results."""
 
     text: str
     results: tuple[tuple[str, str, bool], ...]
@@ -33,7 +30,7 @@ class Prompt(Struct, frozen=True):
 
 
 def read_prompt(request: Request) -> Prompt:
-    """The request in short."""
+    """Summarise the request."""
     return Prompt(
         text=_user_text(request.messages),
         results=tuple(_results(request.messages)),
@@ -45,24 +42,24 @@ def read_prompt(request: Request) -> Prompt:
 
 
 def count_tokens(text: str) -> int:
-    """About how many tokens the text has."""
+    """Estimate the tokens of a text."""
     return (len(text) + 3) // 4
 
 
-def text_words(parts: tuple[Part, ...]) -> str:
-    """The text among the parts."""
+def joined_text(parts: tuple[Part, ...]) -> str:
+    """Join the text parts."""
     return " ".join(part.text for part in parts if isinstance(part, Text))
 
 
 def _user_text(messages: tuple[Message, ...]) -> str:
     for message in reversed(messages):
-        if message.role == "user" and not _has_results(message) and not _tells_time(message):
-            return _REMINDER.sub("", text_words(message.parts)).strip()
+        if message.role == "user" and not _has_results(message) and not _is_time_message(message):
+            return _REMINDER.sub("", joined_text(message.parts)).strip()
     return ""
 
 
-def _tells_time(message: Message) -> bool:
-    return _TIME.fullmatch(text_words(message.parts).strip()) is not None
+def _is_time_message(message: Message) -> bool:
+    return _TIME.fullmatch(joined_text(message.parts).strip()) is not None
 
 
 def _has_results(message: Message) -> bool:
@@ -70,7 +67,7 @@ def _has_results(message: Message) -> bool:
 
 
 def _results(messages: tuple[Message, ...]) -> Iterator[tuple[str, str, bool]]:
-    """The results at the end of the conversation, oldest first."""
+    """Yield the tool results at the end of the conversation, oldest first."""
     last = len(messages)
     while last and (messages[last - 1].role == "system" or _has_results(messages[last - 1])):
         last -= 1
@@ -78,7 +75,7 @@ def _results(messages: tuple[Message, ...]) -> Iterator[tuple[str, str, bool]]:
     for part in _all_parts(messages[last:]):
         if isinstance(part, ToolResult):
             name = part.name or names.get(part.call_id) or "tool"
-            yield name, text_words(part.parts) or "(nothing)", part.is_error
+            yield name, joined_text(part.parts) or "(nothing)", part.is_error
 
 
 def _all_parts(messages: tuple[Message, ...]) -> Iterator[Part]:
@@ -97,12 +94,9 @@ def _tokens(request: Request) -> int:
     total = sum(count_tokens(text.text) for text in request.system) + 4 * len(request.messages)
     total += sum(_part_tokens(part) for part in _all_parts(request.messages))
     return total + sum(
-        count_tokens(_tool_text(tool.parameters)) + count_tokens(tool.name) for tool in request.tools
+        count_tokens(msgspec.json.encode(tool.parameters).decode()) + count_tokens(tool.name)
+        for tool in request.tools
     )
-
-
-def _tool_text(parameters: object) -> str:
-    return msgspec.json.encode(parameters).decode()
 
 
 def _part_tokens(part: Part) -> int:

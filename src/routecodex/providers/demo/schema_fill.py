@@ -1,4 +1,4 @@
-"""Plausible values for a JSON schema, made of what the user wrote; the same text gives the same value."""
+"""Fills a JSON schema with plausible values from the user's text; the same text gives the same value."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FORMATS = {
 
 
 class Clues:
-    """Words and numbers from a text, given out in order; the last of each kind serves again."""
+    """Words and numbers from a text, used in order; the last of each kind repeats."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -46,12 +46,12 @@ def _next(clues: list[_T], default: _T) -> _T:
 
 
 def fill_schema(schema: Any, clues: Clues, *, name: str = "value") -> Any:
-    """A value that fits the schema; a string no clue is left for is its property's name."""
+    """Return a value that fits the schema; a string without a clue becomes its property's name."""
     return _Filler(schema, clues).value(schema, name)
 
 
 class _Filler:
-    """Walks one schema; `$ref` is looked up from its root."""
+    """Fills one schema; `$ref` is resolved from its root."""
 
     def __init__(self, root: Any, clues: Clues) -> None:
         self.root = root
@@ -59,55 +59,55 @@ class _Filler:
         self.depth = 0
 
     def value(self, schema: Any, name: str) -> Any:
-        schema = self._resolved(schema)
+        schema = self._resolve(schema)
         for key in ("const", "default"):
             if key in schema:
                 return schema[key]
         if schema.get("enum"):
-            return self._chosen(schema["enum"])
-        make = _MAKERS.get(_kind(schema), _Filler._string)
+            return self._choose(schema["enum"])
+        fill = _FILLERS.get(_kind(schema), _Filler._string)
         self.depth += 1
         try:
-            return make(self, schema, name)
+            return fill(self, schema, name)
         finally:
             self.depth -= 1
 
     @property
     def _deep(self) -> bool:
-        """A schema may hold itself: from here on, what may be left out or null is."""
+        """Whether to prefer empty and null values, because a schema may contain itself."""
         return self.depth > _DEPTH // 2
 
-    def _resolved(self, schema: Any) -> dict[str, Any]:
-        """The schema with references and alternatives decided."""
+    def _resolve(self, schema: Any) -> dict[str, Any]:
+        """Resolve references and pick one of the alternatives."""
         for _ in range(_DEPTH):
             if not isinstance(schema, dict):
                 return {}
             if "$ref" in schema:
-                schema = self._referred(str(schema["$ref"]))
+                schema = self._dereference(str(schema["$ref"]))
             elif options := schema.get("anyOf") or schema.get("oneOf"):
                 rest = {key: value for key, value in schema.items() if key not in ("anyOf", "oneOf")}
                 schema = rest | _first(options, null=self._deep)
             elif schema.get("allOf"):
-                schema = self._merged(schema)
+                schema = self._merge(schema)
             else:
                 return schema
         return {}
 
-    def _referred(self, ref: str) -> Any:
+    def _dereference(self, ref: str) -> Any:
         found = self.root
         for step in ref.removeprefix("#").strip("/").split("/"):
             found = found.get(step, {}) if isinstance(found, dict) and step else found
         return found
 
-    def _merged(self, schema: dict[str, Any]) -> dict[str, Any]:
+    def _merge(self, schema: dict[str, Any]) -> dict[str, Any]:
         merged = {key: value for key, value in schema.items() if key != "allOf"}
-        for part in map(self._resolved, schema["allOf"]):
+        for part in map(self._resolve, schema["allOf"]):
             properties = merged.get("properties", {}) | part.get("properties", {})
             required = [*merged.get("required", ()), *part.get("required", ())]
             merged = merged | part | {"properties": properties, "required": required}
         return merged
 
-    def _chosen(self, options: list[Any]) -> Any:
+    def _choose(self, options: list[Any]) -> Any:
         text = self.clues.text.lower()
         named = (o for o in options if isinstance(o, str) and re.search(rf"\b{re.escape(o.lower())}\b", text))
         return next(named, options[0])
@@ -116,7 +116,7 @@ class _Filler:
         properties: dict[str, Any] = schema.get("properties") or {}
         names = schema.get("required") or ([] if "required" in schema else list(properties))
         if self.depth > _DEPTH:
-            # A schema that requires itself for ever has no value: it ends here.
+            # A schema that requires itself without end has no valid value.
             return {}
         return {name: self.value(properties.get(name, {}), name) for name in names}
 
@@ -147,7 +147,7 @@ class _Filler:
         return None
 
 
-_MAKERS = {
+_FILLERS = {
     "object": _Filler._object,
     "array": _Filler._array,
     "string": _Filler._string,
@@ -168,13 +168,13 @@ def _kind(schema: dict[str, Any]) -> str:
 
 
 def _first(options: Any, *, null: bool) -> dict[str, Any]:
-    """The first alternative that is null, or else the first that is not."""
+    """Return the first alternative that is null, or the first that is not; else the first."""
     choices = [option for option in options if isinstance(option, dict)] or [{}]
     return next((option for option in choices if (option.get("type") == "null") == null), choices[0])
 
 
 def _count(schema: dict[str, Any], key: str, default: int) -> int:
-    """A whole number of the schema; one that is none counts as absent."""
+    """Return an integer of the schema; any other value counts as absent."""
     value = schema.get(key)
     return value if isinstance(value, int) else default
 

@@ -1,13 +1,15 @@
-"""The outbound HTTP/1.1 client: pooled, streaming, without a framework object per chunk.
+"""The outbound HTTP/1.1 client: pooled, streaming, no object per chunk.
 
-- `Origin`, `origin_of`: where a provider lives, worked out once: address, TLS, proxy, host header.
-- `TlsOptions`: how a provider's certificate is checked and which one we show.
-- `Proxy`: the proxy an origin is reached through, from the usual environment variables.
-- `Timeouts`: how long to wait for a connection, for the head of the answer, between its pieces.
-- `HttpClient`: sends a request over a kept-alive or a fresh connection and returns when the head is here.
-- `HttpResponse`: status, headers and the body as it comes; closing it early cancels the upstream.
+client         HttpClient: sends a request over a pooled or new connection; ConnectionPool
+connection     UpstreamConnection: one connection; Timeouts
+response       HttpResponse: status, headers and streamed body; Inflater: undoes gzip and deflate
+request_head   request line and headers as bytes
+dial           opens connections: TCP, proxy tunnel, TLS
+origin         Origin, origin_of: address, TLS, proxy and host header of a provider, computed once
+proxy          Proxy: from the usual environment variables
+tls            TlsOptions: certificate checks and the client certificate
 
-Whatever goes wrong leaves here as `UpstreamFailed` or `UpstreamTimeout`, naming `host:port` and never a
+Every failure leaves this package as `UpstreamFailed` or `UpstreamTimeout`, which name `host:port`, never a
 header or a key.
 """
 

@@ -1,7 +1,4 @@
-"""The client: a request goes out on a kept-alive connection if there is one, else on a new one.
-
-Idle connections kept per origin, the latest used first.
-"""
+"""The HTTP client and its connection pool: idle connections per origin, the most recently used first."""
 
 from __future__ import annotations
 
@@ -16,12 +13,91 @@ from routecodex.providers.http.request_head import Headers, encode_head
 from routecodex.providers.http.response import HttpResponse
 from routecodex.wire.buffers import WriteBatcher
 
+_JOIN_LIMIT = 128 * 1024
+"""Bytes up to which copying head and body together is cheaper than a second system call."""
+
+
+class HttpClient:
+    """Sends requests and keeps connections; one per event loop, shared by all providers."""
+
+    def __init__(
+        self,
+        *,
+        max_idle_per_origin: int = 128,
+        idle_seconds: float = 55.0,
+        max_header_bytes: int = 65536,
+    ) -> None:
+        self._max_header_bytes = max_header_bytes
+        self._batcher = WriteBatcher()
+        self._pool = ConnectionPool(max_idle_per_origin=max_idle_per_origin, idle_seconds=idle_seconds)
+
+    async def send(
+        self,
+        origin: Origin,
+        *,
+        method: bytes,
+        path: bytes,
+        headers: Headers,
+        body: bytes | Sequence[bytes],
+        timeouts: Timeouts,
+    ) -> HttpResponse:
+        """Send a request and return once the head of its final response has arrived.
+
+        Host, content-length and `accept-encoding: identity` are added. If the peer closes a kept-alive
+        connection without sending a byte, the request is sent once more on a new one (RFC 9112, 9.3.1).
+        """
+        length = len(body) if isinstance(body, bytes) else sum(map(len, body))
+        head = encode_head(origin, headers, method=method, path=path, length=length)
+        size = len(head) + length
+        request: Sequence[bytes] = (head, body) if isinstance(body, bytes) else (head, *body)
+        if size <= _JOIN_LIMIT:
+            request = (b"".join(request),)
+        head_only = method == b"HEAD"
+        conn = self._pool.take(origin)
+        if conn is not None:
+            try:
+                await conn.exchange(request, size=size, head_only=head_only, timeouts=timeouts)
+                return HttpResponse(conn, idle=timeouts.idle, release=self._pool.release)
+            except BaseException as exc:
+                conn.abort()
+                if not (isinstance(exc, UpstreamFailed) and conn.unanswered):
+                    raise
+                exc.detached()  # the connection keeps it
+        conn = await self._connect(origin, timeouts)
+        try:
+            await conn.exchange(request, size=size, head_only=head_only, timeouts=timeouts)
+        except BaseException:
+            conn.abort()
+            raise
+        return HttpResponse(conn, idle=timeouts.idle, release=self._pool.release)
+
+    async def close(self) -> None:
+        """Drop every connection, those in use too; requests under way fail."""
+        await self._pool.close()
+
+    async def _connect(self, origin: Origin, timeouts: Timeouts) -> UpstreamConnection:
+        pool = self._pool
+        conn = UpstreamConnection(
+            origin, max_header_bytes=self._max_header_bytes, on_lost=pool.lost, batcher=self._batcher
+        )
+        if self._closed():
+            raise _closed_error(conn)
+        await dial(conn, seconds=timeouts.connect)
+        if self._closed():
+            conn.abort()
+            raise _closed_error(conn)
+        pool.add(conn)
+        return conn
+
+    def _closed(self) -> bool:
+        return self._pool.closed
+
 
 class ConnectionPool:
-    """All open connections of one client, and which of them are idle.
+    """All open connections of one client, and the idle ones by origin.
 
-    Lists of idle connections are ordered by the time they became idle, because they are only appended to:
-    the newest is taken, and what has expired stands at the front.
+    Idle lists are only appended to, so they are ordered by time: the newest is taken from the end, expired
+    connections are at the front.
     """
 
     def __init__(self, *, max_idle_per_origin: int, idle_seconds: float) -> None:
@@ -39,11 +115,11 @@ class ConnectionPool:
             self._open.add(conn)
 
     def take(self, origin: Origin) -> UpstreamConnection | None:
-        """The connection that became idle last and is still good, or None."""
+        """Take the connection that became idle last and is still usable, or None."""
         idle = self._idle.get(origin)
         if not idle:
             return None
-        # To ask asyncio for the loop would be a system call before Python 3.12.
+        # asyncio.get_running_loop() calls getpid(), a system call, before Python 3.12.
         oldest = idle[-1].loop.time() - self._idle_seconds
         while idle:
             conn = idle.pop()
@@ -52,7 +128,7 @@ class ConnectionPool:
             conn.abort()
         return None
 
-    def give_back(self, conn: UpstreamConnection) -> None:
+    def release(self, conn: UpstreamConnection) -> None:
         """Keep a connection for the next request, or drop it when it cannot serve one."""
         if self.closed or not conn.reusable():
             conn.abort()
@@ -67,7 +143,7 @@ class ConnectionPool:
             self._sweeper = conn.loop.call_later(self._idle_seconds, self._sweep)
 
     def lost(self, conn: UpstreamConnection) -> None:
-        """Forget a connection that is no more."""
+        """Remove a connection that was closed."""
         self._open.discard(conn)
         idle = self._idle.get(conn.origin)
         if idle and conn in idle:
@@ -83,7 +159,7 @@ class ConnectionPool:
             self._sweeper = None
         self._idle.clear()
         for conn in list(self._open):
-            conn.fail(UpstreamFailed(f"{conn.peer}: the gateway is shutting down"))
+            conn.fail(_closed_error(conn))
         if self._open:
             self._drained = asyncio.get_running_loop().create_future()
             await self._drained
@@ -99,89 +175,8 @@ class ConnectionPool:
                 self._idle[origin] = fresh
             else:
                 del self._idle[origin]
-        again = bool(self._idle)
-        self._sweeper = loop.call_later(self._idle_seconds, self._sweep) if again else None
+        self._sweeper = loop.call_later(self._idle_seconds, self._sweep) if self._idle else None
 
 
-# Up to here one copy is cheaper than a second system call.
-_JOIN_LIMIT = 128 * 1024
-
-
-class HttpClient:
-    """Sends requests and keeps connections; one per event loop, shared by all providers."""
-
-    def __init__(
-        self,
-        *,
-        max_idle_per_origin: int = 128,
-        idle_seconds: float = 55.0,
-        max_header_bytes: int = 65536,
-    ) -> None:
-        self._max_header_bytes = max_header_bytes
-        self._outbox = WriteBatcher()
-        self._pool = ConnectionPool(max_idle_per_origin=max_idle_per_origin, idle_seconds=idle_seconds)
-
-    async def send(
-        self,
-        origin: Origin,
-        *,
-        method: bytes,
-        path: bytes,
-        headers: Headers,
-        body: bytes | Sequence[bytes],
-        timeouts: Timeouts,
-    ) -> HttpResponse:
-        """Send a request and return when the head of its final answer is here.
-
-        Host, content-length and `accept-encoding: identity` are added. A kept-alive connection that the
-        peer closed without a byte of answer is replaced once by a new one.
-        """
-        length = len(body) if isinstance(body, bytes) else sum(map(len, body))
-        head = encode_head(origin, headers, method=method, path=path, length=length)
-        size = len(head) + length
-        request: Sequence[bytes] = (head, body) if isinstance(body, bytes) else (head, *body)
-        if size <= _JOIN_LIMIT:
-            request = (b"".join(request),)
-        head_only = method == b"HEAD"
-        conn = self._pool.take(origin)
-        if conn is not None:
-            try:
-                await conn.exchange(request, size=size, head_only=head_only, timeouts=timeouts)
-                return HttpResponse(conn, idle=timeouts.idle, give_back=self._pool.give_back)
-            except BaseException as exc:
-                conn.abort()
-                if not (isinstance(exc, UpstreamFailed) and conn.unanswered):
-                    raise
-                exc.detached()  # the connection keeps it
-        conn = await self._connect(origin, timeouts)
-        try:
-            await conn.exchange(request, size=size, head_only=head_only, timeouts=timeouts)
-        except BaseException:
-            conn.abort()
-            raise
-        return HttpResponse(conn, idle=timeouts.idle, give_back=self._pool.give_back)
-
-    async def close(self) -> None:
-        """Drop every connection, those in use too; requests under way fail."""
-        await self._pool.close()
-
-    async def _connect(self, origin: Origin, timeouts: Timeouts) -> UpstreamConnection:
-        pool = self._pool
-        conn = UpstreamConnection(
-            origin, max_header_bytes=self._max_header_bytes, on_lost=pool.lost, outbox=self._outbox
-        )
-        if self._is_shut():
-            raise _shut(conn)
-        await dial(conn, seconds=timeouts.connect)
-        if self._is_shut():
-            conn.abort()
-            raise _shut(conn)
-        pool.add(conn)
-        return conn
-
-    def _is_shut(self) -> bool:
-        return self._pool.closed
-
-
-def _shut(conn: UpstreamConnection) -> UpstreamFailed:
+def _closed_error(conn: UpstreamConnection) -> UpstreamFailed:
     return UpstreamFailed(f"{conn.peer}: the gateway is shutting down")

@@ -1,20 +1,18 @@
 """One connection to an upstream: an asyncio protocol around llhttp, one request at a time.
 
-There is no task, queue or timer per piece. Body bytes go from the parser straight into a list (`pieces`);
-whoever reads takes the list's content, and waits on a single future when there is none, or has it handed on
-as it comes (`_sink`) without being woken for each piece. One timer per
-connection looks at the current deadline when it fires and sets itself again, so that a deadline moves by an
-assignment.
+There is no task, queue or timer per piece. The parser appends body bytes to a list (`pieces`). A reader takes
+the content of the list and waits on a single future when it is empty, or passes a `_sink` that receives each
+piece without waking a task. One timer per connection compares the current deadline when it fires and sets
+itself again, so moving a deadline is an assignment.
 
 Where the hot path is compiled, plain heads (`wire/plain_heads.py`), bodies of known length after them and
-chunks that arrive whole bypass the parser, with the same result. It gets everything else. `_between` says
-that a chunk comes next, `_missing` how many bytes of a body do, `_ahead` that the parser has seen nothing of
-this answer: it needs a head that announces chunks before it gets any.
+chunks that arrive whole bypass the parser, with the same result. The parser gets everything else.
+`_at_chunk_start` means that a chunk comes next, `_body_left` counts the missing bytes of a body, and
+`_parser_skipped` means that the parser has read nothing of this response: before its first chunk it is fed a
+head that announces chunks.
 
-`complete` is true whenever the peer has nothing to say: between requests and once an answer is whole.
-Anything it says then spoils the connection for reuse.
-
-How long an upstream is waited for.
+`complete` is true while no bytes are expected: between requests and after a whole response. Bytes that arrive
+then make the connection unusable.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ from routecodex.wire.buffers import WriteBatcher
 
 @dataclass(frozen=True)
 class Timeouts:
-    """Seconds to wait: for a usable connection, from the request to its answer's head, between pieces."""
+    """Seconds to wait for a connection, from the request to the response head, and between pieces."""
 
     connect: float = 5.0
     first_byte: float = 120.0
@@ -47,38 +45,38 @@ _ONE_WRITE_LIMIT: Final = 4 * 1024 * 1024
 _WRITE_SLICE = 1024 * 1024
 
 _BYPASSES: Final = scan.IN_C
-"""Whether what is plain bypasses the parser, which is faster only in C. Either way the result is the same."""
+"""Whether plain heads and chunks bypass the parser, which is faster only in C; the result is the same."""
 
-_MANY: Final = 2048
-"""Bytes from which on there may be so many chunks behind a head that it pays to take it off."""
+_SPLIT_HEAD_FROM: Final = 2048
+"""Bytes from which it pays to give the parser the head alone and read the chunks behind it without it."""
 _HEAD_END: Final = b"\r\n\r\n"
-_LINE_END: Final = 0x0A
+_LF: Final = 0x0A
 _LAST_CHUNK: Final = b"0\r\n\r\n"
 _CHUNKS_FOLLOW: Final = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 class _ParserStopped(Exception):
-    """Raised in a parser callback so that llhttp reads no further."""
+    """Raised in a parser callback to stop llhttp."""
 
 
 class UpstreamConnection(asyncio.Protocol):
-    """A connection that can be sent one request after the other; its answers are read by `HttpResponse`."""
+    """A connection that sends one request after the other; `HttpResponse` reads the responses."""
 
     __slots__ = (
-        "_ahead",
-        "_between",
+        "_at_chunk_start",
+        "_batcher",
+        "_body_left",
         "_deadline",
         "_head_only",
         "_limit",
         "_max_header_bytes",
-        "_missing",
         "_on_lost",
-        "_outbox",
         "_parser",
-        "_patience",
+        "_parser_skipped",
         "_read_paused",
         "_request",
         "_sink",
+        "_timeout",
         "_timer",
         "_timer_at",
         "_unread",
@@ -112,7 +110,7 @@ class UpstreamConnection(asyncio.Protocol):
         *,
         max_header_bytes: int,
         on_lost: Callable[[UpstreamConnection], None],
-        outbox: WriteBatcher,
+        batcher: WriteBatcher,
     ) -> None:
         host = f"[{origin.host}]" if ":" in origin.host else origin.host
         self.peer = f"{host}:{origin.port}"
@@ -123,8 +121,8 @@ class UpstreamConnection(asyncio.Protocol):
         self.unanswered = False
         self.pieces: list[bytes] = []
         self.on_body = self.pieces.append
-        self.on_chunk_header: Callable[[], None] | None = self._chunk_begins if _BYPASSES else None
-        self.on_chunk_complete: Callable[[], None] | None = self._chunk_ends if _BYPASSES else None
+        self.on_chunk_header: Callable[[], None] | None = self._on_chunk_header if _BYPASSES else None
+        self.on_chunk_complete: Callable[[], None] | None = self._on_chunk_complete if _BYPASSES else None
         self.status = 0
         self.headers: list[tuple[bytes, bytes]] = []
         self.head_done = False
@@ -132,15 +130,15 @@ class UpstreamConnection(asyncio.Protocol):
         self.keep_alive = False
         self._head_only = False
         self._until_close = False
-        self._between = self._ahead = False
-        self._missing = 0
+        self._at_chunk_start = self._parser_skipped = False
+        self._body_left = 0
         self._max_header_bytes = max_header_bytes
         self._limit = max_header_bytes
         self._unread = 0
         self._read_paused = False
         self._write_paused = False
         self._on_lost = on_lost
-        self._outbox = outbox
+        self._batcher = batcher
         self._request = b""
         self.loop = asyncio.get_running_loop()
         self._waiter: asyncio.Future[bool] | None = None
@@ -148,38 +146,66 @@ class UpstreamConnection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
         self._deadline = math.inf
-        self._patience = math.inf
+        self._timeout = math.inf
         self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
 
     async def exchange(
         self, request: Sequence[bytes], *, size: int, head_only: bool, timeouts: Timeouts
     ) -> None:
-        """Send a request, return when the head of its answer is here; an error leaves it to be dropped."""
-        self._begin(head_only)
+        """Send a request and return once the response head has arrived; after an error, abort."""
+        self.start_request(head_only)
         self.expect_within(timeouts.first_byte)
-        self._check()
+        self._raise_error()
         if size > _ONE_WRITE_LIMIT:
             await self._write_in_slices(request)
         elif len(request) == 1:
             self._request = request[0]
-            self._outbox.add(self._send, self.loop)
+            self._batcher.add(self._write_request, self.loop)
         else:
             self.transport.writelines(request)
         while not self.head_done:
-            self._check()
+            self._raise_error()
             await self.wait()
 
-    def _send(self) -> None:
+    def start_request(self, head_only: bool) -> None:
+        """Reset the state of the last response; `exchange` does this first."""
+        self.headers = []
+        self.head_done = False
+        self.complete = False
+        self.keep_alive = False
+        self._head_only = head_only
+        self._until_close = False
+        self._at_chunk_start = self._parser_skipped = False
+        self._body_left = 0
+        self._unread = 0
+        self._limit = self._max_header_bytes
+        if self.closed:
+            self._on_peer_close(None)
+
+    async def _write_in_slices(self, request: Sequence[bytes]) -> None:
+        for part in request:
+            view = memoryview(part)
+            for start in range(0, len(view), _WRITE_SLICE):
+                while self._write_paused and not self.head_done and self.error is None:
+                    await self.wait()
+                if self.error is not None:
+                    return
+                if self.head_done:
+                    self.keep_alive = False  # answered early: the rest of the body is never sent
+                    return
+                self.transport.write(view[start : start + _WRITE_SLICE])
+
+    def _write_request(self) -> None:
         request, self._request = self._request, b""
         if not self.transport.is_closing():
             self.transport.write(request)
 
-    def _check(self) -> None:
+    def _raise_error(self) -> None:
         if self.error is not None:
             raise self.error
 
     def take(self) -> bytes:
-        """The body bytes that have come and were not taken yet."""
+        """Take the body bytes received since the last call."""
         pieces = self.pieces
         if not pieces:
             return b""
@@ -193,15 +219,15 @@ class UpstreamConnection(asyncio.Protocol):
         return data
 
     def expect_within(self, seconds: float) -> None:
-        """Move the deadline that a waiting reader is held to."""
-        self._patience = seconds
+        """Move the deadline for the next bytes; it applies while a reader waits."""
+        self._timeout = seconds
         self._deadline = self.loop.time() + seconds
 
     def wait(self, sink: Callable[[bytes], bool] | None = None) -> asyncio.Future[bool]:
-        """A future that is done once something has happened; what it was is for the caller to see.
+        """Return a future that completes at the next event: bytes, end, error, or room to write.
 
-        A `sink` is given the pieces of a body as they come, without an end to the waiting, as long as it says
-        that it wants more. It has had enough if the result is true; what it raises, the future tells.
+        A `sink` receives the pieces of the body, without completing the future, as long as it returns true.
+        When it returns false the future's result is true; an exception of the sink is set on the future.
         """
         if self._deadline < self._timer_at:
             self._set_timer()
@@ -244,98 +270,98 @@ class UpstreamConnection(asyncio.Protocol):
             else:
                 self._parser.feed_data(data)
         except httptools.HttpParserError as exc:
-            self._parser_gave_up(exc)
+            self._on_parser_error(exc)
         if self._unread > self._limit:
-            self._past_limit()
+            self._on_unread_limit()
         sink, waiter = self._sink, self._waiter
         if sink is None or waiter is None or self.complete or self.error is not None or not self.pieces:
             self._wake()
         elif not waiter.done():
-            self._pour(sink, waiter)
+            self._feed_sink(sink, waiter)
 
-    def _pour(self, sink: Callable[[bytes], bool], waiter: asyncio.Future[bool]) -> None:
-        """Hands on what has come, to whoever waits for it."""
-        self._deadline = self.loop.time() + self._patience
+    def _feed_sink(self, sink: Callable[[bytes], bool], waiter: asyncio.Future[bool]) -> None:
+        """Give the received bytes to the sink of the waiting reader."""
+        self._deadline = self.loop.time() + self._timeout
         try:
             if not sink(self.take()):
-                self._wake(enough=True)
+                self._wake(satisfied=True)
         except Exception as exc:
             self._waiter = self._sink = None
             if not waiter.done():
                 waiter.set_exception(exc)
 
     def _feed(self, parser: httptools.HttpResponseParser, data: bytes) -> None:
-        """Reads what is plain; the parser gets all from the first other byte on."""
+        """Read plain heads and chunks; the parser gets all bytes from the first exception on."""
         start = 0
         if not self.head_done:
             start = self._read_plain_head(data) or self._read_head(parser, data)
-        if self._missing:
-            self._collect(data, start)
+        if self._body_left:
+            self._read_sized_body(data, start)
             return
-        if self._between and not self.complete:
+        if self._at_chunk_start and not self.complete:
             body, start = scan.unchunk(data, start)
             if body:
                 self.pieces.append(body)
         if start < len(data):
-            self._read_on(parser, data[start:] if start else data)
+            self._read_rest(parser, data[start:] if start else data)
 
     def _read_plain_head(self, data: bytes) -> int:
-        """Takes the head of an answer that begins here and is plain; where it ends, or 0 if there is none."""
+        """Read a plain response head at the start of the data; return its end, or 0 without one."""
         plain = None if self._head_only or self._unread > len(data) else plain_heads.parse_response(data)
         if plain is None or plain[2] > self._max_header_bytes:
             return 0
         self.status, self.headers, start, length = plain
-        self.head_done = self.keep_alive = self._ahead = True
+        self.head_done = self.keep_alive = self._parser_skipped = True
         self._limit = _UNREAD_LIMIT
-        self._between = length < 0
-        self._missing = max(length, 0)
+        self._at_chunk_start = length < 0
+        self._body_left = max(length, 0)
         self.complete = not length
         return start
 
     def _read_head(self, parser: httptools.HttpResponseParser, data: bytes) -> int:
-        """Lets the parser read a head that many bytes follow, or everything; up to where it did."""
-        end = data.find(_HEAD_END) + len(_HEAD_END) if len(data) >= _MANY else len(data)
+        """Let the parser read the head alone if many bytes follow it, else all; return the end of that."""
+        end = data.find(_HEAD_END) + len(_HEAD_END) if len(data) >= _SPLIT_HEAD_FROM else len(data)
         if end < len(_HEAD_END):
             end = len(data)
         self._parse(parser, data if end == len(data) else data[:end])
         return end
 
-    def _collect(self, data: bytes, start: int) -> None:
-        """Takes what a body of known length goes on with; anything behind it spoils the connection."""
-        end = start + self._missing
+    def _read_sized_body(self, data: bytes, start: int) -> None:
+        """Read more of a body of known length; bytes after it make the connection unusable."""
+        end = start + self._body_left
         if start < len(data):
             self.pieces.append(data[start:end] if start or end < len(data) else data)
-        self._missing = max(end - len(data), 0)
-        self.complete = not self._missing
+        self._body_left = max(end - len(data), 0)
+        self.complete = not self._body_left
         if end < len(data):
             self.keep_alive = False
 
-    def _read_on(self, parser: httptools.HttpResponseParser, data: bytes) -> None:
-        """Takes the last chunk if that is all there is; the parser gets anything else."""
-        if self._ahead and self.complete:
+    def _read_rest(self, parser: httptools.HttpResponseParser, data: bytes) -> None:
+        """Read the last chunk if the data is only that; the parser gets anything else."""
+        if self._parser_skipped and self.complete:
             self.keep_alive = False
-        elif self._ahead and data == _LAST_CHUNK:
+        elif self._parser_skipped and data == _LAST_CHUNK:
             self.complete = True
         else:
-            if self._ahead:
-                self._ahead = False
+            if self._parser_skipped:
+                self._parser_skipped = False
                 parser.feed_data(_CHUNKS_FOLLOW)
             self._parse(parser, data)
 
     def _parse(self, parser: httptools.HttpResponseParser, data: bytes) -> None:
         parser.feed_data(data)
-        # It may also have the beginning of the line before a chunk, which does not end like this.
-        self._between = self._between and data[-1] == _LINE_END
+        # Data that ends in half a chunk-size line does not end with LF: the parser must read the rest of it.
+        self._at_chunk_start = self._at_chunk_start and data[-1] == _LF
 
     def eof_received(self) -> None:
-        # A plain close would first flush what we still write, to a peer that may never read it.
+        # A plain close would first flush pending writes, to a peer that may never read them.
         self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
         self.keep_alive = False
         if not self.complete and self.error is None:
-            self._ended_by_peer(exc)
+            self._on_peer_close(exc)
         # These hold bound methods of this object: break the cycle.
         self._parser = self.on_chunk_header = self.on_chunk_complete = None
         if self._timer is not None:
@@ -350,7 +376,7 @@ class UpstreamConnection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._write_paused = False
         if not self.head_done:
-            self.expect_within(self._patience)
+            self.expect_within(self._timeout)
         self._wake()
 
     def on_message_begin(self) -> None:
@@ -363,14 +389,14 @@ class UpstreamConnection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         if self.head_done:
-            return  # it was told of chunks, behind a head that went past it
+            return  # the head of _CHUNKS_FOLLOW
         parser = self._parser
         assert parser is not None
         status = parser.get_status_code()
         if self._unread > self._max_header_bytes:
             self._check_head_size()
         if status == 101:
-            self.fail(UpstreamFailed(f"{self.peer} switched protocols without being asked"))
+            self.fail(UpstreamFailed(f"{self.peer} switched protocols, which was not requested"))
             raise _ParserStopped
         if status < 200:
             self.headers = []
@@ -380,55 +406,28 @@ class UpstreamConnection(asyncio.Protocol):
         self._limit = _UNREAD_LIMIT
         self.keep_alive = parser.should_keep_alive()
         if self._head_only:
-            # llhttp cannot be told that no body follows a HEAD, so it must not read on.
+            # httptools has no way to tell llhttp that a response to HEAD has no body.
             self.complete = True
             raise _ParserStopped
-        self._between = _is_chunked(self.headers)
+        self._at_chunk_start = _is_chunked(self.headers)
         if not self.keep_alive:
-            self._until_close = not self._between and not _has_length(self.headers)
+            self._until_close = not self._at_chunk_start and not _has_content_length(self.headers)
 
-    def _chunk_begins(self) -> None:
-        self._between = False
+    def _on_chunk_header(self) -> None:
+        self._at_chunk_start = False
 
-    def _chunk_ends(self) -> None:
-        self._between = True
+    def _on_chunk_complete(self) -> None:
+        self._at_chunk_start = True
 
     def on_message_complete(self) -> None:
         if self.head_done:
             self.complete = True
 
-    def _begin(self, head_only: bool) -> None:
-        self.headers = []
-        self.head_done = False
-        self.complete = False
-        self.keep_alive = False
-        self._head_only = head_only
-        self._until_close = False
-        self._between = self._ahead = False
-        self._missing = 0
-        self._unread = 0
-        self._limit = self._max_header_bytes
-        if self.closed:
-            self._ended_by_peer(None)
-
-    async def _write_in_slices(self, request: Sequence[bytes]) -> None:
-        for part in request:
-            view = memoryview(part)
-            for start in range(0, len(view), _WRITE_SLICE):
-                while self._write_paused and not self.head_done and self.error is None:
-                    await self.wait()
-                if self.error is not None:
-                    return
-                if self.head_done:
-                    self.keep_alive = False  # answered early: the rest of the body is never sent
-                    return
-                self.transport.write(view[start : start + _WRITE_SLICE])
-
-    def _parser_gave_up(self, exc: httptools.HttpParserError) -> None:
+    def _on_parser_error(self, exc: httptools.HttpParserError) -> None:
         if self.complete:
             self.keep_alive = False
             return
-        self.fail(UpstreamFailed(f"{self.peer} sent an answer that is not proper HTTP/1.1: {exc}"))
+        self.fail(UpstreamFailed(f"{self.peer} sent a response that is not valid HTTP/1.1: {exc}"))
 
     def _check_head_size(self) -> None:
         if sum(len(name) + len(value) + 4 for name, value in self.headers) > self._max_header_bytes:
@@ -440,7 +439,7 @@ class UpstreamConnection(asyncio.Protocol):
             UpstreamFailed(f"{self.peer} sent a head or framing of more than {self._max_header_bytes} bytes")
         )
 
-    def _past_limit(self) -> None:
+    def _on_unread_limit(self) -> None:
         if self.complete or self._read_paused or self.error is not None:
             return
         if self.pieces:
@@ -449,7 +448,7 @@ class UpstreamConnection(asyncio.Protocol):
         else:
             self._head_too_large()
 
-    def _ended_by_peer(self, exc: Exception | None) -> None:
+    def _on_peer_close(self, exc: Exception | None) -> None:
         if self.head_done and self._until_close and exc is None:
             self.complete = True
             return
@@ -457,12 +456,12 @@ class UpstreamConnection(asyncio.Protocol):
         when = "in the middle of its answer" if self.head_done else "before it answered"
         self.error = UpstreamFailed(f"{self.peer} closed the connection {when}{_reason(exc)}")
 
-    def _wake(self, *, enough: bool = False) -> None:
+    def _wake(self, *, satisfied: bool = False) -> None:
         waiter = self._waiter
         if waiter is not None:
             self._waiter = self._sink = None
             if not waiter.done():
-                waiter.set_result(enough)
+                waiter.set_result(satisfied)
 
     def _set_timer(self) -> None:
         if self._timer is not None:
@@ -479,10 +478,10 @@ class UpstreamConnection(asyncio.Protocol):
             self._set_timer()
             return
         doing = "fell silent in its answer" if self.head_done else "did not answer"
-        self.fail(UpstreamTimeout(f"{self.peer} {doing} for {self._patience:g} s"))
+        self.fail(UpstreamTimeout(f"{self.peer} {doing} for {self._timeout:g} s"))
 
 
-def _has_length(headers: Sequence[tuple[bytes, bytes]]) -> bool:
+def _has_content_length(headers: Sequence[tuple[bytes, bytes]]) -> bool:
     return any(name == b"content-length" for name, _ in headers)
 
 

@@ -1,4 +1,4 @@
-"""Opening connections: TCP, proxy tunnel and TLS inside one time limit, errors translated."""
+"""Opens connections: TCP, proxy tunnel and TLS within one time limit, with errors translated."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _TUNNEL_HEAD_LIMIT = 16 * 1024
 
 
 async def dial(connection: UpstreamConnection, *, seconds: float) -> None:
-    """Connect a new connection to its origin, or say what stood in the way."""
+    """Connect a new connection to its origin; raise `UpstreamFailed` or `UpstreamTimeout` with the cause."""
     origin = connection.origin
     peer = connection.peer
     if origin.proxy is not None:
-        peer += f" (by proxy {origin.proxy.host}:{origin.proxy.port})"
+        peer += f" (through proxy {origin.proxy.host}:{origin.proxy.port})"
     try:
         async with asyncio.timeout(seconds):
             await _open(connection, origin)
@@ -37,9 +37,9 @@ async def _open(connection: UpstreamConnection, origin: Origin) -> None:
         await _open_tunnel(connection, proxy, origin.tls)
         return
     loop = asyncio.get_running_loop()
-    where: Origin | Proxy = proxy or origin
-    transport, _ = await loop.create_connection(lambda: connection, where.host, where.port, ssl=where.tls)
-    _keep_alive(transport)
+    peer: Origin | Proxy = proxy or origin
+    transport, _ = await loop.create_connection(lambda: connection, peer.host, peer.port, ssl=peer.tls)
+    _enable_keep_alive(transport)
 
 
 async def _open_tunnel(connection: UpstreamConnection, proxy: Proxy, tls: ssl.SSLContext) -> None:
@@ -47,7 +47,7 @@ async def _open_tunnel(connection: UpstreamConnection, proxy: Proxy, tls: ssl.SS
     tunnel = _Tunnel(f"{proxy.host}:{proxy.port}", connection.peer)
     raw, _ = await loop.create_connection(lambda: tunnel, proxy.host, proxy.port, ssl=proxy.tls)
     try:
-        _keep_alive(raw)
+        _enable_keep_alive(raw)
         raw.write(_connect_request(connection.peer, proxy))
         await tunnel.established
         secured = await loop.start_tls(raw, connection, tls, server_hostname=connection.origin.host)
@@ -67,8 +67,8 @@ def _connect_request(authority: str, proxy: Proxy) -> bytes:
     return head + b"\r\n"
 
 
-def _keep_alive(transport: asyncio.BaseTransport) -> None:
-    # A long silent stream is told from a dead one by the kernel's probes; without a real socket, never mind.
+def _enable_keep_alive(transport: asyncio.BaseTransport) -> None:
+    # The kernel's probes tell a silent stream from a dead one. Transports of tests may lack a real socket.
     sock = transport.get_extra_info("socket")
     if sock is not None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -95,23 +95,25 @@ class _Tunnel(asyncio.Protocol):
         self._head += data
         end = self._head.find(b"\r\n\r\n")
         if end >= 0:
-            self._answered(self._head[:end], rest=self._head[end + 4 :])
+            self._on_head(self._head[:end], rest=self._head[end + 4 :])
         elif len(self._head) > _TUNNEL_HEAD_LIMIT:
             self._settle(UpstreamFailed(f"proxy {self._proxy} answered CONNECT with an endless head"))
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._settle(UpstreamFailed(f"proxy {self._proxy} closed the connection to {self._peer}"))
         if not self.established.cancelled():
-            self.established.exception()  # nobody may be waiting any more: mark it as seen
+            self.established.exception()  # retrieved here, because the waiter may have been cancelled
 
-    def _answered(self, head: bytes, *, rest: bytes) -> None:
+    def _on_head(self, head: bytes, *, rest: bytes) -> None:
         version, _, status = head.partition(b"\r\n")[0].partition(b" ")
         code = status[:3]
         if not version.startswith(b"HTTP/1.") or not code.isdigit():
             self._settle(UpstreamFailed(f"proxy {self._proxy} did not answer CONNECT in HTTP/1.1"))
         elif not code.startswith(b"2"):
             self._settle(
-                UpstreamFailed(f"proxy {self._proxy} refused the way to {self._peer}: {code.decode()}")
+                UpstreamFailed(
+                    f"proxy {self._proxy} refused to connect to {self._peer}: HTTP {code.decode()}"
+                )
             )
         elif rest:
             self._settle(UpstreamFailed(f"proxy {self._proxy} sent bytes of its own into the tunnel"))

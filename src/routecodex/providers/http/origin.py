@@ -1,4 +1,4 @@
-"""Origins: everything about where a provider lives that can be worked out once."""
+"""The origin of a provider: address, TLS, proxy and host header, computed once from its base URL."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _HOST = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+")
 
 
 class Origin(msgspec.Struct, frozen=True, cache_hash=True):
-    """Where to connect and how; equal origins share their kept-alive connections."""
+    """Address, TLS and proxy of a provider; equal origins share their kept-alive connections."""
 
     scheme: str
     host: str
@@ -34,7 +34,7 @@ class Origin(msgspec.Struct, frozen=True, cache_hash=True):
 def origin_of(
     base_url: str, *, tls: TlsOptions | None = None, environ: Mapping[str, str] = os.environ
 ) -> Origin:
-    """The origin of a provider's base URL, its path left aside, the proxy taken from the environment."""
+    """Return the origin of a provider's base URL, with the proxy that the environment sets for it."""
     scheme, host, port = _split(base_url)
     return Origin(
         scheme=scheme,
@@ -53,11 +53,11 @@ def _split(base_url: str) -> tuple[str, str, int]:
         port = url.port
         host = (url.hostname or "").encode("idna").decode()
     except ValueError as exc:
-        raise ConfigError(f"base URL {shown!r} cannot be read: {exc}") from exc
+        raise ConfigError(f"base URL {shown!r} is not a valid URL: {exc}") from exc
     if url.scheme not in _DEFAULT_PORT or not _HOST.fullmatch(host):
         raise ConfigError(f"base URL {shown!r} must look like https://host[:port][/path]")
     if url.username is not None:
-        raise ConfigError(f"base URL {shown!r} carries a user name; give the key in the provider's auth")
+        raise ConfigError(f"base URL {shown!r} contains a user name; set the key in the provider's auth")
     return url.scheme, host, port or _DEFAULT_PORT[url.scheme]
 
 

@@ -1,8 +1,9 @@
-"""Proxies from the environment: which one, if any, stands between us and a host.
+"""Chooses the proxy for a host from the environment, by the conventions of curl.
 
 The variable for the scheme (`http_proxy`, `https_proxy`) comes before `all_proxy`, lower case before upper;
-the first that is set decides, and set but empty means none. Upper-case `HTTP_PROXY` is ignored when
-`REQUEST_METHOD` is set, because a CGI client can set it by a header. Loopback hosts are never proxied.
+the first that is set decides, and an empty value means no proxy. Upper-case `HTTP_PROXY` is ignored when
+`REQUEST_METHOD` is set, because a CGI client can set it with a header (CVE-2016-5385, httpoxy). Loopback
+hosts are never proxied.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _DEFAULT_PORT = {"http": 80, "https": 443}
 
 
 class Proxy(msgspec.Struct, frozen=True):
-    """A proxy to connect to, and the credentials it asks for, ready to be sent."""
+    """A proxy, with its credentials as the value of a proxy-authorization header."""
 
     scheme: str
     host: str
@@ -37,7 +38,7 @@ class Proxy(msgspec.Struct, frozen=True):
 
 
 def proxy_for(scheme: str, host: str, *, port: int, environ: Mapping[str, str]) -> Proxy | None:
-    """The proxy for an origin, or None when it is reached directly."""
+    """Return the proxy for an origin, or None for a direct connection."""
     if is_loopback(host):
         return None
     found = _setting(scheme, environ)
@@ -48,7 +49,7 @@ def proxy_for(scheme: str, host: str, *, port: int, environ: Mapping[str, str]) 
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host can only be this machine."""
+    """Whether a host is certainly this machine."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
     address = _address(host)
@@ -80,23 +81,23 @@ def _matches(rule: str, host: str, *, port: int) -> bool:
     address = _address(host)
     if address is not None:
         return _matches_address(rule, address, port=port)
-    name, _, wanted_port = rule.partition(":")
-    if wanted_port and wanted_port != str(port):
+    name, _, rule_port = rule.partition(":")
+    if rule_port and rule_port != str(port):
         return False
     name = name.removeprefix("*").lstrip(".")
     return host == name or host.endswith("." + name)
 
 
 def _matches_address(rule: str, address: ipaddress.IPv4Address | ipaddress.IPv6Address, *, port: int) -> bool:
-    bare, wanted_port = rule, ""
+    network, rule_port = rule, ""
     if rule.startswith("["):
-        bare, _, wanted_port = rule[1:].partition("]")
+        network, _, rule_port = rule[1:].partition("]")
     elif rule.count(":") == 1:
-        bare, _, wanted_port = rule.partition(":")
-    if wanted_port.lstrip(":") not in ("", str(port)):
+        network, _, rule_port = rule.partition(":")
+    if rule_port.lstrip(":") not in ("", str(port)):
         return False
     try:
-        return address in ipaddress.ip_network(bare, strict=False)
+        return address in ipaddress.ip_network(network, strict=False)
     except ValueError:
         return False
 
@@ -113,7 +114,7 @@ def _parse(value: str, variable: str) -> Proxy:
         url = urlsplit(value if "://" in value else f"http://{value}")
         port = url.port
     except ValueError as exc:
-        raise ConfigError(f"{variable} is not a URL a proxy can have: {exc}") from exc
+        raise ConfigError(f"{variable} is not a valid proxy URL: {exc}") from exc
     if url.scheme not in _DEFAULT_PORT or not url.hostname:
         raise ConfigError(
             f"{variable} names a {url.scheme!r} proxy; use http://host:port or https://host:port, "

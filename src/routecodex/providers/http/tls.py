@@ -1,4 +1,4 @@
-"""TLS contexts: verification on unless it is switched off by name, one context per set of options."""
+"""TLS contexts, one per set of options; certificates are verified unless `verify` is false."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["TlsOptions", "context_for"]
 
 
 class TlsOptions(msgspec.Struct, frozen=True):
-    """How a peer's certificate is checked (`verify`, `ca_file`) and which certificate we show."""
+    """Checks of the peer's certificate (`verify`, `ca_file`), and the client certificate to present."""
 
     verify: bool = True
     ca_file: str | None = None
@@ -23,13 +23,13 @@ class TlsOptions(msgspec.Struct, frozen=True):
 
 
 def context_for(options: TlsOptions | None) -> ssl.SSLContext:
-    """The client context for these options; equal options over unchanged files share one context."""
+    """Return the client context for these options; equal options over unchanged files share one."""
     options = options or TlsOptions()
     files = (options.ca_file, options.cert_file, options.key_file)
-    return _context(options, tuple(_version_of(path) for path in files if path))
+    return _context(options, tuple(_modified(path) for path in files if path))
 
 
-def _version_of(path: str) -> int:
+def _modified(path: str) -> int:
     try:
         return os.stat(path).st_mtime_ns
     except OSError as exc:
@@ -37,14 +37,14 @@ def _version_of(path: str) -> int:
 
 
 @lru_cache(maxsize=64)
-def _context(options: TlsOptions, versions: tuple[int, ...]) -> ssl.SSLContext:
-    del versions  # part of the key only: a renewed certificate file makes a new context
+def _context(options: TlsOptions, modified: tuple[int, ...]) -> ssl.SSLContext:
+    del modified  # part of the cache key only: a renewed certificate file needs a new context
     try:
         context = ssl.create_default_context(cafile=options.ca_file)
         if options.cert_file:
             context.load_cert_chain(options.cert_file, options.key_file)
     except OSError as exc:
-        raise ConfigError(f"TLS options cannot be used ({_named(options)}): {exc}") from exc
+        raise ConfigError(f"TLS options cannot be used ({_describe(options)}): {exc}") from exc
     if not options.verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
@@ -52,6 +52,6 @@ def _context(options: TlsOptions, versions: tuple[int, ...]) -> ssl.SSLContext:
     return context
 
 
-def _named(options: TlsOptions) -> str:
+def _describe(options: TlsOptions) -> str:
     fields = ("ca_file", "cert_file", "key_file")
     return ", ".join(f"{field}={getattr(options, field)!r}" for field in fields if getattr(options, field))
