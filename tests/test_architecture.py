@@ -197,7 +197,6 @@ SILENT: dict[str, str] = {
 PRIVATE: dict[tuple[str, str], str] = {
     ("bench", "_parser"): "the public function would run the benchmark",
     ("protocols/messages", "_SCANS"): "code that only a build uses is tried without one",
-    ("providers/http", "_begin"): "a connection is tried without the pool that owns it",
     ("reference", "_BYPASSES"): "code that only a build uses is tried without one",
     ("server/http", "_connections"): "shows a single connection; HttpServer.connections counts them",
     ("server/http", "_reader"): "no client can see how much was read ahead of it",

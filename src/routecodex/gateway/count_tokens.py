@@ -106,7 +106,7 @@ async def _counted(
     same = upstream.codec is ask.codec
     body = counter.rewrite(ask.inbound, aim) if same else counter.encode(request, aim)
     answer = await upstream.call(
-        body, key=key, below=counter.path(aim.model), headers=ask.headers if same else None
+        body, key=key, path=counter.path(aim.model), headers=ask.headers if same else None
     )
     return int(json.decode(answer)[counter.field])
 

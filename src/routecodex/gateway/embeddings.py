@@ -115,10 +115,10 @@ def _nothing_able(
 ) -> GatewayError:
     """Why nobody gives vectors: a rule keeps those from use that could, or there are none."""
     able = [row for row in plan.removed if _has_embeddings(parts, row.step)]
-    disabled = next((row.step.target for row in able if row.why == "disabled"), None)
+    disabled = next((row.step.target for row in able if row.cause == "disabled"), None)
     if disabled is not None:
         return rules.disabled(disabled)
-    if any(row.why == "not allowed" for row in able):
+    if any(row.cause == "not allowed" for row in able):
         return rules.not_allowed()
     return BadRequest(
         f"model: no provider with embeddings stands behind {model[:200]!r}",
@@ -160,7 +160,7 @@ class EmbeddingAttempt:
         self.record.target = target
         self.record.attempts += 1
         try:
-            self.answer = await upstream.call(json.encode(fields), key=target.key, below="/embeddings")
+            self.answer = await upstream.call(json.encode(fields), key=target.key, path="/embeddings")
         except UpstreamError as error:
             error.provider = error.provider or target.provider
             raise

@@ -47,8 +47,8 @@ class RelayedStream:
     def __init__(self, response: HttpResponse, pipe: Pipe, upstream: Upstream) -> None:
         self.pipe = pipe
         self._response = response
-        self.redacted = upstream.redacted
-        self.hide = upstream.hide
+        self.redacted = upstream.redact
+        self.hide = upstream.redact_error
 
     async def pull(self) -> bytes:
         pipe = self.pipe

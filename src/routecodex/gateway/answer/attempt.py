@@ -152,13 +152,13 @@ class Attempt:
         )
         try:
             if not 200 <= response.status < 300:
-                raise await lane.upstream.refusal(response)
+                raise await lane.upstream.error_of(response)
             if keep_alive is None:
                 await self._whole(response, lane, reply)
             else:
                 await self._streamed(response, lane, reply, keep_alive)
         except UpstreamError as error:
-            lane.upstream.discreet(error)
+            lane.upstream.sanitize(error)
             raise
         finally:
             response.close()
@@ -307,7 +307,7 @@ class Attempt:
         if end is not None:
             record.finish = end.reason
             if finish.tracing():
-                finish.trace(ask.id, end, outcome.sent_finish or finish.express(ask.codec.name, end))
+                finish.trace(ask.id, end, outcome.sent_finish or finish.encode(ask.codec.name, end))
         if self._target is not None:
             for signature in outcome.signatures:
                 self._parts.memory.makers.made(self._target.provider, signature)

@@ -70,7 +70,7 @@ async def response_batches(response: HttpResponse, lane: PreparedTarget) -> Asyn
     kind = response.header(b"content-type") or b""
     try:
         if not 200 <= response.status < 300:
-            raise await lane.upstream.refusal(response)
+            raise await lane.upstream.error_of(response)
         if kind.startswith(b"application/json"):
             yield lane.codec.decode_response(await response.read(ANSWER_LIMIT))
             return
@@ -79,11 +79,11 @@ async def response_batches(response: HttpResponse, lane: PreparedTarget) -> Asyn
             batch = decoder.feed(data)
             if batch:
                 if isinstance(batch[-1], Failed):
-                    lane.upstream.hide(batch[-1].error)
+                    lane.upstream.redact_error(batch[-1].error)
                 yield batch
         yield decoder.close()
     except UpstreamError as error:
-        lane.upstream.discreet(error)
+        lane.upstream.sanitize(error)
         raise
     finally:
         response.close()

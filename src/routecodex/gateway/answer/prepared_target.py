@@ -38,8 +38,8 @@ class PreparedTarget:
         self._key = target.key
         self._path = upstream.path(model.id, stream=False)
         self._stream_path = upstream.path(model.id, stream=True)
-        self._head = upstream.head(target.key, stream=False, headers=None)
-        self._stream_head = upstream.head(target.key, stream=True, headers=None)
+        self._head = upstream.header_block(target.key, stream=False, headers=None)
+        self._stream_head = upstream.header_block(target.key, stream=True, headers=None)
         self.aim = EncodeOptions(
             model=model.id,
             provider=target.provider,
@@ -59,8 +59,8 @@ class PreparedTarget:
         """
         upstream = self.upstream
         path = self._stream_path if stream else self._path
-        if headers is not None and upstream.passes_on(headers):
-            head = upstream.head(self._key, stream=stream, headers=headers)
+        if headers is not None and upstream.forwards_any(headers):
+            head = upstream.header_block(self._key, stream=stream, headers=headers)
         else:
             head = self._stream_head if stream else self._head
         return upstream.open(body, head, upstream.with_query(path, query) if query else path)
