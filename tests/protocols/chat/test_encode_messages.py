@@ -105,20 +105,20 @@ def test_parts_are_written(part: Part, expected: dict[str, Any]) -> None:
 
 
 LOST: list[tuple[Part, EncodeOptions, str]] = [
-    (Media("image"), AIM, "dropped image: it holds nothing that chat can send"),
-    (Media("file", url="https://x/y.pdf"), AIM, "dropped file by URL: chat takes files inline"),
-    (Media("audio", url="https://x/y.mp3"), AIM, "dropped audio by URL: chat takes files inline"),
+    (Media("image"), AIM, "dropped image: it has no content that chat can send"),
+    (Media("file", url="https://x/y.pdf"), AIM, "dropped file by URL: chat accepts only inline files"),
+    (Media("audio", url="https://x/y.mp3"), AIM, "dropped audio by URL: chat accepts only inline files"),
     (Media("image", file_id="f"), AIM, "dropped image by id: it is stored at another provider"),
     (Media("file", file_id="f"), AIM, "dropped file by id: it is stored at another provider"),
     (
         Media("image", url="https://x"),
         aim(image_urls=False),
-        "dropped image by URL: this upstream takes images inline",
+        "dropped image by URL: this upstream accepts only inline images",
     ),
     (
         Media("image", "image/png", "AAAA"),
         replace(AIM, vision=False),
-        "dropped image: this model takes no images",
+        "dropped image: this model does not accept images",
     ),
     (
         Opaque("gemini", {"executableCode": {}}),
@@ -254,7 +254,7 @@ def test_a_result_nobody_asked_for_is_reported() -> None:
         Message("tool", (result("b", Text("two")),)),
     )
     assert messages(request) == [CALLED, A, B]
-    assert noticed(request) == ("dropped tool results without a call: chat refuses them",)
+    assert noticed(request) == ("dropped tool results without a call: chat rejects them",)
 
 
 def test_an_error_says_so() -> None:
@@ -324,11 +324,11 @@ def test_thoughts_go_back_where_the_upstream_takes_them(style: str, fields: dict
 
 def test_thoughts_are_dropped_with_a_notice_where_they_are_not_taken() -> None:
     assert messages(asking(THOUGHT)) == [{"role": "assistant", "content": "Yes."}]
-    assert noticed(asking(THOUGHT)) == ("dropped reasoning: this upstream takes no thoughts back",)
+    assert noticed(asking(THOUGHT)) == ("dropped reasoning: this upstream does not accept reasoning in requests",)
 
 
 def test_sealed_thoughts_have_no_text_to_send() -> None:
     request = asking(Message("assistant", (Reasoning(signature="s", redacted=True), Text("Yes."))))
     to = aim(reasoning_history="reasoning_content")
     assert messages(request, to) == [{"role": "assistant", "content": "Yes."}]
-    assert noticed(request, to) == ("dropped reasoning: this upstream takes no thoughts back",)
+    assert noticed(request, to) == ("dropped reasoning: this upstream does not accept reasoning in requests",)

@@ -85,9 +85,9 @@ LOST: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any], str]] = [
         {"stop": ("a", "b", "c", "d", "e")},
         {},
         {"stop": ["a", "b", "c", "d"]},
-        "dropped stop sequences past the fourth: chat takes four",
+        "dropped stop sequences past the fourth: chat accepts four",
     ),
-    ({"seed": 1}, {"unsupported": ("seed", "user")}, {}, "dropped seed: this upstream refuses it"),
+    ({"seed": 1}, {"unsupported": ("seed", "user")}, {}, "dropped seed: this upstream rejects it"),
     (
         {"output": Output("json_object")},
         {"response_format": "none"},
@@ -98,7 +98,7 @@ LOST: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any], str]] = [
         {"thinking": Thinking(effort="high")},
         {"reasoning_field": "none"},
         {},
-        "dropped thinking: this upstream has no switch for it",
+        "dropped thinking: this upstream has no setting for it",
     ),
 ]
 
@@ -130,7 +130,7 @@ def test_the_token_limit_is_called_what_the_upstream_calls_it() -> None:
 def test_more_tokens_than_the_model_writes_are_not_asked_for() -> None:
     to = replace(AIM, max_output_tokens=100)
     assert rest(sent(ask(max_tokens=101), to)) == {"max_completion_tokens": 100}
-    assert noticed(ask(max_tokens=101), to) == ("dropped part of max_tokens: this model writes at most 100",)
+    assert noticed(ask(max_tokens=101), to) == ("dropped part of max_tokens: this model writes at most 100 tokens",)
     assert rest(sent(ask(max_tokens=100), to)) == {"max_completion_tokens": 100}
     assert noticed(ask(max_tokens=100), to) == ()
 
@@ -257,7 +257,7 @@ def test_namespaced_tools_are_flattened() -> None:
 def test_hosted_tools_of_others_are_dropped_with_a_notice() -> None:
     request = ask(tools=(F, Tool("web_search", "hosted", hosted={"type": "web_search"})))
     assert sent(request)["tools"] == [WRITTEN]
-    assert noticed(request) == ("dropped tool web_search: it runs at its own provider only",)
+    assert noticed(request) == ("dropped tool web_search: it runs only at its own provider",)
 
 
 CHOICES: list[tuple[ToolChoice, dict[str, Any], Any, tuple[str, ...]]] = [
@@ -270,14 +270,14 @@ CHOICES: list[tuple[ToolChoice, dict[str, Any], Any, tuple[str, ...]]] = [
         ToolChoice("required", ("f", "g")),
         {},
         "required",
-        ("dropped the list of allowed tools: chat upstreams take one tool or all",),
+        ("dropped the list of allowed tools: chat upstreams accept one tool or all",),
     ),
     (ToolChoice("auto"), {"tool_choice": "auto_only"}, "auto", ()),
     (
         ToolChoice("tool", ("f",)),
         {"tool_choice": "auto_only"},
         "auto",
-        ("dropped tool_choice: this upstream chooses by itself",),
+        ("dropped tool_choice: this upstream accepts only auto and none",),
     ),
     (
         ToolChoice("required"),
@@ -314,7 +314,7 @@ def test_one_call_at_a_time_is_asked_for_where_there_is_a_switch() -> None:
     assert sent(request)["parallel_tool_calls"] is False
     to = aim(parallel_tool_calls=False)
     assert "parallel_tool_calls" not in sent(request, to)
-    assert noticed(request, to) == ("dropped parallel_tool_calls: this upstream has no such switch",)
+    assert noticed(request, to) == ("dropped parallel_tool_calls: this upstream has no such setting",)
 
 
 def test_a_notice_is_given_once_in_short_ascii_lines() -> None:

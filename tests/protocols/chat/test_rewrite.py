@@ -91,8 +91,8 @@ def test_fields_the_upstream_refuses_are_taken_out_with_a_notice() -> None:
         encoded.body == b'{"store":true,"messages":[ {"role":"user","content":"hi", "x":1.0} ],"model":"m-1"}'
     )
     assert encoded.notices == (
-        "dropped seed: this upstream refuses it",
-        "dropped logit_bias: this upstream refuses it",
+        "dropped seed: this upstream rejects it",
+        "dropped logit_bias: this upstream rejects it",
     )
 
 

@@ -121,7 +121,7 @@ CASES: list[Case] = [
         {"tool_choice": "auto_only"},
         {"tools": [TOOL], "tool_choice": "required"},
         {"tools": [TOOL], "tool_choice": "auto"},
-        ("dropped tool_choice: this upstream chooses by itself",),
+        ("dropped tool_choice: this upstream accepts only auto and none",),
     ),
     (
         "no tool at all can always be chosen",
@@ -149,7 +149,7 @@ CASES: list[Case] = [
         {"parallel_tool_calls": False},
         {"tools": [TOOL], "parallel_tool_calls": True},
         {"tools": [TOOL]},
-        ("dropped parallel_tool_calls: this upstream has no such switch",),
+        ("dropped parallel_tool_calls: this upstream has no such setting",),
     ),
     (
         "tools are not strict",
@@ -189,7 +189,7 @@ CASES: list[Case] = [
         {"reasoning_field": "none"},
         {"reasoning_effort": "low"},
         {},
-        ("dropped thinking: this upstream has no switch for it",),
+        ("dropped thinking: this upstream has no setting for it",),
     ),
 ]
 

@@ -76,7 +76,7 @@ def _hosts_google(wire: Any) -> bool:
 
 
 _HOSTS: dict[ProtocolName, Callable[[Any], bool]] = {
-    "chat": lambda wire: wire.fields.web_search_options is not ABSENT or _hosts(wire.tools_at_sight()),
+    "chat": lambda wire: wire.fields.web_search_options is not ABSENT or _hosts(wire.decoded_tools()),
     "responses": lambda wire: _hosts(wire.typed.tools),
     "messages": lambda wire: _hosts(wire.tools),
     "gemini": _hosts_google,

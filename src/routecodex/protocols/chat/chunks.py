@@ -1,8 +1,6 @@
-"""What chat upstreams send, read tolerantly: typed where they behave, mended where they do not.
+"""Reads chunks and completions of chat upstreams: typed if they follow OpenAI's schema, else field by field.
 
-Which call a piece of a stream belongs to, however the upstream numbers its calls, and what it lacks.
-
-How an answer that passes from chat to chat ended, and the word its client is told.
+Also finds the call that a delta belongs to, and the finish reason that a relayed answer must have.
 """
 
 from __future__ import annotations
@@ -32,102 +30,8 @@ from routecodex.protocols.chat.schema import (
 from routecodex.wire import json
 from routecodex.wire.json import ABSENT, decode_raw, has_content
 
-
-class CallPosition:
-    """Where a piece belongs: the number of its call, whether it begins it, and whether it tells its name."""
-
-    __slots__ = ("begins", "names", "number")
-
-    def __init__(self, number: int, *, begins: bool, names: bool) -> None:
-        self.number: Final = number
-        self.begins: Final = begins
-        self.names: Final = names
-
-
-class _KnownCall:
-    """How a call is known."""
-
-    __slots__ = ("id", "index", "named")
-
-    def __init__(self, index: int | None, id: str | None) -> None:
-        self.index = index
-        self.id = id
-        self.named = False
-
-
-class ToolCallIndex:
-    """The calls of one choice in the order they began; a call's number is its place here."""
-
-    __slots__ = ("_known",)
-
-    def __init__(self) -> None:
-        self._known: list[_KnownCall] = []
-
-    def __len__(self) -> int:
-        return len(self._known)
-
-    def place(self, delta: WireToolCallDelta) -> CallPosition:
-        """The place of this piece; a name is told once, by the first piece that has one."""
-        number = self._find(delta)
-        begins = number is None
-        if number is None:
-            number = len(self._known)
-            self._known.append(_KnownCall(delta.index, delta.id))
-        call = self._known[number]
-        names = bool(delta.name) and not call.named
-        call.named = call.named or names
-        return CallPosition(number, begins=begins, names=names)
-
-    def _find(self, delta: WireToolCallDelta) -> int | None:
-        """By index and id, else by index alone, else the last one when the piece names neither."""
-        known = self._known
-        near = [
-            number for number, call in enumerate(known) if delta.index is None or call.index == delta.index
-        ]
-        if delta.id:
-            # Some upstreams number every call 0 and tell them apart by id alone.
-            for number in near:
-                if known[number].id == delta.id:
-                    return number
-        is_awaited = bool(known) and not known[-1].named
-        if delta.name and (delta.id or (delta.index is None and not is_awaited)):
-            return None
-        if near:
-            return near[-1]
-        # A piece that names nothing begins no call, whatever its number.
-        return None if delta.name or delta.id or not known else len(known) - 1
-
-
-def is_valid_call(call: WireToolCallDelta, place: CallPosition) -> bool:
-    """Whether a piece has what its place demands: its number, an id with the first piece, a name but once."""
-    if call.index != place.number:
-        return False
-    if place.begins:
-        return bool(call.id and call.type) and call.text is not None
-    return not call.id and (place.names or not call.name)
-
-
-def repair_call(call: dict[str, Any], place: CallPosition, *, made_id: str) -> None:
-    """Gives a piece what its place demands, and takes what was told before."""
-    kind, field = ("custom", "input") if call.get("custom") else ("function", "arguments")
-    body = call.get(kind) or {}
-    text = body.get(field)
-    call["index"] = place.number
-    if place.begins:
-        call["id"] = call.get("id") or made_id
-        call["type"] = kind
-        text = "" if text is None else text
-    else:
-        call.pop("id", None)
-        if not place.names:
-            body.pop("name", None)
-    if text is not None:
-        body[field] = text if isinstance(text, str) else json.encode(text).decode()
-    call[kind] = body
-
-
 CONTENT_KEY: Final = (b'"content":"', b'"content": "')
-"""What stands before the text of a chunk, as upstreams write it."""
+"""Bytes before the text of a chunk: compact JSON (OpenAI), and with spaces (Python's json.dumps)."""
 
 _decoder: Final = Decoder(StreamChunk)
 _audio: Final = Decoder(WireAudioDelta)
@@ -136,17 +40,17 @@ _usage_counts: Final = Decoder(WireUsage)
 
 
 def read_chunk(data: bytes) -> StreamChunk | None:
-    """A chunk or a whole completion; None when it is no JSON object at all."""
-    return json.try_read(data, _decoder) or read_loosely(data)
+    """Read a chunk or a whole completion; None if it is not a JSON object."""
+    return read_typed(data) or read_loosely(data)
 
 
 def read_typed(data: bytes) -> StreamChunk | None:
-    """A chunk whose fields all have the types they should have, else None."""
+    """Read a chunk whose fields all have their documented types, else return None."""
     return json.try_read(data, _decoder)
 
 
 def read_loosely(data: bytes) -> StreamChunk | None:
-    """A chunk as far as it can be understood; None when it is no JSON object at all."""
+    """Read the valid fields of a chunk; None if it is not a JSON object."""
     try:
         value = json.decode(data)
     except ValueError:
@@ -154,78 +58,8 @@ def read_loosely(data: bytes) -> StreamChunk | None:
     return _loose_chunk(value) if isinstance(value, dict) else None
 
 
-def is_empty(delta: WireDelta) -> bool:
-    """Whether nothing is said here that a client would show or do."""
-    if delta.content or delta.reasoning_content or delta.reasoning or delta.annotations:
-        return False
-    return lacks_answer(delta) and not _has_value(delta.reasoning_details)
-
-
-def lacks_answer(delta: WireDelta) -> bool:
-    """Whether a whole answer says and does nothing; thoughts alone are no answer."""
-    if delta.content or delta.refusal or delta.tool_calls or delta.function_call:
-        return False
-    return not (_has_value(delta.audio) or _has_value(delta.images))
-
-
-def is_plain_text(chunk: StreamChunk) -> bool:
-    """Whether the chunk adds to the text of the one choice, and says nothing else."""
-    choices = chunk.choices
-    if choices is None or len(choices) != 1 or chunk.usage is not None:
-        return False
-    choice = choices[0]
-    delta = choice.delta
-    if delta is None or not delta.content or choice.index or choice.finish_reason or choice.logprobs:
-        return False
-    if delta.reasoning_content or delta.reasoning or delta.refusal or delta.tool_calls:
-        return False
-    if delta.function_call or delta.annotations or delta.audio is not ABSENT:
-        return False
-    return not (_has_value(delta.images) or _has_value(delta.reasoning_details))
-
-
-def transcript_of(delta: WireDelta) -> str:
-    """What is said in the sound of an answer, as far as this piece tells it."""
-    audio = json.try_read(delta.audio, _audio) if delta.audio is not ABSENT else None
-    return (audio.transcript or "") if audio is not None else ""
-
-
-def images_of(delta: WireDelta) -> list[Json]:
-    """The images of an answer, as the upstream wrote them."""
-    found = decode_raw(delta.images) if delta.images is not ABSENT else None
-    return found if isinstance(found, list) else []
-
-
-def _has_value(raw: Raw) -> bool:
-    return raw is not ABSENT and has_content(raw)
-
-
-def usage_of(wire: WireUsage) -> Usage:
-    """The counts in canon."""
-    prompt, completion = wire.prompt_tokens_details, wire.completion_tokens_details
-    cached = prompt.cached_tokens if prompt is not None else None
-    stored = prompt.cache_write_tokens if prompt is not None else None
-    thought = completion.reasoning_tokens if completion is not None else None
-    return Usage(
-        input=wire.prompt_tokens or 0,
-        output=wire.completion_tokens or 0,
-        cache_read=cached or wire.prompt_cache_hit_tokens or 0,
-        cache_write=stored or 0,
-        reasoning=thought or 0,
-    )
-
-
-def complete_usage(data: bytes) -> Raw:
-    """The counts of a chunk as they came, whatever else they hold; absent if one that chat has is missing."""
-    found = json.try_read(data, _usage_field)
-    wire = json.try_read(found.usage, _usage_counts) if found is not None else None
-    if found is None or wire is None or wire.prompt_tokens is None:
-        return ABSENT
-    return ABSENT if wire.completion_tokens is None or wire.total_tokens is None else found.usage
-
-
 def _loose_chunk(value: dict[str, Any]) -> StreamChunk:
-    """A chunk whose fields have odd types: what can be understood is kept, the rest is left out."""
+    """Return a chunk of the fields that have a usable type."""
     choices = value.get("choices")
     usage = value.get("usage")
     return StreamChunk(
@@ -255,10 +89,10 @@ def _loose_choice(item: dict[str, Any]) -> WireChoice:
 
 def _loose_delta(item: dict[str, Any]) -> WireDelta:
     calls, annotations = item.get("tool_calls"), item.get("annotations")
-    text, thought = _loose_content(item.get("content"))
+    text, reasoning = _loose_content(item.get("content"))
     return WireDelta(
         content=text,
-        reasoning_content=_text(item.get("reasoning_content")) or thought,
+        reasoning_content=_text(item.get("reasoning_content")) or reasoning,
         reasoning=_text(item.get("reasoning")),
         refusal=_text(item.get("refusal")),
         tool_calls=[_loose_call(call) for call in calls if isinstance(call, dict)]
@@ -272,28 +106,24 @@ def _loose_delta(item: dict[str, Any]) -> WireDelta:
     )
 
 
-def _raw(value: Json) -> Raw:
-    return ABSENT if value is None else Raw(json.encode(value))
-
-
 def _loose_content(value: Json) -> tuple[str | None, str | None]:
-    """Text and thought of a content that may be a list of typed pieces."""
+    """Return text and reasoning of a content; Mistral's reasoning models send a list of typed parts."""
     if not isinstance(value, list):
         return _text(value), None
-    texts, thoughts = [], []
-    for piece in value:
-        if not isinstance(piece, dict):
+    texts, reasoning = [], []
+    for part in value:
+        if not isinstance(part, dict):
             continue
-        if piece.get("type") == "thinking":
-            inner = piece.get("thinking")
-            thoughts.append(_loose_content(inner)[0] if isinstance(inner, list) else inner)
+        if part.get("type") == "thinking":
+            inner = part.get("thinking")
+            reasoning.append(_loose_content(inner)[0] if isinstance(inner, list) else inner)
         else:
-            texts.append(piece.get("text"))
-    return _joined(texts), _joined(thoughts)
+            texts.append(part.get("text"))
+    return _joined(texts), _joined(reasoning)
 
 
-def _joined(pieces: list[Json]) -> str | None:
-    return "".join(piece for piece in pieces if isinstance(piece, str)) or None
+def _joined(texts: list[Json]) -> str | None:
+    return "".join(text for text in texts if isinstance(text, str)) or None
 
 
 def _loose_call(item: dict[str, Any]) -> WireToolCallDelta:
@@ -319,21 +149,25 @@ def _loose_function(item: Json) -> FunctionDelta | None:
 
 
 def _loose_usage(item: dict[str, Any]) -> WireUsage:
-    details, thoughts = item.get("prompt_tokens_details"), item.get("completion_tokens_details")
+    prompt, completion = item.get("prompt_tokens_details"), item.get("completion_tokens_details")
     return WireUsage(
         prompt_tokens=_count(item.get("prompt_tokens")),
         completion_tokens=_count(item.get("completion_tokens")),
         total_tokens=_count(item.get("total_tokens")),
         prompt_tokens_details=CachedDetails(
-            _count(details.get("cached_tokens")), _count(details.get("cache_write_tokens"))
+            _count(prompt.get("cached_tokens")), _count(prompt.get("cache_write_tokens"))
         )
-        if isinstance(details, dict)
+        if isinstance(prompt, dict)
         else None,
-        completion_tokens_details=ReasoningDetails(_count(thoughts.get("reasoning_tokens")))
-        if isinstance(thoughts, dict)
+        completion_tokens_details=ReasoningDetails(_count(completion.get("reasoning_tokens")))
+        if isinstance(completion, dict)
         else None,
         prompt_cache_hit_tokens=_count(item.get("prompt_cache_hit_tokens")),
     )
+
+
+def _raw(value: Json) -> Raw:
+    return ABSENT if value is None else Raw(json.encode(value))
 
 
 def _text(value: Json) -> str | None:
@@ -348,25 +182,200 @@ def _count(value: Json) -> int | None:
     return int(value) if isinstance(value, str) and value.isdecimal() else None
 
 
-def settle_finish(said: str | None, *, calls: bool, legacy: bool = False) -> tuple[Finish, str]:
-    """The finish and its word; `legacy` answers made their call the old way, as `function_call`."""
-    if said is not None and not legacy:
-        usual = _WITH_CALLS.get(said) if calls else _WITHOUT_CALLS.get(said)
-        if usual is not None:
-            return usual
-    return _infer_finish(said, calls=calls, legacy=legacy)
+def is_empty(delta: WireDelta) -> bool:
+    """Whether a delta has nothing that a client would show or run."""
+    if delta.content or delta.reasoning_content or delta.reasoning or delta.annotations:
+        return False
+    return lacks_answer(delta) and not _has_value(delta.reasoning_details)
 
 
-def _infer_finish(said: str | None, *, calls: bool, legacy: bool) -> tuple[Finish, str]:
-    # Arguments that pass are not read, so a call that may have been cut off is not called whole.
-    end = finish.infer("chat", said, has_calls=calls or legacy, calls_whole=False)
+def lacks_answer(delta: WireDelta) -> bool:
+    """Whether a delta or message has neither content nor a call; reasoning alone is not an answer."""
+    if delta.content or delta.refusal or delta.tool_calls or delta.function_call:
+        return False
+    return not (_has_value(delta.audio) or _has_value(delta.images))
+
+
+def is_plain_text(chunk: StreamChunk) -> bool:
+    """Whether the chunk only adds to the text of its one choice."""
+    choices = chunk.choices
+    if choices is None or len(choices) != 1 or chunk.usage is not None:
+        return False
+    choice = choices[0]
+    delta = choice.delta
+    if delta is None or not delta.content or choice.index or choice.finish_reason or choice.logprobs:
+        return False
+    if delta.reasoning_content or delta.reasoning or delta.refusal or delta.tool_calls:
+        return False
+    if delta.function_call or delta.annotations or delta.audio is not ABSENT:
+        return False
+    return not (_has_value(delta.images) or _has_value(delta.reasoning_details))
+
+
+def _has_value(raw: Raw) -> bool:
+    return raw is not ABSENT and has_content(raw)
+
+
+def transcript_of(delta: WireDelta) -> str:
+    """Return the transcript of the audio in this delta (OpenAI, audio output)."""
+    audio = json.try_read(delta.audio, _audio) if delta.audio is not ABSENT else None
+    return (audio.transcript or "") if audio is not None else ""
+
+
+def images_of(delta: WireDelta) -> list[Json]:
+    """Return the images of an answer as the upstream wrote them (OpenRouter, image generation)."""
+    found = decode_raw(delta.images) if delta.images is not ABSENT else None
+    return found if isinstance(found, list) else []
+
+
+def usage_of(wire: WireUsage) -> Usage:
+    """Return the canonical usage."""
+    prompt, completion = wire.prompt_tokens_details, wire.completion_tokens_details
+    cached = prompt.cached_tokens if prompt is not None else None
+    written = prompt.cache_write_tokens if prompt is not None else None
+    reasoning = completion.reasoning_tokens if completion is not None else None
+    return Usage(
+        input=wire.prompt_tokens or 0,
+        output=wire.completion_tokens or 0,
+        cache_read=cached or wire.prompt_cache_hit_tokens or 0,
+        cache_write=written or 0,
+        reasoning=reasoning or 0,
+    )
+
+
+def complete_usage(data: bytes) -> Raw:
+    """Return the raw usage of a chunk; absent if one of OpenAI's three counts is missing."""
+    found = json.try_read(data, _usage_field)
+    wire = json.try_read(found.usage, _usage_counts) if found is not None else None
+    if found is None or wire is None or wire.prompt_tokens is None:
+        return ABSENT
+    return ABSENT if wire.completion_tokens is None or wire.total_tokens is None else found.usage
+
+
+class CallPosition:
+    """Place of a delta: the number of its call, whether it begins the call, and whether it has its name."""
+
+    __slots__ = ("begins", "names", "number")
+
+    def __init__(self, number: int, *, begins: bool, names: bool) -> None:
+        self.number: Final = number
+        self.begins: Final = begins
+        self.names: Final = names
+
+
+class _KnownCall:
+    """Index and id of a call as the upstream sent them."""
+
+    __slots__ = ("id", "index", "named")
+
+    def __init__(self, index: int | None, id: str | None) -> None:
+        self.index = index
+        self.id = id
+        self.named = False
+
+
+class ToolCallIndex:
+    """The calls of one choice in the order in which they began; their numbers count from 0.
+
+    OpenAI's API reference has an `index` in every delta and the id in the first. Upstreams deviate: no index
+    at all, index 0 for every call, the id or the name in every delta.
+    """
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: list[_KnownCall] = []
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def locate(self, delta: WireToolCallDelta) -> CallPosition:
+        """Return the position of this delta; only the first delta with a name counts as naming."""
+        number = self._find(delta)
+        begins = number is None
+        if number is None:
+            number = len(self._known)
+            self._known.append(_KnownCall(delta.index, delta.id))
+        call = self._known[number]
+        names = bool(delta.name) and not call.named
+        call.named = call.named or names
+        return CallPosition(number, begins=begins, names=names)
+
+    def _find(self, delta: WireToolCallDelta) -> int | None:
+        """Find the call by index and id, else by index, else take the last if the delta has neither."""
+        known = self._known
+        near = [
+            number for number, call in enumerate(known) if delta.index is None or call.index == delta.index
+        ]
+        if delta.id:
+            # With index 0 for every call, only the id tells them apart.
+            for number in near:
+                if known[number].id == delta.id:
+                    return number
+        awaits_name = bool(known) and not known[-1].named
+        if delta.name and (delta.id or (delta.index is None and not awaits_name)):
+            return None
+        if near:
+            return near[-1]
+        # A delta without id and name does not begin a call, whatever its index.
+        return None if delta.name or delta.id or not known else len(known) - 1
+
+
+def is_valid_call(call: WireToolCallDelta, position: CallPosition) -> bool:
+    """Whether a delta has the fields that clients need at its position.
+
+    These are its index, the id and type in the first delta, and the name once: SDKs join repeated names.
+    """
+    if call.index != position.number:
+        return False
+    if position.begins:
+        return bool(call.id and call.type) and call.text is not None
+    return not call.id and (position.names or not call.name)
+
+
+def repair_call(call: dict[str, Any], position: CallPosition, *, new_id: str) -> None:
+    """Add the fields that the position requires, and remove those that were sent before."""
+    kind, field = ("custom", "input") if call.get("custom") else ("function", "arguments")
+    body = call.get(kind) or {}
+    text = body.get(field)
+    call["index"] = position.number
+    if position.begins:
+        call["id"] = call.get("id") or new_id
+        call["type"] = kind
+        text = "" if text is None else text
+    else:
+        call.pop("id", None)
+        if not position.names:
+            body.pop("name", None)
+    if text is not None:
+        body[field] = text if isinstance(text, str) else json.encode(text).decode()
+    call[kind] = body
+
+
+def settle_finish(reason: str | None, *, calls: bool, legacy: bool = False) -> tuple[Finish, str]:
+    """Return the finish of a relayed answer, and the `finish_reason` for its client.
+
+    `legacy`: the call came as `function_call`, OpenAI's field before `tool_calls`.
+    """
+    if reason is not None and not legacy:
+        known = _WITH_CALLS.get(reason) if calls else _WITHOUT_CALLS.get(reason)
+        if known is not None:
+            return known
+    return _infer_finish(reason, calls=calls, legacy=legacy)
+
+
+def _infer_finish(reason: str | None, *, calls: bool, legacy: bool) -> tuple[Finish, str]:
+    # The relay does not read arguments, so it cannot know whether the last call is complete.
+    end = finish.infer("chat", reason, has_calls=calls or legacy, calls_whole=False)
     if end.reason == "tool_calls" and not calls:
         return end, "function_call"
     return end, finish.encode("chat", end)
 
 
 _COMMON_REASONS: Final = ("stop", "length", "tool_calls", "content_filter")
-_WITHOUT_CALLS: Final = {said: _infer_finish(said, calls=False, legacy=False) for said in _COMMON_REASONS}
+_WITHOUT_CALLS: Final = {
+    reason: _infer_finish(reason, calls=False, legacy=False) for reason in _COMMON_REASONS
+}
 
-_WITH_CALLS: Final = {said: _infer_finish(said, calls=True, legacy=False) for said in _COMMON_REASONS}
-"""What the words of nearly every upstream come to."""
+_WITH_CALLS: Final = {reason: _infer_finish(reason, calls=True, legacy=False) for reason in _COMMON_REASONS}
+"""Finishes of the four documented reasons, without and with calls."""

@@ -1,4 +1,4 @@
-"""A client's chat request as canon."""
+"""Decodes a client's chat request into the canonical request."""
 
 from __future__ import annotations
 
@@ -49,6 +49,7 @@ _BODY_FIELDS = frozenset(
         "service_tier",
     ]
 )
+
 _MESSAGE_FIELDS = frozenset(
     [
         "role",
@@ -62,31 +63,27 @@ _MESSAGE_FIELDS = frozenset(
 )
 
 REASONING_FIELDS = ("reasoning_details", "reasoning_content", "reasoning")
-"""Fields of an assistant message that tell what it thought."""
+"""Reasoning in an assistant message: the first and last are OpenRouter's, the second is DeepSeek's."""
 
 MESSAGE_EXTRAS = "chat.message"
-"""In the `extras` of a system text: what its message said beside it; None where it goes on in the last."""
+"""Key in the `extras` of a system text: other fields of its message; None if it continues the last one."""
 
 TOOL_EXTRAS = "chat.tool"
-"""In the `extras` of a tool: what was said beside its function."""
+"""Key in the `extras` of a tool: fields beside its function."""
+
 _FUNCTION_FIELDS = frozenset({"name", "description", "parameters", "strict"})
 _TOOL_FIELDS = frozenset({"type", "function", "cache_control"})
 _REASONING_KEYS = frozenset({"effort", "max_tokens", "enabled"})
 _EFFORTS = frozenset({"none", "minimal", "low", "medium", "high", "xhigh", "max"})
 
 
-def _unknown_fields(value: dict[str, Any], known: frozenset[str]) -> dict[str, Json] | None:
-    """The fields we have no home for."""
-    return {key: item for key, item in value.items() if key not in known} or None
-
-
-def decode_request(inbound: WireRequest) -> Request:
-    """The request in canon."""
-    body = json.read_values(inbound.body)
+def decode_request(request: WireRequest) -> Request:
+    """Decode a validated request."""
+    body = json.read_values(request.body)
     system, messages = _split_system([_message(item, at) for at, item in enumerate(body["messages"])])
     stop = body.get("stop")
     return Request(
-        model=inbound.model,
+        model=request.model,
         source="chat",
         system=system,
         messages=messages,
@@ -112,8 +109,8 @@ def decode_request(inbound: WireRequest) -> Request:
         safety_identifier=body.get("safety_identifier"),
         cache_key=body.get("prompt_cache_key"),
         service_tier=body.get("service_tier"),
-        stream=inbound.stream,
-        include_usage=inbound.include_usage,
+        stream=request.stream,
+        include_usage=request.include_usage,
         extras={
             **(_unknown_fields(body, _BODY_FIELDS) or {}),
             **_unknown_reasoning(body),
@@ -128,7 +125,7 @@ def _max_tokens(value: int | None) -> int | None:
 
 
 def _split_system(messages: list[Message]) -> tuple[tuple[Text, ...], tuple[Message, ...]]:
-    """Leading system messages become the system text; later ones stay where they are."""
+    """Split off the leading system messages; later ones stay in place."""
     at = 0
     system: list[Text] = []
     while at < len(messages) and messages[at].role == "system":
@@ -138,7 +135,7 @@ def _split_system(messages: list[Message]) -> tuple[tuple[Text, ...], tuple[Mess
 
 
 def _system(message: Message) -> list[Text]:
-    """The texts of a system message, marked where they would not be this message again by themselves."""
+    """Return the texts of a system message, with the extras needed to rebuild the message."""
     texts = [part for part in message.parts if isinstance(part, Text) and part.text]
     if len(texts) < 2 and not message.name and not message.extras:
         return texts
@@ -156,6 +153,7 @@ def _message(item: dict[str, Any], at: int) -> Message:
     role = item["role"]
     extras = _unknown_fields(item, _MESSAGE_FIELDS)
     if role in ("tool", "function"):
+        # The role `function` and `function_call` (OpenAI, before `tool_calls`) have no ids.
         call_id = item.get("tool_call_id") or f"call_{item.get('name', at)}"
         inner = tuple(
             part for part in _content(item.get("content")) if isinstance(part, Text | Media | Opaque)
@@ -173,9 +171,9 @@ def _message(item: dict[str, Any], at: int) -> Message:
 
 def _assistant(item: dict[str, Any], at: int) -> tuple[Part, ...]:
     parts: list[Part] = []
-    thought = item.get("reasoning_content") or item.get("reasoning")
-    if isinstance(thought, str) and thought:
-        parts.append(Reasoning(thought))
+    reasoning = item.get("reasoning_content") or item.get("reasoning")
+    if isinstance(reasoning, str) and reasoning:
+        parts.append(Reasoning(reasoning))
     parts.extend(_content(item.get("content")))
     if item.get("refusal"):
         parts.append(Refusal(item["refusal"]))
@@ -264,7 +262,7 @@ _MEDIA_DECODERS = {"image_url": _image, "video_url": _video, "input_audio": _aud
 
 
 def _media_from_url(kind: Any, url: str, *, detail: str | None = None, cache: Json = None) -> Media:
-    """Media from a URL; a `data:` URL becomes inline data."""
+    """Return media by URL; a `data:` URL becomes inline data."""
     if url.startswith("data:"):
         head, comma, data = url.partition(",")
         media_type = head[5:].split(";", 1)[0] or None
@@ -316,7 +314,7 @@ def _tool_choice(body: dict[str, Any]) -> ToolChoice | None:
         return ToolChoice(choice) if choice in ("auto", "none", "required") else ToolChoice("auto")  # type: ignore[arg-type]  # narrowed by the test
     if choice.get("type") == "allowed_tools":
         allowed = choice.get("allowed_tools", choice)
-        names = tuple(named for tool in allowed.get("tools", ()) if (named := _tool_name(tool)))
+        names = tuple(name for tool in allowed.get("tools", ()) if (name := _tool_name(tool)))
         return ToolChoice("required" if allowed.get("mode") == "required" else "auto", names)
     name = _tool_name(choice)
     return ToolChoice("tool", (name,)) if name else ToolChoice("auto")
@@ -343,37 +341,41 @@ def _output(value: dict[str, Any] | None) -> Output | None:
 
 
 def _thinking(body: dict[str, Any]) -> Thinking | None:
-    """The switches of several vendors; what none of them means is left alone."""
-    asked, switch = _object(body, "reasoning"), _object(body, "thinking")
-    effort = body.get("reasoning_effort") or asked.get("effort")
+    """Return the thinking settings from the fields of several vendors.
+
+    `reasoning_effort` is OpenAI's, `reasoning` OpenRouter's, `thinking` that of Z.ai, DeepSeek and Kimi,
+    `enable_thinking` with `thinking_budget` Qwen's.
+    """
+    reasoning, thinking = _object(body, "reasoning"), _object(body, "thinking")
+    effort = body.get("reasoning_effort") or reasoning.get("effort")
     if _is_effort(effort):
         return Thinking(enabled=effort != "none", effort=cast(Effort, effort))
-    budget = _budget(asked, "max_tokens")
+    budget = _budget(reasoning, "max_tokens")
     if budget:
         return Thinking(budget=budget)
-    if isinstance(asked.get("enabled"), bool):
-        return Thinking(enabled=asked["enabled"])
-    if switch:
-        return Thinking(enabled=switch.get("type") != "disabled", budget=_budget(switch, "budget_tokens"))
+    if isinstance(reasoning.get("enabled"), bool):
+        return Thinking(enabled=reasoning["enabled"])
+    if thinking:
+        return Thinking(enabled=thinking.get("type") != "disabled", budget=_budget(thinking, "budget_tokens"))
     if isinstance(body.get("enable_thinking"), bool):
         return Thinking(enabled=body["enable_thinking"], budget=_budget(body, "thinking_budget"))
     return None
 
 
 def _unknown_reasoning(body: dict[str, Any]) -> dict[str, Json]:
-    """What was said about thinking and has no home."""
-    unheard: dict[str, Json] = {}
-    asked, effort = _object(body, "reasoning"), body.get("reasoning_effort")
-    if not asked and effort is None:
-        return unheard
-    more = _unknown_fields(asked, _REASONING_KEYS) or {}
-    if isinstance(asked.get("effort"), str) and not _is_effort(asked["effort"]):
-        more["effort"] = asked["effort"]
+    """Return thinking settings without a place in the canonical request, such as an unknown effort."""
+    unknown: dict[str, Json] = {}
+    reasoning, effort = _object(body, "reasoning"), body.get("reasoning_effort")
+    if not reasoning and effort is None:
+        return unknown
+    more = _unknown_fields(reasoning, _REASONING_KEYS) or {}
+    if isinstance(reasoning.get("effort"), str) and not _is_effort(reasoning["effort"]):
+        more["effort"] = reasoning["effort"]
     if more:
-        unheard["reasoning"] = more
+        unknown["reasoning"] = more
     if effort is not None and not _is_effort(effort):
-        unheard["reasoning_effort"] = effort
-    return unheard
+        unknown["reasoning_effort"] = effort
+    return unknown
 
 
 def _is_effort(value: Json) -> bool:
@@ -381,6 +383,7 @@ def _is_effort(value: Json) -> bool:
 
 
 def _second_user(body: dict[str, Any]) -> dict[str, Json]:
+    """Return `safety_identifier` where `user` takes its place in the canonical request."""
     both = body.get("user") and body.get("safety_identifier")
     return {"safety_identifier": body["safety_identifier"]} if both else {}
 
@@ -393,3 +396,8 @@ def _object(body: dict[str, Any], field: str) -> dict[str, Any]:
 def _budget(value: dict[str, Any], field: str) -> int | None:
     found = value.get(field)
     return found if type(found) is int else None
+
+
+def _unknown_fields(value: dict[str, Any], known: frozenset[str]) -> dict[str, Json] | None:
+    """Return the fields without a place in the canonical request."""
+    return {key: item for key, item in value.items() if key not in known} or None

@@ -1,4 +1,4 @@
-"""Chat chunks as events: a state machine over whatever the upstream sends."""
+"""Decodes a chat stream into events."""
 
 from __future__ import annotations
 
@@ -44,34 +44,34 @@ _EMPTY_PARTS: dict[str, AnswerPart] = {"text": Text(""), "refusal": Refusal(""),
 
 
 class _Call:
-    """A tool call that is being told."""
+    """A tool call while it arrives; `announced` once its PartStarted was sent."""
 
-    __slots__ = ("arguments", "custom", "finished", "id", "index", "told")
+    __slots__ = ("announced", "arguments", "custom", "finished", "id", "index")
 
     def __init__(self, id: str | None) -> None:
         self.id = id
         self.index = -1
-        self.told = False
+        self.announced = False
         self.custom = False
         self.arguments = ""
         self.finished = False
 
     def is_half(self) -> bool:
-        """Whether its arguments have begun and are not complete; what a custom tool is given has no end."""
+        """Whether its arguments are incomplete JSON; the input of a custom tool is free text."""
         return bool(self.arguments) and not self.custom and not json.is_whole(self.arguments)
 
 
 class ChunkDecoder:
-    """Chunks in, events out; shared by streams and whole answers."""
+    """Decodes chunks into events; shared by streams and whole answers."""
 
     def __init__(self) -> None:
         self.started = False
-        self.said: str | None = None
+        self.finish_reason: str | None = None
         self.ended = False
         self._next = 0
         self._open: tuple[str, int] | None = None
         self._calls: list[_Call] = []
-        self._book = ToolCallIndex()
+        self._index = ToolCallIndex()
         self._answer_id: str | None = None
         self._call_prefix = ""
         self._extras: dict[str, Json] = {}
@@ -96,28 +96,28 @@ class ChunkDecoder:
             out.append(UsageReported(usage_of(chunk.usage)))
 
     def texts(self, texts: list[str], out: list[StreamItem]) -> None:
-        """Further pieces of text, known without reading their chunks."""
+        """Add text deltas that were found without decoding their chunks."""
         index = self._block("text", out)
-        said = list(filter(None, texts))
-        if said:
-            out.append(TextBatch(index, said))
+        nonempty = list(filter(None, texts))
+        if nonempty:
+            out.append(TextBatch(index, nonempty))
 
     @property
-    def told_something(self) -> bool:
-        """Whether the answer has any content or a finish yet."""
-        return self._next > 0 or self.said is not None or bool(self._calls)
+    def has_output(self) -> bool:
+        """Whether the answer has content or a finish reason yet."""
+        return self._next > 0 or self.finish_reason is not None or bool(self._calls)
 
     def finish(self, out: list[StreamItem]) -> None:
-        """The upstream is done: everything open is closed."""
+        """Close all open parts and end the answer."""
         self.ended = True
         self._close_block(out)
         for call in self._calls:
             self._finish_call(call, out)
         whole = all(json.is_whole(call.arguments) for call in self._calls)
-        end = finish.infer("chat", self.said, has_calls=bool(self._calls), calls_whole=whole)
+        end = finish.infer("chat", self.finish_reason, has_calls=bool(self._calls), calls_whole=whole)
         if end.reason == "error":
             out.append(Failed(upstream_errors.stream_broken(end.upstream_reason)))
-        elif self.said is None and any(call.is_half() for call in self._calls):
+        elif self.finish_reason is None and any(call.is_half() for call in self._calls):
             out.append(Failed(upstream_errors.stream_truncated()))
         else:
             out.append(Finished(end, self._extras or None))
@@ -127,17 +127,17 @@ class ChunkDecoder:
         if delta is not None:
             self._delta(delta, choice, out)
         if choice.finish_reason:
-            self.said = choice.finish_reason
+            self.finish_reason = choice.finish_reason
 
     def _delta(self, delta: WireDelta, choice: WireChoice, out: list[StreamItem]) -> None:
-        thought = delta.reasoning_content or delta.reasoning
-        if thought:
-            out.append(ReasoningDelta(self._block("reasoning", out), thought))
+        reasoning = delta.reasoning_content or delta.reasoning
+        if reasoning:
+            out.append(ReasoningDelta(self._block("reasoning", out), reasoning))
         if delta.content:
             logprobs = tuple(choice.logprobs.content or ()) if choice.logprobs is not None else ()
             out.append(TextDelta(self._block("text", out), delta.content, logprobs))
-        if delta.audio is not ABSENT and (words := transcript_of(delta)):
-            out.append(TextDelta(self._block("text", out), words))
+        if delta.audio is not ABSENT and (text := transcript_of(delta)):
+            out.append(TextDelta(self._block("text", out), text))
         for annotation in delta.annotations or ():
             out.append(AnnotationDelta(self._block("text", out), annotation))
         if delta.refusal:
@@ -149,16 +149,16 @@ class ChunkDecoder:
         if delta.function_call is not None:
             self._call(WireToolCallDelta(index=0, function=delta.function_call), out)
 
-    def _images(self, shown: list[Json], out: list[StreamItem]) -> None:
-        if shown:
+    def _images(self, images: list[Json], out: list[StreamItem]) -> None:
+        if images:
             self._close_block(out)
-        for image in shown:
+        for image in images:
             index = self._take_index()
             out.append(PartStarted(index, Opaque("chat", image)))
             out.append(PartFinished(index))
 
     def _block(self, kind: str, out: list[StreamItem]) -> int:
-        """The index of the open text-like part of this kind, opened if need be."""
+        """Return the index of the open part of this kind; open one if necessary."""
         if self._open is not None:
             if self._open[0] == kind:
                 return self._open[1]
@@ -178,44 +178,44 @@ class ChunkDecoder:
         return self._next - 1
 
     def _call(self, delta: WireToolCallDelta, out: list[StreamItem]) -> None:
-        place = self._book.place(delta)
-        if place.begins:
+        position = self._index.locate(delta)
+        if position.begins:
             self._close_block(out)
             self._finish_whole_calls(out)
             self._calls.append(_Call(delta.id))
-        call, text = self._calls[place.number], delta.text
-        if place.names:
+        call, text = self._calls[position.number], delta.text
+        if position.names:
             call.custom = delta.custom is not None
             self._open_call(call, delta.name or "", out)
         if text and not call.finished:
             call.arguments += text
-            if call.told:
+            if call.announced:
                 out.append(ArgumentsDelta(call.index, text))
 
     def _open_call(self, call: _Call, name: str, out: list[StreamItem]) -> None:
-        """Tells that a call began, now that its name is known, and what is known of it already."""
+        """Announce a call once its name is known, with the arguments received so far."""
         self._close_block(out)
-        call.index, call.told = self._take_index(), True
+        call.index, call.announced = self._take_index(), True
         out.append(
-            PartStarted(call.index, ToolCall(call.id or self._make_id(call.index), name, custom=call.custom))
+            PartStarted(call.index, ToolCall(call.id or self._new_id(call.index), name, custom=call.custom))
         )
         if call.arguments:
             out.append(ArgumentsDelta(call.index, call.arguments))
 
-    def _make_id(self, index: int) -> str:
-        """An id for a call that its maker gave none."""
+    def _new_id(self, index: int) -> str:
+        """Return an id for a call to which the upstream gave none."""
         if not self._call_prefix:
             self._call_prefix = call_prefix(self._answer_id)
         return f"{self._call_prefix}_{index}"
 
     def _finish_whole_calls(self, out: list[StreamItem]) -> None:
-        """Calls whose arguments are complete are closed; an interleaved one stays open."""
+        """Close the calls with complete arguments; interleaved ones stay open."""
         for call in self._calls:
-            if call.told and not call.custom and json.is_whole(call.arguments):
+            if call.announced and not call.custom and json.is_whole(call.arguments):
                 self._finish_call(call, out)
 
     def _finish_call(self, call: _Call, out: list[StreamItem]) -> None:
-        if not call.told:
+        if not call.announced:
             self._open_call(call, "", out)
         if not call.finished:
             call.finished = True
@@ -223,31 +223,31 @@ class ChunkDecoder:
 
 
 class StreamDecoder:
-    """Bytes of a chat stream in, events out."""
+    """Decodes the bytes of a chat stream into events."""
 
     def __init__(self) -> None:
         self._frames = Frames()
-        self._repeats = FrameTemplate()
-        self._telling = ChunkDecoder()
+        self._template = FrameTemplate()
+        self._decoder = ChunkDecoder()
 
     def feed(self, data: bytes) -> list[Event]:
         return unbatched(self.runs(data))
 
     def runs(self, data: bytes) -> list[StreamItem]:
-        """The same, with texts that follow each other as one."""
-        if self._telling.ended:
+        """Decode like `feed`, with consecutive texts as one TextBatch."""
+        if self._decoder.ended:
             return []
         try:
             run = self._frames.cut(data)
         except FrameTooLarge:
-            self._telling.ended = True
+            self._decoder.ended = True
             return [Failed(unparsable())]
         out: list[StreamItem] = []
         at, size = 0, len(run)
-        while at < size and not self._telling.ended:
-            texts, span = self._repeats.take(run, at)
+        while at < size and not self._decoder.ended:
+            texts, span = self._template.take(run, at)
             if span:
-                self._telling.texts(texts, out)
+                self._decoder.texts(texts, out)
                 at += span
                 continue
             frame, at = frame_at(run, at)
@@ -259,43 +259,43 @@ class StreamDecoder:
         out: list[StreamItem] = []
         for frame in self._frames.close():
             self._read(frame, out)
-        if not self._telling.ended:
-            if self._telling.said is None:
+        if not self._decoder.ended:
+            if self._decoder.finish_reason is None:
                 out.append(Failed(upstream_errors.stream_truncated()))
             else:
-                self._telling.finish(out)
-            self._telling.ended = True
+                self._decoder.finish(out)
+            self._decoder.ended = True
         return unbatched(out)
 
     def _read(self, frame: Frame, out: list[StreamItem]) -> None:
-        if self._telling.ended:
+        if self._decoder.ended:
             return
         if frame.data.rstrip() == b"[DONE]":
             self._done(out)
             return
         chunk = read_chunk(frame.data)
         if chunk is None:
-            self._telling.ended = True
+            self._decoder.ended = True
             out.append(Failed(unparsable()))
             return
-        self._telling.chunk(chunk, out)
+        self._decoder.chunk(chunk, out)
         if is_plain_text(chunk):
-            self._repeats.learn(frame.raw, CONTENT_KEY)
+            self._template.learn(frame.raw, CONTENT_KEY)
 
     def _done(self, out: list[StreamItem]) -> None:
-        if self._telling.told_something:
-            self._telling.finish(out)
+        if self._decoder.has_output:
+            self._decoder.finish(out)
         else:
-            self._telling.ended = True
+            self._decoder.ended = True
             out.append(Failed(upstream_errors.stream_truncated()))
 
 
 def call_prefix(answer_id: str | None) -> str:
-    """What the ids we give to calls without one begin with: no two answers share it."""
-    legal = "".join(sign for sign in answer_id or "" if sign.isascii() and sign.isalnum())
+    """Return the prefix of call ids that the gateway creates; unique to the answer."""
+    legal = "".join(char for char in answer_id or "" if char.isascii() and char.isalnum())
     return f"call_{legal[-24:] or secrets.token_hex(8)}"
 
 
 def unparsable() -> UpstreamFailed:
-    """The upstream sent something that is no chat answer."""
-    return UpstreamFailed("the upstream's answer is not a chat completion", code="upstream_unparsable")
+    """Return the error for an upstream response that is not a chat completion."""
+    return UpstreamFailed("the upstream's response is not a chat completion", code="upstream_unparsable")

@@ -1,4 +1,4 @@
-"""A canonical request as a chat body for an upstream."""
+"""Encodes a canonical request as a chat request for an upstream."""
 
 from __future__ import annotations
 
@@ -27,40 +27,37 @@ _COPIED_FIELDS = [
     "verbosity",
     "service_tier",
 ]
+
 _TIERS = frozenset({"auto", "default", "flex", "priority", "scale"})
 _USER_LIMIT = 64
+"""OpenAI rejects a longer `user` (API error string_above_max_length)."""
+
 _BUDGET_EFFORTS = ((2048, "low"), (12_000, "medium"))
 
 
-def encode_request(request: Request, aim: EncodeOptions) -> EncodedRequest:
-    """The request as this upstream's dialect of chat takes it."""
+def encode_request(request: Request, options: EncodeOptions) -> EncodedRequest:
+    """Encode the request in the upstream's dialect; notices name every dropped field."""
     reject_provider_state(request)
     notices = Notices()
-    body: dict[str, Any] = {"model": aim.model, "messages": encode_messages(request, aim, notices)}
-    _add_settings(body, request, aim, notices)
-    _add_tools(body, request, aim, notices)
-    _add_response_format(body, request, aim, notices)
+    body: dict[str, Any] = {"model": options.model, "messages": encode_messages(request, options, notices)}
+    _add_settings(body, request, options, notices)
+    _add_tools(body, request, options, notices)
+    _add_response_format(body, request, options, notices)
     if request.thinking is not None:
-        _add_thinking(body, request.thinking, aim.dialect.reasoning_field, notices)
+        _add_thinking(body, request.thinking, options.dialect.reasoning_field, notices)
     _add_extras(body, request, notices)
     if request.source != "chat":
         for field in lost_fields(request):
             notices.dropped(field, f"only {request.source} has it")
         if _has_cache_hints(request):
             notices.dropped("cache_control", "chat upstreams cache by prefix")
-    for field in aim.dialect.unsupported:
+    for field in options.dialect.unsupported:
         if body.pop(field, None) is not None:
-            notices.dropped(field, "this upstream refuses it")
+            notices.dropped(field, "this upstream rejects it")
     return EncodedRequest(json.encode(body), notices.lines())
 
 
-def _has_cache_hints(request: Request) -> bool:
-    parts = [part for message in request.messages for part in message.parts]
-    hints = [getattr(item, "cache", None) for item in (*request.system, *parts, *request.tools)]
-    return hints.count(None) < len(hints)
-
-
-def _add_settings(body: dict[str, Any], request: Request, aim: EncodeOptions, notices: Notices) -> None:
+def _add_settings(body: dict[str, Any], request: Request, options: EncodeOptions, notices: Notices) -> None:
     for field in _COPIED_FIELDS:
         value = getattr(request, field)
         if value is not None:
@@ -68,41 +65,43 @@ def _add_settings(body: dict[str, Any], request: Request, aim: EncodeOptions, no
     if request.source != "chat" and request.service_tier not in _TIERS:
         body.pop("service_tier", None)
     if request.max_tokens is not None:
-        body[aim.dialect.max_tokens_field or "max_completion_tokens"] = _max_tokens(
-            request.max_tokens, aim, notices
+        body[options.dialect.max_tokens_field or "max_completion_tokens"] = _max_tokens(
+            request.max_tokens, options, notices
         )
     if request.stop:
         body["stop"] = list(request.stop[:4])
         if len(request.stop) > 4:
-            notices.dropped("stop sequences past the fourth", "chat takes four")
+            notices.dropped("stop sequences past the fourth", "chat accepts four")
     if request.top_k is not None:
         _add_chat_field(body, request, field="top_k", value=request.top_k, notices=notices)
     if request.metadata:
         _add_chat_field(body, request, field="metadata", value=request.metadata, notices=notices)
     if request.n > 1:
-        if not aim.dialect.n or request.source != "chat":
+        if not options.dialect.n or request.source != "chat":
             raise BadRequest(
-                "n: this upstream gives one answer at a time", param="n", code="unsupported_value"
+                "n: this upstream returns one answer per request; send n = 1",
+                param="n",
+                code="unsupported_value",
             )
         body["n"] = request.n
-    own = request.source == "chat"
-    if own and request.safety_identifier:
+    from_chat = request.source == "chat"
+    if from_chat and request.safety_identifier:
         body["safety_identifier"] = request.safety_identifier
-    if request.user and not (own and request.user == request.safety_identifier):
+    if request.user and not (from_chat and request.user == request.safety_identifier):
         body["user"] = request.user if len(request.user) <= _USER_LIMIT else _digest(request.user)
     if request.cache_key:
         body["prompt_cache_key"] = request.cache_key
     if request.stream:
         body["stream"] = True
-        if aim.dialect.stream_usage:
+        if options.dialect.stream_usage:
             body["stream_options"] = {"include_usage": True}
 
 
-def _max_tokens(wanted: int, aim: EncodeOptions, notices: Notices) -> int:
-    limit = aim.max_output_tokens
-    if limit is None or wanted <= limit:
-        return wanted
-    notices.dropped("part of max_tokens", f"this model writes at most {limit}")
+def _max_tokens(requested: int, options: EncodeOptions, notices: Notices) -> int:
+    limit = options.max_output_tokens
+    if limit is None or requested <= limit:
+        return requested
+    notices.dropped("part of max_tokens", f"this model writes at most {limit} tokens")
     return limit
 
 
@@ -119,20 +118,131 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
 
 
-def _add_extras(body: dict[str, Any], request: Request, notices: Notices) -> None:
-    for field, value in (request.extras or {}).items():
+def _add_tools(body: dict[str, Any], request: Request, options: EncodeOptions, notices: Notices) -> None:
+    tools = [
+        encoded for tool in request.tools if (encoded := _tool(tool, request, options, notices)) is not None
+    ]
+    if not tools:
+        if request.tool_choice is not None and request.tool_choice.forces:
+            notices.dropped("tool_choice", "there are no tools to choose from")
+        return
+    body["tools"] = tools
+    if request.parallel_tool_calls is not None:
+        if options.dialect.parallel_tool_calls:
+            body["parallel_tool_calls"] = request.parallel_tool_calls
+        else:
+            notices.dropped("parallel_tool_calls", "this upstream has no such setting")
+    choice = _tool_choice(request, options, notices)
+    if choice is not None:
+        body["tool_choice"] = choice
+
+
+def _tool(tool: Tool, request: Request, options: EncodeOptions, notices: Notices) -> dict[str, Any] | None:
+    if tool.kind == "hosted":
         if request.source == "chat":
-            said = body.get(field)
-            body[field] = {**value, **said} if isinstance(value, dict) and isinstance(said, dict) else value
-        elif field not in SERVER_HINTS:
-            notices.dropped(field, "chat has no such field")
+            return dict(tool.hosted)
+        notices.dropped(f"tool {tool.name}", "it runs only at its own provider")
+        return None
+    if tool.kind == "custom" and request.source == "chat":
+        custom = {"name": tool.name, "description": tool.description, "format": tool.format}
+        declared = {key: item for key, item in custom.items() if item is not None}
+        return {"type": "custom", "custom": declared, **_tool_extras(tool)}
+    function: dict[str, Any] = {"name": flat_name(tool)}
+    description = description_of(tool)
+    if description:
+        function["description"] = description
+    function["parameters"] = CUSTOM_PARAMETERS if tool.kind == "custom" else _schema(tool.parameters)
+    if tool.strict is not None and options.dialect.strict_tools:
+        function["strict"] = tool.strict
+    if request.source != "chat":
+        return {"type": "function", "function": function}
+    function.update({key: value for key, value in (tool.extras or {}).items() if key != TOOL_EXTRAS})
+    return {"type": "function", "function": function, **_tool_extras(tool)}
+
+
+def _tool_extras(tool: Tool) -> dict[str, Json]:
+    """Return the fields that a chat client sent beside the function of a tool."""
+    cache: dict[str, Json] = {"cache_control": tool.cache} if tool.cache else {}
+    return {**cache, **((tool.extras or {}).get(TOOL_EXTRAS) or {})}
+
+
+def _schema(parameters: Json) -> Json:
+    return parameters if parameters else {"type": "object", "properties": {}}
+
+
+def _tool_choice(request: Request, options: EncodeOptions, notices: Notices) -> Json:
+    choice = request.tool_choice
+    if choice is None:
+        return None
+    allowed = options.dialect.tool_choice
+    if allowed == "auto_only" and choice.mode not in ("auto", "none"):
+        notices.dropped("tool_choice", "this upstream accepts only auto and none")
+        return "auto"
+    foreign = _foreign_hosted_tools(request)
+    names = [name for name in choice.names if name not in foreign]
+    if choice.names and not names:
+        notices.dropped("tool_choice", "the tool it names is not available here")
+        return None
+    if choice.mode == "tool" or (choice.mode == "required" and len(names) == 1):
+        return _forced_tool(request, names[0])
+    if names:
+        notices.dropped("the list of allowed tools", "chat upstreams accept one tool or all")
+    if choice.mode == "required" and allowed == "no_required":
+        notices.dropped("tool_choice required", "this upstream has no such mode")
+        return "auto"
+    return choice.mode
+
+
+def _foreign_hosted_tools(request: Request) -> set[str]:
+    """Return the names of tools that only providers of another protocol run."""
+    return {tool.name for tool in request.tools if tool.kind == "hosted" and request.source != "chat"}
+
+
+def _forced_tool(request: Request, name: str) -> Json:
+    tool = next((tool for tool in request.tools if tool.name == name), None)
+    if tool is not None and tool.kind == "custom" and request.source == "chat":
+        return {"type": "custom", "custom": {"name": name}}
+    return {"type": "function", "function": {"name": name if tool is None else flat_name(tool)}}
+
+
+def _add_response_format(
+    body: dict[str, Any], request: Request, options: EncodeOptions, notices: Notices
+) -> None:
+    output, form = request.output, options.dialect.response_format
+    if output is None:
+        return
+    if form == "none":
+        notices.dropped("response_format", "this upstream has no structured output")
+    elif output.kind == "json_schema" and form == "json_schema":
+        schema = {"name": output.name or "answer", "schema": output.schema or {}}
+        if output.strict is not None:
+            schema["strict"] = output.strict
+        if output.description is not None:
+            schema["description"] = output.description
+        body["response_format"] = {"type": "json_schema", "json_schema": schema}
+    else:
+        body["response_format"] = {"type": "json_object"}
+        if output.kind == "json_schema":
+            _add_schema_instruction(body["messages"], output.schema, options.dialect.system_role)
+
+
+def _add_schema_instruction(messages: list[dict[str, Any]], schema: Json, role: str) -> None:
+    """Add the schema to the system text, because JSON mode (`json_object`) has no field for it."""
+    text = f"Answer with one JSON object that fits this JSON schema: {json.encode(schema).decode()}"
+    if messages and messages[0]["role"] == role:
+        content = messages[0]["content"]
+        part = {"type": "text", "text": text}
+        messages[0]["content"] = [*content, part] if isinstance(content, list) else f"{content}\n\n{text}"
+    else:
+        messages.insert(0, {"role": role, "content": text})
 
 
 def _add_thinking(body: dict[str, Any], thinking: Thinking, style: str, notices: Notices) -> None:
     effort = thinking.effort or _effort(thinking)
     match style:
         case "reasoning_effort":
-            # Only an effort of none that was asked for in so many words can be said.
+            # OpenAI has no switch besides the effort `none`, and older models reject that: send it only if
+            # the client did.
             if thinking.enabled or thinking.effort is not None:
                 body["reasoning_effort"] = effort
         case "thinking":
@@ -144,7 +254,7 @@ def _add_thinking(body: dict[str, Any], thinking: Thinking, style: str, notices:
         case "reasoning":
             body["reasoning"] = _openrouter_reasoning(thinking, effort)
         case _ if thinking.enabled:
-            notices.dropped("thinking", "this upstream has no switch for it")
+            notices.dropped("thinking", "this upstream has no setting for it")
         case _:
             pass
 
@@ -161,118 +271,17 @@ def _effort(thinking: Thinking) -> str:
     return next((effort for limit, effort in _BUDGET_EFFORTS if thinking.budget <= limit), "high")
 
 
-def _add_response_format(
-    body: dict[str, Any], request: Request, aim: EncodeOptions, notices: Notices
-) -> None:
-    output, form = request.output, aim.dialect.response_format
-    if output is None:
-        return
-    if form == "none":
-        notices.dropped("response_format", "this upstream has no structured output")
-    elif output.kind == "json_schema" and form == "json_schema":
-        schema = {"name": output.name or "answer", "schema": output.schema or {}}
-        if output.strict is not None:
-            schema["strict"] = output.strict
-        if output.description is not None:
-            schema["description"] = output.description
-        body["response_format"] = {"type": "json_schema", "json_schema": schema}
-    else:
-        body["response_format"] = {"type": "json_object"}
-        if output.kind == "json_schema":
-            _add_schema_instruction(body["messages"], output.schema, aim.dialect.system_role)
-
-
-def _add_schema_instruction(messages: list[dict[str, Any]], schema: Json, role: str) -> None:
-    """JSON mode knows no schema; the schema is asked for in words."""
-    wish = f"Answer with one JSON object that fits this JSON schema: {json.encode(schema).decode()}"
-    if messages and messages[0]["role"] == role:
-        said = messages[0]["content"]
-        more = [{"type": "text", "text": wish}]
-        messages[0]["content"] = [*said, *more] if isinstance(said, list) else f"{said}\n\n{wish}"
-    else:
-        messages.insert(0, {"role": role, "content": wish})
-
-
-def _add_tools(body: dict[str, Any], request: Request, aim: EncodeOptions, notices: Notices) -> None:
-    tools = [encoded for tool in request.tools if (encoded := _tool(tool, request, aim, notices)) is not None]
-    if not tools:
-        if request.tool_choice is not None and request.tool_choice.forces:
-            notices.dropped("tool_choice", "there are no tools to choose from")
-        return
-    body["tools"] = tools
-    if request.parallel_tool_calls is not None:
-        if aim.dialect.parallel_tool_calls:
-            body["parallel_tool_calls"] = request.parallel_tool_calls
-        else:
-            notices.dropped("parallel_tool_calls", "this upstream has no such switch")
-    choice = _tool_choice(request, aim, notices)
-    if choice is not None:
-        body["tool_choice"] = choice
-
-
-def _tool(tool: Tool, request: Request, aim: EncodeOptions, notices: Notices) -> dict[str, Any] | None:
-    if tool.kind == "hosted":
+def _add_extras(body: dict[str, Any], request: Request, notices: Notices) -> None:
+    for field, value in (request.extras or {}).items():
         if request.source == "chat":
-            return dict(tool.hosted)
-        notices.dropped(f"tool {tool.name}", "it runs at its own provider only")
-        return None
-    if tool.kind == "custom" and request.source == "chat":
-        custom = {"name": tool.name, "description": tool.description, "format": tool.format}
-        told = {key: item for key, item in custom.items() if item is not None}
-        return {"type": "custom", "custom": told, **_tool_extras(tool)}
-    function: dict[str, Any] = {"name": flat_name(tool)}
-    description = description_of(tool)
-    if description:
-        function["description"] = description
-    function["parameters"] = CUSTOM_PARAMETERS if tool.kind == "custom" else _schema(tool.parameters)
-    if tool.strict is not None and aim.dialect.strict_tools:
-        function["strict"] = tool.strict
-    if request.source != "chat":
-        return {"type": "function", "function": function}
-    function.update({key: value for key, value in (tool.extras or {}).items() if key != TOOL_EXTRAS})
-    return {"type": "function", "function": function, **_tool_extras(tool)}
+            current = body.get(field)
+            both = isinstance(value, dict) and isinstance(current, dict)
+            body[field] = value | current if both else value
+        elif field not in SERVER_HINTS:
+            notices.dropped(field, "chat has no such field")
 
 
-def _tool_extras(tool: Tool) -> dict[str, Json]:
-    """What a chat client said of a tool beside its function."""
-    cache: dict[str, Json] = {"cache_control": tool.cache} if tool.cache else {}
-    return {**cache, **((tool.extras or {}).get(TOOL_EXTRAS) or {})}
-
-
-def _schema(parameters: Json) -> Json:
-    return parameters if parameters else {"type": "object", "properties": {}}
-
-
-def _tool_choice(request: Request, aim: EncodeOptions, notices: Notices) -> Json:
-    choice = request.tool_choice
-    if choice is None:
-        return None
-    allowed = aim.dialect.tool_choice
-    if allowed == "auto_only" and choice.mode not in ("auto", "none"):
-        notices.dropped("tool_choice", "this upstream chooses by itself")
-        return "auto"
-    elsewhere = _foreign_hosted_tools(request)
-    names = [name for name in choice.names if name not in elsewhere]
-    if choice.names and not names:
-        notices.dropped("tool_choice", "the tool it names is not on offer here")
-        return None
-    if choice.mode == "tool" or (choice.mode == "required" and len(names) == 1):
-        return _forced_tool(request, names[0])
-    if names:
-        notices.dropped("the list of allowed tools", "chat upstreams take one tool or all")
-    if choice.mode == "required" and allowed == "no_required":
-        notices.dropped("tool_choice required", "this upstream has no such mode")
-        return "auto"
-    return choice.mode
-
-
-def _foreign_hosted_tools(request: Request) -> set[str]:
-    """The names of tools that only another protocol's providers run."""
-    return {tool.name for tool in request.tools if tool.kind == "hosted" and request.source != "chat"}
-
-
-def _forced_tool(request: Request, name: str) -> Json:
-    tool = next((tool for tool in request.tools if tool.name == name), None)
-    if tool is not None and tool.kind == "custom" and request.source == "chat":
-        return {"type": "custom", "custom": {"name": name}}
-    return {"type": "function", "function": {"name": name if tool is None else flat_name(tool)}}
+def _has_cache_hints(request: Request) -> bool:
+    parts = [part for message in request.messages for part in message.parts]
+    hints = [getattr(item, "cache", None) for item in (*request.system, *parts, *request.tools)]
+    return hints.count(None) < len(hints)

@@ -1,6 +1,7 @@
-"""Citations in the one shape chat has for them.
+"""Encodes events as a chat stream; also the ids, usage and citations of whole completions.
 
-Events as chat chunks.
+OpenAI API reference, "Chat completion chunk": the first delta has the role; with `include_usage` every chunk
+has a `usage`, null but in the last, whose `choices` are empty; `[DONE]` ends the stream.
 """
 
 from __future__ import annotations
@@ -32,74 +33,25 @@ from routecodex.protocols.tool_mapping import InputUnwrapper, ToolNames
 from routecodex.protocols.translation import estimated_usage
 from routecodex.wire import json
 
-
-def annotation_of(value: Json, *, start: int, end: int) -> Json | None:
-    """An annotation as chat says it, or None; its text stands from `start` to `end` in the whole answer."""
-    if not isinstance(value, dict):
-        return None
-    kind, url = value.get("type"), value.get("url")
-    # Chat puts the details of each type under its name: whoever does so speaks chat.
-    if isinstance(kind, str) and isinstance(value.get(kind), dict):
-        return value
-    if not isinstance(url, str) or not url:
-        return None
-    first, last, title = value.get("start_index"), value.get("end_index"), value.get("title")
-    if not isinstance(first, int) or not isinstance(last, int):
-        first, last = 0, end - start
-    cited = {
-        "url": url,
-        "title": title if isinstance(title, str) else "",
-        "start_index": start + first,
-        "end_index": start + last,
-    }
-    return {"type": "url_citation", "url_citation": cited}
-
-
-def annotations_of(texts: Iterable[Text]) -> list[Json]:
-    """All annotations of texts that a client gets as one."""
-    told = []
-    start = 0
-    for text in texts:
-        start += len(TEXT_SEPARATOR) if text.apart else 0
-        end = start + len(text.text)
-        told += [annotation_of(value, start=start, end=end) for value in text.annotations]
-        start = end
-    return [annotation for annotation in told if annotation is not None]
-
-
 DONE = b"data: [DONE]\n\n"
 _CONTENT, _REFUSAL, _REASONING = b'{"content":', b'{"refusal":', b'{"reasoning_content":'
 _TEXT_FIELDS: dict[type, bytes] = {Text: _CONTENT, Refusal: _REFUSAL, Reasoning: _REASONING}
 
 
-def answer_id(reply: ReplyContext) -> str:
-    """The id every chunk of one answer carries."""
-    return f"chatcmpl-{reply.id}"
-
-
-def usage_object(usage: Usage) -> dict[str, Any]:
-    """Usage as chat counts it."""
-    return {
-        "prompt_tokens": usage.input,
-        "completion_tokens": usage.output,
-        "total_tokens": usage.input + usage.output,
-        "prompt_tokens_details": {"cached_tokens": usage.cache_read},
-        "completion_tokens_details": {"reasoning_tokens": usage.reasoning},
-    }
-
-
 class _Call:
-    __slots__ = ("argued", "custom", "number", "unwrapper")
+    """A tool call while it is encoded."""
+
+    __slots__ = ("custom", "has_arguments", "number", "unwrapper")
 
     def __init__(self, number: int, *, custom: bool, unwrapper: InputUnwrapper | None) -> None:
         self.number = number
         self.custom = custom
         self.unwrapper = unwrapper
-        self.argued = False
+        self.has_arguments = False
 
 
 class StreamEncoder:
-    """Events in, bytes of a chat stream out; the constant part of a chunk is written once."""
+    """Encodes events as a chat stream; the constant part of a chunk is encoded once."""
 
     def __init__(self, reply: ReplyContext) -> None:
         self._reply = reply
@@ -109,7 +61,7 @@ class StreamEncoder:
         self._names = ToolNames(reply.request.tools if reply.request is not None else ())
         self._usage: Usage | None = None
         self._written = 0
-        self._aside = 0
+        self._non_text = 0
         self._text_start = 0
         self._envelope = b""
         self._head = b""
@@ -123,7 +75,7 @@ class StreamEncoder:
                     return self._with_logprobs(event.text, event.logprobs)
                 return self._text(_REFUSAL if event.index in self._refusals else _CONTENT, event.text)
             case ReasoningDelta():
-                self._aside += len(event.text)
+                self._non_text += len(event.text)
                 return self._text(_REASONING, event.text)
             case ArgumentsDelta():
                 return self._arguments(event.index, event.text)
@@ -146,7 +98,7 @@ class StreamEncoder:
         return b""
 
     def add_texts(self, index: int, texts: Sequence[str]) -> bytes:
-        """Many pieces of one text at once."""
+        """Encode many deltas of one text at once."""
         self._written += sum(map(len, texts))
         head = self._head + (_REFUSAL if index in self._refusals else _CONTENT)
         return b"".join([b'%b"%b"}%b' % (head, text, self._tail) for text in escape_texts(texts)])
@@ -165,7 +117,7 @@ class StreamEncoder:
         return self._delta(b'{"role":"assistant","content":""}')
 
     def _tier(self, extras: dict[str, Json] | None) -> None:
-        """The chunks from now on name the service tier that the provider told, once."""
+        """Add the provider's service tier to all further chunks."""
         tier = (extras or {}).get("service_tier")
         if isinstance(tier, str) and b',"service_tier":' not in self._envelope:
             self._envelope += b',"service_tier":' + json.encode(tier)
@@ -188,8 +140,8 @@ class StreamEncoder:
         return b"data: " + self._envelope + b',"choices":[' + json.encode(choice) + b"]" + self._close_chunk()
 
     def _annotation(self, annotation: Json) -> bytes:
-        told = annotation_of(annotation, start=self._text_start, end=self._written - self._aside)
-        return self._delta(b'{"annotations":[' + json.encode(told) + b"]}") if told is not None else b""
+        encoded = annotation_of(annotation, start=self._text_start, end=self._written - self._non_text)
+        return b"" if encoded is None else self._delta(b'{"annotations":[' + json.encode(encoded) + b"]}")
 
     def _close_chunk(self) -> bytes:
         return b',"usage":null}\n\n' if self._reply.include_usage else b"}\n\n"
@@ -206,10 +158,10 @@ class StreamEncoder:
         text = getattr(part, "text", "")
         if isinstance(part, Text):
             between = TEXT_SEPARATOR if part.apart else ""
-            self._text_start = self._written - self._aside + len(between)
+            self._text_start = self._written - self._non_text + len(between)
             text = between + text
         else:
-            self._aside += len(text)
+            self._non_text += len(text)
         return self._text(field, text) if field is not None and text else b""
 
     def _begin_call(self, index: int, part: ToolCall) -> bytes:
@@ -224,18 +176,22 @@ class StreamEncoder:
 
     def _arguments(self, index: int, text: str) -> bytes:
         call = self._calls[index]
-        return self._argue(call, text if call.unwrapper is None else call.unwrapper.feed(text))
+        return self._write_arguments(call, text if call.unwrapper is None else call.unwrapper.feed(text))
 
     def _close_call(self, index: int) -> bytes:
         call = self._calls.get(index)
-        return b"" if call is None or call.unwrapper is None else self._argue(call, call.unwrapper.close())
+        return (
+            b""
+            if call is None or call.unwrapper is None
+            else self._write_arguments(call, call.unwrapper.close())
+        )
 
-    def _argue(self, call: _Call, text: str) -> bytes:
+    def _write_arguments(self, call: _Call, text: str) -> bytes:
         if not text:
             return b""
-        call.argued = True
+        call.has_arguments = True
         self._written += len(text)
-        self._aside += len(text)
+        self._non_text += len(text)
         kind, field = ("custom", "input") if call.custom else ("function", "arguments")
         return self._delta(
             b'{"tool_calls":[{"index":%d,"%s":{"%s":%s}}]}'
@@ -243,10 +199,10 @@ class StreamEncoder:
         )
 
     def _finish(self, event: Finished) -> bytes:
-        word = finish.encode("chat", event.finish)
+        reason = finish.encode("chat", event.finish)
         self._tier(event.extras)
         out = self._empty_arguments() if event.finish.reason == "tool_calls" else b""
-        choice = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": word}
+        choice = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": reason}
         out += b"data: " + self._envelope + b',"choices":[' + json.encode(choice) + b"]" + self._close_chunk()
         if self._reply.include_usage:
             usage = self._usage or estimated_usage(self._reply.input_tokens, self._written)
@@ -255,6 +211,59 @@ class StreamEncoder:
         return out + DONE
 
     def _empty_arguments(self) -> bytes:
-        """A whole call without arguments has an empty object: clients parse it."""
-        calls = [call for call in self._calls.values() if not (call.argued or call.custom)]
-        return b"".join(self._argue(call, "{}") for call in calls)
+        """Complete calls without arguments by `{}`: clients parse the arguments as JSON."""
+        calls = [call for call in self._calls.values() if not (call.has_arguments or call.custom)]
+        return b"".join(self._write_arguments(call, "{}") for call in calls)
+
+
+def answer_id(reply: ReplyContext) -> str:
+    """Return the id of an answer, the same in all its chunks."""
+    return f"chatcmpl-{reply.id}"
+
+
+def usage_object(usage: Usage) -> dict[str, Any]:
+    """Return the usage as a chat object."""
+    return {
+        "prompt_tokens": usage.input,
+        "completion_tokens": usage.output,
+        "total_tokens": usage.input + usage.output,
+        "prompt_tokens_details": {"cached_tokens": usage.cache_read},
+        "completion_tokens_details": {"reasoning_tokens": usage.reasoning},
+    }
+
+
+def annotation_of(value: Json, *, start: int, end: int) -> Json | None:
+    """Return the annotation in chat's form, or None.
+
+    Its text is at `start` to `end` of the whole answer.
+    """
+    if not isinstance(value, dict):
+        return None
+    kind, url = value.get("type"), value.get("url")
+    # Chat's own form: the details are under the name of the type.
+    if isinstance(kind, str) and isinstance(value.get(kind), dict):
+        return value
+    if not isinstance(url, str) or not url:
+        return None
+    first, last, title = value.get("start_index"), value.get("end_index"), value.get("title")
+    if not isinstance(first, int) or not isinstance(last, int):
+        first, last = 0, end - start
+    citation = {
+        "url": url,
+        "title": title if isinstance(title, str) else "",
+        "start_index": start + first,
+        "end_index": start + last,
+    }
+    return {"type": "url_citation", "url_citation": citation}
+
+
+def annotations_of(texts: Iterable[Text]) -> list[Json]:
+    """Return the annotations of texts that a client gets as one text."""
+    encoded = []
+    start = 0
+    for text in texts:
+        start += len(TEXT_SEPARATOR) if text.apart else 0
+        end = start + len(text.text)
+        encoded += [annotation_of(value, start=start, end=end) for value in text.annotations]
+        start = end
+    return [annotation for annotation in encoded if annotation is not None]

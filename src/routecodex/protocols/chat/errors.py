@@ -1,4 +1,4 @@
-"""Chat's error envelope, both ways."""
+"""Encodes and decodes chat's error envelope."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _TYPES: dict[Kind, str] = {
 
 
 def error_object(error: GatewayError) -> dict[str, Any]:
-    """The `error` object of an answer or of a stream's last chunk."""
+    """Return the `error` object of a response or of a stream's last chunk."""
     return {"message": error.message, "type": _TYPES[error.kind], "param": error.param, "code": error.code}
 
 
 def encode_error(error: GatewayError) -> tuple[int, dict[str, Any]]:
-    """The status and the envelope a chat client expects."""
+    """Return the HTTP status and the envelope for a chat client."""
     body: dict[str, Any] = {"error": error_object(error)}
     if error.code is not None:
         body["code"] = error.code
@@ -38,7 +38,7 @@ def encode_error(error: GatewayError) -> tuple[int, dict[str, Any]]:
 
 
 def decode_error(status: int, headers: Mapping[str, str], body: bytes, provider: str) -> UpstreamError:
-    """A chat provider's refusal as a typed error."""
+    """Decode the error response of a chat provider."""
     try:
         value = json.decode(body)
     except ValueError:
@@ -50,9 +50,10 @@ def decode_error(status: int, headers: Mapping[str, str], body: bytes, provider:
 def from_object(
     status: int, error: Any, *, provider: str, headers: Mapping[str, str] | None = None
 ) -> UpstreamError:
-    """The typed error for an `error` value, whatever shape the provider gave it.
+    """Return the typed error for an `error` value of any shape.
 
-    Inside an answer that began well (`status` below 400) the error's own code says what it is.
+    Inside a response of status 200 the error's own numeric code is the status, as OpenRouter sends it in a
+    stream. `detail` is FastAPI's field (vLLM and other Python servers).
     """
     if not isinstance(error, dict):
         return upstream_error(status, str(error), provider=provider, headers=headers)
@@ -72,7 +73,7 @@ def from_object(
 
 
 def is_chat_error(error: Any) -> bool:
-    """Whether an `error` value has the shape chat clients read, so that it can pass as it is."""
+    """Whether an `error` value has the shape that chat clients read, and can be relayed unchanged."""
     return isinstance(error, dict) and all(
         isinstance(error.get(field), str) and error[field] for field in ("message", "type")
     )

@@ -1,6 +1,6 @@
-"""Validate the messages and tools of a chat request without decoding them.
+"""Validates the messages and tools of a chat request without decoding them.
 
-Routing looks at few of them, and they are nearly all of a large request.
+They are most of a large request, and routing reads only a few of them.
 
 From the sources `fast_validate` returns None and the request is decoded and checked in full. Where the hot
 path is compiled, `compile/fast_validate.c` takes the place of this module. `tests/reference/fast_validate.py`

@@ -1,4 +1,4 @@
-"""What routing sees of a chat request."""
+"""Reads the features of a chat request that routing uses."""
 
 from __future__ import annotations
 
@@ -41,6 +41,7 @@ from routecodex.protocols.message_features import (
 from routecodex.wire import json
 from routecodex.wire.json import ABSENT
 
+# Beside chat's own types: those of the Responses API, which some clients send to both.
 _MEDIA = frozenset({"image_url", "video_url", "image", "video", "input_image", "input_video"})
 _ATTACHMENTS = _MEDIA | {"file", "input_audio", "audio"}
 _SYSTEM_ROLES = frozenset({"system", "developer"})
@@ -55,11 +56,11 @@ class _TextPart(Struct):
 _parts = Decoder(list[_TextPart])
 
 
-def features(inbound: WireRequest) -> RequestFeatures:
-    """The features of a request; only its newest messages are looked at."""
-    view: RequestView = inbound.wire
+def features(request: WireRequest) -> RequestFeatures:
+    """Return the features of a request; only its newest messages are read."""
+    view: RequestView = request.wire
     wire, messages, tools = view.fields, view.messages(), view.tools()
-    newest, seen = newest_message(messages, _feature_reader(inbound))
+    newest, seen = newest_message(messages, _feature_reader(request))
     last = _last_answer(messages)
     native = wire.web_search_options is not ABSENT and json.is_present(wire.web_search_options)
     has_tools = bool(tools or wire.functions)
@@ -74,20 +75,20 @@ def features(inbound: WireRequest) -> RequestFeatures:
         asks_search=native or (hosted and _forces_search(wire, tools)),
         has_tools=has_tools,
         has_answer=last >= 0,
-        opening=_opening(inbound) if not has_tools or len(messages) <= SHORT_CONVERSATION else "",
+        opening=_opening(request) if not has_tools or len(messages) <= SHORT_CONVERSATION else "",
     )
 
 
-def fingerprint(inbound: WireRequest) -> bytes:
-    """What a conversation begins with."""
-    view: RequestView = inbound.wire
+def fingerprint(request: WireRequest) -> bytes:
+    """Return the bytes that identify a conversation: its system text and first user texts."""
+    view: RequestView = request.wire
     return conversation_fingerprint(
-        _system(inbound), first_user_texts(view.messages(), _feature_reader(inbound))
+        _system(request), first_user_texts(view.messages(), _feature_reader(request))
     )
 
 
 def _content(message: WireMessage, uncut: bytes) -> tuple[Sequence[TextValue], Sequence[str]]:
-    """The texts of a message, and the types of its parts."""
+    """Return the texts of a message, and the types of its parts."""
     view = memoryview(message.content)
     kind = view[0] if view.nbytes else 0
     if kind == _STRING:
@@ -99,8 +100,8 @@ def _content(message: WireMessage, uncut: bytes) -> tuple[Sequence[TextValue], S
     return [large_body.restore_text(text, uncut) for text in texts], [part.type for part in parts]
 
 
-def _feature_reader(inbound: WireRequest) -> Callable[[WireMessage], MessageFeatures]:
-    return partial(_message_features, uncut=inbound.uncut) if inbound.uncut else _message_features
+def _feature_reader(request: WireRequest) -> Callable[[WireMessage], MessageFeatures]:
+    return partial(_message_features, uncut=request.uncut) if request.uncut else _message_features
 
 
 def _message_features(message: WireMessage, uncut: bytes = b"") -> MessageFeatures:
@@ -125,7 +126,7 @@ def _last_answer(messages: Sequence[WireMessage]) -> int:
 
 
 def _calls(messages: Sequence[WireMessage], last: int) -> tuple[CalledTool, ...]:
-    """The calls of the assistant's messages in a row that end there."""
+    """Return the calls of the consecutive assistant messages that end at `last`."""
     calls: list[CalledTool] = []
     while last >= 0 and messages[last].role == "assistant":
         legacy = messages[last].function_call
@@ -147,8 +148,8 @@ def _call(call: WireToolCall) -> CalledTool:
 
 
 def _function(function: WireFunctionCall) -> CalledTool:
-    given = function.arguments
-    text = given if isinstance(given, str) else json.encode(given).decode("utf-8", "replace")
+    arguments = function.arguments
+    text = arguments if isinstance(arguments, str) else json.encode(arguments).decode("utf-8", "replace")
     return CalledTool(function.name, text[:ARGUMENTS_KEPT])
 
 
@@ -170,23 +171,23 @@ def _is_hosted(tool: WireTool) -> bool:
 
 
 def _forces_search(wire: RequestBody, tools: Sequence[WireTool]) -> bool:
-    """Whether the hosted search is all there is, or the one tool that must be used."""
+    """Whether the hosted search is the only tool, or the one that must be called."""
     choice = wire.tool_choice
     if choice == "none":
         return False
     return len(tools) == 1 or (isinstance(choice, WireToolChoice) and is_hosted_search(choice.type or ""))
 
 
-def _system(inbound: WireRequest) -> list[TextValue]:
-    view: RequestView = inbound.wire
-    told: list[TextValue] = []
+def _system(request: WireRequest) -> list[TextValue]:
+    view: RequestView = request.wire
+    texts: list[TextValue] = []
     for message in view.messages():
         if message.role not in _SYSTEM_ROLES:
             break
-        told.extend(_content(message, inbound.uncut)[0])
-    return told
+        texts.extend(_content(message, request.uncut)[0])
+    return texts
 
 
-def _opening(inbound: WireRequest) -> str:
-    view: RequestView = inbound.wire
-    return system_opening(_system(inbound) or _content(view.messages()[0], inbound.uncut)[0])
+def _opening(request: WireRequest) -> str:
+    view: RequestView = request.wire
+    return system_opening(_system(request) or _content(view.messages()[0], request.uncut)[0])

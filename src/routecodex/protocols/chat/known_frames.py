@@ -1,11 +1,10 @@
-"""Frames as most chat upstreams write them, known by their bytes.
+"""Recognises the frames that most chat upstreams write by their bytes, without decoding JSON.
 
     data: {"id":"c-1",…,"choices":[{"index":0,"delta":{ "role":"assistant" },"finish_reason":null}]}
     └───────────────────── head ──────────────────────┘                   └────────── tail ─────────┘
 
-The head is read member by member, so what follows it is known to be the delta of the one choice. The other
-frames of a stream are known by beginning with the same bytes. What is written in another way is no less
-right, but has to be read as JSON.
+The head of the first frame is read member by member, so the delta of the one choice must follow it. Later
+frames are recognised by beginning with the same bytes. Any other frame is decoded as JSON.
 """
 
 from __future__ import annotations
@@ -43,20 +42,20 @@ _EMPTY_DELTAS: Final = (
 )
 
 _OPENINGS: Final = {delta + tail: b'"' + tail for delta in _EMPTY_DELTAS for tail in _TAILS}
-"""What follows the head of a chunk that says nothing yet, and what then follows the text of one that does."""
+"""Bytes after the head of a first chunk without content; the bytes after the text of later chunks."""
 
 _FINISHES: Final = {
-    delta + tail.replace(b'_reason":null', b'_reason":"%b"' % said.encode()): said
+    delta + tail.replace(b'_reason":null', b'_reason":"%b"' % reason.encode()): reason
     for delta in (b"", b'"content":""')
     for tail in _TAILS
-    for said in ("stop", "length", "content_filter")
-    if settle_finish(said, calls=False)[1] == said
+    for reason in ("stop", "length", "content_filter")
+    if settle_finish(reason, calls=False)[1] == reason
 }
-"""What follows the head of a chunk that only tells how the answer ended, in a word that stays as it is."""
+"""Bytes after the head of a chunk that has only a finish reason, if that needs no correction."""
 
 
 class ChunkPrefix:
-    """What every chunk of an answer has in common, as far as the upstream says it."""
+    """Fields that all chunks of an answer share."""
 
     __slots__ = ("created", "id", "model")
 
@@ -67,7 +66,7 @@ class ChunkPrefix:
 
 
 class KnownFrames:
-    """How the frames of one stream begin; before that is known, none is usual but the first."""
+    """Known bytes of the frames of one stream, learned from its first frame."""
 
     __slots__ = ("_head", "_tail", "_text")
 
@@ -77,7 +76,7 @@ class KnownFrames:
         self._tail = b""
 
     def opening_at(self, run: bytes, at: int) -> tuple[ChunkPrefix | None, int]:
-        """The head and the end of a stream's first frame, if that begins there and says nothing yet."""
+        """Return the head and the end of a stream's first frame, if it begins there without content."""
         begin = at + len(_START)
         if run[at:begin] != _START:
             return None, at
@@ -94,7 +93,7 @@ class KnownFrames:
         return head, after
 
     def text_at(self, run: bytes, at: int) -> tuple[bytes, bytes]:
-        """What stands before and behind the text, if a frame that says some begins there; else nothing."""
+        """Return the bytes before and after the text, if a text frame begins there; else empty."""
         head, tail = self._text, self._tail
         text = at + len(head)
         if not head or run[at:text] != head:
@@ -102,13 +101,13 @@ class KnownFrames:
         quote = scan.string_end(run, text)
         if quote <= text or run[quote : quote + len(tail)] != tail:
             return b"", b""
-        # Nobody has read a text yet: what is no JSON must not begin an answer.
+        # The first text is decoded once: an answer must not begin with invalid JSON.
         if json.try_read(run[text - 1 : quote + 1], _string) is None:
             return b"", b""
         return head, tail
 
     def finish_at(self, run: bytes, at: int) -> tuple[str, int]:
-        """How the answer ended, if a frame begins there that says only this, and where that frame ends."""
+        """Return the finish reason, if a frame with only that begins there, and the end of the frame."""
         head = self._head
         rest = at + len(head)
         if not head or run[at:rest] != head:
@@ -117,7 +116,7 @@ class KnownFrames:
         return _FINISHES.get(run[rest:end], ""), end
 
     def usage_at(self, run: bytes, at: int) -> tuple[WireUsage | None, int]:
-        """The counts, if a frame begins there that has no choice and tells only them, and where it ends."""
+        """Return the usage, if a frame with only that begins there, and the end of the frame."""
         head = self._head[: -len(_CHOICE)] + _USAGE
         counts = at + len(head)
         if not self._head or run[at:counts] != head:
@@ -129,7 +128,7 @@ class KnownFrames:
 
 
 def _chunk_prefix(members: tuple[str | int | None, ...]) -> ChunkPrefix | None:
-    """The head that these members make, None when one of them is missing or odd."""
+    """Return the prefix of these members; None if one is missing or has an unexpected type."""
     name, kind, created, model = members[0], members[1], members[2], members[3]
     if not (isinstance(name, str) and isinstance(model, str) and isinstance(created, int)):
         return None

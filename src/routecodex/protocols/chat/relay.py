@@ -348,7 +348,7 @@ class Relay:
             return False
         mend = odd
         for call in calls:
-            place = self._calls.setdefault(choice, ToolCallIndex()).place(call)
+            place = self._calls.setdefault(choice, ToolCallIndex()).locate(call)
             self._placed.append(place)
             self._keep(call, begins=place.begins)
             mend |= not is_valid_call(call, place)
@@ -391,7 +391,7 @@ class Relay:
         calls = (choice.get("delta") or {}).get("tool_calls") or ()
         for call in (call for call in calls if isinstance(call, dict)):
             place = next(placed)
-            repair_call(call, place, made_id=f"call_{self._reply.id}_{place.number}")
+            repair_call(call, place, new_id=f"call_{self._reply.id}_{place.number}")
         if "finish_reason" in choice:
             word = self._words.get(choice.get("index") or 0)
             choice["finish_reason"] = word if choice["finish_reason"] else None

@@ -1,9 +1,7 @@
-"""A chat request fitted to an upstream that does not take all of chat: what need not change stays as it came.
+"""Rewrites a chat request for a chat upstream; bytes that need not change stay.
 
-Which settings go in which words is decided where requests of other protocols are written (outgoing.py): the
-settings in question are taken out, put through canon, and what comes of them is put in their place.
-
-A chat request bound for a chat upstream: the bytes it came as, but for what must change.
+Only the model name is replaced, unless the upstream's dialect deviates from what the request uses. Settings
+that deviate are decoded and encoded again (`encode_request`), so that every dialect rule exists once.
 """
 
 from __future__ import annotations
@@ -29,149 +27,31 @@ Fields = dict[str, Raw]
 _objects: Final = Decoder(list[Fields])
 _LIMITS: Final = ("max_tokens", "max_completion_tokens")
 _SYSTEM_ROLES: Final = ("system", "developer")
-
-
-def _fit_dialect(inbound: WireRequest, aim: EncodeOptions) -> EncodedRequest:
-    """The request as this upstream takes it; unknown fields stay."""
-    dialect, fields = aim.dialect, json.read_fields(inbound.body)
-    notices = Notices()
-    _rename_limit(fields, dialect)
-    if not dialect.stream_usage:
-        # The relay counts for an upstream that cannot be asked to.
-        fields.pop("stream_options", None)
-    lines, wish = _convert_settings(fields, inbound.wire, aim)
-    if not dialect.strict_tools and scan.contains(inbound.body, b'"strict"'):
-        _remove_strict(fields)
-    if wish or dialect.merge_system or scan.contains(inbound.body, b'"developer"'):
-        _convert_messages(fields, dialect, wish)
-    for field in dialect.unsupported:
-        if fields.pop(field, None) is not None:
-            notices.dropped(field, "this upstream refuses it")
-    fields["model"] = Raw(json.encode(aim.model))
-    return EncodedRequest(json.encode(fields), (*lines, *notices.lines()))
-
-
-def _rename_limit(fields: Fields, dialect: Dialect) -> None:
-    """Limits the answer by the one field that this upstream knows; of two, the newer counts."""
-    name = dialect.max_tokens_field
-    given = [fields[limit] for limit in _LIMITS if json.is_present(fields.get(limit, json.ABSENT))]
-    if name is not None and given:
-        fields[name] = given[-1]
-        fields.pop(next(limit for limit in _LIMITS if limit != name), None)
-
-
-def _convert_settings(fields: Fields, view: RequestView, aim: EncodeOptions) -> tuple[tuple[str, ...], str]:
-    """Says settings anew that the upstream takes in other words; notices, and what to ask for in the text."""
-    asked = {name: fields.pop(name) for name in _deviating_fields(aim.dialect) if name in fields}
-    if not asked:
-        return (), ""
-    # Only which tools there are matters to the choice of one.
-    tools = [{"type": tool.type, tool.type: _tool_name(tool)} for tool in view.tools()]
-    alone = json.encode({**asked, "model": aim.model, "messages": [], "tools": tools})
-    request = decode_request(WireRequest("chat", alone, wire=None, model=aim.model, stream=False))
-    encoded = encode_request(request, aim)
-    said = json.read_fields(encoded.body)
-    wishes = json.decode_raw(said["messages"])
-    for name in said.keys() - {"model", "messages", "tools"}:
-        # What the client says in the upstream's own words goes first.
-        fields.setdefault(name, said[name])
-    return encoded.notices, wishes[0]["content"] if wishes else ""
-
-
-def _deviating_fields(dialect: Dialect) -> list[str]:
-    """The settings that this upstream does not take as chat has them."""
-    deviates = {
-        "tool_choice": dialect.tool_choice != "full",
-        "parallel_tool_calls": not dialect.parallel_tool_calls,
-        "response_format": dialect.response_format != "json_schema",
-        "reasoning_effort": dialect.reasoning_field != "reasoning_effort",
-    }
-    return [name for name, does in deviates.items() if does]
-
-
-def _tool_name(tool: Any) -> dict[str, str]:
-    described = tool.function if tool.type == "function" else tool.custom
-    return {"name": described.name} if described is not None else {}
-
-
-def _remove_strict(fields: Fields) -> None:
-    """Takes `strict` from the functions."""
-    tools = json.try_read(fields.get("tools", json.ABSENT), _objects) or []
-    loosened = False
-    for tool in tools:
-        function = tool.get("function", json.ABSENT)
-        if json.starts_with(function, b"{") and "strict" in (told := json.read_fields(bytes(function))):
-            del told["strict"]
-            tool["function"] = Raw(json.encode(told))
-            loosened = True
-    if loosened:
-        fields["tools"] = Raw(json.encode(tools))
-
-
-def _convert_messages(fields: Fields, dialect: Dialect, wish: str) -> None:
-    """Puts the system text as this upstream takes it, with the wish in it."""
-    messages = _objects.decode(fields["messages"])
-    roles = [json.decode_raw(message["role"]) for message in messages]
-    if dialect.system_role == "system":
-        for message, role in zip(messages, roles, strict=True):
-            if role == "developer":
-                message["role"] = Raw(b'"system"')
-    leading = next((at for at, role in enumerate(roles) if role not in _SYSTEM_ROLES), len(roles))
-    if dialect.merge_system and leading > 1 and (text := _joined_text(messages[:leading])) is not None:
-        messages[:leading] = [{**messages[0], "content": Raw(json.encode(text))}]
-    if wish:
-        _add_instruction(messages, wish, role=dialect.system_role, leads=leading > 0)
-    fields["messages"] = Raw(json.encode(messages))
-
-
-def _joined_text(messages: list[Fields]) -> str | None:
-    """The text of these messages as one; None when one of them is more than text."""
-    texts: list[str] = []
-    for message in messages:
-        content = json.decode_raw(message.get("content", json.ABSENT))
-        for part in content if isinstance(content, list) else [{"type": "text", "text": content or ""}]:
-            if part.get("type") != "text":
-                return None
-            texts.append(part["text"])
-    return "\n\n".join(filter(None, texts))
-
-
-def _add_instruction(messages: list[Fields], wish: str, *, role: str, leads: bool) -> None:
-    """Adds the wish to the first message if that is the system's, else puts it in front."""
-    if not leads:
-        messages.insert(0, {"role": Raw(json.encode(role)), "content": Raw(json.encode(wish))})
-        return
-    content = json.decode_raw(messages[0].get("content", json.ABSENT))
-    if isinstance(content, list):
-        content.append({"type": "text", "text": wish})
-    else:
-        content = f"{content}\n\n{wish}" if content else wish
-    messages[0]["content"] = Raw(json.encode(content))
-
-
 _PLAIN: Final = Dialect()
 _DEVELOPER: Final = b'"developer"'
 _SYSTEM: Final = b'"system"'
 _STRICT: Final = b'"strict"'
 
 
-def rewrite(inbound: WireRequest, aim: EncodeOptions) -> EncodedRequest:
-    """The request for this upstream; untouched fields stay byte for byte."""
-    view: RequestView = inbound.wire
-    dialect, wire = aim.dialect, view.fields
+def rewrite(request: WireRequest, options: EncodeOptions) -> EncodedRequest:
+    """Rewrite the request for this upstream; unchanged fields stay byte for byte."""
+    view: RequestView = request.wire
+    dialect, wire = options.dialect, view.fields
     if wire.n is not None and wire.n > 1 and not dialect.n:
-        raise BadRequest("n: this upstream gives one answer at a time", param="n", code="unsupported_value")
-    outline = inbound.keys() if inbound.outline else b""
-    # An upstream of which nothing is known is sent what the client wrote.
+        raise BadRequest(
+            "n: this upstream returns one answer per request; send n = 1", param="n", code="unsupported_value"
+        )
+    outline = request.keys() if request.outline else b""
+    # An upstream without a dialect gets the request as the client wrote it.
     if dialect != _PLAIN and (
-        _settings_deviate(wire, dialect) or _messages_deviate(outline or inbound.body, dialect)
+        _settings_deviate(wire, dialect) or _messages_deviate(outline or request.body, dialect)
     ):
-        return _fit_dialect(inbound, aim)
-    return EncodedRequest(replace_model(inbound.body, aim.model, named=wire.model, outline=outline))
+        return _fit_dialect(request, options)
+    return EncodedRequest(replace_model(request.body, options.model, named=wire.model, outline=outline))
 
 
 def _settings_deviate(wire: RequestBody, dialect: Dialect) -> bool:
-    """Whether a setting may have to go, or to be said in other words."""
+    """Whether a setting may have to be dropped or converted."""
     limit = dialect.max_tokens_field
     return bool(
         dialect.unsupported
@@ -186,9 +66,129 @@ def _settings_deviate(wire: RequestBody, dialect: Dialect) -> bool:
 
 
 def _messages_deviate(body: bytes, dialect: Dialect) -> bool:
-    """Whether messages or tools may have to change; words that stand elsewhere cost only time."""
+    """Whether messages or tools may have to change; a false positive costs only time."""
     return bool(
         (dialect.system_role == "system" and scan.contains(body, _DEVELOPER))
         or (dialect.merge_system and body.count(_SYSTEM) > 1)
         or (not dialect.strict_tools and scan.contains(body, _STRICT))
     )
+
+
+def _fit_dialect(request: WireRequest, options: EncodeOptions) -> EncodedRequest:
+    """Rewrite the request in the upstream's dialect; unknown fields stay."""
+    dialect, fields = options.dialect, json.read_fields(request.body)
+    notices = Notices()
+    _rename_limit(fields, dialect)
+    if not dialect.stream_usage:
+        # The relay estimates the usage of such an upstream.
+        fields.pop("stream_options", None)
+    lines, instruction = _convert_settings(fields, request.wire, options)
+    if not dialect.strict_tools and scan.contains(request.body, _STRICT):
+        _remove_strict(fields)
+    if instruction or dialect.merge_system or scan.contains(request.body, _DEVELOPER):
+        _convert_messages(fields, dialect, instruction)
+    for field in dialect.unsupported:
+        if fields.pop(field, None) is not None:
+            notices.dropped(field, "this upstream rejects it")
+    fields["model"] = Raw(json.encode(options.model))
+    return EncodedRequest(json.encode(fields), (*lines, *notices.lines()))
+
+
+def _rename_limit(fields: Fields, dialect: Dialect) -> None:
+    """Rename the token limit to the field of this upstream; of two, `max_completion_tokens` counts."""
+    name = dialect.max_tokens_field
+    limits = [fields[limit] for limit in _LIMITS if json.is_present(fields.get(limit, json.ABSENT))]
+    if name is not None and limits:
+        fields[name] = limits[-1]
+        fields.pop(next(limit for limit in _LIMITS if limit != name), None)
+
+
+def _convert_settings(
+    fields: Fields, view: RequestView, options: EncodeOptions
+) -> tuple[tuple[str, ...], str]:
+    """Convert deviating settings to the dialect; return notices and an instruction for the model."""
+    settings = {name: fields.pop(name) for name in _deviating_fields(options.dialect) if name in fields}
+    if not settings:
+        return (), ""
+    # `tool_choice` needs only the names of the tools.
+    tools = [{"type": tool.type, tool.type: _tool_name(tool)} for tool in view.tools()]
+    body = json.encode({**settings, "model": options.model, "messages": [], "tools": tools})
+    request = decode_request(WireRequest("chat", body, wire=None, model=options.model, stream=False))
+    encoded = encode_request(request, options)
+    converted = json.read_fields(encoded.body)
+    messages = json.decode_raw(converted["messages"])
+    for name in converted.keys() - {"model", "messages", "tools"}:
+        # A setting that the client wrote in the upstream's dialect wins.
+        fields.setdefault(name, converted[name])
+    return encoded.notices, messages[0]["content"] if messages else ""
+
+
+def _deviating_fields(dialect: Dialect) -> list[str]:
+    """Return the settings that this upstream does not accept in OpenAI's form."""
+    deviates = {
+        "tool_choice": dialect.tool_choice != "full",
+        "parallel_tool_calls": not dialect.parallel_tool_calls,
+        "response_format": dialect.response_format != "json_schema",
+        "reasoning_effort": dialect.reasoning_field != "reasoning_effort",
+    }
+    return [name for name, differs in deviates.items() if differs]
+
+
+def _tool_name(tool: Any) -> dict[str, str]:
+    declared = tool.function if tool.type == "function" else tool.custom
+    return {"name": declared.name} if declared is not None else {}
+
+
+def _remove_strict(fields: Fields) -> None:
+    """Remove `strict` from the functions."""
+    tools = json.try_read(fields.get("tools", json.ABSENT), _objects) or []
+    changed = False
+    for tool in tools:
+        function = tool.get("function", json.ABSENT)
+        if json.starts_with(function, b"{") and "strict" in (declared := json.read_fields(bytes(function))):
+            del declared["strict"]
+            tool["function"] = Raw(json.encode(declared))
+            changed = True
+    if changed:
+        fields["tools"] = Raw(json.encode(tools))
+
+
+def _convert_messages(fields: Fields, dialect: Dialect, instruction: str) -> None:
+    """Convert the system text for this upstream, and add the instruction to it."""
+    messages = _objects.decode(fields["messages"])
+    roles = [json.decode_raw(message["role"]) for message in messages]
+    if dialect.system_role == "system":
+        for message, role in zip(messages, roles, strict=True):
+            if role == "developer":
+                message["role"] = Raw(_SYSTEM)
+    leading = next((at for at, role in enumerate(roles) if role not in _SYSTEM_ROLES), len(roles))
+    if dialect.merge_system and leading > 1 and (text := _joined_text(messages[:leading])) is not None:
+        messages[:leading] = [{**messages[0], "content": Raw(json.encode(text))}]
+    if instruction:
+        _add_instruction(messages, instruction, role=dialect.system_role, has_system=leading > 0)
+    fields["messages"] = Raw(json.encode(messages))
+
+
+def _joined_text(messages: list[Fields]) -> str | None:
+    """Return the texts of these messages as one; None if one of them has other parts."""
+    texts: list[str] = []
+    for message in messages:
+        content = json.decode_raw(message.get("content", json.ABSENT))
+        for part in content if isinstance(content, list) else [{"type": "text", "text": content or ""}]:
+            if part.get("type") != "text":
+                return None
+            texts.append(part["text"])
+    return "\n\n".join(filter(None, texts))
+
+
+def _add_instruction(messages: list[Fields], text: str, *, role: str, has_system: bool) -> None:
+    """Add the text to the first system message, or insert one."""
+    if not has_system:
+        messages.insert(0, {"role": Raw(json.encode(role)), "content": Raw(json.encode(text))})
+        return
+    content = json.decode_raw(messages[0].get("content", json.ABSENT))
+    if isinstance(content, list):
+        content.append({"type": "text", "text": text})
+    else:
+        content = f"{content}\n\n{text}" if content else text
+    messages[0]["content"] = Raw(json.encode(content))

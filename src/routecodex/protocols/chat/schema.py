@@ -1,9 +1,8 @@
-"""The shape of a chat request, for validation: known fields have their types, unknown ones pass.
+"""Types of chat requests, stream chunks and whole completions.
 
-The shape of what chat upstreams send, chunks and whole completions; fields in the order they come in.
-
-A field that comes where it is looked for first is found sooner. Nothing here can refer back to what holds it,
-so the garbage collector need not know of it.
+Known fields are typed, unknown fields are accepted. Fields are declared in the order in which OpenAI sends
+them, because msgspec finds a field fastest at its expected place. `gc=False` is safe where no value can refer
+back to its container.
 """
 
 from __future__ import annotations
@@ -34,6 +33,8 @@ class FileRef(Struct, gc=False):
 
 
 class WirePart(Struct, gc=False):
+    """A content part; Mistral's API has `image_url` as a string too, vLLM and DashScope have `video_url`."""
+
     type: str
     text: str | None = None
     refusal: str | None = None
@@ -44,6 +45,8 @@ class WirePart(Struct, gc=False):
 
 
 class WireFunctionCall(Struct, gc=False):
+    """A call of a function; clients written for Ollama's own API send its arguments as an object."""
+
     name: str
     arguments: str | dict[str, Any] = ""
 
@@ -61,6 +64,8 @@ class WireToolCall(Struct, gc=False):
 
 
 class WireMessage(Struct, gc=False):
+    """A message; `reasoning_content` is DeepSeek's, `function_call` OpenAI's before `tool_calls`."""
+
     role: str
     content: Raw = ABSENT
     name: str | None = None
@@ -184,19 +189,25 @@ class WireToolCallDelta(Struct, gc=False):
 
     @property
     def name(self) -> str | None:
-        """The tool's name, which the first piece of a call has."""
-        called = self.function or self.custom
-        return called.name if called is not None else None
+        """Return the tool's name; only the first delta of a call has it."""
+        tool = self.function or self.custom
+        return tool.name if tool is not None else None
 
     @property
     def text(self) -> str | None:
-        """The arguments of a function, or the input of a custom tool, as far as this piece tells them."""
+        """Return the arguments of a function or the input of a custom tool in this delta."""
         if self.custom is not None:
             return self.custom.input
         return self.function.arguments if self.function is not None else None
 
 
 class WireDelta(Struct, gc=False):
+    """A delta of a chunk, or the message of a whole completion.
+
+    Beyond OpenAI's fields: `reasoning_content` (DeepSeek, Z.ai, Qwen), `reasoning` (OpenRouter, Groq, vLLM),
+    `reasoning_details` and `images` (OpenRouter).
+    """
+
     content: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
@@ -226,6 +237,8 @@ class WireChoice(Struct, gc=False):
 
 
 class CachedDetails(Struct, gc=False):
+    """Cache counts of the prompt; `cache_write_tokens` is OpenRouter's."""
+
     cached_tokens: int | None = None
     cache_write_tokens: int | None = None
 
@@ -235,6 +248,8 @@ class ReasoningDetails(Struct, gc=False):
 
 
 class WireUsage(Struct, gc=False):
+    """Token counts; `prompt_cache_hit_tokens` is DeepSeek's."""
+
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     total_tokens: int | None = None
@@ -244,6 +259,8 @@ class WireUsage(Struct, gc=False):
 
 
 class StreamChunk(Struct, gc=False):
+    """A chunk of a stream, or a whole completion."""
+
     id: str | None = None
     object: str | None = None
     created: int | None = None
@@ -256,6 +273,6 @@ class StreamChunk(Struct, gc=False):
 
 
 class UsageField(Struct, gc=False):
-    """What a chunk counts, as it came."""
+    """The usage of a chunk as raw JSON."""
 
     usage: Raw = ABSENT

@@ -1,4 +1,4 @@
-"""Whole chat completions, both ways: the fold of what a stream would have told."""
+"""Decodes, encodes and relays whole chat completions."""
 
 from __future__ import annotations
 
@@ -25,6 +25,16 @@ from routecodex.wire.json import ABSENT, decode_raw, is_present
 _EMPTY_DELTA: Final = WireDelta()
 
 
+def decode_response(body: bytes) -> list[Event]:
+    """Decode a completion into the events of an equal stream."""
+    out: list[StreamItem] = []
+    decoder = ChunkDecoder()
+    decoder.chunk(_read(body), out)
+    if not any(isinstance(event, Failed) for event in out):
+        decoder.finish(out)
+    return unbatched(out)
+
+
 def _read(body: bytes, provider: str = "") -> StreamChunk:
     answer = read_chunk(body)
     if answer is None:
@@ -36,24 +46,14 @@ def _read(body: bytes, provider: str = "") -> StreamChunk:
     return answer
 
 
-def decode_response(body: bytes) -> list[Event]:
-    """The events a stream of this answer would have told."""
-    out: list[StreamItem] = []
-    telling = ChunkDecoder()
-    telling.chunk(_read(body), out)
-    if not any(isinstance(event, Failed) for event in out):
-        telling.finish(out)
-    return unbatched(out)
-
-
 def encode_response(response: Response, reply: ReplyContext) -> bytes:
-    """The answer as one chat completion."""
-    word = finish.encode("chat", response.finish)
+    """Encode the answer as one chat completion."""
+    reason = finish.encode("chat", response.finish)
     choice = {
         "index": 0,
         "message": _message(response, reply),
         "logprobs": {"content": list(response.logprobs), "refusal": None} if response.logprobs else None,
-        "finish_reason": word,
+        "finish_reason": reason,
     }
     body: dict[str, Any] = {
         "id": answer_id(reply),
@@ -76,7 +76,7 @@ def _output_size(response: Response) -> int:
 def _message(response: Response, reply: ReplyContext) -> dict[str, Any]:
     texts = [part for part in response.parts if isinstance(part, Text)]
     refusals = [part.text for part in response.parts if isinstance(part, Refusal)]
-    thoughts = [part.text for part in response.parts if isinstance(part, Reasoning) and part.text]
+    reasoning = [part.text for part in response.parts if isinstance(part, Reasoning) and part.text]
     names = ToolNames(reply.request.tools if reply.request is not None else ())
     empty = "{}" if response.finish.reason == "tool_calls" else ""
     calls = [_call(part, names, empty=empty) for part in response.parts if isinstance(part, ToolCall)]
@@ -85,8 +85,8 @@ def _message(response: Response, reply: ReplyContext) -> dict[str, Any]:
         "content": join_texts(texts) if texts else None,
         "refusal": "".join(refusals) if refusals else None,
     }
-    if thoughts:
-        message["reasoning_content"] = "".join(thoughts)
+    if reasoning:
+        message["reasoning_content"] = "".join(reasoning)
     if calls:
         message["tool_calls"] = calls
     images = [part.value for part in response.parts if isinstance(part, Opaque) and part.protocol == "chat"]
@@ -96,14 +96,6 @@ def _message(response: Response, reply: ReplyContext) -> dict[str, Any]:
     if annotations:
         message["annotations"] = annotations
     return message
-
-
-def image_part(media: Media) -> Opaque | None:
-    """An image as providers of chat that draw give it, in `images`: the API itself has no place for one."""
-    if media.kind != "image":
-        return None
-    url = media.url if media.data is None else f"data:{media.media_type or 'image/png'};base64,{media.data}"
-    return Opaque("chat", {"type": "image_url", "image_url": {"url": url}}) if url else None
 
 
 def _call(call: ToolCall, names: ToolNames, *, empty: str) -> dict[str, Any]:
@@ -119,31 +111,39 @@ def _call(call: ToolCall, names: ToolNames, *, empty: str) -> dict[str, Any]:
 
 
 def relay_response(body: bytes, reply: ReplyContext) -> tuple[bytes, AnswerOutcome]:
-    """The upstream's own answer, its finish put right where it lies or is no word of chat's."""
+    """Return the upstream's answer, with every finish reason corrected that is wrong or not one of chat's."""
     answer = _read(body, reply.provider)
     usage = answer.usage
     outcome = AnswerOutcome(model=answer.model or "", response_id=answer.id or "")
     outcome.usage = usage_of(usage) if usage is not None else None
-    wrong: dict[int, str] = {}
+    corrections: dict[int, str] = {}
     for at, choice in enumerate(answer.choices or []):
-        message, said = choice.message or _EMPTY_DELTA, choice.finish_reason
-        end, word = settle_finish(
-            said, calls=bool(message.tool_calls), legacy=message.function_call is not None
+        message, reason = choice.message or _EMPTY_DELTA, choice.finish_reason
+        end, corrected = settle_finish(
+            reason, calls=bool(message.tool_calls), legacy=message.function_call is not None
         )
         if end.reason == "error":
-            raise stream_broken(said)
-        outcome.finish, outcome.sent_finish = end, word
+            raise stream_broken(reason)
+        outcome.finish, outcome.sent_finish = end, corrected
         outcome.empty = at == 0 and lacks_answer(message)
-        if word != said:
-            wrong[at] = word
-    return (_with_finish_reasons(body, wrong) if wrong else body), outcome
+        if corrected != reason:
+            corrections[at] = corrected
+    return (_with_finish_reasons(body, corrections) if corrections else body), outcome
 
 
-def _with_finish_reasons(body: bytes, wrong: dict[int, str]) -> bytes:
+def _with_finish_reasons(body: bytes, corrections: dict[int, str]) -> bytes:
     try:
         value = json.decode(body)
     except ValueError as exc:
         raise unparsable() from exc
-    for at, word in wrong.items():
-        value["choices"][at]["finish_reason"] = word
+    for at, reason in corrections.items():
+        value["choices"][at]["finish_reason"] = reason
     return json.encode(value)
+
+
+def image_part(media: Media) -> Opaque | None:
+    """Return an image in OpenRouter's field `images`; OpenAI's chat API has no place for one."""
+    if media.kind != "image":
+        return None
+    url = media.url if media.data is None else f"data:{media.media_type or 'image/png'};base64,{media.data}"
+    return Opaque("chat", {"type": "image_url", "image_url": {"url": url}}) if url else None
