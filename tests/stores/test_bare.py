@@ -67,7 +67,7 @@ async def test_versions_never_come_back_and_guard_against_other_writers(store: F
 
 
 async def test_nothing_expires_in_a_bare_space(store: FileStore) -> None:
-    with pytest.raises(StoreError, match="notes keeps bare values, which cannot expire"):
+    with pytest.raises(StoreError, match="the space notes has bare values, which cannot expire"):
         await store.put("notes", "Ann", ANN, ttl=60)
     with pytest.raises(StoreError):
         await store.update("notes", "Ann", lambda old: ANN, ttl=60)

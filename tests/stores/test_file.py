@@ -23,7 +23,7 @@ import msgspec
 import pytest
 
 from routecodex.stores import file_format
-from routecodex.stores.file import TOGETHER, FileStore, Lane
+from routecodex.stores.file import BATCH_SIZE, FileStore, SpaceWriter
 from routecodex.stores.folder import Folder
 from routecodex.stores.store import Conflict, Stored, StoreError
 from tests.stores.child import add_one
@@ -497,7 +497,7 @@ class Counting(Folder):
 
 
 @contextmanager
-def kept_busy(lane: Lane) -> Iterator[None]:
+def kept_busy(writer: SpaceWriter) -> Iterator[None]:
     """The thread that writes is busy meanwhile; all that is asked for is done at the end."""
     begun, done = threading.Event(), threading.Event()
 
@@ -505,33 +505,33 @@ def kept_busy(lane: Lane) -> Iterator[None]:
         begun.set()
         done.wait()
 
-    lane.write(keep)
+    writer.write(keep)
     begun.wait()
     try:
         yield
     finally:
         done.set()
-        lane.close()
+        writer.close()
 
 
-def put(lane: Lane, key: str) -> Future[int]:
-    return lane.write(partial(lane.folder.put, key, b"1", ttl=None, expected=None))
+def put(writer: SpaceWriter, key: str) -> Future[int]:
+    return writer.write(partial(writer.folder.put, key, b"1", ttl=None, expected=None))
 
 
 def test_writes_that_wait_are_done_under_one_lock_in_their_order(directory: Path) -> None:
     folder = Counting(directory / "clock", clock=time.time, lock_wait=10)
-    lane = Lane(folder)
-    with kept_busy(lane):
-        writes = [put(lane, f"key-{number}") for number in range(TOGETHER + 1)]
-    assert [write.result() for write in writes] == list(range(1, TOGETHER + 2))
+    writer = SpaceWriter(folder)
+    with kept_busy(writer):
+        writes = [put(writer, f"key-{number}") for number in range(BATCH_SIZE + 1)]
+    assert [write.result() for write in writes] == list(range(1, BATCH_SIZE + 2))
     assert folder.taken == 2
 
 
 def test_a_write_that_is_cancelled_while_it_waits_is_not_done(directory: Path) -> None:
     folder = Folder(directory / "clock", clock=time.time, lock_wait=10)
-    lane = Lane(folder)
-    with kept_busy(lane):
-        writes = [put(lane, key) for key in ("one", "two", "three")]
+    writer = SpaceWriter(folder)
+    with kept_busy(writer):
+        writes = [put(writer, key) for key in ("one", "two", "three")]
         assert writes[1].cancel()
     assert (writes[0].result(), writes[2].result(), folder.keys()) == (1, 2, ["one", "three"])
 
@@ -539,8 +539,8 @@ def test_a_write_that_is_cancelled_while_it_waits_is_not_done(directory: Path) -
 def test_writes_that_wait_are_all_refused_when_the_lock_cannot_be_had(directory: Path) -> None:
     folder = Folder(directory / "clock", clock=time.time, lock_wait=0.05)
     folder.put("one", b"1", ttl=None, expected=None)
-    lane = Lane(folder)
-    with locked(directory / "clock"), kept_busy(lane):
-        writes = [put(lane, key) for key in ("one", "two")]
+    writer = SpaceWriter(folder)
+    with locked(directory / "clock"), kept_busy(writer):
+        writes = [put(writer, key) for key in ("one", "two")]
     assert ["locked" in str(write.exception()) for write in writes] == [True, True]
     assert folder.keys() == ["one"]

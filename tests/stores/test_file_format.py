@@ -35,7 +35,7 @@ def test_a_key_becomes_a_name_and_back(key: str, name: str) -> None:
 def test_a_long_key_becomes_a_hash() -> None:
     name = file_format.encode_name("x" * 121)
     assert re.fullmatch(r"~[0-9a-f]{64}\.json", name)
-    assert file_format.is_ours(name)
+    assert file_format.is_store_file(name)
     assert file_format.decode_name(name) is None
 
 
@@ -61,16 +61,16 @@ def test_a_long_key_becomes_a_hash() -> None:
     ],
 )
 def test_names_of_other_making_are_not_ours(name: str) -> None:
-    assert file_format.is_ours(name) is False
+    assert file_format.is_store_file(name) is False
 
 
 @given(KEYS)
 def test_every_name_is_safe_on_every_file_system(key: str) -> None:
     name = file_format.encode_name(key)
     assert SAFE.fullmatch(name)
-    assert len(name) <= file_format.LONGEST + len(file_format.SUFFIX)
+    assert len(name) <= file_format.MAX_STEM + len(file_format.SUFFIX)
     assert name == name.lower()
-    assert file_format.is_ours(name)
+    assert file_format.is_store_file(name)
 
 
 @given(KEYS)

@@ -297,7 +297,7 @@ async def test_a_key_that_is_not_unicode_is_refused(store: Store) -> None:
 
 @pytest.mark.parametrize("space", ["", "..", "a/b", "Clock", ".lock", "x" * 65])
 async def test_a_space_that_could_not_be_a_directory_is_refused(store: Store, space: str) -> None:
-    with pytest.raises(StoreError, match="no space"):
+    with pytest.raises(StoreError, match="is not a valid space"):
         await store.put(space, "one", b"1")
 
 
@@ -350,5 +350,5 @@ async def test_the_stamp_of_a_key_is_its_own(store: Store) -> None:
 
 async def test_the_stamp_of_an_unused_space_is_zero(store: Store) -> None:
     assert store.stamp("clock") == 0
-    with pytest.raises(StoreError, match="no space"):
+    with pytest.raises(StoreError, match="is not a valid space"):
         store.stamp("Clock")

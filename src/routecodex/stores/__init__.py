@@ -1,15 +1,12 @@
-"""State that outlives a request: one small interface, several homes.
+"""State that outlives a request: one interface, several implementations.
 
-store     Store, Stored, StoreError, Conflict: the interface and what its calls mean
-memory    MemoryStore: gone when the process ends
-file      FileStore: readable JSON files, safe with several processes
-folder    Folder: one space of a FileStore on disk, its lock and its damaged files
-disk      what the operating system does for it, and its errors with the way out
-envelope  what a file holds: the value with its version, expiry and key
-names     file names for hostile keys, and the time stamps that order and expire the files
-open      `open_store(url, …)`: the store a configuration names
+store        Store, Stored, StoreError, Conflict: the interface
+memory       MemoryStore: values that end with the process
+file         FileStore: readable JSON files, safe with several processes
+folder       Folder: one space of a FileStore on disk, its lock and its damaged files
+file_format  file names for arbitrary keys, time stamps, and the contents of a file
 
-The store a configuration names: `file:` (the session directory), `file:/path`, `memory:`.
+`open_store` opens the store of a configuration: `file:` (the session directory), `file:/path` or `memory:`.
 """
 
 from __future__ import annotations
@@ -27,13 +24,13 @@ Bare = Mapping[str, KeyOf]
 
 
 def open_store(url: str, *, session_dir: Path, bare: Bare | None = None) -> Store:
-    """The store at a URL; touches no disk yet. `bare` are the spaces whose files are the values alone."""
+    """Open the store at a URL without touching the disk; in `bare` spaces a file is the value alone."""
     scheme, colon, rest = url.partition(":")
     opener = _OPENERS.get(scheme.lower()) if colon else None
     if opener is None:
-        # Only the scheme is repeated: the rest of a URL may hold a password.
-        said = f"scheme {scheme!r}" if colon else "URL without a scheme"
-        raise ConfigError(f"store.url: unknown {said}; use file:, file:/path or memory:")
+        # The message quotes only the scheme: the rest of a URL may contain a password.
+        unknown = f"scheme {scheme!r}" if colon else "URL without a scheme"
+        raise ConfigError(f"store.url: unknown {unknown}; use file:, file:/path or memory:")
     return opener(rest, session_dir, bare or {})
 
 
@@ -43,14 +40,14 @@ def _open_file(rest: str, session_dir: Path, bare: Bare) -> Store:
         return FileStore(session_dir, bare=bare)
     if not path.startswith(("/", "~/")) or path.startswith("//"):
         raise ConfigError(
-            f"store.url: {rest!r} is no absolute path; use file:/path, or file: for the session dir"
+            f"store.url: {rest!r} is not an absolute path; use file:/path, or file: for the session dir"
         )
     return FileStore(Path(path).expanduser(), bare=bare)
 
 
 def _open_memory(rest: str, session_dir: Path, bare: Bare) -> Store:
     if rest:
-        raise ConfigError(f"store.url: memory: takes nothing after the colon, not {rest!r}")
+        raise ConfigError(f"store.url: memory: does not take a path, but has {rest!r}")
     return MemoryStore()
 
 

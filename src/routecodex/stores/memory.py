@@ -1,4 +1,4 @@
-"""A store that lives as long as the process."""
+"""A store in memory, which ends with the process."""
 
 from __future__ import annotations
 
@@ -18,29 +18,6 @@ class MemoryStore:
         self._versions = count(1)
         self._stamps: dict[str, int] = {}
         self._clock = clock
-
-    def _space(self, space: str) -> OrderedDict[str, Stored]:
-        check_space(space)
-        return self._spaces.setdefault(space, OrderedDict())
-
-    def _live(self, space: str, key: str) -> Stored | None:
-        check_key(key)
-        stored = self._space(space).get(key)
-        if stored is None or (stored.expires is not None and stored.expires <= self._clock()):
-            return None
-        return stored
-
-    def _write(self, space: str, key: str, value: bytes, ttl: float | None) -> int:
-        check_value(value)
-        stored = Stored(value, next(self._versions), None if ttl is None else self._clock() + ttl)
-        self._space(space)[key] = stored
-        self._space(space).move_to_end(key)
-        self._stamps[space] = stored.version
-        return stored.version
-
-    def _remove(self, space: str, key: str) -> None:
-        if self._space(space).pop(key, None) is not None:
-            self._stamps[space] = next(self._versions)
 
     async def get(self, space: str, key: str) -> Stored | None:
         return self._live(space, key)
@@ -70,17 +47,17 @@ class MemoryStore:
 
     async def trim(self, space: str, *, entries: int, size: int) -> int:
         values = self._space(space)
-        doomed = [key for key in values if self._live(space, key) is None]
-        for key in doomed:
+        expired = [key for key in values if self._live(space, key) is None]
+        for key in expired:
             self._remove(space, key)
         total = sum(len(stored.value) for stored in values.values())
-        gone = len(doomed)
+        removed = len(expired)
         while values and (len(values) > entries or total > size):
             key, stored = next(iter(values.items()))
             self._remove(space, key)
             total -= len(stored.value)
-            gone += 1
-        return gone
+            removed += 1
+        return removed
 
     def stamp(self, space: str) -> int:
         check_space(space)
@@ -93,3 +70,26 @@ class MemoryStore:
 
     async def close(self) -> None:
         return None
+
+    def _space(self, space: str) -> OrderedDict[str, Stored]:
+        check_space(space)
+        return self._spaces.setdefault(space, OrderedDict())
+
+    def _live(self, space: str, key: str) -> Stored | None:
+        check_key(key)
+        stored = self._space(space).get(key)
+        if stored is None or (stored.expires is not None and stored.expires <= self._clock()):
+            return None
+        return stored
+
+    def _write(self, space: str, key: str, value: bytes, ttl: float | None) -> int:
+        check_value(value)
+        stored = Stored(value, next(self._versions), None if ttl is None else self._clock() + ttl)
+        self._space(space)[key] = stored
+        self._space(space).move_to_end(key)
+        self._stamps[space] = stored.version
+        return stored.version
+
+    def _remove(self, space: str, key: str) -> None:
+        if self._space(space).pop(key, None) is not None:
+            self._stamps[space] = next(self._versions)

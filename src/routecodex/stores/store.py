@@ -1,11 +1,11 @@
 """The interface of a store: values by space and key, with versions and expiry.
 
-A value is a JSON text. Every put gives the key a new version, never one it had before, not even when it was
-deleted meanwhile; a put that expects another version than the one stored is refused, so that two writers
-cannot undo each other. Expired values are as if they were not there.
+A value is a JSON text. Every put gives the key a new version that it never had before, even after a deletion.
+A put with another expected version than the stored one is rejected, so that two writers cannot overwrite each
+other. Expired values are treated as missing.
 
-A space is a name the program chooses (`clock`, `sessions`), in lower case. A key is any text at all, since it
-comes from outside; only text that UTF-8 cannot carry is refused.
+A space is a lower-case name chosen by the program (`clock`, `sessions`). A key is any text, because it comes
+from clients; only text that UTF-8 cannot encode is rejected.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SPACE = re.compile(r"[a-z][a-z0-9._-]{0,63}")
 
 
 class StoreError(Exception):
-    """The store could not do what was asked; nothing was changed."""
+    """The store failed or rejected a call; nothing was changed."""
 
 
 class Conflict(StoreError):
@@ -31,7 +31,7 @@ class Conflict(StoreError):
 
 
 class Stored(Struct, frozen=True):
-    """A value as it stands in the store; `expires` is seconds since the epoch."""
+    """A stored value; `expires` is in seconds since the epoch."""
 
     value: bytes
     version: int
@@ -46,57 +46,59 @@ class Store(Protocol):
     async def put(
         self, space: str, key: str, value: bytes, *, ttl: float | None = None, expected: int | None = None
     ) -> int:
-        """Writes the value and gives its version; `expected` 0 means that the key must be new."""
+        """Write the value and return its version; `expected` 0 means that the key must be new."""
         ...
 
     async def delete(self, space: str, key: str) -> bool:
-        """Whether there was something to delete."""
+        """Delete the value; return whether there was one."""
         ...
 
     async def update(self, space: str, key: str, change: Change, *, ttl: float | None = None) -> bytes | None:
-        """Applies `change` to the value as one step no other writer can come between; None deletes.
+        """Apply `change` to the value atomically and return the new value; None deletes.
 
-        `change` may run in another thread and more than once; it must not call the store. What it raises is
+        `change` may run in another thread and more than once; it must not call the store. Its exceptions are
         raised here, and nothing is changed.
         """
         ...
 
     async def keys(self, space: str) -> list[str]:
-        """Every key of the space, the least recently written first."""
+        """Return every key of the space, the least recently written first."""
         ...
 
     async def trim(self, space: str, *, entries: int, size: int) -> int:
-        """Deletes expired values, then the oldest until both limits hold; how many went.
+        """Delete expired values, then the oldest until both limits hold; return how many were deleted.
 
-        `size` is in bytes as the store counts them: what it adds to a value counts too.
+        `size` is in bytes and includes the overhead of the store.
         """
         ...
 
     def stamp(self, space: str) -> int:
-        """A number that changes whenever anyone writes to the space or deletes from it.
+        """Return a number that changes with every write to the space and every deletion from it.
 
-        Cheap enough to ask for every request; a store that is down is no error here. It has no order, may
-        change without cause, does not change when a value expires, and is new only once the change can be
-        read: who takes the stamp first and reads then misses nothing. A store on another machine tells what
-        it has heard so far.
+        It is cheap enough for every request and raises no error while the store is down. It has no order, may
+        change without a write, and does not change when a value expires. It changes only after the new value
+        can be read: take the stamp first, then read. A store on another machine returns the last number it
+        received.
         """
         ...
 
     def stamp_of(self, space: str, key: str) -> int:
-        """The same for a single key; 0 when nothing is stored for it."""
+        """Return the stamp of a single key; 0 if it has no value."""
         ...
 
     async def close(self) -> None: ...
 
 
 def check_space(space: str) -> None:
-    """Refuses a space no store could hold."""
+    """Raise StoreError for an invalid name of a space."""
     if _SPACE.fullmatch(space) is None:
-        raise StoreError(f"{space[:80]!r} is no space: a lower-case letter, then up to 63 of a-z 0-9 . _ -")
+        raise StoreError(
+            f"{space[:80]!r} is not a valid space: use a lower-case letter, then up to 63 of a-z 0-9 . _ -"
+        )
 
 
 def check_key(key: str) -> None:
-    """Refuses a key that UTF-8 cannot carry."""
+    """Raise StoreError for a key that UTF-8 cannot encode."""
     try:
         key.encode()
     except UnicodeEncodeError as exc:
@@ -104,7 +106,7 @@ def check_key(key: str) -> None:
 
 
 def check_value(value: bytes) -> None:
-    """Refuses a value that is not one JSON text."""
+    """Raise StoreError for a value that is not one JSON text."""
     try:
         value.decode()
         msgspec.json.decode(value, type=msgspec.Raw)
@@ -113,7 +115,7 @@ def check_value(value: bytes) -> None:
 
 
 def check_version(expected: int | None, old: Stored | None, *, where: str) -> None:
-    """Refuses a write that expects another version than the one stored."""
-    found = 0 if old is None else old.version
-    if expected is not None and expected != found:
-        raise Conflict(f"{where} changed meanwhile: version {expected} was expected, {found} is stored")
+    """Raise Conflict if the stored version is not the expected one."""
+    stored = 0 if old is None else old.version
+    if expected is not None and expected != stored:
+        raise Conflict(f"{where} changed: version {expected} was expected, {stored} is stored; read it again")
