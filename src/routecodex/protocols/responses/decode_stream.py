@@ -31,7 +31,7 @@ from routecodex.protocols.responses.schema import (
     TERMINAL,
     StreamChunk,
     decode_usage,
-    finish_word,
+    finish_reason,
     objects,
     read_chunk,
 )
@@ -262,7 +262,7 @@ class StreamDecoder:
             self._queue.add(UsageReported(usage))
         calls = [item for item in self._items if isinstance(item, CallItemDecoder) and item.started]
         whole = not calls or calls[-1].whole
-        ended = finish.infer(NAME, finish_word(response, kind), has_calls=bool(calls), calls_whole=whole)
+        ended = finish.infer(NAME, finish_reason(response, kind), has_calls=bool(calls), calls_whole=whole)
         self._queue.add(Finished(ended))
 
 

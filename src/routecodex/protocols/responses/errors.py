@@ -1,4 +1,4 @@
-"""Errors in OpenAI's envelope, both ways."""
+"""Errors in OpenAI's envelope, both ways, and the errors inside Responses answers."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ _TYPES: dict[Kind, str] = {
     "api": "server_error",
 }
 
+# Codes of failed responses: OpenAI API reference (`ResponseError`), and those the Codex CLI handles.
 _STATUS_OF_CODE = {
     "rate_limit_exceeded": 429,
     "insufficient_quota": 429,
@@ -65,18 +66,21 @@ _envelope = Decoder(_Envelope)
 
 
 def decode_error(status: int, headers: Mapping[str, str], body: bytes, provider: str) -> UpstreamError:
-    """A provider's refusal as a typed error."""
-    found = json.try_read(body, _envelope)
-    if found is None:
+    """Return a provider's error response as a typed error.
+
+    Besides OpenAI's envelope, an `error` text, a top-level `message` and FastAPI's `detail` (vLLM) are read.
+    """
+    envelope = json.try_read(body, _envelope)
+    if envelope is None:
         return upstream_error(status, plain_text(body), provider=provider, headers=headers)
-    error = found.error
+    error = envelope.error
     if not isinstance(error, _Error):
-        told = error or found.message or found.detail or ""
-        message = told if isinstance(told, str) else json.encode(told).decode()
+        detail = error or envelope.message or envelope.detail or ""
+        message = detail if isinstance(detail, str) else json.encode(detail).decode()
         return upstream_error(status, message, provider=provider, headers=headers)
     return upstream_error(
         status,
-        error.message or found.message or "",
+        error.message or envelope.message or "",
         provider=provider,
         code=None if error.code is None else str(error.code),
         type=error.type,
@@ -86,7 +90,7 @@ def decode_error(status: int, headers: Mapping[str, str], body: bytes, provider:
 
 
 def encode_error(error: GatewayError) -> tuple[int, dict[str, Any]]:
-    """OpenAI's error envelope, with our `code` and `details` beside it."""
+    """Return the status and OpenAI's error envelope, with the gateway's `code` and `details` at the top."""
     envelope: dict[str, Any] = {
         "error": {
             "message": error.message,
@@ -103,19 +107,20 @@ def encode_error(error: GatewayError) -> tuple[int, dict[str, Any]]:
 
 
 def unparsable() -> UpstreamFailed:
-    """The upstream sent a frame that has no end."""
-    return UpstreamFailed("a frame of the upstream's answer has no end", code="upstream_unparsable")
+    """Return the error for a frame larger than the gateway reads."""
+    return UpstreamFailed("a frame of the upstream's answer is too large", code="upstream_unparsable")
 
 
 def answer_error(value: Any) -> UpstreamError:
-    """The error inside an answer: of a failed response, or of an `error` event."""
+    """Return the error inside an answer, of a failed response or an `error` event, as a typed error."""
     if not isinstance(value, dict):
         return UpstreamFailed(
             value if isinstance(value, str) and value else "the upstream reported a failure"
         )
     code, kind, message = value.get("code"), value.get("type"), value.get("message")
     code = None if code is None else str(code)
-    status = _STATUS_OF_CODE.get(code or "") or _STATUS_OF_TYPE.get(kind or "") or _image_status(code)
+    status = _STATUS_OF_CODE.get(code or "") or _STATUS_OF_TYPE.get(kind or "") or _default_status(code)
+    # OpenRouter and others send the HTTP status as `code`.
     if code is not None and code.isdigit() and 400 <= int(code) < 600:
         status = int(code)
     return upstream_error(
@@ -128,6 +133,7 @@ def answer_error(value: Any) -> UpstreamError:
     )
 
 
-def _image_status(code: str | None) -> int:
+def _default_status(code: str | None) -> int:
+    """Return 400 for codes about the input (`invalid_image_url`, `image_too_large`, …), else 500."""
     about_input = code is not None and ("image" in code or code.startswith("invalid_"))
     return 400 if about_input else 500

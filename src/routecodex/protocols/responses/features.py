@@ -1,4 +1,4 @@
-"""What routing sees of a Responses request."""
+"""Reads the features of a Responses request that routing uses."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from routecodex.protocols.message_features import (
     user_message,
 )
 from routecodex.protocols.responses.schema import (
+    RESULT_SUFFIXES,
     RequestBody,
     RequestView,
     WireItem,
@@ -35,38 +36,37 @@ from routecodex.protocols.responses.schema import (
 from routecodex.wire import json
 
 _MEDIA = frozenset({"input_image", "input_video"})
-_SHOWN = _MEDIA | {"input_file", "input_audio"}
+_ATTACHMENTS = _MEDIA | {"input_file", "input_audio"}
 _SYSTEM = frozenset({"system", "developer"})
-_GIVEN_BACK = ("_output", "_response")
 
 
-def features(inbound: WireRequest) -> RequestFeatures:
-    """The features of a request; only its newest items are looked at."""
-    view: RequestView = inbound.wire
+def features(request: WireRequest) -> RequestFeatures:
+    """Return the features of a request; only its newest items are read."""
+    view: RequestView = request.wire
     body = view.typed
     items, tools = _items(body), body.tools or ()
-    newest, seen = newest_message(items, _glimpse) if items else ("user", SYSTEM)
+    newest, message = newest_message(items, _message_features) if items else ("user", SYSTEM)
     last = _last_answer(items)
     hosted = any(is_hosted_search(tool.type) for tool in tools)
     offers = hosted or any(map(is_search_tool, _names(tools)))
     return RequestFeatures(
         newest=newest,
-        has_media=seen.media,
-        text=user_excerpt(seen, fully=offers),
+        has_media=message.media,
+        text=user_excerpt(message, fully=offers),
         calls=_calls(items, last) if last >= 0 else (),
         offers_search=offers,
-        asks_search=hosted and _asks(body.tool_choice, tools),
+        asks_search=hosted and _asks_search(body.tool_choice, tools),
         has_tools=bool(tools),
         has_answer=last >= 0 or view.previous_response_id is not None,
         opening=_opening(body, items) if not tools or len(items) <= SHORT_CONVERSATION else "",
     )
 
 
-def fingerprint(inbound: WireRequest) -> bytes:
-    """What a conversation begins with."""
-    body: RequestBody = inbound.wire.typed
+def fingerprint(request: WireRequest) -> bytes:
+    """Return bytes that stay the same for a whole conversation: its system text and first user texts."""
+    body: RequestBody = request.wire.typed
     items = _items(body)
-    return conversation_fingerprint(_system(body, items), first_user_texts(items, _glimpse))
+    return conversation_fingerprint(_system(body, items), first_user_texts(items, _message_features))
 
 
 def _items(body: RequestBody) -> list[WireItem]:
@@ -85,10 +85,10 @@ def _texts(item: WireItem) -> list[str]:
     return [part.text for part in _parts(item) if part.text is not None]
 
 
-def _glimpse(item: WireItem) -> MessageFeatures:
-    """An item; what is no message and gives nothing back is the model's."""
+def _message_features(item: WireItem) -> MessageFeatures:
+    """Return the features of an item; items that are neither messages nor results come from the model."""
     if (item.type or "message") != "message":
-        return TOOL if (item.type or "").endswith(_GIVEN_BACK) else ASSISTANT
+        return TOOL if (item.type or "").endswith(RESULT_SUFFIXES) else ASSISTANT
     if item.role in _SYSTEM:
         return SYSTEM
     if item.role == "assistant":
@@ -96,13 +96,15 @@ def _glimpse(item: WireItem) -> MessageFeatures:
     if isinstance(item.content, str):
         return text_message(item.content)
     types = [part.type for part in _parts(item)]
-    return user_message(_texts(item), shown=not _SHOWN.isdisjoint(types), media=not _MEDIA.isdisjoint(types))
+    return user_message(
+        _texts(item), shown=not _ATTACHMENTS.isdisjoint(types), media=not _MEDIA.isdisjoint(types)
+    )
 
 
 def _is_answer(item: WireItem) -> bool:
     if (item.type or "message") == "message":
         return item.role == "assistant"
-    return not (item.type or "").endswith(_GIVEN_BACK)
+    return not (item.type or "").endswith(RESULT_SUFFIXES)
 
 
 def _last_answer(items: Sequence[WireItem]) -> int:
@@ -113,7 +115,7 @@ def _last_answer(items: Sequence[WireItem]) -> int:
 
 
 def _calls(items: Sequence[WireItem], last: int) -> tuple[CalledTool, ...]:
-    """The calls among the model's items in a row that end there."""
+    """Return the calls among the model's consecutive items that end at `last`."""
     calls: list[CalledTool] = []
     while last >= 0 and _is_answer(items[last]):
         if (items[last].type or "").endswith("_call"):
@@ -123,15 +125,12 @@ def _calls(items: Sequence[WireItem], last: int) -> tuple[CalledTool, ...]:
 
 
 def _call(item: WireItem) -> CalledTool:
-    """A call; one without a name is named by its type (`local_shell_call`)."""
+    """Return a call; one without a name takes that of its type (`local_shell_call` of Codex)."""
     name = item.name or (item.type or "").removesuffix("_call")
-    return CalledTool(name, _given(item)[:ARGUMENTS_KEPT])
-
-
-def _given(item: WireItem) -> str:
     values: tuple[Any, ...] = (item.arguments, item.input, item.action)
-    given = next((value for value in values if value is not None), "")
-    return given if isinstance(given, str) else json.encode(given).decode("utf-8", "replace")
+    arguments = next((value for value in values if value is not None), "")
+    text = arguments if isinstance(arguments, str) else json.encode(arguments).decode("utf-8", "replace")
+    return CalledTool(name, text[:ARGUMENTS_KEPT])
 
 
 def _names(tools: Sequence[WireTool]) -> Iterator[str | None]:
@@ -140,8 +139,8 @@ def _names(tools: Sequence[WireTool]) -> Iterator[str | None]:
         yield from (inner.name for inner in tool.tools or ())
 
 
-def _asks(choice: str | WireToolChoice | None, tools: Sequence[WireTool]) -> bool:
-    """Whether the hosted search is all there is, or the one tool that must be used."""
+def _asks_search(choice: str | WireToolChoice | None, tools: Sequence[WireTool]) -> bool:
+    """Return whether the hosted search is the only tool, or the one that must be used."""
     if choice == "none":
         return False
     if len(tools) == 1:
@@ -160,12 +159,12 @@ def _type(allowed: dict[str, Any]) -> str:
 
 
 def _system(body: RequestBody, items: Sequence[WireItem]) -> list[str]:
-    told = [body.instructions] if body.instructions else []
+    texts = [body.instructions] if body.instructions else []
     for item in items:
         if item.role not in _SYSTEM:
             break
-        told.extend(_texts(item))
-    return told
+        texts.extend(_texts(item))
+    return texts
 
 
 def _opening(body: RequestBody, items: Sequence[WireItem]) -> str:

@@ -1,7 +1,7 @@
-"""Earlier turns of a conversation: what `previous_response_id` stands for, and submitted tool outputs.
+"""Expands requests that continue a stored answer: `previous_response_id`, references and tool outputs.
 
-A turn is kept as the client's request and the answer it got, both as the bytes they were. Everything here is
-pure; where turns are kept is somebody else's business.
+A turn is the client's request and the answer to it, both as bytes. The functions here are pure; the gateway's
+ResponseHistory stores the turns.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ from routecodex.protocols.responses.schema import CALLS, REFERENCE
 from routecodex.wire import json
 from routecodex.wire.json import ABSENT
 
-_SETTINGS_NOT_KEPT = frozenset(
+_TURN_FIELDS = frozenset(
     {"input", "previous_response_id", "conversation", "stream", "stream_options", "background", "prompt"}
 )
+"""Fields that belong to one turn; `submit` takes all others over from the turn before."""
 _PAGE, _LARGEST_PAGE = 20, 100
+"""Default and largest `limit` of a list (OpenAI API reference, input items)."""
 
-_MADE_HERE = re.compile(r"[a-z]+_(?:resp_)?([0-9a-f]+)_[0-9]+")
-"""An item of an answer that the gateway wrote, or of what such an answer was given."""
+_GATEWAY_ID = re.compile(r"[a-z]+_(?:resp_)?([0-9a-f]+)_[0-9]+")
+"""An item id that the gateway made: of an output item, or of an input item as `input_items` lists it."""
 
 
 class StoredTurn(Struct, frozen=True):
@@ -50,46 +52,48 @@ class _Call(Struct):
     call_id: str | None = None
 
 
-class _Named(Struct):
+class _Identified(Struct):
     id: str | None = None
 
 
 _submission = Decoder(_Submission)
 _items = Decoder(list[Raw])
 _call = Decoder(_Call)
-_named = Decoder(_Named)
+_identified = Decoder(_Identified)
 
 
 def expand(body: bytes, turns: Sequence[StoredTurn]) -> bytes:
-    """The request with the items of earlier turns (oldest first) before its own, and no reference to them.
+    """Return the request with the items of earlier turns (oldest first) before its own input.
 
-    Instructions are not inherited, as OpenAI does.
+    Instructions are not inherited (OpenAI API reference, `previous_response_id`).
     """
     fields = json.read_fields(body)
     fields.pop("previous_response_id", None)
-    earlier = [item for turn in turns for item in (*_asked(turn.request), *_answered(turn.response))]
-    fields["input"] = Raw(json.encode([*earlier, *_given(fields.get("input"))]))
+    earlier = [
+        item for turn in turns for item in (*_input_items(turn.request), *_output_items(turn.response))
+    ]
+    fields["input"] = Raw(json.encode([*earlier, *_items_of(fields.get("input"))]))
     return json.encode(fields)
 
 
 def stored_ids(response_body: bytes) -> tuple[str, list[str]]:
-    """The id of an answer, empty when it has none, and those of its items that do not tell it."""
+    """Return the id of an answer ("" if it has none), and the ids of items that do not contain it."""
     response_id = _id_of(Raw(response_body))
-    named = map(_id_of, _answered(Raw(response_body))) if response_id else ()
+    item_ids = map(_id_of, _output_items(Raw(response_body))) if response_id else ()
     return response_id, [
-        item_id for item_id in named if item_id and parent_response_id(item_id) != response_id
+        item_id for item_id in item_ids if item_id and parent_response_id(item_id) != response_id
     ]
 
 
 def parent_response_id(item_id: str) -> str | None:
-    """The id of the answer that an item belongs to, where the item's own id tells it."""
-    made = _MADE_HERE.fullmatch(item_id)
-    return f"resp_{made[1]}" if made else None
+    """Return the id of the answer that an item belongs to, or None if the item's id does not contain it."""
+    match = _GATEWAY_ID.fullmatch(item_id)
+    return f"resp_{match[1]}" if match else None
 
 
 def find_item(turn: StoredTurn, item_id: str) -> Raw | None:
-    """The item of a turn with this id: of its answer, or of its input as it is listed."""
-    for item in _answered(turn.response):
+    """Return the item of a turn with this id, from its output or from its listed input."""
+    for item in _output_items(turn.response):
         if _id_of(item) == item_id:
             return item
     for listed in input_items(turn):
@@ -99,39 +103,39 @@ def find_item(turn: StoredTurn, item_id: str) -> Raw | None:
 
 
 def resolve_references(body: bytes, items: Mapping[int, Raw]) -> bytes:
-    """The request with these items in their places, where only references to them stood."""
+    """Return the request with references replaced by items; `items` maps positions in the input to items."""
     fields = json.read_fields(body)
-    given = _given(fields.get("input"))
-    fields["input"] = Raw(json.encode([items.get(at, item) for at, item in enumerate(given)]))
+    listed = enumerate(_items_of(fields.get("input")))
+    fields["input"] = Raw(json.encode([items.get(at, item) for at, item in listed]))
     return json.encode(fields)
 
 
 def input_items(turn: StoredTurn) -> list[Any]:
-    """The input of a turn as `GET …/input_items` lists it: every item with an id and its text in parts."""
+    """Return the input of a turn as `GET …/input_items` lists it: items with ids, texts as parts."""
     response_id = json.decode(bytes(turn.response)).get("id", "resp")
-    asked = (json.decode(bytes(item)) for item in _asked(turn.request))
-    return [_listed(item, f"{response_id}_{index}") for index, item in enumerate(asked)]
+    items = (json.decode(bytes(item)) for item in _input_items(turn.request))
+    return [_listed(item, f"{response_id}_{index}") for index, item in enumerate(items)]
 
 
-def page(items: Sequence[Any], asked: Mapping[str, str | None]) -> dict[str, Any]:
-    """A page of a list of items, by the `order`, `limit` and `after` of a query; the newest come first."""
-    order = asked.get("order") or "desc"
+def page(items: Sequence[Any], query: Mapping[str, str | None]) -> dict[str, Any]:
+    """Return one page of a list by `order`, `limit` and `after` of the query; the default order is desc."""
+    order = query.get("order") or "desc"
     if order not in ("asc", "desc"):
         raise _bad_query("order", f"{order!r} is not one of 'asc', 'desc'")
     ordered = list(items if order == "asc" else reversed(items))
-    first = _place_after(ordered, asked.get("after"))
-    last = first + _limit(asked.get("limit"))
-    shown = ordered[first:last]
+    first = _index_after(ordered, query.get("after"))
+    last = first + _limit(query.get("limit"))
+    data = ordered[first:last]
     return {
         "object": "list",
-        "data": shown,
-        "first_id": shown[0].get("id") if shown else None,
-        "last_id": shown[-1].get("id") if shown else None,
+        "data": data,
+        "first_id": data[0].get("id") if data else None,
+        "last_id": data[-1].get("id") if data else None,
         "has_more": last < len(ordered),
     }
 
 
-def _place_after(items: Sequence[Any], after: str | None) -> int:
+def _index_after(items: Sequence[Any], after: str | None) -> int:
     if not after:
         return 0
     for at, item in enumerate(items, 1):
@@ -140,45 +144,45 @@ def _place_after(items: Sequence[Any], after: str | None) -> int:
     raise _bad_query("after", f"the list has no item {after!r}")
 
 
-def _limit(asked: str | None) -> int:
-    if not asked:
+def _limit(limit: str | None) -> int:
+    if not limit:
         return _PAGE
-    if not asked.isascii() or not asked.isdigit() or not 1 <= int(asked[:9]) <= _LARGEST_PAGE:
-        raise _bad_query("limit", f"{asked!r} is not a number from 1 to {_LARGEST_PAGE}")
-    return int(asked[:9])
+    if not limit.isascii() or not limit.isdigit() or not 1 <= int(limit[:9]) <= _LARGEST_PAGE:
+        raise _bad_query("limit", f"{limit!r} is not a number from 1 to {_LARGEST_PAGE}")
+    return int(limit[:9])
 
 
-def _bad_query(name: str, what: str) -> BadRequest:
-    return BadRequest(f"{name}: {what}", param=name, code="invalid_value")
+def _bad_query(name: str, problem: str) -> BadRequest:
+    return BadRequest(f"{name}: {problem}", param=name, code="invalid_value")
 
 
 def submit(turn: StoredTurn, body: bytes) -> bytes:
-    """A new request that goes on from the turn with the outputs of its calls.
+    """Return a new request that continues the turn with the outputs of its calls.
 
-    BadRequest names call ids that the turn did not make, and open calls that got no output.
+    BadRequest names call ids that the turn does not have, and open calls without an output.
     """
-    given = json.read(body, _submission)
+    submission = json.read(body, _submission)
     calls = _open_calls(turn)
-    outputs = {_call_id(output, index): output for index, output in enumerate(given.tool_outputs)}
-    _check(set(calls), outputs)
+    outputs = {_call_id(output, index): output for index, output in enumerate(submission.tool_outputs)}
+    _check_outputs(set(calls), outputs)
     fields = {
         name: value
         for name, value in json.read_fields(bytes(turn.request)).items()
-        if name not in _SETTINGS_NOT_KEPT
+        if name not in _TURN_FIELDS
     }
-    answers = [
-        {"type": f"{calls[call_id]}_output", "call_id": call_id, "output": _plain(output.output)}
+    items = [
+        {"type": f"{calls[call_id]}_output", "call_id": call_id, "output": _output_value(output.output)}
         for call_id, output in outputs.items()
     ]
     response_id = json.decode(bytes(turn.response)).get("id")
-    new: dict[str, Any] = {**fields, "previous_response_id": response_id, "input": answers}
-    if given.stream is not None:
-        new["stream"] = given.stream
-    return json.encode(new)
+    request: dict[str, Any] = {**fields, "previous_response_id": response_id, "input": items}
+    if submission.stream is not None:
+        request["stream"] = submission.stream
+    return json.encode(request)
 
 
-def _given(value: Raw | None) -> list[Raw]:
-    """The items of an `input`; a plain text is a user's message."""
+def _items_of(value: Raw | None) -> list[Raw]:
+    """Return the items of an `input`; a plain text is a message of the user."""
     if value is None or not json.is_present(value):
         return []
     if bytes(memoryview(value)[:1]) == b"[":
@@ -187,17 +191,17 @@ def _given(value: Raw | None) -> list[Raw]:
     return [Raw(json.encode({"type": "message", "role": "user", "content": content}))]
 
 
-def _asked(request: Raw) -> list[Raw]:
-    return _given(json.read_fields(bytes(request)).get("input"))
+def _input_items(request: Raw) -> list[Raw]:
+    return _items_of(json.read_fields(bytes(request)).get("input"))
 
 
-def _answered(response: Raw) -> list[Raw]:
+def _output_items(response: Raw) -> list[Raw]:
     output = json.read_fields(bytes(response)).get("output")
     return [] if output is None else json.try_read(output, _items) or []
 
 
 def _id_of(value: Raw) -> str:
-    named = json.try_read(value, _named)
+    named = json.try_read(value, _identified)
     return named.id or "" if named is not None else ""
 
 
@@ -205,16 +209,18 @@ def _listed(item: dict[str, Any], stem: str) -> dict[str, Any]:
     kind = item.get("type") or "message"
     listed = {"id": f"{'msg' if kind == 'message' else 'item'}_{stem}", **item, "type": kind}
     if kind == "message" and isinstance(item.get("content"), str):
-        said = "output_text" if item.get("role") == "assistant" else "input_text"
-        part: dict[str, Any] = {"type": said, "text": item["content"]}
-        listed["content"] = [{**part, "annotations": []} if said == "output_text" else part]
+        if item.get("role") == "assistant":
+            part: dict[str, Any] = {"type": "output_text", "text": item["content"], "annotations": []}
+        else:
+            part = {"type": "input_text", "text": item["content"]}
+        listed["content"] = [part]
     return listed
 
 
 def _open_calls(turn: StoredTurn) -> dict[str, str]:
-    """The calls of the turn's answer by id, each with its item type."""
-    found = (_call.decode(item) for item in _answered(turn.response))
-    return {call.call_id: call.type for call in found if call.call_id and call.type in CALLS}
+    """Return the item type of each call of the turn's answer, by call id."""
+    calls = (_call.decode(item) for item in _output_items(turn.response))
+    return {call.call_id: call.type for call in calls if call.call_id and call.type in CALLS}
 
 
 def _call_id(output: _ToolOutput, index: int) -> str:
@@ -225,21 +231,21 @@ def _call_id(output: _ToolOutput, index: int) -> str:
     return call_id
 
 
-def _check(calls: set[str], outputs: dict[str, _ToolOutput]) -> None:
+def _check_outputs(calls: set[str], outputs: dict[str, _ToolOutput]) -> None:
     unknown = [call_id for call_id in outputs if call_id not in calls]
     if unknown:
-        named = ", ".join(map(repr, unknown))
-        raise BadRequest(f"tool_outputs: the response made no call {named}", param="tool_outputs")
+        ids = ", ".join(map(repr, unknown))
+        raise BadRequest(f"tool_outputs: the response does not have the call {ids}", param="tool_outputs")
     missing = sorted(calls - set(outputs))
     if missing:
-        named = ", ".join(map(repr, missing))
-        raise BadRequest(f"tool_outputs: no output was given for {named}", param="tool_outputs")
+        ids = ", ".join(map(repr, missing))
+        raise BadRequest(f"tool_outputs: the output of {ids} is missing; submit all", param="tool_outputs")
     if not outputs:
         raise BadRequest("tool_outputs: the response has no open call", param="tool_outputs")
 
 
-def _plain(output: Raw) -> Any:
-    """A tool's output as an item takes it: a text or a list of parts; anything else as JSON text."""
+def _output_value(output: Raw) -> Any:
+    """Return a tool's output as an item takes it: a text or a list of parts; other values as JSON text."""
     value = json.decode_raw(output)
     if isinstance(value, str) or (isinstance(value, list) and all(_is_part(part) for part in value)):
         return value

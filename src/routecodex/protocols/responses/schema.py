@@ -264,7 +264,7 @@ def decode_usage(value: Any) -> Usage | None:
     )
 
 
-def finish_word(response: dict[str, Any], kind: str = "") -> str:
+def finish_reason(response: dict[str, Any], kind: str = "") -> str:
     """Return how an answer ended: `completed`, the reason it is incomplete, `failed` or `cancelled`.
 
     `kind` is the type of the event that ended a stream; it wins over the `status` in the response object.

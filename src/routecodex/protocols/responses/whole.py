@@ -1,4 +1,4 @@
-"""Whole answers: the fold of what the stream would have told."""
+"""Non-streaming answers; they share the mapping of the stream."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from routecodex.protocols.codec import AnswerOutcome, ReplyContext
 from routecodex.protocols.responses.decode_stream import StreamDecoder
 from routecodex.protocols.responses.encode_stream import StreamEncoder
 from routecodex.protocols.responses.errors import answer_error
-from routecodex.protocols.responses.schema import CALLS, NAME, decode_usage, finish_word
+from routecodex.protocols.responses.schema import CALLS, NAME, decode_usage, finish_reason, objects
 from routecodex.wire import json
 
 
 def decode_response(body: bytes) -> Sequence[Event]:
-    """The events of an upstream's answer; an error inside it is raised."""
+    """Return the events of an upstream's answer; raise the error inside it, if any."""
     return StreamDecoder().whole(_answer(body))
 
 
 def encode_response(response: Response, reply: ReplyContext) -> bytes:
-    """The answer as the client's response object: the one its stream would have ended with."""
+    """Return the client's response object: the one that ends the stream of this answer."""
     encoder = StreamEncoder(reply)
     for event in unfold(response):
         encoder.encode(event)
@@ -33,29 +33,30 @@ def encode_response(response: Response, reply: ReplyContext) -> bytes:
 
 
 def image_part(media: Media) -> Opaque | None:
-    """An image as the item that OpenAI's own image tool leaves behind."""
+    """Return an image as the item that OpenAI's image generation tool returns."""
     if media.kind != "image" or media.data is None:
         return None
     return Opaque(NAME, {"type": "image_generation_call", "status": "completed", "result": media.data})
 
 
 def relay_response(body: bytes, reply: ReplyContext) -> tuple[bytes, AnswerOutcome]:
-    """The same-protocol answer as it came, and what it came to."""
+    """Return the same-protocol answer unchanged, and its outcome."""
     return body, read_outcome(_answer(body), body)
 
 
 def read_outcome(response: dict[str, Any], body: bytes, kind: str = "") -> AnswerOutcome:
-    """What a final response object says."""
-    said = finish_word(response, kind)
-    output = response.get("output")
-    items = [item for item in output if isinstance(item, dict)] if isinstance(output, list) else []
+    """Return the outcome of a final response object."""
+    reason = finish_reason(response, kind)
+    items = objects(response.get("output"))
     calls = [item for item in items if str(item.get("type")) in CALLS]
     signatures = [item.get("encrypted_content") for item in items if item.get("type") == "reasoning"]
     return AnswerOutcome(
         model=str(response.get("model") or ""),
         response_id=str(response.get("id") or ""),
-        finish=finish.infer(NAME, said, has_calls=bool(calls), calls_whole=not calls or _is_whole(calls[-1])),
-        sent_finish=said,
+        finish=finish.infer(
+            NAME, reason, has_calls=bool(calls), calls_whole=not calls or _is_whole(calls[-1])
+        ),
+        sent_finish=reason,
         usage=decode_usage(response.get("usage")),
         signatures=[signature for signature in signatures if isinstance(signature, str)],
         body=body,
@@ -64,11 +65,9 @@ def read_outcome(response: dict[str, Any], body: bytes, kind: str = "") -> Answe
 
 
 def is_empty_item(item: dict[str, Any]) -> bool:
-    """Whether an item says and does nothing; thoughts alone are no answer."""
+    """Return whether an item has neither text nor a call; reasoning alone does not count as an answer."""
     if item.get("type") == "message":
-        content = item.get("content")
-        parts = [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
-        return not any(part.get("text") or part.get("refusal") for part in parts)
+        return not any(part.get("text") or part.get("refusal") for part in objects(item.get("content")))
     return item.get("type") == "reasoning"
 
 
@@ -78,7 +77,7 @@ def _is_whole(call: dict[str, Any]) -> bool:
 
 
 def _answer(body: bytes) -> dict[str, Any]:
-    """A final response object; UpstreamFailed when it is none, its own error when it holds one."""
+    """Return a final response object; raise its error if it holds one, UpstreamFailed if it is not final."""
     try:
         value = json.decode(body)
     except ValueError as exc:
@@ -88,4 +87,4 @@ def _answer(body: bytes) -> dict[str, Any]:
             raise answer_error(value.get("error"))
         if isinstance(value.get("output"), list) and value.get("status") not in ("in_progress", "queued"):
             return value
-    raise UpstreamFailed("the upstream's answer is no finished response", code="upstream_unparsable")
+    raise UpstreamFailed("the upstream's answer is not a finished response", code="upstream_unparsable")
