@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from mypyc.build import mypycify
-from setuptools import Distribution, Extension  # type: ignore[import-untyped]  # it has no types
+from setuptools import Distribution, Extension
 from setuptools.command.build_ext import build_ext  # type: ignore[import-untyped]  # it has no types
 
 from compile.modules import IN_C, MODULES
@@ -27,15 +27,18 @@ from routecodex import compiled
 HERE = Path(__file__).parent
 TYPED = tuple(f"routecodex.{module}" for module in MODULES)
 WRITTEN = {f"routecodex.{module}": HERE / name for module, name in IN_C.items()}
+
 READ = tuple(sorted(HERE.glob("*.h")))
 """What is read into them."""
 NAMES = (*TYPED, *WRITTEN)
 
 _VECTORS = [] if os.name == "nt" else ["-O3"]
 """Makes vector instructions of loops over bytes, where the compiler does not do so anyway."""
+
 _AS_ONE = ["-flto=auto", "-fno-semantic-interposition"] if sys.platform == "linux" else []
 """Lets modules call each other without detours: they are one library, and nobody else calls into it."""
 _COUNTING = ["-fprofile-generate", "-fprofile-update=single"]
+
 _BY_COUNTS = ["-fprofile-use", "-fprofile-correction", "-fprofile-partial-training", "-Wno-missing-profile"]
 """Other ways than those that were counted stay as fast as they were."""
 _TRAINING_SECONDS = 300
@@ -44,7 +47,7 @@ _TRAINING_SECONDS = 300
 def made_of() -> dict[str, object]:
     """What a build of the sources that are there is known by, as its manifest tells it."""
     files = (*WRITTEN.values(), *READ)
-    outside = {os.path.relpath(file, compiled.PACKAGE): compiled.seal(file) for file in files}
+    outside = {os.path.relpath(file, compiled.PACKAGE): compiled.file_digest(file) for file in files}
     return {"digest": compiled.digest(NAMES), "modules": list(NAMES), "outside": outside}
 
 

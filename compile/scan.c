@@ -25,21 +25,21 @@ static Py_ssize_t text_end(Bytes run, Py_ssize_t at)
     return at;
 }
 
-static bool stands(Bytes run, Py_ssize_t at, Bytes what)
+static bool starts_at(Bytes run, Py_ssize_t at, Bytes what)
 {
     return what.size <= run.size - at && memcmp(run.at + at, what.at, (size_t)what.size) == 0;
 }
 
-static Py_ssize_t alike(Bytes run, Py_ssize_t at, Bytes head, Bytes tail)
+static Py_ssize_t frames_end(Bytes run, Py_ssize_t at, Bytes head, Bytes tail)
 {
-    while (stands(run, at, head)) {
+    while (starts_at(run, at, head)) {
         const Py_ssize_t text = at + head.size;
         const unsigned char *found = memchr(run.at + text, '"', (size_t)(run.size - text));
         if (found == NULL)
             break;
         /* A backslash before it: the quote may belong to the text. */
         const Py_ssize_t quote = found[-1] == '\\' ? text_end(run, text) : found - run.at;
-        if (quote == run.size || !stands(run, quote, tail))
+        if (quote == run.size || !starts_at(run, quote, tail))
             break;
         at = quote + tail.size;
     }
@@ -47,7 +47,7 @@ static Py_ssize_t alike(Bytes run, Py_ssize_t at, Bytes head, Bytes tail)
 }
 
 /* The first quote from there on that is not escaped; -1 if none is. */
-static Py_ssize_t closing(Bytes text, Py_ssize_t at)
+static Py_ssize_t string_end(Bytes text, Py_ssize_t at)
 {
     const unsigned char *quote;
     for (; (quote = memchr(text.at + at, '"', (size_t)(text.size - at))) != NULL; at = quote - text.at + 1) {
@@ -73,7 +73,7 @@ static PyObject *plain(Bytes run, Py_ssize_t at, Py_ssize_t *end)
 {
     const Bytes null = {(const unsigned char *)"null", 4};
     const Py_ssize_t start = at;
-    if (stands(run, at, null)) {
+    if (starts_at(run, at, null)) {
         *end = at + null.size;
         return Py_NewRef(Py_None);
     }
@@ -99,10 +99,10 @@ static Py_ssize_t name_at(Bytes run, Py_ssize_t at, PyObject *names, Py_ssize_t 
     if (at >= run.size || run.at[at] != '"')
         return -1;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(names); i++) {
-        PyObject *const given = PyTuple_GET_ITEM(names, i);
-        const Bytes name = {(const unsigned char *)PyBytes_AS_STRING(given), PyBytes_GET_SIZE(given)};
+        PyObject *const arg = PyTuple_GET_ITEM(names, i);
+        const Bytes name = {(const unsigned char *)PyBytes_AS_STRING(arg), PyBytes_GET_SIZE(arg)};
         const Py_ssize_t end = at + 1 + name.size;
-        if (end + 2 > run.size || run.at[end] != '"' || run.at[end + 1] != ':' || !stands(run, at + 1, name))
+        if (end + 2 > run.size || run.at[end] != '"' || run.at[end + 1] != ':' || !starts_at(run, at + 1, name))
             continue;
         *value = end + 2;
         return i;
@@ -111,7 +111,7 @@ static Py_ssize_t name_at(Bytes run, Py_ssize_t at, PyObject *names, Py_ssize_t 
 }
 
 /* Puts the values of the plain members into their places; where they end. */
-static Py_ssize_t members(Bytes run, Py_ssize_t at, PyObject *names, PyObject *values)
+static Py_ssize_t plain_members(Bytes run, Py_ssize_t at, PyObject *names, PyObject *values)
 {
     Py_ssize_t end = at, value, after;
     for (Py_ssize_t begin = at; end == at || run.at[end] == ','; begin = end + 1) {
@@ -192,7 +192,7 @@ INLINE bool may_stand(const unsigned char *at, Bytes needle)
 }
 
 /* The first of these places where the needle stands; NULL if it is none. */
-static const unsigned char *first_within(const unsigned char *at, Py_ssize_t places, Bytes needle)
+static const unsigned char *find_within(const unsigned char *at, Py_ssize_t places, Bytes needle)
 {
     const unsigned char *const past = at + places;
     while ((at = memchr(at, needle.at[0], (size_t)(past - at))) != NULL) {
@@ -203,7 +203,7 @@ static const unsigned char *first_within(const unsigned char *at, Py_ssize_t pla
     return NULL;
 }
 
-INLINE const unsigned char *first_of(Bytes body, Bytes needle)
+INLINE const unsigned char *find_portable(Bytes body, Bytes needle)
 {
     if (needle.size == 0 || needle.size > body.size)
         return needle.size == 0 ? body.at : NULL;
@@ -213,27 +213,27 @@ INLINE const unsigned char *first_of(Bytes body, Bytes needle)
         return NULL;
     const unsigned char *const past = body.at + places;
     for (; past - at >= PLACES; at += PLACES)
-        if (may_stand(at, needle) && (found = first_within(at, PLACES, needle)) != NULL)
+        if (may_stand(at, needle) && (found = find_within(at, PLACES, needle)) != NULL)
             return found;
     if (places >= PLACES && !may_stand(past - PLACES, needle))
         return NULL;
-    return first_within(at, past - at, needle);
+    return find_within(at, past - at, needle);
 }
 
-static const unsigned char *first_narrow(Bytes body, Bytes needle)
+static const unsigned char *find_narrow(Bytes body, Bytes needle)
 {
-    return first_of(body, needle);
+    return find_portable(body, needle);
 }
 
 #ifdef WIDE
 /* The same with vectors of twice the size, where the processor has them. */
-static WIDE const unsigned char *first_wide(Bytes body, Bytes needle)
+static WIDE const unsigned char *find_wide(Bytes body, Bytes needle)
 {
-    return first_of(body, needle);
+    return find_portable(body, needle);
 }
 #endif
 
-static const unsigned char *(*first)(Bytes body, Bytes needle) = first_narrow;
+static const unsigned char *(*find)(Bytes body, Bytes needle) = find_narrow;
 
 /* What may follow in UTF-8: which byte leads from where to where, everything else to a fault. Each state is the place
    that its successor has, six bits wide, among those of a byte: one shift is one step. */
@@ -277,7 +277,7 @@ static bool is_ascii(const unsigned char *at)
     return (bytes & UINT64_C(0x8080808080808080)) == 0;
 }
 
-static Py_ssize_t not_utf8(Bytes body)
+static Py_ssize_t find_invalid_utf8(Bytes body)
 {
     Py_ssize_t at = 0;
     uint64_t state = START;
@@ -313,103 +313,103 @@ static Py_ssize_t not_utf8(Bytes body)
     return at;
 }
 
-static bool read_bytes(PyObject *given, Bytes *into)
+static bool read_bytes(PyObject *arg, Bytes *into)
 {
-    if (!PyBytes_CheckExact(given)) {
-        PyErr_Format(PyExc_TypeError, "bytes expected, not %.100s", Py_TYPE(given)->tp_name);
+    if (!PyBytes_CheckExact(arg)) {
+        PyErr_Format(PyExc_TypeError, "bytes expected, not %.100s", Py_TYPE(arg)->tp_name);
         return false;
     }
-    *into = (Bytes){(const unsigned char *)PyBytes_AS_STRING(given), PyBytes_GET_SIZE(given)};
+    *into = (Bytes){(const unsigned char *)PyBytes_AS_STRING(arg), PyBytes_GET_SIZE(arg)};
     return true;
 }
 
 /* A number that is too large for an index becomes the largest one. */
-static bool read_place(PyObject *given, Py_ssize_t *into)
+static bool read_offset(PyObject *arg, Py_ssize_t *into)
 {
-    if (!PyLong_Check(given)) {
-        PyErr_Format(PyExc_TypeError, "int expected, not %.100s", Py_TYPE(given)->tp_name);
+    if (!PyLong_Check(arg)) {
+        PyErr_Format(PyExc_TypeError, "int expected, not %.100s", Py_TYPE(arg)->tp_name);
         return false;
     }
-    *into = PyNumber_AsSsize_t(given, NULL);
+    *into = PyNumber_AsSsize_t(arg, NULL);
     return true;
 }
 
-static bool are_bytes(PyObject *given)
+static bool check_all_bytes(PyObject *arg)
 {
     Bytes each;
-    if (!PyTuple_CheckExact(given)) {
-        PyErr_Format(PyExc_TypeError, "tuple expected, not %.100s", Py_TYPE(given)->tp_name);
+    if (!PyTuple_CheckExact(arg)) {
+        PyErr_Format(PyExc_TypeError, "tuple expected, not %.100s", Py_TYPE(arg)->tp_name);
         return false;
     }
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(given); i++)
-        if (!read_bytes(PyTuple_GET_ITEM(given, i), &each))
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(arg); i++)
+        if (!read_bytes(PyTuple_GET_ITEM(arg, i), &each))
             return false;
     return true;
 }
 
-static bool are(Py_ssize_t wanted, Py_ssize_t given)
+static bool check_count(Py_ssize_t expected, Py_ssize_t count)
 {
-    if (given != wanted)
-        PyErr_Format(PyExc_TypeError, "%zd arguments expected, not %zd", wanted, given);
-    return given == wanted;
+    if (count != expected)
+        PyErr_Format(PyExc_TypeError, "%zd arguments expected, not %zd", expected, count);
+    return count == expected;
 }
 
-static PyObject *call_alike(PyObject *Py_UNUSED(module), PyObject *const *given, Py_ssize_t count)
+static PyObject *call_frames_end(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
 {
     Bytes run, head, tail;
     Py_ssize_t at;
-    if (!are(4, count) || !read_bytes(given[0], &run) || !read_bytes(given[2], &head) || !read_bytes(given[3], &tail))
+    if (!check_count(4, count) || !read_bytes(args[0], &run) || !read_bytes(args[2], &head) || !read_bytes(args[3], &tail))
         return NULL;
-    if (!read_place(given[1], &at))
+    if (!read_offset(args[1], &at))
         return NULL;
     if (at < 0 || at > run.size || head.size == 0)
-        return Py_NewRef(given[1]);
-    return PyLong_FromSsize_t(alike(run, at, head, tail));
+        return Py_NewRef(args[1]);
+    return PyLong_FromSsize_t(frames_end(run, at, head, tail));
 }
 
-static PyObject *call_inside(PyObject *Py_UNUSED(module), PyObject *given)
+static PyObject *call_text_length(PyObject *Py_UNUSED(module), PyObject *arg)
 {
     Bytes text;
-    return read_bytes(given, &text) ? PyLong_FromSsize_t(text_end(text, 0)) : NULL;
+    return read_bytes(arg, &text) ? PyLong_FromSsize_t(text_end(text, 0)) : NULL;
 }
 
-static PyObject *call_closing(PyObject *Py_UNUSED(module), PyObject *const *given, Py_ssize_t count)
+static PyObject *call_string_end(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
 {
     Bytes text;
     Py_ssize_t at;
-    if (!are(2, count) || !read_bytes(given[0], &text) || !read_place(given[1], &at))
+    if (!check_count(2, count) || !read_bytes(args[0], &text) || !read_offset(args[1], &at))
         return NULL;
-    return PyLong_FromSsize_t(at < 0 || at > text.size ? -1 : closing(text, at));
+    return PyLong_FromSsize_t(at < 0 || at > text.size ? -1 : string_end(text, at));
 }
 
-static PyObject *call_members(PyObject *Py_UNUSED(module), PyObject *const *given, Py_ssize_t count)
+static PyObject *call_plain_members(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
 {
     Bytes run;
     Py_ssize_t at;
-    if (!are(3, count) || !read_bytes(given[0], &run) || !read_place(given[1], &at) || !are_bytes(given[2]))
+    if (!check_count(3, count) || !read_bytes(args[0], &run) || !read_offset(args[1], &at) || !check_all_bytes(args[2]))
         return NULL;
-    PyObject *const values = PyTuple_New(PyTuple_GET_SIZE(given[2]));
+    PyObject *const values = PyTuple_New(PyTuple_GET_SIZE(args[2]));
     if (values == NULL)
         return NULL;
     const bool within = at >= 0 && at <= run.size;
-    const Py_ssize_t end = within ? members(run, at, given[2], values) : at;
+    const Py_ssize_t end = within ? plain_members(run, at, args[2], values) : at;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(values); i++)
         if (PyTuple_GET_ITEM(values, i) == NULL)
             PyTuple_SET_ITEM(values, i, Py_NewRef(Py_None));
     if (!PyErr_Occurred())
-        return within ? Py_BuildValue("(Nn)", values, end) : Py_BuildValue("(NO)", values, given[1]);
+        return within ? Py_BuildValue("(Nn)", values, end) : Py_BuildValue("(NO)", values, args[1]);
     Py_DECREF(values);
     return NULL;
 }
 
-static PyObject *call_unchunk(PyObject *Py_UNUSED(module), PyObject *const *given, Py_ssize_t count)
+static PyObject *call_unchunk(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
 {
     Bytes data;
     Py_ssize_t at, size;
-    if (!are(2, count) || !read_bytes(given[0], &data) || !read_place(given[1], &at))
+    if (!check_count(2, count) || !read_bytes(args[0], &data) || !read_offset(args[1], &at))
         return NULL;
     if (at < 0 || at > data.size || chunk(data, at).size == 0)
-        return Py_BuildValue("(yO)", "", given[1]);
+        return Py_BuildValue("(yO)", "", args[1]);
     PyObject *body = PyBytes_FromStringAndSize(NULL, data.size - at);
     if (body == NULL)
         return NULL;
@@ -417,53 +417,53 @@ static PyObject *call_unchunk(PyObject *Py_UNUSED(module), PyObject *const *give
     return _PyBytes_Resize(&body, size) < 0 ? NULL : Py_BuildValue("(Nn)", body, end);
 }
 
-static PyObject *call_holds(PyObject *Py_UNUSED(module), PyObject *const *given, Py_ssize_t count)
+static PyObject *call_contains(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
 {
     Bytes body, needle;
-    if (!are(2, count) || !read_bytes(given[0], &body) || !read_bytes(given[1], &needle))
+    if (!check_count(2, count) || !read_bytes(args[0], &body) || !read_bytes(args[1], &needle))
         return NULL;
-    return PyBool_FromLong(first(body, needle) != NULL);
+    return PyBool_FromLong(find(body, needle) != NULL);
 }
 
-static PyObject *call_find(PyObject *Py_UNUSED(module), PyObject *const *given, Py_ssize_t count)
+static PyObject *call_find(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
 {
     Bytes body, needle;
     Py_ssize_t at;
-    if (!are(3, count) || !read_bytes(given[0], &body) || !read_bytes(given[1], &needle) || !read_place(given[2], &at))
+    if (!check_count(3, count) || !read_bytes(args[0], &body) || !read_bytes(args[1], &needle) || !read_offset(args[2], &at))
         return NULL;
     if (at < 0 || at > body.size)
         return PyLong_FromLong(-1);
-    const unsigned char *const found = first((Bytes){body.at + at, body.size - at}, needle);
+    const unsigned char *const found = find((Bytes){body.at + at, body.size - at}, needle);
     return PyLong_FromSsize_t(found == NULL ? -1 : found - body.at);
 }
 
-static PyObject *call_first_of(PyObject *Py_UNUSED(module), PyObject *const *given, Py_ssize_t count)
+static PyObject *call_find_first(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
 {
     Bytes body, needle;
     Py_ssize_t at, found = -1;
-    if (!are(3, count) || !read_bytes(given[0], &body) || !are_bytes(given[1]) || !read_place(given[2], &at))
+    if (!check_count(3, count) || !read_bytes(args[0], &body) || !check_all_bytes(args[1]) || !read_offset(args[2], &at))
         return NULL;
-    for (Py_ssize_t i = 0; at >= 0 && at <= body.size && i < PyTuple_GET_SIZE(given[1]); i++) {
-        read_bytes(PyTuple_GET_ITEM(given[1], i), &needle);
+    for (Py_ssize_t i = 0; at >= 0 && at <= body.size && i < PyTuple_GET_SIZE(args[1]); i++) {
+        read_bytes(PyTuple_GET_ITEM(args[1], i), &needle);
         /* It is looked for only where it would stand before those that were found. */
         const Py_ssize_t end = found < 0 || found + needle.size - 1 > body.size ? body.size : found + needle.size - 1;
-        const unsigned char *const place = end < at ? NULL : first((Bytes){body.at + at, end - at}, needle);
+        const unsigned char *const place = end < at ? NULL : find((Bytes){body.at + at, end - at}, needle);
         if (place != NULL)
             found = place - body.at;
     }
     return PyLong_FromSsize_t(found);
 }
 
-static PyObject *call_not_utf8(PyObject *Py_UNUSED(module), PyObject *given)
+static PyObject *call_find_invalid_utf8(PyObject *Py_UNUSED(module), PyObject *arg)
 {
     Bytes body;
-    return read_bytes(given, &body) ? PyLong_FromSsize_t(not_utf8(body)) : NULL;
+    return read_bytes(arg, &body) ? PyLong_FromSsize_t(find_invalid_utf8(body)) : NULL;
 }
 
-static PyObject *call_sign(PyObject *Py_UNUSED(module), PyObject *given)
+static PyObject *call_first_byte(PyObject *Py_UNUSED(module), PyObject *arg)
 {
     Py_buffer view;
-    if (PyObject_GetBuffer(given, &view, PyBUF_SIMPLE) < 0)
+    if (PyObject_GetBuffer(arg, &view, PyBUF_SIMPLE) < 0)
         return NULL;
     PyObject *sign = NULL;
     if (view.len > 0)
@@ -481,22 +481,22 @@ static int prepare(PyObject *module)
             steps[byte] |= (uint64_t)STEPS[i].to << STEPS[i].from;
 #ifdef WIDE
     if (__builtin_cpu_supports("avx2"))
-        first = first_wide;
+        find = find_wide;
 #endif
     return PyModule_AddObjectRef(module, "IN_C", Py_True);
 }
 
 static PyMethodDef functions[] = {
-    {"alike", (PyCFunction)(void (*)(void))call_alike, METH_FASTCALL, NULL},
-    {"inside", call_inside, METH_O, NULL},
-    {"closing", (PyCFunction)(void (*)(void))call_closing, METH_FASTCALL, NULL},
-    {"members", (PyCFunction)(void (*)(void))call_members, METH_FASTCALL, NULL},
+    {"frames_end", (PyCFunction)(void (*)(void))call_frames_end, METH_FASTCALL, NULL},
+    {"text_length", call_text_length, METH_O, NULL},
+    {"string_end", (PyCFunction)(void (*)(void))call_string_end, METH_FASTCALL, NULL},
+    {"plain_members", (PyCFunction)(void (*)(void))call_plain_members, METH_FASTCALL, NULL},
     {"unchunk", (PyCFunction)(void (*)(void))call_unchunk, METH_FASTCALL, NULL},
-    {"holds", (PyCFunction)(void (*)(void))call_holds, METH_FASTCALL, NULL},
+    {"contains", (PyCFunction)(void (*)(void))call_contains, METH_FASTCALL, NULL},
     {"find", (PyCFunction)(void (*)(void))call_find, METH_FASTCALL, NULL},
-    {"first_of", (PyCFunction)(void (*)(void))call_first_of, METH_FASTCALL, NULL},
-    {"not_utf8", call_not_utf8, METH_O, NULL},
-    {"sign", call_sign, METH_O, NULL},
+    {"find_first", (PyCFunction)(void (*)(void))call_find_first, METH_FASTCALL, NULL},
+    {"find_invalid_utf8", call_find_invalid_utf8, METH_O, NULL},
+    {"first_byte", call_first_byte, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };
 

@@ -31,7 +31,7 @@ def train(*, pieces: int = PIECES, requests: int = REQUESTS) -> None:
 
 def main() -> int:
     """Runs with what the manifest tells of; 2 when that is not of these sources."""
-    finder = compiled.made_for_these_sources(Path(sys.argv[1]))
+    finder = compiled.matching_build(Path(sys.argv[1]))
     if finder is None:
         return 2
     sys.meta_path.insert(0, finder)

@@ -29,7 +29,7 @@ def manifest(folder: Path, *, digest: str, outside: dict[str, str] | None = None
 
 
 def test_what_was_made_from_these_sources_is_found_and_nothing_else(tmp_path: Path) -> None:
-    finder = compiled.made_for_these_sources(manifest(tmp_path, digest=compiled.digest(NAMES)))
+    finder = compiled.matching_build(manifest(tmp_path, digest=compiled.digest(NAMES)))
     assert finder is not None
     spec = finder.find_spec("routecodex.wire.json", None)
     assert spec is not None
@@ -38,7 +38,7 @@ def test_what_was_made_from_these_sources_is_found_and_nothing_else(tmp_path: Pa
 
 
 def test_what_was_made_from_other_sources_is_not_used(tmp_path: Path) -> None:
-    assert compiled.made_for_these_sources(manifest(tmp_path, digest=compiled.digest(NAMES[1:]))) is None
+    assert compiled.matching_build(manifest(tmp_path, digest=compiled.digest(NAMES[1:]))) is None
 
 
 def test_a_source_in_c_makes_what_was_made_stale_when_it_changes_but_not_when_it_is_gone(
@@ -46,13 +46,13 @@ def test_a_source_in_c_makes_what_was_made_stale_when_it_changes_but_not_when_it
 ) -> None:
     written = tmp_path / "scan.c"
     written.write_text("int a;")
-    outside = {os.path.relpath(written, compiled.PACKAGE): compiled.seal(written)}
+    outside = {os.path.relpath(written, compiled.PACKAGE): compiled.file_digest(written)}
     made = manifest(tmp_path, digest=compiled.digest(NAMES), outside=outside)
-    assert compiled.made_for_these_sources(made) is not None
+    assert compiled.matching_build(made) is not None
     written.write_text("int b;")
-    assert compiled.made_for_these_sources(made) is None
+    assert compiled.matching_build(made) is None
     written.unlink()
-    assert compiled.made_for_these_sources(made) is not None
+    assert compiled.matching_build(made) is not None
 
 
 @pytest.mark.parametrize("listed", [MODULES, tuple(IN_C)], ids=["MODULES", "IN_C"])
@@ -76,9 +76,9 @@ def test_c_that_does_nothing_from_the_sources_has_a_reference_to_be_tested_again
 @pytest.mark.parametrize("text", ["", "{", "{}", "[]"])
 def test_a_manifest_that_is_none_is_passed_over(tmp_path: Path, text: str) -> None:
     file = tmp_path / "manifest.json"
-    assert compiled.made_for_these_sources(file) is None
+    assert compiled.matching_build(file) is None
     file.write_text(text)
-    assert compiled.made_for_these_sources(file) is None
+    assert compiled.matching_build(file) is None
 
 
 @pytest.mark.parametrize("name", ["routecodex.wire.json", "routecodex.wire.scan"])

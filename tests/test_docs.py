@@ -18,7 +18,7 @@ import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from routecodex.canon.finish import express, infer
+from routecodex.canon.finish import encode, infer
 from routecodex.cli import reference
 from routecodex.config import examine
 from routecodex.gateway.context.gateway_replies import REPLY_PREFIX
@@ -316,7 +316,7 @@ def test_the_table_of_finish_reasons_is_what_is_sent() -> None:
             continue
         finish = infer("messages", said[reason], has_calls=reason == "tool_calls")
         for protocol, cell in zip(("chat", "messages", "responses", "gemini"), cells, strict=True):
-            assert f"`{express(protocol, finish)}`" in cell
+            assert f"`{encode(protocol, finish)}`" in cell
 
 
 def test_every_endpoint_is_documented() -> None:

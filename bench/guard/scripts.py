@@ -177,7 +177,7 @@ def plans() -> Iterator[tuple[str, Step]]:
 
     def step(session: SessionState, turn: str | None) -> None:
         asked = RouteQuery(model="client-model", route="tools", turn=turn)
-        router.plan(asked, session=session, server=ServerState(), health=Well(), now=NOW, draw=draw)
+        router.plan(asked, session=session, server=ServerState(), health=Well(), now=NOW, next_turn=draw)
 
     yield "plan without state", partial(step, SessionState(), None)
     for name in ("sticky", "rules", "forced"):

@@ -4,5 +4,5 @@ from routecodex import compiled
 
 __version__ = "0.1.0"
 
-IS_COMPILED = compiled.use()
+IS_COMPILED = compiled.install()
 """Whether the modules of the hot path run as machine code."""

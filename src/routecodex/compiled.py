@@ -32,7 +32,7 @@ def digest(modules: Iterable[str]) -> str:
     return made_of.hexdigest()
 
 
-def seal(file: Path) -> str:
+def file_digest(file: Path) -> str:
     """What the bytes of a file are known by."""
     return hashlib.blake2b(file.read_bytes(), digest_size=16).hexdigest()
 
@@ -59,7 +59,7 @@ class Finder(MetaPathFinder):
         return spec_from_file_location(fullname, file, loader=ExtensionFileLoader(fullname, file))
 
 
-def made_for_these_sources(manifest: Path = MANIFEST) -> Finder | None:
+def matching_build(manifest: Path = MANIFEST) -> Finder | None:
     """What finds the modules that were compiled, None when there are none or they are of other sources."""
     try:
         made = json.loads(manifest.read_bytes())
@@ -73,14 +73,14 @@ def made_for_these_sources(manifest: Path = MANIFEST) -> Finder | None:
 def _changed(outside: Mapping[str, str]) -> bool:
     """Whether a source that lies outside of the package is another one now; one that is gone is not."""
     files = {PACKAGE / name: known for name, known in outside.items()}
-    return any(file.exists() and seal(file) != known for file, known in files.items())
+    return any(file.exists() and file_digest(file) != known for file, known in files.items())
 
 
-def use(environ: Mapping[str, str] = os.environ) -> bool:
+def install(environ: Mapping[str, str] = os.environ) -> bool:
     """Lets the compiled modules be imported from now on; False when there are none for these sources."""
     if environ.get("ROUTECODEX_PURE", "0") not in ("", "0"):
         return False
-    finder = made_for_these_sources()
+    finder = matching_build()
     if finder is not None:
         sys.meta_path.insert(0, finder)
     return finder is not None

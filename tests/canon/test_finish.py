@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from routecodex.canon.finish import Finish, Reason, express, infer, trace
+from routecodex.canon.finish import Finish, Reason, encode, infer, trace
 
 SAID: list[tuple[str, str, Reason]] = [
     ("chat", "stop", "stop"),
@@ -71,20 +71,30 @@ EXPRESSED: list[tuple[Reason, str, str, str, str]] = [
 PROTOCOLS = ("chat", "messages", "responses", "gemini")
 
 
-@pytest.mark.parametrize(("protocol", "said", "reason"), SAID)
-def test_what_an_upstream_says_is_understood(protocol: str, said: str, reason: Reason) -> None:
-    assert infer(protocol, said, has_calls=False) == Finish(reason, said=said)
+@pytest.mark.parametrize(("protocol", "upstream_reason", "reason"), SAID)
+def test_what_an_upstream_says_is_understood(protocol: str, upstream_reason: str, reason: Reason) -> None:
+    assert infer(protocol, upstream_reason, has_calls=False) == Finish(
+        reason, upstream_reason=upstream_reason
+    )
 
 
-@pytest.mark.parametrize(("protocol", "said", "reason"), SAID)
-def test_calls_in_the_answer_win_whatever_was_said(protocol: str, said: str, reason: Reason) -> None:
-    assert infer(protocol, said, has_calls=True) == Finish("tool_calls", said=said)
+@pytest.mark.parametrize(("protocol", "upstream_reason", "reason"), SAID)
+def test_calls_in_the_answer_win_whatever_was_said(
+    protocol: str, upstream_reason: str, reason: Reason
+) -> None:
+    assert infer(protocol, upstream_reason, has_calls=True) == Finish(
+        "tool_calls", upstream_reason=upstream_reason
+    )
 
 
-@pytest.mark.parametrize(("protocol", "said"), CALLING)
-def test_calls_that_were_announced_are_believed_only_if_made(protocol: str, said: str) -> None:
-    assert infer(protocol, said, has_calls=True) == Finish("tool_calls", said=said)
-    assert infer(protocol, said, has_calls=False) == Finish("stop", said=said)
+@pytest.mark.parametrize(("protocol", "upstream_reason"), CALLING)
+def test_calls_that_were_announced_are_believed_only_if_made(protocol: str, upstream_reason: str) -> None:
+    assert infer(protocol, upstream_reason, has_calls=True) == Finish(
+        "tool_calls", upstream_reason=upstream_reason
+    )
+    assert infer(protocol, upstream_reason, has_calls=False) == Finish(
+        "stop", upstream_reason=upstream_reason
+    )
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -95,31 +105,37 @@ def test_nothing_said_is_the_end_of_the_turn(protocol: str) -> None:
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_word_nobody_knows_is_the_end_of_the_turn(protocol: str) -> None:
-    assert infer(protocol, "because", has_calls=False) == Finish("stop", said="because")
+    assert infer(protocol, "because", has_calls=False) == Finish("stop", upstream_reason="because")
 
 
 @pytest.mark.parametrize(
-    ("protocol", "said", "reason"), [row for row in SAID if row[2] not in ("stop", "pause")]
+    ("protocol", "upstream_reason", "reason"), [row for row in SAID if row[2] not in ("stop", "pause")]
 )
-def test_a_call_that_was_cut_off_is_no_call(protocol: str, said: str, reason: Reason) -> None:
+def test_a_call_that_was_cut_off_is_no_call(protocol: str, upstream_reason: str, reason: Reason) -> None:
     inferred: Reason = "content_filter" if reason == "refusal" else reason
-    assert infer(protocol, said, has_calls=True, calls_whole=False) == Finish(inferred, said=said)
-    assert infer(protocol, said, has_calls=True, calls_whole=True) == Finish("tool_calls", said=said)
+    assert infer(protocol, upstream_reason, has_calls=True, calls_whole=False) == Finish(
+        inferred, upstream_reason=upstream_reason
+    )
+    assert infer(protocol, upstream_reason, has_calls=True, calls_whole=True) == Finish(
+        "tool_calls", upstream_reason=upstream_reason
+    )
 
 
 def test_a_call_with_broken_arguments_is_still_a_call_when_nothing_cut_it_off() -> None:
-    assert infer("chat", "stop", has_calls=True, calls_whole=False) == Finish("tool_calls", said="stop")
+    assert infer("chat", "stop", has_calls=True, calls_whole=False) == Finish(
+        "tool_calls", upstream_reason="stop"
+    )
 
 
 def test_an_error_counts_unless_there_are_calls() -> None:
-    assert infer("chat", "stop", has_calls=False, failed=True) == Finish("error", said="stop")
+    assert infer("chat", "stop", has_calls=False, failed=True) == Finish("error", upstream_reason="stop")
     assert infer("chat", None, has_calls=True, failed=True) == Finish("tool_calls")
 
 
 def test_the_stop_sequence_that_was_met_is_kept() -> None:
     end = infer("messages", "stop_sequence", has_calls=False, sequence="END")
-    assert end == Finish("stop", sequence="END", said="stop_sequence")
-    assert [express(protocol, end) for protocol in PROTOCOLS] == [
+    assert end == Finish("stop", sequence="END", upstream_reason="stop_sequence")
+    assert [encode(protocol, end) for protocol in PROTOCOLS] == [
         "stop",
         "stop_sequence",
         "completed",
@@ -131,19 +147,19 @@ def test_the_stop_sequence_that_was_met_is_kept() -> None:
 def test_every_reason_has_a_word_in_every_protocol(
     reason: Reason, chat: str, messages: str, responses: str, gemini: str
 ) -> None:
-    words = [express(protocol, Finish(reason)) for protocol in PROTOCOLS]
+    words = [encode(protocol, Finish(reason)) for protocol in PROTOCOLS]
     assert words == [chat, messages, responses, gemini]
 
 
 @pytest.mark.parametrize("reason", ["content_filter", "refusal"])
 def test_old_messages_clients_are_told_of_a_stop_sequence_in_place_of_a_refusal(reason: Reason) -> None:
-    assert express("messages", Finish(reason), knows_refusal=False) == "stop_sequence"
-    assert express("chat", Finish(reason), knows_refusal=False) == "content_filter"
+    assert encode("messages", Finish(reason), knows_refusal=False) == "stop_sequence"
+    assert encode("chat", Finish(reason), knows_refusal=False) == "content_filter"
 
 
 def test_a_mapping_is_traced_when_switched_on(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "routecodex.finish")
-    trace("req_1", Finish("tool_calls", said="stop"), "tool_use")
+    trace("req_1", Finish("tool_calls", upstream_reason="stop"), "tool_use")
     assert caplog.messages == ["request=req_1 upstream=stop inferred=tool_calls sent=tool_use"]
 
 
@@ -156,8 +172,8 @@ def test_nothing_is_traced_unless_switched_on(caplog: pytest.LogCaptureFixture) 
 @pytest.mark.parametrize("word", ["model_context_window_exceeded", "compaction"])
 def test_a_word_that_says_more_comes_back_in_its_own_protocol(word: str) -> None:
     end = infer("messages", word, has_calls=False)
-    assert express("messages", end) == word
-    assert express("chat", end) == express("chat", Finish(end.reason))
+    assert encode("messages", end) == word
+    assert encode("chat", end) == encode("chat", Finish(end.reason))
     called = infer("messages", word, has_calls=True)
-    assert express("messages", called) == "tool_use"
-    assert express("messages", infer("chat", "compact", has_calls=False)) == "end_turn"
+    assert encode("messages", called) == "tool_use"
+    assert encode("messages", infer("chat", "compact", has_calls=False)) == "end_turn"

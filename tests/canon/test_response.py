@@ -63,7 +63,7 @@ finishes = st.builds(
     Finish,
     st.sampled_from(["stop", "length", "tool_calls", "content_filter", "refusal", "pause", "error"]),
     sequence=st.none() | some,
-    said=st.none() | some,
+    upstream_reason=st.none() | some,
 )
 
 

@@ -25,7 +25,7 @@ from routecodex.config import (
     load,
     loads,
 )
-from routecodex.config.load import SMALLEST
+from routecodex.config.load import MINIMAL_CONFIG
 from routecodex.config.reference import example
 from routecodex.providers import catalog
 
@@ -467,7 +467,7 @@ def test_a_syntax_error_names_line_and_column(text: str, message: str, line: int
 
 def test_the_smallest_file_that_is_shown_can_be_used() -> None:
     environ = {"OPENAI_API_KEY": "k"}
-    assert examine(SMALLEST, environ=environ, presets=catalog.PRESETS)[1] == []
+    assert examine(MINIMAL_CONFIG, environ=environ, presets=catalog.PRESETS)[1] == []
 
 
 def test_a_missing_file_says_how_to_make_one(tmp_path: Path) -> None:
@@ -475,7 +475,7 @@ def test_a_missing_file_says_how_to_make_one(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfig) as caught:
         load(path, {})
     assert [str(one) for one in caught.value.problems] == [
-        f"{path}: there is no such file. Fix: create it; the smallest one is:\n{SMALLEST}"
+        f"{path}: there is no such file. Fix: create it; the smallest one is:\n{MINIMAL_CONFIG}"
     ]
 
 

@@ -25,7 +25,7 @@ def cut(
     body: bytes, places: tuple[tuple[bytes, int], ...], shortest: int, opening: bytes, /
 ) -> tuple[bytes, bool] | None:
     """Replace long strings of a JSON body by marks; also tell whether `opening` may occur in the body."""
-    if scan.not_utf8(body) >= 0:
+    if scan.find_invalid_utf8(body) >= 0:
         return None
     may_open = opening in body
     pieces: list[bytes] = []

@@ -32,7 +32,7 @@ from routecodex.routing.cooldown import (
     probes,
     record_failure,
     reset,
-    without_expired,
+    without_refused_keys,
 )
 from routecodex.routing.registry import Selector, Target
 
@@ -72,8 +72,8 @@ def after_failure(
     now: float,
     options: CooldownOptions = DEFAULT,
 ) -> HealthState:
-    blow = failure_impact(target, error)
-    return state if blow is None else record_failure(state, blow, now=now, options=options)
+    impact = failure_impact(target, error)
+    return state if impact is None else record_failure(state, impact, now=now, options=options)
 
 
 def after(*errors: UpstreamError, state: HealthState | None = None, now: float = NOW) -> HealthState:
@@ -201,10 +201,10 @@ def test_success_of_an_attempt_that_began_before_lifts_nothing() -> None:
 
 def test_an_open_breaker_becomes_half_open_and_asks_for_a_probe() -> None:
     state = after(*[broken()] * 3)
-    ailment = state[KEY_AND_MODEL]
-    assert condition(ailment, NOW) == "open"
+    cooldown = state[KEY_AND_MODEL]
+    assert condition(cooldown, NOW) == "open"
     assert probes(state, TARGET, NOW) == ()
-    assert condition(ailment, NOW + 5) == "half-open"
+    assert condition(cooldown, NOW + 5) == "half-open"
     assert probes(state, TARGET, NOW + 5) == (KEY_AND_MODEL,)
     assert probes(state, SISTER, NOW + 5) == ()
     again = after(broken(), state=state, now=NOW + 5)
@@ -297,15 +297,15 @@ def test_reset_takes_all_that_keeps_the_named_from_use(selector: Selector | None
 
 def test_a_new_configuration_forgives_refused_keys_and_no_other() -> None:
     state = after_failure(after(refused()), OTHER_KEY, limited(), now=NOW)
-    assert without_expired(state).keys() == {Selector("glm", "backup")}
+    assert without_refused_keys(state).keys() == {Selector("glm", "backup")}
 
 
 def test_what_is_kept_of_an_error_fits_into_a_store() -> None:
     error = UpstreamLimited("half \ud83d " + "x" * 10_000, upstream_status=10**30)
-    ailment = after(error)[KEY]
-    assert len(ailment.error) == 300
-    assert ailment.status is None
-    assert msgspec.json.decode(msgspec.json.encode(ailment), type=Cooldown) == ailment
+    cooldown = after(error)[KEY]
+    assert len(cooldown.error) == 300
+    assert cooldown.status is None
+    assert msgspec.json.decode(msgspec.json.encode(cooldown), type=Cooldown) == cooldown
 
 
 def test_the_numbers_are_options() -> None:

@@ -21,10 +21,11 @@ def registry(*pools: Pool) -> Registry:
 
 
 def firsts(pool: Pool, count: int, *, affinity: list[str] | None = None) -> Counter[str]:
-    (choice,) = pool_selectors(registry(pool), "default")
-    draw = RoundRobin()
+    (selector,) = pool_selectors(registry(pool), "default")
+    next_turn = RoundRobin()
     orders = (
-        choice.order(affinity=affinity[number] if affinity else None, draw=draw) for number in range(count)
+        selector.order(affinity=affinity[number] if affinity else None, next_turn=next_turn)
+        for number in range(count)
     )
     return Counter(str(order[0].target) for order in orders)
 
@@ -35,9 +36,9 @@ def test_round_robin_gives_every_model_the_same_share_and_every_key_of_it_too() 
 
 
 def test_round_robin_goes_in_turn() -> None:
-    (choice,) = pool_selectors(registry(Pool(id="p", targets=("b.m", "c.m"))), "default")
-    draw = RoundRobin()
-    seen = [str(choice.order(affinity=None, draw=draw)[0].target) for _ in range(4)]
+    (pool,) = pool_selectors(registry(Pool(id="p", targets=("b.m", "c.m"))), "default")
+    next_turn = RoundRobin()
+    seen = [str(pool.order(affinity=None, next_turn=next_turn)[0].target) for _ in range(4)]
     assert seen == ["b.k1.m", "c.k1.m", "b.k1.m", "c.k1.m"]
 
 
@@ -78,9 +79,7 @@ def test_backups_come_last_and_a_target_stands_only_where_it_is_named_first() ->
         ),
         "default",
     )
-    rows = [
-        (str(step.target), step.reason) for choice in made for group in choice.groups for step in group.steps
-    ]
+    rows = [(str(step.target), step.reason) for pool in made for group in pool.groups for step in group.steps]
     assert rows == [("b.k1.m", "pool main"), ("c.k1.m", "pool spare (backup)")]
 
 
@@ -102,9 +101,9 @@ def test_conversations_are_spread_by_weight_first_and_by_key_inside() -> None:
 
 
 def test_only_conversations_of_a_target_that_goes_away_move() -> None:
-    (choice,) = pool_selectors(registry(Pool(id="p", targets=("a.m", "b.m", "c.m"))), "default")
+    (pool,) = pool_selectors(registry(Pool(id="p", targets=("a.m", "b.m", "c.m"))), "default")
     for number in range(200):
-        order = choice.order(affinity=f"s{number}", draw=RoundRobin())
+        order = pool.order(affinity=f"s{number}", next_turn=RoundRobin())
         kept = [step for step in order if step.target.key != "k2"]
         if order[0].target.key != "k2":
             assert kept[0] == order[0]

@@ -80,7 +80,7 @@ def planned(
         server=server or ServerState(),
         health=health or Ill(),
         now=0.0,
-        draw=RoundRobin(),
+        next_turn=RoundRobin(),
     )
 
 
@@ -324,7 +324,7 @@ def test_the_route_of_a_sticky_target_is_the_one_that_contains_it() -> None:
 
 
 def test_sticky_keys_take_turns_whatever_the_conversation() -> None:
-    draw = RoundRobin()
+    next_turn = RoundRobin()
     seen = [
         ROUTER.plan(
             RouteQuery(model="x", affinity="same"),
@@ -332,7 +332,7 @@ def test_sticky_keys_take_turns_whatever_the_conversation() -> None:
             server=ServerState(),
             health=Ill(),
             now=0.0,
-            draw=draw,
+            next_turn=next_turn,
         )
         .steps[0]
         .target.key
@@ -421,7 +421,7 @@ def test_an_allow_list_that_passes_over_the_named_model_says_so() -> None:
 
 
 def test_a_request_that_is_too_long_goes_where_it_must() -> None:
-    plan = planned("smart", must="longcontext")
+    plan = planned("smart", only_route="longcontext")
     assert (plan.route, targets(plan)[0]) == ("longcontext", "long.k.scroll")
 
 

@@ -185,7 +185,7 @@ def test_people_get_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
 def test_finishes_are_traced_into_their_own_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "debug" / "finish-reason.log"
     set_up(level="info", as_json=True, finish_trace=path)
-    trace("req_1", Finish("tool_calls", said="stop"), "tool_use")
+    trace("req_1", Finish("tool_calls", upstream_reason="stop"), "tool_use")
     (line,) = path.read_text("utf-8").splitlines()
     assert line.endswith(" request=req_1 upstream=stop inferred=tool_calls sent=tool_use")
     assert capsys.readouterr().err == ""

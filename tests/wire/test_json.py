@@ -145,13 +145,13 @@ def test_raw_fields_tell_whether_they_were_there() -> None:
         json.read(body, DECODER).raw
         for body in (b'{"model":"m"}', b'{"model":"m","raw":null}', b'{"model":"m","raw":{"a":[1]}}')
     )
-    assert [json.present(raw) for raw in (absent, null, there)] == [False, False, True]
-    assert [json.thaw(raw) for raw in (absent, null, there)] == [None, None, {"a": [1]}]
+    assert [json.is_present(raw) for raw in (absent, null, there)] == [False, False, True]
+    assert [json.decode_raw(raw) for raw in (absent, null, there)] == [None, None, {"a": [1]}]
 
 
 def test_what_is_not_utf_8_in_a_raw_field_is_replaced() -> None:
     raw = json.read(b'{"model":"m","raw":{"a":"x\xffy"}}', DECODER).raw
-    assert json.thaw(raw) == {"a": "x\ufffdy"}
+    assert json.decode_raw(raw) == {"a": "x\ufffdy"}
 
 
 LONG = 30_000
@@ -160,7 +160,7 @@ LONG = 30_000
 @pytest.mark.parametrize("shift", range(4))
 @pytest.mark.parametrize("sign", ["a", "é", "→", "😀"])
 def test_a_long_text_is_utf_8_wherever_its_characters_stand(sign: str, shift: int) -> None:
-    json.check_text(b"x" * shift + sign.encode() * LONG)
+    json.check_utf8(b"x" * shift + sign.encode() * LONG)
 
 
 @pytest.mark.parametrize("at", [0, 1, 8190, 8191, 8192, 8193, 20_000, LONG - 2, LONG])
@@ -169,11 +169,11 @@ def test_a_long_text_is_utf_8_wherever_its_characters_stand(sign: str, shift: in
 )
 def test_a_wrong_byte_is_named_by_its_place_in_the_whole_text(at: int, wrong: bytes, why: str) -> None:
     with pytest.raises(BadRequest) as caught:
-        json.check_text("é".encode() * (LONG // 2) + b"x" * at + wrong + b"x" * (LONG - at) + b"\n")
+        json.check_utf8("é".encode() * (LONG // 2) + b"x" * at + wrong + b"x" * (LONG - at) + b"\n")
     assert caught.value.message == f"the request body is not valid UTF-8 ({why} at byte {LONG + at})"
     assert caught.value.code == "invalid_json"
 
 
 def test_a_text_that_ends_within_a_character_is_no_utf_8() -> None:
     with pytest.raises(BadRequest, match=r"\(unexpected end of data at byte 16384\)"):
-        json.check_text(b"x" * 16_384 + "→".encode()[:2])
+        json.check_utf8(b"x" * 16_384 + "→".encode()[:2])

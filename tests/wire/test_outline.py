@@ -239,7 +239,7 @@ def _restored(value: Any, body: bytes) -> Any:
         return [_restored(inner, body) for inner in value]
     if isinstance(value, str) and value.startswith("\0"):
         start = int(value[1:])
-        return msgspec.json.decode(body[start : scan.closing(body, start + 1) + 1])
+        return msgspec.json.decode(body[start : scan.string_end(body, start + 1) + 1])
     return value
 
 
@@ -252,7 +252,7 @@ def test_an_outline_is_json_where_the_body_is_and_says_the_same(
     left = cut(body, shortest)
     if left is None:
         return
-    assert scan.not_utf8(body) < 0
+    assert scan.find_invalid_utf8(body) < 0
     whole, outlined = _decoded(body), _decoded(left)
     assert (whole is ValueError) == (outlined is ValueError)
     assert _restored(outlined, body) == whole

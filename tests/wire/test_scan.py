@@ -75,7 +75,7 @@ ALIKE: list[tuple[str, bytes, int, bytes, bytes, int]] = [
 def test_frames_alike_end_where_the_first_other_one_begins(
     run: bytes, at: int, head: bytes, tail: bytes, end: int
 ) -> None:
-    assert scan.alike(run, at, head, tail) == end
+    assert scan.frames_end(run, at, head, tail) == end
 
 
 SIGNS = st.lists(st.sampled_from([b'"', b"\\", b"a", b"}", b"u", b"\xc3\xa9", HEAD, TAIL]), max_size=12).map(
@@ -88,7 +88,7 @@ RUNS = st.lists(SIGNS | SIGNS.map(framed), max_size=5).map(b"".join)
 def test_frames_alike_are_those_of_a_pattern(run: bytes, at: int) -> None:
     frame = re.escape(HEAD) + rb'(?:[^"\\]|\\[^\n])*' + re.escape(TAIL)
     found = re.compile(rb"(?:" + frame + rb")*").match(run, at) if at <= len(run) else None
-    assert scan.alike(run, at, HEAD, TAIL) == (found.end() if found else at)
+    assert scan.frames_end(run, at, HEAD, TAIL) == (found.end() if found else at)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_frames_alike_are_those_of_a_pattern(run: bytes, at: int) -> None:
     ],
 )
 def test_the_inside_of_a_string_ends_at_its_quote_or_at_a_stray_backslash(text: bytes, end: int) -> None:
-    assert scan.inside(text) == end
+    assert scan.text_length(text) == end
 
 
 @pytest.mark.parametrize(
@@ -134,13 +134,13 @@ def test_the_inside_of_a_string_ends_at_its_quote_or_at_a_stray_backslash(text: 
     ],
 )
 def test_a_string_closes_at_the_first_quote_that_is_not_escaped(text: bytes, at: int, end: int) -> None:
-    assert scan.closing(text, at) == end
+    assert scan.string_end(text, at) == end
 
 
 @given(st.text(), st.binary(max_size=9))
 def test_a_string_closes_where_json_says_so(text: str, behind: bytes) -> None:
     string = msgspec.json.encode(text)
-    assert scan.closing(string + behind, 1) == len(string) - 1
+    assert scan.string_end(string + behind, 1) == len(string) - 1
 
 
 NAMES = (b"id", b"at", b"id_2")
@@ -187,14 +187,14 @@ MEMBERS: list[tuple[str, bytes, tuple[str | int | None, ...], int]] = [
 def test_plain_members_are_read_up_to_the_first_other(
     run: bytes, values: tuple[str | int | None, ...], end: int
 ) -> None:
-    assert scan.members(run, 0, NAMES) == (values, end)
-    assert scan.members(b"{" + run, 1, NAMES) == (values, end + 1)
+    assert scan.plain_members(run, 0, NAMES) == (values, end)
+    assert scan.plain_members(b"{" + run, 1, NAMES) == (values, end + 1)
 
 
 @pytest.mark.parametrize("at", [-1, -(1 << 80), 7, 1 << 80])
 def test_there_are_no_members_before_the_beginning_or_behind_the_end(at: int) -> None:
-    assert scan.members(b'"id":1', at, NAMES) == ((None, None, None), at)
-    assert scan.members(b'"id":1}', 0, ()) == ((), 0)
+    assert scan.plain_members(b'"id":1', at, NAMES) == ((None, None, None), at)
+    assert scan.plain_members(b'"id":1}', 0, ()) == ((), 0)
 
 
 MEMBER_SIGNS = st.lists(
@@ -226,7 +226,7 @@ def test_members_are_what_json_says(order: list[bytes], values: list[str | int |
     given_ = dict(zip((name.decode() for name in order), values, strict=True))
     text = msgspec.json.encode(given_)
     expected = tuple(given_[name.decode()] for name in NAMES)
-    assert scan.members(text, 1, NAMES) == (expected, len(text) - 1)
+    assert scan.plain_members(text, 1, NAMES) == (expected, len(text) - 1)
 
 
 CHUNKS: list[tuple[str, bytes, int, bytes, int]] = [
@@ -325,17 +325,17 @@ CHARACTERS = [
 @pytest.mark.parametrize("at", EDGES)
 @pytest.mark.parametrize("sign", CHARACTERS)
 def test_characters_are_characters_wherever_they_stand(sign: str, at: int) -> None:
-    assert scan.not_utf8(b"x" * at + sign.encode() * 9 + b"x" * at) == -1
-    assert scan.not_utf8(b"x" * at + sign.encode()) == -1
+    assert scan.find_invalid_utf8(b"x" * at + sign.encode() * 9 + b"x" * at) == -1
+    assert scan.find_invalid_utf8(b"x" * at + sign.encode()) == -1
 
 
 @pytest.mark.parametrize("at", EDGES)
 @pytest.mark.parametrize("wrong", WRONG)
 def test_what_is_no_character_is_found_where_it_begins(wrong: bytes, at: int) -> None:
-    assert scan.not_utf8(b"x" * at + wrong) == at
-    assert scan.not_utf8(b"x" * at + wrong + b"x" * 40) == at
-    assert scan.not_utf8("é".encode() * at + wrong + b"\xff") == 2 * at
-    assert scan.not_utf8("→".encode() * at + wrong + "→".encode() * 9) == 3 * at
+    assert scan.find_invalid_utf8(b"x" * at + wrong) == at
+    assert scan.find_invalid_utf8(b"x" * at + wrong + b"x" * 40) == at
+    assert scan.find_invalid_utf8("é".encode() * at + wrong + b"\xff") == 2 * at
+    assert scan.find_invalid_utf8("→".encode() * at + wrong + "→".encode() * 9) == 3 * at
 
 
 def decoded_wrong(body: bytes) -> int:
@@ -351,7 +351,7 @@ PIECES = st.binary(max_size=4) | st.text(max_size=20).map(str.encode) | st.sampl
 
 @given(st.lists(PIECES, max_size=8).map(b"".join))
 def test_utf8_is_what_python_decodes(body: bytes) -> None:
-    assert scan.not_utf8(body) == decoded_wrong(body)
+    assert scan.find_invalid_utf8(body) == decoded_wrong(body)
 
 
 def test_every_two_bytes_are_utf8_as_python_decodes_them() -> None:
@@ -362,7 +362,7 @@ def test_every_two_bytes_are_utf8_as_python_decodes_them() -> None:
                 bytes([first, second, 0x80]),
                 bytes([first, second, 0x80, 0xBF]),
             ):
-                assert scan.not_utf8(body) == decoded_wrong(body)
+                assert scan.find_invalid_utf8(body) == decoded_wrong(body)
 
 
 @pytest.mark.parametrize("at", EDGES)
@@ -371,8 +371,8 @@ def test_a_needle_is_found_wherever_it_stands(needle: bytes, at: int) -> None:
     near = needle[:-1] + b"?"
     for before in (b"x" * at, needle[:1] * at, (near * at)[:at]):
         for after in (b"", b"x" * 200, needle[:-1]):
-            assert scan.holds(before + needle + after, needle) is True
-            assert scan.holds(before + near + after, needle) is (needle in before + near + after)
+            assert scan.contains(before + needle + after, needle) is True
+            assert scan.contains(before + near + after, needle) is (needle in before + near + after)
             for body in (before + needle + after, before + near + after):
                 assert scan.find(body, needle, 0) == body.find(needle)
                 assert scan.find(body, needle, at // 2) == body.find(needle, at // 2)
@@ -380,8 +380,8 @@ def test_a_needle_is_found_wherever_it_stands(needle: bytes, at: int) -> None:
 
 @pytest.mark.parametrize("body", [b"", b"a"])
 def test_nothing_stands_everywhere_and_more_than_there_is_nowhere(body: bytes) -> None:
-    assert scan.holds(body, b"") is True
-    assert scan.holds(body, b"ab") is False
+    assert scan.contains(body, b"") is True
+    assert scan.contains(body, b"ab") is False
     assert scan.find(body, b"", 0) == 0
     assert scan.find(body, b"ab", 0) == -1
 
@@ -402,13 +402,13 @@ def test_the_first_of_several_is_found_wherever_it_stands(at: int) -> None:
         b"x" * at,
     ):
         places = [place for needle in needles if (place := body.find(needle, at // 2)) >= 0]
-        assert scan.first_of(body, needles, at // 2) == min(places, default=-1)
+        assert scan.find_first(body, needles, at // 2) == min(places, default=-1)
 
 
 @pytest.mark.parametrize("at", [-1, -(1 << 80), 4, 1 << 80])
 def test_none_of_several_is_found_outside(at: int) -> None:
-    assert scan.first_of(b"aaa", (b"a", b""), at) == -1
-    assert scan.first_of(b"aaa", (), 0) == -1
+    assert scan.find_first(b"aaa", (b"a", b""), at) == -1
+    assert scan.find_first(b"aaa", (), 0) == -1
 
 
 FEW = st.lists(st.sampled_from([b"<", b"*", b"x", b"<*", b"*" * 60, b"<x*" * 50]), max_size=9).map(b"".join)
@@ -416,15 +416,15 @@ FEW = st.lists(st.sampled_from([b"<", b"*", b"x", b"<*", b"*" * 60, b"<x*" * 50]
 
 @given(FEW, FEW)
 def test_what_is_held_is_what_is_in_it(body: bytes, needle: bytes) -> None:
-    assert scan.holds(body, needle) is (needle in body)
-    assert scan.holds(body, needle[:3]) is (needle[:3] in body)
+    assert scan.contains(body, needle) is (needle in body)
+    assert scan.contains(body, needle[:3]) is (needle[:3] in body)
 
 
 @given(FEW, st.lists(FEW, max_size=4), st.integers(0, 99))
 def test_the_first_of_several_stands_before_all_others(body: bytes, needles: list[bytes], at: int) -> None:
     several = (*needles, *(needle[:3] for needle in needles))
     places = [place for needle in several if (place := body.find(needle, at)) >= 0]
-    assert scan.first_of(body, several, at) == min(places, default=-1)
+    assert scan.find_first(body, several, at) == min(places, default=-1)
 
 
 @pytest.mark.skipif(not IS_COMPILED, reason="the source is what is loaded")
@@ -437,12 +437,12 @@ class TestBothTwins:
     @given(RUNS, st.integers(-99, 99) | st.integers(), SIGNS, SIGNS)
     def test_frames_alike_end_at_the_same_place(self, run: bytes, at: int, head: bytes, tail: bytes) -> None:
         for shape in ((HEAD, TAIL), (head, tail), (head[:1], tail[:1]), (HEAD, b"")):
-            assert scan.alike(run, at, *shape) == TWIN.alike(run, at, *shape)
+            assert scan.frames_end(run, at, *shape) == TWIN.alike(run, at, *shape)
 
     @given(SIGNS | st.binary(), st.integers(-9, 99) | st.integers())
     def test_strings_close_at_the_same_place(self, text: bytes, at: int) -> None:
-        assert scan.closing(text, at) == TWIN.closing(text, at)
-        assert scan.closing(text, 0) == TWIN.closing(text, 0)
+        assert scan.string_end(text, at) == TWIN.closing(text, at)
+        assert scan.string_end(text, 0) == TWIN.closing(text, 0)
 
     @given(FRAMED, st.integers(-9, 99) | st.integers())
     def test_the_same_chunks_are_opened(self, data: bytes, at: int) -> None:
@@ -451,15 +451,15 @@ class TestBothTwins:
 
     @given(SIGNS | st.binary())
     def test_strings_end_at_the_same_place(self, text: bytes) -> None:
-        assert scan.inside(text) == TWIN.inside(text)
+        assert scan.text_length(text) == TWIN.inside(text)
 
     @given(st.lists(PIECES, max_size=8).map(b"".join))
     def test_the_same_is_not_utf8(self, body: bytes) -> None:
-        assert scan.not_utf8(body) == TWIN.not_utf8(body)
+        assert scan.find_invalid_utf8(body) == TWIN.not_utf8(body)
 
     @given(FEW, FEW)
     def test_the_same_is_held(self, body: bytes, needle: bytes) -> None:
-        assert scan.holds(body, needle) is TWIN.holds(body, needle)
+        assert scan.contains(body, needle) is TWIN.holds(body, needle)
 
     @given(FEW, FEW, st.integers(-9, 99) | st.integers())
     def test_the_same_is_found(self, body: bytes, needle: bytes, at: int) -> None:
@@ -467,33 +467,33 @@ class TestBothTwins:
 
     @given(FEW, st.lists(FEW, max_size=4).map(tuple), st.integers(-9, 99) | st.integers())
     def test_the_same_of_several_is_found(self, body: bytes, needles: tuple[bytes, ...], at: int) -> None:
-        assert scan.first_of(body, needles, at) == TWIN.first_of(body, needles, at)
+        assert scan.find_first(body, needles, at) == TWIN.first_of(body, needles, at)
 
     @given(MEMBER_SIGNS, st.integers(-9, 99) | st.integers())
     def test_the_same_members_are_read(self, run: bytes, at: int) -> None:
-        assert scan.members(run, at, NAMES) == TWIN.members(run, at, NAMES)
-        assert scan.members(run, 0, NAMES) == TWIN.members(run, 0, NAMES)
+        assert scan.plain_members(run, at, NAMES) == TWIN.members(run, at, NAMES)
+        assert scan.plain_members(run, 0, NAMES) == TWIN.members(run, 0, NAMES)
 
     @pytest.mark.parametrize(
         "odd", ["text", None, bytearray(b"x"), memoryview(b"x"), type("Own", (bytes,), {})(b"x")]
     )
     def test_what_is_no_bytes_is_refused(self, odd: object) -> None:
         calls: list[tuple[Callable[..., object], tuple[object, ...]]] = [
-            (scan.alike, (odd, 0, b"x", b"x")),
-            (scan.alike, (b"x", 0, odd, b"x")),
-            (scan.alike, (b"x", 0, b"x", odd)),
-            (scan.inside, (odd,)),
-            (scan.closing, (odd, 0)),
+            (scan.frames_end, (odd, 0, b"x", b"x")),
+            (scan.frames_end, (b"x", 0, odd, b"x")),
+            (scan.frames_end, (b"x", 0, b"x", odd)),
+            (scan.text_length, (odd,)),
+            (scan.string_end, (odd, 0)),
             (scan.unchunk, (odd, 0)),
-            (scan.holds, (odd, b"x")),
-            (scan.holds, (b"x", odd)),
+            (scan.contains, (odd, b"x")),
+            (scan.contains, (b"x", odd)),
             (scan.find, (odd, b"x", 0)),
             (scan.find, (b"x", odd, 0)),
-            (scan.first_of, (odd, (b"x",), 0)),
-            (scan.first_of, (b"x", (b"x", odd), 0)),
-            (scan.members, (odd, 0, (b"x",))),
-            (scan.members, (b"x", 0, (b"x", odd))),
-            (scan.not_utf8, (odd,)),
+            (scan.find_first, (odd, (b"x",), 0)),
+            (scan.find_first, (b"x", (b"x", odd), 0)),
+            (scan.plain_members, (odd, 0, (b"x",))),
+            (scan.plain_members, (b"x", 0, (b"x", odd))),
+            (scan.find_invalid_utf8, (odd,)),
         ]
         for call, given_ in calls:
             with pytest.raises(TypeError, match="bytes expected, not "):
@@ -502,11 +502,11 @@ class TestBothTwins:
     @pytest.mark.parametrize("odd", ["0", None, 0.0, b"0"])
     def test_a_place_that_is_no_number_is_refused(self, odd: object) -> None:
         calls: list[tuple[Callable[..., object], tuple[object, ...]]] = [
-            (scan.alike, (b"x", odd, b"x", b"x")),
+            (scan.frames_end, (b"x", odd, b"x", b"x")),
             (scan.find, (b"x", b"x", odd)),
-            (scan.first_of, (b"x", (b"x",), odd)),
-            (scan.members, (b"x", odd, (b"x",))),
-            (scan.closing, (b"x", odd)),
+            (scan.find_first, (b"x", (b"x",), odd)),
+            (scan.plain_members, (b"x", odd, (b"x",))),
+            (scan.string_end, (b"x", odd)),
             (scan.unchunk, (b"x", odd)),
         ]
         for call, given_ in calls:
@@ -515,14 +515,20 @@ class TestBothTwins:
 
     @pytest.mark.parametrize("odd", [b"x", [b"x"], None])
     def test_names_that_are_no_tuple_are_refused(self, odd: Any) -> None:
-        for call in (lambda: scan.first_of(b"x", odd, 0), lambda: scan.members(b"x", 0, odd)):
+        for call in (lambda: scan.find_first(b"x", odd, 0), lambda: scan.plain_members(b"x", 0, odd)):
             with pytest.raises(TypeError, match="tuple expected, not "):
                 call()
 
     @pytest.mark.parametrize("count", [0, 1, 5])
     def test_another_number_of_arguments_is_refused(self, count: int) -> None:
-        calls: list[Callable[..., object]] = [scan.alike, scan.holds, scan.find, scan.closing, scan.unchunk]
-        calls += [scan.first_of, scan.members]
+        calls: list[Callable[..., object]] = [
+            scan.frames_end,
+            scan.contains,
+            scan.find,
+            scan.string_end,
+            scan.unchunk,
+        ]
+        calls += [scan.find_first, scan.plain_members]
         for call in calls:
             with pytest.raises(TypeError, match="arguments expected, not "):
                 call(*[b"x"] * count)
@@ -532,12 +538,12 @@ class TestBothTwins:
     ("value", "sign"), [(b"\0a", 0), (b'"a"', 0x22), (b"\xffa", 0xFF), (Raw(b"{}"), 0x7B), (Raw(b"5"), 0x35)]
 )
 def test_a_value_is_known_by_what_it_begins_with(value: bytes | Raw, sign: int) -> None:
-    assert scan.sign(value) == TWIN.sign(value) == sign
+    assert scan.first_byte(value) == TWIN.sign(value) == sign
 
 
 def test_what_is_empty_or_has_no_bytes_begins_with_nothing() -> None:
     for nothing in (b"", Raw(b"")):
         with pytest.raises((ValueError, struct.error)):
-            scan.sign(nothing)
+            scan.first_byte(nothing)
     with pytest.raises(TypeError):
-        scan.sign("text")  # type: ignore[arg-type]  # that is the point
+        scan.first_byte("text")  # type: ignore[arg-type]  # that is the point

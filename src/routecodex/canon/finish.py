@@ -12,8 +12,8 @@ Canonical reasons, and how each protocol says them:
     error           stop            stop_sequence               failed                          OTHER
 
 Rules of inference, strongest first: tool calls in the answer win over an ordinary end, and if they are whole
-over whatever the upstream said (a call that was cut off, by the token limit or a filter, is no call: it must
-not be run); an error counts as `error`; nothing said is `stop`.
+over whatever the upstream upstream_reason (a call that was cut off, by the token limit or a filter, is no call: it must
+not be run); an error counts as `error`; nothing upstream_reason is `stop`.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class Finish(Struct, frozen=True):
 
     reason: Reason
     sequence: str | None = None
-    said: str | None = None
+    upstream_reason: str | None = None
 
 
-_FROM: dict[str, dict[str, Reason]] = {
+_DECODED: dict[str, dict[str, Reason]] = {
     "chat": {
         "stop": "stop",
         "end_turn": "stop",
@@ -100,7 +100,7 @@ _FROM: dict[str, dict[str, Reason]] = {
 _ORDINARY: frozenset[Reason] = frozenset({"stop", "tool_calls", "pause"})
 """Ends that a model comes to by itself."""
 
-_TO: dict[str, dict[Reason, str]] = {
+_ENCODED: dict[str, dict[Reason, str]] = {
     "chat": {
         "stop": "stop",
         "length": "length",
@@ -139,13 +139,13 @@ _TO: dict[str, dict[Reason, str]] = {
     },
 }
 
-_FINER = frozenset({"model_context_window_exceeded", "compaction"})
+_MESSAGES_ONLY = frozenset({"model_context_window_exceeded", "compaction"})
 """Words that only messages has, and that say more than a reason does: there they come back as they were."""
 
 
 def infer(
     protocol: str,
-    said: str | None,
+    upstream_reason: str | None,
     *,
     has_calls: bool,
     calls_whole: bool = True,
@@ -156,31 +156,35 @@ def infer(
 
     `calls_whole` is False when the arguments of the last call are not complete JSON.
     """
-    reason = _FROM[protocol].get(said, "stop") if said is not None else "stop"
+    reason = _DECODED[protocol].get(upstream_reason, "stop") if upstream_reason is not None else "stop"
     if has_calls and (calls_whole or reason in _ORDINARY):
-        return Finish("tool_calls", said=said)
+        return Finish("tool_calls", upstream_reason=upstream_reason)
     if failed:
-        return Finish("error", said=said)
+        return Finish("error", upstream_reason=upstream_reason)
     if reason == "refusal" and has_calls:
         # A refusal in the middle of a call completes nothing, as one in words would.
         reason = "content_filter"
     if reason == "tool_calls":
         # It announced calls and made none: a client that waits for calls would wait for ever.
         reason = "stop"
-    return Finish(reason, sequence=sequence, said=said)
+    return Finish(reason, sequence=sequence, upstream_reason=upstream_reason)
 
 
-def express(protocol: str, finish: Finish, *, knows_refusal: bool = True) -> str:
+def encode(protocol: str, finish: Finish, *, knows_refusal: bool = True) -> str:
     """The word `protocol` has for the finish; old messages clients do not know `refusal`."""
     if protocol == "messages":
-        said = finish.said
-        if said is not None and said in _FINER and _FROM[protocol][said] == finish.reason:
-            return said
+        upstream_reason = finish.upstream_reason
+        if (
+            upstream_reason is not None
+            and upstream_reason in _MESSAGES_ONLY
+            and _DECODED[protocol][upstream_reason] == finish.reason
+        ):
+            return upstream_reason
         if finish.reason == "stop" and finish.sequence is not None:
             return "stop_sequence"
         if finish.reason in ("content_filter", "refusal") and not knows_refusal:
             return "stop_sequence"
-    return _TO[protocol][finish.reason]
+    return _ENCODED[protocol][finish.reason]
 
 
 def tracing() -> bool:
@@ -192,5 +196,9 @@ def trace(request_id: str, finish: Finish, sent: str) -> None:
     """One line for people who ask why an answer ended as it did; silent unless switched on."""
     if tracing():
         trace_log.debug(
-            "request=%s upstream=%s inferred=%s sent=%s", request_id, finish.said, finish.reason, sent
+            "request=%s upstream=%s inferred=%s sent=%s",
+            request_id,
+            finish.upstream_reason,
+            finish.reason,
+            sent,
         )

@@ -13,7 +13,7 @@ import click
 import msgspec
 
 from routecodex.config import Config, Problem, examine, find_path
-from routecodex.config.load import SMALLEST
+from routecodex.config.load import MINIMAL_CONFIG
 from routecodex.protocols.dialect import Dialect
 from routecodex.providers.catalog import PRESETS
 
@@ -28,7 +28,7 @@ config_option = click.option(
 
 
 _NO_FILE = f"""name another with --config, or create it; the smallest one is:
-{SMALLEST}
+{MINIMAL_CONFIG}
     `routecodex demo` needs none"""
 
 

@@ -15,9 +15,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from urllib.parse import SplitResult, urlsplit
 
-from routecodex.config.check_routes import NAME, NAME_FIX, aliases, routes
+from routecodex.config.check_routes import NAME, NAME_FIX, check_aliases, check_routes
 from routecodex.config.model import Config
-from routecodex.config.problems import ConfigPath, Hidden, Problem, quoted, shown
+from routecodex.config.problems import ConfigPath, Hidden, Problem, display, quoted
 from routecodex.config.providers import Protocol, ProviderConfig
 from routecodex.config.server_tools import WebSearchHttpConfig
 
@@ -59,13 +59,13 @@ def is_time_server(text: str) -> bool:
         return False
 
 
-_WORDS = frozenset({"clear", "clock", "help", "status", "stopmessage"})
+_INSTRUCTION_KEYWORDS = frozenset({"clear", "clock", "help", "status", "stopmessage"})
 _VERSION = re.compile(r"/v\d+(?:(?:alpha|beta)\d*)?\Z")
 _ENDPOINTS = ("/chat/completions", "/responses", "/messages", ":generateContent", ":streamGenerateContent")
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
 _HEADER_VALUE = re.compile(r"[\t -~\x80-\xff]*\Z")
 
-_OUR_HEADERS = frozenset(
+_GATEWAY_HEADERS = frozenset(
     {
         "connection",
         "content-length",
@@ -88,7 +88,7 @@ def check_provider(name: str, provider: ProviderConfig, hidden: Hidden) -> Itera
     place = ("providers", name)
     if not NAME.match(name):
         yield Problem(place, f"{quoted(name)} cannot be the name of a provider", NAME_FIX)
-    elif name.lower() in _WORDS:
+    elif name.lower() in _INSTRUCTION_KEYWORDS:
         yield Problem(place, f"{quoted(name)} is a word of the instructions in a chat", "use another name")
     yield from _base_url(provider, (*place, "base_url"), hidden)
     yield from _keys(provider, place)
@@ -157,7 +157,7 @@ def _headers(given: Mapping[str, str], place: ConfigPath) -> Iterator[Problem]:
         at = (*place, name)
         if not _HEADER_NAME.match(name):
             yield Problem(at, f"{quoted(name)} cannot be the name of a header", "use letters, digits and -")
-        elif name.lower() in _OUR_HEADERS:
+        elif name.lower() in _GATEWAY_HEADERS:
             yield Problem(at, "is set by the gateway itself", "remove it")
         elif not _HEADER_VALUE.match(value):
             yield Problem(
@@ -169,7 +169,7 @@ def check_search(row: WebSearchHttpConfig, hidden: Hidden) -> Iterator[Problem]:
     """What is wrong with the search API; the text of `hidden` places is never shown."""
     place = ("server_tools", "web_search", "http")
     if row.url is not None and split_url(row.url) is None:
-        yield _no_url(row.url, (*place, "url"), hidden)
+        yield _not_a_url(row.url, (*place, "url"), hidden)
     elif row.url is not None and "@" in row.url.partition("://")[2].partition("/")[0]:
         yield Problem((*place, "url"), "holds a user name or password", "put the key in key or headers")
     if row.key is not None and not _HEADER_VALUE.match(row.key.reveal()):
@@ -181,8 +181,8 @@ def check_search(row: WebSearchHttpConfig, hidden: Hidden) -> Iterator[Problem]:
     yield from _headers(row.headers, (*place, "headers"))
 
 
-def _no_url(url: str, place: ConfigPath, hidden: Hidden) -> Problem:
-    return Problem(place, f"{shown(url, place, hidden)} is not a URL", _URL_FIX)
+def _not_a_url(url: str, place: ConfigPath, hidden: Hidden) -> Problem:
+    return Problem(place, f"{display(url, place, hidden)} is not a URL", _URL_FIX)
 
 
 def _base_url(provider: ProviderConfig, place: ConfigPath, hidden: Hidden) -> Iterator[Problem]:
@@ -194,7 +194,7 @@ def _base_url(provider: ProviderConfig, place: ConfigPath, hidden: Hidden) -> It
         return
     parts = split_url(url)
     if parts is None:
-        yield _no_url(url, place, hidden)
+        yield _not_a_url(url, place, hidden)
     elif parts.username or parts.password:
         yield Problem(place, "holds a user name or password", "put the key in auth")
     elif parts.query or parts.fragment:
@@ -233,10 +233,10 @@ def _ending(protocol: Protocol, url: str, place: ConfigPath) -> Iterator[Problem
 
 
 _SERVER_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*\Z")
-_NOTHING: Hidden = frozenset()
+_NO_PLACES: Hidden = frozenset()
 
 
-def check(config: Config, hidden: Hidden = _NOTHING) -> list[Problem]:
+def check(config: Config, hidden: Hidden = _NO_PLACES) -> list[Problem]:
     """Every error and warning about how the parts of the configuration fit together.
 
     The text of `hidden` places came from the environment and is not shown.
@@ -254,7 +254,7 @@ def check(config: Config, hidden: Hidden = _NOTHING) -> list[Problem]:
                 absent=True,
             )
         )
-    return [*found, *aliases(config), *routes(config)]
+    return [*found, *check_aliases(config), *check_routes(config)]
 
 
 def _server(config: Config) -> Iterator[Problem]:
@@ -302,10 +302,10 @@ def _store(config: Config, hidden: Hidden) -> Iterator[Problem]:
     if scheme in {"redis", "rediss"}:
         yield Problem(place, "this version ships the stores file: and memory: only", 'use url = "file:"')
     elif not colon or scheme not in {"file", "memory"} or (scheme == "memory" and rest):
-        told = f"{shown(url, place, hidden)} is no store this version knows"
+        told = f"{display(url, place, hidden)} is no store this version knows"
         yield Problem(place, told, 'use "file:", "file:/path" or "memory:"')
     elif rest and not rest.startswith(("/", "~/")):
-        told = f"{shown(url, place, hidden)} is no absolute path"
+        told = f"{display(url, place, hidden)} is no absolute path"
         yield Problem(place, told, 'use "file:/path", or "file:" for the session dir')
 
 

@@ -15,14 +15,14 @@ from routecodex.config.providers import ProviderConfig
 
 NAME = re.compile(r"[A-Za-z0-9_-]+\Z")
 NAME_FIX = "use letters, digits, _ and - only: targets are split at dots"
-_TAKEN_ROUTES = {
+_RESERVED_ROUTES = {
     "direct": "a model that is named outright",
     "force": "a target that a message asks for",
     "sticky": "a sticky target that is in no route",
     "gateway": "what the gateway answers by itself",
 }
-_WILD = re.compile(r"[*?\[]")
-_SURE = 0.8
+_GLOB = re.compile(r"[*?\[]")
+_SIMILARITY = 0.8
 
 
 def split_target(config: Config, target: str) -> tuple[str, str | None, str] | None:
@@ -44,7 +44,7 @@ def split_target(config: Config, target: str) -> tuple[str, str | None, str] | N
     return None
 
 
-def _target(config: Config, target: str, place: ConfigPath) -> Iterator[Problem]:
+def _check_target(config: Config, target: str, place: ConfigPath) -> Iterator[Problem]:
     if split_target(config, target) is not None:
         return
     name, dot, rest = target.partition(".")
@@ -96,7 +96,7 @@ def _unknown_part(provider: ProviderConfig, name: str, rest: str, place: ConfigP
     )
 
 
-def aliases(config: Config) -> Iterator[Problem]:
+def check_aliases(config: Config) -> Iterator[Problem]:
     """What is wrong with the names that clients may send."""
     for alias, target in config.models.items():
         place = ("models", alias)
@@ -108,19 +108,21 @@ def aliases(config: Config) -> Iterator[Problem]:
         yield from _shadowed(config, alias, place)
         kind, colon, route = target.partition(":")
         if kind == "route" and colon:
-            yield from _route_name(config, route, place)
+            yield from _check_route_name(config, route, place)
         elif target in config.models and split_target(config, target) is None:
-            yield Problem(place, f"{quoted(target)} is an alias itself, and aliases are not followed", _TO)
+            yield Problem(
+                place, f"{quoted(target)} is an alias itself, and aliases are not followed", _ALIAS_FIX
+            )
         else:
-            yield from _target(config, target, place)
+            yield from _check_target(config, target, place)
 
 
-_TO = 'name a target ("provider.model") or a route ("route:thinking")'
+_ALIAS_FIX = 'name a target ("provider.model") or a route ("route:thinking")'
 
 
 def _shadowed(config: Config, alias: str, place: ConfigPath) -> Iterator[Problem]:
     """A glob that comes after one which matches all that it does; exact names always count."""
-    if not _WILD.search(alias):
+    if not _GLOB.search(alias):
         return
     names = list(config.models)
     earlier = (name for name in names[: names.index(alias)] if "*" in name and not set("?[") & set(name))
@@ -130,7 +132,7 @@ def _shadowed(config: Config, alias: str, place: ConfigPath) -> Iterator[Problem
         yield Problem(place, told, f"put it before {quoted(first)}", severity="warning")
 
 
-def _route_name(config: Config, route: str, place: ConfigPath) -> Iterator[Problem]:
+def _check_route_name(config: Config, route: str, place: ConfigPath) -> Iterator[Problem]:
     # A route that is not configured falls to `default`, so the well-known names need no pools of their own.
     if route in config.routing or route in _WELL_KNOWN_ROUTES:
         return
@@ -152,7 +154,7 @@ _WELL_KNOWN_ROUTES = (
 )
 
 
-def routes(config: Config) -> Iterator[Problem]:
+def check_routes(config: Config) -> Iterator[Problem]:
     """What is wrong with the routes, their pools and targets."""
     if not config.routing.get("default"):
         what = "is empty" if "default" in config.routing else "is missing"
@@ -166,7 +168,7 @@ def routes(config: Config) -> Iterator[Problem]:
         place = ("routing", route)
         if not NAME.match(route):
             yield Problem(place, f"{quoted(route)} cannot be the name of a route", NAME_FIX)
-        yield from _odd_route(config, route, place)
+        yield from _suspicious_route(config, route, place)
         if len({type(entry) for entry in entries}) > 1:
             yield Problem(place, "mixes targets and pools", "make every entry a target or every entry a pool")
             continue
@@ -174,17 +176,17 @@ def routes(config: Config) -> Iterator[Problem]:
             yield Problem(
                 place, "is empty: its requests go to default", "add targets", severity="warning", absent=True
             )
-        yield from _entries(config, route, entries)
+        yield from _check_entries(config, route, entries)
 
 
-def _odd_route(config: Config, route: str, place: ConfigPath) -> Iterator[Problem]:
+def _suspicious_route(config: Config, route: str, place: ConfigPath) -> Iterator[Problem]:
     """A name that means something else, or that nothing leads to and that looks like a mistake."""
-    if route in _TAKEN_ROUTES:
-        told = f"{quoted(route)} is taken: so the gateway reports {_TAKEN_ROUTES[route]}"
+    if route in _RESERVED_ROUTES:
+        told = f"{quoted(route)} is taken: so the gateway reports {_RESERVED_ROUTES[route]}"
         yield Problem(place, told, "use another name")
     if route in _WELL_KNOWN_ROUTES or f"route:{route}" in config.models.values():
         return
-    meant = difflib.get_close_matches(route, _WELL_KNOWN_ROUTES, n=1, cutoff=_SURE)
+    meant = difflib.get_close_matches(route, _WELL_KNOWN_ROUTES, n=1, cutoff=_SIMILARITY)
     if meant:
         fix = f"did you mean {quoted(meant[0])}?"
         yield Problem(place, "only metadata.routeHint would lead here", fix, severity="warning")
@@ -197,10 +199,10 @@ def _first_target(config: Config) -> str:
     return "provider.model"
 
 
-def _entries(config: Config, route: str, entries: tuple[str | PoolConfig, ...]) -> Iterator[Problem]:
+def _check_entries(config: Config, route: str, entries: tuple[str | PoolConfig, ...]) -> Iterator[Problem]:
     place = ("routing", route)
     if all(isinstance(entry, str) for entry in entries):
-        yield from _targets(config, tuple(str(entry) for entry in entries), place)
+        yield from _check_targets(config, tuple(str(entry) for entry in entries), place)
         return
     ids = Counter(pool.id for pool in config.pools(route))
     for index, pool in enumerate(config.pools(route)):
@@ -216,8 +218,8 @@ def _entries(config: Config, route: str, entries: tuple[str | PoolConfig, ...]) 
                 f"add targets = [{quoted(_first_target(config))}]",
                 absent=True,
             )
-        yield from _targets(config, pool.targets, (*at, "targets"))
-        yield from _weights(config, pool, (*at, "weights"))
+        yield from _check_targets(config, pool.targets, (*at, "targets"))
+        yield from _check_weights(config, pool, (*at, "weights"))
     yield from _overlaps(config, route)
 
 
@@ -227,16 +229,16 @@ def _overlaps(config: Config, route: str) -> Iterator[Problem]:
     # Backups come last, wherever they stand.
     for index, pool in sorted(enumerate(config.pools(route)), key=lambda row: row[1].backup):
         for at, target in enumerate(pool.targets):
-            before = {seen[one] for one in _single(config, target) if one in seen}
+            before = {seen[one] for one in _expand_target(config, target) if one in seen}
             if before:
                 told = f"{quoted(target)} stands in the pool {quoted(min(before))} already, and counts there"
                 place = ("routing", route, index, "targets", at)
                 yield Problem(place, told, "remove one of the two", severity="warning")
-        for one in (one for target in pool.targets for one in _single(config, target)):
+        for one in (one for target in pool.targets for one in _expand_target(config, target)):
             seen.setdefault(one, pool.id)
 
 
-def _single(config: Config, target: str) -> list[tuple[str, str, str]]:
+def _expand_target(config: Config, target: str) -> list[tuple[str, str, str]]:
     """Every key and model that a target stands for."""
     parts = split_target(config, target)
     if parts is None:
@@ -246,16 +248,16 @@ def _single(config: Config, target: str) -> list[tuple[str, str, str]]:
     return [(provider, one, model) for one in keys]
 
 
-def _targets(config: Config, targets: tuple[str, ...], place: ConfigPath) -> Iterator[Problem]:
+def _check_targets(config: Config, targets: tuple[str, ...], place: ConfigPath) -> Iterator[Problem]:
     for index, target in enumerate(targets):
         at = (*place, index)
-        yield from _target(config, target, at)
+        yield from _check_target(config, target, at)
         if target in targets[:index]:
             yield Problem(at, f"{quoted(target)} is named twice", "remove one", severity="warning")
         parts = split_target(config, target)
         if parts is None:
             continue
-        whole = next((one for one in targets if one != target and _holds(config, one, target)), None)
+        whole = next((one for one in targets if one != target and _covers(config, one, target)), None)
         if whole is not None:
             told = f"{quoted(target)} is one of the keys that {quoted(whole)} stands for"
             yield Problem(at, told, "remove one of the two", severity="warning")
@@ -270,13 +272,13 @@ def _targets(config: Config, targets: tuple[str, ...], place: ConfigPath) -> Ite
             yield Problem(at, told, fix, severity="warning")
 
 
-def _holds(config: Config, whole: str, target: str) -> bool:
+def _covers(config: Config, whole: str, target: str) -> bool:
     """Whether the first target stands for all that the second does, and more."""
-    every, some = _single(config, whole), _single(config, target)
+    every, some = _expand_target(config, whole), _expand_target(config, target)
     return len(every) > len(some) > 0 and set(some) <= set(every)
 
 
-def _weights(config: Config, pool: PoolConfig, place: ConfigPath) -> Iterator[Problem]:
+def _check_weights(config: Config, pool: PoolConfig, place: ConfigPath) -> Iterator[Problem]:
     if not math.isfinite(sum(pool.weights.values())):
         yield Problem(place, "add up to infinity", "write smaller numbers: only their relation counts")
     if pool.mode == "weighted" and not pool.weights:

@@ -20,10 +20,10 @@ from routecodex.config.check import check
 from routecodex.config.model import Config
 from routecodex.config.problems import ConfigPath, InvalidConfig, Problem, quoted
 from routecodex.config.providers import Preset
-from routecodex.config.resolve import apply_presets, finish, imply_modes
+from routecodex.config.resolve import apply_presets, imply_modes, resolve
 from routecodex.config.shape import read
 
-_AT = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)\Z")
+_TOML_POSITION = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)\Z")
 _KEY = r"""(?:[A-Za-z0-9_-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*')"""
 _KEYS = rf"{_KEY}(?:[ \t]*\.[ \t]*{_KEY})*"
 _HEADER = re.compile(rf"[ \t]*(\[\[?)[ \t]*({_KEYS})[ \t]*\]")
@@ -38,8 +38,8 @@ def parse(text: str) -> dict[str, Any] | Problem:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as exc:
         told = str(exc)
-        at = _AT.search(told)
-        what = _AT.sub("", told)
+        at = _TOML_POSITION.search(told)
+        what = _TOML_POSITION.sub("", told)
         if at is None or at[1] is None:
             line, where = text.count("\n") + 1, "at the end of the file"
         else:
@@ -58,18 +58,18 @@ def lines_of(text: str) -> dict[ConfigPath, int]:
             closing = None if closing in line else closing
             continue
         if header := _HEADER.match(line):
-            table = _place(header[2])
+            table = _path_of_keys(header[2])
             if header[1] == "[[":
                 counts[table] = counts.get(table, -1) + 1
                 table = (*table, counts[table])
             found.setdefault(table, number)
         elif entry := _ENTRY.match(line):
-            found.setdefault((*table, *_place(entry[1])), number)
+            found.setdefault((*table, *_path_of_keys(entry[1])), number)
         closing = _left_open(line)
     return found
 
 
-def _place(keys: str) -> ConfigPath:
+def _path_of_keys(keys: str) -> ConfigPath:
     tree: Any = tomllib.loads(f"{keys} = 0")
     steps: list[str | int] = []
     while isinstance(tree, dict):
@@ -138,13 +138,13 @@ def expand(
     return walk(tree, ()), frozenset(places), problems
 
 
-SMALLEST = """\
+MINIMAL_CONFIG = """\
         [providers.openai]
         [routing]
         default = ["openai.gpt-5"]"""
 """A whole file, for those who have none yet: a provider named like a preset, and where requests go."""
 
-_NONE: Mapping[str, Preset] = {}
+_NO_PRESETS: Mapping[str, Preset] = {}
 
 
 def find_path(environ: Mapping[str, str] = os.environ) -> Path:
@@ -160,7 +160,7 @@ def load(
     path: Path,
     environ: Mapping[str, str] = os.environ,
     *,
-    presets: Mapping[str, Preset] = _NONE,
+    presets: Mapping[str, Preset] = _NO_PRESETS,
     dialect_type: type[Struct] | None = None,
 ) -> Config:
     """The configuration in the file; raises InvalidConfig with every problem found."""
@@ -173,7 +173,7 @@ def loads(
     *,
     source: str = "config.toml",
     environ: Mapping[str, str] = os.environ,
-    presets: Mapping[str, Preset] = _NONE,
+    presets: Mapping[str, Preset] = _NO_PRESETS,
     dialect_type: type[Struct] | None = None,
 ) -> Config:
     """The configuration in the text; raises InvalidConfig with every problem found."""
@@ -191,7 +191,7 @@ def examine(
     *,
     source: str = "config.toml",
     environ: Mapping[str, str] = os.environ,
-    presets: Mapping[str, Preset] = _NONE,
+    presets: Mapping[str, Preset] = _NO_PRESETS,
     dialect_type: type[Struct] | None = None,
 ) -> tuple[Config | None, list[Problem]]:
     """What `loads` makes of the text, and every problem with file and line, warnings included."""
@@ -205,7 +205,7 @@ def examine(
     problems += [*unknown, *_unreported(misshapen, problems)]
     if config is not None:
         problems += _dialects(config, dialect_type, from_env)
-        config, unresolved = finish(config, environ, directory=Path(source).parent)
+        config, unresolved = resolve(config, environ, directory=Path(source).parent)
         problems += _unreported(unresolved, problems)
         problems += _unreported(check(config, from_env), problems)
     problems = _without_preset(problems, unknown, written)
@@ -245,10 +245,10 @@ def _echoes(problem: Problem, place: ConfigPath) -> bool:
 def _without_preset(found: list[Problem], unknown: list[Problem], tree: dict[str, Any]) -> list[Problem]:
     """The problems without those that a preset may explain which is not known."""
     names = {problem.place[1] for problem in unknown}
-    return [one for one in found if one in unknown or not _lacks(one.place, names, tree)]
+    return [one for one in found if one in unknown or not _depends_on_preset(one.place, names, tree)]
 
 
-def _lacks(place: ConfigPath, names: set[str | int], tree: dict[str, Any]) -> bool:
+def _depends_on_preset(place: ConfigPath, names: set[str | int], tree: dict[str, Any]) -> bool:
     if place[:1] == ("providers",):
         return len(place) > 2 and place[1] in names and place[2] not in tree["providers"][place[1]]
     value: Any = tree
@@ -262,7 +262,7 @@ def _text(path: Path) -> str:
     try:
         return path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
-        what, fix = "there is no such file", f"create it; the smallest one is:\n{SMALLEST}"
+        what, fix = "there is no such file", f"create it; the smallest one is:\n{MINIMAL_CONFIG}"
     except UnicodeDecodeError as exc:
         what, fix = f"is not UTF-8 text (byte {exc.start})", "save it as UTF-8"
     except OSError as exc:

@@ -17,10 +17,10 @@ __all__ = [
     "InvalidConfig",
     "Problem",
     "choices",
+    "display",
     "nearest",
     "path_text",
     "quoted",
-    "shown",
 ]
 
 ConfigPath = tuple[str | int, ...]
@@ -29,7 +29,7 @@ ConfigPath = tuple[str | int, ...]
 Hidden = frozenset[ConfigPath]
 """Places whose text came from the environment: it may be a key that went astray, and is never shown."""
 
-_LONGEST = 120
+_MAX_DISPLAYED = 120
 _ESCAPED = re.compile(r'[\\"\x00-\x1f\x7f]')
 _ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+\Z")
@@ -92,13 +92,13 @@ def _escape(found: re.Match[str]) -> str:
     return _ESCAPES.get(found[0]) or f"\\u{ord(found[0]):04x}"
 
 
-def shown(text: str, place: ConfigPath, hidden: Hidden) -> str:
+def display(text: str, place: ConfigPath, hidden: Hidden) -> str:
     """The text as it may stand in a message: nothing from the environment, nothing that holds a password."""
     if place in hidden:
         return "what the environment holds"
     if "@" in text:
         return "what stands here"
-    return quoted(text if len(text) <= _LONGEST else text[:_LONGEST] + "…")
+    return quoted(text if len(text) <= _MAX_DISPLAYED else text[:_MAX_DISPLAYED] + "…")
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:

@@ -16,7 +16,7 @@ from routecodex.config.problems import ConfigPath, Problem, choices, nearest, qu
 from routecodex.config.providers import AuthStyle, KeyConfig, Preset, Protocol, ProviderConfig
 from routecodex.config.values import Secret
 
-__all__ = ["apply_presets", "finish", "imply_modes"]
+__all__ = ["apply_presets", "imply_modes", "resolve"]
 
 _AUTH_STYLES: dict[Protocol, AuthStyle] = {
     "chat": "bearer",
@@ -33,13 +33,13 @@ def imply_modes(tree: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(routing, dict):
         return tree
     implied = {
-        route: [_implied(entry) for entry in entries] if isinstance(entries, list) else entries
+        route: [_with_implied_mode(entry) for entry in entries] if isinstance(entries, list) else entries
         for route, entries in routing.items()
     }
     return {**tree, "routing": implied}
 
 
-def _implied(entry: Any) -> Any:
+def _with_implied_mode(entry: Any) -> Any:
     if isinstance(entry, dict) and entry.get("weights") and "mode" not in entry:
         return {**entry, "mode": "weighted"}
     return entry
@@ -59,7 +59,7 @@ def apply_presets(
         if preset is not None and preset not in presets:
             problems.append(_unknown_preset(("providers", name, "preset"), preset, presets))
             preset = nearest(preset, presets)
-        merged[name] = row if preset is None else _merge(row, presets[preset], preset)
+        merged[name] = row if preset is None else _merge_preset(row, presets[preset], preset)
     return {**tree, "providers": merged}, problems
 
 
@@ -79,14 +79,14 @@ def _unknown_preset(place: ConfigPath, name: str, presets: Mapping[str, Preset])
     return Problem(place, f"names the preset {quoted(name)}, which does not exist", fix)
 
 
-def _merge(row: dict[str, Any], preset: Preset, name: str) -> dict[str, Any]:
+def _merge_preset(row: dict[str, Any], preset: Preset, name: str) -> dict[str, Any]:
     given: dict[str, Any] = {
         "preset": name,
         "protocol": preset.protocol,
         "auth_style": preset.auth_style,
         "headers": dict(preset.headers),
         "dialect": dict(preset.dialect),
-        "models": {model: _given(msgspec.to_builtins(one)) for model, one in preset.models.items()},
+        "models": {model: _without_none(msgspec.to_builtins(one)) for model, one in preset.models.items()},
     }
     if preset.base_url is not None:
         given["base_url"] = preset.base_url
@@ -94,37 +94,37 @@ def _merge(row: dict[str, Any], preset: Preset, name: str) -> dict[str, Any]:
         given["auth"] = [{"env": preset.env}]
     if preset.auth_style == "none" and "auth" in row:
         del given["auth_style"]
-    return {**given, **{key: _over(given.get(key), value) for key, value in row.items()}}
+    return {**given, **{key: _merge_values(given.get(key), value) for key, value in row.items()}}
 
 
-def _given(row: Any) -> Any:
+def _without_none(row: Any) -> Any:
     """The row without what it leaves open."""
     if not isinstance(row, dict):
         return row
-    return {name: _given(value) for name, value in row.items() if value is not None}
+    return {name: _without_none(value) for name, value in row.items() if value is not None}
 
 
-def _over(under: Any, value: Any) -> Any:
+def _merge_values(under: Any, value: Any) -> Any:
     """The row's value over the preset's, table by table."""
     if not isinstance(under, dict) or not isinstance(value, dict):
         return value
-    return {**under, **{key: _over(under.get(key), one) for key, one in value.items()}}
+    return {**under, **{key: _merge_values(under.get(key), one) for key, one in value.items()}}
 
 
-def finish(config: Config, environ: Mapping[str, str], *, directory: Path) -> tuple[Config, list[Problem]]:
+def resolve(config: Config, environ: Mapping[str, str], *, directory: Path) -> tuple[Config, list[Problem]]:
     """The configuration with keys resolved and names filled in, and what could not be."""
     problems: list[Problem] = []
     providers = {
-        name: _finish_provider(
+        name: _resolve_provider(
             provider, environ, directory=directory, place=("providers", name), into=problems
         )
         for name, provider in config.providers.items()
     }
-    problems += _store(config.store.url)
+    problems += _check_store(config.store.url)
     return structs.replace(config, providers=providers), problems
 
 
-def _store(url: str) -> list[Problem]:
+def _check_store(url: str) -> list[Problem]:
     """What keeps the directory of a file store from being made or written."""
     scheme, _, rest = url.partition(":")
     path = Path(re.sub("^///", "/", rest))
@@ -144,7 +144,7 @@ def _store(url: str) -> list[Problem]:
     return [Problem(place, told, "name another directory, or run as its owner", severity="warning")]
 
 
-def _finish_provider(
+def _resolve_provider(
     provider: ProviderConfig,
     environ: Mapping[str, str],
     *,
@@ -162,7 +162,7 @@ def _finish_provider(
     ca_file = provider.tls.ca_file
     if ca_file is not None:
         path = _path(ca_file, directory)
-        into += _authorities(path, (*place, "tls", "ca_file"))
+        into += _check_ca_file(path, (*place, "tls", "ca_file"))
         ca_file = str(path)
     return structs.replace(
         provider,
@@ -174,7 +174,7 @@ def _finish_provider(
     )
 
 
-def _authorities(path: Path, place: ConfigPath) -> list[Problem]:
+def _check_ca_file(path: Path, place: ConfigPath) -> list[Problem]:
     """What keeps the file from being one of authorities to trust."""
     import ssl  # few have such a file, and every command waits for what is imported here
 
@@ -205,18 +205,18 @@ def _secret(
     if key.env is not None:
         if key.env not in environ:
             return Problem(place, f"the environment variable {key.env} is not set", f"set {key.env}")
-        return _usable(environ[key.env], place)
+        return _check_secret(environ[key.env], place)
     if key.file is None:
-        return _usable(key.secret.reveal(), place)
+        return _check_secret(key.secret.reveal(), place)
     path = _path(key.file, directory)
     try:
-        return _usable(path.read_text(encoding="utf-8").strip(), place)
+        return _check_secret(path.read_text(encoding="utf-8").strip(), place)
     except (OSError, UnicodeDecodeError) as exc:
         why = exc.strerror if isinstance(exc, OSError) and exc.strerror else "it is not text"
         return Problem(place, f"cannot read {path}: {why}", "mend the path or the file's permissions")
 
 
-def _usable(value: str, place: ConfigPath) -> Secret | Problem:
+def _check_secret(value: str, place: ConfigPath) -> Secret | Problem:
     if not value:
         return Problem(place, "is empty", "give the key")
     if not (value.isascii() and value.isprintable() and " " not in value):

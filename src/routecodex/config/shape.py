@@ -214,11 +214,11 @@ def _same_shape(kind: inspect.Type, value: Any) -> bool:
     return _fits(kind, value)
 
 
-_WORDS: Mapping[str, bool] = {"true": True, "false": False}
+_BOOLEANS: Mapping[str, bool] = {"true": True, "false": False}
 _FROM_TEXT: dict[type[inspect.Type], Callable[[str], Any]] = {
     inspect.IntType: int,
     inspect.FloatType: float,
-    inspect.BoolType: lambda text: _WORDS[text.lower()],
+    inspect.BoolType: lambda text: _BOOLEANS[text.lower()],
 }
 
 
@@ -238,7 +238,7 @@ def _fix(kind: inspect.Type, value: Any) -> str:
         return f"did you mean {quoted(meant)}?" if meant else "use one of those"
     if isinstance(kind, _NUMBERS) and isinstance(value, str) and re.fullmatch(r"[0-9][0-9_.]*", value):
         return f"write {value} without the quotes"
-    if isinstance(kind, inspect.BoolType) and isinstance(value, str) and value.lower() in _WORDS:
+    if isinstance(kind, inspect.BoolType) and isinstance(value, str) and value.lower() in _BOOLEANS:
         return f"write {value.lower()} without the quotes"
     if isinstance(kind, inspect.StructType):
         return "write { … } with any of: " + ", ".join(field.encode_name for field in kind.fields)

@@ -42,7 +42,7 @@ from routecodex.protocols.codec import AnswerOutcome, ReplyContext
 from routecodex.protocols.messages.client_quirks import ends_with_message_stop, knows_refusal
 from routecodex.providers.http import HttpClient
 from routecodex.routing.instructions import ShowHelp, ShowStatus
-from routecodex.routing.pools import Draw, RoundRobin
+from routecodex.routing.pools import NextTurn, RoundRobin
 from routecodex.routing.registry import Target
 from routecodex.routing.route_plan import RoutePlan, RouteQuery
 from routecodex.routing.router import Router
@@ -298,7 +298,7 @@ class Gateway:
 
         async def reach(rounds: ServerToolTurn) -> None:
             # The pools were drawn from when the request came: its rounds are one turn of theirs.
-            plan = self._planned(ask, course, draw=self._draws.peek)
+            plan = self._planned(ask, course, next_turn=self._draws.peek)
             last = rounds.record.target
             if last is not None:
                 steps = sorted(plan.steps, key=lambda step: step.target != last)
@@ -374,28 +374,28 @@ class Gateway:
 
     async def plan(self, ask: ClientRequest) -> RoutePlan:
         """The targets for a request that changes no state; what only cools down comes last."""
-        made = self._planned(ask, await self._courses.set(ask, save=False), draw=self._draws.peek)
+        made = self._planned(ask, await self._courses.set(ask, save=False), next_turn=self._draws.peek)
         return made if made.steps else made.in_order(row.step for row in made.cooling)
 
     async def explain(self, ask: ClientRequest) -> dict[str, Any]:
         """The plan of a request with every reason; nothing is sent and nothing is changed."""
         course = await self._courses.set(ask, save=False)
-        plan = None if course.answers_itself else self._planned(ask, course, draw=self._draws.peek)
+        plan = None if course.answers_itself else self._planned(ask, course, next_turn=self._draws.peek)
         return explained(plan, course, now=self._clock())
 
     def plan_for(self, asked: RouteQuery, session: SessionState) -> RoutePlan:
         """The targets for what routing sees of a request that is no part of a conversation."""
         server = self.orders.peek() or ServerState()
-        made = self._route(asked, session, server, draw=self._draws)
+        made = self._route(asked, session, server, next_turn=self._draws)
         return made if made.steps else made.in_order(row.step for row in made.cooling)
 
     def plan_route(
         self, route: str, course: RoutingContext, tried: frozenset[Target] = frozenset()
     ) -> RoutePlan:
         """The targets for a call of our own; what this session may not use is not among them."""
-        asked = RouteQuery(model="", must=route, ignore_sticky=True, tried=tried)
+        asked = RouteQuery(model="", only_route=route, ignore_sticky=True, tried=tried)
         session = replace(course.session, force=None)
-        return self._route(asked, session, course.server, draw=self._draws)
+        return self._route(asked, session, course.server, next_turn=self._draws)
 
     def sight(self, ask: ClientRequest, course: RoutingContext) -> ImageDescriptions | None:
         """Words for the images of a request, for targets that do not see; None when it holds none."""
@@ -408,13 +408,13 @@ class Gateway:
         tried: frozenset[Target] = frozenset(),
         must: str | None = None,
         *,
-        draw: Draw | None = None,
+        next_turn: NextTurn | None = None,
     ) -> RoutePlan:
         """The targets for this request; a provider that holds its history comes first."""
         asked = course.asked
         if tried or must is not None:
-            asked = asked.again(tried=tried, must=must)
-        made = self._route(asked, course.session, course.server, draw=draw or self._draws)
+            asked = asked.retry(tried=tried, only_route=must)
+        made = self._route(asked, course.session, course.server, next_turn=next_turn or self._draws)
         if ask.holder is None:
             return made
         first = [step for step in made.steps if ask.is_held_by(step.target)]
@@ -422,10 +422,10 @@ class Gateway:
         return made.in_order((*first, *others))
 
     def _route(
-        self, asked: RouteQuery, session: SessionState, server: ServerState, *, draw: Draw
+        self, asked: RouteQuery, session: SessionState, server: ServerState, *, next_turn: NextTurn
     ) -> RoutePlan:
         return self._router.plan(
-            asked, session=session, server=server, health=self.health, now=self._clock(), draw=draw
+            asked, session=session, server=server, health=self.health, now=self._clock(), next_turn=next_turn
         )
 
     def lane(self, target: Target) -> PreparedTarget | BuiltinProvider:

@@ -15,7 +15,7 @@ from msgspec.json import Decoder
 from routecodex.canon.request import ProtocolName
 from routecodex.protocols.codec import WireRequest
 from routecodex.wire import json
-from routecodex.wire.json import begins
+from routecodex.wire.json import starts_with
 from routecodex.wire.json_edit import JsonObject, Replacement
 
 _CONTAINERS: dict[ProtocolName, tuple[str, ...]] = {
@@ -139,7 +139,7 @@ def strip_control_fields(body: bytes, protocol: ProtocolName) -> bytes:
     changes: dict[str, Replacement] = {}
     for home in homes:
         value = top.get(home)
-        if begins(value, b"{"):
+        if starts_with(value, b"{"):
             told = _strip_gateway_keys(JsonObject(value))
             if told != bytes(value):
                 changes[home] = told

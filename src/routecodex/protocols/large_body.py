@@ -33,9 +33,9 @@ _ESCAPED_OPENINGS = (
 
 def may_hold_tags(body: bytes) -> bool:
     """Whether `<**` may stand in some string of the JSON, however it is escaped; never a wrong no."""
-    if scan.holds(body, TAG_OPENING):
+    if scan.contains(body, TAG_OPENING):
         return True
-    return scan.holds(body, _ESCAPE) and any(
+    return scan.contains(body, _ESCAPE) and any(
         beginning in body and opening.search(body) for beginning, opening in _ESCAPED_OPENINGS
     )
 
@@ -71,7 +71,7 @@ def restore_text(words: TextValue, uncut: bytes) -> TextValue:
 
 def _original(place: str, uncut: bytes) -> Raw:
     start = int(place)
-    return Raw(uncut[start : scan.closing(uncut, start + 1) + 1])
+    return Raw(uncut[start : scan.string_end(uncut, start + 1) + 1])
 
 
 _COPIED: Final = 32_768
@@ -96,7 +96,7 @@ def replace_model(body: bytes, model: str, *, named: str | None = None, outline:
     keys = body
     if outline:
         keys, alone = outline, scan.find(outline, _MODEL_KEY, 0)
-    if at >= 0 and scan.find(keys, _MODEL_KEY, alone + 7) < 0 and not scan.holds(keys, _ESCAPED):
+    if at >= 0 and scan.find(keys, _MODEL_KEY, alone + 7) < 0 and not scan.contains(keys, _ESCAPED):
         match = _VALUE.match(body, at + 7)
         if match is not None and match[1] == value:
             return body

@@ -116,7 +116,7 @@ def _slice(words: Raw, limit: int) -> str:
 
 def _decoded(words: Raw) -> str:
     try:
-        value = json.thaw(words)
+        value = json.decode_raw(words)
     except (msgspec.DecodeError, UnicodeError):
         return str(memoryview(words)[1:-1], "utf-8", "ignore")
     return value if isinstance(value, str) else ""

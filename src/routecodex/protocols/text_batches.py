@@ -53,7 +53,7 @@ class FrameTemplate:
         for key in keys:
             before, found, after = raw.partition(key)
             if found:
-                self._head, self._tail = before + found, after[scan.inside(after) :]
+                self._head, self._tail = before + found, after[scan.text_length(after) :]
                 return
 
     def take_shape(self, head: bytes, tail: bytes) -> None:
@@ -62,7 +62,7 @@ class FrameTemplate:
 
     def span(self, run: bytes, at: int = 0) -> int:
         """Where the frames of this shape end that begin there; there if none do."""
-        return scan.alike(run, at, self._head, self._tail)
+        return scan.frames_end(run, at, self._head, self._tail)
 
     def take(self, run: bytes, at: int = 0) -> tuple[list[str], int]:
         """The texts of the frames of this shape that begin there, and how many bytes they are."""
@@ -92,7 +92,7 @@ def _texts(pieces: list[bytes], *, checked: bool = False) -> list[str] | None:
 
 
 def _is_text(piece: bytes) -> bool:
-    return scan.inside(piece) == len(piece)
+    return scan.text_length(piece) == len(piece)
 
 
 _SEAM = "\x7f"

@@ -29,7 +29,7 @@ from routecodex.canon.request import ProtocolName
 from routecodex.protocols.codec import WireRequest
 from routecodex.protocols.large_body import may_hold_tags
 from routecodex.wire import json
-from routecodex.wire.json import ABSENT, begins, present
+from routecodex.wire.json import ABSENT, is_present, starts_with
 from routecodex.wire.json_edit import JsonObject, Replacement, list_items, replace_items, string_value
 
 PartKind = Literal["text", "result", "other"]
@@ -65,7 +65,7 @@ class MessageShape(Struct, frozen=True, kw_only=True):
 
 def _by_type(part: JsonObject, *, texts: frozenset[str], results: frozenset[str] = frozenset()) -> PartKind:
     kind = string_value(part.get("type"))
-    if kind in texts and begins(part.get("text"), b'"'):
+    if kind in texts and starts_with(part.get("text"), b'"'):
         return "text"
     return "result" if kind in results else "other"
 
@@ -75,11 +75,11 @@ _DATA = ("functionCall", "inlineData", "fileData")
 
 
 def _by_field(part: JsonObject) -> PartKind:
-    if present(part.get("functionResponse")):
+    if is_present(part.get("functionResponse")):
         return "result"
-    if any(present(part.get(name)) for name in _DATA) or bytes(part.get("thought")) == b"true":
+    if any(is_present(part.get(name)) for name in _DATA) or bytes(part.get("thought")) == b"true":
         return "other"
-    return "text" if begins(part.get("text"), b'"') else "other"
+    return "text" if starts_with(part.get("text"), b'"') else "other"
 
 
 MESSAGE_SHAPES: dict[ProtocolName, MessageShape] = {
@@ -216,7 +216,7 @@ def _model_text(item: Raw, inbound: WireRequest) -> str | None:
     ):
         return None
     content = entry.get(shape.content)
-    if begins(content, b'"'):
+    if starts_with(content, b'"'):
         return string_value(content)
     parts = list_items(content)
     only = entry.inner(parts[0]) if len(parts) == 1 else None
@@ -256,7 +256,7 @@ def rewrite_texts(
     body = JsonObject(inbound.body, respelled=uses_snake_case(inbound))
     listed = body.get(shape.entries)
     orders = _edits(texts, drop_parts)
-    if begins(listed, b'"'):
+    if starts_with(listed, b'"'):
         return _rewrite_bare_input(body, shape, order=orders.get(0, _UNCHANGED), dropped=0 in drop_messages)
     items = list_items(listed)
     if not orders.keys() <= set(range(len(items))):
@@ -299,7 +299,7 @@ def _rewrite_bare_input(body: JsonObject, shape: MessageShape, *, order: Message
 def _message(entry: JsonObject, shape: MessageShape, order: MessageEdit) -> Replacement:
     """The message as ordered; None when no part is left of it."""
     content = entry.get(shape.content)
-    if begins(content, b'"'):
+    if starts_with(content, b'"'):
         if order.drops or order.texts.keys() - {None}:
             raise ValueError("this message is one plain text: it has no parts to change")
         text = order.texts.get(None)
@@ -323,12 +323,12 @@ def _parts(parts: list[JsonObject], shape: MessageShape, order: MessageEdit) -> 
         own = part.get(shape.marker) if shape.marker else ABSENT
         if at in order.drops:
             changes[at] = None
-            marker = own if present(own) else marker
+            marker = own if is_present(own) else marker
             continue
         wanted: dict[str, Replacement] = {}
         if at in order.texts:
             wanted["text"] = json.encode(order.texts[at])
-        if shape.marker and present(marker) and not present(own):
+        if shape.marker and is_present(marker) and not is_present(own):
             wanted[shape.marker] = bytes(marker)
         marker = ABSENT
         if wanted or shape.kind_of(part) == "text":

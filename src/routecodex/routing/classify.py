@@ -202,7 +202,7 @@ SEARCH_WORDS = (
 VAGUE_PHRASES = ("搜索", "搜一下", "搜一搜", "搜搜", "搜尋", "查一下", "查一查", "검색해", "検索して")
 """What may mean the web, unless what is to be searched is at hand."""
 
-AT_HAND = (
+LOCAL_WORDS = (
     *("代码", "代碼", "文件", "檔案", "函数", "函數", "目录", "目錄", "仓库", "项目", "專案", "日志", "变量"),
     *("方法", "接口", "配置", "报错", "错误", "问题", "原因", "这个", "コード", "ファイル", "코드", "파일"),
     *("bug", "log", "file", "code", "git", "repo", "src", "`", "/"),
@@ -227,13 +227,13 @@ class RouteClass(Struct, frozen=True):
 
 
 DEFAULTS = ClassifierOptions()
-_FRESH = RouteClass("thinking", "the newest message is the user's")
+_USER_TURN = RouteClass("thinking", "the newest message is the user's")
 _VISION = RouteClass("vision", "an image or a film is in the newest message")
 _TITLE = RouteClass("background", "the client asks for a title or a summary")
-_ASKED = RouteClass("web_search", "the request asks for a web search")
-_WANTED = RouteClass("web_search", "the user wants the web searched, and a tool can")
+_SEARCH_REQUESTED = RouteClass("web_search", "the request asks for a web search")
+_SEARCH_INTENT = RouteClass("web_search", "the user wants the web searched, and a tool can")
 _UNKNOWN_TOOLS = RouteClass("tools", "the newest message brings results of tools")
-_ELSE = RouteClass("default", "nothing else fits")
+_DEFAULT = RouteClass("default", "nothing else fits")
 
 _BY_KIND: dict[Kind, tuple[str, str]] = {
     "write": ("coding", "the last turn wrote files"),
@@ -263,49 +263,51 @@ def classify(
         return RouteClass(
             "longcontext", f"about {tokens} tokens, {options.longcontext_tokens} or more are long"
         )
-    if _globs(options.background_models).match(model):
+    if _glob_pattern(options.background_models).match(model):
         return RouteClass("background", f"{model[:_LONGEST_NAME]} is a model for background work")
     if is_title_request(look, options.background_openings):
         return _TITLE
     if look.asks_search:
-        return _ASKED
+        return _SEARCH_REQUESTED
     if look.newest == "user":
         wanted = look.offers_search and wants_search(look.text, options.search_phrases)
-        return _WANTED if wanted else _FRESH
+        return _SEARCH_INTENT if wanted else _USER_TURN
     if look.calls:
         return _by_calls(look)
-    return _UNKNOWN_TOOLS if look.newest == "tool" else _ELSE
+    return _UNKNOWN_TOOLS if look.newest == "tool" else _DEFAULT
 
 
 def is_title_request(look: RequestFeatures, beginnings: tuple[str, ...] = ()) -> bool:
     """Whether a client asks for a title, a topic or a summary, not for its user; `beginnings` are more."""
     known = _TITLES + _lower(beginnings)
     # A conversation that is to be summarised may keep its system text: what is asked comes last.
-    return _begins(look.opening, known) or _begins(look.text, known)
+    return _starts_with_any(look.opening, known) or _starts_with_any(look.text, known)
 
 
 def wants_search(text: str, phrases: tuple[str, ...] = ()) -> bool:
     """Whether a person wants the web searched; `phrases` are more ways to say it."""
     plain = text.lower()
-    if _holds(plain, _lower(phrases)) or (_holds(plain, SEARCH_WORDS) and _holds(plain, _ENGLISH)):
+    if _contains_any(plain, _lower(phrases)) or (
+        _contains_any(plain, SEARCH_WORDS) and _contains_any(plain, _ENGLISH)
+    ):
         return True
     if plain.isascii():
         return False
-    return _holds(plain, _FOREIGN) or any(
+    return _contains_any(plain, _FOREIGN) or any(
         _means_web(plain, phrase) for phrase in VAGUE_PHRASES if phrase in plain
     )
 
 
-def _holds(text: str, phrases: tuple[str, ...]) -> bool:
+def _contains_any(text: str, phrases: tuple[str, ...]) -> bool:
     return any(map(text.__contains__, phrases))
 
 
 def _means_web(text: str, phrase: str) -> bool:
     at = text.find(phrase)
-    return not _holds(text[max(at - _NEAR, 0) : at + len(phrase) + _NEAR], AT_HAND)
+    return not _contains_any(text[max(at - _NEAR, 0) : at + len(phrase) + _NEAR], LOCAL_WORDS)
 
 
-def _begins(text: str, beginnings: tuple[str, ...]) -> bool:
+def _starts_with_any(text: str, beginnings: tuple[str, ...]) -> bool:
     """Whether one of the first lines begins so: some clients put a line of their own before it."""
     if not text:
         return False
@@ -324,7 +326,7 @@ def _by_calls(look: RequestFeatures) -> RouteClass:
 
 
 @lru_cache(maxsize=64)
-def _globs(patterns: tuple[str, ...]) -> re.Pattern[str]:
+def _glob_pattern(patterns: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile("|".join(map(translate, patterns)) or r"(?!)", re.IGNORECASE)
 
 

@@ -43,8 +43,8 @@ SKEW = 60.0
 
 _MOST_ERROR_TEXT = 300
 # The connection worked when these were noticed: the model's answer was the trouble.
-_OF_AN_ANSWER = frozenset({"upstream_truncated", "upstream_unparsable"})
-_WHILE_OUT: dict[CooldownCause, KeyCondition] = {
+_ANSWER_CODES = frozenset({"upstream_truncated", "upstream_unparsable"})
+_CONDITIONS: dict[CooldownCause, KeyCondition] = {
     "limited": "cooling",
     "quota": "cooling",
     "key refused": "refused",
@@ -66,18 +66,18 @@ class CooldownOptions(Struct, frozen=True, kw_only=True):
 
 
 DEFAULT = CooldownOptions()
-_MOMENT = 1.0
+_SHORT_SECONDS = 1.0
 
 
-def short_reason(options: CooldownOptions) -> CooldownOptions:
+def short_cooldowns(options: CooldownOptions) -> CooldownOptions:
     """The same for a provider that fails only when it is told to: whatever it is, a moment is enough."""
     return replace(
         options,
-        ladder=(_MOMENT,),
-        quota=_MOMENT,
-        quota_max=_MOMENT,
-        probe_every=_MOMENT,
-        opening=(_MOMENT,),
+        ladder=(_SHORT_SECONDS,),
+        quota=_SHORT_SECONDS,
+        quota_max=_SHORT_SECONDS,
+        probe_every=_SHORT_SECONDS,
+        opening=(_SHORT_SECONDS,),
     )
 
 
@@ -93,13 +93,13 @@ class Cooldown(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 HealthState = Mapping[Selector, Cooldown]
-"""Ailments by `provider.key` and `provider.key.model`; what is not named is well."""
+"""Cooldowns by `provider.key` and `provider.key.model`; what is not named is well."""
 
 
 class FailureImpact(Struct, frozen=True, kw_only=True):
     """What a failure means for health; `wait` is what the provider asked for, 0 when it did not."""
 
-    place: Selector
+    selector: Selector
     reason: CooldownCause
     wait: float
     error: str
@@ -116,11 +116,11 @@ def after_success(
     if not state:
         return state
     well = [
-        place
-        for place, ailment in _ailments(state, target)
-        if began is None or not began < ailment.noted <= now
+        key
+        for key, cooldown in _cooldowns_of(state, target)
+        if began is None or not began < cooldown.noted <= now
     ]
-    return {place: state[place] for place in state if place not in well} if well else state
+    return {key: state[key] for key in state if key not in well} if well else state
 
 
 def cooling_until(
@@ -130,7 +130,8 @@ def cooling_until(
     if not state:
         return 0.0
     latest = max(
-        (cooldown_end(ailment, now, options=options) for _, ailment in _ailments(state, target)), default=0.0
+        (cooldown_end(cooldown, now, options=options) for _, cooldown in _cooldowns_of(state, target)),
+        default=0.0,
     )
     return latest if latest > now else 0.0
 
@@ -140,34 +141,34 @@ def cooldown_reason(
 ) -> str:
     """For people: what keeps the target from use; empty when nothing does."""
     found = [
-        (cooldown_end(ailment, now, options=options), place) for place, ailment in _ailments(state, target)
+        (cooldown_end(cooldown, now, options=options), key) for key, cooldown in _cooldowns_of(state, target)
     ]
     if not found or max(found, key=lambda one: one[0])[0] <= now:
         return ""
-    end, place = max(found, key=lambda one: one[0])
-    ailment = state[place]
-    told = f": {ailment.error}" if ailment.error else ""
-    return f"{place} is {_WHILE_OUT[ailment.reason]} for {end - now:.3g} s ({ailment.reason}{told})"
+    end, key = max(found, key=lambda one: one[0])
+    cooldown = state[key]
+    told = f": {cooldown.error}" if cooldown.error else ""
+    return f"{key} is {_CONDITIONS[cooldown.reason]} for {end - now:.3g} s ({cooldown.reason}{told})"
 
 
-def reasons(
+def causes(
     state: HealthState, target: Target, now: float, *, options: CooldownOptions = DEFAULT
 ) -> frozenset[CooldownCause]:
     """All that keeps the target from use now."""
     return frozenset(
-        ailment.reason
-        for _, ailment in _ailments(state, target)
-        if cooldown_end(ailment, now, options=options) > now
+        cooldown.reason
+        for _, cooldown in _cooldowns_of(state, target)
+        if cooldown_end(cooldown, now, options=options) > now
     )
 
 
-def condition(ailment: Cooldown, now: float, *, options: CooldownOptions = DEFAULT) -> KeyCondition | None:
-    """The state an ailment leaves its key in; None when that key can be used like any other."""
-    if cooldown_end(ailment, now, options=options) > now:
-        return _WHILE_OUT[ailment.reason]
-    if ailment.reason == "key refused":
+def condition(cooldown: Cooldown, now: float, *, options: CooldownOptions = DEFAULT) -> KeyCondition | None:
+    """The state an cooldown leaves its key in; None when that key can be used like any other."""
+    if cooldown_end(cooldown, now, options=options) > now:
+        return _CONDITIONS[cooldown.reason]
+    if cooldown.reason == "key refused":
         return "refused"
-    return "half-open" if ailment.reason == "failing" and ailment.strikes >= options.failures else None
+    return "half-open" if cooldown.reason == "failing" and cooldown.strikes >= options.failures else None
 
 
 def probes(
@@ -175,9 +176,9 @@ def probes(
 ) -> tuple[Selector, ...]:
     """Where an attempt on a target that can be used would be the one probe that may pass."""
     return tuple(
-        place
-        for place, ailment in _ailments(state, target)
-        if condition(ailment, now, options=options) in ("half-open", "refused")
+        key
+        for key, cooldown in _cooldowns_of(state, target)
+        if condition(cooldown, now, options=options) in ("half-open", "refused")
     )
 
 
@@ -185,16 +186,16 @@ def reset(state: HealthState, selector: Selector | None) -> HealthState:
     """The health without all that keeps what is named from use; everything without a name."""
     if selector is None:
         return {}
-    return {place: ailment for place, ailment in state.items() if not _concerns(place, selector)}
+    return {key: cooldown for key, cooldown in state.items() if not _overlaps(key, selector)}
 
 
-def without_expired(state: HealthState) -> HealthState:
+def without_refused_keys(state: HealthState) -> HealthState:
     """The health when the keys may be new ones: none counts as refused."""
-    return {place: ailment for place, ailment in state.items() if ailment.reason != "key refused"}
+    return {key: cooldown for key, cooldown in state.items() if cooldown.reason != "key refused"}
 
 
-def places(target: Target) -> tuple[Selector, Selector]:
-    """Where a target's ailments are noted: its key, and its key for its model."""
+def health_keys(target: Target) -> tuple[Selector, Selector]:
+    """Where a target's cooldown are noted: its key, and its key for its model."""
     return Selector(target.provider, target.key), Selector(target.provider, target.key, target.model)
 
 
@@ -202,11 +203,11 @@ def failure_impact(target: Target, error: UpstreamError) -> FailureImpact | None
     """What a failure means for health; None when the request itself was at fault."""
     if isinstance(error, UpstreamRejected):
         return None
-    key, model = places(target)
-    reason = _reason_of(error)
+    key, model = health_keys(target)
+    reason = _cause_of(error)
     status = error.upstream_status
     return FailureImpact(
-        place=model if reason == "failing" and not _is_connection(error) else key,
+        selector=model if reason == "failing" and not _is_connection_error(error) else key,
         reason=reason,
         wait=error.retry_after or 0.0,
         # Both come from outside and have to fit into a store: no half characters, no absurd numbers.
@@ -216,63 +217,67 @@ def failure_impact(target: Target, error: UpstreamError) -> FailureImpact | None
 
 
 def record_failure(
-    state: HealthState, blow: FailureImpact, *, now: float, options: CooldownOptions = DEFAULT
+    state: HealthState, impact: FailureImpact, *, now: float, options: CooldownOptions = DEFAULT
 ) -> HealthState:
-    """The health after a blow."""
-    key = Selector(blow.place.provider, blow.place.key)
+    """The health after a impact."""
+    key = Selector(impact.selector.provider, impact.selector.key)
     refused = state.get(key)
     changed: dict[Selector, Cooldown] = {}
-    if blow.reason == "failing" and refused is not None and refused.reason == "key refused":
+    if impact.reason == "failing" and refused is not None and refused.reason == "key refused":
         # The probe learnt nothing of the key: it stays out, and the next probe has to wait its turn.
         if cooldown_end(refused, now, options=options) <= now:
             changed[key] = replace(refused, noted=now, until=now + options.probe_every)
-        if blow.place == key:
+        if impact.selector == key:
             return {**state, **changed}
-    return {**state, **changed, blow.place: _worse(state.get(blow.place), blow, now=now, options=options)}
+    return {
+        **state,
+        **changed,
+        impact.selector: _extend(state.get(impact.selector), impact, now=now, options=options),
+    }
 
 
-def cooldown_end(ailment: Cooldown, now: float, *, options: CooldownOptions = DEFAULT) -> float:
-    """Until when an ailment keeps its key out, never further away than its cap."""
-    if ailment.noted > now + SKEW:
+def cooldown_end(cooldown: Cooldown, now: float, *, options: CooldownOptions = DEFAULT) -> float:
+    """Until when an cooldown keeps its key out, never further away than its cap."""
+    if cooldown.noted > now + SKEW:
         return 0.0
-    return min(ailment.until, min(ailment.noted, now) + _CAPS[ailment.reason](options))
+    return min(cooldown.until, min(cooldown.noted, now) + _CAPS[cooldown.reason](options))
 
 
-def _worse(old: Cooldown | None, blow: FailureImpact, *, now: float, options: CooldownOptions) -> Cooldown:
+def _extend(old: Cooldown | None, impact: FailureImpact, *, now: float, options: CooldownOptions) -> Cooldown:
     end = cooldown_end(old, now, options=options) if old is not None else 0.0
     is_out = end > now
-    strikes = old.strikes + (not is_out) if old is not None and old.reason == blow.reason else 1
-    span = _SPANS[blow.reason](strikes, blow.wait, options)
+    strikes = old.strikes + (not is_out) if old is not None and old.reason == impact.reason else 1
+    span = _SPANS[impact.reason](strikes, impact.wait, options)
     fresh = now + span if span else 0.0
-    if is_out and old is not None and old.reason != blow.reason and end >= fresh:
+    if is_out and old is not None and old.reason != impact.reason and end >= fresh:
         return old
     return Cooldown(
-        reason=blow.reason,
+        reason=impact.reason,
         noted=now,
         until=max(fresh, end) if is_out else fresh,
         strikes=strikes,
-        error=blow.error,
-        status=blow.status,
+        error=impact.error,
+        status=impact.status,
     )
 
 
-def _ailments(state: HealthState, target: Target) -> Iterator[tuple[Selector, Cooldown]]:
-    for place in places(target):
-        ailment = state.get(place)
-        if ailment is not None:
-            yield place, ailment
+def _cooldowns_of(state: HealthState, target: Target) -> Iterator[tuple[Selector, Cooldown]]:
+    for key in health_keys(target):
+        cooldown = state.get(key)
+        if cooldown is not None:
+            yield key, cooldown
 
 
-def _concerns(place: Selector, named: Selector) -> bool:
-    """Whether an ailment there keeps something from use that the name covers."""
+def _overlaps(key: Selector, named: Selector) -> bool:
+    """Whether an cooldown there keeps something from use that the name covers."""
     return (
-        place.provider == named.provider
-        and named.key in (None, place.key)
-        and (named.model is None or place.model in (None, named.model))
+        key.provider == named.provider
+        and named.key in (None, key.key)
+        and (named.model is None or key.model in (None, named.model))
     )
 
 
-def _reason_of(error: UpstreamError) -> CooldownCause:
+def _cause_of(error: UpstreamError) -> CooldownCause:
     if isinstance(error, UpstreamRefusedKey):
         return "key refused"
     if not isinstance(error, UpstreamLimited):
@@ -280,24 +285,24 @@ def _reason_of(error: UpstreamError) -> CooldownCause:
     return "quota" if error.code == "insufficient_quota" or error.upstream_status == 402 else "limited"
 
 
-def _is_connection(error: UpstreamError) -> bool:
+def _is_connection_error(error: UpstreamError) -> bool:
     return (
         isinstance(error, UpstreamFailed)
         and error.upstream_status is None
-        and error.code not in _OF_AN_ANSWER
+        and error.code not in _ANSWER_CODES
     )
 
 
-def _asked(wait: float, options: CooldownOptions) -> float:
+def _capped_retry_after(wait: float, options: CooldownOptions) -> float:
     return min(wait, options.retry_after_max) if wait > 0 else 0.0
 
 
-def _step(steps: tuple[float, ...], number: int) -> float:
+def _rung(steps: tuple[float, ...], number: int) -> float:
     return steps[min(number, len(steps)) - 1]
 
 
 def _limited(strikes: int, wait: float, options: CooldownOptions) -> float:
-    return _asked(wait, options) or _step(options.ladder, strikes)
+    return _capped_retry_after(wait, options) or _rung(options.ladder, strikes)
 
 
 def _quota(strikes: int, wait: float, options: CooldownOptions) -> float:
@@ -311,7 +316,7 @@ def _refused(strikes: int, wait: float, options: CooldownOptions) -> float:
 def _failing(strikes: int, wait: float, options: CooldownOptions) -> float:
     if strikes < options.failures:
         return 0.0
-    return max(_step(options.opening, strikes - options.failures + 1), _asked(wait, options))
+    return max(_rung(options.opening, strikes - options.failures + 1), _capped_retry_after(wait, options))
 
 
 _SPANS: dict[CooldownCause, Callable[[int, float, CooldownOptions], float]] = {

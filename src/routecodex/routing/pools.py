@@ -38,11 +38,11 @@ class RoundRobin:
         return self._counts.get(name, 0)
 
 
-Draw = Callable[[str], int]
+NextTurn = Callable[[str], int]
 """The next number of a named count, from 0: what turns and shares go by."""
 
-_GOLDEN = 0.6180339887498949
-_REMEMBERED = 8192
+_GOLDEN_RATIO = 0.6180339887498949
+_CACHED_ORDERS = 8192
 
 
 class KeyGroup:
@@ -66,15 +66,15 @@ class PoolSelector:
         self._only = (
             self.groups[0].steps if len(self.groups) == 1 and len(self.groups[0].steps) == 1 else None
         )
-        self._kept = functools.lru_cache(maxsize=_REMEMBERED)(self._keep)
+        self._kept = functools.lru_cache(maxsize=_CACHED_ORDERS)(self._keep)
 
-    def order(self, *, affinity: str | None, draw: Draw) -> tuple[PlanStep, ...]:
+    def order(self, *, affinity: str | None, next_turn: NextTurn) -> tuple[PlanStep, ...]:
         """Every target of the pool, the one to try first at the head."""
         if self._only is not None:
             return self._only
         if affinity is not None:
             return self._kept(affinity)
-        turn = draw(self.name)
+        turn = next_turn(self.name)
         groups = _ORDERS[self.mode](self.groups, turn)
         turn //= len(self.groups) if self.mode == "round-robin" else 1
         return tuple(step for group in groups for step in _rotated(group.steps, turn))
@@ -101,28 +101,28 @@ def _rotated(items: tuple[PlanStep, ...], turn: int) -> tuple[PlanStep, ...]:
     return items[at:] + items[:at]
 
 
-def _in_turn(groups: tuple[KeyGroup, ...], turn: int) -> tuple[KeyGroup, ...]:
+def _rotated_groups(groups: tuple[KeyGroup, ...], turn: int) -> tuple[KeyGroup, ...]:
     at = turn % len(groups)
     return groups[at:] + groups[:at]
 
 
 def _by_weight(groups: tuple[KeyGroup, ...], turn: int) -> tuple[KeyGroup, ...]:
     # Multiples of the golden ratio fall evenly on every share, in any stretch of requests.
-    point = (turn * _GOLDEN) % 1.0 * sum(group.weight for group in groups)
+    point = (turn * _GOLDEN_RATIO) % 1.0 * sum(group.weight for group in groups)
     ends = itertools.accumulate(group.weight for group in groups)
     at = next((at for at, end in enumerate(ends) if point < end), len(groups) - 1)
     others = groups[:at] + groups[at + 1 :]
     return (groups[at], *sorted(others, key=lambda group: -group.weight))
 
 
-def _as_listed(groups: tuple[KeyGroup, ...], _turn: int) -> tuple[KeyGroup, ...]:
+def _in_listed_order(groups: tuple[KeyGroup, ...], _turn: int) -> tuple[KeyGroup, ...]:
     return groups
 
 
 _ORDERS: dict[str, Callable[[tuple[KeyGroup, ...], int], tuple[KeyGroup, ...]]] = {
-    "round-robin": _in_turn,
+    "round-robin": _rotated_groups,
     "weighted": _by_weight,
-    "priority": _as_listed,
+    "priority": _in_listed_order,
 }
 
 
@@ -130,10 +130,10 @@ def pool_selectors(registry: Registry, route: str) -> tuple[PoolSelector, ...]:
     """The pools of a route, backups last; a target stands in the first pool that names it."""
     seen: set[Target] = set()
     pools = sorted(registry.routes.get(route, ()), key=lambda pool: pool.backup)
-    return tuple(_choice(registry, route, pool, seen) for pool in pools)
+    return tuple(_pool_selector(registry, route, pool, seen) for pool in pools)
 
 
-def _choice(registry: Registry, route: str, pool: Pool, seen: set[Target]) -> PoolSelector:
+def _pool_selector(registry: Registry, route: str, pool: Pool, seen: set[Target]) -> PoolSelector:
     reason = f"pool {pool.id}" + (" (backup)" if pool.backup else "")
     groups: dict[str, list[PlanStep]] = {}
     weights: dict[str, float] = {}
@@ -152,6 +152,6 @@ def _choice(registry: Registry, route: str, pool: Pool, seen: set[Target]) -> Po
     )
 
 
-def one_group(name: str, steps: Iterable[PlanStep]) -> PoolSelector:
+def group_selector(name: str, steps: Iterable[PlanStep]) -> PoolSelector:
     """Targets that are not of a pool of the configuration: keys of one model, in turn."""
     return PoolSelector(name, "round-robin", [KeyGroup(name, 1.0, tuple(steps))])

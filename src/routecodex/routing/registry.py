@@ -18,7 +18,7 @@ from msgspec import Struct, field
 Mode = Literal["round-robin", "weighted", "priority"]
 Prefer = Literal["model", "key"]
 
-_REMEMBERED = 256
+_MAX_CACHED_NAME = 256
 """The longest name whose meaning is remembered: names come from clients, who must not fill the memory."""
 
 
@@ -119,19 +119,19 @@ class Registry:
         After the provider: the whole rest as a model, digits as the number of a key, an alias of a key, or
         an alias and a model. `prefer` decides where a model and a key share a name.
         """
-        known = self._known_selector if len(name) <= _REMEMBERED else self._resolve
+        known = self._known_selector if len(name) <= _MAX_CACHED_NAME else self._resolve
         return known(name, prefer)
 
     def alias_of(self, name: str) -> str | None:
         """What the alias map makes of a model name; the first glob that matches counts."""
-        return self._known_alias(name) if len(name) <= _REMEMBERED else self._alias_of(name)
+        return self._known_alias(name) if len(name) <= _MAX_CACHED_NAME else self._alias_of(name)
 
     def targets_of(self, name: str) -> tuple[Target, ...]:
         """The targets `provider.model` or `provider.key.model` stands for; none when it is not known.
 
         Model names may hold dots: after the provider the whole rest is tried as a model first.
         """
-        return self._known_targets(name) if len(name) <= _REMEMBERED else self._targets_of(name)
+        return self._known_targets(name) if len(name) <= _MAX_CACHED_NAME else self._targets_of(name)
 
     def _resolve(self, name: str, prefer: Prefer) -> Selector | None:
         head, dot, rest = name.partition(".")

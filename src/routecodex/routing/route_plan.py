@@ -1,4 +1,4 @@
-"""What routing is asked, and what it answers."""
+"""What routing is query, and what it answers."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _NONE: Final[frozenset[Target]] = frozenset()
 class RouteQuery:
     """What routing knows of a request.
 
-    `route` is what the classifier made of it, `why` its reason, `hint` the route a host asked for. `affinity`
+    `route` is what the classifier made of it, `why` its reason, `hint` the route a host query for. `affinity`
     names the conversation, if it can be told. `turn` is the mark of the newest message of the person.
-    `tried` has failed this request already; `must` is the only route that can still answer it.
+    `tried` has failed this request already; `only_route` is the only route that can still answer it.
     """
 
     __slots__ = (
@@ -27,7 +27,7 @@ class RouteQuery:
         "ignore_sticky",
         "max_wait",
         "model",
-        "must",
+        "only_route",
         "route",
         "tokens",
         "tried",
@@ -43,7 +43,7 @@ class RouteQuery:
         route: str = DEFAULT,
         why: str = "no rule names another route",
         hint: str | None = None,
-        must: str | None = None,
+        only_route: str | None = None,
         ignore_sticky: bool = False,
         affinity: str | None = None,
         turn: str | None = None,
@@ -55,29 +55,29 @@ class RouteQuery:
         self.route: Final = route
         self.why: Final = why
         self.hint: Final = hint
-        self.must: Final = must
+        self.only_route: Final = only_route
         self.ignore_sticky: Final = ignore_sticky
         self.affinity: Final = affinity
         self.turn: Final = turn
         self.tried: Final = tried
         self.max_wait: Final = max_wait
 
-    def again(self, *, tried: frozenset[Target], must: str | None) -> RouteQuery:
+    def retry(self, *, tried: frozenset[Target], only_route: str | None) -> RouteQuery:
         """The same request, after attempts that failed."""
-        return self._with(turn=self.turn, tried=tried, must=must)
+        return self._with(turn=self.turn, tried=tried, only_route=only_route)
 
     def at_turn(self, turn: str | None) -> RouteQuery:
         """The same request, whose newest message of the person has this mark."""
-        return self._with(turn=turn, tried=self.tried, must=self.must)
+        return self._with(turn=turn, tried=self.tried, only_route=self.only_route)
 
-    def _with(self, *, turn: str | None, tried: frozenset[Target], must: str | None) -> RouteQuery:
+    def _with(self, *, turn: str | None, tried: frozenset[Target], only_route: str | None) -> RouteQuery:
         return RouteQuery(
             model=self.model,
             tokens=self.tokens,
             route=self.route,
             why=self.why,
             hint=self.hint,
-            must=must,
+            only_route=only_route,
             ignore_sticky=self.ignore_sticky,
             affinity=self.affinity,
             turn=turn,
@@ -100,7 +100,7 @@ class RoutePlan:
     notices: tuple[str, ...] = ()
     removed: tuple[RemovedTarget, ...] = ()
     cooling: tuple[CoolingTarget, ...] = ()
-    only: str | None = None
+    only_provider: str | None = None
     clears_sticky: bool = False
 
     def in_order(self, steps: Iterable[PlanStep]) -> RoutePlan:
@@ -124,7 +124,7 @@ class RoutingRules:
 
     force: str | None
     sticky: str | None
-    sticky_is_ours: bool
+    sticky_from_session: bool
     allow: tuple[str, ...]
-    allow_is_ours: bool
+    allow_from_session: bool
     disabled: tuple[Selector, ...]

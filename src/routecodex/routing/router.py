@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Final
 
 from routecodex.canon.errors import NotFound, ProviderNotAvailable
-from routecodex.routing.pools import Draw, PoolSelector, one_group, pool_selectors
+from routecodex.routing.pools import NextTurn, PoolSelector, group_selector, pool_selectors
 from routecodex.routing.registry import PlanStep, Registry, Selector, Target
 from routecodex.routing.route_plan import DEFAULT, Destination, RoutePlan, RouteQuery, RoutingRules
 from routecodex.routing.state import NO_SERVER_STATE, NOTHING_SET, ServerState, SessionState
@@ -24,7 +24,7 @@ from routecodex.routing.target_filter import CoolingTarget, RemovedTarget, Targe
 
 __all__ = ["CoolingTarget", "RemovedTarget", "RoutePlan", "RouteQuery", "Router", "TargetHealth"]
 
-_SETTLED: Final = 1024
+_MAX_CACHED_PLANS: Final = 1024
 _LONGEST_NAME: Final = 200
 
 SPECIAL: Final = frozenset({"vision", "web_search", "longcontext"})
@@ -36,60 +36,71 @@ class Router:
 
     def __init__(self, registry: Registry) -> None:
         self.registry = registry
-        self._choices = functools.lru_cache(maxsize=256)(self._ready)
-        # Each remembers orders of its own, and refers to itself by that: none is made anew for a request.
-        self._group = functools.lru_cache(maxsize=1024)(self._grouped)
-        self._quiet = NOTHING_SET, NO_SERVER_STATE
-        self._settled: dict[tuple[str, str, str, str | None], RoutePlan] = {}
+        self._pools = functools.lru_cache(maxsize=256)(self._usable_pools)
+        # Each remembers rules of its own, and refers to itself by that: none is made anew for a request.
+        self._group = functools.lru_cache(maxsize=1024)(self._build_group)
+        self._nothing_set = NOTHING_SET, NO_SERVER_STATE
+        self._plan_cache: dict[tuple[str, str, str, str | None], RoutePlan] = {}
         routed = [len(list(self._all_steps(route))) for route in registry.routes]
         self.has_choice = max(routed, default=0) > 1 or any(
             len(provider.keys) > 1 for provider in registry.providers.values()
         )
         """Whether there is more than one target for any request."""
-        self.routes_differ = any(self._choices(route) for route in registry.routes if route != DEFAULT)
+        self.routes_differ = any(self._pools(route) for route in registry.routes if route != DEFAULT)
         """Whether it matters what a request is classed as."""
 
     def plan(
         self,
-        asked: RouteQuery,
+        query: RouteQuery,
         *,
         session: SessionState,
         server: ServerState,
         health: TargetHealth,
         now: float,
-        draw: Draw,
+        next_turn: NextTurn,
     ) -> RoutePlan:
         """The targets to try; ProviderNotAvailable when a rule leaves none."""
-        orders = self._orders(asked, session, server)
-        if orders is _NO_ORDERS and health.quiet and self._is_plain(asked):
-            return self._settled_plan(asked, health=health, now=now, draw=draw)
-        sieve = TargetFilter(self.registry, orders.disabled, health=health, now=now, tried=asked.tried)
-        if orders.force is not None:
-            return self._forced(asked, orders.force, sieve, draw)
-        bound = self._destination(asked)
-        if orders.sticky is not None:
-            return self._stuck(asked, orders, bound, sieve=sieve, draw=draw)
-        return self._free(asked, orders, bound, sieve=sieve, draw=draw)
+        rules = self._rules_in_force(query, session, server)
+        if rules is _NO_RULES and health.quiet and self._is_cacheable(query):
+            return self._cached_plan(query, health=health, now=now, next_turn=next_turn)
+        target_filter = TargetFilter(self.registry, rules.disabled, health=health, now=now, tried=query.tried)
+        if rules.force is not None:
+            return self._plan_forced(query, rules.force, target_filter, next_turn)
+        destination = self._destination(query)
+        if rules.sticky is not None:
+            return self._plan_sticky(
+                query, rules, destination, target_filter=target_filter, next_turn=next_turn
+            )
+        return self._plan_unpinned(
+            query, rules, destination, target_filter=target_filter, next_turn=next_turn
+        )
 
-    def _is_plain(self, asked: RouteQuery) -> bool:
+    def _is_cacheable(self, query: RouteQuery) -> bool:
         """Whether nothing but the names in it decides where a request goes."""
         return (
             not self.has_choice
-            and not asked.tried
-            and asked.must is None
-            and asked.tokens <= self.registry.smallest_context
+            and not query.tried
+            and query.only_route is None
+            and query.tokens <= self.registry.smallest_context
         )
 
-    def _settled_plan(self, asked: RouteQuery, *, health: TargetHealth, now: float, draw: Draw) -> RoutePlan:
+    def _cached_plan(
+        self, query: RouteQuery, *, health: TargetHealth, now: float, next_turn: NextTurn
+    ) -> RoutePlan:
         """The plan of all requests like this one, made once."""
-        key = (asked.model, asked.route, asked.why, asked.hint)
-        made = self._settled.get(key)
+        key = (query.model, query.route, query.why, query.hint)
+        made = self._plan_cache.get(key)
         if made is None:
-            sieve = TargetFilter(self.registry, (), health=health, now=now, tried=asked.tried)
-            made = self._free(asked, _NO_ORDERS, self._destination(asked), sieve=sieve, draw=draw)
+            target_filter = TargetFilter(self.registry, (), health=health, now=now, tried=query.tried)
+            made = self._plan_unpinned(
+                query, _NO_RULES, self._destination(query), target_filter=target_filter, next_turn=next_turn
+            )
             # Whoever sends ever new names must not fill the memory.
-            if len(self._settled) < _SETTLED and len(asked.model) + len(asked.hint or "") <= _LONGEST_NAME:
-                self._settled[key] = made
+            if (
+                len(self._plan_cache) < _MAX_CACHED_PLANS
+                and len(query.model) + len(query.hint or "") <= _LONGEST_NAME
+            ):
+                self._plan_cache[key] = made
         return made
 
     def names_target(self, model: str) -> bool:
@@ -101,22 +112,22 @@ class Router:
 
     def has_route(self, name: str) -> bool:
         """Whether a route of this name has targets."""
-        return name in self.registry.routes and bool(self._choices(name))
+        return name in self.registry.routes and bool(self._pools(name))
 
-    def _ready(self, route: str) -> tuple[PoolSelector, ...]:
-        return tuple(choice for choice in pool_selectors(self.registry, route) if choice.groups)
+    def _usable_pools(self, route: str) -> tuple[PoolSelector, ...]:
+        return tuple(pool for pool in pool_selectors(self.registry, route) if pool.groups)
 
-    def _orders(self, asked: RouteQuery, session: SessionState, server: ServerState) -> RoutingRules:
-        if (session, server) == self._quiet:
-            return _NO_ORDERS
+    def _rules_in_force(self, query: RouteQuery, session: SessionState, server: ServerState) -> RoutingRules:
+        if (session, server) == self._nothing_set:
+            return _NO_RULES
         force = session.force
         sticky = session.sticky or _server_sticky(session, server)
         return RoutingRules(
-            force=force.target if force is not None and force.turn == asked.turn else None,
-            sticky=None if asked.ignore_sticky else sticky,
-            sticky_is_ours=session.sticky is not None,
+            force=force.target if force is not None and force.turn == query.turn else None,
+            sticky=None if query.ignore_sticky else sticky,
+            sticky_from_session=session.sticky is not None,
             allow=session.allow or server.allow,
-            allow_is_ours=bool(session.allow),
+            allow_from_session=bool(session.allow),
             disabled=tuple(self._selectors((*server.disable, *session.disable))),
         )
 
@@ -124,58 +135,63 @@ class Router:
         found = (self.registry.resolve(name, prefer="key") for name in names)
         return (selector for selector in found if selector is not None)
 
-    def _destination(self, asked: RouteQuery) -> Destination:
-        if asked.must is not None:
-            return Destination(asked.must, f"too long for another route than {asked.must}")
-        named = self.registry.alias_of(asked.model)
+    def _destination(self, query: RouteQuery) -> Destination:
+        if query.only_route is not None:
+            return Destination(query.only_route, f"too long for another route than {query.only_route}")
+        named = self.registry.alias_of(query.model)
         if named is not None and named.startswith("route:"):
-            return Destination(named[6:], f"alias {_brief(asked.model)} names route {named[6:]}")
-        targets = self.registry.targets_of(named or asked.model)
+            return Destination(named[6:], f"alias {_shorten(query.model)} names route {named[6:]}")
+        targets = self.registry.targets_of(named or query.model)
         if targets:
-            model = _brief(asked.model)
+            model = _shorten(query.model)
             why = f"alias {model} names {named}" if named else f"model {model} names the target"
-            return Destination("direct", why, targets, named or asked.model)
-        return self._classed(asked)
+            return Destination("direct", why, targets, named or query.model)
+        return self._classified(query)
 
-    def _classed(self, asked: RouteQuery) -> Destination:
+    def _classified(self, query: RouteQuery) -> Destination:
         """Where the request goes whose model names nothing: by the host's word, else by its class."""
-        if asked.hint is not None and self.has_route(asked.hint):
-            return Destination(asked.hint, f"the host asked for route {asked.hint}")
-        return Destination(asked.route, asked.why)
+        if query.hint is not None and self.has_route(query.hint):
+            return Destination(query.hint, f"the host query for route {query.hint}")
+        return Destination(query.route, query.why)
 
-    def _forced(self, asked: RouteQuery, name: str, sieve: TargetFilter, draw: Draw) -> RoutePlan:
-        targets = self._insisted(name, asked, sieve)
+    def _plan_forced(
+        self, query: RouteQuery, name: str, target_filter: TargetFilter, next_turn: NextTurn
+    ) -> RoutePlan:
+        targets = self._named_targets(name, query, target_filter)
         if not targets:
             raise ProviderNotAvailable.unknown(name)
-        steps = sieve.admit(
-            self._group(name, targets, "force", "force").order(affinity=asked.affinity, draw=draw)
+        steps = target_filter.admit(
+            self._group(name, targets, "force", "force").order(affinity=query.affinity, next_turn=next_turn)
         )
-        if not steps and not sieve.cooling and not asked.tried:
-            raise sieve.refusal()
+        if not steps and not target_filter.cooling and not query.tried:
+            raise target_filter.refusal()
         why = f"this message asks for {name}"
-        return _made(sieve, "force", steps, why, only=targets[0].provider)
+        return _build_plan(target_filter, "force", steps, why, only_provider=targets[0].provider)
 
-    def _insisted(self, name: str, asked: RouteQuery, sieve: TargetFilter) -> tuple[Target, ...]:
+    def _named_targets(self, name: str, query: RouteQuery, target_filter: TargetFilter) -> tuple[Target, ...]:
         """The targets of a name that a person typed; a key alone gets the model routing would choose."""
         selector = self.registry.resolve(name)
         if selector is None:
             return ()
         if selector.model is not None:
             return tuple(self.registry.covered(selector))
-        choices = [
+        pools = [
             tuple(self.registry.covered(Selector(selector.provider, selector.key, model)))
-            for model in dict.fromkeys(self._models_of(selector.provider, asked))
+            for model in dict.fromkeys(self._models_of(selector.provider, query))
         ]
         # Routing would not choose what is disabled; where all of it is, the refusal names the first.
-        usable = (targets for targets in choices if not all(map(sieve.disables, targets)))
-        return next(usable, choices[0] if choices else ())
+        usable = (targets for targets in pools if not all(map(target_filter.disables, targets)))
+        return next(usable, pools[0] if pools else ())
 
-    def _models_of(self, provider: str, asked: RouteQuery) -> Iterator[str]:
+    def _models_of(self, provider: str, query: RouteQuery) -> Iterator[str]:
         """The models of a provider, the one routing would choose first."""
         models = self.registry.providers[provider].models
-        bound = self._destination(asked)
-        named = [asked.model, *(target.model for target in bound.targets if target.provider == provider)]
-        routes = (bound.route, DEFAULT, *self.registry.routes)
+        destination = self._destination(query)
+        named = [
+            query.model,
+            *(target.model for target in destination.targets if target.provider == provider),
+        ]
+        routes = (destination.route, DEFAULT, *self.registry.routes)
         routed = (
             step.target.model
             for route in routes
@@ -185,128 +201,164 @@ class Router:
         return (model for model in (*named, *routed, *models) if model in models)
 
     def _all_steps(self, route: str) -> Iterator[PlanStep]:
-        return (step for choice in self._choices(route) for group in choice.groups for step in group.steps)
+        return (step for pool in self._pools(route) for group in pool.groups for step in group.steps)
 
-    def _stuck(
-        self, asked: RouteQuery, orders: RoutingRules, bound: Destination, *, sieve: TargetFilter, draw: Draw
+    def _plan_sticky(
+        self,
+        query: RouteQuery,
+        rules: RoutingRules,
+        destination: Destination,
+        *,
+        target_filter: TargetFilter,
+        next_turn: NextTurn,
     ) -> RoutePlan:
         """First a route that sticky gives way to, then the sticky keys; the table when they are of no use."""
-        assert orders.sticky is not None
+        assert rules.sticky is not None
         special: tuple[PlanStep, ...] = ()
-        if bound.route in SPECIAL and self.has_route(bound.route):
-            special = sieve.admit(
-                self._of_route(bound.route, asked, draw), allow=orders.allow, tokens=asked.tokens
+        if destination.route in SPECIAL and self.has_route(destination.route):
+            special = target_filter.admit(
+                self._ordered_steps(destination.route, query, next_turn),
+                allow=rules.allow,
+                tokens=query.tokens,
             )
-        kept = self._sticky_steps(orders.sticky, asked, sieve, draw)
-        if kept or self._is_back_soon(sieve, asked):
+        kept = self._sticky_steps(rules.sticky, query, target_filter, next_turn)
+        if kept or self._is_back_soon(target_filter, query):
             route = special[0].route if special else next((step.route for step in kept), "sticky")
-            why = f"{bound.why}; then sticky {orders.sticky}" if special else f"sticky {orders.sticky}"
-            return _made(sieve, route, _once((special, kept)), why)
-        plan = self._free(asked, orders, bound, sieve=sieve.again(), draw=draw)
-        failed_once = any(row.why == "tried" and row.step.reason == "sticky" for row in sieve.removed)
-        gone = orders.sticky_is_ours and not failed_once
+            why = f"{destination.why}; then sticky {rules.sticky}" if special else f"sticky {rules.sticky}"
+            return _build_plan(target_filter, route, _distinct_steps((special, kept)), why)
+        plan = self._plan_unpinned(
+            query, rules, destination, target_filter=target_filter.again(), next_turn=next_turn
+        )
+        failed_once = any(
+            row.cause == "tried" and row.step.reason == "sticky" for row in target_filter.removed
+        )
+        gone = rules.sticky_from_session and not failed_once
         said = "cleared, no key of it can be used" if gone else "passed over, no key of it can be used now"
         return replace(
             plan,
-            reason=f"sticky {orders.sticky} {said}; {plan.reason}",
-            removed=(*sieve.removed, *plan.removed),
+            reason=f"sticky {rules.sticky} {said}; {plan.reason}",
+            removed=(*target_filter.removed, *plan.removed),
             clears_sticky=gone,
         )
 
     def _sticky_steps(
-        self, name: str, asked: RouteQuery, sieve: TargetFilter, draw: Draw
+        self, name: str, query: RouteQuery, target_filter: TargetFilter, next_turn: NextTurn
     ) -> tuple[PlanStep, ...]:
-        targets = self._insisted(name, asked, sieve)
+        targets = self._named_targets(name, query, target_filter)
         if not targets:
             return ()
-        choice = self._group(f"sticky/{name}", targets, "sticky", self._route_with(targets))
-        return sieve.admit(choice.order(affinity=None, draw=draw))
+        pool = self._group(f"sticky/{name}", targets, "sticky", self._route_containing(targets))
+        return target_filter.admit(pool.order(affinity=None, next_turn=next_turn))
 
-    def _route_with(self, targets: Sequence[Target]) -> str:
+    def _route_containing(self, targets: Sequence[Target]) -> str:
         """The route that really contains one of the targets."""
         for route in self.registry.routes:
             if any(step.target in targets for step in self._all_steps(route)):
                 return route
         return "sticky"
 
-    def _is_back_soon(self, sieve: TargetFilter, asked: RouteQuery) -> bool:
+    def _is_back_soon(self, target_filter: TargetFilter, query: RouteQuery) -> bool:
         return any(
-            row.until <= sieve.now + asked.max_wait for row in sieve.cooling if row.step.reason == "sticky"
+            row.until <= target_filter.now + query.max_wait
+            for row in target_filter.cooling
+            if row.step.reason == "sticky"
         )
 
-    def _free(
-        self, asked: RouteQuery, orders: RoutingRules, bound: Destination, *, sieve: TargetFilter, draw: Draw
+    def _plan_unpinned(
+        self,
+        query: RouteQuery,
+        rules: RoutingRules,
+        destination: Destination,
+        *,
+        target_filter: TargetFilter,
+        next_turn: NextTurn,
     ) -> RoutePlan:
         """Without force and sticky: the named model, else the table, both within the allow list."""
         notices: tuple[str, ...] = ()
-        if bound.targets:
-            if not orders.allow or bound.targets[0].provider in orders.allow:
-                return self._straight(asked, bound, sieve=sieve, draw=draw)
-            notices = (f"{bound.name} is not in the allow list {', '.join(orders.allow)}",)
-            bound = self._classed(asked)
-        steps = self._tabled(asked, orders, bound, sieve=sieve, draw=draw)
-        route = steps[0].route if steps else bound.route
-        why = bound.why if route == bound.route else f"{bound.why}; route {bound.route} has no target to use"
-        return _made(sieve, route, steps, why, notices=notices)
+        if destination.targets:
+            if not rules.allow or destination.targets[0].provider in rules.allow:
+                return self._plan_direct(query, destination, target_filter=target_filter, next_turn=next_turn)
+            notices = (f"{destination.name} is not in the allow list {', '.join(rules.allow)}",)
+            destination = self._classified(query)
+        steps = self._routed_steps(
+            query, rules, destination, target_filter=target_filter, next_turn=next_turn
+        )
+        route = steps[0].route if steps else destination.route
+        why = (
+            destination.why
+            if route == destination.route
+            else f"{destination.why}; route {destination.route} has no target to use"
+        )
+        return _build_plan(target_filter, route, steps, why, notices=notices)
 
-    def _straight(
-        self, asked: RouteQuery, bound: Destination, *, sieve: TargetFilter, draw: Draw
+    def _plan_direct(
+        self, query: RouteQuery, destination: Destination, *, target_filter: TargetFilter, next_turn: NextTurn
     ) -> RoutePlan:
-        choice = self._group(f"direct/{bound.name}", bound.targets, "direct", "direct")
-        steps = sieve.admit(choice.order(affinity=asked.affinity, draw=draw))
-        if not steps and not sieve.cooling and not asked.tried:
-            raise sieve.refusal()
-        return _made(sieve, "direct", steps, bound.why)
+        pool = self._group(f"direct/{destination.name}", destination.targets, "direct", "direct")
+        steps = target_filter.admit(pool.order(affinity=query.affinity, next_turn=next_turn))
+        if not steps and not target_filter.cooling and not query.tried:
+            raise target_filter.refusal()
+        return _build_plan(target_filter, "direct", steps, destination.why)
 
-    def _grouped(self, name: str, targets: tuple[Target, ...], reason: str, route: str) -> PoolSelector:
-        return one_group(name, (PlanStep(target, reason, route) for target in targets))
+    def _build_group(self, name: str, targets: tuple[Target, ...], reason: str, route: str) -> PoolSelector:
+        return group_selector(name, (PlanStep(target, reason, route) for target in targets))
 
-    def _tabled(
-        self, asked: RouteQuery, orders: RoutingRules, bound: Destination, *, sieve: TargetFilter, draw: Draw
+    def _routed_steps(
+        self,
+        query: RouteQuery,
+        rules: RoutingRules,
+        destination: Destination,
+        *,
+        target_filter: TargetFilter,
+        next_turn: NextTurn,
     ) -> tuple[PlanStep, ...]:
         """The targets of the route and then those of `default`; with an allow list, of any route at need."""
-        routes = [bound.route, *([DEFAULT] if bound.route != DEFAULT else [])]
-        steps = self._admitted(routes, asked, orders, sieve=sieve, draw=draw)
-        if not steps and not sieve.cooling and orders.allow:
+        routes = [destination.route, *([DEFAULT] if destination.route != DEFAULT else [])]
+        steps = self._admit_routes(routes, query, rules, target_filter=target_filter, next_turn=next_turn)
+        if not steps and not target_filter.cooling and rules.allow:
             others = [route for route in self.registry.routes if route not in routes]
-            steps = self._admitted(others, asked, orders, sieve=sieve, draw=draw)
-        if not steps and not sieve.cooling:
-            steps = sieve.too_small()
-        if not steps and not sieve.cooling and not asked.tried:
-            raise self._nothing_left(orders, sieve)
+            steps = self._admit_routes(others, query, rules, target_filter=target_filter, next_turn=next_turn)
+        if not steps and not target_filter.cooling:
+            steps = target_filter.too_small()
+        if not steps and not target_filter.cooling and not query.tried:
+            raise self._no_target_error(rules, target_filter)
         return steps
 
-    def _admitted(
+    def _admit_routes(
         self,
         routes: Iterable[str],
-        asked: RouteQuery,
-        orders: RoutingRules,
+        query: RouteQuery,
+        rules: RoutingRules,
         *,
-        sieve: TargetFilter,
-        draw: Draw,
+        target_filter: TargetFilter,
+        next_turn: NextTurn,
     ) -> tuple[PlanStep, ...]:
         admitted = [
-            sieve.admit(self._of_route(route, asked, draw), allow=orders.allow, tokens=asked.tokens)
+            target_filter.admit(
+                self._ordered_steps(route, query, next_turn), allow=rules.allow, tokens=query.tokens
+            )
             for route in routes
-            if self._choices(route)
+            if self._pools(route)
         ]
-        return admitted[0] if len(admitted) == 1 else _once(admitted)
+        return admitted[0] if len(admitted) == 1 else _distinct_steps(admitted)
 
-    def _of_route(self, route: str, asked: RouteQuery, draw: Draw) -> tuple[PlanStep, ...]:
-        choices = self._choices(route)
-        if len(choices) == 1:
-            return choices[0].order(affinity=asked.affinity, draw=draw)
-        return tuple(step for choice in choices for step in choice.order(affinity=asked.affinity, draw=draw))
+    def _ordered_steps(self, route: str, query: RouteQuery, next_turn: NextTurn) -> tuple[PlanStep, ...]:
+        pools = self._pools(route)
+        if len(pools) == 1:
+            return pools[0].order(affinity=query.affinity, next_turn=next_turn)
+        return tuple(
+            step for pool in pools for step in pool.order(affinity=query.affinity, next_turn=next_turn)
+        )
 
-    def _nothing_left(self, orders: RoutingRules, sieve: TargetFilter) -> Exception:
-        if any(removed.why == "disabled" for removed in sieve.removed):
-            return sieve.refusal()
-        if orders.allow:
-            return ProviderNotAvailable.not_allowed(*orders.allow, by_operator=not orders.allow_is_ours)
+    def _no_target_error(self, rules: RoutingRules, target_filter: TargetFilter) -> Exception:
+        if any(removed.cause == "disabled" for removed in target_filter.removed):
+            return target_filter.refusal()
+        if rules.allow:
+            return ProviderNotAvailable.not_allowed(*rules.allow, by_operator=not rules.allow_from_session)
         return NotFound("route 'default' has no targets; add some under [routing]", code="no_targets")
 
 
-def _brief(name: str) -> str:
+def _shorten(name: str) -> str:
     """A name that a client sent, as a reason tells it: reasons are kept, and go into headers."""
     return name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}…"
 
@@ -319,27 +371,27 @@ def _server_sticky(session: SessionState, server: ServerState) -> str | None:
     return name
 
 
-def _made(
-    sieve: TargetFilter,
+def _build_plan(
+    target_filter: TargetFilter,
     route: str,
     steps: tuple[PlanStep, ...],
     why: str,
     *,
     notices: tuple[str, ...] = (),
-    only: str | None = None,
+    only_provider: str | None = None,
 ) -> RoutePlan:
     return RoutePlan(
         route=route,
         steps=steps,
         reason=why,
         notices=notices,
-        removed=tuple(sieve.removed),
-        cooling=tuple(sieve.cooling),
-        only=only,
+        removed=tuple(target_filter.removed),
+        cooling=tuple(target_filter.cooling),
+        only_provider=only_provider,
     )
 
 
-def _once(stages: Iterable[Iterable[PlanStep]]) -> tuple[PlanStep, ...]:
+def _distinct_steps(stages: Iterable[Iterable[PlanStep]]) -> tuple[PlanStep, ...]:
     """All steps in order, each target where it comes first."""
     steps: dict[Target, PlanStep] = {}
     for step in (step for stage in stages for step in stage):
@@ -347,4 +399,4 @@ def _once(stages: Iterable[Iterable[PlanStep]]) -> tuple[PlanStep, ...]:
     return tuple(steps.values())
 
 
-_NO_ORDERS: Final = RoutingRules(None, None, False, (), False, ())
+_NO_RULES: Final = RoutingRules(None, None, False, (), False, ())

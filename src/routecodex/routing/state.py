@@ -89,7 +89,7 @@ def apply_instructions(
     adding = False
     for instruction in instructions:
         changed = _apply(state, instruction, registry=registry, turn=turn, now=now, adding=adding)
-        state = _stamped(state, changed, now)
+        state = _with_timestamp(state, changed, now)
         adding = adding or isinstance(instruction, said.DisableTarget)
     return state
 
@@ -106,7 +106,7 @@ def change_server(
 ) -> ServerState:
     """The server's state after an operator's change: clear comes first, `disable` adds to the list."""
     start = ServerState() if clear else state
-    return _changed(start, registry=registry, sticky=sticky, allow=allow, disable=disable, enable=enable)
+    return _apply_change(start, registry=registry, sticky=sticky, allow=allow, disable=disable, enable=enable)
 
 
 def change_session(
@@ -121,19 +121,23 @@ def change_session(
     clear: bool = False,
 ) -> SessionState:
     """A session's state after an operator's change; clear leaves the stop message alone."""
-    start = _cleared(state) if clear else state
-    changed = _changed(start, registry=registry, sticky=sticky, allow=allow, disable=disable, enable=enable)
-    return _stamped(state, changed, now)
+    start = _without_routing(state) if clear else state
+    changed = _apply_change(
+        start, registry=registry, sticky=sticky, allow=allow, disable=disable, enable=enable
+    )
+    return _with_timestamp(state, changed, now)
 
 
-def disabled(entries: tuple[str, ...], names: tuple[str, ...], *, registry: Registry) -> tuple[str, ...]:
+def add_disabled(entries: tuple[str, ...], names: tuple[str, ...], *, registry: Registry) -> tuple[str, ...]:
     """The list with these names added, each meaning once."""
     for name in names:
-        _known(name, registry, prefer="key")
+        _require_known(name, registry, prefer="key")
     return _distinct((*entries, *names), registry)
 
 
-def enabled(entries: tuple[str, ...], names: tuple[str, ...], *, registry: Registry) -> tuple[str, ...]:
+def remove_disabled(
+    entries: tuple[str, ...], names: tuple[str, ...], *, registry: Registry
+) -> tuple[str, ...]:
     """The list without what these names stand for; an entry that stands for more is narrowed to the rest."""
     for name in names:
         entries = _without(entries, name, registry)
@@ -151,18 +155,18 @@ def _apply(
 ) -> SessionState:
     match instruction:
         case said.ForceTarget(target=target):
-            return replace(state, force=ForcedTarget(_known(target, registry, prefer="model"), turn))
+            return replace(state, force=ForcedTarget(_require_known(target, registry, prefer="model"), turn))
         case said.StickToTarget(target=target):
-            return replace(state, sticky=_known(target, registry, prefer="model"))
+            return replace(state, sticky=_require_known(target, registry, prefer="model"))
         case said.AllowProviders(providers=providers):
             return replace(state, allow=_providers(providers, registry))
         case said.DisableTarget(targets=targets):
             before = state.disable if adding else ()
-            return replace(state, disable=disabled(before, targets, registry=registry))
+            return replace(state, disable=add_disabled(before, targets, registry=registry))
         case said.EnableTarget(targets=targets):
-            return replace(state, disable=enabled(state.disable, targets, registry=registry))
+            return replace(state, disable=remove_disabled(state.disable, targets, registry=registry))
         case said.ClearRouting():
-            return _cleared(state)
+            return _without_routing(state)
         case said.SetStopMessage(text=text, max_repeats=max_repeats):
             message = StopMessageState(text=text, max_repeats=max_repeats, updated_at=now)
             return replace(state, stop_message=message)
@@ -176,7 +180,7 @@ def _apply(
             assert_never(instruction)
 
 
-def _changed(
+def _apply_change(
     state: StateT,
     *,
     registry: Registry,
@@ -189,20 +193,20 @@ def _changed(
         state = replace(state, sticky=_sticky(sticky.removeprefix("!"), registry))
     if allow is not None:
         state = replace(state, allow=_providers(tuple(name.removeprefix("!") for name in allow), registry))
-    listed = disabled(state.disable, disable, registry=registry) if disable else state.disable
-    listed = enabled(listed, enable, registry=registry) if enable else listed
+    listed = add_disabled(state.disable, disable, registry=registry) if disable else state.disable
+    listed = remove_disabled(listed, enable, registry=registry) if enable else listed
     return replace(state, disable=listed)
 
 
-def _cleared(state: SessionState) -> SessionState:
+def _without_routing(state: SessionState) -> SessionState:
     return replace(state, force=None, sticky=None, allow=(), disable=())
 
 
-def _stamped(before: SessionState, after: SessionState, now: float) -> SessionState:
+def _with_timestamp(before: SessionState, after: SessionState, now: float) -> SessionState:
     return before if after == before else replace(after, updated_at=now)
 
 
-def _known(name: str, registry: Registry, *, prefer: Literal["model", "key"]) -> str:
+def _require_known(name: str, registry: Registry, *, prefer: Literal["model", "key"]) -> str:
     if registry.resolve(name, prefer=prefer) is None:
         raise ProviderNotAvailable.unknown(name)
     return name
@@ -210,7 +214,7 @@ def _known(name: str, registry: Registry, *, prefer: Literal["model", "key"]) ->
 
 def _sticky(name: str, registry: Registry) -> str:
     """A model or a key; a provider alone is what an allow list names."""
-    if registry.resolve(_known(name, registry, prefer="model")) == Selector(name):
+    if registry.resolve(_require_known(name, registry, prefer="model")) == Selector(name):
         raise BadRequest(
             f"sticky: {name!r} is a whole provider; name a model or a key of it ({name}.MODEL, "
             f"{name}.KEY.MODEL, {name}.1), or allow this provider alone (allow {name})",
@@ -236,14 +240,14 @@ def _distinct(entries: tuple[str, ...], registry: Registry) -> tuple[str, ...]:
 
 def _without(entries: tuple[str, ...], name: str, registry: Registry) -> tuple[str, ...]:
     lifted = registry.resolve(name, prefer="key")
-    forgotten = {entry for entry in entries if _is_forgotten(entry, name, registry)}
+    forgotten = {entry for entry in entries if _is_obsolete(entry, name, registry)}
     if lifted is None and not forgotten:
         raise ProviderNotAvailable.unknown(name)
     kept = (entry for entry in entries if entry not in forgotten)
     return tuple(rest for entry in kept for rest in _narrowed(entry, lifted, registry))
 
 
-def _is_forgotten(entry: str, name: str, registry: Registry) -> bool:
+def _is_obsolete(entry: str, name: str, registry: Registry) -> bool:
     """Whether the entry means nothing any more, and is what the name says or belongs to that provider."""
     same = entry == name or ("." not in name and entry.startswith(f"{name}."))
     return same and registry.resolve(entry, prefer="key") is None

@@ -17,7 +17,7 @@ class RemovedTarget(Struct, frozen=True):
     """A target that is not tried, and the rule that took it out."""
 
     step: PlanStep
-    why: RemovalCause
+    cause: RemovalCause
     reason: str
 
 
@@ -76,21 +76,21 @@ class TargetFilter:
         sized = tokens > self._registry.smallest_context
         if not (allow or sized or self._disabled or self._tried) and self._health.quiet:
             return steps
-        return tuple(step for step in steps if self._lets_in(step, allow, tokens if sized else 0))
+        return tuple(step for step in steps if self._admits(step, allow, tokens if sized else 0))
 
     def disables(self, target: Target) -> bool:
         """Whether a rule takes the target out before everything else."""
         return any(selector.covers(target) for selector in self._disabled)
 
-    def _lets_in(self, step: PlanStep, allow: tuple[str, ...], tokens: int) -> bool:
+    def _admits(self, step: PlanStep, allow: tuple[str, ...], tokens: int) -> bool:
         target = step.target
         if self.disables(target):
-            return self._out(step, "disabled", "disabled")
+            return self._remove(step, "disabled", "disabled")
         if allow and target.provider not in allow:
-            return self._out(step, "not allowed", f"not in the allow list {', '.join(allow)}")
+            return self._remove(step, "not allowed", f"not in the allow list {', '.join(allow)}")
         room = self._registry.model(target).context_tokens if tokens else None
         if room is not None and room < tokens:
-            return self._out(step, "too small", f"holds {room} tokens, the request has about {tokens}")
+            return self._remove(step, "too small", f"holds {room} tokens, the request has about {tokens}")
         until = self._health.until(target, self.now)
         if until > self.now:
             health, now = self._health, self.now
@@ -99,31 +99,33 @@ class TargetFilter:
             )
             return False
         if target in self._tried:
-            return self._out(step, "tried", "failed this request already")
+            return self._remove(step, "tried", "failed this request already")
         return True
 
-    def _out(self, step: PlanStep, why: RemovalCause, reason: str) -> Literal[False]:
-        self.removed.append(RemovedTarget(step, why, reason))
+    def _remove(self, step: PlanStep, cause: RemovalCause, reason: str) -> Literal[False]:
+        self.removed.append(RemovedTarget(step, cause, reason))
         return False
 
     def again(self) -> TargetFilter:
-        """The same sieve, nothing remembered."""
+        """The same target_filter, nothing remembered."""
         return TargetFilter(
             self._registry, self._disabled, health=self._health, now=self.now, tried=self._tried
         )
 
     def too_small(self) -> tuple[PlanStep, ...]:
         """Those left out for their size alone, the largest first: an estimate is no reason to refuse."""
-        rows = [row for row in self.removed if row.why == "too small" and row.step.target not in self._tried]
+        rows = [
+            row for row in self.removed if row.cause == "too small" and row.step.target not in self._tried
+        ]
         self.removed = [row for row in self.removed if row not in rows]
-        return tuple(sorted((row.step for row in rows), key=self._room, reverse=True))
+        return tuple(sorted((row.step for row in rows), key=self._context_tokens, reverse=True))
 
-    def _room(self, step: PlanStep) -> int:
+    def _context_tokens(self, step: PlanStep) -> int:
         return self._registry.model(step.target).context_tokens or 0
 
     def refusal(self) -> ProviderNotAvailable:
         """Everything that could be used is disabled: the error that says what."""
-        targets = [row.step.target for row in self.removed if row.why == "disabled"]
+        targets = [row.step.target for row in self.removed if row.cause == "disabled"]
         providers = dict.fromkeys(target.provider for target in targets)
         whole = [name for name in providers if Selector(name) in self._disabled]
         names = whole or [str(target) for target in targets]

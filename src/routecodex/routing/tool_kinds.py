@@ -25,7 +25,7 @@ from routecodex.canon.request import CalledTool
 Kind = Literal["read", "write", "search", "web", "other"]
 
 
-def table(rows: dict[Kind, str]) -> dict[str, Kind]:
+def by_name(rows: dict[Kind, str]) -> dict[str, Kind]:
     """Names by what they do, from rows of names."""
     return {name: kind for kind, names in rows.items() for name in names.split()}
 
@@ -35,7 +35,7 @@ def names(row: str) -> frozenset[str]:
     return frozenset(row.split())
 
 
-PROGRAMS = table(
+PROGRAMS = by_name(
     {
         "read": """
             cat head tail less more nl bat batcat tac sed awk gawk jq yq xxd od hexdump strings zcat diff cmp
@@ -51,7 +51,7 @@ PROGRAMS = table(
         """,
     }
 )
-GIT = table(
+GIT = by_name(
     {
         "read": "show diff blame cat-file",
         "search": "grep log ls-files ls-tree status branch reflog shortlog rev-list",
@@ -68,19 +68,19 @@ IN_PLACE = {"sed": re.compile(r"-[a-zA-Z]*i|--in-place"), "perl": re.compile(r"-
 WRITING_OPTIONS = {"find": frozenset(["-delete", "-fprint"]), "sort": frozenset(["-o"])}
 """Options with which a program writes that otherwise does not."""
 
-FORERUNNERS = names(
+COMMAND_PREFIXES = names(
     "sudo env time nohup command builtin exec xargs timeout nice stdbuf doas then do else if while"
 )
 """Words before a command that say nothing of it."""
 INTERPRETERS = frozenset(["bash", "sh", "zsh", "dash", "ksh", "fish", "pwsh", "powershell"])
 SCRIPT_OPTIONS = frozenset(["-c", "-lc", "-ic", "-cl", "-command"])
 
-HARMLESS = frozenset(["/dev/null", "/dev/stderr", "/dev/stdout", "nul", "$null"])
+DISCARDING_REDIRECTS = frozenset(["/dev/null", "/dev/stderr", "/dev/stdout", "nul", "$null"])
 """Where a redirect may go without writing a file."""
 
-_LONGEST = 2048
-_MOST = 50
-_DEEPEST = 2
+_MAX_CHARS = 2048
+_MAX_COMMANDS = 50
+_MAX_DEPTH = 2
 _TOKEN = re.compile(
     r"""
       (?P<here>(?<!<)<<-?(?!<)\s*["'\\]?[A-Za-z_])
@@ -99,10 +99,10 @@ _ESCAPED = re.compile(r'\\(["\\$`\n])')
 
 def command_kind(command: str, *, depth: int = 0) -> Kind:
     """What a command line does."""
-    if "*** Begin Patch" in command[:_LONGEST]:
+    if "*** Begin Patch" in command[:_MAX_CHARS]:
         return "write"
     first: Kind = "other"
-    for words in islice(_commands(command[:_LONGEST]), _MOST):
+    for words in islice(_commands(command[:_MAX_CHARS]), _MAX_COMMANDS):
         kind = "write" if words is None else words_kind(words, depth=depth)
         if kind == "write":
             return "write"
@@ -113,7 +113,7 @@ def command_kind(command: str, *, depth: int = 0) -> Kind:
 
 def words_kind(words: Sequence[str], *, depth: int = 0) -> Kind:
     """What one command does, given as its words."""
-    words = _past_forerunners(words)
+    words = _without_prefixes(words)
     if not words:
         return "other"
     name = words[0].replace("\\", "/").rpartition("/")[2].lower().removesuffix(".exe")
@@ -132,9 +132,9 @@ def words_kind(words: Sequence[str], *, depth: int = 0) -> Kind:
     return PROGRAMS.get(name, "other")
 
 
-def _past_forerunners(words: Sequence[str]) -> Sequence[str]:
+def _without_prefixes(words: Sequence[str]) -> Sequence[str]:
     at = 0
-    while at < len(words) and (words[at] in FORERUNNERS or _ASSIGNMENT.match(words[at])):
+    while at < len(words) and (words[at] in COMMAND_PREFIXES or _ASSIGNMENT.match(words[at])):
         at += 1
     return words[at:]
 
@@ -142,7 +142,7 @@ def _past_forerunners(words: Sequence[str]) -> Sequence[str]:
 def _script_kind(words: Sequence[str], depth: int) -> Kind:
     """What `bash -lc "…"` does."""
     for at, word in enumerate(words[:-1]):
-        if word.lower() in SCRIPT_OPTIONS and depth < _DEEPEST:
+        if word.lower() in SCRIPT_OPTIONS and depth < _MAX_DEPTH:
             return command_kind(words[at + 1], depth=depth + 1)
     return "other"
 
@@ -161,7 +161,7 @@ def _git_words(words: Sequence[str]) -> Iterator[str]:
 
 def _runs_writer(words: Sequence[str], depth: int) -> bool:
     for at, word in enumerate(words):
-        if word in ("-exec", "-execdir", "-x", "-ok") and depth < _DEEPEST:
+        if word in ("-exec", "-execdir", "-x", "-ok") and depth < _MAX_DEPTH:
             return words_kind(words[at + 1 :], depth=depth + 1) == "write"
     return False
 
@@ -176,7 +176,7 @@ def _commands(line: str) -> Iterator[list[str] | None]:
             word = _QUOTED.sub(_unquoted, token[0])
             if not redirected:
                 words.append(word)
-            elif not (word.lower() in HARMLESS or word.isdigit()):
+            elif not (word.lower() in DISCARDING_REDIRECTS or word.isdigit()):
                 yield None
             redirected = False
         elif kind == "here":
@@ -197,7 +197,7 @@ def _unquoted(quoted: re.Match[str]) -> str:
     return single if single is not None else escaped
 
 
-NAMES = table(
+NAMES = by_name(
     {
         "read": """
             read readfile readmanyfiles readmultiplefiles readtextfile readmediafile readnotebook notebookread
@@ -312,12 +312,12 @@ def _command(arguments: str) -> str | list[str]:
     if arguments.lstrip()[:1] not in ("{", "["):
         return arguments
     try:
-        return _find(msgspec.json.decode(arguments))
+        return _command_in(msgspec.json.decode(arguments))
     except (msgspec.DecodeError, RecursionError, UnicodeError):
-        return _salvage(arguments)
+        return _command_in_truncated(arguments)
 
 
-def _find(value: object) -> str | list[str]:
+def _command_in(value: object) -> str | list[str]:
     if isinstance(value, dict):
         value = next((value[name] for name in COMMANDS if name in value), "")
     if isinstance(value, str):
@@ -325,7 +325,7 @@ def _find(value: object) -> str | list[str]:
     return [word for word in value if isinstance(word, str)] if isinstance(value, list) else ""
 
 
-def _salvage(arguments: str) -> str | list[str]:
+def _command_in_truncated(arguments: str) -> str | list[str]:
     """The command in arguments that were cut off."""
     found = _COMMAND.search(arguments)
     if found is None:
@@ -335,13 +335,13 @@ def _salvage(arguments: str) -> str | list[str]:
     while True:
         end = _END.match(arguments, at)
         assert end is not None, "the pattern matches the empty text"
-        words.append(_ESCAPE.sub(_meaning, end[0]))
+        words.append(_ESCAPE.sub(_unescape, end[0]))
         following = _NEXT.match(arguments, end.end())
         if following is None:
             return words if found[2] else words[0]
         at = following.end()
 
 
-def _meaning(escape: re.Match[str]) -> str:
+def _unescape(escape: re.Match[str]) -> str:
     said = escape[1]
     return chr(int(said[1:], 16)) if len(said) > 1 else _ESCAPES.get(said, said)

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from io import BytesIO
 from typing import Final
 
-_TOGETHER: Final = 4
+_BATCH: Final = 4
 """How many wait for each other at most: the first of them waits for the work of the others."""
 
 
@@ -32,7 +32,7 @@ class WriteBatcher:
     def add(self, write: Callable[[], None], loop: asyncio.AbstractEventLoop) -> None:
         """Calls `write` soon: with the others of this turn, before the loop waits again."""
         self._writes.append(write)
-        if len(self._writes) >= _TOGETHER:
+        if len(self._writes) >= _BATCH:
             self._empty()
         elif not self._due:
             self._due = True

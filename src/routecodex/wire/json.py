@@ -25,12 +25,12 @@ _encoder: Final = Encoder()
 _any: Final = Decoder()
 _fields: Final = Decoder(dict[str, Raw])
 _values: Final = Decoder(dict[str, Any])
-_AT = re.compile(r"^(?P<what>.*?)(?: - at `(?P<key>key in )?\$(?P<path>[^`]*)`)?$", re.DOTALL)
+_ERROR = re.compile(r"^(?P<what>.*?)(?: - at `(?P<key>key in )?\$(?P<path>[^`]*)`)?$", re.DOTALL)
 
-_UNNAMED = "[...]"
+_UNKNOWN_KEY = "[...]"
 """How msgspec tells of a key that no Struct has: such a place cannot be named."""
 _BODY = "the request body"
-_NOTHING: Final = frozenset({b"null", b"[]", b"{}", b'""'})
+_EMPTY_VALUES: Final = frozenset({b"null", b"[]", b"{}", b'""'})
 
 
 def encode(value: Any) -> bytes:
@@ -55,9 +55,9 @@ def is_whole(text: str | bytes) -> bool:
     return True
 
 
-def check_text(body: bytes) -> None:
+def check_utf8(body: bytes) -> None:
     """Refuses a body that is not UTF-8; needed where strings are left as the bytes they came as."""
-    at = scan.not_utf8(body)
+    at = scan.find_invalid_utf8(body)
     if at < 0:
         return
     try:
@@ -103,24 +103,24 @@ def try_read(data: bytes | str | Raw, decoder: Decoder[T]) -> T | None:
         return None
 
 
-def present(raw: Raw) -> bool:
+def is_present(raw: Raw) -> bool:
     """Whether a Raw field was there and not null."""
     size = len(memoryview(raw))
     return size > 0 and (size != 4 or bytes(raw) != b"null")
 
 
-def says_something(raw: Raw) -> bool:
+def has_content(raw: Raw) -> bool:
     """Whether a Raw field was there and neither null nor empty."""
     size = len(memoryview(raw))
-    return size > 4 or (size > 0 and bytes(raw) not in _NOTHING)
+    return size > 4 or (size > 0 and bytes(raw) not in _EMPTY_VALUES)
 
 
-def begins(raw: Raw, sign: bytes) -> bool:
+def starts_with(raw: Raw, sign: bytes) -> bool:
     """Whether the value of a Raw field begins with this sign: a string with `"`, an object with `{`."""
     return bytes(memoryview(raw)[:1]) == sign
 
 
-def thaw(raw: Raw) -> Any:
+def decode_raw(raw: Raw) -> Any:
     """The value of a Raw field (None when absent); what is not UTF-8 in it is replaced."""
     if not len(memoryview(raw)):
         return None
@@ -131,10 +131,10 @@ def thaw(raw: Raw) -> Any:
 
 
 def _bad_field(text: str, at: str) -> BadRequest:
-    match = _AT.match(text)
+    match = _ERROR.match(text)
     what = match["what"] if match else text
     path = (at + (match["path"] or "") if match else at).lstrip(".")
-    if path.startswith(_UNNAMED):
+    if path.startswith(_UNKNOWN_KEY):
         path = ""
     missing = re.match(r"Object missing required field `(.+)`", what)
     if missing:

@@ -16,7 +16,7 @@ from msgspec import Raw, Struct
 from msgspec.json import Decoder
 
 from routecodex.wire import json
-from routecodex.wire.json import ABSENT, begins
+from routecodex.wire.json import ABSENT, starts_with
 
 Replacement = bytes | None
 """The bytes that come instead of a value, or None when it is left out."""
@@ -66,7 +66,7 @@ class JsonObject:
             seen = set(self._names.values())
             wanted.update({name: None for name in self.fields if name not in seen})
         data = bytes(self.data)
-        members = _members(data, self.fields)
+        members = _find_members(data, self.fields)
         if members is None:
             return self._normalised(wanted)
         added = {
@@ -74,7 +74,7 @@ class JsonObject:
         }
         if added and (not members or wanted.get(members[-1].name, b"") is None):
             return self._normalised(wanted)
-        return _respliced(data, members, wanted, added=added)
+        return _replace_members(data, members, wanted, added=added)
 
     def _as_written(self, name: str) -> str:
         return name if self._names is None else self._names.get(name, name)
@@ -87,23 +87,23 @@ class JsonObject:
 
 def string_value(raw: Raw) -> str | None:
     """The value when it is a string."""
-    return json.read(raw, _string_decoder) if begins(raw, b'"') else None
+    return json.read(raw, _string_decoder) if starts_with(raw, b'"') else None
 
 
 def list_items(raw: Raw) -> list[Raw]:
     """The entries of a list; an object that stands where a list is due is its only entry."""
-    if begins(raw, b"["):
+    if starts_with(raw, b"["):
         return json.read(raw, _list_decoder)
-    return [raw] if begins(raw, b"{") else []
+    return [raw] if starts_with(raw, b"{") else []
 
 
 def replace_items(raw: Raw, changes: Mapping[int, Replacement]) -> bytes:
     """The list with these entries replaced or (None) left out."""
     data = bytes(raw)
-    if not begins(raw, b"["):
+    if not starts_with(raw, b"["):
         only = changes.get(0, data)
         return b"[]" if only is None else only
-    return _spliced(data, _spans(data, list_items(raw)), changes)
+    return _replace_spans(data, _item_spans(data, list_items(raw)), changes)
 
 
 def _camel(name: str) -> str:
@@ -111,7 +111,7 @@ def _camel(name: str) -> str:
     return head + "".join(word[:1].upper() + word[1:] for word in rest) if rest and head else name
 
 
-def _spans(data: bytes, items: Sequence[Raw]) -> list[tuple[int, int]]:
+def _item_spans(data: bytes, items: Sequence[Raw]) -> list[tuple[int, int]]:
     spans = []
     at = 1
     for item in items:
@@ -122,7 +122,7 @@ def _spans(data: bytes, items: Sequence[Raw]) -> list[tuple[int, int]]:
     return spans
 
 
-def _members(data: bytes, fields: Mapping[str, Raw]) -> list[JsonMember] | None:
+def _find_members(data: bytes, fields: Mapping[str, Raw]) -> list[JsonMember] | None:
     """The fields where they stand; None when one of them stands there twice."""
     members: list[JsonMember] = []
     at = 0
@@ -138,7 +138,7 @@ def _members(data: bytes, fields: Mapping[str, Raw]) -> list[JsonMember] | None:
     return members if whole else None
 
 
-def _respliced(
+def _replace_members(
     data: bytes,
     members: Sequence[JsonMember],
     wanted: Mapping[str, Replacement],
@@ -155,10 +155,10 @@ def _respliced(
         tail = pieces.get(last) or data[members[last].start : members[last].end]
         more = (b"," + json.encode(name) + b":" + (change or b"") for name, change in added.items())
         pieces[last] = tail + b"".join(more)
-    return _spliced(data, [(member.start, member.end) for member in members], pieces)
+    return _replace_spans(data, [(member.start, member.end) for member in members], pieces)
 
 
-def _spliced(data: bytes, spans: Sequence[tuple[int, int]], pieces: Mapping[int, Replacement]) -> bytes:
+def _replace_spans(data: bytes, spans: Sequence[tuple[int, int]], pieces: Mapping[int, Replacement]) -> bytes:
     """The data with some of its spans replaced, or left out together with one of their commas."""
     if not pieces:
         return data

@@ -16,20 +16,23 @@ IN_C: bool = False
 """Whether this module is C. It may only select the cheaper of two paths that have the same result. Not
 final, or mypyc would inline the value."""
 
-_INSIDE = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*')
+_STRING_TEXT = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*')
 """What a JSON string may hold between its quotes."""
-_SIZE = re.compile(rb"([0-9A-Fa-f]{1,8})\r\n")
+
+_CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,8})\r\n")
 """The line before a chunk, without extensions."""
+
 _MEMBER = re.compile(rb'"([^"]*)":(?:"([ !#-\[\]-~]*)"|(0|[1-9][0-9]{0,14})|null)(?=[,}])')
 """A member of a JSON object that is plain, and whole."""
-_first_byte = Struct("B").unpack_from
+_unpack_byte = Struct("B").unpack_from
 _BACKSLASH = 92
 _COMMA = 44
+
 _PIECE = 8192
 """Bytes of a text that are looked at together: what they decode to stays in the processor's cache."""
 
 
-def alike(run: bytes, at: int, head: bytes, tail: bytes, /) -> int:
+def frames_end(run: bytes, at: int, head: bytes, tail: bytes, /) -> int:
     """Where the frames end that begin there, each of head, inside of a JSON string, tail; there if none do.
 
     There is no frame without a head, and none that begins before the first byte.
@@ -49,12 +52,12 @@ def alike(run: bytes, at: int, head: bytes, tail: bytes, /) -> int:
     return at
 
 
-def inside(text: bytes, /) -> int:
+def text_length(text: bytes, /) -> int:
     """How many bytes of the text may stand inside a JSON string: up to a quote, or to a stray backslash."""
     return _text_end(text, 0)
 
 
-def closing(text: bytes, at: int, /) -> int:
+def string_end(text: bytes, at: int, /) -> int:
     """Where the string closes whose inside begins there: at the first quote that is not escaped.
 
     -1 if it does not, or begins before the first byte or behind the last.
@@ -67,7 +70,9 @@ def closing(text: bytes, at: int, /) -> int:
     return -1
 
 
-def members(run: bytes, at: int, names: tuple[bytes, ...], /) -> tuple[tuple[str | int | None, ...], int]:
+def plain_members(
+    run: bytes, at: int, names: tuple[bytes, ...], /
+) -> tuple[tuple[str | int | None, ...], int]:
     """The values of the plain members of a JSON object from there on, by these names, and where they end.
 
     What has another name is not plain, or comes a second time, or has a value other than null, a whole number
@@ -94,7 +99,7 @@ def unchunk(data: bytes, at: int, /) -> tuple[bytes, int]:
     the first byte, or behind the last.
     """
     bodies: list[bytes] = []
-    while at >= 0 and (line := _SIZE.match(data, min(at, len(data)))) is not None:
+    while at >= 0 and (line := _CHUNK_SIZE.match(data, min(at, len(data)))) is not None:
         begin = line.end()
         end = begin + int(line[1], 16)
         if end == begin or data[end : end + 2] != b"\r\n":
@@ -104,7 +109,7 @@ def unchunk(data: bytes, at: int, /) -> tuple[bytes, int]:
     return b"".join(bodies), at
 
 
-def holds(body: bytes, needle: bytes, /) -> bool:
+def contains(body: bytes, needle: bytes, /) -> bool:
     """Whether the needle stands anywhere in the body."""
     # A single byte is found in no time; from the end the rest is found twice as fast as from the beginning.
     return needle[:1] in body and body.rfind(needle) >= 0
@@ -115,7 +120,7 @@ def find(body: bytes, needle: bytes, at: int, /) -> int:
     return body.find(needle, at) if at >= 0 else -1
 
 
-def first_of(body: bytes, needles: tuple[bytes, ...], at: int, /) -> int:
+def find_first(body: bytes, needles: tuple[bytes, ...], at: int, /) -> int:
     """Where the first of the needles stands, from there on; -1 when none does, or outside of the body."""
     first = -1
     for needle in needles:
@@ -125,7 +130,7 @@ def first_of(body: bytes, needles: tuple[bytes, ...], at: int, /) -> int:
     return first
 
 
-def not_utf8(body: bytes, /) -> int:
+def find_invalid_utf8(body: bytes, /) -> int:
     """Where the first character begins that is none in UTF-8; -1 when all are."""
     if body.isascii():
         return -1
@@ -140,12 +145,12 @@ def not_utf8(body: bytes, /) -> int:
     return -1
 
 
-def sign(value: Raw | bytes, /) -> int:
+def first_byte(value: Raw | bytes, /) -> int:
     """What a value begins with; one that is empty has no sign, and is refused."""
-    return _first_byte(value)[0]  # type: ignore[no-any-return]  # the format is that of a byte
+    return _unpack_byte(value)[0]  # type: ignore[no-any-return]  # the format is that of a byte
 
 
 def _text_end(run: bytes, start: int) -> int:
-    text = _INSIDE.match(run, start)
+    text = _STRING_TEXT.match(run, start)
     assert text is not None
     return text.end()

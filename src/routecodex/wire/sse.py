@@ -14,11 +14,11 @@ from routecodex.wire.frame import Frame
 
 __all__ = ["KEEP_ALIVE", "Frame", "FrameTooLarge", "Frames", "frame", "frame_at", "parse"]
 
-_MARK: Final = b"\xef\xbb\xbf"
+_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _DATA: Final = b"data: "
 _LINE_END: Final = 10
 
-_RETURN: Final = 13
+_CARRIAGE_RETURN: Final = 13
 """As numbers: bytes in bytes are first taken for a number, in vain, and then searched for."""
 
 
@@ -48,7 +48,7 @@ class Frames:
             data = self._without_mark(data)
             if not self._started:
                 return b""
-        if self._held_cr or _RETURN in data:
+        if self._held_cr or _CARRIAGE_RETURN in data:
             data = self._normalise(data)
         end = -1 if self._buffer else data.rfind(b"\n\n")
         if end < 0:
@@ -90,11 +90,11 @@ class Frames:
         if self._buffer:
             data = bytes(self._buffer) + data
             self._buffer.clear()
-        if len(data) < len(_MARK) and _MARK.startswith(data):
+        if len(data) < len(_BYTE_ORDER_MARK) and _BYTE_ORDER_MARK.startswith(data):
             self._buffer += data
             return b""
         self._started = True
-        return data.removeprefix(_MARK)
+        return data.removeprefix(_BYTE_ORDER_MARK)
 
     def _normalise(self, data: bytes) -> bytes:
         if self._held_cr:

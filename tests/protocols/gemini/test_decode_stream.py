@@ -71,7 +71,7 @@ ANSWER = Response(
         ToolCall("x", "see", "{}"),
         Opaque("gemini", {"executableCode": {"code": "1"}}, Text("\n```\n1\n```\n")),
     ),
-    finish=Finish("tool_calls", said="STOP"),
+    finish=Finish("tool_calls", upstream_reason="STOP"),
     usage=USAGE,
 )
 
@@ -153,7 +153,7 @@ def test_a_finish_reason_in_every_piece_is_no_end() -> None:
 def test_a_blocked_prompt_is_filtered_content_not_an_error() -> None:
     body = {"promptFeedback": {"blockReason": "OTHER"}, "usageMetadata": {"promptTokenCount": 3}}
     expected = Response(
-        finish=Finish("content_filter", said="SAFETY"),
+        finish=Finish("content_filter", upstream_reason="SAFETY"),
         usage=Usage(input=3),
         extras={"promptFeedback": {"blockReason": "OTHER"}},
     )
@@ -162,10 +162,10 @@ def test_a_blocked_prompt_is_filtered_content_not_an_error() -> None:
 
 
 FINISHES = [
-    ("STOP", Finish("stop", said="STOP")),
-    ("MAX_TOKENS", Finish("length", said="MAX_TOKENS")),
-    ("RECITATION", Finish("content_filter", said="RECITATION")),
-    ("MALFORMED_FUNCTION_CALL", Finish("error", said="MALFORMED_FUNCTION_CALL")),
+    ("STOP", Finish("stop", upstream_reason="STOP")),
+    ("MAX_TOKENS", Finish("length", upstream_reason="MAX_TOKENS")),
+    ("RECITATION", Finish("content_filter", upstream_reason="RECITATION")),
+    ("MALFORMED_FUNCTION_CALL", Finish("error", upstream_reason="MALFORMED_FUNCTION_CALL")),
 ]
 
 

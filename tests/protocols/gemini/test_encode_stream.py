@@ -251,7 +251,7 @@ usages = st.builds(
 @given(st.lists(answer_parts, max_size=5).map(separate), usages)
 def test_an_answer_survives_the_wire_streamed_or_whole(found: tuple[AnswerPart, ...], usage: Usage) -> None:
     has_calls = any(isinstance(part, ToolCall) for part in found)
-    finish = Finish("tool_calls" if has_calls else "stop", said="STOP")
+    finish = Finish("tool_calls" if has_calls else "stop", upstream_reason="STOP")
     answer = Response(id="abc", model="alias", parts=found, finish=finish, usage=usage)
     decoder = CODEC.stream_decoder()
     events = [*decoder.feed(write(*unfold(answer))), *decoder.close()]

@@ -49,7 +49,7 @@ def test_a_clean_stream_passes_byte_for_byte_however_it_is_cut() -> None:
         out, pipe = run(CLEAN[:at], CLEAN[at:])
         assert out == CLEAN
         assert pipe.ended
-        assert pipe.outcome.finish == Finish("tool_calls", said="STOP")
+        assert pipe.outcome.finish == Finish("tool_calls", upstream_reason="STOP")
         assert pipe.outcome.usage == Usage(input=10, output=5)
     out, pipe = run(*[bytes([byte]) for byte in CLEAN])
     assert out == CLEAN
@@ -105,7 +105,7 @@ def test_a_finish_that_denies_its_calls_is_put_right() -> None:
     out, pipe = run(stream)
     assert out == frames(chunk(CALL)) + out[len(frames(chunk(CALL))) :]
     assert json.loads(out.split(b"\n\n")[1][6:])["candidates"][0]["finishReason"] == "STOP"
-    assert pipe.outcome.finish == Finish("tool_calls", said="UNEXPECTED_TOOL_CALL")
+    assert pipe.outcome.finish == Finish("tool_calls", upstream_reason="UNEXPECTED_TOOL_CALL")
     assert pipe.outcome.sent_finish == "STOP"
 
 
@@ -114,7 +114,7 @@ def test_other_finishes_keep_their_word() -> None:
     out, pipe = run(stream)
     assert out == stream
     assert (pipe.outcome.finish, pipe.outcome.sent_finish) == (
-        Finish("content_filter", said="RECITATION"),
+        Finish("content_filter", upstream_reason="RECITATION"),
         "RECITATION",
     )
 
@@ -146,7 +146,7 @@ def test_a_blocked_prompt_passes_as_it_came() -> None:
     stream = frames({"promptFeedback": {"blockReason": "SAFETY"}})
     out, pipe = run(stream)
     assert out == stream
-    assert pipe.outcome.finish == Finish("content_filter", said="SAFETY")
+    assert pipe.outcome.finish == Finish("content_filter", upstream_reason="SAFETY")
 
 
 def test_a_whole_answer_passes_byte_for_byte() -> None:
@@ -161,7 +161,7 @@ def test_a_whole_answer_that_denies_its_calls_is_put_right() -> None:
     body = json.dumps(chunk(CALL, finishReason="MAX_TOKENS")).encode()
     passed, outcome = CODEC.relay_response(body, REPLY)
     assert json.loads(passed) == chunk(CALL, finishReason="STOP")
-    assert outcome.finish == Finish("tool_calls", said="MAX_TOKENS")
+    assert outcome.finish == Finish("tool_calls", upstream_reason="MAX_TOKENS")
 
 
 def test_a_whole_answer_that_is_none_is_raised() -> None:

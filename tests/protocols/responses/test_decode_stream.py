@@ -55,7 +55,7 @@ ANSWER = Response(
         Text("héllo"),
         ToolCall("c1", "f", '{"a":1}'),
     ),
-    finish=Finish("tool_calls", said="completed"),
+    finish=Finish("tool_calls", upstream_reason="completed"),
     usage=Usage(input=10, output=5, cache_read=4, reasoning=2),
 )
 EMPTY_END = frame("response.completed", response=response(usage=USAGE))
@@ -95,7 +95,7 @@ def test_full_stream_is_told_event_by_event() -> None:
         ArgumentsDelta(2, ":1}"),
         PartFinished(2),
         UsageReported(Usage(input=10, output=5, cache_read=4, reasoning=2)),
-        Finished(Finish("tool_calls", said="completed")),
+        Finished(Finish("tool_calls", upstream_reason="completed")),
     ]
 
 
@@ -178,8 +178,8 @@ def test_nothing_is_told_after_the_end() -> None:
 @pytest.mark.parametrize(
     ("reason", "finish"),
     [
-        ("max_output_tokens", Finish("length", said="max_output_tokens")),
-        ("content_filter", Finish("content_filter", said="content_filter")),
+        ("max_output_tokens", Finish("length", upstream_reason="max_output_tokens")),
+        ("content_filter", Finish("content_filter", upstream_reason="content_filter")),
     ],
 )
 def test_incomplete_answers_say_why(reason: str, finish: Finish) -> None:

@@ -51,7 +51,7 @@ def test_a_frame_without_data_is_left_out_however_the_bytes_are_cut(nothing: byt
 def test_outcome_is_filled() -> None:
     outcome = relayed(STREAM)[1].outcome
     assert (outcome.response_id, outcome.model, outcome.sent_finish) == ("resp_1", "gpt", "completed")
-    assert outcome.finish == Finish("tool_calls", said="completed")
+    assert outcome.finish == Finish("tool_calls", upstream_reason="completed")
     assert outcome.usage == Usage(input=10, output=5, cache_read=4, reasoning=2)
     assert outcome.signatures == ["gAAA"]
     assert outcome.body is not None
@@ -64,7 +64,7 @@ def test_history_is_whole_where_the_final_output_is_empty() -> None:
     assert passed.endswith(end)
     assert pipe.outcome.body is not None
     assert json.loads(pipe.outcome.body)["output"] == OUTPUT
-    assert pipe.outcome.finish == Finish("tool_calls", said="completed")
+    assert pipe.outcome.finish == Finish("tool_calls", upstream_reason="completed")
 
 
 def test_lifecycle_frames_are_held_until_there_is_content() -> None:

@@ -33,14 +33,14 @@ def test_answer_passes_as_it_came_and_says_what_it_came_to() -> None:
     assert passed is sent
     assert outcome.body is sent
     assert (outcome.response_id, outcome.model, outcome.sent_finish) == ("resp_1", "gpt", "completed")
-    assert outcome.finish == Finish("tool_calls", said="completed")
+    assert outcome.finish == Finish("tool_calls", upstream_reason="completed")
     assert outcome.usage == Usage(input=10, output=5, cache_read=4, reasoning=2)
     assert outcome.signatures == ["gAAA"]
 
 
 def test_incomplete_answer_passes() -> None:
     sent = body(response("incomplete", incomplete_details={"reason": "max_output_tokens"}))
-    assert relay_response(sent, REPLY)[1].finish == Finish("length", said="max_output_tokens")
+    assert relay_response(sent, REPLY)[1].finish == Finish("length", upstream_reason="max_output_tokens")
 
 
 @pytest.mark.parametrize(

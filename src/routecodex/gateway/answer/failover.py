@@ -147,7 +147,7 @@ class Failover:
 
     def _after_rejection(self, error: UpstreamRejected, plan: RoutePlan) -> None:
         """A request too long for the model goes to `longcontext` once; any other rejection is final."""
-        chosen = plan.only is not None or plan.route == "direct"
+        chosen = plan.only_provider is not None or plan.route == "direct"
         if chosen or self._must is not None or plan.route == LONG_CONTEXT or not is_context_overflow(error):
             raise error
         self._must = LONG_CONTEXT
@@ -188,11 +188,11 @@ class Failover:
     def _given_up(self, plan: RoutePlan, now: float) -> GatewayError:
         wait = min((row.until for row in plan.cooling), default=now) - now
         if self._failures:
-            could_answer = plan.steps or any(row.why == "tried" for row in plan.removed)
+            could_answer = plan.steps or any(row.cause == "tried" for row in plan.removed)
             all_rest = plan.cooling and not could_answer
             return cooling_error(self._failures, wait=wait) if all_rest else worst_failure(self._failures)
-        if plan.only is not None:
-            unhealthy = ProviderNotAvailable.unhealthy(plan.only, retry_after=wait)
+        if plan.only_provider is not None:
+            unhealthy = ProviderNotAvailable.unhealthy(plan.only_provider, retry_after=wait)
             unhealthy.notices = tuple(row.reason for row in plan.cooling[:_TOLD])
             return unhealthy
         return all_cooling_error(plan.cooling, wait=wait)

@@ -331,7 +331,7 @@ class ServerToolTurn:
         if end is not None:
             record.finish = end.reason
             if finish.tracing():
-                finish.trace(ask.id, end, outcome.sent_finish or finish.express(ask.codec.name, end))
+                finish.trace(ask.id, end, outcome.sent_finish or finish.encode(ask.codec.name, end))
         if outcome.body is not None and ask.codec.name == "responses":
             await self._parts.remember(ask, None, outcome)
 

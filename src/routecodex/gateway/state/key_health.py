@@ -105,7 +105,7 @@ class KeyHealth:
 
     def is_limit(self, target: Target, now: float) -> bool:
         """Whether only limits keep the target from use."""
-        reasons = cooldown.reasons(self._state, target, now, options=self.options)
+        reasons = cooldown.causes(self._state, target, now, options=self.options)
         return bool(reasons) and reasons <= {"limited", "quota"}
 
     def claim(self, target: Target, now: float) -> bool:
@@ -137,18 +137,20 @@ class KeyHealth:
     def release(self, target: Target, *, by: object = None) -> None:
         """An attempt ended without an outcome: if it was the probe, the next one may be it."""
         if self._claims:
-            self._probes.release(cooldown.places(target), by=by)
+            self._probes.release(cooldown.health_keys(target), by=by)
 
     def failed(self, target: Target, error: UpstreamError, *, by: object = None) -> None:
         """An attempt failed."""
         self.release(target, by=by)
-        blow = cooldown.failure_impact(target, error)
-        if blow is None or not self.options.enabled:
+        impact = cooldown.failure_impact(target, error)
+        if impact is None or not self.options.enabled:
             return
         now = self._clock()
         was_out = cooldown.cooling_until(self._state, target, now, options=self.options) > 0
-        options = cooldown.short_reason(self.options) if target.provider in self.scripted else self.options
-        self._change(_name(blow.place), partial(cooldown.record_failure, blow=blow, now=now, options=options))
+        options = cooldown.short_cooldowns(self.options) if target.provider in self.scripted else self.options
+        self._change(
+            _name(impact.selector), partial(cooldown.record_failure, impact=impact, now=now, options=options)
+        )
         if not was_out and (told := self.why(target, now)):
             logger.warning("%s", told)
 
@@ -214,7 +216,7 @@ class KeyHealth:
 
     async def forgive_refused(self) -> int:
         """The keys may be new ones: those that were refused can be used again; how many there were."""
-        return await self._heal(cooldown.without_expired)
+        return await self._heal(cooldown.without_refused_keys)
 
     def report(self, now: float) -> list[KeyHealthRow]:
         """Every key that cannot be used like any other, by name."""

@@ -42,9 +42,9 @@ Span = tuple[int, int]
 
 MOST_INSTRUCTIONS = 20_000
 """How many tags a person may write in one message; no more than one past it are read of a text."""
-_LONGEST_NAME = 512
-_MOST_REPEATS = 2**63 - 1
-_NAME_SIGNS = frozenset("_-./:@+~")
+_MAX_NAME = 512
+_MAX_REPEATS = 2**63 - 1
+_NAME_PUNCTUATION = frozenset("_-./:@+~")
 _COMMA = re.compile("[,，]")
 _KEYED = re.compile(f"(stopMessage|clock){GAP}[:：]", re.IGNORECASE)
 _TEXT = {
@@ -52,7 +52,7 @@ _TEXT = {
 }
 _FILE = re.compile(f"<{GAP}file://([^<>]*)>", re.IGNORECASE)
 _ESCAPED = re.compile(rf"\\([\\{''.join({*QUOTES, *QUOTES.values()})}])")
-_NOTHING = ParseResult()
+_NO_INSTRUCTIONS = ParseResult()
 
 
 class _Mistake(Exception):
@@ -65,10 +65,10 @@ def parse(text: str) -> ParseResult:
     Where there are more than `MOST`, one more than that is enough to know it.
     """
     if "<**" not in text or text.lstrip(WHITE).startswith(AGENTS_FILE):
-        return _NOTHING
+        return _NO_INSTRUCTIONS
     instructions: list[Instruction] = []
     malformed: list[MalformedInstruction] = []
-    for start, end in islice(_spoken(text), MOST_INSTRUCTIONS + 1):
+    for start, end in islice(_instruction_spans(text), MOST_INSTRUCTIONS + 1):
         try:
             instructions.append(_read(text[start + 3 : end - 3].strip(WHITE), (start, end)))
         except _Mistake as mistake:
@@ -76,7 +76,7 @@ def parse(text: str) -> ParseResult:
     return ParseResult(tuple(instructions), tuple(malformed))
 
 
-def _spoken(text: str) -> Iterator[Span]:
+def _instruction_spans(text: str) -> Iterator[Span]:
     """The tags that stand neither in code nor in an envelope."""
     tags, regions, at, last = TagScanner(text), QuotedRegions(text), 0, text.rfind("**>")
     while (mark := MARKS.search(text, at)) and mark.start() < last:
@@ -97,7 +97,7 @@ def _read(body: str, span: Span) -> Instruction:
     signed = _SIGNED_READERS.get(body[:1])
     if signed:
         return signed(_names(body[1:]), span)
-    word = _WORDS.get(body.lower())
+    word = _KEYWORDS.get(body.lower())
     return word(span) if word else _unsigned(body, span)
 
 
@@ -132,9 +132,9 @@ def _names(listed: str) -> tuple[str, ...]:
 def _name(name: str) -> str:
     if not name:
         raise _Mistake("a name is missing")
-    if len(name) > _LONGEST_NAME:
+    if len(name) > _MAX_NAME:
         raise _Mistake(f"a name of {len(name)} characters is too long")
-    wrong = next((sign for sign in name if not _may_stand_in_a_name(sign)), None)
+    wrong = next((sign for sign in name if not _is_name_character(sign)), None)
     if wrong is not None:
         shown = "white space" if wrong in WHITE else repr(wrong)
         raise _Mistake(f"{_short(name)!r} is no name: {shown} cannot stand in one")
@@ -143,8 +143,8 @@ def _name(name: str) -> str:
     return name
 
 
-def _may_stand_in_a_name(sign: str) -> bool:
-    return sign.isalnum() or sign in _NAME_SIGNS or unicodedata.category(sign).startswith("M")
+def _is_name_character(sign: str) -> bool:
+    return sign.isalnum() or sign in _NAME_PUNCTUATION or unicodedata.category(sign).startswith("M")
 
 
 def _stop_message(value: str, span: Span) -> Instruction:
@@ -183,7 +183,7 @@ def _repeats(tail: str) -> int:
     digits = number.lstrip("0０")
     # An int is made of what is short enough only: a million digits would take minutes.
     repeats = int(digits) if digits.isdecimal() and len(digits) <= 19 and number.isdecimal() else 0
-    if not 1 <= repeats <= _MOST_REPEATS:
+    if not 1 <= repeats <= _MAX_REPEATS:
         raise _Mistake(f"the number of repeats must be a whole number from 1 on, not {_short(number)!r}")
     return repeats
 
@@ -213,7 +213,7 @@ _SIGNED_READERS: dict[str, Callable[[tuple[str, ...], Span], Instruction]] = {
     )
     for sign in signs
 }
-_WORDS: dict[str, Callable[[Span], Instruction]] = {
+_KEYWORDS: dict[str, Callable[[Span], Instruction]] = {
     "clear": lambda span: ClearRouting(span=span),
     "status": lambda span: ShowStatus(span=span),
     "help": lambda span: ShowHelp(span=span),

@@ -37,7 +37,7 @@ GAP = f"[{re.escape(WHITE)}]*+"
 QUOTES = {'"': '"', "“": "”", "＂": "＂"}
 """The quotes around the text of a stopMessage, opening to closing."""
 
-_LONGEST_TAIL = 200
+_MAX_TAIL = 200
 _OPENINGS = re.compile(r"(?:<\*\*)+")
 _OPENING = re.compile(r"<\*\*")
 _CLOSING = re.compile(r"\*\*>")
@@ -88,7 +88,7 @@ class TagScanner:
         """The end of a stopMessage whose quoted text begins here; None when it does not look like one."""
         closed = self._quotes[quote].end_of_next(begin)
         end = None if closed is None else self._closings_after[quote].end_of_next(closed)
-        if closed is None or end is None or end - closed > _LONGEST_TAIL:
+        if closed is None or end is None or end - closed > _MAX_TAIL:
             return None
         # A quote that was forgotten must not reach for one in the text that follows.
         tail = self._text[closed : end - 3].strip(WHITE)
@@ -108,7 +108,7 @@ def strip(text: str) -> str:
             kept.append(text[done:start])
             done = end
     left = "".join((*kept, text[done:]))
-    return _strip_joined(left) if _has_tag(left) else left
+    return _strip_nested(left) if _has_tag(left) else left
 
 
 def is_blank(text: str) -> bool:
@@ -121,7 +121,7 @@ def _has_tag(text: str) -> bool:
     return start >= 0 and text.rfind("**>") >= start + 3
 
 
-def _strip_joined(text: str) -> str:
+def _strip_nested(text: str) -> str:
     """The text without the tags that come to be when others between their halves are taken out.
 
     What is kept is a stack: a tag is taken off it the moment it is closed, and what follows meets what stood
@@ -142,7 +142,7 @@ def _strip_joined(text: str) -> str:
     return "".join(kept)
 
 
-_OF_AGENTS = {
+_ENVELOPES_BY_AGENT = {
     "Claude Code": "system-reminder local-command-caveat local-command-stdout local-command-stderr"
     " command-name command-message command-stdout command-stderr bash-input bash-stdout bash-stderr"
     " task-notification user-prompt-submit-hook session-start-hook post-tool-use-hook ide_opened_file"
@@ -160,7 +160,7 @@ _OF_AGENTS = {
     " user_info project_layout git_status editorContext reminderInstructions environment_info workspace_info",
 }
 
-ENVELOPES = frozenset(name for names in _OF_AGENTS.values() for name in names.split())
+ENVELOPES = frozenset(name for names in _ENVELOPES_BY_AGENT.values() for name in names.split())
 """The names agents give to text of their own inside a message of the user."""
 
 AGENTS_FILE = "# AGENTS.md instructions"
