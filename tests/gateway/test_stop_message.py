@@ -391,7 +391,7 @@ async def test_rounds_are_logged_by_their_ids(tmp_path: Path, caplog: pytest.Log
         assert [record.getMessage() for record in caplog.records] == [
             f"{id}:stop_followup: round 2",
             f"{id}:stop_followup: round 3",
-            f"{id}:stop_followup: stopMessage skipped: no use of it is left",
+            f"{id}:stop_followup: stopMessage skipped: no uses left",
         ]
         sent = b"".join(request.body for request in talk.upstream.requests)
         assert b"followup" not in sent

@@ -71,7 +71,7 @@ async def test_a_blind_model_is_told_what_the_image_shows(client: str, upstream:
     assert words(client, answer, stream=stream) == "it is red"
     assert answer.headers["x-routecodex-target"] == "blind.primary.m"
     assert answer.headers["x-routecodex-notice"] == (
-        "an image told in words: blind.primary.m does not see images"
+        "an image replaced by descriptions: blind.primary.m does not support images"
     )
     (described,) = eye.requests
     assert PIXEL in described.body.decode()
@@ -190,7 +190,7 @@ async def test_without_a_vision_route_the_model_hears_that_an_image_could_not_be
     assert PIXEL not in sent
     assert "An image stands here that cannot be shown" in sent
     assert (
-        "an image could not be shown: no target of the route 'vision' can do it"
+        "an image was not described: no target of the route 'vision' can do it"
         in (answer.headers["x-routecodex-notice"])
     )
 
@@ -203,7 +203,7 @@ async def test_a_vision_route_that_fails_costs_the_image_and_not_the_answer() ->
             answer = await ask(gateway, "chat", *HISTORY)
     assert answer.status == 200
     assert "cannot be shown" in model.requests[0].body.decode()
-    assert "an image could not be shown: no eyes today" in answer.headers["x-routecodex-notice"]
+    assert "an image was not described: no eyes today" in answer.headers["x-routecodex-notice"]
 
 
 async def test_a_vision_model_that_does_not_answer_in_time_is_not_waited_for() -> None:

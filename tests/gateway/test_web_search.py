@@ -108,7 +108,7 @@ async def test_with_no_provider_configured_everybody_hears_of_it(client: str, st
     assert words(client, answer, stream=stream) == "I cannot search."
     assert NO_PROVIDER in text_in(up.requests[1])
     assert (
-        "web search asked for, but no search provider is configured"
+        "web search requested, but no search provider is configured"
         in (answer.headers["x-routecodex-notice"])
     )
 

@@ -9,7 +9,7 @@ from routecodex.canon.finish import Finish
 from routecodex.canon.parts import Opaque, Reasoning, Refusal, Text, ToolCall
 from routecodex.canon.request import Message, Request
 from routecodex.canon.response import Response, fold
-from routecodex.server_tools.empty_reply import ANSWER, GO_ON, EmptyReplyTool, can_continue, is_empty
+from routecodex.server_tools.empty_reply import ANSWER, CONTINUE, EmptyReplyTool, can_continue, is_empty
 from routecodex.server_tools.framework import FollowUp, TurnContext
 from routecodex.server_tools.round_merger import RoundMerger, VisibleRounds
 
@@ -59,14 +59,14 @@ async def test_an_empty_answer_is_followed_up_once() -> None:
     assert first == FollowUp((Message("user", (Text(ANSWER),)),), "empty_followup", with_answer=False)
     assert await tool.follow_up(turn, answer()) is None
     assert turn.notes == [
-        "the answer was empty: asking again",
-        "no second follow-up to an answer that is empty or cut off",
+        "the answer was empty: requesting another",
+        "no second follow-up to an empty or cut-off answer",
     ]
 
 
 async def test_a_cut_off_answer_goes_on_with_what_was_said() -> None:
     wanted = await EmptyReplyTool().follow_up(situation(cut_off=True), answer(Text("half a"), reason="error"))
-    assert wanted == FollowUp((Message("user", (Text(GO_ON),)),), "empty_followup", with_answer=True)
+    assert wanted == FollowUp((Message("user", (Text(CONTINUE),)),), "empty_followup", with_answer=True)
 
 
 async def test_thoughts_that_were_cut_off_are_not_told_again() -> None:

@@ -82,7 +82,7 @@ async def test_it_is_silent_when_there_is_no_work() -> None:
 async def test_it_is_silent_when_it_was_said_often_enough() -> None:
     turn = situation()
     assert await stop_message(Counter(0)).follow_up(turn, said("done")) is None
-    assert turn.notes == ["stopMessage skipped: no use of it is left"]
+    assert turn.notes == ["stopMessage skipped: no uses left"]
 
 
 COMPACTIONS: list[tuple[Request, bool]] = [

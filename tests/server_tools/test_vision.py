@@ -80,26 +80,26 @@ async def test_every_image_is_replaced_by_words_and_nothing_else_changes() -> No
         Message("tool", (ToolResult("c", (Text("here"), DOG)),)),
     )
     notes: list[str] = []
-    shown = await sight(Teller(), notes=notes).shown(request, to="p.k.m")
+    shown = await sight(Teller(), notes=notes).replace_images(request, target="p.k.m")
     assert shown == asked(
         user(Text("look"), Text(told("it is Y2F0")), FILM),
         Message("assistant", (ToolCall("c", "shot"),)),
         Message("tool", (ToolResult("c", (Text("here"), Text(told("it is ZG9n"), cache=DOG.cache))),)),
     )
-    assert notes == ["2 images told in words: p.k.m does not see images"]
+    assert notes == ["2 images replaced by descriptions: p.k.m does not support images"]
 
 
 async def test_a_request_without_images_is_the_same_object() -> None:
     request = asked(user(Text("hello"), FILM))
-    assert await sight(Teller()).shown(request, to="t") is request
+    assert await sight(Teller()).replace_images(request, target="t") is request
 
 
 async def test_an_image_is_asked_for_once_by_content() -> None:
     teller, store = Teller(), MemoryStore()
     for _ in range(2):
         looking = sight(teller, store=store)
-        await looking.shown(asked(user(CAT), user(CAT, DOG)), to="t")
-        await looking.shown(asked(user(CAT)), to="t")
+        await looking.replace_images(asked(user(CAT), user(CAT, DOG)), target="t")
+        await looking.replace_images(asked(user(CAT)), target="t")
     assert sorted(teller.seen) == ["Y2F0", "ZG9n"]
 
 
@@ -108,25 +108,25 @@ async def test_what_fails_is_asked_for_once_in_a_request_and_again_in_the_next()
     for _ in range(2):
         looking = sight(teller, store=store, notes=notes)
         for _ in range(2):
-            shown = await looking.shown(asked(user(CAT)), to="t")
+            shown = await looking.replace_images(asked(user(CAT)), target="t")
     (words,) = shown.messages[0].parts
     assert words == Text(
         "[An image stands here that cannot be shown: this model does not see images, and no description of "
         "it could be made.]"
     )
     assert teller.seen == ["Y2F0", "Y2F0"]
-    assert "an image could not be shown: no eyes" in notes
+    assert "an image was not described: no eyes" in notes
 
 
 async def test_a_description_without_a_word_is_none() -> None:
-    shown = await sight(Teller(says=" \n")).shown(asked(user(CAT)), to="t")
+    shown = await sight(Teller(says=" \n")).replace_images(asked(user(CAT)), target="t")
     assert [is_missing(message) for message in shown.messages] == [True]
 
 
 async def test_past_the_most_images_the_oldest_go_without() -> None:
     teller = Teller()
     images = [Media("image", data=f"aW1n{at}") for at in range(5)]
-    shown = await sight(teller, most=2).shown(asked(*map(user, images)), to="t")
+    shown = await sight(teller, most=2).replace_images(asked(*map(user, images)), target="t")
     assert teller.seen == ["aW1n4", "aW1n3"]
     assert [is_missing(message) for message in shown.messages] == [True, True, True, False, False]
 
@@ -134,7 +134,7 @@ async def test_past_the_most_images_the_oldest_go_without() -> None:
 async def test_only_a_few_are_asked_for_at_once() -> None:
     teller = Teller()
     images = [Media("image", data=f"aW1n{at}") for at in range(12)]
-    await sight(teller).shown(asked(user(*images)), to="t")
+    await sight(teller).replace_images(asked(user(*images)), target="t")
     assert (len(teller.seen), teller.most) == (12, 4)
 
 
@@ -143,7 +143,7 @@ async def test_what_stands_behind_a_url_is_kept_for_a_day_at_most() -> None:
     store = MemoryStore(clock=lambda: now[0])
     album = DescriptionCache(store, ttl=30 * 24 * 3600)
     looking = ImageDescriptions(album, Teller(), note=lambda line: None, max_images=9)
-    await looking.shown(asked(user(CAT, FAR)), to="t")
+    await looking.replace_images(asked(user(CAT, FAR)), target="t")
     now[0] += 25 * 3600
     assert await store.keys(SPACE) == [image_key(CAT)]
 
@@ -162,7 +162,7 @@ class Broken(MemoryStore):
 
 
 async def test_a_store_that_is_down_costs_only_time() -> None:
-    shown = await sight(Teller(), store=Broken()).shown(asked(user(CAT)), to="t")
+    shown = await sight(Teller(), store=Broken()).replace_images(asked(user(CAT)), target="t")
     assert shown.messages[0].parts == (Text(told("it is Y2F0")),)
 
 
@@ -172,7 +172,7 @@ async def test_the_space_stays_bounded() -> None:
         DescriptionCache(store, ttl=60, entries=10), Teller(), note=lambda line: None, max_images=50
     )
     images = [Media("image", data=f"aW1n{at}") for at in range(50)]
-    await looking.shown(asked(user(*images)), to="t")
+    await looking.replace_images(asked(user(*images)), target="t")
     assert len(await store.keys(SPACE)) == 10
 
 

@@ -95,7 +95,7 @@ def tool(searcher: Searcher | None, **options: int) -> WebSearchTool:
 def test_a_function_of_ours_stands_where_the_search_was_declared() -> None:
     request = asked(FUNCTION, HOSTED, extras={"web_search_options": {}, "odd": 1})
     turn = situation(request)
-    fitted = tool(Searcher()).fitted(turn, request)
+    fitted = tool(Searcher()).replace_search(turn, request)
     assert [(one.name, one.kind) for one in fitted.tools] == [
         ("read", "function"),
         ("web_search", "function"),
@@ -108,7 +108,7 @@ def test_a_function_of_ours_stands_where_the_search_was_declared() -> None:
 
 def test_a_request_that_declares_none_is_the_same_object() -> None:
     request = asked(FUNCTION)
-    assert tool(Searcher()).fitted(situation(request), request) is request
+    assert tool(Searcher()).replace_search(situation(request), request) is request
 
 
 CHOICES = [
@@ -128,9 +128,9 @@ def test_a_forced_search_is_forced_in_the_first_round_only(
     taken = Tool("web_search", namespace="mine", parameters={"type": "object"})
     request = asked(FUNCTION, taken, HOSTED, choice=choice)
     turn, ours = situation(request), tool(Searcher())
-    assert ours.fitted(turn, request).tool_choice == first
+    assert ours.replace_search(turn, request).tool_choice == first
     turn.round = 2
-    assert ours.fitted(turn, request).tool_choice == later
+    assert ours.replace_search(turn, request).tool_choice == later
 
 
 async def test_a_call_gives_titles_and_addresses_to_cite() -> None:
@@ -160,10 +160,10 @@ async def test_arguments_that_hold_no_query_are_explained(arguments: str) -> Non
 async def test_without_a_provider_the_result_says_so_loudly() -> None:
     request = asked(HOSTED)
     turn = situation(request)
-    tool(None).fitted(turn, request)
+    tool(None).replace_search(turn, request)
     result = await tool(None).call(turn, ToolCall("c", "web_search", '{"query": "cats"}'))
     assert result == NO_PROVIDER
-    assert turn.notes == ["web search asked for, but no search provider is configured"]
+    assert turn.notes == ["web search requested, but no search provider is configured"]
 
 
 async def test_a_search_that_fails_is_a_result_too() -> None:
@@ -207,7 +207,7 @@ LIMITS = [
 
 @pytest.mark.parametrize(("hosted", "expected"), LIMITS)
 def test_what_the_client_allows_is_read_in_any_protocol(hosted: Json, expected: SearchLimits) -> None:
-    assert search_limits(asked(Tool("web_search", "hosted", hosted=hosted)), most=5) == expected
+    assert search_limits(asked(Tool("web_search", "hosted", hosted=hosted)), max_uses=5) == expected
 
 
 @pytest.mark.parametrize(

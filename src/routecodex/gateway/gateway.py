@@ -308,7 +308,7 @@ class Gateway:
         async def fit(request: Request, lane: PreparedTarget) -> Request:
             request = self._toolbox.fitted(situation, request, lane)
             sight = None if lane.aim.vision else exchange.sight()
-            return request if sight is None else await sight.shown(request, to=str(lane.target))
+            return request if sight is None else await sight.replace_images(request, target=str(lane.target))
 
         rounds = ServerToolTurn(
             self,

@@ -1,12 +1,12 @@
-"""What the gateway does by itself between model calls.
+"""Server tools: work of the gateway between model calls.
 
-framework      ServerTool, Situation, FollowUp: what a tool may do in a turn, and the plugin that asks them
-gate           withholds what the client is not to see
-pairs          calls of ours and their results, kept for the client's next request
-stop_message   goes on by itself when the model stops
-bd             whether the issue tracker beads still has work for it
-clock          time and alarms for a session
-vision         images in words, for models that cannot see
-empty_reply    one more chance for an answer that is empty or was cut off
-web_search     a search for models whose upstream has none
+framework      ServerTool, TurnContext, FollowUp: the interface of a tool, and the plugin that runs the tools
+round_merger   RoundMerger: merges the rounds of a turn into one answer, without server-tool calls
+hidden_calls   HiddenToolCalls: server-tool calls and results, restored in the client's next request
+stop_message   StopMessageTool: sends the user's message again when the model stops
+beads          BeadsWork: whether the issue tracker beads (bd) has work left
+clock          time and scheduled tasks for a session
+vision         ImageDescriptions: replaces images by descriptions for models without vision
+empty_reply    EmptyReplyTool: one follow-up to an empty or cut-off answer
+web_search     WebSearchTool: a web search for upstreams without one
 """

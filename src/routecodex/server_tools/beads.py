@@ -1,13 +1,11 @@
-"""Asks the issue tracker beads (bd) whether work is left.
+"""Asks the issue tracker beads (`bd`) whether work is left.
 
-Whether the issue tracker beads (`bd`) still has work: asked of the command, or read from the messages.
+    auto        runs the command; falls back to the messages if its state is unknown (default)
+    runtime     runs the command only
+    heuristic   reads the messages only
 
-    auto        the command; the messages when it tells nothing (default)
-    runtime     the command alone
-    heuristic   the messages alone
-
-Only what is certain counts as idle: no command, no project, an error, a time-out or an answer that cannot be
-read is `unknown`, and then the model goes on.
+A missing command or project, an error, a time-out and output that cannot be parsed are `unknown`, which never
+counts as idle: the model continues.
 """
 
 from __future__ import annotations
@@ -33,12 +31,12 @@ WorkState = Literal["work", "idle", "unknown"]
 BeadsMode = Literal["auto", "runtime", "heuristic"]
 
 RunCommand = Callable[..., Awaitable["bytes | None"]]
-"""Runs `bd` with these words; what it printed, None when it did not end well."""
+"""Runs `bd` with these arguments and returns its output; None if it failed."""
 
 PREFIX = "ROUTECODEX_STOPMESSAGE_BD_"
-MOST_BYTES = 4 * 1024 * 1024
+MAX_BYTES = 4 * 1024 * 1024
 RECENT_RESULTS = 10
-MOST_CHARACTERS = 20_000
+MAX_CHARACTERS = 20_000
 _LIST = ("--no-db", "list", "--json")
 _READY = ("--no-db", "ready", "--json")
 
@@ -46,7 +44,7 @@ log = logging.getLogger("routecodex.server_tools")
 
 
 class BeadsSettings(Struct, frozen=True, kw_only=True):
-    """How the state of the work is found out; times in seconds."""
+    """Settings of the beads check; times in seconds."""
 
     mode: BeadsMode = "auto"
     timeout: float = 2.0
@@ -55,14 +53,14 @@ class BeadsSettings(Struct, frozen=True, kw_only=True):
 
 
 def beads_settings(environ: Mapping[str, str]) -> BeadsSettings:
-    """What the environment says; a value that means nothing is told and passed over."""
-    given = environ.get(PREFIX + "MODE", "").strip().lower()
-    if given not in ("", "auto", "runtime", "heuristic"):
-        log.warning("%sMODE=%r is none of auto, runtime, heuristic: auto", PREFIX, given)
-        given = ""
+    """Read the settings from the environment; an invalid value is logged and ignored."""
+    mode = environ.get(PREFIX + "MODE", "").strip().lower()
+    if mode not in ("", "auto", "runtime", "heuristic"):
+        log.warning("%sMODE=%r is not auto, runtime or heuristic; using auto", PREFIX, mode)
+        mode = ""
     workdir = environ.get(PREFIX + "WORKDIR", "").strip()
     return BeadsSettings(
-        mode=cast(BeadsMode, given or "auto"),
+        mode=cast(BeadsMode, mode or "auto"),
         timeout=_seconds(environ, "TIMEOUT_MS", BeadsSettings().timeout, least=1),
         ttl=_seconds(environ, "CACHE_TTL_MS", BeadsSettings().ttl, least=0),
         workdir=os.path.expanduser(workdir) if workdir else None,
@@ -70,17 +68,19 @@ def beads_settings(environ: Mapping[str, str]) -> BeadsSettings:
 
 
 def _seconds(environ: Mapping[str, str], name: str, default: float, *, least: int) -> float:
-    given = environ.get(PREFIX + name, "").strip()
-    if not given:
+    value = environ.get(PREFIX + name, "").strip()
+    if not value:
         return default
-    if not given.isascii() or not given.isdigit() or int(given) < least:
-        log.warning("%s%s=%r is no number of milliseconds: %g", PREFIX, name, given[:40], default * 1000)
+    if not value.isascii() or not value.isdigit() or int(value) < least:
+        log.warning(
+            "%s%s=%r is not a number of milliseconds; using %g", PREFIX, name, value[:40], default * 1000
+        )
         return default
-    return int(given) / 1000
+    return int(value) / 1000
 
 
 class BeadsWork:
-    """What is known of the work: the command is run by one request at a time, for all that ask meanwhile."""
+    """Caches the state of the work; concurrent requests share one run of the command."""
 
     def __init__(
         self, settings: BeadsSettings, *, run: RunCommand, clock: Callable[[], float] = time.monotonic
@@ -88,38 +88,38 @@ class BeadsWork:
         self._settings = settings
         self._run = run
         self._clock = clock
-        self._known: tuple[float, WorkState] | None = None
-        self._asking: asyncio.Task[WorkState] | None = None
+        self._cached: tuple[float, WorkState] | None = None
+        self._check: asyncio.Task[WorkState] | None = None
 
     async def is_idle(self, request: Request) -> bool:
-        """Whether it is certain that there is nothing left to do."""
+        """Return whether it is certain that no work is left."""
         mode = self._settings.mode
-        state: WorkState = "unknown" if mode == "heuristic" else await self._told()
+        state: WorkState = "unknown" if mode == "heuristic" else await self._cached_state()
         if state == "unknown" and mode != "runtime":
             state = guess_from_texts(request)
         return state == "idle"
 
-    async def _told(self) -> WorkState:
-        if self._known is not None and self._clock() < self._known[0]:
-            return self._known[1]
-        if self._asking is None:
-            self._asking = asyncio.ensure_future(self._ask())
-        # Whoever leaves does not take the answer away from the others.
-        return await asyncio.shield(self._asking)
+    async def _cached_state(self) -> WorkState:
+        if self._cached is not None and self._clock() < self._cached[0]:
+            return self._cached[1]
+        if self._check is None:
+            self._check = asyncio.ensure_future(self._run_check())
+        # A cancelled request must not cancel the run for the others.
+        return await asyncio.shield(self._check)
 
-    async def _ask(self) -> WorkState:
+    async def _run_check(self) -> WorkState:
         state: WorkState = "unknown"
         try:
             async with asyncio.timeout(self._settings.timeout):
-                state = await self._asked()
+                state = await self._query()
         except TimeoutError:
-            log.warning("bd did not answer within %g s; its process was ended", self._settings.timeout)
+            log.warning("bd did not finish within %g s and was killed", self._settings.timeout)
         finally:
-            self._known = (self._clock() + self._settings.ttl, state)
-            self._asking = None
+            self._cached = (self._clock() + self._settings.ttl, state)
+            self._check = None
         return state
 
-    async def _asked(self) -> WorkState:
+    async def _query(self) -> WorkState:
         listed = _issues(await self._run(*_LIST))
         if listed is None:
             return "unknown"
@@ -132,34 +132,34 @@ class BeadsWork:
 
 
 def _issues(printed: bytes | None) -> list[dict[str, Any]] | None:
-    """The issues in what was printed; None when it is no list of them."""
+    """Parse the issues in the output; None if it is not a list of issues."""
     if printed is None:
         return None
     try:
         return msgspec.json.decode(printed, type=list[dict[str, Any]])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        log.info("bd printed no list of issues")
+        log.info("bd did not print a list of issues")
         return None
 
 
 class BeadsCommand:
-    """`bd` as a process: without a shell, in a group of its own that ends with the wait for it."""
+    """Runs `bd` without a shell, in its own process group, which is killed if the wait for it ends early."""
 
     def __init__(self, *, environ: Mapping[str, str], workdir: str | None) -> None:
         self._environ = dict(environ)
         self._workdir = workdir
 
-    async def __call__(self, *words: str) -> bytes | None:
-        """What it printed; None when there is no such command, or it failed, or printed too much."""
+    async def __call__(self, *arguments: str) -> bytes | None:
+        """Return the output; None if the command is missing, failed, or printed too much."""
         program = self._program()
         if program is None:
             return None
         loop = asyncio.get_running_loop()
         try:
-            transport, heard = await loop.subprocess_exec(
+            transport, output = await loop.subprocess_exec(
                 _CommandOutput,
                 program,
-                *words,
+                *arguments,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.DEVNULL,
@@ -170,55 +170,55 @@ class BeadsCommand:
         except OSError as exc:
             log.info("bd cannot be run: %s", exc)
             return None
-        whole = False
+        complete = False
         try:
-            whole = await heard.over
+            complete = await output.ended
         finally:
-            if not whole:
-                _end_group(transport.get_pid())
+            if not complete:
+                _kill_group(transport.get_pid())
             transport.close()
-            await heard.exited
-        return bytes(heard.printed) if whole and transport.get_returncode() == 0 else None
+            await output.exited
+        return bytes(output.data) if complete and transport.get_returncode() == 0 else None
 
     def _program(self) -> str | None:
         found = shutil.which("bd", path=self._environ.get("PATH"))
-        # It is run in another directory than the one it was looked for in.
+        # The process starts in another directory, where a relative path would not be found.
         return os.path.abspath(found) if found else None
 
 
-def _end_group(pid: int) -> None:
+def _kill_group(pid: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
 
 
 class _CommandOutput(asyncio.SubprocessProtocol):
-    """What a process prints: `over` when it has ended and said all, or too much; `exited` when it is gone."""
+    """The output of a process: `ended` with its output (False: too much or broken), `exited` with itself."""
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
-        self.printed = bytearray()
-        self.over: asyncio.Future[bool] = loop.create_future()
+        self.data = bytearray()
+        self.ended: asyncio.Future[bool] = loop.create_future()
         self.exited: asyncio.Future[None] = loop.create_future()
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
-        self.printed += data
-        if len(self.printed) > MOST_BYTES:
-            self._settle(whole=False)
+        self.data += data
+        if len(self.data) > MAX_BYTES:
+            self._settle(complete=False)
 
     def process_exited(self) -> None:
         if not self.exited.done():
             self.exited.set_result(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._settle(whole=exc is None)
+        self._settle(complete=exc is None)
 
-    def _settle(self, *, whole: bool) -> None:
-        if not self.over.done():
-            self.over.set_result(whole)
+    def _settle(self, *, complete: bool) -> None:
+        if not self.ended.done():
+            self.ended.set_result(complete)
 
 
 _WORK = re.compile(
-    r"""\bstatus["']?\s*[:=]\s*["']?in[_ -]progress\b   # JSON, YAML and what bd shows of an issue
+    r"""\bstatus["']?\s*[:=]\s*["']?in[_ -]progress\b   # JSON, YAML and `bd show`
       | \[in_progress\]                                # a line of `bd list`
       | ^\W*ready\ work\ \([1-9]                       # the head of `bd ready`
     """,
@@ -228,24 +228,24 @@ _IDLE = re.compile(r"\W*no open issues\W*", re.IGNORECASE)
 
 
 def guess_from_texts(request: Request) -> WorkState:
-    """What the newest result of a tool that tells anything of the work says of it."""
+    """Return the state of the work from the newest tool result that mentions it."""
     for text in _results(request):
         if _WORK.search(text):
             return "work"
-        # Only a result that says this and nothing else; the words inside a text prove nothing.
+        # Only a result with nothing else: the same words inside a longer text are not reliable.
         if _IDLE.fullmatch(text):
             return "idle"
     return "unknown"
 
 
 def _results(request: Request) -> Iterator[str]:
-    """The texts of the latest results, the newest first."""
+    """Yield the texts of the latest results, the newest first."""
     left = RECENT_RESULTS
     for message in reversed(request.messages):
         for part in reversed(message.parts):
             if not isinstance(part, ToolResult):
                 continue
-            yield "\n".join(one.text for one in part.parts if isinstance(one, Text))[:MOST_CHARACTERS]
+            yield "\n".join(one.text for one in part.parts if isinstance(one, Text))[:MAX_CHARACTERS]
             left -= 1
             if not left:
                 return

@@ -1,7 +1,7 @@
-"""empty_reply_continue: an answer that is empty, or was cut off, gets one more chance.
+"""empty_reply_continue: one follow-up to an answer that is empty or was cut off.
 
-An empty answer of which the client has seen nothing is requested again (gateway/answer/attempt.py). In a turn
-of several rounds the model is asked to answer after all, or to continue where its text was cut off.
+An empty answer of which the client has received nothing is requested again (gateway/answer/attempt.py). In a
+turn with several rounds the model gets a message to answer, or to continue where its text was cut off.
 """
 
 from __future__ import annotations
@@ -14,49 +14,49 @@ from routecodex.server_tools.framework import FollowUp, ServerTool, TurnContext
 
 SUFFIX = "empty_followup"
 ANSWER = "Your last answer was empty. Go on: answer, or make the tool calls that are needed."
-GO_ON = (
+CONTINUE = (
     "Your last answer was cut off by a fault of the connection. Go on exactly where it stopped, in the "
     "middle of the word if need be; repeat nothing of it and say nothing about the interruption."
 )
 
-_WITHOUT_CAUSE = ("stop", "error")
-"""Ends that do not explain why nothing was said."""
+_UNEXPLAINED = ("stop", "error")
+"""Finish reasons that do not explain an empty answer."""
 
 
 class EmptyReplyTool(ServerTool):
-    """Asked after every tool that has something of its own to say, and once in a turn."""
+    """Follows up after the tools with a higher priority, once per turn."""
 
     name = "empty_reply_continue"
     priority = -100
 
-    async def follow_up(self, situation: TurnContext, response: Response) -> FollowUp | None:
-        cut_off = situation.data.get("cut_off", False)
+    async def follow_up(self, turn: TurnContext, response: Response) -> FollowUp | None:
+        cut_off = turn.data.get("cut_off", False)
         if not (cut_off or is_empty(response)):
             return None
-        if situation.data.get(self.name):
-            situation.note("no second follow-up to an answer that is empty or cut off")
+        if turn.data.get(self.name):
+            turn.note("no second follow-up to an empty or cut-off answer")
             return None
-        situation.data[self.name] = True
+        turn.data[self.name] = True
         has_text = any(isinstance(part, Text) and part.text for part in response.parts)
-        situation.note(
-            "the answer was cut off: going on" if cut_off else "the answer was empty: asking again"
+        turn.note(
+            "the answer was cut off: continuing it" if cut_off else "the answer was empty: requesting another"
         )
-        words = GO_ON if has_text else ANSWER
-        return FollowUp((Message("user", (Text(words),)),), SUFFIX, with_answer=has_text)
+        text = CONTINUE if has_text else ANSWER
+        return FollowUp((Message("user", (Text(text),)),), SUFFIX, with_answer=has_text)
 
 
 def is_empty(response: Response) -> bool:
-    """Whether an answer ended without a word and without a cause; thoughts alone are no answer."""
+    """Return whether an answer has no content (reasoning does not count) and no reason that explains it."""
     return has_no_cause(response.finish) and not any(
         part.text if isinstance(part, Text) else not isinstance(part, Reasoning) for part in response.parts
     )
 
 
 def has_no_cause(finish: Finish | None) -> bool:
-    """Whether an end leaves open why nothing was said: neither a limit nor a filter."""
-    return finish is None or finish.reason in _WITHOUT_CAUSE
+    """Return whether the finish reason leaves an empty answer unexplained (not a limit or a filter)."""
+    return finish is None or finish.reason in _UNEXPLAINED
 
 
 def can_continue(response: Response) -> bool:
-    """Whether an answer that was cut off can be continued: half a call cannot."""
+    """Return whether a cut-off answer can be continued; a partial tool call cannot."""
     return not any(isinstance(part, ToolCall) for part in response.parts)

@@ -1,4 +1,4 @@
-"""stopMessage: says a message of the person to a model that stops, so many times."""
+"""stopMessage: sends the user's message again when the model stops, up to a number of times."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from routecodex.canon.response import Response
 from routecodex.server_tools.framework import FollowUp, ServerTool, TurnContext
 
 TakeUse = Callable[[TurnContext], Coroutine[Any, Any, str | None]]
-"""Counts one use for good and gives the text; None when none is left. One step no other process can split."""
+"""Counts one use and returns the text; None if no use is left. Atomic across processes, saved on return."""
 
 GiveBackUse = Callable[[TurnContext], Awaitable[None]]
-"""Takes back the count of the use taken last."""
+"""Subtracts the use that was counted last."""
 
 IsIdle = Callable[[Request], Awaitable[bool]]
-"""Whether it is known that there is no work left to go on with."""
+"""Returns whether it is certain that no work is left."""
 
 
-_TAKING = "stop_message_taking"
+_PENDING_USE = "stop_message_use"
 
 
 class StopMessageOptions(Struct, frozen=True, kw_only=True):
-    """How stopMessage is set up."""
+    """Options of stopMessage."""
 
     include_answer: bool = True
     sentinels: tuple[str, ...] = ()
 
 
 class StopMessageTool(ServerTool):
-    """Asked before every other tool.
+    """Follows up before every other tool.
 
-    A use is counted for good before its follow-up is sent, so that no follow-up is ever sent uncounted,
-    whatever dies. One that was counted and then not handed to any upstream, because the client left or no
-    target could be tried, is given back; only a process that dies in between leaves it counted.
+    A use is saved before its follow-up is sent, so that a crash never leaves a follow-up uncounted. A use is
+    returned if its round never reached an upstream, because the client disconnected or no target was
+    available; only a process that dies in between leaves it counted.
     """
 
     name = "stop_message"
@@ -52,62 +52,64 @@ class StopMessageTool(ServerTool):
         self._is_idle = is_idle
         self._options = options
 
-    def wants(self, situation: TurnContext) -> bool:
-        """Only a session in which a message is set has anything to say."""
-        return bool(situation.data.get("has_stop_message"))
+    def wants(self, turn: TurnContext) -> bool:
+        """Return whether the session has a stop message."""
+        return bool(turn.data.get("has_stop_message"))
 
-    def called_away(self, situation: TurnContext) -> None:
-        situation.note("stopMessage skipped: the answer calls tools of the client")
+    def called_away(self, turn: TurnContext) -> None:
+        turn.note("stopMessage skipped: the answer calls tools of the client")
 
-    async def follow_up(self, situation: TurnContext, response: Response) -> FollowUp | None:
+    async def follow_up(self, turn: TurnContext, response: Response) -> FollowUp | None:
         reason = response.finish.reason
         if reason != "stop":
-            situation.note(f"stopMessage skipped: the answer ended with {reason}")
+            turn.note(f"stopMessage skipped: the answer ended with {reason}")
             return None
-        if is_compaction(situation.captured, self._options.sentinels):
-            situation.note("stopMessage skipped: compaction")
+        if is_compaction(turn.captured, self._options.sentinels):
+            turn.note("stopMessage skipped: compaction")
             return None
-        if await self._is_idle(situation.captured):
-            situation.note("stopMessage skipped: bd_idle")
+        if await self._is_idle(turn.captured):
+            turn.note("stopMessage skipped: bd_idle")
             return None
-        text = await self._taken(situation)
+        text = await self._count_use(turn)
         if text is None:
-            situation.note("stopMessage skipped: no use of it is left")
+            turn.note("stopMessage skipped: no uses left")
             return None
         message = Message("user", (Text(text),))
         return FollowUp((message,), "stop_followup", with_answer=self._options.include_answer)
 
-    async def fell_through(self, situation: TurnContext) -> None:
-        await self._settle(situation)
+    async def fell_through(self, turn: TurnContext) -> None:
+        await self._settle(turn)
 
-    async def close(self, situation: TurnContext) -> None:
-        await self._settle(situation)
+    async def close(self, turn: TurnContext) -> None:
+        await self._settle(turn)
 
-    async def _taken(self, situation: TurnContext) -> str | None:
-        taking = asyncio.ensure_future(self._take(situation))
-        situation.data[_TAKING] = (situation.round + 1, taking)
-        # A write that has begun cannot be called off: who leaves meanwhile waits for it in `_settle`.
-        return await asyncio.shield(taking)
+    async def _count_use(self, turn: TurnContext) -> str | None:
+        use = asyncio.ensure_future(self._take(turn))
+        turn.data[_PENDING_USE] = (turn.round + 1, use)
+        # A store write cannot be cancelled; after a cancellation `_settle` waits for it.
+        return await asyncio.shield(use)
 
-    async def _settle(self, situation: TurnContext) -> None:
-        """Gives back what was counted for a round that was never sent."""
-        taken: tuple[int, asyncio.Future[str | None]] | None = situation.data.pop(_TAKING, None)
-        if taken is None:
+    async def _settle(self, turn: TurnContext) -> None:
+        """Return the use of a round that was never sent."""
+        pending: tuple[int, asyncio.Future[str | None]] | None = turn.data.pop(_PENDING_USE, None)
+        if pending is None:
             return
-        number, taking = taken
-        await asyncio.wait([taking])
-        if taking.exception() is None and taking.result() is not None and situation.sent < number:
-            await self._give_back(situation)
+        number, use = pending
+        await asyncio.wait([use])
+        if use.exception() is None and use.result() is not None and turn.sent < number:
+            await self._give_back(turn)
 
 
 def is_compaction(request: Request, sentinels: tuple[str, ...]) -> bool:
-    """Whether a text at the head of the request says that the client is compacting the conversation."""
+    """Return whether a system text or the newest user message starts with a compaction sentinel."""
     starts = tuple(sentinel.casefold() for sentinel in sentinels)
-    return bool(starts) and any(text.lstrip().casefold().startswith(starts) for text in _heads(request))
+    return bool(starts) and any(
+        text.lstrip().casefold().startswith(starts) for text in _opening_texts(request)
+    )
 
 
-def _heads(request: Request) -> Iterator[str]:
-    """The system texts, and those of the newest message of the user."""
+def _opening_texts(request: Request) -> Iterator[str]:
+    """Yield the system texts and the texts of the newest user message."""
     yield from (part.text for part in request.system)
     for message in request.messages:
         if message.role == "system":

@@ -1,8 +1,8 @@
-"""vision_auto: images for a model that cannot see, told in words by one that can.
+"""vision_auto: replaces images by descriptions for models without vision.
 
-Every image of the conversation is described once and stands as text from then on; descriptions are kept in
-the store by a hash of the image, so that a long conversation pays for each image a single time. An image
-that nobody can describe is replaced by a sentence that says so: the request never fails because of it.
+A model with vision describes every image of the conversation once. Descriptions are cached in the store by a
+hash of the image, so that a long conversation pays for each image only once. An image that cannot be
+described is replaced by a sentence that says so: the request never fails because of it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 from hashlib import blake2b
+from typing import TypeGuard
 
 import msgspec
 from msgspec.structs import replace
@@ -21,14 +22,14 @@ from routecodex.canon.request import Message, ProtocolName, Request
 from routecodex.stores.store import Store, StoreError
 
 SPACE = "vision"
-MOST_ENTRIES = 20_000
-MOST_BYTES = 64 * 1024 * 1024
+MAX_ENTRIES = 20_000
+MAX_BYTES = 64 * 1024 * 1024
 _TRIM_EVERY = 50
-_AT_ONCE = 4
-_MOST_CHARS = 20_000
+_MAX_CONCURRENT = 4
+_MAX_CHARACTERS = 20_000
 
 _URL_TTL = 24 * 3600.0
-"""What stands behind a URL may change; inline data cannot."""
+"""Seconds to cache the description of a URL, whose image may change; inline data cannot."""
 
 _MARKS: dict[ProtocolName, bytes] = {
     "chat": b'"image_url"',
@@ -36,7 +37,7 @@ _MARKS: dict[ProtocolName, bytes] = {
     "messages": b'"image"',
     "gemini": b"image/",
 }
-"""What is in every body that holds an image; that a text may hold it too costs only time."""
+"""Bytes in every body with an image; a text that contains them only costs a full decode."""
 NOT_SHOWN = "[An image stands here that cannot be shown: this model does not see images, and {why}.]"
 TASK = (
     "Describe this image for a colleague who cannot see it and has to work with it. Say what kind of image "
@@ -46,22 +47,22 @@ TASK = (
 )
 
 Describe = Callable[[Media], Awaitable[str]]
-"""What an image shows, in words; raises GatewayError when nobody can tell."""
+"""Describes an image; raises GatewayError if it cannot."""
 
 log = logging.getLogger("routecodex.server_tools")
 
 
 class DescriptionCache:
-    """Descriptions by the hash of their image, shared by all workers; a broken store costs time alone."""
+    """Descriptions by the hash of their image, shared by all workers; store errors are only logged."""
 
-    def __init__(self, store: Store, *, ttl: float, entries: int = MOST_ENTRIES) -> None:
+    def __init__(self, store: Store, *, ttl: float, entries: int = MAX_ENTRIES) -> None:
         self._store = store
         self._ttl = ttl
         self._entries = entries
-        self._kept = 0
+        self._saved = 0
 
     async def find(self, key: str) -> str | None:
-        """The description of this image, if it has one."""
+        """Return the cached description of an image."""
         if not self._store.stamp_of(SPACE, key):
             return None
         try:
@@ -71,115 +72,112 @@ class DescriptionCache:
             return None
         return None if stored is None else msgspec.json.decode(stored.value, type=str)
 
-    async def keep(self, key: str, text: str, *, by_url: bool) -> None:
-        """Keeps a description for later requests."""
+    async def save(self, key: str, text: str, *, by_url: bool) -> None:
+        """Save a description for later requests."""
         ttl = min(self._ttl, _URL_TTL) if by_url else self._ttl
         try:
             await self._store.put(SPACE, key, msgspec.json.encode(text), ttl=ttl)
-            self._kept += 1
-            if self._kept % _TRIM_EVERY == 0:
-                await self._store.trim(SPACE, entries=self._entries, size=MOST_BYTES)
+            self._saved += 1
+            if self._saved % _TRIM_EVERY == 0:
+                await self._store.trim(SPACE, entries=self._entries, size=MAX_BYTES)
         except StoreError as exc:
-            log.error("the description of an image cannot be kept: %s", exc)
+            log.error("the description of an image cannot be saved: %s", exc)
 
 
 class ImageDescriptions:
-    """The images of one client's request in words, whatever targets are tried; each is asked for once."""
+    """Descriptions of the images of one client request; each image is described once for all targets."""
 
     def __init__(
-        self, album: DescriptionCache, describe: Describe, *, note: Callable[[str], None], max_images: int
+        self, cache: DescriptionCache, describe: Describe, *, note: Callable[[str], None], max_images: int
     ) -> None:
-        self._album = album
+        self._cache = cache
         self._describe = describe
         self._note = note
-        self._left = max_images
-        self._told: dict[str, str] = {}
-        self._turns = asyncio.Semaphore(_AT_ONCE)
+        self._remaining = max_images
+        self._descriptions: dict[str, str] = {}
+        self._concurrency = asyncio.Semaphore(_MAX_CONCURRENT)
 
-    async def shown(self, request: Request, *, to: str) -> Request:
-        """The request with words for every image; the same object when it holds none."""
+    async def replace_images(self, request: Request, *, target: str) -> Request:
+        """Return the request with a description for every image; the same object if it has none."""
         images = {image_key(image): image for image in images_of(request)}
         if not images:
             return request
-        # The newest are asked for first: an old one is missed least.
-        new = [(key, image) for key, image in reversed(images.items()) if key not in self._told]
+        # The newest come first: beyond the limit, the oldest matter least.
+        new = [(key, image) for key, image in reversed(images.items()) if key not in self._descriptions]
         async with asyncio.TaskGroup() as group:
             for key, image in new:
-                group.create_task(self._tell(key, image))
-        self._note(f"{_count(len(images))} told in words: {to} does not see images")
-        return replace(request, messages=tuple(self._retold(message) for message in request.messages))
+                group.create_task(self._add(key, image))
+        self._note(f"{_count(len(images))} replaced by descriptions: {target} does not support images")
+        return replace(request, messages=tuple(self._without_images(message) for message in request.messages))
 
-    async def _tell(self, key: str, image: Media) -> None:
-        async with self._turns:
-            known = await self._album.find(key)
-            if known is None:
-                known = await self._ask(key, image)
-        self._told[key] = known
+    async def _add(self, key: str, image: Media) -> None:
+        async with self._concurrency:
+            text = await self._cache.find(key)
+            if text is None:
+                text = await self._request_description(key, image)
+        self._descriptions[key] = text
 
-    async def _ask(self, key: str, image: Media) -> str:
-        if not self._left:
-            return self._missed("there are more images in this request than are described")
-        self._left -= 1
+    async def _request_description(self, key: str, image: Media) -> str:
+        if not self._remaining:
+            return self._not_described("there are more images in this request than are described")
+        self._remaining -= 1
         try:
-            said = (await self._describe(image)).strip()[:_MOST_CHARS]
+            description = (await self._describe(image)).strip()[:_MAX_CHARACTERS]
         except GatewayError as error:
-            return self._missed("no description of it could be made", error.message)
-        if not said:
-            return self._missed("no description of it could be made", "the answer was empty")
-        text = f"[An image stands here. What it shows, in the words of a model that saw it:\n{said}\n]"
-        await self._album.keep(key, text, by_url=image.data is None)
+            return self._not_described("no description of it could be made", error.message)
+        if not description:
+            return self._not_described("no description of it could be made", "the answer was empty")
+        text = f"[An image stands here. What it shows, in the words of a model that saw it:\n{description}\n]"
+        await self._cache.save(key, text, by_url=image.data is None)
         return text
 
-    def _missed(self, why: str, cause: str = "") -> str:
-        self._note(f"an image could not be shown: {cause or why}")
-        return NOT_SHOWN.format(why=why)
+    def _not_described(self, reason: str, cause: str = "") -> str:
+        self._note(f"an image was not described: {cause or reason}")
+        return NOT_SHOWN.format(why=reason)
 
-    def _retold(self, message: Message) -> Message:
-        if not any(_holds_image(part) for part in message.parts):
+    def _without_images(self, message: Message) -> Message:
+        if not any(_has_image(part) for part in message.parts):
             return message
-        return replace(message, parts=tuple(self._words(part) for part in message.parts))
+        return replace(message, parts=tuple(self._replaced(part) for part in message.parts))
 
-    def _words(self, part: Part) -> Part:
+    def _replaced(self, part: Part) -> Part:
         if isinstance(part, ToolResult):
-            return replace(part, parts=tuple(self._words(inner) for inner in part.parts))
-        if not _is_image(part):
-            return part
-        assert isinstance(part, Media)
-        return Text(self._told[image_key(part)], cache=part.cache)
+            return replace(part, parts=tuple(self._replaced(inner) for inner in part.parts))
+        return Text(self._descriptions[image_key(part)], cache=part.cache) if _is_image(part) else part
 
 
 def may_hold_images(protocol: ProtocolName, body: bytes) -> bool:
-    """Whether it is worth looking for images in this body."""
+    """Return whether the body may contain images."""
     return _MARKS[protocol] in body
 
 
 def images_of(request: Request) -> Iterator[Media]:
-    """Every image of the conversation, in tool results too."""
+    """Yield every image of the conversation, also in tool results."""
     for message in request.messages:
         for part in message.parts:
             inner = part.parts if isinstance(part, ToolResult) else (part,)
-            yield from (one for one in inner if isinstance(one, Media) and one.kind == "image")
+            yield from (image for image in inner if _is_image(image))
 
 
 def image_key(image: Media) -> str:
-    """The hash of an image: of its data, or of where it is."""
+    """Return the hash of an image's data, URL or file id."""
     source = image.data or image.url or image.file_id or ""
     return blake2b(source.encode("utf-8", "surrogatepass"), digest_size=20).hexdigest()
 
 
 def description_request(image: Media, source: ProtocolName, *, max_tokens: int) -> Request:
-    """The request that asks a model what an image shows; `source` is the protocol the image came in."""
-    bare = replace(image, cache=None, extras=None)
+    """Build the request for a description; `source` is the protocol of the image."""
+    plain = replace(image, cache=None, extras=None)
     return Request(
-        model="", source=source, messages=(Message("user", (bare, Text(TASK))),), max_tokens=max_tokens
+        model="", source=source, messages=(Message("user", (plain, Text(TASK))),), max_tokens=max_tokens
     )
 
 
-def _is_image(part: Part) -> bool:
+def _is_image(part: Part) -> TypeGuard[Media]:
     return isinstance(part, Media) and part.kind == "image"
 
 
-def _holds_image(part: Part) -> bool:
+def _has_image(part: Part) -> bool:
     return _is_image(part) or (isinstance(part, ToolResult) and any(map(_is_image, part.parts)))
 
 

@@ -1,8 +1,8 @@
-"""web_search: a search for models whose upstream has none.
+"""web_search: a web search for upstreams without one.
 
-A client declares a search that runs at its provider, and the request goes to another one. The model is then
-offered a function of ours instead; its calls are answered by a search provider of the gateway's, with titles
-and addresses to cite. With none configured the result says so, loudly.
+A client declares a search that its provider runs, and the request is routed to a provider without it. The
+model then gets a function of the gateway instead, whose calls go to the gateway's search provider; the
+results have titles and addresses to cite. Without a configured search provider, the tool result says so.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NAME = "web_search"
 OTHER_NAME = "routecodex_web_search"
 
 CHAT_OPTIONS = "web_search_options"
-"""Chat's way of asking for a search without declaring a tool."""
+"""Field of chat that requests a search without a tool (OpenAI API reference, search models)."""
 NO_PROVIDER = (
     "WEB SEARCH IS NOT AVAILABLE: this gateway has no search provider configured. Nothing was searched. Tell "
     "the user so, and that the operator can set one under [server_tools.web_search]; do not invent results."
@@ -37,8 +37,8 @@ TASK = (
 )
 _DECLARED = re.compile(r"\$?(openrouter:)?(web_?search|google_?search|browser_search)", re.IGNORECASE)
 _MARKS = (b"web_search", b"oogle_search", b"oogleSearch", b"browser_search")
-_LONGEST_QUERY = 1000
-_LONGEST_TEXT = 1500
+_MAX_QUERY = 1000
+_MAX_TEXT = 1500
 
 
 class SearchHit(Struct, frozen=True):
@@ -50,37 +50,37 @@ class SearchHit(Struct, frozen=True):
 
 
 class SearchResults(Struct, frozen=True):
-    """What a search gave: results, or the words of a model that searched by itself."""
+    """The results of a search, or the text of a model that searched itself."""
 
     hits: tuple[SearchHit, ...] = ()
-    words: str = ""
+    text: str = ""
 
 
 Search = Callable[[TurnContext, str], Awaitable[SearchResults]]
-"""Searches the web; raises GatewayError when it cannot."""
+"""Searches the web; raises GatewayError if it fails."""
 
 
 class SearchLimits(Struct, frozen=True, kw_only=True):
-    """What the client allows: how many searches, and where results may come from."""
+    """The client's limits: the number of searches, and the domains of results."""
 
     uses: int
     allowed: tuple[str, ...] = ()
     blocked: tuple[str, ...] = ()
 
     def admit(self, url: str) -> bool:
-        """Whether a result from there may be told."""
-        return not _among(url, self.blocked) and (not self.allowed or _among(url, self.allowed))
+        """Return whether the limits allow a result from this address."""
+        return not _is_in(url, self.blocked) and (not self.allowed or _is_in(url, self.allowed))
 
 
 class WebSearchOptions(Struct, frozen=True, kw_only=True):
-    """How web_search is set up."""
+    """Options of web_search."""
 
     max_uses: int = 5
     max_results: int = 8
 
 
 class WebSearchTool(ServerTool):
-    """A function `web_search` in the place of a search that the upstream does not have."""
+    """A function `web_search` in place of a hosted search that the upstream lacks."""
 
     name = NAME
 
@@ -88,39 +88,39 @@ class WebSearchTool(ServerTool):
         self._search = search
         self._options = options
 
-    def wants(self, situation: TurnContext) -> bool:
-        """Only where a search is declared and a target lacks it."""
-        return bool(situation.data.get("lacks_search"))
+    def wants(self, turn: TurnContext) -> bool:
+        """Return whether a search is declared that a target lacks."""
+        return bool(turn.data.get("lacks_search"))
 
-    def fitted(self, situation: TurnContext, request: Request) -> Request:
-        """The request for a target without a search: our function stands where the search was declared."""
+    def replace_search(self, turn: TurnContext, request: Request) -> Request:
+        """Return the request for a target without a search: a function replaces the declared search."""
         if not declares_search(request):
             return request
-        name = situation.data.setdefault(self.name, _free_name(request))
-        situation.names.add(name)
+        name = turn.data.setdefault(self.name, _function_name(request))
+        turn.names.add(name)
         if self._search is None:
-            self._note_once(situation, "web search asked for, but no search provider is configured")
-        kept = tuple(tool for tool in request.tools if not is_search(tool))
-        # A model that may search no more is not tempted to.
-        spent = situation.data.get("searches", 0) > self._limits(situation).uses
-        offered = () if spent else (_function(name),)
+            self._note_once(turn, "web search requested, but no search provider is configured")
+        others = tuple(tool for tool in request.tools if not is_search(tool))
+        # Once the limit is exceeded, the function is no longer offered.
+        exhausted = turn.data.get("searches", 0) > self._limits(turn).uses
+        offered = () if exhausted else (_function(name),)
         extras = {key: value for key, value in (request.extras or {}).items() if key != CHAT_OPTIONS}
         return replace(
             request,
-            tools=(*kept, *offered),
-            tool_choice=_choice(situation.captured, name, again=situation.round > 1),
+            tools=(*others, *offered),
+            tool_choice=_choice(turn.captured, name, again=turn.round > 1),
             extras=extras or None,
         )
 
-    def _limits(self, situation: TurnContext) -> SearchLimits:
-        return search_limits(situation.captured, most=self._options.max_uses)
+    def _limits(self, turn: TurnContext) -> SearchLimits:
+        return search_limits(turn.captured, max_uses=self._options.max_uses)
 
-    def answers(self, situation: TurnContext, name: str) -> bool:
-        return bool(name == situation.data.get(self.name))
+    def answers(self, turn: TurnContext, name: str) -> bool:
+        return bool(name == turn.data.get(self.name))
 
-    async def call(self, situation: TurnContext, call: ToolCall) -> str:
-        limits = self._limits(situation)
-        used = situation.data["searches"] = situation.data.get("searches", 0) + 1
+    async def call(self, turn: TurnContext, call: ToolCall) -> str:
+        limits = self._limits(turn)
+        used = turn.data["searches"] = turn.data.get("searches", 0) + 1
         if used > limits.uses:
             return f"No more searches: {limits.uses} are allowed in one answer. Go on with what you have."
         query = _query(call.arguments)
@@ -129,35 +129,35 @@ class WebSearchTool(ServerTool):
         if self._search is None:
             return NO_PROVIDER
         try:
-            found = await self._search(situation, query)
+            found = await self._search(turn, query)
         except GatewayError as error:
-            self._note_once(situation, f"web search failed: {error.message}")
+            self._note_once(turn, f"web search failed: {error.message}")
             return f"THE WEB SEARCH FAILED: {error.message}. Nothing was found; tell the user so."
         hits = [hit for hit in found.hits if limits.admit(hit.url)][: self._options.max_results]
-        return results_text(query, hits, words=found.words)
+        return results_text(query, hits, text=found.text)
 
-    def _note_once(self, situation: TurnContext, reason: str) -> None:
-        if reason not in situation.notes:
-            situation.note(reason)
+    def _note_once(self, turn: TurnContext, reason: str) -> None:
+        if reason not in turn.notes:
+            turn.note(reason)
 
 
 def may_declare_search(body: bytes) -> bool:
-    """Whether it is worth looking for a declared search in this body."""
+    """Return whether the body may declare a search."""
     return any(mark in body for mark in _MARKS)
 
 
 def declares_search(request: Request) -> bool:
-    """Whether the client declared a search that runs at its provider."""
+    """Return whether the request declares a search that the provider runs."""
     return any(map(is_search, request.tools)) or bool(request.extras and CHAT_OPTIONS in request.extras)
 
 
 def is_search(tool: Tool) -> bool:
-    """Whether a tool is a web search that runs at the provider."""
-    return tool.kind == "hosted" and any(_DECLARED.match(word) for word in _words_of(tool))
+    """Return whether a tool is a web search that the provider runs."""
+    return tool.kind == "hosted" and any(map(_DECLARED.match, _names_of(tool)))
 
 
-def _words_of(tool: Tool) -> Iterator[str]:
-    """What a hosted tool calls itself: its name, its type, its only field (Gemini), its function (Kimi)."""
+def _names_of(tool: Tool) -> Iterator[str]:
+    """Yield the names of a hosted tool: name, type, only field (Gemini), function name (Kimi)."""
     yield tool.name
     if not isinstance(tool.hosted, dict):
         return
@@ -169,52 +169,52 @@ def _words_of(tool: Tool) -> Iterator[str]:
         yield str(function.get("name", ""))
 
 
-def search_limits(request: Request, *, most: int) -> SearchLimits:
-    """What the declared search allows, in the words of any protocol."""
+def search_limits(request: Request, *, max_uses: int) -> SearchLimits:
+    """Read the limits of the declared search, in the form of any protocol."""
     declared = [tool.hosted for tool in request.tools if is_search(tool) and isinstance(tool.hosted, dict)]
-    said = declared[0] if declared else {}
-    inner = said.get("filters")
-    filters = inner if isinstance(inner, dict) else said
-    uses = said.get("max_uses")
+    search = declared[0] if declared else {}
+    nested = search.get("filters")
+    filters = nested if isinstance(nested, dict) else search
+    uses = search.get("max_uses")
     return SearchLimits(
-        uses=min(uses, most) if isinstance(uses, int) and uses > 0 else most,
+        uses=min(uses, max_uses) if isinstance(uses, int) and uses > 0 else max_uses,
         allowed=_domains(filters.get("allowed_domains")),
         blocked=_domains(filters.get("blocked_domains")),
     )
 
 
-def results_text(query: str, hits: Iterable[SearchHit], *, words: str = "") -> str:
-    """What the model hears of a search."""
-    lines = [f"[{at}] {_told(hit)}" for at, hit in enumerate(hits, 1)]
-    if words:
+def results_text(query: str, hits: Iterable[SearchHit], *, text: str = "") -> str:
+    """Return the tool result of a search."""
+    lines = [f"[{at}] {_hit_text(hit)}" for at, hit in enumerate(hits, 1)]
+    if text:
         sources = "\n\nSources:\n" + "\n".join(lines) if lines else ""
-        return f"A web search for {query!r} gave:\n\n{words}{sources}\n\n{CITE}"
+        return f"A web search for {query!r} gave:\n\n{text}{sources}\n\n{CITE}"
     if not lines:
         return f"The web search for {query!r} found nothing. Try other words, or tell the user."
     return "\n\n".join([f"Web search results for {query!r}:", *lines, CITE])
 
 
-def _told(hit: SearchHit) -> str:
+def _hit_text(hit: SearchHit) -> str:
     return f"{hit.title or hit.url}\n{hit.url}\n{_short(hit.text)}".rstrip()
 
 
 def cited_sources(response: Response) -> Iterator[SearchHit]:
-    """What an answer cites, whatever shape its protocol gives to citations; each address once."""
-    seen: set[str] = set()
-    cited = (mark for part in response.parts if isinstance(part, Text) for mark in part.annotations)
-    for hit in (hit for mark in cited for hit in _cited(mark)):
-        if hit.url not in seen:
-            seen.add(hit.url)
+    """Yield the sources an answer cites, in the annotations of any protocol; each address once."""
+    urls: set[str] = set()
+    annotations = (found for part in response.parts if isinstance(part, Text) for found in part.annotations)
+    for hit in (hit for annotation in annotations for hit in _cited(annotation)):
+        if hit.url not in urls:
+            urls.add(hit.url)
             yield hit
 
 
-def _cited(mark: Json) -> Iterator[SearchHit]:
-    if not isinstance(mark, dict):
+def _cited(annotation: Json) -> Iterator[SearchHit]:
+    if not isinstance(annotation, dict):
         return
-    url = mark.get("url") or mark.get("uri")
+    url = annotation.get("url") or annotation.get("uri")
     if isinstance(url, str) and url.startswith(("http://", "https://")):
-        yield SearchHit(str(mark.get("title") or ""), url)
-    for inner in mark.values():
+        yield SearchHit(str(annotation.get("title") or ""), url)
+    for inner in annotation.values():
         yield from _cited(inner)
 
 
@@ -232,20 +232,20 @@ def _function(name: str) -> Tool:
     )
 
 
-def _free_name(request: Request) -> str:
+def _function_name(request: Request) -> str:
     taken = {tool.name for tool in request.tools if not is_search(tool)}
     return OTHER_NAME if NAME in taken else NAME
 
 
 def _choice(captured: Request, name: str, *, again: bool) -> ToolChoice | None:
-    """The client's choice in terms of our function; a search that was forced is forced once."""
+    """Return the client's tool choice with the function's name; a forced search is forced only once."""
     choice = captured.tool_choice
     if choice is None:
         return None
     replaced = {tool.name for tool in captured.tools if is_search(tool)}
-    names = tuple(dict.fromkeys(name if one in replaced else one for one in choice.names))
-    only_ours = names == (name,) or (not names and len(replaced) == len(captured.tools))
-    if again and choice.mode in ("tool", "required") and only_ours:
+    names = tuple(dict.fromkeys(name if chosen in replaced else chosen for chosen in choice.names))
+    only_search = names == (name,) or (not names and len(replaced) == len(captured.tools))
+    if again and choice.mode in ("tool", "required") and only_search:
         return ToolChoice("auto")
     return replace(choice, names=names)
 
@@ -256,21 +256,23 @@ def _query(arguments: str) -> str:
     except (msgspec.DecodeError, UnicodeEncodeError):
         return ""
     query = value.get("query") if isinstance(value, dict) else None
-    return query.strip()[:_LONGEST_QUERY] if isinstance(query, str) else ""
+    return query.strip()[:_MAX_QUERY] if isinstance(query, str) else ""
 
 
 def _short(text: str) -> str:
     line = " ".join(text.split())
-    return line if len(line) <= _LONGEST_TEXT else f"{line[:_LONGEST_TEXT]}…"
+    return line if len(line) <= _MAX_TEXT else f"{line[:_MAX_TEXT]}…"
 
 
 def _domains(value: Json) -> tuple[str, ...]:
-    found = value if isinstance(value, list) else []
-    return tuple(one.lower().removeprefix("https://").strip("/") for one in found if isinstance(one, str))
+    domains = value if isinstance(value, list) else []
+    return tuple(
+        domain.lower().removeprefix("https://").strip("/") for domain in domains if isinstance(domain, str)
+    )
 
 
-def _among(url: str, domains: Iterable[str]) -> bool:
-    """Whether an address lies in one of the domains, or below a path that one of them names."""
+def _is_in(url: str, domains: Iterable[str]) -> bool:
+    """Return whether an address is in one of the domains, or below the path of one."""
     try:
         parts = urlsplit(url)
     except ValueError:

@@ -180,7 +180,7 @@ class Attempt:
         sight = self.sight()
         if sight is None:
             return self._encoded(lane, same=same)
-        request = await sight.shown(self._canonical(), to=str(lane.target))
+        request = await sight.replace_images(self._canonical(), target=str(lane.target))
         unchanged = request is self._request
         return self._encoded(lane, same=same) if unchanged else self._rendered(request, lane)
 

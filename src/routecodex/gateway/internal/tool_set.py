@@ -121,7 +121,7 @@ class ServerToolSet:
             request = _lenient(request, situation.names)
         if self._web_search is None or self._searches(lane, situation.captured.source):
             return request
-        return self._web_search.fitted(situation, request)
+        return self._web_search.replace_search(situation, request)
 
     def situation(
         self, ask: ClientRequest, course: RoutingContext, *, lanes: Sequence[AnyTarget]
