@@ -1,8 +1,8 @@
-"""RouteCodex: a gateway that carries any AI client's protocol to any provider's protocol."""
+"""RouteCodex: a gateway between any LLM client protocol and any provider protocol."""
 
 from routecodex import compiled
 
 __version__ = "0.1.0"
 
 IS_COMPILED = compiled.install()
-"""Whether the modules of the hot path run as machine code."""
+"""Whether the compiled modules of the hot path are in use."""

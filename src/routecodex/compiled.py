@@ -1,9 +1,9 @@
-"""Modules of the hot path as machine code, taken instead of their sources where they were made from these.
+"""Imports compiled modules of the hot path instead of their sources, if they were built from these.
 
 `make compile` writes them into a directory beside this file, with a manifest. They call each other directly,
-so it is all of them or none: one source that has changed since, another Python, or `ROUTECODEX_PURE=1`, and
-the sources run. What is written in C besides has that source outside of the package, and counts as long as it
-is there.
+so all of them are used or none: if one source has changed, if the Python is another one, or with
+`ROUTECODEX_PURE=1`, the sources run. C files are outside of the package; an installed package does not have
+them, so a missing one does not count as changed.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ MANIFEST = DIRECTORY / "manifest.json"
 
 
 def digest(modules: Iterable[str]) -> str:
-    """What a build of these modules is known by: this Python and every byte of their sources."""
-    made_of = hashlib.blake2b(sys.version.encode(), digest_size=16)
+    """Return the digest of a build: this Python version and the sources of the modules."""
+    hasher = hashlib.blake2b(sys.version.encode(), digest_size=16)
     for module in modules:
-        made_of.update(module.encode() + b"\0" + source(module).read_bytes() + b"\0")
-    return made_of.hexdigest()
+        hasher.update(module.encode() + b"\0" + source(module).read_bytes() + b"\0")
+    return hasher.hexdigest()
 
 
 def file_digest(file: Path) -> str:
-    """What the bytes of a file are known by."""
+    """Return the digest of a file."""
     return hashlib.blake2b(file.read_bytes(), digest_size=16).hexdigest()
 
 
 def source(module: str) -> Path:
-    """The file of a module of this package."""
+    """Return the source file of a module of this package."""
     return PACKAGE.joinpath(*module.split(".")[1:]).with_suffix(".py")
 
 
 class Finder(MetaPathFinder):
-    """Finds the modules that were compiled, and no others."""
+    """Finds compiled modules only."""
 
     def __init__(self, directory: Path, files: Mapping[str, str]) -> None:
         self._directory = directory
@@ -60,24 +60,24 @@ class Finder(MetaPathFinder):
 
 
 def matching_build(manifest: Path = MANIFEST) -> Finder | None:
-    """What finds the modules that were compiled, None when there are none or they are of other sources."""
+    """Return a finder for the build of the manifest, or None if there is none for these sources."""
     try:
-        made = json.loads(manifest.read_bytes())
-        if made["digest"] == digest(made["modules"]) and not _changed(made["outside"]):
-            return Finder(manifest.parent, made["files"])
+        build = json.loads(manifest.read_bytes())
+        if build["digest"] == digest(build["modules"]) and not _changed(build["outside"]):
+            return Finder(manifest.parent, build["files"])
     except (OSError, ValueError, KeyError, TypeError):
         pass
     return None
 
 
 def _changed(outside: Mapping[str, str]) -> bool:
-    """Whether a source that lies outside of the package is another one now; one that is gone is not."""
-    files = {PACKAGE / name: known for name, known in outside.items()}
-    return any(file.exists() and file_digest(file) != known for file, known in files.items())
+    """Return whether a source outside of the package has changed; a missing one has not."""
+    files = {PACKAGE / name: recorded for name, recorded in outside.items()}
+    return any(file.exists() and file_digest(file) != recorded for file, recorded in files.items())
 
 
 def install(environ: Mapping[str, str] = os.environ) -> bool:
-    """Lets the compiled modules be imported from now on; False when there are none for these sources."""
+    """Import compiled modules from now on; return False if there are none for these sources."""
     if environ.get("ROUTECODEX_PURE", "0") not in ("", "0"):
         return False
     finder = matching_build()

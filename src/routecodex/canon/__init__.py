@@ -1,9 +1,10 @@
-"""The vocabulary every layer shares; it imports nothing of ours.
+"""Types that every layer shares; this package imports no other package of the project.
 
-parts      what messages are made of: Text, Media, ToolCall, ToolResult, Reasoning, Refusal, Opaque
-request    Request, Message, Tool, ToolChoice and what else a client may ask for
-events     what happens while an answer arrives: Started … Finished or Failed
-response   Response and Usage; `fold` (events → response) and `unfold` (response → events)
-finish     finish reasons: the one place that maps, infers and traces them
-errors     the error tree: the type says whose fault it is
+parts      content parts of messages: Text, Media, ToolCall, ToolResult, Reasoning, Refusal, Opaque
+request    Request, Message, Tool, ToolChoice; RequestFeatures for routing
+events     events of an answer stream, from Started to Finished or Failed; Usage
+response   Response; `fold` (events → response) and `unfold` (response → events)
+finish     finish reasons: maps, infers and traces them
+errors     error tree; the type says whose fault an error is
+notices    lines shown to the client, each once
 """

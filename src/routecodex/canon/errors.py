@@ -1,4 +1,4 @@
-"""The error tree: the type says whose fault it is, the fields say what a client may be told.
+"""Error tree: the type says whose fault an error is, the fields hold the parts a client may see.
 
     GatewayError
     ├── ClientError                the request is at fault
@@ -8,21 +8,21 @@
     │   ├── MethodNotAllowed       405
     │   ├── TooLarge               413  body, depth or message limits
     │   └── UpgradeRequired        426  WebSocket probes
-    ├── ProviderNotAvailable       a target asked for by name is unknown 404, disabled or not allowed 403,
+    ├── ProviderNotAvailable       a target requested by name is unknown 404, disabled or not allowed 403,
     │                              or unhealthy 503
-    ├── Overloaded                 503  our own limits: concurrency, draining
+    ├── Overloaded                 503  limits of the gateway: concurrency, draining
     ├── ConfigError                     the configuration is at fault
-    └── UpstreamError              the provider is at fault (or said the request is)
+    └── UpstreamError              the provider is at fault, or rejected the request
         ├── UpstreamRejected       4xx of the request itself, passed on
-        ├── UpstreamRefusedKey     502  our key was refused
+        ├── UpstreamRefusedKey     502  the provider refused the configured key
         ├── UpstreamLimited        429  with retry_after
         ├── UpstreamOverloaded     529/503
-        ├── UpstreamFailed         502  5xx, connection, unparsable or truncated answer
-        └── UpstreamTimeout        504  silent past its time-out
+        ├── UpstreamFailed         502  5xx, connection, unparsable or truncated response
+        └── UpstreamTimeout        504  no bytes within the timeout
 
-Every error carries `message` for people, `status` for HTTP, `kind` (one of `Kind`, from which each codec
-derives its protocol's own type), optional `code`, `param`, `details`, `notices` (a header of their own) and
-`routed`: the route, target and reason of what was tried, None when nothing was.
+Every error has `message` for people, `status` for HTTP, `kind` (one of `Kind`, which each codec maps to the
+error type of its protocol), optional `code`, `param`, `details`, `notices` (sent in their own header) and
+`routed`: route, target and reason of the last attempt, None if there was no attempt.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ _KIND_OF_STATUS: dict[int, Kind] = {
 
 
 def kind_of_status(status: int) -> Kind:
-    """The kind of error an HTTP status stands for."""
+    """Return the kind of error that an HTTP status stands for."""
     known = _KIND_OF_STATUS.get(status)
     if known is not None:
         return known
@@ -87,7 +87,7 @@ def kind_of_status(status: int) -> Kind:
 
 
 class GatewayError(Exception):
-    """Anything this gateway tells a client has gone wrong."""
+    """An error that this gateway reports to a client."""
 
     status: int = 500
     default_code: ClassVar[str | None] = None
@@ -118,13 +118,13 @@ class GatewayError(Exception):
         return kind_of_status(self.status)
 
     def detached(self) -> Self:
-        """This error without where and from what it was raised, which would keep the request with it."""
+        """Drop traceback, context and cause, which would keep the request in memory; return this error."""
         self.__traceback__ = self.__context__ = self.__cause__ = None
         return self
 
 
 class ClientDisconnected(Exception):
-    """The client left; nobody reads what is written any more. Nobody's fault, and no error to tell."""
+    """The client disconnected. This is not an error: no response can reach it any more."""
 
 
 class ClientError(GatewayError):
@@ -140,68 +140,68 @@ class BadRequest(ClientError):
 
 
 class Unauthorized(ClientError):
-    """The client's own key is missing or not one of ours."""
+    """The client's own key is missing or unknown."""
 
     status = 401
     default_code = "invalid_api_key"
 
 
 class NotFound(ClientError):
-    """There is no such path, model or stored response."""
+    """The path, model or stored response does not exist."""
 
     status = 404
     default_code = "not_found"
 
 
 class MethodNotAllowed(ClientError):
-    """The path exists, for another method."""
+    """The path exists, but not for this method."""
 
     status = 405
     default_code = "method_not_allowed"
 
 
 class TooLarge(ClientError):
-    """The request is past one of our limits."""
+    """The request exceeds a limit of the gateway."""
 
     status = 413
     default_code = "request_too_large"
 
 
 class UpgradeRequired(ClientError):
-    """The client tried a WebSocket; the same path works over plain HTTP."""
+    """The client tried to open a WebSocket; the same path works over plain HTTP."""
 
     status = 426
     default_code = "websocket_not_supported"
 
 
 class ProviderNotAvailable(GatewayError):
-    """A provider, key or model that was asked for by name cannot be used; `details` say which and why."""
+    """A provider, key or model requested by name cannot be used; `details` say which and why."""
 
     status = 503
     default_code = "PROVIDER_NOT_AVAILABLE"
 
     @classmethod
     def unknown(cls, name: str) -> ProviderNotAvailable:
-        """Nothing in the configuration has this name."""
+        """Return the error for a name that the configuration does not have."""
         message = f"Requested provider {name} not found in provider registry"
         return cls(message, status=404, details={"provider": name})
 
     @classmethod
     def disabled(cls, name: str) -> ProviderNotAvailable:
-        """It is on a list of disabled targets."""
+        """Return the error for a target on a list of disabled targets."""
         details = {"provider": name, "reason": "disabled"}
         return cls(f"Requested provider {name} is disabled", status=403, details=details)
 
     @classmethod
     def unhealthy(cls, name: str, retry_after: float | None = None) -> ProviderNotAvailable:
-        """It failed lately and is given a rest; `retry_after` seconds from now it may be back."""
+        """Return the error for a target in cooldown; it may be back in `retry_after` seconds."""
         message = f"Requested provider {name} is not available (health check failed)"
         details = {"provider": name, "reason": "unhealthy"}
         return cls(message, status=503, details=details, retry_after=retry_after)
 
     @classmethod
     def not_allowed(cls, *names: str, by_operator: bool = False) -> ProviderNotAvailable:
-        """The list of allowed providers leaves no target in any route; the way out is that of who set it."""
+        """Return the error for an allow list that leaves no target in any route, with the way to clear it."""
         listed = ",".join(names)
         way_out = "`routecodex daemon set routing --clear`" if by_operator else "<**clear**>"
         message = f"No route has a target that the allow list permits ({listed}); {way_out} clears the list"
@@ -209,7 +209,7 @@ class ProviderNotAvailable(GatewayError):
 
 
 class Overloaded(GatewayError):
-    """The gateway itself cannot take the request now."""
+    """The gateway itself cannot accept the request now."""
 
     status = 503
     default_code = "overloaded"
@@ -220,7 +220,7 @@ class ConfigError(GatewayError):
 
 
 class UpstreamError(GatewayError):
-    """A provider failed or refused; `provider` says which, `upstream_status` what it answered."""
+    """A provider failed or refused; `provider` is its name, `upstream_status` its HTTP status."""
 
     status = 502
 
@@ -230,47 +230,47 @@ class UpstreamError(GatewayError):
         *,
         provider: str | None = None,
         upstream_status: int | None = None,
-        **told: Any,
+        **fields: Any,
     ) -> None:
-        super().__init__(message, **told)
+        super().__init__(message, **fields)
         self.provider = provider
         self.upstream_status = upstream_status
 
 
 class UpstreamRejected(UpstreamError):
-    """The provider says the request itself is wrong: passed on, never tried elsewhere."""
+    """The provider rejects the request itself: passed on, not retried elsewhere."""
 
     status = 400
 
 
 class UpstreamRefusedKey(UpstreamError):
-    """The provider refused our key; never shown as if the client's own key were wrong."""
+    """The provider refused the configured key; never shown as if the client's own key were wrong."""
 
     default_code = "upstream_auth"
 
 
 class UpstreamLimited(UpstreamError):
-    """The provider limits us now."""
+    """The provider limits the rate or the quota of the key."""
 
     status = 429
     default_code = "rate_limit_exceeded"
 
 
 class UpstreamOverloaded(UpstreamError):
-    """The provider says it is overloaded; messages clients see 529, others 503."""
+    """The provider reports that it is overloaded; messages clients get 529, others 503."""
 
     status = 503
     default_code = "overloaded"
 
 
 class UpstreamFailed(UpstreamError):
-    """The provider broke: 5xx, no connection, an answer that does not parse or is cut off."""
+    """The provider failed: 5xx, no connection, a response that does not parse or is truncated."""
 
     default_code = "upstream_error"
 
 
 class UpstreamTimeout(UpstreamError):
-    """The provider stayed silent past its time-out."""
+    """The provider sent no bytes within the timeout."""
 
     status = 504
     default_code = "upstream_timeout"

@@ -1,16 +1,10 @@
 """Events of an answer stream, and their grammar.
 
-Token counts of one answer.
+    Started ( PartStarted | …Delta | PartFinished | UsageReported )* ( Finished | Failed )
 
-What happens while an answer arrives, in the past tense.
-
-Grammar of a stream of events:
-
-    Started ( PartStarted | …Added | PartFinished | UsageReported )* ( Finished | Failed )
-
-Each part has an `index` of its own, growing; it is started once, added to while open and finished once, in
-that order. Several parts may be open at a time. `PartStarted.part` is the part with what is known of it at
-that moment, mostly empty. `UsageReported` is cumulative: the last one counts. Nothing follows the end.
+Each part has its own increasing `index`. It is started once, extended by deltas and finished once.
+Several parts may be open at a time. `PartStarted.part` holds the fields known at that moment; its text is
+mostly empty. `UsageReported` is cumulative: the last one counts. `Finished` or `Failed` is the last event.
 """
 
 from __future__ import annotations
@@ -25,7 +19,7 @@ from routecodex.canon.parts import Json, Opaque, Reasoning, Refusal, Text, ToolC
 
 
 class Usage(Struct, frozen=True):
-    """`input` counts all prompt tokens, cached ones too; `output` all generated ones, thoughts too."""
+    """Token counts of one answer; `input` includes cached tokens, `output` includes thinking."""
 
     input: int = 0
     output: int = 0
@@ -49,7 +43,7 @@ AnswerPart: TypeAlias = Text | ToolCall | Reasoning | Refusal | Opaque
 
 
 class Started(Struct, frozen=True):
-    """The provider began to answer."""
+    """The provider started to answer."""
 
     id: str = ""
     model: str = ""
@@ -58,14 +52,14 @@ class Started(Struct, frozen=True):
 
 
 class PartStarted(Struct, frozen=True):
-    """A part began; its text, if any, is what it begins with."""
+    """A part started; deltas are appended to its text."""
 
     index: int
     part: AnswerPart
 
 
 class TextDelta(Struct, frozen=True):
-    """Text or Refusal grew; `logprobs` are chat's entries for these tokens."""
+    """More text of a Text or Refusal; `logprobs` are the chat entries of these tokens."""
 
     index: int
     text: str
@@ -73,28 +67,28 @@ class TextDelta(Struct, frozen=True):
 
 
 class ReasoningDelta(Struct, frozen=True):
-    """A thought grew."""
+    """More text of a Reasoning part."""
 
     index: int
     text: str
 
 
 class SignatureDelta(Struct, frozen=True):
-    """A thought or a call got its opaque signature (whole, or one more piece)."""
+    """The opaque signature of a part, or one more piece of it."""
 
     index: int
     signature: str
 
 
 class ArgumentsDelta(Struct, frozen=True):
-    """A call's arguments grew."""
+    """More of the arguments of a tool call."""
 
     index: int
     text: str
 
 
 class AnnotationDelta(Struct, frozen=True):
-    """A citation or the like was attached to a text."""
+    """An annotation of a text, such as a citation."""
 
     index: int
     annotation: Json
@@ -107,7 +101,7 @@ class PartFinished(Struct, frozen=True):
 
 
 class UsageReported(Struct, frozen=True):
-    """The provider counted tokens; the last report counts."""
+    """The provider reported token counts; the last report counts."""
 
     usage: Usage
 
@@ -120,7 +114,7 @@ class Finished(Struct, frozen=True):
 
 
 class Failed(Struct, frozen=True):
-    """The answer broke off."""
+    """The answer ended with an error."""
 
     error: GatewayError
 

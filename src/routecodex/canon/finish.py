@@ -1,19 +1,19 @@
-"""Finish reasons: the one place that maps, infers and traces them. Nobody else maps.
+"""Maps, infers and traces finish reasons, for all protocols.
 
-Canonical reasons, and how each protocol says them:
+Canonical reasons, and the value of each protocol:
 
     canonical       chat            messages                    responses                       gemini
     stop            stop            end_turn / stop_sequence    completed                       STOP
     length          length          max_tokens                  incomplete: max_output_tokens   MAX_TOKENS
     tool_calls      tool_calls      tool_use                    completed (with calls)          STOP (calls)
-    content_filter  content_filter  refusal, or stop_sequence   incomplete: content_filter      SAFETY and kin
+    content_filter  content_filter  refusal, or stop_sequence   incomplete: content_filter      SAFETY, …
     refusal         content_filter  refusal, or stop_sequence   completed (a refusal part)      SAFETY
     pause           stop            pause_turn                  completed                       STOP
     error           stop            stop_sequence               failed                          OTHER
 
-Rules of inference, strongest first: tool calls in the answer win over an ordinary end, and if they are whole
-over whatever the upstream upstream_reason (a call that was cut off, by the token limit or a filter, is no call: it must
-not be run); an error counts as `error`; nothing upstream_reason is `stop`.
+Rules of inference, strongest first: tool calls in the answer win over an ordinary finish, and if they are
+complete over any reason of the upstream (a client must not run a call that a token limit or filter cut off); an
+error counts as `error`; a missing reason is `stop`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ trace_log = logging.getLogger("routecodex.finish")
 
 
 class Finish(Struct, frozen=True):
-    """Why an answer ended; `sequence` is the stop sequence that was met, `said` the upstream's own word."""
+    """The reason an answer ended; `sequence` is the stop sequence that was met."""
 
     reason: Reason
     sequence: str | None = None
@@ -39,22 +39,23 @@ class Finish(Struct, frozen=True):
 _DECODED: dict[str, dict[str, Reason]] = {
     "chat": {
         "stop": "stop",
-        "end_turn": "stop",
-        "eos": "stop",
-        "stop_sequence": "stop",
         "length": "length",
-        "max_tokens": "length",
-        "model_length": "length",
         "tool_calls": "tool_calls",
         "function_call": "tool_calls",
-        "tool_use": "tool_calls",
         "content_filter": "content_filter",
-        "sensitive": "content_filter",
+        # Values of Anthropic, which some providers of both protocols pass on.
+        "end_turn": "stop",
+        "stop_sequence": "stop",
+        "max_tokens": "length",
+        "tool_use": "tool_calls",
         "refusal": "refusal",
-        "network_error": "error",
-        "insufficient_system_resource": "error",
-        "abort": "error",
-        "error": "error",
+        "eos": "stop",  # Together AI
+        "model_length": "length",  # Mistral
+        "error": "error",  # Mistral, OpenRouter
+        "sensitive": "content_filter",  # Zhipu
+        "network_error": "error",  # Zhipu
+        "insufficient_system_resource": "error",  # DeepSeek
+        "abort": "error",  # vLLM, SGLang
     },
     "messages": {
         "end_turn": "stop",
@@ -98,7 +99,7 @@ _DECODED: dict[str, dict[str, Reason]] = {
 }
 
 _ORDINARY: frozenset[Reason] = frozenset({"stop", "tool_calls", "pause"})
-"""Ends that a model comes to by itself."""
+"""Reasons by which a model ends an answer itself."""
 
 _ENCODED: dict[str, dict[Reason, str]] = {
     "chat": {
@@ -140,7 +141,7 @@ _ENCODED: dict[str, dict[Reason, str]] = {
 }
 
 _MESSAGES_ONLY = frozenset({"model_context_window_exceeded", "compaction"})
-"""Words that only messages has, and that say more than a reason does: there they come back as they were."""
+"""Values of messages that say more than the canonical reason: messages clients get them unchanged."""
 
 
 def infer(
@@ -152,9 +153,9 @@ def infer(
     sequence: str | None = None,
     failed: bool = False,
 ) -> Finish:
-    """The canonical finish of an answer whose upstream said `said` (or nothing).
+    """Infer the canonical finish of an answer; `upstream_reason` is None if the upstream gave none.
 
-    `calls_whole` is False when the arguments of the last call are not complete JSON.
+    `calls_whole` is False if the arguments of the last call are not complete JSON.
     """
     reason = _DECODED[protocol].get(upstream_reason, "stop") if upstream_reason is not None else "stop"
     if has_calls and (calls_whole or reason in _ORDINARY):
@@ -162,16 +163,16 @@ def infer(
     if failed:
         return Finish("error", upstream_reason=upstream_reason)
     if reason == "refusal" and has_calls:
-        # A refusal in the middle of a call completes nothing, as one in words would.
+        # A refusal in the middle of a call leaves the answer incomplete, unlike a refusal in text.
         reason = "content_filter"
     if reason == "tool_calls":
-        # It announced calls and made none: a client that waits for calls would wait for ever.
+        # The upstream announced calls but sent none: a client that expects calls would wait for ever.
         reason = "stop"
     return Finish(reason, sequence=sequence, upstream_reason=upstream_reason)
 
 
 def encode(protocol: str, finish: Finish, *, knows_refusal: bool = True) -> str:
-    """The word `protocol` has for the finish; old messages clients do not know `refusal`."""
+    """Return the protocol's value for the finish; old messages clients do not know `refusal`."""
     if protocol == "messages":
         upstream_reason = finish.upstream_reason
         if (
@@ -188,12 +189,12 @@ def encode(protocol: str, finish: Finish, *, knows_refusal: bool = True) -> str:
 
 
 def tracing() -> bool:
-    """Whether anybody asked for the trace."""
+    """Return whether the trace is switched on."""
     return trace_log.isEnabledFor(logging.DEBUG)
 
 
 def trace(request_id: str, finish: Finish, sent: str) -> None:
-    """One line for people who ask why an answer ended as it did; silent unless switched on."""
+    """Log how the finish reason was inferred, if the trace is switched on."""
     if tracing():
         trace_log.debug(
             "request=%s upstream=%s inferred=%s sent=%s",

@@ -1,7 +1,7 @@
-"""Content parts: what messages are made of, in no protocol's shape.
+"""Content parts of messages, independent of any protocol.
 
-`extras` holds fields of a part that have no home here, as they came; they are written back only to the
-protocol they came from. Signatures are opaque: kept byte for byte, tagged with the provider that made them.
+`extras` holds the fields of a part that have no counterpart here; they are written back, unchanged, only to
+the protocol they came from. Signatures are opaque: kept byte for byte, with the provider that issued them.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from typing import Any, ClassVar, Literal, TypeAlias
 from msgspec import Struct
 
 Json: TypeAlias = Any
-"""A JSON value as the reader gave it."""
+"""A decoded JSON value."""
 
 MediaKind = Literal["image", "file", "audio", "video"]
 
 
 class Text(Struct, frozen=True):
-    """Words; `cache` is a cache hint (`cache_control`) and `signature` an opaque provider mark.
+    """Text; `cache` is a cache hint (`cache_control`), `signature` an opaque value of the provider.
 
-    One that stands `apart` is a message of its own, though the same turn has said something before it.
+    A text that is `apart` starts a message of its own, although an earlier text belongs to the same turn.
     """
 
     text: str
@@ -31,7 +31,7 @@ class Text(Struct, frozen=True):
 
 
 class Media(Struct, frozen=True):
-    """An image, document, sound or film: inline (`data`, base64), by `url`, `file_id` or as plain `text`."""
+    """An image, file, audio or video: inline (`data`, base64), by `url` or `file_id`, or as plain `text`."""
 
     kind: MediaKind
     media_type: str | None = None
@@ -46,7 +46,7 @@ class Media(Struct, frozen=True):
 
 
 class ToolCall(Struct, frozen=True):
-    """The model calls a tool; `arguments` is JSON text, or free text for a `custom` tool."""
+    """A tool call of the model; `arguments` is JSON text, or free text for a `custom` tool."""
 
     id: str
     name: str
@@ -60,7 +60,7 @@ class ToolCall(Struct, frozen=True):
 
 
 class ToolResult(Struct, frozen=True):
-    """What a tool gave back for the call `call_id`."""
+    """The result of the tool call `call_id`."""
 
     call_id: str
     parts: tuple[Text | Media | Opaque, ...] = ()
@@ -72,9 +72,9 @@ class ToolResult(Struct, frozen=True):
 
 
 class Reasoning(Struct, frozen=True):
-    """Thoughts of a model; `signature` is what its maker (`origin`) needs to take them back.
+    """Thinking of a model; its provider (`origin`) accepts it back only with the `signature`.
 
-    A `redacted` one has no text: its signature is the sealed thought itself.
+    A `redacted` one has no text: the signature is the encrypted thinking itself.
     """
 
     text: str = ""
@@ -86,16 +86,16 @@ class Reasoning(Struct, frozen=True):
 
 
 class Refusal(Struct, frozen=True):
-    """The model says that it will not."""
+    """The model refuses to answer."""
 
     extras: ClassVar[None] = None
     text: str
 
 
 class Opaque(Struct, frozen=True):
-    """A part that only `protocol` has; it travels to that protocol untouched and nowhere else.
+    """A part that only `protocol` has; it is sent unchanged to that protocol and to no other.
 
-    In an answer, `instead` is what clients of other protocols can be told in its place.
+    In an answer, clients of other protocols get `instead` in its place.
     """
 
     extras: ClassVar[None] = None

@@ -1,8 +1,6 @@
-"""A request in no protocol's shape, and the features routing reads.
+"""A request independent of any protocol, and the features of it that routing reads.
 
-What routing looks at in a request: a few features, read without decoding all of it.
-
-What a client asks for, in no protocol's shape.
+Codecs read `RequestFeatures` without decoding the whole request.
 """
 
 from __future__ import annotations
@@ -17,35 +15,35 @@ NewestRole = Literal["user", "assistant", "tool", "system"]
 
 
 class CalledTool(Struct, frozen=True):
-    """A tool that the model called; `arguments` as text, JSON or free, maybe cut off after some 2 KB."""
+    """A tool that the model called; `arguments` is JSON or free text, possibly truncated at about 2 KB."""
 
     name: str
     arguments: str = ""
 
 
 class RequestFeatures(Struct, frozen=True, kw_only=True):
-    """One request as the classifier sees it.
+    """The features of a request that the classifier reads.
 
-    `newest` is whose message comes last: one that brings results of tools is the tools', whatever its role,
-    unless the person wrote something in it too. Messages of the system are looked through. `calls` are those
-    of the last assistant turn.
+    `newest` is the author of the last message, system messages aside. A message with tool results counts as
+    `tool`, whatever its role, unless the user wrote text in it too. `calls` are those of the last assistant
+    turn.
     """
 
     newest: NewestRole = "user"
     has_media: bool = False
-    """An image or a film is in the newest message, and that is the user's."""
+    """The newest message is the user's and has an image or a video."""
     text: str = ""
-    """What the person wrote in the newest message: how it begins; both its ends where search is on offer."""
+    """The start of the user's text in the newest message; start and end if a search tool is declared."""
     calls: tuple[CalledTool, ...] = ()
     offers_search: bool = False
-    """A tool that searches the web is declared."""
+    """A web search tool is declared."""
     asks_search: bool = False
-    """The request asks for a web search by itself: not only may the model search, it is told to."""
+    """The request itself demands a web search: the model must search, not only may."""
     has_tools: bool = False
     has_answer: bool = False
-    """The model has spoken before."""
+    """The history has an answer of the model."""
     opening: str = ""
-    """How the system text begins, or the first message where there is none; filled for short requests."""
+    """The start of the system text, or of the first message without one; only for short requests."""
 
 
 Role = Literal["user", "assistant", "tool", "system"]
@@ -54,7 +52,7 @@ Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
 class Message(Struct, frozen=True):
-    """One message; tool results stand in `tool` messages, or among the parts of a `user` one."""
+    """One message; tool results are parts of `tool` messages or of `user` messages."""
 
     role: Role
     parts: tuple[Part, ...] = ()
@@ -63,10 +61,10 @@ class Message(Struct, frozen=True):
 
 
 class Tool(Struct, frozen=True):
-    """A tool on offer.
+    """A declared tool.
 
     `function` has a JSON schema in `parameters`; `custom` takes free text (`format` is its grammar);
-    `hosted` runs at the provider and is described by `hosted`, the tool as its own protocol wrote it.
+    `hosted` runs at the provider, and its field `hosted` is the declaration in its own protocol.
     """
 
     name: str
@@ -83,19 +81,19 @@ class Tool(Struct, frozen=True):
 
 
 class ToolChoice(Struct, frozen=True):
-    """How free the model is in calling tools; `names` are those it must choose from (mode `tool`: one)."""
+    """Whether the model may or must call tools; `names` are the allowed ones (mode `tool`: one)."""
 
     mode: Literal["auto", "none", "required", "tool"]
     names: tuple[str, ...] = ()
 
     @property
     def forces(self) -> bool:
-        """Whether some tool must be called."""
+        """Whether the model must call a tool."""
         return self.mode in ("required", "tool")
 
 
 class Output(Struct, frozen=True):
-    """Structured output: any JSON object, or one that fits `schema`."""
+    """Structured output: any JSON object, or one that matches `schema`."""
 
     kind: Literal["json_object", "json_schema"]
     name: str | None = None
@@ -105,7 +103,7 @@ class Output(Struct, frozen=True):
 
 
 class Thinking(Struct, frozen=True):
-    """How much the model shall think: by `effort`, by token `budget`, or as it likes (`adaptive`)."""
+    """The amount of thinking: by `effort`, by token `budget`, or up to the model (`adaptive`)."""
 
     enabled: bool = True
     effort: Effort | None = None
@@ -118,7 +116,7 @@ class Thinking(Struct, frozen=True):
 class Request(Struct, frozen=True, kw_only=True):
     """One request for one answer.
 
-    `source` is the protocol it came in; `extras` are top-level fields of that protocol with no home here.
+    `source` is the client's protocol; `extras` are its top-level fields that have no counterpart here.
     """
 
     model: str

@@ -1,4 +1,4 @@
-"""A whole answer, and its two directions: `fold` events into it, `unfold` it into events."""
+"""A complete answer; `fold` builds it from events, `unfold` turns it into events."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Response(Struct, frozen=True):
 
 
 class ResponseBuilder:
-    """Collects events into a Response; `text` pieces are joined once, at the end."""
+    """Builds a Response from events; text deltas are joined once, at the end."""
 
     def __init__(self) -> None:
         self._started = Started()
@@ -54,7 +54,7 @@ class ResponseBuilder:
         self._finished: Finished | None = None
 
     def add(self, event: Event) -> None:
-        """Takes one event; a Failed one is raised as its error."""
+        """Add one event; raise the error of a Failed one."""
         match event:
             case TextDelta():
                 self._pieces[event.index].append(event.text)
@@ -81,25 +81,28 @@ class ResponseBuilder:
 
     def _part(self, index: int) -> AnswerPart:
         part = self._parts[index]
-        grown = "".join(self._pieces[index])
-        sealed = "".join(self._signatures.get(index, ())) or None
+        added = "".join(self._pieces[index])
+        signature = "".join(self._signatures.get(index, ())) or None
         match part:
             case Text():
                 annotations = (*part.annotations, *self._annotations.get(index, ()))
                 return replace(
-                    part, text=part.text + grown, annotations=annotations, signature=sealed or part.signature
+                    part,
+                    text=part.text + added,
+                    annotations=annotations,
+                    signature=signature or part.signature,
                 )
             case Refusal():
-                return Refusal(part.text + grown)
+                return Refusal(part.text + added)
             case ToolCall():
-                return replace(part, arguments=part.arguments + grown, signature=sealed or part.signature)
+                return replace(part, arguments=part.arguments + added, signature=signature or part.signature)
             case Reasoning():
-                return replace(part, text=part.text + grown, signature=sealed or part.signature)
+                return replace(part, text=part.text + added, signature=signature or part.signature)
             case Opaque():
                 return part
 
     def response(self) -> Response:
-        """The answer so far."""
+        """Return the answer so far."""
         end = self._finished
         extras = {**(self._started.extras or {}), **((end.extras if end else None) or {})}
         return Response(
@@ -115,11 +118,11 @@ class ResponseBuilder:
 
 
 def fold(events: Iterable[Event]) -> Response:
-    """The answer that the events tell; a Failed event is raised as its error."""
-    folding = ResponseBuilder()
+    """Build the answer from its events; raise the error of a Failed event."""
+    builder = ResponseBuilder()
     for event in events:
-        folding.add(event)
-    return folding.response()
+        builder.add(event)
+    return builder.response()
 
 
 def _unfold_part(index: int, part: AnswerPart, logprobs: tuple[Json, ...]) -> Iterator[Event]:
@@ -150,7 +153,7 @@ def _unfold_part(index: int, part: AnswerPart, logprobs: tuple[Json, ...]) -> It
 
 
 def unfold(response: Response) -> Iterator[Event]:
-    """The events that tell the answer; `fold(unfold(r)) == r`."""
+    """Yield the events of an answer; `fold(unfold(r)) == r`."""
     yield Started(response.id, response.model, response.created, response.extras)
     logprobs = response.logprobs
     for index, part in enumerate(response.parts):

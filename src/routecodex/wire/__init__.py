@@ -1,11 +1,11 @@
 """Bytes to values, without IO.
 
-sse     server-sent events: `Frames` cuts bytes into frames however they are chunked; `frame` writes one
-frame   one of them
-scan    searches of every byte (frames alike, needles, what is not UTF-8); in C where the hot path is compiled
+sse          server-sent events: `Frames` splits bytes into frames, `frame` writes one
+frame        Frame, one server-sent event
+json         typed JSON readers, with errors that name the field
+json_edit    edits JSON at byte offsets; all other bytes stay
+scan         byte searches: repeated frames, needles, invalid UTF-8; in C if the hot path is compiled
 plain_heads  parses heads that need no full HTTP parser; only in C
-outline cuts the long texts out of a large body and validates them on the way; only in C
-room    memory for a body of known length, which is read to where it stays
-outbox  when both ends of HTTP write: what is due in one turn of the event loop leaves together
-json    typed JSON readers: one place where untyped bytes become values, with errors that name the field
+outline      cuts the long texts out of a large body and validates them; only in C
+buffers      BodyBuffer for bodies of known length, WriteBatcher for writes that leave together
 """

@@ -1,12 +1,8 @@
 """Buffers for large bodies and for writes that leave together.
 
-Writes that leave together: at the end of a turn of the event loop, a few at a time.
-
-To write to a peer that sleeps means to wake it, which can cost more than all the rest of the write. When many
-requests are answered in one turn, each write would find its peer asleep again; one after the other they wake
-it once. No write waits for time to pass, or for anything that is not already due.
-
-Room for a body of known length: what comes is read to where it stays, and never copied.
+A write to a sleeping peer wakes it, which can cost more than the rest of the write. If the event loop answers
+many requests in one turn, separate writes wake the peer once each; a few writes in a row wake it once. So
+`WriteBatcher` delays writes to the end of the turn, never longer.
 """
 
 from __future__ import annotations
@@ -17,11 +13,11 @@ from io import BytesIO
 from typing import Final
 
 _BATCH: Final = 4
-"""How many wait for each other at most: the first of them waits for the work of the others."""
+"""Writes in a batch: the first one waits for the work of the others."""
 
 
 class WriteBatcher:
-    """What is to be written in this turn of the loop; each entry writes for itself."""
+    """Writes of one turn of the event loop; each entry is a function that writes."""
 
     __slots__ = ("_due", "_writes")
 
@@ -30,7 +26,7 @@ class WriteBatcher:
         self._due = False
 
     def add(self, write: Callable[[], None], loop: asyncio.AbstractEventLoop) -> None:
-        """Calls `write` soon: with the others of this turn, before the loop waits again."""
+        """Call `write` with the others of this turn, before the event loop waits again."""
         self._writes.append(write)
         if len(self._writes) >= _BATCH:
             self._empty()
@@ -49,27 +45,27 @@ class WriteBatcher:
 
 
 class BodyBuffer:
-    """Bytes that are still to come; there is memory for all of them from the beginning."""
+    """Memory for a body of known length: bytes are read into place and never copied."""
 
     __slots__ = ("_file", "_view", "filled")
 
     def __init__(self, size: int) -> None:
-        # Of all that can be written to, only this takes bytes, and gives them away, without a copy.
+        # BytesIO is the only writable buffer that returns its bytes without a copy.
         self._file = BytesIO(bytes(size))
         self._view = self._file.getbuffer()
         self.filled = 0
 
     def rest(self) -> memoryview:
-        """Where the next bytes go."""
+        """Return the memory for the next bytes."""
         return self._view[self.filled :]
 
     def put(self, data: bytes | memoryview) -> None:
-        """Takes bytes that were read elsewhere; no more than there is room for."""
+        """Add bytes that were read elsewhere; they must fit."""
         end = self.filled + len(data)
         self._view[self.filled : end] = data
         self.filled = end
 
     def whole(self) -> bytes:
-        """All the bytes; from then on nothing can be put there."""
+        """Return all bytes; the buffer cannot be used any more."""
         self._view.release()
         return self._file.getvalue()

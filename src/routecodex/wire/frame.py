@@ -1,4 +1,4 @@
-"""One server-sent event; `sse.py` cuts and writes them."""
+"""One server-sent event; `sse.py` reads and writes them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from msgspec import Struct
 
 
 class Frame(Struct, frozen=True, gc=False):
-    """Its name (b"" when unnamed), its data, and the bytes it came as (LF line ends)."""
+    """Event name (b"" if unnamed), data, and the original bytes with LF line ends."""
 
     event: bytes
     data: bytes

@@ -1,7 +1,7 @@
-"""Typed JSON readers: the one place where untyped bytes become values.
+"""Typed JSON readers: the only place where untyped bytes become values.
 
-A reader is a msgspec decoder for a Struct; whatever is wrong with the bytes comes out as BadRequest naming
-the field (client side, `read`) or as None (provider side, `try_read`: providers are read tolerantly).
+A reader is a msgspec decoder for a Struct. For invalid JSON of a client `read` raises BadRequest, which names
+the field; for invalid JSON of a provider `try_read` returns None, because providers are read tolerantly.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from routecodex.wire import scan
 T = TypeVar("T")
 
 ABSENT: Final = Raw(b"")
-"""The value of a Raw field that the JSON did not have."""
+"""The value of a missing Raw field."""
 
 _encoder: Final = Encoder()
 _any: Final = Decoder()
@@ -28,18 +28,18 @@ _values: Final = Decoder(dict[str, Any])
 _ERROR = re.compile(r"^(?P<what>.*?)(?: - at `(?P<key>key in )?\$(?P<path>[^`]*)`)?$", re.DOTALL)
 
 _UNKNOWN_KEY = "[...]"
-"""How msgspec tells of a key that no Struct has: such a place cannot be named."""
+"""Path that msgspec reports for a key of a dict: such a field cannot be named."""
 _BODY = "the request body"
 _EMPTY_VALUES: Final = frozenset({b"null", b"[]", b"{}", b'""'})
 
 
 def encode(value: Any) -> bytes:
-    """A value as compact JSON."""
+    """Encode a value as compact JSON."""
     return _encoder.encode(value)
 
 
 def decode(data: bytes | str) -> Any:
-    """Any JSON value; raises ValueError when it is none."""
+    """Decode any JSON value; raise ValueError if it is not valid."""
     try:
         return _any.decode(data)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as exc:
@@ -47,7 +47,7 @@ def decode(data: bytes | str) -> Any:
 
 
 def is_whole(text: str | bytes) -> bool:
-    """Whether the text is one complete JSON value."""
+    """Return whether the text is one complete JSON value."""
     try:
         _any.decode(text)
     except (msgspec.DecodeError, RecursionError, UnicodeError):
@@ -56,7 +56,7 @@ def is_whole(text: str | bytes) -> bool:
 
 
 def check_utf8(body: bytes) -> None:
-    """Refuses a body that is not UTF-8; needed where strings are left as the bytes they came as."""
+    """Reject a body that is not UTF-8; msgspec does not check strings that stay Raw."""
     at = scan.find_invalid_utf8(body)
     if at < 0:
         return
@@ -69,7 +69,7 @@ def check_utf8(body: bytes) -> None:
 
 
 def read(body: bytes | Raw, decoder: Decoder[T], *, at: str = "") -> T:
-    """A client's JSON as a typed value; BadRequest names the field (below `at`) and what is wrong with it."""
+    """Decode a client's JSON; BadRequest names the field (below `at`) and the problem."""
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as exc:
@@ -86,17 +86,17 @@ def read(body: bytes | Raw, decoder: Decoder[T], *, at: str = "") -> T:
 
 
 def read_fields(body: bytes) -> dict[str, Raw]:
-    """The top-level fields of a JSON object, each value as the bytes it came as."""
+    """Return the top-level fields of a JSON object, with their values as bytes."""
     return read(body, _fields)
 
 
 def read_values(body: bytes) -> dict[str, Any]:
-    """A client's JSON object as plain values; BadRequest where one of them is more than can be said here."""
+    """Decode a client's JSON object to plain values; BadRequest names the problem."""
     return read(body, _values)
 
 
 def try_read(data: bytes | str | Raw, decoder: Decoder[T]) -> T | None:
-    """A provider's JSON as a typed value, or None when it does not fit."""
+    """Decode a provider's JSON; return None if it does not match the type."""
     try:
         return decoder.decode(data)
     except (msgspec.DecodeError, RecursionError, UnicodeError):
@@ -104,24 +104,24 @@ def try_read(data: bytes | str | Raw, decoder: Decoder[T]) -> T | None:
 
 
 def is_present(raw: Raw) -> bool:
-    """Whether a Raw field was there and not null."""
+    """Return whether a Raw field is present and not null."""
     size = len(memoryview(raw))
     return size > 0 and (size != 4 or bytes(raw) != b"null")
 
 
 def has_content(raw: Raw) -> bool:
-    """Whether a Raw field was there and neither null nor empty."""
+    """Return whether a Raw field is present and neither null nor empty."""
     size = len(memoryview(raw))
     return size > 4 or (size > 0 and bytes(raw) not in _EMPTY_VALUES)
 
 
-def starts_with(raw: Raw, sign: bytes) -> bool:
-    """Whether the value of a Raw field begins with this sign: a string with `"`, an object with `{`."""
-    return bytes(memoryview(raw)[:1]) == sign
+def starts_with(raw: Raw, first: bytes) -> bool:
+    """Return whether a Raw field starts with this byte: `"` for a string, `{` for an object."""
+    return bytes(memoryview(raw)[:1]) == first
 
 
 def decode_raw(raw: Raw) -> Any:
-    """The value of a Raw field (None when absent); what is not UTF-8 in it is replaced."""
+    """Decode a Raw field, None if absent; invalid UTF-8 is replaced."""
     if not len(memoryview(raw)):
         return None
     try:

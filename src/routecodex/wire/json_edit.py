@@ -1,10 +1,8 @@
-"""Edits JSON at byte offsets; all other bytes stay.
+"""Edits JSON at byte offsets; all other bytes stay, white space included.
 
-JSON changed at its byte offsets: what is not changed stays byte for byte, white space included.
-
-msgspec tells how long each value is, so offsets come from reading the keys alone: values are never scanned
-a second time. Where a key is said twice the length of the shadowed value is unknown; such an object is
-written anew with the last value of each key, so that nothing survives that a reader would not see.
+msgspec reports the length of each value, so offsets are found by reading the keys alone; values are not
+scanned again. If a key occurs twice, the length of its first value is unknown. Such an object is encoded
+again, with the last value of each key, which is the one that readers use.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from routecodex.wire import json
 from routecodex.wire.json import ABSENT, starts_with
 
 Replacement = bytes | None
-"""The bytes that come instead of a value, or None when it is left out."""
+"""The new bytes of a value, or None to remove it."""
 
 _object_decoder = Decoder(dict[str, Raw])
 _list_decoder = Decoder(list[Raw])
@@ -30,7 +28,7 @@ _CLOSING = re.compile(rb"[\s{]*\}\s*")
 
 
 class JsonMember(Struct, frozen=True, gc=False):
-    """Where a field stands: its key, its value, its end."""
+    """Offsets of a field: its key, its value, its end."""
 
     name: str
     start: int
@@ -39,9 +37,9 @@ class JsonMember(Struct, frozen=True, gc=False):
 
 
 class JsonObject:
-    """A JSON object whose fields are found and not decoded.
+    """A JSON object whose field values are not decoded.
 
-    `respelled`: the codec read it with its names in camelCase, so two spellings may mean one field.
+    `respelled`: the codec reads snake_case names as camelCase, so two spellings may mean one field.
     """
 
     __slots__ = ("_names", "data", "fields")
@@ -52,53 +50,55 @@ class JsonObject:
         self._names = {_camel(name): name for name in self.fields} if respelled else None
 
     def get(self, name: str) -> Raw:
-        """The value of a field; ABSENT when there is none."""
-        return self.fields.get(self._as_written(name), ABSENT)
+        """Return the value of a field, ABSENT if it is missing."""
+        return self.fields.get(self._spelling_of(name), ABSENT)
 
     def inner(self, data: Raw) -> JsonObject:
-        """An object inside this one, read the same way."""
+        """Read an object inside this one in the same way."""
         return JsonObject(data, respelled=self._names is not None)
 
     def changed(self, changes: Mapping[str, Replacement]) -> bytes:
-        """The object with these fields replaced, added or (None) left out, and no field said twice."""
-        wanted = {self._as_written(name): change for name, change in changes.items()}
+        """Return the object with these fields replaced, added or (None) removed, each field once."""
+        replacements = {self._spelling_of(name): change for name, change in changes.items()}
         if self._names is not None:
-            seen = set(self._names.values())
-            wanted.update({name: None for name in self.fields if name not in seen})
+            named = set(self._names.values())
+            replacements.update({name: None for name in self.fields if name not in named})
         data = bytes(self.data)
         members = _find_members(data, self.fields)
         if members is None:
-            return self._normalised(wanted)
+            return self._reencode(replacements)
         added = {
-            name: change for name, change in wanted.items() if change is not None and name not in self.fields
+            name: change
+            for name, change in replacements.items()
+            if change is not None and name not in self.fields
         }
-        if added and (not members or wanted.get(members[-1].name, b"") is None):
-            return self._normalised(wanted)
-        return _replace_members(data, members, wanted, added=added)
+        if added and (not members or replacements.get(members[-1].name, b"") is None):
+            return self._reencode(replacements)
+        return _replace_members(data, members, replacements, added=added)
 
-    def _as_written(self, name: str) -> str:
+    def _spelling_of(self, name: str) -> str:
         return name if self._names is None else self._names.get(name, name)
 
-    def _normalised(self, wanted: Mapping[str, Replacement]) -> bytes:
-        changed = {name: None if change is None else Raw(change) for name, change in wanted.items()}
+    def _reencode(self, replacements: Mapping[str, Replacement]) -> bytes:
+        changed = {name: None if change is None else Raw(change) for name, change in replacements.items()}
         merged = {**self.fields, **changed}
         return json.encode({name: value for name, value in merged.items() if value is not None})
 
 
 def string_value(raw: Raw) -> str | None:
-    """The value when it is a string."""
+    """Return the value if it is a string."""
     return json.read(raw, _string_decoder) if starts_with(raw, b'"') else None
 
 
 def list_items(raw: Raw) -> list[Raw]:
-    """The entries of a list; an object that stands where a list is due is its only entry."""
+    """Return the items of a list; an object in place of a list is its only item."""
     if starts_with(raw, b"["):
         return json.read(raw, _list_decoder)
     return [raw] if starts_with(raw, b"{") else []
 
 
 def replace_items(raw: Raw, changes: Mapping[int, Replacement]) -> bytes:
-    """The list with these entries replaced or (None) left out."""
+    """Return the list with these items replaced or (None) removed."""
     data = bytes(raw)
     if not starts_with(raw, b"["):
         only = changes.get(0, data)
@@ -123,13 +123,13 @@ def _item_spans(data: bytes, items: Sequence[Raw]) -> list[tuple[int, int]]:
 
 
 def _find_members(data: bytes, fields: Mapping[str, Raw]) -> list[JsonMember] | None:
-    """The fields where they stand; None when one of them stands there twice."""
+    """Return the fields with their offsets; None if a field occurs twice."""
     members: list[JsonMember] = []
     at = 0
     while (key := _KEY.match(data, at)) is not None:
         name = _string_decoder.decode(key[1])
         value = memoryview(fields[name])
-        # A shadowed value has another length than the one that counts, or its key makes one too many.
+        # The first value of a repeated key differs from the last one, or the count of keys is too high.
         if not data.startswith(value, key.end()):
             return None
         at = key.end() + len(value)
@@ -141,14 +141,14 @@ def _find_members(data: bytes, fields: Mapping[str, Raw]) -> list[JsonMember] | 
 def _replace_members(
     data: bytes,
     members: Sequence[JsonMember],
-    wanted: Mapping[str, Replacement],
+    replacements: Mapping[str, Replacement],
     *,
     added: Mapping[str, Replacement],
 ) -> bytes:
     pieces: dict[int, Replacement] = {}
     for at, member in enumerate(members):
-        if member.name in wanted:
-            change = wanted[member.name]
+        if member.name in replacements:
+            change = replacements[member.name]
             pieces[at] = None if change is None else data[member.start : member.value] + change
     if added:
         last = len(members) - 1
@@ -159,7 +159,7 @@ def _replace_members(
 
 
 def _replace_spans(data: bytes, spans: Sequence[tuple[int, int]], pieces: Mapping[int, Replacement]) -> bytes:
-    """The data with some of its spans replaced, or left out together with one of their commas."""
+    """Return the data with spans replaced, or removed together with one comma."""
     if not pieces:
         return data
     last = len(spans) - 1

@@ -1,8 +1,8 @@
-"""Cut the long texts out of a large body: decoding what is left takes a fraction of the time.
+"""Cuts the long texts out of a large body: decoding the rest takes a fraction of the time.
 
 From the sources `cut` returns None and every body is read in full, because the search in Python takes longer
 than it saves. Where the hot path is compiled, `compile/outline.c` takes the place of this module.
-`tests/reference/outline.py` is what the C is tested against.
+The tests compare the C with `tests/reference/outline.py`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 def cut(
     body: bytes, places: tuple[tuple[bytes, int], ...], shortest: int, opening: bytes, /
 ) -> tuple[bytes, bool] | None:
-    """Replace long strings of a JSON body by marks; also tell whether `opening` may occur in the body.
+    """Replace long strings of a JSON body by marks; also return whether `opening` may occur in the body.
 
     A mark is a string of NUL and the offset at which the original string starts. Strings of at least
     `shortest` bytes (with quotes) are replaced where `places` has their key and the depth of their object.

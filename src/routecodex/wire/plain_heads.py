@@ -1,8 +1,8 @@
-"""Parse plain heads of requests and responses: those that any two HTTP parsers read in the same way.
+"""Parses plain heads of requests and responses: those that all HTTP parsers read in the same way.
 
 From the sources both functions return None and llhttp parses every head. Where the hot path is compiled,
 `compile/plain_heads.c` takes the place of this module and parses plain heads without calling back for every
-header. `tests/reference/plain_heads.py` is what the C is tested against.
+header. The tests compare the C with `tests/reference/plain_heads.py`.
 
 A plain head is complete, at most `MAX_BYTES` long and of visible ASCII. It has at most 64 headers, states the
 length of the body in exactly one way, keeps the connection alive and has no `Expect`, `Upgrade`, `TE`,

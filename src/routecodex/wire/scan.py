@@ -1,7 +1,6 @@
-"""The scans that take longest on large bodies and streams: bytes in, a number or a yes out.
+"""Byte searches that take the most time on large bodies and streams.
 
-This is what they promise, and what runs from the sources. Where the hot path is compiled, `compile/scan.c`
-does the same in their place.
+Where the hot path is compiled, `compile/scan.c` replaces this module and does the same.
 """
 
 from __future__ import annotations
@@ -17,25 +16,25 @@ IN_C: bool = False
 final, or mypyc would inline the value."""
 
 _STRING_TEXT = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*')
-"""What a JSON string may hold between its quotes."""
+"""The text of a JSON string between its quotes."""
 
 _CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,8})\r\n")
-"""The line before a chunk, without extensions."""
+"""The size line of a chunk, without extensions."""
 
 _MEMBER = re.compile(rb'"([^"]*)":(?:"([ !#-\[\]-~]*)"|(0|[1-9][0-9]{0,14})|null)(?=[,}])')
-"""A member of a JSON object that is plain, and whole."""
+"""A complete plain member of a JSON object."""
 _unpack_byte = Struct("B").unpack_from
 _BACKSLASH = 92
 _COMMA = 44
 
 _PIECE = 8192
-"""Bytes of a text that are looked at together: what they decode to stays in the processor's cache."""
+"""Bytes decoded at a time: the decoded text fits into the processor's cache."""
 
 
 def frames_end(run: bytes, at: int, head: bytes, tail: bytes, /) -> int:
-    """Where the frames end that begin there, each of head, inside of a JSON string, tail; there if none do.
+    """Return the end of the run of frames at `at`, each of head, text of a JSON string and tail.
 
-    There is no frame without a head, and none that begins before the first byte.
+    Without such a frame, with an empty head or a negative offset, return `at`.
     """
     if not head or at < 0:
         return at
@@ -53,14 +52,14 @@ def frames_end(run: bytes, at: int, head: bytes, tail: bytes, /) -> int:
 
 
 def text_length(text: bytes, /) -> int:
-    """How many bytes of the text may stand inside a JSON string: up to a quote, or to a stray backslash."""
+    """Count the bytes that may be text of a JSON string: up to a quote, or to a trailing backslash."""
     return _text_end(text, 0)
 
 
 def string_end(text: bytes, at: int, /) -> int:
-    """Where the string closes whose inside begins there: at the first quote that is not escaped.
+    """Find the quote that closes the string whose text starts at `at`: the first one that is not escaped.
 
-    -1 if it does not, or begins before the first byte or behind the last.
+    Return -1 if there is none, or if `at` is outside of the text.
     """
     while at >= 0 and (quote := text.find(b'"', at)) >= 0:
         before = text[at:quote]
@@ -73,10 +72,10 @@ def string_end(text: bytes, at: int, /) -> int:
 def plain_members(
     run: bytes, at: int, names: tuple[bytes, ...], /
 ) -> tuple[tuple[str | int | None, ...], int]:
-    """The values of the plain members of a JSON object from there on, by these names, and where they end.
+    """Read plain members of a JSON object from `at` on; return their values by name, and their end.
 
-    What has another name is not plain, or comes a second time, or has a value other than null, a whole number
-    of up to 15 digits, or a string of ASCII without escapes. Names are of such characters too.
+    A plain member has one of the names, for the first time, and its value is null, a whole number of up to 15
+    digits or an ASCII string without escapes. The first member that is not plain ends them.
     """
     values: dict[bytes, str | int | None] = {}
     begin, end = at, at
@@ -93,10 +92,9 @@ def plain_members(
 
 
 def unchunk(data: bytes, at: int, /) -> tuple[bytes, int]:
-    """What the plain chunks hold that begin there and are here wholly, and where they end.
+    """Return the bodies of the complete plain chunks from `at` on, and the end of these chunks.
 
-    A chunk with an extension is not plain, and neither is the last one, which is empty. None begins before
-    the first byte, or behind the last.
+    A chunk with an extension is not plain, nor is the last chunk, which is empty.
     """
     bodies: list[bytes] = []
     while at >= 0 and (line := _CHUNK_SIZE.match(data, min(at, len(data)))) is not None:
@@ -110,18 +108,18 @@ def unchunk(data: bytes, at: int, /) -> tuple[bytes, int]:
 
 
 def contains(body: bytes, needle: bytes, /) -> bool:
-    """Whether the needle stands anywhere in the body."""
-    # A single byte is found in no time; from the end the rest is found twice as fast as from the beginning.
+    """Return whether the needle occurs in the body."""
+    # One byte is found fastest, by memchr; CPython searches longer needles twice as fast from the end.
     return needle[:1] in body and body.rfind(needle) >= 0
 
 
 def find(body: bytes, needle: bytes, at: int, /) -> int:
-    """Where the needle stands first, from there on; -1 when that is nowhere, or outside of the body."""
+    """Return the first offset of the needle from `at` on; -1 if there is none or `at` is outside."""
     return body.find(needle, at) if at >= 0 else -1
 
 
 def find_first(body: bytes, needles: tuple[bytes, ...], at: int, /) -> int:
-    """Where the first of the needles stands, from there on; -1 when none does, or outside of the body."""
+    """Return the first offset of any needle from `at` on; -1 if there is none or `at` is outside."""
     first = -1
     for needle in needles:
         found = find(body, needle, at) if first < 0 else body.find(needle, at, first + len(needle) - 1)
@@ -131,13 +129,13 @@ def find_first(body: bytes, needles: tuple[bytes, ...], at: int, /) -> int:
 
 
 def find_invalid_utf8(body: bytes, /) -> int:
-    """Where the first character begins that is none in UTF-8; -1 when all are."""
+    """Return the offset of the first invalid UTF-8 character; -1 if all are valid."""
     if body.isascii():
         return -1
     at = 0
     try:
         while len(body) - at > _PIECE:
-            # A character that a piece cuts in two is left for the next one.
+            # A character that crosses the end of a piece belongs to the next piece.
             at += utf_8_decode(body[at : at + _PIECE])[1]
         body[at:].decode()
     except UnicodeDecodeError as exc:
@@ -146,8 +144,8 @@ def find_invalid_utf8(body: bytes, /) -> int:
 
 
 def first_byte(value: Raw | bytes, /) -> int:
-    """What a value begins with; one that is empty has no sign, and is refused."""
-    return _unpack_byte(value)[0]  # type: ignore[no-any-return]  # the format is that of a byte
+    """Return the first byte of a value; raise an error if it is empty."""
+    return _unpack_byte(value)[0]  # type: ignore[no-any-return]  # "B" unpacks to an int
 
 
 def _text_end(run: bytes, start: int) -> int:

@@ -1,8 +1,7 @@
-"""Server-sent events without IO: bytes in, frames out, whatever the chunking.
+"""Server-sent events without IO: bytes in, frames out, for any chunking.
 
-A frame ends at a blank line. Line ends may be LF, CRLF or CR; they are normalised to LF before anything else,
-so `Frame.raw` is always LF-terminated and safe to pass on. Comment lines are dropped; a frame with nothing
-but comments is no frame. A frame without data (only `event:`, or `data:` with nothing) is dropped too.
+A frame ends at a blank line. Line ends may be LF, CRLF or CR (HTML standard, 9.2.6); they are normalised to LF
+first, so `Frame.raw` always has LF line ends. Comment lines are dropped, and so are frames without data.
 """
 
 from __future__ import annotations
@@ -19,50 +18,50 @@ _DATA: Final = b"data: "
 _LINE_END: Final = 10
 
 _CARRIAGE_RETURN: Final = 13
-"""As numbers: bytes in bytes are first taken for a number, in vain, and then searched for."""
+"""As a number: `int in bytes` is faster than `bytes in bytes`."""
 
 
 class FrameTooLarge(Exception):
-    """A frame grew past the limit without ending."""
+    """A frame is larger than the limit."""
 
 
 class Frames:
-    """Cuts a stream of bytes into frames; `feed` pieces, then `close` for a last frame without blank line."""
+    """Splits a stream into frames: `feed` its chunks, then `close` for a last frame without a blank line."""
 
-    __slots__ = ("_buffer", "_held_cr", "_limit", "_started")
+    __slots__ = ("_buffer", "_limit", "_pending_cr", "_started")
 
     def __init__(self, *, limit: int = 32 * 1024 * 1024) -> None:
         self._buffer = bytearray()
-        self._held_cr = False
+        self._pending_cr = False
         self._limit = limit
         self._started = False
 
     def feed(self, data: bytes) -> list[Frame]:
-        """The frames completed by these bytes."""
+        """Return the frames completed by these bytes."""
         blocks = self.cut(data).split(b"\n\n")
         return [frame for block in blocks if block and (frame := parse(block)) is not None]
 
     def cut(self, data: bytes) -> bytes:
-        """All complete frames so far as one run of LF bytes ending in a blank line; the rest is kept."""
+        """Return all complete frames as one run of bytes that ends in a blank line; hold the rest."""
         if not self._started:
-            data = self._without_mark(data)
+            data = self._without_byte_order_mark(data)
             if not self._started:
                 return b""
-        if self._held_cr or _CARRIAGE_RETURN in data:
+        if self._pending_cr or _CARRIAGE_RETURN in data:
             data = self._normalise(data)
         end = -1 if self._buffer else data.rfind(b"\n\n")
         if end < 0:
-            return self._cut_held(data)
+            return self._cut_buffered(data)
         rest = data[end + 2 :]
         if not rest:
             return data
         self._buffer += rest
         return data[: end + 2]
 
-    def _cut_held(self, data: bytes) -> bytes:
-        """The same with what is held; a large frame is searched as it comes, and put together once."""
+    def _cut_buffered(self, data: bytes) -> bytes:
+        """Do the same with held bytes; a large frame is searched once, chunk by chunk."""
         buffer = self._buffer
-        # A blank line may stand where two pieces meet.
+        # A blank line may cross two chunks.
         since = max(len(buffer) - 1, 0)
         buffer += data
         end = buffer.rfind(b"\n\n", since)
@@ -75,7 +74,7 @@ class Frames:
         return bytes(buffer)
 
     def close(self) -> list[Frame]:
-        """The last frame when its blank line never came; half a frame is dropped."""
+        """Return the last frame if only its blank line is missing; drop an incomplete frame."""
         rest, self._buffer = self._buffer, bytearray()
         frame = parse(bytes(rest.strip(b"\n")))
         return [frame] if frame is not None and _is_whole(frame.data) else []
@@ -85,8 +84,8 @@ class Frames:
         """Whether bytes of an unfinished frame are held."""
         return bool(self._buffer.strip())
 
-    def _without_mark(self, data: bytes) -> bytes:
-        """The first bytes without a byte order mark; what may become one is kept until it is known."""
+    def _without_byte_order_mark(self, data: bytes) -> bytes:
+        """Remove a byte order mark from the first bytes; hold bytes that may become one."""
         if self._buffer:
             data = bytes(self._buffer) + data
             self._buffer.clear()
@@ -97,10 +96,10 @@ class Frames:
         return data.removeprefix(_BYTE_ORDER_MARK)
 
     def _normalise(self, data: bytes) -> bytes:
-        if self._held_cr:
+        if self._pending_cr:
             data = b"\r" + data
-        self._held_cr = data.endswith(b"\r")
-        if self._held_cr:
+        self._pending_cr = data.endswith(b"\r")
+        if self._pending_cr:
             data = data[:-1]
         return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
@@ -110,7 +109,7 @@ def _is_whole(data: bytes) -> bool:
 
 
 def parse(block: bytes) -> Frame | None:
-    """One frame from its lines (without the blank one), or None when it holds no data."""
+    """Parse the lines of one frame, without its blank line; return None if it has no data."""
     if block[:6] == _DATA and len(block) > 6 and _LINE_END not in block:
         return Frame(b"", block[6:], block + b"\n\n")
     event = b""
@@ -129,7 +128,7 @@ def parse(block: bytes) -> Frame | None:
 
 
 def frame_at(run: bytes, at: int) -> tuple[bytes, bytes, int]:
-    """Data and bytes of the frame that begins there, empty if it has no data, and where the next one does."""
+    """Return data and bytes of the frame at `at`, both empty without data, and the next frame's offset."""
     line = run.find(b"\n", at)
     if line > at + 6 and run[line + 1] == _LINE_END and run[at : at + 6] == _DATA:
         return run[at + 6 : line], run[at : line + 2], line + 2
@@ -140,7 +139,7 @@ def frame_at(run: bytes, at: int) -> tuple[bytes, bytes, int]:
 
 
 def frame(data: bytes, event: bytes = b"") -> bytes:
-    """One frame as bytes; `data` must hold no line ends (JSON does not)."""
+    """Encode one frame; `data` must not contain line ends (JSON does not)."""
     if event:
         return b"event: " + event + b"\ndata: " + data + b"\n\n"
     return b"data: " + data + b"\n\n"
