@@ -23,9 +23,9 @@ from urllib.parse import quote
 
 from routecodex.protocols.codec import Codec
 from routecodex.protocols.gemini.decode_request import decode_request
-from routecodex.protocols.gemini.decode_stream import stream_decoder
+from routecodex.protocols.gemini.decode_stream import StreamDecoder
 from routecodex.protocols.gemini.encode_request import count_path, encode_count, encode_request, rewrite_count
-from routecodex.protocols.gemini.encode_stream import stream_encoder
+from routecodex.protocols.gemini.encode_stream import StreamEncoder
 from routecodex.protocols.gemini.errors import decode_error, encode_error
 from routecodex.protocols.gemini.features import features, fingerprint
 from routecodex.protocols.gemini.framing import JsonArray
@@ -71,8 +71,8 @@ CODEC: Codec = Codec(
     decode_response=decode_response,
     encode_response=encode_response,
     relay_response=relay_response,
-    stream_decoder=stream_decoder,
-    stream_encoder=stream_encoder,
+    stream_decoder=StreamDecoder,
+    stream_encoder=StreamEncoder,
     relay=relay,
     decode_error=decode_error,
     encode_error=encode_error,

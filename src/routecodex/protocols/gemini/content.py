@@ -1,9 +1,4 @@
-"""Grounding as citations of URLs, the shape other protocols have for it.
-
-Media parts: `inlineData` and `fileData`, both ways.
-
-What clients of other protocols get for a part of an answer that only Gemini has.
-"""
+"""Media parts both ways, citations from grounding, and substitutes for parts that only Gemini has."""
 
 from __future__ import annotations
 
@@ -15,70 +10,23 @@ from urllib.parse import urlsplit
 from routecodex.canon.parts import Json, Media, MediaKind, Text
 from routecodex.protocols.gemini.schema import WireAnswerPart
 
-
-def citations(grounding: Json, text: str) -> list[Json]:
-    """The citations of this text; what cannot be understood is passed over."""
-    if not isinstance(grounding, dict):
-        return []
-    pages = [_object(chunk, "web") for chunk in _listed(grounding, "groundingChunks")]
-    spelled = text.encode("utf-8", "replace")
-    cited = []
-    for support in _listed(grounding, "groundingSupports"):
-        segment = _object(support, "segment")
-        place = {
-            "start_index": _characters(spelled, segment.get("startIndex")),
-            "end_index": _characters(spelled, segment.get("endIndex")),
-        }
-        cited += [{"type": "url_citation", **page, **place} for page in _named(support, pages)]
-    return cited
-
-
-def _named(support: Json, pages: list[dict[str, Json]]) -> Iterator[dict[str, Json]]:
-    """The pages that a support names by their numbers."""
-    for at in _listed(support, "groundingChunkIndices"):
-        page = pages[at] if isinstance(at, int) and 0 <= at < len(pages) else {}
-        uri, title = page.get("uri"), page.get("title")
-        if isinstance(uri, str) and uri:
-            yield {"url": uri, "title": title if isinstance(title, str) else ""}
-
-
-def _characters(spelled: bytes, count: Json) -> int:
-    """Google counts bytes of UTF-8, everybody else characters."""
-    return len(spelled[:count].decode("utf-8", "ignore")) if isinstance(count, int) and count > 0 else 0
-
-
-def _object(value: Json, field: str) -> dict[str, Json]:
-    found = value.get(field) if isinstance(value, dict) else None
-    return found if isinstance(found, dict) else {}
-
-
-def _listed(value: Json, field: str) -> list[Json]:
-    found = value.get(field) if isinstance(value, dict) else None
-    return found if isinstance(found, list) else []
-
-
 _DATA_URL = re.compile(r"^data:([^;,]*)(?:;[^;,]*)*;base64,", re.IGNORECASE)
-_OWN_FILES = re.compile(r"^https://generativelanguage\.googleapis\.com/.*files/")
+_FILES_API = re.compile(r"^https://generativelanguage\.googleapis\.com/.*files/")
 _KINDS: dict[str, MediaKind] = {"image": "image", "audio": "audio", "video": "video"}
-_GUESS: dict[MediaKind, str] = {
+_DEFAULT_TYPES: dict[MediaKind, str] = {
     "image": "image/jpeg",
     "audio": "audio/mpeg",
     "video": "video/mp4",
     "file": "application/pdf",
 }
-_HOME = frozenset({"inlineData", "fileData"})
+_MEDIA_FIELDS = frozenset({"inlineData", "fileData"})
 _STANDARD = str.maketrans("-_", "+/")
-
-
-def standard_base64(data: str) -> str:
-    """The data in the alphabet all others take; Google's SDK for Python writes the URL-safe one."""
-    data = data.translate(_STANDARD) if "-" in data or "_" in data else data
-    return data + "=" * (-len(data) % 4)
+_FENCE = "```"
 
 
 def decode_media(part: dict[str, Json]) -> Media | None:
-    """The media of a part, or None when it holds none."""
-    extras = {name: value for name, value in part.items() if name not in _HOME} or None
+    """Return the media of a part, or None if it has none."""
+    extras = {name: value for name, value in part.items() if name not in _MEDIA_FIELDS} or None
     blob = part.get("inlineData")
     if blob is not None:
         media_type = blob.get("mimeType")
@@ -96,13 +44,13 @@ def decode_media(part: dict[str, Json]) -> Media | None:
     media_type = file.get("mimeType") or _type_of(uri)
     name = file.get("displayName")
     kind = _kind(media_type)
-    if not uri.startswith(("http://", "https://")) or _OWN_FILES.match(uri):
+    if not uri.startswith(("http://", "https://")) or _FILES_API.match(uri):
         return Media(kind, media_type=media_type, file_id=uri, name=name, extras=extras)
     return Media(kind, media_type=media_type, url=uri, name=name, extras=extras)
 
 
 def encode_media(media: Media, *, same_protocol: bool) -> dict[str, Json] | None:
-    """A part for the media, or None where this protocol cannot take it."""
+    """Return a part for the media, or None if this protocol has none."""
     part = _encode(media, same_protocol=same_protocol)
     if part is not None and same_protocol and media.extras:
         part.update(media.extras)
@@ -110,14 +58,14 @@ def encode_media(media: Media, *, same_protocol: bool) -> dict[str, Json] | None
 
 
 def _encode(media: Media, *, same_protocol: bool) -> dict[str, Json] | None:
-    # Google's public API refuses names of files; a client of this protocol knows whether to send one.
+    # The Gemini API rejects `displayName`, Vertex AI takes it: only a Gemini client's own name is passed on.
     name = media.name if same_protocol else None
     if media.data is not None:
-        return _blob(media.media_type or _GUESS[media.kind], media.data, name=name)
+        return _blob(media.media_type or _DEFAULT_TYPES[media.kind], media.data, name=name)
     if media.url is not None:
         inline = _DATA_URL.match(media.url)
         if inline:
-            media_type = inline[1] or media.media_type or _GUESS[media.kind]
+            media_type = inline[1] or media.media_type or _DEFAULT_TYPES[media.kind]
             return _blob(media_type, media.url[inline.end() :], name=name)
         return None if media.url.startswith("data:") else _file(media.url, media, name=name)
     if media.text is not None:
@@ -135,7 +83,7 @@ def _blob(media_type: str, data: str, *, name: str | None) -> dict[str, Json]:
 
 
 def _file(uri: str, media: Media, *, name: str | None) -> dict[str, Json]:
-    media_type = media.media_type or _type_of(uri) or _GUESS[media.kind]
+    media_type = media.media_type or _type_of(uri) or _DEFAULT_TYPES[media.kind]
     file: dict[str, Json] = {"mimeType": media_type, "fileUri": uri}
     if name is not None:
         file["displayName"] = name
@@ -150,13 +98,16 @@ def _kind(media_type: str | None) -> MediaKind:
     return _KINDS.get((media_type or "").partition("/")[0], "file")
 
 
-_FENCE = "```"
+def standard_base64(data: str) -> str:
+    """Return the data in the standard alphabet; Google's Python SDK writes the URL-safe one."""
+    data = data.translate(_STANDARD) if "-" in data or "_" in data else data
+    return data + "=" * (-len(data) % 4)
 
 
 def placeholder(part: WireAnswerPart) -> Text | Media | None:
-    """Code and what it gave as text, media as media; None for what says nothing to others."""
+    """Return a substitute for clients of other protocols: code and its output as text, media as media."""
     if part.thought:
-        # Drafts of an image come as thoughts, and its final form after them.
+        # Image models send drafts as thought parts; the final image follows.
         return None
     if part.executable_code is not None:
         language = (part.executable_code.language or "").lower()
@@ -174,10 +125,49 @@ def placeholder(part: WireAnswerPart) -> Text | Media | None:
 
 
 def _fenced(code: str | None, language: str) -> Text | None:
-    """The code between fences that do not occur in it, on lines of its own."""
+    """Return the code as a fenced block; the fence does not occur in the code."""
     if not code:
         return None
     fence = _FENCE
     while fence in code:
         fence += "`"
     return Text(f"\n{fence}{language}\n{code.rstrip()}\n{fence}\n")
+
+
+def citations(grounding: Json, text: str) -> list[Json]:
+    """Return the grounding of this text as `url_citation`s; malformed entries are skipped."""
+    pages = [_object_field(chunk, "web") for chunk in list_field(grounding, "groundingChunks")]
+    data = text.encode("utf-8", "replace")
+    cited = []
+    for support in list_field(grounding, "groundingSupports"):
+        segment = _object_field(support, "segment")
+        position = {
+            "start_index": _char_offset(data, segment.get("startIndex")),
+            "end_index": _char_offset(data, segment.get("endIndex")),
+        }
+        cited += [{"type": "url_citation", **page, **position} for page in _cited_pages(support, pages)]
+    return cited
+
+
+def _cited_pages(support: Json, pages: list[dict[str, Json]]) -> Iterator[dict[str, Json]]:
+    for at in list_field(support, "groundingChunkIndices"):
+        page = pages[at] if isinstance(at, int) and 0 <= at < len(pages) else {}
+        uri, title = page.get("uri"), page.get("title")
+        if isinstance(uri, str) and uri:
+            yield {"url": uri, "title": title if isinstance(title, str) else ""}
+
+
+def _char_offset(data: bytes, offset: Json) -> int:
+    """Return a byte offset as one in characters: Google counts UTF-8 bytes (API reference, `Segment`)."""
+    return len(data[:offset].decode("utf-8", "ignore")) if isinstance(offset, int) and offset > 0 else 0
+
+
+def _object_field(value: Json, field: str) -> dict[str, Json]:
+    found = value.get(field) if isinstance(value, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def list_field(value: Json, field: str) -> list[Json]:
+    """Return a field that is a list; empty if the value or the field has another type."""
+    found = value.get(field) if isinstance(value, dict) else None
+    return found if isinstance(found, list) else []

@@ -1,4 +1,4 @@
-"""A generateContent request in canon's words."""
+"""Decodes a generateContent request into a canonical one."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from routecodex.protocols.gemini.validate import CallMatcher
 from routecodex.wire import json
 
 TOOL_CONFIG, GENERATION_CONFIG = "toolConfig.", "generationConfig."
-"""What the names of extras begin with that stood inside these."""
+"""Prefixes of extras that come from inside these objects."""
 
-_HOMES = frozenset(
+_CANON_FIELDS = frozenset(
     {"contents", "systemInstruction", "tools", "toolConfig", "generationConfig", "serviceTier", "model"}
 )
-_CONFIG_HOMES = frozenset(
+_CONFIG_FIELDS = frozenset(
     {
         "maxOutputTokens",
         "temperature",
@@ -37,33 +37,33 @@ _CONFIG_HOMES = frozenset(
     }
 )
 _OUTPUT_FIELDS = ("responseMimeType", "responseSchema", "responseJsonSchema")
-_PART_HOMES = frozenset({"text", "thought", "thoughtSignature", "functionCall", "functionResponse"})
+_PART_FIELDS = frozenset({"text", "thought", "thoughtSignature", "functionCall", "functionResponse"})
 _EFFORTS: dict[str, Effort] = {"MINIMAL": "minimal", "LOW": "low", "MEDIUM": "medium", "HIGH": "high"}
 
 _WRAPPERS = ("result", "output")
-"""Keys under which clients put a plain text result, because `response` must be an object."""
+"""Keys for a plain text result, because `response` must be an object (Google's docs, gemini-cli)."""
 
 
-def decode_request(inbound: WireRequest) -> Request:
-    """The request in canon; the body has been read (and so checked) before."""
-    value = json.read_values(inbound.body)
-    if inbound.wire.snake:
+def decode_request(request: WireRequest) -> Request:
+    """Return the canonical request; the body was validated before."""
+    value = json.read_values(request.body)
+    if request.wire.snake:
         value = camel_keys(value)
     config = value.get("generationConfig") or {}
-    extras = {name: inner for name, inner in value.items() if name not in _HOMES and inner is not None}
+    extras = {name: inner for name, inner in value.items() if name not in _CANON_FIELDS and inner is not None}
     tool_config = value.get("toolConfig") or {}
-    choice, rest = _tool_choice(tool_config)
-    output, leftover = _output(config)
-    # Under names of their own, for each is dropped and named by itself in another protocol.
-    extras |= {f"{TOOL_CONFIG}{name}": inner for name, inner in rest.items()}
-    extras |= {f"{GENERATION_CONFIG}{name}": inner for name, inner in leftover.items()}
-    system, illustrations = _system(value.get("systemInstruction"))
+    choice, tool_extras = _tool_choice(tool_config)
+    output, config_extras = _output(config)
+    # One extra per field, because the notices for other protocols name each dropped field.
+    extras |= {f"{TOOL_CONFIG}{name}": inner for name, inner in tool_extras.items()}
+    extras |= {f"{GENERATION_CONFIG}{name}": inner for name, inner in config_extras.items()}
+    system, system_media = _system(value.get("systemInstruction"))
     return Request(
-        model=inbound.model,
-        messages=(*illustrations, *_messages(_listed(value["contents"]))),
+        model=request.model,
+        messages=(*system_media, *_messages(_as_list(value["contents"]))),
         source="gemini",
         system=system,
-        tools=tuple(tool for item in _listed(value.get("tools")) for tool in _tools(item)),
+        tools=tuple(tool for item in _as_list(value.get("tools")) for tool in _tools(item)),
         tool_choice=choice,
         max_tokens=config.get("maxOutputTokens") or None,
         temperature=config.get("temperature"),
@@ -79,52 +79,52 @@ def decode_request(inbound: WireRequest) -> Request:
         output=output,
         thinking=_thinking(config.get("thinkingConfig")),
         service_tier=value.get("serviceTier"),
-        stream=inbound.stream,
+        stream=request.stream,
         include_usage=True,
         extras=extras or None,
     )
 
 
-def _listed(value: Json) -> list[Json]:
+def _as_list(value: Json) -> list[Json]:
     if value is None:
         return []
     return value if isinstance(value, list) else [value]
 
 
 def _system(value: Json) -> tuple[tuple[Text, ...], tuple[Message, ...]]:
-    """System texts; what else stands there (images) becomes a first message of the user."""
+    """Return the system texts; other parts of the instruction (images) become a first user message."""
     if isinstance(value, str):
         return (Text(value),) if value else (), ()
-    parts = _listed(value.get("parts")) if isinstance(value, dict) else _listed(value)
+    parts = _as_list(value.get("parts")) if isinstance(value, dict) else _as_list(value)
     texts = tuple(Text(part["text"]) for part in parts if part.get("text"))
     others = tuple(_plain_part(part) for part in parts if part.get("text") is None)
     return texts, ((Message("user", others),) if others else ())
 
 
 def _messages(contents: list[dict[str, Json]]) -> list[Message]:
-    pairing = CallMatcher()
+    matcher = CallMatcher()
     messages = []
     for at, content in enumerate(contents):
         model = content.get("role") == "model"
         if model:
-            pairing.turn()
-        listed = enumerate(_listed(content.get("parts")))
-        parts = tuple(_part(part, at=(at, position), pairing=pairing) for position, part in listed)
+            matcher.start_turn()
+        listed = enumerate(_as_list(content.get("parts")))
+        parts = tuple(_part(part, at=(at, position), matcher=matcher) for position, part in listed)
         results = all(isinstance(part, ToolResult) for part in parts)
         messages.append(Message("assistant" if model else "tool" if results else "user", parts))
     return messages
 
 
-def _part(part: dict[str, Json], *, at: tuple[int, int], pairing: CallMatcher) -> Part:
+def _part(part: dict[str, Json], *, at: tuple[int, int], matcher: CallMatcher) -> Part:
     call = part.get("functionCall")
     if call is not None:
-        return _call(part, pairing.call(call["name"], id=call.get("id"), at=at))
+        return _call(part, matcher.call(call["name"], id=call.get("id"), at=at))
     result = part.get("functionResponse")
     if result is not None:
-        id = pairing.result(result.get("name"), id=result.get("id"))
-        # Only with cached contents may the call stand where we cannot see it.
-        known = id or result.get("id") or f"call_{at[0]}_{at[1]}"
-        return _result(result, known, name=result.get("name") or pairing.name(known))
+        id = matcher.result(result.get("name"), id=result.get("id"))
+        # Without a match (cached contents only), the call is in the cache.
+        call_id = id or result.get("id") or f"call_{at[0]}_{at[1]}"
+        return _result(result, call_id, name=result.get("name") or matcher.name(call_id))
     return _plain_part(part)
 
 
@@ -140,7 +140,7 @@ def _plain_part(part: dict[str, Json]) -> Text | Reasoning | Media | Opaque:
     if part.get("thought"):
         origin, own = unseal_signature(signature) if signature else (None, None)
         return Reasoning(text or "", signature=own, origin=origin, extras=extras)
-    # Text has no field for the maker: its signature keeps the seal.
+    # Text has no field for the owner of its signature, so the signature stays sealed.
     return Text(text or "", signature=signature, extras=extras)
 
 
@@ -153,7 +153,7 @@ def _call(part: dict[str, Json], id: str) -> ToolCall:
 
 
 def _rest(part: dict[str, Json]) -> dict[str, Json] | None:
-    return {name: value for name, value in part.items() if name not in _PART_HOMES} or None
+    return {name: value for name, value in part.items() if name not in _PART_FIELDS} or None
 
 
 def _result(result: dict[str, Json], id: str, *, name: str | None) -> ToolResult:
@@ -176,18 +176,18 @@ def _tools(tool: dict[str, Json]) -> list[Tool]:
     tools = []
     for name, value in tool.items():
         if name == "functionDeclarations":
-            tools += [_function(function) for function in _listed(value)]
+            tools += [_function(function) for function in _as_list(value)]
         elif value is not None:
             tools.append(Tool(to_snake(name), "hosted", hosted={name: value}))
     return tools
 
 
 def _function(function: dict[str, Json]) -> Tool:
-    homes = ("name", "description", "parameters", "parametersJsonSchema")
+    fields = ("name", "description", "parameters", "parametersJsonSchema")
     schema = function.get("parametersJsonSchema")
     if schema is None:
         schema = to_json_schema(function.get("parameters"))
-    extras = {name: value for name, value in function.items() if name not in homes}
+    extras = {name: value for name, value in function.items() if name not in fields}
     return Tool(
         function["name"],
         description=function.get("description"),
@@ -197,34 +197,36 @@ def _function(function: dict[str, Json]) -> Tool:
 
 
 def _tool_choice(config: dict[str, Json]) -> tuple[ToolChoice | None, dict[str, Json]]:
-    """The choice, and what else the tool config says."""
-    rest = {name: value for name, value in config.items() if name != "functionCallingConfig"}
+    """Return the choice, and the other fields of the tool config."""
+    extras = {name: value for name, value in config.items() if name != "functionCallingConfig"}
     calling = config.get("functionCallingConfig") or {}
     mode = (calling.get("mode") or "").upper()
     names = tuple(calling.get("allowedFunctionNames") or ())
     if mode == "VALIDATED":
-        rest["functionCallingConfig"] = calling
-        return ToolChoice("auto"), rest
+        extras["functionCallingConfig"] = calling
+        return ToolChoice("auto"), extras
     if mode == "ANY":
-        return ToolChoice("tool" if len(names) == 1 else "required", names), rest
+        return ToolChoice("tool" if len(names) == 1 else "required", names), extras
     if mode == "NONE":
-        return ToolChoice("none"), rest
-    return (ToolChoice("auto") if mode == "AUTO" else None), rest
+        return ToolChoice("none"), extras
+    return (ToolChoice("auto") if mode == "AUTO" else None), extras
 
 
 def _output(config: dict[str, Json]) -> tuple[Output | None, dict[str, Json]]:
-    """Structured output, and the fields of the generation config that have no home in canon."""
-    rest = {name: value for name, value in config.items() if name not in _CONFIG_HOMES and value is not None}
+    """Return the structured output, and the fields of the generation config that canon does not have."""
+    extras = {
+        name: value for name, value in config.items() if name not in _CONFIG_FIELDS and value is not None
+    }
     kind = config.get("responseMimeType")
     if kind not in (None, "application/json", "text/plain"):
-        rest.update({name: config[name] for name in _OUTPUT_FIELDS if config.get(name) is not None})
-        return None, rest
+        extras.update({name: config[name] for name in _OUTPUT_FIELDS if config.get(name) is not None})
+        return None, extras
     schema = config.get("responseJsonSchema")
     if schema is None:
         schema = to_json_schema(config.get("responseSchema"))
     if schema is not None:
-        return Output("json_schema", schema=schema), rest
-    return (Output("json_object") if kind == "application/json" else None), rest
+        return Output("json_schema", schema=schema), extras
+    return (Output("json_object") if kind == "application/json" else None), extras
 
 
 def _thinking(config: Json) -> Thinking | None:
@@ -233,6 +235,7 @@ def _thinking(config: Json) -> Thinking | None:
     visible = bool(config.get("includeThoughts"))
     budget = config.get("thinkingBudget")
     effort = _EFFORTS.get((config.get("thinkingLevel") or "").upper())
+    # Google's docs, thinking: a budget of 0 turns thinking off, -1 lets the model choose.
     if budget == 0:
         return Thinking(enabled=False, visible=visible)
     if budget == -1:

@@ -1,7 +1,7 @@
-"""A conversation as Gemini wants it.
+"""Encodes canonical messages as Gemini contents.
 
-Contents begin with the user and alternate; all results of a model's calls stand first in the content right
-after them, one for each call, whatever the source looked like.
+Google's API requires contents that start with the user and alternate, and one functionResponse for each call,
+first in the content right after the calls. The encoder builds this from any history.
 """
 
 from __future__ import annotations
@@ -27,43 +27,38 @@ from routecodex.protocols.tool_mapping import flat
 from routecodex.wire import json
 
 _LEGAL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.:-]{0,63}")
-_OPENING: dict[str, Json] = {"text": "Continue."}
+_FIRST_PART: dict[str, Json] = {"text": "Continue."}
 _NO_RESULT = {"error": "there is no result for this call"}
 PartFields = dict[str, Json]
 
 
-def legal_name(name: str, namespace: str | None) -> str:
-    """The name of a tool as Gemini takes it."""
-    return name if not namespace and _LEGAL_NAME.fullmatch(name) else flat(name, namespace)
-
-
 class Contents:
-    """Builds `contents` out of messages."""
+    """Builds `contents` from messages."""
 
-    def __init__(self, request: Request, aim: EncodeOptions, *, notices: Notices) -> None:
-        self._aim = aim
+    def __init__(self, request: Request, options: EncodeOptions, *, notices: Notices) -> None:
+        self._options = options
         self._notices = notices
         self._same = request.source == "gemini"
-        self._traits: ModelTraits = model_traits(aim.model)
+        self._traits: ModelTraits = model_traits(options.model)
         self._out: list[dict[str, Json]] = []
         self._results: dict[str, ToolResult] = {}
         self._names: dict[str, str] = {}
-        self._unanswered: list[ToolCall] = []
+        self._open_calls: list[ToolCall] = []
         self._note_calls(request.messages)
 
-    def build(self, messages: Iterable[Message], *, opening: str = "") -> list[dict[str, Json]]:
-        """The contents; `opening` is text of the system for a model that takes no instruction."""
-        if opening:
-            self._add("user", [{"text": opening}])
+    def build(self, messages: Iterable[Message], *, system: str = "") -> list[dict[str, Json]]:
+        """Return the contents; `system` is the system text for a model without system instructions."""
+        if system:
+            self._add("user", [{"text": system}])
         for message in messages:
             if message.name is not None and message.role != "tool":
-                self._notices.dropped("name", "Gemini has no names of speakers")
+                self._notices.dropped("name", "Gemini messages have no name")
             if message.role == "assistant":
                 self._assistant(message)
             else:
-                self._other(message)
+                self._user(message)
         if not self._out or self._out[0]["role"] != "user":
-            self._out.insert(0, {"role": "user", "parts": [_OPENING]})
+            self._out.insert(0, {"role": "user", "parts": [_FIRST_PART]})
         return self._out
 
     def _note_calls(self, messages: Iterable[Message]) -> None:
@@ -83,28 +78,32 @@ class Contents:
             self._out.append({"role": role, "parts": parts})
 
     def _assistant(self, message: Message) -> None:
-        parts = [wire for part in message.parts if (wire := self._said(part)) is not None]
+        parts = [wire for part in message.parts if (wire := self._part(part)) is not None]
         self._add("model", parts)
-        self._unanswered += [part for part in message.parts if isinstance(part, ToolCall)]
+        self._open_calls += [part for part in message.parts if isinstance(part, ToolCall)]
         if self._out and self._out[-1]["role"] == "model":
             self._sign_first_call(self._out[-1]["parts"])
 
     def _sign_first_call(self, parts: list[PartFields]) -> None:
-        """Gemini 3 refuses a turn whose first call has no signature; migrated histories have none."""
+        """Sign the first call with Google's placeholder if it has no signature.
+
+        Gemini 3 rejects a turn whose first call is unsigned, as calls of other models are (Google's docs,
+        thought signatures).
+        """
         if not self._traits.signs_calls:
             return
         first = next((part for part in parts if "functionCall" in part), None)
         if first is not None:
             first.setdefault("thoughtSignature", SKIP_SIGNATURE)
 
-    def _said(self, part: Part) -> PartFields | None:
+    def _part(self, part: Part) -> PartFields | None:
         match part:
             case Text():
                 return self._text(part)
             case ToolCall():
                 return self._call(part)
             case Reasoning():
-                return self._thought(part)
+                return self._reasoning(part)
             case Refusal():
                 return {"text": part.text} if part.text else None
             case Media():
@@ -120,7 +119,7 @@ class Contents:
         signature = None
         if part.signature is not None:
             origin, own = unseal_signature(part.signature)
-            if may_return(self._aim, own, origin=origin, same_protocol=self._same):
+            if may_return(self._options, own, origin=origin, same_protocol=self._same):
                 signature = own
         if not part.text and signature is None:
             return None
@@ -129,24 +128,23 @@ class Contents:
     def _call(self, call: ToolCall) -> PartFields:
         signature = call.signature
         if signature is not None and not may_return(
-            self._aim, signature, origin=call.origin, same_protocol=self._same
+            self._options, signature, origin=call.origin, same_protocol=self._same
         ):
             signature = None
         body = {"id": call.id, "name": self._names[call.id], "args": arguments_of(call)}
         return self._with_extras({"functionCall": body}, call.extras, signature=signature)
 
-    def _thought(self, part: Reasoning) -> PartFields | None:
+    def _reasoning(self, part: Reasoning) -> PartFields | None:
         signature = part.signature
-        ours = signature is not None and may_return(
-            self._aim, signature, origin=part.origin, same_protocol=self._same
+        returnable = signature is not None and may_return(
+            self._options, signature, origin=part.origin, same_protocol=self._same
         )
-        if not ours and (not self._same or signature is not None or not part.text):
-            # Gemini needs no thought back that it did not sign: of its own ones nothing is lost.
-            if signature is not None or part.origin != self._aim.provider:
+        if not returnable and (not self._same or signature is not None or not part.text):
+            # Gemini does not need unsigned thoughts back: no notice for those of this provider.
+            if signature is not None or part.origin != self._options.provider:
                 self._notices.dropped("reasoning", "made by another provider")
             return None
-        thought = {"text": part.text, "thought": True}
-        return self._with_extras(thought, part.extras, signature=signature)
+        return self._with_extras({"text": part.text, "thought": True}, part.extras, signature=signature)
 
     def _with_extras(
         self, part: PartFields, extras: dict[str, Json] | None, *, signature: str | None
@@ -160,18 +158,17 @@ class Contents:
     def _media(self, media: Media) -> PartFields:
         if media.cache is not None:
             self._notices.dropped("cache_control", "Gemini caches prefixes by itself")
-        why = None
         part = encode_media(media, same_protocol=self._same)
         if part is None:
-            why = "only its own provider can read it"
-        elif media.kind == "image" and not self._aim.vision:
-            why = "this model takes no images"
-        elif "fileData" in part and media.file_id is None and not self._aim.dialect.image_urls:
-            why = "this provider fetches no URLs"
-        if part is not None and why is None:
+            reason = "only its own provider can read it"
+        elif media.kind == "image" and not self._options.vision:
+            reason = "this model takes no images"
+        elif "fileData" in part and media.file_id is None and not self._options.dialect.image_urls:
+            reason = "this provider fetches no URLs"
+        else:
             return part
-        self._notices.dropped(media.kind, why or "Gemini cannot take it")
-        return {"text": f"[{media.kind} omitted: {why}]"}
+        self._notices.dropped(media.kind, reason)
+        return {"text": f"[{media.kind} omitted: {reason}]"}
 
     def _opaque(self, part: Opaque) -> PartFields | None:
         if part.protocol == "gemini":
@@ -180,37 +177,37 @@ class Contents:
         self._notices.dropped(str(kind or "part"), f"only {part.protocol} has it")
         return None
 
-    def _other(self, message: Message) -> None:
+    def _user(self, message: Message) -> None:
         self._answer_calls()
         parts: list[PartFields] = []
         for part in message.parts:
             if isinstance(part, ToolResult):
-                parts += self._late_result(part)
+                parts += self._orphan_result(part)
             elif message.role == "system" and isinstance(part, Text):
                 parts += [{"text": f"<system>{part.text}</system>"}] if part.text else []
-            elif (wire := self._said(part)) is not None:
+            elif (wire := self._part(part)) is not None:
                 parts.append(wire)
         self._add("user", parts)
 
     def _answer_calls(self) -> None:
-        """All results of the calls just made, in the order of the calls, media after them."""
-        calls, self._unanswered = self._unanswered, []
-        answers: list[PartFields] = []
-        shown: list[PartFields] = []
+        """Add the results of the open calls, in the order of the calls, with their media after them."""
+        calls, self._open_calls = self._open_calls, []
+        responses: list[PartFields] = []
+        media: list[PartFields] = []
         for call in calls:
             result = self._results.get(call.id)
             if result is None:
-                answers.append(self._response(call.id, _NO_RESULT))
+                responses.append(self._response(call.id, _NO_RESULT))
                 continue
-            answer, media = self._result(result)
-            answers.append(answer)
-            shown += media
-        self._add("user", answers + shown)
+            response, result_media = self._result(result)
+            responses.append(response)
+            media += result_media
+        self._add("user", responses + media)
 
-    def _late_result(self, result: ToolResult) -> list[PartFields]:
+    def _orphan_result(self, result: ToolResult) -> list[PartFields]:
         if result.call_id in self._names:
             return []
-        # Nobody called: as a functionResponse it would be refused.
+        # Google rejects a functionResponse without its functionCall.
         text = "\n".join(part.text for part in result.parts if isinstance(part, Text))
         return [{"text": f"[result of {result.name or result.call_id}] {text}"}]
 
@@ -223,19 +220,20 @@ class Contents:
             self._notices.dropped("cache_control", "Gemini caches prefixes by itself")
         extras = dict(result.extras or {}) if self._same else {}
         wrapper = extras.pop("wrapper", "result")
-        answer = self._response(result.call_id, response_of(text, is_error=result.is_error, wrapper=wrapper))
-        answer["functionResponse"].update(extras)
+        value = response_of(text, is_error=result.is_error, wrapper=wrapper)
+        response = self._response(result.call_id, value)
+        response["functionResponse"].update(extras)
         inline = [part for part in media if "inlineData" in part] if self._traits.media_results else []
         if inline:
-            answer["functionResponse"]["parts"] = inline
-        return answer, [part for part in media if part not in inline]
+            response["functionResponse"]["parts"] = inline
+        return response, [part for part in media if part not in inline]
 
     def _response(self, id: str, response: Json) -> PartFields:
         return {"functionResponse": {"id": id, "name": self._names[id], "response": response}}
 
 
 def arguments_of(call: ToolCall) -> Json:
-    """The arguments of a call as an object, as they stand where they are one."""
+    """Return the arguments of a call as an object; complete JSON objects keep their bytes."""
     if call.custom:
         return {"input": call.arguments}
     text = call.arguments.strip()
@@ -247,9 +245,14 @@ def arguments_of(call: ToolCall) -> Json:
 
 
 def response_of(text: str, *, is_error: bool, wrapper: str = "result") -> Json:
-    """What a tool gave back, as the object that `response` must be."""
+    """Return the result of a tool as an object, which `response` must be."""
     if is_error:
         return {"error": text}
     if text.lstrip()[:1] == "{" and json.is_whole(text):
         return Raw(text.strip().encode())
     return {wrapper: text}
+
+
+def legal_name(name: str, namespace: str | None) -> str:
+    """Return the name of a tool as Gemini accepts it."""
+    return name if not namespace and _LEGAL_NAME.fullmatch(name) else flat(name, namespace)

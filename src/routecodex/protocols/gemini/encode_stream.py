@@ -1,16 +1,17 @@
-"""Events as a Gemini client reads them: frames of a stream, or one whole answer.
+"""Encodes events as a Gemini stream; PartEncoder also serves non-streaming answers.
 
-Pieces of text go out as they come; a call only when it is whole; the last frame bears `finishReason` and
-`usageMetadata`. There is no `[DONE]`, no comment, no event name.
+Text is sent as it arrives, a call only when it is complete. The last frame has `finishReason` and
+`usageMetadata`. There is no `[DONE]`, no comment and no event name.
 
-A failure in the middle is a frame `{"error": …}`. Google's Python SDK raises APIError for it (the frame must
-begin with `error`); its JavaScript SDK looks for errors only outside frames and takes this one for an empty
-piece, so the connection must be aborted after it: then that SDK throws too.
+A failure in mid-stream is a frame `{"error": …}`. Google's Python SDK raises APIError for it, if the frame
+starts with `error`. Its JavaScript SDK looks for errors only outside frames and takes this one for an empty
+chunk, so the connection is aborted after it; then that SDK throws too.
 """
 
 from __future__ import annotations
 
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 from routecodex.canon.events import (
     AnnotationDelta,
@@ -31,7 +32,7 @@ from routecodex.canon.events import (
 from routecodex.canon.finish import Finish, encode
 from routecodex.canon.parts import Json, Opaque, Reasoning, Refusal, Text, ToolCall
 from routecodex.protocols.codec import ReplyContext
-from routecodex.protocols.gemini.decode_stream import encode_logprobs, encode_usage
+from routecodex.protocols.gemini.content import list_field
 from routecodex.protocols.gemini.errors import encode_error
 from routecodex.protocols.gemini.thinking import seal_signature
 from routecodex.protocols.tool_mapping import ToolNames
@@ -42,8 +43,8 @@ _METADATA = ("groundingMetadata", "citationMetadata", "urlContextMetadata", "fin
 _PartEvent = TextDelta | ReasoningDelta | SignatureDelta | ArgumentsDelta | AnnotationDelta | PartFinished
 
 
-class _Growing(Struct):
-    """A part under way: what it is, and what of it can only be written at its end."""
+class _OpenPart(Struct):
+    """A part in progress, and the deltas that are written at its end."""
 
     part: AnswerPart
     arguments: list[str]
@@ -52,28 +53,28 @@ class _Growing(Struct):
 
 
 class PartEncoder:
-    """How this answer speaks: the client's names for tools, sealed signatures, the answer's own ids."""
+    """Encodes parts and the candidate of one answer: the client's tool names, sealed signatures, ids."""
 
     def __init__(self, reply: ReplyContext) -> None:
         self._reply = reply
         self._names = ToolNames(reply.request.tools if reply.request else ())
 
     def sign(self, part: dict[str, Json], signature: str | None) -> dict[str, Json]:
-        """The part with its signature, if any."""
+        """Return the part with its signature, if any."""
         if signature:
             part["thoughtSignature"] = seal_signature(self._reply.provider, signature)
         return part
 
     def call(self, call: ToolCall) -> dict[str, Json] | None:
-        """A call as a part; None when its arguments were cut off: half a call must not be run."""
+        """Return a call as a part, or None if its arguments are truncated: such a call must not run."""
         name = self._names.resolve(call.name)[0]
-        arguments = {"input": call.arguments} if call.custom else _object(call.arguments)
+        arguments = {"input": call.arguments} if call.custom else _arguments(call.arguments)
         if arguments is None:
             return None
         return self.sign({"functionCall": {"id": call.id, "name": name, "args": arguments}}, call.signature)
 
     def part(self, part: AnswerPart) -> dict[str, Json] | None:
-        """A whole part, or None when there is nothing to say."""
+        """Return a complete part, or None if it has no content."""
         match part:
             case Text():
                 if not part.text and not part.signature:
@@ -91,28 +92,27 @@ class PartEncoder:
                 return part.value if part.protocol == "gemini" else None
 
     def answer(self, candidate: dict[str, Json]) -> dict[str, Json]:
-        """A GenerateContentResponse without usage."""
+        """Return a GenerateContentResponse without usage."""
         return {
             "candidates": [{**candidate, "index": 0}],
             "modelVersion": self._reply.model,
             "responseId": self._reply.id,
         }
 
-    def ending(
-        self, finish: Finish, extras: dict[str, Json] | None, *, cited: tuple[Json, ...]
+    def finish_fields(
+        self, finish: Finish, extras: dict[str, Json] | None, *, citations: tuple[Json, ...]
     ) -> dict[str, Json]:
-        """The fields of the candidate that say how it ended."""
-        word = encode("gemini", finish)
-        fields: dict[str, Json] = {"finishReason": word}
+        """Return the finish reason, the metadata and the citations of the candidate."""
+        fields: dict[str, Json] = {"finishReason": encode("gemini", finish)}
         fields.update({name: extras[name] for name in _METADATA if name in extras} if extras else {})
-        sources = [_source(citation) for citation in cited if isinstance(citation, dict)]
+        sources = [_citation_source(citation) for citation in citations if isinstance(citation, dict)]
         sources = [source for source in sources if source["uri"]]
         if sources and "groundingMetadata" not in fields:
             fields.setdefault("citationMetadata", {"citationSources": sources})
         return fields
 
 
-def _object(arguments: str) -> Json:
+def _arguments(arguments: str) -> Json:
     text = arguments.strip()
     if not text:
         return {}
@@ -121,41 +121,41 @@ def _object(arguments: str) -> Json:
     return Raw(text.encode()) if text[0] == "{" else {"input": Raw(text.encode())}
 
 
-def _source(citation: dict[str, Json]) -> dict[str, Json]:
-    where = citation.get("url_citation") if isinstance(citation.get("url_citation"), dict) else citation
-    assert isinstance(where, dict)
+def _citation_source(citation: dict[str, Json]) -> dict[str, Json]:
+    nested = citation.get("url_citation")  # chat nests it
+    fields = nested if isinstance(nested, dict) else citation
     return {
-        "startIndex": where.get("start_index") or 0,
-        "endIndex": where.get("end_index") or 0,
-        "uri": where.get("url") or "",
+        "startIndex": fields.get("start_index") or 0,
+        "endIndex": fields.get("end_index") or 0,
+        "uri": fields.get("url") or "",
     }
 
 
 class StreamEncoder:
-    """Writes one stream; parts that overlap are written one after the other, in order of their start."""
+    """Encodes one stream; overlapping parts are written one after the other, in order of their start."""
 
     def __init__(self, reply: ReplyContext) -> None:
         self._reply = reply
-        self._speech = PartEncoder(reply)
-        self._growing: dict[int, _Growing] = {}
+        self._encoder = PartEncoder(reply)
+        self._open_parts: dict[int, _OpenPart] = {}
         self._usage: Usage | None = None
-        self._written = 0
-        self._cited: list[Json] = []
+        self._chars = 0
+        self._citations: list[Json] = []
         tail = json.encode({"modelVersion": reply.model, "responseId": reply.id})[1:]
-        self._close = b'}],"role":"model"},"index":0}],' + tail + b"\n\n"
-        self._text = b'data: {"candidates":[{"content":{"parts":[{"text":'
-        self._thought = b'data: {"candidates":[{"content":{"parts":[{"thought":true,"text":'
-        self.keep_alive = self._text + b'""' + self._close
-        """A piece without a word: Google's SDKs choke on comments, and gemini-cli on blank lines too."""
+        self._frame_end = b'}],"role":"model"},"index":0}],' + tail + b"\n\n"
+        self._text_start = b'data: {"candidates":[{"content":{"parts":[{"text":'
+        self._thought_start = b'data: {"candidates":[{"content":{"parts":[{"thought":true,"text":'
+        self.keep_alive = self._text_start + b'""' + self._frame_end
+        """An empty text: Google's Python SDK fails on comments, gemini-cli on blank lines too."""
 
     def encode(self, event: Event) -> bytes:
-        """The frames this event gives, if any."""
+        """Return the frames for this event, if any."""
         match event:
             case TextDelta() | ReasoningDelta() | ArgumentsDelta():
-                self._written += len(event.text)
-                return self._of_part(event)
+                self._chars += len(event.text)
+                return self._part_event(event)
             case SignatureDelta() | AnnotationDelta() | PartFinished():
-                return self._of_part(event)
+                return self._part_event(event)
             case PartStarted():
                 return self._start(event)
             case UsageReported():
@@ -169,97 +169,112 @@ class StreamEncoder:
                 return b""
 
     def _start(self, event: PartStarted) -> bytes:
-        self._growing[event.index] = _Growing(event.part, [], [], [])
+        self._open_parts[event.index] = _OpenPart(event.part, [], [], [])
         part = event.part
         if not isinstance(part, Text | Refusal | Reasoning) or not part.text:
             return b""
         added = ReasoningDelta if isinstance(part, Reasoning) else TextDelta
-        return self._of_part(added(event.index, part.text))
+        return self._part_event(added(event.index, part.text))
 
-    def _of_part(self, event: _PartEvent) -> bytes:
-        growing = self._growing.get(event.index)
-        if growing is None:
+    def _part_event(self, event: _PartEvent) -> bytes:
+        part = self._open_parts.get(event.index)
+        if part is None:
             return b""
-        if event.index != next(iter(self._growing)):
-            growing.waiting.append(event)
+        if event.index != next(iter(self._open_parts)):
+            part.waiting.append(event)
             return b""
-        out = self._write(event, growing)
-        return out if event.index in self._growing else out + self._next()
+        out = self._write(event, part)
+        return out if event.index in self._open_parts else out + self._release()
 
-    def _next(self) -> bytes:
-        """The part before is done: what waited behind it comes out."""
+    def _release(self) -> bytes:
+        """Return the frames of parts that waited for the current part to end."""
         out = b""
-        while self._growing:
-            index, growing = next(iter(self._growing.items()))
-            waiting, growing.waiting = growing.waiting, []
-            out += b"".join([self._write(event, growing) for event in waiting])
-            if index in self._growing:
+        while self._open_parts:
+            index, part = next(iter(self._open_parts.items()))
+            waiting, part.waiting = part.waiting, []
+            out += b"".join([self._write(event, part) for event in waiting])
+            if index in self._open_parts:
                 break
         return out
 
-    def _write(self, event: _PartEvent, growing: _Growing) -> bytes:
+    def _write(self, event: _PartEvent, part: _OpenPart) -> bytes:
         match event:
             case TextDelta():
                 if event.logprobs:
-                    return self._scored(event)
-                return self._text + json.encode(event.text) + self._close if event.text else b""
+                    return self._text_with_logprobs(event)
+                return self._text_start + json.encode(event.text) + self._frame_end if event.text else b""
             case ReasoningDelta():
-                return self._thought + json.encode(event.text) + self._close if event.text else b""
+                return self._thought_start + json.encode(event.text) + self._frame_end if event.text else b""
             case ArgumentsDelta():
-                growing.arguments.append(event.text)
+                part.arguments.append(event.text)
             case SignatureDelta():
-                growing.signature.append(event.signature)
+                part.signature.append(event.signature)
             case AnnotationDelta():
-                self._cited.append(event.annotation)
+                self._citations.append(event.annotation)
             case PartFinished():
-                del self._growing[event.index]
-                return self._end_part(growing)
+                del self._open_parts[event.index]
+                return self._end_part(part)
         return b""
 
-    def _scored(self, event: TextDelta) -> bytes:
+    def _text_with_logprobs(self, event: TextDelta) -> bytes:
         content = {"parts": [{"text": event.text}], "role": "model"}
         candidate = {"content": content, "logprobsResult": encode_logprobs(event.logprobs)}
-        return sse.frame(json.encode(self._speech.answer(candidate)))
+        return sse.frame(json.encode(self._encoder.answer(candidate)))
 
-    def _end_part(self, growing: _Growing) -> bytes:
-        """What is left to say of a part: a call, an opaque part, or the signature of words already said."""
-        signature = "".join(growing.signature) or None
-        part: AnswerPart = growing.part
+    def _end_part(self, ended: _OpenPart) -> bytes:
+        """Return the rest of a part at its end: a call, an opaque part, or the signature of sent text."""
+        signature = "".join(ended.signature) or None
+        part: AnswerPart = ended.part
         match part:
             case Text():
                 part = Text("", signature=signature or part.signature)
             case Reasoning():
                 part = Reasoning("", signature=signature or part.signature)
             case ToolCall():
-                part = _grown(part, "".join(growing.arguments), signature=signature)
+                arguments = part.arguments + "".join(ended.arguments)
+                part = replace(part, arguments=arguments, signature=signature or part.signature)
             case Refusal():
                 part = Refusal("")
             case Opaque():
                 pass
-        wire = self._speech.part(part)
+        wire = self._encoder.part(part)
         if wire is None:
             return b""
         content = {"content": {"parts": [wire], "role": "model"}}
-        return sse.frame(json.encode(self._speech.answer(content)))
+        return sse.frame(json.encode(self._encoder.answer(content)))
 
     def _finish(self, event: Finished) -> bytes:
-        ending = self._speech.ending(event.finish, event.extras, cited=tuple(self._cited))
-        usage = self._usage or estimated_usage(self._reply.input_tokens, self._written)
-        answer = self._speech.answer({"content": {"parts": [{"text": ""}], "role": "model"}, **ending})
+        fields = self._encoder.finish_fields(event.finish, event.extras, citations=tuple(self._citations))
+        usage = self._usage or estimated_usage(self._reply.input_tokens, self._chars)
+        answer = self._encoder.answer({"content": {"parts": [{"text": ""}], "role": "model"}, **fields})
         return sse.frame(json.encode({**answer, "usageMetadata": encode_usage(usage)}))
 
 
-def _grown(call: ToolCall, arguments: str, *, signature: str | None) -> ToolCall:
-    return ToolCall(
-        call.id,
-        call.name,
-        call.arguments + arguments,
-        custom=call.custom,
-        namespace=call.namespace,
-        signature=signature or call.signature,
-    )
+def encode_usage(usage: Usage) -> dict[str, Json]:
+    """Return the counts in Google's fields."""
+    counts = {
+        "promptTokenCount": usage.input,
+        "candidatesTokenCount": max(0, usage.output - usage.reasoning),
+        "totalTokenCount": usage.input + usage.output,
+    }
+    if usage.reasoning:
+        counts["thoughtsTokenCount"] = usage.reasoning
+    if usage.cache_read:
+        counts["cachedContentTokenCount"] = usage.cache_read
+    return counts
 
 
-def stream_encoder(reply: ReplyContext) -> StreamEncoder:
-    """An encoder for one stream."""
-    return StreamEncoder(reply)
+def encode_logprobs(entries: tuple[Json, ...]) -> dict[str, Json]:
+    """Return chat's entries as Google's logprobs."""
+    return {
+        "chosenCandidates": [_logprob(entry) for entry in entries],
+        "topCandidates": [
+            {"candidates": [_logprob(other) for other in list_field(entry, "top_logprobs")]}
+            for entry in entries
+        ],
+    }
+
+
+def _logprob(entry: Json) -> dict[str, Json]:
+    fields = entry if isinstance(entry, dict) else {}
+    return {"token": fields.get("token", ""), "logProbability": fields.get("logprob", 0.0)}

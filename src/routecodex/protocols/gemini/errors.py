@@ -1,4 +1,4 @@
-"""Errors in Google's words: `{"error": {"code", "message", "status", "details"}}`, both ways."""
+"""Errors in Google's envelope, `{"error": {"code", "message", "status", "details"}}`, both ways."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _HTTP = {
 
 
 def encode_error(error: GatewayError) -> tuple[int, dict[str, Any]]:
-    """The HTTP status and the envelope; `error` comes first, for Google's Python SDK looks for it there."""
+    """Return the HTTP status and the envelope; `error` is first, where Google's Python SDK looks for it."""
     body: dict[str, Any] = {
         "code": error.status,
         "message": error.message,
@@ -67,7 +67,7 @@ def _details(error: GatewayError) -> list[Json]:
 
 
 def decode_error(status: int, headers: Mapping[str, str], body: bytes, provider: str) -> UpstreamError:
-    """A provider's refusal as a typed error."""
+    """Return a provider's error response as a typed error."""
     try:
         value = json.decode(body)
     except ValueError:
@@ -79,7 +79,7 @@ def decode_error(status: int, headers: Mapping[str, str], body: bytes, provider:
 
 
 def error_object(value: Json) -> dict[str, Json] | None:
-    """The error in a body: an object, or a list with one (what a streaming call answers)."""
+    """Return the error in a body: an object, or a list with one, which Google sends for streaming calls."""
     if isinstance(value, list) and value:
         value = value[0]
     error = value.get("error") if isinstance(value, dict) else None
@@ -95,27 +95,28 @@ def typed_error(
     provider: str = "gemini",
     headers: Mapping[str, str] | None = None,
 ) -> UpstreamError:
-    """An error object of Google's as a typed error; without an HTTP status its own code counts."""
-    word = error.get("status")
-    word = word if isinstance(word, str) else None
+    """Return Google's error object as a typed error; without an HTTP status its own code applies."""
+    status_name = error.get("status")
+    status_name = status_name if isinstance(status_name, str) else None
     message = error.get("message")
     text = message if isinstance(message, str) else ""
     details = [item for item in error.get("details") or () if isinstance(item, dict)]
-    http = status or _http(error.get("code"), word)
-    code = word if 400 <= http < 500 and http != 429 else None
+    http = status or _http(error.get("code"), status_name)
+    code = status_name if 400 <= http < 500 and http != 429 else None
+    # Google answers an invalid key with status 400, not 401.
     bad_key = any(item.get("reason") == "API_KEY_INVALID" for item in details)
     if bad_key or (http == 400 and text.startswith("API key ")):
         code = "API_KEY_INVALID"
-    typed = upstream_error(http, text, provider=provider, code=code, type=word, headers=headers)
+    typed = upstream_error(http, text, provider=provider, code=code, type=status_name, headers=headers)
     if typed.retry_after is None:
         typed.retry_after = _retry_delay(details)
     return typed
 
 
-def _http(code: Json, word: str | None) -> int:
+def _http(code: Json, status_name: str | None) -> int:
     if isinstance(code, int) and 400 <= code < 600:
         return code
-    return _HTTP.get(word or "", 500)
+    return _HTTP.get(status_name or "", 500)
 
 
 def _retry_delay(details: list[dict[str, Json]]) -> float | None:

@@ -1,4 +1,4 @@
-"""What routing sees of a Gemini request."""
+"""Reads the features of a Gemini request that routing uses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from routecodex.protocols.gemini.schema import (
     WirePart,
     WireTool,
     contents_of,
+    functions_of,
     parts_of,
+    tools_of,
 )
 from routecodex.protocols.message_features import (
     ARGUMENTS_KEPT,
@@ -31,53 +33,44 @@ from routecodex.protocols.message_features import (
 )
 from routecodex.wire import json
 
-_SEEN = ("image/", "video/")
-_FILM_SITES = ("youtube.com/", "youtu.be/")
+_VISUAL_TYPES = ("image/", "video/")
+_VIDEO_SITES = ("youtube.com/", "youtu.be/")
 
 
-def features(inbound: WireRequest) -> RequestFeatures:
-    """The features of a request; only its newest contents are looked at."""
-    view: RequestView = inbound.wire
-    contents, tools = contents_of(view.body), _tools(view.body)
-    newest, seen = newest_message(contents, _glimpse)
+def features(request: WireRequest) -> RequestFeatures:
+    """Return the features of a request; only its newest contents are read."""
+    view: RequestView = request.wire
+    contents, tools = contents_of(view.body), tools_of(view.body)
+    newest, message = newest_message(contents, _message_features)
     last = _last_answer(contents)
-    names = [name for tool in tools for name in _names(tool)]
-    hosted = any(map(_is_hosted, tools))
+    names = [function.name for tool in tools for function in functions_of(tool)]
+    hosted = any(map(_is_hosted_search, tools))
     offers = hosted or any(map(is_search_tool, names))
     return RequestFeatures(
         newest=newest,
-        has_media=seen.media,
-        text=user_excerpt(seen, fully=offers),
+        has_media=message.media,
+        text=user_excerpt(message, fully=offers),
         calls=_calls(contents, last) if last >= 0 else (),
         offers_search=offers,
-        asks_search=hosted and not names and not _forbidden(view.body),
+        asks_search=hosted and not names and not _forbids_tools(view.body),
         has_tools=bool(tools),
         has_answer=last >= 0,
         opening=_opening(view.body) if not tools or len(contents) <= SHORT_CONVERSATION else "",
     )
 
 
-def fingerprint(inbound: WireRequest) -> bytes:
-    """What a conversation begins with."""
-    body: RequestBody = inbound.wire.body
-    return conversation_fingerprint(_system(body), first_user_texts(contents_of(body), _glimpse))
+def fingerprint(request: WireRequest) -> bytes:
+    """Return bytes that stay the same for a whole conversation: its system text and first user texts."""
+    body: RequestBody = request.wire.body
+    return conversation_fingerprint(_system(body), first_user_texts(contents_of(body), _message_features))
 
 
-def _tools(body: RequestBody) -> list[WireTool]:
-    return body.tools if isinstance(body.tools, list) else [body.tools] if body.tools else []
-
-
-def _names(tool: WireTool) -> list[str]:
-    declared = tool.function_declarations or []
-    return [function.name for function in (declared if isinstance(declared, list) else [declared])]
-
-
-def _is_hosted(tool: WireTool) -> bool:
+def _is_hosted_search(tool: WireTool) -> bool:
     kinds = (tool.google_search, tool.google_search_retrieval, tool.enterprise_web_search)
     return any(map(json.is_present, kinds))
 
 
-def _forbidden(body: RequestBody) -> bool:
+def _forbids_tools(body: RequestBody) -> bool:
     calling = body.tool_config.function_calling_config if body.tool_config else None
     return calling is not None and (calling.mode or "").upper() == "NONE"
 
@@ -86,7 +79,7 @@ def _texts(parts: Sequence[WirePart]) -> list[str]:
     return [part.text for part in parts if part.text is not None and not part.thought]
 
 
-def _glimpse(content: WireMessage) -> MessageFeatures:
+def _message_features(content: WireMessage) -> MessageFeatures:
     if content.role == "model":
         return ASSISTANT
     parts = parts_of(content)
@@ -94,18 +87,18 @@ def _glimpse(content: WireMessage) -> MessageFeatures:
         _texts(parts),
         results=any(part.function_response is not None for part in parts),
         shown=any(part.inline_data is not None or part.file_data is not None for part in parts),
-        media=any(map(_is_seen, parts)),
+        media=any(map(_is_visual, parts)),
     )
 
 
-def _is_seen(part: WirePart) -> bool:
-    """Whether a part is an image or a film."""
+def _is_visual(part: WirePart) -> bool:
+    """Return whether a part is an image or a video; Google takes YouTube URLs without a media type."""
     if part.inline_data is not None:
-        return (part.inline_data.mime_type or "").startswith(_SEEN)
+        return (part.inline_data.mime_type or "").startswith(_VISUAL_TYPES)
     if part.file_data is None:
         return False
     kind, uri = part.file_data.mime_type, part.file_data.file_uri or ""
-    return kind.startswith(_SEEN) if kind else any(site in uri[:64] for site in _FILM_SITES)
+    return kind.startswith(_VISUAL_TYPES) if kind else any(site in uri[:64] for site in _VIDEO_SITES)
 
 
 def _last_answer(contents: Sequence[WireMessage]) -> int:
@@ -116,30 +109,30 @@ def _last_answer(contents: Sequence[WireMessage]) -> int:
 
 
 def _calls(contents: Sequence[WireMessage], last: int) -> tuple[CalledTool, ...]:
-    """The calls of the model's contents in a row that end there."""
+    """Return the calls of the model's consecutive contents that end at `last`."""
     calls: list[CalledTool] = []
     while last >= 0 and contents[last].role == "model":
-        made = (part.function_call for part in parts_of(contents[last]))
-        calls[:0] = [_call(call) for call in made if call is not None]
+        functions = (part.function_call for part in parts_of(contents[last]))
+        calls[:0] = [_call(call) for call in functions if call is not None]
         last -= 1
     return tuple(calls)
 
 
 def _call(call: WireFunctionCall) -> CalledTool:
-    """A call with its short arguments: long ones say what is written, not what is done."""
-    given = call.args or {}
-    short = {name: value for name, value in given.items() if len(memoryview(value)) <= ARGUMENTS_KEPT}
+    """Return a call with its short arguments: a long one is content, not a command or a path."""
+    arguments = (call.args or {}).items()
+    short = {name: value for name, value in arguments if len(memoryview(value)) <= ARGUMENTS_KEPT}
     text = json.encode(short).decode("utf-8", "replace") if short else ""
     return CalledTool(call.name or "", text[:ARGUMENTS_KEPT])
 
 
 def _system(body: RequestBody) -> list[str]:
-    told = body.system_instruction
-    if isinstance(told, str):
-        return [told]
-    if told is None:
+    instruction = body.system_instruction
+    if isinstance(instruction, str):
+        return [instruction]
+    if instruction is None:
         return []
-    return _texts(told if isinstance(told, list) else parts_of(told))
+    return _texts(instruction if isinstance(instruction, list) else parts_of(instruction))
 
 
 def _opening(body: RequestBody) -> str:

@@ -1,6 +1,7 @@
-"""Field names: Google takes camelCase and snake_case; the rest of the codec knows camelCase only.
+"""Converts field names and schemas between Google's forms and the ones the codec uses.
 
-Schemas: Google's OpenAPI subset read as JSON schema, and JSON schema made fit for Gemini.
+Google's JSON parser (protobuf) accepts camelCase and snake_case; the codec knows camelCase only. Tool schemas
+come as Google's OpenAPI subset or as JSON schema.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _SNAKE = re.compile(
     rb'|include_thoughts|media_resolution|speech_config)"\s*:'
 )
 
-_FREE = frozenset(
+_CLIENT_KEYED = frozenset(
     {
         "args",
         "response",
@@ -31,44 +32,44 @@ _FREE = frozenset(
         "partMetadata",
     }
 )
-"""Fields whose values are the client's own: names in there are not ours to respell."""
+"""Fields whose values have keys of the client's own; these keys stay as they are."""
 
 
 def has_snake_case(body: bytes) -> bool:
-    """Whether some field that we know seems to be spelled in snake_case."""
+    """Return whether a known field seems to be in snake_case."""
     return _SNAKE.search(body) is not None
 
 
 def to_camel(name: str) -> str:
-    """`system_instruction` as `systemInstruction`."""
+    """Return `system_instruction` as `systemInstruction`."""
     head, *rest = name.split("_")
     return head + "".join(word[:1].upper() + word[1:] for word in rest) if rest and head else name
 
 
 def to_snake(name: str) -> str:
-    """`googleSearch` as `google_search`."""
+    """Return `googleSearch` as `google_search`."""
     return re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", name).lower()
 
 
 def camel_keys(value: Json) -> Json:
-    """The value with camelCase field names wherever names are the protocol's."""
+    """Return the value with camelCase field names; keys of the client's own stay."""
     if isinstance(value, list):
         return [camel_keys(item) for item in value]
     if not isinstance(value, dict):
         return value
-    respelled = {}
+    converted = {}
     for name, inner in value.items():
-        known = to_camel(name)
-        respelled[known] = inner if known in _FREE else camel_keys(inner)
-    return respelled
+        field = to_camel(name)
+        converted[field] = inner if field in _CLIENT_KEYED else camel_keys(inner)
+    return converted
 
 
 _INTEGERS = frozenset({"minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties"})
-_ABSENT_AT_GEMINI = frozenset({"$schema", "$comment"})
+_UNSUPPORTED_KEYWORDS = frozenset({"$schema", "$comment"})
 
 
 def to_json_schema(schema: Json) -> Json:
-    """A schema of the OpenAPI subset (`type: "STRING"`, `nullable`, …) as JSON schema."""
+    """Return a schema of Google's OpenAPI subset (`type: "STRING"`, `nullable`, …) as JSON schema."""
     if not isinstance(schema, dict):
         return schema
     result: dict[str, Json] = {}
@@ -110,15 +111,17 @@ def _allow_null(schema: dict[str, Json]) -> None:
 
 
 def to_gemini_schema(schema: Json) -> Json:
-    """A JSON schema without the keywords about schemas themselves, which Gemini refuses."""
+    """Return a JSON schema without `$schema` and `$comment`, which Gemini rejects."""
     if not isinstance(schema, dict):
         return schema
-    return {name: value for name, value in schema.items() if name not in _ABSENT_AT_GEMINI}
+    return {name: value for name, value in schema.items() if name not in _UNSUPPORTED_KEYWORDS}
 
 
 def to_gemini_parameters(schema: Json) -> Json:
-    """The parameters of a function: always an object, or None when there are none."""
+    """Return the parameters of a function as an object schema, or None if it has none."""
     if not isinstance(schema, dict) or not schema:
         return None
-    fit = to_gemini_schema(schema)
-    return fit if "type" in fit or "$ref" in fit else {"type": "object", **fit}
+    parameters = to_gemini_schema(schema)
+    if "type" in parameters or "$ref" in parameters:
+        return parameters
+    return {"type": "object", **parameters}

@@ -1,4 +1,4 @@
-"""Streams of objects: server-sent events (`alt=sse`), or one long JSON array, as Google does without it."""
+"""Framing of streams: server-sent events (`alt=sse`), or one JSON array, as Google sends without it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _LIMIT = 32 * 1024 * 1024
 
 
 class JsonArray:
-    """Turns frames of a stream into a JSON array, for clients that did not ask for `alt=sse`.
+    """Converts the frames of a stream to a JSON array, for requests without `alt=sse`.
 
-    `wrap` takes whole frames, `end` closes the array; after a failure it is not called, so that the array
-    stays open and nobody takes it for a complete answer.
+    `wrap` takes whole frames, `end` closes the array. After a failure `end` is not called: an open array does
+    not look like a complete answer.
     """
 
     __slots__ = ("_opened",)
@@ -25,7 +25,7 @@ class JsonArray:
         self._opened = False
 
     def wrap(self, frames: bytes) -> bytes:
-        """The frames as elements of the array."""
+        """Return the frames as elements of the array."""
         out: list[bytes] = []
         for block in frames.split(b"\n\n"):
             frame = sse.parse(block)
@@ -35,12 +35,12 @@ class JsonArray:
         return b"".join(out)
 
     def end(self) -> bytes:
-        """The end of the array."""
+        """Return the end of the array."""
         return b"\n]" if self._opened else b"[]"
 
 
 class FrameReader:
-    """Provider bytes as runs of whole frames, whether they came as events or as a JSON array."""
+    """Reads provider bytes, server-sent events or a JSON array, as runs of whole frames."""
 
     __slots__ = ("_frames", "_objects", "_start")
 
@@ -50,7 +50,7 @@ class FrameReader:
         self._objects: JsonArrayReader | None = None
 
     def cut(self, data: bytes) -> bytes:
-        """All complete frames so far, LF-terminated; raises FrameTooLarge."""
+        """Return all complete frames so far, LF-terminated; raises FrameTooLarge."""
         if self._frames is not None:
             return self._frames.cut(data)
         if self._objects is None:
@@ -60,18 +60,18 @@ class FrameReader:
         return self._frames.cut(data) if self._frames is not None else b""
 
     def close(self) -> bytes:
-        """A last frame whose blank line never came."""
+        """Return a last frame without its blank line, if any."""
         if self._frames is None:
             return b""
         return b"".join(frame.raw for frame in self._frames.close())
 
     def _choose(self, data: bytes) -> bytes:
-        """Looks at the first sign of life: `[` or `{` is JSON, all else are events."""
+        """Choose the framing by the first character: `[` or `{` is JSON, anything else is an event."""
         self._start += data
-        sign = self._start.lstrip(b"\xef\xbb\xbf \t\r\n")[:1]
-        if not sign:
+        first = self._start.lstrip(b"\xef\xbb\xbf \t\r\n")[:1]
+        if not first:
             return b""
-        if sign in b"[{":
+        if first in b"[{":
             self._objects = JsonArrayReader()
         else:
             self._frames = sse.Frames()
@@ -80,7 +80,7 @@ class FrameReader:
 
 
 class JsonArrayReader:
-    """Cuts a JSON array into its objects while it arrives, each compact on one line."""
+    """Splits a JSON array into its objects as it arrives, each on one line."""
 
     __slots__ = ("_buffer", "_depth", "_escaped", "_scanned", "_text")
 
@@ -92,7 +92,7 @@ class JsonArrayReader:
         self._escaped = -1
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The objects completed by these bytes."""
+        """Return the objects that these bytes complete."""
         self._buffer += data
         found: list[bytes] = []
         start = 0 if self._depth else -1
@@ -110,7 +110,7 @@ class JsonArrayReader:
         return found
 
     def _is_structure(self, token: bytes, at: int) -> bool:
-        """Whether a brace counts: not inside a text."""
+        """Return whether the token is a brace outside of strings."""
         if at == self._escaped:
             return False
         if token == b"\\":
@@ -122,7 +122,7 @@ class JsonArrayReader:
         return not self._text
 
     def _keep(self, start: int) -> None:
-        """Forgets what is done with; an object under way is kept from its brace on."""
+        """Discard the scanned bytes up to `start`, the brace of an incomplete object (-1: all of them)."""
         cut = start if start >= 0 else len(self._buffer)
         del self._buffer[:cut]
         self._escaped -= cut
@@ -132,7 +132,7 @@ class JsonArrayReader:
 
 
 def compact(data: bytes) -> bytes:
-    """JSON on one line, untouched when it is already."""
+    """Return JSON on one line; unchanged if it is already."""
     if b"\n" not in data and b"\r" not in data:
         return data
     try:

@@ -1,4 +1,7 @@
-"""Gemini to Gemini: the body as it came, but for what must not go there."""
+"""Rewrites a request for a Gemini upstream: signatures, unsupported fields and a `model` in the body.
+
+All other bytes stay as the client sent them.
+"""
 
 from __future__ import annotations
 
@@ -32,25 +35,25 @@ _objects = Decoder(list[dict[str, Raw]] | dict[str, Raw])
 _text = Decoder(str)
 
 
-def rewrite(inbound: WireRequest, aim: EncodeOptions) -> EncodedRequest:
-    """The same bytes, unless a signature or a field in them must not reach this provider."""
-    view: RequestView = inbound.wire
-    marked = any(_must_change(signature, aim) for signature in _signatures(view.body))
-    if model_traits(aim.model).signs_calls and any(
+def rewrite(request: WireRequest, options: EncodeOptions) -> EncodedRequest:
+    """Return the request for an upstream of the same protocol."""
+    view: RequestView = request.wire
+    resign = any(_must_change(signature, options) for signature in _signatures(view.body))
+    if model_traits(options.model).signs_calls and any(
         _lacks_signature(content) for content in contents_of(view.body)
     ):
-        marked = True
-    if view.body.model is None and not marked and not aim.dialect.unsupported:
-        return EncodedRequest(inbound.body)
+        resign = True
+    if view.body.model is None and not resign and not options.dialect.unsupported:
+        return EncodedRequest(request.body)
     notices = Notices()
-    fields = json.read_fields(inbound.body)
+    fields = json.read_fields(request.body)
     before = dict(fields)
     fields.pop("model", None)
-    if marked:
-        fields["contents"] = _contents(fields["contents"], aim, notices=notices)
-    _leave_out(fields, aim, notices=notices)
+    if resign:
+        fields["contents"] = _contents(fields["contents"], options, notices=notices)
+    _drop_unsupported(fields, options, notices=notices)
     changed = fields != before
-    return EncodedRequest(json.encode(fields) if changed else inbound.body, notices.lines())
+    return EncodedRequest(json.encode(fields) if changed else request.body, notices.lines())
 
 
 def _signatures(body: RequestBody) -> Iterator[str]:
@@ -61,34 +64,34 @@ def _signatures(body: RequestBody) -> Iterator[str]:
 
 
 def _lacks_signature(content: WireMessage) -> bool:
-    """Whether it is a turn that Gemini 3 refuses: its first call bears no signature."""
+    """Return whether Gemini 3 rejects this turn because its first call is unsigned."""
     first = next((part for part in parts_of(content) if part.function_call is not None), None)
     return first is not None and first.thought_signature is None
 
 
-def _must_change(signature: str, aim: EncodeOptions) -> bool:
-    if aim.made_here(standard_alphabet(signature)):
+def _must_change(signature: str, options: EncodeOptions) -> bool:
+    if options.made_here(standard_alphabet(signature)):
         return False
     origin, own = unseal_signature(signature)
-    return origin is not None or not may_return(aim, own, origin=None, same_protocol=True)
+    return origin is not None or not may_return(options, own, origin=None, same_protocol=True)
 
 
-def _leave_out(fields: Fields, aim: EncodeOptions, *, notices: Notices) -> None:
-    for name in aim.dialect.unsupported:
+def _drop_unsupported(fields: Fields, options: EncodeOptions, *, notices: Notices) -> None:
+    for name in options.dialect.unsupported:
         spellings = (name, to_snake(name))
         removed = [fields.pop(spelling, None) for spelling in spellings]
-        config = _spelled(fields, "generationConfig")
+        config = _find_field(fields, "generationConfig")
         if config is not None and json.is_present(fields[config]):
             inner = json.read_fields(bytes(fields[config]))
-            taken = [inner.pop(spelling, None) for spelling in spellings]
-            if any(value is not None for value in taken):
+            removed_inside = [inner.pop(spelling, None) for spelling in spellings]
+            if any(value is not None for value in removed_inside):
                 fields[config] = Raw(json.encode(inner))
-                removed += taken
+                removed += removed_inside
         if any(value is not None for value in removed):
             notices.dropped(name, "this provider does not take it")
 
 
-def _spelled(fields: Fields, name: str) -> str | None:
+def _find_field(fields: Fields, name: str) -> str | None:
     return next((spelling for spelling in (name, to_snake(name)) if spelling in fields), None)
 
 
@@ -97,43 +100,43 @@ def _objects_of(raw: Raw) -> list[Fields]:
     return value if isinstance(value, list) else [value]
 
 
-def _contents(raw: Raw, aim: EncodeOptions, *, notices: Notices) -> Raw:
-    kept: list[Json] = []
+def _contents(raw: Raw, options: EncodeOptions, *, notices: Notices) -> Raw:
+    contents: list[Json] = []
     for content in _objects_of(raw):
         parts = [
             part
             for found in _objects_of(content["parts"])
-            if (part := _part(found, aim, notices=notices)) is not None
+            if (part := _part(found, options, notices=notices)) is not None
         ]
         if not parts:
             continue
-        if model_traits(aim.model).signs_calls:
+        if model_traits(options.model).signs_calls:
             _sign_first_call(parts)
-        kept.append({**content, "parts": parts})
-    return Raw(json.encode(kept))
+        contents.append({**content, "parts": parts})
+    return Raw(json.encode(contents))
 
 
-def _part(part: Fields, aim: EncodeOptions, *, notices: Notices) -> Fields | None:
-    """The part with a signature this provider can take, without one, or None for a foreign thought."""
-    name = _spelled(part, "thoughtSignature")
+def _part(part: Fields, options: EncodeOptions, *, notices: Notices) -> Fields | None:
+    """Return the part with a signature of this provider, without one, or None for a foreign thought."""
+    name = _find_field(part, "thoughtSignature")
     if name is None or not json.is_present(part[name]):
         return part
     signature = _text.decode(part[name])
-    if aim.made_here(standard_alphabet(signature)):
+    if options.made_here(standard_alphabet(signature)):
         return part
     origin, own = unseal_signature(signature)
-    if may_return(aim, own, origin=origin, same_protocol=True):
+    if may_return(options, own, origin=origin, same_protocol=True):
         part[name] = Raw(json.encode(own))
         return part
     notices.dropped("reasoning", "made by another provider")
     if bytes(part.get("thought", Raw(b"false"))) == b"true":
         return None
     del part[name]
-    bare = not part or (part.keys() == {"text"} and bytes(part["text"]) == b'""')
-    return None if bare else part
+    empty = not part or (part.keys() == {"text"} and bytes(part["text"]) == b'""')
+    return None if empty else part
 
 
 def _sign_first_call(parts: list[Fields]) -> None:
-    first = next((part for part in parts if _spelled(part, "functionCall")), None)
-    if first is not None and _spelled(first, "thoughtSignature") is None:
+    first = next((part for part in parts if _find_field(part, "functionCall")), None)
+    if first is not None and _find_field(first, "thoughtSignature") is None:
         first["thoughtSignature"] = Raw(json.encode(SKIP_SIGNATURE))

@@ -1,7 +1,8 @@
-"""What a generateContent request must look like: wide and tolerant, but known fields have their types.
+"""Types of generateContent requests, answers and stream chunks.
 
-Google's own reader takes one object where a list is due (`contents`, `parts`, `tools`); so do these.
-Field names are camelCase here; bodies in snake_case are respelled first (spelling.py).
+Unknown fields pass; known fields have their types checked. Google's API accepts a single object in place of
+a list (`contents`, `parts`, `tools`), and so do these types. Field names are camelCase; bodies in snake_case
+are converted first (field_names).
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ class GenerationConfig(WireStruct):
 
 
 class RequestBody(WireStruct):
-    """A whole request; `model` is not part of it at Google's, but some clients write it."""
+    """The request body; `model` is not part of Google's, but some clients send it."""
 
     contents: list[WireMessage] | WireMessage
     system_instruction: str | WireMessage | list[WirePart] | None = None
@@ -128,14 +129,17 @@ class RequestBody(WireStruct):
 
 
 class CountRequestBody(WireStruct):
-    """A countTokens request: contents, or a whole request inside."""
+    """The body of a countTokens request: contents, or a whole generateContent request."""
 
     generate_content_request: Raw = ABSENT
     contents: Raw = ABSENT
 
 
 class RequestView(Struct):
-    """A request as `read` saw it; `snake` says that its field names had to be respelled."""
+    """A validated request.
+
+    `snake`: its field names are in snake_case. `counted`: it stood inside a countTokens request.
+    """
 
     body: RequestBody
     snake: bool = False
@@ -147,15 +151,26 @@ count_decoder = Decoder(CountRequestBody)
 
 
 def contents_of(body: RequestBody) -> list[WireMessage]:
-    """The contents as a list, however they came."""
+    """Return the contents as a list."""
     return body.contents if isinstance(body.contents, list) else [body.contents]
 
 
 def parts_of(content: WireMessage) -> list[WirePart]:
-    """The parts as a list, however they came."""
+    """Return the parts as a list."""
     if content.parts is None:
         return []
     return content.parts if isinstance(content.parts, list) else [content.parts]
+
+
+def tools_of(body: RequestBody) -> list[WireTool]:
+    """Return the tools as a list."""
+    return body.tools if isinstance(body.tools, list) else [body.tools] if body.tools else []
+
+
+def functions_of(tool: WireTool) -> list[FunctionDeclaration]:
+    """Return the declared functions of a tool as a list."""
+    functions = tool.function_declarations or []
+    return functions if isinstance(functions, list) else [functions]
 
 
 class CalledFunction(WireStruct):
@@ -188,7 +203,7 @@ class WireAnswerPart(WireStruct):
 
     @property
     def is_known(self) -> bool:
-        """Whether canon has a word for it; else the part is opaque, its signature with it."""
+        """Whether canon has a part for it; otherwise the part is Opaque, with its signature."""
         if self.text is not None or self.function_call is not None:
             return True
         return self.thought_signature is not None and not any(getattr(self, name) for name in _OPAQUE)
@@ -237,7 +252,7 @@ class PromptFeedback(WireStruct):
 
 
 class StreamChunk(WireStruct):
-    """A GenerateContentResponse: the whole answer, or one piece of a stream."""
+    """A GenerateContentResponse: a whole answer, or one chunk of a stream."""
 
     candidates: list[Candidate] | None = None
     usage_metadata: WireUsage | None = None
@@ -248,7 +263,7 @@ class StreamChunk(WireStruct):
 
     @property
     def candidate(self) -> Candidate | None:
-        """The first candidate: the answer."""
+        """The candidate with index 0 or without an index: the answer."""
         for candidate in self.candidates or ():
             if not candidate.index:
                 return candidate

@@ -1,9 +1,7 @@
-"""Thought signatures on this wire: base64, always.
+"""Thought signatures, and the thinking settings that each generation of Gemini models takes.
 
 Google's SDKs decode `thoughtSignature` as base64 and write it back in either alphabet (Python: the URL-safe
-one). So a seal of ours (seals.py) is itself base64 here, and signatures are compared in one alphabet.
-
-What Gemini models of each generation take, as data: thinking, signatures, results with media.
+one). So a sealed signature (sealed_signatures) is base64 here, and signatures are compared in one alphabet.
 """
 
 from __future__ import annotations
@@ -17,45 +15,45 @@ from msgspec import Struct
 from routecodex.canon.parts import Json
 from routecodex.canon.request import Effort, Thinking
 from routecodex.protocols.codec import EncodeOptions
+from routecodex.protocols.gemini.content import standard_base64
 from routecodex.protocols.sealed_signatures import SEAL, returns_to, seal, unseal
 
-_WRAPPED = "cmN4MS"
-"""How base64 of anything sealed begins."""
+_SEALED_PREFIX = "cmN4MS"
+"""The start of every sealed signature in base64."""
 _STANDARD = str.maketrans("-_", "+/")
 
 SKIP_SIGNATURE = "skip_thought_signature_validator"
-"""Google's own word for calls of a history that never had a signature."""
+"""Google's placeholder for calls of a history without a signature (Google's docs, thought signatures)."""
 
 
 def seal_signature(provider: str, signature: str) -> str:
-    """The signature as a client gets it: sealed when a provider's name is given."""
+    """Return the signature for the client, sealed if a provider's name is given."""
     return base64.b64encode(seal(provider, signature).encode()).decode() if provider else signature
 
 
 def unseal_signature(value: str) -> tuple[str | None, str]:
-    """(maker, signature) of what a client sent back; the maker is None when it carries no seal."""
+    """Return (owner, signature) of a value that a client sent; the owner is None if it is not sealed."""
     if value.startswith(SEAL):
         return unseal(value)
-    if not value.startswith(_WRAPPED):
+    if not value.startswith(_SEALED_PREFIX):
         return None, value
-    padded = value.translate(_STANDARD) + "=" * (-len(value) % 4)
     try:
-        origin, signature = unseal(base64.b64decode(padded).decode())
+        origin, signature = unseal(base64.b64decode(standard_base64(value)).decode())
     except (binascii.Error, UnicodeDecodeError):
         return None, value
     return (origin, signature) if origin is not None else (None, value)
 
 
 def standard_alphabet(signature: str) -> str:
-    """The signature in the standard alphabet, for comparing."""
+    """Return the signature in the standard base64 alphabet, for comparison."""
     return signature.translate(_STANDARD)
 
 
-def may_return(aim: EncodeOptions, signature: str, *, origin: str | None, same_protocol: bool) -> bool:
-    """Whether the signature may go to the upstream that is aimed at."""
-    if not returns_to(aim.provider, origin=origin, same_protocol=same_protocol):
+def may_return(options: EncodeOptions, signature: str, *, origin: str | None, same_protocol: bool) -> bool:
+    """Return whether the signature may go to this upstream."""
+    if not returns_to(options.provider, origin=origin, same_protocol=same_protocol):
         return False
-    return origin is not None or aim.is_ours(standard_alphabet(signature))
+    return origin is not None or options.is_ours(standard_alphabet(signature))
 
 
 _GENERATION = re.compile(r"gemini-(\d+)(?:\.(\d+))?")
@@ -71,7 +69,7 @@ _LEVELS: dict[Effort, str] = {
 _PRO_LEVELS = {"minimal": "low"}
 
 _FIRST_PRO_LEVELS = {"minimal": "low", "medium": "high"}
-"""The first Gemini 3 Pro knows low and high only."""
+"""Gemini 3 Pro Preview takes only low and high (Google's docs, thinking levels)."""
 _BUDGETS: dict[Effort, int] = {
     "none": 0,
     "minimal": 512,
@@ -84,7 +82,10 @@ _BUDGETS: dict[Effort, int] = {
 
 
 class ModelTraits(Struct, frozen=True):
-    """How to speak to a model; `budgets` are the least and the largest thinking budget it takes."""
+    """Capabilities of a model; `budgets` is its range of thinking budgets, `off` the smallest one it allows.
+
+    Google's docs, thinking: 2.5 Pro cannot turn thinking off, 2.5 Flash can; Gemini 3 takes levels.
+    """
 
     thinks: bool = True
     levels: bool = False
@@ -96,10 +97,10 @@ class ModelTraits(Struct, frozen=True):
 
 
 def model_traits(model: str) -> ModelTraits:
-    """What is known of a model by its name; unknown ones are taken for a 2.5 Flash."""
+    """Return the traits of a model by its name; an unknown one is treated as a 2.5 Flash."""
     found = _GENERATION.search(model)
     if found is None:
-        # `gemini-flash-latest` and the like follow the newest generation but still take budgets.
+        # `gemini-flash-latest` and similar aliases follow the newest generation, which still takes budgets.
         return ModelTraits(signs_calls=model.endswith("-latest"), thinks="gemma" not in model)
     generation = (int(found[1]), int(found[2] or 0))
     if generation >= (3, 0):
@@ -112,11 +113,11 @@ def model_traits(model: str) -> ModelTraits:
 
 
 def thinking_config(thinking: Thinking, model: str) -> dict[str, Json]:
-    """The thinkingConfig that says the same to this model."""
-    known = model_traits(model)
-    amount = _level(thinking, model) if known.levels else _budget(thinking, known)
-    shown = {"includeThoughts": True} if thinking.enabled and thinking.visible else {}
-    return {**amount, **shown}
+    """Return the thinkingConfig for this model."""
+    traits = model_traits(model)
+    amount = _level(thinking, model) if traits.levels else _budget(thinking, traits)
+    visible = {"includeThoughts": True} if thinking.enabled and thinking.visible else {}
+    return {**amount, **visible}
 
 
 def _level(thinking: Thinking, model: str) -> dict[str, Json]:
@@ -124,20 +125,20 @@ def _level(thinking: Thinking, model: str) -> dict[str, Json]:
     if effort is not None:
         level = _LEVELS[effort]
         if "pro" in model:
-            bent = _FIRST_PRO_LEVELS if "gemini-3-pro" in model else _PRO_LEVELS
-            level = bent.get(level, level)
+            levels = _FIRST_PRO_LEVELS if "gemini-3-pro" in model else _PRO_LEVELS
+            level = levels.get(level, level)
         return {"thinkingLevel": level}
-    # Gemini 3 still takes budgets, but never a level and a budget together.
+    # Gemini 3 still takes budgets, but rejects a level and a budget together (Google's docs, thinking).
     return {} if thinking.budget is None else {"thinkingBudget": thinking.budget}
 
 
-def _budget(thinking: Thinking, known: ModelTraits) -> dict[str, Json]:
+def _budget(thinking: Thinking, traits: ModelTraits) -> dict[str, Json]:
     if not thinking.enabled or thinking.effort == "none":
-        return {"thinkingBudget": known.off}
+        return {"thinkingBudget": traits.off}
     budget = thinking.budget
     if budget is None and thinking.effort is not None:
         budget = _BUDGETS[thinking.effort]
     if budget is None:
         return {"thinkingBudget": -1} if thinking.adaptive else {}
-    least, most = known.budgets
-    return {"thinkingBudget": max(least, min(most, budget))}
+    smallest, largest = traits.budgets
+    return {"thinkingBudget": max(smallest, min(largest, budget))}
