@@ -324,7 +324,9 @@ def test_thoughts_go_back_where_the_upstream_takes_them(style: str, fields: dict
 
 def test_thoughts_are_dropped_with_a_notice_where_they_are_not_taken() -> None:
     assert messages(asking(THOUGHT)) == [{"role": "assistant", "content": "Yes."}]
-    assert noticed(asking(THOUGHT)) == ("dropped reasoning: this upstream does not accept reasoning in requests",)
+    assert noticed(asking(THOUGHT)) == (
+        "dropped reasoning: this upstream does not accept reasoning in requests",
+    )
 
 
 def test_sealed_thoughts_have_no_text_to_send() -> None:

@@ -130,7 +130,9 @@ def test_the_token_limit_is_called_what_the_upstream_calls_it() -> None:
 def test_more_tokens_than_the_model_writes_are_not_asked_for() -> None:
     to = replace(AIM, max_output_tokens=100)
     assert rest(sent(ask(max_tokens=101), to)) == {"max_completion_tokens": 100}
-    assert noticed(ask(max_tokens=101), to) == ("dropped part of max_tokens: this model writes at most 100 tokens",)
+    assert noticed(ask(max_tokens=101), to) == (
+        "dropped part of max_tokens: this model writes at most 100 tokens",
+    )
     assert rest(sent(ask(max_tokens=100), to)) == {"max_completion_tokens": 100}
     assert noticed(ask(max_tokens=100), to) == ()
 

@@ -110,7 +110,7 @@ def test_a_model_that_takes_no_images_gets_the_rest_of_a_document() -> None:
         text("[image not shown]"),
         {"type": "document", "source": plain("c"), "title": "Tides"},
     ]
-    assert encoded.notices == ("dropped image: this model takes no images",)
+    assert encoded.notices == ("dropped image: this model does not accept images",)
 
 
 @pytest.mark.parametrize("protocol", ["chat", "responses", "gemini"])

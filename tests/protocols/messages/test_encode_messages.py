@@ -218,10 +218,14 @@ def test_images_and_documents_are_shown(media: Media, block: dict[str, Any]) -> 
 @pytest.mark.parametrize(
     ("media", "aim", "notice"),
     [
-        (Media("image", "image/png", PNG), {"vision": False}, "dropped image: this model takes no images"),
-        (Media("image", "image/tiff", "AA"), {}, "dropped image: image/tiff is not taken"),
-        (Media("audio", "audio/wav", "AA"), {}, "dropped audio: messages has no such content"),
-        (Media("file", "application/zip", "AA"), {}, "dropped file: application/zip is not taken"),
+        (
+            Media("image", "image/png", PNG),
+            {"vision": False},
+            "dropped image: this model does not accept images",
+        ),
+        (Media("image", "image/tiff", "AA"), {}, "dropped image: image/tiff is not supported"),
+        (Media("audio", "audio/wav", "AA"), {}, "dropped audio: messages has no such content type"),
+        (Media("file", "application/zip", "AA"), {}, "dropped file: application/zip is not supported"),
         (Media("file", file_id="f"), {}, "dropped file by id: it is stored at another provider"),
     ],
 )
@@ -259,7 +263,7 @@ def test_a_thought_without_a_signature_goes_only_to_a_provider_that_takes_it(sou
     notices = Notices()
     strict = replace(AIM, dialect=Dialect(unsigned_thoughts=False))
     assert encode_messages(request, strict, notices=notices)[1]["content"] == [signed]
-    assert notices.lines() == ("dropped reasoning: this provider takes none without a signature",)
+    assert notices.lines() == ("dropped reasoning: this provider rejects it without a signature",)
     unsigned = {"type": "thinking", "thinking": "u", "signature": ""}
     assert encode_messages(request, AIM, notices=Notices())[1]["content"] == [unsigned, signed]
 

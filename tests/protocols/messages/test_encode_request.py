@@ -64,10 +64,13 @@ def test_settings_are_said(fields: dict[str, Any], expected: dict[str, Any]) -> 
         ({"frequency_penalty": 0.5}, "dropped frequency_penalty: messages has no such field"),
         ({"logprobs": True}, "dropped logprobs: messages has no such field"),
         ({"verbosity": "low"}, "dropped verbosity: messages has no such field"),
-        ({"temperature": 2.0}, "dropped part of temperature: messages goes up to 1"),
-        ({"temperature": 0.5, "top_p": 0.5}, "dropped top_p: temperature is set too, and only one may be"),
-        ({"stop": (" ",)}, "dropped stop: blank stop sequences are not taken"),
-        ({"metadata": {"k": "v"}}, "dropped metadata: messages knows a user_id only"),
+        ({"temperature": 2.0}, "dropped part of temperature: messages accepts at most 1"),
+        (
+            {"temperature": 0.5, "top_p": 0.5},
+            "dropped top_p: temperature is set, and messages accepts only one of them",
+        ),
+        ({"stop": (" ",)}, "dropped stop: messages rejects blank stop sequences"),
+        ({"metadata": {"k": "v"}}, "dropped metadata: messages has only user_id"),
         ({"service_tier": "flex"}, "dropped service_tier flex: messages has no such tier"),
         ({"extras": {"web_search_options": {}}}, "dropped web_search_options: only chat has it"),
         (
@@ -104,7 +107,7 @@ def test_max_tokens_keeps_within_the_model() -> None:
     assert sent(chat_request(HI), aim)["max_tokens"] == 4000
     assert sent(chat_request(HI, max_tokens=9000), aim)["max_tokens"] == 4000
     assert notices(chat_request(HI, max_tokens=9000), aim) == (
-        "dropped part of max_tokens: this model writes at most 4000",
+        "dropped part of max_tokens: this model writes at most 4000 tokens",
     )
 
 
@@ -140,9 +143,9 @@ def test_thinking_takes_only_the_sampling_it_allows() -> None:
     body = sent(request)
     assert body.keys() == {"model", "max_tokens", "messages", "thinking"}
     assert notices(request) == (
-        "dropped temperature: only 1 is legal while the model thinks",
-        "dropped top_k: not legal while the model thinks",
-        "dropped top_p: only 0.95 to 1 is legal while the model thinks",
+        "dropped temperature: with thinking only 1 is accepted",
+        "dropped top_k: it is not accepted with thinking",
+        "dropped top_p: with thinking only 0.95 to 1 is accepted",
     )
     assert sent(chat_request(HI, thinking=Thinking(effort="low"), temperature=1.0))["temperature"] == 1.0
 
@@ -152,7 +155,7 @@ def test_thinking_gives_way_to_a_forced_call_and_to_a_tool_turn_without_thoughts
         HI, thinking=Thinking(effort="low"), tools=(WEATHER,), tool_choice=ToolChoice("required")
     )
     assert "thinking" not in sent(forced)
-    assert notices(forced) == ("dropped thinking: a forced tool call allows none",)
+    assert notices(forced) == ("dropped thinking: it is not accepted with a forced tool call",)
     amid = chat_request(
         HI,
         Message("assistant", (ToolCall("a", "weather", "{}"),)),
@@ -160,7 +163,7 @@ def test_thinking_gives_way_to_a_forced_call_and_to_a_tool_turn_without_thoughts
         thinking=Thinking(effort="low"),
         tools=(WEATHER,),
     )
-    assert notices(amid) == ("dropped thinking: the tool turn under way began without it",)
+    assert notices(amid) == ("dropped thinking: the current tool turn began without it",)
 
 
 @pytest.mark.parametrize(
@@ -251,10 +254,10 @@ def test_a_dialect_is_honoured() -> None:
         picture, top_k=3, tools=(WEATHER,), tool_choice=ToolChoice("required"), parallel_tool_calls=False
     )
     assert notices(request, aim) == (
-        "dropped image by URL: this provider takes images inline only",
-        "dropped tool_choice required: this provider does not take it",
-        "dropped parallel_tool_calls: this provider does not take it",
-        "dropped top_k: this provider does not take it",
+        "dropped image by URL: this provider accepts only inline images",
+        "dropped tool_choice required: this provider rejects it",
+        "dropped parallel_tool_calls: this provider has no such setting",
+        "dropped top_k: this provider rejects it",
     )
     assert sent(request, aim).keys() == {"model", "max_tokens", "messages", "tools"}
 

@@ -15,7 +15,7 @@ from routecodex.wire import json
 from tests.protocols.messages.samples import AIM, body
 
 FOREIGN = "dropped reasoning: made by another provider"
-UNSIGNED = "dropped reasoning: this provider takes none without a signature"
+UNSIGNED = "dropped reasoning: this provider rejects it without a signature"
 CALL = {"type": "tool_use", "id": "a", "name": "f", "input": {}}
 RESULT = {"type": "tool_result", "tool_use_id": "a"}
 BUDGET = {"type": "enabled", "budget_tokens": 1024}
@@ -78,7 +78,7 @@ def test_an_escaped_model_is_replaced_all_the_same() -> None:
 def test_fields_a_provider_refuses_are_left_out() -> None:
     aim = {"dialect": Dialect(unsupported=("top_k", "metadata"))}
     encoded = rewritten(body(top_k=3, temperature=0.5), **aim)
-    assert encoded.notices == ("dropped top_k: this provider does not take it",)
+    assert encoded.notices == ("dropped top_k: this provider rejects it",)
     assert json.decode(encoded.body).keys() == {"model", "max_tokens", "messages", "temperature"}
 
 
@@ -130,7 +130,7 @@ def test_a_tool_turn_that_lost_its_thoughts_goes_on_without_thinking() -> None:
         "context_management": {"edits": [{"type": "clear_thinking_20251015"}]},
     }
     lost = rewritten(history(thinking(seal("other", "s")), call, after=result, **settings))
-    assert lost.notices == (FOREIGN, "dropped thinking: the tool turn under way began at another provider")
+    assert lost.notices == (FOREIGN, "dropped thinking: the current tool turn began at another provider")
     assert json.decode(lost.body).keys() == {"model", "max_tokens", "messages"}
     kept = rewritten(history(thinking(seal("acme", "s")), call, after=result, **settings))
     assert json.decode(kept.body)["thinking"] == settings["thinking"]
@@ -156,7 +156,7 @@ def test_a_tool_turn_that_lost_unsigned_thoughts_goes_on_without_thinking() -> N
     encoded = rewritten(data, dialect=Dialect(unsigned_thoughts=False))
     assert encoded.notices == (
         UNSIGNED,
-        "dropped thinking: the tool turn under way began at another provider",
+        "dropped thinking: the current tool turn began at another provider",
     )
     assert json.decode(encoded.body).keys() == {"model", "max_tokens", "messages"}
 
@@ -193,7 +193,7 @@ WORDS = {"type": "text", "text": "x"}
 def test_a_tool_turn_without_any_thought_goes_on_without_thinking(contents: tuple[Any, ...]) -> None:
     edits = {"edits": [{"type": "clear_thinking_20251015"}]}
     encoded = rewritten(turns(*contents, context_management=edits), **STRICT)
-    assert encoded.notices[-1] == "dropped thinking: the tool turn under way began without it"
+    assert encoded.notices[-1] == "dropped thinking: the current tool turn began without it"
     assert json.decode(encoded.body).keys() == {"model", "max_tokens", "messages"}
     lenient = json.decode(rewritten(turns(*contents)).body)
     assert lenient["thinking"] == BUDGET
@@ -225,4 +225,4 @@ def test_adaptive_thinking_needs_no_thought_before_a_call() -> None:
 def test_thinking_that_a_provider_refuses_is_left_out_once() -> None:
     dialect = Dialect(unthought_turns=False, unsupported=("thinking",))
     encoded = rewritten(history(CALL, after=[RESULT], thinking=BUDGET), dialect=dialect)
-    assert encoded.notices == ("dropped thinking: this provider does not take it",)
+    assert encoded.notices == ("dropped thinking: this provider rejects it",)

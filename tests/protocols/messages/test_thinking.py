@@ -82,7 +82,7 @@ def test_a_model_that_does_not_think_is_not_asked_to() -> None:
     aim = aimed("claude-3-5-haiku-latest")
     assert settings(chat_request(HI, thinking=Thinking(effort="low"), max_tokens=5), aim) == (
         {"max_tokens": 5},
-        ("dropped thinking: this model does not think",),
+        ("dropped thinking: this model does not support it",),
     )
     assert settings(chat_request(HI, thinking=Thinking(enabled=False), max_tokens=5), aim) == (
         {"max_tokens": 5},
@@ -104,7 +104,7 @@ def test_a_forced_call_stops_thinking_that_would_come_unasked(wanted: Thinking |
         HI, thinking=wanted, max_tokens=5, tools=(TOOL,), tool_choice=ToolChoice("required")
     )
     forced = {"max_tokens": 5, "tool_choice": {"type": "any"}}
-    dropped = ("dropped thinking: a forced tool call allows none",) if wanted else ()
+    dropped = ("dropped thinking: it is not accepted with a forced tool call",) if wanted else ()
     assert settings(request, aimed("claude-sonnet-5")) == ({**forced, "thinking": OFF}, dropped)
     assert settings(request, aimed("claude-opus-4-8")) == (forced, dropped)
     silent = aimed("claude-sonnet-5", dialect=Dialect(reasoning_field="none"))
@@ -121,7 +121,7 @@ def test_a_call_cannot_be_forced_from_a_model_that_always_thinks() -> None:
     )
     assert settings(request, aimed("claude-opus-5-5")) == (
         {"max_tokens": 9000, "thinking": SHOWN, "output_config": {"effort": "low"}},
-        ("dropped tool_choice required: this model cannot be made to call a tool",),
+        ("dropped tool_choice required: this model does not accept a forced tool call",),
     )
 
 
@@ -131,9 +131,9 @@ def test_sampling_that_a_model_refuses_is_left_out() -> None:
         assert settings(request, aimed(model)) == (
             {"max_tokens": 5},
             (
-                "dropped temperature: this model does not take it",
-                "dropped top_p: this model does not take it",
-                "dropped top_k: this model does not take it",
+                "dropped temperature: this model rejects it",
+                "dropped top_p: this model rejects it",
+                "dropped top_k: this model rejects it",
             ),
         )
     silent = chat_request(HI, temperature=1.0, top_p=1.0, max_tokens=5)
@@ -157,7 +157,7 @@ def test_only_a_budget_needs_a_tool_turn_that_began_with_a_thought() -> None:
     unthought = chat_request(*tool_turn(), **wanted)
     assert settings(unthought, aimed("claude-sonnet-4-5")) == (
         {"max_tokens": 9000},
-        ("dropped thinking: the tool turn under way began without it",),
+        ("dropped thinking: the current tool turn began without it",),
     )
     assert settings(unthought, aimed("claude-opus-4-8"))[0]["thinking"] == SHOWN
     thought = chat_request(*tool_turn(Reasoning("t", "s", origin="acme")), **wanted)

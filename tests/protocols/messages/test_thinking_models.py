@@ -7,9 +7,13 @@ from routecodex.protocols.messages.thinking import ModelTraits, model_traits
 FIRST = ("low", "medium", "high", "max")
 ALL = ("low", "medium", "high", "xhigh", "max")
 BUDGETED = ModelTraits()
-ADAPTIVE = ModelTraits(budgets=False, efforts=ALL, sampling=False, shows=False)
-UNASKED = ModelTraits(budgets=False, efforts=ALL, sampling=False, shows=False, unasked=True)
-ALWAYS = ModelTraits(budgets=False, efforts=ALL, sampling=False, shows=False, unasked=True, off=None)
+ADAPTIVE = ModelTraits(budgets=False, efforts=ALL, sampling=False, visible_by_default=False)
+UNASKED = ModelTraits(
+    budgets=False, efforts=ALL, sampling=False, visible_by_default=False, thinks_by_default=True
+)
+ALWAYS = ModelTraits(
+    budgets=False, efforts=ALL, sampling=False, visible_by_default=False, thinks_by_default=True, off=None
+)
 
 
 @pytest.mark.parametrize(
@@ -42,12 +46,24 @@ ALWAYS = ModelTraits(budgets=False, efforts=ALL, sampling=False, shows=False, un
         (
             "claude-sonnet-5-5",
             ModelTraits(
-                budgets=False, efforts=ALL, sampling=False, shows=False, unasked=True, off="between_tools"
+                budgets=False,
+                efforts=ALL,
+                sampling=False,
+                visible_by_default=False,
+                thinks_by_default=True,
+                off="between_tools",
             ),
         ),
         (
             "claude-mythos-preview",
-            ModelTraits(budgets=False, efforts=FIRST, sampling=False, shows=False, unasked=True, off=None),
+            ModelTraits(
+                budgets=False,
+                efforts=FIRST,
+                sampling=False,
+                visible_by_default=False,
+                thinks_by_default=True,
+                off=None,
+            ),
         ),
         ("claude-opus-latest", BUDGETED),
         ("glm-5.2", BUDGETED),

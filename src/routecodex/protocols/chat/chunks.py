@@ -183,7 +183,7 @@ def _count(value: Json) -> int | None:
 
 
 def is_empty(delta: WireDelta) -> bool:
-    """Whether a delta has nothing that a client would show or run."""
+    """Whether a delta is without any content, call or reasoning."""
     if delta.content or delta.reasoning_content or delta.reasoning or delta.annotations:
         return False
     return lacks_answer(delta) and not _has_value(delta.reasoning_details)

@@ -3,8 +3,8 @@
 They are most of a large request, and routing reads only a few of them.
 
 From the sources `fast_validate` returns None and the request is decoded and checked in full. Where the hot
-path is compiled, `compile/fast_validate.c` takes the place of this module. `tests/reference/fast_validate.py`
-is what the C is tested against.
+path is compiled, `compile/fast_validate.c` replaces this module; `tests/reference/fast_validate.py`
+is the reference it is tested against.
 """
 
 from __future__ import annotations

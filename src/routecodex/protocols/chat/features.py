@@ -60,7 +60,7 @@ def features(request: WireRequest) -> RequestFeatures:
     """Return the features of a request; only its newest messages are read."""
     view: RequestView = request.wire
     wire, messages, tools = view.fields, view.messages(), view.tools()
-    newest, seen = newest_message(messages, _feature_reader(request))
+    newest, message = newest_message(messages, _feature_reader(request))
     last = _last_answer(messages)
     native = wire.web_search_options is not ABSENT and json.is_present(wire.web_search_options)
     has_tools = bool(tools or wire.functions)
@@ -68,8 +68,8 @@ def features(request: WireRequest) -> RequestFeatures:
     offers = native or hosted or (has_tools and any(map(is_search_tool, _names(view))))
     return RequestFeatures(
         newest=newest,
-        has_media=seen.media,
-        text=user_excerpt(seen, fully=offers),
+        has_media=message.media,
+        text=user_excerpt(message, fully=offers),
         calls=_calls(messages, last) if last >= 0 else (),
         offers_search=offers,
         asks_search=native or (hosted and _forces_search(wire, tools)),

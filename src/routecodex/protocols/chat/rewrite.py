@@ -1,7 +1,7 @@
 """Rewrites a chat request for a chat upstream; bytes that need not change stay.
 
-Only the model name is replaced, unless the upstream's dialect deviates from what the request uses. Settings
-that deviate are decoded and encoded again (`encode_request`), so that every dialect rule exists once.
+Only the model name is replaced, unless the upstream's dialect excludes something that the request uses. Such
+settings are decoded and encoded again (`encode_request`), so that every dialect rule exists once.
 """
 
 from __future__ import annotations

@@ -280,9 +280,9 @@ def _bad_result(index: int, call_id: str | None) -> BadRequest:
     )
 
 
-def _invalid(field: str, what: str) -> BadRequest:
-    return BadRequest(f"{field}: {what}", param=field, code="invalid_value")
+def _invalid(field: str, problem: str) -> BadRequest:
+    return BadRequest(f"{field}: {problem}", param=field, code="invalid_value")
 
 
-def _missing(field: str, what: str = "this field is required") -> BadRequest:
-    return BadRequest(f"{field}: {what}", param=field, code="missing_field")
+def _missing(field: str, problem: str = "this field is required") -> BadRequest:
+    return BadRequest(f"{field}: {problem}", param=field, code="missing_field")

@@ -1,8 +1,8 @@
-"""What is known of clients of `/v1/messages`, as data.
+"""Quirks of messages clients, as data.
 
-A tool turn ends without `message_stop`, except for clients that lose something without it: some fail, some
-stop in silence, some drop the turn's usage. A client is known by its headers (names in lower case); every
-pattern of a row must be found.
+A tool turn ends without `message_stop`, except for clients that need it: some fail without it, some stop
+silently, some drop the turn's usage (measured with the clients named here). A client is recognised by its
+headers (names in lower case); every pattern of a row must match.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from msgspec import Struct
 
 
 class ClientQuirk(Struct, frozen=True):
-    """A client that needs `message_stop`, what it loses without, and the headers it is known by."""
+    """A client that needs `message_stop`, its failure without it, and the headers that identify it."""
 
     name: str
     loses: str
@@ -31,7 +31,7 @@ NEEDS_MESSAGE_STOP: tuple[ClientQuirk, ...] = (
         "throws: the stream ended without a message",
         _headers(x_stainless_lang="^js$", x_stainless_helper_method="^stream$"),
     ),
-    ClientQuirk("Vercel AI SDK", "stops in silence", _headers(user_agent=r"(^|[\s,])ai-sdk[/-]")),
+    ClientQuirk("Vercel AI SDK", "stops silently", _headers(user_agent=r"(^|[\s,])ai-sdk[/-]")),
     ClientQuirk("Claude Code", "drops the turn's usage", _headers(user_agent="(^|[ ,])claude-(cli|code)/")),
     ClientQuirk("Claude Code", "drops the turn's usage", _headers(x_claude_code_session_id=".")),
     ClientQuirk("pi", "fails", _headers(user_agent="(^|[ ,])pi(-coding-agent)?/")),
@@ -43,7 +43,7 @@ NEEDS_MESSAGE_STOP: tuple[ClientQuirk, ...] = (
 )
 
 REFUSAL_SINCE: dict[str, tuple[int, ...]] = {"python": (0, 51, 0), "js": (0, 41, 0)}
-"""By language, the first version of Anthropic's SDK that has `refusal` among its stop reasons."""
+"""First version of Anthropic's SDK with the stop reason `refusal`, by language."""
 
 _VERSION = re.compile(r"(\d+)\.(\d+)\.(\d+)")
 _SETTINGS = {"always": True, "never": False}
@@ -66,7 +66,7 @@ def _matches(client: ClientQuirk, headers: Mapping[str, str]) -> bool:
 
 
 def knows_refusal(headers: Mapping[str, str]) -> bool:
-    """Whether the client has the stop reason `refusal`; one that does not say its version has."""
+    """Whether the client knows the stop reason `refusal`; assumed if it does not send its SDK version."""
     since = REFUSAL_SINCE.get(headers.get("x-stainless-lang", "").lower())
     version = _VERSION.match(headers.get("x-stainless-package-version", ""))
     if since is None or version is None:

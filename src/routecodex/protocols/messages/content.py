@@ -1,7 +1,4 @@
-"""Names and ids as the messages protocol takes them.
-
-Content blocks as canonical parts, the same for requests and answers.
-"""
+"""Decodes content blocks of requests and answers into canonical parts, and makes valid tool-call ids."""
 
 from __future__ import annotations
 
@@ -21,36 +18,6 @@ ID_LIMIT = 64
 
 _LEGAL = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _ILLEGAL = re.compile(r"[^A-Za-z0-9_-]")
-
-
-def legal_id(value: str) -> str:
-    """A tool-call id the protocol takes: the same where it is legal, else one made from it, always alike."""
-    if _LEGAL.fullmatch(value):
-        return value
-    digest = hashlib.sha256(value.encode("utf-8", "surrogatepass")).hexdigest()[:10]
-    stem = _ILLEGAL.sub("_", value)[: ID_LIMIT - len(digest) - 1] or "toolu"
-    return f"{stem}_{digest}"
-
-
-class CallIds:
-    """Legal ids for the calls of one conversation; an id used again in a later turn gets a number."""
-
-    __slots__ = ("_used",)
-
-    def __init__(self) -> None:
-        self._used: set[str] = set()
-
-    def fresh(self, value: str) -> str:
-        """The id for one more call that its maker named `value`."""
-        legal = legal_id(value)
-        unique, number = legal, 1
-        while unique in self._used:
-            number += 1
-            unique = legal_id(f"{legal}_{number}")
-        self._used.add(unique)
-        return unique
-
-
 Fields = dict[str, Any]
 
 _KNOWN_FIELDS: dict[str, frozenset[str]] = {
@@ -64,20 +31,20 @@ _KNOWN_FIELDS: dict[str, frozenset[str]] = {
 }
 
 _PIECE_EXTRAS: dict[str, Json] = {"type": None}
-"""The extras of a part whose block another part stands for."""
+"""Extras of a piece of a document whose block is in the extras of another piece."""
 
 _PLAIN_TEXT_FIELDS = ("type", "text")
-"""The fields that every text has: most have no others."""
+"""Fields of a text block without cache hint, citations or extras, as most are."""
 
 
 def part_of(block: Fields) -> Part:
-    """The part that a block stands for; blocks only this protocol has stay as they are."""
+    """Decode a block; blocks that only messages has become Opaque."""
     decode = _BLOCK_DECODERS.get(block["type"])
     return decode(block) if decode is not None else Opaque(NAME, block)
 
 
 def parts_of(block: Fields) -> tuple[Part, ...]:
-    """The parts that a block stands for: several for a document with images in it, one for any other."""
+    """Decode a block into its parts: several for a document with images, else one."""
     pieces = _pieces(block) if block["type"] == "document" else []
     if not any(piece.kind == "image" for piece in pieces):
         return (part_of(block),)
@@ -89,18 +56,18 @@ def parts_of(block: Fields) -> tuple[Part, ...]:
 
 
 def holds_block(part: Text | Media) -> bool:
-    """Whether a part stands for a whole block of this protocol, or for a piece of one."""
+    """Whether the extras of a part hold a whole block, or mark it as a piece of one."""
     return part.extras is not None and "type" in part.extras
 
 
 def original_block(part: Text | Media) -> Fields | None:
-    """The block, but for its cache hint, that such a part stands for; None when another part does."""
+    """Return the block in the extras of a part, without its cache hint; None if another part holds it."""
     extras = part.extras or {}
     return dict(extras) if extras.get("type") is not None else None
 
 
 def extras_of(block: Fields) -> dict[str, Json] | None:
-    """The fields of a block that have no home in its part."""
+    """Return the fields of a block without a place in its part."""
     known = _KNOWN_FIELDS[block["type"]]
     if block.keys() <= known:
         return None
@@ -108,7 +75,7 @@ def extras_of(block: Fields) -> dict[str, Json] | None:
 
 
 def citations_of(block: Fields) -> tuple[Json, ...]:
-    """What a text block cites; nothing where the provider wrote something else there."""
+    """Return the citations of a text block; empty if the field is not a list."""
     found = block.get("citations")
     return tuple(found) if isinstance(found, list) else ()
 
@@ -139,14 +106,14 @@ def _document(block: Fields) -> Part:
         text = _flat_content(source)
         if text is None:
             return Opaque(NAME, block)
-        # The pieces of such a document matter to citations, so the source itself goes along.
+        # Citations refer to the blocks of such a document by index, so keep its source.
         found, extras = {"text": text}, {**(extras or {}), "source": source}
     found.setdefault("media_type", "text/plain" if "text" in found else "application/pdf")
     return Media("file", **found, name=block.get("title"), cache=block.get("cache_control"), extras=extras)
 
 
 def _pieces(block: Fields) -> list[Media]:
-    """The texts and images of a document that is made of them, texts that follow each other as one."""
+    """Return the texts and images of a document, consecutive texts joined."""
     source = block["source"]
     content = source.get("content") if isinstance(source, dict) else None
     found: list[Media] = []
@@ -186,8 +153,8 @@ def _search_result(block: Fields) -> Part:
     if not any(map(str.strip, texts)):
         return Opaque(NAME, block)
     head = [block[name] for name in ("title", "source") if _is_text(block.get(name))]
-    told = ["\n".join(head), *texts] if head else texts
-    return cast(Text, _with_block(Text("\n\n".join(told)), block))
+    lines = ["\n".join(head), *texts] if head else texts
+    return cast(Text, _with_block(Text("\n\n".join(lines)), block))
 
 
 def _objects(value: Json) -> list[Fields]:
@@ -252,13 +219,13 @@ def _result_parts(block: Fields) -> tuple[Part, ...]:
 
 
 def _thinking(block: Fields) -> Part:
-    maker, signature = sealed_signatures.unseal(block.get("signature") or "")
-    return Reasoning(block.get("thinking") or "", signature or None, origin=maker, extras=extras_of(block))
+    owner, signature = sealed_signatures.unseal(block.get("signature") or "")
+    return Reasoning(block.get("thinking") or "", signature or None, origin=owner, extras=extras_of(block))
 
 
 def _redacted(block: Fields) -> Part:
-    maker, signature = sealed_signatures.unseal(block["data"])
-    return Reasoning(signature=signature, redacted=True, origin=maker, extras=extras_of(block))
+    owner, signature = sealed_signatures.unseal(block["data"])
+    return Reasoning(signature=signature, redacted=True, origin=owner, extras=extras_of(block))
 
 
 _BLOCK_DECODERS: dict[str, Callable[[Fields], Part]] = {
@@ -271,3 +238,34 @@ _BLOCK_DECODERS: dict[str, Callable[[Fields], Part]] = {
     "thinking": _thinking,
     "redacted_thinking": _redacted,
 }
+
+
+def legal_id(value: str) -> str:
+    """Return the id if the API accepts it (`^[a-zA-Z0-9_-]{1,64}$`), else a stable one derived from it."""
+    if _LEGAL.fullmatch(value):
+        return value
+    digest = hashlib.sha256(value.encode("utf-8", "surrogatepass")).hexdigest()[:10]
+    stem = _ILLEGAL.sub("_", value)[: ID_LIMIT - len(digest) - 1] or "toolu"
+    return f"{stem}_{digest}"
+
+
+class CallIds:
+    """Valid, unique ids for the calls of one conversation; a repeated id gets a number.
+
+    Anthropic's API rejects a repeated `tool_use` id; some chat upstreams number the calls of every turn anew.
+    """
+
+    __slots__ = ("_used",)
+
+    def __init__(self) -> None:
+        self._used: set[str] = set()
+
+    def fresh(self, value: str) -> str:
+        """Return the id for one more call whose original id is `value`."""
+        legal = legal_id(value)
+        unique, number = legal, 1
+        while unique in self._used:
+            number += 1
+            unique = legal_id(f"{legal}_{number}")
+        self._used.add(unique)
+        return unique

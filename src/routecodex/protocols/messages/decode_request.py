@@ -1,4 +1,4 @@
-"""A client's messages request as the canonical one."""
+"""Decodes a client's messages request into the canonical request."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ _TIERS = {"standard_only": "default"}
 _EFFORTS = frozenset(get_args(Effort))
 
 
-def decode_request(inbound: WireRequest) -> Request:
-    """The canonical request; `inbound` has been validated by `read`."""
-    # Fields that `read` skipped are seen here for the first time, so this too can find the body at fault.
-    body = json.read_values(inbound.body)
+def decode_request(request: WireRequest) -> Request:
+    """Decode a validated request."""
+    # `validate` skips unknown fields, so invalid JSON inside one is found only here.
+    body = json.read_values(request.body)
     choice = body.get("tool_choice") or {}
     metadata = body.get("metadata") or {}
     serial = choice.get("disable_parallel_tool_use")
     tier = body.get("service_tier")
     return Request(
-        model=inbound.model,
+        model=request.model,
         source=NAME,
         system=_system(body.get("system")),
         messages=tuple([_message(message) for message in body["messages"]]),
@@ -68,7 +68,7 @@ def decode_request(inbound: WireRequest) -> Request:
         metadata={name: value for name, value in metadata.items() if name != "user_id"} or None,
         user=metadata.get("user_id"),
         service_tier=_TIERS.get(tier, tier) if tier else None,
-        stream=inbound.stream,
+        stream=request.stream,
         include_usage=True,
         extras=_extras(body),
     )
@@ -106,28 +106,28 @@ def _message(message: Fields) -> Message:
 
 
 def _parts(blocks: list[Fields]) -> tuple[Part, ...]:
-    """The parts of a message; blocks that carry a call's signature for us are put back into the call."""
+    """Return the parts of a message; signatures that the gateway put into blocks go back into their calls."""
     signed = {}
-    kept: list[Part] = []
+    parts: list[Part] = []
     for block in blocks:
         kind = block["type"]
         found = carried_signature(block["data"]) if kind == "redacted_thinking" else None
         if found is not None:
             signed[found[1]] = found
         elif kind == "document":
-            kept.extend(parts_of(block))
+            parts.extend(parts_of(block))
         else:
-            kept.append(part_of(block))
+            parts.append(part_of(block))
     if not signed:
-        return tuple(kept)
-    return tuple(_with_signature(part, signed) for part in kept)
+        return tuple(parts)
+    return tuple(_with_signature(part, signed) for part in parts)
 
 
 def _with_signature(part: Part, signed: dict[str, tuple[str, str, str]]) -> Part:
     if not isinstance(part, ToolCall) or part.id not in signed:
         return part
-    maker, _, signature = signed[part.id]
-    return replace(part, signature=signature, origin=maker)
+    owner, _, signature = signed[part.id]
+    return replace(part, signature=signature, origin=owner)
 
 
 def _tool(tool: Fields) -> Tool:
@@ -152,24 +152,25 @@ def _tool_choice(choice: Fields) -> ToolChoice | None:
 
 
 def _output(body: Fields) -> Output | None:
-    wanted = (body.get("output_config") or {}).get("format") or body.get("output_format")
-    if not isinstance(wanted, dict) or wanted.get("type") != "json_schema":
+    # `output_format` is the field of the beta structured-outputs-2025-11-13.
+    format = (body.get("output_config") or {}).get("format") or body.get("output_format")
+    if not isinstance(format, dict) or format.get("type") != "json_schema":
         return None
-    return Output("json_schema", name=wanted.get("name"), schema=wanted.get("schema"), strict=True)
+    return Output("json_schema", name=format.get("name"), schema=format.get("schema"), strict=True)
 
 
 def _thinking(body: Fields) -> Thinking | None:
-    wanted = body.get("thinking")
+    thinking = body.get("thinking")
     effort = (body.get("output_config") or {}).get("effort")
     known = effort if effort in _EFFORTS else None
-    if wanted is None:
+    if thinking is None:
         return Thinking(effort=known) if known else None
-    display = wanted.get("display")
+    display = thinking.get("display")
     return Thinking(
-        enabled=wanted["type"] != "disabled",
+        enabled=thinking["type"] != "disabled",
         effort=known,
-        budget=wanted.get("budget_tokens"),
-        adaptive=wanted["type"] == "adaptive",
+        budget=thinking.get("budget_tokens"),
+        adaptive=thinking["type"] == "adaptive",
         visible=display != "omitted",
         summary=display if display != "omitted" else None,
     )

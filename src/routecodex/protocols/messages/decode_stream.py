@@ -1,11 +1,7 @@
-"""Token counts between messages and canon.
+"""Decodes a messages stream into events; also the usage of whole answers.
 
-Messages counts only the tokens that the cache had nothing to do with as `input_tokens`; canon's `input` is
-the whole prompt.
-
-One event of a messages stream, typed where it fits and read tolerantly where it does not.
-
-A messages stream as events.
+The `input_tokens` of messages exclude cached tokens (Anthropic docs, "Prompt caching"); the canonical `input`
+is the whole prompt.
 """
 
 from __future__ import annotations
@@ -44,117 +40,19 @@ from routecodex.wire import json
 from routecodex.wire.frame import Frame
 from routecodex.wire.sse import Frames, FrameTooLarge
 
-
-class UsageCounter:
-    """Usage reports of one stream, each cumulative: what is not said again still holds."""
-
-    __slots__ = ("_counts",)
-
-    def __init__(self) -> None:
-        self._counts: dict[str, int] = {}
-
-    def add(self, usage: WireUsage | None) -> None:
-        if usage is None:
-            return
-        details = usage.output_tokens_details
-        said = {
-            "input": usage.input_tokens,
-            "output": usage.output_tokens,
-            "cache_write": usage.cache_creation_input_tokens,
-            "cache_read": usage.cache_read_input_tokens,
-            "reasoning": details.thinking_tokens if details is not None else None,
-        }
-        self._counts.update({name: count for name, count in said.items() if count is not None})
-
-    def usage(self) -> Usage | None:
-        """The counts so far; None when the provider has not counted its output."""
-        counts = self._counts
-        if "output" not in counts:
-            return None
-        cached = counts.get("cache_read", 0), counts.get("cache_write", 0)
-        return Usage(
-            input=counts.get("input", 0) + sum(cached),
-            output=counts["output"],
-            cache_read=cached[0],
-            cache_write=cached[1],
-            reasoning=counts.get("reasoning", 0),
-        )
-
-
-def usage_object(usage: Usage) -> dict[str, Any]:
-    """The counts as messages writes them."""
-    counts: dict[str, Any] = {
-        "input_tokens": max(usage.input - usage.cache_read - usage.cache_write, 0),
-        "cache_creation_input_tokens": usage.cache_write,
-        "cache_read_input_tokens": usage.cache_read,
-        "output_tokens": usage.output,
-    }
-    if usage.reasoning:
-        counts["output_tokens_details"] = {"thinking_tokens": usage.reasoning}
-    return counts
-
-
 _chunk: Decoder[StreamChunk] = Decoder(StreamChunk)
 _shapes: dict[type[Any], Decoder[Any]] = {
     shape: Decoder(shape) for shape in (WireDelta, WireMessageStart, WireUsage)
 }
 
-
-def read_chunk(frame: Frame) -> StreamChunk | None:
-    """The event in a frame; None when it is no JSON object. A missing `type` is taken from the event line."""
-    chunk = json.try_read(frame.data, _chunk)
-    if chunk is None:
-        chunk = _read_loosely(frame.data)
-    if chunk is not None and not chunk.type:
-        chunk.type = "error" if chunk.error is not None else frame.event.decode("ascii", "replace")
-    return chunk
-
-
-def _read_loosely(data: bytes) -> StreamChunk | None:
-    """An event with fields of unexpected types: those that fit are kept."""
-    try:
-        value = json.decode(data)
-    except ValueError:
-        return None
-    if not isinstance(value, dict):
-        return None
-    block = value.get("content_block")
-    kind, index = value.get("type"), value.get("index")
-    return StreamChunk(
-        type=kind if isinstance(kind, str) else "",
-        index=index if isinstance(index, int) else 0,
-        delta=_fitting_fields(value.get("delta"), WireDelta),
-        content_block=block if isinstance(block, dict) else None,
-        message=_fitting_fields(value.get("message"), WireMessageStart, usage=WireUsage),
-        usage=_fitting_fields(value.get("usage"), WireUsage),
-        error=value.get("error"),
-    )
-
-
-def _fitting_fields(value: Json, shape: type[Any], **nested: type[Any]) -> Any:
-    """A Struct of those fields of an object that fit it."""
-    if not isinstance(value, dict):
-        return None
-    out = shape()
-    for name in shape.__struct_fields__:
-        found = _fitting_fields(value.get(name), nested[name]) if name in nested else value.get(name)
-        fitted = json.try_read(json.encode({name: found}), _shapes[shape])
-        if found is not None and fitted is not None:
-            setattr(out, name, getattr(fitted, name))
-    return out
-
-
-def block_type(block: dict[str, Any]) -> str:
-    """The type of a block that begins."""
-    kind = block.get("type")
-    return kind if isinstance(kind, str) else ""
-
-
 _TEXT_KEY = (b'"text":"', b'"text": "')
+
+_BLOCK_OF_DELTA = {"text_delta": "text", "thinking_delta": "thinking"}
+"""Block type by its first delta, for providers that send no `content_block_start`."""
 
 
 class _OpenBlock:
-    """A block while it arrives; `number` is its part's index, None for one that is told when it is whole."""
+    """A block while it arrives; `number` is the index of its part, None if it is emitted whole."""
 
     __slots__ = ("block", "kind", "number", "pieces")
 
@@ -165,16 +63,12 @@ class _OpenBlock:
         self.pieces: list[str] = []
 
 
-_BLOCK_OF_DELTA = {"text_delta": "text", "thinking_delta": "thinking"}
-"""Blocks that can be told from their first delta, for providers that never announce them."""
-
-
 class StreamDecoder:
-    """Bytes of a messages stream in, events out."""
+    """Decodes the bytes of a messages stream into events."""
 
     def __init__(self) -> None:
         self._frames = Frames()
-        self._repeats = FrameTemplate()
+        self._template = FrameTemplate()
         self._text: _OpenBlock | None = None
         self._events: list[StreamItem] = []
         self._started = False
@@ -184,7 +78,7 @@ class StreamDecoder:
         self._calls = 0
         self._last_call = ""
         self._usage = UsageCounter()
-        self._said: str | None = None
+        self._stop_reason: str | None = None
         self._sequence: str | None = None
         self._details: Any = None
 
@@ -192,7 +86,7 @@ class StreamDecoder:
         return unbatched(self.runs(data))
 
     def runs(self, data: bytes) -> list[StreamItem]:
-        """The same, with texts that follow each other as one."""
+        """Decode like `feed`, with consecutive texts as one TextBatch."""
         try:
             run = self._frames.cut(data)
         except FrameTooLarge:
@@ -205,17 +99,17 @@ class StreamDecoder:
         return self._drain()
 
     def _texts(self, run: bytes, at: int) -> int:
-        """Takes the frames that only add to the open text, many at once; how many bytes they were."""
+        """Decode frames that only add to the open text, many at once; return their size."""
         if self._text is None or self._text.number is None:
             return 0
-        texts, span = self._repeats.take(run, at)
-        said = list(filter(None, texts))
-        if said:
-            self._events.append(TextBatch(self._text.number, said))
+        texts, span = self._template.take(run, at)
+        nonempty = list(filter(None, texts))
+        if nonempty:
+            self._events.append(TextBatch(self._text.number, nonempty))
         return span
 
     def _frame(self, run: bytes, at: int) -> int:
-        """Takes the one frame that begins there; where the next one does."""
+        """Decode the frame that begins there; return the start of the next."""
         frame, following = frame_at(run, at)
         if frame is not None:
             self._text = None
@@ -224,9 +118,9 @@ class StreamDecoder:
         return following
 
     def _learn(self, frame: Frame) -> None:
-        """Takes a frame as the shape of those to come, if it was nothing but text."""
+        """Use a frame with only text as the template of later frames."""
         if self._text is not None:
-            self._repeats.learn(frame.raw, _TEXT_KEY)
+            self._template.learn(frame.raw, _TEXT_KEY)
 
     def close(self) -> list[Event]:
         for frame in self._frames.close():
@@ -255,10 +149,10 @@ class StreamDecoder:
         self._events.append(event)
 
     def _fail(self, error: GatewayError) -> None:
-        """The end of a stream that broke; after the stop reason nothing was left to break."""
+        """End a broken stream; after the stop reason the answer is complete."""
         if self._ended:
             return
-        if self._said is not None:
+        if self._stop_reason is not None:
             self._finish()
             return
         self._emit(Failed(error))
@@ -340,7 +234,7 @@ class StreamDecoder:
     def _close_block(self, index: int) -> None:
         opened = self._open.pop(index)
         if opened.number is None:
-            self._tell_whole(opened)
+            self._emit_whole(opened)
             return
         if opened.kind == "tool_use":
             self._end_call(opened)
@@ -355,13 +249,13 @@ class StreamDecoder:
         assert opened.number is not None
         arguments = "".join(opened.pieces)
         if not arguments and opened.block.get("input"):
-            # Some providers send the arguments whole, with the announcement of the call.
+            # The whole input in content_block_start, where Anthropic sends {}: some compatible endpoints.
             arguments = json.encode(opened.block["input"]).decode()
             self._emit(ArgumentsDelta(opened.number, arguments))
         self._last_call = arguments
 
-    def _tell_whole(self, opened: _OpenBlock) -> None:
-        """A block that only this protocol has, told in one piece."""
+    def _emit_whole(self, opened: _OpenBlock) -> None:
+        """Emit a block that only messages has, or redacted thinking, as one part."""
         block = opened.block
         grown = "".join(opened.pieces)
         if grown:
@@ -382,12 +276,12 @@ class StreamDecoder:
         self._usage.add(chunk.usage)
         delta = chunk.delta
         if delta is not None and delta.stop_reason is not None:
-            self._said = delta.stop_reason
+            self._stop_reason = delta.stop_reason
             self._sequence = delta.stop_sequence
             self._details = delta.stop_details
 
     def _on_message_stop(self, _chunk: StreamChunk) -> None:
-        if not self._started and self._said is None:
+        if not self._started and self._stop_reason is None:
             self._fail(upstream_errors.stream_truncated())
             return
         self._finish()
@@ -400,7 +294,7 @@ class StreamDecoder:
             self._emit(UsageReported(usage))
         end = finish.infer(
             NAME,
-            self._said,
+            self._stop_reason,
             has_calls=self._calls > 0,
             calls_whole=not self._last_call or json.is_whole(self._last_call),
             sequence=self._sequence,
@@ -442,3 +336,102 @@ _HANDLERS: dict[str, Callable[[StreamDecoder, StreamChunk], None]] = {
     "message_stop": StreamDecoder._on_message_stop,
     "error": StreamDecoder._on_error,
 }
+
+
+def block_type(block: dict[str, Any]) -> str:
+    """Return the type of a block."""
+    kind = block.get("type")
+    return kind if isinstance(kind, str) else ""
+
+
+def read_chunk(frame: Frame) -> StreamChunk | None:
+    """Read the event in a frame; None if it is not a JSON object. A missing `type` is in the event line."""
+    chunk = json.try_read(frame.data, _chunk)
+    if chunk is None:
+        chunk = _read_loosely(frame.data)
+    if chunk is not None and not chunk.type:
+        chunk.type = "error" if chunk.error is not None else frame.event.decode("ascii", "replace")
+    return chunk
+
+
+def _read_loosely(data: bytes) -> StreamChunk | None:
+    """Read an event with fields of unexpected types; those that fit are used."""
+    try:
+        value = json.decode(data)
+    except ValueError:
+        return None
+    if not isinstance(value, dict):
+        return None
+    block = value.get("content_block")
+    kind, index = value.get("type"), value.get("index")
+    return StreamChunk(
+        type=kind if isinstance(kind, str) else "",
+        index=index if isinstance(index, int) else 0,
+        delta=_fitting_fields(value.get("delta"), WireDelta),
+        content_block=block if isinstance(block, dict) else None,
+        message=_fitting_fields(value.get("message"), WireMessageStart, usage=WireUsage),
+        usage=_fitting_fields(value.get("usage"), WireUsage),
+        error=value.get("error"),
+    )
+
+
+def _fitting_fields(value: Json, shape: type[Any], **nested: type[Any]) -> Any:
+    """Return a Struct of the fields of an object that fit it."""
+    if not isinstance(value, dict):
+        return None
+    out = shape()
+    for name in shape.__struct_fields__:
+        found = _fitting_fields(value.get(name), nested[name]) if name in nested else value.get(name)
+        fitted = json.try_read(json.encode({name: found}), _shapes[shape])
+        if found is not None and fitted is not None:
+            setattr(out, name, getattr(fitted, name))
+    return out
+
+
+class UsageCounter:
+    """Merges the usage reports of one stream: counts are cumulative, an absent count keeps its value."""
+
+    __slots__ = ("_counts",)
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+
+    def add(self, usage: WireUsage | None) -> None:
+        if usage is None:
+            return
+        details = usage.output_tokens_details
+        reported = {
+            "input": usage.input_tokens,
+            "output": usage.output_tokens,
+            "cache_write": usage.cache_creation_input_tokens,
+            "cache_read": usage.cache_read_input_tokens,
+            "reasoning": details.thinking_tokens if details is not None else None,
+        }
+        self._counts.update({name: count for name, count in reported.items() if count is not None})
+
+    def usage(self) -> Usage | None:
+        """Return the counts so far; None if the provider has not counted its output."""
+        counts = self._counts
+        if "output" not in counts:
+            return None
+        cached = counts.get("cache_read", 0), counts.get("cache_write", 0)
+        return Usage(
+            input=counts.get("input", 0) + sum(cached),
+            output=counts["output"],
+            cache_read=cached[0],
+            cache_write=cached[1],
+            reasoning=counts.get("reasoning", 0),
+        )
+
+
+def usage_object(usage: Usage) -> dict[str, Any]:
+    """Return the usage as a messages object."""
+    counts: dict[str, Any] = {
+        "input_tokens": max(usage.input - usage.cache_read - usage.cache_write, 0),
+        "cache_creation_input_tokens": usage.cache_write,
+        "cache_read_input_tokens": usage.cache_read,
+        "output_tokens": usage.output,
+    }
+    if usage.reasoning:
+        counts["output_tokens_details"] = {"thinking_tokens": usage.reasoning}
+    return counts

@@ -1,9 +1,7 @@
-"""Images and documents as messages blocks.
+"""Encodes a conversation as messages, in the order that the API requires.
 
-The messages of a request in the order this protocol demands.
-
-Roles alternate, each call is answered by exactly one result, and the results of a turn stand first in the
-user message right after it, whatever the conversation looked like where it came from.
+Anthropic docs, "Tool use": roles alternate, each call has exactly one result, and the results of a turn come
+first in the user message right after it. Conversations of other protocols need not look like that.
 """
 
 from __future__ import annotations
@@ -31,122 +29,18 @@ _TYPE_ALIASES = {"image/jpg": "image/jpeg"}
 _PDF = "application/pdf"
 _TEXT_TYPES = frozenset({"application/json", "application/xml", "application/yaml", "application/javascript"})
 
-
-def _media_block(media: Media, aim: EncodeOptions, *, source: str, notices: Notices) -> Fields:
-    """The block for an image or document; what cannot be shown is named in its place."""
-    media = _inline_data_url(media)
-    if media.kind == "image":
-        found = _image_source(media, aim, source=source, notices=notices)
-        block: Fields = {"type": "image", "source": found}
-    else:
-        found = _document_source(media, source=source, notices=notices)
-        block = {"type": "document", "source": found}
-        if media.name:
-            block["title"] = media.name
-    if found is None:
-        return {"type": "text", "text": _placeholder(media)}
-    if source == NAME:
-        block.update(media.extras or {})
-    return block
-
-
-def _placeholder(media: Media) -> str:
-    what = media.name or (media.url if media.url and len(media.url) < 2000 else None)
-    return f"[{media.kind} not shown: {what}]" if what else f"[{media.kind} not shown]"
-
-
-def _inline_data_url(media: Media) -> Media:
-    """A `data:` URL as the inline data it is."""
-    if media.url is None or not media.url.startswith("data:"):
-        return media
-    head, _, data = media.url[5:].partition(",")
-    media_type, *flags = head.split(";")
-    if "base64" not in flags:
-        return media
-    return Media(media.kind, media_type or media.media_type, data, name=media.name, cache=media.cache)
-
-
-def _image_source(media: Media, aim: EncodeOptions, *, source: str, notices: Notices) -> Fields | None:
-    if not aim.vision:
-        notices.dropped("image", "this model takes no images")
-        return None
-    if media.data is not None:
-        media_type = _image_type(media)
-        if media_type is not None:
-            return {"type": "base64", "media_type": media_type, "data": media.data}
-        notices.dropped("image", f"{media.media_type} is not taken")
-        return None
-    if media.url is not None:
-        if aim.dialect.image_urls:
-            return {"type": "url", "url": media.url}
-        notices.dropped("image by URL", "this provider takes images inline only")
-        return None
-    return _file_source(media, source=source, notices=notices)
-
-
-def _image_type(media: Media) -> str | None:
-    said = (media.media_type or "").lower().partition(";")[0].strip()
-    said = _TYPE_ALIASES.get(said, said)
-    if said in _IMAGE_TYPES:
-        return said
-    return next((kind for magic, kind in _MAGIC if (media.data or "").startswith(magic)), None)
-
-
-def _document_source(media: Media, *, source: str, notices: Notices) -> Fields | None:
-    if media.kind != "file":
-        notices.dropped(media.kind, "messages has no such content")
-        return None
-    if media.text is not None:
-        return {"type": "text", "media_type": "text/plain", "data": media.text}
-    if media.data is not None:
-        return _inline_document(media, notices)
-    if media.url is not None:
-        return {"type": "url", "url": media.url}
-    return _file_source(media, source=source, notices=notices)
-
-
-def _inline_document(media: Media, notices: Notices) -> Fields | None:
-    said = (media.media_type or "").lower().partition(";")[0].strip()
-    data = media.data or ""
-    if said == _PDF or data.startswith("JVBERi") or (not said and (media.name or "").endswith(".pdf")):
-        return {"type": "base64", "media_type": _PDF, "data": data}
-    if said.startswith("text/") or said in _TEXT_TYPES:
-        try:
-            text = base64.b64decode(data).decode()
-        except (binascii.Error, UnicodeDecodeError):
-            text = ""
-        if text:
-            return {"type": "text", "media_type": "text/plain", "data": text}
-    notices.dropped("file", f"{said or 'its type'} is not taken")
-    return None
-
-
-def _file_source(media: Media, *, source: str, notices: Notices) -> Fields | None:
-    """A file stored at the provider: only a client of this protocol can have put it there."""
-    if media.file_id is not None and source == NAME:
-        return {"type": "file", "file_id": media.file_id}
-    notices.dropped(f"{media.kind} by id", "it is stored at another provider")
-    return None
-
-
+# Sent in place of content that the API requires and the conversation lacks.
 _NO_RESULT = "(the tool gave no result)"
 _EMPTY_TURN = "(continue)"
 
 
-def cache_control_of(cache: Json, *, source: str) -> Json:
-    """The `cache_control` for a part; None where its cache hint is not of this protocol."""
-    if source == NAME:
-        return cache
-    return cache if isinstance(cache, dict) and cache.get("type") == "ephemeral" else None
-
-
-def system_blocks(request: Request) -> list[Fields]:
-    """The system texts as blocks; those that open a foreign conversation count among them."""
-    texts = list(request.system)
-    if request.source != NAME:
-        for message in _leading_system(request):
-            texts.extend(part for part in message.parts if isinstance(part, Text))
-    return [_text_block(text, source=request.source) for text in texts if text.text.strip()]
+def encode_messages(request: Request, options: EncodeOptions, *, notices: Notices) -> list[Fields]:
+    """Encode the conversation."""
+    builder = _ConversationBuilder(request.source, options, notices)
+    skipped = 0 if request.source == NAME else len(_leading_system(request))
+    for message in request.messages[skipped:]:
+        builder.add(message)
+    return builder.finish()
 
 
 def _leading_system(request: Request) -> list[Message]:
@@ -158,35 +52,24 @@ def _leading_system(request: Request) -> list[Message]:
     return opening
 
 
-def encode_messages(request: Request, aim: EncodeOptions, *, notices: Notices) -> list[Fields]:
-    """The conversation as this protocol takes it."""
-    writer = _ConversationBuilder(request.source, aim, notices)
-    skipped = 0 if request.source == NAME else len(_leading_system(request))
-    for message in request.messages[skipped:]:
-        writer.add(message)
-    return writer.finish()
+def system_blocks(request: Request) -> list[Fields]:
+    """Return the system texts as blocks, with the leading system messages of other protocols."""
+    texts = list(request.system)
+    if request.source != NAME:
+        for message in _leading_system(request):
+            texts.extend(part for part in message.parts if isinstance(part, Text))
+    return [_text_block(text, source=request.source) for text in texts if text.text.strip()]
 
 
-def _text_block(part: Text, *, source: str) -> Fields:
-    block: Fields = {"type": "text", "text": part.text}
+def cache_control_of(cache: Json, *, source: str) -> Json:
+    """Return the `cache_control` for a part; None if its cache hint is not one of messages."""
     if source == NAME:
-        if part.annotations:
-            block["citations"] = list(part.annotations)
-        block.update(part.extras or {})
-        if holds_block(part):
-            block = original_block(part) or block
-    return _with_cache_control(block, part.cache, source=source)
-
-
-def _with_cache_control(block: Fields, cache: Json, *, source: str) -> Fields:
-    mark = cache_control_of(cache, source=source)
-    if mark is not None:
-        block["cache_control"] = mark
-    return block
+        return cache
+    return cache if isinstance(cache, dict) and cache.get("type") == "ephemeral" else None
 
 
 def input_of(call: ToolCall) -> Fields:
-    """A call's arguments as an object, which is all this protocol has."""
+    """Return a call's arguments as an object, the only form that messages has."""
     if call.custom:
         return {"input": call.arguments}
     try:
@@ -197,7 +80,7 @@ def input_of(call: ToolCall) -> Fields:
 
 
 class _TurnBuilder:
-    """One message while it is written; of an assistant's, which calls still lack a result."""
+    """One message while it is built; `calls` are (original id, sent id), `results` are by sent id."""
 
     __slots__ = ("blocks", "calls", "extras", "results", "role")
 
@@ -208,15 +91,19 @@ class _TurnBuilder:
         self.results: dict[str, Fields] = {}
         self.extras: Fields = {}
 
-    def awaiting(self, call_id: str) -> str | None:
-        """The id under which the first unanswered call of that name is sent."""
-        return next((id for said, id in self.calls if said == call_id and id not in self.results), None)
+    def open_call_id(self, call_id: str) -> str | None:
+        """Return the sent id of the first call with this id that has no result yet."""
+        return next(
+            (id for original, id in self.calls if original == call_id and id not in self.results), None
+        )
 
 
 class _ConversationBuilder:
-    def __init__(self, source: str, aim: EncodeOptions, notices: Notices) -> None:
+    """Builds the list of messages, one canonical message after another."""
+
+    def __init__(self, source: str, options: EncodeOptions, notices: Notices) -> None:
         self._source = source
-        self._aim = aim
+        self._options = options
         self._notices = notices
         self._ids = CallIds()
         self._turns: list[_TurnBuilder] = []
@@ -261,14 +148,14 @@ class _ConversationBuilder:
             case ToolCall():
                 self._add_call(turn, part)
             case Reasoning():
-                self._add_thought(turn, part)
+                self._add_reasoning(turn, part)
             case _:
                 block = self._plain(part)
                 if block is not None:
                     turn.blocks.append(block)
 
     def _plain(self, part: Part) -> Fields | None:
-        """The block for text, media or what only this protocol has; None when there is nothing to say."""
+        """Return the block for text, media or an opaque part; None for empty text: the API rejects it."""
         match part:
             case Text():
                 return _text_block(part, source=self._source) if part.text.strip() else None
@@ -277,7 +164,7 @@ class _ConversationBuilder:
             case Media() if self._source == NAME and holds_block(part):
                 return self._piece(part)
             case Media():
-                block = _media_block(part, self._aim, source=self._source, notices=self._notices)
+                block = _media_block(part, self._options, source=self._source, notices=self._notices)
                 return _with_cache_control(block, part.cache, source=self._source)
             case Opaque() if part.protocol == NAME:
                 return dict(part.value)
@@ -287,8 +174,8 @@ class _ConversationBuilder:
         return None
 
     def _piece(self, part: Media) -> Fields | None:
-        """The document that a piece of it stands for; a model that takes no images gets the pieces."""
-        if not self._aim.vision:
+        """Return the document that this part is a piece of; without vision, the piece itself."""
+        if not self._options.vision:
             return self._plain(replace(part, extras=None))
         block = original_block(part)
         return None if block is None else _with_cache_control(block, part.cache, source=NAME)
@@ -302,9 +189,9 @@ class _ConversationBuilder:
         turn.blocks.append(_with_cache_control(block, call.cache, source=self._source))
 
     def _add_result(self, turn: _TurnBuilder, result: ToolResult) -> None:
-        caller, id = self._caller(result.call_id)
+        calling, id = self._find_call(result.call_id)
         blocks = [inner for part in result.parts if (inner := self._plain(part)) is not None]
-        if caller is None or id is None:
+        if calling is None or id is None:
             self._notices.dropped("tool result id", "its call is not in the conversation; sent as content")
             turn.blocks.extend(blocks)
             return
@@ -316,21 +203,21 @@ class _ConversationBuilder:
             block["content"] = blocks[0]["text"] if _is_plain(blocks) else blocks
         if self._source == NAME:
             block.update(result.extras or {})
-        caller.results[id] = _with_cache_control(block, result.cache, source=self._source)
+        calling.results[id] = _with_cache_control(block, result.cache, source=self._source)
 
-    def _caller(self, call_id: str) -> tuple[_TurnBuilder | None, str | None]:
+    def _find_call(self, call_id: str) -> tuple[_TurnBuilder | None, str | None]:
         for turn in reversed(self._turns):
-            id = turn.awaiting(call_id)
+            id = turn.open_call_id(call_id)
             if id is not None:
                 return turn, id
         return None, None
 
-    def _add_thought(self, turn: _TurnBuilder, part: Reasoning) -> None:
+    def _add_reasoning(self, turn: _TurnBuilder, part: Reasoning) -> None:
         if turn.role != "assistant":
             return
-        refused = reasoning_obstacle(part, self._aim, source=self._source)
-        if refused is not None:
-            self._notices.dropped("reasoning", refused)
+        obstacle = reasoning_obstacle(part, self._options, source=self._source)
+        if obstacle is not None:
+            self._notices.dropped("reasoning", obstacle)
             return
         block: Fields
         if part.redacted:
@@ -360,7 +247,130 @@ def _append(out: list[Fields], role: str, *, blocks: list[Fields], extras: Field
 
 
 def _trim_prefill(messages: list[Fields]) -> None:
-    """A prefill must not end in blanks."""
+    """Strip a prefill: the API rejects final assistant content that ends with whitespace."""
     last = messages[-1]
     if last["role"] == "assistant" and last["content"][-1]["type"] == "text":
         last["content"][-1]["text"] = last["content"][-1]["text"].rstrip()
+
+
+def _text_block(part: Text, *, source: str) -> Fields:
+    block: Fields = {"type": "text", "text": part.text}
+    if source == NAME:
+        if part.annotations:
+            block["citations"] = list(part.annotations)
+        block.update(part.extras or {})
+        if holds_block(part):
+            block = original_block(part) or block
+    return _with_cache_control(block, part.cache, source=source)
+
+
+def _with_cache_control(block: Fields, cache: Json, *, source: str) -> Fields:
+    mark = cache_control_of(cache, source=source)
+    if mark is not None:
+        block["cache_control"] = mark
+    return block
+
+
+def _media_block(media: Media, options: EncodeOptions, *, source: str, notices: Notices) -> Fields:
+    """Return the block for an image or document; a text names it if it cannot be sent."""
+    media = _inline_data_url(media)
+    if media.kind == "image":
+        found = _image_source(media, options, source=source, notices=notices)
+        block: Fields = {"type": "image", "source": found}
+    else:
+        found = _document_source(media, source=source, notices=notices)
+        block = {"type": "document", "source": found}
+        if media.name:
+            block["title"] = media.name
+    if found is None:
+        return {"type": "text", "text": _placeholder(media)}
+    if source == NAME:
+        block.update(media.extras or {})
+    return block
+
+
+def _placeholder(media: Media) -> str:
+    name = media.name or (media.url if media.url and len(media.url) < 2000 else None)
+    return f"[{media.kind} not shown: {name}]" if name else f"[{media.kind} not shown]"
+
+
+def _inline_data_url(media: Media) -> Media:
+    """Return media of a base64 `data:` URL as inline data."""
+    if media.url is None or not media.url.startswith("data:"):
+        return media
+    head, _, data = media.url[5:].partition(",")
+    media_type, *flags = head.split(";")
+    if "base64" not in flags:
+        return media
+    return Media(media.kind, media_type or media.media_type, data, name=media.name, cache=media.cache)
+
+
+def _image_source(media: Media, options: EncodeOptions, *, source: str, notices: Notices) -> Fields | None:
+    if not options.vision:
+        notices.dropped("image", "this model does not accept images")
+        return None
+    if media.data is not None:
+        media_type = _image_type(media)
+        if media_type is not None:
+            return {"type": "base64", "media_type": media_type, "data": media.data}
+        notices.dropped("image", f"{media.media_type} is not supported")
+        return None
+    if media.url is not None:
+        if options.dialect.image_urls:
+            return {"type": "url", "url": media.url}
+        notices.dropped("image by URL", "this provider accepts only inline images")
+        return None
+    return _file_source(media, source=source, notices=notices)
+
+
+def _image_type(media: Media) -> str | None:
+    media_type = _normal_type(media)
+    media_type = _TYPE_ALIASES.get(media_type, media_type)
+    if media_type in _IMAGE_TYPES:
+        return media_type
+    return next((kind for magic, kind in _MAGIC if (media.data or "").startswith(magic)), None)
+
+
+def _document_source(media: Media, *, source: str, notices: Notices) -> Fields | None:
+    if media.kind != "file":
+        notices.dropped(media.kind, "messages has no such content type")
+        return None
+    if media.text is not None:
+        return {"type": "text", "media_type": "text/plain", "data": media.text}
+    if media.data is not None:
+        return _inline_document(media, notices)
+    if media.url is not None:
+        return {"type": "url", "url": media.url}
+    return _file_source(media, source=source, notices=notices)
+
+
+def _inline_document(media: Media, notices: Notices) -> Fields | None:
+    media_type = _normal_type(media)
+    data = media.data or ""
+    if (
+        media_type == _PDF
+        or data.startswith("JVBERi")
+        or (not media_type and (media.name or "").endswith(".pdf"))
+    ):
+        return {"type": "base64", "media_type": _PDF, "data": data}
+    if media_type.startswith("text/") or media_type in _TEXT_TYPES:
+        try:
+            text = base64.b64decode(data).decode()
+        except (binascii.Error, UnicodeDecodeError):
+            text = ""
+        if text:
+            return {"type": "text", "media_type": "text/plain", "data": text}
+    notices.dropped("file", f"{media_type or 'its type'} is not supported")
+    return None
+
+
+def _normal_type(media: Media) -> str:
+    return (media.media_type or "").lower().partition(";")[0].strip()
+
+
+def _file_source(media: Media, *, source: str, notices: Notices) -> Fields | None:
+    """Return the source of a stored file: only a messages client can have uploaded it to the provider."""
+    if media.file_id is not None and source == NAME:
+        return {"type": "file", "file_id": media.file_id}
+    notices.dropped(f"{media.kind} by id", "it is stored at another provider")
+    return None

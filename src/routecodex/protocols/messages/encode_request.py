@@ -1,10 +1,7 @@
-"""JSON schemas for structured output, reduced to the part of the language this protocol takes.
+"""Encodes a canonical request as a messages request, for an answer or for a token count.
 
-Constraints that it refuses are told to the model in the description instead.
-
-The canonical request as a messages one.
-
-Requests for token counts: `POST /v1/messages/count_tokens`.
+Limits on combinations of settings are those of the Anthropic API reference and docs, unless a comment says
+otherwise.
 """
 
 from __future__ import annotations
@@ -24,6 +21,45 @@ from routecodex.protocols.messages.rewrite import rewrite
 from routecodex.protocols.tool_mapping import CUSTOM_PARAMETERS, description_of, flat_call, flat_name
 from routecodex.wire import json
 
+Fields = dict[str, Any]
+
+_CHOICES = {"auto": "auto", "required": "any", "tool": "tool", "none": "none"}
+_TIERS = {"auto": "auto", "priority": "auto", "default": "standard_only", "standard_only": "standard_only"}
+_USER_LIMIT = 256
+"""Longest `metadata.user_id` (Anthropic API reference)."""
+
+_MIN_TOP_P = 0.95
+"""Least `top_p` with thinking (Anthropic docs, "Extended thinking")."""
+
+_UNSUPPORTED_FIELDS: tuple[tuple[str, tuple[Any, ...]], ...] = (
+    ("seed", (None,)),
+    ("frequency_penalty", (None, 0)),
+    ("presence_penalty", (None, 0)),
+    ("logprobs", (None, False)),
+    ("top_logprobs", (None, 0)),
+    ("verbosity", (None, "medium")),
+)
+"""Canonical settings without a field in messages, each with its default values."""
+
+_SAMPLING_FIELDS: tuple[tuple[str, tuple[Any, ...]], ...] = (
+    ("temperature", (None, 1)),
+    ("top_p", (None, 1)),
+    ("top_k", (None,)),
+)
+"""Settings that the newest models reject (`ModelTraits.sampling`), each with its default values."""
+
+_NOT_COUNTED = (
+    "max_tokens",
+    "stream",
+    "temperature",
+    "top_p",
+    "top_k",
+    "stop_sequences",
+    "metadata",
+    "service_tier",
+)
+"""Fields that the counting endpoint rejects."""
+
 _UNSUPPORTED_KEYWORDS = frozenset(
     {
         "minimum",
@@ -41,123 +77,79 @@ _UNSUPPORTED_KEYWORDS = frozenset(
         "propertyNames",
     }
 )
+"""JSON schema keywords that the API rejects (Anthropic docs, "Structured outputs")."""
+
 _SCHEMA_MAPS = ("properties", "$defs", "definitions")
 _SCHEMA_LISTS = ("anyOf", "allOf", "oneOf")
 
 
-def _strict_schema(schema: Json) -> Json:
-    """The schema with closed objects and without constraints that would be refused."""
-    if not isinstance(schema, dict):
-        return schema
-    kept = {name: value for name, value in schema.items() if not _is_unsupported(name, value)}
-    told = {name: value for name, value in schema.items() if _is_unsupported(name, value)}
-    for name in _SCHEMA_MAPS:
-        if isinstance(kept.get(name), dict):
-            kept[name] = {key: _strict_schema(value) for key, value in kept[name].items()}
-    for name in _SCHEMA_LISTS:
-        if isinstance(kept.get(name), list):
-            kept[name] = [_strict_schema(value) for value in kept[name]]
-    if "oneOf" in kept:
-        kept.setdefault("anyOf", kept.pop("oneOf"))
-    if isinstance(kept.get("items"), dict):
-        kept["items"] = _strict_schema(kept["items"])
-    if kept.get("type") == "object":
-        kept["additionalProperties"] = False
-    return _with_constraints(kept, told)
-
-
-def _is_unsupported(name: str, value: Json) -> bool:
-    return name in _UNSUPPORTED_KEYWORDS or (name == "minItems" and value not in (0, 1))
-
-
-def _with_constraints(schema: dict[str, Any], told: dict[str, Any]) -> dict[str, Any]:
-    if not told:
-        return schema
-    rules = json.encode(told).decode()
-    before = schema.get("description")
-    return {**schema, "description": f"{before} {rules}" if before else rules}
-
-
-def _json_instruction(schema: Json) -> str:
-    """What to tell a model that takes no schema: any JSON object, or one that fits it."""
-    asked = "Answer with one JSON object and nothing else: no prose, no code fence."
-    if schema is None:
-        return asked
-    return f"{asked} It must fit this JSON schema:\n{json.encode(schema).decode()}"
-
-
-Fields = dict[str, Any]
-
-_CHOICES = {"auto": "auto", "required": "any", "tool": "tool", "none": "none"}
-_TIERS = {"auto": "auto", "priority": "auto", "default": "standard_only", "standard_only": "standard_only"}
-_USER_LIMIT = 256
-_MIN_TOP_P = 0.95
-
-_UNSUPPORTED_FIELDS: tuple[tuple[str, tuple[Any, ...]], ...] = (
-    ("seed", (None,)),
-    ("frequency_penalty", (None, 0)),
-    ("presence_penalty", (None, 0)),
-    ("logprobs", (None, False)),
-    ("top_logprobs", (None, 0)),
-    ("verbosity", (None, "medium")),
-)
-"""Canonical settings this protocol has no field for, each with the values that ask for nothing."""
-
-_SAMPLING_FIELDS: tuple[tuple[str, tuple[Any, ...]], ...] = (
-    ("temperature", (None, 1)),
-    ("top_p", (None, 1)),
-    ("top_k", (None,)),
-)
-"""The same for settings that the newest models refuse."""
-
-
-def encode_request(request: Request, aim: EncodeOptions) -> EncodedRequest:
-    """The request for a messages provider, with a notice for whatever cannot be said there."""
+def encode_request(request: Request, options: EncodeOptions) -> EncodedRequest:
+    """Encode the request for a messages provider; notices name every dropped field."""
     if request.n > 1:
-        raise BadRequest(f"n: {request.n} answers at once are not possible with this model", param="n")
+        raise BadRequest(
+            f"n: this model returns one answer per request, not {request.n}; send n = 1", param="n"
+        )
     reject_provider_state(request)
     notices = Notices()
-    body = _build_body(request, aim, notices)
+    body = _build_body(request, options, notices)
     return EncodedRequest(json.encode(body), notices.lines())
 
 
-def _build_body(request: Request, aim: EncodeOptions, notices: Notices) -> Fields:
-    """The request body as an object."""
-    messages = encode_messages(request, aim, notices=notices)
-    plan = thinking.plan_thinking(request, aim, messages=messages, notices=notices)
-    body: Fields = {"model": aim.model, "max_tokens": plan.max_tokens}
+def encode_count(request: Request, options: EncodeOptions) -> bytes:
+    """Encode the request for `/v1/messages/count_tokens`."""
+    body = _build_body(request, options, Notices())
+    for name in _NOT_COUNTED:
+        body.pop(name, None)
+    return json.encode(body)
+
+
+def rewrite_count(request: WireRequest, options: EncodeOptions) -> bytes:
+    """Rewrite a messages client's request for `/v1/messages/count_tokens`."""
+    body = rewrite(request, options).body
+    if not any(b'"%s"' % name.encode() in body for name in _NOT_COUNTED):
+        return body
+    fields = json.read_fields(body)
+    counted = {name: value for name, value in fields.items() if name not in _NOT_COUNTED}
+    return body if len(counted) == len(fields) else json.encode(counted)
+
+
+def _build_body(request: Request, options: EncodeOptions, notices: Notices) -> Fields:
+    """Return the request body as an object."""
+    messages = encode_messages(request, options, notices=notices)
+    plan = thinking.plan_thinking(request, options, messages=messages, notices=notices)
+    body: Fields = {"model": options.model, "max_tokens": plan.max_tokens}
     system = system_blocks(request)
-    config = _output_config(request, aim, plan, system)
+    config = _output_config(request, options, plan, system)
     if system:
         body["system"] = system
     body["messages"] = messages
-    body.update(_tool_fields(request, aim, notices))
+    body.update(_tool_fields(request, options, notices))
     if plan.thinking is not None:
         body["thinking"] = plan.thinking
     if config:
         body["output_config"] = config
-    body.update(_sampling(request, aim, plan, notices))
+    body.update(_sampling(request, options, plan, notices))
     body.update(_labels(request, notices))
     if request.stream:
         body["stream"] = True
     _add_extras(body, request, notices)
-    for name in aim.dialect.unsupported:
+    for name in options.dialect.unsupported:
         if body.pop(name, None) is not None:
-            notices.dropped(name, "this provider does not take it")
+            notices.dropped(name, "this provider rejects it")
     return body
 
 
 def _output_config(
-    request: Request, aim: EncodeOptions, plan: thinking.ThinkingPlan, system: list[Fields]
+    request: Request, options: EncodeOptions, plan: thinking.ThinkingPlan, system: list[Fields]
 ) -> Fields:
-    """The `output_config`; what it cannot ask for is added to the system text."""
+    """Return the `output_config`; an unsupported output format becomes an instruction in the system text."""
     config: Fields = {}
     if plan.effort is not None:
         config["effort"] = plan.effort
     output = request.output
     if output is None:
         return config
-    if output.kind == "json_schema" and aim.dialect.response_format == "json_schema":
+    if output.kind == "json_schema" and options.dialect.response_format == "json_schema":
         schema = output.schema if request.source == NAME else _strict_schema(output.schema)
         config["format"] = {"type": "json_schema", "schema": schema}
     else:
@@ -165,21 +157,21 @@ def _output_config(
     return config
 
 
-def _tool_fields(request: Request, aim: EncodeOptions, notices: Notices) -> Fields:
+def _tool_fields(request: Request, options: EncodeOptions, notices: Notices) -> Fields:
     choice = request.tool_choice
     allowed = choice.names if choice is not None and choice.mode in ("auto", "required") else ()
     offered = [tool for tool in request.tools if not allowed or tool.name in allowed]
-    tools = [entry for tool in offered if (entry := _tool(tool, request, aim, notices)) is not None]
+    tools = [entry for tool in offered if (entry := _tool(tool, request, options, notices)) is not None]
     if not tools:
         if choice is not None and choice.mode in ("required", "tool"):
             notices.dropped("tool_choice", "there are no tools to choose from")
         return _tools_of_history(request)
-    wanted = _tool_choice(request, aim, notices)
-    return {"tools": tools, "tool_choice": wanted} if wanted else {"tools": tools}
+    encoded = _tool_choice(request, options, notices)
+    return {"tools": tools, "tool_choice": encoded} if encoded else {"tools": tools}
 
 
 def _tools_of_history(request: Request) -> Fields:
-    """Calls in the history need their tools declared, even where none may be called any more."""
+    """Declare the tools of earlier calls: the API rejects `tool_use` blocks in requests without tools."""
     if request.source == NAME:
         return {}
     calls = (part for message in request.messages for part in message.parts if isinstance(part, ToolCall))
@@ -190,7 +182,7 @@ def _tools_of_history(request: Request) -> Fields:
     return {"tools": tools, "tool_choice": {"type": "none"}}
 
 
-def _tool(tool: Tool, request: Request, aim: EncodeOptions, notices: Notices) -> Fields | None:
+def _tool(tool: Tool, request: Request, options: EncodeOptions, notices: Notices) -> Fields | None:
     if tool.kind == "hosted":
         if request.source == NAME:
             return dict(tool.hosted)
@@ -201,7 +193,7 @@ def _tool(tool: Tool, request: Request, aim: EncodeOptions, notices: Notices) ->
     if description:
         entry["description"] = description
     entry["input_schema"] = CUSTOM_PARAMETERS if tool.kind == "custom" else _object_schema(tool.parameters)
-    if tool.strict is not None and aim.dialect.strict_tools and (tool.strict or request.source == NAME):
+    if tool.strict is not None and options.dialect.strict_tools and (tool.strict or request.source == NAME):
         entry["strict"] = tool.strict
     mark = cache_control_of(tool.cache, source=request.source)
     if mark is not None:
@@ -217,38 +209,38 @@ def _object_schema(schema: Any) -> Fields:
     return schema if "type" in schema else {"type": "object", **schema}
 
 
-def _tool_choice(request: Request, aim: EncodeOptions, notices: Notices) -> Fields | None:
-    """The `tool_choice`; None where the default says the same."""
-    dialect = aim.dialect
+def _tool_choice(request: Request, options: EncodeOptions, notices: Notices) -> Fields | None:
+    """Return the `tool_choice`; None if it equals the default."""
+    dialect = options.dialect
     choice = request.tool_choice
     mode = choice.mode if choice is not None else "auto"
     if mode != "auto" and _is_refused(mode, dialect.tool_choice):
-        notices.dropped(f"tool_choice {mode}", "this provider does not take it")
+        notices.dropped(f"tool_choice {mode}", "this provider rejects it")
         choice, mode = None, "auto"
-    if mode in ("required", "tool") and not thinking.traits_for(request, aim).can_be_forced:
-        notices.dropped(f"tool_choice {mode}", "this model cannot be made to call a tool")
+    if mode in ("required", "tool") and not thinking.traits_for(request, options).can_be_forced:
+        notices.dropped(f"tool_choice {mode}", "this model does not accept a forced tool call")
         choice, mode = None, "auto"
     if choice is not None and choice.forces and _names_dropped_tools(request):
-        notices.dropped("tool_choice", "the tool it names is not on offer here")
+        notices.dropped("tool_choice", "the tool it names is not available here")
         choice, mode = None, "auto"
-    wanted: Fields = {"type": _CHOICES[mode]}
+    encoded: Fields = {"type": _CHOICES[mode]}
     if choice is not None and mode in ("tool", "required") and len(choice.names) == 1:
-        wanted = {"type": "tool", "name": _flat_choice(request, choice.names[0])}
+        encoded = {"type": "tool", "name": _flat_choice(request, choice.names[0])}
     if request.parallel_tool_calls is not None and mode != "none":
         if dialect.parallel_tool_calls:
-            wanted["disable_parallel_tool_use"] = not request.parallel_tool_calls
+            encoded["disable_parallel_tool_use"] = not request.parallel_tool_calls
         else:
-            notices.dropped("parallel_tool_calls", "this provider does not take it")
-    said = choice is not None or wanted.get("disable_parallel_tool_use") is not None
-    return wanted if said else None
+            notices.dropped("parallel_tool_calls", "this provider has no such setting")
+    differs = choice is not None or "disable_parallel_tool_use" in encoded
+    return encoded if differs else None
 
 
-def _is_refused(mode: str, taken: str) -> bool:
-    return taken == "auto_only" or (taken == "no_required" and mode in ("required", "tool"))
+def _is_refused(mode: str, supported: str) -> bool:
+    return supported == "auto_only" or (supported == "no_required" and mode in ("required", "tool"))
 
 
 def _names_dropped_tools(request: Request) -> bool:
-    """Whether the choice names tools that run elsewhere, all of them."""
+    """Whether all tools that the choice names run at another provider."""
     choice = request.tool_choice
     if choice is None or not choice.names or request.source == NAME:
         return False
@@ -259,22 +251,24 @@ def _flat_choice(request: Request, name: str) -> str:
     return next((flat_name(tool) for tool in request.tools if tool.name == name), name)
 
 
-def _sampling(request: Request, aim: EncodeOptions, plan: thinking.ThinkingPlan, notices: Notices) -> Fields:
+def _sampling(
+    request: Request, options: EncodeOptions, plan: thinking.ThinkingPlan, notices: Notices
+) -> Fields:
     out: Fields = {}
     if request.stop:
-        kept = [text for text in request.stop if text.strip()]
-        if len(kept) < len(request.stop):
-            notices.dropped("stop", "blank stop sequences are not taken")
-        if kept:
-            out["stop_sequences"] = kept
-    if thinking.traits_for(request, aim).sampling:
+        sequences = [text for text in request.stop if text.strip()]
+        if len(sequences) < len(request.stop):
+            notices.dropped("stop", "messages rejects blank stop sequences")
+        if sequences:
+            out["stop_sequences"] = sequences
+    if thinking.traits_for(request, options).sampling:
         out.update(_sampling_fields(request, plan, notices))
     else:
-        for name, silent in _SAMPLING_FIELDS:
-            if getattr(request, name) not in silent:
-                notices.dropped(name, "this model does not take it")
-    for name, silent in _UNSUPPORTED_FIELDS:
-        if getattr(request, name) not in silent:
+        for name, defaults in _SAMPLING_FIELDS:
+            if getattr(request, name) not in defaults:
+                notices.dropped(name, "this model rejects it")
+    for name, defaults in _UNSUPPORTED_FIELDS:
+        if getattr(request, name) not in defaults:
             notices.dropped(name, "messages has no such field")
     return out
 
@@ -283,7 +277,7 @@ def _sampling_fields(request: Request, plan: thinking.ThinkingPlan, notices: Not
     out: Fields = {}
     if request.temperature is not None:
         if request.temperature > 1:
-            notices.dropped("part of temperature", "messages goes up to 1")
+            notices.dropped("part of temperature", "messages accepts at most 1")
         out["temperature"] = min(request.temperature, 1.0)
     if request.top_p is not None:
         out["top_p"] = request.top_p
@@ -294,24 +288,24 @@ def _sampling_fields(request: Request, plan: thinking.ThinkingPlan, notices: Not
 
 
 def _drop_conflicts(out: Fields, request: Request, plan: thinking.ThinkingPlan, notices: Notices) -> None:
-    """Takes out what the provider refuses in this combination."""
+    """Drop settings that the API rejects in combination (Anthropic docs, "Extended thinking")."""
     if plan.thinks:
         if out.get("temperature", 1) != 1:
-            notices.dropped("temperature", "only 1 is legal while the model thinks")
+            notices.dropped("temperature", "with thinking only 1 is accepted")
             del out["temperature"]
         if "top_k" in out:
-            notices.dropped("top_k", "not legal while the model thinks")
+            notices.dropped("top_k", "it is not accepted with thinking")
             del out["top_k"]
         if out.get("top_p", 1) < _MIN_TOP_P:
-            notices.dropped("top_p", "only 0.95 to 1 is legal while the model thinks")
+            notices.dropped("top_p", "with thinking only 0.95 to 1 is accepted")
             del out["top_p"]
-    # Newer models refuse both at once; a top_p of 1 says nothing.
+    # Claude 4.1 and later reject temperature and top_p together; a top_p of 1 has no effect.
     if request.source != NAME and "temperature" in out and out.pop("top_p", 1) < 1:
-        notices.dropped("top_p", "temperature is set too, and only one may be")
+        notices.dropped("top_p", "temperature is set, and messages accepts only one of them")
 
 
 def _labels(request: Request, notices: Notices) -> Fields:
-    """Who asks and at which tier: what changes nothing in the answer itself."""
+    """Return user, metadata and service tier."""
     out: Fields = {}
     metadata = dict(request.metadata or {})
     user = request.user if request.user is not None else metadata.pop("user_id", None)
@@ -321,7 +315,7 @@ def _labels(request: Request, notices: Notices) -> Fields:
             out["metadata"] = labels
     else:
         if metadata:
-            notices.dropped("metadata", "messages knows a user_id only")
+            notices.dropped("metadata", "messages has only user_id")
         if isinstance(user, str) and 0 < len(user) <= _USER_LIMIT:
             out["metadata"] = {"user_id": user}
         elif user:
@@ -347,33 +341,45 @@ def _add_extras(body: Fields, request: Request, notices: Notices) -> None:
         notices.dropped(name, f"only {request.source} has it")
 
 
-COUNT_PATH = "/v1/messages/count_tokens"
+def _strict_schema(schema: Json) -> Json:
+    """Close all objects, and move unsupported constraints into descriptions.
 
-_NOT_COUNTED = (
-    "max_tokens",
-    "stream",
-    "temperature",
-    "top_p",
-    "top_k",
-    "stop_sequences",
-    "metadata",
-    "service_tier",
-)
+    Anthropic's SDKs transform schemas the same way.
+    """
+    if not isinstance(schema, dict):
+        return schema
+    unsupported = {name: value for name, value in schema.items() if _is_unsupported(name, value)}
+    strict = {name: value for name, value in schema.items() if name not in unsupported}
+    for name in _SCHEMA_MAPS:
+        if isinstance(strict.get(name), dict):
+            strict[name] = {key: _strict_schema(value) for key, value in strict[name].items()}
+    for name in _SCHEMA_LISTS:
+        if isinstance(strict.get(name), list):
+            strict[name] = [_strict_schema(value) for value in strict[name]]
+    if "oneOf" in strict:
+        strict.setdefault("anyOf", strict.pop("oneOf"))
+    if isinstance(strict.get("items"), dict):
+        strict["items"] = _strict_schema(strict["items"])
+    if strict.get("type") == "object":
+        strict["additionalProperties"] = False
+    return _with_constraints(strict, unsupported)
 
 
-def encode_count(request: Request, aim: EncodeOptions) -> bytes:
-    """The body that asks a messages provider to count the request."""
-    body = _build_body(request, aim, Notices())
-    for name in _NOT_COUNTED:
-        body.pop(name, None)
-    return json.encode(body)
+def _is_unsupported(name: str, value: Json) -> bool:
+    return name in _UNSUPPORTED_KEYWORDS or (name == "minItems" and value not in (0, 1))
 
 
-def rewrite_count(inbound: WireRequest, aim: EncodeOptions) -> bytes:
-    """A messages client's request to count, for a messages provider."""
-    body = rewrite(inbound, aim).body
-    if not any(b'"%s"' % name.encode() in body for name in _NOT_COUNTED):
-        return body
-    fields = json.read_fields(body)
-    kept = {name: value for name, value in fields.items() if name not in _NOT_COUNTED}
-    return body if len(kept) == len(fields) else json.encode(kept)
+def _with_constraints(schema: dict[str, Any], constraints: dict[str, Any]) -> dict[str, Any]:
+    if not constraints:
+        return schema
+    rules = json.encode(constraints).decode()
+    before = schema.get("description")
+    return {**schema, "description": f"{before} {rules}" if before else rules}
+
+
+def _json_instruction(schema: Json) -> str:
+    """Return the instruction for a model without structured output: any JSON object, or one of the schema."""
+    text = "Answer with one JSON object and nothing else: no prose, no code fence."
+    if schema is None:
+        return text
+    return f"{text} It must fit this JSON schema:\n{json.encode(schema).decode()}"

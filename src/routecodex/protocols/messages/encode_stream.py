@@ -1,6 +1,7 @@
-"""What a streamed and a whole answer have in common: head, blocks and end of a message for a client.
+"""Encodes events as a messages stream; also the head, blocks and end of whole answers.
 
-Events as a messages stream: one block open at a time, `message_start` when there is something to say.
+Anthropic docs, "Streaming messages": one block is open at a time, so events of other parts wait.
+`message_start` waits for the first content, because usage may arrive before it.
 """
 
 from __future__ import annotations
@@ -48,92 +49,6 @@ _CITATIONS = frozenset(
     }
 )
 
-
-def message_head(reply: ReplyContext, *, model: str, usage: Usage) -> Fields:
-    """A message with nothing in it yet."""
-    return {
-        "id": f"msg_{reply.id}",
-        "type": "message",
-        "role": "assistant",
-        "model": model or reply.model,
-        "content": [],
-        "stop_reason": None,
-        "stop_sequence": None,
-        "usage": usage_object(usage),
-    }
-
-
-def stop_fields(reply: ReplyContext, ending: Finish, *, extras: dict[str, Json] | None = None) -> Fields:
-    """How a message says why it ended."""
-    word = finish.encode(NAME, ending, knows_refusal=reply.knows_refusal)
-    out: Fields = {"stop_reason": word, "stop_sequence": ending.sequence if word == "stop_sequence" else None}
-    details = (extras or {}).get("stop_details")
-    if isinstance(details, dict) and word == "refusal":
-        out["stop_details"] = details
-    return out
-
-
-def relayed_stop_reason(reply: ReplyContext, ending: Finish) -> str:
-    """The word for an answer that passes: the provider's own, unless it is wrong or the client lacks it."""
-    said = ending.upstream_reason
-    if said is None or said == "tool_use" or ending.reason == "tool_calls":
-        return finish.encode(NAME, ending)
-    if ending.reason in ("refusal", "content_filter"):
-        return finish.encode(NAME, ending, knows_refusal=reply.knows_refusal)
-    return said
-
-
-def sends_message_stop(reply: ReplyContext, ending: Finish) -> bool:
-    """Whether a stream with this end is closed by `message_stop`."""
-    return reply.end_tool_turn or ending.reason != "tool_calls"
-
-
-def is_citation(annotation: Json) -> bool:
-    """Whether an annotation is one that messages clients can read."""
-    kind = annotation.get("type") if isinstance(annotation, dict) else None
-    return isinstance(kind, str) and kind in _CITATIONS
-
-
-class BlockEncoder:
-    """Ids, names and signatures of one answer, as its client shall see them."""
-
-    def __init__(self, reply: ReplyContext) -> None:
-        self._reply = reply
-        self._ids = CallIds()
-        self._made = 0
-        self._names = ToolNames(reply.request.tools if reply.request is not None else ())
-
-    def call(self, call: ToolCall) -> Fields:
-        """A `tool_use` block without its input."""
-        said = call.id
-        if not said:
-            self._made += 1
-            said = f"toolu_{self._reply.id}_{self._made}"
-        name, _, _ = self._names.resolve(flat_call(call) if call.namespace else call.name)
-        return {"type": "tool_use", "id": self._ids.fresh(said), "name": name, "input": {}}
-
-    def carrier(self, call_id: str, signature: str | None) -> Fields | None:
-        """The block that keeps a call's signature for its maker; None when there is nothing to keep."""
-        provider = self._reply.provider
-        if not signature or not provider:
-            return None
-        data = thinking.carry_signature(provider, call_id, signature=signature)
-        return {"type": "redacted_thinking", "data": data}
-
-    def signature(self, signature: str | None) -> str:
-        """A thought's signature, sealed with the name of its maker."""
-        return thinking.sealed_signature(self._reply.provider, signature)
-
-    def thought(self, part: Reasoning) -> Fields | None:
-        """The block for a whole thought; None when there is nothing in it."""
-        if not part.text and not part.signature:
-            return None
-        signature = self.signature(part.signature)
-        if part.redacted:
-            return {"type": "redacted_thinking", "data": signature}
-        return {"type": "thinking", "thinking": part.text, "signature": signature}
-
-
 _PartEvent: TypeAlias = (
     PartStarted
     | TextDelta
@@ -155,25 +70,48 @@ _SIGNATURE = b'{"type":"signature_delta","signature":'
 _CITATION = b'{"type":"citations_delta","citation":'
 
 
-def start_frame(index: int, block: Fields) -> bytes:
-    """The event that opens a block."""
-    data = {"type": "content_block_start", "index": index, "content_block": block}
-    return sse.frame(json.encode(data), b"content_block_start")
+class BlockEncoder:
+    """Encodes blocks of one answer with the ids, names and signatures for its client."""
 
+    def __init__(self, reply: ReplyContext) -> None:
+        self._reply = reply
+        self._ids = CallIds()
+        self._new_ids = 0
+        self._names = ToolNames(reply.request.tools if reply.request is not None else ())
 
-def stop_frame(index: int) -> bytes:
-    """The event that closes a block."""
-    return _BLOCK_STOP % index
+    def call(self, call: ToolCall) -> Fields:
+        """Return a `tool_use` block without its input."""
+        id = call.id
+        if not id:
+            self._new_ids += 1
+            id = f"toolu_{self._reply.id}_{self._new_ids}"
+        name, _, _ = self._names.resolve(flat_call(call) if call.namespace else call.name)
+        return {"type": "tool_use", "id": self._ids.fresh(id), "name": name, "input": {}}
 
+    def carrier(self, call_id: str, signature: str | None) -> Fields | None:
+        """Return the block that carries a call's signature back to its owner; None without one."""
+        provider = self._reply.provider
+        if not signature or not provider:
+            return None
+        data = thinking.carry_signature(provider, call_id, signature=signature)
+        return {"type": "redacted_thinking", "data": data}
 
-def end_frame(delta: Fields, usage: Usage) -> bytes:
-    """The `message_delta` that says why the answer ended and what it cost."""
-    data = {"type": "message_delta", "delta": delta, "usage": usage_object(usage)}
-    return sse.frame(json.encode(data), b"message_delta")
+    def signature(self, signature: str | None) -> str:
+        """Return the signature of reasoning, sealed with the name of its owner."""
+        return thinking.sealed_signature(self._reply.provider, signature)
+
+    def reasoning(self, part: Reasoning) -> Fields | None:
+        """Return the thinking block; None if it would be empty."""
+        if not part.text and not part.signature:
+            return None
+        signature = self.signature(part.signature)
+        if part.redacted:
+            return {"type": "redacted_thinking", "data": signature}
+        return {"type": "thinking", "thinking": part.text, "signature": signature}
 
 
 class _Part:
-    """A part while it is written; `block` is its index in the stream, None until there is content."""
+    """A part while it is encoded; `block` is its index in the stream, None until it has content."""
 
     __slots__ = ("block", "call_id", "head", "held", "part", "signature", "wrote")
 
@@ -188,11 +126,11 @@ class _Part:
 
 
 class StreamEncoder:
-    """Events in, bytes of a messages stream out."""
+    """Encodes events as a messages stream."""
 
     def __init__(self, reply: ReplyContext) -> None:
         self._reply = reply
-        self._speaker = BlockEncoder(reply)
+        self._encoder = BlockEncoder(reply)
         self._model = ""
         self._begun = False
         self._usage: Usage | None = None
@@ -217,7 +155,7 @@ class StreamEncoder:
         return error_frame(event.error)
 
     def add_texts(self, index: int, texts: Sequence[str]) -> bytes:
-        """Many pieces of one text at once."""
+        """Encode many deltas of one text at once."""
         part = self._parts.get(index)
         if self._open != index or part is None or part.block is None or isinstance(part.part, Reasoning):
             return b"".join([self.encode(TextDelta(index, text)) for text in texts])
@@ -229,17 +167,18 @@ class StreamEncoder:
         return b'%b"%b"%b' % (part.head, between.join(pieces), _DELTA_END)
 
     def _begin(self) -> bytes:
-        """`message_start`, held back until something follows it: by then more usage may be known."""
+        """Return `message_start`, once."""
         if self._begun:
             return b""
         self._begun = True
         usage = self._usage or Usage(input=self._reply.input_tokens)
-        told = Usage(usage.input, max(usage.output, 1), usage.cache_read, usage.cache_write)
-        message = message_head(self._reply, model=self._model, usage=told)
+        # Anthropic's message_start has at least one output token.
+        usage = Usage(usage.input, max(usage.output, 1), usage.cache_read, usage.cache_write)
+        message = message_head(self._reply, model=self._model, usage=usage)
         return sse.frame(json.encode({"type": "message_start", "message": message}), b"message_start")
 
     def _take(self, event: _PartEvent) -> bytes:
-        """Writes the event, or keeps it while a block of another part is open."""
+        """Encode the event, or queue it while a block of another part is open."""
         if self._open is not None and event.index != self._open:
             self._waiting.setdefault(event.index, []).append(event)
             return b""
@@ -249,7 +188,7 @@ class StreamEncoder:
         return out if self._begun or not out else self._begin() + out
 
     def _advance(self) -> bytes:
-        """Writes what waited, until a block is open again."""
+        """Encode queued events until a block is open again."""
         out: list[bytes] = []
         while self._open is None and self._waiting:
             index = next(iter(self._waiting))
@@ -264,7 +203,7 @@ class StreamEncoder:
     def _add_text(self, part: _Part, event: TextDelta) -> bytes:
         return self._text(part, event.index, event.text, template=_TEXT)
 
-    def _add_thought(self, part: _Part, event: ReasoningDelta) -> bytes:
+    def _add_reasoning(self, part: _Part, event: ReasoningDelta) -> bytes:
         return self._text(part, event.index, event.text, template=_THINKING)
 
     def _add_arguments(self, part: _Part, event: ArgumentsDelta) -> bytes:
@@ -296,7 +235,7 @@ class StreamEncoder:
         return start_frame(part.block, block)
 
     def _whole(self, block: Fields) -> bytes:
-        """A block that is written in one piece."""
+        """Return the events of a block without deltas."""
         self._blocks += 1
         return start_frame(self._blocks - 1, block) + stop_frame(self._blocks - 1)
 
@@ -322,9 +261,9 @@ class StreamEncoder:
         return out + _DELTA % (part.block, _CITATION) + json.encode(event.annotation) + _DELTA_END
 
     def _start_call(self, part: _Part, index: int, call: ToolCall) -> bytes:
-        block = self._speaker.call(call)
+        block = self._encoder.call(call)
         part.call_id = block["id"]
-        carrier = self._speaker.carrier(part.call_id, call.signature)
+        carrier = self._encoder.carrier(part.call_id, call.signature)
         out = self._whole(carrier) if carrier is not None else b""
         out += self._open_block(part, index, block, template=_JSON)
         return out + self._arguments(part, call.arguments)
@@ -347,9 +286,9 @@ class StreamEncoder:
             return self._whole(block)
         index = self._blocks
         self._blocks += 1
-        given = json.encode(json.encode(block["input"]).decode())
+        input = json.encode(json.encode(block["input"]).decode())
         start = start_frame(index, {**block, "input": {}})
-        return start + _DELTA % (index, _JSON) + given + _DELTA_END + stop_frame(index)
+        return start + _DELTA % (index, _JSON) + input + _DELTA_END + stop_frame(index)
 
     def _end(self, part: _Part, _event: PartFinished) -> bytes:
         return self._stop(part)
@@ -357,24 +296,24 @@ class StreamEncoder:
     def _stop(self, part: _Part) -> bytes:
         signature = "".join(part.signature) or None
         if isinstance(part.part, Reasoning):
-            return self._stop_thought(part, part.part, signature)
+            return self._stop_reasoning(part, part.part, signature)
         if isinstance(part.part, ToolCall):
             return self._stop_call(part, part.part, signature)
         return self._close(part)
 
-    def _stop_thought(self, part: _Part, thought: Reasoning, signature: str | None) -> bytes:
+    def _stop_reasoning(self, part: _Part, reasoning: Reasoning, signature: str | None) -> bytes:
         if part.block is None:
-            block = self._speaker.thought(Reasoning("", signature, redacted=thought.redacted))
-            if block is None or thought.redacted:
+            block = self._encoder.reasoning(Reasoning("", signature, redacted=reasoning.redacted))
+            if block is None or reasoning.redacted:
                 return self._whole(block) if block is not None else b""
             part.block, self._blocks = self._blocks, self._blocks + 1
             return start_frame(part.block, {**block, "signature": ""}) + self._sign(part, signature)
         return self._sign(part, signature)
 
     def _sign(self, part: _Part, signature: str | None) -> bytes:
-        """The signature in one piece (clients keep only the last), and the end of the block."""
+        """Return the signature as one delta, because clients keep only the last, and the end of the block."""
         assert part.block is not None
-        sealed = self._speaker.signature(signature)
+        sealed = self._encoder.signature(signature)
         delta = _DELTA % (part.block, _SIGNATURE) + json.encode(sealed) + _DELTA_END if sealed else b""
         return delta + self._close(part)
 
@@ -385,7 +324,7 @@ class StreamEncoder:
         elif not part.wrote:
             out = part.head + b'""' + _DELTA_END
         out += self._close(part)
-        carrier = self._speaker.carrier(part.call_id, signature)
+        carrier = self._encoder.carrier(part.call_id, signature)
         return out + self._whole(carrier) if carrier is not None else out
 
     def _close(self, part: _Part) -> bytes:
@@ -412,13 +351,78 @@ _ANSWER_HANDLERS: dict[type[Event], Callable[[StreamEncoder, Any], bytes]] = {
     Finished: StreamEncoder._finish,
     Failed: StreamEncoder._fail,
 }
-"""What becomes of the events of the whole answer; all others tell of a part."""
+"""Handlers of events that do not belong to a part."""
 
 _PART_HANDLERS: dict[type[_PartEvent], Callable[[StreamEncoder, _Part, Any], bytes]] = {
     TextDelta: StreamEncoder._add_text,
-    ReasoningDelta: StreamEncoder._add_thought,
+    ReasoningDelta: StreamEncoder._add_reasoning,
     ArgumentsDelta: StreamEncoder._add_arguments,
     AnnotationDelta: StreamEncoder._annotation,
     SignatureDelta: StreamEncoder._add_signature,
     PartFinished: StreamEncoder._end,
 }
+
+
+def start_frame(index: int, block: Fields) -> bytes:
+    """Return the event that opens a block."""
+    data = {"type": "content_block_start", "index": index, "content_block": block}
+    return sse.frame(json.encode(data), b"content_block_start")
+
+
+def stop_frame(index: int) -> bytes:
+    """Return the event that closes a block."""
+    return _BLOCK_STOP % index
+
+
+def end_frame(delta: Fields, usage: Usage) -> bytes:
+    """Return the `message_delta` with the stop reason and the usage."""
+    data = {"type": "message_delta", "delta": delta, "usage": usage_object(usage)}
+    return sse.frame(json.encode(data), b"message_delta")
+
+
+def message_head(reply: ReplyContext, *, model: str, usage: Usage) -> Fields:
+    """Return a message without content."""
+    return {
+        "id": f"msg_{reply.id}",
+        "type": "message",
+        "role": "assistant",
+        "model": model or reply.model,
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+        "usage": usage_object(usage),
+    }
+
+
+def stop_fields(reply: ReplyContext, finished: Finish, *, extras: dict[str, Json] | None = None) -> Fields:
+    """Return `stop_reason` and `stop_sequence`, and the details of a refusal."""
+    reason = finish.encode(NAME, finished, knows_refusal=reply.knows_refusal)
+    out: Fields = {
+        "stop_reason": reason,
+        "stop_sequence": finished.sequence if reason == "stop_sequence" else None,
+    }
+    details = (extras or {}).get("stop_details")
+    if isinstance(details, dict) and reason == "refusal":
+        out["stop_details"] = details
+    return out
+
+
+def relayed_stop_reason(reply: ReplyContext, finished: Finish) -> str:
+    """Return the stop reason of a relayed answer: the provider's, unless wrong or unknown to the client."""
+    said = finished.upstream_reason
+    if said is None or said == "tool_use" or finished.reason == "tool_calls":
+        return finish.encode(NAME, finished)
+    if finished.reason in ("refusal", "content_filter"):
+        return finish.encode(NAME, finished, knows_refusal=reply.knows_refusal)
+    return said
+
+
+def sends_message_stop(reply: ReplyContext, finished: Finish) -> bool:
+    """Whether `message_stop` ends a stream with this finish."""
+    return reply.end_tool_turn or finished.reason != "tool_calls"
+
+
+def is_citation(annotation: Json) -> bool:
+    """Whether an annotation is a citation of messages."""
+    kind = annotation.get("type") if isinstance(annotation, dict) else None
+    return isinstance(kind, str) and kind in _CITATIONS

@@ -1,4 +1,4 @@
-"""Errors in the messages envelope: `{"type": "error", "error": {"type", "message"}}`."""
+"""Encodes and decodes the messages error envelope: `{"type": "error", "error": {"type", "message"}}`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ UNNAMED_PROVIDER = "upstream"
 
 
 def encode_error(error: GatewayError) -> tuple[int, dict[str, Any]]:
-    """The status and the envelope a messages client sees."""
+    """Return the HTTP status and the envelope for a messages client."""
     status = _OVERLOADED if isinstance(error, UpstreamOverloaded) else error.status
     envelope: dict[str, Any] = {
         "type": "error",
@@ -51,12 +51,12 @@ def encode_error(error: GatewayError) -> tuple[int, dict[str, Any]]:
 
 
 def error_frame(error: GatewayError) -> bytes:
-    """The event that ends a stream which cannot go on."""
+    """Return the `error` event that ends a broken stream."""
     return sse.frame(json.encode(encode_error(error)[1]), b"error")
 
 
 def decode_error(status: int, headers: Mapping[str, str], body: bytes, provider: str) -> UpstreamError:
-    """A provider's refusal as a typed error; any envelope, or none, is read."""
+    """Decode the error response of a provider, with any envelope or none."""
     try:
         value = json.decode(body)
     except ValueError:
@@ -73,7 +73,7 @@ def decode_error(status: int, headers: Mapping[str, str], body: bytes, provider:
 
 
 def from_object(error: Json, *, provider: str) -> UpstreamError:
-    """The error that a provider put into a stream or an answer."""
+    """Return the typed error for an `error` object in a stream or an answer."""
     message, type, code = _error_fields({"error": error})
     status = _STATUSES.get(type or "", 500)
     return upstream_errors.upstream_error(
@@ -85,13 +85,13 @@ def from_object(error: Json, *, provider: str) -> UpstreamError:
     )
 
 
-def unparsable(what: str = "the upstream's answer") -> UpstreamFailed:
-    """The provider answered with something that is not this protocol."""
-    return UpstreamFailed(f"{what} is not a messages answer", code="upstream_unparsable")
+def unparsable(subject: str = "the upstream's answer") -> UpstreamFailed:
+    """Return the error for a response that is not messages."""
+    return UpstreamFailed(f"{subject} is not a messages answer", code="upstream_unparsable")
 
 
 def _error_fields(value: Json) -> tuple[str, str | None, str | None]:
-    """(message, type, code) wherever the envelope keeps them."""
+    """Return (message, type, code) from any envelope; `detail` is FastAPI's field."""
     if not isinstance(value, dict):
         return (value if isinstance(value, str) else ""), None, None
     inner = value.get("error")
@@ -99,8 +99,8 @@ def _error_fields(value: Json) -> tuple[str, str | None, str | None]:
         inner = {"message": inner}
     if not isinstance(inner, dict):
         inner = value
-    said = next((inner[name] for name in ("message", "detail", "error") if inner.get(name)), "")
-    message = said if isinstance(said, str) else json.encode(said).decode()
+    found = next((inner[name] for name in ("message", "detail", "error") if inner.get(name)), "")
+    message = found if isinstance(found, str) else json.encode(found).decode()
     return message, _nonempty(inner.get("type")), _nonempty(inner.get("code"))
 
 

@@ -1,4 +1,4 @@
-"""What routing sees of a messages request."""
+"""Reads the features of a messages request that routing uses."""
 
 from __future__ import annotations
 
@@ -32,77 +32,80 @@ _ATTACHMENTS = _MEDIA | {"document", "audio"}
 _CALLS = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
 
 
-def features(inbound: WireRequest) -> RequestFeatures:
-    """The features of a request; only its newest messages are looked at."""
-    wire: RequestBody = inbound.wire
-    turns, tools = wire.messages, wire.tools or ()
-    newest, seen = newest_message(turns, _feature_reader(inbound))
-    last = _last_answer(turns)
+def features(request: WireRequest) -> RequestFeatures:
+    """Return the features of a request; only its newest messages are read."""
+    wire: RequestBody = request.wire
+    messages, tools = wire.messages, wire.tools or ()
+    newest, message = newest_message(messages, _feature_reader(request))
+    last = _last_answer(messages)
     hosted = any(map(_is_hosted, tools))
     offers = hosted or any(map(_is_search, tools))
     return RequestFeatures(
         newest=newest,
-        has_media=seen.media,
-        text=user_excerpt(seen, fully=offers),
-        calls=_calls(turns, last) if last >= 0 else (),
+        has_media=message.media,
+        text=user_excerpt(message, fully=offers),
+        calls=_calls(messages, last) if last >= 0 else (),
         offers_search=offers,
         asks_search=hosted and _forces_search(wire, tools),
         has_tools=bool(tools),
         has_answer=last >= 0,
-        opening=_opening(inbound) if not tools or len(turns) <= SHORT_CONVERSATION else "",
+        opening=_opening(request) if not tools or len(messages) <= SHORT_CONVERSATION else "",
     )
 
 
-def fingerprint(inbound: WireRequest) -> bytes:
-    """What a conversation begins with, without the marks for caches, which move."""
-    wire: RequestBody = inbound.wire
+def fingerprint(request: WireRequest) -> bytes:
+    """Return the bytes that identify a conversation: its system text and first user texts.
+
+    `cache_control` is not included: clients move it from turn to turn.
+    """
+    wire: RequestBody = request.wire
     return conversation_fingerprint(
-        _system(inbound), first_user_texts(wire.messages, _feature_reader(inbound))
+        _system(request), first_user_texts(wire.messages, _feature_reader(request))
     )
 
 
-def _blocks(turn: WireMessage) -> Sequence[WirePart]:
-    return () if isinstance(turn.content, str) else turn.content
+def _blocks(message: WireMessage) -> Sequence[WirePart]:
+    return () if isinstance(message.content, str) else message.content
 
 
-def _texts(turn: WireMessage, uncut: bytes) -> Sequence[TextValue]:
-    if isinstance(turn.content, str):
-        return (large_body.restore_text(turn.content, uncut),)
-    return [large_body.restore_text(block.text, uncut) for block in turn.content if block.type == "text"]
+def _texts(message: WireMessage, uncut: bytes) -> Sequence[TextValue]:
+    if isinstance(message.content, str):
+        return (large_body.restore_text(message.content, uncut),)
+    return [large_body.restore_text(block.text, uncut) for block in message.content if block.type == "text"]
 
 
-def _feature_reader(inbound: WireRequest) -> Callable[[WireMessage], MessageFeatures]:
-    return partial(_message_features, uncut=inbound.uncut) if inbound.uncut else _message_features
+def _feature_reader(request: WireRequest) -> Callable[[WireMessage], MessageFeatures]:
+    return partial(_message_features, uncut=request.uncut) if request.uncut else _message_features
 
 
-def _message_features(turn: WireMessage, uncut: bytes = b"") -> MessageFeatures:
-    if turn.role == "assistant":
+def _message_features(message: WireMessage, uncut: bytes = b"") -> MessageFeatures:
+    if message.role == "assistant":
         return ASSISTANT
-    if turn.role == "system":
+    if message.role == "system":
         return SYSTEM
-    if isinstance(turn.content, str):
-        return text_message(large_body.restore_text(turn.content, uncut))
-    types = {block.type for block in turn.content}
+    if isinstance(message.content, str):
+        return text_message(large_body.restore_text(message.content, uncut))
+    types = {block.type for block in message.content}
     return user_message(
-        _texts(turn, uncut),
+        _texts(message, uncut),
         results="tool_result" in types,
         shown=not _ATTACHMENTS.isdisjoint(types),
         media=not _MEDIA.isdisjoint(types),
     )
 
 
-def _last_answer(turns: Sequence[WireMessage]) -> int:
-    for at in range(len(turns) - 1, -1, -1):
-        if turns[at].role == "assistant":
+def _last_answer(messages: Sequence[WireMessage]) -> int:
+    for at in range(len(messages) - 1, -1, -1):
+        if messages[at].role == "assistant":
             return at
     return -1
 
 
-def _calls(turns: Sequence[WireMessage], last: int) -> tuple[CalledTool, ...]:
-    """The calls of the assistant's messages in a row that end there."""
+def _calls(messages: Sequence[WireMessage], last: int) -> tuple[CalledTool, ...]:
+    """Return the calls of the consecutive assistant messages that end at `last`."""
     calls: list[CalledTool] = []
-    while last >= 0 and turns[last].role == "assistant":
-        calls[:0] = [_call(block) for block in _blocks(turns[last]) if block.type in _CALLS]
+    while last >= 0 and messages[last].role == "assistant":
+        calls[:0] = [_call(block) for block in _blocks(messages[last]) if block.type in _CALLS]
         last -= 1
     return tuple(calls)
 
@@ -120,7 +123,7 @@ def _is_search(tool: WireTool) -> bool:
 
 
 def _forces_search(wire: RequestBody, tools: Sequence[WireTool]) -> bool:
-    """Whether the hosted search is all there is, or the one tool that must be used."""
+    """Whether the hosted search is the only tool, or the one that must be called."""
     choice = wire.tool_choice
     if choice is not None and choice.type == "none":
         return False
@@ -130,12 +133,14 @@ def _forces_search(wire: RequestBody, tools: Sequence[WireTool]) -> bool:
     return named is not None and any(tool.name == named and _is_hosted(tool) for tool in tools)
 
 
-def _system(inbound: WireRequest) -> Sequence[TextValue]:
-    told = inbound.wire.system
-    if isinstance(told, list):
-        return [large_body.restore_text(block.text, inbound.uncut) for block in told if block.type == "text"]
-    return (told,) if told else ()
+def _system(request: WireRequest) -> Sequence[TextValue]:
+    system = request.wire.system
+    if isinstance(system, list):
+        return [
+            large_body.restore_text(block.text, request.uncut) for block in system if block.type == "text"
+        ]
+    return (system,) if system else ()
 
 
-def _opening(inbound: WireRequest) -> str:
-    return system_opening(_system(inbound) or _texts(inbound.wire.messages[0], inbound.uncut))
+def _opening(request: WireRequest) -> str:
+    return system_opening(_system(request) or _texts(request.wire.messages[0], request.uncut))

@@ -1,8 +1,7 @@
-"""A messages request for a messages provider: only what must change is changed.
+"""Rewrites a messages request for a messages provider; bytes that need not change stay.
 
-The model's name is spliced into the bytes. Thoughts made by another provider are taken out, and those without
-a signature where the provider refuses them; thoughts sealed for this one are unsealed. Every other block
-keeps the bytes it came as.
+The model name is replaced in the bytes. Thinking blocks of another provider are removed, and unsigned ones if
+the provider rejects them; those sealed for this provider are unsealed.
 """
 
 from __future__ import annotations
@@ -25,53 +24,54 @@ _THINKING_BLOCKS = ("thinking", "redacted_thinking")
 _RESULT_BLOCKS = ("tool_result",)
 
 SignatureChanges = dict[int, dict[int, str | None]]
-"""By message and block: the signature a thought shall have instead, or None when it is taken out."""
+"""New signatures of thinking blocks by message and block; None removes the block."""
 
 
-def rewrite(inbound: WireRequest, aim: EncodeOptions) -> EncodedRequest:
-    """The request as it came, for the model and provider aimed at."""
+def rewrite(request: WireRequest, options: EncodeOptions) -> EncodedRequest:
+    """Rewrite the request for this upstream; unchanged fields stay byte for byte."""
     notices = Notices()
-    body = inbound.body
-    wire: RequestBody = inbound.wire
-    verdicts = _signature_changes(wire, aim)
-    unwanted = [name for name in aim.dialect.unsupported if b'"%s"' % name.encode() in body]
-    halt = None if wire.thinking is None else _thinking_obstacle(wire, verdicts, aim)
-    if not verdicts and not unwanted and halt is None:
-        outline = inbound.keys() if inbound.outline else b""
-        return EncodedRequest(replace_model(body, aim.model, named=wire.model, outline=outline))
+    body = request.body
+    wire: RequestBody = request.wire
+    changes_by_message = _signature_changes(wire, options)
+    unsupported = [name for name in options.dialect.unsupported if b'"%s"' % name.encode() in body]
+    obstacle = None if wire.thinking is None else _thinking_obstacle(wire, changes_by_message, options)
+    if not changes_by_message and not unsupported and obstacle is None:
+        outline = request.keys() if request.outline else b""
+        return EncodedRequest(replace_model(body, options.model, named=wire.model, outline=outline))
     fields = json.read_fields(body)
-    for name in unwanted:
+    for name in unsupported:
         if fields.pop(name, None) is not None:
-            notices.dropped(name, "this provider does not take it")
-    if verdicts:
-        _apply_changes(fields, verdicts)
-        for why in _drop_reasons(wire, verdicts, aim):
-            notices.dropped("reasoning", why)
-    if halt is not None and fields.pop("thinking", None) is not None:
-        notices.dropped("thinking", halt)
+            notices.dropped(name, "this provider rejects it")
+    if changes_by_message:
+        _apply_changes(fields, changes_by_message)
+        for reason in _drop_reasons(wire, changes_by_message, options):
+            notices.dropped("reasoning", reason)
+    if obstacle is not None and fields.pop("thinking", None) is not None:
+        notices.dropped("thinking", obstacle)
+        # Anthropic rejects clear_thinking (context editing) without thinking.
         if b"clear_thinking" in bytes(fields.get("context_management", json.ABSENT)):
             fields.pop("context_management")
-    if wire.model != aim.model:
-        fields["model"] = Raw(json.encode(aim.model))
+    if wire.model != options.model:
+        fields["model"] = Raw(json.encode(options.model))
     return EncodedRequest(json.encode(fields), notices.lines())
 
 
-def _signature_changes(wire: RequestBody, aim: EncodeOptions) -> SignatureChanges:
-    verdicts: SignatureChanges = {}
-    for number, turn in enumerate(wire.messages):
-        if turn.role != "assistant" or isinstance(turn.content, str):
+def _signature_changes(wire: RequestBody, options: EncodeOptions) -> SignatureChanges:
+    changes_by_message: SignatureChanges = {}
+    for number, message in enumerate(wire.messages):
+        if message.role != "assistant" or isinstance(message.content, str):
             continue
         changed = {}
-        for place, block in enumerate(turn.content):
+        for at, block in enumerate(message.content):
             sealed = _signature_of(block)
             if sealed is None:
                 continue
-            verdict = _changed_signature(sealed, aim)
-            if verdict != sealed:
-                changed[place] = verdict
+            signature = _changed_signature(sealed, options)
+            if signature != sealed:
+                changed[at] = signature
         if changed:
-            verdicts[number] = changed
-    return verdicts
+            changes_by_message[number] = changed
+    return changes_by_message
 
 
 def _signature_of(block: WirePart) -> str | None:
@@ -80,46 +80,50 @@ def _signature_of(block: WirePart) -> str | None:
     return block.data if block.type == "redacted_thinking" else None
 
 
-def _changed_signature(signature: str, aim: EncodeOptions) -> str | None:
-    maker, inner = sealed_signatures.unseal(signature)
-    if maker is not None and aim.made_here(signature):
+def _changed_signature(signature: str, options: EncodeOptions) -> str | None:
+    owner, inner = sealed_signatures.unseal(signature)
+    if owner is not None and options.made_here(signature):
         return signature
-    if not inner and not aim.dialect.unsigned_thoughts:
+    if not inner and not options.dialect.unsigned_thoughts:
         return None
-    if maker is None:
-        return signature if not signature or aim.is_ours(signature) else None
-    return inner if maker == aim.provider and carried_signature(signature) is None else None
+    if owner is None:
+        return signature if not signature or options.is_ours(signature) else None
+    return inner if owner == options.provider and carried_signature(signature) is None else None
 
 
-def _apply_changes(fields: dict[str, Raw], verdicts: SignatureChanges) -> None:
+def _apply_changes(fields: dict[str, Raw], changes_by_message: SignatureChanges) -> None:
     messages = _raws.decode(fields["messages"])
-    kept: list[Raw] = []
+    edited: list[Raw] = []
     for number, message in enumerate(messages):
-        changed = _edited_message(message, verdicts[number]) if number in verdicts else message
+        changed = (
+            _edited_message(message, changes_by_message[number]) if number in changes_by_message else message
+        )
         if changed is not None:
-            kept.append(changed)
-    fields["messages"] = Raw(json.encode(kept))
+            edited.append(changed)
+    fields["messages"] = Raw(json.encode(edited))
 
 
-def _drop_reasons(wire: RequestBody, verdicts: SignatureChanges, aim: EncodeOptions) -> Iterator[str]:
-    """Why thoughts were taken out, each in turn."""
-    for number, changes in verdicts.items():
-        for place, verdict in changes.items():
-            block = wire.messages[number].content[place]
-            if verdict is None and isinstance(block, WirePart):
-                maker, inner = sealed_signatures.unseal(_signature_of(block) or "")
-                yield UNSIGNED if not inner and maker in (None, aim.provider) else FOREIGN
+def _drop_reasons(
+    wire: RequestBody, changes_by_message: SignatureChanges, options: EncodeOptions
+) -> Iterator[str]:
+    """Yield the reason for each removed thinking block."""
+    for number, changes in changes_by_message.items():
+        for at, signature in changes.items():
+            block = wire.messages[number].content[at]
+            if signature is None and isinstance(block, WirePart):
+                owner, inner = sealed_signatures.unseal(_signature_of(block) or "")
+                yield UNSIGNED if not inner and owner in (None, options.provider) else FOREIGN
 
 
 def _edited_message(message: Raw, changes: dict[int, str | None]) -> Raw | None:
-    """The message with its thoughts as the verdicts say; None when nothing is left of it."""
+    """Return the message with its changed thinking blocks; None if no block is left."""
     parts = json.read_fields(bytes(message))
     blocks: list[Raw] = []
-    for place, block in enumerate(_raws.decode(parts["content"])):
-        if place not in changes:
+    for at, block in enumerate(_raws.decode(parts["content"])):
+        if at not in changes:
             blocks.append(block)
             continue
-        signature = changes[place]
+        signature = changes[at]
         if signature is not None:
             blocks.append(_with_signature(block, signature))
     if not blocks:
@@ -134,32 +138,36 @@ def _with_signature(block: Raw, signature: str) -> Raw:
     return Raw(json.encode(fields))
 
 
-def _thinking_obstacle(wire: RequestBody, verdicts: SignatureChanges, aim: EncodeOptions) -> str | None:
-    """Why a tool turn under way can only go on without thinking; None when it can go on with it."""
-    asked = wire.thinking
-    if asked is None or asked.type != "enabled" or not _holds(wire.messages[-1], _RESULT_BLOCKS):
+def _thinking_obstacle(
+    wire: RequestBody, changes_by_message: SignatureChanges, options: EncodeOptions
+) -> str | None:
+    """Return the reason why the current tool turn must continue without thinking; None if it need not."""
+    thinking = wire.thinking
+    if thinking is None or thinking.type != "enabled" or not _holds(wire.messages[-1], _RESULT_BLOCKS):
         return None
-    if None in verdicts.get(len(wire.messages) - 2, {}).values():
-        return "the tool turn under way began at another provider"
-    if aim.dialect.unthought_turns or _turn_has_thinking(wire.messages, verdicts):
+    if None in changes_by_message.get(len(wire.messages) - 2, {}).values():
+        return "the current tool turn began at another provider"
+    if options.dialect.unthought_turns or _turn_has_thinking(wire.messages, changes_by_message):
         return None
-    return "the tool turn under way began without it"
+    return "the current tool turn began without it"
 
 
-def _turn_has_thinking(messages: list[WireMessage], verdicts: SignatureChanges) -> bool:
-    """Whether any message of the tool turn under way keeps a thought: a model may think once for it all."""
+def _turn_has_thinking(messages: list[WireMessage], changes_by_message: SignatureChanges) -> bool:
+    """Whether a message of the current tool turn keeps a thinking block: one is enough for the whole turn."""
     for number in range(len(messages) - 1, -1, -1):
-        turn = messages[number]
-        if turn.role == "assistant":
-            gone = [place for place, verdict in verdicts.get(number, {}).items() if verdict is None]
-            if _holds(turn, _THINKING_BLOCKS, but=gone):
+        message = messages[number]
+        if message.role == "assistant":
+            removed = [
+                at for at, signature in changes_by_message.get(number, {}).items() if signature is None
+            ]
+            if _holds(message, _THINKING_BLOCKS, without=removed):
                 return True
-        elif turn.role == "user" and not _holds(turn, _RESULT_BLOCKS):
+        elif message.role == "user" and not _holds(message, _RESULT_BLOCKS):
             return False
     return False
 
 
-def _holds(turn: WireMessage, kinds: tuple[str, ...], but: Sequence[int] = ()) -> bool:
-    if isinstance(turn.content, str):
+def _holds(message: WireMessage, kinds: tuple[str, ...], without: Sequence[int] = ()) -> bool:
+    if isinstance(message.content, str):
         return False
-    return any(block.type in kinds and place not in but for place, block in enumerate(turn.content))
+    return any(block.type in kinds and at not in without for at, block in enumerate(message.content))

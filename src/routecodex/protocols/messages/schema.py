@@ -1,7 +1,8 @@
-"""The shape of a messages request, for validation: known fields have their types, unknown ones pass.
+"""Types of messages requests and stream events.
 
-One wide Struct stands for every kind of block: an unknown `type` passes, a known field of the wrong type
-does not. Fields whose shape depends on the type are kept raw and read when the type is known.
+Known fields are typed, unknown fields are accepted. One wide Struct covers every block type: an unknown type
+is accepted, a known field of the wrong type is not. Fields whose shape depends on the type stay raw until the
+type is known.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ Amount = Annotated[float, Meta(ge=0)]
 
 
 class WirePart(Struct, gc=False):
-    """A content block of any type; its texts, most of a large body, stay as the bytes they are."""
+    """A content block of any type; its texts, most of a large body, stay raw."""
 
     type: str
     text: Raw = ABSENT
@@ -36,7 +37,7 @@ class WirePart(Struct, gc=False):
 
 
 class WireMediaSource(Struct, gc=False):
-    """Where an image or a document comes from."""
+    """The source of an image or a document."""
 
     type: str
     media_type: str | None = None
@@ -82,7 +83,7 @@ class OutputConfig(Struct):
 
 
 class RequestBody(Struct):
-    """A request for token counts; a request for an answer has `max_tokens` too."""
+    """Fields of a request for an answer or a token count."""
 
     messages: list[WireMessage]
     model: str = ""
@@ -102,11 +103,11 @@ class RequestBody(Struct):
 
 
 class CountRequestBody(RequestBody):
-    """A request for token counts."""
+    """A request for a token count."""
 
 
 class AnswerBody(RequestBody, kw_only=True):
-    """A request for an answer."""
+    """A request for an answer; `max_tokens` is required."""
 
     max_tokens: Count = field()
 
@@ -116,7 +117,7 @@ class OutputDetails(Struct):
 
 
 class WireUsage(Struct):
-    """What a provider counted; a field it left out or nulled is unknown."""
+    """Token counts of a provider; an absent or null field is unknown."""
 
     input_tokens: int | None = None
     output_tokens: int | None = None
@@ -138,7 +139,7 @@ class WireDelta(Struct, gc=False):
 
 
 class WireMessageStart(Struct, gc=False):
-    """What `message_start` says of the answer."""
+    """The message in `message_start`."""
 
     id: str | None = None
     model: str | None = None
@@ -146,7 +147,7 @@ class WireMessageStart(Struct, gc=False):
 
 
 class StreamChunk(Struct, gc=False):
-    """An event of any type."""
+    """A stream event of any type."""
 
     type: str = ""
     index: int = 0

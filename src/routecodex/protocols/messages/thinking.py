@@ -1,12 +1,11 @@
-"""What Claude models of each generation take, as data: thinking, efforts, sampling, forced calls.
+"""Plans the thinking of a request, and carries signatures through messages clients.
 
-Signatures that a messages client holds for us.
+The traits of Claude models are data, by family and version (Anthropic docs, "Extended thinking", "Adaptive
+thinking", "Effort").
 
-A thought's signature has its own field. The signature of a call has none in this protocol: it travels in a
-`redacted_thinking` block beside the call, which clients give back untouched, as `call.<call id>.<signature>`
-under the seal of its maker.
-
-How much a messages model shall think, fitted to the other settings of the request.
+A thinking block has a field for its signature, a call has none. The signature of a call travels in a
+`redacted_thinking` block beside it, which clients return unchanged: `call.<call id>.<signature>`, sealed with
+the name of its owner.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import re
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from routecodex.canon.notices import Notices
 from routecodex.canon.parts import Reasoning
@@ -23,52 +23,67 @@ from routecodex.protocols import sealed_signatures
 from routecodex.protocols.codec import EncodeOptions
 from routecodex.protocols.messages.content import NAME
 
+Fields = dict[str, Any]
+FOREIGN = "made by another provider"
+UNSIGNED = "this provider rejects it without a signature"
+DEFAULT_MAX_TOKENS = 8192
+_MIN_BUDGET = 1024
+"""Least `budget_tokens` (Anthropic API reference)."""
+
+_BUDGETS = {
+    "minimal": 1024,
+    "low": 2048,
+    "medium": 8192,
+    "high": 16384,
+    "xhigh": 32000,
+    "max": 32000,
+}
+_EFFORTS = {"minimal": "low"}
+_BUDGET_EFFORTS = ((2048, "low"), (12000, "medium"))
+_THINKING_BLOCKS = frozenset({"thinking", "redacted_thinking"})
+_RESULT_BLOCKS = frozenset({"tool_result"})
+_CALL_PREFIX = "call."
+
 _MODEL_NAME = re.compile(
     r"claude-(?:(?P<family>[a-z]+)-)?(?P<major>\d{1,2})(?:[-.](?P<minor>\d{1,2}))?(?!\d)(?:-(?P<old>[a-z]+))?"
 )
-"""`claude-opus-4-8`, `claude-opus-4.8-20260101`, and the old order: `claude-3-7-sonnet-latest`."""
+"""Matches `claude-opus-4-8`, `claude-opus-4.8-20260101` and the older order `claude-3-7-sonnet-latest`."""
 
 _FIRST_EFFORTS = ("low", "medium", "high", "max")
 _EFFORT_LEVELS = ("low", "medium", "high", "xhigh", "max")
 
 
 class ModelTraits(Struct, frozen=True):
-    """How to speak to a model; `efforts` are those it thinks by as it likes (none: it takes budgets only).
+    """Settings that a model accepts.
 
-    `shows`: its thoughts can be read without asking for it. `unasked`: it thinks when nothing is said of it.
-    `off` is the type that stops its thinking; None where nothing does.
+    `efforts` are those of adaptive thinking; empty if the model accepts budgets only. `visible_by_default`:
+    its thinking is readable without `display`. `thinks_by_default`: it thinks without a `thinking` field.
+    `off` is the `thinking.type` that disables thinking; None if the model always thinks.
     """
 
     thinks: bool = True
     budgets: bool = True
     efforts: tuple[str, ...] = ()
     sampling: bool = True
-    shows: bool = True
-    unasked: bool = False
+    visible_by_default: bool = True
+    thinks_by_default: bool = False
     off: str | None = "disabled"
 
     @property
     def can_be_forced(self) -> bool:
-        """Whether it can be made to call a tool, which no model does while it thinks."""
+        """Whether a tool call can be forced: Anthropic rejects that while a model thinks."""
         return self.off == "disabled"
 
 
 _NO_THINKING = ModelTraits(thinks=False)
 _BUDGET_ONLY = ModelTraits()
 _BUDGET_AND_ADAPTIVE = ModelTraits(efforts=_FIRST_EFFORTS)
-_ADAPTIVE = ModelTraits(budgets=False, efforts=_EFFORT_LEVELS, sampling=False, shows=False)
-_ADAPTIVE_DEFAULT_ON = ModelTraits(
-    budgets=False, efforts=_EFFORT_LEVELS, sampling=False, shows=False, unasked=True
-)
-_ADAPTIVE_BETWEEN_TOOLS = ModelTraits(
-    budgets=False, efforts=_EFFORT_LEVELS, sampling=False, shows=False, unasked=True, off="between_tools"
-)
-_ADAPTIVE_ALWAYS_ON = ModelTraits(
-    budgets=False, efforts=_EFFORT_LEVELS, sampling=False, shows=False, unasked=True, off=None
-)
-_MYTHOS_PREVIEW = ModelTraits(
-    budgets=False, efforts=_FIRST_EFFORTS, sampling=False, shows=False, unasked=True, off=None
-)
+_ADAPTIVE = ModelTraits(budgets=False, efforts=_EFFORT_LEVELS, sampling=False, visible_by_default=False)
+_ADAPTIVE_DEFAULT_ON = replace(_ADAPTIVE, thinks_by_default=True)
+_ADAPTIVE_BETWEEN_TOOLS = replace(_ADAPTIVE_DEFAULT_ON, off="between_tools")
+_ADAPTIVE_ALWAYS_ON = replace(_ADAPTIVE_DEFAULT_ON, off=None)
+_MYTHOS_PREVIEW = replace(_ADAPTIVE_ALWAYS_ON, efforts=_FIRST_EFFORTS)
+_UNRESTRICTED = ModelTraits()
 
 _TRAITS_SINCE: tuple[tuple[str, tuple[int, int], ModelTraits], ...] = (
     ("fable", (0, 0), _ADAPTIVE_ALWAYS_ON),
@@ -81,76 +96,11 @@ _TRAITS_SINCE: tuple[tuple[str, tuple[int, int], ModelTraits], ...] = (
     ("", (3, 7), _BUDGET_ONLY),
     ("", (0, 0), _NO_THINKING),
 )
-"""Family (any when empty), the version it is true from, traits; the first row that fits counts."""
-
-
-def model_traits(model: str) -> ModelTraits:
-    """What is known of a model by its name; one that is no Claude, or of no version, takes budgets."""
-    name = model.lower()
-    found = _MODEL_NAME.search(name)
-    if found is None:
-        return _MYTHOS_PREVIEW if "claude-mythos" in name else _BUDGET_ONLY
-    family = found["family"] or found["old"] or ""
-    version = (int(found["major"]), int(found["minor"] or 0))
-    return next(known for kind, since, known in _TRAITS_SINCE if kind in ("", family) and version >= since)
-
-
-FOREIGN = "made by another provider"
-UNSIGNED = "this provider takes none without a signature"
-
-_CALL_PREFIX = "call."
-
-
-def sealed_signature(provider: str, signature: str | None) -> str:
-    """The signature for a client; an unsigned thought is sealed too, so that its maker stays known."""
-    return sealed_signatures.seal(provider, signature or "") if provider else signature or ""
-
-
-def carry_signature(provider: str, call_id: str, *, signature: str) -> str:
-    """A call's signature as the data of a `redacted_thinking` block."""
-    return sealed_signatures.seal(provider, f"{_CALL_PREFIX}{call_id}.{signature}")
-
-
-def carried_signature(data: str) -> tuple[str, str, str] | None:
-    """(maker, call id, signature) from such data; None when it is an ordinary redacted thought."""
-    maker, inner = sealed_signatures.unseal(data)
-    if maker is None or not inner.startswith(_CALL_PREFIX):
-        return None
-    call_id, _, signature = inner[len(_CALL_PREFIX) :].partition(".")
-    return maker, call_id, signature
-
-
-def reasoning_obstacle(part: Reasoning, aim: EncodeOptions, *, source: str) -> str | None:
-    """Why a thought may not be sent to the provider aimed at; None when it may."""
-    if not sealed_signatures.returns_to(aim.provider, origin=part.origin, same_protocol=source == NAME):
-        return FOREIGN
-    if not part.signature:
-        return None if aim.dialect.unsigned_thoughts else UNSIGNED
-    return None if part.origin is not None or aim.is_ours(part.signature) else FOREIGN
-
-
-Fields = dict[str, Any]
-
-DEFAULT_MAX_TOKENS = 8192
-_MIN_BUDGET = 1024
-
-_BUDGETS = {
-    "minimal": 1024,
-    "low": 2048,
-    "medium": 8192,
-    "high": 16384,
-    "xhigh": 32000,
-    "max": 32000,
-}
-_EFFORTS = {"minimal": "low"}
-_BUDGET_EFFORTS = ((2048, "low"), (12000, "medium"))
-_UNRESTRICTED = ModelTraits()
-_THINKING_BLOCKS = frozenset({"thinking", "redacted_thinking"})
-_RESULT_BLOCKS = frozenset({"tool_result"})
+"""Family (empty: any), first version, traits; the first matching row counts."""
 
 
 class ThinkingPlan(Struct, frozen=True):
-    """The `thinking` field (None: left out), the effort to ask for, and the room for the whole answer."""
+    """The `max_tokens`, `thinking` (None: left out) and effort of a request."""
 
     max_tokens: int
     thinking: Fields | None = None
@@ -162,117 +112,117 @@ class ThinkingPlan(Struct, frozen=True):
 
 
 def plan_thinking(
-    request: Request, aim: EncodeOptions, *, messages: list[Fields], notices: Notices
+    request: Request, options: EncodeOptions, *, messages: list[Fields], notices: Notices
 ) -> ThinkingPlan:
-    """What to ask for, so that the model takes it together with the rest of the request."""
-    room = _max_tokens(request, aim, notices)
-    known = traits_for(request, aim)
-    wanted = request.thinking
-    if wanted is None:
-        return ThinkingPlan(room, _disabled_field(known, aim) if _forces_tool(request, known) else None)
-    if not wanted.enabled or wanted.effort == "none":
-        return _plan_disabled(known, room, notices)
-    adapts = _is_adaptive(request, wanted, known)
-    obstacle = _thinking_obstacle(request, aim, messages, known=known, adapts=adapts)
+    """Plan the thinking so that the model accepts it with the rest of the request."""
+    max_tokens = _max_tokens(request, options, notices)
+    traits = traits_for(request, options)
+    thinking = request.thinking
+    if thinking is None:
+        return ThinkingPlan(
+            max_tokens, _disabled_field(traits, options) if _forces_tool(request, traits) else None
+        )
+    if not thinking.enabled or thinking.effort == "none":
+        return _plan_disabled(traits, max_tokens, notices)
+    adaptive = _is_adaptive(request, thinking, traits)
+    obstacle = _thinking_obstacle(request, options, messages, traits=traits, adaptive=adaptive)
     if obstacle is not None:
         notices.dropped("thinking", obstacle)
-        return ThinkingPlan(room, _disabled_field(known, aim))
-    if request.source == NAME and (adapts or wanted.budget is None):
+        return ThinkingPlan(max_tokens, _disabled_field(traits, options))
+    if request.source == NAME and (adaptive or thinking.budget is None):
         return ThinkingPlan(
-            room, _with_display({"type": "adaptive"}, request) if adapts else None, _effort_name(wanted)
+            max_tokens,
+            _with_display({"type": "adaptive"}, request) if adaptive else None,
+            _effort_name(thinking),
         )
-    budget, grown = _budget(request, wanted, aim, room=room)
-    if adapts:
-        return ThinkingPlan(grown, _adaptive_field(known, wanted), _effort(wanted, known))
+    budget, extended = _budget(request, thinking, options, max_tokens=max_tokens)
+    if adaptive:
+        return ThinkingPlan(extended, _adaptive_field(traits, thinking), _effort(thinking, traits))
     if budget < _MIN_BUDGET:
-        notices.dropped("thinking", "no room for it within max_tokens")
-        return ThinkingPlan(room)
+        notices.dropped("thinking", "max_tokens leaves no space for it")
+        return ThinkingPlan(max_tokens)
     field = _with_display({"type": "enabled", "budget_tokens": budget}, request)
-    return ThinkingPlan(grown, field, _effort_name(wanted) if request.source == NAME else None)
+    return ThinkingPlan(extended, field, _effort_name(thinking) if request.source == NAME else None)
 
 
-def traits_for(request: Request, aim: EncodeOptions) -> ModelTraits:
-    """What the request must be fitted to; a client of this protocol is taken to know its model."""
-    return _UNRESTRICTED if request.source == NAME else model_traits(aim.model)
+def traits_for(request: Request, options: EncodeOptions) -> ModelTraits:
+    """Return the traits to encode for; a messages client is trusted to know its model."""
+    return _UNRESTRICTED if request.source == NAME else model_traits(options.model)
 
 
-def _plan_disabled(known: ModelTraits, room: int, notices: Notices) -> ThinkingPlan:
-    """As little thinking as the model can do."""
-    if not known.thinks:
-        return ThinkingPlan(room)
-    if known.off is not None:
-        return ThinkingPlan(room, {"type": known.off})
-    notices.dropped("thinking disabled", "this model always thinks")
-    return ThinkingPlan(room, None, "low")
+def model_traits(model: str) -> ModelTraits:
+    """Return the traits of a model; one that is not a Claude, or has no version, accepts budgets."""
+    name = model.lower()
+    found = _MODEL_NAME.search(name)
+    if found is None:
+        return _MYTHOS_PREVIEW if "claude-mythos" in name else _BUDGET_ONLY
+    family = found["family"] or found["old"] or ""
+    version = (int(found["major"]), int(found["minor"] or 0))
+    return next(traits for kind, since, traits in _TRAITS_SINCE if kind in ("", family) and version >= since)
 
 
-def _disabled_field(known: ModelTraits, aim: EncodeOptions) -> Fields | None:
-    """What keeps a model from thinking that would do so unasked."""
-    silent = not known.unasked or known.off is None or aim.dialect.reasoning_field == "none"
-    return None if silent else {"type": known.off}
-
-
-def _forces_tool(request: Request, known: ModelTraits) -> bool:
-    choice = request.tool_choice
-    return choice is not None and choice.mode in ("required", "tool") and known.can_be_forced
-
-
-def _is_adaptive(request: Request, wanted: Thinking, known: ModelTraits) -> bool:
-    """Whether the model shall think as it likes, not by a budget."""
-    if request.source == NAME:
-        return wanted.adaptive
-    return bool(known.efforts) and (wanted.budget is None or not known.budgets)
-
-
-def _effort_name(wanted: Thinking) -> str | None:
-    return _EFFORTS.get(wanted.effort or "", wanted.effort)
-
-
-def _effort(wanted: Thinking, known: ModelTraits) -> str | None:
-    """The effort that says the same to this model; None leaves it to the model."""
-    effort, budget = _effort_name(wanted), wanted.budget
-    if effort is None and budget is not None:
-        effort = next((effort for limit, effort in _BUDGET_EFFORTS if budget <= limit), "high")
-    return effort if effort is None or effort in known.efforts else "high"
-
-
-def _adaptive_field(known: ModelTraits, wanted: Thinking) -> Fields:
-    field = {"type": "adaptive"}
-    if wanted.visible and not known.shows:
-        field["display"] = "summarized"
-    return field
-
-
-def _max_tokens(request: Request, aim: EncodeOptions, notices: Notices) -> int:
-    limit = aim.max_output_tokens
+def _max_tokens(request: Request, options: EncodeOptions, notices: Notices) -> int:
+    limit = options.max_output_tokens
     if request.max_tokens is None:
         return limit or DEFAULT_MAX_TOKENS
     if limit is not None and request.max_tokens > limit:
-        notices.dropped("part of max_tokens", f"this model writes at most {limit}")
+        notices.dropped("part of max_tokens", f"this model writes at most {limit} tokens")
         return limit
     return request.max_tokens
 
 
+def _plan_disabled(traits: ModelTraits, max_tokens: int, notices: Notices) -> ThinkingPlan:
+    """Plan the least thinking that the model is capable of."""
+    if not traits.thinks:
+        return ThinkingPlan(max_tokens)
+    if traits.off is not None:
+        return ThinkingPlan(max_tokens, {"type": traits.off})
+    notices.dropped("thinking disabled", "this model always thinks")
+    return ThinkingPlan(max_tokens, None, "low")
+
+
+def _disabled_field(traits: ModelTraits, options: EncodeOptions) -> Fields | None:
+    """Return the field that disables thinking in a model that thinks by default."""
+    needless = not traits.thinks_by_default or traits.off is None or options.dialect.reasoning_field == "none"
+    return None if needless else {"type": traits.off}
+
+
+def _forces_tool(request: Request, traits: ModelTraits) -> bool:
+    choice = request.tool_choice
+    return choice is not None and choice.mode in ("required", "tool") and traits.can_be_forced
+
+
+def _is_adaptive(request: Request, thinking: Thinking, traits: ModelTraits) -> bool:
+    """Whether to use adaptive thinking, not a budget."""
+    if request.source == NAME:
+        return thinking.adaptive
+    return bool(traits.efforts) and (thinking.budget is None or not traits.budgets)
+
+
 def _thinking_obstacle(
-    request: Request, aim: EncodeOptions, messages: list[Fields], *, known: ModelTraits, adapts: bool
+    request: Request, options: EncodeOptions, messages: list[Fields], *, traits: ModelTraits, adaptive: bool
 ) -> str | None:
-    """Why the provider would refuse to think now; None when it would not."""
-    if aim.dialect.reasoning_field == "none":
+    """Return the reason why the provider would reject thinking; None if it would accept it.
+
+    Anthropic docs, "Extended thinking": not with forced tool use, and with a budget the assistant turn of a
+    tool loop must begin with a thinking block.
+    """
+    if options.dialect.reasoning_field == "none":
         return "this provider has no such setting"
-    if not known.thinks:
-        return "this model does not think"
-    wanted = request.thinking
-    if request.source == NAME and (wanted is None or wanted.budget is None):
+    if not traits.thinks:
+        return "this model does not support it"
+    thinking = request.thinking
+    if request.source == NAME and (thinking is None or thinking.budget is None):
         return None
-    if _forces_tool(request, known):
-        return "a forced tool call allows none"
-    if not adapts and _continues_without_thinking(messages):
-        return "the tool turn under way began without it"
+    if _forces_tool(request, traits):
+        return "it is not accepted with a forced tool call"
+    if not adaptive and _continues_without_thinking(messages):
+        return "the current tool turn began without it"
     return None
 
 
 def _continues_without_thinking(messages: list[Fields]) -> bool:
-    """Whether the request continues a tool turn in which no assistant message holds a thought."""
+    """Whether the request continues a tool turn without any thinking block."""
     if not _holds(messages[-1], _RESULT_BLOCKS):
         return False
     for message in reversed(messages):
@@ -288,20 +238,71 @@ def _holds(message: Fields, kinds: frozenset[str]) -> bool:
     return any(block["type"] in kinds for block in message["content"])
 
 
-def _budget(request: Request, wanted: Thinking, aim: EncodeOptions, *, room: int) -> tuple[int, int]:
-    """(budget, max_tokens): the budget stays below the limit, which grows for it where it may."""
-    budget = wanted.budget if wanted.budget is not None else _BUDGETS.get(wanted.effort or "medium", 8192)
+def _budget(
+    request: Request, thinking: Thinking, options: EncodeOptions, *, max_tokens: int
+) -> tuple[int, int]:
+    """Return (budget, max_tokens): the budget must be below the limit, which grows for it where possible."""
+    budget = (
+        thinking.budget if thinking.budget is not None else _BUDGETS.get(thinking.effort or "medium", 8192)
+    )
     budget = max(budget, _MIN_BUDGET)
-    if budget >= room or (request.max_tokens is None and aim.max_output_tokens is None):
-        room = min(budget + room, aim.max_output_tokens or budget + room)
-    return min(budget, room - 1), room
+    if budget >= max_tokens or (request.max_tokens is None and options.max_output_tokens is None):
+        max_tokens = min(budget + max_tokens, options.max_output_tokens or budget + max_tokens)
+    return min(budget, max_tokens - 1), max_tokens
+
+
+def _adaptive_field(traits: ModelTraits, thinking: Thinking) -> Fields:
+    field = {"type": "adaptive"}
+    if thinking.visible and not traits.visible_by_default:
+        field["display"] = "summarized"
+    return field
+
+
+def _effort(thinking: Thinking, traits: ModelTraits) -> str | None:
+    """Return the equivalent effort of this model; None leaves it to the model."""
+    effort, budget = _effort_name(thinking), thinking.budget
+    if effort is None and budget is not None:
+        effort = next((effort for limit, effort in _BUDGET_EFFORTS if budget <= limit), "high")
+    return effort if effort is None or effort in traits.efforts else "high"
+
+
+def _effort_name(thinking: Thinking) -> str | None:
+    return _EFFORTS.get(thinking.effort or "", thinking.effort)
 
 
 def _with_display(field: Fields, request: Request) -> Fields:
-    wanted = request.thinking
-    if request.source == NAME and wanted is not None:
-        if not wanted.visible:
+    thinking = request.thinking
+    if request.source == NAME and thinking is not None:
+        if not thinking.visible:
             field["display"] = "omitted"
-        elif wanted.summary is not None:
-            field["display"] = wanted.summary
+        elif thinking.summary is not None:
+            field["display"] = thinking.summary
     return field
+
+
+def reasoning_obstacle(part: Reasoning, options: EncodeOptions, *, source: str) -> str | None:
+    """Return the reason why reasoning may not be sent to the provider; None if it may."""
+    if not sealed_signatures.returns_to(options.provider, origin=part.origin, same_protocol=source == NAME):
+        return FOREIGN
+    if not part.signature:
+        return None if options.dialect.unsigned_thoughts else UNSIGNED
+    return None if part.origin is not None or options.is_ours(part.signature) else FOREIGN
+
+
+def sealed_signature(provider: str, signature: str | None) -> str:
+    """Seal a signature for a client; an empty one too, so that its owner stays known."""
+    return sealed_signatures.seal(provider, signature or "") if provider else signature or ""
+
+
+def carry_signature(provider: str, call_id: str, *, signature: str) -> str:
+    """Return the data of the `redacted_thinking` block with a call's signature."""
+    return sealed_signatures.seal(provider, f"{_CALL_PREFIX}{call_id}.{signature}")
+
+
+def carried_signature(data: str) -> tuple[str, str, str] | None:
+    """Return (owner, call id, signature) from such data; None if the block is ordinary redacted thinking."""
+    owner, inner = sealed_signatures.unseal(data)
+    if owner is None or not inner.startswith(_CALL_PREFIX):
+        return None
+    call_id, _, signature = inner[len(_CALL_PREFIX) :].partition(".")
+    return owner, call_id, signature

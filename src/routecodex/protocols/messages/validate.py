@@ -1,4 +1,7 @@
-"""A messages request read and checked: types, roles, required fields, tool results with their calls."""
+"""Validates a messages request; an error names the first invalid field.
+
+A large request is validated without its long texts.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +26,8 @@ from routecodex.wire import json, scan
 from routecodex.wire.json import ABSENT, is_present, starts_with
 
 ROLES: Final = ("user", "assistant", "system")
+"""Claude Code sends `system` inside `messages` to models it does not know."""
+
 CHOICES: Final = ("auto", "any", "tool", "none")
 
 _REQUIRED_FIELDS: Final[dict[str, tuple[str, ...]]] = {
@@ -42,18 +47,17 @@ _first_byte: Final = scan.first_byte
 _STRING: Final = 0x22
 
 _OBJECT: Final = 0x7B
-"""How a JSON string and an object begin; texts are most of a large body, and stay as the bytes they are."""
+"""First bytes of a JSON string and of an object: long texts are recognised without decoding them."""
 
 _SCANS: Final = scan.IN_C
-"""Whether to scan for a result of one text before decoding it, which is faster only in C. Either way the same
-results are accepted."""
+"""Whether to scan for a result of one text before decoding it: faster in C only, with the same outcome."""
 _ONE_TEXT: Final = (b'[{"type":"text","text":"', b'[{"type": "text", "text": "')
 
 _ONE_TEXT_END: Final = b'"}]'
-"""What most results are that are lists, around their text."""
+"""Bytes around the text of a result that is a list of one text block, as most lists are."""
 
 _LONG_TEXTS: Final = ((b"content", 3), (b"text", 3), (b"text", 5), (b"content", 5), (b"text", 7))
-"""Where long texts stand: in messages, system texts, blocks, results, and the blocks of results."""
+"""Keys and depths of long texts: in messages, system texts, blocks, results, and the blocks of results."""
 
 _blocks: Final[Decoder[list[WirePart]]] = Decoder(list[WirePart])
 _answer: Final[Decoder[AnswerBody]] = Decoder(AnswerBody)
@@ -63,12 +67,12 @@ _result: Final[Decoder[str | list[WirePart] | None]] = Decoder(str | list[WirePa
 
 
 def validate(body: bytes, *, model: str | None = None, stream: bool | None = None) -> WireRequest:
-    """A request for an answer; BadRequest names the field that is wrong."""
+    """Validate a request for an answer; BadRequest names the invalid field."""
     return _read(body, _answer, model=model, stream=stream)
 
 
 def validate_count(body: bytes) -> WireRequest:
-    """A request for token counts: like one for an answer, without `max_tokens`."""
+    """Validate a request for a token count, which needs no `max_tokens`."""
     return _read(body, _count, model=None, stream=False)
 
 
@@ -98,7 +102,7 @@ def _read_whole(body: bytes, decoder: Decoder[Any], model: str | None) -> Reques
 
 
 def _read_outline(outline: bytes, decoder: Decoder[Any], model: str | None) -> RequestBody | None:
-    """A request without its long texts; None when something is wrong: what, is found in the whole one."""
+    """Validate the body without its long texts; None if invalid: the whole body then names the field."""
     wire: RequestBody | None = json.try_read(outline, decoder)
     if wire is None:
         return None
@@ -118,19 +122,11 @@ def _check(wire: RequestBody, model: str | None) -> None:
     _check_messages(wire.messages)
 
 
-def _invalid(at: str, what: str) -> BadRequest:
-    return BadRequest(f"{at}: {what}", param=at, code="invalid_value")
-
-
-def _missing(at: str) -> BadRequest:
-    return BadRequest(f"{at}: this field is required", param=at, code="missing_field")
-
-
 def _check_name(name: str, *, at: str) -> None:
     if not name.strip():
         raise _invalid(at, "must not be empty")
     if "\x00" in name:
-        raise _invalid(at, "must not hold a NUL character")
+        raise _invalid(at, "must not contain a NUL character")
 
 
 def _check_settings(wire: RequestBody) -> None:
@@ -161,12 +157,12 @@ def _check_settings(wire: RequestBody) -> None:
 
 
 def _check_messages(messages: list[WireMessage]) -> None:
-    """One light pass: what is wrong is put into words only when something is."""
+    """Check every message in one pass; error texts are built only on failure."""
     if not messages:
         raise _invalid("messages", "at least one message is required")
     called: set[str | None] = set()
-    for number, turn in enumerate(messages):
-        role, content = turn.role, turn.content
+    for number, message in enumerate(messages):
+        role, content = message.role, message.content
         if role not in ROLES:
             at = f"messages[{number}].role"
             raise _invalid(at, f"must be one of {', '.join(ROLES)}; got {role!r}")
@@ -177,7 +173,7 @@ def _check_messages(messages: list[WireMessage]) -> None:
 
 
 def _check_content(blocks: list[WirePart], called: set[str | None], message: int) -> set[str | None]:
-    """The ids of the calls among the blocks; each result must answer a call of an earlier message."""
+    """Check the blocks and return the ids of their calls; each result needs a call in an earlier message."""
     calls: set[str | None] = set()
     for number, block in enumerate(blocks):
         kind = block.type
@@ -197,7 +193,7 @@ def _check_content(blocks: list[WirePart], called: set[str | None], message: int
 def _check_unusual_block(
     block: WirePart, where: str, *, called: set[str | None], calls: set[str | None]
 ) -> None:
-    """Raises what is wrong with a block that is not of the usual kind; some are right nevertheless."""
+    """Check a block in full that the fast checks did not accept; it may still be valid."""
     _check_block(block, at=where)
     if block.type == "tool_use":
         if block.id in calls:
@@ -210,15 +206,15 @@ def _check_unusual_block(
 
 
 def _is_call(block: WirePart) -> bool:
-    """Whether it is a call with nothing odd in it."""
-    name, given = block.name, block.input
-    if not name or not block.id or name.isspace() or "\x00" in name or given is ABSENT:
+    """Whether the block is an ordinary call."""
+    name, input = block.name, block.input
+    if not name or not block.id or name.isspace() or "\x00" in name or input is ABSENT:
         return False
-    return block.text is ABSENT and block.thinking is ABSENT and _first_byte(given) == _OBJECT
+    return block.text is ABSENT and block.thinking is ABSENT and _first_byte(input) == _OBJECT
 
 
 def _is_text(block: WirePart) -> bool:
-    """Whether it is a text block with nothing odd in it: nearly all are, and need no closer look."""
+    """Whether the block is an ordinary text, as nearly all are."""
     if block.type != "text" or block.thinking is not ABSENT:
         return False
     text = block.text
@@ -236,7 +232,7 @@ def _is_plain(content: Raw) -> bool:
 
 
 def _is_one_text(content: bytes) -> bool:
-    """Whether a value is a list of one text block, written as most clients write it."""
+    """Whether a value is a list of one text block in the spelling of JSON.stringify or json.dumps."""
     for begin in _ONE_TEXT:
         if content.startswith(begin):
             end = scan.string_end(content, len(begin))
@@ -298,5 +294,13 @@ def _read_raw(raw: Raw, decoder: Decoder[Any], *, at: str) -> Any:
     except BadRequest as error:
         path = error.param or ""
         joined = f"{at}{path}" if path.startswith("[") or not path else f"{at}.{path}"
-        what = error.message.rpartition(": ")[2]
-        raise BadRequest(f"{joined}: {what}", param=joined, code=error.code) from error
+        problem = error.message.rpartition(": ")[2]
+        raise BadRequest(f"{joined}: {problem}", param=joined, code=error.code) from error
+
+
+def _invalid(at: str, problem: str) -> BadRequest:
+    return BadRequest(f"{at}: {problem}", param=at, code="invalid_value")
+
+
+def _missing(at: str) -> BadRequest:
+    return BadRequest(f"{at}: this field is required", param=at, code="missing_field")

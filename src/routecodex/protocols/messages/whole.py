@@ -1,4 +1,4 @@
-"""Whole messages answers: read as events, written from a response, or passed on as they came."""
+"""Decodes, encodes and relays whole messages answers."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from routecodex.wire import json
 from routecodex.wire.json import ABSENT, decode_raw, is_present
 
 _TEXT_FIELDS = {"text": "text", "thinking": "thinking", "redacted_thinking": "data", "tool_use": "name"}
-"""The blocks that every protocol has a part for, each with the field of its words."""
+"""Blocks that every protocol has a part for, each with its text field."""
 
 
 class _SignedBlock(Struct):
-    """A block of an answer, as far as passing it on needs it."""
+    """The fields of a block that the relay reads."""
 
     type: str = ""
     signature: str | None = None
@@ -44,8 +44,8 @@ class _SignedBlock(Struct):
     text: Raw = ABSENT
 
     @property
-    def is_silent(self) -> bool:
-        """Whether it says and does nothing; thoughts alone are no answer."""
+    def is_empty(self) -> bool:
+        """Whether it is without text and call; thinking alone is not an answer."""
         if self.type == "text":
             return len(self.text) <= len('""')
         return self.type in ("thinking", "redacted_thinking")
@@ -71,23 +71,8 @@ _signed: Decoder[_SignedBlock] = Decoder(_SignedBlock)
 _block: Decoder[WirePart] = Decoder(WirePart)
 
 
-def _read(body: bytes, *, provider: str) -> _Answer:
-    answer = json.try_read(body, _answer)
-    if answer is not None:
-        return answer
-    failure = json.try_read(body, _failure)
-    if failure is not None and is_present(failure.error):
-        raise errors.from_object(decode_raw(failure.error), provider=provider)
-    raise errors.unparsable()
-
-
-def _finish_of(answer: _Answer, *, has_calls: bool) -> Finish:
-    # The input of a whole answer is parsed JSON already: no call in it is cut off.
-    return finish.infer(NAME, answer.stop_reason, has_calls=has_calls, sequence=answer.stop_sequence)
-
-
 def decode_response(body: bytes) -> Sequence[Event]:
-    """The events that tell a provider's whole answer."""
+    """Decode an answer into the events of an equal stream."""
     answer = _read(body, provider="")
     parts = tuple(_answer_part(raw) for raw in answer.content)
     counter = UsageCounter()
@@ -102,6 +87,21 @@ def decode_response(body: bytes) -> Sequence[Event]:
         extras={"stop_details": details} if details is not None else None,
     )
     return tuple(unfold(response))
+
+
+def _read(body: bytes, *, provider: str) -> _Answer:
+    answer = json.try_read(body, _answer)
+    if answer is not None:
+        return answer
+    failure = json.try_read(body, _failure)
+    if failure is not None and is_present(failure.error):
+        raise errors.from_object(decode_raw(failure.error), provider=provider)
+    raise errors.unparsable()
+
+
+def _finish_of(answer: _Answer, *, has_calls: bool) -> Finish:
+    # The input of a call is an object here, so no call can be cut off.
+    return finish.infer(NAME, answer.stop_reason, has_calls=has_calls, sequence=answer.stop_sequence)
 
 
 def _answer_part(raw: Raw) -> AnswerPart:
@@ -119,7 +119,7 @@ def _answer_part(raw: Raw) -> AnswerPart:
 
 
 def _check_text(block: Fields) -> None:
-    """Nothing is made of words that are none, as in a stream; anything else there is no answer."""
+    """Replace a null text by an empty one, as in a stream; raise TypeError for any other type."""
     name = _TEXT_FIELDS[block["type"]]
     if name in block and block[name] is None:
         block[name] = ""
@@ -128,9 +128,9 @@ def _check_text(block: Fields) -> None:
 
 
 def encode_response(response: Response, reply: ReplyContext) -> bytes:
-    """The answer as a messages client expects it."""
-    speaker = BlockEncoder(reply)
-    content = [block for part in response.parts for block in _blocks(part, speaker)]
+    """Encode the answer for a messages client."""
+    encoder = BlockEncoder(reply)
+    content = [block for part in response.parts for block in _blocks(part, encoder)]
     written = sum(len(part.text) for part in response.parts if isinstance(part, Text | Reasoning | Refusal))
     written += sum(len(part.arguments) for part in response.parts if isinstance(part, ToolCall))
     usage = response.usage or estimated_usage(reply.input_tokens, written)
@@ -140,18 +140,18 @@ def encode_response(response: Response, reply: ReplyContext) -> bytes:
     return json.encode(message)
 
 
-def _blocks(part: AnswerPart, speaker: BlockEncoder) -> list[Fields]:
+def _blocks(part: AnswerPart, encoder: BlockEncoder) -> list[Fields]:
     match part:
         case Text() | Refusal():
             return _text(part)
         case ToolCall():
-            block = speaker.call(part)
-            carrier = speaker.carrier(block["id"], part.signature)
+            block = encoder.call(part)
+            carrier = encoder.carrier(block["id"], part.signature)
             block["input"] = input_of(part)
             return [block] if carrier is None else [carrier, block]
         case Reasoning():
-            thought = speaker.thought(part)
-            return [thought] if thought is not None else []
+            reasoning = encoder.reasoning(part)
+            return [reasoning] if reasoning is not None else []
         case Opaque():
             return [part.value] if part.protocol == NAME else []
 
@@ -167,25 +167,25 @@ def _text(part: Text | Refusal) -> list[Fields]:
 
 
 def relay_response(body: bytes, reply: ReplyContext) -> tuple[bytes, AnswerOutcome]:
-    """A provider's answer for a client of the same protocol, with its stop reason put right if it lied."""
+    """Return the provider's answer, with a wrong stop reason corrected and missing usage estimated."""
     answer = _read(body, provider=reply.provider)
     blocks = [json.try_read(bytes(raw), _signed) or _SignedBlock() for raw in answer.content]
-    ending = _finish_of(answer, has_calls=any(block.type == "tool_use" for block in blocks))
-    word = relayed_stop_reason(reply, ending)
+    finished = _finish_of(answer, has_calls=any(block.type == "tool_use" for block in blocks))
+    reason = relayed_stop_reason(reply, finished)
     counter = UsageCounter()
     counter.add(answer.usage)
     outcome = AnswerOutcome(
         model=answer.model or "",
         response_id=answer.id or "",
-        finish=ending,
-        sent_finish=word,
+        finish=finished,
+        sent_finish=reason,
         usage=counter.usage(),
-        signatures=[mark for block in blocks if (mark := block.signature or block.data)],
-        empty=all(block.is_silent for block in blocks),
+        signatures=[signature for block in blocks if (signature := block.signature or block.data)],
+        empty=all(block.is_empty for block in blocks),
     )
     changes: dict[str, Any] = {}
-    if word != answer.stop_reason:
-        changes = {"stop_reason": word, "stop_sequence": None}
+    if reason != answer.stop_reason:
+        changes = {"stop_reason": reason, "stop_sequence": None}
     if outcome.usage is None:
         outcome.usage = estimated_usage(reply.input_tokens, len(body))
         changes["usage"] = usage_object(outcome.usage)
