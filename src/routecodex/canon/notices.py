@@ -11,9 +11,13 @@ class Notices:
     def __init__(self) -> None:
         self._lines: dict[str, None] = {}
 
-    def dropped(self, what: str, why: str) -> None:
-        line = f"dropped {what}: {why}"
-        self._lines["".join(sign if " " <= sign <= "~" else "?" for sign in line)[:_LIMIT]] = None
+    def add(self, *lines: str) -> None:
+        """Add lines as printable ASCII, cut to a length that fits a header."""
+        for line in lines:
+            self._lines["".join(char if " " <= char <= "~" else "?" for char in line)[:_LIMIT]] = None
+
+    def dropped(self, field: str, reason: str) -> None:
+        self.add(f"dropped {field}: {reason}")
 
     def lines(self) -> tuple[str, ...]:
         return tuple(self._lines)

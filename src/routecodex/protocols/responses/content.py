@@ -14,6 +14,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
+from routecodex.canon.notices import Notices
 from routecodex.canon.parts import Json, Media, Opaque, Part, Refusal, Text
 from routecodex.protocols import sealed_signatures
 from routecodex.protocols.responses.schema import NAME
@@ -112,10 +113,7 @@ class PartWriter(Struct):
     vision: bool
     image_urls: bool
     openai_files: bool
-    notices: dict[str, None]
-
-    def note(self, text: str) -> None:
-        self.notices[text] = None
+    notices: Notices
 
     def write(self, part: Part, *, assistant: bool = False) -> dict[str, Json] | None:
         """Return one content part of a message (of the assistant or not), or None if it has no such part."""
@@ -126,14 +124,14 @@ class PartWriter(Struct):
                 return {"type": "refusal", "refusal": part.text}
             case Media():
                 if assistant:
-                    self.note(f"dropped {part.kind}: an assistant message cannot hold one")
+                    self.notices.dropped(part.kind, "an assistant message cannot hold one")
                     return None
                 return self._media(part)
             case Opaque(protocol="responses", value=dict() as value) if PART in value:
                 inner: dict[str, Json] = value[PART]
                 return inner
             case Opaque():
-                self.note(f"dropped a {part.protocol} part: responses has no such part")
+                self.notices.dropped(f"a {part.protocol} part", "responses has no such part")
                 return None
             case _:
                 return None
@@ -145,7 +143,7 @@ class PartWriter(Struct):
 
     def _text(self, part: Text, assistant: bool) -> dict[str, Json]:
         if part.cache is not None:
-            self.note("dropped cache_control: responses upstreams cache by prefix")
+            self.notices.dropped("cache_control", "responses upstreams cache by prefix")
         value: dict[str, Json] = {"type": "output_text" if assistant else "input_text", "text": part.text}
         if part.annotations and assistant and self.same_protocol:
             value["annotations"] = list(part.annotations)
@@ -154,27 +152,27 @@ class PartWriter(Struct):
     def _media(self, part: Media) -> dict[str, Json] | None:
         writer = {"image": self._image, "file": self._file, "audio": self._audio}.get(part.kind)
         if writer is None:
-            self.note(f"dropped {part.kind}: responses takes images, files and audio")
+            self.notices.dropped(part.kind, "responses takes images, files and audio")
             return None
         value = writer(part)
         return value | self._extras(part) if value is not None else None
 
     def _file_id(self, part: Media) -> str | None:
         if part.file_id is not None and not self.openai_files:
-            self.note(f"dropped {part.kind}: its file id belongs to another provider")
+            self.notices.dropped(part.kind, "its file id belongs to another provider")
             return None
         return part.file_id
 
     def _image(self, part: Media) -> dict[str, Json] | None:
         if not self.vision:
-            self.note("dropped image: the model does not take images")
+            self.notices.dropped("image", "the model does not take images")
             return None
         value: dict[str, Json] = {"type": "input_image"}
         if part.data is not None:
             value["image_url"] = f"data:{part.media_type or 'image/png'};base64,{part.data}"
         elif part.url is not None:
             if not self.image_urls:
-                self.note("dropped image: the upstream takes no image URLs")
+                self.notices.dropped("image", "the upstream takes no image URLs")
                 return None
             value["image_url"] = part.url
         else:
@@ -209,7 +207,7 @@ class PartWriter(Struct):
 
     def _audio(self, part: Media) -> dict[str, Json] | None:
         if part.data is None:
-            self.note("dropped audio: responses takes it inline only")
+            self.notices.dropped("audio", "responses takes it inline only")
             return None
         media_type = part.media_type or "audio/wav"
         form = _AUDIO_FORMATS.get(media_type, media_type.partition("/")[2])

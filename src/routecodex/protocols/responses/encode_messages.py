@@ -37,7 +37,7 @@ class ItemWriter(Struct):
         texts: list[str] = []
         for text in self.request.system:
             if text.cache is not None:
-                self.writer.note("dropped cache_control: responses upstreams cache by prefix")
+                self.writer.notices.dropped("cache_control", "responses upstreams cache by prefix")
             if self._same and text.extras and ITEM in text.extras:
                 self._developer_text(text, text.extras[ITEM])
             elif text.text:
@@ -55,7 +55,7 @@ class ItemWriter(Struct):
         answered = _answered_ids(self.request.messages)
         for message in self.request.messages:
             if message.name:
-                self.writer.note("dropped name: a message has none in responses")
+                self.writer.notices.dropped("name", "a message has none in responses")
             match message.role:
                 case "assistant":
                     self._assistant(message.parts)
@@ -128,7 +128,7 @@ class ItemWriter(Struct):
 
     def _result(self, result: ToolResult) -> dict[str, Json]:
         if result.is_error:
-            self.writer.note("dropped is_error: a tool output is a plain text in responses")
+            self.writer.notices.dropped("is_error", "a tool output is a plain text in responses")
         custom = result.custom or result.call_id in self.custom_calls
         item: dict[str, Json] = {
             "type": "custom_tool_call_output" if custom else "function_call_output",
@@ -157,11 +157,11 @@ class ItemWriter(Struct):
         for part in parts:
             if isinstance(part, ToolCall) and part.id not in answered:
                 self.items.append(self._result(ToolResult(part.id, (Text(NO_RESULT),), custom=part.custom)))
-                self.writer.note("added a tool output: a call of the history had none")
+                self.writer.notices.add("added a tool output: a call of the history had none")
 
     def _reasoning(self, part: Reasoning) -> None:
         if not self._may_return(part):
-            self.writer.note("dropped reasoning: made by another provider")
+            self.writer.notices.dropped("reasoning", "made by another provider")
             return
         extras = dict(part.extras or {}) if self._same else {}
         summary = extras.pop("summary", None)
@@ -189,7 +189,7 @@ class ItemWriter(Struct):
         if isinstance(part, Opaque) and part.protocol == NAME:
             self.items.append(part.value)
         elif isinstance(part, Opaque):
-            self.writer.note(f"dropped a {part.protocol} part: responses has no such item")
+            self.writer.notices.dropped(f"a {part.protocol} part", "responses has no such item")
 
 
 def _is_item(part: Part) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from routecodex.canon.errors import BadRequest
+from routecodex.canon.notices import Notices
 from routecodex.canon.parts import Json
 from routecodex.canon.request import Output, Request, Thinking, Tool, ToolChoice
 from routecodex.protocols.codec import EncodedRequest, EncodeOptions
@@ -28,7 +29,7 @@ def encode_request(request: Request, options: EncodeOptions) -> EncodedRequest:
     """Return the request for a Responses upstream."""
     if request.n > 1:
         raise BadRequest(f"n: a Responses upstream gives one answer, not {request.n}; send n = 1", param="n")
-    notices: dict[str, None] = {}
+    notices = Notices()
     same = request.source == NAME
     writer = PartWriter(
         same, options.vision, options.dialect.image_urls, request.source in (NAME, "chat"), notices
@@ -43,19 +44,14 @@ def encode_request(request: Request, options: EncodeOptions) -> EncodedRequest:
     _add_extras(body, request, notices)
     for name in options.dialect.unsupported:
         if body.pop(name, None) is not None:
-            notices[f"dropped {name}: the upstream does not take it"] = None
-    return EncodedRequest(json.encode(body), tuple(map(_plain, notices)))
+            notices.dropped(name, "the upstream does not take it")
+    return EncodedRequest(json.encode(body), notices.lines())
 
 
-def _plain(notice: str) -> str:
-    """Return one short line of printable ASCII, fit for a header."""
-    return "".join(char if " " <= char <= "~" else "?" for char in notice[:120])
-
-
-def _settings(request: Request, options: EncodeOptions, notices: dict[str, None]) -> dict[str, Json]:
+def _settings(request: Request, options: EncodeOptions, notices: Notices) -> dict[str, Json]:
     for name in _UNSUPPORTED:
         if getattr(request, name) not in (None, ()):
-            notices[f"dropped {name}: responses has no such field"] = None
+            notices.dropped(name, "responses has no such field")
     tools = _tools(request, options, notices)
     return {
         "tools": tools or None,
@@ -78,13 +74,13 @@ def _settings(request: Request, options: EncodeOptions, notices: dict[str, None]
     }
 
 
-def _add_extras(body: dict[str, Json], request: Request, notices: dict[str, None]) -> None:
+def _add_extras(body: dict[str, Json], request: Request, notices: Notices) -> None:
     for field in lost_fields(request) if request.source != NAME else ():
-        notices[f"dropped {field}: only {request.source} has it"] = None
+        notices.dropped(field, f"only {request.source} has it")
     for key, value in (request.extras or {}).items():
         if request.source != NAME:
             if key not in SERVER_HINTS and key != "safety_identifier":
-                notices[f"dropped {key}: it is a field of {request.source}"] = None
+                notices.dropped(key, f"it is a field of {request.source}")
         elif key == "include":
             body[key] = list(dict.fromkeys([*value, *body.get(key, ())]))
         elif isinstance(value, dict) and isinstance(body.get(key), dict):
@@ -93,7 +89,7 @@ def _add_extras(body: dict[str, Json], request: Request, notices: dict[str, None
             body[key] = value
 
 
-def _tools(request: Request, options: EncodeOptions, notices: dict[str, None]) -> list[Json]:
+def _tools(request: Request, options: EncodeOptions, notices: Notices) -> list[Json]:
     """Return the tools; those of a namespace are grouped at the position of its first tool."""
     written: list[Json] = []
     namespaces: dict[str, list[Json]] = {}
@@ -113,7 +109,7 @@ def _tools(request: Request, options: EncodeOptions, notices: dict[str, None]) -
 
 
 def _tool(
-    tool: Tool, request: Request, *, options: EncodeOptions, notices: dict[str, None]
+    tool: Tool, request: Request, *, options: EncodeOptions, notices: Notices
 ) -> dict[str, Json] | None:
     same = request.source == NAME
     if tool.kind == "hosted":
@@ -133,7 +129,7 @@ def _tool(
         if strict is not None:
             value["strict"] = strict
     if tool.cache is not None:
-        notices["dropped cache_control: responses upstreams cache by prefix"] = None
+        notices.dropped("cache_control", "responses upstreams cache by prefix")
     return {**value, **tool.extras} if same and tool.extras else value
 
 
@@ -144,13 +140,13 @@ def _grammar(form: Json) -> Json:
     return form
 
 
-def _hosted(tool: Tool, same: bool, notices: dict[str, None]) -> dict[str, Json] | None:
+def _hosted(tool: Tool, same: bool, notices: Notices) -> dict[str, Json] | None:
     if same:
         value: dict[str, Json] = tool.hosted
         return value
     if _searches_the_web(tool):
         return {"type": "web_search"}
-    notices[f"dropped tool {tool.name[:40]!a}: it runs at another provider"] = None
+    notices.dropped(f"tool {tool.name[:40]!a}", "it runs at another provider")
     return None
 
 
@@ -161,7 +157,7 @@ def _searches_the_web(tool: Tool) -> bool:
     return any(is_hosted_search(name) or name.endswith("_web_search") for name in names)
 
 
-def _tool_choice(request: Request, options: EncodeOptions, notices: dict[str, None]) -> Json:
+def _tool_choice(request: Request, options: EncodeOptions, notices: Notices) -> Json:
     choice = request.tool_choice
     if choice is None:
         return None
@@ -169,12 +165,12 @@ def _tool_choice(request: Request, options: EncodeOptions, notices: dict[str, No
     if (level == "auto_only" and choice.mode != "auto") or (
         level == "no_required" and choice.mode == "required"
     ):
-        notices[f"dropped tool_choice {choice.mode}: the upstream does not take it"] = None
+        notices.dropped(f"tool_choice {choice.mode}", "the upstream does not take it")
         return None
     choices = (_choice_of(name, request) for name in choice.names)
     named = [value for value in choices if value is not None]
     if choice.names and not named:
-        notices["dropped tool_choice: the tool it names is not on offer here"] = None
+        notices.dropped("tool_choice", "the tool it names is not on offer here")
         return None
     if choice.mode == "tool":
         return named[0] if named else "required"
@@ -183,7 +179,7 @@ def _tool_choice(request: Request, options: EncodeOptions, notices: dict[str, No
     return {"type": "allowed_tools", "mode": _allowed_mode(choice), "tools": named}
 
 
-def _idle_choice(request: Request, notices: dict[str, None]) -> Json:
+def _idle_choice(request: Request, notices: Notices) -> Json:
     """Return the choice for a request without tools; a Responses client's own choice is passed on."""
     choice = request.tool_choice
     if choice is None:
@@ -191,7 +187,7 @@ def _idle_choice(request: Request, notices: dict[str, None]) -> Json:
     if request.source == NAME and choice.mode != "tool":
         return choice.mode
     if choice.forces:
-        notices["dropped tool_choice: there are no tools to choose from"] = None
+        notices.dropped("tool_choice", "there are no tools to choose from")
     return None
 
 
@@ -210,10 +206,10 @@ def _choice_of(name: str, request: Request) -> dict[str, Json] | None:
     return {"type": tool.kind, "name": name}
 
 
-def _parallel(request: Request, options: EncodeOptions, notices: dict[str, None]) -> bool | None:
+def _parallel(request: Request, options: EncodeOptions, notices: Notices) -> bool | None:
     if request.parallel_tool_calls is None or options.dialect.parallel_tool_calls:
         return request.parallel_tool_calls
-    notices["dropped parallel_tool_calls: the upstream does not take it"] = None
+    notices.dropped("parallel_tool_calls", "the upstream does not take it")
     return None
 
 
@@ -226,7 +222,7 @@ def _max_tokens(request: Request, options: EncodeOptions) -> int | None:
     return min(limit, options.max_output_tokens) if options.max_output_tokens else limit
 
 
-def _text(request: Request, options: EncodeOptions, notices: dict[str, None]) -> dict[str, Json] | None:
+def _text(request: Request, options: EncodeOptions, notices: Notices) -> dict[str, Json] | None:
     text: dict[str, Json] = {}
     if request.output is not None and (
         form := _format(request.output, options.dialect.response_format, notices)
@@ -237,14 +233,14 @@ def _text(request: Request, options: EncodeOptions, notices: dict[str, None]) ->
     return text or None
 
 
-def _format(output: Output, supported: str, notices: dict[str, None]) -> dict[str, Json] | None:
+def _format(output: Output, supported: str, notices: Notices) -> dict[str, Json] | None:
     if supported == "none":
-        notices["dropped structured output: the upstream does not take it"] = None
+        notices.dropped("structured output", "the upstream does not take it")
         return None
     if output.kind == "json_object":
         return {"type": "json_object"}
     if supported == "json_object":
-        notices["dropped json_schema: the upstream takes plain JSON output only"] = None
+        notices.dropped("json_schema", "the upstream takes plain JSON output only")
         return {"type": "json_object"}
     form: dict[str, Json] = {
         "type": "json_schema",
@@ -255,13 +251,13 @@ def _format(output: Output, supported: str, notices: dict[str, None]) -> dict[st
     return form | {key: value for key, value in optional.items() if value is not None}
 
 
-def _reasoning(request: Request, notices: dict[str, None]) -> dict[str, Json] | None:
+def _reasoning(request: Request, notices: Notices) -> dict[str, Json] | None:
     thinking = request.thinking
     if thinking is None:
         return None
     effort = _effort(thinking)
     if not thinking.enabled and effort is None:
-        notices["dropped thinking: responses has no general way to switch it off"] = None
+        notices.dropped("thinking", "responses has no general way to switch it off")
         return None
     summary = thinking.summary
     if summary is None and thinking.enabled and thinking.visible and request.source != NAME:
@@ -279,7 +275,7 @@ def _effort(thinking: Thinking) -> str | None:
     return next((effort for largest, effort in levels if thinking.budget <= largest), "high")
 
 
-def _metadata(request: Request, notices: dict[str, None]) -> dict[str, Json] | None:
+def _metadata(request: Request, notices: Notices) -> dict[str, Json] | None:
     if not request.metadata or request.source == NAME:
         return request.metadata
     texts = {
@@ -289,7 +285,7 @@ def _metadata(request: Request, notices: dict[str, None]) -> dict[str, Json] | N
     fitting = {k: v for k, v in texts.items() if len(k) <= _METADATA_KEY and len(v) <= _METADATA_VALUE}
     metadata = dict(list(fitting.items())[:_METADATA_PAIRS])
     if len(metadata) < len(texts):
-        notices["dropped metadata: an entry is longer than responses takes, or there are too many"] = None
+        notices.dropped("metadata", "an entry is longer than responses takes, or there are too many")
     return metadata or None
 
 
@@ -298,12 +294,12 @@ def _user(request: Request) -> str | None:
     return short_id(request.user) if request.user and request.user != request.safety_identifier else None
 
 
-def _tier(request: Request, notices: dict[str, None]) -> str | None:
+def _tier(request: Request, notices: Notices) -> str | None:
     tier = request.service_tier
     if tier is None or request.source == NAME:
         return tier
     if tier not in _TIERS:
-        notices[f"dropped service_tier {tier[:40]!a}: responses has no such tier"] = None
+        notices.dropped(f"service_tier {tier[:40]!a}", "responses has no such tier")
     return _TIERS.get(tier)
 
 

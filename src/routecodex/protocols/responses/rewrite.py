@@ -8,6 +8,7 @@ from __future__ import annotations
 from msgspec import Raw, Struct
 from msgspec.json import Decoder
 
+from routecodex.canon.notices import Notices
 from routecodex.protocols.codec import EncodedRequest, EncodeOptions, WireRequest
 from routecodex.protocols.large_body import replace_model
 from routecodex.protocols.responses.content import unseal_content
@@ -15,7 +16,6 @@ from routecodex.protocols.sealed_signatures import returns_to
 from routecodex.wire import json
 
 _SIGNED = b'"encrypted_content"'
-_DROPPED = "dropped reasoning: made by another provider"
 _items = Decoder(list[Raw])
 _item_fields = Decoder(dict[str, Raw])
 
@@ -31,21 +31,19 @@ _signed = Decoder(_Signed)
 def rewrite(request: WireRequest, options: EncodeOptions) -> EncodedRequest:
     """Return the request for an upstream of the same protocol."""
     body = request.body
-    notices: dict[str, None] = {}
+    notices = Notices()
     unsupported = [name for name in options.dialect.unsupported if f'"{name}"'.encode() in body]
     if unsupported or _SIGNED in body:
         body = _edit_fields(body, options, unsupported=unsupported, notices=notices)
-    return EncodedRequest(replace_model(body, options.model), tuple(notices))
+    return EncodedRequest(replace_model(body, options.model), notices.lines())
 
 
-def _edit_fields(
-    body: bytes, options: EncodeOptions, *, unsupported: list[str], notices: dict[str, None]
-) -> bytes:
+def _edit_fields(body: bytes, options: EncodeOptions, *, unsupported: list[str], notices: Notices) -> bytes:
     fields = json.read_fields(body)
     changed = False
     for name in unsupported:
         if fields.pop(name, None) is not None:
-            notices[f"dropped {name}: the upstream does not take it"] = None
+            notices.dropped(name, "the upstream does not take it")
             changed = True
     value = fields.get("input")
     if value is not None and bytes(memoryview(value)[:1]) == b"[":
@@ -56,7 +54,7 @@ def _edit_fields(
     return json.encode(fields) if changed else body
 
 
-def _returnable_items(items: list[Raw], options: EncodeOptions, notices: dict[str, None]) -> list[Raw] | None:
+def _returnable_items(items: list[Raw], options: EncodeOptions, notices: Notices) -> list[Raw] | None:
     """Return the items that may go to this upstream, or None if all may go as they are."""
     returnable: list[Raw] = []
     changed = False
@@ -67,7 +65,7 @@ def _returnable_items(items: list[Raw], options: EncodeOptions, notices: dict[st
             continue
         changed = True
         if new is None:
-            notices[_DROPPED] = None
+            notices.dropped("reasoning", "made by another provider")
         else:
             returnable.append(Raw(new))
     return returnable if changed else None
