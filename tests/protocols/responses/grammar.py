@@ -1,4 +1,4 @@
-"""Reads a served Responses stream and holds it against the published grammar."""
+"""Checks a served Responses stream against the grammar of the OpenAI API reference."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DELTAS = {
 
 
 def events_of(stream: bytes) -> list[dict[str, Any]]:
-    """The events of a stream; each frame must name the type that its data has."""
+    """Return the events of a stream; each frame must have the event name of its data's type."""
     events = []
     assert stream.endswith(b"\n\n")
     for block in stream.decode().split("\n\n")[:-1]:
@@ -31,7 +31,7 @@ def events_of(stream: bytes) -> list[dict[str, Any]]:
 
 
 def check(stream: bytes) -> list[dict[str, Any]]:
-    """Asserts the whole grammar and gives the events."""
+    """Assert the whole grammar and return the events."""
     events = events_of(stream)
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     assert [event["type"] for event in events[:2]] == ["response.created", "response.in_progress"]
@@ -48,7 +48,7 @@ def check(stream: bytes) -> list[dict[str, Any]]:
 
 
 def _check_items(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One item at a time: added, its deltas, done; deltas add up to what `done` says."""
+    """Check one item at a time: added, its deltas, done; the deltas add up to the text in `done`."""
     done: list[dict[str, Any]] = []
     current: dict[str, Any] | None = None
     pieces: list[str] = []

@@ -7,7 +7,7 @@ from typing import Any
 
 CALL = {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "f", "status": "completed"}
 MESSAGE = {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed"}
-THOUGHT = {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "hm\n\nso"}]}
+REASONING = {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "hm\n\nso"}]}
 USAGE = {
     "input_tokens": 10,
     "input_tokens_details": {"cached_tokens": 4},
@@ -35,14 +35,14 @@ def call_item(arguments: str) -> dict[str, Any]:
     return {**CALL, "arguments": arguments}
 
 
-THOUGHT_DONE = {**THOUGHT, "encrypted_content": "gAAA"}
-OUTPUT = [THOUGHT_DONE, text_item("héllo"), call_item('{"a":1}')]
+REASONING_DONE = {**REASONING, "encrypted_content": "gAAA"}
+OUTPUT = [REASONING_DONE, text_item("héllo"), call_item('{"a":1}')]
 
 CREATED = [
     frame("response.created", sequence_number=0, response=response("in_progress")),
     frame("response.in_progress", sequence_number=1, response=response("in_progress")),
 ]
-THINKING = [
+REASONING_FRAMES = [
     frame(
         "response.output_item.added", output_index=0, item={"type": "reasoning", "id": "rs_1", "summary": []}
     ),
@@ -54,9 +54,9 @@ THINKING = [
     frame(
         "response.reasoning_summary_text.delta", item_id="rs_1", output_index=0, summary_index=1, delta="so"
     ),
-    frame("response.output_item.done", output_index=0, item=THOUGHT_DONE),
+    frame("response.output_item.done", output_index=0, item=REASONING_DONE),
 ]
-SPEAKING = [
+TEXT_FRAMES = [
     frame("response.output_item.added", output_index=1, item={**MESSAGE, "content": []}),
     frame("response.content_part.added", item_id="msg_1", output_index=1, content_index=0, part={}),
     frame("response.output_text.delta", item_id="msg_1", output_index=1, content_index=0, delta="hé"),
@@ -65,7 +65,7 @@ SPEAKING = [
     frame("response.content_part.done", item_id="msg_1", output_index=1, content_index=0, part={}),
     frame("response.output_item.done", output_index=1, item=text_item("héllo")),
 ]
-CALLING = [
+CALL_FRAMES = [
     frame("response.output_item.added", output_index=2, item=call_item("")),
     frame("response.function_call_arguments.delta", item_id="fc_1", output_index=2, delta='{"a"'),
     frame("response.function_call_arguments.delta", item_id="fc_1", output_index=2, delta=":1}"),
@@ -75,4 +75,4 @@ CALLING = [
 COMPLETED = [
     frame("response.completed", sequence_number=20, response=response(output=OUTPUT, usage=USAGE)),
 ]
-FULL = [*CREATED, *THINKING, *SPEAKING, *CALLING, *COMPLETED]
+FULL = [*CREATED, *REASONING_FRAMES, *TEXT_FRAMES, *CALL_FRAMES, *COMPLETED]

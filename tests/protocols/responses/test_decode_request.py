@@ -123,7 +123,7 @@ def test_items_only_responses_has_are_opaque() -> None:
     )
 
 
-def test_tools_choice_and_settings_find_their_homes() -> None:
+def test_tools_choice_and_settings_have_canonical_fields() -> None:
     request = decoded(
         tools=[
             {"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": True, "defer": 1},
@@ -201,15 +201,15 @@ def reasoning(encrypted: str | None) -> Request:
     )
 
 
-def test_sealed_thought_tells_its_maker() -> None:
+def test_sealed_reasoning_has_its_owner() -> None:
     assert reasoning(seal("p", "sig")).messages[0].parts[0] == Reasoning(signature="sig", origin="p")
 
 
-def test_foreign_signature_has_no_maker() -> None:
+def test_unsealed_signature_has_no_owner() -> None:
     assert reasoning("gAAA").messages[0].parts[0] == Reasoning(signature="gAAA")
 
 
-def test_redacted_thought_and_unsigned_one_are_known_again() -> None:
+def test_sealed_redacted_and_unsigned_reasoning_are_recognised() -> None:
     redacted = seal_reasoning("p", "data", redacted=True)
     assert reasoning(redacted).messages[0].parts[0] == Reasoning(signature="data", redacted=True, origin="p")
     unsigned = seal_reasoning("p", "", redacted=False)

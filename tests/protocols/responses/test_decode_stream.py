@@ -31,14 +31,14 @@ from routecodex.canon.parts import Opaque, Reasoning, Refusal, Text, ToolCall
 from routecodex.canon.response import Response, fold
 from routecodex.protocols.responses.decode_stream import StreamDecoder
 from tests.protocols.responses.streams import (
-    CALLING,
+    CALL_FRAMES,
     COMPLETED,
     CREATED,
     FULL,
     MESSAGE,
     OUTPUT,
-    SPEAKING,
-    THINKING,
+    REASONING_FRAMES,
+    TEXT_FRAMES,
     USAGE,
     call_item,
     frame,
@@ -63,8 +63,8 @@ EMPTY_END = frame("response.completed", response=response(usage=USAGE))
 
 def events(*pieces: bytes) -> list[Event]:
     decoder = StreamDecoder()
-    heard = [event for piece in pieces for event in decoder.feed(piece)]
-    return [*heard, *decoder.close()]
+    decoded = [event for piece in pieces for event in decoder.feed(piece)]
+    return [*decoded, *decoder.close()]
 
 
 def answer(*frames: bytes) -> Response:
@@ -77,7 +77,7 @@ def failure(*frames: bytes) -> GatewayError:
     return last.error
 
 
-def test_full_stream_is_told_event_by_event() -> None:
+def test_full_stream_becomes_events_one_by_one() -> None:
     assert events(*FULL) == [
         Started("resp_1", "gpt", 7),
         PartStarted(0, Reasoning(id="rs_1")),
@@ -116,19 +116,19 @@ ADDED = [piece for piece in FULL if b".delta" in piece or b"item.added" in piece
         [*CREATED, *DELTAS, *COMPLETED],
         [*CREATED, *ADDED, *COMPLETED],
         [*CREATED, *ADDED, *DONES, EMPTY_END],
-        [*CREATED, *SPEAKING[:3], *COMPLETED],
+        [*CREATED, *TEXT_FRAMES[:3], *COMPLETED],
         [re.sub(rb'"output_index": \d', b'"output_index": 0', piece) for piece in FULL],
         [re.sub(rb'"output_index": \d, ', b"", piece) for piece in FULL],
         [re.sub(rb'"item_id": "\w+", ', b"", piece) for piece in FULL],
         [re.sub(rb'"item_id": "', b'"item_id": "%d' % n, piece) for n, piece in enumerate(FULL)],
     ],
 )
-def test_whatever_the_upstream_leaves_out_the_answer_is_whole_and_told_once(frames: list[bytes]) -> None:
-    heard = answer(*frames)
+def test_answer_is_complete_and_not_repeated_whatever_the_upstream_leaves_out(frames: list[bytes]) -> None:
+    decoded = answer(*frames)
     # The order may follow the final output, and a head that never came leaves ids empty.
-    assert sorted(map(repr, heard.parts)) == sorted(map(repr, ANSWER.parts))
-    assert heard.finish == ANSWER.finish
-    assert heard.usage == ANSWER.usage
+    assert sorted(map(repr, decoded.parts)) == sorted(map(repr, ANSWER.parts))
+    assert decoded.finish == ANSWER.finish
+    assert decoded.usage == ANSWER.usage
 
 
 def test_every_split_of_the_stream_gives_the_same_events() -> None:
@@ -155,20 +155,20 @@ def test_every_split_of_the_stream_gives_the_same_events() -> None:
         lambda stream: stream.replace(b'"content_index": 0', b'"content_index": null'),
     ],
 )
-def test_odd_framing_changes_nothing(change: object) -> None:
+def test_odd_framing_gives_the_same_events(change: object) -> None:
     assert callable(change)
     assert events(change(b"".join(FULL))) == events(b"".join(FULL))
 
 
 @pytest.mark.parametrize("count", range(len(FULL)))
 def test_truncated_stream_never_finishes(count: int) -> None:
-    heard = events(*FULL[:count])
-    assert not any(isinstance(event, Finished) for event in heard)
-    assert isinstance(heard[-1], Failed)
-    assert heard[-1].error.code == "upstream_truncated"
+    decoded = events(*FULL[:count])
+    assert not any(isinstance(event, Finished) for event in decoded)
+    assert isinstance(decoded[-1], Failed)
+    assert decoded[-1].error.code == "upstream_truncated"
 
 
-def test_nothing_is_told_after_the_end() -> None:
+def test_no_event_follows_the_end() -> None:
     decoder = StreamDecoder()
     decoder.feed(b"".join(FULL))
     assert decoder.feed(b"".join(FULL)) == []
@@ -182,14 +182,14 @@ def test_nothing_is_told_after_the_end() -> None:
         ("content_filter", Finish("content_filter", upstream_reason="content_filter")),
     ],
 )
-def test_incomplete_answers_say_why(reason: str, finish: Finish) -> None:
+def test_incomplete_answers_have_their_reason(reason: str, finish: Finish) -> None:
     end = response("incomplete", incomplete_details={"reason": reason}, output=[text_item("x")])
     assert answer(frame("response.incomplete", response=end)).finish == finish
 
 
-def test_call_cut_off_by_the_limit_is_no_call() -> None:
+def test_call_cut_off_by_the_limit_does_not_count_as_a_call() -> None:
     end = response("incomplete", incomplete_details={"reason": "max_output_tokens"})
-    frames = [*CREATED, *CALLING[:2], frame("response.incomplete", response=end)]
+    frames = [*CREATED, *CALL_FRAMES[:2], frame("response.incomplete", response=end)]
     assert answer(*frames).finish.reason == "length"
 
 
@@ -214,7 +214,7 @@ def test_failures_are_typed(code: str | None, kind: type[GatewayError]) -> None:
     assert type(failure(b'data: {"error":{"code":"%b","message":"oh"}}\n\n' % str(code).encode())) is kind
 
 
-def test_refusals_annotations_logprobs_and_hosted_items_are_told() -> None:
+def test_refusals_annotations_logprobs_and_hosted_items_become_events() -> None:
     citation = {"type": "url_citation", "url": "u", "title": "t", "start_index": 0, "end_index": 1}
     entry = {"token": "a", "logprob": -0.1, "bytes": [97], "top_logprobs": []}
     search = {"type": "web_search_call", "id": "ws_1", "status": "completed"}
@@ -223,45 +223,45 @@ def test_refusals_annotations_logprobs_and_hosted_items_are_told() -> None:
         {"type": "refusal", "refusal": "no"},
     ]
     output = [search, {**MESSAGE, "content": content}]
-    heard = answer(frame("response.completed", response=response(output=output)))
-    assert heard.parts == (
+    decoded = answer(frame("response.completed", response=response(output=output)))
+    assert decoded.parts == (
         Opaque("responses", search),
         Text("a", annotations=(citation,)),
         Refusal("no"),
     )
-    assert heard.logprobs == (entry,)
+    assert decoded.logprobs == (entry,)
 
 
 def test_annotations_that_were_streamed_are_not_repeated() -> None:
     citation = {"type": "url_citation", "url": "u"}
     content = [{"type": "output_text", "text": "a", "annotations": [citation]}]
-    heard = answer(
+    decoded = answer(
         frame("response.output_text.delta", output_index=0, content_index=0, item_id="m", delta="a"),
         frame("response.output_text.annotation.added", output_index=0, content_index=0, annotation=citation),
         frame("response.completed", response=response(output=[{**MESSAGE, "content": content}])),
     )
-    assert heard.parts == (Text("a", annotations=(citation,)),)
+    assert decoded.parts == (Text("a", annotations=(citation,)),)
 
 
-def test_open_reasoning_models_think_in_content() -> None:
-    thought = {
+def test_open_models_send_reasoning_as_content() -> None:
+    item = {
         "type": "reasoning",
         "id": "rs_9",
         "summary": [],
         "content": [{"type": "reasoning_text", "text": "ab"}],
     }
-    heard = answer(
+    decoded = answer(
         frame("response.reasoning_text.delta", output_index=0, content_index=0, item_id="rs_9", delta="a"),
-        frame("response.output_item.done", output_index=0, item=thought),
+        frame("response.output_item.done", output_index=0, item=item),
         EMPTY_END,
     )
-    assert heard.parts == (Reasoning("ab", id="rs_9"),)
+    assert decoded.parts == (Reasoning("ab", id="rs_9"),)
 
 
 def test_custom_calls_namespaces_and_whole_arguments() -> None:
     custom = {"type": "custom_tool_call", "id": "ctc_1", "call_id": "c1", "name": "p", "input": ""}
     spaced = {**call_item("{}"), "id": "fc_2", "call_id": "c2", "namespace": "ag"}
-    heard = answer(
+    decoded = answer(
         frame("response.output_item.added", output_index=0, item=custom),
         frame("response.custom_tool_call_input.delta", output_index=0, item_id="ctc_1", delta="*** "),
         frame("response.custom_tool_call_input.done", output_index=0, item_id="ctc_1", input="*** End"),
@@ -269,16 +269,16 @@ def test_custom_calls_namespaces_and_whole_arguments() -> None:
         frame("response.output_item.done", output_index=1, item=spaced),
         EMPTY_END,
     )
-    assert heard.parts == (
+    assert decoded.parts == (
         ToolCall("c1", "p", "*** End", custom=True),
         ToolCall("c2", "f", "{}", namespace="ag"),
     )
 
 
-def test_two_calls_that_share_one_number_stay_two() -> None:
+def test_two_calls_with_the_same_index_stay_two() -> None:
     second = {**call_item('{"b":2}'), "id": "fc_2", "call_id": "c2"}
     frames = [
-        *CALLING,
+        *CALL_FRAMES,
         frame("response.output_item.added", output_index=2, item={**second, "arguments": ""}),
         frame("response.function_call_arguments.delta", output_index=2, item_id="fc_2", delta='{"b":2}'),
         frame("response.output_item.done", output_index=2, item=second),
@@ -302,12 +302,12 @@ def test_phase_of_a_message_stays_with_its_text() -> None:
     assert part.extras == {"responses.item": {"phase": "commentary"}}
 
 
-def test_thinking_frames_alone_hold_no_text() -> None:
-    heard = events(*CREATED, *THINKING)
-    assert not any(isinstance(event, TextDelta) for event in heard)
+def test_reasoning_frames_alone_have_no_text() -> None:
+    decoded = events(*CREATED, *REASONING_FRAMES)
+    assert not any(isinstance(event, TextDelta) for event in decoded)
 
 
-def test_a_frame_without_end_breaks_the_answer() -> None:
+def test_a_frame_that_is_too_large_fails_the_answer() -> None:
     decoder = StreamDecoder()
     (failed,) = decoder.feed(b"data: " + b"x" * (33 << 20))
     assert isinstance(failed, Failed)
@@ -315,7 +315,7 @@ def test_a_frame_without_end_breaks_the_answer() -> None:
     assert [*decoder.feed(b"".join(FULL)), *decoder.close()] == []
 
 
-def test_an_error_that_is_not_utf_8_is_told_as_far_as_it_can_be_read() -> None:
+def test_an_error_that_is_not_utf_8_keeps_its_readable_part() -> None:
     broken = b'data: {"type":"response.failed","response":{"error":{"message":"no \xff","code":"x"}}}\n\n'
     (failed,) = StreamDecoder().feed(broken)
     assert isinstance(failed, Failed)

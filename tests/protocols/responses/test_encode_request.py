@@ -16,24 +16,24 @@ from routecodex.protocols.responses.decode_request import decode_request
 from routecodex.protocols.responses.encode_request import encode_request
 from routecodex.protocols.responses.validate import validate
 
-AIM = EncodeOptions(model="up", provider="p")
-WHO = ("user", "safety_identifier")
+OPTIONS = EncodeOptions(model="up", provider="p")
+USER_FIELDS = ("user", "safety_identifier")
 
 
-def asked(*messages: Message, **fields: Any) -> Request:
+def request_of(*messages: Message, **fields: Any) -> Request:
     return Request(**{"model": "m", "source": "chat", "messages": messages, **fields})
 
 
-def encoded(request: Request, aim: EncodeOptions = AIM) -> dict[str, Any]:
-    value: dict[str, Any] = json.loads(encode_request(request, aim).body)
+def encoded(request: Request, options: EncodeOptions = OPTIONS) -> dict[str, Any]:
+    value: dict[str, Any] = json.loads(encode_request(request, options).body)
     return value
 
 
 def input_of(*parts: Part, role: Any = "assistant", **fields: Any) -> Any:
-    return encoded(asked(Message(role, parts), **fields))["input"]
+    return encoded(request_of(Message(role, parts), **fields))["input"]
 
 
-def again(sent: dict[str, Any]) -> dict[str, Any]:
+def round_trip(sent: dict[str, Any]) -> dict[str, Any]:
     return encoded(
         decode_request(validate(json.dumps(sent).encode())), EncodeOptions(model=sent["model"], provider="p")
     )
@@ -108,13 +108,13 @@ CODEX: dict[str, Any] = {
 }
 
 
-def test_a_codex_request_survives_the_way_through_canon() -> None:
-    assert again(CODEX) == CODEX
+def test_a_codex_request_survives_decoding_and_encoding() -> None:
+    assert round_trip(CODEX) == CODEX
 
 
 def test_system_becomes_instructions_and_mid_system_a_developer_item() -> None:
     body = encoded(
-        asked(
+        request_of(
             Message("user", (Text("hi"),)), Message("system", (Text("now"),)), system=(Text("a"), Text("b"))
         )
     )
@@ -122,8 +122,8 @@ def test_system_becomes_instructions_and_mid_system_a_developer_item() -> None:
     assert body["input"][1]["role"] == "developer"
 
 
-def test_foreign_requests_are_not_stored_and_bring_thoughts_back_encrypted() -> None:
-    body = encoded(asked(Message("user", (Text("hi"),)), thinking=Thinking(budget=9000), stream=True))
+def test_requests_of_other_protocols_are_not_stored_and_get_encrypted_reasoning() -> None:
+    body = encoded(request_of(Message("user", (Text("hi"),)), thinking=Thinking(budget=9000), stream=True))
     assert body["store"] is False
     assert body["include"] == ["reasoning.encrypted_content"]
     assert body["reasoning"] == {"effort": "medium", "summary": "auto"}
@@ -132,7 +132,7 @@ def test_foreign_requests_are_not_stored_and_bring_thoughts_back_encrypted() -> 
 
 def test_results_and_calls_become_items_of_their_kind() -> None:
     items = encoded(
-        asked(
+        request_of(
             Message("assistant", (Text(""), ToolCall("c1", "f"), ToolCall("c2", "p", "free", custom=True))),
             Message(
                 "user",
@@ -170,7 +170,7 @@ def test_call_without_a_result_gets_one() -> None:
 def test_overlong_call_ids_are_mapped_alike_in_call_and_result() -> None:
     long = "x" * 90
     call, result = encoded(
-        asked(Message("assistant", (ToolCall(long, "f"),)), Message("tool", (ToolResult(long),)))
+        request_of(Message("assistant", (ToolCall(long, "f"),)), Message("tool", (ToolResult(long),)))
     )["input"]
     assert call["call_id"] == result["call_id"]
     assert len(call["call_id"]) <= 64
@@ -189,25 +189,25 @@ def test_overlong_call_ids_are_mapped_alike_in_call_and_result() -> None:
         (Reasoning(signature="s", origin="p", redacted=True), "messages", 0),
     ],
 )
-def test_thoughts_go_back_only_to_their_maker(part: Reasoning, source: Any, items: int) -> None:
-    encoded_request = encode_request(asked(Message("assistant", (part,)), source=source), AIM)
+def test_reasoning_returns_only_to_its_owner(part: Reasoning, source: Any, items: int) -> None:
+    encoded_request = encode_request(request_of(Message("assistant", (part,)), source=source), OPTIONS)
     assert len(json.loads(encoded_request.body)["input"]) == items
     assert bool(items) != ("dropped reasoning: made by another provider" in encoded_request.notices)
 
 
-def test_signature_known_to_be_of_another_provider_stays_here() -> None:
-    request = asked(Message("assistant", (Reasoning(signature="s"),)), source="responses")
-    aim = EncodeOptions(model="up", provider="p", is_ours=lambda signature: False)
-    assert encoded(request, aim)["input"] == []
+def test_signature_of_another_provider_is_not_sent() -> None:
+    request = request_of(Message("assistant", (Reasoning(signature="s"),)), source="responses")
+    options = EncodeOptions(model="up", provider="p", is_ours=lambda signature: False)
+    assert encoded(request, options)["input"] == []
 
 
 @pytest.mark.parametrize("source", ["chat", "responses"])
-def test_who_asks_is_told_by_the_field_it_was_told_by(source: Any) -> None:
-    alone = asked(source=source, user="s", safety_identifier="s")
-    assert {key: encoded(alone).get(key) for key in WHO} == {"user": None, "safety_identifier": "s"}
-    both = asked(source=source, user="u", safety_identifier="s", extras={"safety_identifier": "s"})
-    assert {key: encoded(both).get(key) for key in WHO} == {"user": "u", "safety_identifier": "s"}
-    assert encode_request(both, AIM).notices == ()
+def test_user_and_safety_identifier_return_in_the_field_they_came_in(source: Any) -> None:
+    alone = request_of(source=source, user="s", safety_identifier="s")
+    assert {key: encoded(alone).get(key) for key in USER_FIELDS} == {"user": None, "safety_identifier": "s"}
+    both = request_of(source=source, user="u", safety_identifier="s", extras={"safety_identifier": "s"})
+    assert {key: encoded(both).get(key) for key in USER_FIELDS} == {"user": "u", "safety_identifier": "s"}
+    assert encode_request(both, OPTIONS).notices == ()
 
 
 @pytest.mark.parametrize(
@@ -227,8 +227,8 @@ def test_who_asks_is_told_by_the_field_it_was_told_by(source: Any) -> None:
         ({"extras": {"evil\r\nx: y \u00e9": 1}}, "dropped evil??x: y ?"),
     ],
 )
-def test_what_cannot_be_said_is_reported(fields: dict[str, Any], notice: str) -> None:
-    notices = encode_request(asked(Message("user", (Text("hi"),)), **fields), AIM).notices
+def test_unsupported_fields_are_reported(fields: dict[str, Any], notice: str) -> None:
+    notices = encode_request(request_of(Message("user", (Text("hi"),)), **fields), OPTIONS).notices
     assert [line.startswith(notice) for line in notices] == [True]
     assert all(len(line) <= 120 and line.isascii() and line.isprintable() for line in notices)
 
@@ -242,20 +242,20 @@ def test_what_cannot_be_said_is_reported(fields: dict[str, Any], notice: str) ->
         (Opaque("messages", {}), "messages"),
     ],
 )
-def test_parts_without_a_place_are_reported(part: Part, word: str) -> None:
-    notices = encode_request(asked(Message("user", (part,)), source="messages"), AIM).notices
+def test_unsupported_parts_are_reported(part: Part, word: str) -> None:
+    notices = encode_request(request_of(Message("user", (part,)), source="messages"), OPTIONS).notices
     assert len(notices) == 1
     assert word in notices[0]
 
 
-def test_client_hints_are_dropped_without_a_word() -> None:
-    request = asked(Message("user", (Text("hi"),)), extras={"store": True, "betas": []})
-    assert encode_request(request, AIM).notices == ()
+def test_client_hints_are_dropped_without_a_notice() -> None:
+    request = request_of(Message("user", (Text("hi"),)), extras={"store": True, "betas": []})
+    assert encode_request(request, OPTIONS).notices == ()
 
 
-def test_several_answers_are_refused() -> None:
+def test_several_answers_are_rejected() -> None:
     with pytest.raises(BadRequest) as caught:
-        encode_request(asked(n=2), AIM)
+        encode_request(request_of(n=2), OPTIONS)
     assert caught.value.param == "n"
 
 
@@ -269,7 +269,7 @@ def test_dialect_is_honoured() -> None:
         image_urls=False,
     )
     body = encoded(
-        asked(
+        request_of(
             Message("user", (Text("hi"), Media("image", url="https://a"))),
             temperature=0.5,
             parallel_tool_calls=True,
@@ -285,16 +285,18 @@ def test_dialect_is_honoured() -> None:
     assert len(body["input"][0]["content"]) == 1
 
 
-def test_foreign_tools_are_not_strict_unless_said_and_have_parameters() -> None:
-    tools = encoded(asked(tools=(Tool("f"), Tool("g", strict=True, parameters={"type": "object"}))))["tools"]
+def test_tools_of_other_protocols_have_parameters_and_are_strict_only_on_request() -> None:
+    tools = encoded(request_of(tools=(Tool("f"), Tool("g", strict=True, parameters={"type": "object"}))))[
+        "tools"
+    ]
     assert [tool["strict"] for tool in tools] == [False, True]
     assert tools[0]["parameters"] == {"type": "object", "properties": {}}
 
 
-def test_chat_grammar_and_foreign_search_are_understood() -> None:
+def test_grammar_of_chat_and_hosted_search_of_others_are_converted() -> None:
     grammar = {"type": "grammar", "grammar": {"syntax": "lark", "definition": "x"}}
     tools = encoded(
-        asked(
+        request_of(
             tools=(
                 Tool("p", kind="custom", format=grammar),
                 Tool("web_search", kind="hosted", hosted={"type": "web_search_20250305"}),
@@ -317,23 +319,25 @@ HOSTED: list[tuple[str, str, bool]] = [
 
 
 @pytest.mark.parametrize(("name", "kind", "is_search"), HOSTED)
-def test_only_a_search_of_the_web_becomes_one(name: str, kind: str, is_search: bool) -> None:
+def test_only_a_web_search_becomes_a_web_search(name: str, kind: str, is_search: bool) -> None:
     hosted = Tool(name, kind="hosted", hosted={"type": kind} if kind else {name: {}})
-    body = encoded(asked(tools=(Tool("f"), hosted), tool_choice=ToolChoice("tool", (name,))))
+    body = encoded(request_of(tools=(Tool("f"), hosted), tool_choice=ToolChoice("tool", (name,))))
     assert [tool["type"] for tool in body["tools"]] == ["function", *(["web_search"] if is_search else [])]
     assert body.get("tool_choice") == ({"type": "web_search"} if is_search else None)
 
 
-def test_limits_of_the_upstream_are_kept() -> None:
-    small = encoded(asked(max_tokens=1, user="u" * 300, cache_key="k" * 300))
+def test_limits_of_the_upstream_are_respected() -> None:
+    small = encoded(request_of(max_tokens=1, user="u" * 300, cache_key="k" * 300))
     assert small["max_output_tokens"] == 16
     assert len(small["user"]) == len(small["prompt_cache_key"]) == 64
-    capped = encoded(asked(max_tokens=9999), EncodeOptions(model="m", provider="p", max_output_tokens=100))
+    capped = encoded(
+        request_of(max_tokens=9999), EncodeOptions(model="m", provider="p", max_output_tokens=100)
+    )
     assert capped["max_output_tokens"] == 100
 
 
 @pytest.mark.parametrize(
-    ("choice", "said"),
+    ("choice", "sent"),
     [
         (ToolChoice("auto"), "auto"),
         (ToolChoice("required"), "required"),
@@ -345,21 +349,21 @@ def test_limits_of_the_upstream_are_kept() -> None:
         ),
     ],
 )
-def test_tool_choices(choice: ToolChoice, said: Any) -> None:
+def test_tool_choices(choice: ToolChoice, sent: Any) -> None:
     tools = (Tool("f"), Tool("p", kind="custom"))
-    assert encoded(asked(tools=tools, tool_choice=choice))["tool_choice"] == said
+    assert encoded(request_of(tools=tools, tool_choice=choice))["tool_choice"] == sent
 
 
 texts = st.builds(Text, st.text(min_size=1))
 ids = st.text("abcdef", min_size=1, max_size=8)
-heard = st.one_of(
+content_parts = st.one_of(
     texts,
     st.builds(Media, st.just("image"), url=st.just("https://a/b")),
     st.builds(Media, st.just("image"), media_type=st.just("image/png"), data=st.just("QQ==")),
 )
 turns = st.lists(
     st.one_of(
-        st.builds(Message, st.just("user"), st.lists(heard, min_size=1, max_size=3).map(tuple)),
+        st.builds(Message, st.just("user"), st.lists(content_parts, min_size=1, max_size=3).map(tuple)),
         st.builds(Message, st.just("assistant"), st.lists(texts, min_size=1, max_size=2).map(tuple)),
     ),
     min_size=1,
@@ -368,10 +372,10 @@ turns = st.lists(
 
 
 @given(turns, st.none() | st.floats(0, 2), st.none() | st.integers(16, 9000), st.booleans())
-def test_what_the_protocol_can_say_survives(
+def test_supported_messages_survive_the_round_trip(
     messages: list[Message], temperature: float | None, limit: int | None, stream: bool
 ) -> None:
-    request = asked(
+    request = request_of(
         *messages,
         source="responses",
         temperature=temperature,
@@ -385,7 +389,7 @@ def test_what_the_protocol_can_say_survives(
 
 
 def _merged(request: Request) -> list[tuple[str, list[Any]]]:
-    """Messages with neighbours of one role as one: the protocol does not tell assistant turns apart."""
+    """Merge neighbours of one role: the protocol has no boundary between assistant turns."""
     merged: list[tuple[str, list[Any]]] = []
     for message in request.messages:
         parts = [part.text if isinstance(part, Text | Refusal) else part for part in message.parts]

@@ -59,7 +59,7 @@ def output(*events: Event, **fields: Any) -> list[Any]:
     return items
 
 
-def test_text_is_said_with_the_whole_event_set() -> None:
+def test_text_is_sent_with_the_whole_event_set() -> None:
     stream = encoded(PartStarted(0, Text("")), TextDelta(0, "he"), TextDelta(0, "llo"), PartFinished(0), DONE)
     assert kinds(stream) == [
         "created",
@@ -84,7 +84,7 @@ def test_text_is_said_with_the_whole_event_set() -> None:
     ]
 
 
-def test_thoughts_and_calls_are_said_with_the_whole_event_set() -> None:
+def test_reasoning_and_calls_are_sent_with_the_whole_event_set() -> None:
     stream = encoded(
         PartStarted(0, Reasoning()),
         ReasoningDelta(0, "hm"),
@@ -109,12 +109,12 @@ def test_thoughts_and_calls_are_said_with_the_whole_event_set() -> None:
         "output_item.done",
         "completed",
     ]
-    thought, call = check(stream)[-1]["response"]["output"]
-    assert thought["encrypted_content"] == "rcx1.p.sig"
+    reasoning, call = check(stream)[-1]["response"]["output"]
+    assert reasoning["encrypted_content"] == "rcx1.p.sig"
     assert (call["id"], call["call_id"], call["arguments"]) == ("fc_abc_1", "c1", '{"a":1}')
 
 
-def test_parts_that_overlap_are_said_one_after_the_other() -> None:
+def test_overlapping_parts_are_sent_one_after_the_other() -> None:
     items = output(
         PartStarted(0, Text("")),
         PartStarted(1, ToolCall("c1", "shell")),
@@ -129,7 +129,7 @@ def test_parts_that_overlap_are_said_one_after_the_other() -> None:
     assert [item.get("arguments") for item in items] == [None, "[1]", "[2]"]
 
 
-def test_texts_in_a_row_are_one_message_and_empty_ones_are_not_said() -> None:
+def test_consecutive_texts_are_one_message_and_empty_ones_are_not_sent() -> None:
     items = output(
         PartStarted(0, Text("")),
         PartFinished(0),
@@ -155,7 +155,7 @@ def test_texts_in_a_row_are_one_message_and_empty_ones_are_not_said() -> None:
         ([Started(), Finished(Finish("stop"), {"service_tier": 1})], None),
     ],
 )
-def test_the_tier_is_the_one_the_provider_told(events: list[Event], tier: str | None) -> None:
+def test_the_service_tier_is_the_one_the_provider_reported(events: list[Event], tier: str | None) -> None:
     encoder = StreamEncoder(reply(request=None))
     for event in events:
         encoder.encode(event)
@@ -206,14 +206,14 @@ def test_custom_calls_of_a_responses_upstream_are_left_alone() -> None:
     assert item["input"] == '{"input":"x"}'
 
 
-def test_call_that_was_cut_off_is_marked_incomplete() -> None:
+def test_truncated_call_is_marked_incomplete() -> None:
     events: list[Event] = [PartStarted(0, ToolCall("c1", "shell")), ArgumentsDelta(0, '{"a'), PartFinished(0)]
     final = check(encoded(*events, Finished(Finish("length"))))[-1]["response"]
     assert final["status"] == "incomplete"
     assert final["output"][0]["status"] == "incomplete"
 
 
-def test_signature_of_a_call_rides_in_an_item_that_clients_echo() -> None:
+def test_signature_of_a_call_is_in_an_item_that_clients_echo() -> None:
     call: list[Event] = [
         PartStarted(0, ToolCall("c1", "shell", "{}")),
         SignatureDelta(0, "gem"),
@@ -226,7 +226,7 @@ def test_signature_of_a_call_rides_in_an_item_that_clients_echo() -> None:
     assert len(parts) == 1
 
 
-def test_redacted_thought_comes_back_redacted() -> None:
+def test_redacted_reasoning_comes_back_redacted() -> None:
     events: list[Event] = [PartStarted(0, Reasoning(redacted=True, signature="data")), PartFinished(0)]
     items = output(*events, provider="a")
     body = json.dumps({"model": "m", "input": items}).encode()
@@ -234,13 +234,13 @@ def test_redacted_thought_comes_back_redacted() -> None:
     assert part == Reasoning(redacted=True, signature="data", origin="a", id="rs_abc_0")
 
 
-def test_thought_keeps_the_id_a_responses_upstream_gave_it() -> None:
+def test_reasoning_keeps_the_id_of_a_responses_upstream() -> None:
     (item,) = output(PartStarted(0, Reasoning("x", id="rs_up")), PartFinished(0))
     assert item["id"] == "rs_up"
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("annotation", "sent"),
     [
         (
             {
@@ -255,9 +255,11 @@ def test_thought_keeps_the_id_a_responses_upstream_gave_it() -> None:
         ),
     ],
 )
-def test_citations_of_other_protocols_become_url_citations(given: Any, said: Any) -> None:
-    (item,) = output(PartStarted(0, Text("")), TextDelta(0, "x"), AnnotationDelta(0, given), PartFinished(0))
-    assert item["content"][0]["annotations"] == [said]
+def test_citations_of_other_protocols_become_url_citations(annotation: Any, sent: Any) -> None:
+    (item,) = output(
+        PartStarted(0, Text("")), TextDelta(0, "x"), AnnotationDelta(0, annotation), PartFinished(0)
+    )
+    assert item["content"][0]["annotations"] == [sent]
 
 
 def test_logprobs_of_chat_are_completed() -> None:
@@ -307,7 +309,7 @@ def test_finishes(reason: Reason, status: str, details: Any) -> None:
     assert final["response"]["incomplete_details"] == details
 
 
-def test_usage_is_told_or_estimated() -> None:
+def test_usage_is_reported_or_estimated() -> None:
     counted = Usage(input=9, output=5, cache_read=3, cache_write=1, reasoning=2)
     assert check(encoded(UsageReported(counted), DONE))[-1]["response"]["usage"] == {
         "input_tokens": 9,
@@ -346,7 +348,7 @@ def test_failure_ends_the_stream_without_looking_complete(error: GatewayError, c
     assert [item["type"] for item in final["output"]] == ["message"]
 
 
-def test_answer_repeats_what_was_asked() -> None:
+def test_answer_repeats_fields_of_the_request() -> None:
     body = {
         "model": "m",
         "input": "hi",
@@ -386,14 +388,16 @@ def plain(answer: Response) -> tuple[Any, ...]:
 
 
 def plain_part(part: Any) -> Any:
-    """The part without what other protocols do not say: the id of a thought, where a message begins."""
+    """Return the part without fields of Responses alone: the id of reasoning, the start of a message."""
     if isinstance(part, Text):
         return replace(part, apart=False)
     return replace(part, id=None) if isinstance(part, Reasoning) else part
 
 
 @given(st.lists(parts, max_size=5), usages)
-def test_what_is_said_is_understood_and_whole_answers_are_the_same(answered: list[Any], usage: Usage) -> None:
+def test_encoded_answers_decode_to_the_same_answer_streamed_or_whole(
+    answered: list[Any], usage: Usage
+) -> None:
     answer = Response(id="x", model="m", created=7, parts=tuple(answered), usage=usage)
     stream = b"".join(map(StreamEncoder(reply(request=None)).encode, unfold(answer)))
     final = check(stream)[-1]["response"]

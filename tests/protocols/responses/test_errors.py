@@ -22,7 +22,7 @@ from routecodex.protocols.responses.errors import decode_error, encode_error
 
 
 @pytest.mark.parametrize(
-    ("status", "error", "kind", "seen"),
+    ("status", "error", "kind", "mapped"),
     [
         (400, {"message": "bad", "param": "input"}, UpstreamRejected, 400),
         (401, {"message": "key"}, UpstreamRefusedKey, 502),
@@ -38,10 +38,12 @@ from routecodex.protocols.responses.errors import decode_error, encode_error
         (529, {"message": "full"}, UpstreamOverloaded, 503),
     ],
 )
-def test_refusals_are_typed(status: int, error: dict[str, Any], kind: type[GatewayError], seen: int) -> None:
+def test_error_responses_are_typed(
+    status: int, error: dict[str, Any], kind: type[GatewayError], mapped: int
+) -> None:
     found = decode_error(status, {}, json.dumps({"error": error}).encode(), "p")
     assert type(found) is kind
-    assert found.status == seen
+    assert found.status == mapped
     assert found.provider == "p"
 
 
@@ -58,11 +60,11 @@ def test_refusals_are_typed(status: int, error: dict[str, Any], kind: type[Gatew
         (b'{"error":{"message":"m","code":7}}', "m"),
     ],
 )
-def test_messages_are_found_wherever_they_are(body: bytes, message: str) -> None:
+def test_message_is_found_in_every_envelope(body: bytes, message: str) -> None:
     assert decode_error(400, {}, body, "p").message == message
 
 
-def test_wait_is_kept() -> None:
+def test_retry_after_is_read() -> None:
     assert decode_error(429, {"retry-after": "7"}, b"{}", "p").retry_after == 7
 
 
@@ -90,7 +92,7 @@ def test_envelope(error: GatewayError, status: int, kind: str) -> None:
     assert envelope.get("code") == error.code
 
 
-def test_details_stand_beside_the_error() -> None:
+def test_details_are_next_to_the_error() -> None:
     _, envelope = encode_error(BadRequest("b", code="c", details={"a": 1}))
     assert (envelope["code"], envelope["details"]) == ("c", {"a": 1})
     assert "details" not in encode_error(BadRequest("b"))[1]

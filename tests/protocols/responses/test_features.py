@@ -13,14 +13,14 @@ from routecodex.protocols.responses import CODEC
 from routecodex.wire import json
 from tests.clients.agent_requests import codex
 
-ASKED = {"role": "user", "content": "Fix it"}
+QUESTION = {"role": "user", "content": "Fix it"}
 ENVIRONMENT = {"role": "user", "content": "<environment_context>cwd: /x</environment_context>"}
-THOUGHT = {"type": "reasoning", "id": "r", "summary": []}
+REASONING = {"type": "reasoning", "id": "r", "summary": []}
 CALL = {"type": "function_call", "call_id": "a", "name": "exec_command", "arguments": '{"cmd":"ls"}'}
 PATCH = {"type": "custom_tool_call", "call_id": "b", "name": "apply_patch", "input": "*** Begin Patch"}
 OUTPUT = {"type": "function_call_output", "call_id": "a", "output": "ok"}
 PATCHED = {"type": "custom_tool_call_output", "call_id": "b", "output": "ok"}
-SPOKEN = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Let me see."}]}
+ANSWER = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Let me see."}]}
 DEVELOPER = {"role": "developer", "content": "Note."}
 IMAGE = {"type": "input_image", "image_url": "data:image/png;base64,aGk="}
 FILE = {"type": "input_file", "file_data": "data:application/pdf;base64,aGk="}
@@ -28,41 +28,50 @@ READ = {"type": "function", "name": "read_file", "parameters": {}}
 SEARCH = {"type": "web_search"}
 
 
-def inbound(*items: Any, **fields: Any) -> WireRequest:
+def request(*items: Any, **fields: Any) -> WireRequest:
     return CODEC.validate(json.encode({"model": "m", "input": list(items), **fields}))
 
 
-def look(*items: Any, **fields: Any) -> RequestFeatures:
-    return CODEC.features(inbound(*items, **fields))
+def features(*items: Any, **fields: Any) -> RequestFeatures:
+    return CODEC.features(request(*items, **fields))
 
 
-def said(*parts: Any) -> dict[str, Any]:
+def message(*parts: Any) -> dict[str, Any]:
     return {"type": "message", "role": "user", "content": list(parts)}
 
 
-def text(words: str) -> dict[str, Any]:
-    return {"type": "input_text", "text": words}
+def text(value: str) -> dict[str, Any]:
+    return {"type": "input_text", "text": value}
 
 
-def test_a_plain_text_is_the_users() -> None:
-    seen = CODEC.features(CODEC.validate(b'{"model":"m","input":"Fix it","instructions":"Be brief."}'))
-    assert seen == RequestFeatures(newest="user", text="Fix it", opening="Be brief.")
-    assert look(DEVELOPER, said(text("Fix it"))) == RequestFeatures(
+def test_a_plain_text_is_from_the_user() -> None:
+    found = CODEC.features(CODEC.validate(b'{"model":"m","input":"Fix it","instructions":"Be brief."}'))
+    assert found == RequestFeatures(newest="user", text="Fix it", opening="Be brief.")
+    assert features(DEVELOPER, message(text("Fix it"))) == RequestFeatures(
         newest="user", text="Fix it", opening="Note."
     )
 
 
-def test_a_request_that_only_goes_on_is_the_users() -> None:
+def test_a_request_that_only_continues_is_from_the_user() -> None:
     body = b'{"model":"m","previous_response_id":"resp_1"}'
     assert CODEC.features(CODEC.validate(body)) == RequestFeatures(newest="user", has_answer=True)
 
 
-def test_outputs_are_the_tools_and_calls_those_of_the_last_turn() -> None:
+def test_outputs_are_from_tools_and_calls_from_the_last_turn() -> None:
     earlier = {**CALL, "call_id": "0", "name": "earlier"}
-    seen = look(
-        ASKED, earlier, {**OUTPUT, "call_id": "0"}, THOUGHT, SPOKEN, CALL, THOUGHT, PATCH, OUTPUT, PATCHED
+    found = features(
+        QUESTION,
+        earlier,
+        {**OUTPUT, "call_id": "0"},
+        REASONING,
+        ANSWER,
+        CALL,
+        REASONING,
+        PATCH,
+        OUTPUT,
+        PATCHED,
     )
-    assert seen == RequestFeatures(
+    assert found == RequestFeatures(
         newest="tool",
         calls=(CalledTool("exec_command", '{"cmd":"ls"}'), CalledTool("apply_patch", "*** Begin Patch")),
         has_answer=True,
@@ -73,14 +82,14 @@ def test_outputs_are_the_tools_and_calls_those_of_the_last_turn() -> None:
 def test_a_call_without_a_name_is_named_by_its_type() -> None:
     action = {"type": "exec", "command": ["bash", "-lc", "ls"]}
     shell = {"type": "local_shell_call", "call_id": "s", "status": "completed", "action": action}
-    seen = look(ASKED, shell, {"type": "local_shell_call_output", "call_id": "s", "output": "x"})
-    assert seen.newest == "tool"
-    assert seen.calls == (CalledTool("local_shell", json.encode(action).decode()),)
+    found = features(QUESTION, shell, {"type": "local_shell_call_output", "call_id": "s", "output": "x"})
+    assert found.newest == "tool"
+    assert found.calls == (CalledTool("local_shell", json.encode(action).decode()),)
 
 
 def test_outputs_of_a_stored_turn_have_no_calls() -> None:
-    seen = look(OUTPUT, previous_response_id="resp_1")
-    assert (seen.newest, seen.calls, seen.has_answer) == ("tool", (), True)
+    found = features(OUTPUT, previous_response_id="resp_1")
+    assert (found.newest, found.calls, found.has_answer) == ("tool", (), True)
 
 
 @pytest.mark.parametrize(
@@ -88,15 +97,15 @@ def test_outputs_of_a_stored_turn_have_no_calls() -> None:
     [
         ((DEVELOPER,), "tool"),
         ((ENVIRONMENT,), "tool"),
-        ((ASKED,), "user"),
-        ((ASKED, ENVIRONMENT), "user"),
-        ((SPOKEN,), "assistant"),
-        ((THOUGHT,), "assistant"),
-        ((SPOKEN, ENVIRONMENT), "user"),
+        ((QUESTION,), "user"),
+        ((QUESTION, ENVIRONMENT), "user"),
+        ((ANSWER,), "assistant"),
+        ((REASONING,), "assistant"),
+        ((ANSWER, ENVIRONMENT), "user"),
     ],
 )
-def test_system_messages_and_reminders_are_looked_through(trailing: tuple[Any, ...], newest: str) -> None:
-    assert look(ASKED, CALL, OUTPUT, *trailing).newest == newest
+def test_system_messages_and_reminders_are_skipped(trailing: tuple[Any, ...], newest: str) -> None:
+    assert features(QUESTION, CALL, OUTPUT, *trailing).newest == newest
 
 
 @pytest.mark.parametrize(
@@ -104,13 +113,13 @@ def test_system_messages_and_reminders_are_looked_through(trailing: tuple[Any, .
     [([text("see"), IMAGE], True), ([IMAGE], True), ([FILE], False), ([text("x"), FILE], False)],
 )
 def test_images_count_in_the_newest_message(parts: list[Any], media: bool) -> None:
-    assert look(said(*parts)).has_media is media
-    assert look(said(*parts)).newest == "user"
-    assert not look(said(*parts), SPOKEN, ASKED).has_media
+    assert features(message(*parts)).has_media is media
+    assert features(message(*parts)).newest == "user"
+    assert not features(message(*parts), ANSWER, QUESTION).has_media
 
 
 def test_images_in_outputs_do_not_count() -> None:
-    assert not look(ASKED, CALL, {**OUTPUT, "output": [IMAGE]}).has_media
+    assert not features(QUESTION, CALL, {**OUTPUT, "output": [IMAGE]}).has_media
 
 
 def allowed(*types: str, mode: str = "required") -> dict[str, Any]:
@@ -139,34 +148,40 @@ def allowed(*types: str, mode: str = "required") -> dict[str, Any]:
         ),
     ],
 )
-def test_searches_on_offer(tools: list[Any], choice: Any, offers: bool, asks: bool) -> None:
-    seen = look(ASKED, tools=tools, tool_choice=choice)
-    assert (seen.has_tools, seen.offers_search, seen.asks_search) == (True, offers, asks)
+def test_offered_searches(tools: list[Any], choice: Any, offers: bool, asks: bool) -> None:
+    found = features(QUESTION, tools=tools, tool_choice=choice)
+    assert (found.has_tools, found.offers_search, found.asks_search) == (True, offers, asks)
 
 
-def test_codex_is_read_past_its_environment() -> None:
-    seen = CODEC.features(CODEC.validate(json.encode(codex("m", "Fix the bug"))))
-    assert (seen.newest, seen.text, seen.offers_search, seen.asks_search) == (
+def test_environment_of_codex_is_skipped() -> None:
+    found = CODEC.features(CODEC.validate(json.encode(codex("m", "Fix the bug"))))
+    assert (found.newest, found.text, found.offers_search, found.asks_search) == (
         "user",
         "Fix the bug",
         True,
         False,
     )
-    assert seen.opening.startswith("You are Codex")
+    assert found.opening.startswith("You are Codex")
 
 
-def opening(*items: Any, **fields: Any) -> bytes:
-    return CODEC.fingerprint(inbound(*items, **fields))
+def fingerprint(*items: Any, **fields: Any) -> bytes:
+    return CODEC.fingerprint(request(*items, **fields))
 
 
-def test_a_conversation_keeps_its_opening() -> None:
-    first = opening(DEVELOPER, ENVIRONMENT, ASKED, instructions="Be brief.")
-    assert first == opening(
-        DEVELOPER, said(text("Fix it")), CALL, OUTPUT, SPOKEN, said(text("more")), instructions="Be brief."
+def test_a_conversation_keeps_its_fingerprint() -> None:
+    first = fingerprint(DEVELOPER, ENVIRONMENT, QUESTION, instructions="Be brief.")
+    assert first == fingerprint(
+        DEVELOPER,
+        message(text("Fix it")),
+        CALL,
+        OUTPUT,
+        ANSWER,
+        message(text("more")),
+        instructions="Be brief.",
     )
-    assert first != opening(DEVELOPER, said(text("Break it")), instructions="Be brief.")
-    assert first != opening(ASKED, instructions="Be long.")
-    assert CODEC.fingerprint(CODEC.validate(b'{"model":"m","input":"Fix it"}')) == opening(ASKED)
+    assert first != fingerprint(DEVELOPER, message(text("Break it")), instructions="Be brief.")
+    assert first != fingerprint(QUESTION, instructions="Be long.")
+    assert CODEC.fingerprint(CODEC.validate(b'{"model":"m","input":"Fix it"}')) == fingerprint(QUESTION)
 
 
 parts = st.one_of(
@@ -187,7 +202,7 @@ items = st.one_of(
             "content": st.text() | st.lists(parts),
         }
     ),
-    st.sampled_from([CALL, OUTPUT, THOUGHT, PATCH, PATCHED]),
+    st.sampled_from([CALL, OUTPUT, REASONING, PATCH, PATCHED]),
     st.fixed_dictionaries(
         {"type": st.text(min_size=1), "action": st.none() | st.text() | st.lists(st.integers(0, 9))}
     ),
@@ -198,9 +213,9 @@ items = st.one_of(
 
 
 @given(st.lists(items, min_size=1, max_size=6))
-def test_whatever_can_be_read_can_be_looked_at(told: list[Any]) -> None:
+def test_every_valid_request_has_features(sent: list[Any]) -> None:
     try:
-        read = inbound(*told)
+        read = request(*sent)
     except BadRequest:
         return
     assert CODEC.features(read).newest in ("user", "assistant", "tool", "system")

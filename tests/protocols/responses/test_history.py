@@ -32,7 +32,7 @@ def turn(request: bytes, *output: Any) -> StoredTurn:
     return StoredTurn(Raw(request), Raw(json.dumps(response(output=list(output))).encode()))
 
 
-def test_earlier_turns_stand_before_the_new_input() -> None:
+def test_earlier_turns_come_before_the_new_input() -> None:
     first = turn(body(instructions="old", input="one"), text_item("two"))
     second = turn(body(input=[{"role": "user", "content": "three"}]), *OUTPUT)
     sent = body(
@@ -88,18 +88,18 @@ def test_input_items_are_listed_with_ids_and_parts() -> None:
         ("", None),
     ],
 )
-def test_an_item_of_ours_tells_the_answer_it_is_of(item_id: str, answer: str | None) -> None:
+def test_item_ids_of_the_gateway_contain_the_answer_id(item_id: str, answer: str | None) -> None:
     assert parent_response_id(item_id) == answer
 
 
-def test_only_items_that_do_not_tell_their_answer_are_named() -> None:
+def test_only_items_whose_id_lacks_the_answer_are_listed() -> None:
     output: list[Any] = [{"id": "msg_0a_0"}, {"id": "rs_0b"}, {"id": None}, {"id": 7}, "odd", {}]
     assert stored_ids(json.dumps({"id": "resp_0a", "output": output}).encode()) == ("resp_0a", ["rs_0b"])
     assert stored_ids(b'{"id":"resp_0a","output":"odd"}') == ("resp_0a", [])
     assert stored_ids(b'{"output":[{"id":"x"}]}') == ("", [])
 
 
-def test_an_item_is_found_in_the_answer_and_in_what_it_was_given() -> None:
+def test_an_item_is_found_in_the_output_and_in_the_input() -> None:
     stored = turn(
         body(input=[{"type": "item_reference", "id": "x"}, {"role": "user", "content": "q"}]), CUSTOM
     )
@@ -112,7 +112,7 @@ def test_an_item_is_found_in_the_answer_and_in_what_it_was_given() -> None:
     assert find_item(stored, "x") is None
 
 
-def test_items_stand_where_references_stood() -> None:
+def test_items_replace_their_references() -> None:
     stored = turn(body(), CUSTOM)
     item = find_item(stored, "ctc_1")
     assert item is not None
@@ -127,7 +127,7 @@ ITEMS = [{"id": str(number)} for number in range(25)]
 
 
 @pytest.mark.parametrize(
-    ("asked", "shown", "more"),
+    ("query", "shown", "more"),
     [
         ({}, range(24, 4, -1), True),
         ({"limit": "100"}, range(24, -1, -1), False),
@@ -137,9 +137,9 @@ ITEMS = [{"id": str(number)} for number in range(25)]
         ({"after": "0"}, range(0), False),
     ],
 )
-def test_a_list_is_shown_a_page_at_a_time(asked: dict[str, str | None], shown: range, more: bool) -> None:
+def test_a_list_is_returned_in_pages(query: dict[str, str | None], shown: range, more: bool) -> None:
     numbers = [str(number) for number in shown]
-    assert page(ITEMS, asked) == {
+    assert page(ITEMS, query) == {
         "object": "list",
         "data": [{"id": number} for number in numbers],
         "first_id": numbers[0] if numbers else None,
@@ -165,7 +165,7 @@ CALLED = turn(
 )
 
 
-def test_submitted_outputs_go_on_with_the_same_settings() -> None:
+def test_submitted_outputs_continue_with_the_same_settings() -> None:
     outputs = [{"tool_call_id": "c1", "output": "one"}, {"call_id": "c2", "output": {"a": 1}}]
     new = submit(CALLED, json.dumps({"tool_outputs": outputs, "stream": True}).encode())
     assert json.loads(new) == {
@@ -185,7 +185,7 @@ def test_submitted_outputs_go_on_with_the_same_settings() -> None:
 
 
 @pytest.mark.parametrize(
-    ("outputs", "named"),
+    ("outputs", "param"),
     [
         ([{"tool_call_id": "zz", "output": "x"}], "'zz'"),
         ([{"tool_call_id": "c1", "output": "x"}], "'c2'"),
@@ -195,11 +195,11 @@ def test_submitted_outputs_go_on_with_the_same_settings() -> None:
         ("x", "tool_outputs"),
     ],
 )
-def test_wrong_submissions_are_named(outputs: Any, named: str) -> None:
-    with pytest.raises(BadRequest, match=named):
+def test_wrong_submissions_are_named(outputs: Any, param: str) -> None:
+    with pytest.raises(BadRequest, match=param):
         submit(CALLED, json.dumps({"tool_outputs": outputs}).encode())
 
 
-def test_response_without_calls_takes_no_outputs() -> None:
+def test_response_without_calls_rejects_outputs() -> None:
     with pytest.raises(BadRequest, match="no open call"):
         submit(turn(body(), text_item("x")), b'{"tool_outputs":[]}')

@@ -11,12 +11,12 @@ from routecodex.protocols.codec import ReplyContext
 from routecodex.protocols.responses.relay import Relay
 from tests.protocols.responses.grammar import events_of
 from tests.protocols.responses.streams import (
-    CALLING,
+    CALL_FRAMES,
     COMPLETED,
     CREATED,
     FULL,
     OUTPUT,
-    SPEAKING,
+    TEXT_FRAMES,
     USAGE,
     frame,
     response,
@@ -69,25 +69,25 @@ def test_history_is_whole_where_the_final_output_is_empty() -> None:
 
 def test_lifecycle_frames_are_held_until_there_is_content() -> None:
     pipe = relay()
-    held = [*CREATED, *SPEAKING[:2]]
+    held = [*CREATED, *TEXT_FRAMES[:2]]
     assert b"".join(map(pipe.feed, held)) == b""
     assert not pipe.started
-    assert pipe.feed(SPEAKING[2]) == b"".join([*held, SPEAKING[2]])
+    assert pipe.feed(TEXT_FRAMES[2]) == b"".join([*held, TEXT_FRAMES[2]])
     assert pipe.started
 
 
-def test_a_frame_without_end_breaks_the_answer() -> None:
+def test_a_frame_that_is_too_large_fails_the_answer() -> None:
     long = b"data: " + b"x" * (33 << 20)
     with pytest.raises(UpstreamFailed) as caught:
         relay().feed(long)
     assert caught.value.code == "upstream_unparsable"
     pipe = relay()
-    pipe.feed(b"".join([*CREATED, *SPEAKING[:3]]))
+    pipe.feed(b"".join([*CREATED, *TEXT_FRAMES[:3]]))
     assert events_of(pipe.feed(long))[-1]["type"] == "response.failed"
     assert pipe.ended
 
 
-def test_what_is_not_utf_8_is_no_fault_of_ours() -> None:
+def test_invalid_utf_8_of_the_upstream_is_relayed_or_replaced() -> None:
     broken = b'data: {"type":"response.failed","response":{"error":{"message":"no \xff","code":"x"}}}\n\n'
     with pytest.raises(UpstreamFailed, match="no \ufffd"):
         relay().feed(broken)
@@ -98,7 +98,7 @@ def test_what_is_not_utf_8_is_no_fault_of_ours() -> None:
 
 def test_a_call_is_content() -> None:
     pipe = relay()
-    pipe.feed(CALLING[0])
+    pipe.feed(CALL_FRAMES[0])
     assert pipe.started
 
 
@@ -133,7 +133,7 @@ def test_truncation_after_content_ends_as_failed(count: int) -> None:
     assert b"response.completed" not in passed
 
 
-def test_failure_says_the_next_sequence_number() -> None:
+def test_failure_has_the_next_sequence_number() -> None:
     pipe = relay()
     pipe.feed(b"".join([*CREATED, frame("response.output_text.delta", sequence_number=41, delta="x")]))
     (event,) = events_of(pipe.fail(UpstreamTimeout("silent")))
@@ -146,18 +146,18 @@ def test_failed_response_after_content_passes_and_is_noted() -> None:
     failed = frame(
         "response.failed", response=response("failed", error={"code": "server_error", "message": "x"})
     )
-    passed, pipe = relayed(*CREATED, *SPEAKING, failed)
+    passed, pipe = relayed(*CREATED, *TEXT_FRAMES, failed)
     assert passed.endswith(failed)
     assert isinstance(pipe.outcome.error, UpstreamFailed)
 
 
 def test_error_event_after_content_becomes_a_failed_response() -> None:
-    passed, _ = relayed(*CREATED, *SPEAKING, frame("error", code="server_error", message="x"))
+    passed, _ = relayed(*CREATED, *TEXT_FRAMES, frame("error", code="server_error", message="x"))
     assert passed.count(b"event: response.failed") == 1
     assert b"event: error" not in passed
 
 
-def test_nothing_follows_the_end() -> None:
+def test_no_frame_follows_the_end() -> None:
     passed, pipe = relayed(STREAM + b"data: [DONE]\n\n", STREAM)
     assert passed == STREAM
     assert pipe.ended
@@ -165,7 +165,7 @@ def test_nothing_follows_the_end() -> None:
 
 def test_failure_without_a_created_frame_has_a_whole_object() -> None:
     pipe = relay()
-    pipe.feed(SPEAKING[2])
+    pipe.feed(TEXT_FRAMES[2])
     (event,) = events_of(pipe.close())
     assert event["response"]["id"] == "resp_abc"
     assert event["response"]["error"]["code"] == "server_error"

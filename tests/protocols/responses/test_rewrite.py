@@ -16,8 +16,8 @@ from routecodex.protocols.responses.validate import validate
 DROPPED = "dropped reasoning: made by another provider"
 
 
-def rewritten(body: bytes, **aim: Any) -> EncodedRequest:
-    return rewrite(validate(body), EncodeOptions(**{"model": "up", "provider": "p", **aim}))
+def rewritten(body: bytes, **options: Any) -> EncodedRequest:
+    return rewrite(validate(body), EncodeOptions(**{"model": "up", "provider": "p", **options}))
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_model_name_is_written_as_json() -> None:
     assert replace_model(b'{"model":"m"}', 'a"\\b') == b'{"model":"a\\"\\\\b"}'
 
 
-def test_refused_fields_are_left_out() -> None:
+def test_unsupported_fields_are_left_out() -> None:
     out = rewritten(
         b'{"model":"m","input":"hi","temperature":1,"keep":1.0}',
         dialect=Dialect(unsupported=("temperature", "top_p")),
@@ -57,7 +57,7 @@ def test_refused_fields_are_left_out() -> None:
     )
 
 
-def with_thought(encrypted: str | None) -> bytes:
+def with_reasoning(encrypted: str | None) -> bytes:
     items = [
         {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": encrypted},
         {"type": "message", "role": "user", "content": "hi"},
@@ -65,20 +65,20 @@ def with_thought(encrypted: str | None) -> bytes:
     return json.dumps({"model": "m", "input": items, "include": ["reasoning.encrypted_content"]}).encode()
 
 
-def thoughts(out: EncodedRequest) -> list[Any]:
+def reasoning_items(out: EncodedRequest) -> list[Any]:
     return [
         item["encrypted_content"] for item in json.loads(out.body)["input"] if item["type"] == "reasoning"
     ]
 
 
 def test_own_signature_passes_byte_for_byte() -> None:
-    body = with_thought("gAAA")
+    body = with_reasoning("gAAA")
     assert rewritten(body).body == body.replace(b'"model": "m"', b'"model": "up"')
 
 
-def test_sealed_thought_of_the_provider_is_unsealed() -> None:
-    out = rewritten(with_thought(sealed_signatures.seal("p", "gAAA")))
-    assert thoughts(out) == ["gAAA"]
+def test_sealed_reasoning_of_the_provider_is_unsealed() -> None:
+    out = rewritten(with_reasoning(sealed_signatures.seal("p", "gAAA")))
+    assert reasoning_items(out) == ["gAAA"]
     assert out.notices == ()
 
 
@@ -91,15 +91,15 @@ def test_sealed_thought_of_the_provider_is_unsealed() -> None:
         seal_call_signature("p", "c1", "x"),
     ],
 )
-def test_thoughts_that_mean_nothing_there_are_left_out(encrypted: str) -> None:
-    out = rewritten(with_thought(encrypted))
-    assert thoughts(out) == []
+def test_reasoning_of_other_providers_is_left_out(encrypted: str) -> None:
+    out = rewritten(with_reasoning(encrypted))
+    assert reasoning_items(out) == []
     assert out.notices == (DROPPED,)
 
 
 def test_signature_known_to_be_of_another_provider_is_left_out() -> None:
-    assert rewritten(with_thought("gAAA"), is_ours=lambda signature: False).notices == (DROPPED,)
+    assert rewritten(with_reasoning("gAAA"), is_ours=lambda signature: False).notices == (DROPPED,)
 
 
-def test_thought_without_signature_stays() -> None:
-    assert thoughts(rewritten(with_thought(None))) == [None]
+def test_unsigned_reasoning_stays() -> None:
+    assert reasoning_items(rewritten(with_reasoning(None))) == [None]

@@ -1,4 +1,4 @@
-"""Whatever value stands where another was expected: clients get BadRequest, upstreams a typed failure."""
+"""Puts wrong values into every field: clients get BadRequest, upstreams a typed failure."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ REPLY = ReplyContext(id="a", created=1, model="m")
 
 
 def paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Every place in a JSON value, but for the value itself."""
+    """Yield the path of every value inside a JSON value."""
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, item in inner:
         yield (*path, key)
@@ -104,34 +104,34 @@ def changed(value: Any, path: tuple[Any, ...], new: Any) -> Any:
 
 
 @pytest.mark.parametrize("path", list(paths(REQUEST)), ids=str)
-def test_a_request_is_refused_with_its_field_or_understood(path: tuple[Any, ...]) -> None:
+def test_a_request_is_rejected_by_field_or_usable(path: tuple[Any, ...]) -> None:
     for new in VALUES:
         body = json.dumps(changed(REQUEST, path, new)).encode()
         try:
-            inbound = CODEC.validate(body)
+            request = CODEC.validate(body)
         except BadRequest as exc:
             named = exc.param
         else:
             named = "none"
-            understood(inbound)
+            use(request)
         assert named
 
 
-def understood(inbound: WireRequest) -> None:
-    """Everything that is done with a request that was let in."""
-    request = CODEC.decode_request(inbound)
+def use(request: WireRequest) -> None:
+    """Run everything that the gateway does with a valid request."""
+    canonical = CODEC.decode_request(request)
     for provider in ("p", "other"):
-        aim = EncodeOptions(model="up", provider=provider)
-        CODEC.validate(CODEC.encode_request(request, aim).body)
-        CODEC.rewrite(inbound, aim)
-    turn = StoredTurn(Raw(inbound.body), Raw(json.dumps(response(output=OUTPUT)).encode()))
-    expand(inbound.body, [turn])
+        options = EncodeOptions(model="up", provider=provider)
+        CODEC.validate(CODEC.encode_request(canonical, options).body)
+        CODEC.rewrite(request, options)
+    turn = StoredTurn(Raw(request.body), Raw(json.dumps(response(output=OUTPUT)).encode()))
+    expand(request.body, [turn])
     input_items(turn)
     submit(turn, b'{"tool_outputs":[{"call_id":"c1","output":"x"}]}')
 
 
 @pytest.mark.parametrize("path", list(paths(FRAMES)), ids=str)
-def test_a_stream_ends_once_whatever_the_upstream_writes(path: tuple[Any, ...]) -> None:
+def test_a_stream_ends_once_whatever_the_upstream_sends(path: tuple[Any, ...]) -> None:
     for new in VALUES:
         frames = (json.dumps(value).encode() for value in changed(FRAMES, path, new))
         stream = b"".join(b"data: %b\n\n" % data for data in frames)
@@ -157,20 +157,20 @@ def relay_to_the_end(stream: bytes) -> None:
 
 
 def is_translated(body: bytes) -> bool:
-    """Whether the client gets a response object of ours."""
+    """Return whether the answer can be re-encoded for the client."""
     answer = json.loads(CODEC.encode_response(fold(CODEC.decode_response(body)), REPLY))
     return (answer["object"], answer["model"]) == ("response", REPLY.model)
 
 
-def is_passed(body: bytes) -> bool:
-    """Whether the client gets what came, and the gateway knows how it ended."""
+def is_relayed(body: bytes) -> bool:
+    """Return whether the answer can be relayed, with its outcome."""
     sent, outcome = CODEC.relay_response(body, REPLY)
     return sent == body and outcome.finish is not None
 
 
 @pytest.mark.parametrize("path", list(paths(ANSWER)), ids=str)
-@pytest.mark.parametrize("is_read", [is_translated, is_passed])
-def test_an_answer_is_read_or_a_typed_failure(
+@pytest.mark.parametrize("is_read", [is_translated, is_relayed])
+def test_an_answer_is_decoded_or_a_typed_failure(
     is_read: Callable[[bytes], bool], path: tuple[Any, ...]
 ) -> None:
     for new in VALUES:

@@ -22,13 +22,13 @@ def items(*values: Any) -> bytes:
     return body(input=list(values))
 
 
-def view(inbound: WireRequest) -> RequestView:
-    assert isinstance(inbound.wire, RequestView)
-    return inbound.wire
+def view(request: WireRequest) -> RequestView:
+    assert isinstance(request.wire, RequestView)
+    return request.wire
 
 
-def input_items(inbound: WireRequest) -> list[WireItem]:
-    found = view(inbound).typed.input
+def input_items(request: WireRequest) -> list[WireItem]:
+    found = view(request).typed.input
     assert isinstance(found, list)
     return found
 
@@ -88,14 +88,14 @@ def test_unknown_role_names_the_allowed_ones() -> None:
 
 
 @pytest.mark.parametrize("sent", [b"", b"{", b"[]", b'"x"', b"\xff", b"[" * 5000])
-def test_what_is_no_json_object_is_refused(sent: bytes) -> None:
+def test_a_body_that_is_not_a_json_object_is_rejected(sent: bytes) -> None:
     with pytest.raises(BadRequest):
         validate(sent)
 
 
 def test_result_may_answer_a_call_of_an_earlier_response() -> None:
-    inbound = validate(body(input=[RESULT], previous_response_id="resp_1"))
-    assert view(inbound).previous_response_id == "resp_1"
+    request = validate(body(input=[RESULT], previous_response_id="resp_1"))
+    assert view(request).previous_response_id == "resp_1"
 
 
 def test_result_may_answer_a_referenced_or_hosted_call() -> None:
@@ -106,12 +106,12 @@ def test_result_may_answer_a_referenced_or_hosted_call() -> None:
 
 
 def test_same_call_id_may_come_again_in_a_later_turn() -> None:
-    inbound = validate(items(CALL, RESULT, CALL, RESULT))
-    assert [item.call_id for item in input_items(inbound)] == ["c1"] * 4
+    request = validate(items(CALL, RESULT, CALL, RESULT))
+    assert [item.call_id for item in input_items(request)] == ["c1"] * 4
 
 
-def test_features_of_tomorrow_pass() -> None:
-    inbound = validate(
+def test_unknown_fields_and_items_pass() -> None:
+    request = validate(
         body(
             input=[
                 {"type": "hologram", "content": {"depth": 3}, "arguments": {"a": 1}, "output": 7},
@@ -122,8 +122,8 @@ def test_features_of_tomorrow_pass() -> None:
             stream=True,
         )
     )
-    assert inbound.stream
-    assert inbound.model == "m"
+    assert request.stream
+    assert request.model == "m"
 
 
 def test_odd_text_is_legal() -> None:

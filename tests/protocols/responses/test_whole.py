@@ -21,13 +21,13 @@ def body(value: Any) -> bytes:
     return json.dumps(value).encode()
 
 
-def test_whole_answer_is_what_the_stream_told() -> None:
+def test_whole_answer_equals_the_streamed_one() -> None:
     decoder = StreamDecoder()
     streamed = fold([*decoder.feed(b"".join(FULL)), *decoder.close()])
     assert fold(decode_response(body(response(output=OUTPUT, usage=USAGE)))) == streamed
 
 
-def test_answer_passes_as_it_came_and_says_what_it_came_to() -> None:
+def test_answer_is_relayed_unchanged_with_its_outcome() -> None:
     sent = body(response(output=OUTPUT, usage=USAGE, odd=[1]))
     passed, outcome = relay_response(sent, REPLY)
     assert passed is sent
@@ -47,7 +47,7 @@ def test_incomplete_answer_passes() -> None:
     "sent",
     [b"", b"<html>", b"[]", b'"x"', b"{}", b'{"choices":[]}', body(response("in_progress")), b"\xff\xfe"],
 )
-def test_what_is_no_answer_is_the_upstreams_fault(sent: bytes) -> None:
+def test_a_body_that_is_not_an_answer_is_an_upstream_failure(sent: bytes) -> None:
     for reader in (decode_response, lambda data: relay_response(data, REPLY)):
         with pytest.raises(UpstreamFailed) as caught:
             reader(sent)
