@@ -22,7 +22,7 @@ def cited(start: int, end: int) -> dict[str, Any]:
     return {"type": "url_citation", "url": "https://a.example", "title": "A", **place}
 
 
-def test_places_are_counted_in_characters() -> None:
+def test_positions_are_in_characters() -> None:
     text = "Grüße, 世界!"
     start, end = (len(text[:at].encode()) for at in (7, 9))
     assert citations(grounded(start, end), text) == [cited(7, 9)]
@@ -37,7 +37,7 @@ def test_citations_that_come_with_the_signature_belong_to_the_text_before() -> N
     assert answer.parts == (Text("Grüße", annotations=(cited(0, 5),), signature="AAAA"),)
 
 
-def test_words_after_a_signature_are_another_part() -> None:
+def test_text_after_a_signature_is_another_part() -> None:
     signed = {"text": "A", "thoughtSignature": "AAAA"}
     answer = fold(decode(frames(chunk(signed), chunk({"text": "B"}, finishReason="STOP"))))
     assert answer.parts == (Text("A", signature="AAAA"), Text("B"))
@@ -54,12 +54,12 @@ ODD: list[Any] = [
 
 
 @pytest.mark.parametrize("grounding", ODD, ids=range(len(ODD)))
-def test_odd_grounding_is_passed_over(grounding: Any) -> None:
+def test_malformed_grounding_is_skipped(grounding: Any) -> None:
     answer = fold(decode(frames(chunk({"text": "A"}, finishReason="STOP", groundingMetadata=grounding))))
     assert answer.parts == (Text("A"),)
 
 
-def test_odd_places_are_the_beginning() -> None:
+def test_malformed_positions_become_zero() -> None:
     grounding = grounded(0, 0)
     grounding["groundingSupports"][0]["segment"] = {"startIndex": "x", "endIndex": None}
     assert citations(grounding, "A") == [cited(0, 0)]

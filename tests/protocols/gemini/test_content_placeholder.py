@@ -10,7 +10,7 @@ from routecodex.canon.response import fold
 from routecodex.protocols.gemini import CODEC
 
 PNG = {"mimeType": "image/png", "data": "QUJD"}
-SHOWN: list[tuple[dict[str, Any], Any]] = [
+SUBSTITUTES: list[tuple[dict[str, Any], Any]] = [
     ({"inlineData": PNG}, Media("image", media_type="image/png", data="QUJD")),
     ({"inlineData": PNG, "thoughtSignature": "AAAA"}, Media("image", media_type="image/png", data="QUJD")),
     ({"inlineData": PNG, "thought": True}, None),
@@ -34,8 +34,8 @@ SHOWN: list[tuple[dict[str, Any], Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("part", "instead"), SHOWN, ids=range(len(SHOWN)))
-def test_parts_of_its_own_say_what_others_may_get(part: dict[str, Any], instead: Any) -> None:
+@pytest.mark.parametrize(("part", "substitute"), SUBSTITUTES, ids=range(len(SUBSTITUTES)))
+def test_parts_of_gemini_alone_have_a_substitute(part: dict[str, Any], substitute: Any) -> None:
     candidate = {"content": {"parts": [{"text": "Hi"}, part]}, "finishReason": "STOP"}
     response = fold(CODEC.decode_response(json.dumps({"candidates": [candidate]}).encode()))
-    assert response.parts == (Text("Hi"), Opaque("gemini", part, instead))
+    assert response.parts == (Text("Hi"), Opaque("gemini", part, substitute))

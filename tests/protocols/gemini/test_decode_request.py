@@ -13,7 +13,7 @@ from routecodex.protocols.gemini import CODEC
 from routecodex.protocols.gemini.thinking import seal_signature
 
 MODEL = "gemini-2.5-flash"
-AIM = EncodeOptions(model=MODEL, provider="google")
+OPTIONS = EncodeOptions(model=MODEL, provider="google")
 SCHEMA = {"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]}
 
 
@@ -21,8 +21,8 @@ def decode(body: dict[str, Any], *, model: str = MODEL) -> Request:
     return CODEC.decode_request(CODEC.validate(json.dumps(body).encode(), model=model, stream=False))
 
 
-def encode(request: Request, aim: EncodeOptions = AIM) -> Any:
-    return json.loads(CODEC.encode_request(request, aim).body)
+def encode(request: Request, options: EncodeOptions = OPTIONS) -> Any:
+    return json.loads(CODEC.encode_request(request, options).body)
 
 
 def user(*parts: Any) -> dict[str, Any]:
@@ -34,12 +34,12 @@ def model(*parts: Any) -> dict[str, Any]:
 
 
 HI = user({"text": "Hi"})
-SAID_HI = Message("user", (Text("Hi"),))
+HI_MESSAGE = Message("user", (Text("Hi"),))
 
 
 def request(*messages: Message, **fields: Any) -> Request:
     return Request(
-        model=MODEL, messages=messages or (SAID_HI,), source="gemini", include_usage=True, **fields
+        model=MODEL, messages=messages or (HI_MESSAGE,), source="gemini", include_usage=True, **fields
     )
 
 
@@ -123,7 +123,7 @@ BOTH_WAYS: list[tuple[str, dict[str, Any], Request]] = [
             ],
         },
         request(
-            SAID_HI,
+            HI_MESSAGE,
             Message(
                 "assistant",
                 (
@@ -148,11 +148,11 @@ BOTH_WAYS: list[tuple[str, dict[str, Any], Request]] = [
         "code that ran at the provider",
         {"contents": [HI, model({"executableCode": {"code": "1", "language": "PYTHON"}}), HI]},
         request(
-            SAID_HI,
+            HI_MESSAGE,
             Message(
                 "assistant", (Opaque("gemini", {"executableCode": {"code": "1", "language": "PYTHON"}}),)
             ),
-            SAID_HI,
+            HI_MESSAGE,
         ),
     ),
     (
@@ -241,7 +241,7 @@ BOTH_WAYS: list[tuple[str, dict[str, Any], Request]] = [
 @pytest.mark.parametrize(
     ("body", "expected"), [case[1:] for case in BOTH_WAYS], ids=[case[0] for case in BOTH_WAYS]
 )
-def test_a_request_and_its_canon_are_the_same(body: dict[str, Any], expected: Request) -> None:
+def test_a_request_decodes_and_encodes_to_itself(body: dict[str, Any], expected: Request) -> None:
     assert decode(body) == expected
     assert encode(expected) == body
 
@@ -272,7 +272,7 @@ def test_validated_calls_and_other_tool_settings_survive() -> None:
     assert encode(decoded) == body
 
 
-def test_snake_case_is_read_but_the_clients_own_names_are_kept() -> None:
+def test_snake_case_is_converted_but_keys_of_the_client_stay() -> None:
     body = {
         "contents": [
             {"parts": [{"text": "Hi"}]},
@@ -316,7 +316,7 @@ def test_results_without_ids_pair_by_name_in_order_with_the_calls_just_before() 
     ]
 
 
-def test_a_text_result_goes_back_under_the_name_it_came_with() -> None:
+def test_a_text_result_keeps_its_key() -> None:
     call = {"functionCall": {"id": "a", "name": "look", "args": {}}}
     result = {"functionResponse": {"id": "a", "name": "look", "response": {"output": "found"}}}
     body = {"contents": [HI, model(call), user(result)]}
@@ -348,7 +348,7 @@ def test_openapi_schemas_become_json_schemas() -> None:
     }
 
 
-def test_a_sealed_signature_is_unsealed_and_goes_back_to_its_maker_only() -> None:
+def test_a_sealed_signature_is_unsealed_and_returns_to_its_owner_only() -> None:
     call = {
         "functionCall": {"id": "a", "name": "look", "args": {}},
         "thoughtSignature": seal_signature("google", "S1"),
@@ -362,7 +362,7 @@ def test_a_sealed_signature_is_unsealed_and_goes_back_to_its_maker_only() -> Non
     assert [part.get("thoughtSignature") for part in elsewhere] == [None, None]
 
 
-def test_more_than_one_answer_is_refused_for_other_clients() -> None:
+def test_several_answers_are_rejected_for_other_clients() -> None:
     with pytest.raises(BadRequest) as caught:
-        CODEC.encode_request(Request(model="m", messages=(SAID_HI,), source="chat", n=2), AIM)
+        CODEC.encode_request(Request(model="m", messages=(HI_MESSAGE,), source="chat", n=2), OPTIONS)
     assert caught.value.param == "n"

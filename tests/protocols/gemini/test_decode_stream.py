@@ -77,7 +77,7 @@ ANSWER = Response(
 
 
 def grammatical(events: Sequence[Event]) -> bool:
-    """Whether the events keep the grammar of canon/events.py, one part open at a time."""
+    """Return whether the events follow the grammar of canon.events, with one part open at a time."""
     assert isinstance(events[0], Started)
     assert isinstance(events[-1], Finished | Failed)
     middle = events[1:-1]
@@ -88,7 +88,7 @@ def grammatical(events: Sequence[Event]) -> bool:
     )
 
 
-def test_a_stream_tells_the_answer() -> None:
+def test_a_stream_folds_to_the_answer() -> None:
     events = decode(STREAM)
     assert fold(events) == ANSWER
     assert grammatical(events)
@@ -119,11 +119,11 @@ def as_array(stream: bytes) -> bytes:
     ],
     ids=["crlf", "comments", "no space", "no last blank line", "done", "byte order mark", "counts as text"],
 )
-def test_oddly_written_streams_are_understood(stream: bytes) -> None:
+def test_odd_framing_gives_the_same_events(stream: bytes) -> None:
     assert fold(decode(stream)) == ANSWER
 
 
-def test_a_json_array_is_understood_however_it_is_cut() -> None:
+def test_a_json_array_is_decoded_at_every_split() -> None:
     array = as_array(STREAM)
     whole = decode(array)
     assert fold(whole).parts[0] == Reasoning("Hmm.")
@@ -145,7 +145,7 @@ def test_a_stream_cut_off_never_looks_complete() -> None:
     assert all(isinstance(decode(array[:at])[-1], Failed) for at in range(0, last, 7))
 
 
-def test_a_finish_reason_in_every_piece_is_no_end() -> None:
+def test_a_finish_reason_in_every_chunk_does_not_end_the_stream() -> None:
     stream = frames(chunk({"text": "A"}, finishReason="STOP"), chunk({"text": "B"}, finishReason="STOP"))
     assert fold(decode(stream)).parts == (Text("AB"),)
 
@@ -169,12 +169,12 @@ FINISHES = [
 ]
 
 
-@pytest.mark.parametrize(("said", "finish"), FINISHES)
-def test_finish_reasons(said: str, finish: Finish) -> None:
-    assert fold(decode(frames(chunk({"text": "A"}, finishReason=said)))).finish == finish
+@pytest.mark.parametrize(("reason", "finish"), FINISHES)
+def test_finish_reasons(reason: str, finish: Finish) -> None:
+    assert fold(decode(frames(chunk({"text": "A"}, finishReason=reason)))).finish == finish
 
 
-def test_a_whole_answer_tells_what_its_stream_tells() -> None:
+def test_a_whole_answer_equals_its_stream() -> None:
     body = {
         **chunk(
             {"text": "Hmm.", "thought": True},
@@ -191,7 +191,7 @@ def test_a_whole_answer_tells_what_its_stream_tells() -> None:
     assert grammatical(events)
 
 
-def test_the_prompt_is_counted_early_and_the_whole_at_the_end() -> None:
+def test_usage_is_reported_at_the_start_and_at_the_end() -> None:
     counted = [event.usage for event in decode(STREAM) if isinstance(event, UsageReported)]
     assert counted == [Usage(input=10), USAGE]
 
@@ -219,7 +219,7 @@ def test_grounding_becomes_citations_and_is_kept() -> None:
     assert answer.extras == {"groundingMetadata": grounding}
 
 
-def test_logprobs_become_chats() -> None:
+def test_logprobs_become_entries_of_chat() -> None:
     chosen = {"token": "A", "tokenId": 1, "logProbability": -0.5}
     result = {"chosenCandidates": [chosen], "topCandidates": [{"candidates": [chosen]}]}
     answer = fold(decode(frames(chunk({"text": "A"}, finishReason="STOP", logprobsResult=result))))
@@ -237,14 +237,14 @@ ODD_LOGPROBS: list[Any] = [
 
 
 @pytest.mark.parametrize("result", ODD_LOGPROBS, ids=range(len(ODD_LOGPROBS)))
-def test_odd_logprobs_are_told_as_far_as_they_are_understood(result: Any) -> None:
+def test_malformed_logprobs_keep_their_readable_part(result: Any) -> None:
     answer = fold(decode(frames(chunk({"text": "A"}, finishReason="STOP", logprobsResult=result))))
     known = {"token": "A", "logprob": 0.0, "bytes": [65], "top_logprobs": []}
     assert answer.logprobs in ((), (known,))
     assert answer.parts == (Text("A"),)
 
 
-def test_tokens_that_are_none_are_empty() -> None:
+def test_malformed_tokens_are_empty() -> None:
     result = {"chosenCandidates": [None], "topCandidates": [{"candidates": [7]}]}
     answer = fold(decode(frames(chunk({"text": "A"}, finishReason="STOP", logprobsResult=result))))
     entry = {"token": "", "logprob": 0.0, "bytes": []}
@@ -275,17 +275,17 @@ def test_an_error_inside_an_answer_is_that_error(error: Any, kind: type[Exceptio
 @pytest.mark.parametrize(
     "body", [b"", b"<html>", b"[]", b"{}", b'{"choices":[]}', b'{"candidates":[]}', b'{"candidates":7}']
 )
-def test_what_is_no_answer_is_unparsable(body: bytes) -> None:
+def test_a_body_that_is_not_an_answer_is_unparsable(body: bytes) -> None:
     with pytest.raises(UpstreamFailed) as caught:
         CODEC.decode_response(body)
     assert caught.value.code == "upstream_unparsable"
 
 
-def test_a_stream_that_came_as_one_array_tells_the_same() -> None:
+def test_a_stream_as_one_array_gives_the_same_events() -> None:
     pieces = [chunk({"text": "Hel"}), {**chunk({"text": "lo"}, finishReason="STOP"), "usageMetadata": COUNTS}]
-    told = CODEC.decode_response(json.dumps(pieces, indent=2).encode())
-    assert fold(told) == fold(decode(frames(*pieces)))
-    assert told == decode(frames(*pieces))
+    decoded = CODEC.decode_response(json.dumps(pieces, indent=2).encode())
+    assert fold(decoded) == fold(decode(frames(*pieces)))
+    assert decoded == decode(frames(*pieces))
 
 
 @pytest.mark.parametrize(
@@ -297,13 +297,13 @@ def test_a_stream_that_came_as_one_array_tells_the_same() -> None:
     ],
     ids=["cut off", "an error", "no answer"],
 )
-def test_an_array_that_is_no_whole_answer_is_raised(body: Any, code: str) -> None:
+def test_an_array_that_is_not_a_whole_answer_is_raised(body: Any, code: str) -> None:
     with pytest.raises(UpstreamFailed) as caught:
         CODEC.decode_response(json.dumps(body).encode())
     assert caught.value.code == code
 
 
-def test_a_frame_that_is_no_json_fails_the_stream() -> None:
+def test_a_frame_that_is_not_json_fails_the_stream() -> None:
     events = decode(frames(chunk({"text": "A"})) + b"data: {oops\n\n")
     assert isinstance(events[-1], Failed)
     assert events[-1].error.code == "upstream_unparsable"

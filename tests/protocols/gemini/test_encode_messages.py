@@ -16,50 +16,52 @@ THREE = EncodeOptions(model="gemini-3-pro-preview", provider="google")
 SKIP = "skip_thought_signature_validator"
 
 
-def contents(*messages: Message, aim: EncodeOptions = FLASH) -> list[Any]:
-    found: list[Any] = encode(*messages, aim=aim)[0]["contents"]
+def contents(*messages: Message, options: EncodeOptions = FLASH) -> list[Any]:
+    found: list[Any] = encode(*messages, options=options)[0]["contents"]
     return found
 
 
-def encode(*messages: Message, aim: EncodeOptions = FLASH, **fields: Any) -> tuple[Any, tuple[str, ...]]:
-    encoded = CODEC.encode_request(Request(model="m", messages=messages, source="chat", **fields), aim)
+def encode(*messages: Message, options: EncodeOptions = FLASH, **fields: Any) -> tuple[Any, tuple[str, ...]]:
+    encoded = CODEC.encode_request(Request(model="m", messages=messages, source="chat", **fields), options)
     return json.loads(encoded.body), encoded.notices
 
 
-def says(*parts: Part) -> Message:
+def assistant(*parts: Part) -> Message:
     return Message("assistant", parts)
 
 
-def asks(*parts: Part) -> Message:
+def user(*parts: Part) -> Message:
     return Message("user", parts)
 
 
-def gives(id: str, text: str) -> Message:
+def tool_result(id: str, text: str) -> Message:
     return Message("tool", (ToolResult(id, (Text(text),)),))
 
 
-HI = asks(Text("Hi"))
+HI = user(Text("Hi"))
 
 
 def test_messages_of_one_role_are_merged_and_empty_texts_left_out() -> None:
-    assert contents(HI, asks(Text(""), Text("there")), says(Text("A")), says(Text(""), Text("B"))) == [
+    assert contents(
+        HI, user(Text(""), Text("there")), assistant(Text("A")), assistant(Text(""), Text("B"))
+    ) == [
         {"role": "user", "parts": [{"text": "Hi"}, {"text": "there"}]},
         {"role": "model", "parts": [{"text": "A"}, {"text": "B"}]},
     ]
 
 
 def test_contents_begin_with_the_user() -> None:
-    assert [content["role"] for content in contents(says(Text("A")), HI)] == ["user", "model", "user"]
+    assert [content["role"] for content in contents(assistant(Text("A")), HI)] == ["user", "model", "user"]
 
 
-def test_a_request_of_system_text_alone_still_asks_something() -> None:
+def test_a_request_of_system_text_alone_sends_it_as_the_user() -> None:
     body, _ = encode(system=(Text("Do it."),))
     assert body == {"contents": [{"role": "user", "parts": [{"text": "Do it."}]}]}
 
 
-def test_a_model_without_system_instruction_reads_it_first() -> None:
-    aim = EncodeOptions(model="gemma-3", provider="google", dialect=Dialect(merge_system=True))
-    body, _ = encode(HI, aim=aim, system=(Text("S"),))
+def test_a_model_without_system_instructions_gets_them_first() -> None:
+    options = EncodeOptions(model="gemma-3", provider="google", dialect=Dialect(merge_system=True))
+    body, _ = encode(HI, options=options, system=(Text("S"),))
     assert body == {"contents": [{"role": "user", "parts": [{"text": "S"}, {"text": "Hi"}]}]}
 
 
@@ -70,8 +72,10 @@ def test_system_text_in_the_middle_is_marked_as_such() -> None:
 
 
 def test_all_results_follow_their_calls_in_order_whatever_the_source_looked_like() -> None:
-    calls = says(ToolCall("a", "look", '{"q": 1}')), says(ToolCall("b", "see", ""))
-    assert contents(HI, *calls, asks(Text("wait")), gives("b", '{"x":1}'), gives("a", "text")) == [
+    calls = assistant(ToolCall("a", "look", '{"q": 1}')), assistant(ToolCall("b", "see", ""))
+    assert contents(
+        HI, *calls, user(Text("wait")), tool_result("b", '{"x":1}'), tool_result("a", "text")
+    ) == [
         {"role": "user", "parts": [{"text": "Hi"}]},
         {
             "role": "model",
@@ -91,12 +95,12 @@ def test_all_results_follow_their_calls_in_order_whatever_the_source_looked_like
     ]
 
 
-def test_a_call_nobody_answered_gets_an_answer() -> None:
-    answer = contents(HI, says(ToolCall("a", "look", "{}")), asks(Text("never mind")))[2]["parts"][0]
+def test_a_call_without_a_result_gets_one() -> None:
+    answer = contents(HI, assistant(ToolCall("a", "look", "{}")), user(Text("never mind")))[2]["parts"][0]
     assert answer["functionResponse"]["response"] == {"error": "there is no result for this call"}
 
 
-def test_a_result_nobody_asked_for_is_told_as_text() -> None:
+def test_a_result_without_a_call_is_sent_as_text() -> None:
     result = Message("tool", (ToolResult("z", (Text("42"),), name="look"),))
     assert contents(HI, result)[0]["parts"][1] == {"text": "[result of look] 42"}
 
@@ -111,47 +115,47 @@ def test_a_result_nobody_asked_for_is_told_as_text() -> None:
 )
 def test_arguments_are_always_an_object(arguments: str, custom: bool, sent: dict[str, Any]) -> None:
     call = ToolCall("a", "apply", arguments, custom=custom)
-    assert contents(HI, says(call))[1]["parts"][0]["functionCall"]["args"] == sent
+    assert contents(HI, assistant(call))[1]["parts"][0]["functionCall"]["args"] == sent
 
 
-def test_an_image_in_a_result_stands_inside_it_or_behind_it() -> None:
+def test_an_image_in_a_result_is_inside_or_after_it() -> None:
     image = Media("image", media_type="image/png", data="AAAA")
     result = Message("tool", (ToolResult("a", (Text("seen"), image)),))
     blob = {"inlineData": {"mimeType": "image/png", "data": "AAAA"}}
-    turn = (HI, says(ToolCall("a", "look", "{}")), result)
+    turn = (HI, assistant(ToolCall("a", "look", "{}")), result)
     old = contents(*turn)[2]["parts"]
     assert old == [
         {"functionResponse": {"id": "a", "name": "look", "response": {"result": "seen"}}},
         blob,
     ]
-    new = contents(*turn, aim=THREE)[2]["parts"]
+    new = contents(*turn, options=THREE)[2]["parts"]
     assert [part["functionResponse"]["parts"] for part in new] == [[blob]]
 
 
-def test_the_first_unsigned_call_of_a_turn_is_excused_for_gemini_3() -> None:
-    turn = (HI, says(ToolCall("a", "look", "{}"), ToolCall("b", "look", "{}")))
-    parts = contents(*turn, aim=THREE)[1]["parts"]
+def test_the_first_unsigned_call_of_a_turn_gets_the_placeholder_on_gemini_3() -> None:
+    turn = (HI, assistant(ToolCall("a", "look", "{}"), ToolCall("b", "look", "{}")))
+    parts = contents(*turn, options=THREE)[1]["parts"]
     assert [part.get("thoughtSignature") for part in parts] == [SKIP, None]
     assert [part.get("thoughtSignature") for part in contents(*turn)[1]["parts"]] == [None, None]
 
 
 def test_a_signed_call_of_this_provider_keeps_its_signature() -> None:
     call = ToolCall("a", "look", "{}", signature="S", origin="google")
-    assert contents(HI, says(call), aim=THREE)[1]["parts"][0]["thoughtSignature"] == "S"
+    assert contents(HI, assistant(call), options=THREE)[1]["parts"][0]["thoughtSignature"] == "S"
     elsewhere = EncodeOptions(model="gemini-3-flash", provider="other")
-    assert contents(HI, says(call), aim=elsewhere)[1]["parts"][0]["thoughtSignature"] == SKIP
+    assert contents(HI, assistant(call), options=elsewhere)[1]["parts"][0]["thoughtSignature"] == SKIP
 
 
-def test_an_unsigned_thought_of_its_own_is_left_out_without_a_word() -> None:
-    body, notices = encode(HI, says(Reasoning("Hm", origin="google"), Text("A")))
+def test_unsigned_reasoning_of_the_provider_is_left_out_without_a_notice() -> None:
+    body, notices = encode(HI, assistant(Reasoning("Hm", origin="google"), Text("A")))
     assert body["contents"][1]["parts"] == [{"text": "A"}]
     assert notices == ()
 
 
-def test_reasoning_goes_to_its_maker_only() -> None:
+def test_reasoning_goes_to_its_owner_only() -> None:
     own = Reasoning("Hm", signature="S", origin="google")
     foreign = Reasoning("Ah", signature="T", origin="anthropic")
-    body, notices = encode(HI, says(own, foreign, Text("A")))
+    body, notices = encode(HI, assistant(own, foreign, Text("A")))
     assert body["contents"][1]["parts"] == [
         {"text": "Hm", "thought": True, "thoughtSignature": "S"},
         {"text": "A"},
@@ -183,17 +187,17 @@ MEDIA: list[tuple[Media, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("media", "part"), MEDIA)
 def test_media_of_other_protocols(media: Media, part: dict[str, Any]) -> None:
-    assert contents(asks(media)) == [{"role": "user", "parts": [part]}]
+    assert contents(user(media)) == [{"role": "user", "parts": [part]}]
 
 
-def test_images_are_left_out_for_a_model_that_cannot_see() -> None:
-    aim = EncodeOptions(model="gemma-3", provider="google", vision=False)
-    body, notices = encode(asks(Media("image", data="AAAA", media_type="image/png")), aim=aim)
+def test_images_are_left_out_for_a_model_without_vision() -> None:
+    options = EncodeOptions(model="gemma-3", provider="google", vision=False)
+    body, notices = encode(user(Media("image", data="AAAA", media_type="image/png")), options=options)
     assert body["contents"][0]["parts"] == [{"text": "[image omitted: this model takes no images]"}]
     assert notices == ("dropped image: this model takes no images",)
 
 
 def test_refusals_are_text_and_foreign_parts_are_reported() -> None:
-    body, notices = encode(HI, says(Refusal("No."), Opaque("responses", {"type": "computer_call"})))
+    body, notices = encode(HI, assistant(Refusal("No."), Opaque("responses", {"type": "computer_call"})))
     assert body["contents"][1]["parts"] == [{"text": "No."}]
     assert notices == ("dropped computer_call: only responses has it",)

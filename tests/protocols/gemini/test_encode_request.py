@@ -18,8 +18,10 @@ LOOK = Tool("look", parameters={"$schema": "x", "properties": {}})
 def encode(
     model: str = "gemini-2.5-flash", *, dialect: Dialect | None = None, **fields: Any
 ) -> tuple[Any, tuple[str, ...]]:
-    aim = EncodeOptions(model=model, provider="google", dialect=dialect or Dialect(), max_output_tokens=1000)
-    encoded = CODEC.encode_request(Request(model="m", messages=HI, source="chat", **fields), aim)
+    options = EncodeOptions(
+        model=model, provider="google", dialect=dialect or Dialect(), max_output_tokens=1000
+    )
+    encoded = CODEC.encode_request(Request(model="m", messages=HI, source="chat", **fields), options)
     return json.loads(encoded.body), encoded.notices
 
 
@@ -39,7 +41,7 @@ THINKING: list[tuple[str, Thinking, dict[str, Any] | None]] = [
 
 
 @pytest.mark.parametrize(("model", "thinking", "config"), THINKING)
-def test_thinking_in_the_words_of_each_model(
+def test_thinking_in_the_form_of_each_model(
     model: str, thinking: Thinking, config: dict[str, Any] | None
 ) -> None:
     body, _ = encode(model, thinking=thinking)
@@ -86,7 +88,7 @@ def test_tools_of_every_kind() -> None:
     )
 
 
-def test_what_gemini_has_no_words_for_is_reported_once() -> None:
+def test_unsupported_fields_are_reported_once() -> None:
     body, notices = encode(
         stop=("a", "b", "c", "d", "e", "f"),
         metadata={"a": "b"},
@@ -113,7 +115,7 @@ def test_what_gemini_has_no_words_for_is_reported_once() -> None:
     assert all(len(notice) <= 120 and notice.isascii() for notice in notices)
 
 
-def test_json_output_stands_with_tools_since_gemini_3_only() -> None:
+def test_json_output_with_tools_needs_gemini_3() -> None:
     output = Output("json_schema", schema={"type": "object", "$schema": "x"})
     new, _ = encode("gemini-3-flash", tools=(LOOK,), output=output)
     assert new["generationConfig"] == {

@@ -16,7 +16,7 @@ from routecodex.protocols.gemini import (
     validate_count,
 )
 
-AIM = EncodeOptions(model="gemini-2.5-flash", provider="google")
+OPTIONS = EncodeOptions(model="gemini-2.5-flash", provider="google")
 PLAIN = b'{"contents": [{"parts": [{"text": "Hi"}]}]}'
 
 
@@ -24,7 +24,7 @@ def test_a_request_of_any_protocol_can_be_counted() -> None:
     request = Request(
         model="m", messages=(Message("user", (Text("Hi"),)),), source="chat", system=(Text("S"),)
     )
-    assert json.loads(encode_count(request, AIM)) == {
+    assert json.loads(encode_count(request, OPTIONS)) == {
         "generateContentRequest": {
             "model": "models/gemini-2.5-flash",
             "contents": [{"role": "user", "parts": [{"text": "Hi"}]}],
@@ -34,7 +34,7 @@ def test_a_request_of_any_protocol_can_be_counted() -> None:
 
 
 def test_plain_contents_pass_byte_for_byte() -> None:
-    assert rewrite_count(validate_count(PLAIN, model="m"), AIM).body == PLAIN
+    assert rewrite_count(validate_count(PLAIN, model="m"), OPTIONS).body == PLAIN
 
 
 @pytest.mark.parametrize(
@@ -44,8 +44,8 @@ def test_plain_contents_pass_byte_for_byte() -> None:
         b'{"contents":[{"parts":[{"text":"Hi"}]}],"tools":[]}',
     ],
 )
-def test_a_whole_request_is_counted_for_the_model_aimed_at(body: bytes) -> None:
-    rewritten = rewrite_count(validate_count(body, model="x"), AIM)
+def test_a_whole_request_is_counted_for_the_model_of_the_target(body: bytes) -> None:
+    rewritten = rewrite_count(validate_count(body, model="x"), OPTIONS)
     assert json.loads(rewritten.body) == {
         "generateContentRequest": {
             "model": "models/gemini-2.5-flash",

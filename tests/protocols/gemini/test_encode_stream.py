@@ -56,7 +56,7 @@ def parts(stream: bytes) -> list[Any]:
 DONE = Finished(Finish("stop"))
 
 
-def test_text_goes_out_as_it_comes_and_the_end_in_the_last_frame() -> None:
+def test_text_is_sent_at_once_and_the_end_in_the_last_frame() -> None:
     stream = write(
         Started(),
         PartStarted(0, Text("")),
@@ -97,7 +97,7 @@ def test_a_call_is_sent_whole() -> None:
     ]
 
 
-def test_a_call_cut_off_is_not_sent() -> None:
+def test_a_truncated_call_is_not_sent() -> None:
     cut = ToolCall("a", "rm", '{"path": "/tm')
     answer = Response(parts=(cut,), finish=Finish("length"))
     assert parts(write(*unfold(answer))) == [{"text": ""}]
@@ -145,7 +145,7 @@ def test_signatures_leave_sealed_in_base64_that_googles_sdk_can_read() -> None:
     )
 
 
-def test_usage_is_estimated_when_nobody_counted() -> None:
+def test_usage_is_estimated_if_the_upstream_reports_none() -> None:
     stream = write(
         PartStarted(0, Text("")), TextDelta(0, "abcdef"), PartFinished(0), DONE, to=reply(input_tokens=9)
     )
@@ -174,14 +174,14 @@ def test_parts_only_other_protocols_have_are_text_or_nothing() -> None:
     assert json.loads(CODEC.encode_response(answer, reply()))["candidates"][0]["content"]["parts"] == expected
 
 
-def test_tools_get_back_the_names_the_client_gave_them() -> None:
+def test_tools_have_the_names_of_the_client() -> None:
     request = Request(model="m", messages=(), source="gemini", tools=(Tool("a.b:c"),))
     answer = Response(parts=(ToolCall("x", flat("a.b:c", None), "{}"),))
     called = parts(write(*unfold(answer), to=reply(request=request)))[0]["functionCall"]
     assert called["name"] == "a.b:c"
 
 
-def test_citations_and_logprobs_have_their_place() -> None:
+def test_citations_and_logprobs_are_in_the_candidate() -> None:
     entry = {"token": "A", "logprob": -0.5, "bytes": [65], "top_logprobs": []}
     cited = {"type": "url_citation", "url": "https://a.example", "start_index": 0, "end_index": 1}
     answer = Response(parts=(Text("A", annotations=(cited,)),), logprobs=(entry,))
@@ -232,14 +232,14 @@ answer_parts: st.SearchStrategy[AnswerPart] = st.one_of(
 
 
 def separate(found: list[AnswerPart]) -> tuple[AnswerPart, ...]:
-    """Unsigned neighbours of one kind are one part on this wire: only the last of each run is kept."""
-    kept: list[AnswerPart] = []
+    """Keep the last of unsigned neighbours of one kind: Gemini has no boundary between them."""
+    separated: list[AnswerPart] = []
     for part in found:
-        before = kept[-1] if kept else None
+        before = separated[-1] if separated else None
         if isinstance(part, Text | Reasoning) and type(before) is type(part) and before.signature is None:
-            kept.pop()
-        kept.append(part)
-    return tuple(kept)
+            separated.pop()
+        separated.append(part)
+    return tuple(separated)
 
 
 usages = st.builds(
@@ -249,7 +249,9 @@ usages = st.builds(
 
 
 @given(st.lists(answer_parts, max_size=5).map(separate), usages)
-def test_an_answer_survives_the_wire_streamed_or_whole(found: tuple[AnswerPart, ...], usage: Usage) -> None:
+def test_an_answer_survives_the_round_trip_streamed_or_whole(
+    found: tuple[AnswerPart, ...], usage: Usage
+) -> None:
     has_calls = any(isinstance(part, ToolCall) for part in found)
     finish = Finish("tool_calls" if has_calls else "stop", upstream_reason="STOP")
     answer = Response(id="abc", model="alias", parts=found, finish=finish, usage=usage)

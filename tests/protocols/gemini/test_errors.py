@@ -23,7 +23,7 @@ from routecodex.canon.errors import (
 )
 from routecodex.protocols.gemini import CODEC
 
-OURS: list[tuple[GatewayError, int, str]] = [
+GATEWAY_ERRORS: list[tuple[GatewayError, int, str]] = [
     (BadRequest("x"), 400, "INVALID_ARGUMENT"),
     (Unauthorized("x"), 401, "UNAUTHENTICATED"),
     (UpstreamRejected("x", status=403), 403, "PERMISSION_DENIED"),
@@ -38,17 +38,17 @@ OURS: list[tuple[GatewayError, int, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("error", "status", "word"), OURS)
-def test_our_errors_in_googles_words(error: GatewayError, status: int, word: str) -> None:
+@pytest.mark.parametrize(("error", "status", "name"), GATEWAY_ERRORS)
+def test_gateway_errors_have_googles_status_names(error: GatewayError, status: int, name: str) -> None:
     sent, envelope = CODEC.encode_error(error)
     assert sent == status
-    assert envelope["error"] == {"code": status, "message": "x", "status": word}
+    assert envelope["error"] == {"code": status, "message": "x", "status": name}
     assert envelope.get("code") == error.code
     assert next(iter(envelope)) == "error"
-    assert APIError(sent, envelope).status == word
+    assert APIError(sent, envelope).status == name
 
 
-def test_fields_waits_and_details_are_told() -> None:
+def test_fields_retry_delays_and_details_are_sent() -> None:
     error = BadRequest("bad", param="contents", details={"a": 1}, retry_after=90)
     envelope = CODEC.encode_error(error)[1]
     assert envelope["details"] == {"a": 1}
@@ -67,7 +67,7 @@ def google(code: int, status: str, *details: Any, message: str = "x") -> dict[st
 
 
 KEY = {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "API_KEY_INVALID"}
-THEIRS: list[tuple[int, Any, type[UpstreamError]]] = [
+GOOGLE_ERRORS: list[tuple[int, Any, type[UpstreamError]]] = [
     (400, google(400, "INVALID_ARGUMENT"), UpstreamRejected),
     (400, google(400, "INVALID_ARGUMENT", KEY), UpstreamRefusedKey),
     (400, google(400, "INVALID_ARGUMENT", message="API key not valid."), UpstreamRefusedKey),
@@ -85,7 +85,7 @@ THEIRS: list[tuple[int, Any, type[UpstreamError]]] = [
 ]
 
 
-@pytest.mark.parametrize(("status", "body", "kind"), THEIRS)
+@pytest.mark.parametrize(("status", "body", "kind"), GOOGLE_ERRORS)
 def test_googles_errors_are_typed(status: int, body: Any, kind: type[UpstreamError]) -> None:
     error = CODEC.decode_error(status, {}, json.dumps(body).encode(), "google")
     assert type(error) is kind
@@ -93,7 +93,7 @@ def test_googles_errors_are_typed(status: int, body: Any, kind: type[UpstreamErr
     assert error.upstream_status == status
 
 
-def test_the_delay_google_asks_for_is_kept() -> None:
+def test_googles_retry_delay_is_read() -> None:
     info = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "17.5s"}
     body = json.dumps(google(429, "RESOURCE_EXHAUSTED", info)).encode()
     error = CODEC.decode_error(429, {}, body, "google")

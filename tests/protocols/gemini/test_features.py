@@ -12,7 +12,7 @@ from routecodex.protocols.codec import WireRequest
 from routecodex.protocols.gemini import CODEC
 from routecodex.wire import json
 
-ASKED = {"role": "user", "parts": [{"text": "Fix it"}]}
+QUESTION = {"role": "user", "parts": [{"text": "Fix it"}]}
 CALLED = {
     "role": "model",
     "parts": [
@@ -27,15 +27,15 @@ REMINDER = {"text": "<system-reminder>Mind.</system-reminder>"}
 READ = {"functionDeclarations": [{"name": "read_file"}]}
 
 
-def inbound(*contents: Any, **fields: Any) -> WireRequest:
+def request(*contents: Any, **fields: Any) -> WireRequest:
     return CODEC.validate(json.encode({"contents": list(contents), **fields}), model="g", stream=False)
 
 
-def look(*contents: Any, **fields: Any) -> RequestFeatures:
-    return CODEC.features(inbound(*contents, **fields))
+def features(*contents: Any, **fields: Any) -> RequestFeatures:
+    return CODEC.features(request(*contents, **fields))
 
 
-def said(*parts: Any) -> dict[str, Any]:
+def user_content(*parts: Any) -> dict[str, Any]:
     return {"role": "user", "parts": list(parts)}
 
 
@@ -43,15 +43,15 @@ def inline(kind: str) -> dict[str, Any]:
     return {"inlineData": {"mimeType": kind, "data": "aGk="}}
 
 
-def test_a_first_question_is_the_users() -> None:
+def test_a_first_question_is_from_the_user() -> None:
     expected = RequestFeatures(newest="user", text="Fix it", opening="Be brief.")
-    assert look(ASKED, systemInstruction={"parts": [{"text": "Be brief."}]}) == expected
-    assert look({"parts": {"text": "Fix it"}}, system_instruction="Be brief.") == expected
-    assert look(ASKED) == RequestFeatures(newest="user", text="Fix it", opening="Fix it")
+    assert features(QUESTION, systemInstruction={"parts": [{"text": "Be brief."}]}) == expected
+    assert features({"parts": {"text": "Fix it"}}, system_instruction="Be brief.") == expected
+    assert features(QUESTION) == RequestFeatures(newest="user", text="Fix it", opening="Fix it")
 
 
-def test_results_are_the_tools_and_calls_those_of_the_last_turn() -> None:
-    assert look(ASKED, CALLED, said(RESULT), tools=[READ]) == RequestFeatures(
+def test_results_are_from_tools_and_calls_from_the_last_turn() -> None:
+    assert features(QUESTION, CALLED, user_content(RESULT), tools=[READ]) == RequestFeatures(
         newest="tool", calls=CALLS, has_tools=True, has_answer=True, opening="Fix it"
     )
 
@@ -59,17 +59,17 @@ def test_results_are_the_tools_and_calls_those_of_the_last_turn() -> None:
 @pytest.mark.parametrize(
     ("contents", "newest"),
     [
-        ([said(RESULT, REMINDER)], "tool"),
-        ([said(RESULT), said(REMINDER)], "tool"),
+        ([user_content(RESULT, REMINDER)], "tool"),
+        ([user_content(RESULT), user_content(REMINDER)], "tool"),
         ([{"role": "function", "parts": [RESULT]}], "tool"),
-        ([said(RESULT, inline("image/png"))], "tool"),
-        ([said(RESULT, {"text": "and now"})], "user"),
-        ([said(RESULT), ASKED], "user"),
-        ([said(RESULT), {"role": "model", "parts": [{"text": "Once"}]}], "assistant"),
+        ([user_content(RESULT, inline("image/png"))], "tool"),
+        ([user_content(RESULT, {"text": "and now"})], "user"),
+        ([user_content(RESULT), QUESTION], "user"),
+        ([user_content(RESULT), {"role": "model", "parts": [{"text": "Once"}]}], "assistant"),
     ],
 )
-def test_results_with_words_of_a_person_are_the_users(contents: list[Any], newest: str) -> None:
-    assert look(ASKED, CALLED, *contents).newest == newest
+def test_results_with_text_of_the_user_are_from_the_user(contents: list[Any], newest: str) -> None:
+    assert features(QUESTION, CALLED, *contents).newest == newest
 
 
 @pytest.mark.parametrize(
@@ -85,10 +85,10 @@ def test_results_with_words_of_a_person_are_the_users(contents: list[Any], newes
         ({"file_data": {"file_uri": "gs://x/y"}}, False),
     ],
 )
-def test_images_and_films_count_in_the_newest_message(part: dict[str, Any], media: bool) -> None:
-    assert look(said({"text": "see"}, part)).has_media is media
-    assert look(said(part)).newest == "user"
-    assert not look(said(part), {"role": "model", "parts": [{"text": "ok"}]}, ASKED).has_media
+def test_images_and_videos_count_in_the_newest_message(part: dict[str, Any], media: bool) -> None:
+    assert features(user_content({"text": "see"}, part)).has_media is media
+    assert features(user_content(part)).newest == "user"
+    assert not features(user_content(part), {"role": "model", "parts": [{"text": "ok"}]}, QUESTION).has_media
 
 
 @pytest.mark.parametrize(
@@ -107,27 +107,27 @@ def test_images_and_films_count_in_the_newest_message(part: dict[str, Any], medi
         ({"tools": [{"functionDeclarations": {"name": "google_web_search"}}]}, True, False),
     ],
 )
-def test_searches_on_offer(fields: dict[str, Any], offers: bool, asks: bool) -> None:
-    seen = look(ASKED, **fields)
-    assert (seen.has_tools, seen.offers_search, seen.asks_search) == (True, offers, asks)
+def test_offered_searches(fields: dict[str, Any], offers: bool, asks: bool) -> None:
+    found = features(QUESTION, **fields)
+    assert (found.has_tools, found.offers_search, found.asks_search) == (True, offers, asks)
 
 
 def test_long_arguments_are_left_out() -> None:
     call = {"functionCall": {"name": "write_file", "args": {"content": "x" * 5000, "path": "a"}}}
-    seen = look(ASKED, {"role": "model", "parts": [call]})
-    assert seen.calls == (CalledTool("write_file", '{"path":"a"}'),)
+    found = features(QUESTION, {"role": "model", "parts": [call]})
+    assert found.calls == (CalledTool("write_file", '{"path":"a"}'),)
 
 
-def opening(*contents: Any, **fields: Any) -> bytes:
-    return CODEC.fingerprint(inbound(*contents, **fields))
+def fingerprint(*contents: Any, **fields: Any) -> bytes:
+    return CODEC.fingerprint(request(*contents, **fields))
 
 
-def test_a_conversation_keeps_its_opening() -> None:
-    told = {"systemInstruction": {"parts": [{"text": "Be brief."}]}}
-    first = opening(said(REMINDER), ASKED, **told)
-    assert first == opening(ASKED, CALLED, said(RESULT), ASKED, **told)
-    assert first != opening(said({"text": "Break it"}), **told)
-    assert first != opening(ASKED)
+def test_a_conversation_keeps_its_fingerprint() -> None:
+    sent = {"systemInstruction": {"parts": [{"text": "Be brief."}]}}
+    first = fingerprint(user_content(REMINDER), QUESTION, **sent)
+    assert first == fingerprint(QUESTION, CALLED, user_content(RESULT), QUESTION, **sent)
+    assert first != fingerprint(user_content({"text": "Break it"}), **sent)
+    assert first != fingerprint(QUESTION)
 
 
 parts = st.one_of(
@@ -146,9 +146,9 @@ contents = st.fixed_dictionaries(
 
 
 @given(st.lists(contents, min_size=1, max_size=6))
-def test_whatever_can_be_read_can_be_looked_at(told: list[Any]) -> None:
+def test_every_valid_request_has_features(sent: list[Any]) -> None:
     try:
-        read = inbound(*told)
+        read = request(*sent)
     except BadRequest:
         return
     assert CODEC.features(read).newest in ("user", "assistant", "tool", "system")

@@ -27,7 +27,7 @@ def test_an_array_read_back_gives_its_frames() -> None:
     assert FrameReader().cut(array.wrap(frames) + array.end()) == frames
 
 
-def test_objects_are_found_whatever_the_cut() -> None:
+def test_objects_are_found_at_every_split() -> None:
     values = [{"a": 'x"}{\\'}, {"b": {"c": "\\\\"}}, {}]
     data = json.dumps(values, indent=1).encode()
     for at in range(len(data)):
@@ -37,7 +37,7 @@ def test_objects_are_found_whatever_the_cut() -> None:
         assert all(b"\n" not in item for item in found)
 
 
-def test_an_endless_object_is_refused() -> None:
+def test_an_endless_object_is_rejected() -> None:
     objects, piece = JsonArrayReader(), b"y" * 1024 * 1024
     assert objects.feed(b'[{"a": "') == []
     assert [objects.feed(piece) for _ in range(31)] == [[]] * 31
@@ -46,8 +46,8 @@ def test_an_endless_object_is_refused() -> None:
 
 
 @pytest.mark.timeout(20)
-def test_a_large_object_is_read_as_it_comes() -> None:
-    """In many small pieces: minutes where each of them is put behind a copy of all that came before."""
+def test_a_large_object_is_read_as_it_arrives() -> None:
+    """Feed many small pieces; a reader that copies its buffer for each of them takes minutes."""
     objects, piece = JsonArrayReader(), b"y" * 500
     assert objects.feed(b'[{"a": "') == []
     assert [found for _ in range(60_000) for found in objects.feed(piece)] == []

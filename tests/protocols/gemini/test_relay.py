@@ -67,7 +67,7 @@ def test_frames_are_held_until_there_is_content() -> None:
     assert pipe.started
 
 
-def test_usage_in_frames_passed_unread_is_counted_when_the_client_is_told_of_a_failure() -> None:
+def test_usage_in_relayed_frames_is_counted_after_a_failure() -> None:
     out, pipe = run(frames(chunk({"text": "A"}, usage=1)), frames(chunk({"text": "B"}, usage=7)))
     assert json.loads(out.split(b"\n\n")[2][6:])["code"] == "upstream_truncated"
     assert pipe.outcome.usage == Usage(input=10, output=7)
@@ -89,7 +89,7 @@ def test_a_stream_cut_off_at_any_frame_never_looks_complete() -> None:
         assert pipe.outcome.finish is None
 
 
-def test_an_error_before_content_is_raised_and_after_it_told() -> None:
+def test_an_error_before_content_is_raised_and_after_it_sent() -> None:
     error = frames({"error": {"code": 429, "message": "slow down", "status": "RESOURCE_EXHAUSTED"}})
     with pytest.raises(UpstreamLimited):
         run(error)
@@ -100,7 +100,7 @@ def test_an_error_before_content_is_raised_and_after_it_told() -> None:
     assert isinstance(pipe.outcome.error, UpstreamLimited)
 
 
-def test_a_finish_that_denies_its_calls_is_put_right() -> None:
+def test_a_finish_reason_that_contradicts_the_calls_is_corrected() -> None:
     stream = frames(chunk(CALL), chunk({"text": ""}, finishReason="UNEXPECTED_TOOL_CALL"))
     out, pipe = run(stream)
     assert out == frames(chunk(CALL)) + out[len(frames(chunk(CALL))) :]
@@ -109,7 +109,7 @@ def test_a_finish_that_denies_its_calls_is_put_right() -> None:
     assert pipe.outcome.sent_finish == "STOP"
 
 
-def test_other_finishes_keep_their_word() -> None:
+def test_other_finish_reasons_are_kept() -> None:
     stream = frames(chunk({"text": "A"}, finishReason="RECITATION"))
     out, pipe = run(stream)
     assert out == stream
@@ -119,7 +119,7 @@ def test_other_finishes_keep_their_word() -> None:
     )
 
 
-def test_what_no_gemini_client_expects_is_taken_out() -> None:
+def test_frames_that_no_gemini_client_expects_are_removed() -> None:
     odd = b": hi\n\n" + CLEAN.replace(b"\n\n", b"\r\n\r\n: ping\r\n\r\n").replace(
         b"data: ", b"event: x\r\ndata:"
     )
@@ -134,7 +134,7 @@ def test_a_json_array_is_passed_on_as_frames() -> None:
     assert pipe.outcome.sent_finish == "STOP"
 
 
-def test_nothing_comes_after_the_end() -> None:
+def test_no_frame_follows_the_end() -> None:
     pipe = CODEC.relay(REPLY)
     pipe.feed(frames(chunk({"text": "A"})))
     assert pipe.fail(UpstreamFailed("gone")).startswith(b'data: {"error":{"code":502,')
@@ -157,14 +157,14 @@ def test_a_whole_answer_passes_byte_for_byte() -> None:
     assert (outcome.sent_finish, outcome.signatures) == ("STOP", ["A+/="])
 
 
-def test_a_whole_answer_that_denies_its_calls_is_put_right() -> None:
+def test_a_finish_reason_of_a_whole_answer_that_contradicts_the_calls_is_corrected() -> None:
     body = json.dumps(chunk(CALL, finishReason="MAX_TOKENS")).encode()
     passed, outcome = CODEC.relay_response(body, REPLY)
     assert json.loads(passed) == chunk(CALL, finishReason="STOP")
     assert outcome.finish == Finish("tool_calls", upstream_reason="MAX_TOKENS")
 
 
-def test_a_whole_answer_that_is_none_is_raised() -> None:
+def test_a_body_that_is_not_an_answer_is_raised() -> None:
     with pytest.raises(UpstreamFailed):
         CODEC.relay_response(b"<html>", REPLY)
     with pytest.raises(UpstreamLimited):

@@ -10,7 +10,7 @@ from routecodex.canon.request import Message, Output, Request, Thinking, Tool, T
 from routecodex.protocols.codec import EncodeOptions
 from routecodex.protocols.gemini import CODEC
 
-AIM = EncodeOptions(model="gemini-2.5-flash", provider="google")
+OPTIONS = EncodeOptions(model="gemini-2.5-flash", provider="google")
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
 names = st.text("abc_", min_size=1, max_size=8).map(lambda name: f"t_{name}")
@@ -18,7 +18,7 @@ signatures = st.none() | st.text("ABCDabcd0123", min_size=4, max_size=8)
 values = st.dictionaries(texts, st.integers(-9, 9) | texts | st.booleans(), min_size=2, max_size=3)
 objects = values.map(lambda value: json.dumps(value, ensure_ascii=False, separators=(",", ":")))
 images = st.builds(Media, st.just("image"), media_type=st.just("image/png"), data=st.just("AAAA"))
-said: st.SearchStrategy[Part] = st.one_of(
+text_or_reasoning: st.SearchStrategy[Part] = st.one_of(
     st.builds(Text, texts, signature=signatures), st.builds(Reasoning, texts, signature=signatures)
 )
 plain_results = texts.filter(lambda text: not text.lstrip().startswith("{"))
@@ -26,20 +26,22 @@ plain_results = texts.filter(lambda text: not text.lstrip().startswith("{"))
 
 @st.composite
 def turns(draw: st.DrawFn) -> tuple[Message, ...]:
-    """A conversation of whole turns: asked, called, answered, said."""
+    """Draw a conversation of whole turns: question, calls, results, answer."""
     messages: list[Message] = []
     for at in range(draw(st.integers(1, 3))):
-        asked = draw(st.lists(st.builds(Text, texts) | images, min_size=1, max_size=2))
-        messages.append(Message("user", tuple(asked)))
-        called = [
+        question = draw(st.lists(st.builds(Text, texts) | images, min_size=1, max_size=2))
+        messages.append(Message("user", tuple(question)))
+        calls = [
             ToolCall(f"c{at}_{n}", draw(names), draw(objects), signature=draw(signatures))
             for n in range(draw(st.integers(0, 3)))
         ]
-        if called:
-            thoughts = draw(st.lists(said, max_size=1))
-            messages.append(Message("assistant", (*thoughts, *called)))
-            messages.append(Message("tool", tuple(draw(results(call)) for call in called)))
-        messages.append(Message("assistant", tuple(draw(st.lists(said, min_size=1, max_size=2)))))
+        if calls:
+            before = draw(st.lists(text_or_reasoning, max_size=1))
+            messages.append(Message("assistant", (*before, *calls)))
+            messages.append(Message("tool", tuple(draw(results(call)) for call in calls)))
+        messages.append(
+            Message("assistant", tuple(draw(st.lists(text_or_reasoning, min_size=1, max_size=2))))
+        )
     return tuple(messages)
 
 
@@ -78,14 +80,14 @@ requests = st.builds(
 
 
 @given(requests)
-def test_what_gemini_can_say_survives_the_wire(request: Request) -> None:
-    encoded = CODEC.encode_request(request, AIM)
+def test_supported_requests_survive_the_round_trip(request: Request) -> None:
+    encoded = CODEC.encode_request(request, OPTIONS)
     assert encoded.notices == ()
     assert CODEC.decode_request(CODEC.validate(encoded.body, model=request.model, stream=False)) == request
 
 
 @given(tools, st.sampled_from(["auto", "none", "required"]))
-def test_tools_survive_the_wire(offered: list[Tool], mode: str) -> None:
+def test_tools_survive_the_round_trip(offered: list[Tool], mode: str) -> None:
     choice = ToolChoice(mode) if offered else None  # type: ignore[arg-type]  # drawn from the literals
     request = Request(
         model="m",
@@ -95,5 +97,5 @@ def test_tools_survive_the_wire(offered: list[Tool], mode: str) -> None:
         tool_choice=choice,
         include_usage=True,
     )
-    encoded = CODEC.encode_request(request, AIM)
+    encoded = CODEC.encode_request(request, OPTIONS)
     assert CODEC.decode_request(CODEC.validate(encoded.body, model="m", stream=False)) == request

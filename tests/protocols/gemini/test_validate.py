@@ -74,7 +74,7 @@ def test_a_wrong_field_is_named(body: dict[str, Any], field: str) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[1]", b'{"contents":[{"parts":[{"text":"\xff"}]}]}'])
-def test_what_is_no_request_is_refused(body: bytes) -> None:
+def test_a_body_that_is_not_a_request_is_rejected(body: bytes) -> None:
     with pytest.raises(BadRequest):
         CODEC.validate(body, model="m", stream=False)
 
@@ -87,11 +87,11 @@ def test_a_model_must_be_named(model: str | None) -> None:
 
 
 def test_model_and_stream_come_from_the_path() -> None:
-    inbound = CODEC.validate(json.dumps({"contents": HELLO}).encode(), model="models/gemini-x", stream=True)
-    assert (inbound.model, inbound.stream, inbound.protocol) == ("gemini-x", True, "gemini")
+    request = CODEC.validate(json.dumps({"contents": HELLO}).encode(), model="models/gemini-x", stream=True)
+    assert (request.model, request.stream, request.protocol) == ("gemini-x", True, "gemini")
 
 
-def test_tomorrows_fields_and_parts_are_taken() -> None:
+def test_unknown_fields_and_parts_are_accepted() -> None:
     body = {
         "contents": [{"role": "", "parts": [{"hologram": {"x": 1}}, {"text": "a\0b"}]}],
         "tools": [{"timeTravel": {}}],
@@ -100,7 +100,7 @@ def test_tomorrows_fields_and_parts_are_taken() -> None:
     assert CODEC.validate(json.dumps(body).encode(), model="m").model == "m"
 
 
-def test_an_orphan_result_is_taken_when_contents_are_cached() -> None:
+def test_an_orphan_result_is_accepted_when_contents_are_cached() -> None:
     body = {
         "contents": [{"parts": [{"functionResponse": {"name": "look", "response": {}}}]}],
         "cachedContent": "cachedContents/1",
@@ -110,13 +110,13 @@ def test_an_orphan_result_is_taken_when_contents_are_cached() -> None:
 
 
 @pytest.mark.parametrize("name", ["generateContentRequest", "generate_content_request"])
-def test_a_count_request_holds_a_whole_request(name: str) -> None:
+def test_a_count_request_contains_a_whole_request(name: str) -> None:
     inner = {"model": "models/other", "contents": [HELLO], "systemInstruction": {"parts": [{"text": "S"}]}}
     request = CODEC.decode_request(validate_count(json.dumps({name: inner}).encode(), model="m"))
     assert (request.model, request.system[0].text) == ("m", "S")
 
 
-def test_a_count_request_without_contents_is_refused() -> None:
+def test_a_count_request_without_contents_is_rejected() -> None:
     with pytest.raises(BadRequest) as caught:
         validate_count(b"{}", model="m")
     assert caught.value.param == "contents"
