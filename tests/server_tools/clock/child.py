@@ -25,14 +25,14 @@ def say(what: Any) -> None:
     os.write(1, json.dumps(what).encode() + b"\n")
 
 
-async def hold(deliveries: Deliveries, shelf: TaskStore, name: str, now_ms: int) -> None:
+async def hold(deliveries: Deliveries, task_store: TaskStore, name: str, now_ms: int) -> None:
     """Reserves and then does nothing until it is killed."""
     reservation = await deliveries.reserve("s1", name)
     say(reservation.task_ids if reservation is not None else [])
     await asyncio.sleep(600)
 
 
-async def compete(deliveries: Deliveries, shelf: TaskStore, name: str, now_ms: int) -> None:
+async def compete(deliveries: Deliveries, task_store: TaskStore, name: str, now_ms: int) -> None:
     """Reserves and commits or gives back, many times at once; says what it delivered."""
     delivered: list[str] = []
 
@@ -50,12 +50,12 @@ async def compete(deliveries: Deliveries, shelf: TaskStore, name: str, now_ms: i
     say(delivered)
 
 
-async def schedule(deliveries: Deliveries, shelf: TaskStore, name: str, now_ms: int) -> None:
+async def schedule(deliveries: Deliveries, task_store: TaskStore, name: str, now_ms: int) -> None:
     """Sets twenty tasks, one write each."""
     at = EditContext(now_ms=now_ms, rules=RULES, request_id=name)
     for number in range(20):
         item = TaskFields(due_at_ms=now_ms + 3_600_000, task=f"{name} {number}")
-        await shelf.edit("s1", partial(edits.add, wanted=[item], ids=[f"{name}-{number}"], at=at))
+        await task_store.edit("s1", partial(edits.add, items=[item], ids=[f"{name}-{number}"], at=at))
     say("done")
 
 
@@ -64,9 +64,9 @@ COMMANDS = {"hold": hold, "compete": compete, "schedule": schedule}
 
 async def main(command: str, directory: str, name: str, now_ms: str) -> None:
     store = FileStore(Path(directory), bare=BARE)
-    shelf = TaskStore(store, now_ms=lambda: int(now_ms))
-    deliveries = Deliveries(shelf, rules=RULES, now_ms=lambda: int(now_ms))
-    await COMMANDS[command](deliveries, shelf, name, int(now_ms))
+    task_store = TaskStore(store, now_ms=lambda: int(now_ms))
+    deliveries = Deliveries(task_store, rules=RULES, now_ms=lambda: int(now_ms))
+    await COMMANDS[command](deliveries, task_store, name, int(now_ms))
     await deliveries.close()
     await store.close()
 

@@ -34,9 +34,9 @@ class World:
         self.store = store
         self.now = Moving()
         self.time = NetworkTime(self.now.seconds)
-        self.shelf = TaskStore(store, now_ms=self.now)
+        self.task_store = TaskStore(store, now_ms=self.now)
         self.tool = ClockActions(
-            self.shelf,
+            self.task_store,
             time=self.time,
             rules=RULES,
             zone=Zone("UTC", UTC),
@@ -121,7 +121,7 @@ async def test_without_a_session_nothing_can_be_kept(world: World, action: str) 
         "ok": False,
         "error": {
             "code": "missing_session",
-            "message": "this request belongs to no session, so tasks cannot be kept",
+            "message": "this request does not belong to a session, so tasks cannot be stored",
         },
     }
     assert await world.call("list", session=None) == {"ok": True, "items": []}
@@ -135,7 +135,7 @@ async def test_one_bad_item_rejects_the_batch(world: World) -> None:
         refused = await world.call("schedule", PLAIN, {**PLAIN, "dueAt": bad, "task": "else"})
         assert (refused["ok"], refused["error"]["code"]) == (False, code)
     assert await world.call("list") == {"ok": True, "items": []}
-    assert await world.shelf.sessions() == []
+    assert await world.task_store.sessions() == []
 
 
 async def test_arguments_that_are_not_json_are_told(world: World) -> None:
@@ -145,7 +145,7 @@ async def test_arguments_that_are_not_json_are_told(world: World) -> None:
 
 async def test_delivered_tasks_stay_in_the_list_until_retention_ends(world: World) -> None:
     await world.call("schedule", PLAIN)
-    state = await world.shelf.load("s1")
+    state = await world.task_store.load("s1")
     text = encode(state).replace(b'"deliveryCount": 0', b'"deliveredAtMs": %d, "deliveryCount": 1' % START)
     await world.store.put("clock", "s1", text)
     one = {"taskId": "t1", "dueAt": DUE, "task": "water the plants"}
@@ -223,7 +223,7 @@ async def test_every_change_forgets_what_is_over(world: World) -> None:
     await world.call("schedule", PLAIN)
     world.now.ms += DAY
     await world.call("schedule", {**PLAIN, "dueAt": "2026-01-25T00:00:00Z"})
-    assert [one.task_id for one in (await world.shelf.load("s1")).tasks] == ["t2"]
+    assert [one.task_id for one in (await world.task_store.load("s1")).tasks] == ["t2"]
 
 
 async def test_a_person_can_clear_and_look(world: World) -> None:

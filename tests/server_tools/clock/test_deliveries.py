@@ -16,7 +16,7 @@ from routecodex.server_tools.clock.task import Task
 from routecodex.server_tools.clock.task_store import TaskStore
 from routecodex.stores.memory import MemoryStore
 from routecodex.stores.store import Change
-from tests.server_tools.clock.world import DAY, HOUR, MINUTE, RULES, START, Failing, Moving, put, wanted
+from tests.server_tools.clock.world import DAY, HOUR, MINUTE, RULES, START, Failing, Moving, put, task_fields
 
 
 class World:
@@ -26,14 +26,14 @@ class World:
         self, store: MemoryStore, now: Moving, *, rules: DueRules = RULES, start: str = "boot"
     ) -> None:
         self.now = now
-        self.shelf = TaskStore(store, now_ms=now)
+        self.task_store = TaskStore(store, now_ms=now)
         # Here time only passes: what happens when clocks are set is told in test_leases.
         self.deliveries = Deliveries(
-            self.shelf, rules=rules, now_ms=now, up=lambda: SystemUptime(start, now.ms)
+            self.task_store, rules=rules, now_ms=now, up=lambda: SystemUptime(start, now.ms)
         )
 
     async def tasks(self) -> tuple[Task, ...]:
-        return (await self.shelf.load("s1")).tasks
+        return (await self.task_store.load("s1")).tasks
 
     async def reserve(self, request_id: str) -> Reservation:
         found = await self.deliveries.reserve("s1", request_id)
@@ -47,7 +47,7 @@ def world() -> World:
 
 
 async def test_a_due_task_is_delivered_once(world: World) -> None:
-    await put(world.shelf, wanted(), wanted(START + HOUR, "later"), now=world.now)
+    await put(world.task_store, task_fields(), task_fields(START + HOUR, "later"), now=world.now)
     first = await world.reserve("r1")
     assert (first.task_ids, first.session, first.request_id) == (["t1"], "s1", "r1")
     assert await world.deliveries.reserve("s1", "r2") is None
@@ -62,7 +62,7 @@ async def test_a_due_task_is_delivered_once(world: World) -> None:
 
 
 async def test_what_was_rolled_back_is_as_if_nothing_had_happened(world: World) -> None:
-    await put(world.shelf, wanted(), now=world.now)
+    await put(world.task_store, task_fields(), now=world.now)
     before = await world.tasks()
     first = await world.reserve("r1")
     await world.deliveries.roll_back(first)
@@ -74,7 +74,7 @@ async def test_what_was_rolled_back_is_as_if_nothing_had_happened(world: World) 
 
 
 async def test_a_task_set_inside_the_window_waits_for_the_next_request(world: World) -> None:
-    await put(world.shelf, wanted(), now=world.now)
+    await put(world.task_store, task_fields(), now=world.now)
     chain = ["earlier", "earlier:clock_followup", "earlier:tools"]
     assert [await world.deliveries.reserve("s1", one) for one in chain] == [None] * 3
     assert (await world.reserve("next")).task_ids == ["t1"]
@@ -84,7 +84,7 @@ async def test_a_task_set_inside_the_window_waits_for_the_next_request(world: Wo
 async def test_twenty_requests_at_once_deliver_once() -> None:
     store, now = MemoryStore(), Moving()
     workers = [World(store, now) for _ in range(4)]
-    await put(workers[0].shelf, wanted(), wanted(START, "else"), now=now)
+    await put(workers[0].task_store, task_fields(), task_fields(START, "else"), now=now)
     asked = [worker.deliveries.reserve("s1", f"r{n}") for n in range(5) for worker in workers]
     found = [one for one in await asyncio.gather(*asked) if one is not None]
     assert [one.task_ids for one in found] == [["t1", "t2"]]
@@ -95,7 +95,7 @@ async def test_twenty_requests_at_once_deliver_once() -> None:
 async def test_what_a_dead_process_had_reserved_comes_free_and_is_delivered_once() -> None:
     store, now = MemoryStore(), Moving()
     dead, alive = World(store, now), World(store, now)
-    await put(dead.shelf, wanted(), now=now)
+    await put(dead.task_store, task_fields(), now=now)
     lost = await dead.reserve("r1")
     await dead.deliveries.close()
     now.ms += RULES.lease_ms - 1
@@ -111,7 +111,7 @@ async def test_what_a_dead_process_had_reserved_comes_free_and_is_delivered_once
 async def test_a_slow_request_keeps_its_reservation() -> None:
     store, now = MemoryStore(), Moving()
     slow, other = World(store, now), World(store, now)
-    await put(slow.shelf, wanted(), now=now)
+    await put(slow.task_store, task_fields(), now=now)
     held = await slow.reserve("r1")
     for _ in range(10):
         now.ms += RULES.lease_ms // 2
@@ -125,12 +125,12 @@ async def test_a_slow_request_keeps_its_reservation() -> None:
 async def test_reservations_are_renewed_by_themselves() -> None:
     now = Moving()
     world = World(MemoryStore(), now, rules=DueRules(lease_ms=30))
-    await put(world.shelf, wanted(), now=now)
+    await put(world.task_store, task_fields(), now=now)
     held = await world.reserve("r1")
     before = held.tasks[0].reservation
     now.ms += 20
     written = asyncio.Event()
-    world.shelf.listen(lambda session: written.set())
+    world.task_store.listen(lambda session: written.set())
     await written.wait()
     renewed = (await world.tasks())[0].reservation
     assert before is not None
@@ -141,7 +141,7 @@ async def test_reservations_are_renewed_by_themselves() -> None:
 async def test_a_commit_that_cannot_be_written_is_written_later(caplog: pytest.LogCaptureFixture) -> None:
     store, now = Failing(), Moving()
     world = World(store, now)
-    await put(world.shelf, wanted(), now=now)
+    await put(world.task_store, task_fields(), now=now)
     held = await world.reserve("r1")
     store.broken = True
     assert await world.deliveries.commit(held) == ()
@@ -157,7 +157,7 @@ async def test_a_commit_that_cannot_be_written_is_written_later(caplog: pytest.L
 async def test_a_store_that_fails_costs_the_reminder_and_not_the_request() -> None:
     store, now = Failing(), Moving()
     world = World(store, now)
-    await put(world.shelf, wanted(), now=now)
+    await put(world.task_store, task_fields(), now=now)
     store.broken = True
     assert await world.deliveries.reserve("s1", "r1") is None
     store.broken = False
@@ -200,7 +200,7 @@ async def leave(store: Slow, asked: Any) -> None:
 async def test_a_client_that_leaves_during_the_reservation_gives_it_back() -> None:
     store, now = Slow(), Moving()
     world = World(store, now)
-    await put(world.shelf, wanted(), now=now)
+    await put(world.task_store, task_fields(), now=now)
     before = await world.tasks()
     await leave(store, world.deliveries.reserve("s1", "r1"))
     await world.deliveries.close()
@@ -210,7 +210,7 @@ async def test_a_client_that_leaves_during_the_reservation_gives_it_back() -> No
 async def test_a_client_that_leaves_during_the_commit_has_been_served() -> None:
     store, now = Slow(), Moving()
     world = World(store, now)
-    await put(world.shelf, wanted(), now=now)
+    await put(world.task_store, task_fields(), now=now)
     held = await world.reserve("r1")
     await leave(store, world.deliveries.commit(held))
     await world.deliveries.roll_back(held)
@@ -219,7 +219,7 @@ async def test_a_client_that_leaves_during_the_commit_has_been_served() -> None:
 
 
 async def test_a_repeated_task_comes_again_but_not_in_the_same_chain(world: World) -> None:
-    await put(world.shelf, wanted(repeat="every 1 minutes", max_runs=2), now=world.now)
+    await put(world.task_store, task_fields(repeat="every 1 minutes", max_runs=2), now=world.now)
     assert await world.deliveries.commit(await world.reserve("r1"))
     assert await world.deliveries.reserve("s1", "r1:clock_followup") is None
     second = await world.reserve("r2")
@@ -231,7 +231,7 @@ async def test_a_repeated_task_comes_again_but_not_in_the_same_chain(world: Worl
 
 
 async def test_a_missed_day_of_a_repeated_task_is_not_made_up_for(world: World) -> None:
-    await put(world.shelf, wanted(repeat="daily"), now=world.now)
+    await put(world.task_store, task_fields(repeat="daily"), now=world.now)
     world.now.ms += 3 * DAY + MINUTE
     found = await world.reserve("r1")
     assert [one.due_at_ms for one in found.tasks] == [START + 3 * DAY]
@@ -243,12 +243,12 @@ async def test_the_log_tells_what_happened_without_the_text(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "routecodex.clock")
-    await put(world.shelf, wanted(), now=world.now)
+    await put(world.task_store, task_fields(), now=world.now)
     await world.deliveries.roll_back(await world.reserve("r1"))
     await world.deliveries.commit(await world.reserve("r2"))
     assert caplog.messages == [
         "r1: 1 due tasks of session 's1' injected: t1",
-        "r1: 1 tasks given back",
+        "r1: 1 tasks released",
         "r2: 1 due tasks of session 's1' injected: t1",
         "r2: 1 tasks delivered: t1 (1)",
     ]

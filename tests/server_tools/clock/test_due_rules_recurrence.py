@@ -1,4 +1,4 @@
-"""Rhythms as they are said, and the occurrences they give."""
+"""Rhythms as they are text, and the occurrences they give."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.server_tools.clock.world import DAY, MINUTE, START
 
 
 @pytest.mark.parametrize(
-    ("said", "stored"),
+    ("text", "stored"),
     [
         ("none", None),
         ("daily", "daily"),
@@ -22,24 +22,26 @@ from tests.server_tools.clock.world import DAY, MINUTE, START
         ("every 525600 minutes", "every 525600 minutes"),
     ],
 )
-def test_rhythms_that_are_understood(said: str, stored: str | None) -> None:
-    assert due_rules.normalize(said) == stored
+def test_rhythms_that_are_understood(text: str, stored: str | None) -> None:
+    assert due_rules.normalize_recurrence(text) == stored
 
 
 @pytest.mark.parametrize(
-    "said", ["", "hourly", "every minutes", "every 0 minutes", "every -5 minutes", "every 1.5 minutes",
+    "text", ["", "hourly", "every minutes", "every 0 minutes", "every -5 minutes", "every 1.5 minutes",
     "every 525601 minutes", "every 9999999 minutes", "every 5 hours", "daily weekly", "every ٣ minutes"],
 )  # fmt: skip
-def test_rhythms_that_are_not(said: str) -> None:
-    with pytest.raises(ValueError, match="is no rhythm; use none, daily, weekly, or every N minutes"):
-        due_rules.normalize(said)
+def test_invalid_recurrences_are_rejected(text: str) -> None:
+    with pytest.raises(
+        ValueError, match="is not a valid repeat; use none, daily, weekly, or every N minutes"
+    ):
+        due_rules.normalize_recurrence(text)
 
 
 @pytest.mark.parametrize(
-    ("rhythm", "period"), [("daily", DAY), ("weekly", 7 * DAY), ("every 90 minutes", 90 * MINUTE)]
+    ("recurrence", "period"), [("daily", DAY), ("weekly", 7 * DAY), ("every 90 minutes", 90 * MINUTE)]
 )
-def test_periods(rhythm: str, period: int) -> None:
-    assert due_rules.period_ms(rhythm) == period
+def test_periods(recurrence: str, period: int) -> None:
+    assert due_rules.period_ms(recurrence) == period
 
 
 @pytest.mark.parametrize(
@@ -56,10 +58,10 @@ def test_occurrences_around_a_moment(moment: int, after: int, until: int) -> Non
 
 @given(st.integers(0, 10**13), st.integers(1, 525_600), st.integers(0, 10**13))
 def test_the_next_occurrence_is_the_first_one_ahead(due: int, minutes: int, moment: int) -> None:
-    rhythm = due_rules.normalize(f"every {minutes} minutes")
-    assert rhythm is not None
-    period = due_rules.period_ms(rhythm)
-    later = due_rules.first_after(due, rhythm, moment_ms=moment)
+    recurrence = due_rules.normalize_recurrence(f"every {minutes} minutes")
+    assert recurrence is not None
+    period = due_rules.period_ms(recurrence)
+    later = due_rules.first_after(due, recurrence, moment_ms=moment)
     assert later > max(due, moment)
     assert (later - due) % period == 0
     assert later - period <= max(due, moment)

@@ -13,7 +13,7 @@ from routecodex.server_tools.clock.task import encode, no_tasks
 from routecodex.server_tools.clock.task_store import SPACE, TaskStore
 from routecodex.stores.memory import MemoryStore
 from routecodex.stores.store import Stored, StoreError
-from tests.server_tools.clock.world import DAY, HOUR, MINUTE, RULES, START, Moving, files, put, wanted
+from tests.server_tools.clock.world import DAY, HOUR, MINUTE, RULES, START, Moving, files, put, task_fields
 
 
 class Counting(MemoryStore):
@@ -40,8 +40,8 @@ class World:
     def __init__(self, now: Moving) -> None:
         self.store = Counting()
         self.now = now
-        self.shelf = TaskStore(self.store, now_ms=now)
-        self.upkeep = ExpirySweep(self.shelf, rules=RULES, now_ms=now)
+        self.task_store = TaskStore(self.store, now_ms=now)
+        self.upkeep = ExpirySweep(self.task_store, rules=RULES, now_ms=now)
 
 
 @pytest.fixture
@@ -50,25 +50,25 @@ def world() -> World:
 
 
 async def test_tasks_past_retention_go_and_all_others_stay(world: World) -> None:
-    tasks = [wanted(), wanted(START + HOUR, "later"), wanted(START, "again", repeat="daily")]
-    await put(world.shelf, *tasks, now=world.now)
-    await put(world.shelf, wanted(), now=world.now, session="s2")
+    tasks = [task_fields(), task_fields(START + HOUR, "later"), task_fields(START, "again", repeat="daily")]
+    await put(world.task_store, *tasks, now=world.now)
+    await put(world.task_store, task_fields(), now=world.now, session="s2")
     world.now.ms = START + RULES.retention_ms
     assert await world.upkeep.sweep() == SweepReport(sessions=2, tasks=4, dropped=0)
     world.now.ms += 1
     assert await world.upkeep.sweep() == SweepReport(sessions=1, tasks=2, dropped=2)
-    assert [one.task for one in (await world.shelf.load("s1")).tasks] == ["later", "again"]
+    assert [one.task for one in (await world.task_store.load("s1")).tasks] == ["later", "again"]
     assert await world.store.keys(SPACE) == ["s1"]
 
 
 async def test_a_repeated_task_that_nobody_comes_back_for_goes_in_the_end(world: World) -> None:
-    await put(world.shelf, wanted(repeat="daily"), now=world.now)
+    await put(world.task_store, task_fields(repeat="daily"), now=world.now)
     world.now.ms += 30 * DAY + 1
     assert await world.upkeep.sweep() == SweepReport(sessions=0, tasks=0, dropped=1)
 
 
 async def test_what_has_not_changed_is_not_read_again(world: World) -> None:
-    await put(world.shelf, wanted(START + DAY), now=world.now)
+    await put(world.task_store, task_fields(START + DAY), now=world.now)
     await world.upkeep.sweep()
     before = (world.store.reads, world.store.listings)
     for _ in range(5):
@@ -84,10 +84,10 @@ async def test_a_session_without_tasks_left_behind_is_removed(world: World) -> N
 
 
 async def test_a_store_that_is_down_stops_nothing(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    await put(world.shelf, wanted(), now=world.now)
+    await put(world.task_store, task_fields(), now=world.now)
     world.store.down = True
     assert await world.upkeep.sweep() == SweepReport()
-    assert caplog.messages == ["tasks that are over could not be dropped: gone"]
+    assert caplog.messages == ["expired tasks could not be deleted: gone"]
     world.store.down = False
     assert await world.upkeep.sweep() == SweepReport(sessions=1, tasks=1, dropped=0)
 
@@ -97,12 +97,12 @@ async def test_the_start_survives_damaged_files_and_says_what_it_did(
 ) -> None:
     caplog.set_level(logging.INFO)
     now, store = Moving(), files(tmp_path)
-    shelf = TaskStore(store, now_ms=now)
-    await put(shelf, wanted(), wanted(START + HOUR, "later"), now=now)
+    task_store = TaskStore(store, now_ms=now)
+    await put(task_store, task_fields(), task_fields(START + HOUR, "later"), now=now)
     for name, content in [("a.json", b"{"), ("b.json", b"[]"), ("ntp-state.json", b"nonsense")]:
         (tmp_path / "clock" / name).write_bytes(content)
     now.ms += RULES.retention_ms + 1
-    assert await ExpirySweep(shelf, rules=RULES, now_ms=now).sweep() == SweepReport(
+    assert await ExpirySweep(task_store, rules=RULES, now_ms=now).sweep() == SweepReport(
         sessions=1, tasks=1, dropped=1
     )
     others = [path for path in (tmp_path / "clock").iterdir() if path.name not in (".lock", "s1.json")]
@@ -120,7 +120,7 @@ async def test_the_start_survives_damaged_files_and_says_what_it_did(
 
 
 async def test_it_sweeps_at_the_start_and_with_every_tick(world: World) -> None:
-    await put(world.shelf, wanted(), now=world.now)
+    await put(world.task_store, task_fields(), now=world.now)
     slept: list[float] = []
 
     async def sleep(seconds: float) -> None:

@@ -11,14 +11,14 @@ from msgspec.structs import replace
 from routecodex.server_tools.clock import edits
 from routecodex.server_tools.clock.arguments import ActionRefused
 from routecodex.server_tools.clock.task import LATEST_MS, DeliveryMark, decode, encode
-from tests.server_tools.clock.world import DAY, HOUR, MINUTE, RULES, START, at, state, task, wanted
+from tests.server_tools.clock.world import DAY, HOUR, MINUTE, RULES, START, at, state, task, task_fields
 
 EMPTY = state()
 MARK = DeliveryMark("m1", START + RULES.lease_ms)
 
 
 def test_a_new_task_has_every_field_of_the_design() -> None:
-    item = wanted(START + HOUR, tool="shell", arguments={"cmd": "make"})
+    item = task_fields(START + HOUR, tool="shell", arguments={"cmd": "make"})
     after, made = edits.add(EMPTY, [item], ids=["t1"], at=at())
     assert msgspec.json.decode(encode(replace(after, updated_at_ms=START))) == {
         "version": 1,
@@ -65,50 +65,50 @@ def test_every_optional_field_survives_being_written() -> None:
 def test_a_task_set_inside_the_window_is_kept_out_of_the_request_that_set_it(
     ahead: int, guard: str | None
 ) -> None:
-    _, made = edits.add(EMPTY, [wanted(START + ahead)], ids=["t1"], at=at())
+    _, made = edits.add(EMPTY, [task_fields(START + ahead)], ids=["t1"], at=at())
     assert [one.not_before_request_id for one in made] == [guard]
 
 
 def test_the_same_time_and_text_again_is_the_same_task() -> None:
     before = state(task(START + HOUR), task(START + HOUR, task_id="t2", task="else"))
-    after, made = edits.add(before, [wanted(START + HOUR)] * 2, ids=["n1", "n2"], at=at())
+    after, made = edits.add(before, [task_fields(START + HOUR)] * 2, ids=["n1", "n2"], at=at())
     assert (after, made) == (before, (before.tasks[0],))
-    twice, made = edits.add(EMPTY, [wanted(START + HOUR)] * 2, ids=["n1", "n2"], at=at())
+    twice, made = edits.add(EMPTY, [task_fields(START + HOUR)] * 2, ids=["n1", "n2"], at=at())
     assert [one.task_id for one in (*twice.tasks, *made)] == ["n1", "n1"]
-    others = [wanted(START + HOUR + 1), wanted(START + HOUR, "else")]
+    others = [task_fields(START + HOUR + 1), task_fields(START + HOUR, "else")]
     apart, _ = edits.add(state(task(START + HOUR)), others, ids=["n1", "n2"], at=at())
     assert [one.task_id for one in apart.tasks] == ["t1", "n1", "n2"]
 
 
 def test_the_same_task_again_takes_the_new_hints_and_stays_delivered() -> None:
     before = task(delivered_at_ms=START - 5, delivery_count=1, tool="old")
-    after, _ = edits.add(state(before), [wanted(tool="new")], ids=["n1"], at=at())
+    after, _ = edits.add(state(before), [task_fields(tool="new")], ids=["n1"], at=at())
     assert after.tasks == (replace(before, tool="new", updated_at_ms=START),)
 
 
 def test_a_repeated_task_is_the_same_at_a_later_occurrence() -> None:
     before = state(task(START + 2 * DAY, repeat="daily"))
-    same, _ = edits.add(before, [wanted(START, repeat="daily")], ids=["n1"], at=at())
+    same, _ = edits.add(before, [task_fields(START, repeat="daily")], ids=["n1"], at=at())
     assert same == before
-    other, _ = edits.add(before, [wanted(START + 1, repeat="daily")], ids=["n1"], at=at())
+    other, _ = edits.add(before, [task_fields(START + 1, repeat="daily")], ids=["n1"], at=at())
     assert [one.task_id for one in other.tasks] == ["t1", "n1"]
 
 
 def test_a_delivered_task_that_is_to_be_repeated_comes_again() -> None:
     before = state(task(delivered_at_ms=START, delivery_count=1))
-    after, _ = edits.add(before, [wanted(repeat="daily")], ids=["n1"], at=at())
+    after, _ = edits.add(before, [task_fields(repeat="daily")], ids=["n1"], at=at())
     found = after.tasks[0]
     assert (found.task_id, found.due_at_ms, found.delivered_at_ms) == ("t1", START + DAY, None)
 
 
 def test_a_time_too_long_past_is_refused_with_the_whole_batch() -> None:
-    items = [wanted(START + HOUR), wanted(START - RULES.retention_ms - 1)]
+    items = [task_fields(START + HOUR), task_fields(START - RULES.retention_ms - 1)]
     with pytest.raises(
-        ActionRefused, match=r"too long past to be delivered; it is 2026-01-21T20:30:00\.000Z now"
+        ActionRefused, match=r"too long ago to be delivered; it is 2026-01-21T20:30:00\.000Z now"
     ):
         edits.add(EMPTY, items, ids=["n1", "n2"], at=at())
-    at_the_edge, _ = edits.add(EMPTY, [wanted(START - RULES.retention_ms)], ids=["n1"], at=at())
-    repeated, _ = edits.add(EMPTY, [wanted(START - DAY, repeat="daily")], ids=["n1"], at=at())
+    at_the_edge, _ = edits.add(EMPTY, [task_fields(START - RULES.retention_ms)], ids=["n1"], at=at())
+    repeated, _ = edits.add(EMPTY, [task_fields(START - DAY, repeat="daily")], ids=["n1"], at=at())
     assert (len(at_the_edge.tasks), len(repeated.tasks)) == (1, 1)
 
 
@@ -121,7 +121,7 @@ def test_cancel_and_clear() -> None:
         edits.cancel(state(two), "t1")
     assert (caught.value.code, str(caught.value)) == (
         "unknown_task",
-        "this session has no task 't1'; list names them",
+        "this session has no task 't1'; use list to see the tasks",
     )
 
 
@@ -278,5 +278,5 @@ SHAPES = {
 
 @pytest.mark.parametrize("raw", SHAPES.values(), ids=SHAPES)
 def test_what_is_not_the_state_of_a_session(raw: bytes) -> None:
-    with pytest.raises(ValueError, match="it does not hold the tasks of a session"):
+    with pytest.raises(ValueError, match="it does not contain the tasks of a session"):
         decode(raw)

@@ -10,7 +10,7 @@ from msgspec import Struct
 from routecodex.server_tools.clock import due_rules, edits
 from routecodex.server_tools.clock.due_rules import DueRules
 from routecodex.server_tools.clock.task import SessionTasks, Task, decode, encode
-from tests.server_tools.clock.world import MINUTE, START, at, state, wanted
+from tests.server_tools.clock.world import MINUTE, START, at, state, task_fields
 
 RULES = DueRules(lease_ms=10_000)
 
@@ -51,7 +51,7 @@ class Processes(RuleBasedStateMachine):
     )
     def schedule(self, ahead: int, repeat: str | None) -> None:
         self.scheduled += 1
-        item = wanted(self.now + ahead, f"task {self.scheduled}", repeat=repeat)
+        item = task_fields(self.now + ahead, f"task {self.scheduled}", repeat=repeat)
         made = self.circumstances(f"r{self.requests}")
         after, _ = edits.add(self.stored, [item], ids=[f"t{self.scheduled}"], at=made)
         self.store(after)
@@ -128,7 +128,7 @@ class Processes(RuleBasedStateMachine):
         self.now += RULES.lease_ms
         waiting = {
             task.task_id
-            for task in due_rules.kept(self.stored, self.now, RULES)
+            for task in due_rules.live_tasks(self.stored, self.now, RULES)
             if due_rules.should_inject(task, self.now, RULES)
         }
         after, tasks = edits.reserve(self.stored, "last", at=self.circumstances("last"))

@@ -38,7 +38,7 @@ class Scripted:
 
 def keeper(file: Path | None = None, **servers: float | Exception) -> NetworkTime:
     return NetworkTime(
-        Moving().seconds, options=NtpOptions(servers=tuple(servers)), file=file, ask=Scripted(**servers)
+        Moving().seconds, options=NtpOptions(servers=tuple(servers)), file=file, query=Scripted(**servers)
     )
 
 
@@ -58,10 +58,10 @@ async def test_the_offset_corrects_the_time() -> None:
 
 
 async def test_a_failure_changes_the_status_and_keeps_the_offset(caplog: pytest.LogCaptureFixture) -> None:
-    asked = Scripted(a=1500.0, b=TimeoutError("no answer within 800 ms"))
-    time = NetworkTime(Moving().seconds, options=NtpOptions(servers=("a", "b")), ask=asked)
+    query = Scripted(a=1500.0, b=TimeoutError("no answer within 800 ms"))
+    time = NetworkTime(Moving().seconds, options=NtpOptions(servers=("a", "b")), query=query)
     assert await time.sync() is True
-    asked.servers["a"] = BadReply("kiss of death 'RATE'")
+    query.servers["a"] = BadReply("kiss of death 'RATE'")
     assert await time.sync() is False
     reason = "a: kiss of death 'RATE'; b: no answer within 800 ms"
     assert time.report() == {
@@ -75,7 +75,7 @@ async def test_a_failure_changes_the_status_and_keeps_the_offset(caplog: pytest.
     }
     assert time.now_ms() == START + 1500
     assert caplog.messages == [f"network time failed, the offset stays 1500 ms: {reason}"]
-    asked.servers["a"] = 20
+    query.servers["a"] = 20
     assert await time.sync() is True
     assert (time.offset_ms, time.state.last_error) == (20, None)
 
@@ -93,13 +93,13 @@ async def test_a_liar_is_outvoted_and_a_tie_is_an_error() -> None:
 async def test_no_servers_at_all_is_an_error() -> None:
     time = keeper()
     assert await time.sync() is False
-    assert time.state.last_error == "no servers are named"
+    assert time.state.last_error == "no servers are configured"
 
 
 async def test_every_question_has_a_cookie_of_its_own() -> None:
-    asked = Scripted(a=0, b=0)
-    await NetworkTime(options=NtpOptions(servers=("a", "b")), ask=asked).sync()
-    assert (len(set(asked.cookies)), {len(cookie) for cookie in asked.cookies}) == (2, {8})
+    query = Scripted(a=0, b=0)
+    await NetworkTime(options=NtpOptions(servers=("a", "b")), query=query).sync()
+    assert (len(set(query.cookies)), {len(cookie) for cookie in query.cookies}) == (2, {8})
 
 
 async def test_the_offset_survives_a_restart_and_failing_servers(tmp_path: Path) -> None:
@@ -162,33 +162,33 @@ async def test_a_file_that_cannot_be_read_or_written_stops_nothing(
 async def test_turned_off_it_asks_nobody_and_corrects_nothing(tmp_path: Path) -> None:
     file = tmp_path / "ntp-state.json"
     await keeper(file, a=1500.0).sync()
-    asked = Scripted(a=1)
+    query = Scripted(a=1)
     time = NetworkTime(
-        Moving().seconds, options=NtpOptions(enabled=False, servers=("a",)), file=file, ask=asked
+        Moving().seconds, options=NtpOptions(enabled=False, servers=("a",)), file=file, query=query
     )
     time.restore()
     await time.run()
-    assert (time.now_ms(), time.report(), asked.cookies) == (START, {"status": "off", "offsetMs": 0}, [])
+    assert (time.now_ms(), time.report(), query.cookies) == (START, {"status": "off", "offsetMs": 0}, [])
 
 
 @pytest.mark.parametrize(
-    ("enabled", "said", "wanted"),
+    ("enabled", "said", "task_fields"),
     [(True, None, True), (True, "0", False), (True, "1", True), (True, " OFF ", False), (False, "1", False)],
 )
-def test_the_environment_can_turn_it_off(enabled: bool, said: str | None, wanted: bool) -> None:
+def test_the_environment_can_turn_it_off(enabled: bool, said: str | None, task_fields: bool) -> None:
     environ = {} if said is None else {"ROUTECODEX_CLOCK_NTP": said}
-    assert is_ntp_enabled(enabled, environ) is wanted
+    assert is_ntp_enabled(enabled, environ) is task_fields
 
 
 async def test_it_asks_again_and_again_less_often_while_it_fails() -> None:
-    asked = Scripted(a=TimeoutError("silent"))
+    query = Scripted(a=TimeoutError("silent"))
     options = NtpOptions(servers=("a",), every=900, again=60)
-    time = NetworkTime(options=options, ask=asked, chance=random.Random(7))
+    time = NetworkTime(options=options, query=query, randomness=random.Random(7))
     slept: list[float] = []
 
     async def sleep(seconds: float) -> None:
         slept.append(seconds)
-        asked.servers["a"] = 5 if len(slept) == 6 else asked.servers["a"]
+        query.servers["a"] = 5 if len(slept) == 6 else query.servers["a"]
         if len(slept) == 8:
             raise asyncio.CancelledError
 

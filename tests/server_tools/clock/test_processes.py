@@ -15,7 +15,7 @@ import pytest
 from routecodex.server_tools.clock.deliveries import Deliveries
 from routecodex.server_tools.clock.reservations import SystemUptime, uptime
 from routecodex.server_tools.clock.task_store import TaskStore
-from tests.server_tools.clock.world import RULES, START, Moving, files, put, wanted
+from tests.server_tools.clock.world import RULES, START, Moving, files, put, task_fields
 
 CHILD = Path(__file__).with_name("child.py")
 
@@ -27,8 +27,8 @@ class Here:
         self.now = Moving()
         self.passed = 0
         self.store = files(directory)
-        self.shelf = TaskStore(self.store, now_ms=self.now)
-        self.deliveries = Deliveries(self.shelf, rules=RULES, now_ms=self.now, up=self.up)
+        self.task_store = TaskStore(self.store, now_ms=self.now)
+        self.deliveries = Deliveries(self.task_store, rules=RULES, now_ms=self.now, up=self.up)
 
     def up(self) -> SystemUptime:
         """The real clock of the machine, which the other processes share, and the time we say has passed."""
@@ -58,7 +58,7 @@ async def heard(process: Process) -> Any:
 async def test_killed_between_reservation_and_commit_it_is_delivered_later_and_once(
     here: Here, tmp_path: Path
 ) -> None:
-    await put(here.shelf, wanted(), now=here.now)
+    await put(here.task_store, task_fields(), now=here.now)
     process = await start("hold", tmp_path, "dead")
     assert await heard(process) == ["t1"]
     process.kill()
@@ -75,17 +75,17 @@ async def test_killed_between_reservation_and_commit_it_is_delivered_later_and_o
 
 
 async def test_processes_that_compete_deliver_every_task_once(here: Here, tmp_path: Path) -> None:
-    ids = await put(here.shelf, *(wanted(START, f"task {n}") for n in range(5)), now=here.now)
+    ids = await put(here.task_store, *(task_fields(START, f"task {n}") for n in range(5)), now=here.now)
     racing = await asyncio.gather(*(start("compete", tmp_path, name) for name in "abc"))
     said = await asyncio.gather(*(heard(process) for process in racing))
     assert [await process.wait() for process in racing] == [0, 0, 0]
     assert sorted(task_id for each in said for task_id in each) == ids
-    assert [one.delivery_count for one in (await here.shelf.load("s1")).tasks] == [1] * 5
+    assert [one.delivery_count for one in (await here.task_store.load("s1")).tasks] == [1] * 5
 
 
 async def test_no_process_undoes_what_another_has_scheduled(here: Here, tmp_path: Path) -> None:
     writing = await asyncio.gather(*(start("schedule", tmp_path, name) for name in "ab"))
     assert [await heard(process) for process in writing] == ["done"] * 2
     assert [await process.wait() for process in writing] == [0, 0]
-    found = {one.task_id for one in (await here.shelf.load("s1")).tasks}
+    found = {one.task_id for one in (await here.task_store.load("s1")).tasks}
     assert found == {f"{name}-{number}" for name in "ab" for number in range(20)}

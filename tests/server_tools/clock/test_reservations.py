@@ -14,8 +14,8 @@ from routecodex.server_tools.clock.due_rules import DueRules
 from routecodex.server_tools.clock.reservations import (
     UNKNOWN,
     SystemUptime,
-    boot_mark,
-    expired_reservations,
+    delivery_mark,
+    effective_reservations,
     uptime,
 )
 from routecodex.server_tools.clock.task import DeliveryMark
@@ -31,7 +31,7 @@ from tests.server_tools.clock.world import (
     put,
     state,
     task,
-    wanted,
+    task_fields,
 )
 
 LEASE = RULES.lease_ms
@@ -45,8 +45,8 @@ class Process:
     def __init__(self, directory: Path, machine: Machine) -> None:
         self.machine = machine
         self.store = files(directory)
-        self.shelf = TaskStore(self.store, now_ms=machine.now)
-        self.deliveries = Deliveries(self.shelf, rules=LONG, now_ms=machine.now, up=machine.up)
+        self.task_store = TaskStore(self.store, now_ms=machine.now)
+        self.deliveries = Deliveries(self.task_store, rules=LONG, now_ms=machine.now, up=machine.up)
 
     async def reserve(self, request_id: str) -> Reservation:
         found = await self.deliveries.reserve("s1", request_id)
@@ -67,7 +67,7 @@ def machine() -> Machine:
 async def two(tmp_path: Path, machine: Machine) -> AsyncIterator[tuple[Process, Process]]:
     """Two processes of one machine, and a task that has been due for hours."""
     both = Process(tmp_path, machine), Process(tmp_path, machine)
-    await put(both[0].shelf, wanted(START - 10 * HOUR), now=lambda: START - 11 * HOUR)
+    await put(both[0].task_store, task_fields(START - 10 * HOUR), now=lambda: START - 11 * HOUR)
     yield both
     for process in both:
         await process.close()
@@ -118,7 +118,7 @@ async def test_after_a_restart_of_the_machine_the_time_of_day_decides(
 
 async def test_between_machines_the_time_of_day_decides(tmp_path: Path) -> None:
     here, there = Process(tmp_path, Machine("here")), Process(tmp_path, Machine("there"))
-    await put(here.shelf, wanted(START - 10 * MINUTE), now=lambda: START - HOUR)
+    await put(here.task_store, task_fields(START - 10 * MINUTE), now=lambda: START - HOUR)
     await here.reserve("r1")
     there.machine.up_ms += 10 * LEASE
     assert await there.deliveries.reserve("s1", "r2") is None
@@ -130,9 +130,9 @@ async def test_between_machines_the_time_of_day_decides(tmp_path: Path) -> None:
 
 async def test_a_store_that_takes_no_renewal_does_not_cost_what_this_process_holds(machine: Machine) -> None:
     store = Failing()
-    shelf = TaskStore(store, now_ms=machine.now)
-    deliveries = Deliveries(shelf, rules=RULES, now_ms=machine.now, up=machine.up)
-    await put(shelf, wanted(), now=machine.now)
+    task_store = TaskStore(store, now_ms=machine.now)
+    deliveries = Deliveries(task_store, rules=RULES, now_ms=machine.now, up=machine.up)
+    await put(task_store, task_fields(), now=machine.now)
     held = await deliveries.reserve("s1", "r1")
     assert held is not None
     store.broken = True
@@ -146,18 +146,18 @@ async def test_a_store_that_takes_no_renewal_does_not_cost_what_this_process_hol
 async def test_renewals_outlive_a_configuration_until_nothing_is_held(
     machine: Machine,
 ) -> None:
-    shelf = TaskStore(Failing(), now_ms=machine.now)
-    deliveries = Deliveries(shelf, rules=DueRules(lease_ms=30), now_ms=machine.now, up=machine.up)
-    await put(shelf, wanted(), now=machine.now)
+    task_store = TaskStore(Failing(), now_ms=machine.now)
+    deliveries = Deliveries(task_store, rules=DueRules(lease_ms=30), now_ms=machine.now, up=machine.up)
+    await put(task_store, task_fields(), now=machine.now)
     held = await deliveries.reserve("s1", "r1")
     assert held is not None
     await deliveries.close()
     written = asyncio.Event()
-    shelf.listen(lambda session: written.set())
+    task_store.listen(lambda session: written.set())
     machine.wait(20)
     await written.wait()
-    (renewed,) = (await shelf.load("s1")).tasks
-    assert renewed.reservation == boot_mark(held.id, machine.now(), up=machine.up(), lease_ms=30)
+    (renewed,) = (await task_store.load("s1")).tasks
+    assert renewed.reservation == delivery_mark(held.id, machine.now(), up=machine.up(), lease_ms=30)
     await deliveries.commit(held)
     written.clear()
     await deliveries.renew()
@@ -165,19 +165,19 @@ async def test_renewals_outlive_a_configuration_until_nothing_is_held(
 
 
 def test_a_shorter_lease_after_a_reload_does_not_let_go_of_what_was_reserved_for_longer() -> None:
-    mark = boot_mark("m", START, up=SystemUptime("boot", 1000), lease_ms=MINUTE)
+    mark = delivery_mark("m", START, up=SystemUptime("boot", 1000), lease_ms=MINUTE)
     marked = state(task(reservation=mark))
-    seen = expired_reservations(marked, START, up=SystemUptime("boot", 31_000), lease_ms=500)
+    seen = effective_reservations(marked, START, up=SystemUptime("boot", 31_000), lease_ms=500)
     assert [one.reservation and one.reservation.until_ms for one in seen.tasks] == [START + 500]
 
 
 def test_a_state_without_marks_is_left_as_it_is() -> None:
     plain = state(task())
-    assert expired_reservations(plain, START, up=SystemUptime("boot", 1), lease_ms=LEASE) is plain
+    assert effective_reservations(plain, START, up=SystemUptime("boot", 1), lease_ms=LEASE) is plain
 
 
 def test_where_the_machine_tells_nothing_only_the_time_of_day_is_written() -> None:
-    assert boot_mark("m", START, up=UNKNOWN, lease_ms=LEASE) == DeliveryMark("m", START + LEASE)
+    assert delivery_mark("m", START, up=UNKNOWN, lease_ms=LEASE) == DeliveryMark("m", START + LEASE)
 
 
 async def test_all_processes_of_a_machine_share_one_clock() -> None:

@@ -17,10 +17,21 @@ from routecodex.stores import file_format
 from routecodex.stores.file import FileStore
 from routecodex.stores.memory import MemoryStore
 from routecodex.stores.store import StoreError
-from tests.server_tools.clock.world import HOUR, START, Failing, Moving, at, files, put, state, task, wanted
+from tests.server_tools.clock.world import (
+    HOUR,
+    START,
+    Failing,
+    Moving,
+    at,
+    files,
+    put,
+    state,
+    task,
+    task_fields,
+)
 
-LATER = wanted(START + HOUR)
-ADD = partial(edits.add, wanted=[LATER], ids=["t1"], at=at())
+LATER = task_fields(START + HOUR)
+ADD = partial(edits.add, items=[LATER], ids=["t1"], at=at())
 
 
 @pytest.fixture
@@ -91,7 +102,7 @@ async def test_what_is_known_is_not_read_again_until_somebody_writes(tmp_path: P
     await put(ours, LATER, now=now)
     found = await ours.load("s1")
     assert ours.peek("s1") is found
-    await put(theirs, wanted(START + HOUR, "else"), now=now)
+    await put(theirs, task_fields(START + HOUR, "else"), now=now)
     assert ours.peek("s1") is None
     assert [one.task for one in (await ours.load("s1")).tasks] == ["water the plants", "else"]
     await theirs.edit("s1", edits.clear)
@@ -187,5 +198,5 @@ async def test_a_failed_write_leaves_everything_as_it_was(now: Moving) -> None:
 
 async def test_many_tasks_are_told(now: Moving, caplog: pytest.LogCaptureFixture) -> None:
     shelf = TaskStore(MemoryStore(), now_ms=now)
-    await put(shelf, *(wanted(START + HOUR, f"task {n}") for n in range(1001)), now=now)
+    await put(shelf, *(task_fields(START + HOUR, f"task {n}") for n in range(1001)), now=now)
     assert caplog.messages == ["session 's1' has 1001 tasks; every request of it looks at all"]

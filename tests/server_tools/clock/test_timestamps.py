@@ -92,7 +92,7 @@ def test_the_refusals_say_what_to_write_instead() -> None:
         said.append(str(caught.value))
     form = "use ISO 8601 with an offset, like 2026-01-21T20:30:00-08:00 or 2026-01-22T04:30:00Z"
     assert said == [
-        f"'2026-01-21T20:30:00' does not say its offset from UTC; {form}",
+        f"'2026-01-21T20:30:00' has no offset from UTC; {form}",
         f"'1769027400000' is a bare number, not a time; {form}",
     ]
 

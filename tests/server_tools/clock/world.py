@@ -1,4 +1,4 @@
-"""A clock that is moved by hand, tasks made in a line, and stores that fail when told to."""
+"""Test clocks, short constructors for tasks, and a store that can fail."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RULES = DueRules()
 
 
 class Moving:
-    """Milliseconds that pass when they are told to."""
+    """A clock in milliseconds that the test sets."""
 
     def __init__(self, now_ms: int = START) -> None:
         self.ms = now_ms
@@ -40,7 +40,7 @@ class Moving:
 
 
 class Machine:
-    """A machine with a clock that people set and one that they cannot."""
+    """A machine with a settable time of day and an uptime."""
 
     def __init__(self, start: str = "boot") -> None:
         self.now = Moving()
@@ -51,7 +51,7 @@ class Machine:
         return SystemUptime(self.start, self.up_ms)
 
     def wait(self, ms: int) -> None:
-        """Time passes."""
+        """Advance both clocks."""
         self.now.ms += ms
         self.up_ms += ms
 
@@ -60,8 +60,8 @@ class Machine:
 
 
 def task(due: int = START, **fields: Any) -> Task:
-    """A task that was made an hour before the start."""
-    given = {
+    """Return a task that was created an hour before START."""
+    defaults = {
         "task_id": "t1",
         "session_id": "s1",
         "created_at_ms": START - HOUR,
@@ -69,7 +69,7 @@ def task(due: int = START, **fields: Any) -> Task:
         "task": "water the plants",
         "delivery_count": 0,
     }
-    return Task(due_at_ms=due, **{**given, **fields})
+    return Task(due_at_ms=due, **{**defaults, **fields})
 
 
 def state(*tasks: Task, session: str = "s1") -> SessionTasks:
@@ -80,26 +80,28 @@ def at(now_ms: int = START, *, request_id: str = "r1", rules: DueRules = RULES) 
     return EditContext(now_ms=now_ms, rules=rules, request_id=request_id)
 
 
-def wanted(due: int = START, text: str = "water the plants", **fields: Any) -> TaskFields:
+def task_fields(due: int = START, text: str = "water the plants", **fields: Any) -> TaskFields:
     return TaskFields(due_at_ms=due, task=text, **fields)
 
 
 def files(directory: Path) -> FileStore:
-    """A file store as the gateway opens it."""
+    """Open a file store as the gateway does."""
     return FileStore(directory, bare=BARE)
 
 
-async def put(shelf: TaskStore, *items: TaskFields, now: Callable[[], int], session: str = "s1") -> list[str]:
-    """Schedules in a request of its own; the ids are t1, t2, … in their session."""
-    first = len((await shelf.load(session)).tasks) + 1
+async def put(
+    task_store: TaskStore, *items: TaskFields, now: Callable[[], int], session: str = "s1"
+) -> list[str]:
+    """Schedule tasks in an earlier request; the ids are t1, t2, … per session."""
+    first = len((await task_store.load(session)).tasks) + 1
     ids = [f"t{number}" for number in range(first, first + len(items))]
-    made = at(now(), request_id="earlier")
-    tasks = await shelf.edit(session, partial(edits.add, wanted=items, ids=ids, at=made))
+    context = at(now(), request_id="earlier")
+    tasks = await task_store.edit(session, partial(edits.add, items=items, ids=ids, at=context))
     return [found.task_id for found in tasks]
 
 
 class Failing(MemoryStore):
-    """A store that can be broken and mended."""
+    """A store whose updates can be made to fail."""
 
     def __init__(self) -> None:
         super().__init__()

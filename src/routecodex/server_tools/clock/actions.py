@@ -1,7 +1,4 @@
-"""Actions of the clock tool, and its declaration.
-
-The tool `clock` as a model sees it: its declaration and what its actions do.
-"""
+"""Actions of the clock tool, and its declaration."""
 
 from __future__ import annotations
 
@@ -23,11 +20,11 @@ from routecodex.server_tools.clock.arguments import (
     ListTasks,
     ScheduleTasks,
     UpdateTask,
+    encode_result,
     read_arguments,
-    refusal_text,
-    result_text,
+    refusal_result,
 )
-from routecodex.server_tools.clock.due_rules import DueRules, kept
+from routecodex.server_tools.clock.due_rules import DueRules, live_tasks
 from routecodex.server_tools.clock.edits import Edit, EditContext
 from routecodex.server_tools.clock.network_time import NetworkTime
 from routecodex.server_tools.clock.task import SessionTasks, Task
@@ -49,56 +46,56 @@ Result = dict[str, Any]
 
 
 def declare(taken: set[str]) -> Tool:
-    """The tool under a name that the client's own tools leave free."""
+    """Return the tool under a name that the client's own tools do not use."""
     name = OTHER_NAME if NAME in taken else NAME
     return Tool(name, description=DESCRIPTION, parameters=SCHEMA, strict=True)
 
 
 class ClockActions:
-    """Does what calls of the tool ask for; whatever goes wrong is told to the model as a result."""
+    """Runs calls of the tool; a failure becomes a result for the model."""
 
     def __init__(
         self,
-        shelf: TaskStore,
+        store: TaskStore,
         *,
         time: NetworkTime,
         rules: DueRules,
         zone: Zone,
         new_id: Callable[[], str] = lambda: str(uuid4()),
     ) -> None:
-        self._shelf = shelf
+        self._store = store
         self._time = time
         self._rules = rules
         self._zone = zone
         self._new_id = new_id
 
     async def call(self, arguments: str, *, session: str | None, request_id: str) -> str:
-        """The result of one call, as JSON; `request_id` is that of the client's request."""
+        """Run one call and return its result as JSON; `request_id` is the id of the client's request."""
         try:
             command = read_arguments(arguments)
-            return result_text(await self._do(command, session, request_id))
+            return encode_result(await self._run(command, session, request_id))
         except ActionRefused as exc:
             log.info("%s: clock refused (%s) for session %.80r", request_id, exc.code, session)
-            return result_text(refusal_text(exc))
+            return encode_result(refusal_result(exc))
 
     async def clear(self, session: str, *, request_id: str) -> int:
-        """Forgets all tasks of the session, as a person's instruction does; StoreError when it could not."""
-        count = await self._shelf.edit(session, edits.clear)
+        """Delete all tasks of the session, for the instruction `clock:clear`; StoreError if that fails."""
+        count = await self._store.edit(session, edits.clear)
         log.info("%s: clock clear for session %.80r: %d tasks removed, saved", request_id, session, count)
         return count
 
     async def tasks(self, session: str) -> tuple[Task, ...]:
-        """The tasks that are not over, for people to look at."""
-        return kept(await self._shelf.load(session), self._time.now_ms(), self._rules)
+        """Return the live tasks of the session."""
+        return live_tasks(await self._store.load(session), self._time.now_ms(), self._rules)
 
-    async def _do(self, command: ClockCommand, session: str | None, request_id: str) -> Result:
+    async def _run(self, command: ClockCommand, session: str | None, request_id: str) -> Result:
         if isinstance(command, GetTime):
             return self._get()
         if session is None:
             if isinstance(command, ListTasks):
-                return arguments.listed_text(())
+                return arguments.list_result(())
             raise ActionRefused(
-                "missing_session", "this request belongs to no session, so tasks cannot be kept"
+                "missing_session", "this request does not belong to a session, so tasks cannot be stored"
             )
         return await _ACTIONS[type(command)](self, command, session, request_id)
 
@@ -118,11 +115,11 @@ class ClockActions:
     async def _schedule(self, command: ScheduleTasks, session: str, request_id: str) -> Result:
         ids = [self._new_id() for _ in command.items]
         at = self._at(request_id)
-        change = partial(edits.add, wanted=command.items, ids=ids, at=at)
+        change = partial(edits.add, items=command.items, ids=ids, at=at)
         tasks = await self._edit(session, change, request_id=request_id, action="schedule", at=at)
         for task in tasks:
             log.debug("%s: task %s of session %.80r: %r", request_id, task.task_id, session, task.task)
-        return arguments.scheduled_text(tasks)
+        return arguments.schedule_result(tasks)
 
     async def _list(self, command: ListTasks, session: str, request_id: str) -> Result:
         try:
@@ -130,22 +127,22 @@ class ClockActions:
         except StoreError as exc:
             _fail(exc, request_id, "read")
         log.debug("%s: clock list for session %.80r: %d tasks", request_id, session, len(tasks))
-        return arguments.listed_text(sorted(tasks, key=lambda task: task.due_at_ms))
+        return arguments.list_result(sorted(tasks, key=lambda task: task.due_at_ms))
 
     async def _cancel(self, command: CancelTask, session: str, request_id: str) -> Result:
         change = partial(edits.cancel, task_id=command.task_id)
         await self._edit(session, change, request_id=request_id, action="cancel")
-        return arguments.removed_text(command.task_id)
+        return arguments.cancel_result(command.task_id)
 
     async def _clear(self, command: ClearTasks, session: str, request_id: str) -> Result:
-        return arguments.cleared_text(
+        return arguments.clear_result(
             await self._edit(session, edits.clear, request_id=request_id, action="clear")
         )
 
     async def _update(self, command: UpdateTask, session: str, request_id: str) -> Result:
         at = self._at(request_id)
         change = partial(edits.change, task_id=command.task_id, changes=command.changes, at=at)
-        return arguments.updated_text(
+        return arguments.update_result(
             await self._edit(session, change, request_id=request_id, action="update", at=at)
         )
 
@@ -158,7 +155,7 @@ class ClockActions:
         action: str,
         at: EditContext | None = None,
     ) -> Any:
-        """Forgets what is over, then makes the change, in one step; tells the log what is there now."""
+        """Delete expired tasks and apply the change atomically; log the new state."""
         at = at or self._at(request_id)
 
         def pruned(state: SessionTasks) -> tuple[SessionTasks, tuple[Any, SessionTasks]]:
@@ -167,10 +164,10 @@ class ClockActions:
             return after, (outcome, after)
 
         try:
-            outcome, after = await self._shelf.edit(session, pruned)
+            outcome, after = await self._store.edit(session, pruned)
         except StoreError as exc:
             _fail(exc, request_id, "saved")
-        _tell(action, after, request_id=request_id)
+        _log_state(action, after, request_id=request_id)
         return outcome
 
     def _at(self, request_id: str) -> EditContext:
@@ -186,7 +183,7 @@ _ACTIONS: dict[type, Callable[..., Awaitable[Result]]] = {
 }
 
 
-def _tell(action: str, state: SessionTasks, *, request_id: str) -> None:
+def _log_state(action: str, state: SessionTasks, *, request_id: str) -> None:
     open_tasks = [task.due_at_ms for task in state.tasks if task.delivered_at_ms is None]
     earliest = utc_text(min(open_tasks)) if open_tasks else "none"
     log.info(
@@ -199,6 +196,6 @@ def _tell(action: str, state: SessionTasks, *, request_id: str) -> None:
     )
 
 
-def _fail(exc: StoreError, request_id: str, what: str) -> NoReturn:
-    log.error("%s: tasks could not be %s: %s", request_id, what, exc)
-    raise ActionRefused("store_failed", f"the tasks could not be {what}; nothing was changed") from exc
+def _fail(exc: StoreError, request_id: str, operation: str) -> NoReturn:
+    log.error("%s: tasks could not be %s: %s", request_id, operation, exc)
+    raise ActionRefused("store_failed", f"the tasks could not be {operation}; nothing was changed") from exc

@@ -1,10 +1,7 @@
-"""What a model may ask of the tool, and what it is told when it asks badly.
+"""Arguments and results of the clock tool.
 
-The schema is for strict mode: every property is required and no other is allowed, so what an action does not
-need is filled with an empty list or an empty text. Models that are not held to the schema may leave such
-fields out.
-
-What the tool answers: JSON a machine can read.
+The schema fits strict mode: every property is required and no other is allowed, so the fields that an action
+does not need are empty lists or strings. Models without strict mode may leave them out.
 """
 
 from __future__ import annotations
@@ -22,53 +19,11 @@ from routecodex.server_tools.clock.timestamps import utc_text
 
 
 class ActionRefused(Exception):
-    """The tool does not do what it was asked for; nothing was changed."""
+    """The tool rejected a call; nothing was changed."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
         self.code = code
-
-
-def result_text(value: dict[str, Any]) -> str:
-    """A result as the model gets it."""
-    return msgspec.json.encode(value).decode()
-
-
-def refusal_text(exc: ActionRefused) -> dict[str, Any]:
-    return {"ok": False, "error": {"code": exc.code, "message": str(exc)}}
-
-
-def scheduled_text(tasks: Iterable[Task]) -> dict[str, Any]:
-    return {"ok": True, "scheduled": [_item(task) for task in tasks]}
-
-
-def updated_text(task: Task) -> dict[str, Any]:
-    return {"ok": True, "updated": _item(task)}
-
-
-def listed_text(tasks: Iterable[Task]) -> dict[str, Any]:
-    return {"ok": True, "items": [_item(task) | _delivery(task) for task in tasks]}
-
-
-def removed_text(task_id: str) -> dict[str, Any]:
-    return {"ok": True, "removed": task_id}
-
-
-def cleared_text(count: int) -> dict[str, Any]:
-    return {"ok": True, "removedCount": count}
-
-
-def _item(task: Task) -> dict[str, Any]:
-    item: dict[str, Any] = {"taskId": task.task_id, "dueAt": utc_text(task.due_at_ms), "task": task.task}
-    if task.repeat is not None:
-        item["repeat"] = task.repeat
-    if task.max_runs is not None:
-        item["maxRuns"] = task.max_runs
-    return item
-
-
-def _delivery(task: Task) -> dict[str, Any]:
-    return {} if task.delivered_at_ms is None else {"deliveredAt": utc_text(task.delivered_at_ms)}
 
 
 ACTIONS = ("get", "schedule", "list", "cancel", "clear", "update")
@@ -125,7 +80,7 @@ SCHEMA: dict[str, Json] = {
 
 
 class TaskFields(Struct, frozen=True, kw_only=True):
-    """A task as the model wants it."""
+    """The fields of a task in a call."""
 
     due_at_ms: int
     task: str
@@ -136,31 +91,31 @@ class TaskFields(Struct, frozen=True, kw_only=True):
 
 
 class GetTime(Struct, frozen=True):
-    """What time is it?"""
+    """Return the current time."""
 
 
 class ScheduleTasks(Struct, frozen=True):
-    """Remember these."""
+    """Add these tasks."""
 
     items: tuple[TaskFields, ...]
 
 
 class ListTasks(Struct, frozen=True):
-    """What is there?"""
+    """Return the tasks."""
 
 
 class CancelTask(Struct, frozen=True):
-    """Forget this one."""
+    """Delete one task."""
 
     task_id: str
 
 
 class ClearTasks(Struct, frozen=True):
-    """Forget all."""
+    """Delete all tasks."""
 
 
 class UpdateTask(Struct, frozen=True):
-    """Change the fields that are named, leave the rest."""
+    """Change some fields of one task."""
 
     task_id: str
     changes: dict[str, Any]
@@ -170,63 +125,62 @@ ClockCommand = GetTime | ScheduleTasks | ListTasks | CancelTask | ClearTasks | U
 
 
 def read_arguments(text: str) -> ClockCommand:
-    """What the model asks for; Refused says what is wrong with it."""
+    """Parse the arguments of a call; ActionRefused explains what is wrong."""
     fields = _object(text)
-    _only(fields, SCHEMA["properties"], "the arguments")
+    _check_fields(fields, SCHEMA["properties"], "the arguments")
     action = fields.get("action")
     if action not in ACTIONS:
-        raise ActionRefused("unknown_action", f"action: {_shown(action)} is none of {', '.join(ACTIONS)}")
+        raise ActionRefused("unknown_action", f"action: {_shown(action)} is not one of {', '.join(ACTIONS)}")
     items = _items(fields.get("items"))
     task_id = _text(fields.get("taskId"), "taskId")
     return _READERS[action](items, task_id)
 
 
-def _schedule(items: list[dict[str, Any]], task_id: str) -> ScheduleTasks:
+def _parse_schedule(items: list[dict[str, Any]], task_id: str) -> ScheduleTasks:
     if not items:
         raise ActionRefused("missing_items", "items: name at least one task to schedule")
-    return ScheduleTasks(tuple(_wanted(item, f"items[{at}]") for at, item in enumerate(items)))
+    return ScheduleTasks(tuple(_task_fields(item, f"items[{at}]") for at, item in enumerate(items)))
 
 
-def _cancel(items: list[dict[str, Any]], task_id: str) -> CancelTask:
-    return CancelTask(_named(task_id, "cancel"))
+def _parse_cancel(items: list[dict[str, Any]], task_id: str) -> CancelTask:
+    return CancelTask(_required_id(task_id, "cancel"))
 
 
-def _update(items: list[dict[str, Any]], task_id: str) -> UpdateTask:
+def _parse_update(items: list[dict[str, Any]], task_id: str) -> UpdateTask:
     if len(items) != 1:
         raise ActionRefused("missing_items", f"items: update takes exactly one item, not {len(items)}")
-    return UpdateTask(_named(task_id, "update"), _changes(items[0], "items[0]"))
+    return UpdateTask(_required_id(task_id, "update"), _changes(items[0], "items[0]"))
 
 
 _READERS: dict[str, Callable[[list[dict[str, Any]], str], ClockCommand]] = {
     "get": lambda items, task_id: GetTime(),
-    "schedule": _schedule,
+    "schedule": _parse_schedule,
     "list": lambda items, task_id: ListTasks(),
-    "cancel": _cancel,
+    "cancel": _parse_cancel,
     "clear": lambda items, task_id: ClearTasks(),
-    "update": _update,
+    "update": _parse_update,
 }
 
 
-def _wanted(item: dict[str, Any], at: str) -> TaskFields:
-    given = _given(item, at)
-    if given["due_at_ms"] is None:
+def _task_fields(item: dict[str, Any], at: str) -> TaskFields:
+    values = _values(item, at)
+    if values["due_at_ms"] is None:
         raise ActionRefused("missing_due_at", f"{at}.dueAt: say when, in ISO 8601 with an offset")
-    if given["task"] is None:
+    if values["task"] is None:
         raise ActionRefused("missing_task", f"{at}.task: say what to be reminded of")
-    wanted = TaskFields(**given)
-    if wanted.repeat in (None, "none"):
-        return msgspec.structs.replace(wanted, repeat=None, max_runs=None)
-    return wanted
+    fields = TaskFields(**values)
+    if fields.repeat in (None, "none"):
+        return msgspec.structs.replace(fields, repeat=None, max_runs=None)
+    return fields
 
 
-def _given(item: dict[str, Any], at: str) -> dict[str, Any]:
+def _values(item: dict[str, Any], at: str) -> dict[str, Any]:
     return {name: reader(item.get(field), f"{at}.{field}") for field, (name, reader) in _FIELDS.items()}
 
 
 def _changes(item: dict[str, Any], at: str) -> dict[str, Any]:
-    """The fields that are not left empty."""
-    given = _given(item, at)
-    changes = {name: value for name, value in given.items() if value is not None}
+    """Return the fields that are not empty."""
+    changes = {name: value for name, value in _values(item, at).items() if value is not None}
     if not changes:
         raise ActionRefused("nothing_to_change", f"{at}: every field is empty, so there is nothing to change")
     return changes
@@ -244,7 +198,7 @@ def _due_at(value: Any, at: str) -> int | None:
         raise ActionRefused(exc.code, f"{at}: {exc}") from exc
 
 
-def _said(value: Any, at: str) -> str | None:
+def _optional_text(value: Any, at: str) -> str | None:
     return _text(value, at).strip() or None
 
 
@@ -256,10 +210,10 @@ def _arguments(value: Any, at: str) -> dict[str, Json] | None:
         found = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError) as exc:
         raise ActionRefused(
-            "bad_arguments", f"{at}: not JSON: {exc}; use a JSON object as text, or {{}}"
+            "bad_arguments", f"{at}: not JSON: {exc}; use a JSON object as a string, such as {{}}"
         ) from exc
     if not isinstance(found, dict):
-        raise ActionRefused("bad_arguments", f"{at}: must be a JSON object as text, such as {{}}")
+        raise ActionRefused("bad_arguments", f"{at}: must be a JSON object as a string, such as {{}}")
     return found or None
 
 
@@ -268,7 +222,7 @@ def _repeat(value: Any, at: str) -> str | None:
     if not text.strip():
         return None
     try:
-        return due_rules.normalize(text) or "none"
+        return due_rules.normalize_recurrence(text) or "none"
     except ValueError as exc:
         raise ActionRefused("bad_repeat", f"{at}: {exc}") from exc
 
@@ -279,14 +233,14 @@ def _max_runs(value: Any, at: str) -> int | None:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= 1_000_000:
-        raise ActionRefused("bad_max_runs", f"{at}: {_shown(value)} is no whole number from 0 to 1000000")
+        raise ActionRefused("bad_max_runs", f"{at}: {_shown(value)} is not a whole number from 0 to 1000000")
     return value or None
 
 
 _FIELDS: dict[str, tuple[str, Callable[[Any, str], Any]]] = {
     "dueAt": ("due_at_ms", _due_at),
-    "task": ("task", _said),
-    "tool": ("tool", _said),
+    "task": ("task", _optional_text),
+    "tool": ("tool", _optional_text),
     "arguments": ("arguments", _arguments),
     "repeat": ("repeat", _repeat),
     "maxRuns": ("max_runs", _max_runs),
@@ -311,15 +265,15 @@ def _items(value: Any) -> list[dict[str, Any]]:
     for at, item in enumerate(value):
         if not isinstance(item, dict):
             raise ActionRefused("invalid_type", f"items[{at}]: must be an object with {', '.join(_ITEM)}")
-        _only(item, _ITEM, f"items[{at}]")
+        _check_fields(item, _ITEM, f"items[{at}]")
     return value
 
 
-def _only(given: dict[str, Any], known: dict[str, Any], at: str) -> None:
-    for name in given:
+def _check_fields(fields: dict[str, Any], known: dict[str, Any], at: str) -> None:
+    for name in fields:
         if name not in known:
             raise ActionRefused(
-                "unknown_field", f"{at}: unknown field {name[:80]!r}; there are {', '.join(known)}"
+                "unknown_field", f"{at}: unknown field {name[:80]!r}; the fields are {', '.join(known)}"
             )
 
 
@@ -327,15 +281,59 @@ def _text(value: Any, at: str) -> str:
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise ActionRefused("invalid_type", f"{at}: must be a text, not {_shown(value)}")
+        raise ActionRefused("invalid_type", f"{at}: must be a string, not {_shown(value)}")
     return value
 
 
-def _named(task_id: str, action: str) -> str:
+def _required_id(task_id: str, action: str) -> str:
     if not task_id.strip():
-        raise ActionRefused("missing_task_id", f"taskId: say which task to {action}; list names them")
+        raise ActionRefused(
+            "missing_task_id", f"taskId: name the task to {action}; use list to see the tasks"
+        )
     return task_id.strip()
 
 
 def _shown(value: Any) -> str:
     return msgspec.json.encode(value).decode()[:80]
+
+
+def encode_result(value: dict[str, Any]) -> str:
+    """Encode a result for the model."""
+    return msgspec.json.encode(value).decode()
+
+
+def refusal_result(exc: ActionRefused) -> dict[str, Any]:
+    return {"ok": False, "error": {"code": exc.code, "message": str(exc)}}
+
+
+def schedule_result(tasks: Iterable[Task]) -> dict[str, Any]:
+    return {"ok": True, "scheduled": [_item(task) for task in tasks]}
+
+
+def update_result(task: Task) -> dict[str, Any]:
+    return {"ok": True, "updated": _item(task)}
+
+
+def list_result(tasks: Iterable[Task]) -> dict[str, Any]:
+    return {"ok": True, "items": [_item(task) | _delivery(task) for task in tasks]}
+
+
+def cancel_result(task_id: str) -> dict[str, Any]:
+    return {"ok": True, "removed": task_id}
+
+
+def clear_result(count: int) -> dict[str, Any]:
+    return {"ok": True, "removedCount": count}
+
+
+def _item(task: Task) -> dict[str, Any]:
+    item: dict[str, Any] = {"taskId": task.task_id, "dueAt": utc_text(task.due_at_ms), "task": task.task}
+    if task.repeat is not None:
+        item["repeat"] = task.repeat
+    if task.max_runs is not None:
+        item["maxRuns"] = task.max_runs
+    return item
+
+
+def _delivery(task: Task) -> dict[str, Any]:
+    return {} if task.delivered_at_ms is None else {"deliveredAt": utc_text(task.delivered_at_ms)}

@@ -1,7 +1,4 @@
-"""What the model is told of the time and of its due tasks.
-
-The clock as a server tool: offers it, tells the time, delivers due tasks, and holds an answer for one.
-"""
+"""The clock as a server tool: adds the tool, the time tag and due reminders, and holds answers for tasks."""
 
 from __future__ import annotations
 
@@ -26,12 +23,12 @@ from routecodex.server_tools.clock.timestamps import Zone, local_text, utc_text
 from routecodex.server_tools.framework import FollowUp, ServerTool, TurnContext, append_user_message
 from routecodex.stores.store import StoreError
 
-_HEAD = "Scheduled tasks of this session are due:"
-_TAIL = "You may call tools to complete these tasks."
+_REMINDER_START = "Scheduled tasks of this session are due:"
+_REMINDER_END = "You may call tools to complete these tasks."
 
 
 def time_tag(now_ms: int, *, zone: Zone, offset_ms: int) -> str:
-    """The time as one line; `now_ms` is corrected already."""
+    """Return the time tag; `now_ms` is corrected time."""
     return (
         f"[Time/Date]: utc=`{utc_text(now_ms)}` local=`{local_text(now_ms, zone)}` tz=`{zone.name}` "
         f"nowMs=`{now_ms}` ntpOffsetMs=`{offset_ms}`"
@@ -39,34 +36,34 @@ def time_tag(now_ms: int, *, zone: Zone, offset_ms: int) -> str:
 
 
 def reminder(tasks: Sequence[Task]) -> str:
-    """Every due task, and that tools may be used."""
-    return "\n".join([_HEAD, *map(_line, tasks), _TAIL])
+    """Return the reminder text for due tasks."""
+    return "\n".join([_REMINDER_START, *map(_line, tasks), _REMINDER_END])
 
 
 def _line(task: Task) -> str:
-    said = f"[scheduled task:{_quoted(task.task)}] due {utc_text(task.due_at_ms)}"
+    line = f"[scheduled task:{_quoted(task.task)}] due {utc_text(task.due_at_ms)}"
     if task.tool:
-        said += f", suggested tool: {_quoted(task.tool)}"
+        line += f", suggested tool: {_quoted(task.tool)}"
     if task.arguments:
-        said += f", suggested arguments: {msgspec.json.encode(task.arguments).decode()}"
-    return said
+        line += f", suggested arguments: {msgspec.json.encode(task.arguments).decode()}"
+    return line
 
 
 def _quoted(text: str) -> str:
-    """In quotes that the text cannot break out of, on one line."""
+    """Quote the text as a JSON string, on one line, so that it cannot end the quotes."""
     return msgspec.json.encode(text).decode()
 
 
 _HOLDS_AFTER = frozenset({"stop", "length"})
 
-_PAUSE = 1.0
-"""Seconds until a task that could not be reserved is looked at again."""
+_RETRY_SECONDS = 1.0
+"""Seconds until a task that could not be reserved is checked again."""
 
 log = logging.getLogger("routecodex.clock")
 
 
 class ClockOptions(Struct, frozen=True, kw_only=True):
-    """When the model is told the time, and how long an answer may be held."""
+    """When the time tag is added, and how long an answer may be held."""
 
     time_tag: Literal["always", "with_tasks", "off"] = "always"
     hold_max_ms: int = 60_000
@@ -74,22 +71,22 @@ class ClockOptions(Struct, frozen=True, kw_only=True):
 
 
 class ClockTurn(Struct):
-    """The clock's memory of one turn: its name there, what it has told, what each round is to deliver."""
+    """State of the clock in one turn: tool name, reminder of the first round, reservations by round."""
 
     name: str = ""
-    told: str = ""
-    reserved: list[tuple[int, Reservation]] = field(default_factory=list)
+    reminder: str = ""
+    reservations: list[tuple[int, Reservation]] = field(default_factory=list)
 
 
 class ClockTool(ServerTool):
-    """Asked after every other tool: an answer is held only when nobody else goes on."""
+    """Follows up after every other tool: an answer is held only if no other tool continues it."""
 
     name = "clock"
     priority = -1000
 
     def __init__(
         self,
-        tool: ClockActions,
+        actions: ClockActions,
         deliveries: Deliveries,
         holds: Holds,
         *,
@@ -98,7 +95,7 @@ class ClockTool(ServerTool):
         options: ClockOptions,
         clean: Callable[[str], str] = lambda text: text,
     ) -> None:
-        self._tool = tool
+        self._actions = actions
         self._deliveries = deliveries
         self._holds = holds
         self._time = time
@@ -106,115 +103,115 @@ class ClockTool(ServerTool):
         self._options = options
         self._clean = clean
 
-    async def inject(self, situation: TurnContext, request: Request) -> Request:
-        turn = _turn(situation)
-        request = self._offered(situation, turn, request)
-        if situation.round > 1:
-            return _with_told(request, turn.told, after=len(situation.captured.messages))
-        if _ends_with_the_model(request):
-            situation.note("clock: no time and no reminders, the request ends in the model's own words")
+    async def inject(self, turn: TurnContext, request: Request) -> Request:
+        state = _state(turn)
+        request = self._with_tool(turn, state, request)
+        if turn.round > 1:
+            return _with_reminder(request, state.reminder, after=len(turn.captured.messages))
+        if _ends_with_assistant(request):
+            turn.note("clock: no time and no reminders, the request ends with an assistant message")
             return request
-        reserved = await self._reserved(situation, turn, number=1)
-        if await self._tells_time(situation):
+        reservation = await self._reserve(turn, state, number=1)
+        if await self._adds_time(turn):
             now_ms = self._time.now_ms()
             request = append_user_message(
                 request, time_tag(now_ms, zone=self._zone, offset_ms=self._time.offset_ms)
             )
-        if reserved is None:
+        if reservation is None:
             return request
-        turn.told = self._clean(reminder(reserved.tasks))
-        return append_user_message(request, turn.told)
+        state.reminder = self._clean(reminder(reservation.tasks))
+        return append_user_message(request, state.reminder)
 
-    def answers(self, situation: TurnContext, name: str) -> bool:
-        return name == _turn(situation).name
+    def answers(self, turn: TurnContext, name: str) -> bool:
+        return name == _state(turn).name
 
-    async def call(self, situation: TurnContext, call: ToolCall) -> str:
-        return await self._tool.call(call.arguments, session=situation.session, request_id=situation.id)
+    async def call(self, turn: TurnContext, call: ToolCall) -> str:
+        return await self._actions.call(call.arguments, session=turn.session, request_id=turn.id)
 
-    async def follow_up(self, situation: TurnContext, response: Response) -> FollowUp | None:
-        """Holds the answer until a task of the session is due, if that is soon."""
-        session = situation.session
+    async def follow_up(self, turn: TurnContext, response: Response) -> FollowUp | None:
+        """Hold the answer until a task of the session is due, if that is soon."""
+        session = turn.session
         if session is None or response.finish.reason not in _HOLDS_AFTER:
             return None
-        if _ends_with_the_model(situation.captured):
+        if _ends_with_assistant(turn.captured):
             return None
-        if not situation.streaming and not self._options.hold_non_streaming:
-            situation.note("clock: not held for tasks, the answer does not stream")
+        if not turn.streaming and not self._options.hold_non_streaming:
+            turn.note("clock: not held for tasks, the answer is not streamed")
             return None
         deadline = self._time.now_ms() + self._options.hold_max_ms
-        turn = _turn(situation)
-        while await self._holds.until_due(session, situation.id, deadline_ms=deadline):
-            reserved = await self._reserved(situation, turn, number=situation.round + 1)
-            if reserved is not None:
-                message = Message("user", (Text(self._clean(reminder(reserved.tasks))),))
+        state = _state(turn)
+        while await self._holds.until_due(session, turn.id, deadline_ms=deadline):
+            reservation = await self._reserve(turn, state, number=turn.round + 1)
+            if reservation is not None:
+                message = Message("user", (Text(self._clean(reminder(reservation.tasks))),))
                 return FollowUp((message,), "clock_followup")
-            # Somebody else was faster, or the store is down: then there is still the rest of the time.
+            # Another request reserved the task, or the store is down: try again until the deadline.
             if self._time.now_ms() >= deadline:
                 break
-            await asyncio.sleep(_PAUSE)
+            await asyncio.sleep(_RETRY_SECONDS)
         return None
 
-    async def dispatched(self, situation: TurnContext) -> None:
-        turn = _turn(situation)
-        while turn.reserved:
-            await self._deliveries.commit(turn.reserved.pop()[1])
+    async def dispatched(self, turn: TurnContext) -> None:
+        state = _state(turn)
+        while state.reservations:
+            await self._deliveries.commit(state.reservations.pop()[1])
 
-    async def fell_through(self, situation: TurnContext) -> None:
-        """What earlier rounds have told the model is still on its way to the client."""
-        await self._give_back(situation, since=situation.round)
+    async def fell_through(self, turn: TurnContext) -> None:
+        """Roll back this round only: answers to earlier reminders may still reach the client."""
+        await self._roll_back(turn, since=turn.round)
 
-    async def close(self, situation: TurnContext) -> None:
-        await self._give_back(situation, since=0)
+    async def close(self, turn: TurnContext) -> None:
+        await self._roll_back(turn, since=0)
 
-    def _offered(self, situation: TurnContext, turn: ClockTurn, request: Request) -> Request:
-        taken = {own.name for own in situation.captured.tools}
+    def _with_tool(self, turn: TurnContext, state: ClockTurn, request: Request) -> Request:
+        taken = {declared.name for declared in turn.captured.tools}
         tool = declare(taken)
         if tool.name in taken:
             return request
-        turn.name = tool.name
-        situation.names.add(tool.name)
+        state.name = tool.name
+        turn.names.add(tool.name)
         return replace(request, tools=(*request.tools, tool))
 
-    async def _reserved(self, situation: TurnContext, turn: ClockTurn, *, number: int) -> Reservation | None:
-        """What the round of that number is to deliver."""
-        if situation.session is None:
+    async def _reserve(self, turn: TurnContext, state: ClockTurn, *, number: int) -> Reservation | None:
+        """Reserve the due tasks for the round of this number."""
+        if turn.session is None:
             return None
-        reserved = await self._deliveries.reserve(situation.session, situation.id)
-        if reserved is not None:
-            turn.reserved.append((number, reserved))
-        return reserved
+        reservation = await self._deliveries.reserve(turn.session, turn.id)
+        if reservation is not None:
+            state.reservations.append((number, reservation))
+        return reservation
 
-    async def _tells_time(self, situation: TurnContext) -> bool:
-        if self._options.time_tag != "with_tasks" or situation.session is None:
+    async def _adds_time(self, turn: TurnContext) -> bool:
+        if self._options.time_tag != "with_tasks" or turn.session is None:
             return self._options.time_tag == "always"
         try:
-            return bool(await self._tool.tasks(situation.session))
+            return bool(await self._actions.tasks(turn.session))
         except StoreError as exc:
-            log.error("%s: no time told, the tasks of the session cannot be read: %s", situation.id, exc)
+            log.error("%s: no time tag, the tasks of the session cannot be read: %s", turn.id, exc)
             return False
 
-    async def _give_back(self, situation: TurnContext, *, since: int) -> None:
-        turn = _turn(situation)
-        # One after the other: whoever is called off in between leaves the rest where it is found again.
-        for row in [row for row in turn.reserved if row[0] >= since]:
-            turn.reserved.remove(row)
-            await self._deliveries.roll_back(row[1])
+    async def _roll_back(self, turn: TurnContext, *, since: int) -> None:
+        state = _state(turn)
+        # One at a time: after a cancellation the rest is still listed for the next call.
+        for entry in [entry for entry in state.reservations if entry[0] >= since]:
+            state.reservations.remove(entry)
+            await self._deliveries.roll_back(entry[1])
 
 
-def _turn(situation: TurnContext) -> ClockTurn:
-    turn: ClockTurn = situation.data.setdefault("clock", ClockTurn())
-    return turn
+def _state(turn: TurnContext) -> ClockTurn:
+    state: ClockTurn = turn.data.setdefault("clock", ClockTurn())
+    return state
 
 
-def _ends_with_the_model(request: Request) -> bool:
-    """Whether the model is to go on in its own words: a message after them would take that away."""
+def _ends_with_assistant(request: Request) -> bool:
+    """Return whether the request prefills the answer; a message after that would end the prefill."""
     return bool(request.messages) and request.messages[-1].role == "assistant"
 
 
-def _with_told(request: Request, told: str, *, after: int) -> Request:
-    """The request with what the first round told the model, where it was told."""
-    if not told:
+def _with_reminder(request: Request, text: str, *, after: int) -> Request:
+    """Return the request with the reminder of the first round at its original position."""
+    if not text:
         return request
     messages = request.messages
-    message = Message("user", (Text(told),))
+    message = Message("user", (Text(text),))
     return replace(request, messages=(*messages[:after], message, *messages[after:]))

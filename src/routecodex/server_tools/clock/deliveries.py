@@ -1,9 +1,8 @@
-"""Reminders on their way to a model: reserved, then committed or rolled back.
+"""Delivers reminders: reserves due tasks, then commits or rolls back.
 
-A reservation stands in the store with an expiry, so no two requests deliver the same task, not even in two
-processes. It is renewed while its request is under way; when the process dies, the expiry gives it back. What
-this process holds has not expired for it, whatever the store says. A commit that could not be written is
-tried again with the next renewal.
+A reservation is stored with an expiry, so that two requests never deliver the same task, not even in two
+processes. It is renewed while its request runs; if the process dies, it expires. The process that holds a
+reservation ignores its expiry. A commit that could not be written is retried with the next renewal.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ log = logging.getLogger("routecodex.clock")
 
 
 class Reservation(Struct, frozen=True):
-    """The tasks a request is about to deliver, the earliest first."""
+    """The tasks that a request is about to deliver, the earliest first."""
 
     id: str
     session: str
@@ -48,28 +47,28 @@ class Reservation(Struct, frozen=True):
 
 
 class HeldReservation(Struct, frozen=True):
-    """A reservation of this process; `delivered_at_ms` when only its commit is still to be written."""
+    """A reservation of this process; `delivered_at_ms` is set when only its commit is missing."""
 
     reservation: Reservation
     delivered_at_ms: int | None = None
 
 
 class Deliveries:
-    """Every reservation this process holds.
+    """All reservations of this process.
 
-    `request_id` is always that of the client's request: the rounds of one request are one chain.
+    `request_id` is always the id of the client's request: the rounds of one request are one chain.
     """
 
     def __init__(
         self,
-        shelf: TaskStore,
+        store: TaskStore,
         *,
         rules: DueRules,
         now_ms: Callable[[], int],
         up: Callable[[], SystemUptime] = uptime,
         new_id: Callable[[], str] = lambda: uuid4().hex,
     ) -> None:
-        self._shelf = shelf
+        self._store = store
         self._rules = rules
         self._now_ms = now_ms
         self._up = up
@@ -79,18 +78,18 @@ class Deliveries:
         self._jobs: set[asyncio.Task[Any]] = set()
 
     async def reserve(self, session: str, request_id: str) -> Reservation | None:
-        """What this request is to deliver; None when there is nothing, or the store does not answer."""
+        """Reserve the due tasks for this request; None if there are none or the store fails."""
         try:
-            state = await self._shelf.load(session)
+            state = await self._store.load(session)
             if not edits.due(state, self._at(request_id)):
                 return None
-            return await self._taken(session, request_id)
+            return await self._reserve_shielded(session, request_id)
         except StoreError as exc:
             log.error("%s: no reminders for session %.80r: %s", request_id, session, exc)
             return None
 
     async def commit(self, reservation: Reservation) -> tuple[Task, ...]:
-        """Writes down that the tasks were delivered; those it was the first to write."""
+        """Store that the tasks were delivered; return those that were not stored as delivered before."""
         held = self._held.pop(reservation.id, None)
         if held is None:
             return ()
@@ -98,7 +97,7 @@ class Deliveries:
         return await asyncio.shield(self._start(self._commit(delivered)))
 
     async def roll_back(self, reservation: Reservation) -> None:
-        """Gives the tasks back, unless they were delivered."""
+        """Release the tasks unless they were delivered."""
         held = self._held.get(reservation.id)
         if held is None or held.delivered_at_ms is not None:
             return
@@ -106,7 +105,7 @@ class Deliveries:
         await asyncio.shield(self._start(self._roll_back(reservation)))
 
     async def renew(self) -> None:
-        """Makes every reservation of this process last, and writes the commits that are owed."""
+        """Renew every reservation of this process and retry failed commits."""
         for held in list(self._held.values()):
             if held.delivered_at_ms is None:
                 await self._renew(held.reservation)
@@ -114,32 +113,32 @@ class Deliveries:
                 await self.commit(held.reservation)
 
     async def close(self) -> None:
-        """Waits until what is under way is written.
+        """Wait for running store operations.
 
-        A request that goes on, as after a reload, keeps its reservation: the renewals end with the last one.
+        A request that continues after a reload keeps its reservation; the renewals end with the last one.
         """
         while self._jobs:
             await asyncio.wait(self._jobs)
 
-    async def _taken(self, session: str, request_id: str) -> Reservation | None:
-        """Reserves to the end, and gives back at once when nobody waits for it any more."""
-        taking = self._start(self._take(session, request_id))
+    async def _reserve_shielded(self, session: str, request_id: str) -> Reservation | None:
+        """Finish the reservation even if the caller is cancelled, and roll it back then."""
+        job = self._start(self._reserve(session, request_id))
         try:
-            return await asyncio.shield(taking)
+            return await asyncio.shield(job)
         except asyncio.CancelledError:
-            self._start(self._abandon(taking))
+            self._start(self._abandon(job))
             raise
 
-    async def _abandon(self, taking: asyncio.Task[Reservation | None]) -> None:
+    async def _abandon(self, job: asyncio.Task[Reservation | None]) -> None:
         with suppress(StoreError):
-            reservation = await taking
+            reservation = await job
             if reservation is not None:
                 await self.roll_back(reservation)
 
-    async def _take(self, session: str, request_id: str) -> Reservation | None:
+    async def _reserve(self, session: str, request_id: str) -> Reservation | None:
         at = self._at(request_id)
         mark_id = mark_prefix(request_id) + self._new_id()
-        tasks = await self._shelf.edit(session, partial(edits.reserve, mark_id=mark_id, at=at))
+        tasks = await self._store.edit(session, partial(edits.reserve, mark_id=mark_id, at=at))
         if not tasks:
             return None
         reservation = Reservation(mark_id, session, request_id, tasks)
@@ -157,7 +156,7 @@ class Deliveries:
         reservation = held.reservation
         at = replace(self._at(reservation.request_id), now_ms=held.delivered_at_ms or 0)
         try:
-            done = await self._shelf.edit(
+            done = await self._store.edit(
                 reservation.session, partial(edits.commit, reserved=reservation.tasks, at=at)
             )
         except StoreError as exc:
@@ -170,18 +169,18 @@ class Deliveries:
 
     async def _roll_back(self, reservation: Reservation) -> None:
         try:
-            given_back = await self._shelf.edit(
+            released = await self._store.edit(
                 reservation.session, partial(edits.roll_back, mark_id=reservation.id)
             )
         except StoreError as exc:
-            log.error("%s: tasks given back only when the lease is up: %s", reservation.request_id, exc)
+            log.error("%s: tasks are released only when the lease expires: %s", reservation.request_id, exc)
             return
-        log.info("%s: %d tasks given back", reservation.request_id, given_back)
+        log.info("%s: %d tasks released", reservation.request_id, released)
 
     async def _renew(self, reservation: Reservation) -> None:
         at = self._at(reservation.request_id)
         try:
-            await self._shelf.edit(reservation.session, partial(edits.renew, mark_id=reservation.id, at=at))
+            await self._store.edit(reservation.session, partial(edits.renew, mark_id=reservation.id, at=at))
         except StoreError as exc:
             log.error("%s: reservation not renewed: %s", reservation.request_id, exc)
 
@@ -204,7 +203,7 @@ class Deliveries:
         self._start(self._renew_and_arm())
 
     def _start(self, job: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Runs a job to its end, even when whoever waits for it is cancelled."""
+        """Start a job that runs to its end even if its caller is cancelled."""
         task = asyncio.get_running_loop().create_task(job)
         self._jobs.add(task)
         task.add_done_callback(self._jobs.discard)

@@ -1,11 +1,7 @@
-"""Decides when a task is due, expired or repeated.
+"""Decides when a task is due, expired or repeated; pure functions of the task and the time.
 
-Tasks that come again: daily, weekly, or every so many minutes.
-
-A day is 24 hours, since a due time carries an offset and no time zone. Occurrences that nobody was there for
-are passed over, not made up for.
-
-When a task is due, expired and worth delivering: pure functions of the task and the time.
+Tasks repeat daily, weekly, or every N minutes. A day is 24 hours, because a due time has an offset but no
+time zone. Missed occurrences are skipped, not delivered later.
 """
 
 from __future__ import annotations
@@ -17,55 +13,14 @@ from msgspec.structs import replace
 
 from routecodex.server_tools.clock.task import LATEST_MS, SessionTasks, Task
 
-MINUTE_MS = 60_000
-MOST_MINUTES = 525_600
-
-_FIXED = {"daily": 24 * 60 * MINUTE_MS, "weekly": 7 * 24 * 60 * MINUTE_MS}
-_EVERY = re.compile(r"every\s+0*([1-9][0-9]{0,5})\s+minutes?")
-
-
-def normalize(text: str) -> str | None:
-    """How a rhythm is stored; None for `none`; ValueError when it is no rhythm."""
-    said = text.strip().lower()
-    if said == "none":
-        return None
-    if said in _FIXED:
-        return said
-    match = _EVERY.fullmatch(said)
-    if match is None or int(match[1]) > MOST_MINUTES:
-        raise ValueError(
-            f"{text[:80]!r} is no rhythm; use none, daily, weekly, or every N minutes "
-            f"(N from 1 to {MOST_MINUTES})"
-        )
-    return f"every {match[1]} minutes"
-
-
-def period_ms(rhythm: str) -> int:
-    """The time from one occurrence to the next."""
-    return _FIXED.get(rhythm) or int(rhythm.split()[1]) * MINUTE_MS
-
-
-def first_after(due_ms: int, rhythm: str, *, moment_ms: int) -> int:
-    """The first occurrence after both the given one and the moment."""
-    period = period_ms(rhythm)
-    steps = max(1, (moment_ms - due_ms) // period + 1)
-    return due_ms + steps * period
-
-
-def last_until(due_ms: int, rhythm: str, *, moment_ms: int) -> int:
-    """The last occurrence that is not after the moment, or the given one when all are."""
-    period = period_ms(rhythm)
-    return due_ms + max(0, (moment_ms - due_ms) // period) * period
-
-
 DAY_MS = 86_400_000
 
 
 class DueRules(Struct, frozen=True, kw_only=True):
-    """The times that matter.
+    """Time limits of the clock.
 
-    `lease_ms` is how long a reservation holds without being renewed; `idle_ms` how long a task that comes
-    again is kept while nobody is there for it.
+    A reservation expires `lease_ms` after its last renewal; a repeated task that is not
+    delivered is deleted `idle_ms` after its due time or last change.
     """
 
     due_window_ms: int = 60_000
@@ -89,39 +44,39 @@ def should_inject(task: Task, now_ms: int, rules: DueRules) -> bool:
 
 
 def is_held_back(task: Task, request_id: str) -> bool:
-    """Whether the task was set, or last delivered, in the same chain of requests."""
+    """Return whether the task was created or last delivered in the same chain of requests."""
     first = task.not_before_request_id
     return first is not None and (request_id == first or request_id.startswith(first + ":"))
 
 
 def is_reserved(task: Task, now_ms: int, rules: DueRules) -> bool:
-    """Whether somebody is delivering it; a mark from far in the future tells of a clock that was wrong."""
+    """Return whether a request is delivering the task; a mark far in the future came from a wrong clock."""
     mark = task.reservation
     return mark is not None and now_ms < mark.until_ms <= now_ms + 2 * rules.lease_ms
 
 
 def mark_prefix(request_id: str) -> str:
-    """How the ids of all reservations of a request begin."""
+    """Return the prefix of the ids of a request's reservations."""
     return f"{request_id}:clock:"
 
 
 def is_delivering(task: Task, request_id: str) -> bool:
-    """Whether the request has the task reserved itself."""
+    """Return whether this request has reserved the task."""
     return task.reservation is not None and task.reservation.id.startswith(mark_prefix(request_id))
 
 
 def opens_at(due_at_ms: int, rules: DueRules) -> int:
-    """The moment from which a task may be delivered."""
+    """Return the time from which a task may be delivered."""
     return due_at_ms - rules.due_window_ms
 
 
-def guard(due_at_ms: int, now_ms: int, *, rules: DueRules, request_id: str) -> str | None:
-    """What keeps a task out of the chain of requests that set it, when it is due already."""
+def chain_guard(due_at_ms: int, now_ms: int, *, rules: DueRules, request_id: str) -> str | None:
+    """Return the `not_before_request_id` of a new task: this request if the task is due already."""
     return request_id if opens_at(due_at_ms, rules) <= now_ms else None
 
 
 def current(task: Task, now_ms: int, rules: DueRules) -> Task:
-    """The task at the occurrence that matters now."""
+    """Return the task at its current occurrence."""
     if task.repeat is None or task.delivered_at_ms is not None or not is_expired(task, now_ms, rules):
         return task
     moved = replace(
@@ -134,27 +89,27 @@ def current(task: Task, now_ms: int, rules: DueRules) -> Task:
 
 
 def is_over(task: Task, now_ms: int, rules: DueRules) -> bool:
-    """Whether the task can be forgotten."""
+    """Return whether the task can be deleted."""
     return now_ms > drop_at(task, rules)
 
 
 def drop_at(task: Task, rules: DueRules) -> int:
-    """The last moment at which the task is kept."""
+    """Return the time after which the task is deleted."""
     if task.repeat is None or task.delivered_at_ms is not None:
         return task.due_at_ms + rules.retention_ms
     return max(task.due_at_ms, task.updated_at_ms) + max(rules.idle_ms, rules.retention_ms)
 
 
-def kept(state: SessionTasks, now_ms: int, rules: DueRules) -> tuple[Task, ...]:
-    """The tasks that are not over, each at the occurrence that matters now."""
+def live_tasks(state: SessionTasks, now_ms: int, rules: DueRules) -> tuple[Task, ...]:
+    """Return the tasks that are not over, each at its current occurrence."""
     return tuple(current(task, now_ms, rules) for task in state.tasks if not is_over(task, now_ms, rules))
 
 
 def deliverable(state: SessionTasks, now_ms: int, *, rules: DueRules, request_id: str) -> tuple[Task, ...]:
-    """The tasks that this request may deliver now, the earliest first."""
+    """Return the tasks that this request may deliver now, the earliest first."""
     found = (
         task
-        for task in kept(state, now_ms, rules)
+        for task in live_tasks(state, now_ms, rules)
         if should_inject(task, now_ms, rules)
         and not is_held_back(task, request_id)
         and not is_reserved(task, now_ms, rules)
@@ -163,15 +118,56 @@ def deliverable(state: SessionTasks, now_ms: int, *, rules: DueRules, request_id
 
 
 def wake_at(state: SessionTasks, now_ms: int, *, rules: DueRules, request_id: str) -> int | None:
-    """When this request may first have something to deliver; now or earlier when it has already."""
+    """Return the earliest time at which this request may deliver a task; None if there is none."""
     moments = [
         opens_at(task.due_at_ms, rules)
-        for task in kept(state, now_ms, rules)
+        for task in live_tasks(state, now_ms, rules)
         if task.delivered_at_ms is None
         and not is_expired(task, now_ms, rules)
         and not is_held_back(task, request_id)
         and not is_delivering(task, request_id)
-        # Another request tells of it: this one's client is not to wait for the end of that.
+        # Another request delivers it; this one must not wait for that.
         and not is_reserved(task, now_ms, rules)
     ]
     return min(moments, default=None)
+
+
+MINUTE_MS = 60_000
+MAX_MINUTES = 525_600
+
+_FIXED = {"daily": 24 * 60 * MINUTE_MS, "weekly": 7 * 24 * 60 * MINUTE_MS}
+_EVERY = re.compile(r"every\s+0*([1-9][0-9]{0,5})\s+minutes?")
+
+
+def normalize_recurrence(text: str) -> str | None:
+    """Return the stored form of a recurrence; None for `none`; ValueError if it is invalid."""
+    value = text.strip().lower()
+    if value == "none":
+        return None
+    if value in _FIXED:
+        return value
+    match = _EVERY.fullmatch(value)
+    if match is None or int(match[1]) > MAX_MINUTES:
+        raise ValueError(
+            f"{text[:80]!r} is not a valid repeat; use none, daily, weekly, or every N minutes "
+            f"(N from 1 to {MAX_MINUTES})"
+        )
+    return f"every {match[1]} minutes"
+
+
+def period_ms(recurrence: str) -> int:
+    """Return the time between two occurrences."""
+    return _FIXED.get(recurrence) or int(recurrence.split()[1]) * MINUTE_MS
+
+
+def first_after(due_ms: int, recurrence: str, *, moment_ms: int) -> int:
+    """Return the first occurrence after both `due_ms` and the moment."""
+    period = period_ms(recurrence)
+    steps = max(1, (moment_ms - due_ms) // period + 1)
+    return due_ms + steps * period
+
+
+def last_until(due_ms: int, recurrence: str, *, moment_ms: int) -> int:
+    """Return the last occurrence up to the moment; `due_ms` if there is none."""
+    period = period_ms(recurrence)
+    return due_ms + max(0, (moment_ms - due_ms) // period) * period

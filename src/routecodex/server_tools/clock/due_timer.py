@@ -1,12 +1,10 @@
 """Background timers of the clock: due tasks, expiry.
 
-Dropping tasks that are over: once at the start, then with every tick.
+`DueTimer` is one timer for all held requests; it runs only while requests wait. It wakes up at least every
+second, to notice that the time of day was set or that another process cancelled a task. Each wake-up reads
+one stamp of the whole space; the stamps of the held sessions are compared only if that changed.
 
-Waiting for tasks to come due: one timer for every session that is held.
-
-The timer looks no further than a moment ahead: that is how a clock that was set, and a task that another
-process cancelled, are noticed. A look costs one stamp of the whole space; only when it has changed are the
-stamps of the held sessions compared. While nobody waits there is no timer.
+`ExpirySweep` deletes expired tasks at the start and with every tick.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from msgspec import Struct
 from routecodex.server_tools.clock import edits
 from routecodex.server_tools.clock.due_rules import DueRules, drop_at, wake_at
 from routecodex.server_tools.clock.edits import EditContext
-from routecodex.server_tools.clock.reservations import SystemUptime, expired_reservations, uptime
+from routecodex.server_tools.clock.reservations import SystemUptime, effective_reservations, uptime
 from routecodex.server_tools.clock.task_store import TaskStore
 from routecodex.stores.store import StoreError
 
@@ -34,7 +32,7 @@ log = logging.getLogger("routecodex.clock")
 
 
 class SweepReport(Struct, frozen=True):
-    """What one pass has found and done."""
+    """The counts of one pass."""
 
     sessions: int = 0
     tasks: int = 0
@@ -42,7 +40,7 @@ class SweepReport(Struct, frozen=True):
 
 
 class SweepVisit(NamedTuple):
-    """A session as it was seen: nothing is to be done about it before `next_ms` unless its stamp changes."""
+    """The last visit of a session: until `next_ms` it needs none unless its stamp changes."""
 
     stamp: int
     tasks: int
@@ -50,22 +48,22 @@ class SweepVisit(NamedTuple):
 
 
 class ExpirySweep:
-    """Passes over all sessions; one that is as it was seen last is not read again."""
+    """Deletes expired tasks of all sessions; an unchanged session is not read again."""
 
-    def __init__(self, shelf: TaskStore, *, rules: DueRules, now_ms: Callable[[], int]) -> None:
-        self._shelf = shelf
+    def __init__(self, store: TaskStore, *, rules: DueRules, now_ms: Callable[[], int]) -> None:
+        self._store = store
         self._rules = rules
         self._now_ms = now_ms
-        self._seen: dict[str, SweepVisit] = {}
+        self._visits: dict[str, SweepVisit] = {}
         self._stamp: int | None = None
 
     async def sweep(self) -> SweepReport:
-        """One pass; a store that does not answer ends it early and is no error."""
+        """Run one pass; a store error ends it early and is only logged."""
         try:
-            report = await self._pass()
+            report = await self._sweep_changed()
         except StoreError as exc:
             self._stamp = None
-            log.error("tasks that are over could not be dropped: %s", exc)
+            log.error("expired tasks could not be deleted: %s", exc)
             return SweepReport()
         if report.dropped:
             log.info(
@@ -74,51 +72,52 @@ class ExpirySweep:
         return report
 
     async def run(self, every: float, *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
-        """Sweeps now and then with every tick, until cancelled."""
+        """Sweep now and with every tick, until cancelled."""
         while True:
             await self.sweep()
             await sleep(every)
 
-    async def _pass(self) -> SweepReport:
-        stamp = self._shelf.stamp()
+    async def _sweep_changed(self) -> SweepReport:
+        stamp = self._store.stamp()
         if stamp != self._stamp:
-            known = set(await self._shelf.sessions())
-            self._seen = {session: self._seen.get(session, SweepVisit(-1, 0, 0)) for session in sorted(known)}
+            known = set(await self._store.sessions())
+            unvisited = SweepVisit(-1, 0, 0)
+            self._visits = {session: self._visits.get(session, unvisited) for session in sorted(known)}
         dropped = await self._visit_all(changed=stamp != self._stamp)
         self._stamp = stamp
-        tasks = sum(visit.tasks for visit in self._seen.values())
-        return SweepReport(len(self._seen), tasks, dropped)
+        tasks = sum(visit.tasks for visit in self._visits.values())
+        return SweepReport(len(self._visits), tasks, dropped)
 
     async def _visit_all(self, *, changed: bool) -> int:
-        """How many tasks were dropped; the loop gets its turn in between, however many sessions there are."""
+        """Visit the sessions and return the number of deleted tasks; yields to the loop in between."""
         now_ms = self._now_ms()
-        wanted = [session for session, seen in self._seen.items() if changed or now_ms > seen.next_ms]
+        pending = [session for session, visit in self._visits.items() if changed or now_ms > visit.next_ms]
         dropped = 0
-        for at, session in enumerate(wanted):
+        for at, session in enumerate(pending):
             dropped += await self._visit(session)
             if at % SWEEP_PAUSE == 0:
                 await asyncio.sleep(0)
         return dropped
 
     async def _visit(self, session: str) -> int:
-        """How many tasks of the session were dropped."""
-        stamp = self._shelf.stamp_of(session)
-        seen = self._seen[session]
+        """Delete the expired tasks of a session; return their number."""
+        stamp = self._store.stamp_of(session)
+        last = self._visits[session]
         now_ms = self._now_ms()
-        if seen.stamp == stamp and now_ms <= seen.next_ms:
+        if last.stamp == stamp and now_ms <= last.next_ms:
             return 0
         dropped = 0
-        state = await self._shelf.load(session)
+        state = await self._store.load(session)
         if not state.tasks or any(now_ms > drop_at(task, self._rules) for task in state.tasks):
             at = EditContext(now_ms=now_ms, rules=self._rules)
-            dropped = await self._shelf.edit(session, partial(edits.prune, at=at))
-            stamp = self._shelf.stamp_of(session)
-            state = await self._shelf.load(session)
+            dropped = await self._store.edit(session, partial(edits.prune, at=at))
+            stamp = self._store.stamp_of(session)
+            state = await self._store.load(session)
         if state.tasks:
             next_ms = min(drop_at(task, self._rules) for task in state.tasks)
-            self._seen[session] = SweepVisit(stamp, len(state.tasks), next_ms)
+            self._visits[session] = SweepVisit(stamp, len(state.tasks), next_ms)
         else:
-            del self._seen[session]
+            del self._visits[session]
         return dropped
 
 
@@ -127,7 +126,7 @@ _SLACK = 64
 
 
 class Stamps(Protocol):
-    """What tells that tasks have changed."""
+    """Stamps that change with the tasks."""
 
     def stamp(self) -> int: ...
 
@@ -151,23 +150,25 @@ class Waiter:
 
 
 class DueTimer:
-    """Wakes each waiter at its moment, or as soon as the tasks of its session change."""
+    """Wakes each waiter at its time, or as soon as the tasks of its session change."""
 
-    def __init__(self, stamps: Stamps, *, now_ms: Callable[[], int], look: float = RECHECK_SECONDS) -> None:
+    def __init__(
+        self, stamps: Stamps, *, now_ms: Callable[[], int], recheck: float = RECHECK_SECONDS
+    ) -> None:
         self._stamps = stamps
         self._now_ms = now_ms
-        self._look = look
+        self._recheck = recheck
         self._heap: list[tuple[int, int, Waiter]] = []
         self._numbers = count()
         self._waiting: dict[str, set[Waiter]] = {}
         self._live = 0
-        self._seen = 0
+        self._stamp = 0
         self._timer: asyncio.TimerHandle | None = None
         self.released = False
-        """Nobody is held any more: the server is about to stop."""
+        """Requests are no longer held, because the server is stopping."""
 
     def release(self) -> None:
-        """Wakes everybody, for good."""
+        """Wake all waiters and hold no more requests."""
         self.released = True
         for waiters in self._waiting.values():
             for waiter in waiters:
@@ -175,11 +176,11 @@ class DueTimer:
 
     @property
     def waiting(self) -> int:
-        """How many requests are held."""
+        """The number of held requests."""
         return self._live
 
     async def wait(self, session: str, at_ms: int, *, stamp: int) -> None:
-        """Returns at the moment, or once the session's stamp is another than the one given."""
+        """Wait until the time, or until the session's stamp differs from `stamp`."""
         waiter = Waiter(session, at_ms, stamp=stamp, future=asyncio.get_running_loop().create_future())
         self._add(waiter)
         try:
@@ -190,13 +191,13 @@ class DueTimer:
             self._remove(waiter)
 
     def changed(self, session: str) -> None:
-        """The tasks of the session were changed in this process."""
+        """Wake the waiters of a session whose tasks this process changed."""
         for waiter in self._waiting.get(session, ()):
             waiter.wake()
 
     def _add(self, waiter: Waiter) -> None:
         if not self._live:
-            self._seen = self._stamps.stamp()
+            self._stamp = self._stamps.stamp()
         self._live += 1
         self._waiting.setdefault(waiter.session, set()).add(waiter)
         heapq.heappush(self._heap, (waiter.at_ms, next(self._numbers), waiter))
@@ -211,12 +212,12 @@ class DueTimer:
         if not others:
             del self._waiting[waiter.session]
         if not self._live:
-            self._rest()
+            self._stop()
         elif len(self._heap) > 2 * self._live + _SLACK:
             self._heap = [entry for entry in self._heap if not entry[2].future.done()]
             heapq.heapify(self._heap)
 
-    def _rest(self) -> None:
+    def _stop(self) -> None:
         self._heap.clear()
         if self._timer is not None:
             self._timer.cancel()
@@ -226,8 +227,8 @@ class DueTimer:
         if self._timer is not None:
             self._timer.cancel()
         loop = asyncio.get_running_loop()
-        ahead = (self._heap[0][0] - self._now_ms()) / 1000 if self._heap else self._look
-        self._timer = loop.call_at(loop.time() + min(self._look, max(0.0, ahead)), self._fire)
+        ahead = (self._heap[0][0] - self._now_ms()) / 1000 if self._heap else self._recheck
+        self._timer = loop.call_at(loop.time() + min(self._recheck, max(0.0, ahead)), self._fire)
 
     def _fire(self) -> None:
         self._timer = None
@@ -240,49 +241,49 @@ class DueTimer:
 
     def _compare_stamps(self) -> None:
         stamp = self._stamps.stamp()
-        if stamp == self._seen:
+        if stamp == self._stamp:
             return
-        self._seen = stamp
+        self._stamp = stamp
         for session, waiters in self._waiting.items():
-            found = self._stamps.stamp_of(session)
+            current = self._stamps.stamp_of(session)
             for waiter in waiters:
-                if waiter.stamp != found:
+                if waiter.stamp != current:
                     waiter.wake()
 
 
 class Holds:
-    """Keeps a request until a task of its session can be delivered."""
+    """Holds a request until a task of its session can be delivered."""
 
     def __init__(
         self,
-        shelf: TaskStore,
-        waker: DueTimer,
+        store: TaskStore,
+        timer: DueTimer,
         *,
         rules: DueRules,
         now_ms: Callable[[], int],
         up: Callable[[], SystemUptime] = uptime,
     ) -> None:
-        self._shelf = shelf
-        self._waker = waker
+        self._store = store
+        self._timer = timer
         self._rules = rules
         self._now_ms = now_ms
         self._up = up
 
     async def until_due(self, session: str, request_id: str, *, deadline_ms: int) -> bool:
-        """Whether there is something to deliver before the deadline; returns at once when there cannot be."""
-        while not self._waker.released:
+        """Wait for a deliverable task before the deadline; False at once if there cannot be one."""
+        while not self._timer.released:
             try:
-                stamp = self._shelf.stamp_of(session)
-                state = await self._shelf.load(session)
+                stamp = self._store.stamp_of(session)
+                state = await self._store.load(session)
             except StoreError as exc:
                 log.error("%s: not held, the tasks of the session cannot be read: %s", request_id, exc)
                 return False
             now_ms = self._now_ms()
-            seen = expired_reservations(state, now_ms, up=self._up(), lease_ms=self._rules.lease_ms)
-            moment = wake_at(seen, now_ms, rules=self._rules, request_id=request_id)
+            state = effective_reservations(state, now_ms, up=self._up(), lease_ms=self._rules.lease_ms)
+            moment = wake_at(state, now_ms, rules=self._rules, request_id=request_id)
             if moment is None or moment > deadline_ms:
                 return False
             if moment <= now_ms:
                 return True
-            await self._waker.wait(session, moment, stamp=stamp)
+            await self._timer.wait(session, moment, stamp=stamp)
         return False

@@ -1,7 +1,7 @@
-"""Corrected time: this machine's clock plus the offset the network tells, kept over restarts.
+"""Corrected time: the local clock plus the NTP offset, which is saved across restarts.
 
-Asking goes on in the background and never in a request. What goes wrong with it changes the status and
-nothing else: the last good offset stays in use.
+Servers are queried in the background, never in a request. A failure only changes the status: the last good
+offset stays in use.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from routecodex.server_tools.clock import ntp
-from routecodex.server_tools.clock.ntp import COOKIE_BYTES, FARTHEST_MS, BadReply, Sample, agreed_offset
+from routecodex.server_tools.clock.ntp import COOKIE_BYTES, MAX_OFFSET_MS, BadReply, Sample, agreed_offset
 
 NTP_SWITCH = "ROUTECODEX_CLOCK_NTP"
 _OFF = frozenset({"0", "false", "off", "no"})
@@ -30,7 +30,7 @@ log = logging.getLogger("routecodex.clock")
 
 
 class NtpOptions(Struct, frozen=True, kw_only=True):
-    """Whom to ask and how often; `every` and `again` are seconds after a success and after a failure."""
+    """NTP servers and intervals; `every` and `again` are seconds after a success and after a failure."""
 
     enabled: bool = True
     servers: tuple[str, ...] = ("pool.ntp.org:123",)
@@ -40,11 +40,11 @@ class NtpOptions(Struct, frozen=True, kw_only=True):
 
 
 class NtpState(Struct, frozen=True, kw_only=True, rename="camel"):
-    """What is known of network time, as it stands in its file."""
+    """State of network time, the format of its file."""
 
     version: Literal[1] = 1
     status: Literal["off", "unsynced", "ok", "error"] = "unsynced"
-    offset_ms: Annotated[int, Meta(ge=-FARTHEST_MS, le=FARTHEST_MS)] = 0
+    offset_ms: Annotated[int, Meta(ge=-MAX_OFFSET_MS, le=MAX_OFFSET_MS)] = 0
     server: str | None = None
     delay_ms: int | None = None
     synced_at_ms: int | None = None
@@ -53,7 +53,7 @@ class NtpState(Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class NtpQuery(Protocol):
-    """Asks one server."""
+    """Queries one server."""
 
     async def __call__(
         self, server: str, *, timeout: float, clock: Callable[[], float], cookie: bytes
@@ -61,12 +61,12 @@ class NtpQuery(Protocol):
 
 
 def is_ntp_enabled(enabled: bool, environ: Mapping[str, str]) -> bool:
-    """Whether to ask the network: the environment can turn it off."""
+    """Return whether NTP is on; the environment can turn it off."""
     return enabled and environ.get(NTP_SWITCH, "").strip().lower() not in _OFF
 
 
 class NetworkTime:
-    """Tells the corrected time; `clock` gives seconds since the epoch."""
+    """The corrected time; `clock` returns seconds since the epoch."""
 
     def __init__(
         self,
@@ -74,18 +74,18 @@ class NetworkTime:
         *,
         options: NtpOptions | None = None,
         file: Path | None = None,
-        ask: NtpQuery = ntp.query_server,
-        chance: random.Random | None = None,
+        query: NtpQuery = ntp.query_server,
+        randomness: random.Random | None = None,
     ) -> None:
         self._clock = clock
         self._options = options or NtpOptions(enabled=False)
         self._file = file
-        self._ask = ask
-        self._chance = chance or random.SystemRandom()
+        self._query = query
+        self._random = randomness or random.SystemRandom()
         self.state = NtpState(status="unsynced" if self._options.enabled else "off")
 
     def now_ms(self) -> int:
-        """Milliseconds since the epoch, corrected."""
+        """Return the corrected time in milliseconds since the epoch."""
         return int(self._clock() * 1000) + self.state.offset_ms
 
     @property
@@ -93,18 +93,18 @@ class NetworkTime:
         return self.state.offset_ms
 
     def report(self) -> dict[str, Any]:
-        """What the tool tells of network time."""
+        """Return the state for the results of the tool."""
         fields: dict[str, Any] = msgspec.to_builtins(self.state)
         return {name: value for name, value in fields.items() if value is not None and name != "version"}
 
     def restore(self) -> None:
-        """Takes up the offset of an earlier run; a damaged file is set aside."""
+        """Load the offset of an earlier run; a damaged file is set aside."""
         if self._options.enabled and self._file is not None:
             found = read_file(self._file)
             self.state = found if found is not None and found.status != "off" else self.state
 
     async def sync(self) -> bool:
-        """Asks all servers at once; whether they gave a time to keep."""
+        """Query all servers concurrently; return whether they agree on a time."""
         checked_at_ms = int(self._clock() * 1000)
         try:
             sample = agreed_offset(await self._samples())
@@ -127,7 +127,7 @@ class NetworkTime:
         return self.state.status == "ok"
 
     async def run(self, *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
-        """Asks now and then again and again, until cancelled; at once over when it is turned off."""
+        """Synchronize now and at intervals, until cancelled; return at once if NTP is off."""
         options = self._options
         pause = options.again
         while options.enabled:
@@ -135,22 +135,21 @@ class NetworkTime:
                 wait, pause = options.every, options.again
             else:
                 wait, pause = pause, min(2 * pause, options.every)
-            # Gateways that were started together do not ask together.
-            await sleep(wait * self._chance.uniform(0.9, 1.1))
+            # Jitter, so that gateways that started together do not query together.
+            await sleep(wait * self._random.uniform(0.9, 1.1))
 
     async def _samples(self) -> list[Sample]:
-        asked = [self._one(server) for server in self._options.servers]
-        outcomes = await asyncio.gather(*asked)
+        outcomes = await asyncio.gather(*map(self._sample, self._options.servers))
         samples = [outcome for outcome in outcomes if isinstance(outcome, Sample)]
         if not samples:
-            raise BadReply("; ".join(map(str, outcomes)) or "no servers are named")
+            raise BadReply("; ".join(map(str, outcomes)) or "no servers are configured")
         return samples
 
-    async def _one(self, server: str) -> Sample | str:
-        """What the server says, or why it says nothing."""
-        cookie = self._chance.randbytes(COOKIE_BYTES)
+    async def _sample(self, server: str) -> Sample | str:
+        """Return the sample of a server, or the reason for its failure."""
+        cookie = self._random.randbytes(COOKIE_BYTES)
         try:
-            return await self._ask(server, timeout=self._options.timeout, clock=self._clock, cookie=cookie)
+            return await self._query(server, timeout=self._options.timeout, clock=self._clock, cookie=cookie)
         except (BadReply, OSError) as exc:
             return f"{server}: {exc or type(exc).__name__}"
 
@@ -164,7 +163,7 @@ class NetworkTime:
 
 
 def read_file(path: Path) -> NtpState | None:
-    """The state in the file; None when there is none, or when it was damaged and set aside."""
+    """Read the state; None if the file is missing, or damaged and set aside."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=NtpState)
     except FileNotFoundError:
@@ -178,7 +177,7 @@ def read_file(path: Path) -> NtpState | None:
 
 
 def write_file(path: Path, state: NtpState) -> None:
-    """Replaces the file whole, so that a reader finds the old state or the new one."""
+    """Replace the file atomically."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     temporary = path.with_name(f".{os.getpid()}-{time.monotonic_ns()}.tmp")
     try:

@@ -1,12 +1,10 @@
-"""One time server asked over UDP.
+"""Queries a time server: packets of SNTP (RFC 4330) as pure functions, then the UDP query.
 
-Network time without the network: the packets of SNTP (RFC 4330) and what answers are worth.
+The query has a random cookie in place of the client's transmit time. The server copies it into its reply, so
+that only a host that saw the query can answer it, and the local time is not disclosed.
 
-The question carries a random cookie where a client's own time would stand. A server copies it into its
-answer, so only who has seen the question can answer it, and nobody learns what time it is here.
-
-Times on the wire are 32 bits of seconds since 1900 and 32 of fraction. Only differences are taken, modulo
-their size, which is why nothing happens when the seconds run over in 2036.
+Times on the wire are 32 bits of seconds since 1900 and 32 bits of fraction. Only differences modulo 2**64 are
+used, so the overflow of the seconds in 2036 has no effect.
 """
 
 from __future__ import annotations
@@ -24,8 +22,8 @@ from msgspec import Struct
 
 COOKIE_BYTES = 8
 
-FARTHEST_MS = 86_400_000
-"""An offset past one day is taken for a lie."""
+MAX_OFFSET_MS = 86_400_000
+"""A larger offset than one day is rejected as false."""
 AGREE_MS = 250.0
 
 _PACKET = struct.Struct("!BBbb II4s QQQQ")
@@ -37,15 +35,15 @@ _WRAP = 1 << 64
 
 
 class BadReply(Exception):
-    """A server answered something that cannot be used."""
+    """A server sent a reply that cannot be used."""
 
 
 class ForeignReply(BadReply):
-    """The answer is to a question that was not asked."""
+    """The reply does not belong to the query."""
 
 
 class Sample(Struct, frozen=True):
-    """What one server says: how far this machine is behind, and how long asking took."""
+    """One measurement: the offset of the server's clock to the local clock, and the round-trip delay."""
 
     server: str
     offset_ms: float
@@ -53,25 +51,25 @@ class Sample(Struct, frozen=True):
 
 
 def encode_query(cookie: bytes) -> bytes:
-    """The packet to send."""
+    """Encode the packet of a query."""
     return _PACKET.pack(_VERSION_4_CLIENT, 0, 0, 0, 0, 0, b"", 0, 0, 0, int.from_bytes(cookie))
 
 
 def decode_reply(packet: bytes, *, cookie: bytes, server: str, sent_ms: float, elapsed_ms: float) -> Sample:
-    """What the server says; `sent_ms` is the time here when it was asked."""
+    """Decode a reply; `sent_ms` is the local time of the query."""
     if len(packet) < _PACKET.size:
-        raise ForeignReply(f"{len(packet)} bytes are too short for an answer")
+        raise ForeignReply(f"{len(packet)} bytes are too short for a reply")
     head, stratum, _, _, _, _, name, _, origin, received, sent = _PACKET.unpack_from(packet)
     if origin != int.from_bytes(cookie):
-        raise ForeignReply("the answer is not to our question")
+        raise ForeignReply("the reply does not match the query")
     _check(head, stratum, name=name, sent=sent)
-    asked, answered = _stamp(sent_ms), _stamp(sent_ms + elapsed_ms)
+    query_stamp, reply_stamp = _stamp(sent_ms), _stamp(sent_ms + elapsed_ms)
     delay_ms = elapsed_ms - _apart_ms(sent, received)
-    offset_ms = (_apart_ms(received, asked) + _apart_ms(sent, answered)) / 2
+    offset_ms = (_apart_ms(received, query_stamp) + _apart_ms(sent, reply_stamp)) / 2
     if _apart_ms(sent, received) < 0 or delay_ms < -1:
-        raise BadReply("it answered before it was asked")
-    if abs(offset_ms) > FARTHEST_MS:
-        raise BadReply(f"an offset of {offset_ms / 1000:.0f} s is absurd")
+        raise BadReply("the reply was sent before the query")
+    if abs(offset_ms) > MAX_OFFSET_MS:
+        raise BadReply(f"an offset of {offset_ms / 1000:.0f} s is more than a day")
     return Sample(server, offset_ms, max(0.0, delay_ms))
 
 
@@ -80,22 +78,22 @@ def _check(head: int, stratum: int, *, name: bytes, sent: int) -> None:
         raise BadReply(f"mode {head & 0b111} is not that of a server")
     if stratum == 0:
         code = name.rstrip(b"\0").decode("ascii", "replace")
-        raise BadReply(f"kiss of death {code!r}: the server does not want to be asked")
+        raise BadReply(f"kiss of death {code!r}: the server rejects queries")
     if stratum > 15 or head >> 6 == _UNSYNCHRONIZED:
-        raise BadReply("the server is not synchronized itself")
+        raise BadReply("the server is not synchronized")
     if sent == 0:
-        raise BadReply("the answer carries no time")
+        raise BadReply("the reply has no transmit time")
 
 
 def agreed_offset(samples: Sequence[Sample]) -> Sample:
-    """The quickest answer among those that most servers agree on; one liar among three is outvoted."""
+    """Return the sample with the shortest delay in the majority; one wrong server in three is outvoted."""
     if not samples:
         raise BadReply("no server answered")
     groups = [[other for other in samples if _agree(one, other)] for one in samples]
     largest = max(groups, key=len)
     if 2 * len(largest) <= len(samples):
-        said = ", ".join(f"{sample.server} {sample.offset_ms:+.0f} ms" for sample in samples)
-        raise BadReply(f"the servers disagree: {said}")
+        offsets = ", ".join(f"{sample.server} {sample.offset_ms:+.0f} ms" for sample in samples)
+        raise BadReply(f"the servers disagree: {offsets}")
     return min(largest, key=lambda sample: sample.delay_ms)
 
 
@@ -117,7 +115,7 @@ SMALLEST_PORT, LARGEST_PORT = 1, 65_535
 
 
 def address_of(server: str) -> tuple[str, int]:
-    """Host and port of `host`, `host:port` or `[v6]:port`; ValueError when it is none of them."""
+    """Return host and port of `host`, `host:port` or `[v6]:port`; ValueError for anything else."""
     host, port = server, str(PORT)
     if server.startswith("["):
         host, bracket, rest = server[1:].partition("]")
@@ -125,15 +123,15 @@ def address_of(server: str) -> tuple[str, int]:
     elif server.count(":") == 1:
         host, _, port = server.partition(":")
     if not host or not port.isascii() or not port.isdigit():
-        raise ValueError(f"{server!r} is no time server; use host:port")
+        raise ValueError(f"{server!r} is not a valid time server; use host:port")
     if not SMALLEST_PORT <= int(port) <= LARGEST_PORT:
-        raise ValueError(f"{server!r} has no port a server can have")
+        raise ValueError(f"{server!r} has an invalid port; use {SMALLEST_PORT} to {LARGEST_PORT}")
     return host, int(port)
 
 
 async def query_server(server: str, *, timeout: float, clock: Callable[[], float], cookie: bytes) -> Sample:
-    """What the server says; BadAnswer, OSError or TimeoutError when it says nothing of use."""
-    listener = NtpProtocol(server, cookie, clock=clock)
+    """Query a server; BadReply, OSError or TimeoutError if it does not send a usable reply."""
+    protocol = NtpProtocol(server, cookie, clock=clock)
     try:
         async with asyncio.timeout(timeout):
             try:
@@ -141,17 +139,17 @@ async def query_server(server: str, *, timeout: float, clock: Callable[[], float
             except ValueError as exc:
                 raise BadReply(str(exc)) from exc
             address = await resolve(host, port)
-            await asyncio.get_running_loop().create_datagram_endpoint(lambda: listener, remote_addr=address)
-            return await listener.answer
+            await asyncio.get_running_loop().create_datagram_endpoint(lambda: protocol, remote_addr=address)
+            return await protocol.answer
     except TimeoutError as exc:
-        heard = f" ({listener.stranger})" if listener.stranger is not None else ""
-        raise TimeoutError(f"no answer within {timeout * 1000:.0f} ms{heard}") from exc
+        foreign = f" ({protocol.foreign})" if protocol.foreign is not None else ""
+        raise TimeoutError(f"no answer within {timeout * 1000:.0f} ms{foreign}") from exc
     finally:
-        listener.close()
+        protocol.close()
 
 
 class NtpProtocol(asyncio.DatagramProtocol):
-    """Sends the question and takes the first answer to it; anything else that comes in is passed over."""
+    """Sends the query and takes the first matching reply; ignores other packets."""
 
     def __init__(self, server: str, cookie: bytes, *, clock: Callable[[], float]) -> None:
         self._server = server
@@ -159,7 +157,7 @@ class NtpProtocol(asyncio.DatagramProtocol):
         self._clock = clock
         self._transport: asyncio.DatagramTransport | None = None
         self._sent_ms = self._sent_at = 0.0
-        self.stranger: ForeignReply | None = None
+        self.foreign: ForeignReply | None = None
         self.answer: asyncio.Future[Sample] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.DatagramTransport) -> None:  # type: ignore[override]  # only ever this kind
@@ -168,7 +166,7 @@ class NtpProtocol(asyncio.DatagramProtocol):
         transport.sendto(encode_query(self._cookie))
 
     def datagram_received(self, data: bytes, addr: tuple[str | Any, int]) -> None:
-        # How long it took is read from a clock that nobody sets, and not the loop's, which may stand still.
+        # The monotonic clock cannot be set, and the loop's time may be stale while a callback runs.
         elapsed_ms = (time.monotonic() - self._sent_at) * 1000
         if self.answer.done():
             return
@@ -181,7 +179,7 @@ class NtpProtocol(asyncio.DatagramProtocol):
                 elapsed_ms=elapsed_ms,
             )
         except ForeignReply as exc:
-            self.stranger = exc
+            self.foreign = exc
         except BadReply as exc:
             self.answer.set_exception(exc)
         else:
@@ -193,17 +191,16 @@ class NtpProtocol(asyncio.DatagramProtocol):
 
     def close(self) -> None:
         if not self.answer.cancel() and not self.answer.cancelled():
-            # What came too late to be heard is not to be complained about either.
+            # Retrieved, so that asyncio does not log an error that came too late.
             self.answer.exception()
         if self._transport is not None:
             self._transport.close()
 
 
 async def resolve(host: str, port: int) -> tuple[str, int]:
-    """The first address of the host.
+    """Resolve the host in a daemon thread.
 
-    The thread is a daemon of its own: a name server that does not answer must not hold up the end of the
-    process, as the threads of the loop would.
+    The loop's threads would delay the end of the process while a name server does not answer.
     """
     loop = asyncio.get_running_loop()
     found: asyncio.Future[tuple[str, int]] = loop.create_future()
@@ -221,8 +218,8 @@ async def resolve(host: str, port: int) -> tuple[str, int]:
         try:
             outcome = _preferred(host, port)
         except (OSError, UnicodeError) as exc:
-            outcome = exc if isinstance(exc, OSError) else OSError(f"{host!r} is no name of a host")
-        # The loop may be gone by now, and then nobody is waiting.
+            outcome = exc if isinstance(exc, OSError) else OSError(f"{host!r} is not a valid host name")
+        # The loop may be closed by now.
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(settle, outcome)
 
@@ -231,7 +228,7 @@ async def resolve(host: str, port: int) -> tuple[str, int]:
 
 
 def _preferred(host: str, port: int) -> tuple[str, int]:
-    """An address of the host, of the older protocol where there is a choice: time servers all have one."""
+    """Return an address of the host, IPv4 if there is one: all time servers are reachable over it."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
     address = min(found, key=lambda entry: entry[0] != socket.AF_INET)[4]
     return str(address[0]), port

@@ -1,10 +1,8 @@
 """Expires reservations by a clock that nobody can set.
 
-How long a reservation lasts: by a clock that nobody sets, as far as that one reaches.
-
-The time of day may jump, by hand or when network time is first heard of; a reservation must neither end nor
-last for ever by that. All processes of a machine share the time since it was started, so a mark bears that
-too. Only marks of another machine, or from before a restart, are judged by the time of day.
+The time of day may jump, by hand or with the first NTP response; a reservation must neither end early nor
+last for ever because of that. All processes of a machine share its uptime, so a mark stores that too. Only
+marks of another machine, or from before a restart, expire by the time of day.
 """
 
 from __future__ import annotations
@@ -23,12 +21,12 @@ from routecodex.server_tools.clock.task import DeliveryMark, SessionTasks, Task
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
-_TIME_SPACE = "/proc/self/ns/time"
-"""Containers may have a time since start of their own."""
+_TIME_NAMESPACE = "/proc/self/ns/time"
+"""Time namespace: containers may have their own uptime (time_namespaces(7))."""
 
 
 class SystemUptime(NamedTuple):
-    """Milliseconds since a start of a machine; two of them compare only when the start is the same."""
+    """Milliseconds since a start of the machine; comparable only if `start` is equal."""
 
     start: str
     ms: int
@@ -38,46 +36,46 @@ UNKNOWN = SystemUptime("", 0)
 
 
 def uptime() -> SystemUptime:
-    """Now; time in which the machine slept does not count, for then nobody could renew anything."""
-    return SystemUptime(_start(), time.monotonic_ns() // 1_000_000)
+    """Return the uptime without suspend time, in which no process could renew a reservation."""
+    return SystemUptime(_start_id(), time.monotonic_ns() // 1_000_000)
 
 
 @cache
-def _start() -> str:
-    """What names this start of the machine, or of this process where the machine does not tell."""
+def _start_id() -> str:
+    """Return an id of this start of the machine, or of the process if the machine has none."""
     try:
         boot = _BOOT_ID.read_text().strip()
     except OSError:
         return f"process {uuid4().hex}"
     try:
-        return f"{boot} {os.readlink(_TIME_SPACE)}"
+        return f"{boot} {os.readlink(_TIME_NAMESPACE)}"
     except OSError:
         return boot
 
 
-def boot_mark(id: str, now_ms: int, *, up: SystemUptime, lease_ms: int) -> DeliveryMark:
-    """A mark that lasts for one lease from now."""
+def delivery_mark(id: str, now_ms: int, *, up: SystemUptime, lease_ms: int) -> DeliveryMark:
+    """Return a mark that lasts for one lease from now."""
     if not up.start:
         return DeliveryMark(id, now_ms + lease_ms)
     return DeliveryMark(id, now_ms + lease_ms, up.start, up.ms + lease_ms)
 
 
-def expired_reservations(
+def effective_reservations(
     state: SessionTasks, now_ms: int, *, up: SystemUptime, lease_ms: int, held: Container[str] = ()
 ) -> SessionTasks:
-    """The state with marks that end when they really do, as times of day; those held here never end."""
+    """Return the state with the actual end of each mark as time of day; marks in `held` do not end."""
     if not any(task.reservation for task in state.tasks):
         return state
 
-    def seen(task: Task) -> Task:
-        found = task.reservation
-        if found is None:
+    def effective(task: Task) -> Task:
+        mark = task.reservation
+        if mark is None:
             return task
-        if found.id in held:
-            return replace(task, reservation=replace(found, until_ms=now_ms + lease_ms))
-        if not up.start or found.start != up.start:
+        if mark.id in held:
+            return replace(task, reservation=replace(mark, until_ms=now_ms + lease_ms))
+        if not up.start or mark.start != up.start:
             return task
-        left = min(found.until_up_ms - up.ms, lease_ms)
-        return replace(task, reservation=replace(found, until_ms=now_ms + left))
+        remaining = min(mark.until_up_ms - up.ms, lease_ms)
+        return replace(task, reservation=replace(mark, until_ms=now_ms + remaining))
 
-    return replace(state, tasks=tuple(map(seen, state.tasks)))
+    return replace(state, tasks=tuple(map(effective, state.tasks)))

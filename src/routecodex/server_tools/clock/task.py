@@ -1,9 +1,9 @@
-"""What is stored for a session: version 1, in camel case, readable by a person.
+"""Task, SessionTasks: the stored format of a session's tasks, version 1.
 
     {"version": 1, "sessionId": "…", "tasks": [{"taskId": "…", "dueAtMs": 1769027400000, …}],
      "updatedAtMs": 1769027000000}
 
-`repeat`, `maxRuns` and `reservation` are there only for a task that comes again or that is being delivered.
+`repeat` and `maxRuns` are present only for a repeated task, `reservation` only during a delivery.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from msgspec import Meta, Struct
 from routecodex.canon.parts import Json
 
 LATEST_MS = 253_370_764_800_000
-"""The year 9999: a time up to it can be written in every time zone."""
+"""The start of the year 9999: times up to it can be formatted in every time zone."""
 
 Timestamp = Annotated[int, Meta(ge=0, le=LATEST_MS)]
 Count = Annotated[int, Meta(ge=0)]
@@ -24,9 +24,9 @@ Recurrence = Annotated[str, Meta(pattern=r"^(daily|weekly|every [1-9][0-9]{0,5} 
 
 
 class DeliveryMark(Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """A request is about to deliver the task; nobody else may until the time is up.
+    """Reservation of a task by a request that is about to deliver it.
 
-    `until_up_ms` is that time by the clock of the machine's `start`, see leases.py.
+    `until_up_ms` is its end by the uptime of the machine's `start`, see reservations.py.
     """
 
     id: str
@@ -36,7 +36,7 @@ class DeliveryMark(Struct, frozen=True, omit_defaults=True, rename="camel"):
 
 
 class Task(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """One alarm."""
+    """One scheduled task."""
 
     task_id: Annotated[str, Meta(min_length=1)]
     session_id: str
@@ -55,7 +55,7 @@ class Task(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"
 
 
 class SessionTasks(Struct, frozen=True, kw_only=True, rename="camel"):
-    """The alarms of one session."""
+    """The tasks of one session."""
 
     version: Literal[1]
     session_id: str
@@ -68,26 +68,26 @@ _ENCODER = msgspec.json.Encoder()
 
 
 def no_tasks(session: str) -> SessionTasks:
-    """A session without tasks."""
+    """Return a session without tasks."""
     return SessionTasks(version=1, session_id=session, tasks=(), updated_at_ms=0)
 
 
 def encode(state: SessionTasks) -> bytes:
-    """The state as it is written."""
+    """Encode the tasks of a session, indented for people."""
     return msgspec.json.format(_ENCODER.encode(state), indent=2) + b"\n"
 
 
 def decode(raw: bytes) -> SessionTasks:
-    """The state that was written; ValueError when it is something else."""
+    """Decode the tasks of a session; ValueError if the bytes are something else."""
     try:
         state = _STATES.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
-        raise ValueError(f"it does not hold the tasks of a session: {exc}") from exc
+        raise ValueError(f"it does not contain the tasks of a session: {exc}") from exc
     if len({task.task_id for task in state.tasks}) != len(state.tasks):
-        raise ValueError("it does not hold the tasks of a session: two have the same id")
+        raise ValueError("it does not contain the tasks of a session: two have the same id")
     return state
 
 
 def session_tasks_name(raw: bytes) -> str:
-    """Whose tasks these are; ValueError when they are none."""
+    """Return the session id of encoded tasks; ValueError if the bytes are something else."""
     return decode(raw).session_id

@@ -17,7 +17,7 @@ from typing import Generic, NamedTuple, TypeVar
 from msgspec.structs import replace
 
 from routecodex.server_tools.clock import edits
-from routecodex.server_tools.clock.due_rules import DueRules, kept
+from routecodex.server_tools.clock.due_rules import DueRules, live_tasks
 from routecodex.server_tools.clock.edits import Edit
 from routecodex.server_tools.clock.task import (
     SessionTasks,
@@ -208,7 +208,7 @@ class TaskOverview:
             if len(found) >= limit:
                 break
             state = await self._shelf.load(session)
-            tasks = kept(state, self._now_ms(), self._rules)
+            tasks = live_tasks(state, self._now_ms(), self._rules)
             found += [replace(state, tasks=tasks)] if tasks else []
         return found
 

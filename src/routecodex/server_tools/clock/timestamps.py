@@ -1,4 +1,4 @@
-"""Moments as text: ISO 8601 with an offset in, UTC or a local zone out."""
+"""Parses ISO 8601 times with an offset; formats times in UTC or a local zone."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _TIME = re.compile(
 )
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _NUMBER = re.compile(r"[+-]?\d+(?:[.,]\d+)?(?:E[+-]?\d+)?", re.ASCII)
-_FORM = "use ISO 8601 with an offset, like 2026-01-21T20:30:00-08:00 or 2026-01-22T04:30:00Z"
+_FORMAT_HINT = "use ISO 8601 with an offset, like 2026-01-21T20:30:00-08:00 or 2026-01-22T04:30:00Z"
 
 
 class BadTimestamp(Exception):
-    """A text is no moment; `code` says in which way."""
+    """A text is not a valid time; `code` is the error code of the tool."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -31,25 +31,25 @@ class BadTimestamp(Exception):
 
 
 class Zone(Struct, frozen=True):
-    """The time zone of the people here, by name."""
+    """A time zone and its name."""
 
     name: str
     rule: tzinfo
 
 
 def parse_timestamp(text: str) -> int:
-    """The moment in milliseconds since the epoch."""
-    said = text.strip().upper()
+    """Return the time in milliseconds since the epoch."""
+    normalized = text.strip().upper()
     shown = repr(text[:80])
-    if _NUMBER.fullmatch(said):
-        raise BadTimestamp("due_at_is_a_number", f"{shown} is a bare number, not a time; {_FORM}")
-    match = _TIME.fullmatch(said)
-    if (match is not None and match["offset"] is None) or _DATE.fullmatch(said):
-        raise BadTimestamp("due_at_without_offset", f"{shown} does not say its offset from UTC; {_FORM}")
+    if _NUMBER.fullmatch(normalized):
+        raise BadTimestamp("due_at_is_a_number", f"{shown} is a bare number, not a time; {_FORMAT_HINT}")
+    match = _TIME.fullmatch(normalized)
+    if (match is not None and match["offset"] is None) or _DATE.fullmatch(normalized):
+        raise BadTimestamp("due_at_without_offset", f"{shown} has no offset from UTC; {_FORMAT_HINT}")
     if match is None:
-        raise BadTimestamp("due_at_invalid", f"{shown} is not a time; {_FORM}")
+        raise BadTimestamp("due_at_invalid", f"{shown} is not a time; {_FORMAT_HINT}")
     try:
-        since = datetime.fromisoformat(said) - EPOCH
+        since = datetime.fromisoformat(normalized) - EPOCH
     except ValueError as exc:
         raise BadTimestamp("due_at_invalid", f"{shown} is not a time that exists: {exc}") from exc
     moment = since // timedelta(milliseconds=1)
@@ -59,19 +59,19 @@ def parse_timestamp(text: str) -> int:
 
 
 def utc_text(moment_ms: int) -> str:
-    """The moment in UTC, to the millisecond."""
+    """Format the time in UTC, to the millisecond."""
     return _iso(moment_ms, UTC).removesuffix("+00:00") + "Z"
 
 
 def local_text(moment_ms: int, zone: Zone) -> str:
-    """The moment as the people here write it, with its offset."""
+    """Format the time in the zone, with its offset."""
     return _iso(moment_ms, zone.rule)
 
 
 def time_zone(environ: Mapping[str, str], *, localtime: str = "/etc/localtime") -> Zone:
-    """The zone that `TZ` names, else the one of the machine, else UTC."""
+    """Return the zone of `TZ`, else of the machine, else UTC."""
     named = environ.get("TZ", "").removeprefix(":")
-    for name in (named, _zone_behind(localtime)):
+    for name in (named, _zone_of_link(localtime)):
         if name:
             try:
                 return Zone(name, ZoneInfo(name))
@@ -80,7 +80,7 @@ def time_zone(environ: Mapping[str, str], *, localtime: str = "/etc/localtime") 
     return Zone("UTC", UTC)
 
 
-def _zone_behind(link: str) -> str:
+def _zone_of_link(link: str) -> str:
     _, found, name = os.path.realpath(link).partition("/zoneinfo/")
     return name if found else ""
 
