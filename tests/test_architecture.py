@@ -198,10 +198,6 @@ PRIVATE: dict[tuple[str, str], str] = {
     ("bench", "_parser"): "the public function would run the benchmark",
     ("protocols/messages", "_SCANS"): "code that only a build uses is tried without one",
     ("reference", "_BYPASSES"): "code that only a build uses is tried without one",
-    ("server/http", "_connections"): "shows a single connection; HttpServer.connections counts them",
-    ("server/http", "_reader"): "no client can see how much was read ahead of it",
-    ("server/http", "_reading_paused"): "no client can see that reading is paused",
-    ("server/http", "_transport"): "options of the accepted socket are seen on this side only",
     ("turns/plugins", "_exit"): "a public function of os",
 }
 """Private names that tests of a folder use, and why; the list only shrinks."""

@@ -142,13 +142,13 @@ class Kept:
     def __init__(self) -> None:
         self.requests: list[str] = []
 
-    def keep(self, lines: Sequence[bytes]) -> None:
+    def append(self, lines: Sequence[bytes]) -> None:
         self.requests.extend(read(line)["request"] for line in lines)
 
 
 async def test_a_keeper_gets_json_whoever_else_reads() -> None:
     stream, kept = io.StringIO(), Kept()
-    log = AccessLog(as_json=False, stream=stream, keeper=kept)
+    log = AccessLog(as_json=False, stream=stream, sink=kept)
     log.add(record())
     log.flush()
     assert kept.requests == ["req_1"]
@@ -180,7 +180,7 @@ class Gone(io.StringIO):
 @pytest.mark.parametrize("as_json", [True, False])
 async def test_a_terminal_that_was_closed_costs_nothing_but_its_lines(as_json: bool) -> None:
     kept = Kept()
-    log = AccessLog(as_json=as_json, stream=Gone(), keeper=kept)
+    log = AccessLog(as_json=as_json, stream=Gone(), sink=kept)
     log.add(record())
     log.flush()
     assert kept.requests == ["req_1"]

@@ -153,7 +153,7 @@ async def test_what_there_is_not_and_wrong_methods_are_named() -> None:
         no_file = await post(running.port, "/admin/reload", None)
     assert (unknown.status, wrong.status, odd.status) == (404, 405, 405)
     assert "health/reset" in unknown.json["error"]["message"]
-    assert wrong.json["error"]["message"] == "/admin/reload takes POST, not GET"
+    assert wrong.json["error"]["message"] == "/admin/reload accepts POST, not GET"
     assert (no_file.status, no_file.json["error"]["code"]) == (409, "no_config_file")
 
 
@@ -260,8 +260,8 @@ async def test_an_unknown_name_changes_nothing(change: dict[str, Any], session: 
         ("routing", {"stiky": "up.m"}, "stiky"),
         ("routing", {"disable": "up"}, "disable"),
         ("routing", {"sticky": 1}, "sticky"),
-        ("routing", {}, "nothing to change"),
-        ("routing", {"session": "s"}, "nothing to change"),
+        ("routing", {}, "no change was sent"),
+        ("routing", {"session": "s"}, "no change was sent"),
         ("routing", {"clear": True, "session": ""}, "session: is empty"),
         ("routing", {"clear": True, "session": " "}, "session: is empty"),
         ("routing", b"{", "not valid JSON"),

@@ -86,7 +86,7 @@ def test_a_second_living_server_of_the_same_name_is_told_of(
 ) -> None:
     announce.write(tmp_path, row(pid=os.getppid()))
     announce.write(tmp_path, row())
-    assert "another server is called 'main'" in caplog.text
+    assert "server id 'main' is also used by" in caplog.text
     assert announce.read(tmp_path) == [row()]
 
 

@@ -39,7 +39,7 @@ def source_of(file: Path) -> ConfigSource:
     seen = stamp(file)
     config, problems = look_at(file)
     assert config is not None, problems
-    return ConfigSource(path=file, load=lambda: look_at(file), config=config, seen=seen)
+    return ConfigSource(path=file, load=lambda: look_at(file), config=config, stamp=seen)
 
 
 @contextlib.asynccontextmanager
@@ -222,7 +222,7 @@ async def test_what_takes_a_restart_is_told_and_stays(
     assert told["reloaded"] is True
     assert [(problem["severity"], problem["path"]) for problem in told["problems"]] == [("warning", path)]
     assert again == told
-    assert f"{path}: has changed, which takes a restart" in caplog.text
+    assert f"{path}: has changed, which needs a restart" in caplog.text
 
 
 class Adopted:
@@ -306,10 +306,10 @@ async def test_the_echo_of_our_own_word_to_the_workers_is_no_news(file: Path) ->
     adopted = Adopted()
     one = reloader(file, adopted, spread=lambda: True)
     await one.reload_all()
-    one.hang_up()
+    one.on_sighup()
     await settled()
     assert len(adopted.configs) == 1
-    one.hang_up()
+    one.on_sighup()
     await settled()
     assert len(adopted.configs) == 2
 
@@ -319,7 +319,7 @@ async def test_a_change_that_comes_with_the_echo_is_not_missed(file: Path) -> No
     one = reloader(file, adopted, spread=lambda: True)
     await one.reload_all()
     file.write_text(DEMO + MORE.replace("up.m", "demo.demo-1"))
-    one.hang_up()
+    one.on_sighup()
     await settled()
     assert len(adopted.configs) == 2
 
@@ -328,7 +328,7 @@ async def test_without_other_workers_a_later_signal_counts(file: Path) -> None:
     adopted = Adopted()
     one = reloader(file, adopted)
     await one.reload_all()
-    one.hang_up()
+    one.on_sighup()
     await settled()
     assert len(adopted.configs) == 2
 
@@ -413,7 +413,7 @@ async def test_a_reload_keeps_the_port_that_was_given_on_the_command_line(tmp_pa
         assert (await call(port, "/health", method="GET")).status == 200
         command.signal()
         assert await command.ended() == 0
-    assert "takes a restart" not in command.text
+    assert "needs a restart" not in command.text
 
 
 async def test_the_level_of_logging_changes_at_once(tmp_path: Path) -> None:

@@ -35,8 +35,8 @@ def names(rows: list[dict[str, Any]]) -> list[str]:
 
 async def test_lines_are_written_as_json_and_read_newest_last(tmp_path: Path) -> None:
     log = RequestLog(tmp_path / "new", max_bytes=MB)
-    log.keep(told("a", "b"))
-    log.keep(told("c"))
+    log.append(told("a", "b"))
+    log.append(told("c"))
     assert names(await log.tail(10)) == ["a", "b", "c"]
     assert names(await log.tail(2)) == ["b", "c"]
     assert await log.tail(0) == []
@@ -53,7 +53,7 @@ async def test_lines_are_written_as_json_and_read_newest_last(tmp_path: Path) ->
 async def test_what_waits_is_written_at_the_end(tmp_path: Path) -> None:
     log = RequestLog(tmp_path, max_bytes=MB)
     for number in range(500):
-        log.keep(told(str(number)))
+        log.append(told(str(number)))
     await log.close()
     assert names(tail(tmp_path, 1000)) == [str(number) for number in range(500)]
 
@@ -61,7 +61,7 @@ async def test_what_waits_is_written_at_the_end(tmp_path: Path) -> None:
 async def test_a_full_file_is_set_aside_and_two_old_ones_are_kept(tmp_path: Path) -> None:
     log = RequestLog(tmp_path, max_bytes=4000)
     for number in range(20):
-        log.keep(told(str(number), filler=1000))
+        log.append(told(str(number), filler=1000))
         await log.settle()
     await log.close()
     found = sorted(path.name for path in tmp_path.glob("*.jsonl"))
@@ -73,7 +73,7 @@ async def test_a_full_file_is_set_aside_and_two_old_ones_are_kept(tmp_path: Path
 
 async def test_a_batch_larger_than_the_bound_is_written_all_the_same(tmp_path: Path) -> None:
     log = RequestLog(tmp_path, max_bytes=100)
-    log.keep(told("a", "b", "c", filler=100))
+    log.append(told("a", "b", "c", filler=100))
     await log.close()
     assert names(tail(tmp_path, 10)) == ["a", "b", "c"]
 
@@ -82,16 +82,16 @@ WRITER = """
 import asyncio, sys
 from pathlib import Path
 from msgspec import json
-from routecodex.server.logs import Line
+from routecodex.server.logs import RequestLine
 from routecodex.server.request_log import RequestLog
 
 async def main(who, folder):
     log = RequestLog(Path(folder), max_bytes=60_000)
     for number in range(100):
         names = [f"{who}-{number}-{part}" for part in range(3)]
-        rows = [Line(time="t", request=name, protocol="chat", model="m" * 50, status=200, seconds=0.5)
+        rows = [RequestLine(time="t", request=name, protocol="chat", model="m" * 50, status=200, seconds=0.5)
                 for name in names]
-        log.keep([json.encode(row) for row in rows])
+        log.append([json.encode(row) for row in rows])
         await log.settle()
     await log.close()
 
@@ -128,11 +128,11 @@ async def test_a_disk_that_does_not_take_it_is_told_of_once_and_forgiven(
     place.write_text("a file where the directory should be")
     log = RequestLog(place, max_bytes=MB)
     for name in "abc":
-        log.keep(told(name))
+        log.append(told(name))
         await log.settle()
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     place.unlink()
-    log.keep(told("d"))
+    log.append(told("d"))
     assert names(await log.tail(10)) == ["d"]
     assert "written again" in caplog.text
     await log.close()
@@ -144,12 +144,12 @@ async def test_lines_past_a_bound_are_dropped_while_the_disk_is_slow(
     """The first line is on its way to the disk; 20 000 more may wait for it."""
     log = RequestLog(tmp_path, max_bytes=10 * MB)
     waiting = [str(number) for number in range(19_999)]
-    log.keep(told("a"))
-    log.keep(told(*waiting))
-    log.keep(told("d", "e"))
+    log.append(told("a"))
+    log.append(told(*waiting))
+    log.append(told("d", "e"))
     await log.close()
     assert names(tail(tmp_path, 30_000)) == ["a", *waiting, "d"]
-    assert "1 lines of the request log were lost" in caplog.text
+    assert "dropped 1 lines of the request log" in caplog.text
 
 
 def test_half_a_line_costs_no_other(tmp_path: Path) -> None:

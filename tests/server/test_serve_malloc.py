@@ -9,9 +9,9 @@ import pytest
 
 SCRIPT = """
 import resource, sys
-from routecodex.server.serve import keep_heap
+from routecodex.server.serve import tune_malloc
 if sys.argv[1] == "kept":
-    assert keep_heap()
+    assert tune_malloc()
 def large(megabytes, times):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     for _ in range(times):

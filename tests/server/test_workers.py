@@ -93,7 +93,7 @@ async def test_a_worker_that_is_killed_is_replaced(tmp_path: Path) -> None:
         before = command.workers()
         assert len(before) == 2
         before[0].kill()
-        await command.said("worker . ended with -9; starting another")
+        await command.said("worker . exited with code -9; starting another")
         await until(lambda: len(_living(command)) == 2, "two workers again")
         for line in (await lines_to_all(port, 2)).values():
             await line.close()

@@ -44,7 +44,7 @@ def serve(path: Path | None, host: str | None, port: int | None, workers: int) -
     seen = stamp(file)
     config = _placed(load_or_exit(path), host, port)
     _refuse_open_door(config)
-    source = ConfigSource(path=file, load=lambda: _load_again(file, host, port), config=config, seen=seen)
+    source = ConfigSource(path=file, load=lambda: _load_again(file, host, port), config=config, stamp=seen)
     _run(config, workers=workers, banner=_ready, source=source)
 
 

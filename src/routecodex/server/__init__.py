@@ -1,20 +1,17 @@
-"""HTTP in.
+"""The server: HTTP in, endpoints, admin API, logs and metrics.
 
-http        the HTTP/1.1 server itself
-app         the endpoints: which path is what, who may call it, how errors look
-paths       the table of paths, prefixes allowed
-call        one call as the endpoints see it
-arrays      streams of Gemini that are one JSON array
-serve       a gateway on a socket: start, drain, stop; several workers on one port
-heap        memory of large requests, kept for the next ones
-workers     several processes that share one port
-access      who may call: client keys, the operator's token, Host names
-admin       the admin API: what an operator sees and changes of a running server
-announce    how a running server is found, and its admin token
-reload      a changed configuration, taken up while running
-access_log  the line per request
-figures     moments and durations in the digits of a log line
-request_log the requests of the past, in files of bounded size
-metrics     counters and histograms for Prometheus
-logs        logging set-up, and what is told of a request
+http         the HTTP/1.1 server
+app          the endpoints, from an HTTP request to the gateway and back
+paths        the table of paths
+serve        one server process: start, drain, stop
+workers      several processes on one port
+access       client keys, admin token, Host names
+admin        the admin API
+announce     the file by which a running server is found, and its admin token
+reload       reloads a changed configuration while running
+access_log   one log line per request
+request_log  past requests, in files of bounded size
+logs         logging set-up, and the fields of a request's line
+log_numbers  times and durations in log lines
+metrics      counters and histograms for Prometheus
 """

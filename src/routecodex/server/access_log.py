@@ -1,7 +1,7 @@
-"""The line per request, as cheap as it can be: most of one repeats from request to request.
+"""One log line per request, formatted cheaply, because most of a line repeats from request to request.
 
-What repeats is encoded once and kept; moment, id, durations, tokens and session are written around it. A
-request of which there is more to tell is encoded as a whole.
+Repeating fields are encoded once and cached; time, id, durations, tokens and session are written around them.
+A request with an error, notices or follow-ups is encoded as a whole.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from routecodex.wire import json
 
 _FLUSH_SECONDS: Final = 0.2
 _FLUSH_LINES: Final = 500
-_KEPT: Final = 256
-_KEPT_CHARS: Final = 2048
-_DIFFERENT = frozenset(
+_MAX_CACHED: Final = 256
+_MAX_CACHED_BYTES: Final = 2048
+_VARYING = frozenset(
     (
         "time",
         "request",
@@ -39,19 +39,19 @@ _DIFFERENT = frozenset(
     )
 )
 
-_Alike = tuple[str, str, bool, int, str, Target | None, str, int, str, str]
+_CacheKey = tuple[str, str, bool, int, str, Target | None, str, int, str, str]
 
 
 class LineSink(Protocol):
-    """Where the lines of requests are kept as well, each as JSON."""
+    """Stores the lines of requests, each as JSON."""
 
-    def keep(self, lines: Sequence[bytes]) -> None: ...
+    def append(self, lines: Sequence[bytes]) -> None: ...
 
 
 class AccessLog:
-    """The line per request; lines are formatted and written a little later, together.
+    """Writes one line per request, a little later and many at once.
 
-    `keeper` gets them too; with `shown` False it alone does.
+    `sink` gets the lines too; with `shown` False only the sink does.
     """
 
     def __init__(
@@ -59,12 +59,12 @@ class AccessLog:
         *,
         as_json: bool,
         stream: TextIO | None = None,
-        keeper: LineSink | None = None,
+        sink: LineSink | None = None,
         shown: bool = True,
     ) -> None:
         self._as_json = as_json
         self._stream = sys.stderr if stream is None else stream
-        self._keeper = keeper
+        self._sink = sink
         self.shown = shown
         self._encoder = LineEncoder()
         self._records: list[tuple[float, RequestRecord]] = []
@@ -78,7 +78,7 @@ class AccessLog:
             self.flush()
 
     def flush(self) -> None:
-        """Writes what has gathered."""
+        """Write the pending lines."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -86,11 +86,11 @@ class AccessLog:
         if not records:
             return
         lines: list[bytes] = []
-        if self._as_json or self._keeper is not None:
+        if self._as_json or self._sink is not None:
             lines = [self._encoder.encode(at, record) for at, record in records]
-        if self._keeper is not None:
-            self._keeper.keep(lines)
-        # A terminal that was closed takes nothing more, and whoever read it there has left.
+        if self._sink is not None:
+            self._sink.append(lines)
+        # Writing to a closed terminal fails; the requests go on.
         with contextlib.suppress(OSError):
             if self.shown and self._as_json:
                 _write(self._stream, b"\n".join([*lines, b""]))
@@ -100,26 +100,26 @@ class AccessLog:
 
 
 def _write(stream: TextIO, lines: bytes) -> None:
-    """Writes lines of JSON; as they are where the stream takes bytes below, and after what it still holds."""
-    below = getattr(stream, "buffer", None)
-    if below is None:
+    """Write lines of JSON, to the binary stream below the text stream if there is one."""
+    binary = getattr(stream, "buffer", None)
+    if binary is None:
         stream.write(lines.decode())
     else:
         stream.flush()
-        below.write(lines)
+        binary.write(lines)
     stream.flush()
 
 
 class LineEncoder:
-    """Requests as lines of JSON; keeps what they have in common, within bounds."""
+    """Encodes requests as lines of JSON; caches the fields they have in common, within bounds."""
 
     def __init__(self) -> None:
-        self._kept: dict[_Alike, bytes] = {}
+        self._cache: dict[_CacheKey, bytes] = {}
 
     def encode(self, at: float, record: RequestRecord) -> bytes:
-        """The line of a request that was finished at this moment; equal to `json_line` when read."""
-        usual = not (record.gone or record.failures or record.notices or record.followups)
-        if record.error is not None or not usual:
+        """Encode the line of a request that finished at `at`; decodes to the same value as `json_line`."""
+        plain = not (record.gone or record.failures or record.notices or record.followups)
+        if record.error is not None or not plain:
             return json.encode(request_line(at, record))
         key = (
             record.protocol,
@@ -133,33 +133,33 @@ class LineEncoder:
             record.finish,
             record.client_name,
         )
-        alike = self._kept.get(key)
-        if alike is None:
-            alike = self._keep(key, _without_differences(at, record))
+        constant = self._cache.get(key)
+        if constant is None:
+            constant = self._remember(key, _constant_fields(at, record))
         arrived, first_byte = record.arrived, record.first_byte
-        seconds, begun = ticks(record.finished - arrived), ticks(first_byte - arrived) if first_byte else 0
-        if seconds < 0 or begun < 0:
+        seconds, first = ticks(record.finished - arrived), ticks(first_byte - arrived) if first_byte else 0
+        if seconds < 0 or first < 0:
             return json.encode(request_line(at, record))
         second = int(at)
         thousandths = int((at - second) * 1000.0)
-        # Ids are our own and go into headers too: there is nothing to escape in them.
+        # Request ids are generated here and need no escaping.
         return b'{"time":"%b.%b%dZ","request":"%b","seconds":%b%b%b%b,%b' % (
             second_text(second),
             PAIRS[thousandths // 10],
             thousandths % 10,
             record.id.encode(),
             duration(seconds),
-            b',"first_byte":' + duration(begun) if first_byte else b"",
+            b',"first_byte":' + duration(first) if first_byte else b"",
             _tokens(record.usage),
             _session(record.session),
-            alike,
+            constant,
         )
 
-    def _keep(self, key: _Alike, text: bytes) -> bytes:
-        if len(self._kept) >= _KEPT:
-            self._kept.clear()
-        if len(text) + len(key[1]) <= _KEPT_CHARS:
-            self._kept[key] = text
+    def _remember(self, key: _CacheKey, text: bytes) -> bytes:
+        if len(self._cache) >= _MAX_CACHED:
+            self._cache.clear()
+        if len(text) + len(key[1]) <= _MAX_CACHED_BYTES:
+            self._cache[key] = text
         return text
 
 
@@ -178,7 +178,7 @@ def _session(key: str) -> bytes:
     return b',"session":%b' % json.encode(name) if name else b""
 
 
-def _without_differences(at: float, record: RequestRecord) -> bytes:
-    told = msgspec.to_builtins(request_line(at, record))
-    alike = {name: value for name, value in told.items() if name not in _DIFFERENT}
-    return json.encode(alike)[1:]
+def _constant_fields(at: float, record: RequestRecord) -> bytes:
+    fields = msgspec.to_builtins(request_line(at, record))
+    constant = {name: value for name, value in fields.items() if name not in _VARYING}
+    return json.encode(constant)[1:]

@@ -1,19 +1,19 @@
-"""The admin API, below `/admin`: what an operator sees of a running server, and what they may change.
+"""The admin API, below `/admin`: shows and changes the state of a running server.
 
-| Path                | GET                          | POST                                           |
-|---------------------|------------------------------|------------------------------------------------|
-| `/admin/status`     | the server itself            |                                                |
-| `/admin/routing`    | what operators and sessions have set | sets it, for the server or one session |
-| `/admin/health`     | keys that are not well       |                                                |
-| `/admin/health/reset` |                            | lets keys be used again                        |
-| `/admin/sessions`   | sessions that have something set |                                            |
-| `/admin/requests`   | the latest requests          |                                                |
-| `/admin/clock`      | the clock and the tasks of all sessions |                                     |
-| `/admin/clock/cancel` |                            | removes a task                                 |
-| `/admin/reload`     |                              | takes up the configuration file                |
-| `/admin/explain`    |                              | the plan of a request, sent nowhere            |
+| Path                  | GET                                     | POST                                |
+|-----------------------|-----------------------------------------|-------------------------------------|
+| `/admin/status`       | the server itself                       |                                     |
+| `/admin/routing`      | routing state of server and sessions    | changes it, for either              |
+| `/admin/health`       | keys in cooldown or with failures       |                                     |
+| `/admin/health/reset` |                                         | ends cooldowns                      |
+| `/admin/sessions`     | sessions with routing state             |                                     |
+| `/admin/requests`     | the latest requests                     |                                     |
+| `/admin/clock`        | the clock and the tasks of all sessions |                                     |
+| `/admin/clock/cancel` |                                         | removes a task                      |
+| `/admin/reload`       |                                         | reloads the configuration file      |
+| `/admin/explain`      |                                         | the plan of a request, without call |
 
-A session's id is shown as it is; one of another kind as `conversation:ID` or `chain:ID`.
+A session is shown by its id; other scopes as `conversation:ID` or `chain:ID`.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ from routecodex.wire import json
 AdminReply = dict[str, Any]
 T = TypeVar("T")
 
-_MOST_SESSIONS = 200
-_MOST_REQUESTS = 1000
-_REQUESTS = 50
+_MAX_SESSIONS = 200
+_MAX_REQUESTS = 1000
+_DEFAULT_REQUESTS = 50
 
 
 class RoutingChange(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What to set; what is left out stays, but for `clear`, which comes first and empties everything."""
+    """A change of routing state; absent fields keep their value, `clear` empties everything first."""
 
     sticky: str | None = None
     allow: tuple[str, ...] | None = None
@@ -63,19 +63,19 @@ class RoutingChange(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class HealthReset(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What to reset: a provider, a key, a key for a model; everything without one."""
+    """The target to reset: a provider, a key, a key for a model; without one, all."""
 
     target: str | None = None
 
 
 class ClockCancel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """Which task to remove, whosever it is."""
+    """The task to remove, of any session."""
 
     task_id: str
 
 
 class NoArguments(Struct, frozen=True, forbid_unknown_fields=True):
-    """An order that needs no details."""
+    """The empty body of a call without arguments."""
 
 
 class Explain(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -87,38 +87,38 @@ class Explain(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     path: str = ""
 
 
-_changes = Decoder(RoutingChange)
-_resets = Decoder(HealthReset)
-_cancels = Decoder(ClockCancel)
-_nothings = Decoder(NoArguments)
-_explains = Decoder(Explain)
+_routing_changes = Decoder(RoutingChange)
+_health_resets = Decoder(HealthReset)
+_clock_cancels = Decoder(ClockCancel)
+_no_arguments = Decoder(NoArguments)
+_explain_requests = Decoder(Explain)
 _texts = Decoder(str)
 
 
 class AdminApi:
-    """The admin API of one process; what it needs of the server is passed in.
+    """The admin API of one process.
 
-    `gateway` and `active` are asked at every call: the gateway is another one after a reload.
+    `gateway` and `active_requests` are called each time, because a reload replaces the gateway.
     """
 
     def __init__(
         self,
         about: Announcement,
         *,
-        door: AdminAccess,
+        access: AdminAccess,
         workers: int,
         gateway: Callable[[], Gateway],
-        active: Callable[[], int],
+        active_requests: Callable[[], int],
         reload: Callable[[], Awaitable[ReloadResult]] | None,
-        recent: Callable[[int], Awaitable[list[dict[str, Any]]]] | None,
+        recent_requests: Callable[[int], Awaitable[list[dict[str, Any]]]] | None,
     ) -> None:
-        self._door = door
+        self._access = access
         self._about = about
         self._workers = workers
         self._gateway = gateway
-        self._active = active
-        self._do_reload = reload
-        self._recent = recent
+        self._active_requests = active_requests
+        self._reload_config = reload
+        self._recent_requests = recent_requests
         self._handlers: dict[str, dict[str, Callable[[HttpRequest], Awaitable[AdminReply]]]] = {
             "status": {"GET": self._status},
             "routing": {"GET": self._routing, "POST": self._set_routing},
@@ -133,14 +133,14 @@ class AdminApi:
         }
 
     async def answer(self, name: str, request: HttpRequest) -> AdminReply:
-        """The answer to a call of `/admin/<name>`; whoever may not ask learns nothing."""
-        self._door.check(request)
+        """Answer a call of `/admin/<name>`; access is checked before anything else."""
+        self._access.check(request)
         handlers = self._handlers.get(name)
         if handlers is None:
-            raise NotFound(f"there is nothing at {request.path[:200]}; known: {', '.join(self._handlers)}")
+            raise NotFound(f"{request.path[:200]} does not exist; below /admin: {', '.join(self._handlers)}")
         handler = handlers.get(request.method)
         if handler is None:
-            raise MethodNotAllowed(f"{request.path} takes {', '.join(handlers)}, not {request.method}")
+            raise MethodNotAllowed(f"{request.path} accepts {', '.join(handlers)}, not {request.method}")
         return await handler(request)
 
     async def _status(self, _request: HttpRequest) -> AdminReply:
@@ -153,12 +153,12 @@ class AdminApi:
             "started_at": about.started_at,
             "workers": self._workers,
             "config": about.config,
-            # The call that asks is under way, too, and nobody means it.
-            "active": max(0, self._active() - 1),
+            # Without this call itself.
+            "active": max(0, self._active_requests() - 1),
         }
 
     async def _routing(self, request: HttpRequest) -> AdminReply:
-        return await self._routing_of(_named(request.query_param("session")))
+        return await self._routing_of(_checked_session(request.query_param("session")))
 
     async def _routing_of(self, session: str | None) -> AdminReply:
         gateway, about = self._gateway(), self._about
@@ -168,68 +168,72 @@ class AdminApi:
             "url": about.url,
             "alive": True,
             "routing": {"sticky": orders.sticky, "allow": orders.allow, "disable": orders.disable},
-            "sessions": [_shown(scope, state) for scope, state in await self._listed(session)],
+            "sessions": [_session_row(scope, state) for scope, state in await self._session_states(session)],
         }
 
-    async def _listed(self, session: str | None) -> list[tuple[Scope, SessionState]]:
+    async def _session_states(self, session: str | None) -> list[tuple[Scope, SessionState]]:
         sessions = self._gateway().sessions
         if session is None:
-            return await sessions.list(_MOST_SESSIONS)
+            return await sessions.list(_MAX_SESSIONS)
         scope = _scope(session)
         return [(scope, await sessions.look(scope))]
 
     async def _set_routing(self, request: HttpRequest) -> AdminReply:
-        wanted = _body(request, _changes)
-        if wanted == RoutingChange(session=wanted.session):
-            raise BadRequest("nothing to change: give sticky, allow, disable, enable or clear")
+        change = _body(request, _routing_changes)
+        if change == RoutingChange(session=change.session):
+            raise BadRequest("no change was sent; set sticky, allow, disable, enable or clear")
         gateway = self._gateway()
-        if _named(wanted.session) is not None:
-            scope = _scope(wanted.session or "")
-            await gateway.sessions.change(scope, partial(_session_changed, wanted, gateway.registry))
+        if _checked_session(change.session) is not None:
+            scope = _scope(change.session or "")
+            await gateway.sessions.change(scope, partial(_changed_session, change, gateway.registry))
         else:
-            await gateway.orders.change(partial(_server_changed, wanted, gateway.registry))
-        return await self._routing_of(wanted.session)
+            await gateway.orders.change(partial(_changed_server, change, gateway.registry))
+        return await self._routing_of(change.session)
 
     async def _health(self, _request: HttpRequest) -> AdminReply:
         return {"health": self._gateway().health.report(time.time())}
 
     async def _reset_health(self, request: HttpRequest) -> AdminReply:
-        wanted = _body(request, _resets)
+        target = _body(request, _health_resets).target
         gateway = self._gateway()
         selector: Selector | None = None
-        if wanted.target is not None:
-            selector = gateway.registry.resolve(wanted.target, prefer="key")
+        if target is not None:
+            selector = gateway.registry.resolve(target, prefer="key")
             if selector is None:
-                raise ProviderNotAvailable.unknown(wanted.target)
+                raise ProviderNotAvailable.unknown(target)
         return {"reset": await gateway.health.reset(selector)}
 
     async def _sessions(self, _request: HttpRequest) -> AdminReply:
-        rows = await self._listed(None)
+        rows = await self._session_states(None)
         return {
-            "sessions": [_shown(scope, state) | {"updated_at": state.updated_at} for scope, state in rows]
+            "sessions": [
+                _session_row(scope, state) | {"updated_at": state.updated_at} for scope, state in rows
+            ]
         }
 
     async def _requests(self, request: HttpRequest) -> AdminReply:
         limit = _limit(request.query_param("limit"))
-        if self._recent is None:
-            raise ClientError("no requests are kept; set logging.requests", status=409, code="no_request_log")
-        return {"requests": await self._recent(limit)}
+        if self._recent_requests is None:
+            raise ClientError(
+                "there is no request log; set logging.requests", status=409, code="no_request_log"
+            )
+        return {"requests": await self._recent_requests(limit)}
 
     async def _clock(self, _request: HttpRequest) -> AdminReply:
         clockwork = self._gateway().clockwork
-        return {"clock": clockwork.report(), "sessions": await clockwork.sessions(_MOST_SESSIONS)}
+        return {"clock": clockwork.report(), "sessions": await clockwork.sessions(_MAX_SESSIONS)}
 
     async def _cancel_task(self, request: HttpRequest) -> AdminReply:
-        wanted = _body(request, _cancels).task_id
-        if not await self._gateway().clockwork.cancel(wanted):
-            raise NotFound(f"no session has a task {wanted[:80]!r}", code="unknown_task")
-        return {"removed": wanted}
+        task_id = _body(request, _clock_cancels).task_id
+        if not await self._gateway().clockwork.cancel(task_id):
+            raise NotFound(f"no session has a task {task_id[:80]!r}", code="unknown_task")
+        return {"removed": task_id}
 
     async def _reload(self, request: HttpRequest) -> AdminReply:
-        _body(request, _nothings)
-        if self._do_reload is None:
+        _body(request, _no_arguments)
+        if self._reload_config is None:
             raise ClientError("this server has no configuration file", status=409, code="no_config_file")
-        outcome = await self._do_reload()
+        result = await self._reload_config()
         problems = [
             {
                 "severity": problem.severity,
@@ -238,46 +242,46 @@ class AdminApi:
                 "message": problem.message,
                 "fix": problem.fix,
             }
-            for problem in outcome.problems
+            for problem in result.problems
         ]
-        return {"reloaded": outcome.reloaded, "problems": problems}
+        return {"reloaded": result.reloaded, "problems": problems}
 
     async def _explain(self, request: HttpRequest) -> AdminReply:
-        told = _body(request, _explains)
-        ask = ClientRequest(
+        explain = _body(request, _explain_requests)
+        explained = ClientRequest(
             id=f"req_{fresh_id()}",
-            codec=CODECS[told.protocol],
-            inbound=_inbound(told),
-            headers={name.lower(): value for name, value in told.headers.items()},
+            codec=CODECS[explain.protocol],
+            inbound=_wire_request(explain),
+            headers={name.lower(): value for name, value in explain.headers.items()},
             arrived=time.monotonic(),
             created=int(time.time()),
-            query=told.path.partition("?")[2],
+            query=explain.path.partition("?")[2],
         )
-        return await self._gateway().explain(ask)
+        return await self._gateway().explain(explained)
 
 
-def _server_changed(wanted: RoutingChange, registry: Registry, state: ServerState) -> ServerState:
+def _changed_server(change: RoutingChange, registry: Registry, state: ServerState) -> ServerState:
     return change_server(
         state,
         registry=registry,
-        sticky=wanted.sticky,
-        allow=wanted.allow,
-        disable=wanted.disable,
-        enable=wanted.enable,
-        clear=wanted.clear,
+        sticky=change.sticky,
+        allow=change.allow,
+        disable=change.disable,
+        enable=change.enable,
+        clear=change.clear,
     )
 
 
-def _session_changed(wanted: RoutingChange, registry: Registry, state: SessionState) -> SessionState:
+def _changed_session(change: RoutingChange, registry: Registry, state: SessionState) -> SessionState:
     return change_session(
         state,
         registry=registry,
         now=time.time(),
-        sticky=wanted.sticky,
-        allow=wanted.allow,
-        disable=wanted.disable,
-        enable=wanted.enable,
-        clear=wanted.clear,
+        sticky=change.sticky,
+        allow=change.allow,
+        disable=change.disable,
+        enable=change.enable,
+        clear=change.clear,
     )
 
 
@@ -285,43 +289,43 @@ def _body(request: HttpRequest, decoder: Decoder[T]) -> T:
     return json.read(request.body or b"{}", decoder)
 
 
-def _limit(given: str | None) -> int:
-    if given is None:
-        return _REQUESTS
-    if not (given.isascii() and given.isdigit() and len(given) < 10):
-        raise BadRequest(f"limit: {given[:50]!r} is no number", param="limit")
-    return min(int(given), _MOST_REQUESTS)
+def _limit(text: str | None) -> int:
+    if text is None:
+        return _DEFAULT_REQUESTS
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise BadRequest(f"limit: {text[:50]!r} is not a number", param="limit")
+    return min(int(text), _MAX_REQUESTS)
 
 
-def _inbound(told: Explain) -> WireRequest:
-    body = bytes(told.body)
+def _wire_request(explain: Explain) -> WireRequest:
+    body = bytes(explain.body)
     if body.startswith(b'"'):
         body = json.read(body, _texts, at="body").encode()
-    codec = CODECS[told.protocol]
-    if told.protocol != "gemini":
+    codec = CODECS[explain.protocol]
+    if explain.protocol != "gemini":
         return codec.validate(body)
-    endpoint = paths.find(told.path.partition("?")[0])
+    endpoint = paths.find(explain.path.partition("?")[0])
     if endpoint is None or endpoint.protocol != "gemini" or not endpoint.argument:
         raise BadRequest(
-            "path: Gemini names its model there, as in /v1beta/models/NAME:generateContent", param="path"
+            "path: must name the Gemini model, as in /v1beta/models/NAME:generateContent", param="path"
         )
     return codec.validate(body, model=endpoint.argument, stream=endpoint.verb == "streamGenerateContent")
 
 
-def _named(session: str | None) -> str | None:
-    """The session that is meant; a name that was left empty by mistake does not mean the whole server."""
+def _checked_session(session: str | None) -> str | None:
+    """Reject an empty session id, which must not stand for the whole server by mistake."""
     if session is not None and not session.strip():
-        raise BadRequest("session: is empty; leave it out to mean the whole server", param="session")
+        raise BadRequest("session: is empty; leave it out for the whole server", param="session")
     return session
 
 
-def _scope(shown: str) -> Scope:
-    """The scope an id stands for as it is shown."""
-    kind, colon, rest = shown.partition(":")
-    return Scope(KINDS[kind], kept(rest)) if colon and kind in KINDS else Scope("session", kept(shown))
+def _scope(name: str) -> Scope:
+    """Return the scope of an id as `session_name` shows it."""
+    kind, colon, rest = name.partition(":")
+    return Scope(KINDS[kind], kept(rest)) if colon and kind in KINDS else Scope("session", kept(name))
 
 
-def _shown(scope: Scope, state: SessionState) -> AdminReply:
+def _session_row(scope: Scope, state: SessionState) -> AdminReply:
     stop = state.stop_message
     return {
         "id": session_name(scope.key),

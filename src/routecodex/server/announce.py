@@ -1,7 +1,7 @@
-"""How a running server is found: a file in the user dir, and the token its operator shows.
+"""Announces a running server by a file in the user dir; stores its admin token.
 
-`<user dir>/servers/<server id>.json` stands there from the moment the server is ready until it has ended.
-A server that was killed leaves its file behind: `alive` tells by its pid.
+`<user dir>/servers/<server id>.json` exists from the moment the server is ready until it has ended. A server
+that was killed leaves its file behind; `alive` checks the pid.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ log = logging.getLogger("routecodex.server")
 
 
 class Announcement(Struct, frozen=True, kw_only=True):
-    """A running server: where it is, which process to signal, the token of its admin API.
+    """A running server: its address, its process, the token of its admin API.
 
-    `started_at` is seconds since the epoch; `config` and `log` are files, when it has them; `session_dir` is
-    where its state lives.
+    `started_at` is in seconds since the epoch; `config` and `log` are files, if any; `session_dir` holds the
+    server's state.
     """
 
     id: str
@@ -45,11 +45,11 @@ class Announcement(Struct, frozen=True, kw_only=True):
         return f"Announcement({self.id!r}, {self.url!r})"
 
 
-_rows = msgspec.json.Decoder(Announcement)
+_decoder = msgspec.json.Decoder(Announcement)
 
 
 def url_of(host: str, port: int) -> str:
-    """Where this machine reaches a server that listens there."""
+    """Return the URL at which this machine reaches a server that listens on `host`."""
     name = host
     with contextlib.suppress(ValueError):
         address = ipaddress.ip_address(host)
@@ -59,7 +59,7 @@ def url_of(host: str, port: int) -> str:
 
 
 def describe(config: Config, *, token: str, port: int, file: Path | None, session_dir: Path) -> Announcement:
-    """The server that this process is, listening on that port with the configuration of that file."""
+    """Describe the server of this process."""
     server = structs.replace(config.server, port=port)
     return Announcement(
         id=server.identity,
@@ -68,13 +68,13 @@ def describe(config: Config, *, token: str, port: int, file: Path | None, sessio
         token=token,
         started_at=round(time.time(), 3),
         config=str(file.absolute()) if file is not None else None,
-        log=_file_of_stderr(),
+        log=_stderr_file(),
         session_dir=str(session_dir.absolute()),
     )
 
 
-def _file_of_stderr() -> str | None:
-    """The file that what we say goes to, where it is one and the system tells its name."""
+def _stderr_file() -> str | None:
+    """Return the file behind stderr, if it is a file and the system knows its name."""
     try:
         return os.readlink("/proc/self/fd/2") if stat.S_ISREG(os.fstat(2).st_mode) else None
     except OSError:
@@ -82,34 +82,34 @@ def _file_of_stderr() -> str | None:
 
 
 def write(home: Path, row: Announcement) -> None:
-    """Announces a server, in place of whatever its id announced before; one that cannot runs all the same."""
+    """Announce a server, in place of an earlier one with its id; a failure is only logged."""
     path = _path(home, row.id)
     before = _row(path)
     if before is not None and before.pid != row.pid and alive(before):
-        log.warning("another server is called %r as well, at %s; give one of them an id", row.id, before.url)
+        log.warning("server id %r is also used by %s; set server.id of one of them", row.id, before.url)
     try:
         _replace(path, msgspec.json.format(msgspec.json.encode(row), indent=2) + b"\n")
     except OSError as exc:
-        log.warning("this server cannot be found by daemon commands: %s", exc)
+        log.warning("daemon commands cannot find this server, its file cannot be written: %s", exc)
 
 
 def remove(home: Path, row: Announcement) -> None:
-    """Takes an announcement back, unless another process has announced itself there since."""
+    """Remove the announcement, unless another process has replaced it since."""
     path = _path(home, row.id)
-    found = _row(path)
-    if found is not None and found.pid == row.pid:
+    existing = _row(path)
+    if existing is not None and existing.pid == row.pid:
         with contextlib.suppress(OSError):
             path.unlink()
 
 
 def read(home: Path) -> list[Announcement]:
-    """Every server announced, dead ones too, by id; a file that holds none is passed over."""
-    found = map(_row, sorted((home / "servers").glob("*.json")))
-    return sorted((row for row in found if row is not None), key=lambda row: row.id)
+    """Read all announced servers, dead ones too, by id; unreadable files are skipped."""
+    existing = map(_row, sorted((home / "servers").glob("*.json")))
+    return sorted((row for row in existing if row is not None), key=lambda row: row.id)
 
 
 def alive(row: Announcement) -> bool:
-    """Whether the process that was announced still runs; its number may have gone to another since."""
+    """Whether the announced process still runs; its pid may have been reused since."""
     if row.pid <= 0:
         return False
     try:
@@ -122,36 +122,36 @@ def alive(row: Announcement) -> bool:
 
 
 def admin_token(config: Config, home: Path) -> str:
-    """The token of the admin API: as configured, else the one of the user dir, made when it is missing."""
+    """Return the admin token: as configured, else from the user dir, where it is created if missing."""
     if config.server.admin_token is not None:
         return config.server.admin_token.reveal()
-    made = secrets.token_hex(32)
+    generated = secrets.token_hex(32)
     try:
-        return _settled_token(home / "admin-token", made)
+        return _stored_token(home / "admin-token", generated)
     except OSError as exc:
-        log.warning("the admin API cannot be used, its token cannot be kept: %s", exc)
-        return made
+        log.warning("the admin API cannot be used, its token cannot be stored: %s", exc)
+        return generated
 
 
-def _settled_token(path: Path, made: str) -> str:
-    found = _token(path)
-    if found:
-        return found
-    content = f"{made}\n".encode()
-    with _beside(path, content) as temporary, contextlib.suppress(FileExistsError):
-        # A link comes to be whole or not at all: of two servers that start at once, one makes the token.
+def _stored_token(path: Path, generated: str) -> str:
+    existing = _token(path)
+    if existing:
+        return existing
+    content = f"{generated}\n".encode()
+    with _temporary_file(path, content) as temporary, contextlib.suppress(FileExistsError):
+        # A link is atomic: of two servers that start at once, one creates the token.
         os.link(temporary, path)
-    found = _token(path)
-    if not found:
+    existing = _token(path)
+    if not existing:
         _replace(path, content)
-    return found or made
+    return existing or generated
 
 
 def _token(path: Path) -> str:
     try:
         with path.open("rb") as file:
             if os.fstat(file.fileno()).st_mode & 0o077:
-                log.warning("%s could be read by others; it is now the owner's alone", path)
+                log.warning("%s was readable by other users; changed to owner only", path)
                 os.fchmod(file.fileno(), 0o600)
             return file.read().decode("ascii", "replace").strip()
     except FileNotFoundError:
@@ -164,19 +164,19 @@ def _path(home: Path, server_id: str) -> Path:
 
 def _row(path: Path) -> Announcement | None:
     try:
-        return _rows.decode(path.read_bytes())
+        return _decoder.decode(path.read_bytes())
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None
 
 
 def _replace(path: Path, content: bytes) -> None:
-    with _beside(path, content) as temporary:
+    with _temporary_file(path, content) as temporary:
         os.replace(temporary, path)
 
 
 @contextlib.contextmanager
-def _beside(path: Path, content: bytes) -> Iterator[str]:
-    """A file of this content, the owner's alone, in the same directory; gone at the end unless renamed."""
+def _temporary_file(path: Path, content: bytes) -> Iterator[str]:
+    """Write a file with mode 0600 in the same directory; deleted at the end unless renamed."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:

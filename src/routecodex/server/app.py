@@ -1,8 +1,7 @@
 """The endpoints: from an HTTP request to the gateway and back, with errors in the client's own protocol.
 
-Gemini without `alt=sse`: the same stream, as one JSON array that grows.
-
-One call as the endpoints see it.
+Gemini clients that stream without `alt=sse` get the same stream as one JSON array (Gemini API reference,
+streamGenerateContent).
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from routecodex.protocols import gemini, messages
 from routecodex.protocols.codec import Codec, WireRequest
 from routecodex.protocols.codecs import CODECS
 from routecodex.protocols.gemini import JsonArray
-from routecodex.protocols.responses import history as turns
+from routecodex.protocols.responses import history
 from routecodex.server import paths
 from routecodex.server.access import ClientAccess
 from routecodex.server.admin import AdminApi
@@ -82,16 +81,18 @@ class JsonArrayReply:
 
 
 class ApiCall:
-    """One admitted call: what was asked, where, by whom, under which id."""
+    """One call that passed the access checks: request, reply, endpoint, client and id."""
 
-    __slots__ = ("endpoint", "id", "reply", "request", "who")
+    __slots__ = ("client_name", "endpoint", "id", "reply", "request")
 
-    def __init__(self, request: HttpRequest, reply: Reply, *, endpoint: Endpoint, id: str, who: str) -> None:
+    def __init__(
+        self, request: HttpRequest, reply: Reply, *, endpoint: Endpoint, id: str, client_name: str
+    ) -> None:
         self.request: Final = request
         self.reply: Final = reply
         self.endpoint: Final = endpoint
         self.id: Final = id
-        self.who: Final = who
+        self.client_name: Final = client_name
 
 
 _JSON = (b"content-type", b"application/json")
@@ -102,26 +103,26 @@ _LISTS: dict[ProtocolName, tuple[str, Callable[[Any], int]]] = {
     "responses": ("input", lambda wire: _entries(wire.typed.input)),
     "gemini": ("contents", lambda wire: _entries(wire.body.contents)),
 }
-"""The list that grows with a conversation, and how long the typed view of a request has it."""
+"""The field that grows with a conversation, and its length in the typed view of a request."""
 _RETRY_CAP = 60
 _RETRY_DEFAULT = 5
 
-_OPEN = frozenset({"root", "health", "admin"})
-"""What asks for no client key and is answered under any load; the admin API has a door of its own."""
+_KEYLESS = frozenset({"root", "health", "admin"})
+"""Endpoints without a client key, answered under any load; the admin API checks its own token."""
 
 _ROUTED = frozenset({"generate", "submit", "count", "embeddings"})
-"""What goes to a provider, so that every answer says where it went."""
+"""Endpoints that call a provider: every response has the routing headers."""
 _SHARED = frozenset({"root", "health", "metrics", "models", "model"})
 
 
 Handle = Callable[[ApiCall], Awaitable[None]]
 
 ErrorReply = tuple[int, list[tuple[bytes, bytes]], bytes]
-"""Status, headers and body of an answer."""
+"""Status, headers and body of an error response."""
 
 
 class App:
-    """Every endpoint of one server."""
+    """All endpoints of one server."""
 
     def __init__(
         self, gateway: Gateway, config: Config, *, metrics: Metrics, draining: Callable[[], bool]
@@ -142,12 +143,12 @@ class App:
             "model": self._model,
             "health": self._health,
             "metrics": self._show_metrics,
-            "admin": self._administer,
+            "admin": self._admin,
             "root": self._root,
         }
 
     def adopt(self, gateway: Gateway, config: Config) -> None:
-        """Answers by this gateway and these limits from now on; what is under way goes on as it began."""
+        """Use this gateway and these limits from now on; requests in flight keep theirs."""
         self._gateway = gateway
         self._access = ClientAccess(config)
         self._max_concurrent = config.server.max_concurrent
@@ -159,17 +160,17 @@ class App:
         try:
             endpoint = paths.find(request.path)
             if endpoint is None:
-                raise NotFound(f"there is nothing at {request.method} {request.path[:200]}")
+                raise NotFound(f"{request.method} {request.path[:200]} does not exist; check the base URL")
             self._access.check_host(request.headers)
-            who = "" if endpoint.name in _OPEN else self._access.client_name(request)
+            client_name = "" if endpoint.name in _KEYLESS else self._access.client_name(request)
             if request.method not in endpoint.methods:
                 raise _wrong_method(request, endpoint)
-            if self.active >= self._max_concurrent and endpoint.name not in _OPEN:
-                raise Overloaded(f"{self._max_concurrent} requests are in flight already; try again shortly")
+            if self.active >= self._max_concurrent and endpoint.name not in _KEYLESS:
+                raise Overloaded(f"{self._max_concurrent} requests are in flight already; retry shortly")
             self.active += 1
             try:
                 await self._handlers[endpoint.name](
-                    ApiCall(request, reply, endpoint=endpoint, id=request_id, who=who)
+                    ApiCall(request, reply, endpoint=endpoint, id=request_id, client_name=client_name)
                 )
             finally:
                 self.active -= 1
@@ -185,32 +186,32 @@ class App:
         codec = CODECS[call.endpoint.protocol]
         if call.endpoint.protocol == "gemini":
             stream = call.endpoint.verb == "streamGenerateContent"
-            inbound = codec.validate(call.request.body, model=call.endpoint.argument, stream=stream)
+            wire_request = codec.validate(call.request.body, model=call.endpoint.argument, stream=stream)
         else:
             stream = False
-            inbound = codec.validate(call.request.body)
-        ask = self._ask(codec, inbound, call)
+            wire_request = codec.validate(call.request.body)
+        request = self._client_request(codec, wire_request, call)
         if stream and call.request.query_param("alt") != "sse":
-            await self._gateway.answer(ask, JsonArrayReply(call.reply))
+            await self._gateway.answer(request, JsonArrayReply(call.reply))
         else:
-            await self._gateway.answer(ask, call.reply)
+            await self._gateway.answer(request, call.reply)
 
-    def _ask(self, codec: Codec, inbound: WireRequest, call: ApiCall) -> ClientRequest:
-        self._check_length(inbound)
+    def _client_request(self, codec: Codec, wire_request: WireRequest, call: ApiCall) -> ClientRequest:
+        self._check_entries(wire_request)
         return ClientRequest(
             id=call.id,
             codec=codec,
-            inbound=inbound,
+            inbound=wire_request,
             headers=call.request.headers,
             arrived=monotonic(),
             created=int(time()),
             query=call.request.query,
-            client_name=call.who,
+            client_name=call.client_name,
         )
 
-    def _check_length(self, inbound: WireRequest) -> None:
-        field, length_of = _LISTS[inbound.protocol]
-        entries = length_of(inbound.wire)
+    def _check_entries(self, wire_request: WireRequest) -> None:
+        field, length_of = _LISTS[wire_request.protocol]
+        entries = length_of(wire_request.wire)
         if entries > self._max_messages:
             raise TooLarge(
                 f"{field}: {entries} entries are more than the {self._max_messages} allowed", param=field
@@ -219,13 +220,15 @@ class App:
     async def _count(self, call: ApiCall) -> None:
         codec = CODECS[call.endpoint.protocol]
         if call.endpoint.protocol == "gemini":
-            inbound = gemini.validate_count(call.request.body, model=call.endpoint.argument)
+            wire_request = gemini.validate_count(call.request.body, model=call.endpoint.argument)
         else:
-            inbound = messages.validate_count(call.request.body)
-        ask = self._ask(codec, inbound, call)
-        record = _record(call, route="count_tokens", model=inbound.model)
+            wire_request = messages.validate_count(call.request.body)
+        request = self._client_request(codec, wire_request, call)
+        record = _record(call, route="count_tokens", model=wire_request.model)
         with self._gateway.noted(record):
-            counted = await count_tokens.count(self._gateway, ask, memory=self._gateway.memory, record=record)
+            counted = await count_tokens.count(
+                self._gateway, request, memory=self._gateway.memory, record=record
+            )
         field = "totalTokens" if call.endpoint.protocol == "gemini" else "input_tokens"
         headers = [*_headers(call.id), *routing_headers(record)]
         await call.reply.send(200, headers, json.encode({field: counted}))
@@ -233,7 +236,7 @@ class App:
     async def _response(self, call: ApiCall) -> None:
         response_id = call.endpoint.argument
         if call.request.method == "GET":
-            _refuse_stream(call.request)
+            _reject_stream(call.request)
             entry = await self._gateway.history.get(response_id)
             await call.reply.send(200, _headers(call.id), bytes(entry.response))
             return
@@ -242,14 +245,14 @@ class App:
 
     async def _input_items(self, call: ApiCall) -> None:
         items = await self._gateway.history.input_items(call.endpoint.argument)
-        asked = {name: call.request.query_param(name) for name in ("limit", "order", "after")}
-        await _send(call.reply, turns.page(items, asked), call.id)
+        parameters = {name: call.request.query_param(name) for name in ("limit", "order", "after")}
+        await _send(call.reply, history.page(items, parameters), call.id)
 
     async def _submit(self, call: ApiCall) -> None:
         entry = await self._gateway.history.get(call.endpoint.argument)
         codec = CODECS["responses"]
-        inbound = codec.validate(turns.submit(entry.turn, call.request.body))
-        await self._gateway.answer(self._ask(codec, inbound, call), call.reply)
+        wire_request = codec.validate(history.submit(entry.turn, call.request.body))
+        await self._gateway.answer(self._client_request(codec, wire_request, call), call.reply)
 
     async def _embeddings(self, call: ApiCall) -> None:
         record = _record(call, route="embeddings", model="")
@@ -276,7 +279,7 @@ class App:
     async def _show_metrics(self, call: ApiCall) -> None:
         await call.reply.send(200, [(b"content-type", CONTENT_TYPE)], self._metrics.text())
 
-    async def _administer(self, call: ApiCall) -> None:
+    async def _admin(self, call: ApiCall) -> None:
         if self.admin is None:
             raise NotFound("the admin API is off; set server.admin_token")
         await _send(call.reply, await self.admin.answer(call.endpoint.argument, call.request), call.id)
@@ -291,15 +294,15 @@ class App:
         await _send(call.reply, about, call.id)
 
 
-def _entries(told: Any) -> int:
-    """How many there are; one text, or one object, may stand where a list is due."""
-    return len(told) if isinstance(told, list) else 1
+def _entries(value: Any) -> int:
+    """Count the entries; a single text or object counts as one, where the protocol allows it for a list."""
+    return len(value) if isinstance(value, list) else 1
 
 
-def _refuse_stream(request: HttpRequest) -> None:
+def _reject_stream(request: HttpRequest) -> None:
     if request.query_param("stream") == "true":
         raise BadRequest(
-            "stream: a stored response is given whole; leave this out",
+            "stream: a stored response cannot be streamed; leave this parameter out",
             param="stream",
             code="unsupported_value",
         )
@@ -311,7 +314,7 @@ def _record(call: ApiCall, *, route: str, model: str) -> RequestRecord:
         protocol=call.endpoint.protocol,
         model=model,
         stream=False,
-        client_name=call.who,
+        client_name=call.client_name,
         route=route,
         arrived=monotonic(),
     )
@@ -319,19 +322,17 @@ def _record(call: ApiCall, *, route: str, model: str) -> RequestRecord:
 
 def _wrong_method(request: HttpRequest, endpoint: Endpoint) -> GatewayError:
     if "upgrade" in request.headers and endpoint.protocol == "responses":
-        return UpgradeRequired("WebSockets are not spoken here; POST to the same path instead")
+        return UpgradeRequired("WebSockets are not supported; POST to the same path instead")
     verb = paths.verb_of(request.path) if endpoint.name == "model" and request.method == "POST" else ""
     if verb:
         known = ", ".join(paths.VERBS)
-        return NotFound(
-            f"models have no {verb[:80]!r} here, only {known}; for embeddings POST /v1/embeddings"
-        )
+        return NotFound(f"{verb[:80]!r} is not supported, only {known}; for embeddings POST /v1/embeddings")
     allowed = ", ".join(sorted(endpoint.methods))
-    return MethodNotAllowed(f"{request.path} takes {allowed}, not {request.method}")
+    return MethodNotAllowed(f"{request.path} accepts {allowed}, not {request.method}")
 
 
 def _protocol_of(request: HttpRequest, endpoint: Endpoint | None) -> str:
-    """The protocol a client speaks, by the path or, where several share it, by its headers."""
+    """Return the client's protocol, by the path or, where several share it, by its headers."""
     if endpoint is not None and (endpoint.protocol != "chat" or endpoint.name not in _SHARED):
         return endpoint.protocol
     if "anthropic-version" in request.headers:
@@ -350,7 +351,7 @@ async def _send(reply: Reply, value: dict[str, Any], request_id: str) -> None:
 
 
 def error_answer(error: GatewayError, request: HttpRequest | None, request_id: str) -> ErrorReply:
-    """The answer that tells an error in the client's own protocol."""
+    """Encode an error as a response in the client's own protocol."""
     endpoint = paths.find(request.path) if request is not None else None
     protocol = _protocol_of(request, endpoint) if request is not None else "chat"
     status, envelope = CODECS[protocol].encode_error(error)

@@ -1,7 +1,4 @@
-"""Formats times and durations for log lines.
-
-Moments and durations in the digits that log lines have them in.
-"""
+"""Formats times and durations for log lines."""
 
 from __future__ import annotations
 
@@ -9,16 +6,16 @@ import time
 from typing import Final
 
 TICKS: Final = 10000
-"""In a second: durations are told to this."""
+"""Ticks per second, the precision of durations."""
 
 PAIRS: Final = [b"%02d" % number for number in range(100)]
-"""The numbers that have two digits, ready: to fill digits up takes longer than all the rest of a line."""
-_MOST: Final = 1e9
-_NEAR: Final = 0.000001
+"""Numbers of two digits, precomputed: padding costs more than the rest of a line."""
+_MAX_TICKS: Final = 1e9
+_ROUNDING_ERROR: Final = 0.000001
 
 
 class _Seconds:
-    """Whole seconds as text; the last one is kept, because many lines are of the same."""
+    """Formats whole seconds; caches the last one, because many lines share it."""
 
     __slots__ = ("_last",)
 
@@ -37,29 +34,29 @@ _seconds: Final = _Seconds()
 
 
 def second_text(second: int) -> bytes:
-    """The moment in UTC, to the second."""
+    """Format a time in UTC, to the second."""
     return _seconds.text(second)
 
 
 def stamp(at: float) -> str:
-    """The moment in UTC, to the millisecond."""
+    """Format a time in UTC, to the millisecond."""
     second = int(at)
     return f"{second_text(second).decode()}.{int((at - second) * 1000.0):03d}Z"
 
 
 def ticks(seconds: float) -> int:
-    """The number that `round(seconds, 4)` is, in ticks, for a fraction of what that costs; -1 if unsure."""
+    """Return `round(seconds, 4)` in ticks, at a fraction of its cost; -1 if unsure."""
     scaled = seconds * 10000.0
-    if not 0.0 <= scaled < _MOST:
+    if not 0.0 <= scaled < _MAX_TICKS:
         return -1
     whole = int(scaled)
     over = scaled - whole
-    # So near the middle, the multiplication may have carried it to the other side.
-    if 0.5 - _NEAR < over < 0.5 + _NEAR:
+    # This close to the middle, the multiplication may have moved it to the other side.
+    if 0.5 - _ROUNDING_ERROR < over < 0.5 + _ROUNDING_ERROR:
         return -1
     return whole + 1 if over > 0.5 else whole
 
 
-def duration(told: int) -> bytes:
-    """A number of ticks as one of seconds."""
-    return b"%d.%b%b" % (told // TICKS, PAIRS[told // 100 % 100], PAIRS[told % 100])
+def duration(count: int) -> bytes:
+    """Format ticks as seconds."""
+    return b"%d.%b%b" % (count // TICKS, PAIRS[count // 100 % 100], PAIRS[count % 100])

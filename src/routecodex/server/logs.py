@@ -1,4 +1,4 @@
-"""Logging: one line per request and whatever else happens, for people or for machines, never with secrets."""
+"""Logging: set-up, and the fields of a request's line, as JSON or for people, never with secrets."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class _JsonFormatter(logging.Formatter):
 
 
 def is_json(choice: str, stream: TextIO) -> bool:
-    """Whether lines are JSON: as chosen, or whenever no person is watching."""
+    """Whether lines are JSON: as configured, or with "auto" if the stream is not a terminal."""
     return choice == "json" or (choice == "auto" and not stream.isatty())
 
 
 def set_up(*, level: str, as_json: bool, finish_trace: Path | None = None) -> None:
-    """Sends our loggers to stderr; `finish_trace` is the file that follows finish reasons."""
+    """Send the gateway's loggers to stderr; finish reasons go to the file `finish_trace`."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         _JsonFormatter()
@@ -53,7 +53,7 @@ def set_up(*, level: str, as_json: bool, finish_trace: Path | None = None) -> No
 
 
 def set_level(level: str) -> None:
-    """Changes the least severity that is logged, while running."""
+    """Change the log level while running."""
     logging.getLogger("routecodex").setLevel(level.upper())
 
 
@@ -68,7 +68,7 @@ def _trace_finishes(path: Path) -> None:
 
 
 class RequestLine(Struct, omit_defaults=True):
-    """What is told of a request."""
+    """Fields of a request's log line."""
 
     time: str
     request: str
@@ -98,8 +98,8 @@ class RequestLine(Struct, omit_defaults=True):
 
 
 def request_line(at: float, record: RequestRecord) -> RequestLine:
-    """The request as it is logged: what it was, where it went, what came of it; never what was said."""
-    told = RequestLine(
+    """Build the log line of a request: model, target, timings, outcome; never its content."""
+    line = RequestLine(
         time=stamp(at),
         level="info",
         logger="routecodex.access",
@@ -109,7 +109,7 @@ def request_line(at: float, record: RequestRecord) -> RequestLine:
         stream=record.stream,
         status=499 if record.gone else record.status,
         route=record.route,
-        target=_named(record.target) if record.target is not None else "",
+        target=_target_name(record.target) if record.target is not None else "",
         reason=record.reason,
         attempts=record.attempts,
         seconds=round(record.finished - record.arrived, 4),
@@ -123,47 +123,47 @@ def request_line(at: float, record: RequestRecord) -> RequestLine:
     )
     usage = record.usage
     if usage is not None:
-        told.input_tokens, told.output_tokens = usage.input, usage.output
-        told.cache_read_tokens = usage.cache_read
+        line.input_tokens, line.output_tokens = usage.input, usage.output
+        line.cache_read_tokens = usage.cache_read
     if record.error is not None:
-        told.error, told.code = record.error.message, record.error.code or ""
-    return told
+        line.error, line.code = record.error.message, record.error.code or ""
+    return line
 
 
 KINDS: dict[str, ScopeKind] = {"session": "session", "conversation": "conversation", "chain": "chain"}
-"""The kinds of scopes that last, by name."""
+"""Kinds of scopes that are stored, by name."""
 
 
 def session_name(key: str) -> str:
-    """How a scope is shown: a session by its id alone, unless that reads like one of another kind."""
+    """Return the name of a scope: a session's id alone, unless it looks like another kind."""
     id = key.removeprefix("session:")
     kind, colon, _ = id.partition(":")
     return key if colon and kind in KINDS else id
 
 
 _ONE_LINE = dict.fromkeys((*range(32), 127, 133, 8232, 8233), "?")
-"""What could end a line or steer a terminal has no place in a log for people."""
-_named = functools.lru_cache(maxsize=1024)(str)
+"""Line ends and control characters, which could forge lines or control a terminal."""
+_target_name = functools.lru_cache(maxsize=1024)(str)
 
 
 def json_line(at: float, record: RequestRecord) -> str:
-    """The request for machines."""
+    """Format the line of a request as JSON."""
     return json.encode(request_line(at, record)).decode()
 
 
 def human_line(at: float, record: RequestRecord) -> str:
-    """The request for people."""
-    told = request_line(at, record)
-    words = [
+    """Format the line of a request for people."""
+    line = request_line(at, record)
+    columns = [
         time.strftime("%H:%M:%S", time.localtime(at)),
-        str(told.status),
-        f"{told.protocol}{' stream' if told.stream else ''}",
-        f"{told.model} → {told.target or '-'}",
-        f"{told.seconds:.2f}s",
+        str(line.status),
+        f"{line.protocol}{' stream' if line.stream else ''}",
+        f"{line.model} → {line.target or '-'}",
+        f"{line.seconds:.2f}s",
     ]
-    if told.input_tokens is not None:
-        words.append(f"{told.input_tokens}+{told.output_tokens} tokens")
-    words.extend(word for word in (told.finish, told.error, *told.notices) if word)
-    if told.attempts > 1:
-        words.extend(f"after {failure}" for failure in told.failures)
-    return "  ".join(words).translate(_ONE_LINE)
+    if line.input_tokens is not None:
+        columns.append(f"{line.input_tokens}+{line.output_tokens} tokens")
+    columns.extend(text for text in (line.finish, line.error, *line.notices) if text)
+    if line.attempts > 1:
+        columns.extend(f"after {failure}" for failure in line.failures)
+    return "  ".join(columns).translate(_ONE_LINE)

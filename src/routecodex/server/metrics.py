@@ -1,4 +1,4 @@
-"""Counters and histograms for Prometheus: plain numbers while requests pass, formatted when asked for."""
+"""Counters and histograms for Prometheus: plain numbers per request, formatted on a scrape."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from routecodex.gateway.request import RequestRecord
 from routecodex.routing.registry import Target
 
-# A list, which compiled code walks without taking all of it out first.
+# A list, because compiled code iterates over it without unpacking.
 _BOUNDS: Final = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0]
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 
-_TOGETHER: Final = 128
+_BATCH: Final = 128
 
 _Labels = tuple[str, ...]
 
@@ -51,7 +51,7 @@ class _Histogram:
 
 
 class _Series:
-    """What one kind of request on one target came to."""
+    """Totals of the requests with the same protocol, target and status."""
 
     __slots__ = ("cache_read", "first_byte", "input", "labels", "output", "requests", "seconds")
 
@@ -64,7 +64,7 @@ class _Series:
 
 
 class Metrics:
-    """What has passed through this process."""
+    """Metrics of this process."""
 
     def __init__(self, *, active: Callable[[], int], worker: str) -> None:
         self._active = active
@@ -76,9 +76,9 @@ class Metrics:
         self._registry.register(self)
 
     def observe(self, record: RequestRecord) -> None:
-        """Takes one finished request; it is counted a little later, together with others."""
+        """Add one finished request; it is counted later, in a batch."""
         self._new.append(record)
-        if len(self._new) >= _TOGETHER:
+        if len(self._new) >= _BATCH:
             self._count_new()
 
     def _count_new(self) -> None:
@@ -99,7 +99,7 @@ class Metrics:
             series.first_byte.add(first_byte - arrived)
         failures = record.failures
         if failures:
-            # The rounds of one answer are attempts too, but no failovers.
+            # Rounds of server tools are attempts too, but not failovers.
             self._failovers += min(len(failures), record.attempts - 1)
         usage = record.usage
         if usage is not None:
@@ -108,7 +108,7 @@ class Metrics:
             series.cache_read += usage.cache_read
 
     def collect(self) -> Iterator[Metric]:
-        """The families, for the exposition library."""
+        """Yield the metric families for prometheus_client."""
         self._count_new()
         series = list(self._series.values())
         requests = self._family("routecodex_requests", "Requests answered.", "protocol provider model status")
@@ -144,7 +144,7 @@ class Metrics:
         return family
 
     def text(self) -> bytes:
-        """Everything, in the text format."""
+        """Return all metrics in the Prometheus text format."""
         return generate_latest(self._registry)
 
 

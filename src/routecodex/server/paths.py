@@ -1,4 +1,4 @@
-"""Which path is what. A prefix before the known paths is fine: clients are configured in many ways."""
+"""The table of paths. A prefix before a known path is allowed, because base URLs of clients differ."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Endpoint:
-    """What a path means: the endpoint's name, the protocol that speaks there, and what the path names."""
+    """The endpoint of a path: its name, its protocol, and the argument in the path."""
 
     name: str
     protocol: str = "chat"
@@ -22,7 +22,7 @@ PathRow = tuple[re.Pattern[str], str, str]
 
 
 def _table(*rows: tuple[str, str, str]) -> tuple[PathRow, ...]:
-    # A dot is any character: one that a line end stops would be tried again from every place before it.
+    # With DOTALL, a search does not restart at every position because of a line end in the path.
     return tuple((re.compile(pattern, re.DOTALL), name, protocol) for pattern, name, protocol in rows)
 
 
@@ -42,7 +42,7 @@ _TABLE = _table(
 )
 
 _VERBS = {"generateContent": "generate", "streamGenerateContent": "generate", "countTokens": "count"}
-"""What Gemini's paths say of a model, after a colon."""
+"""Endpoints of Gemini by the action after the colon of a model's path."""
 _MODELS_TABLE = _table(
     (r"/v1beta/models$", "models", "gemini"),
     (r"/v1beta/models/(?P<argument>.+)$", "model", "gemini"),
@@ -66,31 +66,31 @@ METHODS: dict[str, frozenset[str]] = {
     "models": frozenset({"GET", "HEAD"}),
     "model": frozenset({"GET", "HEAD"}),
 }
-"""The methods each endpoint takes."""
+"""Methods of each endpoint."""
 
 
-VERBS = ("generateContent", "streamGenerateContent", "countTokens")
-"""What Gemini's paths can ask of a model here."""
+VERBS = tuple(_VERBS)
+"""Actions of Gemini that the gateway supports."""
 
 _VERB = re.compile(r":([a-z]+(?:[A-Z][a-z]+)*)$")
 
 
 def verb_of(path: str) -> str:
-    """What a path asks of a model, known or not; empty where it does not ask for anything."""
+    """Return the Gemini action at the end of a path, supported or not; empty without one."""
     found = _VERB.search(path)
     return found[1] if found is not None else ""
 
 
 def find(path: str) -> Endpoint | None:
-    """The endpoint of a path, or None."""
-    return _known(path) if len(path) <= _REMEMBERED else _find(path)
+    """Return the endpoint of a path, or None."""
+    return _find_cached(path) if len(path) <= _MAX_CACHED_LENGTH else _find(path)
 
 
 def _find(path: str) -> Endpoint | None:
-    if len(path) > _LONGEST:
+    if len(path) > _MAX_LENGTH:
         return None
     path = path.rstrip("/") or "/"
-    return _search(_TABLE, path) or _spoken_of(path) or _search(_MODELS_TABLE, path)
+    return _search(_TABLE, path) or _gemini_action(path) or _search(_MODELS_TABLE, path)
 
 
 def _search(table: tuple[PathRow, ...], path: str) -> Endpoint | None:
@@ -101,10 +101,10 @@ def _search(table: tuple[PathRow, ...], path: str) -> Endpoint | None:
     return None
 
 
-def _spoken_of(path: str) -> Endpoint | None:
-    """The endpoint of a path that ends with a model and what to do with it.
+def _gemini_action(path: str) -> Endpoint | None:
+    """Return the endpoint of a path that ends with a Gemini model and an action.
 
-    Not by a pattern: the colon would be looked for again from every place where a model may be named.
+    Without a pattern, which would search for the colon again from every `/models/` in the path.
     """
     before, _, verb = path.rpartition(":")
     name = _VERBS.get(verb)
@@ -112,8 +112,8 @@ def _spoken_of(path: str) -> Endpoint | None:
     return Endpoint(name, "gemini", model, verb, METHODS[name]) if name is not None and model else None
 
 
-_LONGEST = 8192
-"""No path that means something comes near it; a model or an answer may have a long name."""
-# Long paths are rare, and whoever sends many of them must not fill the memory.
-_REMEMBERED = 256
-_known = functools.lru_cache(maxsize=2048)(_find)
+_MAX_LENGTH = 8192
+"""Characters of the longest path; model names and response ids may be long."""
+# Long paths are not cached, so that a client cannot fill the memory with them.
+_MAX_CACHED_LENGTH = 256
+_find_cached = functools.lru_cache(maxsize=2048)(_find)

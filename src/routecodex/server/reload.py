@@ -1,7 +1,7 @@
-"""A changed configuration, taken up while running: by a look at the file, by SIGHUP, or when asked to.
+"""Reloads the configuration while running: when the file changes, on SIGHUP, or by the admin API.
 
-A file that cannot be used changes nothing; every problem is logged. What only a start can change keeps its
-value, and a warning names it.
+An invalid file changes nothing; every problem is logged. Settings that need a restart keep their value, with
+a warning.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ log = logging.getLogger("routecodex.server")
 Load = Callable[[], tuple[Config | None, list[Problem]]]
 Stamp = tuple[int, int, int]
 
-_LOOK_SECONDS = 1.0
+_POLL_SECONDS = 1.0
 _ECHO_SECONDS = 5.0
 
-_FIXED = (
+_NEEDS_RESTART = (
     ("server", "host"),
     ("server", "port"),
     ("server", "id"),
@@ -35,40 +35,40 @@ _FIXED = (
     ("logging", "requests"),
     ("logging", "requests_max_mb"),
 )
-"""What is settled at the start."""
+"""Settings that only a restart changes."""
 
 
 class ConfigSource(Struct, frozen=True, kw_only=True):
-    """Where a configuration comes from: its file, how to read it, what it said and looked like at first."""
+    """The file of a configuration, how to load it, and its content and stamp at the start."""
 
     path: Path
     load: Load
     config: Config
-    seen: Stamp | None
+    stamp: Stamp | None
 
 
 class ReloadResult(Struct, frozen=True):
-    """What became of a reload."""
+    """The result of a reload."""
 
     reloaded: bool
     problems: tuple[Problem, ...] = ()
 
 
 def stamp(path: Path) -> Stamp | None:
-    """What a file looks like from outside; another one after a change. None when it is not there."""
+    """Return modification time, size and inode of a file; None if it does not exist."""
     try:
-        seen = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return seen.st_mtime_ns, seen.st_size, seen.st_ino
+    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 class Reloader:
-    """Keeps a server's configuration in step with its file.
+    """Keeps the configuration of a server up to date with its file.
 
-    `running` is the configuration in use; it differs from what was read where the start decided (a free
-    port). `adopt` puts a new one to use; `spread` asks the other workers to read the file as well, and says
-    whether a SIGHUP will come back for it.
+    `running` is the configuration in use; it may differ from the file in settings resolved at the start, such
+    as a free port. `adopt` applies a new one; `spread` sends the other workers a SIGHUP and returns whether
+    this process will get one too.
     """
 
     def __init__(
@@ -80,87 +80,87 @@ class Reloader:
         spread: Callable[[], bool] = lambda: False,
     ) -> None:
         self._source = source
-        self._seen = source.seen
+        self._stamp = source.stamp
         self._running = running
         self._adopt = adopt
         self._spread = spread
         self._echo_until = 0.0
-        self._one_at_a_time = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._tasks: set[asyncio.Task[object]] = set()
 
     def start(self) -> None:
-        """Begins to watch the file."""
-        self._do(self._watch())
+        """Start to watch the file."""
+        self._start_task(self._watch())
 
     async def close(self) -> None:
-        """Stops watching."""
+        """Stop watching."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def hang_up(self) -> None:
-        """Reloads because of a SIGHUP; the one that comes back from our own `spread` is no news."""
+    def on_sighup(self) -> None:
+        """Reload because of a SIGHUP, unless it is the echo of our own `spread`."""
         is_echo = asyncio.get_running_loop().time() < self._echo_until
         self._echo_until = 0.0
-        if not is_echo or self._seen != stamp(self._source.path):
-            self._do(self.reload())
+        if not is_echo or self._stamp != stamp(self._source.path):
+            self._start_task(self.reload())
 
     async def reload_all(self) -> ReloadResult:
-        """Reloads here, and has the other workers do it."""
-        outcome = await self.reload()
-        if outcome.reloaded and self._spread():
+        """Reload in this process and in the other workers."""
+        result = await self.reload()
+        if result.reloaded and self._spread():
             self._echo_until = asyncio.get_running_loop().time() + _ECHO_SECONDS
-        return outcome
+        return result
 
     async def reload(self) -> ReloadResult:
-        """Takes the file as it is now, or says what is wrong with it."""
-        async with self._one_at_a_time:
-            # Seen before it is read: a change in between is noticed at the next look.
-            self._seen = stamp(self._source.path)
-            found, problems = await asyncio.to_thread(self._source.load)
-            if found is None:
-                return self._refuse(problems)
-            return await self._take(found, problems)
+        """Load the file and apply it, or return its problems."""
+        async with self._lock:
+            # Taken before the file is read, so that a change in between is noticed at the next poll.
+            self._stamp = stamp(self._source.path)
+            loaded, problems = await asyncio.to_thread(self._source.load)
+            if loaded is None:
+                return self._reject(problems)
+            return await self._use(loaded, problems)
 
     async def catch_up(self) -> None:
-        """Takes the file if it has changed since it was first read, as for a worker that replaces another."""
+        """Reload if the file has changed since it was read, for a worker that replaces another."""
         now = stamp(self._source.path)
-        if now is not None and now != self._seen:
+        if now is not None and now != self._stamp:
             await self.reload()
 
     async def _watch(self) -> None:
         while True:
-            await asyncio.sleep(_LOOK_SECONDS)
-            # A file that is gone for a moment is being replaced; it stays as it was until it is back.
+            await asyncio.sleep(_POLL_SECONDS)
+            # A missing file is being replaced by an editor: catch_up waits until it is back.
             await self.catch_up()
 
-    async def _take(self, found: Config, problems: list[Problem]) -> ReloadResult:
-        fixed = list(_restarts(self._source.config, found))
-        config = _pinned(found, self._running)
+    async def _use(self, loaded: Config, problems: list[Problem]) -> ReloadResult:
+        fixed = list(_restarts(self._source.config, loaded))
+        config = _pinned(loaded, self._running)
         if not is_loopback(config.server.host) and not config.server.client_keys:
             refusal = Problem(
                 ("server", "client_keys"),
-                f"there are none, and the gateway listens on {config.server.host}",
+                f"is empty, but the gateway listens on {config.server.host}",
                 "add client_keys under [server]",
                 file=str(self._source.path),
             )
-            return self._refuse([*problems, refusal])
+            return self._reject([*problems, refusal])
         try:
             await self._adopt(config)
         except (ConfigError, OSError, ValueError) as exc:
-            return self._refuse([*problems, Problem((), str(exc), file=str(self._source.path))])
+            return self._reject([*problems, Problem((), str(exc), file=str(self._source.path))])
         self._running = config
-        told = (*problems, *(structs.replace(one, file=str(self._source.path)) for one in fixed))
-        _tell(told)
+        shown = (*problems, *(structs.replace(one, file=str(self._source.path)) for one in fixed))
+        _log_problems(shown)
         log.info("configuration reloaded from %s", self._source.path)
-        return ReloadResult(True, told)
+        return ReloadResult(True, shown)
 
-    def _refuse(self, problems: list[Problem]) -> ReloadResult:
-        _tell(problems)
-        log.error("configuration not reloaded, the one before stays in use: %s", self._source.path)
+    def _reject(self, problems: list[Problem]) -> ReloadResult:
+        _log_problems(problems)
+        log.error("configuration not reloaded, the previous one stays in use: %s", self._source.path)
         return ReloadResult(False, tuple(problems))
 
-    def _do(self, work: Awaitable[object]) -> None:
+    def _start_task(self, work: Awaitable[object]) -> None:
         task = asyncio.ensure_future(_guarded(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -170,31 +170,31 @@ async def _guarded(work: Awaitable[object]) -> None:
     try:
         await work
     except Exception:
-        log.exception("a reload of the configuration broke; the one before stays in use")
+        log.exception("reload of the configuration failed; the previous one stays in use")
 
 
-def _tell(problems: Iterable[Problem]) -> None:
+def _log_problems(problems: Iterable[Problem]) -> None:
     for problem in problems:
         level = logging.ERROR if problem.severity == "error" else logging.WARNING
         log.log(level, "%s", " ".join(str(problem).split()))
 
 
 def _restarts(before: Config, now: Config) -> Iterator[Problem]:
-    """A warning for each change that takes effect at the next start."""
-    for table, field in _FIXED:
+    """Yield a warning for each change that needs a restart."""
+    for table, field in _NEEDS_RESTART:
         if getattr(getattr(before, table), field) != getattr(getattr(now, table), field):
             yield Problem(
-                (table, field), "has changed, which takes a restart", "restart the gateway", "warning"
+                (table, field), "has changed, which needs a restart", "restart the gateway", "warning"
             )
 
 
 def _pinned(now: Config, running: Config) -> Config:
-    """The new configuration with everything that is settled at the start as it was then."""
+    """Return the new configuration, with the running values of settings that need a restart."""
     tables = {
         table: structs.replace(
             getattr(now, table),
-            **{field: getattr(getattr(running, table), field) for at, field in _FIXED if at == table},
+            **{field: getattr(getattr(running, table), field) for at, field in _NEEDS_RESTART if at == table},
         )
-        for table in dict(_FIXED)
+        for table in dict(_NEEDS_RESTART)
     }
     return structs.replace(now, **tables)

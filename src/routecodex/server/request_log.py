@@ -1,8 +1,8 @@
-"""The requests of the past: a line of JSON each, in files that never grow past their bounds.
+"""The log of past requests: one line of JSON each, in files of bounded size.
 
 `requests.jsonl` is the newest; past its size it becomes `requests.1.jsonl`, that one `requests.2.jsonl`, and
-what was there goes. All workers append to the same file, whole lines in one write; a lock file sees to it
-that only one of them sets it aside. All writing happens in a thread: no request waits for the disk.
+the oldest is deleted. All workers append to the same file, whole lines in one write; a lock file ensures that
+only one of them rotates. A thread writes, so that no request waits for the disk.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ from routecodex.wire import json
 
 log = logging.getLogger("routecodex.server")
 
-_KEPT = 2
-_PENDING = 20_000
+_ROTATED = 2
+_MAX_PENDING = 20_000
 _BLOCK = 65536
-_LONGEST = 1024 * 1024
+_MAX_LINE = 1024 * 1024
 
 
 class RequestLog:
-    """The files below one directory; a disk that is full costs lines, never a request."""
+    """The files in one directory; a full disk loses lines, never a request."""
 
     def __init__(self, directory: Path, *, max_bytes: int) -> None:
         self._directory = directory
         self._path = directory / "requests.jsonl"
-        self._max = max_bytes
+        self._max_bytes = max_bytes
         self._lines: list[bytes] = []
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="request-log")
         self._writing: asyncio.Future[None] | None = None
         self._failing = False
-        self._torn = False
-        self._lost = 0
+        self._line_cut = False
+        self._dropped = 0
 
-    def keep(self, lines: Sequence[bytes]) -> None:
-        """Takes lines to be written; with too many waiting for a slow disk, drops them."""
-        room = _PENDING - len(self._lines)
-        self._lines.extend(lines[:room] if room < len(lines) else lines)
-        self._lost += max(0, len(lines) - room)
+    def append(self, lines: Sequence[bytes]) -> None:
+        """Queue lines to be written; drop them if too many wait for a slow disk."""
+        free = _MAX_PENDING - len(self._lines)
+        self._lines.extend(lines[:free] if free < len(lines) else lines)
+        self._dropped += max(0, len(lines) - free)
         if self._writing is None:
             self._write_next()
 
@@ -58,54 +58,54 @@ class RequestLog:
 
     def _written(self, _done: asyncio.Future[None]) -> None:
         self._writing = None
-        if self._lost:
-            log.warning("%d lines of the request log were lost: the disk is too slow", self._lost)
-            self._lost = 0
+        if self._dropped:
+            log.warning("dropped %d lines of the request log: the disk is too slow", self._dropped)
+            self._dropped = 0
         if self._lines:
             self._write_next()
 
     async def settle(self) -> None:
-        """Waits until everything taken is written."""
+        """Wait until all queued lines are written."""
         while self._writing is not None:
             await asyncio.wait([self._writing])
-            # The callback that goes on with the rest has its turn before we look again.
+            # Let the callback start the next write before the check.
             await asyncio.sleep(0)
 
     async def close(self) -> None:
-        """Writes what is left and ends the thread."""
+        """Write queued lines and end the thread."""
         await self.settle()
         await asyncio.to_thread(self._thread.shutdown)
 
     async def tail(self, limit: int) -> list[dict[str, Any]]:
-        """The newest requests of all workers, newest last."""
+        """Return the newest requests of all workers, newest last."""
         await self.settle()
         return await asyncio.to_thread(tail, self._directory, limit)
 
     def _write(self, lines: list[bytes]) -> None:
         try:
-            self._append(b"\n".join((*lines, b"")))
+            self._append_to_file(b"\n".join((*lines, b"")))
         except OSError as exc:
             if not self._failing:
-                log.warning("the request log cannot be written, requests go on without it: %s", exc)
+                log.warning("the request log cannot be written, requests continue without it: %s", exc)
             self._failing = True
             return
         if self._failing:
-            log.info("the request log is written again")
+            log.info("the request log can be written again")
         self._failing = False
 
-    def _append(self, data: bytes) -> None:
+    def _append_to_file(self, data: bytes) -> None:
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         if self._is_full(len(data)):
-            self._set_aside(len(data))
+            self._rotate(len(data))
         file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            # A line that a full disk cut off must not swallow the next one.
-            data = b"\n" + data if self._torn else data
-            self._torn = True
-            wrote = os.write(file, data)
-            if wrote < len(data):
-                os.write(file, data[wrote:])
-            self._torn = False
+            # A line cut off by a full disk must not merge with the next one.
+            data = b"\n" + data if self._line_cut else data
+            self._line_cut = True
+            written = os.write(file, data)
+            if written < len(data):
+                os.write(file, data[written:])
+            self._line_cut = False
         finally:
             os.close(file)
 
@@ -114,11 +114,11 @@ class RequestLog:
             size = self._path.stat().st_size
         except FileNotFoundError:
             return False
-        return size > 0 and size + more > self._max
+        return size > 0 and size + more > self._max_bytes
 
-    def _set_aside(self, more: int) -> None:
+    def _rotate(self, more: int) -> None:
         with _locked(self._directory / "requests.lock"):
-            # Another worker may have done it while we waited for the lock.
+            # Another worker may have rotated while this one waited for the lock.
             if self._is_full(more):
                 for older, file in pairwise(reversed(_files(self._directory))):
                     with suppress(FileNotFoundError):
@@ -126,8 +126,11 @@ class RequestLog:
 
 
 def _files(directory: Path) -> list[Path]:
-    """The files of the log, newest first."""
-    return [directory / "requests.jsonl", *(directory / f"requests.{n}.jsonl" for n in range(1, _KEPT + 1))]
+    """Return the files of the log, newest first."""
+    return [
+        directory / "requests.jsonl",
+        *(directory / f"requests.{n}.jsonl" for n in range(1, _ROTATED + 1)),
+    ]
 
 
 @contextmanager
@@ -141,15 +144,15 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def tail(directory: Path, limit: int) -> list[dict[str, Any]]:
-    """The newest rows of the files, newest last; reads no more of them than it takes."""
+    """Return the newest rows of the files, newest last; reads only as much as needed."""
     with ExitStack() as stack:
-        # Opened together: one that is set aside while we read must not be read twice.
-        files = [stack.enter_context(file) for file in map(_opened, _files(directory)) if file is not None]
+        # Opened together: a file that is rotated meanwhile must not be read twice.
+        files = [stack.enter_context(file) for file in map(_open, _files(directory)) if file is not None]
         found = (row for file in files for row in map(_row, _lines_from_the_end(file)) if row is not None)
         return list(islice(found, limit))[::-1]
 
 
-def _opened(path: Path) -> BinaryIO | None:
+def _open(path: Path) -> BinaryIO | None:
     try:
         return path.open("rb")
     except OSError:
@@ -165,10 +168,10 @@ def _row(line: bytes) -> dict[str, Any] | None:
 
 
 def _lines_from_the_end(file: BinaryIO) -> Iterator[bytes]:
-    """The lines of a file, last first; what stands after the last end of a line may be half of one."""
+    """Yield the lines of a file, last first; a line without an end may be incomplete."""
     at = file.seek(0, os.SEEK_END)
     rest = b""
-    while at > 0 and len(rest) < _LONGEST:
+    while at > 0 and len(rest) < _MAX_LINE:
         size = min(_BLOCK, at)
         at = file.seek(at - size)
         rest, *lines = (file.read(size) + rest).split(b"\n")

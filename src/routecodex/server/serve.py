@@ -1,10 +1,4 @@
-"""A gateway on a socket: start, serve until told to stop, drain.
-
-What the process does with memory that a large request has used: it keeps some for the next one.
-
-The C library gives large blocks back to the system at once, and takes them anew with the next request, page
-by page: a request of 500 KB spent a quarter of its time on that.
-"""
+"""One server process: start, serve until a signal, drain, stop."""
 
 from __future__ import annotations
 
@@ -43,20 +37,24 @@ from routecodex.server.workers import reserve_port
 from routecodex.stores import open_store
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-"""How the C library numbers what can be set."""
-_KEPT = 32 * 1024 * 1024
-_LARGEST = 8 * 1024 * 1024
+"""Numbers of these parameters in mallopt(3)."""
+_TRIM_BYTES = 32 * 1024 * 1024
+_MMAP_BYTES = 8 * 1024 * 1024
 
 
 def tune_malloc() -> bool:
-    """Keeps up to 32 MB that are free, gives blocks beyond 8 MB back; False where that cannot be set."""
+    """Keep up to 32 MB of freed memory and return only blocks beyond 8 MB; False if not supported.
+
+    By default glibc returns large blocks at once and maps them again, page by page, for the next request: a
+    request of 500 KB spent a quarter of its time on that.
+    """
     if sys.platform != "linux":
         return False
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
         return False
-    return bool(mallopt(_TRIM_THRESHOLD, _KEPT)) and bool(mallopt(_MMAP_THRESHOLD, _LARGEST))
+    return bool(mallopt(_TRIM_THRESHOLD, _TRIM_BYTES)) and bool(mallopt(_MMAP_THRESHOLD, _MMAP_BYTES))
 
 
 log = logging.getLogger("routecodex.server")
@@ -67,22 +65,22 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class CannotListen(Exception):
-    """The address could not be bound; its cause says why."""
+    """The address could not be bound; see its cause."""
 
 
 def user_dir() -> Path:
-    """Where everything of this user lives."""
+    """Return the user dir."""
     return Path(os.environ.get("ROUTECODEX_USER_DIR") or "~/.routecodex").expanduser()
 
 
 def session_dir(config: Config, home: Path | None = None) -> Path:
-    """Where the state of this server lives; `home` is the user dir when it is another one."""
-    given = os.environ.get("ROUTECODEX_SESSION_DIR")
-    return Path(given).expanduser() if given else (home or user_dir()) / "sessions" / config.server.identity
+    """Return the directory of the server's state; `home` replaces the user dir."""
+    path = os.environ.get("ROUTECODEX_SESSION_DIR")
+    return Path(path).expanduser() if path else (home or user_dir()) / "sessions" / config.server.identity
 
 
 def limits(config: Config) -> HttpLimits:
-    """What a client may cost."""
+    """Return the HTTP limits of a configuration."""
     server = config.server
     idle = server.client_idle_ms / 1000
     return HttpLimits(
@@ -95,18 +93,18 @@ def limits(config: Config) -> HttpLimits:
 
 
 def protocol_error(status: int, message: str, request: HttpRequest | None) -> tuple[Headers, bytes]:
-    """What the HTTP layer answers by itself, in the client's own envelope."""
+    """Encode an error of the HTTP layer in the client's protocol."""
     error: GatewayError = ClientError(message, status=status, code=f"http_{status}")
     _, headers, body = error_answer(error, request, f"req_{fresh_id()}")
     return headers, body
 
 
 class Service:
-    """One process's share of a server.
+    """The server in one process.
 
-    With `home`, the user dir, it keeps a log of its requests and lets itself be operated: it announces itself
-    there unless `announced` says who it is already, one of several `workers`. With `source` it follows the
-    file its configuration came from; `spread` asks the other workers to do so at once.
+    With `home`, the user dir, it writes the request log and opens the admin API; it announces itself there,
+    unless it is one of several workers, whose parent passes `announced`. With `source` it reloads its
+    configuration when the file changes; `spread` makes the other workers do the same.
     """
 
     def __init__(
@@ -122,23 +120,21 @@ class Service:
     ) -> None:
         self._config = config
         self._home = home
-        self._folder = session_dir(config, home)
+        self._session_dir = session_dir(config, home)
         self._source = source
         self._announced = announced
-        self._on_file: Announcement | None = None
+        self._written_row: Announcement | None = None
         self._workers = workers
         self._requests = self._request_log()
-        self._access = AccessLog(
-            as_json=logs.is_json(config.logging.format, sys.stderr), keeper=self._requests
-        )
-        self._choose_lines(config)
+        self._access = AccessLog(as_json=logs.is_json(config.logging.format, sys.stderr), sink=self._requests)
+        self._set_visibility(config)
         self._draining = False
         self._gateway = Gateway(
             config,
-            store=open_store(config.store.url, session_dir=self._folder, bare=BARE),
+            store=open_store(config.store.url, session_dir=self._session_dir, bare=BARE),
             observe=self._observe,
             user_dir=home or user_dir(),
-            ntp_file=self._folder / "clock" / "ntp-state.json" if home is not None else None,
+            ntp_file=self._session_dir / "clock" / "ntp-state.json" if home is not None else None,
         )
         self._metrics = Metrics(active=lambda: self._http.active, worker=worker)
         self._app = App(self._gateway, config, metrics=self._metrics, draining=lambda: self._draining)
@@ -148,22 +144,22 @@ class Service:
             self.reloader = Reloader(source, running=config, adopt=self._adopt, spread=spread)
 
     def _request_log(self) -> RequestLog | None:
-        wanted = self._config.logging
-        if self._home is None or not wanted.requests:
+        options = self._config.logging
+        if self._home is None or not options.requests:
             return None
-        return RequestLog(self._folder, max_bytes=wanted.requests_max_mb * 1024 * 1024)
+        return RequestLog(self._session_dir, max_bytes=options.requests_max_mb * 1024 * 1024)
 
-    def _choose_lines(self, config: Config) -> None:
+    def _set_visibility(self, config: Config) -> None:
         self._access.shown = config.logging.level in ("debug", "info")
-        self._tells = self._access.shown or self._requests is not None
+        self._logs_requests = self._access.shown or self._requests is not None
 
     def _observe(self, record: RequestRecord) -> None:
         self._metrics.observe(record)
-        if self._tells:
+        if self._logs_requests:
             self._access.add(record)
 
     async def start(self, *, reuse_port: bool = False) -> tuple[str, int]:
-        """Listens; the address that was bound."""
+        """Start to listen; return the bound address."""
         await self._gateway.open()
         if self.reloader is not None:
             await self.reloader.catch_up()
@@ -172,64 +168,66 @@ class Service:
             host, port = await self._http.listen(server.host, server.port, reuse_port=reuse_port)
         except OSError as exc:
             raise CannotListen from exc
-        self._let_operate(port)
+        self._open_admin(port)
         if self.reloader is not None:
             self.reloader.start()
         return host, port
 
-    def _let_operate(self, port: int) -> None:
-        """Opens the admin API, and says where it is."""
+    def _open_admin(self, port: int) -> None:
+        """Open the admin API and announce the server."""
         row = self._announced or self._description(port)
         if row is None:
             return
         self._app.admin = AdminApi(
             row,
-            door=AdminAccess(row.token, host=self._config.server.host),
+            access=AdminAccess(row.token, host=self._config.server.host),
             workers=self._workers,
             gateway=lambda: self._gateway,
-            active=lambda: self._http.active,
+            active_requests=lambda: self._http.active,
             reload=self.reloader.reload_all if self.reloader is not None else None,
-            recent=self._recent if self._requests is not None else None,
+            recent_requests=self._recent_requests if self._requests is not None else None,
         )
         if self._home is not None and self._announced is None:
             announce.write(self._home, row)
-            self._on_file = row
+            self._written_row = row
 
     def _description(self, port: int) -> Announcement | None:
-        given = self._config.server.admin_token
+        configured = self._config.server.admin_token
         if self._home is not None:
             token = announce.admin_token(self._config, self._home)
-        elif given is not None:
-            token = given.reveal()
+        elif configured is not None:
+            token = configured.reveal()
         else:
             return None
         file = self._source.path if self._source is not None else None
-        return announce.describe(self._config, token=token, port=port, file=file, session_dir=self._folder)
+        return announce.describe(
+            self._config, token=token, port=port, file=file, session_dir=self._session_dir
+        )
 
-    async def _recent(self, limit: int) -> list[dict[str, Any]]:
+    async def _recent_requests(self, limit: int) -> list[dict[str, Any]]:
         assert self._requests is not None
         self._access.flush()
         return await self._requests.tail(limit)
 
     async def _adopt(self, config: Config) -> None:
-        """Puts a new configuration to use; requests under way finish by the one they began with."""
+        """Apply a new configuration; requests in flight finish with the old one."""
         gateway = self._gateway.reconfigured(config)
         if config.logging.level != self._config.logging.level:
             logs.set_level(config.logging.level)
-        self._choose_lines(config)
+        self._set_visibility(config)
         self._config, self._gateway = config, gateway
         self._app.adopt(gateway, config)
         self._http.limits = limits(config)
         await gateway.health.forgive_refused()
 
     async def stop(self) -> bool:
-        """Lets requests in flight finish, up to the limit; True when all did."""
+        """Drain, then close; return whether all requests finished."""
         finished = await self.drain()
         await self.close()
         return finished
 
     async def drain(self) -> bool:
-        """Accepts nothing more; True when what was in flight finished within the limit."""
+        """Stop accepting; return whether all requests in flight finished within the limit."""
         self._draining = True
         self._gateway.clockwork.release()
         return await self._http.drain(self.drain_seconds)
@@ -246,11 +244,11 @@ class Service:
 
     @property
     def drain_seconds(self) -> int:
-        """How long requests in flight may take to finish."""
+        """Seconds that requests in flight may take to finish."""
         return self._config.server.drain_seconds
 
     async def close(self) -> None:
-        """Drops what is left, and lets go of everything."""
+        """Drop open connections and release all resources."""
         if self.reloader is not None:
             await self.reloader.close()
         await self._http.close()
@@ -258,8 +256,8 @@ class Service:
         self._access.flush()
         if self._requests is not None:
             await self._requests.close()
-        if self._home is not None and self._on_file is not None:
-            announce.remove(self._home, self._on_file)
+        if self._home is not None and self._written_row is not None:
+            announce.remove(self._home, self._written_row)
 
 
 async def _serve(
@@ -271,13 +269,13 @@ async def _serve(
 ) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    # Whoever started us with a signal ignored wants it so: workers leave Ctrl-C to their parent.
-    heard = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-    for number in heard:
+    # A signal ignored by the parent stays ignored: workers leave Ctrl-C to their parent.
+    handled = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    for number in handled:
         loop.add_signal_handler(number, stop.set)
     service = make()
     if service.reloader is not None:
-        loop.add_signal_handler(signal.SIGHUP, _on_hang_up(service.reloader, stop))
+        loop.add_signal_handler(signal.SIGHUP, _sighup_handler(service.reloader, stop))
     host, port = await service.start(reuse_port=reuse_port)
     gc.collect()
     gc.freeze()
@@ -291,7 +289,7 @@ async def _serve(
         loop.remove_reader(parent)
     log.info("draining: no new requests, up to %s s for those in flight", service.drain_seconds)
     draining = asyncio.ensure_future(service.drain())
-    for number in heard:
+    for number in handled:
         loop.add_signal_handler(number, draining.cancel)
     await asyncio.wait([draining])
     if draining.cancelled() or not draining.result():
@@ -299,17 +297,17 @@ async def _serve(
     await service.close()
 
 
-def _on_hang_up(reloader: Reloader, stop: asyncio.Event) -> Callable[[], None]:
+def _sighup_handler(reloader: Reloader, stop: asyncio.Event) -> Callable[[], None]:
     watched = sys.stderr.isatty()
 
-    def hang_up() -> None:
-        # The same signal tells that the terminal was closed, and whoever watched us there is gone.
+    def on_sighup() -> None:
+        # A closed terminal sends the same signal; a server in the foreground then stops.
         if watched and not sys.stderr.isatty():
             stop.set()
         else:
-            reloader.hang_up()
+            reloader.on_sighup()
 
-    return hang_up
+    return on_sighup
 
 
 def serve(
@@ -325,17 +323,17 @@ def serve(
     workers: int = 1,
     spread: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Serves until SIGTERM, SIGINT or the end of the pipe `parent`, then drains; a second signal ends it.
+    """Serve until SIGTERM, SIGINT or the end of the pipe `parent`, then drain; a second signal stops it.
 
-    Where any free port will do, it is settled first: the server is known by it, and so is its state.
+    Port 0 is resolved to a free port first, because the server's id and state depend on it.
     """
     trace = user_dir() / "debug" / "finish-reason.log" if config.logging.finish_trace else None
     as_json = logs.is_json(config.logging.format, sys.stderr)
     logs.set_up(level=config.logging.level, as_json=as_json, finish_trace=trace)
-    with _settled(config) as settled, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with _with_port(config) as resolved, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         make = functools.partial(
             Service,
-            settled,
+            resolved,
             worker=worker,
             home=home,
             source=source,
@@ -343,13 +341,13 @@ def serve(
             workers=workers,
             spread=spread,
         )
-        shared = reuse_port or settled is not config
+        shared = reuse_port or resolved is not config
         runner.run(_serve(make, reuse_port=shared, on_ready=on_ready, parent=parent))
 
 
 @contextlib.contextmanager
-def _settled(config: Config) -> Iterator[Config]:
-    """The configuration with a port that is nobody else's, held as long as this lasts."""
+def _with_port(config: Config) -> Iterator[Config]:
+    """Yield the configuration with a free port instead of port 0, reserved for the duration."""
     if config.server.port:
         yield config
         return

@@ -68,13 +68,13 @@ async def test_a_client_that_goes_in_a_large_body_reaches_no_handler(stage: Stag
         await reply.send(200, [], b"")
 
     server = await stage.serve(note)
-    wire = await stage.connect()
+    wire, accepted = await stage.connect_observed()
     await wire.send(post(LARGE))
     await wire.answer()
     await wire.send(post(LARGE)[:-1])
-    await until(lambda: next(iter(server._connections)).room() is not None)
+    await until(lambda: accepted.connection.body_buffer() is not None)
     wire.leave()
-    await until(lambda: not server._connections)
+    await until(lambda: not server.connections)
     assert handled == [len(LARGE)]
 
 
@@ -93,7 +93,7 @@ async def test_a_client_that_goes_while_its_large_request_is_handled_cancels_it(
     await wire.send(post(LARGE))
     await until(lambda: log == ["began"])
     wire.leave()
-    await until(lambda: log == ["began", "ended"] and not server._connections)
+    await until(lambda: log == ["began", "ended"] and not server.connections)
 
 
 async def test_a_large_body_without_progress_is_answered_408(stage: Stage) -> None:
@@ -115,33 +115,29 @@ async def test_a_slow_reader_of_a_large_answer_loses_nothing(stage: Stage) -> No
 
 
 async def test_bytes_are_read_to_where_they_stay_from_the_first_large_body_on(stage: Stage) -> None:
-    server = await stage.serve()
-    wire = await stage.connect()
-
-    def protocol() -> object:
-        return next(iter(server._connections))._transport.get_protocol()
-
+    await stage.serve()
+    wire, accepted = await stage.connect_observed()
     assert await answered(wire, b"small")
-    assert not isinstance(protocol(), BufferedConnection)
+    assert not isinstance(accepted.transport.get_protocol(), BufferedConnection)
     assert await answered(wire, LARGE)
-    assert isinstance(protocol(), BufferedConnection)
+    assert isinstance(accepted.transport.get_protocol(), BufferedConnection)
     assert await answered(wire, b"small")
 
 
-@pytest.mark.parametrize(("sent", "has_room"), [(0, False), (30_000, False), (40_000, True)])
-def test_what_is_only_announced_takes_no_room(sent: int, has_room: bool) -> None:
+@pytest.mark.parametrize(("sent", "allocated"), [(0, False), (30_000, False), (40_000, True)])
+def test_a_content_length_alone_allocates_no_buffer(sent: int, allocated: bool) -> None:
     reader = RequestReader(HttpLimits(), None)
     body = bytes(1_100_000)
     reader.feed(post(body).removesuffix(body))
     for start in range(0, sent, 10_000):
         reader.feed(body[start : start + 10_000])
-    assert (reader.room is not None, reader.missing) == (has_room, 1_100_000 - sent)
+    assert (reader.body_buffer is not None, reader.body_left) == (allocated, 1_100_000 - sent)
 
 
-def test_the_room_of_a_request_that_is_given_up_is_let_go() -> None:
+def test_the_buffer_of_a_rejected_request_is_released() -> None:
     reader = RequestReader(HttpLimits(), None)
     reader.feed(post(LARGE)[:300_000])
-    rooms = [reader.room is not None]
+    allocated = [reader.body_buffer is not None]
     reader.fail(408, "too slow")
-    rooms.append(reader.room is not None)
-    assert (rooms, [type(item) for item in reader.ready]) == ([True, False], [Fault])
+    allocated.append(reader.body_buffer is not None)
+    assert (allocated, [type(item) for item in reader.ready]) == ([True, False], [Fault])

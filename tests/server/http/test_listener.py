@@ -85,7 +85,7 @@ async def test_surplus_connection_is_answered_503(stage: Stage) -> None:
     assert (await second.answer()).body == b"GET /still "
     first.leave()
     surplus.leave()
-    await until(lambda: len(server._connections) == 1)
+    await until(lambda: server.connections == 1)
     assert (await stage.ask(get())).status == 200
 
 
@@ -98,9 +98,9 @@ async def test_flood_of_surplus_connections_is_dropped(stage: Stage) -> None:
     server = await stage.serve(connections=0, linger_seconds=3600)
     for _ in range(256):
         await stage.connect()
-    await until(lambda: len(server._connections) == 256)
+    await until(lambda: server.connections == 256)
     assert await (await stage.connect()).rest() == b""
-    assert len(server._connections) == 256
+    assert server.connections == 256
 
 
 async def test_drain_refuses_new_connections_and_closes_idle_ones(stage: Stage) -> None:
@@ -138,11 +138,10 @@ async def test_drain_lets_streams_finish(stage: Stage) -> None:
 
 async def test_answers_begun_while_draining_close_the_connection(stage: Stage) -> None:
     server = await stage.serve()
-    wire = await kept(stage)
+    wire, accepted = await stage.connect_observed()
     request = post(b"body")
     await wire.send(request[:-1])
-    [connection] = server._connections
-    await until(lambda: connection._reader.phase.name == "BODY")
+    await until(lambda: not accepted.connection.is_idle())
     drained = asyncio.ensure_future(server.drain(20))
     await until(lambda: server.draining)
     await wire.send(request[-1:])

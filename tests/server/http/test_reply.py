@@ -12,7 +12,7 @@ SSE = [(b"content-type", b"text/event-stream")]
 
 
 class Tape:
-    """An outlet that keeps every write apart."""
+    """A transport that records every write."""
 
     def __init__(self) -> None:
         self.gone = False
@@ -25,11 +25,11 @@ class Tape:
     def write_last(self, data: bytes) -> None:
         self.writes.append(data)
 
-    def keep(self, possible: bool) -> bool:
+    def decide_keep_alive(self, possible: bool) -> bool:
         return possible
 
-    def cut(self, *, hard: bool) -> None:
-        self.writes.append(b"<reset>" if hard else b"<close>")
+    def close_unfinished(self, *, reset: bool) -> None:
+        self.writes.append(b"<reset>" if reset else b"<close>")
 
     def date_line(self) -> bytes:
         return b"date: now\r\n"

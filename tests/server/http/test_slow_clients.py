@@ -7,7 +7,6 @@ import asyncio
 import pytest
 
 from routecodex.server.http import ClientDisconnected, HttpRequest, Reply
-from routecodex.server.http.connection import ServerConnection
 from tests.server.http.wire import Stage, get, post, until
 
 CHUNK = b"x" * 32_768
@@ -121,12 +120,11 @@ async def test_slow_reader_pauses_the_writer_and_loses_nothing(stage: Stage) -> 
         await reply.end()
 
     await stage.serve(handler)
-    wire = await stage.connect(receive_buffer=8192, limit=8192)
+    wire, accepted = await stage.connect_observed(receive_buffer=8192, limit=8192)
     await wire.send(get())
-    [connection] = await connections(stage)
-    await until(lambda: connection.paused)
+    await until(lambda: accepted.connection.paused)
     assert written < len(body)
-    assert connection._transport.get_write_buffer_size() < 65_536 + 20_000
+    assert accepted.transport.get_write_buffer_size() < 65_536 + 20_000
     assert (await wire.answer()).body == b"".join(body)
 
 
@@ -136,7 +134,7 @@ async def test_client_that_reads_nothing_is_cut_off_and_its_handler_stopped(stag
     wire = await stage.connect(receive_buffer=8192, limit=8192)
     await wire.send(get())
     await until(lambda: server.active == 1)
-    await until(lambda: not server._connections)
+    await until(lambda: not server.connections)
     assert fountain.log == ["stopped"]
     assert fountain.written < 50_000_000
 
@@ -156,7 +154,7 @@ async def test_what_is_written_meanwhile_does_not_pass_for_reading(stage: Stage)
     await wire.send(get())
     await until(lambda: server.active == 1)
     try:
-        await until(lambda: not server._connections)
+        await until(lambda: not server.connections)
     finally:
         stopping.set()
 
@@ -164,10 +162,9 @@ async def test_what_is_written_meanwhile_does_not_pass_for_reading(stage: Stage)
 async def test_client_that_reads_slowly_is_left_in_peace(stage: Stage) -> None:
     fountain = Fountain()
     server = await stage.serve(fountain, write_stall_seconds=1.5)
-    wire = await stage.connect(receive_buffer=8192, limit=8192)
+    wire, accepted = await stage.connect_observed(receive_buffer=8192, limit=8192)
     await wire.send(get())
-    [connection] = await connections(stage)
-    await until(lambda: connection.paused)
+    await until(lambda: accepted.connection.paused)
     for _ in range(200):
         await wire.reader.read(65_536)
         await asyncio.sleep(0.01)
@@ -185,7 +182,7 @@ async def test_whole_answer_that_nobody_reads_is_dropped(stage: Stage) -> None:
     wire = await stage.connect(receive_buffer=8192, limit=8192)
     await wire.send(get())
     await until(lambda: log == ["gone"])
-    await until(lambda: not server._connections)
+    await until(lambda: not server.connections)
 
 
 async def test_aborted_stream_that_nobody_reads_does_not_stay_open(stage: Stage) -> None:
@@ -201,9 +198,4 @@ async def test_aborted_stream_that_nobody_reads_does_not_stay_open(stage: Stage)
     wire = await stage.connect(receive_buffer=8192, limit=8192)
     await wire.send(get())
     await until(lambda: log == ["aborted"])
-    await until(lambda: not server._connections)
-
-
-async def connections(stage: Stage) -> list[ServerConnection]:
-    await until(lambda: len(stage.server._connections) > 0)
-    return list(stage.server._connections)
+    await until(lambda: not server.connections)

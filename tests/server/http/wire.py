@@ -6,11 +6,12 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
 from routecodex.server.http import Handler, HttpLimits, HttpRequest, HttpServer, Reply
+from routecodex.server.http.connection import ServerConnection
 
 SECONDS = 20.0
 
@@ -70,13 +71,42 @@ class Wire:
         self.writer.transport.abort()
 
 
+class Accepted(asyncio.Protocol):
+    """A connection of the server, passed on to it call by call, and its transport."""
+
+    transport: asyncio.Transport
+
+    def __init__(self, server: HttpServer) -> None:
+        self.connection = ServerConnection(server)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self.connection.connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        self.connection.data_received(data)
+
+    def eof_received(self) -> None:
+        self.connection.eof_received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.connection.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        self.connection.pause_writing()
+
+    def resume_writing(self) -> None:
+        self.connection.resume_writing()
+
+
 class Stage:
-    """The servers and clients of one test; all are gone after it."""
+    """The servers and clients of one test; all are closed after it."""
 
     def __init__(self) -> None:
         self.server: HttpServer
         self.address: tuple[str, int]
         self._servers: list[HttpServer] = []
+        self._listeners: list[asyncio.Server] = []
         self._wires: list[Wire] = []
 
     async def serve(self, handler: Handler | None = None, **limits: Any) -> HttpServer:
@@ -101,6 +131,23 @@ class Stage:
         self._wires.append(wire)
         return wire
 
+    async def connect_observed(
+        self, *, receive_buffer: int | None = None, limit: int = 2**20
+    ) -> tuple[Wire, Accepted]:
+        """Connect through another listener of the server, which shows the server's end too."""
+        accepted: list[Accepted] = []
+
+        def accept() -> Accepted:
+            accepted.append(Accepted(self.server))
+            return accepted[0]
+
+        listener = await asyncio.get_running_loop().create_server(accept, "127.0.0.1", 0)
+        self._listeners.append(listener)
+        self.address = listener.sockets[0].getsockname()
+        wire = await self.connect(receive_buffer=receive_buffer, limit=limit)
+        await until(lambda: self.server.connections > 0)
+        return wire, accepted[0]
+
     async def ask(self, data: bytes) -> Answer:
         wire = await self.connect()
         await wire.send(data)
@@ -111,6 +158,8 @@ class Stage:
             wire.reset()
             with contextlib.suppress(OSError):
                 await wire.writer.wait_closed()
+        for listener in self._listeners:
+            listener.close()
         for server in self._servers:
             await server.close()
 

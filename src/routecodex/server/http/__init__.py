@@ -1,14 +1,14 @@
-"""The inbound HTTP/1.1 server: an asyncio protocol on llhttp, one task per request.
+"""The inbound HTTP/1.1 server: an asyncio protocol on llhttp, one task per connection.
 
-HttpServer    listens, limits, drains
-Handler       what it calls: `async (HttpRequest, Reply) -> None`
-HttpRequest   a request, read to its end
-Reply         how a handler answers, whole or as a stream
-ClientGone    raised by a Reply whose client left; the handler's task is cancelled as well
-Limits        what a client may cost
+listener      HttpServer: listens, limits, drains
+connection    ServerConnection: one client connection; BufferedConnection: reads large bodies in place
+reader        RequestReader: parses requests without IO; HttpLimits: bounds for clients
+request       HttpRequest: one request with its whole body
+request_loop  Handler, `async (HttpRequest, Reply) -> None`, and the task that calls it
+reply         Reply: the response to one request, whole or streamed
 
-A client that closes its side while its request is handled has left, even if it could still read: `connection`
-says why.
+A Reply raises `ClientDisconnected` when the client has gone; the handler's task is cancelled as well. A
+client that closes its side while its request is handled counts as disconnected; `connection` says why.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The server: listens, counts connections, sweeps out the late ones, drains."""
+"""The HTTP server: listens, counts connections, expires late ones, drains."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ logger = logging.getLogger("routecodex.server")
 
 ErrorBody = Callable[[int, str, HttpRequest | None], tuple[Headers, bytes]]
 
-_REFUSALS_AT_ONCE = 256
+_MAX_REFUSED_AT_ONCE = 256
 _CLOSE_SECONDS = 5.0
 
 
 class HttpServer:
-    """Answers HTTP/1.1 on any number of addresses with one handler."""
+    """Serves HTTP/1.1 on any number of addresses with one handler."""
 
     def __init__(self, handler: Handler, *, limits: HttpLimits, on_protocol_error: ErrorBody) -> None:
         self.handler = handler
@@ -33,26 +33,26 @@ class HttpServer:
         """Requests in flight."""
         self.draining = False
         self.now = 0.0
-        """The loop's time at the last sweep: exact enough for deadlines, and free to read."""
+        """Time of the loop at the last sweep: exact enough for deadlines, without a call."""
         self.date_line = b""
         self.loop: asyncio.AbstractEventLoop
-        self.outbox = WriteBatcher()
+        self.batcher = WriteBatcher()
         self.shared_buffer = shared_buffer()
         self._on_protocol_error = on_protocol_error
         self._connections: set[ServerConnection] = set()
         self._listeners: list[asyncio.Server] = []
         self._sweep_seconds = limits.sweep_seconds()
         self._sweeper: asyncio.TimerHandle | None = None
-        self._emptied: asyncio.Future[None] | None = None
+        self._all_closed: asyncio.Future[None] | None = None
 
     async def listen(
         self, host: str, port: int, *, reuse_port: bool = False, backlog: int = 2048
     ) -> tuple[str, int]:
-        """Starts to accept on an address; returns the one that was bound."""
+        """Accept connections on an address; return the bound one."""
         self.loop = asyncio.get_running_loop()
         if self._sweeper is None:
             self._sweep()
-        # uvloop's has a list of sockets, where asyncio has a tuple.
+        # Any: the server of uvloop has a list of sockets, that of asyncio a tuple.
         listener: Any = await self.loop.create_server(
             lambda: ServerConnection(self), host, port, reuse_port=reuse_port or None, backlog=backlog
         )
@@ -61,22 +61,22 @@ class HttpServer:
         return bound[0], bound[1]
 
     async def drain(self, seconds: float) -> bool:
-        """Stops accepting and lets requests in flight finish; True when all did, else aborts the rest."""
+        """Stop accepting and wait for requests in flight; abort the rest and return False after `seconds`."""
         self.draining = True
         self._stop_listening()
         for connection in list(self._connections):
-            connection.retire()
-        if await self._empty(seconds):
+            connection.close_if_idle()
+        if await self._wait_until_empty(seconds):
             return True
         self._abort_all()
         return False
 
     async def close(self) -> None:
-        """Stops at once: every connection is dropped, every handler cancelled and waited for."""
+        """Stop at once: drop every connection, cancel every handler and wait for them."""
         self.draining = True
         self._stop_listening()
         self._abort_all()
-        await self._empty(_CLOSE_SECONDS)
+        await self._wait_until_empty(_CLOSE_SECONDS)
         if self._sweeper is not None:
             self._sweeper.cancel()
 
@@ -89,12 +89,12 @@ class HttpServer:
         for connection in list(self._connections):
             connection.abort()
 
-    async def _empty(self, seconds: float) -> bool:
+    async def _wait_until_empty(self, seconds: float) -> bool:
         if not self._connections:
             return True
-        if self._emptied is None or self._emptied.done():
-            self._emptied = self.loop.create_future()
-        done, _ = await asyncio.wait([self._emptied], timeout=seconds)
+        if self._all_closed is None or self._all_closed.done():
+            self._all_closed = self.loop.create_future()
+        done, _ = await asyncio.wait([self._all_closed], timeout=seconds)
         return bool(done)
 
     @property
@@ -102,15 +102,15 @@ class HttpServer:
         """Number of connections that are open or whose handler still runs."""
         return len(self._connections)
 
-    def within(self, seconds: float) -> float:
-        """The deadline for something that may take this long, counted from the last sweep but never early."""
+    def deadline_in(self, seconds: float) -> float:
+        """Return the time after that many seconds; counted from the last sweep, but never early."""
         return self.now + seconds + self._sweep_seconds
 
     def admit(self, connection: ServerConnection) -> Fault | None:
-        """Takes a new connection in; or says how to refuse it; or, past all bounds, drops it."""
+        """Register a new connection; return a fault to refuse it, or abort it when too many are refused."""
         surplus = len(self._connections) - self.limits.connections
         self._connections.add(connection)
-        if surplus >= _REFUSALS_AT_ONCE:
+        if surplus >= _MAX_REFUSED_AT_ONCE:
             connection.abort()
         if surplus >= 0:
             return Fault(503, f"more than {self.limits.connections} connections are open")
@@ -118,14 +118,14 @@ class HttpServer:
             return Fault(503, "the server is shutting down")
         return None
 
-    def forget(self, connection: ServerConnection) -> None:
-        """Drops a connection that is closed and whose handler has ended."""
+    def remove(self, connection: ServerConnection) -> None:
+        """Remove a connection that is closed and whose handler has ended."""
         self._connections.discard(connection)
-        if not self._connections and self._emptied is not None and not self._emptied.done():
-            self._emptied.set_result(None)
+        if not self._connections and self._all_closed is not None and not self._all_closed.done():
+            self._all_closed.set_result(None)
 
-    def explain(self, fault: Fault) -> tuple[Headers, bytes]:
-        """The headers and body that tell a client about a fault."""
+    def error_reply(self, fault: Fault) -> tuple[Headers, bytes]:
+        """Return headers and body of the error response for a fault."""
         try:
             headers, body = self._on_protocol_error(fault.status, fault.message, fault.request)
             encode_fields(headers)

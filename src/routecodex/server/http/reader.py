@@ -1,16 +1,14 @@
-"""Bytes in, requests out: the request side of HTTP/1.1 without IO.
+"""Parses HTTP/1.1 requests without IO: bytes in, requests out.
 
-llhttp (through httptools) does the parsing and is never told to be lenient, so bare LF, folded headers, NUL,
-spaces before the colon, bad chunk sizes and ambiguous lengths end in a `Fault`. This module adds what llhttp
+llhttp (through httptools) parses, without any of its lenient flags, so bare LF, folded headers, NUL, spaces
+before the colon, bad chunk sizes and ambiguous lengths end in a `Fault`. This module adds the checks llhttp
 leaves to its host: size limits, Host, versions, transfer codings, targets that do not decode.
 
-A plain request that `wire/plain_heads.py` parses bypasses llhttp, which stays between two requests. From the
-sources that module parses nothing. Every request that has to be refused is left to llhttp.
+A plain request that `wire/plain_heads.py` parses bypasses llhttp, which stays between two requests. Without
+the compiled module nothing bypasses it. Every request that must be rejected is left to llhttp.
 
-A `Fault` is always the last thing a reader yields, and so is a request after which the connection closes:
-bytes behind either are never parsed, whatever they look like.
-
-What a client may cost: sizes, times and the number of connections.
+A `Fault` is always the last item of a reader, and so is a request after which the connection closes: bytes
+behind either are never parsed.
 """
 
 from __future__ import annotations
@@ -30,25 +28,25 @@ from routecodex.wire.buffers import BodyBuffer
 
 @dataclass(frozen=True)
 class HttpLimits:
-    """The bounds an HTTP server holds its clients to; times are checked by a coarse sweep, never early."""
+    """Bounds for clients: sizes, times, connections; times are checked by a coarse sweep, never early."""
 
     body_bytes: int = 32 * 1024 * 1024
     header_bytes: int = 65536
     header_seconds: float = 15.0
-    """A request head must be complete this long after its first byte, a fresh connection have begun one."""
+    """Time for a request head from its first byte, and for the first byte of a new connection."""
     body_seconds: float = 60.0
-    """A body that makes no progress for this long is answered 408."""
+    """A body without progress for this long gets HTTP 408."""
     keep_alive_seconds: float = 75.0
     write_stall_seconds: float = 60.0
-    """A client that reads nothing for this long is cut off."""
+    """A client that reads nothing for this long is disconnected."""
     connections: int = 10_000
-    """Further connections are answered 503 and closed."""
+    """Further connections get HTTP 503 and are closed."""
     linger_seconds: float = 2.0
-    """After a refusal the client's remaining bytes are read and thrown away for this long."""
+    """After a rejected request the client's remaining bytes are read and discarded for this long."""
     linger_bytes: int = 64 * 1024 * 1024
 
     def sweep_seconds(self) -> float:
-        """How often connections are looked at: fine enough for the shortest time, at most once a second."""
+        """Return the interval of the sweep: a quarter of the shortest time, at most a second."""
         shortest = min(
             self.header_seconds,
             self.body_seconds,
@@ -74,24 +72,24 @@ _NAMES: Final = {
     for spelling in (name.encode(), name.title().encode())
 }  # fmt: skip
 
-_SPACE: Final = 32
-"""A value that ends with this or less may end with blanks that do not belong to it."""
+_LAST_BLANK: Final = 32
+"""The space character: a header value that ends with a byte up to this may end with blanks to strip."""
 _METHODS: Final = {m.encode(): m for m in ("GET", "POST", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH")}
 _VERSION_FAULTS = frozenset({"Invalid HTTP version", "Pause on PRI/Upgrade"})
-_REPEATS_ALLOWED: Final = 100
-_PARTS_FOLDED_AT: Final = 4096
+_MAX_REPEATED_HEADERS: Final = 100
+_JOIN_PARTS_AT: Final = 4096
 _FRAMING_PER_BODY_BYTE: Final = 16
 
-_LARGE: Final = 65536
-"""What is missing of a body of known length, from which on it is taken as it comes, past the parser."""
+_BYPASS_FROM: Final = 65536
+"""Missing bytes of a body of known length from which on it bypasses the parser."""
 
 
-_ANNOUNCED: Final = 32
-"""Bytes still missing per byte received, up to which a buffer is allocated for the whole body."""
+_MISSING_PER_RECEIVED: Final = 32
+"""Missing bytes per received byte up to which a buffer is allocated for the whole body."""
 
 
 class Phase(Enum):
-    """Where in a request the bytes read so far end."""
+    """Position in a request of the bytes read so far."""
 
     IDLE = "between requests"
     HEAD = "in the head"
@@ -104,9 +102,9 @@ _BODY: Final = Phase.BODY
 
 
 class Fault:
-    """Why no more requests are read from a connection, as a status for its client.
+    """The error that ends reading from a connection, with the status for its client.
 
-    `request` is the one it is about, as far as that has come.
+    `request` is the rejected request, as far as it was read.
     """
 
     __slots__ = ("message", "request", "status")
@@ -117,21 +115,21 @@ class Fault:
         self.request = request
 
 
-class _Refused(Exception):
-    """Stops the parser from inside one of its callbacks."""
+class _Rejected(Exception):
+    """Raised in a parser callback to stop llhttp."""
 
 
 class RequestReader:
-    """Turns a connection's bytes into requests, in `ready`, until one is faulty or says it is the last."""
+    """Parses a connection's bytes into requests, in `ready`, up to a fault or the last request."""
 
     __slots__ = (
-        "_announced",
         "_blocks",
         "_body_size",
         "_client",
         "_completed",
+        "_content_length",
         "_fault",
-        "_fed",
+        "_fed_size",
         "_framing",
         "_head_size",
         "_headers",
@@ -142,13 +140,13 @@ class RequestReader:
         "_request",
         "_target",
         "_upgrade",
+        "body_buffer",
+        "body_left",
         "excess",
         "expects_continue",
         "finished",
-        "missing",
         "phase",
         "ready",
-        "room",
     )
 
     def __init__(self, limits: HttpLimits, client: tuple[str, int] | None) -> None:
@@ -159,13 +157,13 @@ class RequestReader:
         self.phase = _IDLE
         self.finished = False
         self.excess = False
-        """Bytes came behind the last request."""
+        """Whether bytes arrived after the last request."""
         self.expects_continue = False
-        """The client waits for a 100 before it sends the body."""
-        self.missing = 0
-        """Bytes that are still to come of a large body, whatever they are."""
-        self.room: BodyBuffer | None = None
-        """Where these belong, if there is room for them already."""
+        """Whether the client waits for 100 Continue before it sends the body."""
+        self.body_left = 0
+        """Bytes missing of a body that bypasses the parser."""
+        self.body_buffer: BodyBuffer | None = None
+        """The buffer for these bytes, once allocated."""
         self._completed = 0
         self._fault: Fault | None = None
         self._request: HttpRequest | None = None
@@ -174,20 +172,22 @@ class RequestReader:
         self._headers: dict[str, str] = {}
         self._parts: list[bytes | memoryview] = []
         self._blocks: list[bytes] = []
-        self._announced = self._fed = self._head_size = self._body_size = self._framing = self._repeats = 0
+        self._content_length = self._fed_size = self._head_size = self._body_size = self._framing = (
+            self._repeats
+        ) = 0
 
     def feed(self, data: bytes | memoryview) -> None:
-        """Reads on; whatever became complete is appended to `ready`."""
+        """Parse more bytes; complete requests are appended to `ready`."""
         parser = self._parser
         if self.finished or parser is None:
             self.excess = True
             return
-        if self.missing:
-            self._collect(data)
+        if self.body_left:
+            self._read_body(data)
             return
         if self.phase is _IDLE and self._read_plain(data):
             return
-        size = self._fed = len(data)
+        size = self._fed_size = len(data)
         completed = self._completed
         self._framing += size
         try:
@@ -195,100 +195,104 @@ class RequestReader:
         except httptools.HttpParserUpgrade as exc:
             self._read_past_upgrade(data, exc.args[0])
         except httptools.HttpParserError as exc:
-            self._stop(exc)
+            self._on_parser_error(exc)
         if self.phase is not _IDLE and completed == self._completed and not self.finished:
             self._check_sizes(size)
-            if self.phase is _BODY and self._announced - self._body_size > _LARGE and not self._upgrade:
-                self._go_past_parser()
+            if (
+                self.phase is _BODY
+                and self._content_length - self._body_size > _BYPASS_FROM
+                and not self._upgrade
+            ):
+                self._bypass_parser()
 
     def _read_plain(self, data: bytes | memoryview) -> bool:
-        """Takes a plain request, or as much as is here of one with a plain head; whether it is one."""
+        """Read a request with a plain head, its body as far as it arrived; False without a plain head."""
         start_of_data = data if isinstance(data, bytes) else bytes(data[: plain_heads.MAX_BYTES])
         plain = plain_heads.parse_request(start_of_data, _NAMES)
         if plain is None:
             return False
         target, headers, start, length = plain
-        missing = start + length - len(data)
-        if missing < 0 or start > self._limits.header_bytes or length > self._limits.body_bytes:
+        body_left = start + length - len(data)
+        if body_left < 0 or start > self._limits.header_bytes or length > self._limits.body_bytes:
             return False
         try:
             self._request = HttpRequest("POST", target, headers=headers, client=self._client)
         except ValueError:
             return False
         self.phase = _BODY
-        self.missing = missing
-        self._body_size = length - missing
-        if missing < length:
-            self._keep(data[start:])
-        if not missing:
+        self.body_left = body_left
+        self._body_size = length - body_left
+        if body_left < length:
+            self._append_part(data[start:])
+        if not body_left:
             self.on_message_complete()
-        elif missing > _LARGE:
-            self._make_room()
+        elif body_left > _BYPASS_FROM:
+            self._allocate_body()
         return True
 
-    def _go_past_parser(self) -> None:
-        self.missing = self._announced - self._body_size
-        # The old one still waits for the body, which it will never see.
+    def _bypass_parser(self) -> None:
+        self.body_left = self._content_length - self._body_size
+        # The old parser still expects the body.
         self._parser = httptools.HttpRequestParser(self)
-        self._make_room()
+        self._allocate_body()
 
-    def _collect(self, data: bytes | memoryview) -> None:
-        """Takes what a large body goes on with; the rest is another request."""
-        size = min(len(data), self.missing)
-        self.missing -= size
+    def _read_body(self, data: bytes | memoryview) -> None:
+        """Read more of a body that bypasses the parser; bytes behind it are the next request."""
+        size = min(len(data), self.body_left)
+        self.body_left -= size
         self._body_size += size
         self.expects_continue = False
         piece = data if size == len(data) else data[:size]
-        if self.room is not None:
-            self.room.put(piece)
+        if self.body_buffer is not None:
+            self.body_buffer.put(piece)
         else:
-            self._keep(piece)
-            if self.missing > _LARGE:
-                self._make_room()
-        if not self.missing:
+            self._append_part(piece)
+            if self.body_left > _BYPASS_FROM:
+                self._allocate_body()
+        if not self.body_left:
             self.on_message_complete()
             if size < len(data):
                 self.feed(data[size:])
 
-    def _make_room(self) -> None:
-        """Allocates the buffer of a large body once a byte has come for every 32 that are missing.
+    def _allocate_body(self) -> None:
+        """Allocate the buffer of a large body once a byte has arrived for every 32 that are missing.
 
-        A length that is only announced takes up no memory.
+        A content-length alone costs no memory.
         """
-        if self._body_size * _ANNOUNCED < self.missing:
+        if self._body_size * _MISSING_PER_RECEIVED < self.body_left:
             return
-        self.room = BodyBuffer(self._body_size + self.missing)
+        self.body_buffer = BodyBuffer(self._body_size + self.body_left)
         for part in (*self._blocks, *self._parts):
-            self.room.put(part)
+            self.body_buffer.put(part)
         self._parts, self._blocks = [], []
 
-    def filled(self, size: int) -> None:
-        """Notes that so many bytes were read into the room of the body, which has that much left."""
-        assert self.room is not None
-        self.room.filled += size
-        self.missing -= size
+    def advance(self, size: int) -> None:
+        """Continue after `size` bytes were read into the body buffer."""
+        assert self.body_buffer is not None
+        self.body_buffer.filled += size
+        self.body_left -= size
         self._body_size += size
         self.expects_continue = False
-        if not self.missing:
+        if not self.body_left:
             self.on_message_complete()
 
     def close(self) -> None:
-        """Lets go of the parser, which refers back to this reader."""
+        """Release the parser, which refers back to this reader."""
         self.finished = True
-        self._parser = self.room = None
+        self._parser = self.body_buffer = None
         self.ready.clear()
 
     def fail(self, status: int, message: str) -> None:
-        """Gives up on the request being read."""
-        request = self._request if self._request is not None else self._begun()
+        """End reading with a fault about the current request."""
+        request = self._request if self._request is not None else self._partial_request()
         self.finished = True
         self.phase = _IDLE
         self.expects_continue = False
-        self.room = None
+        self.body_buffer = None
         self.ready.append(Fault(status, message, request))
 
-    def _begun(self) -> HttpRequest | None:
-        """The request as far as its head has come; None before its path has, or when that cannot be read."""
+    def _partial_request(self) -> HttpRequest | None:
+        """Return the request with the headers read so far; None before a path that decodes."""
         parser = self._parser
         if self.phase is not _HEAD or not self._target or parser is None:
             return None
@@ -298,7 +302,7 @@ class RequestReader:
         except ValueError:
             return None
 
-    def _stop(self, exc: httptools.HttpParserError) -> None:
+    def _on_parser_error(self, exc: httptools.HttpParserError) -> None:
         if self.finished:
             self.excess = True
             return
@@ -306,30 +310,30 @@ class RequestReader:
         if fault is not None:
             self.fail(fault.status, fault.message)
         elif reason in _VERSION_FAULTS:
-            self.fail(505, "only HTTP/1.1 and HTTP/1.0 are spoken here")
+            self.fail(505, "only HTTP/1.1 and HTTP/1.0 are supported")
         else:
             self.fail(400, f"not a valid HTTP request: {reason}")
 
     def _check_sizes(self, size: int) -> None:
-        """Bounds what the parser keeps to itself: an unfinished head, chunk extensions, trailers."""
+        """Limit bytes that the parser consumes without a callback: head, chunk extensions, trailers."""
         if self.phase is _HEAD:
             self._head_size += size
             if self._head_size > self._limits.header_bytes:
-                self.fail(431, self._too_big_head())
+                self.fail(431, self._head_too_large())
         elif self._framing > self._limits.header_bytes + _FRAMING_PER_BODY_BYTE * self._body_size:
-            self.fail(413, "the chunked body is nearly all framing")
+            self.fail(413, "the chunked body has too many bytes of framing; send larger chunks")
 
-    def _too_big_head(self) -> str:
+    def _head_too_large(self) -> str:
         return f"the request head is larger than {self._limits.header_bytes} bytes"
 
-    def _refuse(self, status: int, message: str) -> _Refused:
+    def _reject(self, status: int, message: str) -> _Rejected:
         self._fault = Fault(status, message)
-        return _Refused()
+        return _Rejected()
 
     def _read_past_upgrade(self, data: bytes | memoryview, offset: int) -> None:
-        """Reads the body of an Upgrade request, which the parser takes for another protocol's bytes.
+        """Read the body of an Upgrade request, which llhttp treats as bytes of another protocol.
 
-        The request's framing header is replayed into a second parser, so that the body's rules stay the same.
+        The request's framing header is fed to a second parser, so that the same rules apply to the body.
         """
         rest = data[offset:]
         if self.finished or self._request is None:
@@ -356,21 +360,21 @@ class RequestReader:
     def on_header(self, name: bytes, value: bytes) -> None:
         key = _NAMES.get(name) or name.decode("latin-1").lower()
         text = value.decode("latin-1")
-        if value and value[-1] <= _SPACE:
+        if value and value[-1] <= _LAST_BLANK:
             text = text.rstrip(" \t")
         headers = self._headers
         if key in headers:
-            text = self._repeated(key, text)
+            text = self._merge_repeated(key, text)
         headers[key] = text
 
-    def _repeated(self, key: str, text: str) -> str:
+    def _merge_repeated(self, key: str, text: str) -> str:
         if key == "user-agent":
             return text
         self._repeats += 1
         if key == "host":
-            raise self._refuse(400, "more than one Host header")
-        if self._repeats > _REPEATS_ALLOWED:
-            raise self._refuse(431, "too many repeated headers")
+            raise self._reject(400, "more than one Host header")
+        if self._repeats > _MAX_REPEATED_HEADERS:
+            raise self._reject(431, "too many repeated headers")
         return f"{self._headers[key]}, {text}"
 
     def on_headers_complete(self) -> None:
@@ -378,12 +382,12 @@ class RequestReader:
         parser = self._parser
         assert parser is not None
         self._request = None
-        self._announced = self._body_size = self._framing = 0
-        if self._head_size + self._fed > self._limits.header_bytes:
+        self._content_length = self._body_size = self._framing = 0
+        if self._head_size + self._fed_size > self._limits.header_bytes:
             self._check_head(headers)
         version = parser.get_http_version()
         if version not in ("1.1", "1.0"):
-            raise self._refuse(505, "only HTTP/1.1 and HTTP/1.0 are spoken here")
+            raise self._reject(505, "only HTTP/1.1 and HTTP/1.0 are supported")
         upgrade = parser.should_upgrade()
         keep_alive = parser.should_keep_alive() and not upgrade
         method = parser.get_method()
@@ -397,11 +401,11 @@ class RequestReader:
     def _check_head(self, headers: dict[str, str]) -> None:
         size = len(self._target) + sum(len(name) + len(value) + 4 for name, value in headers.items())
         if size > self._limits.header_bytes:
-            raise self._refuse(431, self._too_big_head())
+            raise self._reject(431, self._head_too_large())
 
     def _build(self, method: str, headers: dict[str, str], keep_alive: bool, http_1_0: bool) -> HttpRequest:
         if "host" not in headers and not http_1_0:
-            raise self._refuse(400, "the Host header is missing")
+            raise self._reject(400, "the Host header is missing")
         try:
             return HttpRequest(
                 method,
@@ -412,7 +416,7 @@ class RequestReader:
                 http_1_0=http_1_0,
             )
         except ValueError as exc:
-            raise self._refuse(400, str(exc)) from exc
+            raise self._reject(400, str(exc)) from exc
 
     def _check_framing(self, request: HttpRequest) -> None:
         headers = request.headers
@@ -420,20 +424,22 @@ class RequestReader:
         if coding is not None:
             self._check_coding(coding.lower(), request.http_1_0, length is not None)
         elif length is not None:
-            self._announced = int(length)
-            if self._announced > self._limits.body_bytes:
-                raise self._refuse(413, self._too_big_body())
+            self._content_length = int(length)
+            if self._content_length > self._limits.body_bytes:
+                raise self._reject(413, self._body_too_large())
         if "expect" in headers:
             self.expects_continue = not request.http_1_0 and headers["expect"].lower() == "100-continue"
 
     def _check_coding(self, coding: str, http_1_0: bool, has_length: bool) -> None:
         if http_1_0 or has_length:
-            raise self._refuse(400, "Transfer-Encoding is not possible here")
+            raise self._reject(
+                400, "Transfer-Encoding is not allowed in HTTP/1.0 or together with Content-Length"
+            )
         codings = [name.strip() for name in coding.split(",")]
         if len(codings) > 1 and codings[-1] == "chunked":
-            raise self._refuse(501, f"transfer coding {coding!r} is not supported; send it chunked only")
+            raise self._reject(501, f"transfer coding {coding!r} is not supported; send it chunked only")
 
-    def _too_big_body(self) -> str:
+    def _body_too_large(self) -> str:
         return f"the request body is larger than {self._limits.body_bytes} bytes"
 
     def on_body(self, data: bytes) -> None:
@@ -442,13 +448,13 @@ class RequestReader:
         self._framing -= size
         self.expects_continue = False
         if self._body_size > self._limits.body_bytes:
-            raise self._refuse(413, self._too_big_body())
-        self._keep(data)
+            raise self._reject(413, self._body_too_large())
+        self._append_part(data)
 
-    def _keep(self, data: bytes | memoryview) -> None:
+    def _append_part(self, data: bytes | memoryview) -> None:
         parts = self._parts
         parts.append(data)
-        if len(parts) >= _PARTS_FOLDED_AT:
+        if len(parts) >= _JOIN_PARTS_AT:
             self._blocks.append(b"".join(parts))
             parts.clear()
 
@@ -460,8 +466,8 @@ class RequestReader:
         self._completed += 1
         self.phase = _IDLE
         self.expects_continue = False
-        if self.room is not None:
-            request.body, self.room = self.room.whole(), None
+        if self.body_buffer is not None:
+            request.body, self.body_buffer = self.body_buffer.whole(), None
         elif self._parts or self._blocks:
             request.body = self._take_body()
         if not request.keep_alive:

@@ -1,4 +1,4 @@
-"""The answer to one request: whole, or as a stream of chunks that is only complete once it is ended."""
+"""The response to one request: whole, or a stream of chunks that is complete only once it is ended."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from routecodex.canon.errors import ClientDisconnected
 __all__ = ["ClientDisconnected", "Headers", "Reply", "ReplyTransport", "encode_fields"]
 
 Headers = Sequence[tuple[bytes, bytes] | bytes]
-"""Names and values; what is bytes alone is whole lines, made and checked before."""
+"""Names and values; an entry in bytes is whole lines, encoded and checked before."""
 
 _STATUS_LINES: Final = {
     int(status): f"HTTP/1.1 {int(status)} {phrase}\r\n".encode()
@@ -21,55 +21,64 @@ _BODILESS: Final = frozenset({204, 304})
 _CR: Final = 13
 
 _LF: Final = 10
-"""As numbers: a byte is looked for at once, while bytes in bytes are first taken for a number, in vain."""
+"""CR and LF as numbers: `in` finds them faster than it finds bytes, which it first tries to read as one."""
 _CLOSE: Final = b"connection: close\r\n"
 _KEEP_ALIVE: Final = b"connection: keep-alive\r\n"
 
 
 class ReplyTransport(Protocol):
-    """What a reply needs of the connection it is written to."""
+    """The connection as a reply needs it."""
 
     gone: bool
     paused: bool
 
     def write(self, data: bytes) -> None:
-        """Hands bytes to the socket; raises ClientGone when it is known to be closed."""
+        """Write to the socket; raise ClientDisconnected if it is known to be closed."""
 
     def write_last(self, data: bytes) -> None:
-        """Hands over the last bytes of an answer, which need not leave before others that are due now."""
+        """Write the last bytes of a response; they may be batched with others."""
 
-    def keep(self, possible: bool) -> bool:
-        """Decides, for good, whether the connection outlives this answer."""
+    def decide_keep_alive(self, possible: bool) -> bool:
+        """Decide whether the connection stays open after this response."""
 
-    def cut(self, *, hard: bool) -> None:
-        """Closes without another byte; hard: so that even an answer framed by the close looks broken."""
+    def close_unfinished(self, *, reset: bool) -> None:
+        """Close without another byte; `reset` so that even a response framed by the close looks broken."""
 
     def date_line(self) -> bytes:
-        """The Date header of this second."""
+        """Return the Date header of this second."""
 
     async def drained(self) -> None:
-        """Returns once the client has read on; raises ClientGone when it left."""
+        """Wait until the client has read enough; raise ClientDisconnected if it is gone."""
 
 
 class Reply:
-    """How a handler answers: `send`, or `start`, `write`… and `end`.
+    """The response of a handler: `send`, or `start`, `write`… and `end`.
 
-    The content-length, transfer-encoding, connection and date headers are the server's own: handlers never
-    pass them. For HEAD and for statuses without a body what is written is dropped. HTTP/1.0 clients get
-    streams unframed, ended by the close of the connection.
+    The server adds the headers content-length, transfer-encoding, connection and date; handlers never pass
+    them. For HEAD and for statuses without a body the body is dropped. HTTP/1.0 clients get streams without
+    framing, ended by the close of the connection.
     """
 
-    __slots__ = ("_bodiless", "_chunked", "_head", "_http_1_0", "_keep_alive", "_outlet", "ended", "started")
+    __slots__ = (
+        "_bodiless",
+        "_chunked",
+        "_head",
+        "_http_1_0",
+        "_keep_alive",
+        "_transport",
+        "ended",
+        "started",
+    )
 
     def __init__(
         self,
-        outlet: ReplyTransport,
+        transport: ReplyTransport,
         *,
         head_only: bool = False,
         keep_alive: bool = True,
         http_1_0: bool = False,
     ) -> None:
-        self._outlet = outlet
+        self._transport = transport
         self._bodiless = head_only
         self._keep_alive = keep_alive
         self._http_1_0 = http_1_0
@@ -80,39 +89,39 @@ class Reply:
 
     @property
     def writable(self) -> bool:
-        """Whether the client takes more now: the answer has not ended, and nothing waits to be read."""
-        return not (self.ended or self._outlet.gone or self._outlet.paused)
+        """Whether the client accepts more now: the response has not ended and no bytes wait to be read."""
+        return not (self.ended or self._transport.gone or self._transport.paused)
 
     async def send(self, status: int, headers: Headers, body: bytes) -> None:
-        """Answers whole, in one write."""
+        """Send a whole response in one write."""
         self.send_nowait(status, headers, body)
-        if self._outlet.paused:
-            await self._outlet.drained()
+        if self._transport.paused:
+            await self._transport.drained()
 
     def send_nowait(self, status: int, headers: Headers, body: bytes) -> None:
-        """Answers whole without waiting for a slow client; for answers that end the handler's work."""
+        """Send a whole response without waiting for a slow client."""
         length = b"" if status in _BODILESS else b"content-length: %d\r\n" % len(body)
-        head = self._begin(status, headers, framing=length, keep_possible=True)
+        head = self._start(status, headers, framing=length, keep_possible=True)
         self.ended = True
-        self._outlet.write_last(head if self._bodiless else head + body)
+        self._transport.write_last(head if self._bodiless else head + body)
 
     def start(self, status: int, headers: Headers) -> None:
-        """Begins a stream; the head leaves with the first write."""
+        """Start a stream; the head is sent with the first write."""
         chunked = not self._http_1_0 and status not in _BODILESS
         framing = b"transfer-encoding: chunked\r\n" if chunked else b""
         keep_possible = chunked or status in _BODILESS
-        self._head = self._begin(status, headers, framing=framing, keep_possible=keep_possible)
+        self._head = self._start(status, headers, framing=framing, keep_possible=keep_possible)
         self._chunked = chunked
 
     async def write(self, data: bytes) -> None:
-        """Writes one chunk (an empty one only pushes out the head); waits while the client is not reading."""
+        """Write one chunk, an empty one only for the head; wait while the client is not reading."""
         if not self.write_nowait(data):
-            await self._outlet.drained()
+            await self._transport.drained()
 
     def write_nowait(self, data: bytes) -> bool:
-        """Writes one chunk; False when `drain` must be awaited before the next."""
-        outlet = self._outlet
-        self._check_open(outlet)
+        """Write one chunk; return False if `drain` must be awaited before the next."""
+        transport = self._transport
+        self._check_open(transport)
         head = self._head
         if not data or self._bodiless:
             payload = head
@@ -123,60 +132,60 @@ class Reply:
         if head:
             self._head = b""
         if payload:
-            outlet.write(payload)
-        return not outlet.paused
+            transport.write(payload)
+        return not transport.paused
 
     async def drain(self) -> None:
-        """Waits while the client is not reading; raises ClientGone when it left."""
-        await self._outlet.drained()
+        """Wait while the client is not reading; raise ClientDisconnected if it is gone."""
+        await self._transport.drained()
 
     async def end(self, data: bytes = b"") -> None:
-        """Writes the last chunk and the stream's end in one write."""
-        outlet = self._outlet
-        self._check_open(outlet)
+        """Write the last chunk and the end of the stream in one write."""
+        transport = self._transport
+        self._check_open(transport)
         head, self._head = self._head, b""
         self.ended = True
-        payload = head if self._bodiless else self._last(head, data)
+        payload = head if self._bodiless else self._last_chunk(head, data)
         if payload:
-            outlet.write_last(payload)
-        if outlet.paused:
-            await outlet.drained()
+            transport.write_last(payload)
+        if transport.paused:
+            await transport.drained()
 
-    def _last(self, head: bytes, data: bytes) -> bytes:
+    def _last_chunk(self, head: bytes, data: bytes) -> bytes:
         if not self._chunked:
             return head + data
         if not data:
             return head + b"0\r\n\r\n"
-        # Joined, so that what may be many bytes is copied once.
+        # Joined, so that a large chunk is copied once.
         return b"".join([head, b"%x\r\n" % len(data), data, b"\r\n0\r\n\r\n"])
 
     def abort(self) -> None:
-        """Drops the connection where the stream is, so that it never looks complete."""
-        if self.ended or self._outlet.gone:
+        """Drop the connection, so that the stream never looks complete."""
+        if self.ended or self._transport.gone:
             return
         self.started = self.ended = True
         self._head = b""
-        self._outlet.cut(hard=not self._chunked)
+        self._transport.close_unfinished(reset=not self._chunked)
 
-    def _begin(self, status: int, headers: Headers, *, framing: bytes, keep_possible: bool) -> bytes:
+    def _start(self, status: int, headers: Headers, *, framing: bytes, keep_possible: bool) -> bytes:
         if self.started:
-            raise RuntimeError("the answer has already been started")
-        outlet = self._outlet
-        if outlet.gone:
+            raise RuntimeError("the response has already been started")
+        transport = self._transport
+        if transport.gone:
             raise ClientDisconnected
         fields = encode_fields(headers)
         self.started = True
         if status in _BODILESS:
             self._bodiless = True
-        if not outlet.keep(keep_possible and self._keep_alive):
+        if not transport.decide_keep_alive(keep_possible and self._keep_alive):
             connection = _CLOSE
         else:
             connection = _KEEP_ALIVE if self._http_1_0 else b""
         line = _STATUS_LINES.get(status) or b"HTTP/1.1 %d Unknown\r\n" % status
-        return b"%b%b%b%b%b\r\n" % (line, fields, outlet.date_line(), framing, connection)
+        return b"%b%b%b%b%b\r\n" % (line, fields, transport.date_line(), framing, connection)
 
-    def _check_open(self, outlet: ReplyTransport) -> None:
-        if outlet.gone:
+    def _check_open(self, transport: ReplyTransport) -> None:
+        if transport.gone:
             raise ClientDisconnected
         if not self.started or self.ended:
             raise RuntimeError(
@@ -185,7 +194,7 @@ class Reply:
 
 
 def encode_fields(headers: Headers) -> bytes:
-    """The header lines of an answer; a line break in one is refused, as it would forge headers."""
+    """Encode header lines; a line break in one is an error, because it would forge headers."""
     return b"".join([field if isinstance(field, bytes) else _line(field) for field in headers])
 
 

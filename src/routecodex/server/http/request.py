@@ -1,4 +1,4 @@
-"""A request as handlers see it: whole, decoded, its body already read."""
+"""One HTTP request with its decoded path and its whole body."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _BROKEN_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 
 
 class HttpRequest:
-    """One request, read to its end."""
+    """One complete request."""
 
     __slots__ = (
         "body",
@@ -37,7 +37,7 @@ class HttpRequest:
         keep_alive: bool = True,
         http_1_0: bool = False,
     ) -> None:
-        """Raises ValueError when the target's path cannot be decoded."""
+        """Raise ValueError if the path of the target cannot be decoded."""
         self.method = method
         self.target = target
         self.headers = headers
@@ -53,7 +53,7 @@ class HttpRequest:
         self.path = raw_path.decode("ascii") if _PERCENT not in raw_path else _decode_path(raw_path)
 
     def _origin_form(self, target: bytes) -> bytes:
-        """The path and query of an absolute target, whose authority then stands for the Host header."""
+        """Return path and query of an absolute target; its authority replaces Host (RFC 9112, 3.2.2)."""
         scheme, mark, rest = target.partition(b"://")
         if not mark or not scheme.isalpha():
             return target
@@ -62,7 +62,7 @@ class HttpRequest:
         return rest[end:] if rest[end : end + 1] == b"/" else b"/" + rest[end:]
 
     def query_param(self, name: str) -> str | None:
-        """The first value given for `name` in the query, decoded, or None."""
+        """Return the first decoded value of `name` in the query, or None."""
         if not self.query:
             return None
         for pair in self.query.split("&"):
@@ -72,14 +72,14 @@ class HttpRequest:
         return None
 
     def __repr__(self) -> str:
-        """Without query, headers and body: those may hold keys."""
+        """Show method and path only; query, headers and body may hold keys."""
         return f"<HttpRequest {self.method} {self.path}>"
 
 
 def _decode_path(raw: bytes) -> str:
     if _BROKEN_ESCAPE.search(raw):
-        raise ValueError("the path has a '%' that starts no escape")
+        raise ValueError("the path has a '%' without two hex digits after it")
     try:
         return unquote_to_bytes(raw).decode("utf-8")
     except UnicodeDecodeError as exc:
-        raise ValueError("the path is not UTF-8") from exc
+        raise ValueError("the path is not valid UTF-8") from exc

@@ -1,4 +1,4 @@
-"""The requests of one connection, handled: whatever becomes of one, its connection goes on or ends."""
+"""The task of a connection: calls the handler for one request after the other."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ Handler = Callable[[HttpRequest, Reply], Awaitable[None]]
 
 
 async def serve_requests(connection: ServerConnection, handler: Handler) -> None:
-    """Handles the requests that were read, as they come, until the connection is gone."""
-    while connection.due is not None or not connection.gone:
-        request = connection.due
+    """Handle requests as they arrive, until the client disconnects."""
+    while connection.pending is not None or not connection.gone:
+        request = connection.pending
         if request is None:
-            await connection.called()
+            await connection.wait_for_request()
         else:
-            await _serve(connection, handler, request=request, reply=connection.begin())
-            if connection.due is not None:
-                await asyncio.sleep(0)  # between two that came together, others have their turn
+            await _serve(connection, handler, request=request, reply=connection.start_request())
+            if connection.pending is not None:
+                await asyncio.sleep(0)  # let other tasks run between pipelined requests
 
 
 async def _serve(
@@ -38,23 +38,23 @@ async def _serve(
             connection.running = True
             await handler(request, reply)
             if not reply.ended and not connection.gone:
-                connection.fail(request, reply, cause="returned without finishing its answer")
+                connection.fail(request, reply, cause="returned without finishing its response")
     except asyncio.CancelledError:
         if not connection.gone:
             connection.running = False
             connection.abort()
             raise
     except ClientDisconnected as exc:
-        exc.__traceback__ = None  # whoever keeps it keeps no request
+        exc.__traceback__ = None  # a stored exception must not keep the request alive
         reply.abort()
     except Exception as exc:
         connection.fail(request, reply, cause=_describe(exc))
         exc.__traceback__ = None
     finally:
-        connection.answered()
+        connection.finish_request()
 
 
 def _describe(exc: BaseException) -> str:
-    """The exception's type and where it was raised, without its message, which may quote a request."""
+    """Describe an exception by type and traceback, without its message, which may quote a request."""
     frames = "".join(traceback.format_tb(exc.__traceback__))
     return f"raised {type(exc).__qualname__}\n{frames}"
