@@ -306,8 +306,8 @@ def test_results_without_ids_pair_by_name_in_order_with_the_calls_just_before() 
     call = {"functionCall": {"name": "look", "args": {}}}
     other = {"functionCall": {"name": "see"}}
     result = {"functionResponse": {"name": "look", "response": {"output": "x"}}}
-    seen = {"functionResponse": {"name": "see", "response": {"result": "y"}}}
-    body = {"contents": [HI, model(call), HI, model(call, other, call), user(seen, result, result)]}
+    other_result = {"functionResponse": {"name": "see", "response": {"result": "y"}}}
+    body = {"contents": [HI, model(call), HI, model(call, other, call), user(other_result, result, result)]}
     answers = decode(body).messages[4].parts
     assert [part.call_id for part in answers if isinstance(part, ToolResult)] == [
         "call_3_1",
@@ -353,8 +353,8 @@ def test_a_sealed_signature_is_unsealed_and_returns_to_its_owner_only() -> None:
         "functionCall": {"id": "a", "name": "look", "args": {}},
         "thoughtSignature": seal_signature("google", "S1"),
     }
-    said = {"text": "Hello", "thoughtSignature": seal_signature("google", "S2")}
-    decoded = decode({"contents": [HI, model(said, call), HI]})
+    text = {"text": "Hello", "thoughtSignature": seal_signature("google", "S2")}
+    decoded = decode({"contents": [HI, model(text, call), HI]})
     assert decoded.messages[1].parts[1] == ToolCall("a", "look", "{}", signature="S1", origin="google")
     sent = encode(decoded)["contents"][1]["parts"]
     assert [part["thoughtSignature"] for part in sent] == ["S2", "S1"]

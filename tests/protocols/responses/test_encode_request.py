@@ -234,7 +234,7 @@ def test_unsupported_fields_are_reported(fields: dict[str, Any], notice: str) ->
 
 
 @pytest.mark.parametrize(
-    ("part", "word"),
+    ("part", "fragment"),
     [
         (Media("video", url="u"), "video"),
         (Media("image", file_id="f"), "image"),
@@ -242,10 +242,10 @@ def test_unsupported_fields_are_reported(fields: dict[str, Any], notice: str) ->
         (Opaque("messages", {}), "messages"),
     ],
 )
-def test_unsupported_parts_are_reported(part: Part, word: str) -> None:
+def test_unsupported_parts_are_reported(part: Part, fragment: str) -> None:
     notices = encode_request(request_of(Message("user", (part,)), source="messages"), OPTIONS).notices
     assert len(notices) == 1
-    assert word in notices[0]
+    assert fragment in notices[0]
 
 
 def test_client_hints_are_dropped_without_a_notice() -> None:

@@ -122,7 +122,7 @@ def _arguments(arguments: str) -> Json:
 
 
 def _citation_source(citation: dict[str, Json]) -> dict[str, Json]:
-    nested = citation.get("url_citation")  # chat nests it
+    nested = citation.get("url_citation")  # The shape of chat (OpenAI API reference, annotations).
     fields = nested if isinstance(nested, dict) else citation
     return {
         "startIndex": fields.get("start_index") or 0,

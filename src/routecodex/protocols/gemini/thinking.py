@@ -82,9 +82,10 @@ _BUDGETS: dict[Effort, int] = {
 
 
 class ModelTraits(Struct, frozen=True):
-    """Capabilities of a model; `budgets` is its range of thinking budgets, `off` the smallest one it allows.
+    """Capabilities of a model; `budgets` is its range of thinking budgets, `off` the budget for no thinking.
 
-    Google's docs, thinking: 2.5 Pro cannot turn thinking off, 2.5 Flash can; Gemini 3 takes levels.
+    Google's docs, thinking: 2.5 Pro cannot turn thinking off, so its `off` is its smallest budget; Gemini 3
+    takes levels.
     """
 
     thinks: bool = True

@@ -251,7 +251,7 @@ class StreamEncoder:
         elif isinstance(item, CallItemEncoder) and isinstance(part, ToolCall):
             self._output.append(item.close())
             if self._signature and self._reply.provider:
-                # Clients echo no unknown field of a call, but every reasoning item (see content).
+                # Clients do not echo unknown fields of a call, but they echo reasoning items (see content).
                 sealed = seal_call_signature(self._reply.provider, part.id, self._signature)
                 self._output.append(ReasoningItemEncoder(self._next_position("rs")).close(sealed))
         self._part, self._item, self._current = None, None, None
