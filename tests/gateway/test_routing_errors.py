@@ -174,7 +174,7 @@ async def test_an_answer_says_where_it_came_from_and_why(protocol: str) -> None:
     async with steered(protocol) as world:
         free = await world.say("hi", headers={})
         named = await world.say("hi", headers={}, model="glm.b.air")
-    reason = "the newest message is the user's; route thinking has no target to use"
+    reason = "the newest message is the user's; route thinking has no usable target"
     assert told(free) == {"route": "default", "target": "gpt.key1.gpt-5.2", "reason": reason}
     assert told(named) == {
         "route": "direct",

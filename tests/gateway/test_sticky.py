@@ -140,7 +140,7 @@ async def test_a_sticky_target_without_any_key_left_is_cleared(protocol: str, st
         world.requests.clear()
         answer = await ask(world, "<**!glm.glm-4.7**><**#gpt.1**> hi", stream=stream)
         assert told(answer)["reason"].startswith(
-            "sticky glm.glm-4.7 cleared, no key of it can be used; the newest message is the user's"
+            "sticky glm.glm-4.7 cleared, none of its keys can be used; the newest message is the user's"
         )
         assert await world.state() == {"disable": ["gpt.1"]}
         world.refuses.clear()
@@ -154,7 +154,7 @@ async def test_a_failure_that_passes_does_not_clear_sticky() -> None:
         answer = await ask(world, STICKY)
         assert set(world.sent) == {A, B, DEFAULT}
         assert told(answer)["reason"].startswith(
-            "sticky glm.glm-4.7 passed over, no key of it can be used now"
+            "sticky glm.glm-4.7 skipped, none of its keys can be used"
         )
         world.refuses.clear()
         await ask(world, "hi")
@@ -217,5 +217,5 @@ async def test_the_operators_sticky_target_is_not_cleared_by_a_request() -> None
         for _ in range(2):
             await ask(world, "hi")
         answer = await ask(world, "hi")
-        assert told(answer)["reason"].startswith("sticky glm.glm-4.7 passed over")
+        assert told(answer)["reason"].startswith("sticky glm.glm-4.7 skipped")
         assert (await world.operate(enable=["gpt"]))["routing"]["sticky"] == "glm.glm-4.7"

@@ -32,7 +32,7 @@ def classified(seen: RequestFeatures, *, model: str = "m", tokens: int = 1000, *
 ROWS: list[tuple[str, str, list[Step]]] = [
     (
         "vision",
-        "an image or a film is in the newest message",
+        "the newest message has an image or a video",
         [ASKED, ("assistant", "ok"), ("image", "and this?")],
     ),
     ("thinking", "the newest message is the user's", [ASKED]),
@@ -51,7 +51,7 @@ ROWS: list[tuple[str, str, list[Step]]] = [
     ("search", "the last turn went to the web (WebFetch)", called("WebFetch", url="http://x")),
     ("tools", "the last turn used a tool (Task)", called("Task", prompt="x")),
     ("tools", "the last turn used a tool (Bash)", called("Bash", command="pytest")),
-    ("default", "nothing else fits", [ASKED, ("assistant", "Once upon a time")]),
+    ("default", "no other class matches", [ASKED, ("assistant", "Once upon a time")]),
 ]
 
 
@@ -77,7 +77,7 @@ def test_only_the_last_turn_counts(protocol: str) -> None:
 def test_a_long_request_is_long_whatever_it_does(protocol: str) -> None:
     seen = look(protocol, *called("Edit"))
     assert classified(seen, tokens=180_000) == RouteClass(
-        "longcontext", "about 180000 tokens, 180000 or more are long"
+        "longcontext", "about 180000 tokens, 180000 or more are long context"
     )
     assert classified(seen, tokens=179_999).route == "coding"
     assert classified(seen, tokens=50, longcontext_tokens=50).route == "longcontext"
@@ -150,7 +150,7 @@ def test_more_beginnings_can_be_set(protocol: str) -> None:
 @protocols
 def test_a_wish_to_search_needs_a_tool_that_can(protocol: str) -> None:
     wish = ("user", "Please search the web for the newest release.")
-    wanted = RouteClass("web_search", "the user wants the web searched, and a tool can")
+    wanted = RouteClass("web_search", "the user asks for a web search and a search tool is declared")
     assert classified(look(protocol, wish, tools=("Read", "WebSearch"))) == wanted
     assert classified(look(protocol, wish, tools=("Read", "mcp__x__brave_web_search"))) == wanted
     assert classified(look(protocol, wish, tools=("Read",))).route == "thinking"
@@ -249,7 +249,7 @@ def test_more_phrases_can_be_set() -> None:
         (("Read", "Edit", "Grep"), RouteClass("coding", "the last turn wrote files (Edit)")),
         (("Task", "Grep", "Read"), RouteClass("thinking", "the last turn read files (Read)")),
         (("Task", "Grep"), RouteClass("search", "the last turn searched (Grep)")),
-        ((), RouteClass("tools", "the newest message brings results of tools")),
+        ((), RouteClass("tools", "the newest message has tool results")),
     ],
 )
 def test_of_several_calls_the_weightiest_counts(calls: tuple[str, ...], expected: RouteClass) -> None:
@@ -257,7 +257,7 @@ def test_of_several_calls_the_weightiest_counts(calls: tuple[str, ...], expected
 
 
 def test_a_request_of_the_system_alone_takes_the_default() -> None:
-    assert classified(RequestFeatures(newest="system")) == RouteClass("default", "nothing else fits")
+    assert classified(RequestFeatures(newest="system")) == RouteClass("default", "no other class matches")
 
 
 @given(

@@ -109,13 +109,13 @@ PLANS: list[Row] = [
         {"model": "lost"},
         "default",
         DEFAULT,
-        "alias lost names route nowhere; route nowhere has no target to use",
+        "alias lost names route nowhere; route nowhere has no usable target",
     ),
     (
         {"model": "hollow"},
         "default",
         DEFAULT,
-        "alias hollow names route empty; route empty has no target to use",
+        "alias hollow names route empty; route empty has no usable target",
     ),
     (
         {"route": "coding", "why": "wrote files"},
@@ -127,7 +127,7 @@ PLANS: list[Row] = [
         {"route": "coding", "hint": "thinking"},
         "thinking",
         ["claude.k.opus", *DEFAULT[:3]],
-        "the host asked for route thinking",
+        "metadata.routeHint names route thinking",
     ),
     (
         {"route": "coding", "why": "w", "hint": "nowhere"},
@@ -356,7 +356,7 @@ def test_sticky_keys_that_are_back_soon_are_waited_for() -> None:
 def test_sticky_is_cleared_when_none_of_its_keys_is_back_in_time() -> None:
     plan = planned(session=SessionState(sticky="glm.glm-4.7"), health=Ill(glm=100), max_wait=10)
     assert (targets(plan), plan.clears_sticky) == (["gpt.k.5.2", "claude.k.opus"], True)
-    assert plan.reason.startswith("sticky glm.glm-4.7 cleared, no key of it can be used; ")
+    assert plan.reason.startswith("sticky glm.glm-4.7 cleared, none of its keys can be used; ")
 
 
 def test_sticky_is_cleared_when_all_its_keys_are_disabled() -> None:

@@ -12,8 +12,8 @@ Canonical reasons, and the value of each protocol:
     error           stop            stop_sequence               failed                          OTHER
 
 Rules of inference, strongest first: tool calls in the answer win over an ordinary finish, and if they are
-complete over any reason of the upstream (a client must not run a call that a token limit or filter cut off); an
-error counts as `error`; a missing reason is `stop`.
+complete over any reason of the upstream (a client must not run a call that a token limit or filter cut off);
+an error counts as `error`; a missing reason is `stop`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
-"""Which target answers a request: pure functions on values.
+"""Chooses the targets of a request: pure functions on values.
 
-registry       Target, Selector, Provider, Model, Pool, Registry: what there is, and how names resolve
-instructions   what a person tells the gateway inside a message: parse, strip, the table of forms
-state          SessionState, ServerState: what is set;  apply  how instructions and operators change it
-classify       the route of a request by what stands in it, from tool_kinds, shell_commands and intents
-tokens         how long a request is, cheaply
-pools          the order of the targets inside a pool;  sieve  what keeps a target out
-health         what failures and successes do to a key
-plan           Router: the ordered targets to try for one request, with the reason for each step
+registry       Target, Selector, Provider, Model, Pool, Registry: targets, and how names resolve
+instructions   instructions in a user message: parse, strip, the table of forms
+state          SessionState, ServerState, and how instructions and operators change them
+classify       the route class of a request; tool_kinds classifies its tool calls
+tokens         estimates the tokens of a request from its bytes
+pools          orders the targets of a pool by its mode
+target_filter  admits targets to a plan, records why others stay out
+cooldown       the effect of failures and successes on a key
+route_plan     RouteQuery, RoutePlan: input and output of the router
+router         Router: plans a request, targets in order, with reasons
 """

@@ -1,14 +1,10 @@
 """Picks the route class of a request; the first matching signal wins.
 
-How people ask for a web search, and how clients ask for titles and summaries: tables, no more.
-
-Which route a request takes by what stands in it: the first signal that is there decides.
-
-vision        an image or a film in the user's newest message
-longcontext   as many tokens as `longcontext_tokens`
-background    the client's small work: its small models, and requests for titles and summaries
-web_search    the request searches the web by itself, or may and the user wants it to
-thinking      the user's turn, or the last turn read files
+vision        an image or a video in the user's newest message
+longcontext   at least `longcontext_tokens` tokens
+background    small models of the client, and its requests for titles and summaries
+web_search    the request demands a web search, or declares a search tool and the user asks for a search
+thinking      the newest message is the user's, or the last turn read files
 coding        the last turn wrote files
 search        the last turn searched
 tools         the last turn used another tool
@@ -55,7 +51,7 @@ TITLE_BEGINNINGS = (
     "Generate a concise, 3-5 word title",
     "Generate 1-3 broad tags categorizing the main themes of the chat history",
 )
-"""How a line begins with which a client asks for a title, a topic or a summary, in its own name."""
+"""Starts of prompts with which clients request a title, a topic or a summary on their own behalf."""
 
 SEARCH_PHRASES = (
     # English
@@ -191,27 +187,27 @@ SEARCH_PHRASES = (
     "погугли",
     "последние новости",
 )
-"""What a person writes who wants the web searched, in lower case; not every `search` is one."""
+"""Phrases of users who want a web search, in lower case; `search` alone is not one."""
 
 SEARCH_WORDS = (
     *("web", "online", "internet", "goog", " net", "news", "weather", "exchange rate", "stock price"),
     *(" rete", "notizie", "nachrichten"),
 )
-"""One of these is in every phrase that is all ASCII: a text without them need not be compared with each."""
+"""Every ASCII phrase contains one of these: a text without them need not be compared with each phrase."""
 
 VAGUE_PHRASES = ("搜索", "搜一下", "搜一搜", "搜搜", "搜尋", "查一下", "查一查", "검색해", "検索して")
-"""What may mean the web, unless what is to be searched is at hand."""
+"""Phrases that mean a web search, unless `LOCAL_WORDS` are near."""
 
 LOCAL_WORDS = (
     *("代码", "代碼", "文件", "檔案", "函数", "函數", "目录", "目錄", "仓库", "项目", "專案", "日志", "变量"),
     *("方法", "接口", "配置", "报错", "错误", "问题", "原因", "这个", "コード", "ファイル", "코드", "파일"),
     *("bug", "log", "file", "code", "git", "repo", "src", "`", "/"),
 )
-"""What stands near a vague phrase when it means files."""
+"""Words near a vague phrase that refers to files."""
 
 
 class ClassifierOptions(Struct, frozen=True, kw_only=True):
-    """What may be set; the tables here add to those of intents.py."""
+    """Settings of the classifier; openings and phrases add to the tables above."""
 
     longcontext_tokens: int = 180_000
     background_models: tuple[str, ...] = ("*haiku*",)
@@ -220,7 +216,7 @@ class ClassifierOptions(Struct, frozen=True, kw_only=True):
 
 
 class RouteClass(Struct, frozen=True):
-    """A route, and why, in words."""
+    """A route, and the reason as text."""
 
     route: str
     reason: str
@@ -228,12 +224,12 @@ class RouteClass(Struct, frozen=True):
 
 DEFAULTS = ClassifierOptions()
 _USER_TURN = RouteClass("thinking", "the newest message is the user's")
-_VISION = RouteClass("vision", "an image or a film is in the newest message")
+_VISION = RouteClass("vision", "the newest message has an image or a video")
 _TITLE = RouteClass("background", "the client asks for a title or a summary")
 _SEARCH_REQUESTED = RouteClass("web_search", "the request asks for a web search")
-_SEARCH_INTENT = RouteClass("web_search", "the user wants the web searched, and a tool can")
-_UNKNOWN_TOOLS = RouteClass("tools", "the newest message brings results of tools")
-_DEFAULT = RouteClass("default", "nothing else fits")
+_SEARCH_INTENT = RouteClass("web_search", "the user asks for a web search and a search tool is declared")
+_UNKNOWN_TOOLS = RouteClass("tools", "the newest message has tool results")
+_DEFAULT = RouteClass("default", "no other class matches")
 
 _BY_KIND: dict[Kind, tuple[str, str]] = {
     "write": ("coding", "the last turn wrote files"),
@@ -242,7 +238,7 @@ _BY_KIND: dict[Kind, tuple[str, str]] = {
     "web": ("search", "the last turn went to the web"),
     "other": ("tools", "the last turn used a tool"),
 }
-"""What a turn's calls make of the next request; of several kinds the first here counts."""
+"""Route and reason after a turn with calls of a kind; of several kinds the first here counts."""
 _TITLES = tuple(beginning.lower() for beginning in TITLE_BEGINNINGS)
 _ENGLISH = tuple(phrase for phrase in SEARCH_PHRASES if phrase.isascii())
 _FOREIGN = tuple(phrase for phrase in SEARCH_PHRASES if not phrase.isascii())
@@ -254,38 +250,38 @@ _NEAR = 16
 
 
 def classify(
-    look: RequestFeatures, *, model: str, tokens: int, options: ClassifierOptions = DEFAULTS
+    features: RequestFeatures, *, model: str, tokens: int, options: ClassifierOptions = DEFAULTS
 ) -> RouteClass:
-    """The route of a request, and why."""
-    if look.has_media:
+    """Return the route of a request and the reason."""
+    if features.has_media:
         return _VISION
     if tokens >= options.longcontext_tokens:
         return RouteClass(
-            "longcontext", f"about {tokens} tokens, {options.longcontext_tokens} or more are long"
+            "longcontext", f"about {tokens} tokens, {options.longcontext_tokens} or more are long context"
         )
     if _glob_pattern(options.background_models).match(model):
         return RouteClass("background", f"{model[:_LONGEST_NAME]} is a model for background work")
-    if is_title_request(look, options.background_openings):
+    if is_title_request(features, options.background_openings):
         return _TITLE
-    if look.asks_search:
+    if features.asks_search:
         return _SEARCH_REQUESTED
-    if look.newest == "user":
-        wanted = look.offers_search and wants_search(look.text, options.search_phrases)
-        return _SEARCH_INTENT if wanted else _USER_TURN
-    if look.calls:
-        return _by_calls(look)
-    return _UNKNOWN_TOOLS if look.newest == "tool" else _DEFAULT
+    if features.newest == "user":
+        searches = features.offers_search and wants_search(features.text, options.search_phrases)
+        return _SEARCH_INTENT if searches else _USER_TURN
+    if features.calls:
+        return _by_calls(features)
+    return _UNKNOWN_TOOLS if features.newest == "tool" else _DEFAULT
 
 
-def is_title_request(look: RequestFeatures, beginnings: tuple[str, ...] = ()) -> bool:
-    """Whether a client asks for a title, a topic or a summary, not for its user; `beginnings` are more."""
+def is_title_request(features: RequestFeatures, beginnings: tuple[str, ...] = ()) -> bool:
+    """Return whether a client requests a title, topic or summary; `beginnings` add to the known ones."""
     known = _TITLES + _lower(beginnings)
-    # A conversation that is to be summarised may keep its system text: what is asked comes last.
-    return _starts_with_any(look.opening, known) or _starts_with_any(look.text, known)
+    # A request for a summary may keep the system text of the conversation: its prompt comes last.
+    return _starts_with_any(features.opening, known) or _starts_with_any(features.text, known)
 
 
 def wants_search(text: str, phrases: tuple[str, ...] = ()) -> bool:
-    """Whether a person wants the web searched; `phrases` are more ways to say it."""
+    """Return whether the user wants a web search; `phrases` add to the known ones."""
     plain = text.lower()
     if _contains_any(plain, _lower(phrases)) or (
         _contains_any(plain, SEARCH_WORDS) and _contains_any(plain, _ENGLISH)
@@ -308,16 +304,16 @@ def _means_web(text: str, phrase: str) -> bool:
 
 
 def _starts_with_any(text: str, beginnings: tuple[str, ...]) -> bool:
-    """Whether one of the first lines begins so: some clients put a line of their own before it."""
+    """Return whether one of the first lines starts so: some clients put a line before the prompt."""
     if not text:
         return False
     lines = text[:_BEGINNING].lower().split("\n", _LINES)[:_LINES]
     return any(line.lstrip().startswith(beginnings) for line in lines)
 
 
-def _by_calls(look: RequestFeatures) -> RouteClass:
+def _by_calls(features: RequestFeatures) -> RouteClass:
     kinds: dict[Kind, str] = {}
-    for call in look.calls[:_MOST_CALLS]:
+    for call in features.calls[:_MOST_CALLS]:
         kinds.setdefault(kind_of(call), call.name)
     for kind, (route, reason) in _BY_KIND.items():
         if kind in kinds:

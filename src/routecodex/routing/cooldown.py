@@ -1,21 +1,21 @@
-"""Which keys can be used now: what failures and successes do to them. Values and functions, no IO.
+"""Effect of failures and successes on keys: cooldowns and circuit breakers. Values and functions, no IO.
 
-| Outcome                        | Of whom        | Effect                                                |
+| Outcome                        | Applies to     | Effect                                                |
 |--------------------------------|----------------|-------------------------------------------------------|
 | 429                            | key            | cools: `Retry-After` (capped), or a ladder by strikes |
 | quota exhausted, 402           | key            | cools long, twice as long with every strike, capped   |
-| 401, 403                       | key            | out until it is reset; one probe every now and then   |
+| 401, 403                       | key            | out until it is reset; one probe every `probe_every`  |
 | 5xx, overload, timeout         | key × model    | counted; the third in a row opens the breaker         |
 | no connection                  | key            | the same                                              |
 | the request itself is at fault | –              | none                                                  |
 | success                        | key and model  | resets                                                |
 
-An open breaker becomes half-open when its time is over: one probe may pass, whose success closes it and whose
-failure opens it for longer. Who holds the probe is known to the caller alone; `probes` says where one is
-needed. Strikes are consecutive: what fails while the key is out already, having begun before, is no new one.
+An open breaker becomes half-open when its time is over: one probe may pass; its success closes the breaker,
+its failure opens it for longer. `probes` returns the keys that need a probe; the caller grants it. Strikes
+are consecutive: an attempt that began before the cooldown and fails during it does not add one.
 
-Times are seconds since the epoch, on a clock that may be set back: nothing keeps a key out for longer than
-its cap, and what was noted in the future has no effect.
+Times are seconds since the epoch, on a clock that may be set back: no cooldown lasts longer than its cap, and
+one that was noted in the future has no effect.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ CooldownCause = Literal["limited", "quota", "key refused", "failing"]
 KeyCondition = Literal["cooling", "open", "half-open", "refused"]
 
 SKEW = 60.0
-"""How far the clocks of two machines may be apart."""
+"""Largest difference between the clocks of two machines, in seconds."""
 
 _MOST_ERROR_TEXT = 300
-# The connection worked when these were noticed: the model's answer was the trouble.
+# Codes of failures of the response, not of the connection.
 _ANSWER_CODES = frozenset({"upstream_truncated", "upstream_unparsable"})
 _CONDITIONS: dict[CooldownCause, KeyCondition] = {
     "limited": "cooling",
@@ -53,7 +53,7 @@ _CONDITIONS: dict[CooldownCause, KeyCondition] = {
 
 
 class CooldownOptions(Struct, frozen=True, kw_only=True):
-    """How long what keeps a key out, in seconds; nothing does when it is not `enabled`."""
+    """Seconds a key stays in cooldown, by cause; none if not `enabled`."""
 
     enabled: bool = True
     retry_after_max: float = 900.0
@@ -70,7 +70,7 @@ _SHORT_SECONDS = 1.0
 
 
 def short_cooldowns(options: CooldownOptions) -> CooldownOptions:
-    """The same for a provider that fails only when it is told to: whatever it is, a moment is enough."""
+    """Return options with short cooldowns, for the demo provider, which fails only on request."""
     return replace(
         options,
         ladder=(_SHORT_SECONDS,),
@@ -82,7 +82,7 @@ def short_cooldowns(options: CooldownOptions) -> CooldownOptions:
 
 
 class Cooldown(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is wrong with a key, or with a key for one model; `noted` is when it was learnt last."""
+    """Why and until when a key, or a key for one model, is out; `noted` is the time of the last failure."""
 
     reason: CooldownCause
     noted: float
@@ -93,11 +93,11 @@ class Cooldown(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 HealthState = Mapping[Selector, Cooldown]
-"""Cooldowns by `provider.key` and `provider.key.model`; what is not named is well."""
+"""Cooldowns by `provider.key` and `provider.key.model`; all others can be used."""
 
 
 class FailureImpact(Struct, frozen=True, kw_only=True):
-    """What a failure means for health; `wait` is what the provider asked for, 0 when it did not."""
+    """The effect of one failure on a key; `wait` is the provider's `Retry-After`, 0 without one."""
 
     selector: Selector
     reason: CooldownCause
@@ -109,24 +109,24 @@ class FailureImpact(Struct, frozen=True, kw_only=True):
 def after_success(
     state: HealthState, target: Target, now: float, *, began: float | None = None
 ) -> HealthState:
-    """The health after an attempt was answered; the same object if nothing changes.
+    """Return the health after a successful attempt; the same object if it does not change.
 
-    An attempt that began before the key was found ailing, where `began` tells, is no sign that it is well.
+    An attempt that began before the last failure of the key (`began`) does not end its cooldown.
     """
     if not state:
         return state
-    well = [
+    recovered = [
         key
         for key, cooldown in _cooldowns_of(state, target)
         if began is None or not began < cooldown.noted <= now
     ]
-    return {key: state[key] for key in state if key not in well} if well else state
+    return {key: state[key] for key in state if key not in recovered} if recovered else state
 
 
 def cooling_until(
     state: HealthState, target: Target, now: float, *, options: CooldownOptions = DEFAULT
 ) -> float:
-    """When the target can be used; 0.0 when it can be now, be it as a probe."""
+    """Return the time from which the target can be used; 0.0 if it can be used now, maybe as a probe."""
     if not state:
         return 0.0
     latest = max(
@@ -139,7 +139,7 @@ def cooling_until(
 def cooldown_reason(
     state: HealthState, target: Target, now: float, *, options: CooldownOptions = DEFAULT
 ) -> str:
-    """For people: what keeps the target from use; empty when nothing does."""
+    """Return the reason for the target's cooldown, for people; empty if it can be used."""
     found = [
         (cooldown_end(cooldown, now, options=options), key) for key, cooldown in _cooldowns_of(state, target)
     ]
@@ -147,14 +147,14 @@ def cooldown_reason(
         return ""
     end, key = max(found, key=lambda one: one[0])
     cooldown = state[key]
-    told = f": {cooldown.error}" if cooldown.error else ""
-    return f"{key} is {_CONDITIONS[cooldown.reason]} for {end - now:.3g} s ({cooldown.reason}{told})"
+    error = f": {cooldown.error}" if cooldown.error else ""
+    return f"{key} is {_CONDITIONS[cooldown.reason]} for {end - now:.3g} s ({cooldown.reason}{error})"
 
 
 def causes(
     state: HealthState, target: Target, now: float, *, options: CooldownOptions = DEFAULT
 ) -> frozenset[CooldownCause]:
-    """All that keeps the target from use now."""
+    """Return all causes of the target's cooldowns."""
     return frozenset(
         cooldown.reason
         for _, cooldown in _cooldowns_of(state, target)
@@ -163,7 +163,7 @@ def causes(
 
 
 def condition(cooldown: Cooldown, now: float, *, options: CooldownOptions = DEFAULT) -> KeyCondition | None:
-    """The state an cooldown leaves its key in; None when that key can be used like any other."""
+    """Return the condition of a key with this cooldown; None if it can be used without a probe."""
     if cooldown_end(cooldown, now, options=options) > now:
         return _CONDITIONS[cooldown.reason]
     if cooldown.reason == "key refused":
@@ -174,7 +174,7 @@ def condition(cooldown: Cooldown, now: float, *, options: CooldownOptions = DEFA
 def probes(
     state: HealthState, target: Target, now: float, *, options: CooldownOptions = DEFAULT
 ) -> tuple[Selector, ...]:
-    """Where an attempt on a target that can be used would be the one probe that may pass."""
+    """Return the keys for which an attempt at this usable target would be a probe."""
     return tuple(
         key
         for key, cooldown in _cooldowns_of(state, target)
@@ -183,24 +183,24 @@ def probes(
 
 
 def reset(state: HealthState, selector: Selector | None) -> HealthState:
-    """The health without all that keeps what is named from use; everything without a name."""
+    """Return the health without the cooldowns of the selector; without one, remove all."""
     if selector is None:
         return {}
     return {key: cooldown for key, cooldown in state.items() if not _overlaps(key, selector)}
 
 
 def without_refused_keys(state: HealthState) -> HealthState:
-    """The health when the keys may be new ones: none counts as refused."""
+    """Return the health for keys that may be new: none counts as refused."""
     return {key: cooldown for key, cooldown in state.items() if cooldown.reason != "key refused"}
 
 
 def health_keys(target: Target) -> tuple[Selector, Selector]:
-    """Where a target's cooldown are noted: its key, and its key for its model."""
+    """Return the keys of a target's cooldowns: its key, and its key with its model."""
     return Selector(target.provider, target.key), Selector(target.provider, target.key, target.model)
 
 
 def failure_impact(target: Target, error: UpstreamError) -> FailureImpact | None:
-    """What a failure means for health; None when the request itself was at fault."""
+    """Return the effect of a failure on health; None if the request itself is at fault."""
     if isinstance(error, UpstreamRejected):
         return None
     key, model = health_keys(target)
@@ -210,7 +210,7 @@ def failure_impact(target: Target, error: UpstreamError) -> FailureImpact | None
         selector=model if reason == "failing" and not _is_connection_error(error) else key,
         reason=reason,
         wait=error.retry_after or 0.0,
-        # Both come from outside and have to fit into a store: no half characters, no absurd numbers.
+        # Providers choose both: the store takes no lone surrogates and only real statuses.
         error=error.message[:_MOST_ERROR_TEXT].encode("utf-8", "replace").decode(),
         status=status if status is not None and 0 <= status <= 999 else None,
     )
@@ -219,12 +219,12 @@ def failure_impact(target: Target, error: UpstreamError) -> FailureImpact | None
 def record_failure(
     state: HealthState, impact: FailureImpact, *, now: float, options: CooldownOptions = DEFAULT
 ) -> HealthState:
-    """The health after a impact."""
+    """Return the health after a failure."""
     key = Selector(impact.selector.provider, impact.selector.key)
     refused = state.get(key)
     changed: dict[Selector, Cooldown] = {}
     if impact.reason == "failing" and refused is not None and refused.reason == "key refused":
-        # The probe learnt nothing of the key: it stays out, and the next probe has to wait its turn.
+        # The probe did not reach the check of the key: the key stays out until the next probe.
         if cooldown_end(refused, now, options=options) <= now:
             changed[key] = replace(refused, noted=now, until=now + options.probe_every)
         if impact.selector == key:
@@ -237,7 +237,7 @@ def record_failure(
 
 
 def cooldown_end(cooldown: Cooldown, now: float, *, options: CooldownOptions = DEFAULT) -> float:
-    """Until when an cooldown keeps its key out, never further away than its cap."""
+    """Return the end of a cooldown, at most its cap from now."""
     if cooldown.noted > now + SKEW:
         return 0.0
     return min(cooldown.until, min(cooldown.noted, now) + _CAPS[cooldown.reason](options))
@@ -269,7 +269,7 @@ def _cooldowns_of(state: HealthState, target: Target) -> Iterator[tuple[Selector
 
 
 def _overlaps(key: Selector, named: Selector) -> bool:
-    """Whether an cooldown there keeps something from use that the name covers."""
+    """Return whether a cooldown of the key affects a target that the selector covers."""
     return (
         key.provider == named.provider
         and named.key in (None, key.key)

@@ -1,12 +1,8 @@
-"""Orders the targets of a pool by its mode.
-
-Counts by name: whose turn it is in a pool.
-
-The order of the targets inside a pool: by its mode, or by whose conversation it is.
+"""Orders the targets of a pool by its mode, or by conversation.
 
 A pool balances by provider and model first and by key inside, so that a provider with many keys gets no
-larger share. A conversation keeps its place (rendezvous hashing): every name gets a score from the
-conversation and itself alone, so that it moves only while its own target is down, and comes back afterwards.
+larger share. A conversation keeps its target by rendezvous hashing: the score of a target depends only on the
+conversation and the target itself, so a conversation moves only while its own target is down.
 """
 
 from __future__ import annotations
@@ -21,7 +17,7 @@ from routecodex.routing.registry import PlanStep, Pool, Registry, Target
 
 
 class RoundRobin:
-    """Gives each name 0, 1, 2, …; the names are pools and targets of the configuration, so they are few."""
+    """Turn counters by name, each from 0; the names are configured pools and targets, so they are few."""
 
     __slots__ = ("_counts",)
 
@@ -34,12 +30,12 @@ class RoundRobin:
         return count
 
     def peek(self, name: str) -> int:
-        """The number that comes next; it is still to be given."""
+        """Return the next number without using it."""
         return self._counts.get(name, 0)
 
 
 NextTurn = Callable[[str], int]
-"""The next number of a named count, from 0: what turns and shares go by."""
+"""Returns the next number of a named counter, from 0."""
 
 _GOLDEN_RATIO = 0.6180339887498949
 _CACHED_ORDERS = 8192
@@ -57,7 +53,7 @@ class KeyGroup:
 
 
 class PoolSelector:
-    """A pool made ready for choosing."""
+    """A pool prepared for selection."""
 
     def __init__(self, name: str, mode: str, groups: Sequence[KeyGroup]) -> None:
         self.name = name
@@ -69,7 +65,7 @@ class PoolSelector:
         self._kept = functools.lru_cache(maxsize=_CACHED_ORDERS)(self._keep)
 
     def order(self, *, affinity: str | None, next_turn: NextTurn) -> tuple[PlanStep, ...]:
-        """Every target of the pool, the one to try first at the head."""
+        """Return every target of the pool in the order to try them."""
         if self._only is not None:
             return self._only
         if affinity is not None:
@@ -91,7 +87,7 @@ class PoolSelector:
 
 
 def _score(affinity: str, name: str, weight: float) -> float:
-    """Small is first; a name of twice the weight is first for twice as many conversations."""
+    """Return the score of a name, smallest first; twice the weight wins twice as many conversations."""
     digest = blake2b(f"{affinity}\0{name}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return -math.log((int.from_bytes(digest, "big") + 1) / 2.0**64) / weight
 
@@ -107,7 +103,7 @@ def _rotated_groups(groups: tuple[KeyGroup, ...], turn: int) -> tuple[KeyGroup, 
 
 
 def _by_weight(groups: tuple[KeyGroup, ...], turn: int) -> tuple[KeyGroup, ...]:
-    # Multiples of the golden ratio fall evenly on every share, in any stretch of requests.
+    # Multiples of the golden ratio are spread evenly over [0, 1) for any number of requests.
     point = (turn * _GOLDEN_RATIO) % 1.0 * sum(group.weight for group in groups)
     ends = itertools.accumulate(group.weight for group in groups)
     at = next((at for at, end in enumerate(ends) if point < end), len(groups) - 1)
@@ -127,7 +123,7 @@ _ORDERS: dict[str, Callable[[tuple[KeyGroup, ...], int], tuple[KeyGroup, ...]]] 
 
 
 def pool_selectors(registry: Registry, route: str) -> tuple[PoolSelector, ...]:
-    """The pools of a route, backups last; a target stands in the first pool that names it."""
+    """Return the pools of a route, backups last; a target belongs to the first pool that names it."""
     seen: set[Target] = set()
     pools = sorted(registry.routes.get(route, ()), key=lambda pool: pool.backup)
     return tuple(_pool_selector(registry, route, pool, seen) for pool in pools)
@@ -153,5 +149,5 @@ def _pool_selector(registry: Registry, route: str, pool: Pool, seen: set[Target]
 
 
 def group_selector(name: str, steps: Iterable[PlanStep]) -> PoolSelector:
-    """Targets that are not of a pool of the configuration: keys of one model, in turn."""
+    """Return a selector for targets outside of configured pools: keys of one model, in turn."""
     return PoolSelector(name, "round-robin", [KeyGroup(name, 1.0, tuple(steps))])

@@ -1,6 +1,6 @@
-"""What there is to route to: providers with their keys and models, routes with their pools.
+"""Targets to route to: providers with their keys and models, routes with their pools.
 
-target   provider.key.model, fully named: what one upstream attempt uses
+target   provider.key.model, fully named: the destination of one upstream attempt
 pool     an ordered group of targets inside a route
 route    a named list of pools
 """
@@ -19,11 +19,11 @@ Mode = Literal["round-robin", "weighted", "priority"]
 Prefer = Literal["model", "key"]
 
 _MAX_CACHED_NAME = 256
-"""The longest name whose meaning is remembered: names come from clients, who must not fill the memory."""
+"""Longest name that is cached: names come from clients, so the cache must be bounded."""
 
 
 class Target(Struct, frozen=True, cache_hash=True):
-    """One way to send a request: this provider, with this key, for this model."""
+    """One destination of a request: a model of a provider, with one of its keys."""
 
     provider: str
     key: str
@@ -34,14 +34,14 @@ class Target(Struct, frozen=True, cache_hash=True):
 
 
 class Selector(Struct, frozen=True):
-    """A name made definite: a provider, one of its keys, one of its models, or one key for one model."""
+    """A resolved name: a provider, one of its keys, one of its models, or one key for one model."""
 
     provider: str
     key: str | None = None
     model: str | None = None
 
     def covers(self, target: Target) -> bool:
-        """Whether the target is among what is named."""
+        """Return whether the selector includes the target."""
         return (
             self.provider == target.provider
             and self.key in (None, target.key)
@@ -53,7 +53,7 @@ class Selector(Struct, frozen=True):
 
 
 class PlanStep(Struct, frozen=True):
-    """One target to try, the rule that admitted it, and the route it is of."""
+    """One target of a plan, the rule that admitted it, and its route."""
 
     target: Target
     reason: str
@@ -61,7 +61,7 @@ class PlanStep(Struct, frozen=True):
 
 
 class Model(Struct, frozen=True, kw_only=True):
-    """What is known of one model; `id` is the upstream's own name for it."""
+    """Properties of one model; `id` is its name at the upstream."""
 
     id: str
     context_tokens: int | None = None
@@ -110,26 +110,26 @@ class Registry:
         self._known_selector = functools.lru_cache(maxsize=4096)(self._resolve)
 
     def model(self, target: Target) -> Model:
-        """What is known of the target's model."""
+        """Return the properties of the target's model."""
         return self.providers[target.provider].models[target.model]
 
     def resolve(self, name: str, *, prefer: Prefer = "model") -> Selector | None:
-        """What a dotted name stands for; None when it is not known.
+        """Resolve a dotted name; return None if it is unknown.
 
         After the provider: the whole rest as a model, digits as the number of a key, an alias of a key, or
-        an alias and a model. `prefer` decides where a model and a key share a name.
+        an alias and a model. `prefer` decides if a model and a key share a name.
         """
         known = self._known_selector if len(name) <= _MAX_CACHED_NAME else self._resolve
         return known(name, prefer)
 
     def alias_of(self, name: str) -> str | None:
-        """What the alias map makes of a model name; the first glob that matches counts."""
+        """Return the target of an alias for a model name; the first matching glob counts."""
         return self._known_alias(name) if len(name) <= _MAX_CACHED_NAME else self._alias_of(name)
 
     def targets_of(self, name: str) -> tuple[Target, ...]:
-        """The targets `provider.model` or `provider.key.model` stands for; none when it is not known.
+        """Return the targets of `provider.model` or `provider.key.model`; none if it is unknown.
 
-        Model names may hold dots: after the provider the whole rest is tried as a model first.
+        Model names may contain dots: after the provider the whole rest is tried as a model first.
         """
         return self._known_targets(name) if len(name) <= _MAX_CACHED_NAME else self._targets_of(name)
 
@@ -159,12 +159,12 @@ class Registry:
         return () if found is None else tuple(self.covered(found))
 
     def targets_in(self, route: str) -> Iterator[Target]:
-        """Every target that a route names, in the order of the configuration."""
+        """Yield every target of a route, in the order of the configuration."""
         pools = self.routes.get(route, ())
         return (target for pool in pools for name in pool.targets for target in self.targets_of(name))
 
     def covered(self, selector: Selector) -> Iterator[Target]:
-        """Every target that is named, in the order of the configuration."""
+        """Yield every target of a selector, in the order of the configuration."""
         provider = self.providers[selector.provider]
         keys = provider.keys if selector.key is None else (selector.key,)
         models = provider.models if selector.model is None else (selector.model,)
@@ -177,7 +177,7 @@ def _as_model(provider: Provider, rest: str) -> Selector | None:
 
 def _as_key(provider: Provider, rest: str) -> Selector | None:
     if rest.isascii() and rest.isdigit():
-        # A number of a thousand digits is no key, and not worth making an int of.
+        # `int` takes quadratic time: a number of a thousand digits is not converted.
         number = int(rest) if len(rest) < 10 else 0
         return (
             Selector(provider.name, provider.keys[number - 1]) if 0 < number <= len(provider.keys) else None
@@ -186,7 +186,7 @@ def _as_key(provider: Provider, rest: str) -> Selector | None:
 
 
 def _as_key_and_model(provider: Provider, rest: str) -> Selector | None:
-    # Neither an alias nor a number holds a dot: what comes after the first one is the model.
+    # Aliases and numbers do not contain dots: the rest after the first dot is the model.
     alias, _, model = rest.partition(".")
     key = _as_key(provider, alias) if model in provider.models else None
     return None if key is None else Selector(provider.name, key.key, model)

@@ -1,4 +1,4 @@
-"""What routing is query, and what it answers."""
+"""Input and output of the router."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _NONE: Final[frozenset[Target]] = frozenset()
 
 
 class RouteQuery:
-    """What routing knows of a request.
+    """The facts of a request that routing needs.
 
-    `route` is what the classifier made of it, `why` its reason, `hint` the route a host query for. `affinity`
-    names the conversation, if it can be told. `turn` is the mark of the newest message of the person.
-    `tried` has failed this request already; `only_route` is the only route that can still answer it.
+    `route` is the class of the request, `why` its reason, `hint` the route of `metadata.routeHint`.
+    `affinity` identifies the conversation, if known. `turn` identifies the newest user message. Targets in
+    `tried` have failed for this request; `only_route` is the only route left for it.
     """
 
     __slots__ = (
@@ -63,11 +63,11 @@ class RouteQuery:
         self.max_wait: Final = max_wait
 
     def retry(self, *, tried: frozenset[Target], only_route: str | None) -> RouteQuery:
-        """The same request, after attempts that failed."""
+        """Return the query for the same request after failed attempts."""
         return self._with(turn=self.turn, tried=tried, only_route=only_route)
 
     def at_turn(self, turn: str | None) -> RouteQuery:
-        """The same request, whose newest message of the person has this mark."""
+        """Return the query for the same request with this turn."""
         return self._with(turn=turn, tried=self.tried, only_route=self.only_route)
 
     def _with(self, *, turn: str | None, tried: frozenset[Target], only_route: str | None) -> RouteQuery:
@@ -88,10 +88,10 @@ class RouteQuery:
 
 @dataclass(frozen=True, kw_only=True)
 class RoutePlan:
-    """The targets of one request in the order to try them, and every reason.
+    """The targets of one request in order, with every reason.
 
-    `cooling` may be waited for when `steps` is empty. `only` is the provider that a person insists on.
-    `clears_sticky` says that the session's sticky target is of no use any more.
+    The gateway may wait for `cooling` if `steps` is empty. `only_provider` is that of a forced target.
+    `clears_sticky`: the sticky target of the session cannot be used any more.
     """
 
     route: str
@@ -104,13 +104,13 @@ class RoutePlan:
     clears_sticky: bool = False
 
     def in_order(self, steps: Iterable[PlanStep]) -> RoutePlan:
-        """The same plan with its steps in another order."""
+        """Return the same plan with its steps in another order."""
         return replace(self, steps=tuple(steps))
 
 
 @dataclass(frozen=True)
 class Destination:
-    """Where the body's model or the request's class points: targets outright, or a route."""
+    """The targets that the model in the body names, or a route."""
 
     route: str
     why: str
@@ -120,7 +120,7 @@ class Destination:
 
 @dataclass(frozen=True)
 class RoutingRules:
-    """The rules in force for one request, names made definite."""
+    """The rules in force for one request."""
 
     force: str | None
     sticky: str | None

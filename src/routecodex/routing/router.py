@@ -1,11 +1,9 @@
 """Plans a request: targets in order, with reasons.
 
-The plan of one request: which targets to try, in which order, and why.
-
 Disable rules remove targets before everything else. Then force > sticky > allow list > the model named in
-the body > the routing table. Health comes last: what cools down is not tried, but may be waited for.
+the body > the routing table. Health comes last: targets in cooldown are not tried, but may be waited for.
 
-No IO, no clock and no randomness of its own: everything it depends on is an argument.
+No IO, no clock and no randomness: all inputs are arguments.
 """
 
 from __future__ import annotations
@@ -28,16 +26,16 @@ _MAX_CACHED_PLANS: Final = 1024
 _LONGEST_NAME: Final = 200
 
 SPECIAL: Final = frozenset({"vision", "web_search", "longcontext"})
-"""Routes that a request takes in spite of a sticky target."""
+"""Routes that win over a sticky target."""
 
 
 class Router:
-    """The pools of a registry, made ready for planning."""
+    """Plans requests over the pools of a registry."""
 
     def __init__(self, registry: Registry) -> None:
         self.registry = registry
         self._pools = functools.lru_cache(maxsize=256)(self._usable_pools)
-        # Each remembers rules of its own, and refers to itself by that: none is made anew for a request.
+        # A selector caches orders, so it is built once and not for every request.
         self._group = functools.lru_cache(maxsize=1024)(self._build_group)
         self._nothing_set = NOTHING_SET, NO_SERVER_STATE
         self._plan_cache: dict[tuple[str, str, str, str | None], RoutePlan] = {}
@@ -45,9 +43,9 @@ class Router:
         self.has_choice = max(routed, default=0) > 1 or any(
             len(provider.keys) > 1 for provider in registry.providers.values()
         )
-        """Whether there is more than one target for any request."""
+        """Whether any request has more than one target."""
         self.routes_differ = any(self._pools(route) for route in registry.routes if route != DEFAULT)
-        """Whether it matters what a request is classed as."""
+        """Whether the class of a request can change its route."""
 
     def plan(
         self,
@@ -59,7 +57,7 @@ class Router:
         now: float,
         next_turn: NextTurn,
     ) -> RoutePlan:
-        """The targets to try; ProviderNotAvailable when a rule leaves none."""
+        """Return the targets to try; raise ProviderNotAvailable if a rule leaves none."""
         rules = self._rules_in_force(query, session, server)
         if rules is _NO_RULES and health.quiet and self._is_cacheable(query):
             return self._cached_plan(query, health=health, now=now, next_turn=next_turn)
@@ -76,7 +74,7 @@ class Router:
         )
 
     def _is_cacheable(self, query: RouteQuery) -> bool:
-        """Whether nothing but the names in it decides where a request goes."""
+        """Return whether only the names in the request decide its plan."""
         return (
             not self.has_choice
             and not query.tried
@@ -87,31 +85,31 @@ class Router:
     def _cached_plan(
         self, query: RouteQuery, *, health: TargetHealth, now: float, next_turn: NextTurn
     ) -> RoutePlan:
-        """The plan of all requests like this one, made once."""
+        """Return the plan shared by all requests with the same names."""
         key = (query.model, query.route, query.why, query.hint)
-        made = self._plan_cache.get(key)
-        if made is None:
+        plan = self._plan_cache.get(key)
+        if plan is None:
             target_filter = TargetFilter(self.registry, (), health=health, now=now, tried=query.tried)
-            made = self._plan_unpinned(
+            plan = self._plan_unpinned(
                 query, _NO_RULES, self._destination(query), target_filter=target_filter, next_turn=next_turn
             )
-            # Whoever sends ever new names must not fill the memory.
+            # Clients choose the names: the cache is bounded.
             if (
                 len(self._plan_cache) < _MAX_CACHED_PLANS
                 and len(query.model) + len(query.hint or "") <= _LONGEST_NAME
             ):
-                self._plan_cache[key] = made
-        return made
+                self._plan_cache[key] = plan
+        return plan
 
     def names_target(self, model: str) -> bool:
-        """Whether a body's model names a target outright, so that nothing else about the request counts."""
+        """Return whether the model of a body names a target, so that the class does not matter."""
         named = self.registry.alias_of(model)
         if named is not None and named.startswith("route:"):
             return False
         return bool(self.registry.targets_of(named or model))
 
     def has_route(self, name: str) -> bool:
-        """Whether a route of this name has targets."""
+        """Return whether the route has targets."""
         return name in self.registry.routes and bool(self._pools(name))
 
     def _usable_pools(self, route: str) -> tuple[PoolSelector, ...]:
@@ -137,7 +135,7 @@ class Router:
 
     def _destination(self, query: RouteQuery) -> Destination:
         if query.only_route is not None:
-            return Destination(query.only_route, f"too long for another route than {query.only_route}")
+            return Destination(query.only_route, f"only route {query.only_route} can hold the request")
         named = self.registry.alias_of(query.model)
         if named is not None and named.startswith("route:"):
             return Destination(named[6:], f"alias {_shorten(query.model)} names route {named[6:]}")
@@ -149,9 +147,9 @@ class Router:
         return self._classified(query)
 
     def _classified(self, query: RouteQuery) -> Destination:
-        """Where the request goes whose model names nothing: by the host's word, else by its class."""
+        """Return the route of a request whose model names no target: its hint, else its class."""
         if query.hint is not None and self.has_route(query.hint):
-            return Destination(query.hint, f"the host query for route {query.hint}")
+            return Destination(query.hint, f"metadata.routeHint names route {query.hint}")
         return Destination(query.route, query.why)
 
     def _plan_forced(
@@ -169,22 +167,22 @@ class Router:
         return _build_plan(target_filter, "force", steps, why, only_provider=targets[0].provider)
 
     def _named_targets(self, name: str, query: RouteQuery, target_filter: TargetFilter) -> tuple[Target, ...]:
-        """The targets of a name that a person typed; a key alone gets the model routing would choose."""
+        """Return the targets of a forced or sticky name; a key alone gets the model routing would choose."""
         selector = self.registry.resolve(name)
         if selector is None:
             return ()
         if selector.model is not None:
             return tuple(self.registry.covered(selector))
-        pools = [
+        choices = [
             tuple(self.registry.covered(Selector(selector.provider, selector.key, model)))
             for model in dict.fromkeys(self._models_of(selector.provider, query))
         ]
-        # Routing would not choose what is disabled; where all of it is, the refusal names the first.
-        usable = (targets for targets in pools if not all(map(target_filter.disables, targets)))
-        return next(usable, pools[0] if pools else ())
+        # Routing does not choose a disabled model; if all are disabled, the error names the first.
+        usable = (targets for targets in choices if not all(map(target_filter.disables, targets)))
+        return next(usable, choices[0] if choices else ())
 
     def _models_of(self, provider: str, query: RouteQuery) -> Iterator[str]:
-        """The models of a provider, the one routing would choose first."""
+        """Yield the models of a provider in the order of preference of routing."""
         models = self.registry.providers[provider].models
         destination = self._destination(query)
         named = [
@@ -212,7 +210,7 @@ class Router:
         target_filter: TargetFilter,
         next_turn: NextTurn,
     ) -> RoutePlan:
-        """First a route that sticky gives way to, then the sticky keys; the table when they are of no use."""
+        """Plan a special route first, then the sticky keys; use the table if no sticky key can be used."""
         assert rules.sticky is not None
         special: tuple[PlanStep, ...] = ()
         if destination.route in SPECIAL and self.has_route(destination.route):
@@ -221,24 +219,24 @@ class Router:
                 allow=rules.allow,
                 tokens=query.tokens,
             )
-        kept = self._sticky_steps(rules.sticky, query, target_filter, next_turn)
-        if kept or self._is_back_soon(target_filter, query):
-            route = special[0].route if special else next((step.route for step in kept), "sticky")
+        sticky = self._sticky_steps(rules.sticky, query, target_filter, next_turn)
+        if sticky or self._is_back_soon(target_filter, query):
+            route = special[0].route if special else next((step.route for step in sticky), "sticky")
             why = f"{destination.why}; then sticky {rules.sticky}" if special else f"sticky {rules.sticky}"
-            return _build_plan(target_filter, route, _distinct_steps((special, kept)), why)
+            return _build_plan(target_filter, route, _distinct_steps((special, sticky)), why)
         plan = self._plan_unpinned(
             query, rules, destination, target_filter=target_filter.again(), next_turn=next_turn
         )
         failed_once = any(
             row.cause == "tried" and row.step.reason == "sticky" for row in target_filter.removed
         )
-        gone = rules.sticky_from_session and not failed_once
-        said = "cleared, no key of it can be used" if gone else "passed over, no key of it can be used now"
+        clears_sticky = rules.sticky_from_session and not failed_once
+        outcome = "cleared" if clears_sticky else "skipped"
         return replace(
             plan,
-            reason=f"sticky {rules.sticky} {said}; {plan.reason}",
+            reason=f"sticky {rules.sticky} {outcome}, none of its keys can be used; {plan.reason}",
             removed=(*target_filter.removed, *plan.removed),
-            clears_sticky=gone,
+            clears_sticky=clears_sticky,
         )
 
     def _sticky_steps(
@@ -251,7 +249,7 @@ class Router:
         return target_filter.admit(pool.order(affinity=None, next_turn=next_turn))
 
     def _route_containing(self, targets: Sequence[Target]) -> str:
-        """The route that really contains one of the targets."""
+        """Return the route that contains one of the targets."""
         for route in self.registry.routes:
             if any(step.target in targets for step in self._all_steps(route)):
                 return route
@@ -273,7 +271,7 @@ class Router:
         target_filter: TargetFilter,
         next_turn: NextTurn,
     ) -> RoutePlan:
-        """Without force and sticky: the named model, else the table, both within the allow list."""
+        """Plan without force and sticky: the named model, else the table, both within the allow list."""
         notices: tuple[str, ...] = ()
         if destination.targets:
             if not rules.allow or destination.targets[0].provider in rules.allow:
@@ -287,7 +285,7 @@ class Router:
         why = (
             destination.why
             if route == destination.route
-            else f"{destination.why}; route {destination.route} has no target to use"
+            else f"{destination.why}; route {destination.route} has no usable target"
         )
         return _build_plan(target_filter, route, steps, why, notices=notices)
 
@@ -312,7 +310,7 @@ class Router:
         target_filter: TargetFilter,
         next_turn: NextTurn,
     ) -> tuple[PlanStep, ...]:
-        """The targets of the route and then those of `default`; with an allow list, of any route at need."""
+        """Return the targets of the route, then of `default`; with an allow list, else of any route."""
         routes = [destination.route, *([DEFAULT] if destination.route != DEFAULT else [])]
         steps = self._admit_routes(routes, query, rules, target_filter=target_filter, next_turn=next_turn)
         if not steps and not target_filter.cooling and rules.allow:
@@ -359,12 +357,12 @@ class Router:
 
 
 def _shorten(name: str) -> str:
-    """A name that a client sent, as a reason tells it: reasons are kept, and go into headers."""
+    """Shorten a name from a client: reasons are logged and sent in headers."""
     return name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}…"
 
 
 def _server_sticky(session: SessionState, server: ServerState) -> str | None:
-    """The operator's sticky target, unless the session's own allow list speaks against it."""
+    """Return the operator's sticky target, unless the session's own allow list excludes it."""
     name = server.sticky
     if name is None or (session.allow and name.partition(".")[0] not in session.allow):
         return None
@@ -392,7 +390,7 @@ def _build_plan(
 
 
 def _distinct_steps(stages: Iterable[Iterable[PlanStep]]) -> tuple[PlanStep, ...]:
-    """All steps in order, each target where it comes first."""
+    """Return all steps in order, each target at its first position."""
     steps: dict[Target, PlanStep] = {}
     for step in (step for stage in stages for step in stage):
         steps.setdefault(step.target, step)

@@ -1,12 +1,8 @@
-"""Routing state, and how instructions and operators change it.
+"""Routing state, and how instructions and operators change it: values in, values out.
 
-What instructions and operators have set: values, and how an instruction changes them.
-
-How instructions and operators change what is set: values in, values out.
-
-Names stay in the state as they were typed. They are the same when they mean the same: `openai.1` and
-`openai.key1` are one entry. A name that means nothing any more, since the configuration changed, is kept and
-matches nothing; it goes when it is enabled by the same text.
+Names stay in the state as they were typed. Two names of one key are equal: `openai.1` and `openai.key1` are
+one entry. A name that the configuration no longer has is kept and matches no target; enabling the same text
+removes it.
 """
 
 from __future__ import annotations
@@ -18,12 +14,26 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from routecodex.canon.errors import BadRequest, ProviderNotAvailable
-from routecodex.routing import instructions as said
+from routecodex.routing.instructions import (
+    AllowProviders,
+    ClearClock,
+    ClearRouting,
+    ClearStopMessage,
+    DisableTarget,
+    EnableTarget,
+    ForceTarget,
+    Instruction,
+    SetStopMessage,
+    SetStopMessageFromFile,
+    ShowHelp,
+    ShowStatus,
+    StickToTarget,
+)
 from routecodex.routing.registry import Provider, Registry, Selector
 
 
 class StopMessageState(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is said to a model that stops, and how often; times are seconds since the epoch."""
+    """The text sent to a model that stops, and how often; times are seconds since the epoch."""
 
     text: str
     max_repeats: int = 10
@@ -33,18 +43,18 @@ class StopMessageState(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ForcedTarget(Struct, frozen=True):
-    """A target for one turn of the person; `turn` marks the message that asked for it."""
+    """A target for one user turn; `turn` identifies the message with the instruction."""
 
     target: str
     turn: str
 
 
 class SessionState(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What instructions have set for one conversation; targets are kept as they were typed.
+    """State that instructions have set for one conversation; targets stay as they were typed.
 
-    A name is made definite only when it is used: the number of a key means its place in the configuration
-    of that moment. `applied` is the mark (place and content) of the message applied last, so that the same
-    message sent again changes nothing.
+    A name is resolved when it is used: the number of a key is its position in the configuration at that
+    moment. `applied` identifies the message applied last (position and content), so that the same message
+    sent again has no effect.
     """
 
     force: ForcedTarget | None = None
@@ -57,7 +67,7 @@ class SessionState(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ServerState(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What an operator has set for all conversations of one server."""
+    """State that an operator has set for all conversations of one server."""
 
     sticky: str | None = None
     allow: tuple[str, ...] = ()
@@ -65,32 +75,32 @@ class ServerState(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 NOTHING_SET = SessionState()
-"""The state of a session in which nothing was ever set: one for all, so that it is known at sight."""
+"""The empty state of a session: one shared object, so that it can be compared by identity."""
 
 NO_SERVER_STATE = ServerState()
-"""The same for a server."""
+"""The empty state of a server."""
 
 StateT = TypeVar("StateT", SessionState, ServerState)
 
 
 def apply_instructions(
     state: SessionState,
-    instructions: Iterable[said.Instruction],
+    instructions: Iterable[Instruction],
     *,
     registry: Registry,
     turn: str,
     now: float,
 ) -> SessionState:
-    """The state after the instructions of one message, left to right; an unknown name leaves nothing applied.
+    """Return the state after the instructions of one message, left to right; an unknown name raises an error.
 
-    The first Disable of the message replaces the list, further ones add to it. `turn` is the mark of the
-    message, for which a forced target holds.
+    The first `#` of the message replaces the disable list, further ones add to it. `turn` identifies the
+    message; a forced target holds for it only.
     """
     adding = False
     for instruction in instructions:
         changed = _apply(state, instruction, registry=registry, turn=turn, now=now, adding=adding)
         state = _with_timestamp(state, changed, now)
-        adding = adding or isinstance(instruction, said.DisableTarget)
+        adding = adding or isinstance(instruction, DisableTarget)
     return state
 
 
@@ -104,7 +114,7 @@ def change_server(
     enable: tuple[str, ...] = (),
     clear: bool = False,
 ) -> ServerState:
-    """The server's state after an operator's change: clear comes first, `disable` adds to the list."""
+    """Return the server state after an operator's change: clear comes first, `disable` adds to the list."""
     start = ServerState() if clear else state
     return _apply_change(start, registry=registry, sticky=sticky, allow=allow, disable=disable, enable=enable)
 
@@ -120,7 +130,7 @@ def change_session(
     enable: tuple[str, ...] = (),
     clear: bool = False,
 ) -> SessionState:
-    """A session's state after an operator's change; clear leaves the stop message alone."""
+    """Return the session state after an operator's change; clear keeps the stop message."""
     start = _without_routing(state) if clear else state
     changed = _apply_change(
         start, registry=registry, sticky=sticky, allow=allow, disable=disable, enable=enable
@@ -129,7 +139,7 @@ def change_session(
 
 
 def add_disabled(entries: tuple[str, ...], names: tuple[str, ...], *, registry: Registry) -> tuple[str, ...]:
-    """The list with these names added, each meaning once."""
+    """Return the list with these names added, each key or model once."""
     for name in names:
         _require_known(name, registry, prefer="key")
     return _distinct((*entries, *names), registry)
@@ -138,7 +148,7 @@ def add_disabled(entries: tuple[str, ...], names: tuple[str, ...], *, registry: 
 def remove_disabled(
     entries: tuple[str, ...], names: tuple[str, ...], *, registry: Registry
 ) -> tuple[str, ...]:
-    """The list without what these names stand for; an entry that stands for more is narrowed to the rest."""
+    """Return the list without these names; an entry that covers more is narrowed to the rest."""
     for name in names:
         entries = _without(entries, name, registry)
     return _distinct(entries, registry)
@@ -146,7 +156,7 @@ def remove_disabled(
 
 def _apply(
     state: SessionState,
-    instruction: said.Instruction,
+    instruction: Instruction,
     *,
     registry: Registry,
     turn: str,
@@ -154,27 +164,27 @@ def _apply(
     adding: bool,
 ) -> SessionState:
     match instruction:
-        case said.ForceTarget(target=target):
+        case ForceTarget(target=target):
             return replace(state, force=ForcedTarget(_require_known(target, registry, prefer="model"), turn))
-        case said.StickToTarget(target=target):
+        case StickToTarget(target=target):
             return replace(state, sticky=_require_known(target, registry, prefer="model"))
-        case said.AllowProviders(providers=providers):
+        case AllowProviders(providers=providers):
             return replace(state, allow=_providers(providers, registry))
-        case said.DisableTarget(targets=targets):
+        case DisableTarget(targets=targets):
             before = state.disable if adding else ()
             return replace(state, disable=add_disabled(before, targets, registry=registry))
-        case said.EnableTarget(targets=targets):
+        case EnableTarget(targets=targets):
             return replace(state, disable=remove_disabled(state.disable, targets, registry=registry))
-        case said.ClearRouting():
+        case ClearRouting():
             return _without_routing(state)
-        case said.SetStopMessage(text=text, max_repeats=max_repeats):
+        case SetStopMessage(text=text, max_repeats=max_repeats):
             message = StopMessageState(text=text, max_repeats=max_repeats, updated_at=now)
             return replace(state, stop_message=message)
-        case said.SetStopMessageFromFile(path=path):
+        case SetStopMessageFromFile(path=path):
             raise TypeError(f"the text of {path!r} must be read before the instruction is applied")
-        case said.ClearStopMessage():
+        case ClearStopMessage():
             return replace(state, stop_message=None)
-        case said.ClearClock() | said.ShowStatus() | said.ShowHelp():
+        case ClearClock() | ShowStatus() | ShowHelp():
             return state
         case _:
             assert_never(instruction)
@@ -213,7 +223,7 @@ def _require_known(name: str, registry: Registry, *, prefer: Literal["model", "k
 
 
 def _sticky(name: str, registry: Registry) -> str:
-    """A model or a key; a provider alone is what an allow list names."""
+    """Return the name of a model or key; a provider alone belongs in an allow list."""
     if registry.resolve(_require_known(name, registry, prefer="model")) == Selector(name):
         raise BadRequest(
             f"sticky: {name!r} is a whole provider; name a model or a key of it ({name}.MODEL, "
@@ -231,7 +241,7 @@ def _providers(names: tuple[str, ...], registry: Registry) -> tuple[str, ...]:
 
 
 def _distinct(entries: tuple[str, ...], registry: Registry) -> tuple[str, ...]:
-    """The entries without those that mean the same as an earlier one."""
+    """Return the entries without those that resolve to the same as an earlier one."""
     meanings: dict[Selector | str, str] = {}
     for entry in entries:
         meanings.setdefault(registry.resolve(entry, prefer="key") or entry, entry)
@@ -240,21 +250,21 @@ def _distinct(entries: tuple[str, ...], registry: Registry) -> tuple[str, ...]:
 
 def _without(entries: tuple[str, ...], name: str, registry: Registry) -> tuple[str, ...]:
     lifted = registry.resolve(name, prefer="key")
-    forgotten = {entry for entry in entries if _is_obsolete(entry, name, registry)}
-    if lifted is None and not forgotten:
+    obsolete = {entry for entry in entries if _is_obsolete(entry, name, registry)}
+    if lifted is None and not obsolete:
         raise ProviderNotAvailable.unknown(name)
-    kept = (entry for entry in entries if entry not in forgotten)
-    return tuple(rest for entry in kept for rest in _narrowed(entry, lifted, registry))
+    remaining = (entry for entry in entries if entry not in obsolete)
+    return tuple(rest for entry in remaining for rest in _narrowed(entry, lifted, registry))
 
 
 def _is_obsolete(entry: str, name: str, registry: Registry) -> bool:
-    """Whether the entry means nothing any more, and is what the name says or belongs to that provider."""
+    """Return whether the entry is unknown now and equals the name or belongs to that provider."""
     same = entry == name or ("." not in name and entry.startswith(f"{name}."))
     return same and registry.resolve(entry, prefer="key") is None
 
 
 def _narrowed(entry: str, lifted: Selector | None, registry: Registry) -> tuple[str, ...]:
-    """The names of what the entry stands for without what is lifted."""
+    """Return the names of the entry's targets without the lifted ones."""
     selector = registry.resolve(entry, prefer="key")
     if selector is None or lifted is None or not _overlap(selector, lifted):
         return (entry,)
@@ -272,7 +282,7 @@ def _overlap(one: Selector, other: Selector) -> bool:
 
 
 def _difference(whole: Selector, lifted: Selector, provider: Provider) -> list[Selector]:
-    """The other keys, and for the key that was named the other models."""
+    """Return the other keys, and for the named key the other models."""
     rests: list[Selector] = []
     if whole.key is None and lifted.key is not None:
         others = (key for key in provider.keys if key != lifted.key)
@@ -284,7 +294,7 @@ def _difference(whole: Selector, lifted: Selector, provider: Provider) -> list[S
 
 
 def _names_of(selector: Selector, registry: Registry) -> tuple[str, ...]:
-    """Names that mean just this: one, or where a model is named like a key one for each key."""
+    """Return names of the selector: one, or one per key if a model is named like a key."""
     keys = registry.providers[selector.provider].keys
     number = str(keys.index(selector.key) + 1) if selector.key in keys else None
     for name in (str(selector), str(Selector(selector.provider, number, selector.model))):

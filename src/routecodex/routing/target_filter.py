@@ -1,4 +1,4 @@
-"""What keeps a target out of a plan: a rule, its size, what this request has met already, or its health."""
+"""Admits targets to a plan by rules, context size, earlier attempts and health."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RemovalCause = Literal["disabled", "not allowed", "too small", "tried"]
 
 
 class RemovedTarget(Struct, frozen=True):
-    """A target that is not tried, and the rule that took it out."""
+    """A target that is not tried, and the rule that removed it."""
 
     step: PlanStep
     cause: RemovalCause
@@ -22,25 +22,25 @@ class RemovedTarget(Struct, frozen=True):
 
 
 class CoolingTarget(Struct, frozen=True):
-    """A target that is not tried now, and when it can be."""
+    """A target in cooldown, and the time it can be used again."""
 
     step: PlanStep
     until: float
     reason: str
     is_limit: bool = False
-    """It cools because a limit was met, and not because it failed."""
+    """The cause is a limit of the provider, not a failure."""
 
 
 class TargetHealth(Protocol):
-    """Which targets can be used, and from when on."""
+    """Health of all targets, as far as plans depend on it."""
 
     @property
     def quiet(self) -> bool:
-        """Whether nothing is wrong with any target."""
+        """Whether all targets can be used."""
         ...
 
     def until(self, target: Target, now: float) -> float:
-        """When it can be used; 0 for now."""
+        """Return the time from which the target can be used; 0 for now."""
         ...
 
     def why(self, target: Target, now: float) -> str: ...
@@ -48,7 +48,7 @@ class TargetHealth(Protocol):
 
 
 class TargetFilter:
-    """Lets targets into one plan, and remembers why the others stayed out."""
+    """Admits targets to one plan, and records why others stay out."""
 
     __slots__ = ("_disabled", "_health", "_registry", "_tried", "cooling", "now", "removed")
 
@@ -72,14 +72,14 @@ class TargetFilter:
     def admit(
         self, steps: tuple[PlanStep, ...], *, allow: tuple[str, ...] = (), tokens: int = 0
     ) -> tuple[PlanStep, ...]:
-        """The steps that can be tried now, in their order."""
+        """Return the steps that can be tried now, in their order."""
         sized = tokens > self._registry.smallest_context
         if not (allow or sized or self._disabled or self._tried) and self._health.quiet:
             return steps
         return tuple(step for step in steps if self._admits(step, allow, tokens if sized else 0))
 
     def disables(self, target: Target) -> bool:
-        """Whether a rule takes the target out before everything else."""
+        """Return whether a disable rule covers the target."""
         return any(selector.covers(target) for selector in self._disabled)
 
     def _admits(self, step: PlanStep, allow: tuple[str, ...], tokens: int) -> bool:
@@ -88,9 +88,9 @@ class TargetFilter:
             return self._remove(step, "disabled", "disabled")
         if allow and target.provider not in allow:
             return self._remove(step, "not allowed", f"not in the allow list {', '.join(allow)}")
-        room = self._registry.model(target).context_tokens if tokens else None
-        if room is not None and room < tokens:
-            return self._remove(step, "too small", f"holds {room} tokens, the request has about {tokens}")
+        context = self._registry.model(target).context_tokens if tokens else None
+        if context is not None and context < tokens:
+            return self._remove(step, "too small", f"holds {context} tokens, the request has about {tokens}")
         until = self._health.until(target, self.now)
         if until > self.now:
             health, now = self._health, self.now
@@ -107,13 +107,13 @@ class TargetFilter:
         return False
 
     def again(self) -> TargetFilter:
-        """The same target_filter, nothing remembered."""
+        """Return an empty filter with the same rules."""
         return TargetFilter(
             self._registry, self._disabled, health=self._health, now=self.now, tried=self._tried
         )
 
     def too_small(self) -> tuple[PlanStep, ...]:
-        """Those left out for their size alone, the largest first: an estimate is no reason to refuse."""
+        """Return the targets removed for their size, largest first: an estimate does not justify an error."""
         rows = [
             row for row in self.removed if row.cause == "too small" and row.step.target not in self._tried
         ]
@@ -124,7 +124,7 @@ class TargetFilter:
         return self._registry.model(step.target).context_tokens or 0
 
     def refusal(self) -> ProviderNotAvailable:
-        """Everything that could be used is disabled: the error that says what."""
+        """Return the error for a plan whose targets are all disabled."""
         targets = [row.step.target for row in self.removed if row.cause == "disabled"]
         providers = dict.fromkeys(target.provider for target in targets)
         whole = [name for name in providers if Selector(name) in self._disabled]

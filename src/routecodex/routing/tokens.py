@@ -1,21 +1,21 @@
-"""How many tokens a request has, about: guessed from its bytes, and looked at closely only when large."""
+"""Estimates the tokens of a request from its bytes; only large requests are examined closely."""
 
 from __future__ import annotations
 
 UPPER = 3
-"""Bytes a token has at least, in nearly all texts: what is small by this is small."""
+"""Fewest bytes per token in nearly all texts: a request that is small by this bound is small."""
 _LETTERS = 4.8
-"""Letters, digits and spaces a token has, of which an indent is one."""
+"""Letters, digits and spaces per token; an indent counts as one."""
 _SIGNS = 0.6
-"""Tokens of a sign: some are part of a longer one. A backslash that only escapes counts nothing."""
+"""Tokens per punctuation mark: some share a token. Backslashes of escapes do not count."""
 _FOREIGN = 3
-"""Bytes beyond ASCII a token has: one Chinese character, one and a half Cyrillic ones."""
+"""Non-ASCII bytes per token: one Chinese character, one and a half Cyrillic ones."""
 MEDIA = 1600
-"""Tokens of an image or another attachment, whatever its bytes."""
+"""Tokens of an image or another attachment of any size."""
 
 _MARKS = (b";base64,", b'"data":')
 _QUOTES = (b'"', b' "')
-"""What stands before the bytes of an attachment: a mark, and where it is a key the beginning of a string."""
+"""Bytes before the data of an attachment: a mark, and after a key the opening quote."""
 _SMALL = 512
 _PIECES = 128
 _PIECE = 128
@@ -27,7 +27,7 @@ _UNICODE_ESCAPE = len("u0000")
 
 
 def estimate(body: bytes, *, threshold: int) -> int:
-    """Tokens of a request; where even a high guess is below `threshold` that guess, else a closer one."""
+    """Estimate the tokens of a request; if an upper bound is below `threshold`, return that bound."""
     high = len(body) // UPPER + 1
     if high < threshold:
         return high
@@ -37,12 +37,12 @@ def estimate(body: bytes, *, threshold: int) -> int:
 
 
 def _is_all_text(body: bytes) -> bool:
-    """Whether attachments are no more than a small part of a long body: no piece lies in one."""
+    """Return whether no sampled piece of a long body lies in an attachment."""
     return len(body) > _PIECES * _PIECE and all(piece.strip(_BASE64) for piece in _pieces(body))
 
 
 def _without_attachments(body: bytes) -> tuple[bytes, int]:
-    """The body without the bytes of images and files, and how many of those there were."""
+    """Return the body without the data of images and files, and their number."""
     spans = sorted(span for mark in _MARKS for span in _spans(body, mark))
     if not spans:
         return body, 0
@@ -56,7 +56,7 @@ def _without_attachments(body: bytes) -> tuple[bytes, int]:
 
 
 def _spans(body: bytes, mark: bytes) -> list[tuple[int, int]]:
-    """Where attachments stand that come after such a mark."""
+    """Return the offsets of attachments after such a mark."""
     spans: list[tuple[int, int]] = []
     at = body.find(mark)
     while at >= 0:
@@ -71,7 +71,7 @@ def _spans(body: bytes, mark: bytes) -> list[tuple[int, int]]:
 
 
 def _text_tokens(text: bytes) -> int:
-    """Tokens of a text; of a long one pieces from everywhere are counted."""
+    """Estimate the tokens of a text; a long one is sampled."""
     if len(text) <= _PIECES * _PIECE:
         return int(_count(text)) + 1
     sample = b"".join(_pieces(text))
@@ -79,7 +79,7 @@ def _text_tokens(text: bytes) -> int:
 
 
 def _pieces(text: bytes) -> list[bytes]:
-    """Pieces of a long text, from everywhere."""
+    """Return evenly spread pieces of a long text."""
     return [text[at : at + _PIECE] for at in range(0, len(text), len(text) // _PIECES)]
 
 

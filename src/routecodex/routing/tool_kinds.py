@@ -1,14 +1,10 @@
-"""Classifies tools by name and shells by command: read, write, search, other.
+"""Classifies tools by name and shells by command: read, write, search, web, other.
 
-What a shell command does to files: reads them, writes them, searches among them, or something else.
+Names are compared without case and separators (`read_file`, `ReadFile`, `read-file` are equal), those of MCP
+servers by their last part (`mcp__files__read_file`). A name in no table is classified by its words.
 
-A write anywhere in the line makes it a write; else the first command we know decides. This guesses, it does
-not parse: a wrong guess costs a request its best route, nothing more.
-
-What a tool does, from its name; what a shell does, from its command (shell_commands.py).
-
-Names are compared without case and separators (`read_file`, `ReadFile`, `read-file` are one), those of MCP
-servers by their last part (`mcp__files__read_file`). A name in no table is judged by the words it is made of.
+A write anywhere in a command line makes it a write; else the first known command decides. This is a guess and
+not a parser: a wrong guess only costs a request its best route.
 """
 
 from __future__ import annotations
@@ -26,12 +22,12 @@ Kind = Literal["read", "write", "search", "web", "other"]
 
 
 def by_name(rows: dict[Kind, str]) -> dict[str, Kind]:
-    """Names by what they do, from rows of names."""
+    """Map each name to its kind."""
     return {name: kind for kind, names in rows.items() for name in names.split()}
 
 
 def names(row: str) -> frozenset[str]:
-    """The names of a row."""
+    """Return the names of a row."""
     return frozenset(row.split())
 
 
@@ -66,17 +62,17 @@ IN_PLACE = {"sed": re.compile(r"-[a-zA-Z]*i|--in-place"), "perl": re.compile(r"-
 """Programs that write files in place when they get such an option."""
 
 WRITING_OPTIONS = {"find": frozenset(["-delete", "-fprint"]), "sort": frozenset(["-o"])}
-"""Options with which a program writes that otherwise does not."""
+"""Options with which a program that normally reads writes files."""
 
 COMMAND_PREFIXES = names(
     "sudo env time nohup command builtin exec xargs timeout nice stdbuf doas then do else if while"
 )
-"""Words before a command that say nothing of it."""
+"""Words before a command that do not change its kind."""
 INTERPRETERS = frozenset(["bash", "sh", "zsh", "dash", "ksh", "fish", "pwsh", "powershell"])
 SCRIPT_OPTIONS = frozenset(["-c", "-lc", "-ic", "-cl", "-command"])
 
 DISCARDING_REDIRECTS = frozenset(["/dev/null", "/dev/stderr", "/dev/stdout", "nul", "$null"])
-"""Where a redirect may go without writing a file."""
+"""Targets of redirects that do not write a file."""
 
 _MAX_CHARS = 2048
 _MAX_COMMANDS = 50
@@ -98,7 +94,7 @@ _ESCAPED = re.compile(r'\\(["\\$`\n])')
 
 
 def command_kind(command: str, *, depth: int = 0) -> Kind:
-    """What a command line does."""
+    """Return the kind of a command line."""
     if "*** Begin Patch" in command[:_MAX_CHARS]:
         return "write"
     first: Kind = "other"
@@ -112,7 +108,7 @@ def command_kind(command: str, *, depth: int = 0) -> Kind:
 
 
 def words_kind(words: Sequence[str], *, depth: int = 0) -> Kind:
-    """What one command does, given as its words."""
+    """Return the kind of one command, split into words."""
     words = _without_prefixes(words)
     if not words:
         return "other"
@@ -140,7 +136,7 @@ def _without_prefixes(words: Sequence[str]) -> Sequence[str]:
 
 
 def _script_kind(words: Sequence[str], depth: int) -> Kind:
-    """What `bash -lc "…"` does."""
+    """Return the kind of `bash -lc "…"`."""
     for at, word in enumerate(words[:-1]):
         if word.lower() in SCRIPT_OPTIONS and depth < _MAX_DEPTH:
             return command_kind(words[at + 1], depth=depth + 1)
@@ -148,7 +144,7 @@ def _script_kind(words: Sequence[str], depth: int) -> Kind:
 
 
 def _git_words(words: Sequence[str]) -> Iterator[str]:
-    """The words behind git's own options (`-C path`, `--no-pager`)."""
+    """Yield the words after git's own options (`-C path`, `--no-pager`)."""
     takes = False
     for word in words:
         if takes:
@@ -167,7 +163,7 @@ def _runs_writer(words: Sequence[str], depth: int) -> bool:
 
 
 def _commands(line: str) -> Iterator[list[str] | None]:
-    """The simple commands of a line, as words; None stands for a redirect or a heredoc, which writes."""
+    """Yield the simple commands of a line as words; None for a redirect or a heredoc, which writes."""
     words: list[str] = []
     redirected = False
     for token in _TOKEN.finditer(line):
@@ -182,7 +178,7 @@ def _commands(line: str) -> Iterator[list[str] | None]:
         elif kind == "here":
             yield None
         elif kind == "redirect":
-            # `2>&1` and `>&2` join streams: what follows is a number.
+            # `2>&1` and `>&2` join streams: a number follows.
             redirected = True
         elif kind == "end":
             yield words
@@ -233,7 +229,7 @@ NAMES = by_name(
         """,
     }
 )
-"""Tools of Claude Code, Codex, Gemini CLI, opencode, Cline and their kin, by what they do."""
+"""Tools of Claude Code, Codex, Gemini CLI, opencode, Cline and similar agents, by kind."""
 
 SHELLS = names(
     """
@@ -245,10 +241,10 @@ SHELLS = names(
 """Tools that run a command."""
 
 EDITORS = frozenset(["strreplacebasededittool", "strreplaceeditor", "texteditor", "developertexteditor"])
-"""Tools with commands of their own: `view` reads, all others write."""
+"""Tools with their own commands: `view` reads, all others write."""
 
 COMMANDS = ("command", "cmd", "commands", "script", "CommandLine", "command_line", "code", "input")
-"""Arguments that hold a shell's command."""
+"""Arguments that hold the command of a shell tool."""
 
 READING = frozenset(["read", "view", "open", "show", "cat", "get", "load"])
 WRITING = names(
@@ -277,7 +273,7 @@ _END = re.compile(r'[^"\\]*(?:\\.[^"\\]*)*', re.DOTALL)
 
 
 def kind_of(call: CalledTool) -> Kind:
-    """What a call does: reads files, writes them, searches among them, goes to the web, or something else."""
+    """Return the kind of a tool call."""
     name = _LAST.split(call.name[-_LONGEST_NAME:])[-1]
     plain = name.replace("_", "").replace("-", "").lower()
     if plain in EDITORS:
@@ -308,7 +304,7 @@ def _shell_kind(arguments: str) -> Kind:
 
 
 def _command(arguments: str) -> str | list[str]:
-    """The command in a call's arguments, as text or as words; free text is a command itself."""
+    """Return the command in the arguments of a call, as text or words; free text is the command itself."""
     if arguments.lstrip()[:1] not in ("{", "["):
         return arguments
     try:
@@ -326,7 +322,7 @@ def _command_in(value: object) -> str | list[str]:
 
 
 def _command_in_truncated(arguments: str) -> str | list[str]:
-    """The command in arguments that were cut off."""
+    """Return the command in truncated arguments."""
     found = _COMMAND.search(arguments)
     if found is None:
         return ""
@@ -343,5 +339,5 @@ def _command_in_truncated(arguments: str) -> str | list[str]:
 
 
 def _unescape(escape: re.Match[str]) -> str:
-    said = escape[1]
-    return chr(int(said[1:], 16)) if len(said) > 1 else _ESCAPES.get(said, said)
+    code = escape[1]
+    return chr(int(code[1:], 16)) if len(code) > 1 else _ESCAPES.get(code, code)

@@ -1,6 +1,6 @@
 """Server-sent events without IO: bytes in, frames out, for any chunking.
 
-A frame ends at a blank line. Line ends may be LF, CRLF or CR (HTML standard, 9.2.6); they are normalised to LF
+A frame ends at a blank line. Line ends may be LF, CRLF or CR (HTML standard, 9.2.6) and are normalised to LF
 first, so `Frame.raw` always has LF line ends. Comment lines are dropped, and so are frames without data.
 """
 

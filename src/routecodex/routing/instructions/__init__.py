@@ -1,10 +1,8 @@
-"""What a person tells the gateway inside a message: `<**…**>`.
+"""Instructions to the gateway in a user message: `<**…**>`.
 
-values    Force, Allow, Sticky, Disable, …: the instructions, each with the span it came from
-tags      `strip(text)`, `is_blank(text)`: where the marks are, and the text without them
-regions   `is_machine_made(text)`: code and the envelopes of agents, in which nobody speaks to the gateway
-parse     `parse(text)`: one text in, instructions and malformed ones out; MOST, how many there may be
-forms     TABLE, `help_text()`: every form in words
+values    ForceTarget, AllowProviders, StickToTarget, …; INSTRUCTION_FORMS and `help_text()` describe them
+tags      finds tags outside code and agent envelopes; `strip`, `is_blank`, `is_machine_made`
+parse     `parse(text)`: instructions and malformed ones of one text, at most MOST_INSTRUCTIONS
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The grammar between the marks: one text of the person in, typed instructions out.
+"""Parses instruction tags: one user text in, typed instructions out.
 
-Only syntax is known here; whether a name means something is for the registry to say.
+Only the syntax is checked; the registry resolves names.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from routecodex.routing.instructions.values import (
 Span = tuple[int, int]
 
 MOST_INSTRUCTIONS = 20_000
-"""How many tags a person may write in one message; no more than one past it are read of a text."""
+"""Most tags in one message; of a text one more is read, to detect the excess."""
 _MAX_NAME = 512
 _MAX_REPEATS = 2**63 - 1
 _NAME_PUNCTUATION = frozenset("_-./:@+~")
@@ -56,13 +56,13 @@ _NO_INSTRUCTIONS = ParseResult()
 
 
 class _Mistake(Exception):
-    """What a person got wrong, in words for that person."""
+    """A mistake in an instruction, with a message for the user."""
 
 
 def parse(text: str) -> ParseResult:
-    """The instructions in one text of the person, from left to right, and what only looks like one.
+    """Return the instructions of one user text, left to right, and the malformed ones.
 
-    Where there are more than `MOST`, one more than that is enough to know it.
+    Parsing stops after one more than `MOST_INSTRUCTIONS`.
     """
     if "<**" not in text or text.lstrip(WHITE).startswith(AGENTS_FILE):
         return _NO_INSTRUCTIONS
@@ -77,7 +77,7 @@ def parse(text: str) -> ParseResult:
 
 
 def _instruction_spans(text: str) -> Iterator[Span]:
-    """The tags that stand neither in code nor in an envelope."""
+    """Yield the spans of tags outside code and envelopes."""
     tags, regions, at, last = TagScanner(text), QuotedRegions(text), 0, text.rfind("**>")
     while (mark := MARKS.search(text, at)) and mark.start() < last:
         if mark.lastgroup != "tag":
@@ -103,9 +103,9 @@ def _read(body: str, span: Span) -> Instruction:
 
 def _unsigned(body: str, span: Span) -> Instruction:
     if not body:
-        raise _Mistake("there is nothing between the marks")
+        raise _Mistake("the instruction is empty")
     if body.lower() in _KEYED_READERS:
-        raise _Mistake(f"{body} needs a colon and what to do, for example {body}:clear")
+        raise _Mistake(f"{body} needs a colon and an action, for example {body}:clear")
     names = _names(body)
     if len(names) > 1:
         raise _Mistake("only one target can be forced; a list needs ! (allow), # (disable) or @ (enable)")
@@ -118,8 +118,8 @@ def _sticky_or_allow(names: tuple[str, ...], span: Span) -> Instruction:
         return AllowProviders(names, span=span)
     if len(names) > 1:
         raise _Mistake(
-            f"a list after ! holds providers only, and {_short(dotted[0])} is more than that; "
-            "a target that sticks stands alone"
+            f"a list after ! takes providers only, and {_short(dotted[0])} is a target; "
+            "a sticky target must be alone"
         )
     return StickToTarget(names[0], span=span)
 
@@ -134,17 +134,18 @@ def _name(name: str) -> str:
         raise _Mistake("a name is missing")
     if len(name) > _MAX_NAME:
         raise _Mistake(f"a name of {len(name)} characters is too long")
-    wrong = next((sign for sign in name if not _is_name_character(sign)), None)
+    wrong = next((character for character in name if not _is_name_character(character)), None)
     if wrong is not None:
         shown = "white space" if wrong in WHITE else repr(wrong)
-        raise _Mistake(f"{_short(name)!r} is no name: {shown} cannot stand in one")
+        raise _Mistake(f"{_short(name)!r} is not a valid name: it contains {shown}")
     if name[0] == "." or name[-1] == "." or ".." in name:
-        raise _Mistake(f"{_short(name)!r} has nothing on one side of a dot")
+        raise _Mistake(f"{_short(name)!r} is not a valid name: a part next to a dot is empty")
     return name
 
 
-def _is_name_character(sign: str) -> bool:
-    return sign.isalnum() or sign in _NAME_PUNCTUATION or unicodedata.category(sign).startswith("M")
+def _is_name_character(character: str) -> bool:
+    category = unicodedata.category(character)
+    return character.isalnum() or character in _NAME_PUNCTUATION or category.startswith("M")
 
 
 def _stop_message(value: str, span: Span) -> Instruction:
@@ -173,7 +174,7 @@ def _stop_text(value: str, span: Span) -> Instruction:
 
 
 def _repeats(tail: str) -> int:
-    """The number after the comma, 10 when there is none."""
+    """Return the number after the comma, 10 without one."""
     tail = tail.strip(WHITE)
     if not tail:
         return 10
@@ -181,21 +182,21 @@ def _repeats(tail: str) -> int:
         raise _Mistake('only a comma and a number may follow; quotes inside the text are written \\"')
     number = tail[1:].strip(WHITE)
     digits = number.lstrip("0０")
-    # An int is made of what is short enough only: a million digits would take minutes.
+    # `int` takes quadratic time: a million digits would take minutes.
     repeats = int(digits) if digits.isdecimal() and len(digits) <= 19 and number.isdecimal() else 0
     if not 1 <= repeats <= _MAX_REPEATS:
-        raise _Mistake(f"the number of repeats must be a whole number from 1 on, not {_short(number)!r}")
+        raise _Mistake(f"the number of repeats must be a whole number of at least 1, not {_short(number)!r}")
     return repeats
 
 
 def _clock(value: str, span: Span) -> Instruction:
     if value.lower() != "clear":
-        raise _Mistake(f"clock knows clear only, not {_short(value)!r}")
+        raise _Mistake(f"clock takes clear only, not {_short(value)!r}")
     return ClearClock(span=span)
 
 
 def _short(text: str, length: int = 60) -> str:
-    """The text on one line, cut where it gets long."""
+    """Return the text on one line, shortened."""
     line = " ".join(text[: length * 4].split())
     return line if len(line) <= length and len(text) <= length * 4 else f"{line[:length]}…"
 

@@ -1,17 +1,13 @@
 """Finds instruction tags outside code and agent envelopes.
 
-Where the marks of instructions are in a text, and the text without them.
+A tag starts with `<**` and ends with the next `**>`, but the quoted text of a stopMessage may contain `**>`.
+Of several `<**` before one `**>` the last one starts the tag; a `<**` that is not closed is ordinary text.
 
-A tag runs from `<**` to the next `**>`, except that the quoted text of a stopMessage may hold `**>` itself.
-Of several `<**` before one `**>` the last one starts the tag; a `<**` that nothing closes is ordinary text.
+Code is roughly that of CommonMark: fenced blocks, and spans between equal runs of backticks, which end before
+a blank line. An envelope is an XML-like element in which an agent puts text of its own into a user message.
 
-Texts are hostile: every search for what comes next is remembered, so that the work stays linear in the text
-however many marks it holds.
-
-The regions of a text in which nobody speaks to the gateway: code, and what coding agents put in.
-
-Code follows CommonMark roughly: fenced blocks, and spans between runs of backticks of one length, which do
-not reach past a blank line. An envelope is an XML-like element by whose name an agent marks text of its own.
+Texts may be hostile: the result of every search is reused, so that the time stays linear in the text for any
+number of tags.
 """
 
 from __future__ import annotations
@@ -30,12 +26,13 @@ WHITE = "".join(
         *range(0x2060, 0x2070),
     )
 )
-"""White space, and what cannot be seen: zero-width characters, direction marks, byte order marks."""
+"""White space and invisible characters: zero-width characters, direction marks, byte order marks."""
 
 GAP = f"[{re.escape(WHITE)}]*+"
+_GAP = re.compile(GAP)
 
 QUOTES = {'"': '"', "“": "”", "＂": "＂"}
-"""The quotes around the text of a stopMessage, opening to closing."""
+"""Quotes around the text of a stopMessage, opening to closing."""
 
 _MAX_TAIL = 200
 _OPENINGS = re.compile(r"(?:<\*\*)+")
@@ -47,7 +44,7 @@ _PIECES = re.compile(r"[<*>]|[^<*>]+")
 
 
 class TagLookahead:
-    """Where a pattern is met next; asked from left to right it reads the text once."""
+    """Finds the next match of a pattern; calls from left to right read the text once."""
 
     def __init__(self, text: str, pattern: re.Pattern[str]) -> None:
         self._text = text
@@ -55,7 +52,7 @@ class TagLookahead:
         self._since, self._start, self._end = 0, -1, -1
 
     def end_of_next(self, at: int) -> int | None:
-        """The end of the first match that starts at `at` or later."""
+        """Return the end of the first match that starts at `at` or later."""
         if not self._since <= at <= self._start:
             match = self._pattern.search(self._text, at)
             self._since = at
@@ -64,7 +61,7 @@ class TagLookahead:
 
 
 class TagScanner:
-    """The tags of one text."""
+    """Finds the ends of the tags of one text."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -74,7 +71,7 @@ class TagScanner:
         self._closings_after = {end: TagLookahead(text, _CLOSING) for end in _UNESCAPED}
 
     def end_of(self, start: int) -> int | None:
-        """The end of the tag that the `<**` at `start` begins; None when it begins none."""
+        """Return the end of the tag that starts with the `<**` at `start`; None if it does not start one."""
         quoted = _QUOTED.match(self._text, start + 3)
         end = self._end_of_quoted(QUOTES[quoted[1]], quoted.end()) if quoted else None
         if end is not None:
@@ -85,34 +82,34 @@ class TagScanner:
         return None if nested else end
 
     def _end_of_quoted(self, quote: str, begin: int) -> int | None:
-        """The end of a stopMessage whose quoted text begins here; None when it does not look like one."""
+        """Return the end of a stopMessage whose quoted text starts at `begin`; None if it is not one."""
         closed = self._quotes[quote].end_of_next(begin)
         end = None if closed is None else self._closings_after[quote].end_of_next(closed)
         if closed is None or end is None or end - closed > _MAX_TAIL:
             return None
-        # A quote that was forgotten must not reach for one in the text that follows.
+        # A missing closing quote must not match a quote in the text that follows.
         tail = self._text[closed : end - 3].strip(WHITE)
-        return None if any(sign in tail for sign in (quote, "\n", "<**")) else end
+        return None if any(mark in tail for mark in (quote, "\n", "<**")) else end
 
 
 def strip(text: str) -> str:
-    """The text without any tag, in code or out of it; the rest stays byte for byte the same."""
+    """Remove all tags, in code too; the rest stays byte for byte the same."""
     if not _has_tag(text):
         return text
-    tags, kept, done, at = TagScanner(text), [], 0, 0
+    tags, pieces, done, at = TagScanner(text), [], 0, 0
     while opening := _OPENINGS.search(text, at):
         start = opening.end() - 3
         end = tags.end_of(start)
         at = opening.end() if end is None else end
         if end is not None:
-            kept.append(text[done:start])
+            pieces.append(text[done:start])
             done = end
-    left = "".join((*kept, text[done:]))
+    left = "".join((*pieces, text[done:]))
     return _strip_nested(left) if _has_tag(left) else left
 
 
 def is_blank(text: str) -> bool:
-    """Whether nothing in the text can be seen."""
+    """Return whether the text has no visible character."""
     return not text.strip(WHITE)
 
 
@@ -122,24 +119,23 @@ def _has_tag(text: str) -> bool:
 
 
 def _strip_nested(text: str) -> str:
-    """The text without the tags that come to be when others between their halves are taken out.
+    """Remove the tags that appear when tags between their halves are removed.
 
-    What is kept is a stack: a tag is taken off it the moment it is closed, and what follows meets what stood
-    before.
+    The output is a stack: a tag is popped when it is closed, so later text follows the text before the tag.
     """
-    kept = ["", ""]
+    output = ["", ""]
     starts: list[int] = []
     for piece in _PIECES.findall(text):
-        kept.append(piece)
-        if piece == "*" and kept[-2] == "*" and kept[-3] == "<":
-            starts.append(len(kept) - 3)
-        elif piece == ">" and kept[-2] == "*" and kept[-3] == "*":
-            # In `<**>` the marks share their stars: that is no tag, but it may close one around it.
-            which = -1 if starts and starts[-1] <= len(kept) - 6 else -2
+        output.append(piece)
+        if piece == "*" and output[-2] == "*" and output[-3] == "<":
+            starts.append(len(output) - 3)
+        elif piece == ">" and output[-2] == "*" and output[-3] == "*":
+            # In `<**>` both marks share their stars: it is not a tag, but it may close a tag around it.
+            which = -1 if starts and starts[-1] <= len(output) - 6 else -2
             if len(starts) >= -which:
-                del kept[starts[which] :]
+                del output[starts[which] :]
                 del starts[which:]
-    return "".join(kept)
+    return "".join(output)
 
 
 _ENVELOPES_BY_AGENT = {
@@ -161,7 +157,7 @@ _ENVELOPES_BY_AGENT = {
 }
 
 ENVELOPES = frozenset(name for names in _ENVELOPES_BY_AGENT.values() for name in names.split())
-"""The names agents give to text of their own inside a message of the user."""
+"""Names of elements in which agents put text of their own into a user message."""
 
 AGENTS_FILE = "# AGENTS.md instructions"
 
@@ -177,18 +173,18 @@ _NAME = re.compile(r"<([\w-]+)")
 MARKS = re.compile(
     rf"(?P<tag>(?:<\*\*)+)|(?P<fence>{_FENCE})|(?P<ticks>`+)|(?P<envelope>{_ENVELOPE_OPENING})", re.MULTILINE
 )
-"""Where something begins that a reader of instructions must know of."""
+"""Starts of tags and of regions in which tags are not parsed."""
 
 
 class QuotedRegions:
-    """Where the regions of one text end, by the mark (one of `MARKS`) they begin with."""
+    """Finds the ends of the code and envelopes of one text, by the match of `MARKS` that starts them."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._breaks = TagLookahead(text, _BREAK)
 
     def end_of(self, mark: re.Match[str]) -> int:
-        """Where to read on after the mark."""
+        """Return the end of the region that the mark starts."""
         return _ENDS[mark.lastgroup or ""](self, mark)
 
     def _end_of_fence(self, mark: re.Match[str]) -> int:
@@ -199,7 +195,7 @@ class QuotedRegions:
         return len(self._text)
 
     def _end_of_span(self, mark: re.Match[str]) -> int:
-        """The end of a code span, or of the backticks alone when they begin none."""
+        """Return the end of a code span, or of the backticks if they do not start one."""
         length = len(mark[0])
         starts = self._runs.get(length, [])
         index = bisect_left(starts, mark.end())
@@ -214,7 +210,7 @@ class QuotedRegions:
 
     @functools.cached_property
     def _runs(self) -> dict[int, list[int]]:
-        """Where the runs of backticks start, by their length."""
+        """Starts of the runs of backticks, by their length."""
         runs: dict[int, list[int]] = {}
         for run in _TICKS.finditer(self._text):
             runs.setdefault(len(run[0]), []).append(run.start())
@@ -229,7 +225,7 @@ _ENDS = {
 
 
 def end_of_envelope(text: str, opening: re.Match[str]) -> int:
-    """The end of the envelope: its own closing tag, else the last there is, else the end of the text."""
+    """Return the end of the envelope: its own closing tag, else the last one, else the end of the text."""
     if opening[0].endswith("/>"):
         return opening.end()
     named = _NAME.match(opening[0])
@@ -245,7 +241,7 @@ def end_of_envelope(text: str, opening: re.Match[str]) -> int:
 
 
 def is_machine_made(text: str) -> bool:
-    """Whether the text holds nothing but white space and envelopes: no word of the person."""
+    """Return whether the text has only white space and envelopes, so no text of the user."""
     rest = _skip_white(text, 0)
     if text.startswith(AGENTS_FILE, rest):
         return True
@@ -254,11 +250,8 @@ def is_machine_made(text: str) -> bool:
     return rest == len(text)
 
 
-_WHITE_RUN = re.compile(f"[{re.escape(WHITE)}]*+")
-
-
 def _skip_white(text: str, at: int) -> int:
-    run = _WHITE_RUN.match(text, at)
+    run = _GAP.match(text, at)
     return run.end() if run else at
 
 

@@ -1,6 +1,6 @@
-"""What a person can tell the gateway inside a message, as values; targets stand as they were typed.
+"""Instructions as values, with targets as they were typed, and the table of all their forms.
 
-Every form an instruction can take, in words: the help a person gets, and the table of the manual.
+`<**help**>` and docs/routing.md show the table.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from msgspec import Struct
 
 
 class InstructionForm(NamedTuple):
-    """Ways to write one instruction, what it does, and how long that lasts."""
+    """Forms of one instruction, its effect and its duration."""
 
     forms: tuple[str, ...]
     effect: str
@@ -24,7 +24,7 @@ _AT_ONCE = "–"
 INSTRUCTION_FORMS: tuple[InstructionForm, ...] = (
     InstructionForm(
         ("<**p.model**>", "<**p.key.model**>"),
-        "Use this model of provider `p`, or this key for this model, and nothing else.",
+        "Use only this model of provider `p`, or only this key for this model.",
         "this turn",
     ),
     InstructionForm(
@@ -32,8 +32,8 @@ INSTRUCTION_FORMS: tuple[InstructionForm, ...] = (
         "Use this key of `p`, by name or by number, with the model of `p` that routing would choose.",
         "this turn",
     ),
-    InstructionForm(("<**p**>", "<**!p**>", "<**!p,q**>"), "Allow these providers only.", _SESSION),
-    InstructionForm(("<**!p.model**>",), "Stay with this model; all keys of `p` take their turns.", _SESSION),
+    InstructionForm(("<**p**>", "<**!p**>", "<**!p,q**>"), "Allow only these providers.", _SESSION),
+    InstructionForm(("<**!p.model**>",), "Stay with this model; the keys of `p` rotate.", _SESSION),
     InstructionForm(
         ("<**!p.key.model**>", "<**!p.key**>", "<**!p.1**>"),
         "Stay with this one key.",
@@ -41,38 +41,38 @@ INSTRUCTION_FORMS: tuple[InstructionForm, ...] = (
     ),
     InstructionForm(
         ("<**#p**>", "<**#p.1**>", "<**#p.key**>", "<**#p.model**>", "<**#p,q.1**>"),
-        "Never use these. A new message with `#` replaces what was disabled before; "
-        "several in one message add up.",
+        "Disable these. A new message with `#` replaces the list; several `#` in one message add up.",
         _SESSION,
     ),
     InstructionForm(
         ("<**@p**>", "<**@p.1**>", "<**@p.key**>", "<**@p.model**>", "<**@p,q.1**>"),
-        "Use these again. `@p` lifts all that was disabled of `p`; "
-        "`@p.1` after `#p` leaves the other keys disabled.",
+        "Enable these again. `@p` enables all of `p`; `@p.1` after `#p` leaves the other keys disabled.",
         _SESSION,
     ),
-    InstructionForm(("<**clear**>",), "Forget what was forced, sticky, allowed and disabled.", _AT_ONCE),
+    InstructionForm(("<**clear**>",), "Clear force, sticky, allow list and disable list.", _AT_ONCE),
     InstructionForm(
         ('<**stopMessage:"text"**>', '<**stopMessage:"text",3**>'),
-        "Say this text to the model whenever it stops, up to 10 times, or as often as the number says. "
+        "Send this text to the model whenever it stops, up to 10 times, or as often as the number says. "
         'A quote inside the text is written `\\"`.',
         _SESSION,
     ),
     InstructionForm(
         ("<**stopMessage:<file://stopMessage/x.md>**>", "<**stopMessage:<file://stopMessage/x.md>,3**>"),
-        "The same with the text of a file below the user dir, read when this is written.",
+        "The same with the text of a file below the user directory, read when the instruction is sent.",
         _SESSION,
     ),
-    InstructionForm(("<**stopMessage:clear**>",), "Say nothing any more when the model stops.", _AT_ONCE),
-    InstructionForm(("<**clock:clear**>",), "Forget all clock tasks of the session.", _AT_ONCE),
-    InstructionForm(("<**status**>",), "Show what is set for this session, and how the keys are.", _AT_ONCE),
+    InstructionForm(("<**stopMessage:clear**>",), "Remove the stop message.", _AT_ONCE),
+    InstructionForm(("<**clock:clear**>",), "Delete all clock tasks of the session.", _AT_ONCE),
+    InstructionForm(
+        ("<**status**>",), "Show the state of this session and the health of the keys.", _AT_ONCE
+    ),
     InstructionForm(("<**help**>",), "Show this table.", _AT_ONCE),
 )
-"""What can be written, for people; `p` and `q` are providers."""
+"""All instructions, for people; `p` and `q` are providers."""
 
 
 def help_text() -> str:
-    """The table as markdown."""
+    """Return the table as markdown."""
     rows = [("Write", "Effect", "Lasts for"), ("---", "---", "---")]
     rows += [
         (", ".join(f"`{form}`" for form in row.forms), row.effect, row.lasts) for row in INSTRUCTION_FORMS
@@ -81,77 +81,77 @@ def help_text() -> str:
 
 
 class ParsedInstruction(Struct, frozen=True, kw_only=True):
-    """Something between the marks; `span` is where it stood in the text, marks included."""
+    """An instruction; `span` is its position in the text, with the marks."""
 
     span: tuple[int, int] = (0, 0)
 
 
 class ForceTarget(ParsedInstruction, frozen=True):
-    """This target, for this turn of the person only."""
+    """Use this target for this user turn only."""
 
     target: str
 
 
 class AllowProviders(ParsedInstruction, frozen=True):
-    """Only these providers, until told otherwise."""
+    """Allow only these providers, for the session."""
 
     providers: tuple[str, ...]
 
 
 class StickToTarget(ParsedInstruction, frozen=True):
-    """This target, until told otherwise."""
+    """Use this target, for the session."""
 
     target: str
 
 
 class DisableTarget(ParsedInstruction, frozen=True):
-    """None of these."""
+    """Disable these targets."""
 
     targets: tuple[str, ...]
 
 
 class EnableTarget(ParsedInstruction, frozen=True):
-    """These again."""
+    """Enable these targets again."""
 
     targets: tuple[str, ...]
 
 
 class ClearRouting(ParsedInstruction, frozen=True):
-    """Nothing forced, sticky, allowed or disabled any more."""
+    """Clear force, sticky, allow list and disable list."""
 
 
 class SetStopMessage(ParsedInstruction, frozen=True):
-    """Say this to a model that stops, so many times."""
+    """Send this text to a model that stops, up to `max_repeats` times."""
 
     text: str
     max_repeats: int = 10
 
 
 class SetStopMessageFromFile(ParsedInstruction, frozen=True):
-    """Say what this file holds to a model that stops; the path is below the user dir."""
+    """Send the text of this file to a model that stops; the path is below the user directory."""
 
     path: str
     max_repeats: int = 10
 
 
 class ClearStopMessage(ParsedInstruction, frozen=True):
-    """Say nothing to a model that stops."""
+    """Remove the stop message."""
 
 
 class ClearClock(ParsedInstruction, frozen=True):
-    """Forget the session's clock tasks."""
+    """Delete the clock tasks of the session."""
 
 
 class ShowStatus(ParsedInstruction, frozen=True):
-    """Tell what is set for this session."""
+    """Answer with the state of this session."""
 
 
 class ShowHelp(ParsedInstruction, frozen=True):
-    """Tell what can be written between the marks."""
+    """Answer with the table of instructions."""
 
 
 class MalformedInstruction(ParsedInstruction, frozen=True):
-    """Marks around something that is no instruction: how it began, and what is wrong with it."""
+    """A tag that is not an instruction: its start, and the mistake."""
 
     raw: str
     reason: str
@@ -174,7 +174,7 @@ Instruction = (
 
 
 class ParseResult(Struct, frozen=True):
-    """All that one text tells the gateway, from left to right."""
+    """Instructions of one text, left to right, and malformed ones."""
 
     instructions: tuple[Instruction, ...] = ()
     malformed: tuple[MalformedInstruction, ...] = ()
