@@ -1,4 +1,4 @@
-"""Requests and streams the tests of this codec share."""
+"""Requests and streams shared by the tests of this codec."""
 
 from __future__ import annotations
 
@@ -15,78 +15,78 @@ from routecodex.protocols.codec import EncodedRequest, EncodeOptions, ReplyConte
 from routecodex.protocols.dialect import Dialect
 from routecodex.wire import json, sse
 
-AIM = EncodeOptions(model="m-1", provider="acme")
+OPTIONS = EncodeOptions(model="m-1", provider="acme")
 DONE = b"data: [DONE]\n\n"
 HEAD = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 5, "model": "gpt"}
 COUNTS = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
 
 
 def reply(**settings: Any) -> ReplyContext:
-    """Who is answered, unless the test says otherwise."""
+    """Return a reply context with these settings."""
     return ReplyContext(
         **{"id": "abc", "created": 1, "model": "asked", "provider": "acme", "input_tokens": 7, **settings}
     )
 
 
 def body(**fields: Any) -> bytes:
-    """A small request with these fields."""
+    """Return the body of a small request with these fields."""
     return json.encode({"model": "asked", "messages": [{"role": "user", "content": "hi"}], **fields})
 
 
-def inbound(**fields: Any) -> WireRequest:
-    """The small request, read."""
+def wire_request(**fields: Any) -> WireRequest:
+    """Return the small request, validated."""
     return validate(body(**fields))
 
 
 def decoded(**fields: Any) -> Request:
-    """The small request in canon."""
-    return decode_request(inbound(**fields))
+    """Return the small request, decoded."""
+    return decode_request(wire_request(**fields))
 
 
-def asking(*messages: Message, **fields: Any) -> Request:
-    """A canonical request that came in another protocol."""
+def foreign_request(*messages: Message, **fields: Any) -> Request:
+    """Return a canonical request of another protocol."""
     return Request(**{"model": "asked", "source": "messages", "messages": messages, **fields})
 
 
-def aim(**knobs: Any) -> EncodeOptions:
-    """An upstream with this dialect."""
-    return EncodeOptions(model="m-1", provider="acme", dialect=Dialect(**knobs))
+def with_dialect(**dialect: Any) -> EncodeOptions:
+    """Return the options of an upstream with this dialect."""
+    return EncodeOptions(model="m-1", provider="acme", dialect=Dialect(**dialect))
 
 
-def sent(request: Request, to: EncodeOptions = AIM) -> dict[str, Any]:
-    """The body an upstream gets."""
+def sent(request: Request, to: EncodeOptions = OPTIONS) -> dict[str, Any]:
+    """Return the body for an upstream."""
     value: dict[str, Any] = json.decode(encode_request(request, to).body)
     return value
 
 
-def noticed(request: Request, to: EncodeOptions = AIM) -> tuple[str, ...]:
-    """What could not be said."""
+def notices_of(request: Request, to: EncodeOptions = OPTIONS) -> tuple[str, ...]:
+    """Return the notices of an encoded request."""
     return encode_request(request, to).notices
 
 
 def value_of(encoded: EncodedRequest) -> dict[str, Any]:
-    """An encoded body as a value."""
+    """Decode the JSON of an encoded body."""
     value: dict[str, Any] = json.decode(encoded.body)
     return value
 
 
 def frame(**fields: Any) -> bytes:
-    """One chunk with the usual head."""
+    """Return one chunk with the common head."""
     return sse.frame(json.encode({**HEAD, **fields}))
 
 
 def choice(finish: str | None = None, index: int = 0, **delta: Any) -> bytes:
-    """One chunk with one choice."""
+    """Return one chunk with one choice."""
     return frame(choices=[{"index": index, "delta": delta, "logprobs": None, "finish_reason": finish}])
 
 
 def role() -> bytes:
-    """The chunk every stream begins with."""
+    """Return the first chunk of a stream."""
     return choice(role="assistant", content="")
 
 
 def call(index: int | None, id: str | None = None, name: str | None = None, arguments: Any = None) -> bytes:
-    """One chunk with a piece of a tool call; what is None is left out."""
+    """Return one chunk with a delta of a tool call; None leaves a field out."""
     function = {key: item for key, item in (("name", name), ("arguments", arguments)) if item is not None}
     entry: dict[str, Any] = {"function": function}
     if index is not None:
@@ -97,23 +97,23 @@ def call(index: int | None, id: str | None = None, name: str | None = None, argu
 
 
 def usage(**counts: Any) -> bytes:
-    """The chunk with the counts alone."""
+    """Return the chunk with only the usage."""
     return frame(choices=[], usage={**COUNTS, **counts})
 
 
 def events(stream: bytes) -> list[Event]:
-    """What a decoder tells of the whole stream."""
+    """Decode a whole stream."""
     decoder = StreamDecoder()
     return [*decoder.feed(stream), *decoder.close()]
 
 
-def written(told: list[Event], to: ReplyContext | None = None) -> bytes:
-    """What an encoder writes for these events."""
+def written(events: list[Event], to: ReplyContext | None = None) -> bytes:
+    """Encode these events as a stream."""
     encoder = StreamEncoder(to or reply())
-    return b"".join(map(encoder.encode, told))
+    return b"".join(map(encoder.encode, events))
 
 
 def chunks(stream: bytes) -> list[dict[str, Any]]:
-    """The chunks of a stream, without [DONE]."""
+    """Return the chunks of a stream, without [DONE]."""
     found = sse.Frames().feed(stream)
     return [json.decode(item.data) for item in found if item.data != b"[DONE]"]

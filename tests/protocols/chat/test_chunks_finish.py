@@ -1,4 +1,4 @@
-"""Answers that were cut off before their end never look complete."""
+"""Truncated answers never look complete."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tests.protocols.chat.test_relay import passed
 HALF = role() + call(0, "call_1", "shell", "") + call(0, arguments='{"command":"rm -rf /tmp/bui')
 
 
-@pytest.mark.parametrize("said", ["network_error", "insufficient_system_resource", "abort", "error"])
+@pytest.mark.parametrize("reason", ["network_error", "insufficient_system_resource", "abort", "error"])
 @pytest.mark.parametrize("begun", [role() + choice(content="Half a sen"), HALF])
-def test_an_answer_that_its_upstream_broke_off_ends_with_an_error(begun: bytes, said: str) -> None:
-    out = passed(begun + choice(said) + DONE)
+def test_an_answer_that_its_upstream_aborted_ends_with_an_error(begun: bytes, reason: str) -> None:
+    out = passed(begun + choice(reason) + DONE)
     check_broken_chat(out)
-    assert said.encode() in out
+    assert reason.encode() in out
 
 
 def test_an_answer_that_is_broken_off_before_it_began_is_for_another_target() -> None:
@@ -27,9 +27,9 @@ def test_an_answer_that_is_broken_off_before_it_began_is_for_another_target() ->
         relay.feed(role() + choice("network_error") + DONE)
 
 
-@pytest.mark.parametrize("said", ["content_filter", "length"])
-def test_a_call_that_may_have_been_cut_off_is_not_called_one(said: str) -> None:
-    assert chunks(passed(HALF + choice(said) + DONE))[-2]["choices"][0]["finish_reason"] == said
+@pytest.mark.parametrize("reason", ["content_filter", "length"])
+def test_a_call_that_may_have_been_cut_off_is_not_called_one(reason: str) -> None:
+    assert chunks(passed(HALF + choice(reason) + DONE))[-2]["choices"][0]["finish_reason"] == reason
 
 
 def test_half_a_call_without_a_finish_is_broken_off() -> None:

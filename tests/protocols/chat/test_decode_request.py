@@ -98,7 +98,7 @@ def test_fields_become_canon(fields: dict[str, Any], expected: dict[str, Any]) -
     assert (request.model, request.source) == ("asked", "chat")
 
 
-def test_a_thinking_budget_is_no_unknown_field() -> None:
+def test_a_thinking_budget_is_a_known_field() -> None:
     assert decoded(enable_thinking=True, thinking_budget=5).extras is None
 
 
@@ -160,7 +160,7 @@ def test_leading_system_text_is_the_system_and_later_one_stays_in_place() -> Non
     )
 
 
-def test_an_assistant_message_keeps_thought_text_refusal_and_calls_in_order() -> None:
+def test_an_assistant_message_keeps_reasoning_text_refusal_and_calls_in_order() -> None:
     assistant = {
         "role": "assistant",
         "reasoning_content": "hm",

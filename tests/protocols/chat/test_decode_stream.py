@@ -39,20 +39,20 @@ def calls(stream: bytes) -> list[tuple[str, str, str]]:
     ]
 
 
-def comparable(told: list[Event]) -> list[Any]:
-    """Errors are compared by what they say."""
-    return [(type(e.error), e.error.message) if isinstance(e, Failed) else e for e in told]
+def comparable(decoded: list[Event]) -> list[Any]:
+    """Replace errors by their type and message."""
+    return [(type(e.error), e.error.message) if isinstance(e, Failed) else e for e in decoded]
 
 
 def chunked(stream: bytes, cuts: list[int]) -> list[Any]:
     decoder = StreamDecoder()
     edges = [0, *cuts, len(stream)]
     pieces = [stream[start:end] for start, end in itertools.pairwise(edges)]
-    told = [event for piece in pieces for event in decoder.feed(piece)]
-    return comparable([*told, *decoder.close()])
+    decoded = [event for piece in pieces for event in decoder.feed(piece)]
+    return comparable([*decoded, *decoder.close()])
 
 
-def test_a_plain_answer_is_told_in_order() -> None:
+def test_a_plain_answer_is_decoded_in_order() -> None:
     stream = role() + choice(content="Hel") + choice(content="lo") + choice("stop") + usage() + DONE
     assert events(stream) == [
         Started("chatcmpl-1", "gpt", 5),
@@ -112,10 +112,10 @@ def test_a_stream_cut_at_any_frame_is_never_finished(scene: str) -> None:
     frames = frames_of(SCENES[scene]("chat", True))
     end = next(at for at, item in enumerate(frames) if b'"finish_reason":"' in item)
     for cut in range(end + 1):
-        told = events(b"".join(frames[:cut]))
-        assert isinstance(told[-1], Failed), cut
-        assert told[-1].error.code == "upstream_truncated"
-        assert not any(isinstance(event, Finished) for event in told)
+        decoded = events(b"".join(frames[:cut]))
+        assert isinstance(decoded[-1], Failed), cut
+        assert decoded[-1].error.code == "upstream_truncated"
+        assert not any(isinstance(event, Finished) for event in decoded)
     for cut in range(end + 1, len(frames) + 1):
         assert isinstance(events(b"".join(frames[:cut]))[-1], Finished), cut
 
@@ -123,9 +123,9 @@ def test_a_stream_cut_at_any_frame_is_never_finished(scene: str) -> None:
 def test_a_stream_cut_in_the_middle_of_a_frame_is_never_finished() -> None:
     stream = role() + choice(content="Hello") + call(0, "a", "f", '{"cmd":"rm -rf build/tmp"}')
     for cut in range(len(stream)):
-        told = events(stream[:cut])
-        assert isinstance(told[-1], Failed)
-        assert sum(isinstance(event, Failed | Finished) for event in told) == 1
+        decoded = events(stream[:cut])
+        assert isinstance(decoded[-1], Failed)
+        assert sum(isinstance(event, Failed | Finished) for event in decoded) == 1
 
 
 ENDS: list[tuple[str, bytes]] = [
@@ -236,9 +236,7 @@ CALLS: list[tuple[str, bytes, list[tuple[str, str]]]] = [
 
 
 @pytest.mark.parametrize(("stream", "expected"), [row[1:] for row in CALLS], ids=[row[0] for row in CALLS])
-def test_calls_are_told_apart_however_they_are_numbered(
-    stream: bytes, expected: list[tuple[str, str]]
-) -> None:
+def test_calls_are_distinguished_with_any_numbering(stream: bytes, expected: list[tuple[str, str]]) -> None:
     found = calls(role() + stream + choice("stop") + DONE)
     assert [(name, arguments) for _, name, arguments in found] == expected
     assert len({id for id, _, _ in found}) == len(expected)
@@ -264,7 +262,9 @@ NAMED_LATE: list[tuple[str, bytes, list[tuple[str, str, str]]]] = [
 @pytest.mark.parametrize(
     ("pieces", "expected"), [row[1:] for row in NAMED_LATE], ids=[row[0] for row in NAMED_LATE]
 )
-def test_a_call_is_told_when_its_name_is_known(pieces: bytes, expected: list[tuple[str, str, str]]) -> None:
+def test_a_call_is_announced_once_its_name_is_known(
+    pieces: bytes, expected: list[tuple[str, str, str]]
+) -> None:
     assert calls(role() + pieces + choice("tool_calls") + DONE) == expected
     assert calls(role() + pieces + DONE) == expected
 
@@ -280,9 +280,9 @@ def test_a_call_without_id_gets_one_that_no_other_answer_has() -> None:
 
 
 def test_parts_are_closed_when_the_next_begins() -> None:
-    told = events(MIXED)
+    decoded = events(MIXED)
     assert [
-        (type(event), event.index) for event in told if isinstance(event, PartStarted | PartFinished)
+        (type(event), event.index) for event in decoded if isinstance(event, PartStarted | PartFinished)
     ] == [
         (PartStarted, 0),
         (PartFinished, 0),
@@ -316,9 +316,9 @@ FINISHES: list[tuple[str | None, bytes, Finish]] = [
 ]
 
 
-@pytest.mark.parametrize(("said", "content", "expected"), FINISHES, ids=range(len(FINISHES)))
-def test_the_finish_is_put_right(said: str, content: bytes, expected: Finish) -> None:
-    assert whole(role() + content + choice(said) + DONE).finish == expected
+@pytest.mark.parametrize(("reason", "content", "expected"), FINISHES, ids=range(len(FINISHES)))
+def test_the_finish_reason_is_corrected(reason: str, content: bytes, expected: Finish) -> None:
+    assert whole(role() + content + choice(reason) + DONE).finish == expected
 
 
 ODD: list[tuple[str, dict[str, Any], tuple[Any, ...]]] = [
@@ -358,18 +358,18 @@ ODD: list[tuple[str, dict[str, Any], tuple[Any, ...]]] = [
 
 
 @pytest.mark.parametrize(("delta", "parts"), [row[1:] for row in ODD], ids=[row[0] for row in ODD])
-def test_odd_deltas_are_understood(delta: dict[str, Any], parts: tuple[Any, ...]) -> None:
+def test_unusual_deltas_are_read(delta: dict[str, Any], parts: tuple[Any, ...]) -> None:
     assert whole(role() + choice(**delta) + choice("stop") + DONE).parts == parts
 
 
-def test_odd_chunks_are_understood() -> None:
+def test_unusual_chunks_are_read() -> None:
     chunk = {"id": 5, "created": 7.5, "model": None, "choices": [{"index": None, "delta": {"content": "Hi"}}]}
     late = {"choices": [5, {"index": 0, "finish_reason": "stop"}], "usage": "none", "error": None}
     stream = b"".join(sse.frame(json.encode(item)) for item in (chunk, late))
     assert whole(stream) == Response("", "", 7, (Text("Hi"),), Finish("stop", upstream_reason="stop"))
 
 
-def test_only_the_first_choice_is_told() -> None:
+def test_only_the_first_choice_is_decoded() -> None:
     stream = role() + choice(content="a") + choice(index=1, content="b") + choice("stop") + choice("stop", 1)
     assert whole(stream + DONE).parts == (Text("a"),)
 
@@ -383,18 +383,18 @@ def test_logprobs_and_annotations_stay_with_their_text() -> None:
     assert found.parts == (Text("Hi", annotations=({"url": "u"},)),)
 
 
-def test_of_sound_the_words_are_told() -> None:
+def test_the_transcript_of_audio_becomes_text() -> None:
     stream = role() + choice(audio={"id": "a"}) + choice(audio={"transcript": "Hel"})
     stream += choice(audio={"data": "QUFB"}) + choice(audio={"transcript": "lo"}) + choice("stop") + DONE
     assert whole(stream).parts == (Text("Hello"),)
 
 
 def test_images_are_parts_that_only_chat_has() -> None:
-    shown = {"type": "image_url", "image_url": {"url": "data:image/png;base64,A"}}
-    stream = role() + choice(content="See:") + choice(content="", images=[shown]) + choice("stop") + DONE
-    assert whole(stream).parts == (Text("See:"), Opaque("chat", shown))
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,A"}}
+    stream = role() + choice(content="See:") + choice(content="", images=[image]) + choice("stop") + DONE
+    assert whole(stream).parts == (Text("See:"), Opaque("chat", image))
     decoder = StreamDecoder()
-    assert written([*decoder.feed(stream), *decoder.close()]).count(json.encode([shown])) == 1
+    assert written([*decoder.feed(stream), *decoder.close()]).count(json.encode([image])) == 1
 
 
 def test_the_tier_and_fingerprint_are_kept() -> None:
@@ -419,10 +419,10 @@ FAILURES: list[tuple[str, Callable[[], bytes], str]] = [
 
 
 @pytest.mark.parametrize(("stream", "code"), [row[1:] for row in FAILURES], ids=[row[0] for row in FAILURES])
-def test_what_is_no_answer_fails_once(stream: Callable[[], bytes], code: str) -> None:
+def test_an_invalid_stream_fails_once(stream: Callable[[], bytes], code: str) -> None:
     decoder = StreamDecoder()
-    told = [*decoder.feed(stream()), *decoder.close(), *decoder.feed(choice("stop")), *decoder.close()]
-    (end,) = [event for event in told if isinstance(event, Failed | Finished)]
+    decoded = [*decoder.feed(stream()), *decoder.close(), *decoder.feed(choice("stop")), *decoder.close()]
+    (end,) = [event for event in decoded if isinstance(event, Failed | Finished)]
     assert isinstance(end, Failed)
     assert isinstance(end.error, UpstreamFailed)
     assert end.error.code == code
@@ -437,47 +437,47 @@ def test_nothing_follows_the_end() -> None:
 
 def test_an_error_in_the_middle_is_the_error_it_stands_for() -> None:
     limited = sse.frame(json.encode({"error": {"message": "slow down", "code": 429}}))
-    told = events(role() + choice(content="Hi") + limited + choice("stop") + DONE)
-    assert isinstance(told[-1], Failed)
-    assert isinstance(told[-1].error, UpstreamLimited)
-    assert told[-1].error.message == "slow down"
+    decoded = events(role() + choice(content="Hi") + limited + choice("stop") + DONE)
+    assert isinstance(decoded[-1], Failed)
+    assert isinstance(decoded[-1].error, UpstreamLimited)
+    assert decoded[-1].error.message == "slow down"
 
 
-def test_an_error_that_is_not_utf_8_is_told_as_far_as_it_can_be_read() -> None:
+def test_an_error_that_is_not_utf_8_is_decoded_as_far_as_possible() -> None:
     failed = events(role() + b'data: {"error":{"message":"slow \xff down","code":429}}\n\n')[-1]
     assert isinstance(failed, Failed)
     assert isinstance(failed.error, UpstreamLimited)
     assert failed.error.message == "slow \ufffd down"
 
 
-def test_thoughts_and_text_may_alternate() -> None:
+def test_reasoning_and_text_may_alternate() -> None:
     stream = role() + choice(reasoning_content="a") + choice(content="b") + choice(reasoning_content="c")
-    told = events(stream + choice("stop") + DONE)
-    assert [event for event in told if isinstance(event, ReasoningDelta)] == [
+    decoded = events(stream + choice("stop") + DONE)
+    assert [event for event in decoded if isinstance(event, ReasoningDelta)] == [
         ReasoningDelta(0, "a"),
         ReasoningDelta(2, "c"),
     ]
-    assert fold(told).parts == (Reasoning("a"), Text("b"), Reasoning("c"))
+    assert fold(decoded).parts == (Reasoning("a"), Text("b"), Reasoning("c"))
 
 
-def test_a_broken_upstream_is_told_as_broken() -> None:
-    told = events(b"".join(frames_of(answers.cut_off("chat", "Hello there"))))
-    assert isinstance(told[-1], Failed)
+def test_a_broken_upstream_gives_an_error() -> None:
+    decoded = events(b"".join(frames_of(answers.cut_off("chat", "Hello there"))))
+    assert isinstance(decoded[-1], Failed)
 
 
 HALF = role() + call(0, "call_1", "shell", "") + call(0, arguments='{"command":"rm -rf /tmp/bui')
 
 
-@pytest.mark.parametrize("said", ["network_error", "insufficient_system_resource", "abort", "error"])
+@pytest.mark.parametrize("reason", ["network_error", "insufficient_system_resource", "abort", "error"])
 @pytest.mark.parametrize("begun", [role(), role() + choice(content="Half a sen"), HALF])
-def test_an_answer_that_its_upstream_broke_off_is_never_finished(begun: bytes, said: str) -> None:
-    told = events(begun + choice(said) + DONE)
-    assert isinstance(told[-1], Failed)
-    assert told[-1].error.message == f"the upstream broke the answer off: {said}"
+def test_an_answer_that_its_upstream_aborted_is_never_finished(begun: bytes, reason: str) -> None:
+    decoded = events(begun + choice(reason) + DONE)
+    assert isinstance(decoded[-1], Failed)
+    assert decoded[-1].error.message == f"the upstream broke the answer off: {reason}"
 
 
 def test_half_a_call_without_a_finish_is_never_finished() -> None:
-    told = events(HALF + DONE)
-    assert isinstance(told[-1], Failed)
-    assert told[-1].error.code == "upstream_truncated"
+    decoded = events(HALF + DONE)
+    assert isinstance(decoded[-1], Failed)
+    assert decoded[-1].error.code == "upstream_truncated"
     assert isinstance(events(HALF + call(0, arguments='ld"}') + DONE)[-1], Finished)

@@ -10,21 +10,21 @@ from routecodex.canon.errors import BadRequest
 from routecodex.canon.parts import Text
 from routecodex.canon.request import Message, Output, Request, Thinking, Tool, ToolChoice
 from routecodex.protocols.tool_mapping import CUSTOM_PARAMETERS
-from tests.protocols.chat.samples import AIM, aim, asking, decoded, noticed, sent
+from tests.protocols.chat.samples import OPTIONS, decoded, foreign_request, notices_of, sent, with_dialect
 
 HI = Message("user", (Text("hi"),))
 
 
-def ask(**fields: Any) -> Request:
-    return asking(HI, **fields)
+def hi_request(**fields: Any) -> Request:
+    return foreign_request(HI, **fields)
 
 
-def rest(body: dict[str, Any]) -> dict[str, Any]:
+def settings_of(body: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in body.items() if name not in ("model", "messages")}
 
 
 def test_the_smallest_request_has_nothing_but_its_messages() -> None:
-    assert sent(ask()) == {"model": "m-1", "messages": [{"role": "user", "content": "hi"}]}
+    assert sent(hi_request()) == {"model": "m-1", "messages": [{"role": "user", "content": "hi"}]}
 
 
 SETTINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
@@ -73,8 +73,8 @@ SETTINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("fields", "expected"), SETTINGS, ids=range(len(SETTINGS)))
 def test_settings_are_written(fields: dict[str, Any], expected: dict[str, Any]) -> None:
-    assert rest(sent(ask(**fields))) == expected
-    assert noticed(ask(**fields)) == ()
+    assert settings_of(sent(hi_request(**fields))) == expected
+    assert notices_of(hi_request(**fields)) == ()
 
 
 LOST: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any], str]] = [
@@ -103,13 +103,13 @@ LOST: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("fields", "knobs", "expected", "notice"), LOST, ids=range(len(LOST)))
-def test_settings_that_cannot_be_said_are_reported(
-    fields: dict[str, Any], knobs: dict[str, Any], expected: dict[str, Any], notice: str
+@pytest.mark.parametrize(("fields", "dialect", "expected", "notice"), LOST, ids=range(len(LOST)))
+def test_settings_that_cannot_be_encoded_are_reported(
+    fields: dict[str, Any], dialect: dict[str, Any], expected: dict[str, Any], notice: str
 ) -> None:
-    to = aim(**knobs)
-    assert rest(sent(ask(**fields), to)) == expected
-    assert noticed(ask(**fields), to) == (notice,)
+    to = with_dialect(**dialect)
+    assert settings_of(sent(hi_request(**fields), to)) == expected
+    assert notices_of(hi_request(**fields), to) == (notice,)
 
 
 def test_a_chat_client_keeps_the_fields_only_chat_upstreams_know() -> None:
@@ -120,37 +120,39 @@ def test_a_chat_client_keeps_the_fields_only_chat_upstreams_know() -> None:
         "n": 2,
         "service_tier": "standard_only",
     }
-    assert rest(sent(decoded(**fields))) == fields
+    assert settings_of(sent(decoded(**fields))) == fields
 
 
-def test_the_token_limit_is_called_what_the_upstream_calls_it() -> None:
-    assert rest(sent(ask(max_tokens=9), aim(max_tokens_field="max_tokens"))) == {"max_tokens": 9}
+def test_the_token_limit_has_the_upstreams_field_name() -> None:
+    assert settings_of(sent(hi_request(max_tokens=9), with_dialect(max_tokens_field="max_tokens"))) == {
+        "max_tokens": 9
+    }
 
 
-def test_more_tokens_than_the_model_writes_are_not_asked_for() -> None:
-    to = replace(AIM, max_output_tokens=100)
-    assert rest(sent(ask(max_tokens=101), to)) == {"max_completion_tokens": 100}
-    assert noticed(ask(max_tokens=101), to) == (
+def test_max_tokens_is_capped_at_the_models_limit() -> None:
+    to = replace(OPTIONS, max_output_tokens=100)
+    assert settings_of(sent(hi_request(max_tokens=101), to)) == {"max_completion_tokens": 100}
+    assert notices_of(hi_request(max_tokens=101), to) == (
         "dropped part of max_tokens: this model writes at most 100 tokens",
     )
-    assert rest(sent(ask(max_tokens=100), to)) == {"max_completion_tokens": 100}
-    assert noticed(ask(max_tokens=100), to) == ()
+    assert settings_of(sent(hi_request(max_tokens=100), to)) == {"max_completion_tokens": 100}
+    assert notices_of(hi_request(max_tokens=100), to) == ()
 
 
-def test_usage_is_not_asked_for_where_that_is_refused() -> None:
-    assert rest(sent(ask(stream=True), aim(stream_usage=False))) == {"stream": True}
+def test_usage_is_not_requested_where_that_is_rejected() -> None:
+    assert settings_of(sent(hi_request(stream=True), with_dialect(stream_usage=False))) == {"stream": True}
 
 
 @pytest.mark.parametrize("source", ["messages", "responses", "gemini"])
 def test_several_answers_are_refused_for_clients_that_cannot_read_them(source: str) -> None:
     with pytest.raises(BadRequest) as caught:
-        sent(ask(n=2, source=source))
+        sent(hi_request(n=2, source=source))
     assert caught.value.param == "n"
 
 
 def test_several_answers_are_refused_where_the_upstream_gives_one() -> None:
     with pytest.raises(BadRequest) as caught:
-        sent(decoded(n=2), aim(n=False))
+        sent(decoded(n=2), with_dialect(n=False))
     assert caught.value.param == "n"
 
 
@@ -176,25 +178,25 @@ THINKING: list[tuple[str, Thinking, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("style", "thinking", "expected"), THINKING, ids=range(len(THINKING)))
-def test_thinking_is_asked_for_in_the_upstreams_way(
-    style: str, thinking: Thinking, expected: dict[str, Any]
-) -> None:
-    assert rest(sent(ask(thinking=thinking), aim(reasoning_field=style))) == expected
+def test_thinking_has_the_upstreams_field(style: str, thinking: Thinking, expected: dict[str, Any]) -> None:
+    assert settings_of(sent(hi_request(thinking=thinking), with_dialect(reasoning_field=style))) == expected
 
 
-def test_a_schema_is_asked_for_in_words_where_there_is_json_mode_only() -> None:
-    request = ask(output=Output("json_schema", schema={"type": "object"}))
-    body = sent(request, aim(response_format="json_object"))
-    wish = 'Answer with one JSON object that fits this JSON schema: {"type":"object"}'
+def test_a_schema_becomes_an_instruction_in_json_mode() -> None:
+    request = hi_request(output=Output("json_schema", schema={"type": "object"}))
+    body = sent(request, with_dialect(response_format="json_object"))
+    instruction = 'Answer with one JSON object that fits this JSON schema: {"type":"object"}'
     assert body["response_format"] == {"type": "json_object"}
-    assert body["messages"] == [{"role": "system", "content": wish}, {"role": "user", "content": "hi"}]
+    assert body["messages"] == [{"role": "system", "content": instruction}, {"role": "user", "content": "hi"}]
 
 
-def test_the_wish_for_a_schema_joins_the_system_text_that_is_there() -> None:
-    request = ask(output=Output("json_schema", schema={}), system=(Text("Be brief."),))
-    body = sent(request, aim(response_format="json_object", system_role="developer", merge_system=True))
-    wish = "Answer with one JSON object that fits this JSON schema: {}"
-    assert body["messages"][0] == {"role": "developer", "content": f"Be brief.\n\n{wish}"}
+def test_the_schema_instruction_joins_the_system_text() -> None:
+    request = hi_request(output=Output("json_schema", schema={}), system=(Text("Be brief."),))
+    body = sent(
+        request, with_dialect(response_format="json_object", system_role="developer", merge_system=True)
+    )
+    instruction = "Answer with one JSON object that fits this JSON schema: {}"
+    assert body["messages"][0] == {"role": "developer", "content": f"Be brief.\n\n{instruction}"}
     assert len(body["messages"]) == 2
 
 
@@ -206,7 +208,7 @@ WRITTEN = {
 
 
 def test_functions_are_written() -> None:
-    assert rest(sent(ask(tools=(F, Tool("g"))))) == {
+    assert settings_of(sent(hi_request(tools=(F, Tool("g"))))) == {
         "tools": [
             WRITTEN,
             {
@@ -218,13 +220,15 @@ def test_functions_are_written() -> None:
 
 
 def test_strictness_is_left_out_where_it_is_refused() -> None:
-    (tool,) = sent(ask(tools=(F,)), aim(strict_tools=False))["tools"]
+    (tool,) = sent(hi_request(tools=(F,)), with_dialect(strict_tools=False))["tools"]
     assert "strict" not in tool["function"]
 
 
 def test_the_grammar_of_a_custom_tool_is_part_of_its_description() -> None:
     grammar = {"type": "grammar", "syntax": "lark", "definition": "start: x"}
-    (tool,) = sent(asking(tools=(Tool("patch", "custom", description="Patches.", format=grammar),)))["tools"]
+    (tool,) = sent(foreign_request(tools=(Tool("patch", "custom", description="Patches.", format=grammar),)))[
+        "tools"
+    ]
     assert tool["function"]["description"] == (
         "Patches.\n\nThe input must follow this lark grammar:\nstart: x"
     )
@@ -232,7 +236,7 @@ def test_the_grammar_of_a_custom_tool_is_part_of_its_description() -> None:
 
 def test_custom_tools_become_functions_with_one_input() -> None:
     tool = Tool("patch", "custom", description="d", format={"type": "grammar"})
-    assert sent(ask(tools=(tool,)))["tools"] == [
+    assert sent(hi_request(tools=(tool,)))["tools"] == [
         {
             "type": "function",
             "function": {"name": "patch", "description": "d", "parameters": CUSTOM_PARAMETERS},
@@ -251,15 +255,15 @@ def test_tools_of_a_chat_client_stay_as_they_are() -> None:
 
 def test_namespaced_tools_are_flattened() -> None:
     tools = (Tool("read", namespace="files"), Tool("read"))
-    request = ask(tools=tools, tool_choice=ToolChoice("tool", ("read",)))
+    request = hi_request(tools=tools, tool_choice=ToolChoice("tool", ("read",)))
     body = sent(request)
     assert [tool["function"]["name"] for tool in body["tools"]] == ["files__read", "read"]
 
 
 def test_hosted_tools_of_others_are_dropped_with_a_notice() -> None:
-    request = ask(tools=(F, Tool("web_search", "hosted", hosted={"type": "web_search"})))
+    request = hi_request(tools=(F, Tool("web_search", "hosted", hosted={"type": "web_search"})))
     assert sent(request)["tools"] == [WRITTEN]
-    assert noticed(request) == ("dropped tool web_search: it runs only at its own provider",)
+    assert notices_of(request) == ("dropped tool web_search: it runs only at its own provider",)
 
 
 CHOICES: list[tuple[ToolChoice, dict[str, Any], Any, tuple[str, ...]]] = [
@@ -296,13 +300,13 @@ CHOICES: list[tuple[ToolChoice, dict[str, Any], Any, tuple[str, ...]]] = [
 ]
 
 
-@pytest.mark.parametrize(("choice", "knobs", "expected", "notices"), CHOICES, ids=range(len(CHOICES)))
+@pytest.mark.parametrize(("choice", "dialect", "expected", "notices"), CHOICES, ids=range(len(CHOICES)))
 def test_the_choice_of_tools_is_written(
-    choice: ToolChoice, knobs: dict[str, Any], expected: Any, notices: tuple[str, ...]
+    choice: ToolChoice, dialect: dict[str, Any], expected: Any, notices: tuple[str, ...]
 ) -> None:
-    request, to = ask(tools=(F, Tool("g")), tool_choice=choice), aim(**knobs)
+    request, to = hi_request(tools=(F, Tool("g")), tool_choice=choice), with_dialect(**dialect)
     assert sent(request, to)["tool_choice"] == expected
-    assert noticed(request, to) == notices
+    assert notices_of(request, to) == notices
 
 
 def test_a_chosen_custom_tool_of_a_chat_client_is_chosen_as_custom() -> None:
@@ -311,17 +315,17 @@ def test_a_chosen_custom_tool_of_a_chat_client_is_chosen_as_custom() -> None:
     assert sent(decoded(tools=tools, tool_choice=chosen))["tool_choice"] == chosen
 
 
-def test_one_call_at_a_time_is_asked_for_where_there_is_a_switch() -> None:
-    request = ask(tools=(F,), parallel_tool_calls=False)
+def test_parallel_tool_calls_is_sent_where_it_is_supported() -> None:
+    request = hi_request(tools=(F,), parallel_tool_calls=False)
     assert sent(request)["parallel_tool_calls"] is False
-    to = aim(parallel_tool_calls=False)
+    to = with_dialect(parallel_tool_calls=False)
     assert "parallel_tool_calls" not in sent(request, to)
-    assert noticed(request, to) == ("dropped parallel_tool_calls: this upstream has no such setting",)
+    assert notices_of(request, to) == ("dropped parallel_tool_calls: this upstream has no such setting",)
 
 
 def test_a_notice_is_given_once_in_short_ascii_lines() -> None:
-    request = ask(extras={"größe" + "x" * 200: 1, "a": 1}, tools=(), top_k=1)
-    lines = noticed(request)
+    request = hi_request(extras={"größe" + "x" * 200: 1, "a": 1}, tools=(), top_k=1)
+    lines = notices_of(request)
     assert lines[0] == "dropped top_k: chat has no such field"
     assert all(line.isascii() and len(line) <= 120 for line in lines)
     assert len(lines) == 3

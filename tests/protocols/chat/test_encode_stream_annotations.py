@@ -22,7 +22,7 @@ from routecodex.wire import json
 from tests.protocols.chat.samples import chunks, reply, written
 
 
-def cited(start: int, end: int, title: str = "T") -> dict[str, Any]:
+def url_citation(start: int, end: int, title: str = "T") -> dict[str, Any]:
     where = {"url": "https://a.example/", "title": title, "start_index": start, "end_index": end}
     return {"type": "url_citation", "url_citation": where}
 
@@ -30,10 +30,10 @@ def cited(start: int, end: int, title: str = "T") -> dict[str, Any]:
 FLAT = {"type": "url_citation", "url": "https://a.example/", "title": "T", "start_index": 0, "end_index": 3}
 FOUND = {"type": "web_search_result_location", "url": "https://a.example/", "title": None, "cited_text": "c"}
 CASES: list[tuple[Any, Any]] = [
-    (FLAT, cited(10, 13)),
-    (FOUND, cited(10, 15, title="")),
-    ({"url": "https://a.example/", "title": "T", "start_index": None}, cited(10, 15)),
-    (cited(1, 2), cited(1, 2)),
+    (FLAT, url_citation(10, 13)),
+    (FOUND, url_citation(10, 15, title="")),
+    ({"url": "https://a.example/", "title": "T", "start_index": None}, url_citation(10, 15)),
+    (url_citation(1, 2), url_citation(1, 2)),
     ({"type": "file", "file": {"name": "a.pdf"}}, {"type": "file", "file": {"name": "a.pdf"}}),
     ({"type": "char_location", "document_index": 0, "cited_text": "c"}, None),
     ({"type": "file_citation", "file_id": "f", "index": 0}, None),
@@ -43,9 +43,9 @@ CASES: list[tuple[Any, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("given", "said"), CASES, ids=range(len(CASES)))
-def test_citations_are_said_as_chat_says_them(given: Any, said: Any) -> None:
-    assert annotation_of(given, start=10, end=15) == said
+@pytest.mark.parametrize(("annotation", "expected"), CASES, ids=range(len(CASES)))
+def test_citations_are_encoded_in_chats_form(annotation: Any, expected: Any) -> None:
+    assert annotation_of(annotation, start=10, end=15) == expected
 
 
 def test_places_count_from_the_beginning_of_the_answer_streamed_or_not() -> None:
@@ -57,7 +57,7 @@ def test_places_count_from_the_beginning_of_the_answer_streamed_or_not() -> None
     response = Response("up-1", "gpt", 1, parts, Finish("stop"))
     message = json.decode(encode_response(response, reply()))["choices"][0]["message"]
     assert message["content"] == "Helloyou"
-    assert message["annotations"] == [cited(0, 3), cited(5, 8, title="")]
+    assert message["annotations"] == [url_citation(0, 3), url_citation(5, 8, title="")]
     deltas = [
         chunk["choices"][0]["delta"] for chunk in chunks(written(list(unfold(response)))) if chunk["choices"]
     ]
@@ -65,8 +65,8 @@ def test_places_count_from_the_beginning_of_the_answer_streamed_or_not() -> None
     assert streamed == message["annotations"]
 
 
-def test_what_a_chat_provider_cites_comes_back_unchanged() -> None:
-    own = [cited(0, 2), {"type": "file", "file": {"hash": "x"}}]
+def test_citations_of_a_chat_provider_stay_unchanged() -> None:
+    own = [url_citation(0, 2), {"type": "file", "file": {"hash": "x"}}]
     message = {"role": "assistant", "content": "Hi", "annotations": own}
     choice = {"index": 0, "message": message, "finish_reason": "stop"}
     response = fold(decode_response(json.encode({"id": "c", "choices": [choice]})))

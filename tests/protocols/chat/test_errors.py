@@ -23,7 +23,7 @@ from routecodex.protocols.chat.errors import decode_error, encode_error, from_ob
 from routecodex.wire import json
 from tests.kit.grammar import check_error
 
-SAID: list[tuple[int, Any, type[UpstreamError], int, str]] = [
+DECODED: list[tuple[int, Any, type[UpstreamError], int, str]] = [
     (400, {"error": {"message": "bad", "type": "invalid_request_error"}}, UpstreamRejected, 400, "bad"),
     (404, {"error": {"message": "no model"}}, UpstreamRejected, 404, "no model"),
     (413, {"error": {"message": "long"}}, UpstreamRejected, 413, "long"),
@@ -45,14 +45,16 @@ SAID: list[tuple[int, Any, type[UpstreamError], int, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("status", "body", "kind", "shown", "message"), SAID, ids=range(len(SAID)))
-def test_refusals_are_understood(
-    status: int, body: Any, kind: type[UpstreamError], shown: int, message: str
+@pytest.mark.parametrize(
+    ("status", "body", "kind", "client_status", "message"), DECODED, ids=range(len(DECODED))
+)
+def test_error_responses_are_decoded(
+    status: int, body: Any, kind: type[UpstreamError], client_status: int, message: str
 ) -> None:
     error = decode_error(status, {}, json.encode(body), "up")
     assert type(error) is kind
     assert (error.status, error.message, error.provider, error.upstream_status) == (
-        shown,
+        client_status,
         message,
         "up",
         status,
@@ -61,16 +63,16 @@ def test_refusals_are_understood(
 
 @pytest.mark.parametrize("status", [401, 403])
 def test_a_refused_key_is_never_shown_as_the_clients_own(status: int) -> None:
-    said = {"error": {"message": "Incorrect API key provided: sk-secret", "code": "invalid_api_key"}}
-    error = decode_error(status, {}, json.encode(said), "up")
+    envelope = {"error": {"message": "Incorrect API key provided: sk-secret", "code": "invalid_api_key"}}
+    error = decode_error(status, {}, json.encode(envelope), "up")
     assert isinstance(error, UpstreamRefusedKey)
     assert error.status == 502
     assert "sk-secret" not in error.message
 
 
-def test_what_the_upstream_names_is_passed_on() -> None:
-    said = {"error": {"message": "bad", "code": "context_length_exceeded", "param": "messages"}}
-    error = decode_error(400, {}, json.encode(said), "up")
+def test_code_and_param_of_the_upstream_are_passed_on() -> None:
+    envelope = {"error": {"message": "bad", "code": "context_length_exceeded", "param": "messages"}}
+    error = decode_error(400, {}, json.encode(envelope), "up")
     assert (error.code, error.param) == ("context_length_exceeded", "messages")
 
 
@@ -83,11 +85,11 @@ def test_what_the_upstream_names_is_passed_on() -> None:
         (b"\xff\xfe", "\ufffd\ufffd"),
     ],
 )
-def test_a_body_that_is_no_json_becomes_a_line_of_text(body: bytes, message: str) -> None:
+def test_a_body_that_is_not_json_becomes_a_line_of_text(body: bytes, message: str) -> None:
     assert decode_error(502, {}, body, "up").message == message
 
 
-def test_the_wish_to_wait_is_kept() -> None:
+def test_retry_after_is_kept() -> None:
     assert decode_error(429, {"retry-after": "7"}, b"{}", "up").retry_after == 7.0
 
 
@@ -104,11 +106,11 @@ INSIDE: list[tuple[Any, type[UpstreamError]]] = [
 
 
 @pytest.mark.parametrize(("error", "kind"), INSIDE, ids=range(len(INSIDE)))
-def test_an_error_inside_an_answer_is_what_its_own_code_says(error: Any, kind: type[UpstreamError]) -> None:
+def test_an_error_inside_an_answer_has_the_status_of_its_code(error: Any, kind: type[UpstreamError]) -> None:
     assert type(from_object(200, error, provider="up")) is kind
 
 
-TOLD: list[tuple[GatewayError, int, str]] = [
+ENCODED: list[tuple[GatewayError, int, str]] = [
     (BadRequest("x", param="n"), 400, "invalid_request_error"),
     (Unauthorized("x"), 401, "authentication_error"),
     (NotFound("x"), 404, "not_found_error"),
@@ -123,11 +125,11 @@ TOLD: list[tuple[GatewayError, int, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("error", "status", "kind"), TOLD, ids=[type(row[0]).__name__ for row in TOLD])
-def test_errors_are_told_in_chats_own_envelope(error: GatewayError, status: int, kind: str) -> None:
-    shown, envelope = encode_error(error)
-    assert (shown, envelope["error"]["type"]) == (status, kind)
-    check_error("chat", shown, json.encode(envelope))
+@pytest.mark.parametrize(("error", "status", "kind"), ENCODED, ids=[type(row[0]).__name__ for row in ENCODED])
+def test_errors_have_chats_envelope(error: GatewayError, status: int, kind: str) -> None:
+    client_status, envelope = encode_error(error)
+    assert (client_status, envelope["error"]["type"]) == (status, kind)
+    check_error("chat", client_status, json.encode(envelope))
 
 
 def test_code_and_details_stand_at_the_top_only_when_there_are_some() -> None:

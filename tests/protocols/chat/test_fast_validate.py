@@ -1,4 +1,4 @@
-"""Messages that are validated without being decoded: all are valid, and nothing of the request is lost."""
+"""Messages validated without decoding are valid, and no part of the request is lost."""
 
 from __future__ import annotations
 
@@ -20,37 +20,37 @@ from tests.reference import outline
 from tests.wire.twins import functions, twin
 
 fast_validate = module.fast_validate if IS_COMPILED else reference.fast_validate
-"""The C, or where there is none the reference."""
+"""The C version, or the reference where it is not built."""
 Row = dict[str, Any]
-Seen = tuple[RequestBody, int]
-Taken = tuple[bytes, bytes, int, bytes]
+Rebuilt = tuple[RequestBody, int]
+Parts = tuple[bytes, bytes, int, bytes]
 
 _request = msgspec.json.Decoder(RequestBody)
 _messages = msgspec.json.Decoder(list[WireMessage])
 _tools = msgspec.json.Decoder(list[WireTool])
 
 
-def put_together(taken: Taken | None) -> Seen | None:
-    """What was taken apart as one request again, and how many messages it is said to have."""
-    if taken is None:
+def put_together(parts: Parts | None) -> Rebuilt | None:
+    """Rebuild the request from its parts; return it with the reported number of messages."""
+    if parts is None:
         return None
-    request = _request.decode(taken[0])
+    request = _request.decode(parts[0])
     assert request.messages == []
-    request.messages = _messages.decode(taken[1])
-    if taken[3]:
+    request.messages = _messages.decode(parts[1])
+    if parts[3]:
         assert request.tools == []
-        request.tools = _tools.decode(taken[3])
-    return request, taken[2]
+        request.tools = _tools.decode(parts[3])
+    return request, parts[2]
 
 
-def seen(body: bytes) -> Seen | None:
-    """What is made of a request; the reference makes the same of it, if anything is."""
-    told = put_together(fast_validate(body))
-    assert told is None or told == put_together(reference.fast_validate(body))
-    return told
+def rebuilt(body: bytes) -> Rebuilt | None:
+    """Validate and rebuild a request; check that the reference agrees."""
+    result = put_together(fast_validate(body))
+    assert result is None or result == put_together(reference.fast_validate(body))
+    return result
 
 
-def asking(*rows: Any, **more: Any) -> bytes:
+def request_body(*rows: Any, **more: Any) -> bytes:
     return json.encode({"model": "m", "messages": list(rows), **more})
 
 
@@ -66,7 +66,7 @@ def result(name: str | None) -> Row:
     return {"role": "tool", "tool_call_id": name, "content": "done"}
 
 
-def saying(content: Any, **more: Any) -> Row:
+def user_message(content: Any, **more: Any) -> Row:
     return {"role": "user", "content": content, **more}
 
 
@@ -74,7 +74,7 @@ CUSTOM = {"id": "a", "type": "custom", "custom": {"name": "c", "input": "x"}}
 IMAGE = {"type": "image_url", "image_url": {"url": "data:,x", "detail": "low"}}
 
 USUAL: dict[str, list[Row]] = {
-    "one word": [saying("hi")],
+    "one word": [user_message("hi")],
     "every role": [
         {"role": role, "content": ""} for role in ("system", "developer", "user", "assistant", "function")
     ],
@@ -86,19 +86,28 @@ USUAL: dict[str, list[Row]] = {
     "an id twice": [calling(call("a")), result("a"), calling(call("a")), result("a")],
     "another kind of call": [calling(CUSTOM), result("a")],
     "a result much later": [calling(*map(call, map(str, range(64)))), result("0")],
-    "parts": [saying([{"type": "text", "text": "x"}, IMAGE]), saying([])],
-    "hints for a cache": [saying([{"type": "text", "text": "x", "cache_control": {"type": "ephemeral"}}])],
-    "texts with signs": [saying('"\\ \n\t→ \U0001f600 {"a": [1]}'), saying("\\"), saying('"')],
-    "names and thoughts": [saying("x", name="Ann", refusal=None), {**calling(), "reasoning_content": "hm"}],
-    "what nobody knows": [saying("x", zz={"a": [1, -2.5, 0, True, False, None, "s", {}, [[]]]}, b=[])],
+    "parts": [user_message([{"type": "text", "text": "x"}, IMAGE]), user_message([])],
+    "hints for a cache": [
+        user_message([{"type": "text", "text": "x", "cache_control": {"type": "ephemeral"}}])
+    ],
+    "texts with signs": [
+        user_message('"\\ \n\t→ \U0001f600 {"a": [1]}'),
+        user_message("\\"),
+        user_message('"'),
+    ],
+    "names and thoughts": [
+        user_message("x", name="Ann", refusal=None),
+        {**calling(), "reasoning_content": "hm"},
+    ],
+    "what nobody knows": [user_message("x", zz={"a": [1, -2.5, 0, True, False, None, "s", {}, [[]]]}, b=[])],
     "the role behind the rest": [{"content": "x", "role": "user"}, {"tool_calls": [], "role": "assistant"}],
 }
 
 
 @pytest.mark.parametrize("rows", USUAL.values(), ids=USUAL)
-def test_what_is_usual_is_taken_apart_and_can_be_put_together_again(rows: list[Row]) -> None:
-    body = asking(*rows, tools=[{"type": "function", "function": {"name": "f"}}], temperature=0.5)
-    assert seen(body) == (_request.decode(body), len(rows))
+def test_common_requests_are_split_and_can_be_rebuilt(rows: list[Row]) -> None:
+    body = request_body(*rows, tools=[{"type": "function", "function": {"name": "f"}}], temperature=0.5)
+    assert rebuilt(body) == (_request.decode(body), len(rows))
 
 
 @pytest.mark.parametrize("rows", USUAL.values(), ids=USUAL)
@@ -106,7 +115,7 @@ def test_blanks_make_no_difference(rows: list[Row]) -> None:
     body = standard.dumps(
         {"messages": rows, "model": "m"}, indent="\t", separators=("\n ,", " \r\n: "), ensure_ascii=False
     ).encode()
-    assert seen(b" " + body + b"\n") == (_request.decode(body), len(rows))
+    assert rebuilt(b" " + body + b"\n") == (_request.decode(body), len(rows))
 
 
 RARE: dict[str, list[Row]] = {
@@ -116,22 +125,22 @@ RARE: dict[str, list[Row]] = {
     "an id with an escape": [calling(call("a\n")), result("a\n")],
     "a result too much later": [calling(call("a")), calling(*map(call, map(str, range(64)))), result("a")],
     "more calls than are remembered": [calling(*map(call, map(str, range(65))))],
-    "a sound": [saying([{"type": "input_audio", "input_audio": {"data": "x", "format": "wav"}}])],
-    "a part of an unknown kind": [saying([{"type": "hologram"}])],
-    "a number that is hard to read": [saying("x", zz=1e300)],
-    "a long number": [saying("x", zz=12345678901234567)],
+    "a sound": [user_message([{"type": "input_audio", "input_audio": {"data": "x", "format": "wav"}}])],
+    "a part of an unknown kind": [user_message([{"type": "hologram"}])],
+    "a number that is hard to read": [user_message("x", zz=1e300)],
+    "a long number": [user_message("x", zz=12345678901234567)],
 }
 
 
 @pytest.mark.parametrize("rows", RARE.values(), ids=RARE)
-def test_what_is_rare_is_left_to_be_read(rows: list[Row]) -> None:
-    body = asking(*rows)
+def test_rare_requests_are_left_to_be_decoded(rows: list[Row]) -> None:
+    body = request_body(*rows)
     assert put_together(reference.fast_validate(body)) == (_request.decode(body), len(rows))
     assert (fast_validate(body) is None) is IS_COMPILED
 
 
 def offering(*tools: Any) -> bytes:
-    return asking(saying("hi"), tools=list(tools))
+    return request_body(user_message("hi"), tools=list(tools))
 
 
 def function(name: Any = "f", **more: Any) -> Row:
@@ -153,12 +162,12 @@ FUNCTIONS: dict[str, list[Row]] = {
 @pytest.mark.parametrize("tools", FUNCTIONS.values(), ids=FUNCTIONS)
 @pytest.mark.parametrize("before", [True, False])
 def test_tools_that_are_functions_are_taken_out_too(tools: list[Row], before: bool) -> None:
-    rows = {"messages": [saying("hi")]}
+    rows = {"messages": [user_message("hi")]}
     body = json.encode({"tools": tools, **rows} if before else {**rows, "tools": tools} | {"model": "m"})
     body = json.encode({"model": "m", **json.decode(body)})
-    taken = fast_validate(body)
-    assert taken is not None
-    assert (seen(body), json.decode(taken[3])) == ((_request.decode(body), 1), tools)
+    parts = fast_validate(body)
+    assert parts is not None
+    assert (rebuilt(body), json.decode(parts[3])) == ((_request.decode(body), 1), tools)
 
 
 OTHERS: dict[str, list[Any]] = {
@@ -179,7 +188,7 @@ OTHERS: dict[str, list[Any]] = {
 
 
 @pytest.mark.parametrize("tools", OTHERS.values(), ids=OTHERS)
-def test_tools_stay_where_one_is_wrong_or_no_function(tools: list[Any]) -> None:
+def test_tools_stay_in_the_request_if_one_is_invalid_or_not_a_function(tools: list[Any]) -> None:
     for known in (fast_validate(offering(*tools)), reference.fast_validate(offering(*tools))):
         assert known is not None
         assert (json.decode(known[0])["tools"], known[2:]) == (tools, (1, b""))
@@ -187,11 +196,11 @@ def test_tools_stay_where_one_is_wrong_or_no_function(tools: list[Any]) -> None:
 
 def test_a_request_without_tools_has_none_to_take_out() -> None:
     for tools in ({}, {"tools": None}):
-        taken = fast_validate(asking(saying("hi"), **tools))
-        assert taken is not None
-        assert (taken[3], seen(asking(saying("hi"), **tools))) == (
+        parts = fast_validate(request_body(user_message("hi"), **tools))
+        assert parts is not None
+        assert (parts[3], rebuilt(request_body(user_message("hi"), **tools))) == (
             b"",
-            (_request.decode(asking(saying("hi"), **tools)), 1),
+            (_request.decode(request_body(user_message("hi"), **tools)), 1),
         )
 
 
@@ -203,12 +212,12 @@ WRONG: dict[str, list[Any]] = {
     "an empty role": [{"role": "", "content": "x"}],
     "a role that only begins right": [{"role": "users", "content": "x"}],
     "a role that is no text": [{"role": 5, "content": "x"}],
-    "a person who says nothing": [saying(None)],
+    "a person who says nothing": [user_message(None)],
     "a system that says nothing": [{"role": "system"}],
     "a number": [{"role": "assistant", "content": 5}],
-    "a name that is none": [saying("x", name=5)],
-    "a thought that is none": [saying("x", reasoning_content=["x"])],
-    "a refusal that is none": [saying("x", refusal=False)],
+    "a name that is none": [user_message("x", name=5)],
+    "a thought that is none": [user_message("x", reasoning_content=["x"])],
+    "a refusal that is none": [user_message("x", refusal=False)],
     "a result of nothing": [result("a")],
     "a result of another": [calling(call("a")), result("b")],
     "a result before its call": [result("a"), calling(call("a"))],
@@ -224,20 +233,22 @@ WRONG: dict[str, list[Any]] = {
     "a call of an unknown kind": [calling(call("a", type=5))],
     "arguments that are a number": [calling(call("a", function={"name": "f", "arguments": 5}))],
     "the same id in one message": [calling(call("a"), call("b"), call("a"))],
-    "a part that is none": [saying(["x"])],
-    "a part without a type": [saying([{"text": "x"}])],
-    "a text without text": [saying([{"type": "text"}])],
-    "a text that is none": [saying([{"type": "text", "text": 5}])],
-    "an image without an address": [saying([{"type": "image_url", "image_url": {"detail": "low"}}])],
-    "an image with an empty address": [saying([{"type": "image_url", "image_url": {"url": ""}}])],
-    "an image with half an address": [saying([{"type": "image_url", "image_url": {"url": 5}}])],
-    "an image that is shown how": [saying([{"type": "image_url", "image_url": {"url": "x", "detail": 5}}])],
+    "a part that is none": [user_message(["x"])],
+    "a part without a type": [user_message([{"text": "x"}])],
+    "a text without text": [user_message([{"type": "text"}])],
+    "a text that is none": [user_message([{"type": "text", "text": 5}])],
+    "an image without an address": [user_message([{"type": "image_url", "image_url": {"detail": "low"}}])],
+    "an image with an empty address": [user_message([{"type": "image_url", "image_url": {"url": ""}}])],
+    "an image with half an address": [user_message([{"type": "image_url", "image_url": {"url": 5}}])],
+    "an image that is shown how": [
+        user_message([{"type": "image_url", "image_url": {"url": "x", "detail": 5}}])
+    ],
 }
 
 
 @pytest.mark.parametrize("rows", WRONG.values(), ids=WRONG)
-def test_what_is_wrong_is_never_taken_for_right(rows: list[Any]) -> None:
-    body = asking(*rows)
+def test_an_invalid_request_is_never_accepted(rows: list[Any]) -> None:
+    body = request_body(*rows)
     assert (fast_validate(body), reference.fast_validate(body)) == (None, None)
 
 
@@ -266,7 +277,7 @@ BROKEN: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("body", BROKEN.values(), ids=BROKEN)
-def test_what_is_no_request_is_never_taken_for_one(body: bytes) -> None:
+def test_invalid_json_is_never_accepted_as_a_request(body: bytes) -> None:
     assert (fast_validate(body), reference.fast_validate(body)) == (None, None)
 
 
@@ -283,7 +294,7 @@ def test_what_is_no_request_is_never_taken_for_one(body: bytes) -> None:
     ],
 )
 @pytest.mark.skipif(not IS_COMPILED, reason="the source knows which of them counts")
-def test_what_stands_twice_or_is_spelled_in_another_way_is_left_to_be_read(body: bytes) -> None:
+def test_repeated_or_escaped_keys_are_left_to_be_decoded(body: bytes) -> None:
     assert fast_validate(body) is None
 
 
@@ -298,7 +309,7 @@ CALLS = st.builds(call, IDS) | st.builds(call, IDS, function=st.none()) | st.jus
 CONTENTS = st.sampled_from(
     ["", "x", 'a"b\\', None, [{"type": "text", "text": "x"}, IMAGE], [{"type": "text"}], 5]
 )
-SPOKEN = st.fixed_dictionaries(
+RANDOM_MESSAGES = st.fixed_dictionaries(
     {"role": st.sampled_from([*ROLES, "oracle"])},
     optional={
         "content": CONTENTS,
@@ -311,16 +322,16 @@ SPOKEN = st.fixed_dictionaries(
 GOOD = st.builds(call, st.sampled_from("abc")).map(calling) | st.builds(result, st.sampled_from("abc"))
 
 
-@given(st.lists(GOOD | GOOD | SPOKEN, max_size=8))
-def test_what_is_taken_apart_is_never_refused(rows: list[Row]) -> None:
-    body = asking(*rows)
-    told = seen(body)
-    assert told is None or told == (_request.decode(body), len(rows))
+@given(st.lists(GOOD | GOOD | RANDOM_MESSAGES, max_size=8))
+def test_a_split_request_equals_the_decoded_one(rows: list[Row]) -> None:
+    body = request_body(*rows)
+    result = rebuilt(body)
+    assert result is None or result == (_request.decode(body), len(rows))
 
 
-WHOLE = asking(
+WHOLE = request_body(
     {"role": "system", "content": 'Be "brief".'},
-    saying([{"type": "text", "text": "a\nb", "n": -1.5}, IMAGE], name=None),
+    user_message([{"type": "text", "text": "a\nb", "n": -1.5}, IMAGE], name=None),
     calling(call("a", index=0), CUSTOM | {"id": "b"}),
     result("b"),
     result("a"),
@@ -338,23 +349,23 @@ def test_a_request_that_was_damaged_is_read_as_it_is_read_whole(at: int, gone: i
     body = WHOLE[:at] + put + WHOLE[at + gone :]
     if outline.cut(body, (), 1 << 30, b"<**") is None:
         return
-    told, expected = fast_validate(body), reference.fast_validate(body)
-    assert told is None or (expected is not None and told[1:] == expected[1:])
+    result, expected = fast_validate(body), reference.fast_validate(body)
+    assert result is None or (expected is not None and result[1:] == expected[1:])
 
 
 @pytest.mark.skipif(not IS_COMPILED, reason="the source leaves such things to the type checker")
-@pytest.mark.parametrize("given", [None, (), "", bytearray(b"{}")])
-def test_what_is_no_bytes_is_refused(given: Any) -> None:
+@pytest.mark.parametrize("argument", [None, (), "", bytearray(b"{}")])
+def test_arguments_other_than_bytes_are_rejected(argument: Any) -> None:
     with pytest.raises(TypeError):
-        fast_validate(given)
+        fast_validate(argument)
 
 
-def test_what_is_tested_is_in_c_where_the_hot_path_is_compiled() -> None:
+def test_the_tested_function_is_in_c_where_the_hot_path_is_compiled() -> None:
     assert (module.__file__ or "").endswith(".py") is not IS_COMPILED
 
 
-def test_the_sources_validate_nothing_and_offer_what_the_reference_offers() -> None:
+def test_the_python_module_validates_nothing_and_has_the_names_of_the_reference() -> None:
     source = twin("fast_validate", "protocols.chat")
-    assert source.fast_validate(asking(saying("hi"))) is None
+    assert source.fast_validate(request_body(user_message("hi"))) is None
     assert functions(source) == functions(reference) == {"fast_validate"}
     assert inspect.signature(source.fast_validate) == inspect.signature(reference.fast_validate)

@@ -13,7 +13,7 @@ from routecodex.protocols.codec import WireRequest
 from routecodex.wire import json
 
 SYSTEM = {"role": "system", "content": "Be brief."}
-ASKED = {"role": "user", "content": "Fix it"}
+QUESTION = {"role": "user", "content": "Fix it"}
 CALLED = {
     "role": "assistant",
     "content": None,
@@ -31,39 +31,39 @@ READ = {"type": "function", "function": {"name": "read_file"}}
 SEARCH = {"type": "web_search"}
 
 
-def inbound(*messages: Any, **fields: Any) -> WireRequest:
+def wire_request(*messages: Any, **fields: Any) -> WireRequest:
     return CODEC.validate(json.encode({"model": "m", "messages": list(messages), **fields}))
 
 
-def look(*messages: Any, **fields: Any) -> RequestFeatures:
-    return CODEC.features(inbound(*messages, **fields))
+def features_of(*messages: Any, **fields: Any) -> RequestFeatures:
+    return CODEC.features(wire_request(*messages, **fields))
 
 
-def said(*parts: Any) -> dict[str, Any]:
+def user_message(*parts: Any) -> dict[str, Any]:
     return {"role": "user", "content": list(parts)}
 
 
-def text(words: str) -> dict[str, Any]:
-    return {"type": "text", "text": words}
+def text(content: str) -> dict[str, Any]:
+    return {"type": "text", "text": content}
 
 
 def test_a_first_question_is_the_users() -> None:
-    assert look(SYSTEM, ASKED) == RequestFeatures(newest="user", text="Fix it", opening="Be brief.")
-    assert look(SYSTEM, said(text("Fix it"))) == RequestFeatures(
+    assert features_of(SYSTEM, QUESTION) == RequestFeatures(newest="user", text="Fix it", opening="Be brief.")
+    assert features_of(SYSTEM, user_message(text("Fix it"))) == RequestFeatures(
         newest="user", text="Fix it", opening="Be brief."
     )
-    assert look(ASKED) == RequestFeatures(newest="user", text="Fix it", opening="Fix it")
+    assert features_of(QUESTION) == RequestFeatures(newest="user", text="Fix it", opening="Fix it")
 
 
 def test_results_are_the_tools_and_calls_those_of_the_last_turn() -> None:
-    assert look(ASKED, CALLED, RESULT, tools=[READ]) == RequestFeatures(
+    assert features_of(QUESTION, CALLED, RESULT, tools=[READ]) == RequestFeatures(
         newest="tool", calls=CALLS, has_tools=True, has_answer=True, opening="Fix it"
     )
 
 
 def test_calls_of_messages_in_a_row_are_one_turn() -> None:
     more = {"role": "assistant", "content": "and", "function_call": {"name": "old", "arguments": "{}"}}
-    assert look(ASKED, CALLED, more, {"role": "function", "name": "old", "content": "x"}).calls == (
+    assert features_of(QUESTION, CALLED, more, {"role": "function", "name": "old", "content": "x"}).calls == (
         *CALLS,
         CalledTool("old", "{}"),
     )
@@ -76,18 +76,18 @@ def test_calls_of_messages_in_a_row_are_one_turn() -> None:
         (({"role": "developer", "content": "x"}, SYSTEM), "tool"),
         ((REMINDER,), "tool"),
         ((REMINDER, SYSTEM), "tool"),
-        ((ASKED,), "user"),
-        ((ASKED, REMINDER), "user"),
+        ((QUESTION,), "user"),
+        ((QUESTION, REMINDER), "user"),
         (({"role": "assistant", "content": "Once"},), "assistant"),
         (({"role": "assistant", "content": "Done."}, REMINDER), "user"),
     ],
 )
-def test_system_messages_and_reminders_are_looked_through(trailing: tuple[Any, ...], newest: str) -> None:
-    assert look(ASKED, CALLED, RESULT, *trailing).newest == newest
+def test_system_messages_and_reminders_are_skipped(trailing: tuple[Any, ...], newest: str) -> None:
+    assert features_of(QUESTION, CALLED, RESULT, *trailing).newest == newest
 
 
-def test_nothing_but_system_messages_is_the_systems() -> None:
-    assert look(SYSTEM) == RequestFeatures(newest="system", opening="Be brief.")
+def test_a_request_of_only_system_messages_is_the_systems() -> None:
+    assert features_of(SYSTEM) == RequestFeatures(newest="system", opening="Be brief.")
 
 
 @pytest.mark.parametrize(
@@ -102,9 +102,9 @@ def test_nothing_but_system_messages_is_the_systems() -> None:
     ],
 )
 def test_images_and_films_count_in_the_newest_message(parts: list[Any], media: bool) -> None:
-    assert look(SYSTEM, said(*parts)).has_media is media
-    assert look(SYSTEM, said(*parts)).newest == "user"
-    assert not look(said(*parts), {"role": "assistant", "content": "ok"}, ASKED).has_media
+    assert features_of(SYSTEM, user_message(*parts)).has_media is media
+    assert features_of(SYSTEM, user_message(*parts)).newest == "user"
+    assert not features_of(user_message(*parts), {"role": "assistant", "content": "ok"}, QUESTION).has_media
 
 
 @pytest.mark.parametrize(
@@ -123,42 +123,42 @@ def test_images_and_films_count_in_the_newest_message(parts: list[Any], media: b
         ({"functions": [{"name": "web_search"}]}, True, False),
     ],
 )
-def test_searches_on_offer(fields: dict[str, Any], offers: bool, asks: bool) -> None:
-    seen = look(ASKED, **fields)
-    assert (seen.offers_search, seen.asks_search) == (offers, asks)
-    assert seen.has_tools is ("tools" in fields or "functions" in fields)
+def test_offered_searches_are_found(fields: dict[str, Any], offers: bool, asks: bool) -> None:
+    found = features_of(QUESTION, **fields)
+    assert (found.offers_search, found.asks_search) == (offers, asks)
+    assert found.has_tools is ("tools" in fields or "functions" in fields)
 
 
-def test_arguments_that_are_no_text_are_told_as_json() -> None:
+def test_arguments_that_are_an_object_become_json_text() -> None:
     call = {"id": "a", "type": "function", "function": {"name": "bash", "arguments": {"command": "ls"}}}
-    seen = look(ASKED, {"role": "assistant", "tool_calls": [call]}, RESULT)
-    assert seen.calls == (CalledTool("bash", '{"command":"ls"}'),)
+    found = features_of(QUESTION, {"role": "assistant", "tool_calls": [call]}, RESULT)
+    assert found.calls == (CalledTool("bash", '{"command":"ls"}'),)
 
 
 def test_a_cut_text_is_unescaped_as_far_as_it_goes() -> None:
     body = b'{"model":"m","messages":[{"role":"user","content":"%s"}]}'
     for unit in (b"\\n", b"\\\\", b'\\"', b"\\u4e2d", b"\\ud83d\\ude00", "中".encode(), "😀".encode()):
         for shift in range(12):
-            words = b"go" + b"x" * shift + unit * 400
-            seen = CODEC.features(CODEC.validate(body % words))
-            whole: str = json.decode(b'"%s"' % words)
-            assert whole.startswith(seen.text)
-            assert len(seen.text) > 20
+            content = b"go" + b"x" * shift + unit * 400
+            found = CODEC.features(CODEC.validate(body % content))
+            whole: str = json.decode(b'"%s"' % content)
+            assert whole.startswith(found.text)
+            assert len(found.text) > 20
 
 
 def opening(*messages: Any) -> bytes:
-    return CODEC.fingerprint(inbound(*messages))
+    return CODEC.fingerprint(wire_request(*messages))
 
 
-def test_a_conversation_keeps_its_opening() -> None:
-    first = opening(SYSTEM, ASKED)
-    assert first == opening(SYSTEM, REMINDER, ASKED, CALLED, RESULT, {"role": "user", "content": "more"})
-    assert first == opening(SYSTEM, said(text("Fix it")))
+def test_a_conversation_keeps_its_fingerprint() -> None:
+    first = opening(SYSTEM, QUESTION)
+    assert first == opening(SYSTEM, REMINDER, QUESTION, CALLED, RESULT, {"role": "user", "content": "more"})
+    assert first == opening(SYSTEM, user_message(text("Fix it")))
     assert first == opening(
-        {"role": "system", "content": "x-anthropic-billing-header: cch=1;\nBe brief."}, ASKED
+        {"role": "system", "content": "x-anthropic-billing-header: cch=1;\nBe brief."}, QUESTION
     )
     assert first != opening(SYSTEM, {"role": "user", "content": "Break it"})
-    assert first != opening(ASKED)
+    assert first != opening(QUESTION)
 
 
 parts = st.one_of(
@@ -176,9 +176,9 @@ messages = st.fixed_dictionaries(
 
 
 @given(st.lists(messages, min_size=1, max_size=6))
-def test_whatever_can_be_read_can_be_looked_at(told: list[Any]) -> None:
+def test_every_valid_request_has_features(found: list[Any]) -> None:
     try:
-        read = inbound(*told)
+        read = wire_request(*found)
     except BadRequest:
         return
     assert CODEC.features(read).newest in ("user", "assistant", "tool", "system")

@@ -1,4 +1,4 @@
-"""What is known by its bytes passes, and is told, exactly as what is read."""
+"""Frames recognised by their bytes are relayed and decoded exactly like decoded ones."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ TEXT = START + b'"content":"'
 
 
 @pytest.mark.parametrize("text", [b"a", rb"\"", rb"\\", rb"\u00e9", "é".encode(), b" "])
-def test_a_text_is_known_by_what_stands_around_it(text: bytes) -> None:
+def test_a_text_is_recognised_by_the_bytes_around_it(text: bytes) -> None:
     assert opened().text_at(b"..." + TEXT + text + b'"' + TAIL, 3) == (TEXT, b'"' + TAIL)
 
 
@@ -83,16 +83,16 @@ def test_a_text_that_is_none_has_to_be_read(text: bytes) -> None:
     assert opened().text_at(TEXT + text + b'"' + TAIL, 0) == (b"", b"")
 
 
-@pytest.mark.parametrize("said", ["stop", "length", "content_filter"])
+@pytest.mark.parametrize("reason", ["stop", "length", "content_filter"])
 @pytest.mark.parametrize("delta", [b"", b'"content":""'])
-def test_a_finish_is_known(said: str, delta: bytes) -> None:
-    end = START + delta + TAIL.replace(b'reason":null', b'reason":"%b"' % said.encode())
-    assert opened().finish_at(b"..." + end + DONE, 3) == (said, 3 + len(end))
+def test_a_finish_is_known(reason: str, delta: bytes) -> None:
+    end = START + delta + TAIL.replace(b'reason":null', b'reason":"%b"' % reason.encode())
+    assert opened().finish_at(b"..." + end + DONE, 3) == (reason, 3 + len(end))
 
 
-@pytest.mark.parametrize("said", [b"null", b'""', b'"tool_calls"', b'"eos"', b'"st\\u006fp"', b"1"])
-def test_another_finish_has_to_be_read(said: bytes) -> None:
-    end = START + TAIL.replace(b'reason":null', b'reason":' + said)
+@pytest.mark.parametrize("reason", [b"null", b'""', b'"tool_calls"', b'"eos"', b'"st\\u006fp"', b"1"])
+def test_another_finish_has_to_be_read(reason: bytes) -> None:
+    end = START + TAIL.replace(b'reason":null', b'reason":' + reason)
     assert opened().finish_at(end, 0)[0] == ""
     assert KnownFrames().finish_at(START + TAIL.replace(b"null}", b'"stop"}'), 0) == ("", 0)
 
@@ -110,7 +110,7 @@ def test_usage_that_comes_alone_is_known() -> None:
 
 
 @pytest.mark.parametrize(
-    "told",
+    "frame",
     [
         b"null}",
         b"{}",
@@ -124,8 +124,8 @@ def test_usage_that_comes_alone_is_known() -> None:
         b"",
     ],
 )
-def test_other_usage_has_to_be_read(told: bytes) -> None:
-    assert opened().usage_at(COUNTED + told + b"\n\n", 0)[0] is None
+def test_other_usage_has_to_be_read(frame: bytes) -> None:
+    assert opened().usage_at(COUNTED + frame + b"\n\n", 0)[0] is None
 
 
 def rest(text: bytes) -> bytes:
@@ -190,11 +190,11 @@ def spaced(frames: bytes) -> bytes:
     return frames.replace(b'data: {"', b'data: { "')
 
 
-TOLD = [name for name in dir(AnswerOutcome) if not name.startswith("_") and name != "error"]
+OUTCOME_FIELDS = [name for name in dir(AnswerOutcome) if not name.startswith("_") and name != "error"]
 
 
-def told(stream: list[bytes], together: int, **settings: Any) -> tuple[bytes, Any, Any]:
-    """What a client gets of the frames, so many at a time, what is said of it, and what was wrong."""
+def relayed(stream: list[bytes], together: int, **settings: Any) -> tuple[bytes, Any, Any]:
+    """Relay the frames, `together` at a time; return the bytes, the outcome and the error."""
     relay = Relay(reply(**settings))
     out, raised = b"", None
     try:
@@ -204,15 +204,15 @@ def told(stream: list[bytes], together: int, **settings: Any) -> tuple[bytes, An
     except GatewayError as error:
         raised = error
     wrong = (repr(relay.outcome.error), repr(raised), relay.started, relay.ended)
-    said = {name: getattr(relay.outcome, name) for name in TOLD}
-    return out, said, wrong
+    reason = {name: getattr(relay.outcome, name) for name in OUTCOME_FIELDS}
+    return out, reason, wrong
 
 
 @given(STREAMS, st.sampled_from([1, 2, 3, 99]), st.booleans(), st.sampled_from([1, 2]))
-def test_frames_known_by_their_bytes_are_told_as_those_that_are_read(
-    stream: list[bytes], together: int, asked: bool, choices: int
+def test_known_frames_are_relayed_like_decoded_ones(
+    stream: list[bytes], together: int, include_usage: bool, choices: int
 ) -> None:
-    to = {"include_usage": asked, "wire": validate(body(n=choices)).wire}
-    quick, *outcome = told(stream, together, **to)
-    slow, *expected = told([spaced(each) for each in stream], together, **to)
+    to = {"include_usage": include_usage, "wire": validate(body(n=choices)).wire}
+    quick, *outcome = relayed(stream, together, **to)
+    slow, *expected = relayed([spaced(each) for each in stream], together, **to)
     assert (spaced(quick), outcome) == (spaced(slow), expected)

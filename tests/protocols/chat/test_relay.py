@@ -18,7 +18,7 @@ from tests.protocols.chat.samples import COUNTS, DONE, body, call, choice, chunk
 
 
 def passed(stream: bytes, to: ReplyContext | None = None, step: int = 1 << 30) -> bytes:
-    """What a client gets of the whole stream, fed in steps."""
+    """Relay the whole stream, fed in steps."""
     relay = Relay(to or reply())
     out = b"".join(relay.feed(stream[at : at + step]) for at in range(0, len(stream), step))
     return out + relay.close()
@@ -46,7 +46,7 @@ def test_a_clean_stream_that_comes_at_once_is_not_even_copied() -> None:
     assert Relay(reply(include_usage=False)).feed(stream) is stream
 
 
-def test_what_is_mended_leaves_the_frames_around_it_as_they_came() -> None:
+def test_a_repair_leaves_the_frames_around_it_unchanged() -> None:
     glued = frame(choices=[{"index": 0, "delta": {"content": "!"}, "finish_reason": "stop"}], usage=COUNTS)
     alone = frame(choices=[{"index": 0, "delta": {"content": "!"}, "finish_reason": "stop"}])
     stream = role() + choice(content="Hel") + choice(content="lo")
@@ -77,7 +77,7 @@ def test_other_line_ends_become_lf(ending: bytes) -> None:
         assert passed(stream.replace(b"\n", ending), step=step) == stream
 
 
-def test_what_was_seen_is_told() -> None:
+def test_the_outcome_describes_the_relayed_stream() -> None:
     outcome = relayed(CLEAN + usage() + DONE).outcome
     assert (outcome.model, outcome.response_id) == ("gpt", "chatcmpl-1")
     assert (outcome.finish, outcome.sent_finish) == (Finish("stop", upstream_reason="stop"), "stop")
@@ -121,14 +121,14 @@ NOTHING: list[Any] = [None, [], {}, ""]
 
 @pytest.mark.parametrize("field", ["audio", "images", "reasoning_details"])
 @pytest.mark.parametrize("value", NOTHING, ids=map(str, NOTHING))
-def test_a_field_that_holds_nothing_does_not_begin_the_answer(field: str, value: Any) -> None:
+def test_an_empty_field_does_not_begin_the_answer(field: str, value: Any) -> None:
     relay = Relay(reply())
     assert relay.feed(role() + choice(**{field: value})) == b""
     assert not relay.started
 
 
 @pytest.mark.parametrize("content", CONTENT[:-1], ids=range(len(CONTENT) - 1))
-def test_an_answer_of_anything_but_words_is_not_empty(content: bytes) -> None:
+def test_an_answer_with_other_content_than_text_is_not_empty(content: bytes) -> None:
     assert not relayed(role() + content + choice("stop") + DONE).outcome.empty
 
 
@@ -140,7 +140,7 @@ LATER = [
 
 
 @pytest.mark.parametrize("late", LATER, ids=range(len(LATER)))
-def test_what_is_said_only_after_the_finish_passes(late: bytes) -> None:
+def test_content_after_the_finish_is_relayed(late: bytes) -> None:
     stream = CLEAN + late + usage() + DONE
     for step in (1, 1 << 30):
         assert passed(stream, step=step) == stream
@@ -182,12 +182,12 @@ ENDS: list[tuple[str, bytes]] = [
 ]
 
 
-@pytest.mark.parametrize("asked", [True, False])
+@pytest.mark.parametrize("include_usage", [True, False])
 @pytest.mark.parametrize("end", [row[1] for row in ENDS], ids=[row[0] for row in ENDS])
-def test_every_end_becomes_a_proper_one(end: bytes, asked: bool) -> None:
+def test_every_end_becomes_a_proper_one(end: bytes, include_usage: bool) -> None:
     for step in (1, 1 << 30):
-        out = passed(role() + choice(content="Hi") + end, reply(include_usage=asked), step)
-        check_chat(out, include_usage=asked)
+        out = passed(role() + choice(content="Hi") + end, reply(include_usage=include_usage), step)
+        check_chat(out, include_usage=include_usage)
         ends = [chunk["choices"][0].get("finish_reason") for chunk in chunks(out) if chunk["choices"]]
         assert [end for end in ends if end] == ["stop"]
 
@@ -202,7 +202,7 @@ def test_a_frame_without_data_is_left_out_however_the_bytes_are_cut(nothing: byt
 
 
 @pytest.mark.parametrize("colon", [":", ": ", " :", " : "])
-def test_the_finish_and_the_usage_are_seen_however_the_colon_is_written(colon: str) -> None:
+def test_finish_and_usage_are_found_with_any_spacing(colon: str) -> None:
     spaced = choice("length").replace(b'"finish_reason":', f'"finish_reason"{colon}'.encode())
     counted = usage(prompt_tokens=4).replace(b'"usage":', f'"usage"{colon}'.encode())
     for end in (spaced + counted, spaced + counted + DONE):
@@ -234,7 +234,7 @@ WITH_OWN = [
 
 
 @pytest.mark.parametrize("end", WITH_OWN, ids=["with the finish", "after the finish", "before the finish"])
-def test_counts_of_the_upstreams_own_are_kept(end: bytes) -> None:
+def test_additional_counts_of_the_upstream_are_relayed(end: bytes) -> None:
     own = json.encode(OWN).replace(b":0.01,", b":1.00e-2,")
     stream = role() + choice(content="Hi") + end.replace(json.encode(OWN), own) + DONE
     for step in (1, 1 << 30):
@@ -245,7 +245,7 @@ def test_counts_of_the_upstreams_own_are_kept(end: bytes) -> None:
 
 
 @pytest.mark.parametrize("partial", [{"completion_tokens": 2}, {**COUNTS, "prompt_tokens": "3"}])
-def test_counts_that_are_not_all_there_are_made_whole(partial: dict[str, Any]) -> None:
+def test_incomplete_counts_are_completed(partial: dict[str, Any]) -> None:
     end = frame(choices=[{"index": 0, "delta": {}, "finish_reason": "stop"}], usage=partial)
     check_chat(passed(role() + choice(content="Hi") + end + DONE), include_usage=True)
 
@@ -298,12 +298,12 @@ CALLS: list[tuple[str, bytes, list[tuple[int, str]]]] = [
 
 
 @pytest.mark.parametrize(("stream", "expected"), [row[1:] for row in CALLS], ids=[row[0] for row in CALLS])
-@pytest.mark.parametrize("said", ["tool_calls", "stop"])
-def test_calls_are_mended_until_a_client_can_tell_them_apart(
-    stream: bytes, expected: list[tuple[int, str]], said: str
+@pytest.mark.parametrize("reason", ["tool_calls", "stop"])
+def test_calls_are_repaired_until_a_client_can_distinguish_them(
+    stream: bytes, expected: list[tuple[int, str]], reason: str
 ) -> None:
     for step in (1, 1 << 30):
-        out = passed(role() + stream + choice(said) + usage() + DONE, step=step)
+        out = passed(role() + stream + choice(reason) + usage() + DONE, step=step)
         check_chat(out, include_usage=True)
         entries = [
             entry
@@ -324,7 +324,7 @@ LATE_NAMES = [
 
 
 @pytest.mark.parametrize("pieces", LATE_NAMES, ids=range(len(LATE_NAMES)))
-def test_a_name_that_comes_after_the_first_piece_is_told_once(pieces: bytes) -> None:
+def test_a_name_after_the_first_delta_is_sent_once(pieces: bytes) -> None:
     for step in (1, 1 << 30):
         out = passed(role() + pieces + choice("tool_calls") + usage() + DONE, step=step)
         entries = [
@@ -382,19 +382,25 @@ FINISHES: list[tuple[str, bytes, str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("said", "content", "reason", "word"), FINISHES, ids=range(len(FINISHES)))
-def test_the_finish_is_put_right(said: str, content: bytes, reason: str, word: str) -> None:
-    stream = role() + content + choice(said) + usage() + DONE
+@pytest.mark.parametrize(
+    ("finish_reason", "content", "reason", "expected"), FINISHES, ids=range(len(FINISHES))
+)
+def test_the_finish_reason_is_corrected(
+    finish_reason: str, content: bytes, reason: str, expected: str
+) -> None:
+    stream = role() + content + choice(finish_reason) + usage() + DONE
     out = passed(stream)
+    same = finish_reason == expected
     assert out == stream.replace(
-        choice(said), choice(word) if said == word else sse.frame(json.encode(chunks(choice(word))[0]))
+        choice(finish_reason),
+        choice(expected) if same else sse.frame(json.encode(chunks(choice(expected))[0])),
     )
     outcome = relayed(stream).outcome
     assert outcome.finish is not None
     assert (outcome.finish.reason, outcome.finish.upstream_reason, outcome.sent_finish) == (
         reason,
-        said,
-        word,
+        finish_reason,
+        expected,
     )
 
 
@@ -427,7 +433,7 @@ def test_a_stream_cut_in_the_middle_of_a_frame_never_looks_complete() -> None:
         check_broken_chat(passed(head + tail[:cut]))
 
 
-def test_all_choices_that_were_asked_for_must_finish() -> None:
+def test_all_requested_choices_must_finish() -> None:
     two = reply(wire=validate(body(n=2)).wire)
     begun = role() + choice(index=1, role="assistant", content="a") + choice("stop")
     relay = Relay(two)
@@ -461,7 +467,7 @@ ODD_ERRORS = ["boom", {"msg": "boom"}, {"message": "boom"}, {"message": "boom", 
 
 
 @pytest.mark.parametrize("error", ODD_ERRORS, ids=range(len(ODD_ERRORS)))
-def test_an_odd_error_is_told_in_chats_own_shape(error: Any) -> None:
+def test_an_unusual_error_is_sent_in_chats_shape(error: Any) -> None:
     out = passed(role() + choice(content="Hi") + sse.frame(json.encode({"error": error})))
     check_broken_chat(out)
     assert chunks(out)[-1]["error"]["message"] == "boom"
@@ -477,7 +483,7 @@ def test_a_refused_key_in_the_middle_of_a_stream_is_not_shown() -> None:
 BROKEN = b'data: {"error":{"message":"slow \xff down","type":"t","code":429}}\n\n'
 
 
-def test_an_error_that_is_not_utf_8_is_told_as_far_as_it_can_be_read() -> None:
+def test_an_error_that_is_not_utf_8_is_decoded_as_far_as_possible() -> None:
     with pytest.raises(UpstreamLimited, match="slow \ufffd down"):
         Relay(reply()).feed(role() + BROKEN)
     out = passed(role() + choice(content="Hi") + BROKEN)
@@ -502,7 +508,7 @@ def test_a_frame_that_must_be_mended_and_cannot_be_read_breaks_the_answer(lie: b
     check_broken_chat(passed(role() + choice(content="Hi") + lie + DONE))
 
 
-def test_an_upstream_that_says_nothing_is_raised() -> None:
+def test_an_empty_upstream_stream_is_raised() -> None:
     for stream in (b"", b": hi\n\n", DONE, role(), role() + DONE, role() + usage() + DONE):
         with pytest.raises(UpstreamError) as caught:
             passed(stream)
@@ -510,7 +516,7 @@ def test_an_upstream_that_says_nothing_is_raised() -> None:
 
 
 @pytest.mark.parametrize("junk", [b"data: hello\n\n", b"data: [1]\n\n", b"data: {\n\n"])
-def test_what_is_no_chunk_breaks_the_answer(junk: bytes) -> None:
+def test_an_invalid_chunk_breaks_the_answer(junk: bytes) -> None:
     with pytest.raises(UpstreamFailed) as caught:
         passed(junk)
     assert caught.value.code == "upstream_unparsable"
@@ -548,8 +554,8 @@ MARKED = [
 @pytest.mark.parametrize("field", ["content", "reasoning_content"])
 def test_marks_inside_the_models_text_are_text(text: str, field: str) -> None:
     deltas: list[dict[str, Any]] = [{field: text}, {field: f"a {text} b"}, {"content": "!"}]
-    said = [choice(**delta) for delta in deltas]
-    stream = role() + choice(content="Hi") + b"".join(said) + choice("stop") + usage() + DONE
+    reason = [choice(**delta) for delta in deltas]
+    stream = role() + choice(content="Hi") + b"".join(reason) + choice("stop") + usage() + DONE
     for step in (1, 1 << 30):
         assert passed(stream, step=step) == stream
 
@@ -581,6 +587,6 @@ def test_content_as_a_list_passes() -> None:
     assert passed(stream) == stream
 
 
-def test_what_an_upstream_sends_when_it_breaks_off_is_broken() -> None:
+def test_broken_streams_of_upstreams_stay_broken() -> None:
     check_broken_chat(passed(b"".join(frames_of(answers.cut_off("chat", "Hello there, you")))))
     check_broken_chat(passed(answers.stream_error("chat", "Hello there, you").data))

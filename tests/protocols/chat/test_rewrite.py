@@ -10,7 +10,7 @@ from routecodex.protocols.chat.validate import validate
 from routecodex.protocols.codec import EncodeOptions
 from routecodex.protocols.large_body import replace_model
 from routecodex.wire import json
-from tests.protocols.chat.samples import AIM, aim, inbound
+from tests.protocols.chat.samples import OPTIONS, wire_request, with_dialect
 
 SPACED = (
     b' {\n  "messages" : [ {"role":"user", "content":"gr\\u00fc\\u00dfe \\"model\\": \\"x\\""} ],\r\n'
@@ -18,7 +18,7 @@ SPACED = (
 )
 
 
-def passed(body: bytes, to: EncodeOptions = AIM) -> bytes:
+def passed(body: bytes, to: EncodeOptions = OPTIONS) -> bytes:
     return rewrite(validate(body), to).body
 
 
@@ -26,7 +26,7 @@ def test_only_the_model_is_replaced_and_every_other_byte_stays() -> None:
     assert passed(SPACED) == SPACED.replace(b'"as\\"ked"', b'"m-1"')
 
 
-def test_a_model_with_odd_signs_is_written_as_json() -> None:
+def test_a_model_with_special_characters_is_escaped() -> None:
     body = passed(SPACED, EncodeOptions(model='a"b\\ü', provider="acme"))
     assert json.decode(body)["model"] == 'a"b\\ü'
     assert body == SPACED.replace(b'"as\\"ked"', '"a\\"b\\\\ü"'.encode())
@@ -86,7 +86,7 @@ def test_fields_the_upstream_refuses_are_taken_out_with_a_notice() -> None:
         b'{"store": true, "messages": [ {"role":"user","content":"hi", "x":1.0} ],'
         b' "seed":1,"model":"asked","logit_bias":null}'
     )
-    encoded = rewrite(validate(body), aim(unsupported=("seed", "logit_bias", "user")))
+    encoded = rewrite(validate(body), with_dialect(unsupported=("seed", "logit_bias", "user")))
     assert (
         encoded.body == b'{"store":true,"messages":[ {"role":"user","content":"hi", "x":1.0} ],"model":"m-1"}'
     )
@@ -97,12 +97,12 @@ def test_fields_the_upstream_refuses_are_taken_out_with_a_notice() -> None:
 
 
 def test_nothing_is_reported_when_nothing_is_taken_out() -> None:
-    encoded = rewrite(validate(SPACED), aim(unsupported=("seed",)))
+    encoded = rewrite(validate(SPACED), with_dialect(unsupported=("seed",)))
     assert encoded.notices == ()
     assert json.decode(encoded.body) == {**json.decode(SPACED), "model": "m-1"}
 
 
-KNOBS: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
+DIALECTS: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     ({"max_completion_tokens": 5}, {"max_tokens_field": "max_tokens"}, {"max_tokens": 5}),
     ({"max_completion_tokens": 5}, {}, {"max_completion_tokens": 5}),
     ({"max_tokens": 5}, {}, {"max_tokens": 5}),
@@ -129,11 +129,11 @@ KNOBS: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("fields", "knobs", "expected"), KNOBS, ids=range(len(KNOBS)))
+@pytest.mark.parametrize(("fields", "dialect", "expected"), DIALECTS, ids=range(len(DIALECTS)))
 def test_fields_fit_the_dialect(
-    fields: dict[str, Any], knobs: dict[str, Any], expected: dict[str, Any]
+    fields: dict[str, Any], dialect: dict[str, Any], expected: dict[str, Any]
 ) -> None:
-    encoded = rewrite(inbound(**fields), aim(**knobs))
+    encoded = rewrite(wire_request(**fields), with_dialect(**dialect))
     assert encoded.notices == ()
     assert json.decode(encoded.body) == {
         "model": "m-1",
@@ -144,7 +144,7 @@ def test_fields_fit_the_dialect(
 
 def test_several_answers_are_refused_where_the_upstream_gives_one() -> None:
     with pytest.raises(BadRequest) as caught:
-        rewrite(inbound(n=2), aim(n=False))
+        rewrite(wire_request(n=2), with_dialect(n=False))
     assert caught.value.param == "n"
 
 

@@ -12,17 +12,17 @@ from routecodex.protocols.codec import EncodeOptions
 from routecodex.protocols.dialect import Dialect
 from routecodex.providers.catalog import PRESETS
 from routecodex.wire import json
-from tests.protocols.chat.samples import aim, inbound, value_of
+from tests.protocols.chat.samples import value_of, wire_request, with_dialect
 
 HI = {"role": "user", "content": "hi"}
 FUNCTION: dict[str, Any] = {"name": "f", "parameters": {"type": "object"}}
 TOOL = {"type": "function", "function": FUNCTION}
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
-WISH = f"Answer with one JSON object that fits this JSON schema: {json.encode(SCHEMA).decode()}"
+INSTRUCTION = f"Answer with one JSON object that fits this JSON schema: {json.encode(SCHEMA).decode()}"
 FORMAT = {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA, "strict": True}}
 
 Case = tuple[str, dict[str, Any], dict[str, Any], dict[str, Any], tuple[str, ...]]
-"""What it is about, the knobs, the request's fields, what becomes of those, and the notices."""
+"""Name, dialect, fields of the request, expected fields, notices."""
 
 CASES: list[Case] = [
     (
@@ -70,7 +70,10 @@ CASES: list[Case] = [
         "a schema is asked for in words",
         {"response_format": "json_object"},
         {"response_format": FORMAT},
-        {"messages": [{"role": "system", "content": WISH}, HI], "response_format": {"type": "json_object"}},
+        {
+            "messages": [{"role": "system", "content": INSTRUCTION}, HI],
+            "response_format": {"type": "json_object"},
+        },
         (),
     ),
     (
@@ -78,7 +81,7 @@ CASES: list[Case] = [
         {"response_format": "json_object"},
         {"messages": [{"role": "developer", "content": "Be brief."}, HI], "response_format": FORMAT},
         {
-            "messages": [{"role": "system", "content": f"Be brief.\n\n{WISH}"}, HI],
+            "messages": [{"role": "system", "content": f"Be brief.\n\n{INSTRUCTION}"}, HI],
             "response_format": {"type": "json_object"},
         },
         (),
@@ -94,7 +97,7 @@ CASES: list[Case] = [
             "messages": [
                 {
                     "role": "system",
-                    "content": [{"type": "text", "text": "a", "x": 1}, {"type": "text", "text": WISH}],
+                    "content": [{"type": "text", "text": "a", "x": 1}, {"type": "text", "text": INSTRUCTION}],
                 },
                 HI,
             ],
@@ -195,12 +198,12 @@ CASES: list[Case] = [
 
 
 @pytest.mark.parametrize(
-    ("knobs", "fields", "expected", "notices"), [row[1:] for row in CASES], ids=[row[0] for row in CASES]
+    ("dialect", "fields", "expected", "notices"), [row[1:] for row in CASES], ids=[row[0] for row in CASES]
 )
-def test_what_an_upstream_does_not_take_is_said_in_its_words(
-    knobs: dict[str, Any], fields: dict[str, Any], expected: dict[str, Any], notices: tuple[str, ...]
+def test_settings_are_converted_to_the_upstreams_dialect(
+    dialect: dict[str, Any], fields: dict[str, Any], expected: dict[str, Any], notices: tuple[str, ...]
 ) -> None:
-    encoded = rewrite(inbound(**fields, unheard_of={"a": [1.50]}), aim(**knobs))
+    encoded = rewrite(wire_request(**fields, unheard_of={"a": [1.50]}), with_dialect(**dialect))
     assert value_of(encoded) == {"model": "m-1", "messages": [HI], "unheard_of": {"a": [1.50]}, **expected}
     assert encoded.notices == notices
 
@@ -217,29 +220,32 @@ ALL = {
 
 
 @pytest.mark.parametrize("name", [name for name, row in PRESETS.items() if row.protocol == "chat"])
-def test_a_request_that_passes_is_what_a_converted_one_would_be(name: str) -> None:
+def test_a_rewritten_request_equals_a_converted_one(name: str) -> None:
     to = EncodeOptions(model="m-1", provider=name, dialect=convert(dict(PRESETS[name].dialect), Dialect))
-    passed, converted = rewrite(inbound(**ALL), to), encode_request(decode_request(inbound(**ALL)), to)
+    passed, converted = (
+        rewrite(wire_request(**ALL), to),
+        encode_request(decode_request(wire_request(**ALL)), to),
+    )
     # Which of two fields limits the answer is left to the client where the upstream knows both.
     limits = ("max_tokens", "max_completion_tokens")
     free = to.dialect.max_tokens_field is None
-    said = [
+    values = [
         {key: item for key, item in value_of(encoded).items() if not (free and key in limits)}
         for encoded in (passed, converted)
     ]
-    assert said[0] == said[1]
+    assert values[0] == values[1]
     assert passed.notices == converted.notices
 
 
-def test_words_in_the_text_change_nothing() -> None:
+def test_marker_words_in_the_text_change_nothing() -> None:
     text = '"developer" "strict" "system" "system"'
     fields = {"messages": [{"role": "user", "content": text}], "tools": [TOOL]}
-    to = aim(strict_tools=False, merge_system=True)
-    assert value_of(rewrite(inbound(**fields), to)) == {"model": "m-1", **fields}
+    to = with_dialect(strict_tools=False, merge_system=True)
+    assert value_of(rewrite(wire_request(**fields), to)) == {"model": "m-1", **fields}
 
 
-def test_an_upstream_of_which_nothing_is_known_is_sent_what_the_client_wrote() -> None:
-    asked = inbound(
+def test_an_upstream_without_a_dialect_gets_the_clients_request() -> None:
+    body = wire_request(
         messages=[{"role": "developer", "content": "d"}, HI], max_tokens=9, reasoning_effort="low"
     )
-    assert value_of(rewrite(asked, aim())) == {**json.decode(asked.body), "model": "m-1"}
+    assert value_of(rewrite(body, with_dialect())) == {**json.decode(body.body), "model": "m-1"}

@@ -1,4 +1,4 @@
-"""Whatever can be said in this protocol survives being written and read, and the SDK reads it too."""
+"""Chat requests and answers survive encoding and decoding, and the SDK reads them too."""
 
 from __future__ import annotations
 
@@ -24,34 +24,34 @@ from routecodex.protocols.chat.validate import validate
 from routecodex.protocols.chat.whole import decode_response, encode_response
 from routecodex.wire import json
 from tests.kit.grammar import check_broken_chat, check_chat, check_json
-from tests.protocols.chat.samples import AIM, aim, chunks, events, reply, written
+from tests.protocols.chat.samples import OPTIONS, chunks, events, reply, with_dialect, written
 
-words = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
+texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
 names = st.text("abcXYZ_-019", min_size=1, max_size=8)
-objects = st.dictionaries(names, st.one_of(words, st.integers(-9, 9), st.booleans()), max_size=2)
+objects = st.dictionaries(names, st.one_of(texts, st.integers(-9, 9), st.booleans()), max_size=2)
 arguments = objects.map(lambda value: json.encode(value).decode())
 counts = st.integers(0, 99)
 REASONS: list[Reason] = ["stop", "length", "content_filter"]
-likely = st.builds(lambda word: {"token": word, "logprob": -0.5, "bytes": [1], "top_logprobs": []}, words)
-cited = st.builds(
+likely = st.builds(lambda word: {"token": word, "logprob": -0.5, "bytes": [1], "top_logprobs": []}, texts)
+citations = st.builds(
     lambda word: {
         "type": "url_citation",
         "url_citation": {"url": word, "title": word, "start_index": 0, "end_index": 1},
     },
-    words,
+    texts,
 )
 
 
 @st.composite
 def responses(draw: st.DrawFn) -> Response:
-    """Answers in the order chat tells them: thought, text, refusal, calls."""
+    """Draw answers in the order of chat: reasoning, text, refusal, calls."""
     parts: list[Any] = []
     if draw(st.booleans()):
-        parts.append(Reasoning(draw(words)))
+        parts.append(Reasoning(draw(texts)))
     if draw(st.booleans()):
-        parts.append(Text(draw(words), annotations=tuple(draw(st.lists(cited, max_size=2)))))
+        parts.append(Text(draw(texts), annotations=tuple(draw(st.lists(citations, max_size=2)))))
     if draw(st.booleans()):
-        parts.append(Refusal(draw(words)))
+        parts.append(Refusal(draw(texts)))
     calls = draw(st.lists(st.tuples(names, arguments), max_size=3))
     parts += [ToolCall(f"call_{at}", name, text) for at, (name, text) in enumerate(calls)]
     reason: Reason = "tool_calls" if calls else draw(st.sampled_from(REASONS))
@@ -75,7 +75,7 @@ def test_answers_survive_whole_and_streamed(response: Response) -> None:
 
 @settings(max_examples=50)
 @given(responses(), st.integers(1, 40))
-def test_the_relay_passes_what_the_encoder_writes(response: Response, step: int) -> None:
+def test_the_relay_accepts_the_encoders_stream(response: Response, step: int) -> None:
     stream = written(list(unfold(response)))
     relay = CODEC.relay(reply())
     out = b"".join(relay.feed(stream[at : at + step]) for at in range(0, len(stream), step))
@@ -86,17 +86,17 @@ def test_the_relay_passes_what_the_encoder_writes(response: Response, step: int)
 
 @settings(max_examples=50)
 @given(responses(), st.data())
-def test_an_answer_that_breaks_off_anywhere_says_so(response: Response, data: st.DataObject) -> None:
-    told: list[Event] = list(unfold(response))
-    cut = data.draw(st.integers(1, len(told) - 1))
-    out = written([*told[:cut], Failed(UpstreamFailed("broken"))])
+def test_an_answer_truncated_anywhere_gives_an_error(response: Response, data: st.DataObject) -> None:
+    decoded: list[Event] = list(unfold(response))
+    cut = data.draw(st.integers(1, len(decoded) - 1))
+    out = written([*decoded[:cut], Failed(UpstreamFailed("broken"))])
     check_broken_chat(out)
     assert not any(isinstance(event, Finished) for event in events(out))
 
 
 @settings(max_examples=30)
 @given(responses())
-def test_the_sdk_reads_what_is_written(response: Response) -> None:
+def test_the_sdk_reads_encoded_answers(response: Response) -> None:
     found = ChatCompletion.model_validate(json.decode(whole.encode_response(response, reply())))
     assert found.choices[0].finish_reason == response.finish.reason
     for chunk in chunks(written(list(unfold(response)))):
@@ -108,18 +108,18 @@ def conversations(draw: st.DrawFn) -> tuple[Message, ...]:
     messages: list[Message] = []
     for turn in range(draw(st.integers(1, 3))):
         messages.append(Message("user", tuple(draw(st.lists(user_parts, min_size=1, max_size=3)))))
-        said: list[Part] = [Text(draw(words))]
+        parts: list[Part] = [Text(draw(texts))]
         calls = draw(st.lists(st.tuples(names, arguments), max_size=2))
-        said += [ToolCall(f"c{turn}_{at}", name, text) for at, (name, text) in enumerate(calls)]
-        messages.append(Message("assistant", tuple(said)))
-        results = [ToolResult(f"c{turn}_{at}", (Text(draw(words)),)) for at in range(len(calls))]
+        parts += [ToolCall(f"c{turn}_{at}", name, text) for at, (name, text) in enumerate(calls)]
+        messages.append(Message("assistant", tuple(parts)))
+        results = [ToolResult(f"c{turn}_{at}", (Text(draw(texts)),)) for at in range(len(calls))]
         messages.extend(Message("tool", (result,)) for result in results)
     return tuple(messages)
 
 
 user_parts: st.SearchStrategy[Part] = st.one_of(
-    st.builds(Text, words),
-    st.builds(Text, words, cache=st.just({"type": "ephemeral"})),
+    st.builds(Text, texts),
+    st.builds(Text, texts, cache=st.just({"type": "ephemeral"})),
     st.builds(Media, st.just("image"), url=st.just("https://x/y.png"), detail=st.sampled_from([None, "low"])),
     st.builds(Media, st.just("image"), st.just("image/png"), st.just("AAAA")),
     st.builds(Media, st.just("audio"), st.just("audio/wav"), st.just("AAAA")),
@@ -127,7 +127,7 @@ user_parts: st.SearchStrategy[Part] = st.one_of(
     st.builds(Media, st.just("file"), file_id=names),
 )
 tools = st.builds(
-    Tool, names, description=words, parameters=st.just({"type": "object"}), strict=st.booleans()
+    Tool, names, description=texts, parameters=st.just({"type": "object"}), strict=st.booleans()
 )
 
 
@@ -145,14 +145,14 @@ def requests(draw: st.DrawFn) -> Request:
         model="m-1",
         source="chat",
         messages=draw(conversations()),
-        system=tuple(draw(st.lists(st.builds(Text, words), max_size=2))),
+        system=tuple(draw(st.lists(st.builds(Text, texts), max_size=2))),
         tools=offered,
         tool_choice=draw(st.sampled_from(choices)) if offered else None,
         parallel_tool_calls=draw(maybe | st.booleans()) if offered else None,
         max_tokens=draw(maybe | st.integers(1, 9)),
         temperature=draw(maybe | st.sampled_from([0.0, 0.5, 1.0])),
         top_k=draw(maybe | counts),
-        stop=tuple(draw(st.lists(words, max_size=4))),
+        stop=tuple(draw(st.lists(texts, max_size=4))),
         n=draw(st.integers(1, 3)),
         output=draw(maybe | st.just(Output("json_schema", "n", {"type": "object"}, True))),
         thinking=draw(maybe | st.builds(Thinking, effort=st.sampled_from(["low", "high"]))),
@@ -166,7 +166,7 @@ def requests(draw: st.DrawFn) -> Request:
 @settings(max_examples=100)
 @given(requests())
 def test_requests_survive(request: Request) -> None:
-    encoded = encode_request(request, AIM)
+    encoded = encode_request(request, OPTIONS)
     assert encoded.notices == ()
     assert decode_request(validate(encoded.body)) == request
 
@@ -174,7 +174,7 @@ def test_requests_survive(request: Request) -> None:
 @settings(max_examples=50)
 @given(requests(), st.sampled_from(["messages", "responses", "gemini"]))
 def test_requests_of_other_protocols_become_valid_ones(request: Request, source: Any) -> None:
-    body = encode_request(replace(request, source=source, n=1), AIM).body
+    body = encode_request(replace(request, source=source, n=1), OPTIONS).body
     assert decode_request(validate(body)).source == "chat"
 
 
@@ -199,14 +199,14 @@ def test_every_dialect_is_chat(field: str, history: str) -> None:
         max_tokens=5,
         stream=True,
     )
-    to = aim(
+    to = with_dialect(
         reasoning_field=field, reasoning_history=history, stream_usage=False, max_tokens_field="max_tokens"
     )
     again = decode_request(validate(encode_request(request, to).body))
     assert again.max_tokens == 5
     assert (again.thinking is None) == (field == "none")
-    thought = any(isinstance(part, Reasoning) for message in again.messages for part in message.parts)
-    assert thought == (history in ("reasoning_content", "reasoning"))
+    reasoning = any(isinstance(part, Reasoning) for message in again.messages for part in message.parts)
+    assert reasoning == (history in ("reasoning_content", "reasoning"))
 
 
 CACHED = {"cache_control": {"type": "ephemeral"}}
@@ -270,7 +270,7 @@ OWN_FIELDS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("history", ["none", "reasoning_details", "reasoning_content"])
 def test_messages_of_a_chat_client_are_written_as_they_came(history: str) -> None:
     request = decode_request(validate(json.encode({"model": "m-1", "messages": OWN_WORDS})))
-    encoded = encode_request(request, aim(reasoning_history=history))
+    encoded = encode_request(request, with_dialect(reasoning_history=history))
     assert json.decode(encoded.body)["messages"] == OWN_WORDS
     assert encoded.notices == ()
 
@@ -278,19 +278,23 @@ def test_messages_of_a_chat_client_are_written_as_they_came(history: str) -> Non
 @pytest.mark.parametrize("fields", OWN_FIELDS, ids=range(len(OWN_FIELDS)))
 def test_fields_that_only_chat_has_are_written_as_they_came(fields: dict[str, Any]) -> None:
     body = {"model": "m-1", "messages": [{"role": "user", "content": "x"}], **fields}
-    encoded = encode_request(decode_request(validate(json.encode(body))), aim(reasoning_field="reasoning"))
+    encoded = encode_request(
+        decode_request(validate(json.encode(body))), with_dialect(reasoning_field="reasoning")
+    )
     assert json.decode(encoded.body) == body
     assert encoded.notices == ()
 
 
-def test_a_schema_is_asked_for_in_a_system_text_of_parts_too() -> None:
+def test_a_schema_instruction_joins_a_system_text_of_parts() -> None:
     form = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}}}
     body = {
         "model": "m-1",
         "messages": [OWN_WORDS[0], {"role": "user", "content": "x"}],
         "response_format": form,
     }
-    encoded = encode_request(decode_request(validate(json.encode(body))), aim(response_format="json_object"))
-    first, wish = json.decode(encoded.body)["messages"][0]["content"]
+    encoded = encode_request(
+        decode_request(validate(json.encode(body))), with_dialect(response_format="json_object")
+    )
+    first, instruction = json.decode(encoded.body)["messages"][0]["content"]
     assert first == OWN_WORDS[0]["content"][0]
-    assert "JSON schema" in wish["text"]
+    assert "JSON schema" in instruction["text"]

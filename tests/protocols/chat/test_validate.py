@@ -6,7 +6,7 @@ import pytest
 
 from routecodex.canon.errors import BadRequest
 from routecodex.protocols.chat.validate import validate
-from tests.protocols.chat.samples import body, inbound
+from tests.protocols.chat.samples import body, wire_request
 
 CALL = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 CALLING = {"role": "assistant", "content": None, "tool_calls": [CALL]}
@@ -147,7 +147,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("fields", "param"), WRONG, ids=[f"{at}-{row[1]}" for at, row in enumerate(WRONG)])
 def test_the_wrong_field_is_named(fields: dict[str, Any], param: str) -> None:
     with pytest.raises(BadRequest) as caught:
-        inbound(**fields)
+        wire_request(**fields)
     assert caught.value.param == param
     assert caught.value.message.startswith(f"{param}: ")
     assert caught.value.code
@@ -162,11 +162,11 @@ def test_a_required_field_must_be_there(missing: str) -> None:
     assert (caught.value.param, caught.value.code) == (missing, "missing_field")
 
 
-def test_an_unknown_role_is_told_which_there_are() -> None:
+def test_an_unknown_role_names_the_known_ones() -> None:
     with pytest.raises(
         BadRequest, match="unknown role 'robot'; use one of system, developer, user, assistant"
     ):
-        inbound(messages=[{"role": "robot", "content": "x"}])
+        wire_request(messages=[{"role": "robot", "content": "x"}])
 
 
 CODES = [
@@ -177,9 +177,9 @@ CODES = [
 
 
 @pytest.mark.parametrize(("fields", "code"), CODES)
-def test_what_is_wrong_with_calls_has_a_code(fields: dict[str, Any], code: str) -> None:
+def test_errors_of_calls_have_a_code(fields: dict[str, Any], code: str) -> None:
     with pytest.raises(BadRequest) as caught:
-        inbound(**fields)
+        wire_request(**fields)
     assert caught.value.code == code
 
 
@@ -216,8 +216,8 @@ RIGHT: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("fields", RIGHT, ids=range(len(RIGHT)))
-def test_what_is_right_or_of_tomorrow_passes(fields: dict[str, Any]) -> None:
-    assert inbound(**fields).body == body(**fields)
+def test_valid_and_unknown_values_are_accepted(fields: dict[str, Any]) -> None:
+    assert wire_request(**fields).body == body(**fields)
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_what_is_right_or_of_tomorrow_passes(fields: dict[str, Any]) -> None:
 def test_streaming_and_usage_are_decided_by_the_body(
     fields: dict[str, Any], stream: bool, include_usage: bool
 ) -> None:
-    found = inbound(**fields)
+    found = wire_request(**fields)
     assert (found.protocol, found.model, found.stream, found.include_usage) == (
         "chat",
         "asked",
@@ -242,6 +242,6 @@ def test_streaming_and_usage_are_decided_by_the_body(
     )
 
 
-def test_what_the_path_says_wins() -> None:
+def test_model_and_stream_of_the_path_win() -> None:
     found = validate(body(stream=True), model="other", stream=False)
     assert (found.model, found.stream) == ("other", False)

@@ -14,9 +14,9 @@ from routecodex.protocols.chat.whole import decode_response, encode_response, re
 from routecodex.wire import json
 from tests.kit.grammar import check_json
 from tests.kit.test_grammar import SCENES
-from tests.protocols.chat.samples import asking, chunks, reply, written
+from tests.protocols.chat.samples import chunks, foreign_request, reply, written
 
-SHOWN = {"type": "image_url", "image_url": {"url": "data:image/png;base64,A"}}
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,A"}}
 
 CALL = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 
@@ -59,7 +59,7 @@ def test_whole_answers_are_understood(message: dict[str, Any], parts: tuple[Any,
 @pytest.mark.parametrize(
     "body", [b"", b"hello", b"[]", b"{}", b'{"choices":[]}', b'{"choices":null}', b"<html>", b'{"id":"x"}']
 )
-def test_what_is_no_answer_is_refused(body: bytes) -> None:
+def test_an_invalid_answer_is_rejected(body: bytes) -> None:
     for read in (decode_response, lambda body: relay_response(body, reply())):
         with pytest.raises(UpstreamFailed) as caught:
             read(body)
@@ -152,16 +152,16 @@ def test_an_answer_without_text_has_no_content() -> None:
 
 
 def test_images_go_to_chat_clients_as_they_came() -> None:
-    assert message_of(Response(parts=(Text("See:"), Opaque("chat", SHOWN))))["images"] == [SHOWN]
+    assert message_of(Response(parts=(Text("See:"), Opaque("chat", IMAGE))))["images"] == [IMAGE]
 
 
-def test_a_call_cut_off_before_its_arguments_is_not_made_whole() -> None:
+def test_a_call_cut_off_before_its_arguments_is_not_completed() -> None:
     response = Response(parts=(ToolCall("a", "f"),), finish=Finish("length"))
     assert message_of(response)["tool_calls"][0]["function"]["arguments"] == ""
 
 
 def test_custom_calls_come_back_as_custom_calls() -> None:
-    request = asking(tools=(Tool("patch", "custom"), Tool("read", namespace="files")))
+    request = foreign_request(tools=(Tool("patch", "custom"), Tool("read", namespace="files")))
     calls = (
         ToolCall("a", "patch", '{"input":"free"}'),
         ToolCall("b", "patch", "own", custom=True),
@@ -198,46 +198,44 @@ PASSED: list[tuple[str | None, dict[str, Any], str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("said", "message", "reason", "word"), PASSED, ids=range(len(PASSED)))
-def test_a_finish_that_lies_is_put_right(
-    said: str | None, message: dict[str, Any], reason: str, word: str
+@pytest.mark.parametrize(("finish_reason", "message", "reason", "sent"), PASSED, ids=range(len(PASSED)))
+def test_a_wrong_finish_reason_is_corrected(
+    finish_reason: str | None, message: dict[str, Any], reason: str, sent: str
 ) -> None:
-    body = answer(said, **message)
+    body = answer(finish_reason, **message)
     passed, outcome = relay_response(body, reply())
     expected = json.decode(body)
-    expected["choices"][0]["finish_reason"] = word
+    expected["choices"][0]["finish_reason"] = sent
     assert json.decode(passed) == expected
     assert outcome.finish is not None
-    assert (outcome.finish.reason, outcome.sent_finish) == (reason, word)
+    assert (outcome.finish.reason, outcome.sent_finish) == (reason, sent)
     assert (outcome.model, outcome.response_id, outcome.usage) == ("gpt", "c-1", Usage(3, 2))
-    if said == word:
+    if finish_reason == sent:
         assert passed == body
 
 
-SPOKEN: list[tuple[dict[str, Any], bool]] = [
+EMPTINESS: list[tuple[dict[str, Any], bool]] = [
     ({"content": "x"}, False),
     ({"content": None, "audio": {"id": "a", "data": "QUFB", "transcript": "hi"}}, False),
-    ({"content": "", "images": [SHOWN]}, False),
+    ({"content": "", "images": [IMAGE]}, False),
     ({"content": "", "audio": None, "images": []}, True),
     ({"content": "", "reasoning_details": [{"type": "reasoning.text", "text": "Hm"}]}, True),
 ]
 
 
-@pytest.mark.parametrize(("message", "empty"), SPOKEN, ids=range(len(SPOKEN)))
-def test_an_answer_is_empty_if_there_is_nothing_to_read_hear_or_see(
-    message: dict[str, Any], empty: bool
-) -> None:
+@pytest.mark.parametrize(("message", "empty"), EMPTINESS, ids=range(len(EMPTINESS)))
+def test_an_answer_without_text_audio_and_images_is_empty(message: dict[str, Any], empty: bool) -> None:
     assert relay_response(answer("stop", **message), reply())[1].empty is empty
 
 
-def test_what_must_be_mended_and_cannot_be_read_is_refused() -> None:
+def test_an_answer_that_needs_repair_and_cannot_be_read_is_rejected() -> None:
     body = answer("eos", content="x", y="?").replace(b"?", b"\xff")
     with pytest.raises(UpstreamFailed) as caught:
         relay_response(body, reply())
     assert caught.value.code == "upstream_unparsable"
 
 
-def test_every_choice_is_put_right_by_itself() -> None:
+def test_every_choice_is_corrected_separately() -> None:
     choices = [
         {"index": 0, "message": {"content": "x"}, "finish_reason": "stop"},
         {"index": 1, "message": {"tool_calls": [CALL]}, "finish_reason": "stop"},
@@ -251,12 +249,12 @@ def test_two_messages_of_one_answer_stand_apart() -> None:
     response = Response(parts=(Text("One,"), Text(" and."), Text("Two.", apart=True)))
     (choice,) = json.decode(encode_response(response, reply()))["choices"]
     assert choice["message"]["content"] == "One, and.\n\nTwo."
-    told = [chunk["choices"] for chunk in chunks(written(list(unfold(response))))]
-    said = [choice["delta"].get("content") or "" for choices in told for choice in choices]
-    assert "".join(said) == "One, and.\n\nTwo."
+    message = [chunk["choices"] for chunk in chunks(written(list(unfold(response))))]
+    reason = [choice["delta"].get("content") or "" for choices in message for choice in choices]
+    assert "".join(reason) == "One, and.\n\nTwo."
 
 
-def test_the_tier_of_an_answer_is_told() -> None:
+def test_the_service_tier_of_an_answer_is_sent() -> None:
     response = Response(parts=(Text("Hi"),), extras={"service_tier": "flex", "odd": 1})
     assert json.decode(encode_response(response, reply()))["service_tier"] == "flex"
     assert {chunk["service_tier"] for chunk in chunks(written(list(unfold(response))))} == {"flex"}

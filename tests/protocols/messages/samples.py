@@ -1,4 +1,4 @@
-"""Streams and requests the tests of this codec share."""
+"""Requests and streams shared by the tests of this codec."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from routecodex.protocols.messages.encode_stream import StreamEncoder
 from routecodex.protocols.messages.validate import validate
 from routecodex.wire import json, sse
 
-AIM = EncodeOptions(model="m-1", provider="acme")
+OPTIONS = EncodeOptions(model="m-1", provider="acme")
 
 
 def reply(**settings: Any) -> ReplyContext:
-    """Who is answered, unless the test says otherwise."""
+    """Return a reply context with these settings."""
     return ReplyContext(**{"id": "abc", "created": 1, "model": "asked", "input_tokens": 7, **settings})
 
 
 def body(**fields: Any) -> bytes:
-    """A small request with these fields."""
+    """Return the body of a small request with these fields."""
     small = {"model": "asked", "max_tokens": 100, "messages": [{"role": "user", "content": "hi"}]}
     return json.encode({**small, **fields})
 
 
-def inbound(**fields: Any) -> WireRequest:
-    """The small request, read."""
+def wire_request(**fields: Any) -> WireRequest:
+    """Return the small request, validated."""
     return validate(body(**fields))
 
 
 def chat_request(*messages: Message, **fields: Any) -> Request:
-    """A canonical request that came in another protocol."""
+    """Return a canonical request of another protocol."""
     return Request(**{"model": "asked", "source": "chat", "messages": messages, **fields})
 
 
 def frame(**event: Any) -> bytes:
-    """One event of a stream."""
+    """Return one event of a stream."""
     return sse.frame(json.encode(event), event["type"].encode())
 
 
@@ -63,8 +63,8 @@ def delta(index: int, **fields: Any) -> bytes:
     return frame(type="content_block_delta", index=index, delta=fields)
 
 
-def text(index: int, words: str) -> bytes:
-    return delta(index, type="text_delta", text=words)
+def text(index: int, content: str) -> bytes:
+    return delta(index, type="text_delta", text=content)
 
 
 def stop(index: int) -> bytes:
@@ -79,7 +79,7 @@ def end(reason: str | None, sequence: str | None = None, **usage: int) -> bytes:
 MESSAGE_STOP = frame(type="message_stop")
 PING = frame(type="ping")
 
-TALK = [
+TEXT_STREAM = [
     start(cache_read_input_tokens=5, cache_creation_input_tokens=2),
     PING,
     block(0, type="text", text=""),
@@ -90,7 +90,7 @@ TALK = [
     MESSAGE_STOP,
 ]
 
-TOOLS = [
+TOOL_STREAM = [
     start(),
     block(0, type="thinking", thinking="", signature=""),
     delta(0, type="thinking_delta", thinking="Let me"),
@@ -113,7 +113,7 @@ TOOLS = [
     MESSAGE_STOP,
 ]
 
-HOSTED = [
+HOSTED_STREAM = [
     start(),
     block(0, type="server_tool_use", id="srvtoolu_1", name="web_search", input={}),
     delta(0, type="input_json_delta", partial_json='{"query":"x"}'),
@@ -128,17 +128,17 @@ HOSTED = [
     MESSAGE_STOP,
 ]
 
-STREAMS = {"talk": TALK, "tools": TOOLS, "hosted": HOSTED}
+STREAMS = {"text": TEXT_STREAM, "tools": TOOL_STREAM, "hosted": HOSTED_STREAM}
 
 
 def decoded(*pieces: bytes) -> list[Event]:
-    """All events of a stream that came in these pieces."""
+    """Decode a stream that arrives in these pieces."""
     decoder = StreamDecoder()
     events = [event for piece in pieces for event in decoder.feed(piece)]
     return [*events, *decoder.close()]
 
 
 def encoded(events: list[Event], **settings: Any) -> bytes:
-    """The stream that a client gets for these events."""
+    """Encode these events as a stream."""
     encoder = StreamEncoder(reply(**settings))
     return b"".join(map(encoder.encode, events))

@@ -57,5 +57,5 @@ def test_only_old_sdks_do_not_know_refusal(lang: str, version: str, knows: bool)
     assert knows_refusal(headers) is knows
 
 
-def test_a_client_that_says_nothing_knows_refusal() -> None:
+def test_a_client_without_version_knows_refusal() -> None:
     assert knows_refusal({})

@@ -1,4 +1,4 @@
-"""Blocks that stand for words and images elsewhere, and for themselves in their own protocol."""
+"""Blocks of messages become texts and images in other protocols, and stay unchanged in their own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from routecodex.protocols.codecs import CODECS
 from routecodex.protocols.messages.content import part_of, parts_of
 from routecodex.protocols.messages.decode_request import decode_request
 from routecodex.wire import json
-from tests.protocols.messages.samples import AIM, inbound
+from tests.protocols.messages.samples import OPTIONS, wire_request
 
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}}
 PICTURE = Media("image", "image/png", "iVBORw0KGgo=")
@@ -24,11 +24,11 @@ FOUND = {
     "citations": {"enabled": True},
 }
 MARK = {"cache_control": {"type": "ephemeral"}}
-WORDS = "On tides\nhttps://x/y\n\nTwice a day.\n\nOr so."
+SEARCH_TEXT = "On tides\nhttps://x/y\n\nTwice a day.\n\nOr so."
 
 
-def text(words: str) -> dict[str, Any]:
-    return {"type": "text", "text": words}
+def text(content: str) -> dict[str, Any]:
+    return {"type": "text", "text": content}
 
 
 def document(*content: Any, **fields: Any) -> dict[str, Any]:
@@ -40,14 +40,14 @@ MIXED = document(text("a"), text("b"), IMAGE, text("c"), title="Tides", citation
 
 def bare(part: Part) -> Part:
     assert isinstance(part, Text | Media)
-    return Text(part.text) if isinstance(part, Text) else Media(*map(part.__getattribute__, _SHOWN))
+    return Text(part.text) if isinstance(part, Text) else Media(*map(part.__getattribute__, _MEDIA_FIELDS))
 
 
-_SHOWN = ("kind", "media_type", "data", "url", "file_id", "text", "name")
+_MEDIA_FIELDS = ("kind", "media_type", "data", "url", "file_id", "text", "name")
 
 
-def file(words: str, name: str | None = None) -> Media:
-    return Media("file", "text/plain", text=words, name=name)
+def file(content: str, name: str | None = None) -> Media:
+    return Media("file", "text/plain", text=content, name=name)
 
 
 @pytest.mark.parametrize(
@@ -60,24 +60,22 @@ def file(words: str, name: str | None = None) -> Media:
         (document(text("a"), text("b")), [file("a\n\nb")]),
         (document(text("a"), {"type": "image", "source": {"type": "url", "url": 7}}), [file("a")]),
         (document(text("a"), {"type": "image", "source": 7}), [file("a")]),
-        (FOUND, [Text(WORDS)]),
+        (FOUND, [Text(SEARCH_TEXT)]),
         ({**FOUND, "title": None, "source": 7}, [Text("Twice a day.\n\nOr so.")]),
     ],
 )
-def test_a_block_of_several_pieces_is_told_piece_by_piece(
-    block: dict[str, Any], expected: list[Part]
-) -> None:
+def test_a_block_of_several_pieces_becomes_several_parts(block: dict[str, Any], expected: list[Part]) -> None:
     assert [bare(part) for part in parts_of(block)] == expected
 
 
 @pytest.mark.parametrize("content", [None, [], 7, "words", [7], [{"type": "text", "text": 7}], [text(" ")]])
-def test_a_search_result_without_words_stays_as_it_is(content: Any) -> None:
+def test_a_search_result_without_text_stays_opaque(content: Any) -> None:
     block = {**FOUND, "content": content}
     assert part_of(block) == Opaque("messages", block)
 
 
-def asked(*blocks: Any) -> list[dict[str, Any]]:
-    """A conversation with these blocks from the user, and in the result of a call."""
+def conversation_with(*blocks: Any) -> list[dict[str, Any]]:
+    """Return a conversation with these blocks in a user message and in a tool result."""
     call = {"type": "tool_use", "id": "a", "name": "f", "input": {}}
     result = {"type": "tool_result", "tool_use_id": "a", "content": list(blocks)}
     return [
@@ -91,19 +89,19 @@ def asked(*blocks: Any) -> list[dict[str, Any]]:
     "block", [MIXED, FOUND, {**MIXED, **MARK}, {**FOUND, **MARK}, document(IMAGE, text("a"))]
 )
 def test_such_a_block_comes_back_whole_in_its_own_protocol(block: dict[str, Any]) -> None:
-    request = decode_request(inbound(messages=asked(block)))
-    encoded = CODECS["messages"].encode_request(request, AIM)
-    assert json.decode(encoded.body)["messages"] == asked(block)
+    request = decode_request(wire_request(messages=conversation_with(block)))
+    encoded = CODECS["messages"].encode_request(request, OPTIONS)
+    assert json.decode(encoded.body)["messages"] == conversation_with(block)
     assert encoded.notices == ()
 
 
-def test_a_model_that_takes_no_images_gets_the_rest_of_a_document() -> None:
-    request = decode_request(inbound(messages=[{"role": "user", "content": [MIXED]}]))
-    encoded = CODECS["messages"].encode_request(request, replace(AIM, vision=False))
+def test_a_model_without_vision_gets_the_texts_of_a_document() -> None:
+    request = decode_request(wire_request(messages=[{"role": "user", "content": [MIXED]}]))
+    encoded = CODECS["messages"].encode_request(request, replace(OPTIONS, vision=False))
     [message] = json.decode(encoded.body)["messages"]
 
-    def plain(words: str) -> dict[str, Any]:
-        return {"type": "text", "media_type": "text/plain", "data": words}
+    def plain(content: str) -> dict[str, Any]:
+        return {"type": "text", "media_type": "text/plain", "data": content}
 
     assert message["content"] == [
         {"type": "document", "source": plain("a\n\nb"), "title": "Tides"},
@@ -114,12 +112,12 @@ def test_a_model_that_takes_no_images_gets_the_rest_of_a_document() -> None:
 
 
 @pytest.mark.parametrize("protocol", ["chat", "responses", "gemini"])
-def test_nothing_of_such_a_block_but_its_citations_is_lost_in_another_protocol(protocol: str) -> None:
-    request = decode_request(inbound(messages=asked(MIXED, FOUND)))
-    encoded = CODECS[protocol].encode_request(request, AIM)
+def test_such_a_block_loses_only_its_citations_in_another_protocol(protocol: str) -> None:
+    request = decode_request(wire_request(messages=conversation_with(MIXED, FOUND)))
+    encoded = CODECS[protocol].encode_request(request, OPTIONS)
     sent = encoded.body.decode()
     assert sent.count("iVBORw0KGgo=") == 2
-    assert sent.count(json.encode(WORDS).decode().strip('"')) == 2
+    assert sent.count(json.encode(SEARCH_TEXT).decode().strip('"')) == 2
     assert sent.count(r"a\n\nb") == 2
     assert encoded.notices == (
         "dropped file.citations: only messages has it",

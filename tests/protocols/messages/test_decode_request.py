@@ -9,7 +9,7 @@ from routecodex.protocols import sealed_signatures
 from routecodex.protocols.messages.decode_request import decode_request
 from routecodex.protocols.messages.thinking import carry_signature
 from routecodex.protocols.messages.validate import validate
-from tests.protocols.messages.samples import body, inbound
+from tests.protocols.messages.samples import body, wire_request
 
 EPHEMERAL = {"type": "ephemeral"}
 
@@ -71,13 +71,13 @@ BLOCKS: list[tuple[str, dict[str, object], Part]] = [
 
 @pytest.mark.parametrize(("role", "block", "part"), BLOCKS)
 def test_blocks_become_parts(role: str, block: dict[str, object], part: Part) -> None:
-    request = decode_request(inbound(messages=[{"role": role, "content": [block]}]))
+    request = decode_request(wire_request(messages=[{"role": role, "content": [block]}]))
     assert request.messages[0].parts == (part,)
 
 
 def test_calls_and_results_keep_their_ids() -> None:
     request = decode_request(
-        inbound(
+        wire_request(
             messages=[
                 {"role": "user", "content": "go"},
                 {
@@ -104,10 +104,10 @@ def test_calls_and_results_keep_their_ids() -> None:
         )
     )
     call = ToolCall("a", "f", '{"x":[1,2.5]}')
-    shown = (Text("no"), Media("image", url="u"), Opaque("messages", {"type": "search_result"}))
+    image = (Text("no"), Media("image", url="u"), Opaque("messages", {"type": "search_result"}))
     assert request.messages[1:] == (
         Message("assistant", (call,)),
-        Message("user", (ToolResult("a", shown, is_error=True), Text("and now?"))),
+        Message("user", (ToolResult("a", image, is_error=True), Text("and now?"))),
     )
 
 
@@ -116,13 +116,13 @@ def test_a_call_gets_back_the_signature_that_travelled_beside_it() -> None:
         {"type": "redacted_thinking", "data": carry_signature("acme", "a", signature="s.1")},
         {"type": "tool_use", "id": "a", "name": "f", "input": {}},
     ]
-    request = decode_request(inbound(messages=[{"role": "assistant", "content": content}]))
+    request = decode_request(wire_request(messages=[{"role": "assistant", "content": content}]))
     assert request.messages[0].parts == (ToolCall("a", "f", "{}", signature="s.1", origin="acme"),)
 
 
 def test_settings_have_their_homes() -> None:
     request = decode_request(
-        inbound(
+        wire_request(
             system=[{"type": "text", "text": "be brief", "cache_control": EPHEMERAL}],
             tools=[
                 {"name": "f", "description": "d", "input_schema": {"type": "object"}, "strict": True},
@@ -167,10 +167,10 @@ def test_settings_have_their_homes() -> None:
     ],
 )
 def test_thinking_is_understood(fields: dict[str, object], thinking: Thinking | None) -> None:
-    assert decode_request(inbound(**fields)).thinking == thinking
+    assert decode_request(wire_request(**fields)).thinking == thinking
 
 
-def test_a_fault_in_a_field_nobody_knows_is_the_clients() -> None:
+def test_an_invalid_value_in_an_unknown_field_is_a_client_error() -> None:
     broken = body(tomorrow="@").replace(b'"@"', b"1e999")
     with pytest.raises(BadRequest):
         decode_request(validate(broken))

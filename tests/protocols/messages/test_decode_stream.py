@@ -31,8 +31,8 @@ from routecodex.canon.response import fold
 from tests.protocols.messages.samples import (
     MESSAGE_STOP,
     STREAMS,
-    TALK,
-    TOOLS,
+    TEXT_STREAM,
+    TOOL_STREAM,
     block,
     decoded,
     delta,
@@ -44,13 +44,13 @@ from tests.protocols.messages.samples import (
 )
 
 
-def shown(events: list[Event]) -> list[object]:
+def comparable(events: list[Event]) -> list[object]:
     """Events that can be compared: an error by its type and code."""
     return [(type(e.error), e.error.code) if isinstance(e, Failed) else e for e in events]
 
 
-def test_a_talk_is_told_in_order() -> None:
-    assert decoded(*TALK) == [
+def test_a_text_answer_is_decoded_in_order() -> None:
+    assert decoded(*TEXT_STREAM) == [
         Started("msg_1", "claude"),
         PartStarted(0, Text("")),
         TextDelta(0, "Hello"),
@@ -61,8 +61,8 @@ def test_a_talk_is_told_in_order() -> None:
     ]
 
 
-def test_a_tool_turn_is_told_in_order() -> None:
-    assert decoded(*TOOLS) == [
+def test_a_tool_turn_is_decoded_in_order() -> None:
+    assert decoded(*TOOL_STREAM) == [
         Started("msg_1", "claude"),
         PartStarted(0, Reasoning()),
         ReasoningDelta(0, "Let me"),
@@ -125,7 +125,7 @@ def test_a_truncated_stream_never_finishes(name: str) -> None:
     stream = STREAMS[name]
     for count in range(len(stream) - 1):
         events = decoded(*stream[:count])
-        assert shown(events)[-1] == (UpstreamFailed, "upstream_truncated")
+        assert comparable(events)[-1] == (UpstreamFailed, "upstream_truncated")
         assert not any(isinstance(event, Finished) for event in events)
         assert isinstance(events[0], Started)
 
@@ -181,13 +181,13 @@ ERRORS: list[tuple[dict[str, Any], type[UpstreamError]]] = [
 
 @pytest.mark.parametrize(("error", "kind"), ERRORS)
 def test_an_error_event_fails_with_its_type(error: dict[str, Any], kind: type[UpstreamError]) -> None:
-    last = decoded(start(), frame(type="error", error=error), *TALK)[-1]
+    last = decoded(start(), frame(type="error", error=error), *TEXT_STREAM)[-1]
     assert isinstance(last, Failed)
     assert type(last.error) is kind
     assert last.error.message == error["message"]
 
 
-def test_odd_providers_are_understood() -> None:
+def test_streams_of_deviating_providers_are_decoded() -> None:
     whole_arguments = [
         block(0, type="tool_use", id="a", name="f", input={"x": 1}),
         frame(type="content_block_stop", index=0),

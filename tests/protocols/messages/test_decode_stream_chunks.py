@@ -12,7 +12,7 @@ from routecodex.protocols.messages.relay import Relay
 from routecodex.protocols.messages.schema import StreamChunk, WireDelta, WireMessageStart, WireUsage
 from routecodex.wire.sse import Frames
 from tests.kit.grammar import check_broken_messages, check_messages
-from tests.protocols.messages.samples import TALK, decoded, encoded, frame, reply
+from tests.protocols.messages.samples import TEXT_STREAM, decoded, encoded, frame, reply
 
 KINDS = [
     "message_start",
@@ -67,7 +67,7 @@ def chunk(**event: Any) -> StreamChunk | None:
     return read_chunk(only)
 
 
-def test_what_fits_is_kept_when_something_does_not() -> None:
+def test_valid_fields_are_used_if_another_is_invalid() -> None:
     usage = {"input_tokens": 5, "output_tokens": "many", "output_tokens_details": {"thinking_tokens": 2}}
     read = chunk(type="message_start", index=None, message={"id": 5, "model": "m", "usage": usage})
     assert read is not None
@@ -81,20 +81,20 @@ def test_what_fits_is_kept_when_something_does_not() -> None:
     ) == StreamChunk("content_block_delta", delta=WireDelta("text_delta", "a"))
 
 
-def test_what_is_no_object_is_no_event() -> None:
+def test_a_value_that_is_not_an_object_is_not_an_event() -> None:
     assert [read_chunk(frame) for frame in Frames().feed(b"data: [DONE]\n\ndata: 5\n\n")] == [None, None]
 
 
 @settings(max_examples=300)
 @given(st.lists(events, max_size=8), st.booleans())
 def test_whatever_a_provider_sends_the_decoder_keeps_its_grammar(stream: list[Any], ends: bool) -> None:
-    told = decoded(*(frame(**event) for event in stream), *(TALK if ends else ()))
-    assert isinstance(told[0], Started)
-    assert isinstance(told[-1], Finished | Failed)
-    assert sum(isinstance(event, Started | Finished | Failed) for event in told) == 2
-    check = check_messages if isinstance(told[-1], Finished) else check_broken_messages
+    result = decoded(*(frame(**event) for event in stream), *(TEXT_STREAM if ends else ()))
+    assert isinstance(result[0], Started)
+    assert isinstance(result[-1], Finished | Failed)
+    assert sum(isinstance(event, Started | Finished | Failed) for event in result) == 2
+    check = check_messages if isinstance(result[-1], Finished) else check_broken_messages
     if not any(event["type"] == "content_block_start" for event in stream):
-        check(encoded(told))
+        check(encoded(result))
 
 
 @settings(max_examples=300)
@@ -105,7 +105,7 @@ def test_whatever_a_provider_sends_the_relay_fails_as_it_should(stream: list[Any
         for event in stream:
             relay.feed(frame(**event))
         if ends:
-            relay.feed(b"".join(TALK))
+            relay.feed(b"".join(TEXT_STREAM))
         relay.close()
     except UpstreamError:
         assert not relay.started

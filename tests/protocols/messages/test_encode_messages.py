@@ -10,7 +10,7 @@ from routecodex.canon.parts import Media, Opaque, Part, Reasoning, Refusal, Text
 from routecodex.canon.request import Message
 from routecodex.protocols.dialect import Dialect
 from routecodex.protocols.messages.encode_messages import encode_messages, system_blocks
-from tests.protocols.messages.samples import AIM, chat_request
+from tests.protocols.messages.samples import OPTIONS, chat_request
 
 PNG = "iVBORw0KGgo="
 
@@ -27,10 +27,10 @@ def result(call_id: str, text: str, **fields: Any) -> Message:
     return Message("tool", (ToolResult(call_id, (Text(text),) if text else (), **fields),))
 
 
-def said(*messages: Message, **settings: Any) -> list[tuple[str, list[Any]]]:
+def encoded_turns(*messages: Message, **settings: Any) -> list[tuple[str, list[Any]]]:
     """The conversation as (role, blocks in short)."""
     request = chat_request(*messages, **settings)
-    turns = encode_messages(request, AIM, notices=Notices())
+    turns = encode_messages(request, OPTIONS, notices=Notices())
     return [(turn["role"], [_short(block) for block in turn["content"]]) for turn in turns]
 
 
@@ -151,12 +151,12 @@ ORDERS: list[tuple[tuple[Message, ...], list[tuple[str, list[Any]]]]] = [
 def test_the_conversation_is_put_in_order(
     messages: tuple[Message, ...], expected: list[tuple[str, list[Any]]]
 ) -> None:
-    assert said(*messages) == expected
+    assert encoded_turns(*messages) == expected
 
 
 def test_illegal_call_ids_are_mapped_always_alike() -> None:
-    turns = said(user("a"), model(ToolCall("a.b:c", "f")), result("a.b:c", "x"))
-    again = said(user("a"), model(ToolCall("a.b:c", "f")), result("a.b:c", "x"))
+    turns = encoded_turns(user("a"), model(ToolCall("a.b:c", "f")), result("a.b:c", "x"))
+    again = encoded_turns(user("a"), model(ToolCall("a.b:c", "f")), result("a.b:c", "x"))
     call, answer = turns[1][1][0], turns[2][1][0]
     assert call[1] == answer[1] == again[1][1][0][1]
     assert call[1].startswith("a_b_c_")
@@ -165,13 +165,15 @@ def test_illegal_call_ids_are_mapped_always_alike() -> None:
 def test_system_messages_at_the_start_join_the_system_text() -> None:
     request = chat_request(Message("system", (Text("b"),)), user("hi"), system=(Text("a"),))
     assert [block["text"] for block in system_blocks(request)] == ["a", "b"]
-    assert encode_messages(request, AIM, notices=Notices())[0]["content"][0]["text"] == "hi"
+    assert encode_messages(request, OPTIONS, notices=Notices())[0]["content"][0]["text"] == "hi"
 
 
-def sent_parts(*parts: Part, role: Any = "user", **aim: Any) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
+def sent_parts(
+    *parts: Part, role: Any = "user", **options: Any
+) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
     notices = Notices()
     request = chat_request(Message("user", (Text("go"),)), Message(role, parts))
-    turns = encode_messages(request, replace(AIM, **aim), notices=notices)
+    turns = encode_messages(request, replace(OPTIONS, **options), notices=notices)
     blocks = [block for turn in turns for block in turn["content"]][1:]
     return blocks, notices.lines()
 
@@ -216,7 +218,7 @@ def test_images_and_documents_are_shown(media: Media, block: dict[str, Any]) -> 
 
 
 @pytest.mark.parametrize(
-    ("media", "aim", "notice"),
+    ("media", "options", "notice"),
     [
         (
             Media("image", "image/png", PNG),
@@ -229,15 +231,15 @@ def test_images_and_documents_are_shown(media: Media, block: dict[str, Any]) -> 
         (Media("file", file_id="f"), {}, "dropped file by id: it is stored at another provider"),
     ],
 )
-def test_what_cannot_be_shown_leaves_a_word_in_its_place(
-    media: Media, aim: dict[str, Any], notice: str
+def test_media_that_cannot_be_sent_are_replaced_by_a_text(
+    media: Media, options: dict[str, Any], notice: str
 ) -> None:
-    blocks, notices = sent_parts(media, **aim)
+    blocks, notices = sent_parts(media, **options)
     assert notices == (notice,)
     assert blocks == [{"type": "text", "text": f"[{media.kind} not shown]"}]
 
 
-def test_thoughts_return_only_to_their_maker() -> None:
+def test_reasoning_returns_only_to_its_owner() -> None:
     ours = Reasoning("t", "s", origin="acme")
     unsigned = Reasoning("u", origin="acme")
     redacted = Reasoning(signature="d", redacted=True, origin="acme")
@@ -255,17 +257,17 @@ def test_thoughts_return_only_to_their_maker() -> None:
 
 
 @pytest.mark.parametrize("source", ["messages", "responses"])
-def test_a_thought_without_a_signature_goes_only_to_a_provider_that_takes_it(source: str) -> None:
+def test_unsigned_thinking_goes_only_to_a_provider_that_accepts_it(source: str) -> None:
     origin = None if source == "messages" else "acme"
     parts = (Reasoning("u", origin=origin), Reasoning("t", "s", origin=origin))
     request = chat_request(user("hi"), model(*parts), source=source)
     signed = {"type": "thinking", "thinking": "t", "signature": "s"}
     notices = Notices()
-    strict = replace(AIM, dialect=Dialect(unsigned_thoughts=False))
+    strict = replace(OPTIONS, dialect=Dialect(unsigned_thoughts=False))
     assert encode_messages(request, strict, notices=notices)[1]["content"] == [signed]
     assert notices.lines() == ("dropped reasoning: this provider rejects it without a signature",)
     unsigned = {"type": "thinking", "thinking": "u", "signature": ""}
-    assert encode_messages(request, AIM, notices=Notices())[1]["content"] == [unsigned, signed]
+    assert encode_messages(request, OPTIONS, notices=Notices())[1]["content"] == [unsigned, signed]
 
 
 def test_cache_hints_of_this_protocol_are_kept_wherever_they_come_from() -> None:

@@ -13,19 +13,19 @@ from routecodex.protocols.dialect import Dialect
 from routecodex.protocols.messages.decode_request import decode_request
 from routecodex.protocols.messages.encode_request import encode_request
 from routecodex.wire import json
-from tests.protocols.messages.samples import AIM, chat_request, inbound
+from tests.protocols.messages.samples import OPTIONS, chat_request, wire_request
 
 HI = Message("user", (Text("hi"),))
 WEATHER = Tool("weather", parameters={"type": "object", "properties": {}})
 
 
-def sent(request: Request, aim: EncodeOptions = AIM) -> dict[str, Any]:
-    value: dict[str, Any] = json.decode(encode_request(request, aim).body)
+def sent(request: Request, options: EncodeOptions = OPTIONS) -> dict[str, Any]:
+    value: dict[str, Any] = json.decode(encode_request(request, options).body)
     return value
 
 
-def notices(request: Request, aim: EncodeOptions = AIM) -> tuple[str, ...]:
-    return encode_request(request, aim).notices
+def notices(request: Request, options: EncodeOptions = OPTIONS) -> tuple[str, ...]:
+    return encode_request(request, options).notices
 
 
 def test_the_smallest_request() -> None:
@@ -53,7 +53,7 @@ SETTINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("fields", "expected"), SETTINGS)
-def test_settings_are_said(fields: dict[str, Any], expected: dict[str, Any]) -> None:
+def test_settings_are_encoded(fields: dict[str, Any], expected: dict[str, Any]) -> None:
     assert {**sent(chat_request(HI)), **expected} == sent(chat_request(HI, **fields))
 
 
@@ -80,7 +80,7 @@ def test_settings_are_said(fields: dict[str, Any], expected: dict[str, Any]) -> 
         ({"tool_choice": ToolChoice("required")}, "dropped tool_choice: there are no tools to choose from"),
     ],
 )
-def test_what_cannot_be_said_is_noticed(fields: dict[str, Any], notice: str) -> None:
+def test_dropped_settings_are_noticed(fields: dict[str, Any], notice: str) -> None:
     assert notices(chat_request(HI, **fields)) == (notice,)
 
 
@@ -92,21 +92,21 @@ def test_what_cannot_be_said_is_noticed(fields: dict[str, Any], notice: str) -> 
         {"cache_key": "k", "include_usage": True, "n": 1},
     ],
 )
-def test_hints_that_mean_nothing_here_are_dropped_in_silence(fields: dict[str, Any]) -> None:
+def test_settings_without_effect_are_dropped_without_a_notice(fields: dict[str, Any]) -> None:
     assert notices(chat_request(HI, **fields)) == ()
 
 
 def test_several_answers_at_once_are_refused() -> None:
     with pytest.raises(BadRequest) as caught:
-        encode_request(chat_request(HI, n=2), AIM)
+        encode_request(chat_request(HI, n=2), OPTIONS)
     assert caught.value.param == "n"
 
 
 def test_max_tokens_keeps_within_the_model() -> None:
-    aim = replace(AIM, max_output_tokens=4000)
-    assert sent(chat_request(HI), aim)["max_tokens"] == 4000
-    assert sent(chat_request(HI, max_tokens=9000), aim)["max_tokens"] == 4000
-    assert notices(chat_request(HI, max_tokens=9000), aim) == (
+    options = replace(OPTIONS, max_output_tokens=4000)
+    assert sent(chat_request(HI), options)["max_tokens"] == 4000
+    assert sent(chat_request(HI, max_tokens=9000), options)["max_tokens"] == 4000
+    assert notices(chat_request(HI, max_tokens=9000), options) == (
         "dropped part of max_tokens: this model writes at most 4000 tokens",
     )
 
@@ -131,8 +131,8 @@ def test_max_tokens_keeps_within_the_model() -> None:
 def test_thinking_fits_into_max_tokens(
     thinking: Thinking, max_tokens: int | None, limit: int | None, expected: tuple[int, Any]
 ) -> None:
-    aim = replace(AIM, max_output_tokens=limit)
-    body = sent(chat_request(HI, thinking=thinking, max_tokens=max_tokens), aim)
+    options = replace(OPTIONS, max_output_tokens=limit)
+    body = sent(chat_request(HI, thinking=thinking, max_tokens=max_tokens), options)
     room, field = expected
     assert body.get("thinking") == field
     assert body["max_tokens"] == room
@@ -150,7 +150,7 @@ def test_thinking_takes_only_the_sampling_it_allows() -> None:
     assert sent(chat_request(HI, thinking=Thinking(effort="low"), temperature=1.0))["temperature"] == 1.0
 
 
-def test_thinking_gives_way_to_a_forced_call_and_to_a_tool_turn_without_thoughts() -> None:
+def test_thinking_gives_way_to_a_forced_call_and_to_a_tool_turn_without_thinking() -> None:
     forced = chat_request(
         HI, thinking=Thinking(effort="low"), tools=(WEATHER,), tool_choice=ToolChoice("required")
     )
@@ -215,14 +215,14 @@ def test_a_namespaced_tool_goes_flat_and_its_calls_too() -> None:
     assert body["messages"][1]["content"][0]["name"] == "mail__send"
 
 
-def test_past_calls_have_their_tools_declared() -> None:
+def test_tools_of_earlier_calls_are_declared() -> None:
     request = chat_request(HI, Message("assistant", (ToolCall("a", "gone", "{}"),)))
     body = sent(request)
     assert body["tools"] == [{"name": "gone", "input_schema": {"type": "object"}}]
     assert body["tool_choice"] == {"type": "none"}
 
 
-def test_structured_output_by_schema_or_by_words() -> None:
+def test_structured_output_by_schema_or_by_instruction() -> None:
     schema = {
         "type": "object",
         "properties": {"n": {"type": "integer", "minimum": 1, "description": "How many."}},
@@ -238,28 +238,28 @@ def test_structured_output_by_schema_or_by_words() -> None:
             "additionalProperties": False,
         },
     }
-    plain = replace(AIM, dialect=Dialect(response_format="none"))
+    plain = replace(OPTIONS, dialect=Dialect(response_format="none"))
     assert '"minimum":1' in sent(request, plain)["system"][0]["text"]
     anything = sent(chat_request(HI, output=Output("json_object")))
     assert "one JSON object" in anything["system"][0]["text"]
 
 
-def test_a_dialect_is_honoured() -> None:
+def test_a_dialect_is_applied() -> None:
     dialect = Dialect(
         unsupported=("top_k",), tool_choice="no_required", parallel_tool_calls=False, image_urls=False
     )
-    aim = replace(AIM, dialect=dialect)
+    options = replace(OPTIONS, dialect=dialect)
     picture = Message("user", (Media("image", url="https://x/y.png"),))
     request = chat_request(
         picture, top_k=3, tools=(WEATHER,), tool_choice=ToolChoice("required"), parallel_tool_calls=False
     )
-    assert notices(request, aim) == (
+    assert notices(request, options) == (
         "dropped image by URL: this provider accepts only inline images",
         "dropped tool_choice required: this provider rejects it",
         "dropped parallel_tool_calls: this provider has no such setting",
         "dropped top_k: this provider rejects it",
     )
-    assert sent(request, aim).keys() == {"model", "max_tokens", "messages", "tools"}
+    assert sent(request, options).keys() == {"model", "max_tokens", "messages", "tools"}
 
 
 def test_a_request_of_this_protocol_survives_the_round_trip() -> None:
@@ -298,8 +298,8 @@ def test_a_request_of_this_protocol_survives_the_round_trip() -> None:
             {"role": "system", "content": [{"type": "text", "text": "mid"}]},
         ],
     }
-    came = inbound(**fields, stream=True)
-    aim = replace(AIM, model="asked")
-    encoded = encode_request(decode_request(came), aim)
+    came = wire_request(**fields, stream=True)
+    options = replace(OPTIONS, model="asked")
+    encoded = encode_request(decode_request(came), options)
     assert json.decode(encoded.body) == json.decode(came.body)
     assert encoded.notices == ()

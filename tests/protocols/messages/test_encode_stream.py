@@ -47,13 +47,13 @@ def blocks(stream: bytes) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", STREAMS)
-def test_what_was_decoded_is_written_again(name: str) -> None:
+def test_decoded_streams_are_encoded_again(name: str) -> None:
     events = decoded(*STREAMS[name])
     stream = encoded(events)
     check_messages(stream, end_tool_turn=True)
     again = fold(decoded(stream))
-    told = fold(events)
-    assert (again.parts, again.finish, again.usage) == (told.parts, told.finish, told.usage)
+    expected = fold(events)
+    assert (again.parts, again.finish, again.usage) == (expected.parts, expected.finish, expected.usage)
 
 
 def test_a_small_answer_to_the_byte() -> None:
@@ -82,14 +82,14 @@ def test_a_small_answer_to_the_byte() -> None:
     ]
 
 
-def test_the_start_tells_the_input_that_is_known_by_then() -> None:
+def test_message_start_has_the_input_tokens_known_by_then() -> None:
     stream = encoded(
         [Started(), UsageReported(Usage(input=50)), PartStarted(0, Text("")), TextDelta(0, "a"), DONE]
     )
     assert frames(stream)[0]["message"]["usage"]["input_tokens"] == 50
 
 
-def test_usage_is_estimated_when_nobody_counted() -> None:
+def test_usage_is_estimated_if_the_upstream_sent_none() -> None:
     stream = encoded([Started(), PartStarted(0, Text("")), TextDelta(0, "a" * 30), PartFinished(0), DONE])
     usage = frames(stream)[-2]["usage"]
     assert (usage["input_tokens"], usage["output_tokens"]) == (7, 11)
@@ -100,8 +100,8 @@ def test_a_tool_turn_ends_as_its_client_needs_it(end_tool_turn: bool) -> None:
     call: list[Event] = [PartStarted(0, ToolCall("a", "f")), PartFinished(0)]
     stream = encoded([Started(), *call, CALLED], end_tool_turn=end_tool_turn)
     check_messages(stream, end_tool_turn=end_tool_turn)
-    talk = encoded([Started(), DONE], end_tool_turn=end_tool_turn)
-    assert frames(talk)[-1] == {"type": "message_stop"}
+    text_turn = encoded([Started(), DONE], end_tool_turn=end_tool_turn)
+    assert frames(text_turn)[-1] == {"type": "message_stop"}
 
 
 def test_overlapping_parts_are_written_one_after_the_other() -> None:
@@ -221,7 +221,7 @@ def test_a_custom_call_is_wrapped_into_json() -> None:
 
 
 @pytest.mark.parametrize(
-    ("finish", "knows", "words"),
+    ("finish", "knows", "expected"),
     [
         (Finish("length"), True, ("max_tokens", None)),
         (Finish("stop", "END"), True, ("stop_sequence", "END")),
@@ -231,10 +231,10 @@ def test_a_custom_call_is_wrapped_into_json() -> None:
         (Finish("error"), True, ("stop_sequence", None)),
     ],
 )
-def test_finish_words(finish: Finish, knows: bool, words: tuple[str, str | None]) -> None:
+def test_stop_reasons(finish: Finish, knows: bool, expected: tuple[str, str | None]) -> None:
     stream = encoded([Started(), Finished(finish)], knows_refusal=knows)
     delta = frames(stream)[-2]["delta"]
-    assert (delta["stop_reason"], delta["stop_sequence"]) == words
+    assert (delta["stop_reason"], delta["stop_sequence"]) == expected
 
 
 def test_a_failure_is_an_error_event_and_nothing_that_looks_complete() -> None:

@@ -41,10 +41,10 @@ ENCODED: list[tuple[GatewayError, int, str]] = [
 
 @pytest.mark.parametrize(("error", "status", "type"), ENCODED)
 def test_errors_have_their_status_and_type(error: GatewayError, status: int, type: str) -> None:
-    told, envelope = encode_error(error)
-    assert (told, envelope["error"]) == (status, {"type": type, "message": "x"})
+    sent_status, envelope = encode_error(error)
+    assert (sent_status, envelope["error"]) == (status, {"type": type, "message": "x"})
     assert envelope.get("code") == error.code
-    check_error("messages", told, json.encode(envelope))
+    check_error("messages", sent_status, json.encode(envelope))
 
 
 def test_code_and_details_stand_at_the_top() -> None:
@@ -89,13 +89,13 @@ DECODED: list[tuple[int, bytes, type[UpstreamError], str]] = [
 
 
 @pytest.mark.parametrize(("status", "body", "kind", "message"), DECODED)
-def test_refusals_are_understood(status: int, body: bytes, kind: type[Any], message: str) -> None:
+def test_error_responses_are_decoded(status: int, body: bytes, kind: type[Any], message: str) -> None:
     error = decode_error(status, {}, body, "acme")
     assert type(error) is kind
     assert message in error.message
     assert (error.provider, error.upstream_status) == ("acme", status)
 
 
-def test_the_wait_a_provider_asks_for_is_kept() -> None:
+def test_retry_after_of_a_provider_is_kept() -> None:
     error = decode_error(429, {"retry-after": "12"}, envelope("rate_limit_error"), "acme")
     assert error.retry_after == 12

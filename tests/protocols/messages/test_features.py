@@ -11,10 +11,10 @@ from routecodex.canon.request import CalledTool, RequestFeatures
 from routecodex.protocols.messages import CODEC
 from routecodex.wire import json
 from tests.clients.agent_requests import claude_code
-from tests.protocols.messages.samples import inbound
+from tests.protocols.messages.samples import wire_request
 
 REMINDER = {"type": "text", "text": "<system-reminder>\nMind the notes.\n</system-reminder>\n"}
-ASKED = {"role": "user", "content": "Fix it"}
+QUESTION = {"role": "user", "content": "Fix it"}
 CALLED = {
     "role": "assistant",
     "content": [
@@ -29,30 +29,30 @@ DOCUMENT = {"type": "document", "source": {"type": "text", "media_type": "text/p
 SEARCH = {"type": "web_search_20250305", "name": "web_search", "max_uses": 8}
 
 
-def text(words: str, **fields: Any) -> dict[str, Any]:
-    return {"type": "text", "text": words, **fields}
+def text(content: str, **fields: Any) -> dict[str, Any]:
+    return {"type": "text", "text": content, **fields}
 
 
 def result(content: Any = "ok") -> dict[str, Any]:
     return {"type": "tool_result", "tool_use_id": "a", "content": content}
 
 
-def said(*blocks: dict[str, Any]) -> dict[str, Any]:
+def user_message(*blocks: dict[str, Any]) -> dict[str, Any]:
     return {"role": "user", "content": list(blocks)}
 
 
-def look(*messages: dict[str, Any], **fields: Any) -> RequestFeatures:
-    return CODEC.features(inbound(messages=list(messages), **fields))
+def features_of(*messages: dict[str, Any], **fields: Any) -> RequestFeatures:
+    return CODEC.features(wire_request(messages=list(messages), **fields))
 
 
 def test_a_first_question_is_the_users() -> None:
-    assert look(ASKED, system="Be brief.") == RequestFeatures(
+    assert features_of(QUESTION, system="Be brief.") == RequestFeatures(
         newest="user", text="Fix it", opening="Be brief."
     )
 
 
 def test_results_are_the_tools_and_calls_those_of_the_last_turn() -> None:
-    assert look(ASKED, CALLED, said(result())) == RequestFeatures(
+    assert features_of(QUESTION, CALLED, user_message(result())) == RequestFeatures(
         newest="tool", calls=CALLS, has_answer=True, opening="Fix it"
     )
 
@@ -71,21 +71,22 @@ def test_results_are_the_tools_and_calls_those_of_the_last_turn() -> None:
         ((REMINDER,), "user"),
     ],
 )
-def test_results_with_words_of_a_person_are_the_users(
-    blocks: tuple[dict[str, Any], ...], newest: str
-) -> None:
-    seen = look(ASKED, CALLED, said(*blocks))
-    assert seen.newest == newest
-    assert seen.text in ("", "and now this")
+def test_results_with_user_text_are_the_users(blocks: tuple[dict[str, Any], ...], newest: str) -> None:
+    found = features_of(QUESTION, CALLED, user_message(*blocks))
+    assert found.newest == newest
+    assert found.text in ("", "and now this")
 
 
-def test_a_reminder_after_results_is_looked_through() -> None:
-    assert look(ASKED, CALLED, said(result()), said(REMINDER)).newest == "tool"
-    assert look(ASKED, CALLED, said(result()), {"role": "system", "content": "Note."}).newest == "tool"
+def test_a_reminder_after_results_is_skipped() -> None:
+    assert features_of(QUESTION, CALLED, user_message(result()), user_message(REMINDER)).newest == "tool"
+    assert (
+        features_of(QUESTION, CALLED, user_message(result()), {"role": "system", "content": "Note."}).newest
+        == "tool"
+    )
 
 
 def test_a_message_begun_for_the_assistant_is_the_assistants() -> None:
-    assert look(ASKED, {"role": "assistant", "content": "Once"}).newest == "assistant"
+    assert features_of(QUESTION, {"role": "assistant", "content": "Once"}).newest == "assistant"
 
 
 @pytest.mark.parametrize(
@@ -101,11 +102,11 @@ def test_a_message_begun_for_the_assistant_is_the_assistants() -> None:
     ],
 )
 def test_only_images_of_the_user_count(blocks: tuple[dict[str, Any], ...], media: bool) -> None:
-    assert look(ASKED, CALLED, said(*blocks)).has_media is media
+    assert features_of(QUESTION, CALLED, user_message(*blocks)).has_media is media
 
 
 def test_images_of_earlier_messages_do_not_count() -> None:
-    assert not look(said(IMAGE), {"role": "assistant", "content": "a cat"}, ASKED).has_media
+    assert not features_of(user_message(IMAGE), {"role": "assistant", "content": "a cat"}, QUESTION).has_media
 
 
 @pytest.mark.parametrize(
@@ -120,55 +121,60 @@ def test_images_of_earlier_messages_do_not_count() -> None:
         ([SEARCH, {"name": "Read", "input_schema": {}}], {"type": "tool", "name": "Read"}, True, False),
     ],
 )
-def test_searches_on_offer(tools: list[Any], choice: Any, offers: bool, asks: bool) -> None:
-    seen = look(ASKED, tools=tools, tool_choice=choice)
-    assert (seen.has_tools, seen.offers_search, seen.asks_search) == (True, offers, asks)
+def test_offered_searches_are_found(tools: list[Any], choice: Any, offers: bool, asks: bool) -> None:
+    found = features_of(QUESTION, tools=tools, tool_choice=choice)
+    assert (found.has_tools, found.offers_search, found.asks_search) == (True, offers, asks)
 
 
 def test_long_texts_are_cut() -> None:
-    seen = look(ASKED, CALLED, said(result(), text("x" * 10_000)))
-    assert seen.text == "x" * 300
-    offered = look(said(text("ab" * 10_000)), tools=[SEARCH])
+    found = features_of(QUESTION, CALLED, user_message(result(), text("x" * 10_000)))
+    assert found.text == "x" * 300
+    offered = features_of(user_message(text("ab" * 10_000)), tools=[SEARCH])
     assert offered.text == f"{'ab' * 1024}\n{'ab' * 1024}"
     written = {"type": "tool_use", "id": "a", "name": "Write", "input": {"content": "é" * 5000}}
-    calls = look(ASKED, {"role": "assistant", "content": [written]}, said(result())).calls
+    calls = features_of(QUESTION, {"role": "assistant", "content": [written]}, user_message(result())).calls
     assert [(call.name, len(call.arguments) <= 2048) for call in calls] == [("Write", True)]
 
 
 def test_claude_code_is_read_past_its_header_and_reminders() -> None:
-    asked = claude_code("m", "Fix the bug")
-    asked["system"][0] = text("x-anthropic-billing-header: cc_version=2.3.1; cch=12345;")
-    seen = CODEC.features(CODEC.validate(json.encode(asked)))
-    assert (seen.newest, seen.text, seen.offers_search, seen.asks_search) == (
+    request = claude_code("m", "Fix the bug")
+    request["system"][0] = text("x-anthropic-billing-header: cc_version=2.3.1; cch=12345;")
+    found = CODEC.features(CODEC.validate(json.encode(request)))
+    assert (found.newest, found.text, found.offers_search, found.asks_search) == (
         "user",
         "Fix the bug",
         True,
         False,
     )
-    assert seen.opening.startswith("You are an agent for coding.\nBe brief")
+    assert found.opening.startswith("You are an agent for coding.\nBe brief")
 
 
-def opening(*messages: dict[str, Any], **fields: Any) -> bytes:
-    return CODEC.fingerprint(inbound(messages=list(messages), **fields))
+def fingerprint_of(*messages: dict[str, Any], **fields: Any) -> bytes:
+    return CODEC.fingerprint(wire_request(messages=list(messages), **fields))
 
 
-def test_a_conversation_keeps_its_opening() -> None:
+def test_a_conversation_keeps_its_fingerprint() -> None:
     def system(stamp: str, **fields: Any) -> list[dict[str, Any]]:
         return [text(f"x-anthropic-billing-header: cch={stamp};"), text("You are an agent.", **fields)]
 
     cached = {"cache_control": {"type": "ephemeral"}}
-    first = opening(said(REMINDER, text("Fix it", **cached)), system=system("1", **cached))
-    assert first == opening(said(text("Fix it")), CALLED, said(result()), system=system("2"))
-    assert first == opening(ASKED, CALLED, said(result(), text("more")), system=system("3"))
-    assert first != opening(said(text("Break it")), system=system("1"))
-    assert first != opening(ASKED, system=[text("You are another.")])
+    first = fingerprint_of(user_message(REMINDER, text("Fix it", **cached)), system=system("1", **cached))
+    assert first == fingerprint_of(
+        user_message(text("Fix it")), CALLED, user_message(result()), system=system("2")
+    )
+    assert first == fingerprint_of(QUESTION, CALLED, user_message(result(), text("more")), system=system("3"))
+    assert first != fingerprint_of(user_message(text("Break it")), system=system("1"))
+    assert first != fingerprint_of(QUESTION, system=[text("You are another.")])
     assert b"cch" not in first
 
 
 def test_text_means_the_same_escaped_or_not() -> None:
-    words = 'línea "uno"\n' + "\U0001f600" * 500
-    assert opening({"role": "user", "content": words}) == opening(said(text(words)))
-    assert look({"role": "user", "content": words}).text[:50] == look(said(text(words))).text[:50]
+    content = 'línea "uno"\n' + "\U0001f600" * 500
+    assert fingerprint_of({"role": "user", "content": content}) == fingerprint_of(user_message(text(content)))
+    assert (
+        features_of({"role": "user", "content": content}).text[:50]
+        == features_of(user_message(text(content))).text[:50]
+    )
 
 
 blocks = st.one_of(
@@ -187,9 +193,9 @@ turns = st.fixed_dictionaries(
 
 
 @given(st.lists(turns, min_size=1, max_size=6), st.none() | st.text() | st.lists(blocks))
-def test_whatever_can_be_read_can_be_looked_at(messages: list[Any], system: Any) -> None:
+def test_every_valid_request_has_features(messages: list[Any], system: Any) -> None:
     try:
-        read = inbound(messages=messages, system=system)
+        read = wire_request(messages=messages, system=system)
     except BadRequest:
         return
     assert CODEC.features(read).newest in ("user", "assistant", "tool", "system")

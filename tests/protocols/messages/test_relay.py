@@ -15,8 +15,8 @@ from tests.protocols.messages.samples import (
     MESSAGE_STOP,
     PING,
     STREAMS,
-    TALK,
-    TOOLS,
+    TEXT_STREAM,
+    TOOL_STREAM,
     block,
     decoded,
     delta,
@@ -29,7 +29,7 @@ from tests.protocols.messages.samples import (
 )
 
 CALL = [block(0, type="tool_use", id="a", name="f", input={}), stop(0)]
-SAID = [block(0, type="text", text=""), text(0, "a"), stop(0)]
+TEXT = [block(0, type="text", text=""), text(0, "a"), stop(0)]
 
 
 def relayed(*pieces: bytes, **settings: Any) -> tuple[bytes, Relay]:
@@ -50,8 +50,8 @@ def test_a_clean_stream_passes_byte_for_byte(name: str) -> None:
         assert relayed(whole[:cut], whole[cut:])[0] == whole
 
 
-def test_what_passed_is_noted() -> None:
-    outcome = relayed(*TOOLS)[1].outcome
+def test_the_outcome_describes_the_relayed_answer() -> None:
+    outcome = relayed(*TOOL_STREAM)[1].outcome
     assert (outcome.model, outcome.response_id) == ("claude", "msg_1")
     assert outcome.finish == Finish("tool_calls", upstream_reason="tool_use")
     assert outcome.sent_finish == "tool_use"
@@ -62,27 +62,27 @@ def test_what_passed_is_noted() -> None:
 
 def test_nothing_leaves_before_there_is_content() -> None:
     relay = Relay(reply())
-    for piece in (TALK[0], PING, TALK[2]):
+    for piece in (TEXT_STREAM[0], PING, TEXT_STREAM[2]):
         assert relay.feed(piece) == b""
         assert not relay.started
-    assert relay.feed(TALK[3]) == TALK[0] + PING + TALK[2] + TALK[3]
+    assert relay.feed(TEXT_STREAM[3]) == TEXT_STREAM[0] + PING + TEXT_STREAM[2] + TEXT_STREAM[3]
     assert relay.started
 
 
 def test_an_error_before_content_is_raised_so_that_another_target_can_answer() -> None:
     relay = Relay(reply(provider="acme"))
-    relay.feed(TALK[0])
+    relay.feed(TEXT_STREAM[0])
     with pytest.raises(UpstreamOverloaded):
         relay.feed(frame(type="error", error={"type": "overloaded_error", "message": "busy"}))
     empty = Relay(reply())
-    empty.feed(TALK[0] + TALK[2])
+    empty.feed(TEXT_STREAM[0] + TEXT_STREAM[2])
     with pytest.raises(UpstreamFailed):
         empty.close()
 
 
 def test_an_error_after_content_is_an_error_event() -> None:
     busy = frame(type="error", error={"type": "overloaded_error", "message": "busy"})
-    out, relay = relayed(*TALK[:5], busy, *TALK[5:])
+    out, relay = relayed(*TEXT_STREAM[:5], busy, *TEXT_STREAM[5:])
     check_broken_messages(out)
     assert isinstance(relay.outcome.error, UpstreamOverloaded)
 
@@ -104,40 +104,40 @@ def test_a_truncated_stream_never_looks_complete(name: str) -> None:
 
 
 def test_a_stream_cut_inside_a_frame_is_truncated() -> None:
-    whole = b"".join(TALK)
+    whole = b"".join(TEXT_STREAM)
     out, relay = relayed(whole[: whole.index(b", w") + 2])
     check_broken_messages(out)
     assert relay.outcome.error is not None
 
 
 def test_a_tool_turn_ends_as_its_client_needs_it() -> None:
-    lawful, relay = relayed(b"".join(TOOLS), end_tool_turn=False)
-    assert lawful == b"".join(TOOLS[:-1])
+    lawful, relay = relayed(b"".join(TOOL_STREAM), end_tool_turn=False)
+    assert lawful == b"".join(TOOL_STREAM[:-1])
     assert relay.ended
     check_messages(lawful, end_tool_turn=False)
-    without = b"".join(TOOLS[:-1])
+    without = b"".join(TOOL_STREAM[:-1])
     assert relayed(without, end_tool_turn=False)[0] == without
-    assert relayed(without, end_tool_turn=True)[0] == b"".join(TOOLS)
-    talk = b"".join(TALK)
-    assert relayed(talk, end_tool_turn=False)[0] == talk
+    assert relayed(without, end_tool_turn=True)[0] == b"".join(TOOL_STREAM)
+    stream = b"".join(TEXT_STREAM)
+    assert relayed(stream, end_tool_turn=False)[0] == stream
 
 
-MENDED: list[tuple[list[bytes], str, str | None]] = [
+REPAIRED: list[tuple[list[bytes], str, str | None]] = [
     ([*CALL, end("end_turn"), MESSAGE_STOP], "tool_use", None),
     ([*CALL, end("stop_sequence", "END"), MESSAGE_STOP], "tool_use", None),
-    ([*SAID, end("tool_use"), MESSAGE_STOP], "end_turn", None),
-    ([*SAID, MESSAGE_STOP], "end_turn", None),
+    ([*TEXT, end("tool_use"), MESSAGE_STOP], "end_turn", None),
+    ([*TEXT, MESSAGE_STOP], "end_turn", None),
     ([*CALL, MESSAGE_STOP], "tool_use", None),
-    ([*SAID, end("stop_sequence", "END"), MESSAGE_STOP], "stop_sequence", "END"),
-    ([*SAID, end("refusal"), MESSAGE_STOP], "refusal", None),
-    ([*SAID, end("model_context_window_exceeded"), MESSAGE_STOP], "model_context_window_exceeded", None),
-    ([*SAID, end(None), end("end_turn"), end("end_turn"), MESSAGE_STOP, MESSAGE_STOP], "end_turn", None),
-    ([*SAID, end("end_turn"), PING], "end_turn", None),
-    ([*SAID[:2], end("max_tokens")], "max_tokens", None),
-    ([*SAID, end("end_turn"), frame(type="error", error={"type": "api_error"})], "end_turn", None),
+    ([*TEXT, end("stop_sequence", "END"), MESSAGE_STOP], "stop_sequence", "END"),
+    ([*TEXT, end("refusal"), MESSAGE_STOP], "refusal", None),
+    ([*TEXT, end("model_context_window_exceeded"), MESSAGE_STOP], "model_context_window_exceeded", None),
+    ([*TEXT, end(None), end("end_turn"), end("end_turn"), MESSAGE_STOP, MESSAGE_STOP], "end_turn", None),
+    ([*TEXT, end("end_turn"), PING], "end_turn", None),
+    ([*TEXT[:2], end("max_tokens")], "max_tokens", None),
+    ([*TEXT, end("end_turn"), frame(type="error", error={"type": "api_error"})], "end_turn", None),
     ([text(0, "unannounced"), end("end_turn")], "end_turn", None),
     (
-        [*SAID[:2], block(1, type="text", text=""), text(1, "b"), stop(0), stop(1), end("end_turn")],
+        [*TEXT[:2], block(1, type="text", text=""), text(1, "b"), stop(0), stop(1), end("end_turn")],
         "end_turn",
         None,
     ),
@@ -160,9 +160,9 @@ MENDED: list[tuple[list[bytes], str, str | None]] = [
 ]
 
 
-@pytest.mark.parametrize(("frames", "reason", "sequence"), MENDED)
+@pytest.mark.parametrize(("frames", "reason", "sequence"), REPAIRED)
 @pytest.mark.parametrize("together", [True, False])
-def test_what_the_upstream_got_wrong_is_put_right(
+def test_protocol_errors_of_the_upstream_are_repaired(
     frames: list[bytes], reason: str, sequence: str | None, together: bool
 ) -> None:
     pieces = [start(), *frames]
@@ -170,12 +170,15 @@ def test_what_the_upstream_got_wrong_is_put_right(
     if reason != "model_context_window_exceeded":
         check_messages(out, end_tool_turn=True)
     assert relay.outcome.sent_finish == reason
-    told = fold(decoded(out)).finish
-    assert (told.upstream_reason, told.sequence if reason == "stop_sequence" else None) == (reason, sequence)
+    finish = fold(decoded(out)).finish
+    assert (finish.upstream_reason, finish.sequence if reason == "stop_sequence" else None) == (
+        reason,
+        sequence,
+    )
 
 
 def test_an_old_client_does_not_see_refusal() -> None:
-    out, relay = relayed(start(), *SAID, end("refusal"), MESSAGE_STOP, knows_refusal=False)
+    out, relay = relayed(start(), *TEXT, end("refusal"), MESSAGE_STOP, knows_refusal=False)
     assert relay.outcome.sent_finish == "stop_sequence"
     assert fold(decoded(out)).finish.upstream_reason == "stop_sequence"
 
@@ -186,7 +189,7 @@ def test_missing_usage_is_estimated() -> None:
         b'"stop_reason":null,"stop_sequence":null}}\n\n'
     )
     bare = frame(type="message_delta", delta={"stop_reason": "end_turn", "stop_sequence": None})
-    out, relay = relayed(head, *SAID, bare, MESSAGE_STOP)
+    out, relay = relayed(head, *TEXT, bare, MESSAGE_STOP)
     check_messages(out)
     assert relay.outcome.usage is not None
     assert relay.outcome.usage.estimated
@@ -194,7 +197,7 @@ def test_missing_usage_is_estimated() -> None:
 
 
 @pytest.mark.parametrize("name", STREAMS)
-def test_sloppy_framing_is_put_right(name: str) -> None:
+def test_sloppy_framing_is_repaired(name: str) -> None:
     whole = b"".join(STREAMS[name])
     nameless = b"".join(part.partition(b"\n")[2] for part in STREAMS[name])
     assert relayed(nameless)[0] == whole
@@ -207,8 +210,8 @@ def test_sloppy_framing_is_put_right(name: str) -> None:
 
 def test_nothing_follows_the_end() -> None:
     relay = Relay(reply())
-    relay.feed(b"".join(TALK))
-    assert relay.feed(b"".join(TALK)) == b""
+    relay.feed(b"".join(TEXT_STREAM))
+    assert relay.feed(b"".join(TEXT_STREAM)) == b""
     assert relay.fail(UpstreamFailed("late")) == b""
     assert relay.close() == b""
     assert relay.outcome.error is None
@@ -216,16 +219,16 @@ def test_nothing_follows_the_end() -> None:
 
 def test_a_stream_can_be_failed_from_outside() -> None:
     relay = Relay(reply())
-    out = relay.feed(b"".join(TALK[:4])) + relay.fail(UpstreamTimeout("silent"))
+    out = relay.feed(b"".join(TEXT_STREAM[:4])) + relay.fail(UpstreamTimeout("silent"))
     check_broken_messages(out)
     assert relay.ended
     assert isinstance(relay.outcome.error, UpstreamTimeout)
     assert relay.close() == b""
 
 
-def test_events_nobody_knows_yet_pass() -> None:
+def test_unknown_events_are_relayed() -> None:
     new = frame(type="content_block_hint", index=0)
-    stream = [*TALK[:4], new, *TALK[4:]]
+    stream = [*TEXT_STREAM[:4], new, *TEXT_STREAM[4:]]
     assert relayed(*stream)[0] == b"".join(stream)
 
 
@@ -237,14 +240,14 @@ UNCOUNTED = frame(type="message_delta", delta={"stop_reason": "end_turn", "stop_
     ("ending", "sequence"),
     [(end("end_turn"), None), (end("stop_sequence", "END"), "END"), (UNCOUNTED, None)],
 )
-def test_usage_that_comes_after_the_stop_reason_is_told(ending: bytes, sequence: str | None) -> None:
-    out, relay = relayed(start(), *SAID, ending, LATE, MESSAGE_STOP)
+def test_usage_after_the_stop_reason_is_sent(ending: bytes, sequence: str | None) -> None:
+    out, relay = relayed(start(), *TEXT, ending, LATE, MESSAGE_STOP)
     check_messages(out)
     assert relay.outcome.usage == Usage(input=10, output=40)
-    told = [sent.json for sent in read(out) if sent.event == "message_delta"]
-    word = "stop_sequence" if sequence else "end_turn"
-    assert told[1]["delta"] == {"stop_reason": word, "stop_sequence": sequence}
-    assert told[1]["usage"] == {
+    deltas = [sent.json for sent in read(out) if sent.event == "message_delta"]
+    reason = "stop_sequence" if sequence else "end_turn"
+    assert deltas[1]["delta"] == {"stop_reason": reason, "stop_sequence": sequence}
+    assert deltas[1]["usage"] == {
         "output_tokens": 40,
         "server_tool_use": {"n": 1},
         "input_tokens": 10,
@@ -253,8 +256,8 @@ def test_usage_that_comes_after_the_stop_reason_is_told(ending: bytes, sequence:
     }
 
 
-def test_a_second_end_that_counts_nothing_new_is_dropped() -> None:
-    stream = [start(), *SAID, end("end_turn"), MESSAGE_STOP]
+def test_a_second_end_without_new_usage_is_dropped() -> None:
+    stream = [start(), *TEXT, end("end_turn"), MESSAGE_STOP]
     for again in (end("end_turn"), end("max_tokens"), UNCOUNTED, frame(type="message_delta", delta={})):
         out, relay = relayed(*stream[:-1], again, MESSAGE_STOP)
         assert out == b"".join(stream)

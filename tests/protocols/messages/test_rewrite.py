@@ -12,7 +12,7 @@ from routecodex.protocols.messages.thinking import carry_signature
 from routecodex.protocols.messages.validate import validate
 from routecodex.protocols.sealed_signatures import seal
 from routecodex.wire import json
-from tests.protocols.messages.samples import AIM, body
+from tests.protocols.messages.samples import OPTIONS, body
 
 FOREIGN = "dropped reasoning: made by another provider"
 UNSIGNED = "dropped reasoning: this provider rejects it without a signature"
@@ -27,8 +27,8 @@ def thinking(signature: str | None, text: str = "t") -> dict[str, Any]:
     return block if signature is None else {**block, "signature": signature}
 
 
-def rewritten(data: bytes, **aim: Any) -> EncodedRequest:
-    return rewrite(validate(data), replace(AIM, **aim))
+def rewritten(data: bytes, **options: Any) -> EncodedRequest:
+    return rewrite(validate(data), replace(OPTIONS, **options))
 
 
 def history(*blocks: dict[str, Any], after: Any = "next", **fields: Any) -> bytes:
@@ -75,14 +75,14 @@ def test_an_escaped_model_is_replaced_all_the_same() -> None:
     assert json.decode(rewritten(data).body)["model"] == "m-1"
 
 
-def test_fields_a_provider_refuses_are_left_out() -> None:
-    aim = {"dialect": Dialect(unsupported=("top_k", "metadata"))}
-    encoded = rewritten(body(top_k=3, temperature=0.5), **aim)
+def test_fields_that_a_provider_rejects_are_left_out() -> None:
+    options = {"dialect": Dialect(unsupported=("top_k", "metadata"))}
+    encoded = rewritten(body(top_k=3, temperature=0.5), **options)
     assert encoded.notices == ("dropped top_k: this provider rejects it",)
     assert json.decode(encoded.body).keys() == {"model", "max_tokens", "messages", "temperature"}
 
 
-def test_a_thought_sealed_for_this_provider_is_unsealed_in_place() -> None:
+def test_thinking_sealed_for_this_provider_is_unsealed_in_place() -> None:
     data = history(thinking(seal("acme", "s")), {"type": "text", "text": "x", "new": 1.50})
     encoded = rewritten(data)
     assert blocks_of(encoded) == [[thinking("s"), {"type": "text", "text": "x", "new": 1.5}]]
@@ -101,14 +101,14 @@ def test_a_thought_sealed_for_this_provider_is_unsealed_in_place() -> None:
         {"type": "redacted_thinking", "data": carry_signature("acme", "a", signature="s")},
     ],
 )
-def test_a_thought_of_another_provider_is_taken_out(foreign: dict[str, Any]) -> None:
+def test_thinking_of_another_provider_is_removed(foreign: dict[str, Any]) -> None:
     encoded = rewritten(history(foreign, {"type": "text", "text": "x"}))
     assert blocks_of(encoded) == [[{"type": "text", "text": "x"}]]
     assert encoded.notices == (FOREIGN,)
     assert blocks_of(rewritten(history(foreign))) == []
 
 
-def test_a_thought_of_another_provider_is_taken_out_however_its_fields_are_spelled() -> None:
+def test_thinking_of_another_provider_is_removed_with_escaped_keys_too() -> None:
     data = history(thinking("theirs"), {"type": "text", "text": "x"})
     sly = data.replace(b'"signature"', b'"\\u0073ignature"')
     assert sly != data
@@ -117,13 +117,13 @@ def test_a_thought_of_another_provider_is_taken_out_however_its_fields_are_spell
     assert encoded.notices == (FOREIGN,)
 
 
-def test_an_unsealed_thought_known_to_be_anothers_is_taken_out() -> None:
+def test_unsealed_thinking_known_to_be_anothers_is_removed() -> None:
     data = history(thinking("theirs"), thinking("ours"), thinking(""), thinking(None))
     encoded = rewritten(data, is_ours=lambda signature: signature == "ours")
     assert blocks_of(encoded) == [[thinking("ours"), thinking(""), thinking(None)]]
 
 
-def test_a_tool_turn_that_lost_its_thoughts_goes_on_without_thinking() -> None:
+def test_a_tool_turn_that_lost_its_thinking_blocks_continues_without_thinking() -> None:
     call, result = CALL, [RESULT]
     settings = {
         "thinking": BUDGET,
@@ -132,14 +132,14 @@ def test_a_tool_turn_that_lost_its_thoughts_goes_on_without_thinking() -> None:
     lost = rewritten(history(thinking(seal("other", "s")), call, after=result, **settings))
     assert lost.notices == (FOREIGN, "dropped thinking: the current tool turn began at another provider")
     assert json.decode(lost.body).keys() == {"model", "max_tokens", "messages"}
-    kept = rewritten(history(thinking(seal("acme", "s")), call, after=result, **settings))
-    assert json.decode(kept.body)["thinking"] == settings["thinking"]
+    unchanged = rewritten(history(thinking(seal("acme", "s")), call, after=result, **settings))
+    assert json.decode(unchanged.body)["thinking"] == settings["thinking"]
     over = rewritten(history(thinking(seal("other", "s")), {"type": "text", "text": "x"}, **settings))
     assert json.decode(over.body)["thinking"] == settings["thinking"]
 
 
 @pytest.mark.parametrize("unsigned", [thinking(""), thinking(None), thinking(seal("acme", ""))])
-def test_a_thought_without_a_signature_goes_only_to_a_provider_that_takes_it(
+def test_unsigned_thinking_goes_only_to_a_provider_that_accepts_it(
     unsigned: dict[str, Any],
 ) -> None:
     data = history(unsigned, thinking("s"), {"type": "text", "text": "x"})
@@ -151,7 +151,7 @@ def test_a_thought_without_a_signature_goes_only_to_a_provider_that_takes_it(
     assert (first.get("signature", ""), rest) == ("", signed)
 
 
-def test_a_tool_turn_that_lost_unsigned_thoughts_goes_on_without_thinking() -> None:
+def test_a_tool_turn_that_lost_unsigned_thinking_continues_without_thinking() -> None:
     data = history(thinking(""), CALL, after=[RESULT], thinking=BUDGET)
     encoded = rewritten(data, dialect=Dialect(unsigned_thoughts=False))
     assert encoded.notices == (
@@ -162,7 +162,7 @@ def test_a_tool_turn_that_lost_unsigned_thoughts_goes_on_without_thinking() -> N
 
 
 def turns(*contents: Any, **fields: Any) -> bytes:
-    """A conversation that begins with the user, who speaks every other time."""
+    """Return the body of a conversation in which user and assistant alternate."""
     roles = ("user", "assistant")
     messages = [{"role": roles[n % 2], "content": content} for n, content in enumerate(contents)]
     return body(messages=messages, thinking=BUDGET, **fields)
@@ -176,21 +176,21 @@ def result(id: str) -> dict[str, Any]:
     return {**RESULT, "tool_use_id": id}
 
 
-WORDS = {"type": "text", "text": "x"}
+TEXT = {"type": "text", "text": "x"}
 
 
 @pytest.mark.parametrize(
     "contents",
     [
         ("hi", [CALL], [RESULT]),
-        ("hi", [WORDS, CALL], [RESULT, WORDS]),
+        ("hi", [TEXT, CALL], [RESULT, TEXT]),
         ("hi", [call("a")], [result("a")], [call("b")], [result("b")]),
-        ("hi", [thinking("s"), WORDS], "next", [CALL], [RESULT]),
+        ("hi", [thinking("s"), TEXT], "next", [CALL], [RESULT]),
         ("hi", [thinking("s"), CALL], [RESULT], "done", "next", [call("b")], [result("b")]),
         ("hi", [thinking(seal("other", "s")), CALL], [RESULT], [call("b")], [result("b")]),
     ],
 )
-def test_a_tool_turn_without_any_thought_goes_on_without_thinking(contents: tuple[Any, ...]) -> None:
+def test_a_tool_turn_without_a_thinking_block_continues_without_thinking(contents: tuple[Any, ...]) -> None:
     edits = {"edits": [{"type": "clear_thinking_20251015"}]}
     encoded = rewritten(turns(*contents, context_management=edits), **STRICT)
     assert encoded.notices[-1] == "dropped thinking: the current tool turn began without it"
@@ -203,21 +203,21 @@ def test_a_tool_turn_without_any_thought_goes_on_without_thinking(contents: tupl
     "contents",
     [
         ("hi",),
-        ([WORDS],),
-        ("hi", [WORDS], "next"),
+        ([TEXT],),
+        ("hi", [TEXT], "next"),
         ("hi", [thinking("s"), CALL], [RESULT]),
         ("hi", [{"type": "redacted_thinking", "data": "d"}, CALL], [RESULT]),
-        ("hi", [thinking("s"), call("a")], [result("a"), WORDS], [call("b")], [result("b")]),
+        ("hi", [thinking("s"), call("a")], [result("a"), TEXT], [call("b")], [result("b")]),
         ("hi", [call("a")], [result("a")], [thinking("s"), call("b")], [result("b")]),
         ("hi", [CALL], [RESULT], "done", "next"),
     ],
 )
-def test_a_tool_turn_with_a_thought_goes_on_thinking(contents: tuple[Any, ...]) -> None:
+def test_a_tool_turn_with_a_thinking_block_continues_with_thinking(contents: tuple[Any, ...]) -> None:
     data = turns(*contents)
     assert rewritten(data, model="asked", **STRICT).body is data
 
 
-def test_adaptive_thinking_needs_no_thought_before_a_call() -> None:
+def test_adaptive_thinking_needs_no_thinking_block_before_a_call() -> None:
     data = history(CALL, after=[RESULT], thinking={"type": "adaptive"})
     assert rewritten(data, model="asked", **STRICT).body is data
 

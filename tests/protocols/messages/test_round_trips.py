@@ -1,4 +1,4 @@
-"""Whatever can be said in this protocol survives being written and read, and the SDK reads it too."""
+"""Messages requests and answers survive encoding and decoding, and the SDK reads them too."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from routecodex.protocols.messages.validate import validate
 from routecodex.protocols.messages.whole import decode_response, encode_response
 from routecodex.wire import json
 from tests.kit.grammar import check_json, check_messages
-from tests.protocols.messages.samples import AIM, decoded, encoded, reply
+from tests.protocols.messages.samples import OPTIONS, decoded, encoded, reply
 
-words = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12).filter(str.strip)
-objects = st.dictionaries(words, st.one_of(words, st.integers(-9, 9), st.booleans()), max_size=2)
+texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12).filter(str.strip)
+objects = st.dictionaries(texts, st.one_of(texts, st.integers(-9, 9), st.booleans()), max_size=2)
 arguments = objects.map(lambda value: json.encode(value).decode())
 marks = st.text("abcXYZ019+/=", min_size=1, max_size=8)
 marked = st.sampled_from([None, {"type": "ephemeral"}])
 
 answer_parts: st.SearchStrategy[AnswerPart] = st.one_of(
-    st.builds(Text, words),
-    st.builds(Reasoning, words, st.one_of(st.none(), marks)),
+    st.builds(Text, texts),
+    st.builds(Reasoning, texts, st.one_of(st.none(), marks)),
     st.builds(Reasoning, signature=marks, redacted=st.just(True)),
 )
 counts = st.integers(0, 99)
@@ -48,10 +48,11 @@ def responses(draw: st.DrawFn) -> Response:
         ("pause", "pause_turn"),
         ("refusal", "refusal"),
     ]
-    reason, said = ("tool_calls", "tool_use") if calls else draw(st.sampled_from(reasons))
+    reason, upstream_reason = ("tool_calls", "tool_use") if calls else draw(st.sampled_from(reasons))
     read_, wrote = draw(counts), draw(counts)
     usage = Usage(draw(counts) + read_ + wrote, draw(counts), read_, wrote, draw(counts))
-    return Response("msg_abc", "asked", None, tuple(parts), Finish(reason, upstream_reason=said), usage)  # type: ignore[arg-type]  # a pair of words
+    finish = Finish(reason, upstream_reason=upstream_reason)  # type: ignore[arg-type]  # both are str here
+    return Response("msg_abc", "asked", None, tuple(parts), finish, usage)
 
 
 @given(responses(), st.booleans())
@@ -65,9 +66,9 @@ def test_answers_survive(response: Response, end_tool_turn: bool) -> None:
 
 
 user_parts: st.SearchStrategy[Part] = st.one_of(
-    st.builds(Text, words, cache=marked),
+    st.builds(Text, texts, cache=marked),
     st.builds(Media, st.just("image"), st.just("image/png"), marks),
-    st.builds(Media, st.just("file"), st.just("application/pdf"), marks, name=st.one_of(st.none(), words)),
+    st.builds(Media, st.just("file"), st.just("application/pdf"), marks, name=st.one_of(st.none(), texts)),
 )
 
 
@@ -79,9 +80,9 @@ def conversations(draw: st.DrawFn) -> tuple[Message, ...]:
             ToolCall(f"call_{turn}_{number}", "f", text)
             for number, text in enumerate(draw(st.lists(arguments, max_size=2)))
         ]
-        said = draw(st.lists(answer_parts, min_size=1, max_size=2))
-        results = [ToolResult(call.id, (Text(draw(words)),), draw(st.booleans())) for call in calls]
-        messages.append(Message("assistant", (*said, *calls)))
+        parts = draw(st.lists(answer_parts, min_size=1, max_size=2))
+        results = [ToolResult(call.id, (Text(draw(texts)),), draw(st.booleans())) for call in calls]
+        messages.append(Message("assistant", (*parts, *calls)))
         messages.append(Message("user", (*results, draw(user_parts))))
     return tuple(messages)
 
@@ -91,16 +92,16 @@ requests = st.builds(
     model=st.just("m-1"),
     source=st.just("messages"),
     messages=conversations(),
-    system=st.lists(st.builds(Text, words, cache=marked), max_size=2).map(tuple),
+    system=st.lists(st.builds(Text, texts, cache=marked), max_size=2).map(tuple),
     tools=st.just((Tool("f", description="d", parameters={"type": "object"}),)),
     tool_choice=st.sampled_from([None, ToolChoice("auto"), ToolChoice("none")]),
     max_tokens=st.integers(2000, 9000),
     temperature=st.one_of(st.none(), st.just(1.0)),
-    stop=st.lists(words, max_size=2).map(tuple),
+    stop=st.lists(texts, max_size=2).map(tuple),
     thinking=st.sampled_from(
         [None, Thinking(adaptive=True), Thinking(enabled=False), Thinking(effort="low")]
     ),
-    user=st.one_of(st.none(), words),
+    user=st.one_of(st.none(), texts),
     service_tier=st.sampled_from([None, "auto", "default"]),
     stream=st.booleans(),
     include_usage=st.just(True),
@@ -111,7 +112,7 @@ requests = st.builds(
 @settings(max_examples=60)
 @given(requests)
 def test_requests_survive(request: Request) -> None:
-    sent = encode_request(request, AIM)
+    sent = encode_request(request, OPTIONS)
     assert sent.notices == ()
     assert decode_request(validate(sent.body)) == request
 
@@ -119,7 +120,7 @@ def test_requests_survive(request: Request) -> None:
 @settings(max_examples=60)
 @given(requests, st.sampled_from(["chat", "responses", "gemini"]))
 def test_requests_of_other_protocols_are_legal_here(request: Request, source: Any) -> None:
-    sent = encode_request(replace(request, source=source), AIM)
+    sent = encode_request(replace(request, source=source), OPTIONS)
     body = json.decode(validate(sent.body).body)
     roles = [message["role"] for message in body["messages"]]
     assert roles == ["user", "assistant"] * (len(roles) // 2) + ["user"] * (len(roles) % 2)
@@ -137,8 +138,8 @@ def _sdk(body: bytes, kind: str) -> Anthropic:
     return Anthropic(api_key="k", base_url="http://127.0.0.1:1", http_client=client, max_retries=0)
 
 
-ASKED: dict[str, Any] = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
-SPOKEN = Response(
+SDK_REQUEST: dict[str, Any] = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
+ANSWER = Response(
     "msg_abc",
     "asked",
     None,
@@ -150,11 +151,11 @@ SPOKEN = Response(
 
 def test_the_sdk_reads_stream_and_whole_alike() -> None:
     for end_tool_turn in (True, False):
-        stream = encoded(list(unfold(SPOKEN)), end_tool_turn=end_tool_turn)
-        with _sdk(stream, "text/event-stream") as client, client.messages.stream(**ASKED) as answer:
+        stream = encoded(list(unfold(ANSWER)), end_tool_turn=end_tool_turn)
+        with _sdk(stream, "text/event-stream") as client, client.messages.stream(**SDK_REQUEST) as answer:
             streamed = answer.get_final_message()
-        with _sdk(encode_response(SPOKEN, reply()), "application/json") as client:
-            whole = client.messages.create(**ASKED)
+        with _sdk(encode_response(ANSWER, reply()), "application/json") as client:
+            whole = client.messages.create(**SDK_REQUEST)
         assert streamed.to_dict()["content"] == whole.to_dict()["content"]
         assert streamed.stop_reason == whole.stop_reason == "tool_use"
         assert streamed.usage.input_tokens == whole.usage.input_tokens == 15

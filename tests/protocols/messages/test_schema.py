@@ -86,7 +86,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("fields", "param"), WRONG)
-def test_what_is_wrong_is_named(fields: dict[str, Any], param: str) -> None:
+def test_the_invalid_field_is_named(fields: dict[str, Any], param: str) -> None:
     with pytest.raises(BadRequest) as caught:
         validate(body(**fields))
     assert caught.value.param == param
@@ -103,7 +103,7 @@ def test_required_fields_are_required(name: str) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"null", b'"x"', b"\xff", b"[" * 5000])
-def test_a_body_that_is_no_object_is_refused(data: bytes) -> None:
+def test_a_body_that_is_not_an_object_is_rejected(data: bytes) -> None:
     with pytest.raises(BadRequest):
         validate(data)
 
@@ -129,7 +129,7 @@ TOLERATED: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("fields", TOLERATED)
-def test_what_is_not_known_passes(fields: dict[str, Any]) -> None:
+def test_unknown_fields_are_accepted(fields: dict[str, Any]) -> None:
     assert validate(body(**fields)).model == "asked"
 
 
@@ -157,22 +157,22 @@ def test_a_result_is_accepted_or_refused_the_same_with_and_without_a_scan(
             importlib.import_module("routecodex.protocols.messages.validate"), "_SCANS", scans
         )
     fields = after_call({"type": "tool_result", "tool_use_id": "a", "content": "HERE"})
-    asked = body(**fields).replace(b'"HERE"', result)
+    data = body(**fields).replace(b'"HERE"', result)
     if not wrong:
-        assert validate(asked).body is asked
+        assert validate(data).body is data
         return
     with pytest.raises(BadRequest) as caught:
-        validate(asked)
+        validate(data)
     assert caught.value.param == f"messages[2].content[0].{wrong}"
 
 
-def test_the_body_says_whether_to_stream() -> None:
+def test_the_body_decides_whether_to_stream() -> None:
     assert not validate(body()).stream
     assert validate(body(stream=True)).stream
 
 
 def test_a_count_needs_no_max_tokens() -> None:
-    asked = json.encode({"model": "m", "messages": [{"role": "user", "content": "hi"}]})
-    assert validate_count(asked).model == "m"
+    data = json.encode({"model": "m", "messages": [{"role": "user", "content": "hi"}]})
+    assert validate_count(data).model == "m"
     with pytest.raises(BadRequest, match="messages"):
         validate_count(b'{"model":"m"}')

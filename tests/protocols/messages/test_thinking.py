@@ -11,21 +11,21 @@ from routecodex.protocols.codec import EncodeOptions
 from routecodex.protocols.dialect import Dialect
 from routecodex.protocols.messages.encode_request import encode_request
 from routecodex.wire import json
-from tests.protocols.messages.samples import AIM, chat_request
+from tests.protocols.messages.samples import OPTIONS, chat_request
 
 HI = Message("user", (Text("hi"),))
 TOOL = Tool("look", parameters={"type": "object", "properties": {}})
 OFF = {"type": "disabled"}
-SHOWN = {"type": "adaptive", "display": "summarized"}
+SUMMARIZED = {"type": "adaptive", "display": "summarized"}
 
 
-def aimed(model: str, **fields: Any) -> EncodeOptions:
-    return replace(AIM, model=model, **fields)
+def options_for(model: str, **fields: Any) -> EncodeOptions:
+    return replace(OPTIONS, model=model, **fields)
 
 
-def settings(request: Request, aim: EncodeOptions) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """All that is sent but the conversation, and the notices."""
-    encoded = encode_request(request, aim)
+def settings(request: Request, options: EncodeOptions) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return the encoded body without the conversation, and the notices."""
+    encoded = encode_request(request, options)
     body = json.decode(encoded.body)
     return {name: body[name] for name in body if name not in ("model", "messages", "tools")}, encoded.notices
 
@@ -47,67 +47,72 @@ def enabled(budget: int) -> dict[str, Any]:
         ("claude-opus-4-6", Thinking(effort="max"), {"type": "adaptive"}, "max"),
         ("claude-opus-4-6", Thinking(budget=3000), enabled(3000), None),
         ("claude-opus-4-6", Thinking(adaptive=True), {"type": "adaptive"}, None),
-        ("anthropic/claude-opus-4.8", Thinking(effort="high"), SHOWN, "high"),
-        ("claude-opus-4-7", Thinking(effort="xhigh"), SHOWN, "xhigh"),
+        ("anthropic/claude-opus-4.8", Thinking(effort="high"), SUMMARIZED, "high"),
+        ("claude-opus-4-7", Thinking(effort="xhigh"), SUMMARIZED, "xhigh"),
         ("claude-opus-4-8", Thinking(effort="low", visible=False), {"type": "adaptive"}, "low"),
-        ("claude-opus-4-8", Thinking(budget=2048), SHOWN, "low"),
-        ("claude-opus-4-8", Thinking(budget=8000), SHOWN, "medium"),
-        ("claude-opus-4-8", Thinking(budget=24576), SHOWN, "high"),
-        ("claude-opus-4-8", Thinking(adaptive=True), SHOWN, None),
+        ("claude-opus-4-8", Thinking(budget=2048), SUMMARIZED, "low"),
+        ("claude-opus-4-8", Thinking(budget=8000), SUMMARIZED, "medium"),
+        ("claude-opus-4-8", Thinking(budget=24576), SUMMARIZED, "high"),
+        ("claude-opus-4-8", Thinking(adaptive=True), SUMMARIZED, None),
         ("claude-opus-4-8", Thinking(effort="none"), OFF, None),
-        ("claude-sonnet-5", Thinking(effort="medium"), SHOWN, "medium"),
+        ("claude-sonnet-5", Thinking(effort="medium"), SUMMARIZED, "medium"),
         ("claude-sonnet-5", Thinking(enabled=False), OFF, None),
         ("claude-sonnet-5-5", Thinking(enabled=False), {"type": "between_tools"}, None),
         ("glm-5.2", Thinking(effort="low"), enabled(2048), None),
         ("kimi-k2-thinking", Thinking(adaptive=True), enabled(8192), None),
     ],
 )
-def test_a_model_is_asked_to_think_in_the_way_it_takes(
+def test_thinking_is_encoded_as_the_model_accepts_it(
     model: str, thinking: Thinking, field: dict[str, Any], effort: str | None
 ) -> None:
-    sent, notices = settings(chat_request(HI, thinking=thinking, max_tokens=60_000), aimed(model))
+    sent, notices = settings(chat_request(HI, thinking=thinking, max_tokens=60_000), options_for(model))
     config = {} if effort is None else {"output_config": {"effort": effort}}
     assert sent == {"max_tokens": 60_000, "thinking": field, **config}
     assert notices == ()
 
 
-def test_room_is_made_for_thoughts_without_a_budget_too() -> None:
-    for asked, limit, room in ((500, None, 16884), (500, 4000, 4000), (None, None, 24576), (None, 900, 900)):
-        request = chat_request(HI, thinking=Thinking(effort="high"), max_tokens=asked)
-        sent, _ = settings(request, aimed("claude-opus-4-8", max_output_tokens=limit))
-        assert sent == {"max_tokens": room, "thinking": SHOWN, "output_config": {"effort": "high"}}
+def test_max_tokens_grows_for_thinking_without_a_budget_too() -> None:
+    for requested, limit, room in (
+        (500, None, 16884),
+        (500, 4000, 4000),
+        (None, None, 24576),
+        (None, 900, 900),
+    ):
+        request = chat_request(HI, thinking=Thinking(effort="high"), max_tokens=requested)
+        sent, _ = settings(request, options_for("claude-opus-4-8", max_output_tokens=limit))
+        assert sent == {"max_tokens": room, "thinking": SUMMARIZED, "output_config": {"effort": "high"}}
 
 
-def test_a_model_that_does_not_think_is_not_asked_to() -> None:
-    aim = aimed("claude-3-5-haiku-latest")
-    assert settings(chat_request(HI, thinking=Thinking(effort="low"), max_tokens=5), aim) == (
+def test_a_model_without_thinking_gets_no_thinking_field() -> None:
+    options = options_for("claude-3-5-haiku-latest")
+    assert settings(chat_request(HI, thinking=Thinking(effort="low"), max_tokens=5), options) == (
         {"max_tokens": 5},
         ("dropped thinking: this model does not support it",),
     )
-    assert settings(chat_request(HI, thinking=Thinking(enabled=False), max_tokens=5), aim) == (
+    assert settings(chat_request(HI, thinking=Thinking(enabled=False), max_tokens=5), options) == (
         {"max_tokens": 5},
         (),
     )
 
 
-def test_a_model_that_always_thinks_is_asked_to_think_little() -> None:
+def test_a_model_that_always_thinks_gets_a_low_effort() -> None:
     request = chat_request(HI, thinking=Thinking(enabled=False), max_tokens=5)
-    assert settings(request, aimed("claude-fable-5")) == (
+    assert settings(request, options_for("claude-fable-5")) == (
         {"max_tokens": 5, "output_config": {"effort": "low"}},
         ("dropped thinking disabled: this model always thinks",),
     )
 
 
-@pytest.mark.parametrize("wanted", [None, Thinking(effort="low")])
-def test_a_forced_call_stops_thinking_that_would_come_unasked(wanted: Thinking | None) -> None:
+@pytest.mark.parametrize("thinking", [None, Thinking(effort="low")])
+def test_a_forced_call_disables_default_thinking(thinking: Thinking | None) -> None:
     request = chat_request(
-        HI, thinking=wanted, max_tokens=5, tools=(TOOL,), tool_choice=ToolChoice("required")
+        HI, thinking=thinking, max_tokens=5, tools=(TOOL,), tool_choice=ToolChoice("required")
     )
     forced = {"max_tokens": 5, "tool_choice": {"type": "any"}}
-    dropped = ("dropped thinking: it is not accepted with a forced tool call",) if wanted else ()
-    assert settings(request, aimed("claude-sonnet-5")) == ({**forced, "thinking": OFF}, dropped)
-    assert settings(request, aimed("claude-opus-4-8")) == (forced, dropped)
-    silent = aimed("claude-sonnet-5", dialect=Dialect(reasoning_field="none"))
+    dropped = ("dropped thinking: it is not accepted with a forced tool call",) if thinking else ()
+    assert settings(request, options_for("claude-sonnet-5")) == ({**forced, "thinking": OFF}, dropped)
+    assert settings(request, options_for("claude-opus-4-8")) == (forced, dropped)
+    silent = options_for("claude-sonnet-5", dialect=Dialect(reasoning_field="none"))
     assert settings(request, silent)[0] == forced
 
 
@@ -119,8 +124,8 @@ def test_a_call_cannot_be_forced_from_a_model_that_always_thinks() -> None:
         tool_choice=ToolChoice("required"),
         max_tokens=9000,
     )
-    assert settings(request, aimed("claude-opus-5-5")) == (
-        {"max_tokens": 9000, "thinking": SHOWN, "output_config": {"effort": "low"}},
+    assert settings(request, options_for("claude-opus-5-5")) == (
+        {"max_tokens": 9000, "thinking": SUMMARIZED, "output_config": {"effort": "low"}},
         ("dropped tool_choice required: this model does not accept a forced tool call",),
     )
 
@@ -128,7 +133,7 @@ def test_a_call_cannot_be_forced_from_a_model_that_always_thinks() -> None:
 def test_sampling_that_a_model_refuses_is_left_out() -> None:
     request = chat_request(HI, temperature=0.2, top_p=0.5, top_k=5, max_tokens=5)
     for model in ("claude-opus-4-7", "claude-opus-4-8", "claude-sonnet-5"):
-        assert settings(request, aimed(model)) == (
+        assert settings(request, options_for(model)) == (
             {"max_tokens": 5},
             (
                 "dropped temperature: this model rejects it",
@@ -137,12 +142,12 @@ def test_sampling_that_a_model_refuses_is_left_out() -> None:
             ),
         )
     silent = chat_request(HI, temperature=1.0, top_p=1.0, max_tokens=5)
-    assert settings(silent, aimed("claude-opus-4-8")) == ({"max_tokens": 5}, ())
-    assert settings(silent, aimed("claude-opus-4-6")) == ({"max_tokens": 5, "temperature": 1.0}, ())
+    assert settings(silent, options_for("claude-opus-4-8")) == ({"max_tokens": 5}, ())
+    assert settings(silent, options_for("claude-opus-4-6")) == ({"max_tokens": 5, "temperature": 1.0}, ())
 
 
 def tool_turn(*first: Reasoning) -> tuple[Message, ...]:
-    """A turn of two calls, the first of them after these thoughts."""
+    """Return a turn of two calls, the first of them after this reasoning."""
     return (
         HI,
         Message("assistant", (*first, ToolCall("a", "look", "{}"))),
@@ -152,16 +157,16 @@ def tool_turn(*first: Reasoning) -> tuple[Message, ...]:
     )
 
 
-def test_only_a_budget_needs_a_tool_turn_that_began_with_a_thought() -> None:
-    wanted = {"thinking": Thinking(effort="low"), "tools": (TOOL,), "max_tokens": 9000}
-    unthought = chat_request(*tool_turn(), **wanted)
-    assert settings(unthought, aimed("claude-sonnet-4-5")) == (
+def test_only_a_budget_needs_a_tool_turn_that_began_with_thinking() -> None:
+    fields = {"thinking": Thinking(effort="low"), "tools": (TOOL,), "max_tokens": 9000}
+    without_thinking = chat_request(*tool_turn(), **fields)
+    assert settings(without_thinking, options_for("claude-sonnet-4-5")) == (
         {"max_tokens": 9000},
         ("dropped thinking: the current tool turn began without it",),
     )
-    assert settings(unthought, aimed("claude-opus-4-8"))[0]["thinking"] == SHOWN
-    thought = chat_request(*tool_turn(Reasoning("t", "s", origin="acme")), **wanted)
-    assert settings(thought, aimed("claude-sonnet-4-5")) == (
+    assert settings(without_thinking, options_for("claude-opus-4-8"))[0]["thinking"] == SUMMARIZED
+    with_thinking = chat_request(*tool_turn(Reasoning("t", "s", origin="acme")), **fields)
+    assert settings(with_thinking, options_for("claude-sonnet-4-5")) == (
         {"max_tokens": 9000, "thinking": enabled(2048)},
         (),
     )

@@ -76,7 +76,7 @@ def test_a_model_is_known_by_its_name(model: str, expected: ModelTraits) -> None
     assert model_traits(model) == expected
 
 
-def test_a_model_whose_thinking_cannot_be_stopped_cannot_be_made_to_call_a_tool() -> None:
+def test_a_model_that_always_thinks_does_not_accept_a_forced_call() -> None:
     models = (
         "claude-sonnet-4-5",
         "claude-opus-4-8",

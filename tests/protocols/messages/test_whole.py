@@ -57,7 +57,7 @@ def test_an_answer_is_read_as_the_stream_would_be() -> None:
 
 
 @pytest.mark.parametrize("name", STREAMS)
-def test_stream_and_whole_say_the_same(name: str) -> None:
+def test_stream_and_whole_answer_are_equal(name: str) -> None:
     response = fold(decoded(*STREAMS[name]))
     whole = fold(decode_response(encode_response(response, reply())))
     streamed = fold(decoded(encoded(list(unfold(response)))))
@@ -70,7 +70,7 @@ def _with_input(part: Any) -> Any:
     return ToolCall(part.id, part.name, "{}") if isinstance(part, ToolCall) and not part.arguments else part
 
 
-def test_what_clients_cannot_read_is_left_out() -> None:
+def test_parts_that_clients_cannot_read_are_left_out() -> None:
     parts = (Text("a", annotations=({"type": "url_citation"},)), Text(""), Opaque("chat", {}), Refusal("no"))
     content = json.decode(encode_response(Response(parts=parts), reply()))["content"]
     assert content == [{"type": "text", "text": "a"}, {"type": "text", "text": "no"}]
@@ -97,7 +97,7 @@ def test_a_refusal_keeps_its_details() -> None:
 @pytest.mark.parametrize(
     "body", [b"", b"<html>", b"[]", b"{}", b'{"content":"x"}', b'{"content":[{"type":5}]}']
 )
-def test_what_is_no_answer_is_a_failure_of_the_upstream(body: bytes) -> None:
+def test_an_invalid_answer_is_an_upstream_failure(body: bytes) -> None:
     with pytest.raises(UpstreamFailed) as caught:
         decode_response(body)
     assert caught.value.code == "upstream_unparsable"
@@ -110,9 +110,9 @@ def test_an_error_in_place_of_an_answer_is_raised() -> None:
             take(body)
 
 
-def test_a_right_answer_passes_as_it_came() -> None:
-    thought = {"type": "thinking", "thinking": "t", "signature": "s"}
-    body = answer(thought, {"type": "redacted_thinking", "data": "d"}, CALL, stop_reason="tool_use", new=1)
+def test_a_valid_answer_is_relayed_unchanged() -> None:
+    thinking = {"type": "thinking", "thinking": "t", "signature": "s"}
+    body = answer(thinking, {"type": "redacted_thinking", "data": "d"}, CALL, stop_reason="tool_use", new=1)
     passed, outcome = relay_response(body, reply())
     assert passed is body
     assert (outcome.model, outcome.response_id) == ("claude", "msg_1")
@@ -123,7 +123,7 @@ def test_a_right_answer_passes_as_it_came() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "said", "knows", "sent"),
+    ("content", "stop_reason", "knows", "sent"),
     [
         ([CALL], "end_turn", True, "tool_use"),
         ([CALL], None, True, "tool_use"),
@@ -135,10 +135,10 @@ def test_a_right_answer_passes_as_it_came() -> None:
         ([TEXT], "tomorrow", True, "tomorrow"),
     ],
 )
-def test_a_wrong_stop_reason_is_put_right(
-    content: list[dict[str, Any]], said: str | None, knows: bool, sent: str
+def test_a_wrong_stop_reason_is_corrected(
+    content: list[dict[str, Any]], stop_reason: str | None, knows: bool, sent: str
 ) -> None:
-    body = answer(*content, stop_reason=said, new=1.50)
+    body = answer(*content, stop_reason=stop_reason, new=1.50)
     passed, outcome = relay_response(body, reply(knows_refusal=knows))
     assert outcome.sent_finish == sent
     assert json.decode(passed) == {**json.decode(body), "stop_reason": sent}
@@ -165,7 +165,7 @@ def test_missing_usage_is_estimated() -> None:
         ),
     ],
 )
-def test_an_odd_value_in_a_block_is_passed_over_as_in_a_stream(
+def test_an_unexpected_value_in_a_block_is_ignored_as_in_a_stream(
     block: dict[str, Any], expected: AnswerPart
 ) -> None:
     assert fold(decode_response(answer(block))).parts == (expected,)
@@ -174,13 +174,13 @@ def test_an_odd_value_in_a_block_is_passed_over_as_in_a_stream(
 
 
 @pytest.mark.parametrize("name", ["text", "thinking"])
-@pytest.mark.parametrize("words", [7, ["t"], {"t": 1}])
-def test_words_that_are_none_make_an_answer_that_cannot_be_read(name: str, words: Any) -> None:
+@pytest.mark.parametrize("value", [7, ["t"], {"t": 1}])
+def test_a_text_of_another_type_makes_an_answer_unreadable(name: str, value: Any) -> None:
     with pytest.raises(UpstreamFailed):
-        decode_response(answer({"type": name, name: words}))
+        decode_response(answer({"type": name, name: value}))
 
 
-def test_a_citation_of_an_odd_type_is_left_out() -> None:
+def test_a_citation_of_an_unexpected_type_is_left_out() -> None:
     odd: tuple[Any, ...] = (
         {"type": ["char_location"]},
         {"type": {"a": 1}},

@@ -44,7 +44,7 @@ _EFFORTS = frozenset(get_args(Effort))
 
 def decode_request(request: WireRequest) -> Request:
     """Decode a validated request."""
-    # `validate` skips unknown fields, so invalid JSON inside one is found only here.
+    # `validate` skips unknown fields, so an invalid value inside one is found only here.
     body = json.read_values(request.body)
     choice = body.get("tool_choice") or {}
     metadata = body.get("metadata") or {}

@@ -409,12 +409,12 @@ def stop_fields(reply: ReplyContext, finished: Finish, *, extras: dict[str, Json
 
 def relayed_stop_reason(reply: ReplyContext, finished: Finish) -> str:
     """Return the stop reason of a relayed answer: the provider's, unless wrong or unknown to the client."""
-    said = finished.upstream_reason
-    if said is None or said == "tool_use" or finished.reason == "tool_calls":
+    reason = finished.upstream_reason
+    if reason is None or reason == "tool_use" or finished.reason == "tool_calls":
         return finish.encode(NAME, finished)
     if finished.reason in ("refusal", "content_filter"):
         return finish.encode(NAME, finished, knows_refusal=reply.knows_refusal)
-    return said
+    return reason
 
 
 def sends_message_stop(reply: ReplyContext, finished: Finish) -> bool:
