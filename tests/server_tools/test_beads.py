@@ -1,4 +1,4 @@
-"""Whether beads still has work."""
+"""The beads check: whether work is left."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DOING = b'[{"id": "bd-1", "status": "closed"}, {"id": "bd-2", "status": "in_prog
 DONE = "No open issues"
 
 
-def heard(*results: str, role: str = "tool") -> Request:
+def request_with_results(*results: str, role: str = "tool") -> Request:
     parts: tuple[Part, ...] = tuple(ToolResult(f"c{at}", (Text(text),)) for at, text in enumerate(results))
     calls = tuple(ToolCall(f"c{at}", "shell", "{}") for at in range(len(results)))
     return Request(
@@ -41,11 +41,11 @@ def heard(*results: str, role: str = "tool") -> Request:
     )
 
 
-NOTHING = heard()
+NOTHING = request_with_results()
 
 
 class Fake:
-    """A `bd` that prints what it is told to, and notes what it was asked."""
+    """A scripted `bd` that records its arguments."""
 
     def __init__(self, **prints: bytes | None) -> None:
         self.prints = prints
@@ -103,7 +103,7 @@ async def test_the_mode_says_who_is_asked(
     mode: beads.BeadsMode, printed: bytes | None, said: str, idle: bool
 ) -> None:
     fake = Fake(list=printed, ready=printed)
-    assert await BeadsWork(BeadsSettings(mode=mode), run=fake).is_idle(heard(said)) is idle
+    assert await BeadsWork(BeadsSettings(mode=mode), run=fake).is_idle(request_with_results(said)) is idle
     assert bool(fake.asked) is (mode != "heuristic")
 
 
@@ -148,7 +148,7 @@ async def test_one_that_hangs_is_unknown_and_known_to_be_so_for_a_while() -> Non
     fake.goes_on.clear()
     work = BeadsWork(BeadsSettings(timeout=0.01, ttl=60.0), run=fake)
     assert not await work.is_idle(NOTHING)
-    assert await work.is_idle(heard(DONE))
+    assert await work.is_idle(request_with_results(DONE))
     assert fake.asked == [LIST]
 
 
@@ -197,8 +197,8 @@ GUESSES: list[tuple[tuple[str, ...], beads.WorkState]] = [
 
 @pytest.mark.parametrize(("results", "state"), GUESSES)
 def test_results_of_tools_tell_of_work(results: tuple[str, ...], state: beads.WorkState) -> None:
-    assert guess_from_texts(heard(*results)) == state
-    assert guess_from_texts(heard(*results, role="user")) == state
+    assert guess_from_texts(request_with_results(*results)) == state
+    assert guess_from_texts(request_with_results(*results, role="user")) == state
 
 
 def test_what_people_and_models_say_proves_nothing() -> None:
@@ -215,7 +215,7 @@ Script = Callable[[str], BeadsCommand]
 
 @pytest.fixture
 def script(tmp_path: Path) -> Script:
-    """A `bd` of Python on a path of its own."""
+    """Write a Python script named `bd` and return its PATH."""
     (tmp_path / "bin").mkdir()
     (tmp_path / "project").mkdir()
 

@@ -1,4 +1,4 @@
-"""docs/server-tools.md: its examples do what the page says, its tables are what the code has."""
+"""docs/server-tools.md: its examples work as described, its tables match the code."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ZONE = Zone("America/Los_Angeles", ZoneInfo("America/Los_Angeles"))
 
 
 def section(heading: str) -> str:
-    """What stands below a heading, whatever its depth, up to the next one."""
+    """Return the text below a heading, up to the next one."""
     return TEXT.partition(f"# {heading}\n")[2].partition("\n#")[0]
 
 

@@ -1,4 +1,4 @@
-"""Answers that are empty or cut off: what counts as one, and what is said to the model."""
+"""Empty and cut-off answers: their detection, and the follow-up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls the client never saw, put back where the model made them."""
+"""Hidden tool calls, restored at their original position."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tests.server_tools.turn_driver import HELLO, asked
 
 CLOCK = HiddenCall("k1", "clock", '{"action":"get"}', "noon")
 READ, WRITE = ToolCall("r1", "read", "{}"), ToolCall("w1", "write", "{}")
-OURS = ToolCall("k1", "clock", '{"action":"get"}')
-HEARD = ToolResult("k1", (Text("noon"),), name="clock")
+SERVER_CALL = ToolCall("k1", "clock", '{"action":"get"}')
+SERVER_RESULT = ToolResult("k1", (Text("noon"),), name="clock")
 
 
 def result(id: str) -> ToolResult:
@@ -47,10 +47,10 @@ async def with_pairs(
 
 
 ORDERS: list[tuple[str, Message]] = [
-    ("", assistant(READ, WRITE, OURS)),
-    ("w1", assistant(READ, OURS, WRITE)),
-    ("r1", assistant(OURS, READ, WRITE)),
-    ("gone", assistant(READ, WRITE, OURS)),
+    ("", assistant(READ, WRITE, SERVER_CALL)),
+    ("w1", assistant(READ, SERVER_CALL, WRITE)),
+    ("r1", assistant(SERVER_CALL, READ, WRITE)),
+    ("gone", assistant(READ, WRITE, SERVER_CALL)),
 ]
 
 
@@ -58,24 +58,24 @@ ORDERS: list[tuple[str, Message]] = [
 async def test_a_call_stands_where_the_model_made_it(before: str, calls: Message) -> None:
     pair = HiddenCall("k1", "clock", '{"action":"get"}', "noon", before=before)
     box = await with_pairs(pair, beside=("r1", "w1"))
-    told = await box.restored(back(assistant(READ, WRITE), tool(result("r1"), result("w1"))), "s")
-    assert told.messages[1:] == (calls, tool(HEARD, result("r1"), result("w1")))
+    restored = await box.restored(back(assistant(READ, WRITE), tool(result("r1"), result("w1"))), "s")
+    assert restored.messages[1:] == (calls, tool(SERVER_RESULT, result("r1"), result("w1")))
 
 
 async def test_results_in_messages_of_their_own_are_found() -> None:
     box = await with_pairs(CLOCK, beside=("r1", "w1"))
-    told = await box.restored(back(assistant(READ, WRITE), tool(result("w1")), tool(result("r1"))), "s")
-    assert told.messages[2:] == (tool(HEARD, result("w1")), tool(result("r1")))
+    restored = await box.restored(back(assistant(READ, WRITE), tool(result("w1")), tool(result("r1"))), "s")
+    assert restored.messages[2:] == (tool(SERVER_RESULT, result("w1")), tool(result("r1")))
 
 
 async def test_calls_told_one_by_one_get_ours_once() -> None:
     box = await with_pairs(CLOCK, beside=("r1", "w1"))
-    told = await box.restored(
+    restored = await box.restored(
         back(assistant(READ), tool(result("r1")), assistant(WRITE), tool(result("w1"))), "s"
     )
-    assert told.messages[1:] == (
-        assistant(READ, OURS),
-        tool(HEARD, result("r1")),
+    assert restored.messages[1:] == (
+        assistant(READ, SERVER_CALL),
+        tool(SERVER_RESULT, result("r1")),
         assistant(WRITE),
         tool(result("w1")),
     )
@@ -83,7 +83,7 @@ async def test_calls_told_one_by_one_get_ours_once() -> None:
 
 async def test_a_call_that_is_there_already_is_not_put_back_again() -> None:
     box = await with_pairs(CLOCK, beside=("r1",))
-    whole = back(assistant(OURS, READ), tool(HEARD, result("r1")))
+    whole = back(assistant(SERVER_CALL, READ), tool(SERVER_RESULT, result("r1")))
     assert await box.restored(whole, "s") == whole
     once = await box.restored(back(assistant(READ), tool(result("r1"))), "s")
     assert await box.restored(once, "s") == once
@@ -91,8 +91,8 @@ async def test_a_call_that_is_there_already_is_not_put_back_again() -> None:
 
 async def test_a_client_that_came_back_with_some_of_its_calls_gets_ours_too() -> None:
     box = await with_pairs(CLOCK, beside=("r1", "w1"))
-    told = await box.restored(back(assistant(WRITE), tool(result("w1"))), "s")
-    assert told.messages[1:] == (assistant(WRITE, OURS), tool(HEARD, result("w1")))
+    restored = await box.restored(back(assistant(WRITE), tool(result("w1"))), "s")
+    assert restored.messages[1:] == (assistant(WRITE, SERVER_CALL), tool(SERVER_RESULT, result("w1")))
 
 
 UNTOUCHED: list[tuple[Message, ...]] = [
@@ -118,14 +118,14 @@ async def test_a_session_gets_its_own_alone_and_who_has_none_goes_by_the_calls()
     assert await box.restored(request, "other") is request
     assert await box.restored(request, None) is request
     free = await with_pairs(CLOCK, beside=("r1",), session=None)
-    assert (await free.restored(request, None)).messages[1] == assistant(READ, OURS)
+    assert (await free.restored(request, None)).messages[1] == assistant(READ, SERVER_CALL)
 
 
 async def test_a_signature_comes_back_with_its_maker() -> None:
     pair = HiddenCall("k1", "clock", "{}", "noon", "sealed", "glm")
     box = await with_pairs(pair, beside=("r1",))
-    told = await box.restored(back(assistant(READ), tool(result("r1"))), "s")
-    assert told.messages[1].parts[1] == ToolCall("k1", "clock", "{}", signature="sealed", origin="glm")
+    restored = await box.restored(back(assistant(READ), tool(result("r1"))), "s")
+    assert restored.messages[1].parts[1] == ToolCall("k1", "clock", "{}", signature="sealed", origin="glm")
 
 
 async def test_they_outlive_the_process(tmp_path: Path) -> None:
@@ -133,9 +133,9 @@ async def test_they_outlive_the_process(tmp_path: Path) -> None:
     await HiddenToolCalls(first).keep("s", [CLOCK], beside=["r1"])
     await first.close()
     second = FileStore(tmp_path)
-    told = await HiddenToolCalls(second).restored(back(assistant(READ), tool(result("r1"))), "s")
+    restored = await HiddenToolCalls(second).restored(back(assistant(READ), tool(result("r1"))), "s")
     await second.close()
-    assert told.messages[1] == assistant(READ, OURS)
+    assert restored.messages[1] == assistant(READ, SERVER_CALL)
 
 
 class Down(MemoryStore):

@@ -1,4 +1,4 @@
-"""One answer out of many rounds."""
+"""One answer from many rounds."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ def answer(*parts: object, reason: str = "stop", usage: Usage | None = None) -> 
 
 
 def through(*rounds: Response, visible: VisibleRounds = "all") -> list[Event]:
-    gate = RoundMerger(lambda name: name == "clock", visible=visible)
-    told: list[Event] = []
+    merger = RoundMerger(lambda name: name == "clock", visible=visible)
+    events: list[Event] = []
     for number, one in enumerate(rounds):
         if number:
-            gate.begin_round()
+            merger.begin_round()
         for event in unfold(one):
-            told.extend(gate.feed(event))
-    return [*told, *gate.end()]
+            events.extend(merger.feed(event))
+    return [*events, *merger.end()]
 
 
 def text_of(response: Response) -> str:
     return "".join(part.text for part in response.parts if isinstance(part, Text))
 
 
-OURS = ToolCall("c1", "clock", '{"action":"get"}')
-THEIRS = ToolCall("c2", "read", "{}")
+SERVER_CALL = ToolCall("c1", "clock", '{"action":"get"}')
+CLIENT_CALL = ToolCall("c2", "read", "{}")
 THOUGHT = Reasoning("hm", "sig")
 
 JOINED: list[tuple[list[list[object]], str]] = [
@@ -54,8 +54,8 @@ JOINED: list[tuple[list[list[object]], str]] = [
     ([[Text("a")], [THOUGHT, Text("b")]], "a\n\nb"),
     ([[THOUGHT, Text("a")], [THOUGHT, Text("b")], [Text("c")]], "a\n\nb\n\nc"),
     ([[Text("a")], [], [Text("c")]], "a\n\nc"),
-    ([[OURS], [Text("b")]], "b"),
-    ([[Text("a"), OURS], [Text("b")]], "a\n\nb"),
+    ([[SERVER_CALL], [Text("b")]], "b"),
+    ([[Text("a"), SERVER_CALL], [Text("b")]], "a\n\nb"),
     ([[Text("")], [Text("b")]], "b"),
     ([[Text("a")], [Text("\n")]], "a"),
     ([[Text("a\n\n")]], "a\n\n"),
@@ -80,36 +80,36 @@ def test_two_texts_of_one_round_stay_two() -> None:
 
 
 def test_calls_to_server_tools_are_never_seen() -> None:
-    shown = fold(through(answer(Text("a"), OURS, THEIRS, reason="tool_calls")))
-    assert shown.parts == (Text("a"), THEIRS)
+    shown = fold(through(answer(Text("a"), SERVER_CALL, CLIENT_CALL, reason="tool_calls")))
+    assert shown.parts == (Text("a"), CLIENT_CALL)
     assert shown.finish.reason == "tool_calls"
 
 
 def test_usage_is_summed_and_told_once() -> None:
-    told = through(answer(usage=Usage(input=3, output=2)), answer(usage=Usage(input=5, output=1)))
-    assert fold(told).usage == Usage(input=8, output=3)
-    assert sum(type(event).__name__ == "UsageReported" for event in told) == 1
+    events = through(answer(usage=Usage(input=3, output=2)), answer(usage=Usage(input=5, output=1)))
+    assert fold(events).usage == Usage(input=8, output=3)
+    assert sum(type(event).__name__ == "UsageReported" for event in events) == 1
 
 
 def test_there_is_one_start_and_one_end() -> None:
-    told = through(answer(Text("a")), answer(Text("b")), answer(Text("c"), reason="length"))
-    assert sum(isinstance(event, Started) for event in told) == 1
-    assert [event for event in told if isinstance(event, Finished)] == [Finished(Finish("length"))]
-    assert isinstance(told[-1], Finished)
+    events = through(answer(Text("a")), answer(Text("b")), answer(Text("c"), reason="length"))
+    assert sum(isinstance(event, Started) for event in events) == 1
+    assert [event for event in events if isinstance(event, Finished)] == [Finished(Finish("length"))]
+    assert isinstance(events[-1], Finished)
 
 
 def test_text_is_told_as_it_comes() -> None:
-    gate = RoundMerger(lambda _: False)
-    gate.feed(Started())
-    gate.feed(PartStarted(0, Text("")))
-    assert gate.feed(TextDelta(0, "a")) == [TextDelta(0, "a")]
-    assert gate.feed(TextDelta(0, "\n")) == []
-    assert gate.feed(TextDelta(0, "b")) == [TextDelta(0, "\nb")]
-    assert gate.shown
+    merger = RoundMerger(lambda _: False)
+    merger.feed(Started())
+    merger.feed(PartStarted(0, Text("")))
+    assert merger.feed(TextDelta(0, "a")) == [TextDelta(0, "a")]
+    assert merger.feed(TextDelta(0, "\n")) == []
+    assert merger.feed(TextDelta(0, "b")) == [TextDelta(0, "\nb")]
+    assert merger.shown
 
 
 def test_parts_that_overlap_stay_whole() -> None:
-    gate = RoundMerger(lambda _: False)
+    merger = RoundMerger(lambda _: False)
     events: list[Event] = [
         Started(),
         PartStarted(0, Text("")),
@@ -120,8 +120,8 @@ def test_parts_that_overlap_stay_whole() -> None:
         PartFinished(1),
         Finished(Finish("tool_calls")),
     ]
-    told = [one for event in events for one in gate.feed(event)]
-    assert fold([*told, *gate.end()]).parts == (Text("ab\n"), ToolCall("c", "read"))
+    events = [one for event in events for one in merger.feed(event)]
+    assert fold([*events, *merger.end()]).parts == (Text("ab\n"), ToolCall("c", "read"))
 
 
 def test_only_the_last_round_is_told_when_that_is_wanted() -> None:
@@ -131,25 +131,25 @@ def test_only_the_last_round_is_told_when_that_is_wanted() -> None:
 
 
 def test_a_failure_ends_what_is_open() -> None:
-    gate = RoundMerger(lambda _: False)
+    merger = RoundMerger(lambda _: False)
     for event in (Started(), PartStarted(0, Text("")), TextDelta(0, "a\n"), PartFinished(0)):
-        gate.feed(event)
+        merger.feed(event)
     failed = Failed(UpstreamFailed("it broke"))
-    assert gate.fail(failed) == [TextDelta(0, "\n"), PartFinished(0), failed]
+    assert merger.fail(failed) == [TextDelta(0, "\n"), PartFinished(0), failed]
 
 
 PARTS = st.one_of(
     st.text(alphabet="ab\n", max_size=6).map(Text),
-    st.sampled_from([THOUGHT, OURS, THEIRS]),
+    st.sampled_from([THOUGHT, SERVER_CALL, CLIENT_CALL]),
 )
 
 
 @given(st.lists(st.lists(PARTS, max_size=4), min_size=1, max_size=5))
 def test_whatever_the_rounds_the_events_keep_their_grammar(rounds: list[list[object]]) -> None:
-    told = through(*(answer(*parts) for parts in rounds))
+    events = through(*(answer(*parts) for parts in rounds))
     open_parts: set[int] = set()
     begun: list[int] = []
-    for event in told[1:-1]:
+    for event in events[1:-1]:
         index = getattr(event, "index", None)
         if isinstance(event, PartStarted):
             begun.append(event.index)
@@ -160,6 +160,6 @@ def test_whatever_the_rounds_the_events_keep_their_grammar(rounds: list[list[obj
             assert index in open_parts
     assert not open_parts
     assert begun == list(range(len(begun)))
-    shown = [part.text.strip("\n") for part in fold(told).parts if isinstance(part, Text)]
+    shown = [part.text.strip("\n") for part in fold(events).parts if isinstance(part, Text)]
     said = [part.text.strip("\n") for parts in rounds for part in parts if isinstance(part, Text)]
     assert "".join(shown).replace("\n", "") == "".join(said).replace("\n", "")

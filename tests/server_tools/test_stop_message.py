@@ -1,4 +1,4 @@
-"""When stopMessage speaks, and what it counts."""
+"""stopMessage: its conditions and its count."""
 
 from __future__ import annotations
 

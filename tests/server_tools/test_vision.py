@@ -1,4 +1,4 @@
-"""Images in words: which, how often asked for, and what stands where nobody can tell."""
+"""Descriptions in place of images: which images, how many requests, and failures."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FAR = Media("image", url="https://a.example/x.png")
 FILM = Media("video", "video/mp4", data="Y2F0")
 
 
-def asked(*messages: Message) -> Request:
+def request_of(*messages: Message) -> Request:
     return Request(model="m", source="chat", messages=messages)
 
 
@@ -35,8 +35,8 @@ def user(*parts: Text | Media) -> Message:
     return Message("user", parts)
 
 
-class Teller:
-    """Describes images, and keeps count."""
+class Describer:
+    """Describes images and records them."""
 
     def __init__(self, *, fails: bool = False, says: str = "") -> None:
         self.seen: list[str] = []
@@ -56,15 +56,15 @@ class Teller:
         return self._says or f"it is {image.data or image.url}"
 
 
-def sight(
-    teller: Teller, *, store: MemoryStore | None = None, notes: list[str] | None = None, most: int = 20
+def image_descriptions(
+    describer: Describer, *, store: MemoryStore | None = None, notes: list[str] | None = None, most: int = 20
 ) -> ImageDescriptions:
     kept: list[str] = [] if notes is None else notes
-    album = DescriptionCache(store or MemoryStore(), ttl=3600)
-    return ImageDescriptions(album, teller, note=kept.append, max_images=most)
+    cache = DescriptionCache(store or MemoryStore(), ttl=3600)
+    return ImageDescriptions(cache, describer, note=kept.append, max_images=most)
 
 
-def told(what: str) -> str:
+def description_text(what: str) -> str:
     return f"[An image stands here. What it shows, in the words of a model that saw it:\n{what}\n]"
 
 
@@ -74,76 +74,82 @@ def is_missing(message: Message) -> bool:
 
 
 async def test_every_image_is_replaced_by_words_and_nothing_else_changes() -> None:
-    request = asked(
+    request = request_of(
         user(Text("look"), CAT, FILM),
         Message("assistant", (ToolCall("c", "shot"),)),
         Message("tool", (ToolResult("c", (Text("here"), DOG)),)),
     )
     notes: list[str] = []
-    shown = await sight(Teller(), notes=notes).replace_images(request, target="p.k.m")
-    assert shown == asked(
-        user(Text("look"), Text(told("it is Y2F0")), FILM),
+    replaced = await image_descriptions(Describer(), notes=notes).replace_images(request, target="p.k.m")
+    assert replaced == request_of(
+        user(Text("look"), Text(description_text("it is Y2F0")), FILM),
         Message("assistant", (ToolCall("c", "shot"),)),
-        Message("tool", (ToolResult("c", (Text("here"), Text(told("it is ZG9n"), cache=DOG.cache))),)),
+        Message(
+            "tool", (ToolResult("c", (Text("here"), Text(description_text("it is ZG9n"), cache=DOG.cache))),)
+        ),
     )
     assert notes == ["2 images replaced by descriptions: p.k.m does not support images"]
 
 
 async def test_a_request_without_images_is_the_same_object() -> None:
-    request = asked(user(Text("hello"), FILM))
-    assert await sight(Teller()).replace_images(request, target="t") is request
+    request = request_of(user(Text("hello"), FILM))
+    assert await image_descriptions(Describer()).replace_images(request, target="t") is request
 
 
 async def test_an_image_is_asked_for_once_by_content() -> None:
-    teller, store = Teller(), MemoryStore()
+    describer, store = Describer(), MemoryStore()
     for _ in range(2):
-        looking = sight(teller, store=store)
-        await looking.replace_images(asked(user(CAT), user(CAT, DOG)), target="t")
-        await looking.replace_images(asked(user(CAT)), target="t")
-    assert sorted(teller.seen) == ["Y2F0", "ZG9n"]
+        descriptions = image_descriptions(describer, store=store)
+        await descriptions.replace_images(request_of(user(CAT), user(CAT, DOG)), target="t")
+        await descriptions.replace_images(request_of(user(CAT)), target="t")
+    assert sorted(describer.seen) == ["Y2F0", "ZG9n"]
 
 
 async def test_what_fails_is_asked_for_once_in_a_request_and_again_in_the_next() -> None:
-    teller, store, notes = Teller(fails=True), MemoryStore(), list[str]()
+    describer, store, notes = Describer(fails=True), MemoryStore(), list[str]()
     for _ in range(2):
-        looking = sight(teller, store=store, notes=notes)
+        descriptions = image_descriptions(describer, store=store, notes=notes)
         for _ in range(2):
-            shown = await looking.replace_images(asked(user(CAT)), target="t")
-    (words,) = shown.messages[0].parts
-    assert words == Text(
+            replaced = await descriptions.replace_images(request_of(user(CAT)), target="t")
+    (part,) = replaced.messages[0].parts
+    assert part == Text(
         "[An image stands here that cannot be shown: this model does not see images, and no description of "
         "it could be made.]"
     )
-    assert teller.seen == ["Y2F0", "Y2F0"]
+    assert describer.seen == ["Y2F0", "Y2F0"]
     assert "an image was not described: no eyes" in notes
 
 
 async def test_a_description_without_a_word_is_none() -> None:
-    shown = await sight(Teller(says=" \n")).replace_images(asked(user(CAT)), target="t")
-    assert [is_missing(message) for message in shown.messages] == [True]
+    replaced = await image_descriptions(Describer(says=" \n")).replace_images(
+        request_of(user(CAT)), target="t"
+    )
+    assert [is_missing(message) for message in replaced.messages] == [True]
 
 
 async def test_past_the_most_images_the_oldest_go_without() -> None:
-    teller = Teller()
+    describer = Describer()
     images = [Media("image", data=f"aW1n{at}") for at in range(5)]
-    shown = await sight(teller, most=2).replace_images(asked(*map(user, images)), target="t")
-    assert teller.seen == ["aW1n4", "aW1n3"]
-    assert [is_missing(message) for message in shown.messages] == [True, True, True, False, False]
+    replaced = await image_descriptions(describer, most=2).replace_images(
+        request_of(*map(user, images)), target="t"
+    )
+    assert describer.seen == ["aW1n4", "aW1n3"]
+    assert [is_missing(message) for message in replaced.messages] == [True, True, True, False, False]
 
 
 async def test_only_a_few_are_asked_for_at_once() -> None:
-    teller = Teller()
+    describer = Describer()
     images = [Media("image", data=f"aW1n{at}") for at in range(12)]
-    await sight(teller).replace_images(asked(user(*images)), target="t")
-    assert (len(teller.seen), teller.most) == (12, 4)
+    await image_descriptions(describer).replace_images(request_of(user(*images)), target="t")
+    assert (len(describer.seen), describer.most) == (12, 4)
 
 
 async def test_what_stands_behind_a_url_is_kept_for_a_day_at_most() -> None:
     now = [1000.0]
     store = MemoryStore(clock=lambda: now[0])
-    album = DescriptionCache(store, ttl=30 * 24 * 3600)
-    looking = ImageDescriptions(album, Teller(), note=lambda line: None, max_images=9)
-    await looking.replace_images(asked(user(CAT, FAR)), target="t")
+    cache = DescriptionCache(store, ttl=30 * 24 * 3600)
+    descriptions = ImageDescriptions(cache, Describer(), note=lambda line: None, max_images=9)
+    await descriptions.replace_images(request_of(user(CAT, FAR)), target="t")
     now[0] += 25 * 3600
     assert await store.keys(SPACE) == [image_key(CAT)]
 
@@ -162,17 +168,19 @@ class Broken(MemoryStore):
 
 
 async def test_a_store_that_is_down_costs_only_time() -> None:
-    shown = await sight(Teller(), store=Broken()).replace_images(asked(user(CAT)), target="t")
-    assert shown.messages[0].parts == (Text(told("it is Y2F0")),)
+    replaced = await image_descriptions(Describer(), store=Broken()).replace_images(
+        request_of(user(CAT)), target="t"
+    )
+    assert replaced.messages[0].parts == (Text(description_text("it is Y2F0")),)
 
 
 async def test_the_space_stays_bounded() -> None:
     store = MemoryStore()
-    looking = ImageDescriptions(
-        DescriptionCache(store, ttl=60, entries=10), Teller(), note=lambda line: None, max_images=50
+    descriptions = ImageDescriptions(
+        DescriptionCache(store, ttl=60, entries=10), Describer(), note=lambda line: None, max_images=50
     )
     images = [Media("image", data=f"aW1n{at}") for at in range(50)]
-    await looking.replace_images(asked(user(*images)), target="t")
+    await descriptions.replace_images(request_of(user(*images)), target="t")
     assert len(await store.keys(SPACE)) == 10
 
 
@@ -188,7 +196,7 @@ MARKED = [
 
 @pytest.mark.parametrize(("protocol", "body", "expected"), MARKED)
 def test_a_glance_tells_where_to_look(protocol: str, body: bytes, expected: bool) -> None:
-    assert may_hold_images(protocol, body) is expected  # type: ignore[arg-type]  # a table's words
+    assert may_hold_images(protocol, body) is expected  # type: ignore[arg-type]  # a table's part
 
 
 def test_the_question_holds_the_image_alone_and_a_limit() -> None:

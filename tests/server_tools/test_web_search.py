@@ -1,4 +1,4 @@
-"""web_search as a tool: what counts as declared, what is offered instead, and what the model hears."""
+"""web_search as a tool: declared searches, the function that replaces them, and results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A turn with server tools and no gateway: a model that says what the test wants, and what it was asked."""
+"""A turn with server tools and without a gateway: a scripted model that records its requests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def asked(*messages: Message) -> Request:
 
 
 def said(*parts: AnswerPart | str, reason: Reason | None = None) -> Response:
-    """An answer; a text stands for itself, and calls end it as they do."""
+    """Build an answer; strings become texts, and calls set the finish reason."""
     whole = tuple(Text(part) if isinstance(part, str) else part for part in parts)
     ends: Reason = "tool_calls" if any(isinstance(part, ToolCall) for part in whole) else "stop"
     return Response(parts=whole, finish=Finish(reason or ends))
@@ -54,7 +54,7 @@ class Answered:
 
 
 class Model:
-    """The host of a turn; `requests` are the messages of each round, `told` what they came to."""
+    """The host of a turn; `requests` are the requests of its rounds."""
 
     def __init__(self, situation: TurnContext, *answers: Response) -> None:
         self._situation = situation
@@ -88,7 +88,7 @@ class Model:
         return given
 
     def processing(self, state: str) -> None:
-        """Nobody asks."""
+        """Ignore the state."""
 
 
 def _message(given: object) -> Message:
@@ -99,7 +99,7 @@ def _message(given: object) -> Message:
 
 
 class Played:
-    """A turn that is over: every request that was made, and the store of what was kept."""
+    """A finished turn: its requests and its store."""
 
     def __init__(self, model: Model, store: MemoryStore) -> None:
         self.requests = model.requests
@@ -107,7 +107,7 @@ class Played:
 
     @property
     def new(self) -> list[tuple[Message, ...]]:
-        """What each round's request had more than the one before."""
+        """The messages that each round added to the request."""
         before = [(), *(request.messages for request in self.requests)]
         return [request.messages[len(old) :] for old, request in zip(before, self.requests, strict=False)]
 
@@ -119,7 +119,7 @@ async def play(
     seconds: float = 900.0,
     store: MemoryStore | None = None,
 ) -> Played:
-    """Runs a turn to its end."""
+    """Run a turn to its end."""
     store = store or MemoryStore()
     plugin = ServerToolPlugin(tools, situation, pairs=HiddenToolCalls(store), seconds=seconds)
     model = Model(situation, *answers)

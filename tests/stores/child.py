@@ -18,7 +18,7 @@ from routecodex.stores.store import StoreError
 NOBODY = 65534
 
 
-def say(what: Any) -> None:
+def report(what: Any) -> None:
     os.write(1, msgspec.json.encode(what) + b"\n")
 
 
@@ -51,13 +51,13 @@ async def spread(store: FileStore) -> None:
 
 
 async def scribble(store: FileStore) -> None:
-    """Writes the same few keys until it is killed, and says so each time."""
+    """Write the same few keys until killed, and report each write."""
     number = 0
     while True:
         number += 1
         text = msgspec.json.encode([number, str(number % 10) * (number % 7 * 500_000)])
         await store.put("clock", f"key-{number % 3}", text)
-        say(number)
+        report(number)
 
 
 async def fill(store: FileStore) -> None:
@@ -74,7 +74,7 @@ async def fill(store: FileStore) -> None:
     leftovers = temporaries(store.directory)
     deleted = await store.delete("clock", "key-0")
     again = await refusal(store.put("clock", "small", b"2"))
-    say(
+    report(
         {
             "message": message,
             "all_kept": len(kept) == written + 1 and None not in kept,
@@ -94,14 +94,14 @@ async def limited(store: FileStore) -> None:
     message = await refusal(store.put("clock", "small", msgspec.json.encode("x" * 50_000)))
     small = await store.get("clock", "small")
     value = small is not None and small.value.decode()
-    say({"message": message, "small": value, "leftovers": temporaries(store.directory)})
+    report({"message": message, "small": value, "leftovers": temporaries(store.directory)})
 
 
 async def forbidden(store: FileStore) -> None:
     """Writes to a directory of somebody else."""
     if os.geteuid() == 0:
         os.seteuid(NOBODY)
-    say({"message": await refusal(store.put("clock", "small", b"2"))})
+    report({"message": await refusal(store.put("clock", "small", b"2"))})
 
 
 COMMANDS: dict[str, Callable[[FileStore], Awaitable[None]]] = {

@@ -1,4 +1,4 @@
-"""What the files of a file store look like, and what happens to them when things go wrong."""
+"""The files of a file store: their format, and failures."""
 
 from __future__ import annotations
 
@@ -346,17 +346,17 @@ async def test_a_reader_beside_a_writing_process_only_sees_whole_files(store: Fi
 
 
 async def kill_at_work(directory: Path) -> int:
-    """Kills a writer while it has a temporary file; the number of the last write it told of."""
+    """Kills a writer while it has a temporary file; return the number of its last reported write."""
     process = await start("scribble", directory)
     assert process.stdout is not None
-    told = [await process.stdout.readline() for _ in range(4)]
+    output = [await process.stdout.readline() for _ in range(4)]
     deadline = time.monotonic() + 10
     while not list((directory / "clock").glob("*.tmp")):
         assert time.monotonic() < deadline, "the writer uses no temporary files"
     process.kill()
-    told += (await process.stdout.read()).splitlines()
+    output += (await process.stdout.read()).splitlines()
     await process.wait()
-    return int(told[-1])
+    return int(output[-1])
 
 
 async def test_a_writer_killed_at_work_leaves_every_file_whole(tmp_path: Path) -> None:
@@ -393,9 +393,9 @@ def test_a_full_disk_is_refused_and_changes_nothing(directory: Path) -> None:
         subprocess.run([*prefix, "true"], check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError):
         pytest.skip("this system lets no user mount a small disk")
-    told = report("fill", directory, prefix=prefix)
-    assert told.pop("message").startswith("file store: No space left on device: ")
-    assert told == {
+    output = report("fill", directory, prefix=prefix)
+    assert output.pop("message").startswith("file store: No space left on device: ")
+    assert output == {
         "all_kept": True,
         "over_refused": True,
         "small": "1",
@@ -406,19 +406,19 @@ def test_a_full_disk_is_refused_and_changes_nothing(directory: Path) -> None:
 
 
 def test_a_value_past_the_file_size_limit_is_refused_and_changes_nothing(directory: Path) -> None:
-    told = report("limited", directory)
-    assert told.pop("message").startswith("file store: File too large: ")
-    assert told == {"small": "1", "leftovers": []}
+    output = report("limited", directory)
+    assert output.pop("message").startswith("file store: File too large: ")
+    assert output == {"small": "1", "leftovers": []}
 
 
 async def test_a_directory_of_somebody_else_is_a_clear_error(store: FileStore, directory: Path) -> None:
     version = await store.put("clock", "small", b"1")
     (directory / "clock" / ".lock").chmod(0o400)
     (directory / "clock").chmod(0o500)
-    told = report("forbidden", directory)
+    output = report("forbidden", directory)
     (directory / "clock").chmod(0o700)
-    assert told["message"].startswith("file store: Permission denied: ")
-    assert told["message"].endswith("to the user the gateway runs as")
+    assert output["message"].startswith("file store: Permission denied: ")
+    assert output["message"].endswith("to the user the gateway runs as")
     assert await store.get("clock", "small") == Stored(b"1", version, None)
 
 

@@ -1,4 +1,4 @@
-"""What every store promises: one suite, run over each implementation."""
+"""The contract of a store: one suite for each implementation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plugins that write down what is called, and do what a test wants them to do there."""
+"""Plugins that log their hooks and run actions of a test in them."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def conversation_with(
 
 
 def once(text: str) -> Any:
-    """An `on_after_request` that asks for one more request, after the first."""
+    """Return an `on_after_request` that requests once more, after the first request."""
 
     def act(turn: ChatTurn) -> None:
         if turn.requests == 1:

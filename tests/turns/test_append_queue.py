@@ -1,4 +1,4 @@
-"""How messages enter the list: responses and what plugins append, now or later."""
+"""Appending of messages: responses and messages of plugins, immediate or deferred."""
 
 from __future__ import annotations
 

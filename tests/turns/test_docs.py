@@ -1,4 +1,4 @@
-"""docs/turns.md: its examples run and print what stands below them, its tables are what the code has."""
+"""docs/turns.md: its examples print the output on the page, its tables match the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Aborts and cancellations: what must and what must not happen, in every phase."""
+"""Aborts and cancellations in every phase."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What plugins tell those who follow a turn, and answers that go on in a message of before."""
+"""Events of plugins, and answers that extend an earlier message."""
 
 from __future__ import annotations
 

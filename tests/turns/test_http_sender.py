@@ -41,7 +41,7 @@ PATHS = {
 }
 
 
-class Looking:
+class LookPlugin:
     """Offers the tool `look`, answers its calls, and sets what else the body shall have."""
 
     def __init__(self, **fields: Any) -> None:
@@ -68,7 +68,7 @@ class Setting:
 
 
 @contextlib.asynccontextmanager
-async def talking(
+async def start_conversation(
     protocol: str, *plugins: object, api_key: str | None = None
 ) -> AsyncIterator[tuple[Conversation, Upstream]]:
     """A conversation with a scripted endpoint of that protocol."""
@@ -122,7 +122,7 @@ def test_providers_are_reached_where_they_are(base: str, protocol: str, root: st
 
 @protocols
 async def test_a_provider_gets_its_path_its_key_and_a_session(protocol: str) -> None:
-    async with talking(protocol, api_key=" the-key\n") as (conversation, up):
+    async with start_conversation(protocol, api_key=" the-key\n") as (conversation, up):
         up.queue(answers.text(protocol, "hi", True), answers.text(protocol, "hi again", True))
         await conversation.send("one")
         answer = await conversation.send("two")
@@ -139,7 +139,7 @@ async def test_a_provider_gets_its_path_its_key_and_a_session(protocol: str) -> 
 
 @protocols
 async def test_no_key_is_no_header(protocol: str) -> None:
-    async with talking(protocol) as (conversation, up):
+    async with start_conversation(protocol) as (conversation, up):
         up.queue(answers.text(protocol, "hi", True))
         await conversation.send("one")
     assert not {"authorization", "x-api-key", "x-goog-api-key"} & up.requests[0].headers.keys()
@@ -156,7 +156,7 @@ async def test_a_query_in_the_url_goes_with_every_request() -> None:
 
 async def test_unknown_fields_pass_where_chat_is_spoken() -> None:
     odd = {"speed": "fast", "user": "ann", "stream_options": {"include_obfuscation": False}}
-    async with talking("chat", Setting(**odd)) as (conversation, up):
+    async with start_conversation("chat", Setting(**odd)) as (conversation, up):
         up.queue(answers.text("chat", "hi", True))
         await conversation.send(Message("user", "hello"))
     assert up.requests[0].json == {
@@ -170,7 +170,7 @@ async def test_unknown_fields_pass_where_chat_is_spoken() -> None:
 
 
 async def test_unknown_fields_of_a_chat_answer_are_kept_and_its_usage_is_its_own() -> None:
-    async with talking("chat") as (conversation, up):
+    async with start_conversation("chat") as (conversation, up):
         usage = {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7, "cost": 0.5}
         head = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m"}
         first = {"role": "assistant", "content": "hi", "mood": "good"}
@@ -187,7 +187,7 @@ async def test_unknown_fields_of_a_chat_answer_are_kept_and_its_usage_is_its_own
 
 @pytest.mark.parametrize("protocol", ["chat", "responses"])
 async def test_usage_nobody_told_is_not_made_up(protocol: str) -> None:
-    async with talking(protocol) as (conversation, up):
+    async with start_conversation(protocol) as (conversation, up):
         frames = answers.text(protocol, "hi", True, include_usage=False)
         assert isinstance(frames, Sse)
         up.queue(Sse([frame.replace(b'"usage', b'"unused') for frame in frames.frames]))
@@ -196,7 +196,7 @@ async def test_usage_nobody_told_is_not_made_up(protocol: str) -> None:
 
 
 async def test_a_message_needs_room_on_messages_and_says_what_could_not_be_said() -> None:
-    async with talking("messages", Setting(seed=7)) as (conversation, up):
+    async with start_conversation("messages", Setting(seed=7)) as (conversation, up):
         up.queue(answers.text("messages", "hi", True))
         answer = await conversation.send("hello")
     assert answer is not None
@@ -206,7 +206,7 @@ async def test_a_message_needs_room_on_messages_and_says_what_could_not_be_said(
 
 @protocols
 async def test_a_tool_loop_comes_to_its_end(protocol: str) -> None:
-    async with talking(protocol, Looking()) as (conversation, up):
+    async with start_conversation(protocol, LookPlugin()) as (conversation, up):
         up.answer_with(answers.smart(protocol))
         answer = await conversation.send("look at the sky")
     assert answer == Message("assistant", "The tool says: a blue sky")
@@ -220,7 +220,7 @@ async def test_a_tool_loop_comes_to_its_end(protocol: str) -> None:
 @protocols
 async def test_pieces_are_told_as_they_come(protocol: str) -> None:
     gate = asyncio.Event()
-    async with talking(protocol) as (conversation, up):
+    async with start_conversation(protocol) as (conversation, up):
         whole = answers.tool_calls(
             protocol, Call("look", {"at": "it"}, "c1"), stream=True, words="a b c d e f"
         )
@@ -253,7 +253,7 @@ def _thoughts(protocol: str, request: Request) -> list[tuple[str, str]]:
 @foreign
 async def test_signed_thoughts_go_back_to_their_maker_in_a_tool_loop(protocol: str) -> None:
     signature = "c2lnbmVkLWJ5LXRoZS1tb2RlbA=="
-    async with talking(protocol, Looking(reasoning_effort="low")) as (conversation, up):
+    async with start_conversation(protocol, LookPlugin(reasoning_effort="low")) as (conversation, up):
         thought, call = Thought("I should look."), Call("look", {"at": "it"}, "c1")
         up.queue(
             answers.say(protocol, thought, Words("Wait."), call, stream=True),
@@ -271,7 +271,7 @@ async def test_signed_thoughts_go_back_to_their_maker_in_a_tool_loop(protocol: s
 
 @foreign
 async def test_thoughts_are_not_sent_to_anybody_else(protocol: str) -> None:
-    async with talking(protocol, Looking(reasoning_effort="low")) as (conversation, up):
+    async with start_conversation(protocol, LookPlugin(reasoning_effort="low")) as (conversation, up):
         thought, call = Thought("I should look."), Call("look", {"at": "it"}, "c1")
         up.queue(answers.say(protocol, thought, call, stream=True), answers.text(protocol, "blue", True))
         await conversation.send("look")
@@ -289,7 +289,7 @@ async def test_thoughts_are_not_sent_to_anybody_else(protocol: str) -> None:
 
 @foreign
 async def test_a_saved_conversation_still_has_its_thoughts(protocol: str) -> None:
-    async with talking(protocol, Looking(reasoning_effort="low")) as (conversation, up):
+    async with start_conversation(protocol, LookPlugin(reasoning_effort="low")) as (conversation, up):
         thought, call = Thought("I should look."), Call("look", {"at": "it"}, "c1")
         up.queue(answers.say(protocol, thought, call, stream=True), answers.text(protocol, "blue", True))
         await conversation.send("look")
@@ -301,7 +301,7 @@ async def test_a_saved_conversation_still_has_its_thoughts(protocol: str) -> Non
 
 
 async def test_parts_keep_their_order_and_an_edited_text_is_sent_as_it_is_now() -> None:
-    async with talking("messages") as (conversation, up):
+    async with start_conversation("messages") as (conversation, up):
         up.queue(
             answers.say("messages", Words("one "), Thought("hm"), Words("two"), stream=True),
             answers.text("messages", "ok", True),
@@ -324,7 +324,7 @@ async def test_gemini_signs_calls_and_gets_their_signatures_back() -> None:
         content = {"role": "model", "parts": list(parts)}
         return frame({"candidates": [{"content": content, "index": 0, **more}]})
 
-    async with talking("gemini", Looking()) as (conversation, up):
+    async with start_conversation("gemini", LookPlugin()) as (conversation, up):
         up.queue(
             Sse([piece(call, finishReason="STOP")]),
             Sse([piece({"text": "blue"}), piece(last, finishReason="STOP")]),
@@ -343,7 +343,7 @@ async def test_thoughts_survive_the_gateway(protocol: str) -> None:
     async with Upstream() as up, serving(one_target("messages", up)) as gateway:
         thought, call = Thought("I should look."), Call("look", {"at": "it"}, "c1")
         up.queue(answers.say("messages", thought, call, stream=True), answers.text("messages", "blue", True))
-        plugins = [Looking(reasoning_effort="low")]
+        plugins = [LookPlugin(reasoning_effort="low")]
         async with Conversation(
             f"{gateway.url}/v1", model="up.m", protocol=protocol, plugins=plugins
         ) as conversation:
@@ -354,7 +354,7 @@ async def test_thoughts_survive_the_gateway(protocol: str) -> None:
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 429, 500, 503, 529])
 @protocols
 async def test_a_refusal_is_raised_with_its_status_and_words(protocol: str, status: int) -> None:
-    async with talking(protocol, api_key="secret-key") as (conversation, up):
+    async with start_conversation(protocol, api_key="secret-key") as (conversation, up):
         up.queue(answers.error(protocol, status, "it went wrong", retry_after="7"))
         with pytest.raises(RequestFailed) as raised:
             await conversation.send("hello")
@@ -380,7 +380,7 @@ async def test_the_gateways_own_code_and_words_are_told() -> None:
 
 @protocols
 async def test_an_error_in_the_stream_is_raised_and_what_came_before_is_kept(protocol: str) -> None:
-    async with talking(protocol) as (conversation, up):
+    async with start_conversation(protocol) as (conversation, up):
         up.queue(answers.stream_error(protocol, "one two three four", 529, "Overloaded"))
         with pytest.raises(RequestFailed, match="Overloaded") as raised:
             await conversation.send("hello")
@@ -392,7 +392,7 @@ async def test_an_error_in_the_stream_is_raised_and_what_came_before_is_kept(pro
 @pytest.mark.parametrize("end", [None, CloseClean()])
 @protocols
 async def test_a_stream_without_its_end_is_an_error(protocol: str, end: CloseClean | None) -> None:
-    async with talking(protocol) as (conversation, up):
+    async with start_conversation(protocol) as (conversation, up):
         cut = answers.cut_off(protocol, "one two three four")
         up.queue(Sse(cut.frames, end=end))
         with pytest.raises(RequestFailed) as raised:
@@ -403,7 +403,7 @@ async def test_a_stream_without_its_end_is_an_error(protocol: str, end: CloseCle
 
 @protocols
 async def test_a_connection_that_breaks_is_an_error(protocol: str) -> None:
-    async with talking(protocol) as (conversation, up):
+    async with start_conversation(protocol) as (conversation, up):
         up.queue(answers.cut_off(protocol, "one two three four"))
         with pytest.raises(RequestFailed) as raised:
             await conversation.send("hello")
@@ -420,7 +420,7 @@ async def test_nobody_there_is_an_error_that_names_the_place() -> None:
 
 @foreign
 async def test_a_body_that_is_none_is_the_callers_error(protocol: str) -> None:
-    async with talking(protocol) as (conversation, up):
+    async with start_conversation(protocol) as (conversation, up):
         with pytest.raises(RequestFailed, match="nobody-called-this") as raised:
             await conversation.send(Message("tool", "x", tool_call_id="nobody-called-this"))
     assert (raised.value.status, raised.value.code, up.requests) == (400, "orphan_tool_result", [])
@@ -429,7 +429,7 @@ async def test_a_body_that_is_none_is_the_callers_error(protocol: str) -> None:
 @protocols
 @pytest.mark.parametrize("content", ["bad \udcff", [{"type": "text", "text": object()}]])
 async def test_a_body_that_is_no_json_is_the_callers_error(protocol: str, content: Any) -> None:
-    async with talking(protocol) as (conversation, up):
+    async with start_conversation(protocol) as (conversation, up):
         with pytest.raises(RequestFailed, match="the request cannot be encoded as JSON") as raised:
             await conversation.send({"role": "user", "content": content})
     assert (raised.value.status, up.requests) == (400, [])
@@ -437,7 +437,7 @@ async def test_a_body_that_is_no_json_is_the_callers_error(protocol: str, conten
 
 @protocols
 async def test_an_answer_that_was_not_streamed_is_taken_all_the_same(protocol: str) -> None:
-    async with talking(protocol) as (conversation, up):
+    async with start_conversation(protocol) as (conversation, up):
         call = Call("look", {"at": "it"}, "c1")
         up.queue(answers.tool_calls(protocol, call, stream=False, words="hi", counts=Counts(5, 6)))
         answer = await conversation.send("hello")
@@ -449,7 +449,7 @@ async def test_an_answer_that_was_not_streamed_is_taken_all_the_same(protocol: s
 
 async def test_an_answer_that_is_no_answer_is_an_error() -> None:
     for protocol in PROTOCOLS:
-        async with talking(protocol) as (conversation, up):
+        async with start_conversation(protocol) as (conversation, up):
             up.queue(Json(200, {"hello": "world"}))
             with pytest.raises(RequestFailed) as raised:
                 await conversation.send("hello")
@@ -458,7 +458,7 @@ async def test_an_answer_that_is_no_answer_is_an_error() -> None:
 
 @protocols
 async def test_an_abort_leaves_the_endpoint_at_once(protocol: str) -> None:
-    async with talking(protocol) as (conversation, up):
+    async with start_conversation(protocol) as (conversation, up):
         begun = answers.cut_off(protocol, "one two three four")
         up.queue(Steps([*map(Send, begun.frames), Hang()]))
         async for event in conversation.stream("hello"):
@@ -470,7 +470,7 @@ async def test_an_abort_leaves_the_endpoint_at_once(protocol: str) -> None:
 
 
 async def test_an_abort_before_the_first_byte_leaves_too() -> None:
-    async with talking("chat") as (conversation, up):
+    async with start_conversation("chat") as (conversation, up):
         up.queue(Steps([Hang()]))
         sending = asyncio.ensure_future(conversation.send("hello"))
         request = await up.received()

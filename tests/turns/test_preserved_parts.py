@@ -1,4 +1,4 @@
-"""What the chat shape cannot carry: kept with the message, and put back as it was."""
+"""Parts that chat cannot express: preserved with the message and restored."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ANSWER: list[AnswerPart] = [
 
 
 def put(parts: tuple[Part, ...], kept: str | None, endpoint: AnswerSource = HERE) -> tuple[Part, ...]:
-    """The parts of an assistant message with what was kept put back."""
+    """Return the parts of an assistant message with the preserved parts restored."""
     sent: list[dict[str, Any]] = [
         {"role": "system", "content": "be brief"},
         {"role": "user", "content": "hi"},

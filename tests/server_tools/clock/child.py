@@ -21,14 +21,14 @@ from routecodex.stores.file import FileStore
 RULES = DueRules()
 
 
-def say(what: Any) -> None:
+def report(what: Any) -> None:
     os.write(1, json.dumps(what).encode() + b"\n")
 
 
 async def hold(deliveries: Deliveries, task_store: TaskStore, name: str, now_ms: int) -> None:
     """Reserves and then does nothing until it is killed."""
     reservation = await deliveries.reserve("s1", name)
-    say(reservation.task_ids if reservation is not None else [])
+    report(reservation.task_ids if reservation is not None else [])
     await asyncio.sleep(600)
 
 
@@ -47,7 +47,7 @@ async def compete(deliveries: Deliveries, task_store: TaskStore, name: str, now_
 
     for turn in range(10):
         await asyncio.gather(*(request(turn * 4 + number) for number in range(4)))
-    say(delivered)
+    report(delivered)
 
 
 async def schedule(deliveries: Deliveries, task_store: TaskStore, name: str, now_ms: int) -> None:
@@ -56,7 +56,7 @@ async def schedule(deliveries: Deliveries, task_store: TaskStore, name: str, now
     for number in range(20):
         item = TaskFields(due_at_ms=now_ms + 3_600_000, task=f"{name} {number}")
         await task_store.edit("s1", partial(edits.add, items=[item], ids=[f"{name}-{number}"], at=at))
-    say("done")
+    report("done")
 
 
 COMMANDS = {"hold": hold, "compete": compete, "schedule": schedule}

@@ -1,4 +1,4 @@
-"""The tool as a model calls it."""
+"""Calls of the clock tool."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DUE = "2026-01-21T21:30:00.000Z"
 
 
 class World:
-    """The tool, with time that stands still and ids that count."""
+    """The tool with a fixed clock and numbered ids."""
 
     def __init__(self, store: MemoryStore) -> None:
         numbers = count(1)

@@ -1,4 +1,4 @@
-"""What a model may ask, and what it is told when it asks badly."""
+"""Arguments of the clock tool, valid and rejected."""
 
 from __future__ import annotations
 

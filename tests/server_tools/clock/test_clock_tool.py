@@ -1,4 +1,4 @@
-"""What the model reads."""
+"""The texts of time tag and reminder."""
 
 from __future__ import annotations
 

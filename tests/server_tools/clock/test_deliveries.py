@@ -27,7 +27,7 @@ class World:
     ) -> None:
         self.now = now
         self.task_store = TaskStore(store, now_ms=now)
-        # Here time only passes: what happens when clocks are set is told in test_leases.
+        # Here time only passes: clocks that are set are tested in test_reservations.
         self.deliveries = Deliveries(
             self.task_store, rules=rules, now_ms=now, up=lambda: SystemUptime(start, now.ms)
         )
@@ -186,7 +186,7 @@ class Slow(MemoryStore):
 
 
 async def leave(store: Slow, asked: Any) -> None:
-    """Starts what was asked and cancels it while its write is under way."""
+    """Start a call and cancel it during its write."""
     store.door.clear()
     store.at_the_door.clear()
     asking = asyncio.ensure_future(asked)

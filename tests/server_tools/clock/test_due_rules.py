@@ -1,4 +1,4 @@
-"""When tasks are due, expired, kept back, reserved, and when to look again."""
+"""Rules for due, expired, deferred and reserved tasks, and for the next check."""
 
 from __future__ import annotations
 

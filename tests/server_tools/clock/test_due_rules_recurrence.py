@@ -1,4 +1,4 @@
-"""Rhythms as they are text, and the occurrences they give."""
+"""Recurrences: their text and their occurrences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The scan at the start and the tick."""
+"""The expiry sweep at the start and with every tick."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may happen to the tasks of a session."""
+"""Changes to the tasks of a session."""
 
 from __future__ import annotations
 

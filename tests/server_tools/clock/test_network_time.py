@@ -30,10 +30,10 @@ class Scripted:
         self, server: str, *, timeout: float, clock: Callable[[], float], cookie: bytes
     ) -> Sample:
         self.cookies.append(cookie)
-        said = self.servers[server]
-        if isinstance(said, Exception):
-            raise said
-        return Sample(server, said, 10)
+        outcome = self.servers[server]
+        if isinstance(outcome, Exception):
+            raise outcome
+        return Sample(server, outcome, 10)
 
 
 def keeper(file: Path | None = None, **servers: float | Exception) -> NetworkTime:
@@ -172,12 +172,12 @@ async def test_turned_off_it_asks_nobody_and_corrects_nothing(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("enabled", "said", "task_fields"),
+    ("enabled", "value", "expected"),
     [(True, None, True), (True, "0", False), (True, "1", True), (True, " OFF ", False), (False, "1", False)],
 )
-def test_the_environment_can_turn_it_off(enabled: bool, said: str | None, task_fields: bool) -> None:
-    environ = {} if said is None else {"ROUTECODEX_CLOCK_NTP": said}
-    assert is_ntp_enabled(enabled, environ) is task_fields
+def test_the_environment_can_turn_it_off(enabled: bool, value: str | None, expected: bool) -> None:
+    environ = {} if value is None else {"ROUTECODEX_CLOCK_NTP": value}
+    assert is_ntp_enabled(enabled, environ) is expected
 
 
 async def test_it_asks_again_and_again_less_often_while_it_fails() -> None:

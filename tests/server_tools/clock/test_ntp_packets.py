@@ -1,4 +1,4 @@
-"""The packets of network time and what they are worth."""
+"""SNTP packets: encoding, decoding and rejection."""
 
 from __future__ import annotations
 

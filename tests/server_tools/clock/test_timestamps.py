@@ -1,4 +1,4 @@
-"""Times in and out."""
+"""Parsing and formatting of times."""
 
 from __future__ import annotations
 
@@ -85,13 +85,13 @@ def test_anything_else_is_refused_with_the_reason(text: str, code: str) -> None:
 
 
 def test_the_refusals_say_what_to_write_instead() -> None:
-    said = []
+    messages = []
     for text in ["2026-01-21T20:30:00", "1769027400000"]:
         with pytest.raises(BadTimestamp) as caught:
             parse_timestamp(text)
-        said.append(str(caught.value))
+        messages.append(str(caught.value))
     form = "use ISO 8601 with an offset, like 2026-01-21T20:30:00-08:00 or 2026-01-22T04:30:00Z"
-    assert said == [
+    assert messages == [
         f"'2026-01-21T20:30:00' has no offset from UTC; {form}",
         f"'1769027400000' is a bare number, not a time; {form}",
     ]

@@ -29,7 +29,7 @@ def answer(
     origin: int | None = None,
     took: float = 0.0,
 ) -> bytes:
-    """What a server whose clock shows `seconds` answers."""
+    """Return the reply of a server whose clock shows `seconds`."""
     asked = QUESTION.unpack(question)[-1]
     origin = asked if origin is None else origin
     head = leap << 6 | 4 << 3 | mode
@@ -53,7 +53,7 @@ class Server(asyncio.DatagramProtocol):
 
 @asynccontextmanager
 async def time_server(reply: Reply) -> AsyncIterator[str]:
-    """The `host:port` of a server that replies so."""
+    """Run a server with these replies; yield its `host:port`."""
     loop = asyncio.get_running_loop()
     transport, _ = await loop.create_datagram_endpoint(lambda: Server(reply), local_addr=("127.0.0.1", 0))
     try:

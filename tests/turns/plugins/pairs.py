@@ -1,4 +1,4 @@
-"""Checks that calls and results stand in pairs, and short ways to look at tool messages."""
+"""Checks for paired calls and results, and short views of tool messages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from routecodex.turns import Conversation, Message
 
 
 def check_pairs(messages: Sequence[dict[str, Any]]) -> None:
-    """Fails unless behind every answer stands one result for each of its calls, in order, and no other."""
+    """Fail unless every answer is followed by exactly one result per call, in order."""
     at = 0
     seen: set[str] = set()
     while at < len(messages):
@@ -34,7 +34,7 @@ def as_dicts(messages: Sequence[Message]) -> list[dict[str, Any]]:
 
 
 def results(conversation: Conversation) -> list[tuple[str, Any]]:
-    """How each tool message stands and what it says."""
+    """Return state and content of each tool message."""
     return [
         (message.metadata["tool"]["state"], message.content)
         for message in conversation.messages

@@ -1,4 +1,4 @@
-"""A conversation that is killed: it waits for ever at the place its first argument names, and says so."""
+"""A conversation to be killed: it waits for ever at the point that its first argument names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tools from functions: what the model sees of them, and what they take."""
+"""Tools from functions: their schemas and their arguments."""
 
 from __future__ import annotations
 

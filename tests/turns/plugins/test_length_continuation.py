@@ -26,14 +26,14 @@ from tests.turns.recording import recording, texts
 CUT = {"choices": [{"delta": {}, "finish_reason": "length"}]}
 
 
-def talking(*plugins: object, answers: Any) -> tuple[Conversation, ScriptedSender]:
+def start_conversation(*plugins: object, answers: Any) -> tuple[Conversation, ScriptedSender]:
     sender = ScriptedSender(answers, usage={"total_tokens": 1})
     return Conversation(model="m", sender=sender, plugins=plugins), sender
 
 
 async def test_the_parts_of_an_answer_are_one_message() -> None:
     log: list[str] = []
-    conversation, sender = talking(
+    conversation, sender = start_conversation(
         LengthContinuation(),
         recording(log, "l"),
         answers=[["Once up", CUT], ["on a ", CUT], "time."],
@@ -52,7 +52,7 @@ async def test_the_parts_of_an_answer_are_one_message() -> None:
 
 
 async def test_the_events_tell_one_answer() -> None:
-    conversation, _ = talking(LengthContinuation(), answers=[["Once up", CUT], "on"])
+    conversation, _ = start_conversation(LengthContinuation(), answers=[["Once up", CUT], "on"])
     events = [event async for event in conversation.stream("tell")]
     answer = conversation.messages[1]
     assert events == [
@@ -68,7 +68,9 @@ async def test_the_events_tell_one_answer() -> None:
 
 
 async def test_there_is_an_end_to_it() -> None:
-    conversation, sender = talking(LengthContinuation(2), answers=[["a", CUT], ["b", CUT], ["c", CUT]])
+    conversation, sender = start_conversation(
+        LengthContinuation(2), answers=[["a", CUT], ["b", CUT], ["c", CUT]]
+    )
     answer = await conversation.send("tell")
     assert answer == Message("assistant", "abc")
     assert answer is not None
@@ -77,20 +79,22 @@ async def test_there_is_an_end_to_it() -> None:
 
 
 async def test_a_part_that_adds_nothing_ends_it() -> None:
-    conversation, sender = talking(LengthContinuation(), answers=[["a", CUT], [CUT]])
+    conversation, sender = start_conversation(LengthContinuation(), answers=[["a", CUT], [CUT]])
     assert await conversation.send("tell") == Message("assistant", "a")
     assert len(sender.bodies) == 2
 
 
 async def test_an_answer_that_never_said_anything_is_not_continued() -> None:
     thought = {"choices": [{"delta": {"reasoning_content": "hm"}}]}
-    conversation, sender = talking(LengthContinuation(), answers=[[thought, CUT]])
+    conversation, sender = start_conversation(LengthContinuation(), answers=[[thought, CUT]])
     await conversation.send("tell")
     assert len(sender.bodies) == 1
 
 
 async def test_every_turn_has_its_own_count() -> None:
-    conversation, sender = talking(LengthContinuation(1), answers=[["a", CUT], "b", ["c", CUT], "d"])
+    conversation, sender = start_conversation(
+        LengthContinuation(1), answers=[["a", CUT], "b", ["c", CUT], "d"]
+    )
     await conversation.send("one")
     await conversation.send("two")
     assert [text for _, text in texts(conversation)] == ["one", "ab", "two", "cd"]
@@ -101,7 +105,9 @@ async def test_every_turn_has_its_own_count() -> None:
 async def test_an_answer_that_calls_tools_is_the_tool_plugins(tools_first: bool) -> None:
     plugins: list[object] = [ToolPlugin([tool(name="run")(lambda: "ran")]), LengthContinuation()]
     answers = [["I ", Call("run"), CUT], ["loo", CUT], ["ked", Call("run")], "done"]
-    conversation, sender = talking(*(plugins if tools_first else reversed(plugins)), answers=answers)
+    conversation, sender = start_conversation(
+        *(plugins if tools_first else reversed(plugins)), answers=answers
+    )
     await conversation.send("go")
     assert [text for _, text in texts(conversation)] == ["go", "I ", "ran", "looked", "ran", "done"]
     assert len(sender.bodies) == 4
@@ -109,7 +115,7 @@ async def test_an_answer_that_calls_tools_is_the_tool_plugins(tools_first: bool)
 
 async def test_an_abort_keeps_what_there_is_of_both_parts() -> None:
     here = asyncio.Event()
-    conversation, _ = talking(
+    conversation, _ = start_conversation(
         LengthContinuation(), answers=[["Once up", CUT], ["on", here.set, asyncio.Event()]]
     )
     task = asyncio.create_task(conversation.send("tell"))

@@ -16,14 +16,14 @@ from tests.turns.plugins.pairs import results
 SERVER = [sys.executable, str(Path(__file__).with_name("mcp_server.py"))]
 
 
-def talking(plugin: ToolPlugin, *answers: Any) -> tuple[Conversation, ScriptedSender]:
+def start_conversation(plugin: ToolPlugin, *answers: Any) -> tuple[Conversation, ScriptedSender]:
     sender = ScriptedSender(answers)
     return Conversation(model="m", sender=sender, plugins=[plugin]), sender
 
 
 async def test_the_tools_of_a_server_are_offered_and_run() -> None:
     async with McpTools(SERVER) as server:
-        conversation, sender = talking(
+        conversation, sender = start_conversation(
             ToolPlugin(get_tools=server.get_tools),
             [Call("add", {"a": 1, "b": 2}), Call("dotted_name"), Call("fail"), Call("add", {"a": "x"})],
             "done",
@@ -42,7 +42,7 @@ async def test_the_tools_of_a_server_are_offered_and_run() -> None:
 
 async def test_pictures_become_content_parts() -> None:
     async with McpTools(SERVER) as server:
-        conversation, _ = talking(ToolPlugin(await server.get_tools()), [Call("picture")], "done")
+        conversation, _ = start_conversation(ToolPlugin(await server.get_tools()), [Call("picture")], "done")
         await conversation.send("go")
     assert results(conversation) == [
         (
@@ -65,14 +65,14 @@ async def test_two_servers_are_kept_apart_by_their_prefix_and_get_their_own_envi
             return [*await one.get_tools(), *await two.get_tools()]
 
         calls = [Call("one_variable", {"name": "WHICH"}), Call("two_variable", {"name": "WHICH"})]
-        conversation, _ = talking(ToolPlugin(get_tools=both), calls, "done")
+        conversation, _ = start_conversation(ToolPlugin(get_tools=both), calls, "done")
         await conversation.send("go")
     assert results(conversation) == [("done", "first"), ("done", "second")]
 
 
 async def test_a_tool_that_takes_too_long_is_given_up_and_the_server_goes_on() -> None:
     async with McpTools(SERVER, timeout=0.1) as server:
-        conversation, _ = talking(ToolPlugin(get_tools=server.get_tools), [Call("wait")], "done")
+        conversation, _ = start_conversation(ToolPlugin(get_tools=server.get_tools), [Call("wait")], "done")
         await conversation.send("go")
         (tool,) = [tool for tool in await server.get_tools() if tool.name == "add"]
         assert tool.run is not None
@@ -83,14 +83,16 @@ async def test_a_tool_that_takes_too_long_is_given_up_and_the_server_goes_on() -
 async def test_a_server_that_dies_fails_the_tool_and_not_the_turn() -> None:
     async with McpTools(SERVER) as server:
         tools = await server.get_tools()
-        conversation, _ = talking(ToolPlugin(tools), [Call("die")], [Call("add", {"a": 1, "b": 1})], "done")
+        conversation, _ = start_conversation(
+            ToolPlugin(tools), [Call("die")], [Call("add", {"a": 1, "b": 1})], "done"
+        )
         assert await conversation.send("go") == Message("assistant", "done")
     assert [state for state, _ in results(conversation)] == ["failed", "failed"]
 
 
 async def test_a_server_that_died_ends_the_turn_that_asks_for_its_tools() -> None:
     async with McpTools(SERVER) as server:
-        conversation, _ = talking(ToolPlugin(get_tools=server.get_tools), [Call("die")], "never")
+        conversation, _ = start_conversation(ToolPlugin(get_tools=server.get_tools), [Call("die")], "never")
         with pytest.raises(McpFailed, match="the MCP server did not answer: Connection closed"):
             await conversation.send("go")
     assert [state for state, _ in results(conversation)] == ["failed"]

@@ -1,4 +1,4 @@
-"""A conversation in a store: what survives, and how it goes on."""
+"""Saved conversations: messages that survive, and their continuation."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CHILD = Path(__file__).with_name("persist_child.py")
 
 
 class Watched(MemoryStore):
-    """A store that remembers what was put, and may fail."""
+    """A store that records its writes and may fail."""
 
     def __init__(self) -> None:
         super().__init__()

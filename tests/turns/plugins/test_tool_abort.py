@@ -27,7 +27,7 @@ from tests.turns.recording import nothing_left, recording
 CANCELLED = ("cancelled", "The tool call was cancelled.")
 
 
-def talking(*plugins: object, answers: Any, **options: Any) -> tuple[Conversation, ScriptedSender]:
+def start_conversation(*plugins: object, answers: Any, **options: Any) -> tuple[Conversation, ScriptedSender]:
     sender = ScriptedSender(answers)
     return Conversation(model="m", sender=sender, plugins=plugins, **options), sender
 
@@ -55,7 +55,7 @@ class Worker:
 async def test_an_abort_ends_the_turn_at_once_and_the_work_goes_on_unheard() -> None:
     worker = Worker()
     plugin = ToolPlugin([worker.work])
-    conversation, sender = talking(plugin, answers=[[Call("work"), Call("work")], "never", "next"])
+    conversation, sender = start_conversation(plugin, answers=[[Call("work"), Call("work")], "never", "next"])
     task = asyncio.create_task(conversation.send("go"))
     await worker.here.wait()
     conversation.abort()
@@ -74,7 +74,7 @@ async def test_an_abort_ends_the_turn_at_once_and_the_work_goes_on_unheard() -> 
 
 async def test_with_cancel_tools_on_abort_the_work_ends_too() -> None:
     worker = Worker()
-    conversation, sender = talking(
+    conversation, sender = start_conversation(
         ToolPlugin([worker.work], cancel_tools_on_abort=True), answers=[[Call("work")]]
     )
     async with nothing_left(sender):
@@ -97,7 +97,7 @@ async def test_a_blocking_function_goes_on_in_its_thread_and_is_not_waited_for()
         return "late"
 
     plugin = ToolPlugin([block], cancel_tools_on_abort=True)
-    conversation, sender = talking(plugin, answers=[[Call("block")]])
+    conversation, sender = start_conversation(plugin, answers=[[Call("block")]])
     async with nothing_left(sender):
         task = asyncio.create_task(conversation.send("go"))
         await here.wait()
@@ -121,7 +121,7 @@ async def test_calls_that_wait_for_a_place_never_start_after_an_abort() -> None:
 
     calls = [Call("work", {"number": number}) for number in range(3)]
     plugin = ToolPlugin([work], max_concurrent=1)
-    conversation, _ = talking(plugin, answers=[calls])
+    conversation, _ = start_conversation(plugin, answers=[calls])
     task = asyncio.create_task(conversation.send("go"))
     await here.wait()
     conversation.abort()
@@ -139,7 +139,7 @@ async def test_a_tool_may_abort_its_own_turn() -> None:
         return "late"
 
     plugin = ToolPlugin([stop])
-    conversation, _ = talking(plugin, answers=[[Call("stop")]])
+    conversation, _ = start_conversation(plugin, answers=[[Call("stop")]])
     await conversation.send("go")
     await plugin.join()
     assert conversation.request_state == "aborted"
@@ -157,7 +157,7 @@ async def test_an_abort_while_somebody_is_asked_denies_nothing_and_runs_nothing(
         finally:
             log.append("asking ended")
 
-    conversation, sender = talking(
+    conversation, sender = start_conversation(
         ToolPlugin([tool(name="run")(lambda: log.append("ran"))], before_call_tools=ask),
         answers=[[Call("run"), Call("none")]],
     )
@@ -173,7 +173,7 @@ async def test_an_abort_while_somebody_is_asked_denies_nothing_and_runs_nothing(
 async def test_an_abort_in_the_middle_of_the_answer_settles_the_calls_it_has_made() -> None:
     here = asyncio.Event()
     cut = {"choices": [{"delta": {"tool_calls": [{"index": 1, "id": "x", "function": {"name": ""}}]}}]}
-    conversation, sender = talking(
+    conversation, sender = start_conversation(
         ToolPlugin([tool(name="run")(lambda: "ran")], cancelled_text="stopped"),
         answers=[["I ", Call("run", '{"x": '), cut, here.set, asyncio.Event()], "ok"],
     )
@@ -202,7 +202,9 @@ async def test_an_abort_in_the_middle_of_the_answer_settles_the_calls_it_has_mad
 async def test_an_answer_stopped_before_it_said_anything_is_not_sent() -> None:
     here = asyncio.Event()
     thought = {"choices": [{"delta": {"role": "assistant", "reasoning_content": "hm"}}]}
-    conversation, sender = talking(ToolPlugin(), answers=[[thought, here.set, asyncio.Event()], "ok"])
+    conversation, sender = start_conversation(
+        ToolPlugin(), answers=[[thought, here.set, asyncio.Event()], "ok"]
+    )
     task = asyncio.create_task(conversation.send("go"))
     await here.wait()
     conversation.abort()
@@ -214,7 +216,7 @@ async def test_an_answer_stopped_before_it_said_anything_is_not_sent() -> None:
 async def test_an_abort_is_told_as_the_end_of_every_open_tool() -> None:
     worker = Worker()
     plugin = ToolPlugin([worker.work])
-    conversation, _ = talking(plugin, answers=[[Call("work")]])
+    conversation, _ = start_conversation(plugin, answers=[[Call("work")]])
     ended: list[Any] = []
     async for event in conversation.stream("go"):
         if isinstance(event, ToolEnded):
@@ -236,7 +238,7 @@ async def test_calls_are_settled_when_the_turn_fails_or_is_cancelled(cut: str) -
             raise ValueError("sibling")
 
     plugin = ToolPlugin([worker.work], cancel_tools_on_abort=True)
-    conversation, sender = talking(
+    conversation, sender = start_conversation(
         plugin, SimpleNamespace(on_after_request=fail), answers=[[Call("work"), Call("none")]]
     )
     async with nothing_left(sender):
@@ -252,7 +254,7 @@ async def test_calls_are_settled_when_the_turn_fails_or_is_cancelled(cut: str) -
 
 
 async def test_an_error_of_the_model_after_calls_leaves_them_settled() -> None:
-    conversation, sender = talking(
+    conversation, sender = start_conversation(
         ToolPlugin([tool(name="run")(lambda: "ran")]), answers=[[Call("run"), OSError("cut")], "ok"]
     )
     with pytest.raises(OSError, match="cut"):
@@ -268,7 +270,7 @@ async def test_a_plugin_that_refuses_a_tool_message_ends_the_turn_with_its_calls
             raise ValueError("no tools here")
 
     ran: list[int] = []
-    conversation, sender = talking(
+    conversation, sender = start_conversation(
         SimpleNamespace(on_message_append=refuse),
         ToolPlugin([tool(name="run")(lambda: ran.append(1))]),
         answers=[[Call("run"), Call("run")]],
@@ -296,7 +298,7 @@ HISTORY = [
 
 
 async def test_calls_of_old_history_without_a_result_get_the_cancelled_text() -> None:
-    conversation, sender = talking(ToolPlugin(), answers=["ok"], initial_messages=HISTORY)
+    conversation, sender = start_conversation(ToolPlugin(), answers=["ok"], initial_messages=HISTORY)
     await conversation.send("go")
     sent = sender.bodies[0]["messages"]
     check_pairs(sent)
@@ -316,7 +318,7 @@ async def test_calls_of_old_history_without_a_result_get_the_cancelled_text() ->
 
 async def test_without_auto_fill_old_history_is_left_alone() -> None:
     plugin = ToolPlugin(auto_fill_missing_tool_messages=False)
-    conversation, sender = talking(plugin, answers=["ok"], initial_messages=HISTORY)
+    conversation, sender = start_conversation(plugin, answers=["ok"], initial_messages=HISTORY)
     await conversation.send("go")
     assert [message["content"] for message in sender.bodies[0]["messages"]] == [
         "old",
@@ -329,7 +331,7 @@ async def test_without_auto_fill_old_history_is_left_alone() -> None:
 
 async def test_the_same_id_in_two_old_answers_is_no_reason_to_touch_them() -> None:
     old = [*HISTORY[:2], {"role": "tool", "tool_call_id": "a", "content": "A"}, HISTORY[2]]
-    conversation, _ = talking(ToolPlugin(), answers=["ok"], initial_messages=[*old, *old])
+    conversation, _ = start_conversation(ToolPlugin(), answers=["ok"], initial_messages=[*old, *old])
     await conversation.send("go")
     assert as_dicts(conversation.messages[:8]) == [*old, *old]
 
@@ -338,7 +340,7 @@ async def test_the_same_id_in_two_old_answers_is_no_reason_to_touch_them() -> No
 async def test_tool_messages_of_earlier_turns_can_be_left_out(exclude: Any) -> None:
     plugin = ToolPlugin([tool(name="run")(lambda: "ran")], exclude_tool_messages_next_turn=exclude)
     answers = [["hm ", Call("run")], "first", [Call("run")], "second"]
-    conversation, sender = talking(plugin, answers=answers, initial_messages=HISTORY)
+    conversation, sender = start_conversation(plugin, answers=answers, initial_messages=HISTORY)
     await conversation.send("one")
     during = [message["content"] for message in sender.bodies[1]["messages"]]
     assert during == ["old", "found", "one", "hm ", "ran"], "its own turn sees them"
@@ -354,7 +356,7 @@ async def test_tool_messages_of_earlier_turns_can_be_left_out(exclude: Any) -> N
 async def test_every_other_plugin_sees_the_messages_of_tools() -> None:
     log: list[str] = []
     looker = recording(log, "l")
-    conversation, _ = talking(
+    conversation, _ = start_conversation(
         looker, ToolPlugin([tool(name="run")(lambda: "ran")]), answers=[[Call("run")], "ok"]
     )
     await conversation.send("go")

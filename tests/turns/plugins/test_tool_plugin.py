@@ -1,4 +1,4 @@
-"""Tools in a turn: who runs, what the model is told, what the person may say to it."""
+"""Tools in a turn: execution, results and approval."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def fail(text: str = "no") -> None:
     raise ValueError(text)
 
 
-def talking(*plugins: object, answers: Any, **options: Any) -> tuple[Conversation, ScriptedSender]:
+def start_conversation(*plugins: object, answers: Any, **options: Any) -> tuple[Conversation, ScriptedSender]:
     sender = ScriptedSender(answers)
     return Conversation(model="m", sender=sender, plugins=plugins, **options), sender
 
 
 async def test_the_tools_are_offered_run_and_answered() -> None:
-    conversation, sender = talking(
+    conversation, sender = start_conversation(
         ToolPlugin([add, shout]),
         answers=[["Let me see. ", Call("add", {"a": 1, "b": 2}), Call("shout", {"text": "hi"})], "3, HI"],
     )
@@ -84,7 +84,7 @@ async def test_the_tools_are_offered_run_and_answered() -> None:
 
 async def test_calls_are_answered_whatever_the_finish_reason_says() -> None:
     finish = {"choices": [{"delta": {}, "finish_reason": "stop"}]}
-    conversation, sender = talking(
+    conversation, sender = start_conversation(
         ToolPlugin([add]), answers=[[Call("add", {"a": 1, "b": 1}), finish], "two"]
     )
     await conversation.send("go")
@@ -93,7 +93,7 @@ async def test_calls_are_answered_whatever_the_finish_reason_says() -> None:
 
 
 async def test_an_answer_without_calls_ends_the_turn() -> None:
-    conversation, sender = talking(ToolPlugin([add]), answers=["done"])
+    conversation, sender = start_conversation(ToolPlugin([add]), answers=["done"])
     await conversation.send("go")
     assert len(sender.bodies) == 1
 
@@ -103,13 +103,13 @@ async def test_other_tools_of_the_request_stay_and_none_is_offered_twice() -> No
         turn.request_body["tools"] = [{"type": "function", "function": {"name": "add"}}]
 
     plugins = [SimpleNamespace(on_before_request=preset), ToolPlugin([add, shout]), ToolPlugin([add])]
-    conversation, sender = talking(*plugins, answers=["ok"])
+    conversation, sender = start_conversation(*plugins, answers=["ok"])
     await conversation.send("go")
     assert [schema["function"]["name"] for schema in sender.bodies[0]["tools"]] == ["add", "shout"]
 
 
 async def test_a_plugin_without_tools_adds_none() -> None:
-    conversation, sender = talking(ToolPlugin(), answers=["ok"])
+    conversation, sender = start_conversation(ToolPlugin(), answers=["ok"])
     await conversation.send("go")
     assert "tools" not in sender.bodies[0]
 
@@ -122,7 +122,7 @@ async def test_get_tools_is_asked_before_every_request(is_async: bool) -> None:
     async def later(turn: ChatTurn) -> list[Any]:
         return now(turn)
 
-    conversation, sender = talking(
+    conversation, sender = start_conversation(
         ToolPlugin(get_tools=later if is_async else now), answers=[[Call("add", {"a": 1, "b": 1})], "ok"]
     )
     await conversation.send("go")
@@ -154,14 +154,14 @@ BAD: dict[str, tuple[Call, str]] = {
 
 @pytest.mark.parametrize(("call", "said"), BAD.values(), ids=BAD)
 async def test_a_call_that_cannot_be_made_gets_a_result_that_says_so(call: Call, said: str) -> None:
-    conversation, sender = talking(ToolPlugin([add]), answers=[[call], "sorry"])
+    conversation, sender = start_conversation(ToolPlugin([add]), answers=[[call], "sorry"])
     assert await conversation.send("go") == Message("assistant", "sorry")
     assert results(conversation) == [("refused", said)]
     check_pairs(sender.bodies[1]["messages"])
 
 
 async def test_arguments_that_are_no_json_are_not_sent_back() -> None:
-    conversation, sender = talking(ToolPlugin([add]), answers=[[Call("add", "{oh")], "sorry"])
+    conversation, sender = start_conversation(ToolPlugin([add]), answers=[[Call("add", "{oh")], "sorry"])
     await conversation.send("go")
     assert sender.bodies[1]["messages"][1]["tool_calls"][0]["function"]["arguments"] == "{}"
     calls = conversation.messages[1].tool_calls
@@ -170,7 +170,7 @@ async def test_arguments_that_are_no_json_are_not_sent_back() -> None:
 
 
 async def test_a_call_without_arguments_is_a_call_with_none() -> None:
-    conversation, _ = talking(ToolPlugin([fail]), answers=[[Call("fail", "")], "sorry"])
+    conversation, _ = start_conversation(ToolPlugin([fail]), answers=[[Call("fail", "")], "sorry"])
     await conversation.send("go")
     assert results(conversation) == [("failed", "The tool 'fail' failed: ValueError: no")]
 
@@ -184,7 +184,7 @@ async def test_a_tool_that_fails_does_not_fail_the_turn_and_its_output_is_kept_a
     def leave() -> None:
         raise SystemExit(3)
 
-    conversation, sender = talking(
+    conversation, sender = start_conversation(
         ToolPlugin([half, leave, fail]), answers=[[Call("half"), Call("leave"), Call("fail")], "ok"]
     )
     async with nothing_left(sender):
@@ -213,7 +213,7 @@ async def test_whatever_a_tool_raises_is_told_as_its_failure() -> None:
 
     tools = [blocking, streaming, leaving]
     calls = [Call(function.__name__) for function in tools]
-    conversation, _ = talking(ToolPlugin(tools), answers=[calls, "ok"])
+    conversation, _ = start_conversation(ToolPlugin(tools), answers=[calls, "ok"])
     await conversation.send("go")
     assert results(conversation) == [
         ("failed", "The tool 'blocking' failed: Outcome: red"),
@@ -225,7 +225,7 @@ async def test_whatever_a_tool_raises_is_told_as_its_failure() -> None:
 async def test_calls_that_came_without_a_type_are_sent_back_with_one() -> None:
     call = {"index": 0, "id": "c1", "function": {"name": "fail", "arguments": "{}"}}
     chunk = {"choices": [{"index": 0, "delta": {"tool_calls": [call]}}]}
-    conversation, sender = talking(ToolPlugin([fail]), answers=[[chunk], "ok"])
+    conversation, sender = start_conversation(ToolPlugin([fail]), answers=[[chunk], "ok"])
     await conversation.send("go")
     sent = sender.bodies[1]["messages"][1]["tool_calls"]
     assert sent == [{"id": "c1", "type": "function", "function": {"name": "fail", "arguments": "{}"}}]
@@ -246,7 +246,7 @@ async def test_a_tool_that_takes_too_long_is_stopped_and_its_output_is_kept_and_
         await stopped.wait()
         return "fine"
 
-    conversation, sender = talking(
+    conversation, sender = start_conversation(
         ToolPlugin([slow, patient], timeout=0.01), answers=[[Call("slow"), Call("patient")], "ok"]
     )
     async with nothing_left(sender):
@@ -269,7 +269,7 @@ async def test_a_tool_that_will_not_be_stopped_does_not_hold_up_the_turn() -> No
         return "late"
 
     plugin = ToolPlugin([stubborn], timeout=0.01)
-    conversation, _ = talking(plugin, answers=[[Call("stubborn")], "ok"])
+    conversation, _ = start_conversation(plugin, answers=[[Call("stubborn")], "ok"])
     assert await conversation.send("go") == Message("assistant", "ok")
     release.set()
     await plugin.join()
@@ -283,7 +283,7 @@ async def test_blocking_functions_run_side_by_side_and_do_not_hold_up_the_loop()
         meet.wait(30)
         return "met"
 
-    conversation, _ = talking(ToolPlugin([wait]), answers=[[Call("wait")] * 8, "ok"])
+    conversation, _ = start_conversation(ToolPlugin([wait]), answers=[[Call("wait")] * 8, "ok"])
     await conversation.send("go")
     assert results(conversation) == [("done", "met")] * 8
 
@@ -303,7 +303,7 @@ async def test_no_more_tools_run_at_once_than_allowed(limit: int) -> None:
         return number
 
     calls = [Call("work", {"number": number}) for number in range(12)]
-    conversation, sender = talking(ToolPlugin([work], max_concurrent=limit), answers=[calls, "ok"])
+    conversation, sender = start_conversation(ToolPlugin([work], max_concurrent=limit), answers=[calls, "ok"])
     await conversation.send("go")
     assert most == limit
     assert results(conversation) == [("done", str(number)) for number in range(12)]
@@ -319,7 +319,7 @@ async def test_every_message_is_appended_in_the_order_of_the_calls_before_any_to
 
     looker = recording([], "l", is_async=True)
     calls = [Call("look", {"number": number}, id=f"c{number}") for number in range(3)]
-    conversation, _ = talking(looker, ToolPlugin([look]), answers=[calls, "ok"])
+    conversation, _ = start_conversation(looker, ToolPlugin([look]), answers=[calls, "ok"])
     await conversation.send("go")
     assert seen == [["c0", "c1", "c2"]] * 3
 
@@ -336,7 +336,9 @@ async def test_one_request_follows_when_all_have_settled() -> None:
         first.set()
         return "quick"
 
-    conversation, sender = talking(ToolPlugin([slow, quick]), answers=[[Call("slow"), Call("quick")], "ok"])
+    conversation, sender = start_conversation(
+        ToolPlugin([slow, quick]), answers=[[Call("slow"), Call("quick")], "ok"]
+    )
     await conversation.send("go")
     assert results(conversation) == [("done", "slow"), ("done", "quick")]
     assert len(sender.bodies) == 2
@@ -347,7 +349,7 @@ async def test_an_async_generator_streams_into_its_message_and_into_the_events()
         for number in range(to):
             yield str(number)
 
-    conversation, sender = talking(ToolPlugin([count]), answers=[[Call("count", {"to": 2})], "ok"])
+    conversation, sender = start_conversation(ToolPlugin([count]), answers=[[Call("count", {"to": 2})], "ok"])
     async with nothing_left(sender):
         events = [event async for event in conversation.stream("go")]
     result = conversation.messages[2]
@@ -372,7 +374,7 @@ async def test_a_generator_streams_too_in_a_thread() -> None:
         for number in range(3):
             yield f"{number}{threading.get_ident() == here} "
 
-    conversation, _ = talking(ToolPlugin([count]), answers=[[Call("count")], "ok"])
+    conversation, _ = start_conversation(ToolPlugin([count]), answers=[[Call("count")], "ok"])
     await conversation.send("go")
     assert results(conversation) == [("done", "0False 1False 2False ")]
 
@@ -407,7 +409,7 @@ async def test_whatever_a_tool_returns_becomes_content(value: Any, content: Any)
     async def give() -> Any:
         return value
 
-    conversation, _ = talking(ToolPlugin([give]), answers=[[Call("give")], "ok"])
+    conversation, _ = start_conversation(ToolPlugin([give]), answers=[[Call("give")], "ok"])
     await conversation.send("go")
     assert results(conversation) == [("done", content)]
 
@@ -427,7 +429,7 @@ RUNNERS: list[Any] = [lambda call, turn: f"{call.name}{call.arguments}", _value,
 @pytest.mark.parametrize("call_tool", RUNNERS, ids=["value", "awaitable", "generator"])
 async def test_schemas_are_run_by_call_tool(call_tool: Any) -> None:
     schema = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
-    conversation, sender = talking(
+    conversation, sender = start_conversation(
         ToolPlugin([schema, add], call_tool=call_tool),
         answers=[[Call("f", {"x": 1}), Call("add", {"a": 1, "b": 1}), Call("g")], "ok"],
     )
@@ -441,7 +443,7 @@ async def test_schemas_are_run_by_call_tool(call_tool: Any) -> None:
 
 
 async def test_call_tool_without_tools_takes_every_call() -> None:
-    conversation, _ = talking(
+    conversation, _ = start_conversation(
         ToolPlugin(call_tool=lambda call, turn: call.name), answers=[[Call("a"), Call("b")], "ok"]
     )
     await conversation.send("go")
@@ -449,7 +451,7 @@ async def test_call_tool_without_tools_takes_every_call() -> None:
 
 
 async def test_of_several_plugins_each_runs_its_own_tools_and_one_request_follows() -> None:
-    conversation, sender = talking(
+    conversation, sender = start_conversation(
         ToolPlugin([add]),
         ToolPlugin([shout]),
         answers=[[Call("shout", {"text": "x"}), Call("add", {"a": 1, "b": 1}), Call("none")], "ok"],
@@ -473,7 +475,9 @@ async def test_calls_may_be_allowed_edited_or_denied(by_id: bool) -> None:
         return [Allow(), Edit({"a": 40, "b": 2}), Deny("too loud"), Deny()]
 
     calls = [Call("add", {"a": 1, "b": 1})] * 2 + [Call("none")] + [Call("shout", {"text": "x"})] * 2
-    conversation, sender = talking(ToolPlugin([add, shout], before_call_tools=before), answers=[calls, "ok"])
+    conversation, sender = start_conversation(
+        ToolPlugin([add, shout], before_call_tools=before), answers=[calls, "ok"]
+    )
     await conversation.send("go")
     assert [call.id for call in asked[0]] == ["call_1_0", "call_1_1", "call_1_3", "call_1_4"]
     assert results(conversation) == [
@@ -489,7 +493,7 @@ async def test_calls_may_be_allowed_edited_or_denied(by_id: bool) -> None:
 
 
 async def test_edited_arguments_are_checked_too() -> None:
-    conversation, _ = talking(
+    conversation, _ = start_conversation(
         ToolPlugin([add], before_call_tools=lambda calls, turn: [Edit({"a": 1})]),
         answers=[[Call("add", {"a": 1, "b": 1})], "ok"],
     )
@@ -498,7 +502,7 @@ async def test_edited_arguments_are_checked_too() -> None:
 
 
 async def test_saying_nothing_allows_all() -> None:
-    conversation, _ = talking(
+    conversation, _ = start_conversation(
         ToolPlugin([add], before_call_tools=lambda calls, turn: None),
         answers=[[Call("add", {"a": 1, "b": 1})], "ok"],
     )
@@ -509,7 +513,7 @@ async def test_saying_nothing_allows_all() -> None:
 @pytest.mark.parametrize("answer", [True, [True], [Allow(), Allow()], {"other": Deny()}, "yes"])
 async def test_an_approval_nobody_can_read_runs_nothing_and_leaves_calls_in_pairs(answer: Any) -> None:
     ran: list[int] = []
-    conversation, _ = talking(
+    conversation, _ = start_conversation(
         ToolPlugin([tool(name="run")(lambda: ran.append(1))], before_call_tools=lambda calls, turn: answer),
         answers=[[Call("run")]],
     )
@@ -525,7 +529,7 @@ async def test_a_tool_may_not_speak_in_its_own_conversation_while_it_runs() -> N
         await conversation.send("more")
         return "never"
 
-    conversation, _ = talking(ToolPlugin([ask]), answers=[[Call("ask")], "ok"])
+    conversation, _ = start_conversation(ToolPlugin([ask]), answers=[[Call("ask")], "ok"])
     await conversation.send("go")
     assert results(conversation)[0][1].startswith("The tool 'ask' failed: ConversationBusy")
     assert texts(conversation)[-1] == ("assistant", "ok")
@@ -537,7 +541,7 @@ async def test_what_other_plugins_append_meanwhile_does_not_come_between_in_requ
             turn.append_message(Message("user", "by the way")) if turn.requests == 1 else None
         )
     )
-    conversation, sender = talking(
+    conversation, sender = start_conversation(
         meddler, ToolPlugin([add]), answers=[[Call("add", {"a": 1, "b": 1})], "ok"]
     )
     await conversation.send("go")
@@ -553,7 +557,7 @@ async def test_what_other_plugins_append_meanwhile_does_not_come_between_in_requ
 async def test_calls_without_an_id_or_with_one_used_before_get_their_own() -> None:
     nameless = {"choices": [{"delta": {"tool_calls": [{"index": 0, "function": {"name": "add"}}]}}]}
     twice = [Call("add", {"a": 1, "b": 1}, id="same"), Call("add", {"a": 2, "b": 2}, id="same")]
-    conversation, sender = talking(ToolPlugin([add]), answers=[[nameless], twice, twice, "ok"])
+    conversation, sender = start_conversation(ToolPlugin([add]), answers=[[nameless], twice, twice, "ok"])
     await conversation.send("go")
     check_pairs(sender.bodies[-1]["messages"])
     assert [said for state, said in results(conversation) if state == "done"] == ["2", "4", "2", "4"]
