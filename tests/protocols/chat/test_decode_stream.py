@@ -140,7 +140,7 @@ ENDS: list[tuple[str, bytes]] = [
         frame(choices=[{"delta": {}, "finish_reason": "stop"}], usage={}) + usage() + DONE,
     ),
     ("no finish but [DONE]", usage() + DONE),
-    ("no finish word but an empty one", choice("") + DONE),
+    ("an empty finish reason", choice("") + DONE),
     ("bytes after [DONE]", choice("stop") + DONE + choice(content="more") + b"data: {"),
     ("empty frames", b"data: \n\n" + choice("stop") + b"data:\n\n" + DONE),
 ]
@@ -324,7 +324,7 @@ def test_the_finish_reason_is_corrected(reason: str, content: bytes, expected: F
 ODD: list[tuple[str, dict[str, Any], tuple[Any, ...]]] = [
     ("content as a list", {"content": [{"type": "text", "text": "Hi"}]}, (Text("Hi"),)),
     (
-        "thoughts in the content",
+        "reasoning parts in the content",
         {
             "content": [
                 {"type": "thinking", "thinking": [{"type": "text", "text": "Hm"}]},
@@ -334,22 +334,22 @@ ODD: list[tuple[str, dict[str, Any], tuple[Any, ...]]] = [
         (Reasoning("Hm"), Text("Hi")),
     ),
     (
-        "thought as text in the content",
+        "reasoning as text in the content",
         {"content": [{"type": "thinking", "thinking": "Hm"}]},
         (Reasoning("Hm"),),
     ),
-    ("nothing but odd pieces", {"content": ["x", {"type": "image"}, {"text": 5}]}, ()),
+    ("only unusable parts", {"content": ["x", {"type": "image"}, {"text": 5}]}, ()),
     ("reasoning", {"reasoning": "Hm"}, (Reasoning("Hm"),)),
-    ("both names of a thought", {"reasoning": "Hm", "reasoning_content": "Hm"}, (Reasoning("Hm"),)),
+    ("both names of reasoning", {"reasoning": "Hm", "reasoning_content": "Hm"}, (Reasoning("Hm"),)),
     ("a refusal", {"refusal": "No."}, (Refusal("No."),)),
     ("numbers as text", {"content": 5, "refusal": None, "reasoning_content": "Hm"}, (Reasoning("Hm"),)),
     (
-        "citations beside odd content",
+        "citations beside unusual content",
         {"content": [{"type": "text", "text": "Hi"}], "annotations": [{"a": 1}]},
         (Text("Hi", annotations=({"a": 1},)),),
     ),
     (
-        "a custom call beside odd content",
+        "a custom call beside unusual content",
         {"content": [], "tool_calls": [{"index": 0, "id": "a", "custom": {"name": "p", "input": "x"}}]},
         (ToolCall("a", "p", "x", custom=True),),
     ),
@@ -406,7 +406,7 @@ def test_the_tier_and_fingerprint_are_kept() -> None:
 
 
 FAILURES: list[tuple[str, Callable[[], bytes], str]] = [
-    ("nothing at all", lambda: b"", "upstream_truncated"),
+    ("an empty stream", lambda: b"", "upstream_truncated"),
     ("only comments", lambda: b": hi\n\n", "upstream_truncated"),
     ("only [DONE]", lambda: DONE, "upstream_truncated"),
     ("a role and [DONE]", lambda: role() + DONE, "upstream_truncated"),

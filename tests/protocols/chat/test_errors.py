@@ -19,7 +19,7 @@ from routecodex.canon.errors import (
     UpstreamRejected,
     UpstreamTimeout,
 )
-from routecodex.protocols.chat.errors import decode_error, encode_error, from_object
+from routecodex.protocols.chat.errors import decode_error, encode_error, typed_error
 from routecodex.wire import json
 from tests.kit.grammar import check_error
 
@@ -107,7 +107,7 @@ INSIDE: list[tuple[Any, type[UpstreamError]]] = [
 
 @pytest.mark.parametrize(("error", "kind"), INSIDE, ids=range(len(INSIDE)))
 def test_an_error_inside_an_answer_has_the_status_of_its_code(error: Any, kind: type[UpstreamError]) -> None:
-    assert type(from_object(200, error, provider="up")) is kind
+    assert type(typed_error(200, error, provider="up")) is kind
 
 
 ENCODED: list[tuple[GatewayError, int, str]] = [

@@ -74,7 +74,7 @@ CUSTOM = {"id": "a", "type": "custom", "custom": {"name": "c", "input": "x"}}
 IMAGE = {"type": "image_url", "image_url": {"url": "data:,x", "detail": "low"}}
 
 USUAL: dict[str, list[Row]] = {
-    "one word": [user_message("hi")],
+    "one message": [user_message("hi")],
     "every role": [
         {"role": role, "content": ""} for role in ("system", "developer", "user", "assistant", "function")
     ],
@@ -95,11 +95,11 @@ USUAL: dict[str, list[Row]] = {
         user_message("\\"),
         user_message('"'),
     ],
-    "names and thoughts": [
+    "names and reasoning": [
         user_message("x", name="Ann", refusal=None),
         {**calling(), "reasoning_content": "hm"},
     ],
-    "what nobody knows": [user_message("x", zz={"a": [1, -2.5, 0, True, False, None, "s", {}, [[]]]}, b=[])],
+    "unknown fields": [user_message("x", zz={"a": [1, -2.5, 0, True, False, None, "s", {}, [[]]]}, b=[])],
     "the role behind the rest": [{"content": "x", "role": "user"}, {"tool_calls": [], "role": "assistant"}],
 }
 
@@ -154,7 +154,7 @@ FUNCTIONS: dict[str, list[Row]] = {
         function(description="d", parameters={"type": "object", "properties": {"a": {}}}, strict=True),
         function(description=None, parameters=None, strict=None),
     ],
-    "what nobody knows": [{**function(zz=[1]), "cache_control": {"type": "ephemeral"}}],
+    "unknown fields": [{**function(zz=[1]), "cache_control": {"type": "ephemeral"}}],
     "the type behind the rest": [{"function": {"name": "f"}, "type": "function"}],
 }
 
@@ -205,20 +205,20 @@ def test_a_request_without_tools_has_none_to_take_out() -> None:
 
 
 WRONG: dict[str, list[Any]] = {
-    "nothing": [],
+    "no messages": [],
     "no message": [5],
-    "nothing in it": [{}],
+    "an empty message": [{}],
     "an unknown role": [{"role": "oracle", "content": "x"}],
     "an empty role": [{"role": "", "content": "x"}],
     "a role that only begins right": [{"role": "users", "content": "x"}],
     "a role that is no text": [{"role": 5, "content": "x"}],
-    "a person who says nothing": [user_message(None)],
-    "a system that says nothing": [{"role": "system"}],
+    "a user without content": [user_message(None)],
+    "a system without content": [{"role": "system"}],
     "a number": [{"role": "assistant", "content": 5}],
     "a name that is none": [user_message("x", name=5)],
-    "a thought that is none": [user_message("x", reasoning_content=["x"])],
+    "reasoning that is not a string": [user_message("x", reasoning_content=["x"])],
     "a refusal that is none": [user_message("x", refusal=False)],
-    "a result of nothing": [result("a")],
+    "a result without a call": [result("a")],
     "a result of another": [calling(call("a")), result("b")],
     "a result before its call": [result("a"), calling(call("a"))],
     "a result without an id": [calling(call("a")), result(None)],
@@ -228,7 +228,7 @@ WRONG: dict[str, list[Any]] = {
     "a call that is none": [calling("a")],  # type: ignore[arg-type]  # that is the case
     "a call without an id": [calling(call(None))],
     "a call with an empty id": [calling(call(""))],
-    "a call of nothing": [calling(call("a", function=None))],
+    "a call without a function": [calling(call("a", function=None))],
     "a call without a name": [calling(call("a", function={"arguments": "{}"}))],
     "a call of an unknown kind": [calling(call("a", type=5))],
     "arguments that are a number": [calling(call("a", function={"name": "f", "arguments": 5}))],
@@ -253,7 +253,7 @@ def test_an_invalid_request_is_never_accepted(rows: list[Any]) -> None:
 
 
 BROKEN: dict[str, bytes] = {
-    "nothing": b"",
+    "empty": b"",
     "blanks": b"  ",
     "a list": b"[]",
     "no messages": b'{"model":"m"}',
@@ -265,7 +265,7 @@ BROKEN: dict[str, bytes] = {
     "no colon": b'{"messages":[{"role" "user","content":"x"}]}',
     "no bracket": b'{"messages":[{"role":"user","content":"x"}',
     "the wrong bracket": b'{"messages":[{"role":"user","content":"x"]]}',
-    "half a word": b'{"messages":[{"role":"assistant","content":nul}]}',
+    "half a literal": b'{"messages":[{"role":"assistant","content":nul}]}',
     "half a number": b'{"messages":[{"role":"user","content":"x","a":1.}]}',
     "a number with a nought": b'{"messages":[{"role":"user","content":"x","a":01}]}',
     "no number": b'{"messages":[{"role":"user","content":"x","a":-}]}',
@@ -345,7 +345,7 @@ WHOLE = request_body(
 )
 @example(0, 0, b"")
 def test_a_request_that_was_damaged_is_read_as_it_is_read_whole(at: int, gone: int, put: bytes) -> None:
-    """Strings are looked at before: where one of them is damaged, nothing is promised."""
+    """Strings are validated before, so damage inside one is not covered."""
     body = WHOLE[:at] + put + WHOLE[at + gone :]
     if outline.cut(body, (), 1 << 30, b"<**") is None:
         return

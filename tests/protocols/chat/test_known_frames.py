@@ -45,7 +45,7 @@ UNUSUAL: list[tuple[str, bytes]] = [
     ("no model", START.replace(b"gpt", b"") + ROLE),
     ("a model that is null", START.replace(b'"gpt"', b"null") + ROLE),
     ("no time", START.replace(b'"created":5,', b"") + ROLE),
-    ("a time in words", START.replace(b":5,", b':"5",') + ROLE),
+    ("a time as a string", START.replace(b":5,", b':"5",') + ROLE),
     ("a member more", START.replace(b',"choices"', b',"error":null,"choices"') + ROLE),
     ("another choice", START.replace(b'"index":0', b'"index":1') + ROLE),
     ("blanks", START.replace(b'","', b'", "') + ROLE),

@@ -192,11 +192,11 @@ def test_every_end_becomes_a_proper_one(end: bytes, include_usage: bool) -> None
         assert [end for end in ends if end] == ["stop"]
 
 
-@pytest.mark.parametrize("nothing", [b"data:\n\n", b"data: \n\n", b"data:\r\n\r\n"])
+@pytest.mark.parametrize("empty_frame", [b"data:\n\n", b"data: \n\n", b"data:\r\n\r\n"])
 @pytest.mark.parametrize("at", range(5))
-def test_a_frame_without_data_is_left_out_however_the_bytes_are_cut(nothing: bytes, at: int) -> None:
+def test_a_frame_without_data_is_left_out_however_the_bytes_are_cut(empty_frame: bytes, at: int) -> None:
     parts = [role(), choice(content="Hel"), choice(content="lo"), choice("stop"), usage()]
-    stream = b"".join([*parts[:at], nothing, *parts[at:], DONE])
+    stream = b"".join([*parts[:at], empty_frame, *parts[at:], DONE])
     for step in (1, 7, len(parts[0]), 1 << 30):
         assert passed(stream, step=step) == b"".join(parts) + DONE
 
@@ -491,7 +491,7 @@ def test_an_error_that_is_not_utf_8_is_decoded_as_far_as_possible() -> None:
     assert chunks(out)[-1]["error"]["message"] == "slow \ufffd down"
 
 
-LIES = [
+NEED_REPAIR = [
     choice("eos", content="Hi", x="?"),
     frame(
         choices=[{"index": 0, "delta": {"content": "Hi", "x": "?"}, "finish_reason": "stop"}], usage=COUNTS
@@ -499,13 +499,13 @@ LIES = [
 ]
 
 
-@pytest.mark.parametrize("lie", LIES, ids=range(len(LIES)))
-def test_a_frame_that_must_be_mended_and_cannot_be_read_breaks_the_answer(lie: bytes) -> None:
-    lie = lie.replace(b"?", b"\xff")
+@pytest.mark.parametrize("broken", NEED_REPAIR, ids=range(len(NEED_REPAIR)))
+def test_a_frame_that_needs_repair_and_cannot_be_read_breaks_the_answer(broken: bytes) -> None:
+    broken = broken.replace(b"?", b"\xff")
     with pytest.raises(UpstreamFailed) as caught:
-        Relay(reply()).feed(role() + lie)
+        Relay(reply()).feed(role() + broken)
     assert caught.value.code == "upstream_unparsable"
-    check_broken_chat(passed(role() + choice(content="Hi") + lie + DONE))
+    check_broken_chat(passed(role() + choice(content="Hi") + broken + DONE))
 
 
 def test_an_empty_upstream_stream_is_raised() -> None:

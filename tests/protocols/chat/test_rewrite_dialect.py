@@ -67,7 +67,7 @@ CASES: list[Case] = [
         (),
     ),
     (
-        "a schema is asked for in words",
+        "a schema becomes an instruction",
         {"response_format": "json_object"},
         {"response_format": FORMAT},
         {
@@ -77,7 +77,7 @@ CASES: list[Case] = [
         (),
     ),
     (
-        "the words join the system text",
+        "the instruction joins the system text",
         {"response_format": "json_object"},
         {"messages": [{"role": "developer", "content": "Be brief."}, HI], "response_format": FORMAT},
         {
@@ -87,7 +87,7 @@ CASES: list[Case] = [
         (),
     ),
     (
-        "the words join the parts of the system text",
+        "the instruction joins the parts of the system text",
         {"response_format": "json_object"},
         {
             "messages": [{"role": "system", "content": [{"type": "text", "text": "a", "x": 1}]}, HI],
@@ -106,7 +106,7 @@ CASES: list[Case] = [
         (),
     ),
     (
-        "plain JSON needs no words",
+        "plain JSON needs no instruction",
         {"response_format": "json_object"},
         {"response_format": {"type": "json_object"}},
         {"response_format": {"type": "json_object"}},
@@ -148,7 +148,7 @@ CASES: list[Case] = [
         (),
     ),
     (
-        "no word on calls at once",
+        "no parallel_tool_calls",
         {"parallel_tool_calls": False},
         {"tools": [TOOL], "parallel_tool_calls": True},
         {"tools": [TOOL]},
@@ -181,7 +181,7 @@ CASES: list[Case] = [
         (),
     ),
     (
-        "the upstream's own word goes first",
+        "the upstream's own field wins",
         {"reasoning_field": "thinking"},
         {"reasoning_effort": "high", "thinking": {"type": "enabled", "budget_tokens": 9}},
         {"thinking": {"type": "enabled", "budget_tokens": 9}},

@@ -41,7 +41,7 @@ _usage_counts: Final = Decoder(WireUsage)
 
 def read_chunk(data: bytes) -> StreamChunk | None:
     """Read a chunk or a whole completion; None if it is not a JSON object."""
-    return read_typed(data) or read_loosely(data)
+    return json.try_read(data, _decoder) or read_loosely(data)
 
 
 def read_typed(data: bytes) -> StreamChunk | None:

@@ -79,7 +79,7 @@ class ChunkDecoder:
     def chunk(self, chunk: StreamChunk, out: list[StreamItem]) -> None:
         if is_present(chunk.error):
             self.ended = True
-            out.append(Failed(errors.from_object(200, decode_raw(chunk.error), provider="")))
+            out.append(Failed(errors.typed_error(200, decode_raw(chunk.error), provider="")))
             return
         if not self.started:
             self.started = True

@@ -44,10 +44,10 @@ def decode_error(status: int, headers: Mapping[str, str], body: bytes, provider:
     except ValueError:
         return upstream_error(status, plain_text(body), provider=provider, headers=headers)
     error = (value.get("error") or value) if isinstance(value, dict) else value
-    return from_object(status, error, provider=provider, headers=headers)
+    return typed_error(status, error, provider=provider, headers=headers)
 
 
-def from_object(
+def typed_error(
     status: int, error: Any, *, provider: str, headers: Mapping[str, str] | None = None
 ) -> UpstreamError:
     """Return the typed error for an `error` value of any shape.

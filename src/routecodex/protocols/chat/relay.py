@@ -265,7 +265,7 @@ class Relay:
 
     def _upstream_error(self, raw: bytes, chunk: StreamChunk) -> bytes:
         said = decode_raw(chunk.error)
-        error = errors.from_object(200, said, provider=self._reply.provider)
+        error = errors.typed_error(200, said, provider=self._reply.provider)
         if not self.started:
             raise error
         if (

@@ -156,8 +156,8 @@ def _check_count(field: str, value: int | None) -> None:
 
 
 def _check_limit(field: str, value: int | None) -> None:
-    if value != UNLIMITED:
-        _check_count(field, value)
+    if value is not None and value < 1 and value != UNLIMITED:
+        raise _invalid(field, "must be 1 or more")
 
 
 def check_tools(tools: Sequence[WireTool]) -> None:

@@ -12,7 +12,7 @@ from routecodex.protocols.chat.chunks import lacks_answer, read_chunk, settle_fi
 from routecodex.protocols.chat.decode_stream import ChunkDecoder, unparsable
 from routecodex.protocols.chat.encode_messages import join_texts
 from routecodex.protocols.chat.encode_stream import annotations_of, answer_id, usage_object
-from routecodex.protocols.chat.errors import from_object
+from routecodex.protocols.chat.errors import typed_error
 from routecodex.protocols.chat.schema import StreamChunk, WireDelta
 from routecodex.protocols.codec import AnswerOutcome, ReplyContext
 from routecodex.protocols.text_batches import StreamItem, unbatched
@@ -40,7 +40,7 @@ def _read(body: bytes, provider: str = "") -> StreamChunk:
     if answer is None:
         raise unparsable()
     if answer.error is not ABSENT and is_present(answer.error):
-        raise from_object(200, decode_raw(answer.error), provider=provider)
+        raise typed_error(200, decode_raw(answer.error), provider=provider)
     if not answer.choices:
         raise unparsable()
     return answer

@@ -70,6 +70,7 @@ class StreamDecoder:
         self._frames = Frames()
         self._template = FrameTemplate()
         self._text: _OpenBlock | None = None
+        """The open text block, if the last frame only added to it."""
         self._events: list[StreamItem] = []
         self._started = False
         self._ended = False
@@ -90,12 +91,12 @@ class StreamDecoder:
         try:
             run = self._frames.cut(data)
         except FrameTooLarge:
-            self._fail(errors.unparsable("a frame without end"))
+            self._fail(errors.unparsable("an oversized stream frame"))
             run = b""
         at, size = 0, len(run)
         while at < size and not self._ended:
-            taken = self._texts(run, at)
-            at = at + taken if taken else self._frame(run, at)
+            size_of_texts = self._texts(run, at)
+            at = at + size_of_texts if size_of_texts else self._frame(run, at)
         return self._drain()
 
     def _texts(self, run: bytes, at: int) -> int:
@@ -114,13 +115,9 @@ class StreamDecoder:
         if frame is not None:
             self._text = None
             self._take(frame)
-            self._learn(frame)
+            if self._text is not None:
+                self._template.learn(frame.raw, _TEXT_KEY)
         return following
-
-    def _learn(self, frame: Frame) -> None:
-        """Use a frame with only text as the template of later frames."""
-        if self._text is not None:
-            self._template.learn(frame.raw, _TEXT_KEY)
 
     def close(self) -> list[Event]:
         for frame in self._frames.close():
@@ -138,9 +135,9 @@ class StreamDecoder:
         chunk = read_chunk(frame)
         if chunk is None:
             return
-        step = _HANDLERS.get(chunk.type)
-        if step is not None:
-            step(self, chunk)
+        handler = _HANDLERS.get(chunk.type)
+        if handler is not None:
+            handler(self, chunk)
 
     def _emit(self, event: Event) -> None:
         if not self._started:
@@ -159,7 +156,7 @@ class StreamDecoder:
         self._ended = True
 
     def _on_error(self, chunk: StreamChunk) -> None:
-        self._fail(errors.from_object(chunk.error, provider=""))
+        self._fail(errors.typed_error(chunk.error, provider=""))
 
     def _on_start(self, chunk: StreamChunk) -> None:
         head = chunk.message

@@ -111,9 +111,13 @@ class BlockEncoder:
 
 
 class _Part:
-    """A part while it is encoded; `block` is its index in the stream, None until it has content."""
+    """A part while it is encoded.
 
-    __slots__ = ("block", "call_id", "head", "held", "part", "signature", "wrote")
+    `block` is its index in the stream, None until it has content. `head` are the bytes before each delta.
+    `input` is that of a custom call, which is sent whole.
+    """
+
+    __slots__ = ("block", "call_id", "has_arguments", "head", "input", "part", "signature")
 
     def __init__(self, part: Text | ToolCall | Reasoning | Refusal | Opaque) -> None:
         self.part = part
@@ -121,8 +125,8 @@ class _Part:
         self.head = b""
         self.call_id = ""
         self.signature: list[str] = []
-        self.held: list[str] = []
-        self.wrote = False
+        self.input: list[str] = []
+        self.has_arguments = False
 
 
 class StreamEncoder:
@@ -141,7 +145,7 @@ class StreamEncoder:
         self._waiting: dict[int, list[_PartEvent]] = {}
 
     def encode(self, event: Event) -> bytes:
-        return _ANSWER_HANDLERS.get(type(event), StreamEncoder._take)(self, event)
+        return _ANSWER_HANDLERS.get(type(event), StreamEncoder._encode_or_queue)(self, event)
 
     def _start_answer(self, event: Started) -> bytes:
         self._model = event.model
@@ -177,7 +181,7 @@ class StreamEncoder:
         message = message_head(self._reply, model=self._model, usage=usage)
         return sse.frame(json.encode({"type": "message_start", "message": message}), b"message_start")
 
-    def _take(self, event: _PartEvent) -> bytes:
+    def _encode_or_queue(self, event: _PartEvent) -> bytes:
         """Encode the event, or queue it while a block of another part is open."""
         if self._open is not None and event.index != self._open:
             self._waiting.setdefault(event.index, []).append(event)
@@ -273,9 +277,9 @@ class StreamEncoder:
             return b""
         self._written += len(text)
         if isinstance(part.part, ToolCall) and part.part.custom:
-            part.held.append(text)
+            part.input.append(text)
             return b""
-        part.wrote = True
+        part.has_arguments = True
         return part.head + json.encode(text) + _DELTA_END
 
     def _opaque(self, part: Opaque) -> bytes:
@@ -320,8 +324,8 @@ class StreamEncoder:
     def _stop_call(self, part: _Part, call: ToolCall, signature: str | None) -> bytes:
         out = b""
         if call.custom:
-            out = part.head + json.encode(wrap_input("".join(part.held))) + _DELTA_END
-        elif not part.wrote:
+            out = part.head + json.encode(wrap_input("".join(part.input))) + _DELTA_END
+        elif not part.has_arguments:
             out = part.head + b'""' + _DELTA_END
         out += self._close(part)
         carrier = self._encoder.carrier(part.call_id, signature)

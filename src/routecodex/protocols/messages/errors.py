@@ -72,7 +72,7 @@ def decode_error(status: int, headers: Mapping[str, str], body: bytes, provider:
     )
 
 
-def from_object(error: Json, *, provider: str) -> UpstreamError:
+def typed_error(error: Json, *, provider: str) -> UpstreamError:
     """Return the typed error for an `error` object in a stream or an answer."""
     message, type, code = _error_fields({"error": error})
     status = _STATUSES.get(type or "", 500)

@@ -57,7 +57,7 @@ class Relay:
         try:
             run = self._frames.cut(data)
         except FrameTooLarge:
-            return self._broken(errors.unparsable("a frame without end"))
+            return self._broken(errors.unparsable("an oversized stream frame"))
         if not run:
             return b""
         if self.started and self._is_plain(run):
@@ -125,7 +125,7 @@ class Relay:
         return out
 
     def _on_error(self, _frame: Frame, chunk: StreamChunk) -> bytes:
-        return self._broken(errors.from_object(chunk.error, provider=self._reply.provider))
+        return self._broken(errors.typed_error(chunk.error, provider=self._reply.provider))
 
     def _on_other(self, frame: Frame, chunk: StreamChunk) -> bytes:
         """A ping, or an event nobody knows yet; nothing but the end may follow the stop reason."""

@@ -32,19 +32,19 @@ def rewrite(request: WireRequest, options: EncodeOptions) -> EncodedRequest:
     notices = Notices()
     body = request.body
     wire: RequestBody = request.wire
-    changes_by_message = _signature_changes(wire, options)
+    changes = _signature_changes(wire, options)
     unsupported = [name for name in options.dialect.unsupported if b'"%s"' % name.encode() in body]
-    obstacle = None if wire.thinking is None else _thinking_obstacle(wire, changes_by_message, options)
-    if not changes_by_message and not unsupported and obstacle is None:
+    obstacle = None if wire.thinking is None else _thinking_obstacle(wire, changes, options)
+    if not changes and not unsupported and obstacle is None:
         outline = request.keys() if request.outline else b""
         return EncodedRequest(replace_model(body, options.model, named=wire.model, outline=outline))
     fields = json.read_fields(body)
     for name in unsupported:
         if fields.pop(name, None) is not None:
             notices.dropped(name, "this provider rejects it")
-    if changes_by_message:
-        _apply_changes(fields, changes_by_message)
-        for reason in _drop_reasons(wire, changes_by_message, options):
+    if changes:
+        _apply_changes(fields, changes)
+        for reason in _drop_reasons(wire, changes, options):
             notices.dropped("reasoning", reason)
     if obstacle is not None and fields.pop("thinking", None) is not None:
         notices.dropped("thinking", obstacle)
@@ -57,11 +57,11 @@ def rewrite(request: WireRequest, options: EncodeOptions) -> EncodedRequest:
 
 
 def _signature_changes(wire: RequestBody, options: EncodeOptions) -> SignatureChanges:
-    changes_by_message: SignatureChanges = {}
+    changes: SignatureChanges = {}
     for number, message in enumerate(wire.messages):
         if message.role != "assistant" or isinstance(message.content, str):
             continue
-        changed = {}
+        changed: dict[int, str | None] = {}
         for at, block in enumerate(message.content):
             sealed = _signature_of(block)
             if sealed is None:
@@ -70,8 +70,8 @@ def _signature_changes(wire: RequestBody, options: EncodeOptions) -> SignatureCh
             if signature != sealed:
                 changed[at] = signature
         if changed:
-            changes_by_message[number] = changed
-    return changes_by_message
+            changes[number] = changed
+    return changes
 
 
 def _signature_of(block: WirePart) -> str | None:
@@ -91,39 +91,35 @@ def _changed_signature(signature: str, options: EncodeOptions) -> str | None:
     return inner if owner == options.provider and carried_signature(signature) is None else None
 
 
-def _apply_changes(fields: dict[str, Raw], changes_by_message: SignatureChanges) -> None:
+def _apply_changes(fields: dict[str, Raw], changes: SignatureChanges) -> None:
     messages = _raws.decode(fields["messages"])
     edited: list[Raw] = []
     for number, message in enumerate(messages):
-        changed = (
-            _edited_message(message, changes_by_message[number]) if number in changes_by_message else message
-        )
+        changed = _edited_message(message, changes[number]) if number in changes else message
         if changed is not None:
             edited.append(changed)
     fields["messages"] = Raw(json.encode(edited))
 
 
-def _drop_reasons(
-    wire: RequestBody, changes_by_message: SignatureChanges, options: EncodeOptions
-) -> Iterator[str]:
+def _drop_reasons(wire: RequestBody, changes: SignatureChanges, options: EncodeOptions) -> Iterator[str]:
     """Yield the reason for each removed thinking block."""
-    for number, changes in changes_by_message.items():
-        for at, signature in changes.items():
+    for number, signatures in changes.items():
+        for at, signature in signatures.items():
             block = wire.messages[number].content[at]
             if signature is None and isinstance(block, WirePart):
                 owner, inner = sealed_signatures.unseal(_signature_of(block) or "")
                 yield UNSIGNED if not inner and owner in (None, options.provider) else FOREIGN
 
 
-def _edited_message(message: Raw, changes: dict[int, str | None]) -> Raw | None:
+def _edited_message(message: Raw, signatures: dict[int, str | None]) -> Raw | None:
     """Return the message with its changed thinking blocks; None if no block is left."""
     parts = json.read_fields(bytes(message))
     blocks: list[Raw] = []
     for at, block in enumerate(_raws.decode(parts["content"])):
-        if at not in changes:
+        if at not in signatures:
             blocks.append(block)
             continue
-        signature = changes[at]
+        signature = signatures[at]
         if signature is not None:
             blocks.append(_with_signature(block, signature))
     if not blocks:
@@ -138,28 +134,24 @@ def _with_signature(block: Raw, signature: str) -> Raw:
     return Raw(json.encode(fields))
 
 
-def _thinking_obstacle(
-    wire: RequestBody, changes_by_message: SignatureChanges, options: EncodeOptions
-) -> str | None:
+def _thinking_obstacle(wire: RequestBody, changes: SignatureChanges, options: EncodeOptions) -> str | None:
     """Return the reason why the current tool turn must continue without thinking; None if it need not."""
     thinking = wire.thinking
     if thinking is None or thinking.type != "enabled" or not _holds(wire.messages[-1], _RESULT_BLOCKS):
         return None
-    if None in changes_by_message.get(len(wire.messages) - 2, {}).values():
+    if None in changes.get(len(wire.messages) - 2, {}).values():
         return "the current tool turn began at another provider"
-    if options.dialect.unthought_turns or _turn_has_thinking(wire.messages, changes_by_message):
+    if options.dialect.unthought_turns or _turn_has_thinking(wire.messages, changes):
         return None
     return "the current tool turn began without it"
 
 
-def _turn_has_thinking(messages: list[WireMessage], changes_by_message: SignatureChanges) -> bool:
+def _turn_has_thinking(messages: list[WireMessage], changes: SignatureChanges) -> bool:
     """Whether a message of the current tool turn keeps a thinking block: one is enough for the whole turn."""
     for number in range(len(messages) - 1, -1, -1):
         message = messages[number]
         if message.role == "assistant":
-            removed = [
-                at for at, signature in changes_by_message.get(number, {}).items() if signature is None
-            ]
+            removed = [at for at, signature in changes.get(number, {}).items() if signature is None]
             if _holds(message, _THINKING_BLOCKS, without=removed):
                 return True
         elif message.role == "user" and not _holds(message, _RESULT_BLOCKS):

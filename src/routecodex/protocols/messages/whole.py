@@ -95,7 +95,7 @@ def _read(body: bytes, *, provider: str) -> _Answer:
         return answer
     failure = json.try_read(body, _failure)
     if failure is not None and is_present(failure.error):
-        raise errors.from_object(decode_raw(failure.error), provider=provider)
+        raise errors.typed_error(decode_raw(failure.error), provider=provider)
     raise errors.unparsable()
 
 
