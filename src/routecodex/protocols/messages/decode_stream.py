@@ -115,9 +115,16 @@ class StreamDecoder:
         if frame is not None:
             self._text = None
             self._take(frame)
-            if self._text is not None:
-                self._template.learn(frame.raw, _TEXT_KEY)
+            self._learn(frame)
         return following
+
+    def _learn(self, frame: Frame) -> None:
+        """Use a frame with only text as the template of later frames.
+
+        A method of its own: inline, mypyc would assume that `_text` is still None after `_take`.
+        """
+        if self._text is not None:
+            self._template.learn(frame.raw, _TEXT_KEY)
 
     def close(self) -> list[Event]:
         for frame in self._frames.close():
