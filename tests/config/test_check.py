@@ -18,8 +18,8 @@ TIME_SERVERS = [
         (
             "error",
             "server_tools.clock.ntp.servers",
-            "there is no server to ask",
-            "name one, or set enabled = false",
+            "is empty",
+            "add one, or set enabled = false",
         ),
         id="no time server",
     ),
@@ -29,7 +29,7 @@ TIME_SERVERS = [
             (
                 "error",
                 "server_tools.clock.ntp.servers[0]",
-                f'"{server}" is no time server',
+                f'"{server}" is not a time server',
                 'use "host" or "host:port"',
             ),
             id=f"time server {server!r}",
@@ -75,7 +75,7 @@ SERVER = [
     ),
     pytest.param(
         BASE + '[server]\nid = "../x"\n',
-        ("error", "server.id", '"../x" cannot be a name', "use letters, digits, . _ and -"),
+        ("error", "server.id", '"../x" is not a valid name', "use letters, digits, . _ and -"),
         id="id like a path",
     ),
     pytest.param(
@@ -84,13 +84,13 @@ SERVER = [
             "error",
             "server.admin_token",
             "is empty",
-            "give a token, or remove the line to have one made",
+            "set a token, or remove the line to have one generated",
         ),
         id="empty admin token",
     ),
     pytest.param(
         BASE + '[server]\nclient_keys = [{ name = "a", key = "" }]\n',
-        ("error", "server.client_keys[0].key", "is empty", "give the key"),
+        ("error", "server.client_keys[0].key", "is empty", "set the key"),
         id="empty client key",
     ),
     pytest.param(
@@ -108,7 +108,7 @@ SERVER = [
         (
             "error",
             "store.url",
-            '"/tmp/x" is no store this version knows',
+            '"/tmp/x" is not a store of this version',
             'use "file:", "file:/path" or "memory:"',
         ),
         id="path without a scheme",
@@ -118,7 +118,7 @@ SERVER = [
         (
             "error",
             "store.url",
-            "what stands here is no store this version knows",
+            "this value is not a store of this version",
             'use "file:", "file:/path" or "memory:"',
         ),
         id="store with a password",
@@ -128,14 +128,19 @@ SERVER = [
         (
             "error",
             "store.url",
-            '"file:state" is no absolute path',
+            '"file:state" is not an absolute path',
             'use "file:/path", or "file:" for the session dir',
         ),
         id="relative path",
     ),
     pytest.param(
         BASE + '[store]\nurl = "file:/dev/null/state"\n',
-        ("error", "store.url", "/dev/null is no directory", "name a directory, or one that can be made"),
+        (
+            "error",
+            "store.url",
+            "/dev/null is not a directory",
+            "name a directory, or one that can be created",
+        ),
         id="below a file",
     ),
     pytest.param(
@@ -143,7 +148,7 @@ SERVER = [
         (
             "error",
             "server.client_keys[1].key",
-            'is the key of "a" too: nobody could tell the two apart',
+            'is also the key of "a": the two cannot be told apart',
             "give each its own key",
         ),
         id="one key for two clients",
@@ -201,8 +206,8 @@ def test_what_came_from_the_environment_is_not_shown() -> None:
     text = provider(base_url='"${URL}"') + '[store]\nurl = "${STORE}"\n'
     _, problems = examine(text, environ={"URL": "sk-1234", "STORE": "sk-5678"})
     assert [one.message for one in problems] == [
-        "what the environment holds is not a URL",
-        "what the environment holds is no store this version knows",
+        "the value from the environment is not a URL",
+        "the value from the environment is not a store of this version",
     ]
 
 

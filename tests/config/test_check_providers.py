@@ -9,7 +9,7 @@ from tests.config.checked import BASE, Told, provider, told
 PROVIDERS = [
     pytest.param(
         provider(protocol='"messages"', base_url='"http://127.0.0.1:1/v1"'),
-        ("error", "providers.q.base_url", "ends in /v1, which is added to it", 'use "http://127.0.0.1:1"'),
+        ("error", "providers.q.base_url", "ends in /v1, which the gateway adds", 'use "http://127.0.0.1:1"'),
         id="messages with v1",
     ),
     pytest.param(
@@ -17,7 +17,7 @@ PROVIDERS = [
         (
             "error",
             "providers.q.base_url",
-            "holds the version of the API, which is added to it",
+            "contains the version of the API, which the gateway adds",
             'use "http://127.0.0.1:1"',
         ),
         id="gemini with v1beta",
@@ -37,8 +37,8 @@ PROVIDERS = [
         (
             "error",
             "providers.q.base_url",
-            "ends in /chat/completions, which is added to it",
-            "leave that off",
+            "ends in /chat/completions, which the gateway adds",
+            "remove that",
         ),
         id="an endpoint",
     ),
@@ -48,7 +48,7 @@ PROVIDERS = [
             "error",
             "providers.q.base_url",
             '"api.example.com/v1" is not a URL',
-            "write https:// or http://, a host, and a port if need be",
+            "write https:// or http://, a host, and a port if needed",
         ),
         id="no scheme",
     ),
@@ -58,7 +58,7 @@ PROVIDERS = [
             "error",
             "providers.q.base_url",
             '"http:///v1" is not a URL',
-            "write https:// or http://, a host, and a port if need be",
+            "write https:// or http://, a host, and a port if needed",
         ),
         id="no host",
     ),
@@ -68,7 +68,7 @@ PROVIDERS = [
             "error",
             "providers.q.base_url",
             '"http://[::1/v1" is not a URL',
-            "write https:// or http://, a host, and a port if need be",
+            "write https:// or http://, a host, and a port if needed",
         ),
         id="half an address",
     ),
@@ -78,18 +78,18 @@ PROVIDERS = [
             "error",
             "providers.q.base_url",
             '"http://127.0.0.1:99999/v1" is not a URL',
-            "write https:// or http://, a host, and a port if need be",
+            "write https:// or http://, a host, and a port if needed",
         ),
         id="port out of range",
     ),
     pytest.param(
         provider(base_url='"http://u:p@127.0.0.1/v1"'),
-        ("error", "providers.q.base_url", "holds a user name or password", "put the key in auth"),
+        ("error", "providers.q.base_url", "contains a user name or password", "put the key in auth"),
         id="credentials",
     ),
     pytest.param(
         provider(base_url='"http://127.0.0.1/v1?a=b"'),
-        ("error", "providers.q.base_url", "holds a query", 'put it in query = { name = "value" }'),
+        ("error", "providers.q.base_url", "contains a query", 'put it in query = { name = "value" }'),
         id="query",
     ),
     pytest.param(
@@ -107,8 +107,8 @@ PROVIDERS = [
         (
             "error",
             "providers.q.auth",
-            "there is no key",
-            'add auth = [{ env = "NAME_OF_VARIABLE" }], or auth_style = "none" if it asks for none',
+            "has no key",
+            'add auth = [{ env = "NAME_OF_VARIABLE" }], or auth_style = "none" if it needs none',
         ),
         id="no key for a remote provider",
     ),
@@ -117,7 +117,7 @@ PROVIDERS = [
         (
             "warning",
             "providers.q.models",
-            "there is no model, so nothing can be routed here",
+            "is empty, so no request can be routed to this provider",
             'add one: [providers.q.models."model-name"]',
         ),
         id="no models",
@@ -127,8 +127,8 @@ PROVIDERS = [
         (
             "warning",
             "providers.q.auth[0].alias",
-            '"m" is also the name of a model: instructions that force or stick take it for the model, those '
-            "that disable for the key",
+            '"m" is also the name of a model: force and sticky instructions use '
+            "the model, disable instructions the key",
             "use another alias",
         ),
         id="alias like a model",
@@ -138,7 +138,7 @@ PROVIDERS = [
         (
             "warning",
             "providers.q.models.4",
-            '"4" would also be read as the number of a key',
+            '"4" could also be the number of a key',
             'use another name, and id = "4" for the upstream',
         ),
         id="model like a number",
@@ -148,7 +148,7 @@ PROVIDERS = [
         (
             "error",
             "providers.q.auth[0].alias",
-            '"7" would be read as the number of a key',
+            '"7" would be taken for the number of a key',
             "add a letter to it",
         ),
         id="alias like a number",
@@ -158,7 +158,7 @@ PROVIDERS = [
         (
             "error",
             "providers.q.auth[0].alias",
-            '"a.b" cannot be an alias',
+            '"a.b" is not a valid alias',
             "use letters, digits, _ and - only: targets are split at dots",
         ),
         id="alias with a dot",
@@ -168,7 +168,7 @@ PROVIDERS = [
         (
             "warning",
             "providers.q.auth[1]",
-            'is the same key as "a": a limit of one is a limit of both',
+            'is the same key as "a": both share one limit',
             "remove one of them",
         ),
         id="the same key twice",
@@ -178,7 +178,7 @@ PROVIDERS = [
         (
             "error",
             'providers."a.b"',
-            '"a.b" cannot be the name of a provider',
+            '"a.b" is not a valid name of a provider',
             "use letters, digits, _ and - only: targets are split at dots",
         ),
         id="provider with a dot",
@@ -192,7 +192,7 @@ PROVIDERS += [
             "error",
             "providers.q.base_url",
             f"{told_as} is not a URL",
-            "write https:// or http://, a host, and a port if need be",
+            "write https:// or http://, a host, and a port if needed",
         ),
         id=name,
     )
@@ -201,23 +201,26 @@ PROVIDERS += [
         ("space in a host", "http://a b/v1", '"http://a b/v1"'),
         ("line break in a URL", "http://127.0.0.1/\\nv1", r'"http://127.0.0.1/\nv1"'),
         ("beyond ASCII in a path", "http://127.0.0.1/ü/v1", '"http://127.0.0.1/ü/v1"'),
-        ("a password is not shown", "http://u:pw@127.0.0.1:99999/v1", "what stands here"),
+        ("a password is not shown", "http://u:pw@127.0.0.1:99999/v1", "this value"),
     )
 ]
 
 NO_NAME = "use letters, digits and -"
-NO_VALUE = ("holds a character that cannot stand in a header", "remove line breaks and the like")
+NO_VALUE = (
+    "contains a character that is not allowed in a header",
+    "remove line breaks and other control characters",
+)
 HEADERS = [
     pytest.param(r'"x-y" = "a\r\nx-injected: 1"', "x-y", *NO_VALUE, id="a header inside a value"),
     pytest.param(r'"x-y" = "a\nb"', "x-y", *NO_VALUE, id="lone line feed"),
     pytest.param(r'"x-y" = "a\rb"', "x-y", *NO_VALUE, id="lone carriage return"),
     pytest.param(r'"x-y" = "a\u0000"', "x-y", *NO_VALUE, id="NUL"),
     pytest.param('"x-y" = "€"', "x-y", *NO_VALUE, id="beyond Latin-1"),
-    pytest.param('"x y" = "1"', '"x y"', '"x y" cannot be the name of a header', NO_NAME, id="space"),
-    pytest.param('"" = "1"', '""', '"" cannot be the name of a header', NO_NAME, id="no name"),
-    pytest.param('"x:y" = "1"', '"x:y"', '"x:y" cannot be the name of a header', NO_NAME, id="colon"),
+    pytest.param('"x y" = "1"', '"x y"', '"x y" is not a valid header name', NO_NAME, id="space"),
+    pytest.param('"" = "1"', '""', '"" is not a valid header name', NO_NAME, id="no name"),
+    pytest.param('"x:y" = "1"', '"x:y"', '"x:y" is not a valid header name', NO_NAME, id="colon"),
     pytest.param(
-        r'"x\r\ny" = "1"', r'"x\r\ny"', r'"x\r\ny" cannot be the name of a header', NO_NAME, id="broken name"
+        r'"x\r\ny" = "1"', r'"x\r\ny"', r'"x\r\ny" is not a valid header name', NO_NAME, id="broken name"
     ),
     *(
         pytest.param(f'{name} = "1"', name, "is set by the gateway itself", "remove it", id=name)
@@ -250,7 +253,7 @@ SEARCHES = [
             "error",
             "server_tools.web_search.http.url",
             '"search.example?q={query}" is not a URL',
-            "write https:// or http://, a host, and a port if need be",
+            "write https:// or http://, a host, and a port if needed",
         ),
         id="search without a scheme",
     ),
@@ -259,7 +262,7 @@ SEARCHES = [
         (
             "error",
             "server_tools.web_search.http.url",
-            "holds a user name or password",
+            "contains a user name or password",
             "put the key in key or headers",
         ),
         id="search with credentials",
@@ -269,7 +272,7 @@ SEARCHES = [
         (
             "error",
             "server_tools.web_search.http.key",
-            "holds a character that cannot stand in a header",
+            "contains a character that is not allowed in a header",
             "copy the key again, without spaces",
         ),
         id="search key with a line break",

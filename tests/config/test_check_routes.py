@@ -70,7 +70,7 @@ TARGETS = [
     ),
     pytest.param(
         routed('["glm"]'),
-        ("error", "routing.default[0]", '"glm" names no model', 'write provider.model: "glm.glm-4.7"'),
+        ("error", "routing.default[0]", '"glm" has no model', 'write provider.model: "glm.glm-4.7"'),
         id="provider alone",
     ),
     pytest.param(
@@ -103,7 +103,7 @@ TARGETS = [
         (
             "warning",
             'models."glm.blind"',
-            "is also a target: requests for that target would go where the alias says",
+            "is also a target: requests for that target would go to the alias instead",
             "use another name",
         ),
         id="alias like a target",
@@ -123,7 +123,7 @@ TARGETS = [
         (
             "warning",
             'models."claude-*-4"',
-            'is never used: "claude-*" comes before it and matches all that it does',
+            'is never used: "claude-*" comes first and matches the same names',
             'put it before "claude-*"',
         ),
         id="glob behind a wider one",
@@ -142,7 +142,7 @@ ROUTES = [
         (
             "error",
             "routing.default",
-            "is missing: a request that no other route takes would have nowhere to go",
+            "is missing: requests that match no other route would fail",
             'add default = ["glm.glm-4.7"]',
         ),
         id="no default",
@@ -152,14 +152,14 @@ ROUTES = [
         (
             "error",
             "routing.default",
-            "is empty: a request that no other route takes would have nowhere to go",
+            "is empty: requests that match no other route would fail",
             'add default = ["glm.glm-4.7"]',
         ),
         id="empty default",
     ),
     pytest.param(
         BASE + "coding = []\n",
-        ("warning", "routing.coding", "is empty: its requests go to default", "add targets"),
+        ("warning", "routing.coding", "is empty: its requests fall back to default", "add targets"),
         id="empty route",
     ),
     pytest.param(
@@ -167,7 +167,7 @@ ROUTES = [
         (
             "error",
             'routing."a.b"',
-            '"a.b" cannot be the name of a route',
+            '"a.b" is not a valid name of a route',
             "use letters, digits, _ and - only: targets are split at dots",
         ),
         id="route with a dot",
@@ -184,7 +184,7 @@ ROUTES = [
     ),
     pytest.param(
         routed('[{ id = "a" }]'),
-        ("error", "routing.default[0].targets", "there is no target", 'add targets = ["glm.glm-4.7"]'),
+        ("error", "routing.default[0].targets", "is empty", 'add targets = ["glm.glm-4.7"]'),
         id="empty pool",
     ),
     pytest.param(
@@ -236,7 +236,7 @@ ROUTES = [
             "error",
             "routing.default[0].weights",
             "add up to infinity",
-            "write smaller numbers: only their relation counts",
+            "use smaller numbers: only their ratio counts",
         ),
         id="weights that add up to infinity",
     ),
@@ -258,7 +258,7 @@ ROUTES = [
         (
             "warning",
             "routing.default[1]",
-            '"glm.primary.glm-4.7" is one of the keys that "glm.glm-4.7" stands for',
+            '"glm.primary.glm-4.7" is one of the keys that "glm.glm-4.7" covers',
             "remove one of the two",
         ),
         id="a key beside all keys",
@@ -268,7 +268,7 @@ ROUTES = [
         (
             "warning",
             "routing.default[1].targets[0]",
-            '"glm.2.glm-4.7" stands in the pool "a" already, and counts there',
+            '"glm.2.glm-4.7" is already in the pool "a" and counts only there',
             "remove one of the two",
         ),
         id="one target in two pools",
@@ -278,7 +278,7 @@ ROUTES = [
         (
             "error",
             "routing.default[0]",
-            'names the key "primary" of provider "glm" and no model',
+            'names the key "primary" of provider "glm" but no model',
             'write provider.key.model: "glm.primary.glm-4.7"',
         ),
         id="a key without a model",
@@ -288,7 +288,7 @@ ROUTES = [
         (
             "warning",
             "routing.vision[0]",
-            '"glm.blind" cannot see images and is in the route vision',
+            '"glm.blind" does not support images but is in the route vision',
             "set vision = true on that model, or remove it here",
         ),
         id="blind model in vision",
@@ -310,7 +310,7 @@ ROUTES = [
         (
             "error",
             "routing.direct",
-            '"direct" is taken: so the gateway reports a model that is named outright',
+            '"direct" is reserved: the gateway reports it for requests whose model names a target',
             "use another name",
         ),
         id="route with a name of ours",
@@ -320,7 +320,7 @@ ROUTES = [
         (
             "warning",
             "routing.thinkin",
-            "only metadata.routeHint would lead here",
+            "only metadata.routeHint can select this route",
             'did you mean "thinking"?',
         ),
         id="route that looks like a mistake",

@@ -231,8 +231,8 @@ def test_environment_fills_strings_numbers_and_booleans() -> None:
             (
                 2,
                 "server.host",
-                "must be a string that is not empty, got a date or time",
-                "write a string that is not empty",
+                "must be a non-empty string, got a date or time",
+                "write a non-empty string",
             ),
             id="date for a string",
         ),
@@ -255,7 +255,7 @@ def test_environment_fills_strings_numbers_and_booleans() -> None:
         ),
         pytest.param(
             '[server]\nclient_keys = [{ key = "k" }]\n',
-            (2, "server.client_keys[0].name", "is missing", 'say whose key it is: name = "laptop"'),
+            (2, "server.client_keys[0].name", "is missing", 'name its owner: name = "laptop"'),
             id="required key",
         ),
         pytest.param(
@@ -335,13 +335,13 @@ def test_environment_fills_strings_numbers_and_booleans() -> None:
                 2,
                 "server.id",
                 "uses the environment variable NOPE, which is not set",
-                "set NOPE, or give a default: ${NOPE:-…}",
+                "set NOPE, or add a default: ${NOPE:-…}",
             ),
             id="variable not set",
         ),
         pytest.param(
             '[server]\nid = "${no name}"\n',
-            (2, "server.id", 'has a "${" that names no variable', "write ${NAME}, or $$ for one $"),
+            (2, "server.id", 'has a "${" without a valid variable name', "write ${NAME}, or $$ for one $"),
             id="variable without a name",
         ),
         pytest.param(
@@ -351,7 +351,7 @@ def test_environment_fills_strings_numbers_and_booleans() -> None:
         ),
         pytest.param(
             '[providers.acme]\nauth = [{ alias = "a" }]\n',
-            (2, "providers.acme.auth[0]", "has no key", "give exactly one of value, env and file"),
+            (2, "providers.acme.auth[0]", "has no key", "set exactly one of value, env and file"),
             id="key without a value",
         ),
         pytest.param(
@@ -359,14 +359,14 @@ def test_environment_fills_strings_numbers_and_booleans() -> None:
             (
                 2,
                 "providers.acme.auth[0]",
-                "has its key in several places: value, env",
-                "give exactly one of value, env and file",
+                "has several keys: value, env",
+                "set exactly one of value, env and file",
             ),
             id="key in two places",
         ),
         pytest.param(
             '[providers.acme]\nauth = [{ value = "" }]\n',
-            (2, "providers.acme.auth[0].value", "is empty", "give the key"),
+            (2, "providers.acme.auth[0].value", "is empty", "set the key"),
             id="empty key",
         ),
         pytest.param(
@@ -374,7 +374,7 @@ def test_environment_fills_strings_numbers_and_booleans() -> None:
             (
                 2,
                 "providers.acme.auth[0].value",
-                "holds a character that cannot stand in a header",
+                "contains a character that is not allowed in a header",
                 "copy the key again, without spaces",
             ),
             id="key with a line break",
@@ -457,7 +457,7 @@ def test_a_syntax_error_names_line_and_column(text: str, message: str, line: int
             Problem(
                 (),
                 f"is not valid TOML {message}",
-                "mend the syntax there",
+                "correct the syntax there",
                 file="config.toml",
                 line=line,
             )
@@ -475,7 +475,7 @@ def test_a_missing_file_says_how_to_make_one(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfig) as caught:
         load(path, {})
     assert [str(one) for one in caught.value.problems] == [
-        f"{path}: there is no such file. Fix: create it; the smallest one is:\n{MINIMAL_CONFIG}"
+        f"{path}: the file does not exist. Fix: create it; the smallest one is:\n{MINIMAL_CONFIG}"
     ]
 
 
@@ -507,7 +507,7 @@ def test_a_missing_authority_file_is_told(tmp_path: Path) -> None:
     text = MINIMAL.replace("models", 'tls = { ca_file = "ca.pem" }\nmodels')
     _, problems = examine(text, source=str(tmp_path / "c.toml"), environ={})
     assert [(one.path, one.message) for one in problems] == [
-        ("providers.p.tls.ca_file", f"names {tmp_path / 'ca.pem'}, which is no file")
+        ("providers.p.tls.ca_file", f"names {tmp_path / 'ca.pem'}, which is not a file")
     ]
 
 
@@ -519,7 +519,7 @@ def test_an_authority_file_without_a_certificate_is_told(tmp_path: Path) -> None
         (
             4,
             "providers.p.tls.ca_file",
-            f"names {tmp_path / 'ca.pem'}, which holds no certificate in PEM form",
+            f"names {tmp_path / 'ca.pem'}, which has no certificate in PEM form",
             "name a file with -----BEGIN CERTIFICATE----- in it",
         )
     ]

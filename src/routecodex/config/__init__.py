@@ -1,12 +1,16 @@
 """The configuration file, from TOML text to one checked, immutable value.
 
-- `load`, `loads`: a file or text to a `Config`, or `InvalidConfig` with every problem at once
-- `examine`: the same without raising, warnings included
-- `check`: whether the parts of a `Config` fit together
-- `Config` and its tables `ServerConfig`, `Store`, `Provider`, `Key`, `Model`, `Pool`, …: what the file says
-- `Preset`: a well-known provider, the defaults of a row
-- `Secret`: a value that is never shown
-- `Problem`: one thing that is wrong, where, and how to mend it
+load           `load`, `loads`: a file or text to a `Config`, or `InvalidConfig` with every problem; `examine`
+               does not raise and includes warnings
+model          `Config` and its tables `ServerConfig`, `StoreConfig`, `PoolConfig`, …
+providers      `ProviderConfig`, `KeyConfig`, `ModelConfig`; `Preset`, the defaults of a well-known provider
+server_tools   tables of the server tools
+shape          reads untyped tables into the model
+resolve        fills in presets, keys and names
+check          checks that the parts fit together; check_routes checks targets, routes and aliases
+problems       `Problem`: place, message and fix
+values         `Secret`, a value that is never shown; bounds of durations
+reference      writes docs/configuration.md and the JSON schema
 """
 
 from __future__ import annotations

@@ -1,11 +1,4 @@
-"""Checks that the parts of a configuration fit together.
-
-Addresses as they stand in the file: what is a URL, a time server, this machine.
-
-Whether requests can be sent: addresses, keys and headers of the providers and of the search.
-
-Checks what single values cannot show: whether the parts of a configuration fit together.
-"""
+"""Checks that the parts of a configuration fit together: server, keys, addresses, headers, stores, routes."""
 
 from __future__ import annotations
 
@@ -26,7 +19,7 @@ _HOST = re.compile(r"[A-Za-z0-9._-]+\Z|[0-9A-Fa-f:.]+\Z")
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the host."""
+    """Return whether only this machine can reach the host."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:
@@ -36,20 +29,20 @@ def is_loopback(host: str) -> bool:
 
 
 def split_url(url: str) -> SplitResult | None:
-    """The parts of an http(s) URL that can be asked as it stands, or None if it is none."""
+    """Return the parts of an http(s) URL that can be requested unchanged, or None if it is not one."""
     try:
         parts = urlsplit(url)
         host = (parts.hostname or "").encode("idna").decode()
         usable = parts.scheme in {"http", "https"} and _HOST.match(host) and parts.port != 0
     except ValueError:
         return None
-    # Line breaks are taken out by urlsplit in silence, and what is not ASCII cannot stand in a request.
+    # urlsplit silently removes line breaks, and a request line must be ASCII.
     below = url.partition("://")[2].partition("/")[2]
     return parts if usable and (not below or _VISIBLE.match(below)) and url.isprintable() else None
 
 
 def is_time_server(text: str) -> bool:
-    """Whether the text is `host`, `host:port` or `[v6]:port`."""
+    """Return whether the text is `host`, `host:port` or `[v6]:port`."""
     if text.count(":") > 1 and not text.startswith("["):
         text = f"[{text}]"
     try:
@@ -79,28 +72,28 @@ _GATEWAY_HEADERS = frozenset(
         "upgrade",
     }
 )
-"""What says where a request goes and where it ends: that follows from the URL and the body."""
-_URL_FIX = "write https:// or http://, a host, and a port if need be"
+"""Headers that follow from the URL and the body; the gateway sets them itself."""
+_URL_FIX = "write https:// or http://, a host, and a port if needed"
 
 
 def check_provider(name: str, provider: ProviderConfig, hidden: Hidden) -> Iterator[Problem]:
-    """What is wrong with a provider; the text of `hidden` places is never shown."""
+    """Check a provider; the text of `hidden` places is never shown."""
     place = ("providers", name)
     if not NAME.match(name):
-        yield Problem(place, f"{quoted(name)} cannot be the name of a provider", NAME_FIX)
+        yield Problem(place, f"{quoted(name)} is not a valid name of a provider", NAME_FIX)
     elif name.lower() in _INSTRUCTION_KEYWORDS:
-        yield Problem(place, f"{quoted(name)} is a word of the instructions in a chat", "use another name")
+        yield Problem(place, f"{quoted(name)} is a keyword of chat instructions", "use another name")
     yield from _base_url(provider, (*place, "base_url"), hidden)
     yield from _keys(provider, place)
     yield from _headers(provider.headers, (*place, "headers"))
     for model in filter(str.isdigit, provider.models):
-        told = f"{quoted(model)} would also be read as the number of a key"
+        message = f"{quoted(model)} could also be the number of a key"
         fix = f"use another name, and id = {quoted(model)} for the upstream"
-        yield Problem((*place, "models", model), told, fix, severity="warning")
+        yield Problem((*place, "models", model), message, fix, severity="warning")
     if not provider.models and provider.protocol != "demo":
         yield Problem(
             (*place, "models"),
-            "there is no model, so nothing can be routed here",
+            "is empty, so no request can be routed to this provider",
             f'add one: [providers.{name}.models."model-name"]',
             severity="warning",
             absent=True,
@@ -109,10 +102,10 @@ def check_provider(name: str, provider: ProviderConfig, hidden: Hidden) -> Itera
 
 def _keys(provider: ProviderConfig, place: ConfigPath) -> Iterator[Problem]:
     parts = split_url(provider.base_url)
-    asks = provider.protocol != "demo" and provider.auth_style != "none"
-    if asks and not provider.auth and parts and not is_loopback(parts.hostname or ""):
-        fix = 'add auth = [{ env = "NAME_OF_VARIABLE" }], or auth_style = "none" if it asks for none'
-        yield Problem((*place, "auth"), "there is no key", fix, absent=True)
+    needs_key = provider.protocol != "demo" and provider.auth_style != "none"
+    if needs_key and not provider.auth and parts and not is_loopback(parts.hostname or ""):
+        fix = 'add auth = [{ env = "NAME_OF_VARIABLE" }], or auth_style = "none" if it needs none'
+        yield Problem((*place, "auth"), "has no key", fix, absent=True)
     yield from _same_keys(provider, place)
     counts = Counter(key.alias for key in provider.auth)
     for index, key in enumerate(provider.auth):
@@ -120,23 +113,23 @@ def _keys(provider: ProviderConfig, place: ConfigPath) -> Iterator[Problem]:
         if counts[key.alias] > 1:
             yield Problem(at, f"{quoted(key.alias)} is used more than once", "give each key its own alias")
         if not NAME.match(key.alias):
-            yield Problem(at, f"{quoted(key.alias)} cannot be an alias", NAME_FIX)
+            yield Problem(at, f"{quoted(key.alias)} is not a valid alias", NAME_FIX)
         elif key.alias.isdigit():
             yield Problem(
-                at, f"{quoted(key.alias)} would be read as the number of a key", "add a letter to it"
+                at, f"{quoted(key.alias)} would be taken for the number of a key", "add a letter to it"
             )
         elif key.alias in provider.models:
             yield Problem(
                 at,
-                f"{quoted(key.alias)} is also the name of a model: instructions that force or stick take it "
-                "for the model, those that disable for the key",
+                f"{quoted(key.alias)} is also the name of a model: force and sticky instructions use "
+                "the model, disable instructions the key",
                 "use another alias",
                 severity="warning",
             )
 
 
 def _same_keys(provider: ProviderConfig, place: ConfigPath) -> Iterator[Problem]:
-    """Keys that stand there twice; those of the demo mean nothing."""
+    """Warn about keys that occur twice; the demo provider ignores its keys."""
     if provider.protocol == "demo":
         return
     first: dict[str, str] = {}
@@ -145,37 +138,39 @@ def _same_keys(provider: ProviderConfig, place: ConfigPath) -> Iterator[Problem]
         if value and value in first:
             yield Problem(
                 (*place, "auth", index),
-                f"is the same key as {quoted(first[value])}: a limit of one is a limit of both",
+                f"is the same key as {quoted(first[value])}: both share one limit",
                 "remove one of them",
                 severity="warning",
             )
         first.setdefault(value, key.alias)
 
 
-def _headers(given: Mapping[str, str], place: ConfigPath) -> Iterator[Problem]:
-    for name, value in given.items():
+def _headers(headers: Mapping[str, str], place: ConfigPath) -> Iterator[Problem]:
+    for name, value in headers.items():
         at = (*place, name)
         if not _HEADER_NAME.match(name):
-            yield Problem(at, f"{quoted(name)} cannot be the name of a header", "use letters, digits and -")
+            yield Problem(at, f"{quoted(name)} is not a valid header name", "use letters, digits and -")
         elif name.lower() in _GATEWAY_HEADERS:
             yield Problem(at, "is set by the gateway itself", "remove it")
         elif not _HEADER_VALUE.match(value):
             yield Problem(
-                at, "holds a character that cannot stand in a header", "remove line breaks and the like"
+                at,
+                "contains a character that is not allowed in a header",
+                "remove line breaks and other control characters",
             )
 
 
 def check_search(row: WebSearchHttpConfig, hidden: Hidden) -> Iterator[Problem]:
-    """What is wrong with the search API; the text of `hidden` places is never shown."""
+    """Check the search API; the text of `hidden` places is never shown."""
     place = ("server_tools", "web_search", "http")
     if row.url is not None and split_url(row.url) is None:
         yield _not_a_url(row.url, (*place, "url"), hidden)
     elif row.url is not None and "@" in row.url.partition("://")[2].partition("/")[0]:
-        yield Problem((*place, "url"), "holds a user name or password", "put the key in key or headers")
+        yield Problem((*place, "url"), "contains a user name or password", "put the key in key or headers")
     if row.key is not None and not _HEADER_VALUE.match(row.key.reveal()):
         yield Problem(
             (*place, "key"),
-            "holds a character that cannot stand in a header",
+            "contains a character that is not allowed in a header",
             "copy the key again, without spaces",
         )
     yield from _headers(row.headers, (*place, "headers"))
@@ -196,9 +191,9 @@ def _base_url(provider: ProviderConfig, place: ConfigPath, hidden: Hidden) -> It
     if parts is None:
         yield _not_a_url(url, place, hidden)
     elif parts.username or parts.password:
-        yield Problem(place, "holds a user name or password", "put the key in auth")
+        yield Problem(place, "contains a user name or password", "put the key in auth")
     elif parts.query or parts.fragment:
-        yield Problem(place, "holds a query", 'put it in query = { name = "value" }')
+        yield Problem(place, "contains a query", 'put it in query = { name = "value" }')
     else:
         yield from _ending(provider.protocol, url, place)
 
@@ -216,13 +211,13 @@ def _ending(protocol: Protocol, url: str, place: ConfigPath) -> Iterator[Problem
     endpoint = next((end for end in _ENDPOINTS if url.endswith(end)), None)
     version = _VERSION.search(url)
     if endpoint is not None:
-        yield Problem(place, f"ends in {endpoint}, which is added to it", "leave that off")
+        yield Problem(place, f"ends in {endpoint}, which the gateway adds", "remove that")
     elif protocol == "messages" and version:
         shorter = quoted(url[: version.start()])
-        yield Problem(place, f"ends in {version[0]}, which is added to it", f"use {shorter}")
+        yield Problem(place, f"ends in {version[0]}, which the gateway adds", f"use {shorter}")
     elif protocol == "gemini" and (version or "/v1beta" in url):
         shorter = quoted(re.sub(r"/v1(?:beta)?(?:/.*)?\Z", "", url))
-        yield Problem(place, "holds the version of the API, which is added to it", f"use {shorter}")
+        yield Problem(place, "contains the version of the API, which the gateway adds", f"use {shorter}")
     elif protocol in {"chat", "responses"} and not version:
         yield Problem(
             place,
@@ -237,31 +232,36 @@ _NO_PLACES: Hidden = frozenset()
 
 
 def check(config: Config, hidden: Hidden = _NO_PLACES) -> list[Problem]:
-    """Every error and warning about how the parts of the configuration fit together.
+    """Return every error and warning about how the parts of the configuration fit together.
 
     The text of `hidden` places came from the environment and is not shown.
     """
-    found: list[Problem] = [*_server(config), *_client_keys(config), *_store(config, hidden), *_ntp(config)]
+    problems: list[Problem] = [
+        *_server(config),
+        *_client_keys(config),
+        *_store(config, hidden),
+        *_ntp(config),
+    ]
     for name, provider in config.providers.items():
-        found.extend(check_provider(name, provider, hidden))
-    found.extend(check_search(config.server_tools.web_search.http, hidden))
+        problems.extend(check_provider(name, provider, hidden))
+    problems.extend(check_search(config.server_tools.web_search.http, hidden))
     if not config.providers:
-        found.append(
+        problems.append(
             Problem(
                 ("providers",),
-                "there is no provider",
+                "is empty",
                 'add one, such as [providers.openai] with preset = "openai"',
                 absent=True,
             )
         )
-    return [*found, *check_aliases(config), *check_routes(config)]
+    return [*problems, *check_aliases(config), *check_routes(config)]
 
 
 def _server(config: Config) -> Iterator[Problem]:
     server = config.server
     if server.id is not None and not _SERVER_ID.match(server.id):
         yield Problem(
-            ("server", "id"), f"{quoted(server.id)} cannot be a name", "use letters, digits, . _ and -"
+            ("server", "id"), f"{quoted(server.id)} is not a valid name", "use letters, digits, . _ and -"
         )
     if not is_loopback(server.host) and not server.client_keys:
         yield Problem(
@@ -273,7 +273,7 @@ def _server(config: Config) -> Iterator[Problem]:
         )
     if server.admin_token is not None and not server.admin_token:
         yield Problem(
-            ("server", "admin_token"), "is empty", "give a token, or remove the line to have one made"
+            ("server", "admin_token"), "is empty", "set a token, or remove the line to have one generated"
         )
 
 
@@ -285,13 +285,13 @@ def _client_keys(config: Config) -> Iterator[Problem]:
         place = ("server", "client_keys", index)
         value = key.key.reveal()
         if not value:
-            yield Problem((*place, "key"), "is empty", "give the key")
+            yield Problem((*place, "key"), "is empty", "set the key")
         elif value in owners:
-            told = f"is the key of {quoted(owners[value])} too: nobody could tell the two apart"
-            yield Problem((*place, "key"), told, "give each its own key")
+            message = f"is also the key of {quoted(owners[value])}: the two cannot be told apart"
+            yield Problem((*place, "key"), message, "give each its own key")
         if names[key.name] > 1:
-            told = f"{quoted(key.name)} is used more than once"
-            yield Problem((*place, "name"), told, "give each key its own name")
+            message = f"{quoted(key.name)} is used more than once"
+            yield Problem((*place, "name"), message, "give each key its own name")
         owners.setdefault(value, key.name)
 
 
@@ -302,18 +302,20 @@ def _store(config: Config, hidden: Hidden) -> Iterator[Problem]:
     if scheme in {"redis", "rediss"}:
         yield Problem(place, "this version ships the stores file: and memory: only", 'use url = "file:"')
     elif not colon or scheme not in {"file", "memory"} or (scheme == "memory" and rest):
-        told = f"{display(url, place, hidden)} is no store this version knows"
-        yield Problem(place, told, 'use "file:", "file:/path" or "memory:"')
+        message = f"{display(url, place, hidden)} is not a store of this version"
+        yield Problem(place, message, 'use "file:", "file:/path" or "memory:"')
     elif rest and not rest.startswith(("/", "~/")):
-        told = f"{display(url, place, hidden)} is no absolute path"
-        yield Problem(place, told, 'use "file:/path", or "file:" for the session dir')
+        message = f"{display(url, place, hidden)} is not an absolute path"
+        yield Problem(place, message, 'use "file:/path", or "file:" for the session dir')
 
 
 def _ntp(config: Config) -> Iterator[Problem]:
     ntp = config.server_tools.clock.ntp
     place = ("server_tools", "clock", "ntp", "servers")
     if ntp.enabled and not ntp.servers:
-        yield Problem(place, "there is no server to ask", "name one, or set enabled = false")
+        yield Problem(place, "is empty", "add one, or set enabled = false")
     for index, server in enumerate(ntp.servers):
         if not is_time_server(server):
-            yield Problem((*place, index), f"{quoted(server)} is no time server", 'use "host" or "host:port"')
+            yield Problem(
+                (*place, index), f"{quoted(server)} is not a time server", 'use "host" or "host:port"'
+            )

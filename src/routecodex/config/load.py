@@ -1,8 +1,7 @@
 """Loads a file into a checked configuration or a list of problems.
 
-The text of the file: TOML syntax, line numbers, and values from the environment.
-
-From a file to a configuration that can be used, or to everything that is wrong with it.
+Parse TOML, insert values of the environment, apply presets, read the model, resolve keys, check, and add the
+line numbers.
 """
 
 from __future__ import annotations
@@ -33,22 +32,22 @@ _VARIABLE = re.compile(r"\$\$|\$\{([A-Za-z_][A-Za-z0-9_]*)(:-([^}]*))?\}|\$\{[^}
 
 
 def parse(text: str) -> dict[str, Any] | Problem:
-    """The tables of the text, or the syntax error with its line and column."""
+    """Parse the text into tables; return a syntax error with line and column as a Problem."""
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as exc:
-        told = str(exc)
-        at = _TOML_POSITION.search(told)
-        what = _TOML_POSITION.sub("", told)
+        message = str(exc)
+        at = _TOML_POSITION.search(message)
+        error = _TOML_POSITION.sub("", message)
         if at is None or at[1] is None:
             line, where = text.count("\n") + 1, "at the end of the file"
         else:
             line, where = int(at[1]), f"at line {at[1]}, column {at[2]}"
-        return Problem((), f"is not valid TOML {where}: {what}", "mend the syntax there", line=line)
+        return Problem((), f"is not valid TOML {where}: {error}", "correct the syntax there", line=line)
 
 
 def lines_of(text: str) -> dict[ConfigPath, int]:
-    """The line of every key that starts one, tables included."""
+    """Return the line of every key that starts a line, and of every table."""
     found: dict[ConfigPath, int] = {}
     table: ConfigPath = ()
     counts: dict[ConfigPath, int] = {}
@@ -79,13 +78,13 @@ def _path_of_keys(keys: str) -> ConfigPath:
 
 
 def _left_open(line: str) -> str | None:
-    """The quotes that close a multi-line string begun in this line, if one is left open."""
+    """Return the closing quotes of a multi-line string that this line leaves open, if any."""
     marks = _LONG_QUOTE.findall(line)
     return marks[-1] if len(marks) % 2 else None
 
 
 def line_of(place: ConfigPath, lines: Mapping[ConfigPath, int]) -> int | None:
-    """The line of the place, or of the nearest thing around it that has one."""
+    """Return the line of the place, or of the nearest enclosing place that has one."""
     for length in range(len(place), 0, -1):
         if place[:length] in lines:
             return lines[place[:length]]
@@ -95,7 +94,7 @@ def line_of(place: ConfigPath, lines: Mapping[ConfigPath, int]) -> int | None:
 def expand(
     tree: dict[str, Any], environ: Mapping[str, str]
 ) -> tuple[dict[str, Any], frozenset[ConfigPath], list[Problem]]:
-    """The tree with `${NAME}` and `${NAME:-default}` filled in, where that happened, and what was missing."""
+    """Insert `${NAME}` and `${NAME:-default}`; return the tree, the changed places and the problems."""
     places: set[ConfigPath] = set()
     problems: list[Problem] = []
 
@@ -117,7 +116,9 @@ def expand(
         if name is None:
             problems.append(
                 Problem(
-                    place, f"has a {quoted('${')} that names no variable", "write ${NAME}, or $$ for one $"
+                    place,
+                    f"has a {quoted('${')} without a valid variable name",
+                    "write ${NAME}, or $$ for one $",
                 )
             )
             return match[0]
@@ -129,7 +130,7 @@ def expand(
                 Problem(
                     place,
                     f"uses the environment variable {name}, which is not set",
-                    f"set {name}, or give a default: ${{{name}:-…}}",
+                    f"set {name}, or add a default: ${{{name}:-…}}",
                 )
             )
             return match[0]
@@ -142,13 +143,13 @@ MINIMAL_CONFIG = """\
         [providers.openai]
         [routing]
         default = ["openai.gpt-5"]"""
-"""A whole file, for those who have none yet: a provider named like a preset, and where requests go."""
+"""The smallest useful file: a provider named like a preset, and a default route."""
 
 _NO_PRESETS: Mapping[str, Preset] = {}
 
 
 def find_path(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where the configuration file is looked for when nobody names one."""
+    """Return the path of the configuration file if the command line does not name one."""
     named = environ.get("ROUTECODEX_CONFIG_PATH")
     if named:
         return Path(named).expanduser()
@@ -163,7 +164,7 @@ def load(
     presets: Mapping[str, Preset] = _NO_PRESETS,
     dialect_type: type[Struct] | None = None,
 ) -> Config:
-    """The configuration in the file; raises InvalidConfig with every problem found."""
+    """Load the file; raise InvalidConfig with every problem."""
     text = _text(path)
     return loads(text, source=str(path), environ=environ, presets=presets, dialect_type=dialect_type)
 
@@ -176,7 +177,7 @@ def loads(
     presets: Mapping[str, Preset] = _NO_PRESETS,
     dialect_type: type[Struct] | None = None,
 ) -> Config:
-    """The configuration in the text; raises InvalidConfig with every problem found."""
+    """Load the text; raise InvalidConfig with every problem."""
     config, problems = examine(
         text, source=source, environ=environ, presets=presets, dialect_type=dialect_type
     )
@@ -194,7 +195,7 @@ def examine(
     presets: Mapping[str, Preset] = _NO_PRESETS,
     dialect_type: type[Struct] | None = None,
 ) -> tuple[Config | None, list[Problem]]:
-    """What `loads` makes of the text, and every problem with file and line, warnings included."""
+    """Load the text; return the configuration and every problem with file and line, warnings included."""
     parsed = parse(text)
     if isinstance(parsed, Problem):
         return None, [structs.replace(parsed, file=source)]
@@ -232,7 +233,7 @@ def _dialects(
 
 
 def _unreported(found: Iterable[Problem], reported: list[Problem]) -> list[Problem]:
-    """The problems that are not just the echo of one already reported."""
+    """Return the problems that do not follow from one already reported."""
     places = [problem.place for problem in reported if problem.severity == "error" and problem.place]
     return [one for one in found if not any(_echoes(one, place) for place in places)]
 
@@ -243,7 +244,7 @@ def _echoes(problem: Problem, place: ConfigPath) -> bool:
 
 
 def _without_preset(found: list[Problem], unknown: list[Problem], tree: dict[str, Any]) -> list[Problem]:
-    """The problems without those that a preset may explain which is not known."""
+    """Return the problems without those that an unknown preset may cause."""
     names = {problem.place[1] for problem in unknown}
     return [one for one in found if one in unknown or not _depends_on_preset(one.place, names, tree)]
 
@@ -262,9 +263,9 @@ def _text(path: Path) -> str:
     try:
         return path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
-        what, fix = "there is no such file", f"create it; the smallest one is:\n{MINIMAL_CONFIG}"
+        message, fix = "the file does not exist", f"create it; the smallest one is:\n{MINIMAL_CONFIG}"
     except UnicodeDecodeError as exc:
-        what, fix = f"is not UTF-8 text (byte {exc.start})", "save it as UTF-8"
+        message, fix = f"is not UTF-8 text (byte {exc.start})", "save it as UTF-8"
     except OSError as exc:
-        what, fix = f"cannot be read: {exc.strerror}", "name a readable file with --config"
-    raise InvalidConfig([Problem((), what, fix, file=str(path))])
+        message, fix = f"cannot be read: {exc.strerror}", "name a readable file with --config"
+    raise InvalidConfig([Problem((), message, fix, file=str(path))])

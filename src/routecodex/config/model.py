@@ -1,9 +1,4 @@
-"""The whole configuration file as one value.
-
-[routing], [routing_options], [classifier]: which target answers a request.
-
-[server], [store], [logging], [protocols]: how the gateway itself runs.
-"""
+"""Types of the configuration file: `Config` and the tables of server, store, logging and routing."""
 
 from __future__ import annotations
 
@@ -24,23 +19,23 @@ class PoolConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     mode: Annotated[
         Literal["round-robin", "weighted", "priority"],
         Meta(
-            description="How a target is chosen: in turn, by `weights`, or always the first that works. "
-            "`weighted` when `weights` are given."
+            description="Selection of a target: in turn, by `weights`, or always the first that works. "
+            "`weighted` if `weights` are set."
         ),
     ] = "round-robin"
     targets: Annotated[
         tuple[str, ...],
         Meta(description="`provider.model` (with every key of it) or `provider.key.model`."),
     ] = ()
-    backup: Annotated[bool, Meta(description="Used only when every pool that is no backup failed.")] = False
+    backup: Annotated[bool, Meta(description="Used only when all other pools failed.")] = False
     weights: Annotated[
         dict[str, Annotated[float, Meta(gt=0)]],
-        Meta(description="Share of each target; 1 for those not named."),
+        Meta(description="Share of each target; 1 by default."),
     ] = field(default_factory=dict)
 
 
 class RoutingOptionsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How hard the router tries."""
+    """Retries, waiting and cooldowns."""
 
     affinity: Annotated[
         bool, Meta(description="A session keeps its key within a pool, so that prompt caches stay warm.")
@@ -50,16 +45,16 @@ class RoutingOptionsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fie
         int, Meta(description="Longest wait for a target when all are cooling down.", ge=0, le=DAY_MS)
     ] = 10_000
     health: Annotated[
-        bool, Meta(description="A key that fails is given a rest; `false` tries every key every time.")
+        bool, Meta(description="Keys that fail go into cooldown; `false` tries every key every time.")
     ] = True
     retry_after_max_ms: Annotated[
         int,
-        Meta(description="Longest cooldown that an upstream's `Retry-After` can ask for.", ge=0, le=DAY_MS),
+        Meta(description="Longest cooldown by an upstream's `Retry-After`.", ge=0, le=DAY_MS),
     ] = 900_000
 
 
 class ClassifierConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What decides the route of a request."""
+    """Signals that decide the route of a request."""
 
     longcontext_tokens: Annotated[
         int, Meta(description="Estimated tokens from which a request takes the route `longcontext`.", ge=1)
@@ -71,15 +66,15 @@ class ClassifierConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     background_openings: Annotated[
         tuple[str, ...],
         Meta(
-            description="Further beginnings of system texts or messages with which clients ask for titles "
-            "and summaries; those of common agents are known."
+            description="Further starts of system texts or messages with which clients request titles "
+            "and summaries; those of common agents are built in."
         ),
     ] = ()
     search_phrases: Annotated[
         tuple[str, ...],
         Meta(
-            description="Further phrases that mean a web search is wanted, where a tool can do one; common "
-            "ones are known in several languages."
+            description="Further phrases that request a web search, if a search tool is declared; common "
+            "ones in several languages are built in."
         ),
     ] = ()
 
@@ -90,22 +85,22 @@ class ClientKeyConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     name: Annotated[
         str,
         Meta(
-            description="Who it belongs to; shown in logs in place of the key.",
+            description="Owner of the key; logs show it instead of the key.",
             min_length=1,
-            extra={"fix": 'say whose key it is: name = "laptop"'},
+            extra={"fix": 'name its owner: name = "laptop"'},
         ),
     ]
     key: Annotated[
         Secret,
         Meta(
             description="The key, as Bearer, `x-api-key`, `x-goog-api-key` or `?key=`.",
-            extra={"fix": 'give the key: key = "${ROUTECODEX_KEY}"'},
+            extra={"fix": 'set the key: key = "${ROUTECODEX_KEY}"'},
         ),
     ]
 
 
 class ServerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where the gateway listens, whom it lets in, and its limits."""
+    """Address, client keys and limits of the gateway."""
 
     host: Annotated[
         str,
@@ -121,17 +116,17 @@ class ServerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     ] = None
     client_keys: Annotated[
         tuple[ClientKeyConfig, ...],
-        Meta(description="Keys that clients may present; none means that no key is asked for."),
+        Meta(description="Keys that clients may present; without any, no key is required."),
     ] = ()
     admin_token: Annotated[
         Secret | None,
-        Meta(description="Token of the admin API; generated into the user dir when absent."),
+        Meta(description="Token of the admin API; generated into the user directory when absent."),
     ] = None
     allowed_hosts: Annotated[
         tuple[str, ...],
         Meta(
-            description="Further `Host` names to answer to (a guard against DNS rebinding); loopback names "
-            'and `host` always are. `"*"` answers to all.'
+            description="Further accepted `Host` names (protection against DNS rebinding); loopback names "
+            'and `host` are always accepted, `"*"` accepts all.'
         ),
     ] = ()
     max_body_mb: Annotated[int, Meta(description="Largest request body.", ge=1, le=1024)] = 32
@@ -143,8 +138,8 @@ class ServerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     client_idle_ms: Annotated[
         int,
         Meta(
-            description="A client that takes this long to send its request, or to take any of its answer, "
-            "is cut off.",
+            description="Longest time without progress of a client that sends its request or reads its "
+            "response; then it is disconnected.",
             ge=1000,
             le=DAY_MS,
         ),
@@ -152,7 +147,7 @@ class ServerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     keepalive_ms: Annotated[
         int,
         Meta(
-            description="Silence on a stream after which a keep-alive comment is sent; 0 for none.",
+            description="Silence on a stream after which a keep-alive comment is sent; 0 disables it.",
             ge=0,
             le=DAY_MS,
         ),
@@ -160,7 +155,7 @@ class ServerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     drain_seconds: Annotated[
         int,
         Meta(
-            description="How long streams may go on after SIGTERM before the gateway exits.",
+            description="Longest time that streams may continue after SIGTERM before the gateway exits.",
             ge=0,
             le=DAY_SECONDS,
         ),
@@ -168,38 +163,38 @@ class ServerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     @property
     def identity(self) -> str:
-        """The server's name: `id`, or one derived from host and port that is safe as a directory name."""
+        """Name of the server: `id`, or one derived from host and port that is safe as a directory name."""
         return self.id or re.sub(r"[^A-Za-z0-9.-]", "_", f"{self.host}-{self.port}")
 
 
 class StoreConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where state that outlives a request is kept."""
+    """Storage of state that outlives a request."""
 
     url: Annotated[
         str,
-        Meta(
-            description="`file:` (the session dir), `file:/path` or `memory:` (gone when the gateway stops)."
-        ),
+        Meta(description="`file:` (the session directory), `file:/path` or `memory:` (not persistent)."),
     ] = "file:"
     responses_ttl_hours: Annotated[
         float,
-        Meta(
-            description="How long an answer of the Responses API can be continued from.", gt=0, le=YEAR_HOURS
-        ),
+        Meta(description="Lifetime of stored answers of the Responses API.", gt=0, le=YEAR_HOURS),
     ] = 72
     responses_max_entries: Annotated[
-        int, Meta(description="Most answers of the Responses API kept; the oldest go first.", ge=0)
+        int, Meta(description="Most stored answers of the Responses API; the oldest are deleted first.", ge=0)
     ] = 10_000
     responses_max_mb: Annotated[
-        int, Meta(description="Most room for answers of the Responses API; the oldest go first.", ge=0)
+        int,
+        Meta(
+            description="Largest size of stored answers of the Responses API; the oldest are deleted first.",
+            ge=0,
+        ),
     ] = 256
 
 
 class LoggingConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is logged, and how."""
+    """Level and format of logs; the request log."""
 
     level: Annotated[
-        Literal["debug", "info", "warning", "error"], Meta(description="Least severity that is logged.")
+        Literal["debug", "info", "warning", "error"], Meta(description="Lowest severity that is logged.")
     ] = "info"
     format: Annotated[
         Literal["auto", "human", "json"],
@@ -207,18 +202,16 @@ class LoggingConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     ] = "auto"
     finish_trace: Annotated[
         bool,
-        Meta(description="Log every mapping of a finish reason: what the upstream said, what was sent."),
+        Meta(description="Log every mapping of a finish reason: the upstream's value, and the value sent."),
     ] = False
     requests: Annotated[
         bool,
-        Meta(
-            description="Keep a line per request in `requests.jsonl` of the session dir; never what was said."
-        ),
+        Meta(description="Log a line per request to `requests.jsonl` in the session directory; no content."),
     ] = True
     requests_max_mb: Annotated[
         int,
         Meta(
-            description="Size at which the file of requests is set aside; two old ones are kept beside it.",
+            description="Size at which the request log is rotated; two old files are kept.",
             ge=1,
             le=1024,
         ),
@@ -226,20 +219,20 @@ class LoggingConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class MessagesConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Choices of the Anthropic Messages protocol."""
+    """Settings of the Anthropic Messages protocol."""
 
     tool_turn_message_stop: Annotated[
         Literal["auto", "never", "always"],
         Meta(
             description="Whether a turn that ends in tool calls ends with `message_stop`. `never`: it ends "
-            "with `message_delta` and the body closes. `always`: as Anthropic's published protocol. `auto`: "
-            "`never`, except for clients known to lose something without it."
+            "with `message_delta` and the body closes. `always`: as Anthropic documents. `auto`: "
+            "`never`, except for clients known to depend on it."
         ),
     ] = "auto"
 
 
 class ProtocolsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Choices of single protocols."""
+    """Settings of single protocols."""
 
     messages: Annotated[MessagesConfig, Meta(description="The Anthropic Messages protocol.")] = (
         MessagesConfig()
@@ -247,14 +240,16 @@ class ProtocolsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Everything the file says, with defaults and presets filled in."""
+    """The whole file, with defaults and presets filled in."""
 
-    server: Annotated[
-        ServerConfig, Meta(description="Where the gateway listens, whom it lets in, limits.")
-    ] = ServerConfig()
-    store: Annotated[StoreConfig, Meta(description="Where state is kept.")] = StoreConfig()
-    logging: Annotated[LoggingConfig, Meta(description="What is logged, and how.")] = LoggingConfig()
-    protocols: Annotated[ProtocolsConfig, Meta(description="Choices of single protocols.")] = (
+    server: Annotated[ServerConfig, Meta(description="Address, client keys and limits of the gateway.")] = (
+        ServerConfig()
+    )
+    store: Annotated[StoreConfig, Meta(description="Storage of state.")] = StoreConfig()
+    logging: Annotated[LoggingConfig, Meta(description="Level and format of logs; the request log.")] = (
+        LoggingConfig()
+    )
+    protocols: Annotated[ProtocolsConfig, Meta(description="Settings of single protocols.")] = (
         ProtocolsConfig()
     )
     providers: Annotated[dict[str, ProviderConfig], Meta(description="The upstreams, by name.")] = field(
@@ -263,26 +258,26 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     models: Annotated[
         dict[str, str],
         Meta(
-            description="Names that clients may send, globs allowed, and what each stands for: "
-            "`provider.model`, `provider.key.model` or `route:name`. The first that matches counts."
+            description="Aliases: names that clients may send, globs allowed, each with its target: "
+            "`provider.model`, `provider.key.model` or `route:name`. The first match counts."
         ),
     ] = field(default_factory=dict)
     routing: Annotated[
         dict[str, tuple[str | PoolConfig, ...]],
         Meta(description="The routes, by name: each a list of targets, or a list of pools."),
     ] = field(default_factory=dict)
-    routing_options: Annotated[RoutingOptionsConfig, Meta(description="How hard the router tries.")] = (
+    routing_options: Annotated[RoutingOptionsConfig, Meta(description="Retries, waiting and cooldowns.")] = (
         RoutingOptionsConfig()
     )
-    classifier: Annotated[ClassifierConfig, Meta(description="What decides the route of a request.")] = (
-        ClassifierConfig()
-    )
+    classifier: Annotated[
+        ClassifierConfig, Meta(description="Signals that decide the route of a request.")
+    ] = ClassifierConfig()
     server_tools: Annotated[
-        ServerToolsConfig, Meta(description="What the gateway does by itself between model calls.")
+        ServerToolsConfig, Meta(description="Tools that the gateway runs itself, between model calls.")
     ] = ServerToolsConfig()
 
     def pools(self, route: str) -> tuple[PoolConfig, ...]:
-        """The pools of a route, a plain list of targets being one round-robin pool; none if unknown."""
+        """Return the pools of a route; a plain list of targets is one round-robin pool."""
         entries = self.routing.get(route, ())
         plain = tuple(entry for entry in entries if isinstance(entry, str))
         if plain:

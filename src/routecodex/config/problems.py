@@ -1,4 +1,4 @@
-"""What can be wrong with a configuration, told so that a person can mend it."""
+"""Problems of a configuration: place, message and fix, for people."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ __all__ = [
 ]
 
 ConfigPath = tuple[str | int, ...]
-"""Where a value stands in the file: keys, and numbers for list entries from 0."""
+"""Path of a value in the file: keys, and indexes of list entries from 0."""
 
 Hidden = frozenset[ConfigPath]
-"""Places whose text came from the environment: it may be a key that went astray, and is never shown."""
+"""Places whose text came from the environment: it may be a misplaced key, and is never shown."""
 
 _MAX_DISPLAYED = 120
 _ESCAPED = re.compile(r'[\\"\x00-\x1f\x7f]')
@@ -36,9 +36,9 @@ _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+\Z")
 
 
 class Problem(Struct, frozen=True):
-    """One thing that is wrong: where, what, and how to mend it.
+    """One problem: its place, the message and the fix.
 
-    `absent` marks that something is not there, which a problem further inside may well explain.
+    `absent`: something is missing, which a problem deeper inside may explain.
     """
 
     place: ConfigPath
@@ -51,7 +51,7 @@ class Problem(Struct, frozen=True):
 
     @property
     def path(self) -> str:
-        """The place as one would write it in TOML: `providers.glm.auth[0].env`."""
+        """The place as a TOML path: `providers.glm.auth[0].env`."""
         return path_text(self.place)
 
     def __str__(self) -> str:
@@ -62,7 +62,7 @@ class Problem(Struct, frozen=True):
 
 
 class InvalidConfig(ConfigError):
-    """The configuration cannot be used; `problems` holds every reason found, not just the first."""
+    """The configuration cannot be used; `problems` holds every problem, not just the first."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problems)
@@ -72,7 +72,7 @@ class InvalidConfig(ConfigError):
 
 
 def path_text(place: ConfigPath) -> str:
-    """A place written as a dotted TOML path, quoting the keys that need it."""
+    """Return a place as a dotted TOML path, with quoted keys where needed."""
     text = ""
     for step in place:
         if isinstance(step, int):
@@ -84,7 +84,7 @@ def path_text(place: ConfigPath) -> str:
 
 
 def quoted(text: str) -> str:
-    """The text as a TOML basic string."""
+    """Return the text as a TOML basic string."""
     return '"' + _ESCAPED.sub(_escape, text) + '"'
 
 
@@ -93,22 +93,22 @@ def _escape(found: re.Match[str]) -> str:
 
 
 def display(text: str, place: ConfigPath, hidden: Hidden) -> str:
-    """The text as it may stand in a message: nothing from the environment, nothing that holds a password."""
+    """Return the text for a message, without values of the environment and without passwords."""
     if place in hidden:
-        return "what the environment holds"
+        return "the value from the environment"
     if "@" in text:
-        return "what stands here"
+        return "this value"
     return quoted(text if len(text) <= _MAX_DISPLAYED else text[:_MAX_DISPLAYED] + "…")
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known word that `word` was probably meant to be."""
+    """Return the known word closest to `word`."""
     found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return found[0] if found else None
 
 
 def choices(words: Iterable[str], *, limit: int = 12) -> str:
-    """The words as a quoted list, cut short when it is long."""
+    """Return the words as a quoted list of at most `limit`."""
     every = list(words)
-    shown = ", ".join(quoted(word) for word in every[:limit])
-    return f"{shown}, …" if len(every) > limit else shown
+    listed = ", ".join(quoted(word) for word in every[:limit])
+    return f"{listed}, …" if len(every) > limit else listed

@@ -1,4 +1,4 @@
-"""[providers.*]: the upstreams, their keys and models; and the presets that fill in what a row leaves out."""
+"""[providers.*]: upstreams with their keys and models, and presets with their defaults."""
 
 from __future__ import annotations
 
@@ -42,33 +42,34 @@ class KeyConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def secret(self) -> Secret:
-        """The credential; empty for an upstream that asks for none."""
+        """The credential; empty for an upstream that needs none."""
         return self.value or Secret("")
 
 
 class TimeoutConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How long an upstream may take."""
+    """Timeouts of an upstream."""
 
     connect_ms: Annotated[
-        int, Meta(description="Until the connection stands, TLS included.", ge=1, le=DAY_MS)
+        int, Meta(description="Longest time to connect, TLS included.", ge=1, le=DAY_MS)
     ] = 5000
     first_byte_ms: Annotated[
-        int, Meta(description="From the request to the answer's first byte.", ge=1, le=DAY_MS)
+        int,
+        Meta(description="Longest time from the request to the first byte of the response.", ge=1, le=DAY_MS),
     ] = 120_000
-    idle_ms: Annotated[int, Meta(description="Silence inside an answer.", ge=1, le=DAY_MS)] = 120_000
+    idle_ms: Annotated[int, Meta(description="Longest silence inside a response.", ge=1, le=DAY_MS)] = 120_000
 
 
 class TlsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How an upstream's certificate is checked."""
+    """Verification of an upstream's certificate."""
 
     verify: Annotated[bool, Meta(description="Check the certificate; `false` only for tests.")] = True
     ca_file: Annotated[
-        str | None, Meta(description="PEM file of further authorities to trust, such as a company's own.")
+        str | None, Meta(description="PEM file of further trusted authorities, such as a company's own.")
     ] = None
 
 
 class PriceConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a model costs, in any one currency, per million tokens."""
+    """Price of a model per million tokens, in any one currency."""
 
     input: Annotated[float, Meta(description="Input tokens.", ge=0)] = 0
     output: Annotated[float, Meta(description="Output tokens, reasoning included.", ge=0)] = 0
@@ -88,32 +89,29 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     ] = ""
     context_tokens: Annotated[
         Count | None,
-        Meta(description="Largest context; requests that cannot fit go elsewhere. Unknown when absent."),
+        Meta(description="Context size; larger requests go to other targets. Unknown when absent."),
     ] = None
-    max_output_tokens: Annotated[Count | None, Meta(description="Largest answer.")] = None
-    vision: Annotated[bool, Meta(description="It sees images.")] = True
+    max_output_tokens: Annotated[Count | None, Meta(description="Longest answer.")] = None
+    vision: Annotated[bool, Meta(description="It accepts images.")] = True
     tools: Annotated[bool, Meta(description="It calls tools.")] = True
     reasoning: Annotated[bool, Meta(description="It can be asked to think.")] = True
-    price: Annotated[PriceConfig | None, Meta(description="What it costs; no cost is shown when absent.")] = (
-        None
-    )
+    price: Annotated[PriceConfig | None, Meta(description="Its price; no cost is shown when absent.")] = None
 
 
 class ProviderConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An upstream: which protocol it speaks, where, with which keys and models."""
+    """An upstream: protocol, address, keys and models."""
 
     preset: Annotated[
         str | None,
         Meta(
-            description="Row of the catalog that supplies what this table leaves out. A provider that is "
+            description="Row of the catalog with the defaults of this table. A provider that is "
             "named like a preset and has neither `protocol` nor `base_url` uses that preset."
         ),
     ] = None
     protocol: Annotated[
         Protocol,
         Meta(
-            description="What it speaks; `demo` is the built-in scripted provider. Required unless a preset "
-            "says it.",
+            description="Its protocol; `demo` is the built-in scripted provider. Required without a preset.",
             extra={
                 "fix": 'set protocol = "chat", "responses", "messages" or "gemini", or name a preset',
                 "stand_in": "demo",
@@ -123,8 +121,8 @@ class ProviderConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     base_url: Annotated[
         str,
         Meta(
-            description="What its official SDK takes: chat and responses end in `/v1`; messages does not; "
-            "gemini is without `/v1beta`. Required unless a preset says it."
+            description="Its base URL, as for the official SDK: chat and responses end in `/v1`; messages "
+            "does not; gemini is without `/v1beta`. Required without a preset."
         ),
     ] = ""
     auth: Annotated[
@@ -138,7 +136,7 @@ class ProviderConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             "responses, `x-api-key` for messages, `x-goog-api-key` for gemini."
         ),
     ] = None
-    timeout: Annotated[TimeoutConfig, Meta(description="How long it may take.")] = TimeoutConfig()
+    timeout: Annotated[TimeoutConfig, Meta(description="Timeouts.")] = TimeoutConfig()
     models: Annotated[
         dict[str, ModelConfig], Meta(description="Its models by name; added to those of the preset.")
     ] = field(default_factory=dict)
@@ -148,24 +146,24 @@ class ProviderConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     query: Annotated[
         dict[str, str], Meta(description="Query parameters to add to every request, such as `api-version`.")
     ] = field(default_factory=dict)
-    tls: Annotated[TlsConfig, Meta(description="How its certificate is checked.")] = TlsConfig()
+    tls: Annotated[TlsConfig, Meta(description="Verification of its certificate.")] = TlsConfig()
     dialect: Annotated[
-        dict[str, Any], Meta(description="How it deviates from its protocol; added to the preset's.")
+        dict[str, Any], Meta(description="Deviations from its protocol; added to the preset's.")
     ] = field(default_factory=dict)
 
     pace: Annotated[
         float,
-        Meta(description="Only for `demo`: how fast it talks; 1 is a believable pace, 0 is at once.", ge=0),
+        Meta(description="Only for `demo`: delay of its output; 1 is realistic, 0 is none.", ge=0),
     ] = 1.0
 
     @property
     def keys(self) -> tuple[KeyConfig, ...]:
-        """Its keys, at least one: an upstream without keys has one that is empty."""
+        """Its keys, at least one: an upstream without keys has an empty one."""
         return self.auth or (KeyConfig(alias="key1"),)
 
 
 class Preset(Struct, frozen=True, kw_only=True):
-    """A well-known provider: what a row may leave out."""
+    """Defaults of a well-known provider."""
 
     about: str
     protocol: Protocol

@@ -32,12 +32,12 @@ from the code: `python -m routecodex.config.reference`.
 
 - **Values from the environment.** In any string, `${NAME}` stands for an environment variable and
   `${NAME:-default}` for one that may be unset or empty; `$$` is a plain `$`. A variable that is not set and
-  has no default is an error. A number or boolean may be written this way too: `port = "${PORT:-5520}"`.
-- **Mistakes.** Every problem is reported at once, each with file, line, the path in the file and the fix.
-  An unknown key is an error: a setting that is misspelt would otherwise be ignored in silence.
+  has no default is an error. Numbers and booleans may be written this way too: `port = "${PORT:-5520}"`.
+- **Problems.** All problems are reported at once, each with file, line, path in the file and fix. An unknown
+  key is an error: a misspelt setting would otherwise be ignored silently.
 - **Secrets** never appear in messages or logs. Keep them out of the file: `${NAME}`, `env = "NAME"` or
   `file = "path"`.
-- **Units** stand in the names: `_ms`, `_seconds`, `_hours`, `_mb`, `_kb`, `_tokens`.
+- **Units** are in the names: `_ms`, `_seconds`, `_hours`, `_mb`, `_kb`, `_tokens`.
 
 The smallest useful file, with `OPENAI_API_KEY` in the environment:
 
@@ -56,32 +56,32 @@ default = ["openai.gpt-4.1"]
 _TARGETS = """\
 ## Targets
 
-A target names what one attempt uses. `provider.model` means every key of that provider;
+A target is the destination of one attempt. `provider.model` means every key of that provider;
 `provider.key.model` one of them, the key by its alias or by its number from 1. Names are looked up, not
-split, so models may hold dots and slashes (`openrouter.z-ai/glm-4.7`). Names of providers, keys and routes
-are made of letters, digits, `_` and `-`.
+split, so model names may contain dots and slashes (`openrouter.z-ai/glm-4.7`). Names of providers, keys and
+routes consist of letters, digits, `_` and `-`.
 
 A name under `[models]` may be a glob and stands for a target or for a route (`route:background`). `default`
-must exist and have targets; every other route that is missing falls to it.
+must exist and have targets; every other missing route falls back to it.
 """
 
 _PRESETS = """\
 ## Presets
 
-`preset = "name"` supplies whatever a provider's table leaves out: protocol, base URL, the variable that
-holds the key, models and dialect. A provider that is named like a preset and has neither `protocol` nor
-`base_url` uses that preset, so `[providers.deepseek]` alone is enough. What the table does say wins, and
-its models are added to the preset's.
+`preset = "name"` supplies the defaults of a provider's table: protocol, base URL, the environment variable of
+the key, models and dialect. A provider that is named like a preset and has neither `protocol` nor `base_url`
+uses that preset, so `[providers.deepseek]` alone is enough. Values of the table win, and its models are added
+to the preset's.
 
-| Preset | What | Protocol | Base URL | Key | Models |
+| Preset | Provider | Protocol | Base URL | Key | Models |
 |---|---|---|---|---|---|
 """
 
 _DIALECT = """\
 ## Dialect
 
-`dialect` under a provider says how it deviates from its protocol. The presets know their own; this is for
-other upstreams, or when one changes.
+`dialect` of a provider lists its deviations from its protocol. Presets include their own; set it for other
+upstreams, or when one changes.
 
 | Key | Type | Default | Meaning |
 |---|---|---|---|
@@ -89,37 +89,37 @@ other upstreams, or when one changes.
 
 _DIALECT_MEANINGS = {
     "max_tokens_field": (
-        "Field of a chat request that limits the answer. Absent, what chat clients use stays, and requests "
-        "of other protocols get `max_completion_tokens`."
+        "Field of a chat request that limits the answer. When absent, the field of chat clients stays, and "
+        "requests of other protocols get `max_completion_tokens`."
     ),
-    "reasoning_field": "Field of a chat request that asks for thinking.",
-    "reasoning_history": "Field of an assistant message that carries its thinking back.",
-    "stream_usage": "It understands `stream_options.include_usage`.",
+    "reasoning_field": "Field of a chat request that enables thinking.",
+    "reasoning_history": "Field of an assistant message that returns its thinking.",
+    "stream_usage": "It accepts `stream_options.include_usage`.",
     "system_role": "Role of system text.",
-    "unsupported": "Request fields that it refuses; they are left out, with a notice.",
-    "parallel_tool_calls": "It understands `parallel_tool_calls`.",
-    "response_format": "The strongest form of structured output that it has.",
+    "unsupported": "Request fields that it rejects; they are dropped, with a notice.",
+    "parallel_tool_calls": "It accepts `parallel_tool_calls`.",
+    "response_format": "The strictest form of structured output that it supports.",
     "image_urls": "It fetches images by http(s) URL itself.",
-    "tool_choice": "`no_required`: cannot be made to call a tool; `auto_only`: nor to call a certain one.",
-    "strict_tools": "It understands `strict` on tools.",
-    "web_search": "It runs a web search that is declared in its protocol; when absent, all but `chat` do.",
-    "unsigned_thoughts": "It takes back thoughts without a signature (messages); else they are left out.",
-    "unthought_turns": "It goes on thinking in a tool turn that began without a thought (messages).",
-    "n": "It can give several answers to one request.",
-    "merge_system": "Several system messages must be one, first.",
-    "path": "Path of the request under the base URL, when it is not the usual one.",
+    "tool_choice": "`no_required`: cannot be forced to call a tool; `auto_only`: nor to call a certain one.",
+    "strict_tools": "It accepts `strict` on tools.",
+    "web_search": "It runs the web search tool of its protocol; when absent, true for all but `chat`.",
+    "unsigned_thoughts": "It accepts thinking blocks without a signature (messages); else they are dropped.",
+    "unthought_turns": "It accepts thinking in a tool turn that began without a thinking block (messages).",
+    "n": "It can return several answers to one request.",
+    "merge_system": "Several system messages must be merged into one, at the start.",
+    "path": "Path of the request below the base URL, if it is not the usual one.",
 }
 
 
 def example() -> str:
-    """The example of the documentation: a file that loads, with everything in it."""
+    """Return the example of the documentation, a complete file that loads."""
     return resources.files("routecodex.config").joinpath("example.toml").read_text(encoding="utf-8")
 
 
 def schema() -> str:
-    """The JSON schema of the file."""
+    """Return the JSON schema of the file."""
     built = msgspec.json.schema(Config, schema_hook=_schema_of)
-    # A preset can supply what a provider must have, so no single key of it is required in the file.
+    # A preset can supply required values, so the file need not have them.
     built["$defs"]["ProviderConfig"]["required"] = []
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "RouteCodex configuration"}
     return msgspec.json.format(msgspec.json.encode({**head, **built}), indent=2).decode() + "\n"
@@ -132,7 +132,7 @@ def _schema_of(kind: type) -> dict[str, Any]:
 
 
 def page(presets: Mapping[str, Preset], dialect_type: type[Struct]) -> str:
-    """The page for people."""
+    """Return the page for people."""
     tables = "\n".join(_sections())
     return (
         f"{_INTRO}{example()}```\n\n{_TARGETS}\n{tables}\n{_PRESETS}{_preset_rows(presets)}\n"
@@ -164,7 +164,7 @@ def _section(struct: inspect.StructType, title: str) -> Iterator[str]:
 
 
 def _struct_in(kind: inspect.Type, title: str) -> tuple[inspect.StructType, str] | None:
-    """The table inside a type, and its title: in a table of tables by name, in a list by `[]`."""
+    """Return the table inside a type and its title: `<name>` in a table of tables, `[]` in a list."""
     kind = strip(kind)
     match kind:
         case inspect.StructType():
@@ -245,9 +245,8 @@ def _dialect_rows(dialect_type: type[Struct]) -> str:
 
 
 def write(directory: Path) -> None:
-    """Writes both files into the directory."""
-    # The page shows the catalog and the dialect, which stand beside this package, not below it: only this
-    # command needs them, so only it asks for them.
+    """Write both files into the directory."""
+    # The page shows the catalog and the dialect, which this package must not import when it is loaded.
     from routecodex.protocols.dialect import Dialect
     from routecodex.providers.catalog import PRESETS
 

@@ -1,4 +1,4 @@
-"""Fills in what the file leaves out: presets before it is read, keys and names after."""
+"""Fills in presets before the tables are read, and keys and names after."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _AUTH_STYLES: dict[Protocol, AuthStyle] = {
 
 
 def imply_modes(tree: dict[str, Any]) -> dict[str, Any]:
-    """The tree in which a pool with weights and no mode is weighted."""
+    """Return the tree with mode `weighted` in pools that have weights and no mode."""
     routing = tree.get("routing")
     if not isinstance(routing, dict):
         return tree
@@ -48,7 +48,7 @@ def _with_implied_mode(entry: Any) -> Any:
 def apply_presets(
     tree: dict[str, Any], presets: Mapping[str, Preset]
 ) -> tuple[dict[str, Any], list[Problem]]:
-    """The tree with each provider's preset under its own values, and the presets that do not exist."""
+    """Return the tree with the values of presets filled in, and a problem for each unknown preset."""
     rows = tree.get("providers")
     if not isinstance(rows, dict):
         return tree, []
@@ -66,11 +66,11 @@ def apply_presets(
 def _preset_name(name: str, row: Any, presets: Mapping[str, Preset]) -> str | None:
     if not isinstance(row, dict):
         return None
-    given = row.get("preset")
-    if isinstance(given, str):
-        return given
-    silent = not row.keys() & {"preset", "protocol", "base_url"}
-    return name if silent and name in presets else None
+    preset = row.get("preset")
+    if isinstance(preset, str):
+        return preset
+    unset = not row.keys() & {"preset", "protocol", "base_url"}
+    return name if unset and name in presets else None
 
 
 def _unknown_preset(place: ConfigPath, name: str, presets: Mapping[str, Preset]) -> Problem:
@@ -80,7 +80,7 @@ def _unknown_preset(place: ConfigPath, name: str, presets: Mapping[str, Preset])
 
 
 def _merge_preset(row: dict[str, Any], preset: Preset, name: str) -> dict[str, Any]:
-    given: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "preset": name,
         "protocol": preset.protocol,
         "auth_style": preset.auth_style,
@@ -89,30 +89,30 @@ def _merge_preset(row: dict[str, Any], preset: Preset, name: str) -> dict[str, A
         "models": {model: _without_none(msgspec.to_builtins(one)) for model, one in preset.models.items()},
     }
     if preset.base_url is not None:
-        given["base_url"] = preset.base_url
+        defaults["base_url"] = preset.base_url
     if preset.env is not None:
-        given["auth"] = [{"env": preset.env}]
+        defaults["auth"] = [{"env": preset.env}]
     if preset.auth_style == "none" and "auth" in row:
-        del given["auth_style"]
-    return {**given, **{key: _merge_values(given.get(key), value) for key, value in row.items()}}
+        del defaults["auth_style"]
+    return {**defaults, **{key: _merge_values(defaults.get(key), value) for key, value in row.items()}}
 
 
 def _without_none(row: Any) -> Any:
-    """The row without what it leaves open."""
+    """Return the row without None values."""
     if not isinstance(row, dict):
         return row
     return {name: _without_none(value) for name, value in row.items() if value is not None}
 
 
 def _merge_values(under: Any, value: Any) -> Any:
-    """The row's value over the preset's, table by table."""
+    """Merge the row's value over the preset's, table by table."""
     if not isinstance(under, dict) or not isinstance(value, dict):
         return value
     return {**under, **{key: _merge_values(under.get(key), one) for key, one in value.items()}}
 
 
 def resolve(config: Config, environ: Mapping[str, str], *, directory: Path) -> tuple[Config, list[Problem]]:
-    """The configuration with keys resolved and names filled in, and what could not be."""
+    """Resolve keys and fill in names; return the configuration and the problems."""
     problems: list[Problem] = []
     providers = {
         name: _resolve_provider(
@@ -125,23 +125,25 @@ def resolve(config: Config, environ: Mapping[str, str], *, directory: Path) -> t
 
 
 def _check_store(url: str) -> list[Problem]:
-    """What keeps the directory of a file store from being made or written."""
+    """Return the problem that prevents creating or writing the directory of a file store."""
     scheme, _, rest = url.partition(":")
     path = Path(re.sub("^///", "/", rest))
     if scheme != "file" or not rest.startswith(("/", "~/")):
         return []
     place: ConfigPath = ("store", "url")
     try:
-        there = next(one for one in (path.expanduser(), *path.expanduser().parents) if one.exists())
+        existing = next(one for one in (path.expanduser(), *path.expanduser().parents) if one.exists())
     except (OSError, RuntimeError) as exc:
-        return [Problem(place, f"{path} cannot be looked at: {exc}", "name another directory")]
-    if not there.is_dir():
-        return [Problem(place, f"{there} is no directory", "name a directory, or one that can be made")]
-    if os.access(there, os.W_OK | os.X_OK):
+        return [Problem(place, f"{path} cannot be inspected: {exc}", "name another directory")]
+    if not existing.is_dir():
+        return [
+            Problem(place, f"{existing} is not a directory", "name a directory, or one that can be created")
+        ]
+    if os.access(existing, os.W_OK | os.X_OK):
         return []
-    # Whoever checks a file need not be who runs the gateway.
-    told = f"{there} cannot be written by this user"
-    return [Problem(place, told, "name another directory, or run as its owner", severity="warning")]
+    # The user who checks a file need not be the one who runs the gateway.
+    message = f"{existing} cannot be written by this user"
+    return [Problem(place, message, "name another directory, or run as its owner", severity="warning")]
 
 
 def _resolve_provider(
@@ -175,18 +177,18 @@ def _resolve_provider(
 
 
 def _check_ca_file(path: Path, place: ConfigPath) -> list[Problem]:
-    """What keeps the file from being one of authorities to trust."""
-    import ssl  # few have such a file, and every command waits for what is imported here
+    """Return the problem of a file of trusted authorities."""
+    import ssl  # rarely needed, and slow to import for every command
 
     if not path.is_file():
-        return [Problem(place, f"names {path}, which is no file", "mend the path")]
+        return [Problem(place, f"names {path}, which is not a file", "correct the path")]
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
     except ssl.SSLError:
-        told = f"names {path}, which holds no certificate in PEM form"
-        return [Problem(place, told, "name a file with -----BEGIN CERTIFICATE----- in it")]
+        message = f"names {path}, which has no certificate in PEM form"
+        return [Problem(place, message, "name a file with -----BEGIN CERTIFICATE----- in it")]
     except OSError as exc:
-        return [Problem(place, f"cannot read {path}: {exc.strerror}", "mend the file's permissions")]
+        return [Problem(place, f"cannot read {path}: {exc.strerror}", "correct the file's permissions")]
     return []
 
 
@@ -197,11 +199,11 @@ def _path(text: str, directory: Path) -> Path:
 def _secret(
     key: KeyConfig, environ: Mapping[str, str], *, directory: Path, place: ConfigPath
 ) -> Secret | Problem:
-    given = [name for name in ("value", "env", "file") if getattr(key, name) is not None]
-    if len(given) != 1:
-        what = "has no key" if not given else f"has its key in several places: {', '.join(given)}"
-        return Problem(place, what, "give exactly one of value, env and file")
-    place = (*place, given[0])
+    sources = [name for name in ("value", "env", "file") if getattr(key, name) is not None]
+    if len(sources) != 1:
+        message = f"has several keys: {', '.join(sources)}" if sources else "has no key"
+        return Problem(place, message, "set exactly one of value, env and file")
+    place = (*place, sources[0])
     if key.env is not None:
         if key.env not in environ:
             return Problem(place, f"the environment variable {key.env} is not set", f"set {key.env}")
@@ -213,14 +215,16 @@ def _secret(
         return _check_secret(path.read_text(encoding="utf-8").strip(), place)
     except (OSError, UnicodeDecodeError) as exc:
         why = exc.strerror if isinstance(exc, OSError) and exc.strerror else "it is not text"
-        return Problem(place, f"cannot read {path}: {why}", "mend the path or the file's permissions")
+        return Problem(place, f"cannot read {path}: {why}", "correct the path or the file's permissions")
 
 
 def _check_secret(value: str, place: ConfigPath) -> Secret | Problem:
     if not value:
-        return Problem(place, "is empty", "give the key")
+        return Problem(place, "is empty", "set the key")
     if not (value.isascii() and value.isprintable() and " " not in value):
         return Problem(
-            place, "holds a character that cannot stand in a header", "copy the key again, without spaces"
+            place,
+            "contains a character that is not allowed in a header",
+            "copy the key again, without spaces",
         )
     return Secret(value)

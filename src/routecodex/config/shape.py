@@ -1,7 +1,7 @@
 """Reads untyped tables into the model, collecting every problem instead of stopping at the first.
 
-A value that is wrong is reported and its default stands in, so that one mistake does not hide the others
-or bring up false ones about what refers to it.
+A wrong value is reported and replaced by its default, so that one mistake neither hides others nor causes
+false ones about values that refer to it.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _TABLES = (inspect.StructType, inspect.DictType)
 def read(
     struct: type[StructT], tree: Any, *, at: ConfigPath = (), from_env: frozenset[ConfigPath] = frozenset()
 ) -> tuple[StructT | None, list[Problem]]:
-    """The tree as a value of that type, and all that is wrong with it; None only if nothing can stand in.
+    """Read the tree into the struct; return it with all problems, or None if a required value has no default.
 
-    `from_env` names the places whose string came from the environment: numbers and booleans are read from
-    those, and their text is never shown.
+    `from_env` lists the places whose string came from the environment: numbers and booleans are parsed there,
+    and their text is never shown.
     """
     reader = _Reader(from_env)
     value = reader.read(inspect.type_info(struct), tree, at)
@@ -40,7 +40,7 @@ def read(
 
 
 def strip(kind: inspect.Type) -> inspect.Type:
-    """The type without its documentation, and without the None of an optional one."""
+    """Return the type without its metadata and without the None of an optional type."""
     while isinstance(kind, inspect.Metadata):
         kind = kind.type
     if isinstance(kind, inspect.UnionType):
@@ -130,27 +130,27 @@ class _Reader:
 
     def _shown(self, kind: inspect.Type, value: Any, place: ConfigPath) -> str:
         if place in self.from_env:
-            return "something else from the environment"
+            return "another value from the environment"
         scalar = isinstance(kind, (*_NUMBERS, inspect.BoolType, inspect.LiteralType, inspect.StrType))
         return _text(value) if scalar else _type_text(value)
 
 
 def unknown_key(place: ConfigPath, known: Iterable[str]) -> Problem:
-    """The problem of a key that is not in the model."""
+    """Return the problem of a key that the model does not have."""
     meant = nearest(str(place[-1]), known)
     fix = f"did you mean {quoted(meant)}?" if meant else f"remove it; known here: {choices(known, limit=30)}"
     return Problem(place, "is not a known key", fix)
 
 
 def describe(kind: inspect.Type) -> str:
-    """What a value of the type looks like, in words."""
+    """Describe a value of the type, for messages."""
     kind = strip(kind)
     match kind:
         case inspect.IntType() | inspect.FloatType():
             noun = "a whole number" if isinstance(kind, inspect.IntType) else "a number"
             return noun + _bounds(kind)
         case inspect.StrType():
-            return "a string" if not kind.min_length else "a string that is not empty"
+            return "a string" if not kind.min_length else "a non-empty string"
         case inspect.LiteralType():
             return "one of " + ", ".join(quoted(str(value)) for value in kind.values)
         case inspect.UnionType():

@@ -1,7 +1,4 @@
-"""The longest times that can be meant: past them a number is a slip, and some would overflow a clock.
-
-A value that must not be seen: keys and tokens, from the configuration to the header they go into.
-"""
+"""Secret values, and the longest durations that settings accept."""
 
 from __future__ import annotations
 
@@ -11,10 +8,11 @@ DAY_SECONDS = 86_400
 DAY_MS = DAY_SECONDS * 1000
 YEAR_HOURS = 365 * 24
 YEAR_MS = 365 * DAY_MS
+"""A longer duration is a mistake, and some would overflow a clock."""
 
 
 class Secret:
-    """Holds a string that no repr, str, format or log line shows; `reveal` is the only way to it."""
+    """A key or token that repr, str, format and logs do not show; only `reveal` returns it."""
 
     __slots__ = ("_value",)
 
@@ -22,11 +20,11 @@ class Secret:
         self._value = value
 
     def reveal(self) -> str:
-        """The value itself, for the one place that sends or compares it."""
+        """Return the value, for the code that sends or compares it."""
         return self._value
 
     def matches(self, other: str) -> bool:
-        """Whether `other` is the same value, in time that does not depend on where they differ."""
+        """Return whether `other` is the same value, in constant time."""
         return hmac.compare_digest(self._value.encode(), other.encode())
 
     def __bool__(self) -> bool:
