@@ -1,6 +1,6 @@
-"""The shape of the source: who may import whom, and how large files and functions may grow.
+"""Rules for the source: imports between packages, names of classes, sizes of files and functions.
 
-And of its tests: each asserts something, and keeps to public names.
+And for the tests: each asserts something and uses public names only.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ ARROWS: dict[str, frozenset[str]] = {
         "root": "cli",
     }.items()
 }
-"""What each package may import when it is loaded; itself and the package's version always."""
+"""Packages that each package may import when it is loaded, besides itself and the version."""
 
 LAZY: dict[str, frozenset[str]] = {"config": frozenset({"protocols", "providers"})}
-"""What a package may import inside a function besides: the reference of all settings is made from them."""
+"""Packages that may be imported inside a function: the reference of all settings is generated from them."""
 
 ALONE: dict[str, frozenset[str]] = {
     "turns/http_sender.py": frozenset({"protocols", "providers"}),
     "__init__.py": frozenset({"compiled"}),
 }
-"""What a single module may import besides: conversations load the first only when they speak HTTP; the second
-chooses between sources and machine code before anything else is imported."""
+"""Packages that a single module may import: conversations load the first only for HTTP; the second selects
+between sources and compiled modules before anything else is imported."""
 
 CODECS = frozenset({"chat", "responses", "messages", "gemini"})
 MOST_LINES = 600
@@ -52,7 +52,7 @@ MOST_LINES_OF_A_FUNCTION = 60
 
 
 def module_of(path: Path) -> tuple[str, ...]:
-    """The module's name below the package, without `__init__`."""
+    """Return the name of a module below the package, without `__init__`."""
     parts = path.relative_to(SOURCE).with_suffix("").parts
     return parts[:-1] if parts[-1] == "__init__" else parts
 
@@ -62,16 +62,15 @@ def package_of(module: tuple[str, ...], path: Path) -> str:
 
 
 def absolute(node: ast.ImportFrom, path: Path) -> tuple[str, ...]:
-    """The full name of what a `from … import` names, below `routecodex`; empty when it is not ours."""
-    named = tuple((node.module or "").split(".")) if node.module else ()
+    """Return the module of a `from … import` below `routecodex`; empty for other packages."""
+    module = tuple(node.module.split(".")) if node.module else ()
     if node.level == 0:
-        return named[1:] if named[:1] == ("routecodex",) else ()
-    here = path.relative_to(SOURCE).parts[: -node.level]
-    return (*here, *named)
+        return module[1:] if module[:1] == ("routecodex",) else ()
+    return (*path.relative_to(SOURCE).parts[: -node.level], *module)
 
 
 def imports(path: Path) -> Iterator[tuple[tuple[str, ...], bool]]:
-    """Every import of ours in the file as (name, whether inside a function or for types only)."""
+    """Yield the imports of this project as (name, whether inside a function)."""
     tree = ast.parse(path.read_text("utf-8"))
     lazy = {
         id(inner)
@@ -86,8 +85,8 @@ def imports(path: Path) -> Iterator[tuple[tuple[str, ...], bool]]:
                 if parts[0] == "routecodex" and len(parts) > 1:
                     yield parts[1:], id(node) in lazy
         elif isinstance(node, ast.ImportFrom):
-            ours = node.level > 0 or (node.module or "").partition(".")[0] == "routecodex"
-            for alias in node.names if ours else ():
+            internal = node.level > 0 or (node.module or "").partition(".")[0] == "routecodex"
+            for alias in node.names if internal else ():
                 yield (*absolute(node, path), alias.name), id(node) in lazy
 
 
@@ -136,6 +135,84 @@ def test_codecs_do_not_know_each_other(path: Path) -> None:
         assert name[0] != "protocols" or name[1] not in others, f"{relative(path)} imports {'.'.join(name)}"
 
 
+BORDERS: dict[str, tuple[str, ...]] = {
+    "context": ("context", "state"),
+    "state": ("state", "context.identity"),
+    "answer": ("answer", "context", "state"),
+    "internal": ("internal", "answer", "context", "state"),
+}
+"""Groups of `gateway/`, and the modules of `gateway/` that each may import; `gateway.py` joins them."""
+
+SHARED = ("request", "records", "services")
+"""Modules of `gateway/` that every group may import."""
+
+CROSSINGS: frozenset[tuple[str, str]] = frozenset()
+"""Imports (file, module) that break the borders; the list only shrinks."""
+
+
+def crossings() -> Iterator[tuple[str, str]]:
+    for path in sorted((SOURCE / "gateway").rglob("*.py")):
+        group = module_of(path)[1] if path.parent.name in BORDERS else ""
+        own = (*BORDERS[group], *SHARED) if group else ()
+        for name, _ in imports(path):
+            inner = ".".join(name[1:])
+            if group and name[0] == "gateway" and not f"{inner}.".startswith(tuple(f"{one}." for one in own)):
+                yield relative(path), inner
+
+
+def test_groups_of_the_gateway_keep_their_borders() -> None:
+    assert set(crossings()) == CROSSINGS
+
+
+def test_records_of_the_gateway_import_no_group() -> None:
+    for module in ("records", "request"):
+        names = {name[1] for name, _ in imports(SOURCE / "gateway" / f"{module}.py") if name[0] == "gateway"}
+        assert not names & BORDERS.keys()
+
+
+ROLES = frozenset(
+    {
+        *("RequestBody", "CountRequestBody", "RequestView", "ModelTraits"),
+        *("WireMessage", "WirePart", "WireTool", "WireToolCall", "WireToolChoice", "WireFunctionCall"),
+        *("WireThinking", "WireDelta", "WireUsage"),
+        *("StreamChunk", "ChunkDecoder", "StreamDecoder", "StreamEncoder", "Relay"),
+    }
+)
+"""Classes of one role, which have the same name in every codec."""
+
+REPEATED: dict[str, str] = {
+    "Message": "public in canon (every protocol) and in turns (chat)",
+    "Tool": "public in canon (every protocol) and in turns (chat)",
+    "ToolCall": "public in canon (every protocol) and in turns (chat)",
+    "Cached": "until sessions and clock tasks share stores/cell",
+    "Corrupt": "until sessions and clock tasks share stores/cell",
+    "Step": "until sessions and clock tasks share stores/cell",
+    "Unchanged": "until sessions and clock tasks share stores/cell",
+}
+"""Other names of more than one class, and why; the list only shrinks."""
+
+
+def class_files() -> dict[str, list[str]]:
+    """Return the files that define each public class."""
+    files: dict[str, list[str]] = {}
+    for path in FILES:
+        for node in ast.parse(path.read_text("utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                files.setdefault(node.name, []).append(relative(path))
+    return files
+
+
+def test_a_class_name_has_one_meaning() -> None:
+    found = class_files()
+    assert {name for name in found.keys() - ROLES if len(found[name]) > 1} == REPEATED.keys()
+
+
+def test_role_names_are_used_by_codecs_alone() -> None:
+    found = class_files()
+    others = {file for role in ROLES for file in found.get(role, ()) if not file.startswith("protocols/")}
+    assert others == set()
+
+
 def test_a_file_can_be_read_in_one_sitting(path: Path) -> None:
     lines = len(path.read_text("utf-8").splitlines())
     assert lines <= MOST_LINES, f"{relative(path)} has {lines} lines"
@@ -156,6 +233,9 @@ def test_files_are_named_for_what_they_hold(path: Path) -> None:
 
 
 def test_the_readers_of_this_test_see_imports() -> None:
+    assert ("gateway", "state", "sessions", "Sessions") in {
+        name for name, _ in imports(SOURCE / "gateway" / "context" / "routing_context.py")
+    }
     found = {name for name, _ in imports(SOURCE / "protocols" / "chat" / "__init__.py")}
     assert ("protocols", "chat", "relay", "Relay") in found
     assert ("protocols", "codec", "Codec") in found
@@ -186,13 +266,13 @@ def test_every_ignore_carries_its_code_and_a_reason() -> None:
 
 TESTS = Path(__file__).parent
 FAILS = re.compile(r"(?:(?:asking|grammar|pytest)\.)?(?:check|assert|raises|fail)\w*|(?:\w+\.)*until\w*")
-"""Calls that fail a test by themselves; helpers that assert are named for it, or stand in the same file."""
+"""Calls that can fail a test; helpers that assert are named so, or are defined in the same file."""
 
 SILENT: dict[str, str] = {
     "test_what_the_compiler_learns_from_runs_to_its_end": "the run raises when it breaks",
-    "test_a_long_text_is_utf_8_wherever_its_characters_stand": "the check returns nothing when it passes",
+    "test_a_long_text_is_utf_8_wherever_its_characters_stand": "the check returns None when it passes",
 }
-"""Tests that assert nothing but that nothing is raised, and why; the list only shrinks."""
+"""Tests that only check that no error is raised, and why; the list only shrinks."""
 
 PRIVATE: dict[tuple[str, str], str] = {
     ("bench", "_parser"): "the public function would run the benchmark",
@@ -200,7 +280,7 @@ PRIVATE: dict[tuple[str, str], str] = {
     ("reference", "_BYPASSES"): "code that only a build uses is tried without one",
     ("turns/plugins", "_exit"): "a public function of os",
 }
-"""Private names that tests of a folder use, and why; the list only shrinks."""
+"""Private names that the tests of a folder use, and why; the list only shrinks."""
 
 
 def name_of(node: ast.AST) -> str:
@@ -219,7 +299,7 @@ def can_fail(function: ast.AST) -> bool:
 
 
 def silent_tests(tree: ast.AST) -> set[str]:
-    """Tests that neither assert anything nor call a function of their file that does."""
+    """Return the tests that neither assert nor call a function of their file that does."""
     functions = {
         node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     }
@@ -231,15 +311,15 @@ def silent_tests(tree: ast.AST) -> set[str]:
 
 
 def private_names(tree: ast.AST) -> Iterator[str]:
-    """Private attributes of other objects than `self`, used or patched."""
+    """Yield private attributes of other objects than `self`, used or patched."""
     for node in ast.walk(tree):
-        named: list[str] = []
+        names: list[str] = []
         if isinstance(node, ast.Attribute) and name_of(node.value) not in ("self", "cls"):
-            named = [node.attr]
+            names = [node.attr]
         elif isinstance(node, ast.Call) and name_of(node.func) == "setattr":
             texts = (arg.value for arg in node.args if isinstance(arg, ast.Constant))
-            named = [text.rpartition(".")[2] for text in texts if isinstance(text, str)]
-        yield from (name for name in named if re.match(r"_(?!_)", name))
+            names = [text.rpartition(".")[2] for text in texts if isinstance(text, str)]
+        yield from (name for name in names if re.match(r"_(?!_)", name))
 
 
 def test_tests_assert_something_and_keep_to_public_names() -> None:
