@@ -199,7 +199,7 @@ def courses() -> Iterator[tuple[str, Step]]:
     made = RoutingContextBuilder(
         router,
         sessions=sessions,
-        orders=OperatorState(store),
+        operator=OperatorState(store),
         options=build.classifier_options(settings),
         affinity=True,
         max_wait=0.0,
@@ -211,9 +211,9 @@ def courses() -> Iterator[tuple[str, Step]]:
     def step(inbound: WireRequest, headers: dict[str, str]) -> None:
         codec = CODECS[inbound.protocol]
         ask = ClientRequest(
-            id="req_0", codec=codec, inbound=inbound, headers=headers, arrived=0.0, created=int(NOW)
+            id="req_0", codec=codec, wire=inbound, headers=headers, arrived=0.0, created=int(NOW)
         )
-        done(made.set(ask))
+        done(made.build(ask))
 
     plain = read("chat", "1k")
     said = read("chat", "1k", content=requests.body("chat", "1k", stream=True, last_words=TAGGED))

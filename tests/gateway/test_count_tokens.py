@@ -1,4 +1,3 @@
-
 from __future__ import annotations
 
 from typing import Any
@@ -7,16 +6,13 @@ import pytest
 
 from routecodex.canon.parts import Media, Opaque, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
 from routecodex.canon.request import Message, Request, Tool
-from routecodex.gateway.count_tokens import count, estimate, estimate_body
-from routecodex.gateway.request import ClientRequest
+from routecodex.gateway.count_tokens import estimate
+from routecodex.gateway.request import ClientRequest, RequestRecord
 from routecodex.protocols.codecs import CODECS
-from routecodex.providers.http import HttpClient, TlsOptions, origin_of
-from routecodex.providers.upstream import Upstream as Provider
-from routecodex.routing.registry import Model, PlanStep, Registry, Target
-from routecodex.routing.registry import Provider as Row
-from routecodex.routing.route_plan import RoutePlan
+from routecodex.routing.tokens import estimate_by_size
 from routecodex.wire import json
 from tests.kit import answers, asking
+from tests.kit.gateway import one_target, serving
 from tests.kit.steps import Json
 from tests.kit.upstream import Upstream
 
@@ -80,47 +76,24 @@ def test_odd_text_is_counted() -> None:
 
 def test_the_guess_from_the_size_alone_is_no_lower_than_the_text() -> None:
     body = json.encode({"messages": [{"content": LONG}]})
-    assert estimate_body(body) >= len(LONG) // 3
-    assert estimate_body(b"") == 1
+    assert estimate_by_size(body) >= len(LONG) // 3
+    assert estimate_by_size(b"") == 1
 
 
-class Parts:
-    """As much of a gateway as counting needs: one target, at this upstream."""
-
-    def __init__(self, protocol: str, upstreams: dict[str, Provider]) -> None:
-        self.upstreams = upstreams
-        models = {"m": Model(id="m-1")}
-        self.registry = Registry(
-            [Row(name="up", protocol=protocol, keys=("k",), models=models)], routes={}, aliases={}
-        )
-
-    async def plan(self, ask: ClientRequest) -> RoutePlan:
-        step = PlanStep(Target("up", "k", "m"), "direct", "direct")
-        return RoutePlan(route="direct", steps=(step,), reason="named")
-
-
-def asked(client: str) -> ClientRequest:
+async def counted(client: str, config: str) -> int:
+    """Count a request of this client with the gateway of this configuration."""
+    codec = CODECS[client]
     body = json.encode(asking.body(client, LONG, stream=False))
-    inbound = CODECS[client].validate(body, model="up.m", stream=False)
-    return ClientRequest(id="r", codec=CODECS[client], inbound=inbound, headers={}, arrived=0.0, created=0)
-
-
-async def counted(client: str, protocol: str, up: Upstream) -> int:
-    http = HttpClient()
-    url = f"http://127.0.0.1:{up.port}"
-    origin = origin_of(url, tls=TlsOptions(), environ={})
-    provider = Provider(
-        "up", codec=CODECS[protocol], base_url=url, origin=origin, client=http, secrets={"k": "secret"}
-    )
-    try:
-        return await count(Parts(protocol, {"up": provider}), asked(client))
-    finally:
-        await http.close()
+    wire = codec.validate(body, model="up.m", stream=False)
+    request = ClientRequest(id="r", codec=codec, wire=wire, headers={}, arrived=0.0, created=0)
+    record = RequestRecord(id="r", protocol=client, model="up.m", stream=False, arrived=0.0)
+    async with serving(config) as gateway:
+        return await gateway.service.gateway.count_tokens(request, record)
 
 
 COUNTERS: dict[str, tuple[str, dict[str, int]]] = {
     "messages": ("/v1/messages/count_tokens", {"input_tokens": 77}),
-    "gemini": ("/v1beta/models/m-1:countTokens", {"totalTokens": 77}),
+    "gemini": ("/v1beta/models/m:countTokens", {"totalTokens": 77}),
 }
 PROTOCOLS = ("chat", "responses", "messages", "gemini")
 
@@ -131,7 +104,7 @@ async def test_an_upstream_with_a_counter_counts(client: str, upstream: str) -> 
     path, body = COUNTERS[upstream]
     async with Upstream() as up:
         up.queue(Json(200, body))
-        assert await counted(client, upstream, up) == 77
+        assert await counted(client, one_target(upstream, up)) == 77
         assert [seen.path for seen in up.requests] == [path]
         assert LONG.strip().encode() in up.requests[0].body
 
@@ -140,7 +113,7 @@ async def test_an_upstream_with_a_counter_counts(client: str, upstream: str) -> 
 @pytest.mark.parametrize("upstream", ["chat", "responses"])
 async def test_an_upstream_without_a_counter_is_not_asked(client: str, upstream: str) -> None:
     async with Upstream() as up:
-        assert LEAST < await counted(client, upstream, up) < 3 * LEAST
+        assert LEAST < await counted(client, one_target(upstream, up)) < 3 * LEAST
         assert up.requests == []
 
 
@@ -160,10 +133,13 @@ BROKEN = [
 async def test_a_counter_that_does_not_work_is_replaced_by_an_estimate(upstream: str, answer: Json) -> None:
     async with Upstream() as up:
         up.queue(answer)
-        assert LEAST < await counted("messages", upstream, up) < 3 * LEAST
+        assert LEAST < await counted("messages", one_target(upstream, up)) < 3 * LEAST
         assert len(up.requests) == 1
 
 
 async def test_a_built_in_provider_is_estimated() -> None:
-    ask = asked("chat")
-    assert await count(Parts("demo", {}), ask) == estimate(CODECS["chat"].decode_request(ask.inbound))
+    config = (
+        '[server]\nport = 0\n[providers.up]\nprotocol = "demo"\n[providers.up.models.m]\n'
+        '[routing]\ndefault = ["up.m"]\n'
+    )
+    assert LEAST < await counted("chat", config) < 3 * LEAST

@@ -267,6 +267,6 @@ async def test_nothing_is_left_of_a_handler_that_broke(caplog: pytest.LogCapture
 
     kept: list[Exception] = []
     async with Upstream() as up, serving(one_target("chat", up)) as gateway:
-        gateway.service.gateway.upstreams = defaultdict(breaks)
+        gateway.service.gateway.services.upstreams = defaultdict(breaks)
         assert await left_by(gateway, ask) == []
     assert len(kept) == caplog.text.count("raised LookupError") == caplog.text.count("in breaks") == 2

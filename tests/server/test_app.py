@@ -394,7 +394,7 @@ async def _chunked(port: int, path: str, body: bytes) -> Answer:
 
 async def test_a_failure_inside_the_gateway_is_a_500_without_a_word_about_it() -> None:
     async with Upstream(lambda _: Json(200, {})) as up, serving(one_target("chat", up)) as gateway:
-        gateway.service.gateway.upstreams.clear()
+        gateway.service.gateway.services.upstreams.clear()
         answer = await call(
             gateway.port, asking.path("messages", stream=False), asking.body("messages", stream=False)
         )

@@ -36,10 +36,10 @@ def answer(*parts: object, reason: str = "stop") -> Response:
     return Response(parts=parts, finish=Finish(reason))  # type: ignore[arg-type]  # a table's words
 
 
-def situation(**data: object) -> TurnContext:
+def situation(*, cut_off: bool = False) -> TurnContext:
     request = Request(model="m", source="chat", messages=())
     made = TurnContext(id="r1", session=None, captured=request, now=lambda: 0.0)
-    made.data.update(data)
+    made.cut_off = cut_off
     return made
 
 
@@ -58,7 +58,7 @@ async def test_an_empty_answer_is_followed_up_once() -> None:
     first = await tool.follow_up(turn, answer())
     assert first == FollowUp((Message("user", (Text(ANSWER),)),), "empty_followup", with_answer=False)
     assert await tool.follow_up(turn, answer()) is None
-    assert turn.notes == [
+    assert list(turn.notices.lines()) == [
         "the answer was empty: requesting another",
         "no second follow-up to an empty or cut-off answer",
     ]

@@ -125,7 +125,7 @@ async def test_the_same_answer_twice_to_the_same_follow_up_is_the_last() -> None
     answers = [said("same"), said("same"), said("same")]
     played = await play([Says("go on", times=9)], *answers, situation=asked_by)
     assert len(played.requests) == 3
-    assert asked_by.notes == ["no follow-up: the model gave the same answer twice in a row"]
+    assert list(asked_by.notices.lines()) == ["no follow-up: the model gave the same answer twice in a row"]
 
 
 async def test_the_same_answer_to_another_follow_up_is_not() -> None:
@@ -133,7 +133,7 @@ async def test_the_same_answer_to_another_follow_up_is_not() -> None:
     tools = [Says("a", priority=2), Says("b", priority=1), Says("c")]
     played = await play(tools, *[said("same")] * 4, situation=asked_by)
     assert len(played.requests) == 4
-    assert asked_by.notes == []
+    assert list(asked_by.notices.lines()) == []
 
 
 async def test_a_turn_that_has_taken_its_time_is_not_followed_up() -> None:
@@ -142,7 +142,7 @@ async def test_a_turn_that_has_taken_its_time_is_not_followed_up() -> None:
     asked_by.now = lambda: next(times)
     played = await play([Says("go on", times=9)], said("1"), said("2"), situation=asked_by)
     assert len(played.requests) == 2
-    assert asked_by.notes == ["no follow-up: the turn has taken all the time it may"]
+    assert list(asked_by.notices.lines()) == ["no follow-up: the turn has taken all the time it may"]
 
 
 class Breaks(Says):
@@ -170,7 +170,7 @@ async def test_a_tool_that_fails_says_nothing_and_the_others_go_on(error: Except
     bad.error = error
     played = await play([bad, good], said("1"), said("2"), situation=asked_by)
     assert [new[-1] for new in played.new] == [HELLO, user("good")]
-    assert asked_by.notes == [note]
+    assert list(asked_by.notices.lines()) == [note]
     assert good.calls[-1] == "close"
 
 
@@ -178,7 +178,9 @@ async def test_a_model_that_goes_round_in_circles_is_not_answered_for_ever() -> 
     asked_by = situation()
     played = await play([Peek()], *(said(looks(f"p{number}")) for number in range(9)), situation=asked_by)
     assert len(played.requests) == 6
-    assert asked_by.notes == ["no further round: the model made the same call 6 times in a row"]
+    assert list(asked_by.notices.lines()) == [
+        "no further round: the model made the same call 6 times in a row"
+    ]
 
 
 async def test_calls_of_ours_are_answered_until_there_are_none() -> None:
@@ -253,7 +255,7 @@ async def test_a_model_that_only_calls_ends_with_its_time() -> None:
     asked_by.now = lambda: next(times)
     played = await play([Peek()], *[said(looks("p"))] * 3, situation=asked_by)
     assert len(played.requests) == 3
-    assert asked_by.notes == [
+    assert list(asked_by.notices.lines()) == [
         "the results of its calls are not told to the model: the turn has taken all the time it may"
     ]
 

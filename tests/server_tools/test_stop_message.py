@@ -47,7 +47,13 @@ def stop_message(counter: Counter, *, idle: bool = False, include_answer: bool =
         return idle
 
     options = StopMessageOptions(include_answer=include_answer, sentinels=SENTINELS)
-    return StopMessageTool(counter.take, give_back=counter.give_back, is_idle=is_idle, options=options)
+    return StopMessageTool(
+        counter.take,
+        give_back=counter.give_back,
+        is_set=lambda _turn: counter.left > 0,
+        is_idle=is_idle,
+        options=options,
+    )
 
 
 SAID = FollowUp((Message("user", (Text("go on"),)),), "stop_followup")
@@ -70,19 +76,19 @@ SILENT: list[tuple[Reason, str]] = [
 async def test_it_is_silent_when_the_answer_ended_otherwise(reason: Reason, note: str) -> None:
     turn, counter = situation(), Counter()
     assert await stop_message(counter).follow_up(turn, said("done", reason=reason)) is None
-    assert (turn.notes, counter.left) == ([note], 3)
+    assert (list(turn.notices.lines()), counter.left) == ([note], 3)
 
 
 async def test_it_is_silent_when_there_is_no_work() -> None:
     turn, counter = situation(), Counter()
     assert await stop_message(counter, idle=True).follow_up(turn, said("done")) is None
-    assert (turn.notes, counter.left) == (["stopMessage skipped: bd_idle"], 3)
+    assert (list(turn.notices.lines()), counter.left) == (["stopMessage skipped: bd_idle"], 3)
 
 
 async def test_it_is_silent_when_it_was_said_often_enough() -> None:
     turn = situation()
     assert await stop_message(Counter(0)).follow_up(turn, said("done")) is None
-    assert turn.notes == ["stopMessage skipped: no uses left"]
+    assert list(turn.notices.lines()) == ["stopMessage skipped: no uses left"]
 
 
 COMPACTIONS: list[tuple[Request, bool]] = [
@@ -123,7 +129,7 @@ async def test_a_compaction_is_known_by_its_first_words(request_: Request, expec
     turn, counter = situation(request_), Counter()
     follow_up = await stop_message(counter).follow_up(turn, said("done"))
     assert (follow_up is None, counter.left) == (expected, 3 if expected else 2)
-    assert turn.notes == (["stopMessage skipped: compaction"] if expected else [])
+    assert list(turn.notices.lines()) == (["stopMessage skipped: compaction"] if expected else [])
 
 
 def test_without_sentinels_nothing_is_a_compaction() -> None:
@@ -184,4 +190,4 @@ async def test_a_use_that_could_not_be_written_down_is_neither_said_nor_given_ba
     counter.error = UpstreamFailed("the disk is full")
     played = await play([stop_message(counter)], said("done"), situation=turn)
     assert (len(played.requests), counter.left, counter.given_back) == (1, 3, 0)
-    assert turn.notes == ["no follow-up of stop_message: the disk is full"]
+    assert list(turn.notices.lines()) == ["no follow-up of stop_message: the disk is full"]

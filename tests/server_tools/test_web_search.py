@@ -163,14 +163,14 @@ async def test_without_a_provider_the_result_says_so_loudly() -> None:
     tool(None).replace_search(turn, request)
     result = await tool(None).call(turn, ToolCall("c", "web_search", '{"query": "cats"}'))
     assert result == NO_PROVIDER
-    assert turn.notes == ["web search requested, but no search provider is configured"]
+    assert list(turn.notices.lines()) == ["web search requested, but no search provider is configured"]
 
 
 async def test_a_search_that_fails_is_a_result_too() -> None:
     turn = situation(asked(HOSTED))
     result = await tool(Searcher(fails=True)).call(turn, ToolCall("c", "web_search", '{"query": "cats"}'))
     assert result == "THE WEB SEARCH FAILED: it is down. Nothing was found; tell the user so."
-    assert turn.notes == ["web search failed: it is down"]
+    assert list(turn.notices.lines()) == ["web search failed: it is down"]
 
 
 async def test_searches_and_results_are_limited() -> None:

@@ -121,7 +121,7 @@ async def play(
 ) -> Played:
     """Run a turn to its end."""
     store = store or MemoryStore()
-    plugin = ServerToolPlugin(tools, situation, pairs=HiddenToolCalls(store), seconds=seconds)
+    plugin = ServerToolPlugin(tools, situation, hidden=HiddenToolCalls(store), seconds=seconds)
     model = Model(situation, *answers)
     engine: Engine[Request, Any, Event] = Engine((plugin,), max_requests=None)
     await engine.begin(model).run()

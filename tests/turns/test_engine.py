@@ -20,7 +20,6 @@ from routecodex.turns import (
     TurnAborted,
     TurnOver,
 )
-from routecodex.turns.engine import Engine
 from tests.turns.recording import HOOKS, conversation_with, nothing_left, once, raising, recording, texts
 
 
@@ -442,23 +441,6 @@ async def test_raise_if_aborted_leaves_the_hook() -> None:
     conversation, _ = conversation_with(SimpleNamespace(on_before_request=leave))
     assert await conversation.send("hi") is None
     assert conversation.request_state == "aborted"
-
-
-async def test_a_turn_without_plugins_is_its_one_request() -> None:
-    made: list[str] = []
-
-    async def request() -> None:
-        made.append("request")
-
-    await Engine[Any, Any, Any](()).single(request())
-    assert made == ["request"]
-
-
-async def test_a_turn_with_plugins_cannot_be_cut_short() -> None:
-    made = asyncio.sleep(0)
-    with pytest.raises(TypeError, match="begin it with its host"):
-        await Engine[Any, Any, Any]((object(),)).single(made)
-    made.close()
 
 
 async def test_the_last_choice_chunk_belongs_to_its_own_request() -> None:

@@ -1,23 +1,32 @@
+"""Notices of one request: lines that the client is shown in a header, each once."""
+
 from __future__ import annotations
 
-_LIMIT = 120
+_LONGEST = 120
 
 
 class Notices:
-    """Lines like `dropped top_k: chat has no such field`, each once, in the order they came up."""
+    """Lines shown to the client, each once, in the order they came up."""
 
     __slots__ = ("_lines",)
 
     def __init__(self) -> None:
-        self._lines: dict[str, None] = {}
+        self._lines: dict[str, None] | None = None
 
     def add(self, *lines: str) -> None:
-        """Add lines as printable ASCII, cut to a length that fits a header."""
+        """Add lines; a line that is there already stays where it is."""
+        if not lines:
+            return
+        if self._lines is None:
+            self._lines = {}
         for line in lines:
-            self._lines["".join(char if " " <= char <= "~" else "?" for char in line)[:_LIMIT]] = None
+            self._lines[line] = None
 
     def dropped(self, field: str, reason: str) -> None:
-        self.add(f"dropped {field}: {reason}")
+        """Add a line like `dropped top_k: chat has no such field`, in printable ASCII and of bounded length."""
+        line = f"dropped {field}: {reason}"
+        self.add("".join(sign if " " <= sign <= "~" else "?" for sign in line)[:_LONGEST])
 
     def lines(self) -> tuple[str, ...]:
-        return tuple(self._lines)
+        """Return all lines."""
+        return () if self._lines is None else tuple(self._lines)

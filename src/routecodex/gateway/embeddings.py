@@ -1,28 +1,24 @@
 """Embeddings pass through to a provider that has them, tried and judged like any other request.
 
-What the session or the operator has disabled or not allowed is not asked for them either.
+Targets that the session or the operator disabled or did not allow are not used.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec import Raw, Struct
 from msgspec.json import Decoder
 
-from routecodex.canon.errors import BadRequest, GatewayError, ProviderNotAvailable, UpstreamError
-from routecodex.gateway.answer.failover import Attempts, Failover, Planner
-from routecodex.gateway.answer.keep_alive import KeepAlive
+from routecodex.canon.errors import BadRequest, GatewayError, ProviderNotAvailable
+from routecodex.gateway.answer.failover import Failover
 from routecodex.gateway.context.identity import identify
 from routecodex.gateway.request import RequestRecord
-from routecodex.gateway.state.key_health import KeyHealth
-from routecodex.gateway.state.operator_state import OperatorState
-from routecodex.gateway.state.sessions import Sessions
+from routecodex.gateway.services import GatewayServices
 from routecodex.protocols.control_fields import metadata_control_fields, strip_control_fields
-from routecodex.providers.upstream import Upstream
-from routecodex.routing.registry import PlanStep, Registry, Target
+from routecodex.routing.registry import PlanStep, Target
 from routecodex.routing.route_plan import RoutePlan, RouteQuery
 from routecodex.routing.state import ServerState, SessionState
 from routecodex.wire import json
@@ -31,90 +27,104 @@ _PROTOCOLS = ("chat", "responses")
 
 
 class EmbeddingFields(Struct):
-    """What we read of the request; the rest passes as it came."""
+    """The fields of the request that the gateway reads; the rest passes unchanged."""
 
     model: str
     metadata: Any = None
 
 
-_head = Decoder(EmbeddingFields)
-
-
-class EmbeddingServices(Protocol):
-    """What embedding needs of the gateway."""
-
-    @property
-    def registry(self) -> Registry: ...
-    @property
-    def upstreams(self) -> dict[str, Upstream]: ...
-    @property
-    def health(self) -> KeyHealth: ...
-    @property
-    def orders(self) -> OperatorState: ...
-    @property
-    def sessions(self) -> Sessions: ...
-    def plan_for(self, asked: RouteQuery, session: SessionState) -> RoutePlan: ...
-    def tries_of(self, attempts: Attempts, planner: Planner) -> Failover: ...
+_fields = Decoder(EmbeddingFields)
 
 
 class EmbeddingRules(Struct, frozen=True):
-    """What binds a request: the session's own word, and the operator's."""
+    """Rules that bind a request: those of the session and of the operator."""
 
     session: SessionState
     server: ServerState
 
     def not_allowed(self) -> ProviderNotAvailable:
-        """The error that names the list that was asked, which is the session's own if it has one."""
+        """Return the error that names the allow list in force: the session's own if it has one."""
         own = self.session.allow
         return ProviderNotAvailable.not_allowed(*(own or self.server.allow), by_operator=not own)
 
     def disabled(self, target: Target) -> ProviderNotAvailable:
-        """The error that names what is disabled, by the provider where all of it is."""
+        """Return the error that names the disabled target, or the provider if all of it is disabled."""
         whole = target.provider in (*self.session.disable, *self.server.disable)
         return ProviderNotAvailable.disabled(target.provider if whole else str(target))
 
 
 async def embed(
-    parts: EmbeddingServices, body: bytes, *, headers: Mapping[str, str], record: RequestRecord
+    services: GatewayServices, body: bytes, *, headers: Mapping[str, str], record: RequestRecord
 ) -> bytes:
-    """The upstream's own answer; the record tells who gave it."""
-    head = json.read(body, _head)
-    model = record.model = head.model
-    if parts.health.stale():
-        await parts.health.refresh()
-    session = await _session(parts, head, headers=headers, record=record)
-    rules = EmbeddingRules(session, await parts.orders.load())
-
-    def planned(tried: frozenset[Target], must: str | None) -> RoutePlan:
-        # What is sticky is a model to talk to: it has other vectors, or none.
-        return _able(parts, parts.plan_for(RouteQuery(model=model, ignore_sticky=True, tried=tried), session))
-
-    plan = planned(frozenset(), None)
+    """Return the upstream's own answer; the record names the target."""
+    fields = json.read(body, _fields)
+    record.model = fields.model
+    if services.health.stale():
+        await services.health.refresh()
+    session = await _session(services, fields, headers=headers, record=record)
+    rules = EmbeddingRules(session, await services.operator.load())
+    planner = _EmbeddingPlanner(services, fields.model, session=session)
+    plan = planner.plan(frozenset(), None)
     if plan.notices:
         raise rules.not_allowed()
     if not plan.steps and not plan.cooling:
-        raise _nothing_able(parts, plan, rules, model=model)
-    call = EmbeddingAttempt(parts, strip_control_fields(body, "chat"), record=record)
-    await parts.tries_of(call, planned).run(plan)
-    return call.answer
+        raise _no_embeddings(services, plan, rules, model=fields.model)
+    stripped = strip_control_fields(body, "chat")
+    failover = Failover(services, planner, record=record, keep_route=True)
+    answer = await failover.open(plan, lambda step: _attempt(services, step, stripped))
+    failover.settle(None)
+    return answer
+
+
+async def _attempt(services: GatewayServices, step: PlanStep, body: bytes) -> bytes:
+    """Return one target's answer; UpstreamError: the next target may be tried."""
+    target = step.target
+    fields = json.read_fields(body)
+    fields["model"] = Raw(json.encode(services.registry.model(target).id))
+    upstream = services.upstreams[target.provider]
+    return await upstream.call(json.encode(fields), key=target.key, path="/embeddings")
+
+
+class _EmbeddingPlanner:
+    """Plans a request for embeddings within the rules of its session."""
+
+    def __init__(self, services: GatewayServices, model: str, *, session: SessionState) -> None:
+        self._services = services
+        self._model = model
+        self._session = session
+
+    def plan(self, tried: frozenset[Target], must: str | None) -> RoutePlan:
+        """Plan over targets with embeddings; one that is cooling down is waited for, not tried."""
+        services = self._services
+        # A sticky target is a chat model: it has other vectors, or none.
+        query = RouteQuery(model=self._model, ignore_sticky=True, tried=tried)
+        server = services.operator.peek() or ServerState()
+        plan = services.plan(query, session=self._session, server=server)
+        steps = tuple(step for step in plan.steps if _has_embeddings(services, step))
+        cooling = tuple(row for row in plan.cooling if _has_embeddings(services, row.step))
+        # Route `direct`: no model with a longer context can take the place of this one.
+        return replace(plan, steps=steps, cooling=cooling, route="direct")
+
+    async def clear_sticky(self) -> None:
+        """Leave the session alone: its sticky target is ignored."""
 
 
 async def _session(
-    parts: EmbeddingServices, head: EmbeddingFields, *, headers: Mapping[str, str], record: RequestRecord
+    services: GatewayServices, fields: EmbeddingFields, *, headers: Mapping[str, str], record: RequestRecord
 ) -> SessionState:
-    """What the session of the request rules out; what it forces or sticks to is for talking."""
-    told = metadata_control_fields(head.metadata)
-    scope = identify("chat", headers, told, chain=None, request_id=record.id)
+    """Return the allow and disable rules of the session; its forced and sticky targets are chat models."""
+    controls = metadata_control_fields(fields.metadata)
+    scope = identify("chat", headers, controls, chain=None, request_id=record.id)
     record.session = scope.key if scope.lasts else ""
-    state = parts.sessions.peek(scope) or await parts.sessions.load(scope)
+    state = services.sessions.peek(scope) or await services.sessions.load(scope)
     return SessionState(allow=state.allow, disable=state.disable)
 
 
-def _nothing_able(
-    parts: EmbeddingServices, plan: RoutePlan, rules: EmbeddingRules, *, model: str
+def _no_embeddings(
+    services: GatewayServices, plan: RoutePlan, rules: EmbeddingRules, *, model: str
 ) -> GatewayError:
-    """Why nobody gives vectors: a rule keeps those from use that could, or there are none."""
-    able = [row for row in plan.removed if _has_embeddings(parts, row.step)]
+    """Return why no target is left: a rule excludes those with embeddings, or there are none."""
+    able = [row for row in plan.removed if _has_embeddings(services, row.step)]
     disabled = next((row.step.target for row in able if row.cause == "disabled"), None)
     if disabled is not None:
         return rules.disabled(disabled)
@@ -127,48 +137,6 @@ def _nothing_able(
     )
 
 
-def _able(parts: EmbeddingServices, plan: RoutePlan) -> RoutePlan:
-    """The plan with the targets that have embeddings; what only cools down is waited for, not tried."""
-    cooling = tuple(row for row in plan.cooling if _has_embeddings(parts, row.step))
-    later = {row.step.target for row in cooling}
-    able = (step for step in plan.steps if _has_embeddings(parts, step))
-    steps = tuple(step for step in able if step.target not in later)
-    # Named outright or not, no longer model can take the place of this one.
-    return replace(plan, steps=steps, cooling=cooling, route="direct")
-
-
-def _has_embeddings(parts: EmbeddingServices, step: PlanStep) -> bool:
-    upstream = parts.upstreams.get(step.target.provider)
+def _has_embeddings(services: GatewayServices, step: PlanStep) -> bool:
+    upstream = services.upstreams.get(step.target.provider)
     return upstream is not None and upstream.codec.name in _PROTOCOLS
-
-
-class EmbeddingAttempt:
-    """The attempts at one request."""
-
-    def __init__(self, parts: EmbeddingServices, body: bytes, *, record: RequestRecord) -> None:
-        self._parts = parts
-        self._body = body
-        self.record = record
-        self.answer = b""
-
-    async def attempt(self, step: PlanStep, _keep_alive: KeepAlive | None) -> None:
-        """Takes this target's answer; raises UpstreamError while another one may be tried."""
-        target = step.target
-        fields = json.read_fields(self._body)
-        fields["model"] = Raw(json.encode(self._parts.registry.model(target).id))
-        upstream = self._parts.upstreams[target.provider]
-        self.record.target = target
-        self.record.attempts += 1
-        try:
-            self.answer = await upstream.call(json.encode(fields), key=target.key, path="/embeddings")
-        except UpstreamError as error:
-            error.provider = error.provider or target.provider
-            raise
-
-    def note(self, plan: RoutePlan) -> None:
-        """Notes why the next attempts are made; all of them are of one route."""
-        self.record.reason = plan.reason
-
-    def keep_alive(self) -> KeepAlive | None:
-        """The answer comes whole."""
-        return None

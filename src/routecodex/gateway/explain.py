@@ -9,19 +9,19 @@ from routecodex.gateway.context.routing_context import RoutingContext
 from routecodex.routing.route_plan import RoutePlan
 
 
-def explained(plan: RoutePlan | None, course: RoutingContext, *, now: float) -> dict[str, Any]:
-    """The plan as plain values; without one, or for a message to the gateway, no target is asked."""
-    asked = course.asked
-    if plan is None or course.answers_itself:
+def explained(plan: RoutePlan | None, context: RoutingContext, *, now: float) -> dict[str, Any]:
+    """The plan as plain values; without one, or for a message to the gateway, no target is query."""
+    query = context.query
+    if plan is None or context.answers_itself:
         plan = RoutePlan(route=GATEWAY_ROUTE, steps=(), reason=GATEWAY_REASON)
-    passed_over = ignored_notice(course.spoken.malformed) if course.spoken is not None else []
+    passed_over = ignored_notice(context.instructions.malformed) if context.instructions is not None else []
     return {
         "route": plan.route,
         "reason": plan.reason,
-        "class": {"route": asked.route, "reason": asked.why},
-        "model": asked.model,
-        "tokens": asked.tokens,
-        "session": course.scope.key if course.scope.lasts else None,
+        "class": {"route": query.route, "reason": query.why},
+        "model": query.model,
+        "tokens": query.tokens,
+        "session": context.scope.key if context.scope.lasts else None,
         "steps": [
             {"target": str(step.target), "reason": step.reason, "route": step.route} for step in plan.steps
         ],

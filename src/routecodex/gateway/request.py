@@ -1,7 +1,4 @@
-"""What comes in, whom we answer, and what is remembered of it.
-
-Ids: unique and not to be guessed, without a system call for each.
-"""
+"""One request: the request itself, the connection it came on, the record kept of it, and its id."""
 
 from __future__ import annotations
 
@@ -11,28 +8,31 @@ from typing import Final, Protocol
 
 from routecodex.canon.errors import GatewayError
 from routecodex.canon.events import Usage
+from routecodex.canon.notices import Notices
+from routecodex.canon.request import Request
 from routecodex.gateway.records import FollowUpRecord
 from routecodex.protocols.codec import Codec, WireRequest
 from routecodex.routing.registry import Target
+from routecodex.server_tools.vision import ImageDescriptions
 
 Headers = Sequence[tuple[bytes, bytes] | bytes]
-"""Names and values; what is bytes alone is whole lines, ready to be sent."""
+"""Names with values; an entry of bytes alone holds whole header lines."""
 
 
 class ClientConnection(Protocol):
-    """The connection a request came on, as far as answering goes."""
+    """The connection an answer is written to."""
 
     @property
     def started(self) -> bool: ...
     @property
     def writable(self) -> bool:
-        """Whether the client takes more now: the answer has not ended, and nothing waits to be read."""
+        """Whether a write would be sent at once: the answer has not ended, and no bytes wait to be read."""
 
     async def send(self, status: int, headers: Headers, body: bytes) -> None: ...
     def start(self, status: int, headers: Headers) -> None: ...
     async def write(self, data: bytes) -> None: ...
     def write_nowait(self, data: bytes) -> bool:
-        """Writes without waiting; False when `drain` must be awaited before the next."""
+        """Write without waiting; return False if `drain` must be awaited before the next write."""
 
     async def drain(self) -> None: ...
     async def end(self, data: bytes = b"") -> None: ...
@@ -40,14 +40,17 @@ class ClientConnection(Protocol):
 
 
 class ClientRequest:
-    """One request for one answer, validated.
+    """One validated request of a client.
 
-    `original` is the request without the history that was put in front of it; `holder` is the provider and
-    key that keep that history themselves, `chain` the id of the request that began it. `received` is what the
-    client sent, where anything was taken out. `session` is what its state is kept under, once that is known.
+    `wire` is the request as providers may see it: control fields and instructions are stripped, and for
+    Responses the stored history is expanded. `original` is the request without that history, `received` the
+    request as the client sent it; both are None while they equal `wire`. `holder` names the provider and key
+    that store the conversation themselves, `chain` the request that began it. `session` is the key of its
+    state, once known.
     """
 
     __slots__ = (
+        "_canonical",
         "arrived",
         "chain",
         "client_name",
@@ -56,12 +59,14 @@ class ClientRequest:
         "headers",
         "holder",
         "id",
-        "inbound",
+        "image_descriptions",
         "notices",
         "original",
         "query",
         "received",
+        "retried_empty",
         "session",
+        "wire",
     )
 
     def __init__(
@@ -69,7 +74,7 @@ class ClientRequest:
         *,
         id: str,
         codec: Codec,
-        inbound: WireRequest,
+        wire: WireRequest,
         headers: Mapping[str, str],
         arrived: float,
         created: int,
@@ -78,7 +83,7 @@ class ClientRequest:
     ) -> None:
         self.id = id
         self.codec = codec
-        self.inbound = inbound
+        self.wire = wire
         self.headers = headers
         self.arrived = arrived
         self.created = created
@@ -89,18 +94,29 @@ class ClientRequest:
         self.holder: tuple[str, str] | None = None
         self.chain: str | None = None
         self.session = ""
-        self.notices: list[str] = []
+        self.notices: Notices = Notices()
+        self.image_descriptions: ImageDescriptions | None = None
+        """Descriptions of its images, made once for all attempts."""
+        self.retried_empty = False
+        """A target gave an empty answer and was asked again; that is done once for a request."""
+        self._canonical: Request | None = None
+
+    def canonical(self) -> Request:
+        """Return the request in canonical form, decoded once; call it when `wire` changes no more."""
+        if self._canonical is None:
+            self._canonical = self.codec.decode_request(self.wire)
+        return self._canonical
 
     def is_held_by(self, target: Target) -> bool:
-        """Whether the conversation this request continues is kept there, under that key."""
+        """Return whether this provider and key store the conversation that the request continues."""
         return self.holder == (target.provider, target.key)
 
 
 class RequestRecord:
-    """What is remembered of one request, for logs and metrics.
+    """Facts of a request for log and metrics.
 
-    `failures` are the attempts that failed before anything reached the client, each in brief; `followups` are
-    the rounds after the first, whose usage is part of the whole.
+    `failures` lists the attempts that failed before the client got a byte; `followups` the rounds after the
+    first, whose usage is included in `usage`. `gone` says that the client disconnected.
     """
 
     __slots__ = (
@@ -166,7 +182,7 @@ _STOCK: Final = 512
 
 
 class _Ids:
-    """Random bytes bought in stock."""
+    """Random ids without a system call for each: bytes are drawn for many at once."""
 
     __slots__ = ("_at", "_stock")
 
@@ -174,7 +190,7 @@ class _Ids:
         self.renew()
 
     def renew(self) -> None:
-        """A new stock; a forked worker must not go on with its parent's."""
+        """NextTurn new bytes; a forked worker must not reuse those of its parent."""
         self._stock = os.urandom(_SIZE * _STOCK)
         self._at = 0
 
@@ -192,5 +208,5 @@ os.register_at_fork(after_in_child=_ids.renew)
 
 
 def fresh_id() -> str:
-    """24 hex digits that no other answer has."""
+    """Return 24 random hex digits."""
     return _ids.take()

@@ -162,12 +162,12 @@ class AdminApi:
 
     async def _routing_of(self, session: str | None) -> AdminReply:
         gateway, about = self._gateway(), self._about
-        orders = await gateway.orders.load()
+        operator = await gateway.operator.load()
         return {
             "id": about.id,
             "url": about.url,
             "alive": True,
-            "routing": {"sticky": orders.sticky, "allow": orders.allow, "disable": orders.disable},
+            "routing": {"sticky": operator.sticky, "allow": operator.allow, "disable": operator.disable},
             "sessions": [_session_row(scope, state) for scope, state in await self._session_states(session)],
         }
 
@@ -187,7 +187,7 @@ class AdminApi:
             scope = _scope(change.session or "")
             await gateway.sessions.change(scope, partial(_changed_session, change, gateway.registry))
         else:
-            await gateway.orders.change(partial(_changed_server, change, gateway.registry))
+            await gateway.operator.change(partial(_changed_server, change, gateway.registry))
         return await self._routing_of(change.session)
 
     async def _health(self, _request: HttpRequest) -> AdminReply:
@@ -220,12 +220,12 @@ class AdminApi:
         return {"requests": await self._recent_requests(limit)}
 
     async def _clock(self, _request: HttpRequest) -> AdminReply:
-        clockwork = self._gateway().clockwork
-        return {"clock": clockwork.report(), "sessions": await clockwork.sessions(_MAX_SESSIONS)}
+        clock = self._gateway().clock_service
+        return {"clock": clock.report(), "sessions": await clock.sessions(_MAX_SESSIONS)}
 
     async def _cancel_task(self, request: HttpRequest) -> AdminReply:
         task_id = _body(request, _clock_cancels).task_id
-        if not await self._gateway().clockwork.cancel(task_id):
+        if not await self._gateway().clock_service.cancel(task_id):
             raise NotFound(f"no session has a task {task_id[:80]!r}", code="unknown_task")
         return {"removed": task_id}
 
@@ -251,7 +251,7 @@ class AdminApi:
         explained = ClientRequest(
             id=f"req_{fresh_id()}",
             codec=CODECS[explain.protocol],
-            inbound=_wire_request(explain),
+            wire=_wire_request(explain),
             headers={name.lower(): value for name, value in explain.headers.items()},
             arrived=time.monotonic(),
             created=int(time.time()),

@@ -23,7 +23,7 @@ from routecodex.canon.errors import (
 )
 from routecodex.canon.request import ProtocolName
 from routecodex.config import Config
-from routecodex.gateway import count_tokens, embeddings, model_list
+from routecodex.gateway import model_list
 from routecodex.gateway.answer.writer import SSE, header_text, refusal_headers, routing_headers
 from routecodex.gateway.gateway import Gateway
 from routecodex.gateway.request import ClientRequest, Headers, RequestRecord, fresh_id
@@ -201,7 +201,7 @@ class App:
         return ClientRequest(
             id=call.id,
             codec=codec,
-            inbound=wire_request,
+            wire=wire_request,
             headers=call.request.headers,
             arrived=monotonic(),
             created=int(time()),
@@ -225,10 +225,8 @@ class App:
             wire_request = messages.validate_count(call.request.body)
         request = self._client_request(codec, wire_request, call)
         record = _record(call, route="count_tokens", model=wire_request.model)
-        with self._gateway.noted(record):
-            counted = await count_tokens.count(
-                self._gateway, request, memory=self._gateway.memory, record=record
-            )
+        with self._gateway.services.recorded(record):
+            counted = await self._gateway.count_tokens(request, record)
         field = "totalTokens" if call.endpoint.protocol == "gemini" else "input_tokens"
         headers = [*_headers(call.id), *routing_headers(record)]
         await call.reply.send(200, headers, json.encode({field: counted}))
@@ -256,10 +254,8 @@ class App:
 
     async def _embeddings(self, call: ApiCall) -> None:
         record = _record(call, route="embeddings", model="")
-        with self._gateway.noted(record):
-            body = await embeddings.embed(
-                self._gateway, call.request.body, headers=call.request.headers, record=record
-            )
+        with self._gateway.services.recorded(record):
+            body = await self._gateway.embed(call.request.body, headers=call.request.headers, record=record)
         await call.reply.send(200, [*_headers(call.id), *routing_headers(record)], body)
 
     async def _models(self, call: ApiCall) -> None:

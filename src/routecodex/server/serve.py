@@ -229,7 +229,7 @@ class Service:
     async def drain(self) -> bool:
         """Stop accepting; return whether all requests in flight finished within the limit."""
         self._draining = True
-        self._gateway.clockwork.release()
+        self._gateway.clock_service.release()
         return await self._http.drain(self.drain_seconds)
 
     @property

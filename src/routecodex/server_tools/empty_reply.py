@@ -23,6 +23,12 @@ _UNEXPLAINED = ("stop", "error")
 """Finish reasons that do not explain an empty answer."""
 
 
+class _Used:
+    """Whether this turn has had its follow-up."""
+
+    once = False
+
+
 class EmptyReplyTool(ServerTool):
     """Follows up after the tools with a higher priority, once per turn."""
 
@@ -30,13 +36,14 @@ class EmptyReplyTool(ServerTool):
     priority = -100
 
     async def follow_up(self, turn: TurnContext, response: Response) -> FollowUp | None:
-        cut_off = turn.data.get("cut_off", False)
+        cut_off = turn.cut_off
         if not (cut_off or is_empty(response)):
             return None
-        if turn.data.get(self.name):
+        used = turn.state(self, _Used)
+        if used.once:
             turn.note("no second follow-up to an empty or cut-off answer")
             return None
-        turn.data[self.name] = True
+        used.once = True
         has_text = any(isinstance(part, Text) and part.text for part in response.parts)
         turn.note(
             "the answer was cut off: continuing it" if cut_off else "the answer was empty: requesting another"

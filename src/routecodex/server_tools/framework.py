@@ -1,8 +1,8 @@
-"""Server tools: what the gateway does by itself between a model's answers, as one plugin of the turn engine.
+"""Server tools: work that the gateway does itself between a model's answers, as one plugin of the turn engine.
 
-A tool may inject into a request, answer calls to tools of its own, and ask for one more round when the model
-has ended. Tools are asked in the order of their priority; the first follow-up wins. One place decides whether
-to go on, and rounds chain because the loop comes round again.
+A tool may inject into a request, answer calls to its own functions, and ask for one more round when the model
+has stopped. Tools are asked in the order of their priority, and the first follow-up wins. Only this plugin
+decides whether there is another round; a follow-up never starts a loop of its own.
 """
 
 from __future__ import annotations
@@ -10,31 +10,34 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from routecodex.canon.errors import GatewayError
+from routecodex.canon.notices import Notices
 from routecodex.canon.parts import Text, ToolCall, ToolResult
 from routecodex.canon.request import Message, Request
 from routecodex.canon.response import Response
 from routecodex.server_tools.hidden_calls import HiddenCall, HiddenToolCalls
 from routecodex.turns import Plugin
 
-_MOST_ALIKE = 5
-"""How often in a row the same calls of ours are answered: who needs more is going round in circles."""
+_MOST_REPEATS = 5
+"""Times in a row that the same calls are answered; more of them are a loop of the model."""
 
 FOLLOW_UP: Mapping[str, bool] = {"serverToolFollowup": True}
-"""What is said of a round that a server tool asked for, and not the client."""
-_OF_THE_CLIENT: Mapping[str, bool] = {}
+"""Metadata of a round that a server tool asked for, and not the client."""
+_CLIENT_ROUND: Mapping[str, bool] = {}
 
 log = logging.getLogger("routecodex.server_tools")
 
+StateT = TypeVar("StateT")
+
 
 class FollowUp(Struct, frozen=True):
-    """One more round: what to say, and how its request is called; `with_answer` tells the last answer too."""
+    """One more round: the messages to send, and the suffix of its id; `with_answer` keeps the last answer."""
 
     messages: tuple[Message, ...]
     suffix: str
@@ -44,8 +47,8 @@ class FollowUp(Struct, frozen=True):
 class TurnContext:
     """One turn as server tools see it.
 
-    `captured` is the request without anything injected; `names` are the tools of ours that the model has been
-    offered; `data` is each tool's own memory of the turn.
+    `captured` is the request without anything injected, `tool_names` the tools of the gateway that the model
+    was offered.
     """
 
     def __init__(
@@ -56,41 +59,61 @@ class TurnContext:
         captured: Request,
         now: Callable[[], float],
         streaming: bool = False,
+        notices: Notices | None = None,
     ) -> None:
         self.id = id
         self.session = session
         self.captured = captured
         self.now = now
         self.streaming = streaming
+        self.notices: Notices = Notices() if notices is None else notices
         self.round = 1
+        self.suffix = ""
+        """Names the round under way, behind the id of the turn; empty for the client's own request."""
         self.named = session is not None
-        """Whether the client says to which session it belongs, and so will say it the next time."""
-        self.names: set[str] = set()
-        self.data: dict[str, Any] = {}
-        self.notes: list[str] = []
-        self.broken = False
+        """Whether the client names its session itself, and so will name it the next time."""
+        self.tool_names: set[str] = set()
+        self.lacks_search = False
+        """The request declares a web search that a target does not have."""
+        self.cut_off = False
+        """The answer of the last round was cut off, and may be continued."""
+        self.failed = False
         """The last round failed: there is nothing to follow up."""
         self.sent = 0
-        """The number of the last round that was handed to an upstream."""
-        self.owes = False
-        """The round under way answers calls of ours: without it the client has no whole answer."""
+        """The number of the last round that was sent to an upstream."""
+        self.owes_answer = False
+        """The round under way answers calls of the gateway's tools: without it the answer is incomplete."""
+        self._states: dict[object, Any] = {}
+        self.data: dict[str, Any] = {}
+        """State of tools of other packages; `state` is typed."""
+
+    def state(self, tool: object, make: Callable[[], StateT]) -> StateT:
+        """Return the state of one tool in this turn, made when it is first asked for."""
+        state: StateT | None = self._states.get(tool)
+        if state is None:
+            state = self._states[tool] = make()
+        return state
 
     @property
     def request_id(self) -> str:
-        """The id of the round under way: a follow-up's begins with that of the turn."""
-        suffix = self.data.get("suffix", "")
-        return f"{self.id}:{suffix}" if suffix else self.id
+        """Id of the round under way; that of a follow-up begins with the id of the turn."""
+        return f"{self.id}:{self.suffix}" if self.suffix else self.id
 
     @property
     def metadata(self) -> Mapping[str, bool]:
-        """What the round under way is, for tools and logs; neither a provider nor the client hears of it."""
-        return FOLLOW_UP if self.round > 1 else _OF_THE_CLIENT
+        """Kind of the round under way, for tools and logs; neither providers nor clients see it."""
+        return FOLLOW_UP if self.round > 1 else _CLIENT_ROUND
+
+    @property
+    def names(self) -> set[str]:
+        """The name of `tool_names` up to 0.1, for tools of other packages."""
+        return self.tool_names
 
     def note(self, reason: str) -> None:
-        """Why something was not done; for the log, and for the client while its headers are not sent."""
-        log.info("%s: %s", self.request_id, reason)
-        if reason not in self.notes:
-            self.notes.append(reason)
+        """Log why something was not done, and show it to the client if its headers are not sent yet."""
+        if reason not in self.notices.lines():
+            log.info("%s: %s", self.request_id, reason)
+            self.notices.add(reason)
 
 
 Situation = TurnContext
@@ -98,222 +121,224 @@ Situation = TurnContext
 
 
 class ServerTool:
-    """One tool; what it does not override does nothing."""
+    """One server tool; the methods that it does not override do nothing."""
 
     name = ""
     priority = 0
-    """Who is asked first for a follow-up: the highest."""
+    """Order of follow-ups: the highest is asked first."""
 
-    def wants(self, situation: TurnContext) -> bool:
-        """Whether it takes part in this turn."""
+    def wants(self, turn: TurnContext) -> bool:
+        """Return whether the tool takes part in this turn."""
         return True
 
-    async def inject(self, situation: TurnContext, request: Request) -> Request:
-        """The request of this round with what the tool adds to it."""
+    async def inject(self, turn: TurnContext, request: Request) -> Request:
+        """Return the request of this round with the tool's additions."""
         return request
 
-    def answers(self, situation: TurnContext, name: str) -> bool:
-        """Whether a call of this name is for this tool."""
+    def answers(self, turn: TurnContext, name: str) -> bool:
+        """Return whether a call of this name is for this tool."""
         return False
 
-    async def call(self, situation: TurnContext, call: ToolCall) -> str:
-        """The result of a call."""
+    async def call(self, turn: TurnContext, call: ToolCall) -> str:
+        """Return the result of a call."""
         raise NotImplementedError
 
-    async def follow_up(self, situation: TurnContext, response: Response) -> FollowUp | None:
-        """What to say to a model that has ended without calling anything."""
+    async def follow_up(self, turn: TurnContext, response: Response) -> FollowUp | None:
+        """Return one more round after an answer without tool calls, or None."""
         return None
 
-    def called_away(self, situation: TurnContext) -> None:
-        """The answer ended with calls for the client: nobody is asked for a follow-up."""
+    def called_away(self, turn: TurnContext) -> None:
+        """Note that the answer ended with calls for the client: no tool is asked for a follow-up."""
 
-    async def dispatched(self, situation: TurnContext) -> None:
-        """The first byte of the answer goes to the client."""
+    async def dispatched(self, turn: TurnContext) -> None:
+        """Note that the first byte of the answer goes to the client."""
 
-    async def fell_through(self, situation: TurnContext) -> None:
-        """The round that was asked for gave nothing."""
+    async def fell_through(self, turn: TurnContext) -> None:
+        """Note that the round which was asked for failed."""
 
-    async def close(self, situation: TurnContext) -> None:
-        """The turn is over, however it ended."""
+    async def close(self, turn: TurnContext) -> None:
+        """Release resources: the turn is over, however it ended."""
 
 
 class ServerToolPlugin(Plugin):
-    """The tools of one turn, as a plugin of the turn engine."""
+    """The tools of one turn, as an engine plugin."""
 
     def __init__(
-        self, tools: Iterable[ServerTool], situation: TurnContext, *, pairs: HiddenToolCalls, seconds: float
+        self, tools: Iterable[ServerTool], turn: TurnContext, *, hidden: HiddenToolCalls, seconds: float
     ) -> None:
         self._tools = sorted(tools, key=lambda tool: -tool.priority)
-        self._situation = situation
-        self._pairs = pairs
-        self._deadline = situation.now() + seconds
-        self._asked: FollowUp | None = None
-        self._heard: tuple[FollowUp, str] | None = None
-        self._made: tuple[tuple[str, str], ...] = ()
-        self._alike = 0
+        self._turn = turn
+        self._hidden = hidden
+        self._deadline = turn.now() + seconds
+        self._last_follow_up: FollowUp | None = None
+        self._last_exchange: tuple[FollowUp, str] | None = None
+        self._last_calls: tuple[tuple[str, str], ...] = ()
+        self._repeats = 0
 
-    async def on_turn_start(self, turn: Any) -> Callable[[], Any]:
-        """Nothing is taken before something can be given back."""
+    async def on_turn_start(self, run: Any) -> Callable[[], Any]:
+        """Register the cleanup before any tool holds a resource."""
         return self._close
 
-    async def on_before_request(self, turn: Any) -> None:
-        request: Request = turn.request_body
-        request = await self._pairs.restored(request, self._session)
+    async def on_before_request(self, run: Any) -> None:
+        request: Request = run.request_body
+        request = await self._hidden.restored(request, self._session)
         for tool in self._tools:
             try:
-                request = await tool.inject(self._situation, request)
+                request = await tool.inject(self._turn, request)
             except Exception:
-                # The person's request is worth more than what a tool would have added to it.
-                log.exception("%s: %s could not add to the request", self._situation.request_id, tool.name)
-        turn.request_body = request
+                # The request goes out without the tool's addition.
+                log.exception("%s: %s could not add to the request", self._turn.request_id, tool.name)
+        run.request_body = request
 
-    async def on_after_request(self, turn: Any) -> None:
-        situation = self._situation
-        if situation.broken:
+    async def on_after_request(self, run: Any) -> None:
+        turn = self._turn
+        if turn.failed:
             await self._fall_through()
             return
-        response: Response = turn.current_message.response()
+        response: Response = run.current_message.response()
         calls = [part for part in response.parts if isinstance(part, ToolCall)]
-        ours = [call for call in calls if call.name in situation.names]
-        if ours:
-            await self._run(turn, ours, theirs=[call for call in calls if call not in ours])
+        own_calls = [call for call in calls if call.name in turn.tool_names]
+        if own_calls:
+            await self._answer_calls(run, own_calls, [call for call in calls if call not in own_calls])
         elif not calls:
-            await self._go_on(turn, response)
+            await self._follow_up(run, response)
         else:
             for tool in self._tools:
-                tool.called_away(situation)
+                tool.called_away(turn)
 
     async def dispatched(self) -> None:
-        """The first byte of the answer goes to the client."""
+        """Tell every tool that the first byte of the answer goes to the client."""
         for tool in self._tools:
-            await tool.dispatched(self._situation)
+            await tool.dispatched(self._turn)
 
     @property
     def _session(self) -> str | None:
-        return self._situation.session if self._situation.named else None
+        return self._turn.session if self._turn.named else None
 
     async def _fall_through(self) -> None:
         for tool in self._tools:
             try:
-                await tool.fell_through(self._situation)
+                await tool.fell_through(self._turn)
             except Exception:
-                log.exception("%s: %s could not take back its round", self._situation.request_id, tool.name)
+                log.exception("%s: %s could not take back its round", self._turn.request_id, tool.name)
 
-    async def _run(self, turn: Any, ours: Sequence[ToolCall], *, theirs: Sequence[ToolCall]) -> None:
-        """Runs the calls that are ours; the model hears the results now, or with the client's own."""
-        pairs = await asyncio.gather(*(self._pair(call) for call in ours))
-        if theirs:
-            placed = _before_which(turn.current_message.response(), pairs)
-            await self._pairs.keep(self._session, placed, beside=[call.id for call in theirs])
-        elif not self._repeats(ours) and not self._is_late(
+    async def _answer_calls(
+        self, run: Any, own_calls: Sequence[ToolCall], client_calls: Sequence[ToolCall]
+    ) -> None:
+        """Run the gateway's calls; the model gets the results now, or together with the client's own."""
+        hidden = await asyncio.gather(*(self._run_call(call) for call in own_calls))
+        if client_calls:
+            placed = _with_positions(run.current_message.response(), hidden)
+            await self._hidden.keep(self._session, placed, beside=[call.id for call in client_calls])
+        elif not self._is_loop(own_calls) and not self._is_late(
             "the results of its calls are not told to the model"
         ):
-            results = (ToolResult(pair.id, (Text(pair.result),), name=pair.name) for pair in pairs)
-            self._situation.owes = True
-            self._again(turn, "tools", (Message("tool", tuple(results)),))
+            results = (ToolResult(call.id, (Text(call.result),), name=call.name) for call in hidden)
+            self._turn.owes_answer = True
+            self._next_round(run, "tools", (Message("tool", tuple(results)),))
 
-    async def _pair(self, call: ToolCall) -> HiddenCall:
+    async def _run_call(self, call: ToolCall) -> HiddenCall:
         result = await self._result(call)
         return HiddenCall(call.id, call.name, call.arguments, result, call.signature, call.origin)
 
     async def _result(self, call: ToolCall) -> str:
-        """What the call gave; a tool that fails is a result too, and the turn goes on."""
+        """Return the result of a call; the failure of a tool is a result too, and the turn goes on."""
         try:
-            tool = next(tool for tool in self._tools if tool.answers(self._situation, call.name))
-            return await tool.call(self._situation, call)
+            tool = next(tool for tool in self._tools if tool.answers(self._turn, call.name))
+            return await tool.call(self._turn, call)
         except msgspec.DecodeError as exc:
             return _failure("bad_arguments", f"the arguments cannot be read: {exc}")
         except Exception:
-            log.exception("%s: a call of %s failed", self._situation.request_id, call.name)
+            log.exception("%s: a call of %s failed", self._turn.request_id, call.name)
             return _failure("tool_failed", f"{call.name} failed; it may work if it is called again")
 
-    async def _go_on(self, turn: Any, response: Response) -> None:
-        situation = self._situation
-        if self._says_the_same(response):
-            situation.note("no follow-up: the model gave the same answer twice in a row")
+    async def _follow_up(self, run: Any, response: Response) -> None:
+        turn = self._turn
+        if self._is_same_answer(response):
+            turn.note("no follow-up: the model gave the same answer twice in a row")
             return
         for tool in self._tools:
             if self._is_late("no follow-up"):
                 return
-            wanted = await self._wanted(tool, response)
-            if wanted is None:
+            follow_up = await self._follow_up_of(tool, response)
+            if follow_up is None:
                 continue
-            turn.current_message.kept = wanted.with_answer
-            self._asked = wanted
-            situation.owes = False
-            self._again(turn, wanted.suffix, wanted.messages)
+            run.current_message.kept = follow_up.with_answer
+            self._last_follow_up = follow_up
+            turn.owes_answer = False
+            self._next_round(run, follow_up.suffix, follow_up.messages)
             return
 
-    async def _wanted(self, tool: ServerTool, response: Response) -> FollowUp | None:
-        """What the tool would say; one that fails says nothing, and the answer ends as it is."""
-        situation = self._situation
+    async def _follow_up_of(self, tool: ServerTool, response: Response) -> FollowUp | None:
+        """Return a tool's follow-up; None if the tool fails, and the answer ends as it is."""
+        turn = self._turn
         try:
-            return await tool.follow_up(situation, response)
+            return await tool.follow_up(turn, response)
         except GatewayError as error:
-            situation.note(f"no follow-up of {tool.name}: {error.message}")
+            turn.note(f"no follow-up of {tool.name}: {error.message}")
         except Exception:
-            log.exception("%s: %s failed", situation.request_id, tool.name)
-            situation.note(f"no follow-up of {tool.name}: it failed")
+            log.exception("%s: %s failed", turn.request_id, tool.name)
+            turn.note(f"no follow-up of {tool.name}: it failed")
         return None
 
-    def _repeats(self, calls: Sequence[ToolCall]) -> bool:
-        """Whether the model makes the same calls of ours again and again."""
+    def _is_loop(self, calls: Sequence[ToolCall]) -> bool:
+        """Return whether the model repeats the same calls too often."""
         made = tuple((call.name, call.arguments) for call in calls)
-        self._alike = self._alike + 1 if made == self._made else 1
-        self._made = made
-        if self._alike <= _MOST_ALIKE:
+        self._repeats = self._repeats + 1 if made == self._last_calls else 1
+        self._last_calls = made
+        if self._repeats <= _MOST_REPEATS:
             return False
-        self._situation.note(f"no further round: the model made the same call {self._alike} times in a row")
+        self._turn.note(f"no further round: the model made the same call {self._repeats} times in a row")
         return True
 
-    def _is_late(self, what: str) -> bool:
-        if self._situation.now() < self._deadline:
+    def _is_late(self, consequence: str) -> bool:
+        if self._turn.now() < self._deadline:
             return False
-        self._situation.note(f"{what}: the turn has taken all the time it may")
+        self._turn.note(f"{consequence}: the turn has taken all the time it may")
         return True
 
-    def _says_the_same(self, response: Response) -> bool:
-        """Whether the same follow-up was answered twice in the same words."""
-        if self._asked is None:
+    def _is_same_answer(self, response: Response) -> bool:
+        """Return whether the same follow-up got the same text twice in a row."""
+        if self._last_follow_up is None:
             return False
-        said = "".join(part.text for part in response.parts if isinstance(part, Text))
-        before, self._heard = self._heard, (self._asked, said)
-        return before == self._heard
+        text = "".join(part.text for part in response.parts if isinstance(part, Text))
+        before, self._last_exchange = self._last_exchange, (self._last_follow_up, text)
+        return before == self._last_exchange
 
-    def _again(self, turn: Any, suffix: str, messages: tuple[Message, ...]) -> None:
-        situation = self._situation
-        situation.round += 1
-        situation.data["suffix"] = suffix
-        log.info("%s: round %d", situation.request_id, situation.round)
-        turn.append_and_request(list(messages))
+    def _next_round(self, run: Any, suffix: str, messages: tuple[Message, ...]) -> None:
+        turn = self._turn
+        turn.round += 1
+        turn.suffix = suffix
+        log.info("%s: round %d", turn.request_id, turn.round)
+        run.append_and_request(list(messages))
 
     async def _close(self) -> None:
         for tool in self._tools:
             try:
-                await tool.close(self._situation)
+                await tool.close(self._turn)
             except Exception:
-                # The others have things to give back too, and the answer is not to suffer.
-                log.exception("%s: %s did not close", self._situation.request_id, tool.name)
+                # The other tools hold resources too, and the answer must not suffer.
+                log.exception("%s: %s did not close", self._turn.request_id, tool.name)
 
 
 def _failure(code: str, message: str) -> str:
     return msgspec.json.encode({"ok": False, "error": {"code": code, "message": message}}).decode()
 
 
-def _before_which(response: Response, pairs: Sequence[HiddenCall]) -> list[HiddenCall]:
-    """The pairs, each with the id of the client's call that came after it."""
-    ours = {pair.id for pair in pairs}
+def _with_positions(response: Response, hidden: Sequence[HiddenCall]) -> list[HiddenCall]:
+    """Return hidden calls, each with the id of the client's call that came after it."""
+    own_ids = {call.id for call in hidden}
     after: dict[str, str] = {}
-    follows = ""
+    next_id = ""
     for part in reversed(response.parts):
         if isinstance(part, ToolCall):
-            if part.id in ours:
-                after[part.id] = follows
+            if part.id in own_ids:
+                after[part.id] = next_id
             else:
-                follows = part.id
-    return [replace(pair, before=after[pair.id]) for pair in pairs]
+                next_id = part.id
+    return [replace(call, before=after[call.id]) for call in hidden]
 
 
 def append_user_message(request: Request, text: str) -> Request:
-    """The request with one more message of the user at its end."""
+    """Return the request with one more user message at its end."""
     return replace(request, messages=(*request.messages, Message("user", (Text(text),))))

@@ -19,11 +19,18 @@ TakeUse = Callable[[TurnContext], Coroutine[Any, Any, str | None]]
 GiveBackUse = Callable[[TurnContext], Awaitable[None]]
 """Subtracts the use that was counted last."""
 
+IsSet = Callable[[TurnContext], bool]
+"""Returns whether the session has a message with uses left."""
+
 IsIdle = Callable[[Request], Awaitable[bool]]
 """Returns whether it is certain that no work is left."""
 
 
-_PENDING_USE = "stop_message_use"
+class _PendingUse:
+    """The use that was counted last in a turn, and the round it is for."""
+
+    use: asyncio.Future[str | None] | None = None
+    round = 0
 
 
 class StopMessageOptions(Struct, frozen=True, kw_only=True):
@@ -45,8 +52,15 @@ class StopMessageTool(ServerTool):
     priority = 1000
 
     def __init__(
-        self, take: TakeUse, *, give_back: GiveBackUse, is_idle: IsIdle, options: StopMessageOptions
+        self,
+        take: TakeUse,
+        *,
+        give_back: GiveBackUse,
+        is_set: IsSet,
+        is_idle: IsIdle,
+        options: StopMessageOptions,
     ) -> None:
+        self._is_set = is_set
         self._take = take
         self._give_back = give_back
         self._is_idle = is_idle
@@ -54,7 +68,7 @@ class StopMessageTool(ServerTool):
 
     def wants(self, turn: TurnContext) -> bool:
         """Return whether the session has a stop message."""
-        return bool(turn.data.get("has_stop_message"))
+        return self._is_set(turn)
 
     def called_away(self, turn: TurnContext) -> None:
         turn.note("stopMessage skipped: the answer calls tools of the client")
@@ -85,18 +99,19 @@ class StopMessageTool(ServerTool):
 
     async def _count_use(self, turn: TurnContext) -> str | None:
         use = asyncio.ensure_future(self._take(turn))
-        turn.data[_PENDING_USE] = (turn.round + 1, use)
+        pending = turn.state(self, _PendingUse)
+        pending.use, pending.round = use, turn.round + 1
         # A store write cannot be cancelled; after a cancellation `_settle` waits for it.
         return await asyncio.shield(use)
 
     async def _settle(self, turn: TurnContext) -> None:
         """Return the use of a round that was never sent."""
-        pending: tuple[int, asyncio.Future[str | None]] | None = turn.data.pop(_PENDING_USE, None)
-        if pending is None:
+        pending = turn.state(self, _PendingUse)
+        use, pending.use = pending.use, None
+        if use is None:
             return
-        number, use = pending
         await asyncio.wait([use])
-        if use.exception() is None and use.result() is not None and turn.sent < number:
+        if use.exception() is None and use.result() is not None and turn.sent < pending.round:
             await self._give_back(turn)
 
 

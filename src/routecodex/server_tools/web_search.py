@@ -79,6 +79,13 @@ class WebSearchOptions(Struct, frozen=True, kw_only=True):
     max_results: int = 8
 
 
+class _TurnState:
+    """The name of the function in this turn, and how often it was called."""
+
+    name = ""
+    searches = 0
+
+
 class WebSearchTool(ServerTool):
     """A function `web_search` in place of a hosted search that the upstream lacks."""
 
@@ -90,19 +97,20 @@ class WebSearchTool(ServerTool):
 
     def wants(self, turn: TurnContext) -> bool:
         """Return whether a search is declared that a target lacks."""
-        return bool(turn.data.get("lacks_search"))
+        return turn.lacks_search
 
     def replace_search(self, turn: TurnContext, request: Request) -> Request:
         """Return the request for a target without a search: a function replaces the declared search."""
         if not declares_search(request):
             return request
-        name = turn.data.setdefault(self.name, _function_name(request))
-        turn.names.add(name)
+        state = turn.state(self, _TurnState)
+        name = state.name = state.name or _function_name(request)
+        turn.tool_names.add(name)
         if self._search is None:
-            self._note_once(turn, "web search requested, but no search provider is configured")
+            turn.note("web search requested, but no search provider is configured")
         others = tuple(tool for tool in request.tools if not is_search(tool))
         # Once the limit is exceeded, the function is no longer offered.
-        exhausted = turn.data.get("searches", 0) > self._limits(turn).uses
+        exhausted = state.searches > self._limits(turn).uses
         offered = () if exhausted else (_function(name),)
         extras = {key: value for key, value in (request.extras or {}).items() if key != CHAT_OPTIONS}
         return replace(
@@ -116,11 +124,12 @@ class WebSearchTool(ServerTool):
         return search_limits(turn.captured, max_uses=self._options.max_uses)
 
     def answers(self, turn: TurnContext, name: str) -> bool:
-        return bool(name == turn.data.get(self.name))
+        return name == turn.state(self, _TurnState).name
 
     async def call(self, turn: TurnContext, call: ToolCall) -> str:
         limits = self._limits(turn)
-        used = turn.data["searches"] = turn.data.get("searches", 0) + 1
+        state = turn.state(self, _TurnState)
+        used = state.searches = state.searches + 1
         if used > limits.uses:
             return f"No more searches: {limits.uses} are allowed in one answer. Go on with what you have."
         query = _query(call.arguments)
@@ -131,14 +140,10 @@ class WebSearchTool(ServerTool):
         try:
             found = await self._search(turn, query)
         except GatewayError as error:
-            self._note_once(turn, f"web search failed: {error.message}")
+            turn.note(f"web search failed: {error.message}")
             return f"THE WEB SEARCH FAILED: {error.message}. Nothing was found; tell the user so."
         hits = [hit for hit in found.hits if limits.admit(hit.url)][: self._options.max_results]
         return results_text(query, hits, text=found.text)
-
-    def _note_once(self, turn: TurnContext, reason: str) -> None:
-        if reason not in turn.notes:
-            turn.note(reason)
 
 
 def may_declare_search(body: bytes) -> bool:

@@ -33,12 +33,6 @@ class Engine(Generic[RequestT, MessageT, ChunkT]):
         self.hooks = HookTable(plugins)
         self.max_requests = max_requests
 
-    def single(self, request: Awaitable[None]) -> Awaitable[None]:
-        """A turn that is its one request: without plugins nothing happens around it, and nothing is paid."""
-        if self.hooks.plugins:
-            raise TypeError("a turn with plugins has a life of its own: begin it with its host")
-        return request
-
     def begin(
         self, host: Host[RequestT, MessageT, ChunkT], queued: Iterable[MessageT] = ()
     ) -> TurnRun[RequestT, MessageT, ChunkT]:

@@ -73,7 +73,7 @@ SIGNED = (ToolCall("call_1", "f", "{}", signature="call-sig", origin="maker"), C
 def test_a_signature_goes_back_only_to_its_maker() -> None:
     memory = watched(ANSWER)
     for signature in ("signed", "call-sig"):
-        assert memory.makers.of(signature) == "maker"
+        assert memory.owners.owner_of(signature) == "maker"
 
 
 def test_a_signature_that_came_with_its_part_has_a_maker_too() -> None:
@@ -86,7 +86,7 @@ def test_a_signature_that_came_with_its_part_has_a_maker_too() -> None:
         ]
     )
     for signature in ("sealed", "at once"):
-        assert memory.makers.of(signature) == "maker"
+        assert memory.owners.owner_of(signature) == "maker"
 
 
 def test_thoughts_behind_a_call_come_back_for_their_maker() -> None:

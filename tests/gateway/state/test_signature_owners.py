@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from routecodex.gateway.state.signature_owners import PAGE, SPACE, SignatureOwners, is_ours, made_by
+from routecodex.gateway.state.signature_owners import PAGE, SPACE, SignatureOwners, is_owned_by, may_return_to
 from routecodex.stores.file import FileStore
 from routecodex.stores.memory import MemoryStore
 from routecodex.stores.store import StoreError
@@ -20,70 +20,75 @@ from tests.kit.upstream import Upstream
 
 def test_a_signature_goes_back_to_its_maker_alone() -> None:
     makers = SignatureOwners()
-    makers.made("maker", "signed")
-    assert (is_ours(makers, "maker")("signed"), is_ours(makers, "other")("signed")) == (True, False)
-    assert (made_by(makers, "maker")("signed"), made_by(makers, "other")("signed")) == (True, False)
+    makers.record("maker", "signed")
+    assert (may_return_to(makers, "maker")("signed"), may_return_to(makers, "other")("signed")) == (
+        True,
+        False,
+    )
+    assert (is_owned_by(makers, "maker")("signed"), is_owned_by(makers, "other")("signed")) == (True, False)
 
 
 def test_a_signature_nobody_is_known_to_have_made_may_go_anywhere() -> None:
     makers = SignatureOwners()
-    assert (is_ours(makers, "any")("unknown"), made_by(makers, "any")("unknown")) == (True, False)
-    assert makers.asked_in_vain
+    assert (may_return_to(makers, "any")("unknown"), is_owned_by(makers, "any")("unknown")) == (True, False)
+    assert makers.has_unknown
 
 
 def test_the_last_maker_of_a_signature_counts() -> None:
     makers = SignatureOwners()
-    makers.made("first", "same")
-    makers.made("second", "same")
-    assert makers.of("same") == "second"
+    makers.record("first", "same")
+    makers.record("second", "same")
+    assert makers.owner_of("same") == "second"
 
 
 def test_the_oldest_are_forgotten_first() -> None:
     makers = SignatureOwners(most=2)
     for number in range(3):
-        makers.made("maker", f"s{number}")
-    assert [makers.of(f"s{number}") for number in range(3)] == [None, "maker", "maker"]
+        makers.record("maker", f"s{number}")
+    assert [makers.owner_of(f"s{number}") for number in range(3)] == [None, "maker", "maker"]
 
 
 async def test_what_was_made_is_known_after_a_restart() -> None:
     store = MemoryStore()
     first = SignatureOwners(store)
-    first.made("maker", "one")
-    first.made("other", "two")
+    first.record("maker", "one")
+    first.record("other", "two")
     await first.flush()
     second = SignatureOwners(store)
     await second.load()
-    assert (second.of("one"), second.of("two")) == ("maker", "other")
+    assert (second.owner_of("one"), second.owner_of("two")) == ("maker", "other")
 
 
 async def test_a_full_page_is_followed_by_another() -> None:
     store = MemoryStore()
     first = SignatureOwners(store)
     for number in range(PAGE):
-        first.made("maker", f"s{number}")
+        first.record("maker", f"s{number}")
     await first.flush()
-    first.made("maker", "one more")
+    first.record("maker", "one more")
     await first.flush()
     second = SignatureOwners(store)
     await second.load()
     assert len(await store.keys(SPACE)) == 2
-    assert {second.of(f"s{number}") for number in range(PAGE)} | {second.of("one more")} == {"maker"}
+    assert {second.owner_of(f"s{number}") for number in range(PAGE)} | {second.owner_of("one more")} == {
+        "maker"
+    }
 
 
 async def test_another_process_learns_of_it_when_it_asks_in_vain() -> None:
     store = MemoryStore()
     here, there = SignatureOwners(store), SignatureOwners(store)
     await here.load()
-    there.made("maker", "theirs")
+    there.record("maker", "theirs")
     await there.flush()
-    assert (here.of("theirs"), await here.learn(), here.of("theirs")) == (None, True, "maker")
+    assert (here.owner_of("theirs"), await here.learn(), here.owner_of("theirs")) == (None, True, "maker")
 
 
 async def test_nothing_is_read_again_while_nothing_is_written() -> None:
     makers = SignatureOwners(MemoryStore())
     await makers.load()
-    makers.of("unknown")
-    assert (await makers.learn(), makers.asked_in_vain) == (False, False)
+    makers.owner_of("unknown")
+    assert (await makers.learn(), makers.has_unknown) == (False, False)
 
 
 async def test_a_page_that_is_not_ours_is_passed_over(caplog: pytest.LogCaptureFixture) -> None:
@@ -91,11 +96,11 @@ async def test_a_page_that_is_not_ours_is_passed_over(caplog: pytest.LogCaptureF
     for name, page in (("odd", b"[1]"), ("no hex", b'{"maker": ["xy"]}')):
         await store.put(SPACE, name, page)
     makers = SignatureOwners(store)
-    makers.made("maker", "one")
+    makers.record("maker", "one")
     await makers.flush()
     makers = SignatureOwners(store)
     await makers.load()
-    assert makers.of("one") == "maker"
+    assert makers.owner_of("one") == "maker"
     assert [record.levelno for record in caplog.records] == [logging.WARNING, logging.WARNING]
 
 
@@ -116,21 +121,21 @@ async def test_what_a_store_that_is_down_did_not_take_is_saved_with_the_next(
     store = Broken()
     makers = SignatureOwners(store)
     for name in ("one", "two"):
-        makers.made("maker", name)
+        makers.record("maker", name)
         await makers.flush()
     assert ["for now" in record.message for record in caplog.records] == [True]
     store.is_down = False
-    makers.made("maker", "three")
+    makers.record("maker", "three")
     await makers.flush()
     later = SignatureOwners(store)
     await later.load()
-    assert {later.of(name) for name in ("one", "two", "three")} == {"maker"}
+    assert {later.owner_of(name) for name in ("one", "two", "three")} == {"maker"}
 
 
 async def test_a_file_store_keeps_digests_and_no_signatures(tmp_path: Path) -> None:
     store = FileStore(tmp_path)
     makers = SignatureOwners(store)
-    makers.made("maker", "top-secret-signature")
+    makers.record("maker", "top-secret-signature")
     await makers.flush()
     await store.close()
     (file,) = (tmp_path / SPACE).glob("*.json")
@@ -190,7 +195,7 @@ async def test_what_is_learned_on_the_way_leaves_images_as_they_are(tmp_path: Pa
         async with serving(store + one_target("messages", up)) as gateway:
             other = FileStore(tmp_path)
             makers = SignatureOwners(other)
-            makers.made("elsewhere", "theirs")
+            makers.record("elsewhere", "theirs")
             await makers.flush()
             await other.close()
             answer = await call(

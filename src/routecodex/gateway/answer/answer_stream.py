@@ -1,64 +1,83 @@
-"""Where an answer comes from: bytes over HTTP through a pipe, or events."""
+"""An opened answer: a stream of client bytes relayed from HTTP, or a whole body."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
 from typing import Protocol
 
 from routecodex.canon.errors import GatewayError
-from routecodex.canon.events import Event
 from routecodex.gateway.answer.keep_alive import KeepAlive
 from routecodex.gateway.request import ClientConnection
-from routecodex.protocols import upstream_errors
-from routecodex.protocols.codec import Pipe
-from routecodex.protocols.translation import Translation
+from routecodex.gateway.state.reasoning_cache import ReasoningRecorder
+from routecodex.protocols.codec import AnswerOutcome, Pipe
 from routecodex.providers.http import HttpResponse
 from routecodex.providers.upstream import Upstream
 
 
 class AnswerStream(Protocol):
-    """Where an answer comes from."""
+    """An opened answer, as relayed bytes or events.
+
+    It was read up to its first content: `first` holds the client bytes so far. `recorder` has seen the
+    events, where there are any.
+    """
+
+    first: bytes
+    recorder: ReasoningRecorder | None
 
     @property
     def pipe(self) -> Pipe: ...
-    async def pull(self) -> bytes:
-        """The next client bytes; the pipe tells when there will be no more."""
-        ...
-
     async def carry(self, client: ClientConnection, keep_alive: KeepAlive) -> bytes:
-        """Writes to the client what comes until the pipe has ended; the last bytes are left to be written.
+        """Write the answer to the client until the pipe has ended; return the last bytes unwritten.
 
-        While the client does not read, nothing is asked of the provider.
+        The provider is not read while the client does not read.
         """
-        ...
 
     def redacted(self, data: bytes) -> bytes:
-        """Bytes that tell of a failure, without secrets of ours."""
-        ...
+        """Remove secrets from the bytes of an error."""
 
     def hide(self, error: GatewayError) -> None:
-        """Hides secrets of ours in the error."""
-        ...
+        """Remove secrets from an error."""
+
+    def close(self) -> None:
+        """Let go of the upstream."""
+
+
+class WholeAnswer:
+    """An answer that does not stream: its body for the client."""
+
+    __slots__ = ("body", "outcome", "recorder")
+
+    def __init__(
+        self, body: bytes, outcome: AnswerOutcome, *, recorder: ReasoningRecorder | None = None
+    ) -> None:
+        self.body = body
+        self.outcome = outcome
+        self.recorder = recorder
 
 
 class RelayedStream:
     """An answer that comes over HTTP, through a pipe."""
 
-    def __init__(self, response: HttpResponse, pipe: Pipe, upstream: Upstream) -> None:
+    def __init__(
+        self, response: HttpResponse, pipe: Pipe, upstream: Upstream, recorder: ReasoningRecorder | None
+    ) -> None:
         self.pipe = pipe
+        self.recorder = recorder
+        self.first = b""
         self._response = response
         self.redacted = upstream.redact
         self.hide = upstream.redact_error
 
-    async def pull(self) -> bytes:
-        pipe = self.pipe
-        while True:
-            data = await self._response.chunk()
-            out = pipe.close() if data is None else pipe.feed(data)
-            if out or data is None or pipe.ended or pipe.started:
-                return out
+    async def open(self) -> None:
+        """Read up to the first content; UpstreamError: another target may be tried."""
+        response, pipe = self._response, self.pipe
+        while not (pipe.started or pipe.ended):
+            data = await response.chunk()
+            self.first = pipe.close() if data is None else pipe.feed(data)
 
     async def carry(self, client: ClientConnection, keep_alive: KeepAlive) -> bytes:
+        if self.first:
+            await client.write(self.first)
+            keep_alive.touch()
         response, passage = self._response, _Passage(self.pipe, client, keep_alive)
         while True:
             await response.pour(passage.take)
@@ -68,9 +87,12 @@ class RelayedStream:
                 return self.pipe.close()
             await client.drain()
 
+    def close(self) -> None:
+        self._response.close()
+
 
 class _Passage:
-    """From the provider's connection to the client's, without a task between them."""
+    """Writes where it reads: from the provider's connection to the client's, without a task in between."""
 
     def __init__(self, pipe: Pipe, client: ClientConnection, keep_alive: KeepAlive) -> None:
         self.last = b""
@@ -79,7 +101,7 @@ class _Passage:
         self._keep_alive = keep_alive
 
     def take(self, data: bytes) -> bool:
-        """Passes it on; whether there may be more: not behind the end, nor while the client does not read."""
+        """Pass data on; return False behind the end, and while the client does not read."""
         pipe = self._pipe
         out = pipe.feed(data)
         if pipe.ended:
@@ -89,34 +111,3 @@ class _Passage:
             return True
         self._keep_alive.touch()
         return self._client.write_nowait(out)
-
-
-class EventStream:
-    """An answer that comes as events."""
-
-    def __init__(self, events: AsyncGenerator[Event, None], pipe: Translation) -> None:
-        self.pipe = pipe
-        self._events = events
-
-    async def pull(self) -> bytes:
-        event = await anext(self._events, None)
-        if event is not None:
-            return self.pipe.tell((event,))
-        if self.pipe.started:
-            return self.pipe.fail(upstream_errors.stream_truncated())
-        raise upstream_errors.stream_truncated()
-
-    async def carry(self, client: ClientConnection, keep_alive: KeepAlive) -> bytes:
-        while True:
-            out = await self.pull()
-            if self.pipe.ended:
-                return out
-            if out:
-                await client.write(out)
-                keep_alive.touch()
-
-    def redacted(self, data: bytes) -> bytes:
-        return data
-
-    def hide(self, error: GatewayError) -> None:
-        """There are none."""

@@ -1,111 +1,163 @@
-"""An upstream's answer as events, read as far as its first content: until then another can be tried.
-
-Streams of events: made of a list, heard to their end, closed whatever becomes of them.
-"""
+"""Answers as events: of built-in providers, of whole bodies, and of rounds that server tools look at."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from typing import TypeAlias
 
-from routecodex.canon.errors import UpstreamError
+from routecodex.canon.errors import GatewayError, UpstreamError
 from routecodex.canon.events import Event, Failed
+from routecodex.gateway.answer.keep_alive import KeepAlive
 from routecodex.gateway.answer.prepared_target import PreparedTarget
-from routecodex.protocols import upstream_errors
-from routecodex.protocols.translation import is_content
+from routecodex.gateway.request import ClientConnection
+from routecodex.gateway.state.reasoning_cache import ReasoningRecorder
+from routecodex.protocols.translation import Translation, is_content
+from routecodex.protocols.upstream_errors import stream_truncated
 from routecodex.providers.http import HttpResponse
 from routecodex.providers.upstream import ANSWER_LIMIT
 
-EventBatch = Sequence[Event]
-"""Events that came together: they are told together."""
+EventBatch: TypeAlias = Sequence[Event]
+"""Events that came together; they are written together."""
+
+
+class EventStream:
+    """An answer that comes as events."""
+
+    def __init__(
+        self, events: AsyncGenerator[Event, None], pipe: Translation, recorder: ReasoningRecorder
+    ) -> None:
+        self.pipe = pipe
+        self.recorder: ReasoningRecorder | None = recorder
+        self.first = b""
+        self._events = events
+        self._is_open = True
+
+    async def open(self) -> None:
+        """Read up to the first content; UpstreamError: another target may be tried."""
+        try:
+            while not (self.pipe.started or self.pipe.ended):
+                self.first = await self._pull()
+        finally:
+            if self.pipe.ended or not self.pipe.started:
+                await self._close()
+
+    async def carry(self, client: ClientConnection, keep_alive: KeepAlive) -> bytes:
+        out = self.first
+        try:
+            while not self.pipe.ended:
+                if out:
+                    await client.write(out)
+                    keep_alive.touch()
+                out = await self._pull()
+            return out
+        finally:
+            await self._close()
+
+    async def _pull(self) -> bytes:
+        event = await anext(self._events, None)
+        if event is not None:
+            return self.pipe.tell((event,))
+        if self.pipe.started:
+            return self.pipe.fail(stream_truncated())
+        raise stream_truncated()
+
+    async def _close(self) -> None:
+        self._is_open = False
+        await self._events.aclose()
+
+    def redacted(self, data: bytes) -> bytes:
+        return data
+
+    def hide(self, error: GatewayError) -> None:
+        """Built-in providers have no secrets."""
+
+    def close(self) -> None:
+        """Close the events of an answer that was never carried, because its client disconnected."""
+        if self._is_open:
+            self._is_open = False
+            asyncio.ensure_future(self._events.aclose())  # noqa: RUF006 (the loop holds it until it is done)
 
 
 class FirstContentBuffer:
-    """An answer that has begun: what has been heard of it, and the rest as it comes."""
+    """Events read up to the first content, and the rest as it comes."""
 
-    def __init__(self, heard: EventBatch, rest: AsyncGenerator[EventBatch, None]) -> None:
-        self._heard = heard
+    def __init__(self, first: EventBatch, rest: AsyncGenerator[EventBatch, None], *, provider: str) -> None:
+        self.provider = provider
+        self._first = first
         self._rest = rest
 
     async def batches(self) -> AsyncGenerator[EventBatch, None]:
-        """All events; a break-off is told as Failed at the end of a batch, never raised."""
+        """Yield all events; a stream that breaks ends with Failed at the end of a batch, never raised."""
         async with aclosing(self._rest):
-            yield self._heard
+            yield self._first
             try:
                 async for batch in self._rest:
                     yield batch
             except UpstreamError as error:
                 yield (Failed(error.detached()),)
 
-    async def close(self) -> None:
-        await self._rest.aclose()
 
-
-async def read_first_content(batches: AsyncGenerator[EventBatch, None]) -> FirstContentBuffer:
-    """Reads until there is content; what fails before is raised."""
-    heard: list[Event] = []
+async def read_first_content(
+    batches: AsyncGenerator[EventBatch, None], *, provider: str
+) -> FirstContentBuffer:
+    """Read up to the first content; a failure before it is raised."""
+    first: list[Event] = []
     try:
         async for batch in batches:
-            heard.extend(batch)
-            first = next((event for event in batch if is_content(event) or isinstance(event, Failed)), None)
-            if isinstance(first, Failed):
-                raise first.error
-            if first is not None:
-                return FirstContentBuffer(heard, batches)
-        raise upstream_errors.stream_truncated()
+            first.extend(batch)
+            found = next((event for event in batch if is_content(event) or isinstance(event, Failed)), None)
+            if isinstance(found, Failed):
+                raise found.error
+            if found is not None:
+                return FirstContentBuffer(first, batches, provider=provider)
+        raise stream_truncated()
     except BaseException:
         await batches.aclose()
         raise
 
 
 async def single_event_batches(events: AsyncGenerator[Event, None]) -> AsyncGenerator[EventBatch, None]:
-    """The events of a built-in provider, each as it comes."""
+    """Yield the events of a built-in provider, each as it comes."""
     async with aclosing(events):
         async for event in events:
             yield (event,)
 
 
-async def response_batches(response: HttpResponse, lane: PreparedTarget) -> AsyncGenerator[EventBatch, None]:
-    """The events of an answer over HTTP, streamed or whole; it is closed with the generator."""
-    kind = response.header(b"content-type") or b""
+async def response_batches(
+    response: HttpResponse, prepared: PreparedTarget
+) -> AsyncGenerator[EventBatch, None]:
+    """Yield the events of a response, streamed or whole; it is closed with the generator."""
+    content_type = response.header(b"content-type") or b""
     try:
         if not 200 <= response.status < 300:
-            raise await lane.upstream.error_of(response)
-        if kind.startswith(b"application/json"):
-            yield lane.codec.decode_response(await response.read(ANSWER_LIMIT))
+            raise await prepared.upstream.error_of(response)
+        if content_type.startswith(b"application/json"):
+            yield prepared.codec.decode_response(await response.read(ANSWER_LIMIT))
             return
-        decoder = lane.codec.stream_decoder()
+        decoder = prepared.codec.stream_decoder()
         while (data := await response.chunk()) is not None:
             batch = decoder.feed(data)
             if batch:
                 if isinstance(batch[-1], Failed):
-                    lane.upstream.redact_error(batch[-1].error)
+                    prepared.upstream.redact_error(batch[-1].error)
                 yield batch
         yield decoder.close()
     except UpstreamError as error:
-        lane.upstream.sanitize(error)
+        prepared.upstream.sanitize(error)
         raise
     finally:
         response.close()
 
 
-async def told(events: Sequence[Event]) -> AsyncGenerator[Event, None]:
-    """One after the other."""
+async def iterate(events: Sequence[Event]) -> AsyncGenerator[Event, None]:
+    """Yield events that are all here already."""
     for event in events:
         yield event
 
 
 async def collect_events(events: AsyncGenerator[Event, None]) -> list[Event]:
-    """All of them."""
-    try:
+    """Read events to their end, and close them."""
+    async with aclosing(events):
         return [event async for event in events]
-    finally:
-        await events.aclose()
-
-
-async def closing(events: AsyncGenerator[Event, None], work: Awaitable[None]) -> None:
-    """Does the work with them, and closes them after it."""
-    try:
-        await work
-    finally:
-        await events.aclose()

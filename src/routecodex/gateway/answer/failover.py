@@ -1,4 +1,4 @@
-"""The attempts at one request: the plan's targets in order, a bounded wait when all of them cool down."""
+"""Tries targets in plan order until an answer has content; waits briefly when all are cooling down."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Protocol, TypeVar
+
+from msgspec.structs import replace as replace_state
 
 from routecodex.canon.errors import (
     GatewayError,
@@ -19,231 +21,325 @@ from routecodex.canon.errors import (
     UpstreamRefusedKey,
     UpstreamRejected,
 )
-from routecodex.gateway.answer.keep_alive import KeepAlive
-from routecodex.gateway.request import RequestRecord
-from routecodex.gateway.state.key_health import KeyHealth
+from routecodex.canon.notices import Notices
+from routecodex.gateway.context.routing_context import RoutingContext
+from routecodex.gateway.request import ClientRequest, RequestRecord
+from routecodex.gateway.services import GatewayServices
 from routecodex.protocols.upstream_errors import is_context_overflow
+from routecodex.routing.pools import NextTurn
 from routecodex.routing.registry import PlanStep, Target
 from routecodex.routing.route_plan import RoutePlan
 from routecodex.routing.target_filter import CoolingTarget
 
 LONG_CONTEXT = "longcontext"
+_SHORTEST_WAIT = 0.05
+"""Seconds; a probe that another request holds is looked at again after it."""
+_MESSAGE_SHOWN = 200
+_REASONS_SHOWN = 3
 
-_SOON = 0.05
-"""The shortest wait: a probe that another request has taken is looked at again after it."""
-_BRIEF = 200
-_TOLD = 3
+AnswerT = TypeVar("AnswerT")
+
+
+class EmptyAnswer(Exception):
+    """An answer ended without content, and the client has not seen any of it."""
 
 
 class Planner(Protocol):
-    """Plans this request again, in the light of what has failed it; `must` is where it must go now."""
+    """Plans a request, and plans it again after failures."""
 
-    def __call__(self, tried: frozenset[Target], must: str | None) -> RoutePlan: ...
+    def plan(self, tried: frozenset[Target], must: str | None) -> RoutePlan:
+        """Plan without the targets that were tried; `must` is the only route allowed now."""
+
+    async def clear_sticky(self) -> None:
+        """Clear the sticky target of the session: no key of it can be used."""
 
 
-class Attempts(Protocol):
-    """What tries a target: an exchange, or one round of several."""
+class RequestPlanner:
+    """Plans one request of a client; a provider that stores its conversation comes first."""
 
-    record: RequestRecord
+    __slots__ = ("_context", "_request", "_services")
 
-    async def attempt(self, step: PlanStep, keep_alive: KeepAlive | None) -> None: ...
-    def note(self, plan: RoutePlan) -> None: ...
-    def keep_alive(self) -> KeepAlive | None: ...
+    def __init__(self, services: GatewayServices, request: ClientRequest, context: RoutingContext) -> None:
+        self._services = services
+        self._request = request
+        self._context = context
+
+    def plan(
+        self,
+        tried: frozenset[Target] = frozenset(),
+        must: str | None = None,
+        *,
+        next_turn: NextTurn | None = None,
+    ) -> RoutePlan:
+        request, context = self._request, self._context
+        query = context.query
+        if tried or must is not None:
+            query = query.retry(tried=tried, only_route=must)
+        plan = self._services.plan(
+            query, session=context.session, server=context.operator, next_turn=next_turn
+        )
+        if request.holder is None:
+            return plan
+        return plan.in_order(sorted(plan.steps, key=lambda step: not request.is_held_by(step.target)))
+
+    def plan_round(self, last: Target | None) -> RoutePlan:
+        """Plan a round: the target of the last round first, and no further turn of the pools."""
+        plan = self.plan(next_turn=self._services.round_robin.peek)
+        if last is None:
+            return plan
+        return plan.in_order(sorted(plan.steps, key=lambda step: step.target != last))
+
+    async def clear_sticky(self) -> None:
+        context = self._context
+        sticky = context.session.sticky
+        if sticky is None:
+            return
+        self._request.notices.add(f"sticky {sticky} cleared: no key of it can be used")
+        context.session = replace_state(context.session, sticky=None)
+        if context.scope.lasts:
+            await self._services.sessions.change(
+                context.scope,
+                lambda state: replace_state(state, sticky=None) if state.sticky == sticky else state,
+            )
 
 
 class Failover:
-    """Tries targets until one answers; what fails is told to health."""
+    """Tries targets in plan order until an answer has content.
+
+    The health of each key learns of every failure; of the answer that was opened it learns by `settle`.
+    """
 
     def __init__(
         self,
-        exchange: Attempts,
+        services: GatewayServices,
         planner: Planner,
         *,
-        health: KeyHealth,
-        clock: Callable[[], float],
-        max_attempts: int,
-        max_wait: float,
-        let_go: Callable[[], Awaitable[None]] | None = None,
+        record: RequestRecord,
+        notices: Notices | None = None,
+        keep_reason: bool = False,
+        keep_route: bool = False,
     ) -> None:
-        self._exchange = exchange
         self._planner = planner
-        self._health = health
-        self._clock = clock
-        self._left = max_attempts
-        self._let_go = let_go
-        self._patience = max_wait
+        self._record = record
+        self._notices = notices
+        self._keep_reason = keep_reason
+        self._keep_route = keep_route
+        self._health = services.health
+        self._clock = services.clock
+        self._attempts_left = services.max_attempts
+        self._wait_left = services.max_wait
         self._tried: frozenset[Target] = frozenset()
         self._failures: list[UpstreamError] = []
         self._must: str | None = None
+        self._claimed: Target | None = None
+        """The target whose claim is neither settled nor released."""
+        self._began = 0.0
 
-    async def run(self, plan: RoutePlan) -> None:
-        """Answers the request, or raises what a client must be told; the error knows where it was tried."""
-        keep_alive = self._exchange.keep_alive()
+    async def open(self, plan: RoutePlan, attempt: Callable[[PlanStep], Awaitable[AnswerT]]) -> AnswerT:
+        """Return the first answer that a target opens, or raise the error for the client.
+
+        The error carries the route and target that were tried last.
+        """
         try:
-            while not await self._answered(plan, keep_alive):
-                plan = await self._next()
+            while (answer := await self._open_any(plan, attempt)) is None:
+                plan = await self._next_plan()
+            return answer
         except GatewayError as error:
-            record = self._exchange.record
+            record = self._record
             error.routed = (record.route, str(record.target or ""), record.reason)
             raise
         finally:
             # One of them may be raised, and then refers back to this object.
             self._failures.clear()
-            if keep_alive is not None:
-                keep_alive.stop()
 
-    async def _answered(self, plan: RoutePlan, keep_alive: KeepAlive | None) -> bool:
-        if plan.clears_sticky and self._let_go is not None:
-            await self._let_go()
-        self._exchange.note(plan)
+    def settle(self, error: GatewayError | None) -> None:
+        """Tell the health of the key how the opened answer ended."""
+        target, self._claimed = self._claimed, None
+        if target is None:
+            return
+        if error is None:
+            self._health.succeeded(target, began=self._began, by=self)
+        elif isinstance(error, UpstreamError) and not isinstance(error, UpstreamRejected):
+            self._health.failed(target, error, by=self)
+        else:
+            self._health.release(target, by=self)
+
+    def close(self) -> None:
+        """Release the claim of an answer that was not settled: its client disconnected."""
+        if self._claimed is not None:
+            self._health.release(self._claimed, by=self)
+            self._claimed = None
+
+    async def _open_any(
+        self, plan: RoutePlan, attempt: Callable[[PlanStep], Awaitable[AnswerT]]
+    ) -> AnswerT | None:
+        """Try every step of a plan; None if none answers."""
+        if plan.clears_sticky:
+            await self._planner.clear_sticky()
+        self._note_plan(plan)
         must = self._must
         for step in plan.steps:
-            if not self._left:
-                raise self._given_up(self._planned(), self._clock())
-            if not self._health.claim(step.target, self._clock()) and not await self._is_probe(step.target):
+            if not self._attempts_left:
+                raise self._final_error(self._plan(), self._clock())
+            if not await self._claim(step.target):
                 continue
-            self._left -= 1
-            if await self._try(step, plan, keep_alive):
-                return True
+            self._attempts_left -= 1
+            answer = await self._try(step, plan, attempt)
+            if answer is not None:
+                return answer
             if must != self._must:
                 break
-        return False
+        return None
 
-    async def _is_probe(self, target: Target) -> bool:
-        return await self._health.probe(target, self._clock(), by=self)
+    def _note_plan(self, plan: RoutePlan) -> None:
+        record = self._record
+        if not self._keep_route:
+            record.route = plan.route
+        if not self._keep_reason:
+            record.reason = plan.reason
+        if plan.notices and self._notices is not None:
+            self._notices.add(*plan.notices)
 
-    async def _try(self, step: PlanStep, plan: RoutePlan, keep_alive: KeepAlive | None) -> bool:
-        target = step.target
-        began = self._clock()
-        try:
-            await self._exchange.attempt(step, keep_alive)
-        except UpstreamError as error:
-            self._note_failure(target, error)
-            if isinstance(error, UpstreamRejected):
-                self._after_rejection(error, plan)
-            return False
-        except BaseException:
-            self._health.release(target, by=self)
-            raise
-        self._settle(target, began)
-        return True
+    async def _claim(self, target: Target) -> bool:
+        now = self._clock()
+        return self._health.claim(target, now) or await self._health.probe(target, now, by=self)
+
+    async def _try(
+        self, step: PlanStep, plan: RoutePlan, attempt: Callable[[PlanStep], Awaitable[AnswerT]]
+    ) -> AnswerT | None:
+        """Attempt one step; None if another target may be tried. An empty answer is requested again."""
+        record = self._record
+        self._claimed = record.target = step.target
+        self._began = self._clock()
+        if not self._keep_route:
+            record.route = step.route
+        while True:
+            record.attempts += 1
+            try:
+                return await attempt(step)
+            except EmptyAnswer:
+                self._note_empty(step.target)
+            except UpstreamError as error:
+                self._note_failure(step.target, error)
+                if isinstance(error, UpstreamRejected):
+                    self._after_rejection(error, plan)
+                return None
+            except BaseException:
+                self.close()
+                raise
+
+    def _note_empty(self, target: Target) -> None:
+        self._record.failures.append(f"{target}: an empty answer")
+        if self._notices is not None:
+            self._notices.add(f"{target} gave an empty answer and was asked again")
 
     def _note_failure(self, target: Target, error: UpstreamError) -> None:
+        error.provider = error.provider or target.provider
+        self._claimed = None
         self._health.failed(target, error, by=self)
         self._failures.append(error.detached())
         self._tried |= {target}
-        self._exchange.record.failures.append(_brief(target, error))
-
-    def _settle(self, target: Target, began: float) -> None:
-        broken = self._exchange.record.error
-        if isinstance(broken, UpstreamRejected) or (
-            broken is not None and not isinstance(broken, UpstreamError)
-        ):
-            self._health.release(target, by=self)
-        elif broken is not None:
-            self._health.failed(target, broken, by=self)
-        else:
-            self._health.succeeded(target, began=began, by=self)
+        self._record.failures.append(_failure_line(target, error))
 
     def _after_rejection(self, error: UpstreamRejected, plan: RoutePlan) -> None:
-        """A request too long for the model goes to `longcontext` once; any other rejection is final."""
+        """Send a request that is too long for the model to `longcontext` once; other rejections are final."""
         chosen = plan.only_provider is not None or plan.route == "direct"
         if chosen or self._must is not None or plan.route == LONG_CONTEXT or not is_context_overflow(error):
             raise error
         self._must = LONG_CONTEXT
-        planned = self._planned()
-        if not planned.steps and not planned.cooling:
+        plan = self._plan()
+        if not plan.steps and not plan.cooling:
             raise error
 
-    async def _next(self) -> RoutePlan:
-        """What to try now that nothing has answered; waits for it if it must."""
-        made = self._planned()
-        while not made.steps:
-            await self._wait(made)
-            made = self._planned()
-        return made
+    async def _next_plan(self) -> RoutePlan:
+        """Plan again after failures; wait for a cooldown to end if that is soon."""
+        plan = self._plan()
+        while not plan.steps:
+            await self._wait(plan)
+            plan = self._plan()
+        return plan
 
-    def _planned(self) -> RoutePlan:
-        made = self._planner(self._tried, self._must)
+    def _plan(self) -> RoutePlan:
+        plan = self._planner.plan(self._tried, self._must)
         if self._must is None:
-            return made
-        # The targets of any other route are too small: that is why this one was chosen.
+            return plan
+        # The context of every other route is too small: that is why this one is required.
         return replace(
-            made,
-            steps=tuple(step for step in made.steps if step.route == self._must),
-            removed=tuple(row for row in made.removed if row.step.route == self._must),
-            cooling=tuple(row for row in made.cooling if row.step.route == self._must),
+            plan,
+            steps=tuple(step for step in plan.steps if step.route == self._must),
+            removed=tuple(row for row in plan.removed if row.step.route == self._must),
+            cooling=tuple(row for row in plan.cooling if row.step.route == self._must),
         )
 
     async def _wait(self, plan: RoutePlan) -> None:
         now = self._clock()
         soonest = min((row.until for row in plan.cooling), default=math.inf)
-        seconds = max(soonest - now, _SOON)
-        if seconds > self._patience or not self._left:
-            raise self._given_up(plan, now)
-        self._patience -= seconds
+        seconds = max(soonest - now, _SHORTEST_WAIT)
+        if seconds > self._wait_left or not self._attempts_left:
+            raise self._final_error(plan, now)
+        self._wait_left -= seconds
         await asyncio.sleep(seconds)
         self._tried -= {row.step.target for row in plan.cooling if row.until <= self._clock()}
 
-    def _given_up(self, plan: RoutePlan, now: float) -> GatewayError:
+    def _final_error(self, plan: RoutePlan, now: float) -> GatewayError:
         wait = min((row.until for row in plan.cooling), default=now) - now
         if self._failures:
             could_answer = plan.steps or any(row.cause == "tried" for row in plan.removed)
-            all_rest = plan.cooling and not could_answer
-            return cooling_error(self._failures, wait=wait) if all_rest else worst_failure(self._failures)
+            all_cooling = plan.cooling and not could_answer
+            return cooling_error(self._failures, wait=wait) if all_cooling else worst_failure(self._failures)
         if plan.only_provider is not None:
             unhealthy = ProviderNotAvailable.unhealthy(plan.only_provider, retry_after=wait)
-            unhealthy.notices = tuple(row.reason for row in plan.cooling[:_TOLD])
+            unhealthy.notices = tuple(row.reason for row in plan.cooling[:_REASONS_SHOWN])
             return unhealthy
         return all_cooling_error(plan.cooling, wait=wait)
 
 
-def _brief(target: Target, error: UpstreamError) -> str:
-    """One failed attempt in a line of the log."""
+def _failure_line(target: Target, error: UpstreamError) -> str:
+    """Describe one failed attempt in a line of the log."""
     status = f"HTTP {error.upstream_status}: " if error.upstream_status else ""
-    return f"{target}: {status}{error.message[:_BRIEF]}"
+    return f"{target}: {status}{error.message[:_MESSAGE_SHOWN]}"
 
 
 def cooling_error(failures: Sequence[UpstreamError], *, wait: float) -> GatewayError:
-    """What to tell a client whose request met these failures, now that every target rests because of them.
+    """Return the error for a request whose failures put every target into cooldown.
 
-    It is told to come back later, but for what waiting does not help: a request that is wrong, keys that were
-    all refused. An overload keeps its own status, which some protocols have a word for.
+    The client is told to retry later, except where waiting does not help: a request that is wrong, or keys
+    that were all refused. An overload keeps its own status, for which some protocols have an error type.
     """
     error = worst_failure(failures)
-    refused = all(isinstance(one, UpstreamRefusedKey) for one in _met(failures))
+    refused = all(isinstance(one, UpstreamRefusedKey) for one in _not_rejected(failures))
     if isinstance(error, UpstreamRejected) or refused:
         return error
     if not isinstance(error, UpstreamLimited | UpstreamOverloaded):
-        told = f"every target is cooling down: {error.message}"
-        return Overloaded(told, retry_after=wait, code="all_targets_cooling")
+        message = f"every target is cooling down: {error.message}"
+        return Overloaded(message, retry_after=wait, code="all_targets_cooling")
     error.retry_after = wait
     return error
 
 
 def all_cooling_error(cooling: Sequence[CoolingTarget], *, wait: float) -> GatewayError:
-    """Nothing can be used for a while: a limit only if all are limited; the earlier errors are told."""
+    """Return the error for a request that no target could be tried for; a rate limit if all are limited."""
     if not cooling:
         return UpstreamFailed("no target was tried", code="no_targets")
-    told = f"every target is cooling down: {'; '.join(row.reason for row in cooling[:_TOLD])}"
+    message = f"every target is cooling down: {'; '.join(row.reason for row in cooling[:_REASONS_SHOWN])}"
     if all(row.is_limit for row in cooling):
-        return UpstreamLimited(told, retry_after=wait, provider=cooling[0].step.target.provider)
-    return Overloaded(told, retry_after=wait, code="all_targets_cooling")
+        return UpstreamLimited(message, retry_after=wait, provider=cooling[0].step.target.provider)
+    return Overloaded(message, retry_after=wait, code="all_targets_cooling")
 
 
 def worst_failure(failures: Sequence[UpstreamError]) -> GatewayError:
-    """What to tell a client when every target failed: a limit only if all were limited.
+    """Return the failure to show when every target failed: a rate limit only if all were limited.
 
-    That one target was too small is of interest only where no larger one was tried.
+    A context that was too small is shown only if no larger one was tried.
     """
     if not failures:
         return UpstreamFailed("no target was tried", code="no_targets")
-    met = _met(failures)
-    limited = [error for error in met if isinstance(error, UpstreamLimited)]
-    if len(limited) == len(met):
+    relevant = _not_rejected(failures)
+    limited = [error for error in relevant if isinstance(error, UpstreamLimited)]
+    if len(limited) == len(relevant):
         return min(limited, key=lambda error: error.retry_after or 60.0)
-    return next(error for error in reversed(met) if not isinstance(error, UpstreamLimited))
+    return next(error for error in reversed(relevant) if not isinstance(error, UpstreamLimited))
 
 
-def _met(failures: Sequence[UpstreamError]) -> Sequence[UpstreamError]:
+def _not_rejected(failures: Sequence[UpstreamError]) -> Sequence[UpstreamError]:
     return [error for error in failures if not isinstance(error, UpstreamRejected)] or failures

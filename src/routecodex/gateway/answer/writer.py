@@ -1,7 +1,4 @@
-"""The headers of an answer: what it is, which request it answers, how it was routed.
-
-Where the events of an answer leave for the client: as a stream, or whole at the end.
-"""
+"""Writes answers to clients: headers, chunks, the end, and errors of a stream that has begun."""
 
 from __future__ import annotations
 
@@ -9,41 +6,259 @@ import functools
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import groupby
 from time import monotonic
-from typing import Final, Protocol
+from typing import Final
 
-from routecodex.canon.errors import GatewayError
+from routecodex.canon import finish
+from routecodex.canon.errors import GatewayError, UpstreamError
 from routecodex.canon.events import Event, Failed, Finished, PartStarted, Started, TextDelta, UsageReported
 from routecodex.canon.response import fold
+from routecodex.gateway.answer.answer_stream import AnswerStream, WholeAnswer
+from routecodex.gateway.answer.attempt import OpenedAnswer
 from routecodex.gateway.answer.keep_alive import KeepAlive
 from routecodex.gateway.request import ClientConnection, ClientRequest, Headers, RequestRecord
-from routecodex.protocols.codec import AnswerOutcome, Codec, ReplyContext
+from routecodex.gateway.services import GatewayServices
+from routecodex.gateway.state.reasoning_cache import ReasoningRecorder
+from routecodex.protocols.codec import AnswerOutcome, ReplyContext
 from routecodex.protocols.translation import replace_foreign_part, replace_foreign_parts
 from routecodex.routing.registry import Target
 
 JSON: Final = b"content-type: application/json\r\n"
-
 SSE: Final = b"content-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\n"
-"""Whole lines, for answers and for streams."""
+"""Whole header lines, for whole answers and for streams."""
 _Fields = tuple[tuple[bytes, bytes], ...]
 
 
-def answer_headers(ask: ClientRequest, record: RequestRecord, kind: bytes) -> Headers:
-    """The headers of an answer that begins now; the record notes when, and the notices that were told."""
+class ClientWriter:
+    """Writes one answer: headers, chunks, end, errors.
+
+    A stream is kept alive from the moment the writer is made until it is closed.
+    """
+
+    def __init__(
+        self,
+        services: GatewayServices,
+        request: ClientRequest,
+        client: ClientConnection,
+        record: RequestRecord,
+        *,
+        comment: bytes | None = None,
+    ) -> None:
+        self._services = services
+        self._request = request
+        self._client = client
+        self._record = record
+        self.keep_alive: KeepAlive | None = None
+        if request.wire.stream:
+            self.keep_alive = services.keep_alives.watch(
+                client,
+                comment=request.codec.keep_alive if comment is None else comment,
+                # Made of its parts and not of this object, which holds it: a cycle would wait for the collector.
+                head=functools.partial(answer_headers, request, record, SSE),
+            )
+
+    def close(self) -> None:
+        """Stop keeping the stream alive."""
+        if self.keep_alive is not None:
+            self.keep_alive.stop()
+
+    async def write(self, answer: OpenedAnswer) -> None:
+        """Write an opened answer to its end."""
+        if not isinstance(answer, WholeAnswer):
+            await self._relay(answer)
+            return
+        if self._settle(answer.outcome, answer.recorder):
+            await self._remember(answer.outcome)
+        await self._client.send(200, self._headers(JSON), answer.body)
+
+    async def _relay(self, stream: AnswerStream) -> None:
+        client, pipe = self._client, stream.pipe
+        try:
+            if not client.started:
+                client.start(200, self._headers(SSE))
+            out = stream.first
+            if not pipe.ended:
+                assert self.keep_alive is not None
+                try:
+                    out = await stream.carry(client, self.keep_alive)
+                except UpstreamError as error:
+                    out = pipe.fail(error.detached())
+            outcome = pipe.outcome
+            if outcome.error is not None:
+                out = stream.redacted(out)
+                stream.hide(outcome.error)
+                await self._fail(out, outcome.error)
+                return
+            if self._settle(outcome, stream.recorder):
+                await self._remember(outcome)
+            await client.end(out)
+        finally:
+            stream.close()
+
+    async def _fail(self, out: bytes, error: GatewayError) -> None:
+        """End a stream with the bytes of an error event."""
+        self._record.status, self._record.error = 200, error
+        if self._request.codec.abort_after_error:
+            await self._client.write(out)
+            self._client.abort()
+        else:
+            await self._client.end(out)
+
+    def _settle(self, outcome: AnswerOutcome, recorder: ReasoningRecorder | None) -> bool:
+        """Record how the answer ended; return whether it must be stored before the client sees its end."""
+        record, request = self._record, self._request
+        record.status = 200
+        record.usage = outcome.usage
+        end = outcome.finish
+        if end is not None:
+            record.finish = end.reason
+            if finish.tracing():
+                finish.trace(request.id, end, outcome.sent_finish or finish.encode(request.codec.name, end))
+        if outcome.signatures and record.target is not None:
+            for signature in outcome.signatures:
+                self._services.reasoning.owners.record(record.target.provider, signature)
+        if recorder is not None:
+            recorder.settle()
+        return outcome.body is not None and request.codec.name == "responses"
+
+    async def _remember(self, outcome: AnswerOutcome, target: Target | None = None) -> None:
+        await self._services.responses.remember(self._request, target or self._record.target, outcome)
+
+    def _headers(self, kind: bytes) -> Headers:
+        return answer_headers(self._request, self._record, kind)
+
+
+class EventWriter(ClientWriter):
+    """Writes one answer that is given in events, as a stream or whole at the end.
+
+    `before_end` is awaited before the client can see a whole answer, or the end of a streamed one.
+    """
+
+    def __init__(
+        self,
+        services: GatewayServices,
+        request: ClientRequest,
+        client: ClientConnection,
+        record: RequestRecord,
+        *,
+        reply: ReplyContext,
+        before_end: Callable[[], Awaitable[None]],
+    ) -> None:
+        encoder = request.codec.stream_encoder(reply) if request.wire.stream else None
+        # Where a comment would be an error, the encoder has an empty frame for it.
+        super().__init__(services, request, client, record, comment=getattr(encoder, "keep_alive", None))
+        self._encoder = encoder
+        self._add_texts: Callable[[int, Sequence[str]], bytes] | None = getattr(encoder, "add_texts", None)
+        self._reply = reply
+        self._before_end = before_end
+        self._events: list[Event] = []
+        self._outcome = AnswerOutcome()
+
+    async def write_events(self, events: Sequence[Event]) -> None:
+        """Send events, or keep them until the end of a whole answer."""
+        for event in events:
+            self._note(event)
+        if self._encoder is None:
+            self._events.extend(events)
+            return
+        out = self._encode_all(events)
+        if out:
+            self._begin()
+            await self._client.write(out)
+            if self.keep_alive is not None:
+                self.keep_alive.touch()
+
+    async def end(self, events: Sequence[Event]) -> None:
+        """Send the last events; the answer is settled before the client sees its end."""
+        if self._encoder is None:
+            await self._end_whole(events)
+            return
+        for event in events:
+            self._note(event)
+        out = b"".join(map(self._encode, events))
+        self._outcome.body = getattr(self._encoder, "final", None)
+        await self._settle_outcome()
+        self._begin()
+        await self._client.end(out)
+
+    async def _end_whole(self, events: Sequence[Event]) -> None:
+        for event in events:
+            self._note(event)
+        request = self._request
+        response, lost = replace_foreign_parts(fold([*self._events, *events]), request.codec)
+        request.notices.add(*lost)
+        body = self._outcome.body = request.codec.encode_response(response, self._reply)
+        await self._settle_outcome()
+        await self._client.send(200, self._headers(JSON), body)
+
+    async def _settle_outcome(self) -> None:
+        if self._settle(self._outcome, None):
+            # Several targets may have had a part in it: it is stored as an answer of the gateway.
+            await self._services.responses.remember(self._request, None, self._outcome)
+        await self._before_end()
+
+    async def fail(self, events: Sequence[Event], error: GatewayError) -> None:
+        """End a stream that broke with an error event; a whole answer raises the error."""
+        self._record.error, self._record.status = error, 200
+        if self._encoder is None:
+            raise error
+        out = b"".join(map(self._encode, (*events, Failed(error))))
+        self._begin()
+        await self._fail(out, error)
+
+    def _begin(self) -> None:
+        if not self._client.started:
+            self._client.start(200, self._headers(SSE))
+
+    def _encode_all(self, events: Sequence[Event]) -> bytes:
+        """Encode events; consecutive texts of one part cost little more than one."""
+        out: list[bytes] = []
+        for index, batch in groupby(events, _text_part):
+            if index is None or self._add_texts is None:
+                out.extend(map(self._encode, batch))
+            else:
+                texts = [event.text for event in batch if isinstance(event, TextDelta)]
+                out.append(self._add_texts(index, texts))
+        return b"".join(out)
+
+    def _encode(self, event: Event) -> bytes:
+        assert self._encoder is not None
+        if isinstance(event, PartStarted):
+            event = replace_foreign_part(event, self._request.codec)
+        return self._encoder.encode(event)
+
+    def _note(self, event: Event) -> None:
+        outcome = self._outcome
+        if isinstance(event, Started):
+            outcome.model = event.model
+        elif isinstance(event, UsageReported):
+            outcome.usage = event.usage
+        elif isinstance(event, Finished):
+            outcome.finish = event.finish
+
+
+def _text_part(event: Event) -> int | None:
+    """Return the part that a plain text belongs to; None for every other event."""
+    return event.index if type(event) is TextDelta and not event.logprobs else None
+
+
+def answer_headers(request: ClientRequest, record: RequestRecord, kind: bytes) -> Headers:
+    """Return the headers of an answer that begins now; the record notes the time and the notices shown."""
     record.first_byte = record.first_byte or monotonic()
-    # Ids are our own: there is nothing in them that could forge a line.
+    # Ids are made here: they cannot hold a line end.
     headers: list[tuple[bytes, bytes] | bytes] = [
         kind,
-        b"x-request-id: %b\r\n" % ask.id.encode(),
-        _ready_lines(record.route, record.target, record.reason),
+        b"x-request-id: %b\r\n" % request.id.encode(),
+        _routing_lines(record.route, record.target, record.reason),
     ]
-    if ask.notices:
-        record.notices = tuple(ask.notices)
-        headers.append((b"x-routecodex-notice", header_text("; ".join(ask.notices))))
+    notices = request.notices.lines()
+    if notices:
+        record.notices = notices
+        headers.append((b"x-routecodex-notice", header_text("; ".join(notices))))
     return headers
 
 
 def refusal_headers(message: str, routed: tuple[str, str, str] | None) -> _Fields:
-    """How a request was routed that ended in an error; without a route it is the gateway that refused it."""
+    """Return the routing headers of a request that ended in an error; without a route the gateway refused it."""
     route, target, reason = routed or ("gateway", "", message)
     return (
         (b"x-routecodex-route", header_text(route or "gateway")),
@@ -53,12 +268,12 @@ def refusal_headers(message: str, routed: tuple[str, str, str] | None) -> _Field
 
 
 def routing_headers(record: RequestRecord) -> _Fields:
-    """How a request was routed, by its record."""
+    """Return the routing headers of a record."""
     return _routing_headers(record.route, record.target, record.reason)
 
 
 @functools.lru_cache(maxsize=1024)
-def _ready_lines(route: str, target: Target | None, reason: str) -> bytes:
+def _routing_lines(route: str, target: Target | None, reason: str) -> bytes:
     return b"".join(b"%b: %b\r\n" % field for field in _routing_headers(route, target, reason))
 
 
@@ -71,144 +286,6 @@ def _routing_headers(route: str, target: Target | None, reason: str) -> _Fields:
 
 
 def header_text(text: str) -> bytes:
-    """Text as a header value: one line of printable ASCII, of bounded length."""
+    """Return text as a header value: one line of printable ASCII, of bounded length."""
     line = "".join(sign if " " <= sign <= "~" else "?" for sign in text)
     return line[:2000].encode("ascii")
-
-
-AddTexts = Callable[[int, Sequence[str]], bytes]
-Dispatched = Callable[[], Awaitable[None]]
-
-
-class WatchStream(Protocol):
-    """Begins to keep a stream alive, with this comment."""
-
-    def __call__(self, *, comment: bytes) -> KeepAlive: ...
-
-
-class ClientWriter:
-    """Tells the client; `dispatched` is awaited before a whole answer goes, or the end of a streamed one.
-
-    With `watch` the answer is a stream, and `keep_alive` watches over it from now on. `notices` are shown in
-    the headers: what a whole answer could not tell is added to them.
-    """
-
-    def __init__(
-        self,
-        codec: Codec,
-        client: ClientConnection,
-        reply: ReplyContext,
-        *,
-        headers: Callable[[], Headers],
-        dispatched: Dispatched,
-        watch: WatchStream | None,
-        notices: list[str],
-    ) -> None:
-        self._codec = codec
-        self._client = client
-        self._reply = reply
-        self._headers = headers
-        self._dispatched = dispatched
-        self._notices = notices
-        self._encoder = codec.stream_encoder(reply) if watch is not None else None
-        # Where a comment would be an error, the encoder knows a frame that says nothing.
-        alive: bytes = getattr(self._encoder, "keep_alive", codec.keep_alive)
-        self.keep_alive = watch(comment=alive) if watch is not None else None
-        self._add_texts: AddTexts | None = getattr(self._encoder, "add_texts", None)
-        self._whole: list[Event] = []
-        self._begun = False
-        self.outcome = AnswerOutcome()
-
-    @property
-    def begun(self) -> bool:
-        """Whether the client has been told anything of the answer."""
-        return self._begun
-
-    async def tell(self, events: Sequence[Event]) -> None:
-        """Sends the events, or keeps them until the end."""
-        for event in events:
-            self._note(event)
-        if self._encoder is None:
-            self._whole.extend(events)
-            return
-        out = self._encoded(events)
-        if out:
-            await self._begin()
-            await self._client.write(out)
-            if self.keep_alive is not None:
-                self.keep_alive.touch()
-
-    def _encoded(self, events: Sequence[Event]) -> bytes:
-        """The bytes of the events; texts that follow each other in one part cost little more than one."""
-        assert self._encoder is not None
-        out: list[bytes] = []
-        for index, run in groupby(events, _text_of):
-            if index is None or self._add_texts is None:
-                out.extend(map(self._encode, run))
-            else:
-                out.append(
-                    self._add_texts(index, [event.text for event in run if isinstance(event, TextDelta)])
-                )
-        return b"".join(out)
-
-    def _encode(self, event: Event) -> bytes:
-        assert self._encoder is not None
-        return self._encoder.encode(
-            replace_foreign_part(event, self._codec) if isinstance(event, PartStarted) else event
-        )
-
-    async def end(self, events: Sequence[Event], settle: Callable[[AnswerOutcome], Awaitable[None]]) -> None:
-        """Sends the last events; `settle` is awaited before the client sees the end."""
-        for event in events:
-            self._note(event)
-        if self._encoder is None:
-            response, lost = replace_foreign_parts(fold([*self._whole, *events]), self._codec)
-            self._notices.extend(line for line in lost if line not in self._notices)
-            body = self._codec.encode_response(response, self._reply)
-            self.outcome.body = body
-            await settle(self.outcome)
-            await self._dispatched()
-            await self._client.send(200, self._headers(), body)
-            return
-        out = b"".join(map(self._encode, events))
-        self.outcome.body = getattr(self._encoder, "final", None)
-        await settle(self.outcome)
-        await self._dispatched()
-        await self._begin()
-        await self._client.end(out)
-
-    async def fail(self, events: Sequence[Event], error: GatewayError) -> None:
-        """Ends an answer that broke off; a whole one that was never begun is the error itself."""
-        if self._encoder is None:
-            raise error
-        self.outcome.error = error
-        out = b"".join(map(self._encode, (*events, Failed(error))))
-        await self._begin()
-        if self._codec.abort_after_error:
-            await self._client.write(out)
-            self._client.abort()
-        else:
-            await self._client.end(out)
-
-    async def _begin(self) -> None:
-        if self._begun:
-            return
-        self._begun = True
-        if not self._client.started:
-            self._client.start(200, self._headers())
-
-    def _note(self, event: Event) -> None:
-        match event:
-            case Started():
-                self.outcome.model = event.model
-            case UsageReported():
-                self.outcome.usage = event.usage
-            case Finished():
-                self.outcome.finish = event.finish
-            case _:
-                pass
-
-
-def _text_of(event: Event) -> int | None:
-    """The part that a plain text belongs to; None for every other event."""
-    return event.index if type(event) is TextDelta and not event.logprobs else None

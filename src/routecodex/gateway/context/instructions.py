@@ -23,6 +23,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from routecodex.canon.errors import BadRequest
+from routecodex.canon.notices import Notices
 from routecodex.gateway.context.gateway_replies import REPLY_PREFIX, ignored_notice
 from routecodex.gateway.context.identity import Scope
 from routecodex.gateway.state.sessions import Sessions
@@ -300,14 +301,14 @@ class InstructionApplier:
         scope: Scope,
         *,
         registry: Registry,
-        notices: list[str],
+        notices: Notices,
         save: bool = True,
     ) -> SessionState:
         """The session's state after the message; an unknown name raises and changes nothing.
 
         Without `save` the state is only what it would be.
         """
-        notices.extend(ignored_notice(spoken.malformed))
+        notices.add(*ignored_notice(spoken.malformed))
         turn = spoken.turn
         wanted: list[Instruction] = [said for said in spoken.instructions if not isinstance(said, _SHOWS)]
         if turn is None or not wanted:
@@ -317,7 +318,7 @@ class InstructionApplier:
             return await self._sessions.go_on(scope, known) if save else known
         wanted = await self._with_files(wanted, notices)
         if not scope.lasts and not all(isinstance(said, ForceTarget) for said in wanted):
-            notices.append(_NO_SESSION)
+            notices.add(_NO_SESSION)
 
         def change(state: SessionState) -> SessionState:
             if state.applied == turn:
@@ -332,12 +333,12 @@ class InstructionApplier:
         changed = change(known)
         if scope.lasts and any(isinstance(said, ClearClock) for said in wanted):
             await self._clear_clock(scope)
-            notices.append(_CLOCK_CLEARED)
+            notices.add(_CLOCK_CLEARED)
         if not scope.lasts:
             return changed
         return await self._sessions.change(scope, change)
 
-    async def _with_files(self, said: Sequence[Instruction], notices: list[str]) -> list[Instruction]:
+    async def _with_files(self, said: Sequence[Instruction], notices: Notices) -> list[Instruction]:
         ready: list[Instruction] = []
         for instruction in said:
             if not isinstance(instruction, SetStopMessageFromFile):
@@ -346,7 +347,7 @@ class InstructionApplier:
             try:
                 text = await asyncio.to_thread(read_message, instruction.path, user_dir=self._user_dir)
             except MessageFileError as exc:
-                notices.append(f"stopMessage not set: {exc}")
+                notices.add(f"stopMessage not set: {exc}")
                 continue
             ready.append(SetStopMessage(text, instruction.max_repeats, span=instruction.span))
         return ready

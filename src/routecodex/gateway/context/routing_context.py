@@ -1,7 +1,4 @@
-"""How one request is to be routed.
-
-From a request to what routing needs of it: whose it is, what was said to the gateway, what it asks for.
-"""
+"""Builds the context in which a request is routed: its session and state, its instructions, its query."""
 
 from __future__ import annotations
 
@@ -12,6 +9,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from routecodex.canon.notices import Notices
 from routecodex.gateway.context.identity import Scope, identify
 from routecodex.gateway.context.instructions import ChatInstructions, InstructionApplier, extract_instructions
 from routecodex.gateway.request import ClientRequest
@@ -33,44 +31,44 @@ from routecodex.routing.state import NO_SERVER_STATE, NOTHING_SET, ServerState, 
 
 
 class RoutingContext:
-    """How one request is to be routed; `spoken` is what it said to the gateway, None when nothing."""
+    """Session, state and query of one request; `instructions` is None without any."""
 
-    __slots__ = ("asked", "scope", "server", "session", "spoken")
+    __slots__ = ("instructions", "operator", "query", "scope", "session")
 
     def __init__(
         self,
         scope: Scope,
-        asked: RouteQuery,
+        query: RouteQuery,
         *,
         session: SessionState,
-        server: ServerState,
-        spoken: ChatInstructions | None = None,
+        operator: ServerState,
+        instructions: ChatInstructions | None = None,
     ) -> None:
         self.scope = scope
         self.session = session
-        self.server = server
-        self.asked = asked
-        self.spoken = spoken
+        self.operator = operator
+        self.query = query
+        self.instructions = instructions
 
     @property
     def answers_itself(self) -> bool:
-        """Whether the gateway answers the request, so that there is no plan."""
-        return self.spoken is not None and self.spoken.wants_own_answer
+        """Whether the gateway answers the request itself, without a target."""
+        return self.instructions is not None and self.instructions.wants_own_answer
 
 
-_QUIET: Final = (NOTHING_SET, NO_SERVER_STATE)
+_NO_RULES: Final = (NOTHING_SET, NO_SERVER_STATE)
 _NO_CLASS: Final = RouteClass("default", "no rule names another route")
 
 
 class RoutingContextBuilder:
-    """Sets the course of each request; the session's state is saved before it returns."""
+    """Builds the context of each request, and saves the state that instructions change."""
 
     def __init__(
         self,
         router: Router,
         *,
         sessions: Sessions,
-        orders: OperatorState,
+        operator: OperatorState,
         options: ClassifierOptions,
         affinity: bool,
         max_wait: float,
@@ -80,106 +78,110 @@ class RoutingContextBuilder:
     ) -> None:
         self._router = router
         self._sessions = sessions
-        self._orders = orders
+        self._operator = operator
         self._options = options
         self._affinity = affinity
         self._max_wait = max_wait
         self._threshold = min(options.longcontext_tokens, router.registry.smallest_context)
-        self._steering = InstructionApplier(sessions, user_dir=user_dir, clock=clock, clear_clock=clear_clock)
+        self._applier = InstructionApplier(sessions, user_dir=user_dir, clock=clock, clear_clock=clear_clock)
 
-    async def set(self, ask: ClientRequest, *, save: bool = True) -> RoutingContext:
-        """The course of this request; without `save` no state is changed."""
-        if ask.received is not None and ask.original is None:
-            # A course was set before, to see where it would lead: what it took out counts again.
-            ask.inbound = ask.received
-        told = read_control_fields(ask.inbound)
-        scope = self._scope(ask, told)
-        ask.session = scope.key if scope.lasts else ""
-        spoken = self._heard(ask)
-        if told is not NO_CONTROL_FIELDS:
-            self._keep_controls(ask)
-        server = self._orders.peek() or await self._orders.load()
+    async def build(self, request: ClientRequest, *, save: bool = True) -> RoutingContext:
+        """Build the context of a request; without `save` no state changes."""
+        if request.received is not None and request.original is None:
+            # A context was built before without saving: the parts it stripped count again.
+            request.wire = request.received
+        controls = read_control_fields(request.wire)
+        scope = self._scope(request, controls)
+        request.session = scope.key if scope.lasts else ""
+        instructions = self._extract_instructions(request)
+        if controls is not NO_CONTROL_FIELDS:
+            self._strip_controls(request)
+        operator = self._operator.peek() or await self._operator.load()
         session = self._sessions.peek(scope) or await self._sessions.load(scope)
-        if spoken is not None and spoken.turn is not None:
-            notices = ask.notices if save else []
-            session = await self._steering.apply(
-                spoken, scope, registry=self._router.registry, notices=notices, save=save
+        if instructions is not None and instructions.turn is not None:
+            notices = request.notices if save else Notices()
+            session = await self._applier.apply(
+                instructions, scope, registry=self._router.registry, notices=notices, save=save
             )
-        if spoken is not None and save:
-            session = await self._past_force(spoken, scope, session)
-        asked = self._asked(ask, told, scope, quiet=(session, server) == _QUIET)
-        if spoken is not None:
-            asked = asked.at_turn(spoken.turn)
-        return RoutingContext(scope, asked, session=session, server=server, spoken=spoken)
+        if instructions is not None and save:
+            session = await self._end_force(instructions, scope, session)
+        query = self._query(request, controls, scope, no_rules=(session, operator) == _NO_RULES)
+        if instructions is not None:
+            query = query.at_turn(instructions.turn)
+        return RoutingContext(scope, query, session=session, operator=operator, instructions=instructions)
 
-    def _scope(self, ask: ClientRequest, told: ControlFields) -> Scope:
-        scope = identify(ask.codec.name, ask.headers, told, chain=ask.chain, request_id=ask.id)
-        if scope.kind == "chain" and ask.chain is None and ask.inbound.wire.store is False:
+    def _scope(self, request: ClientRequest, controls: ControlFields) -> Scope:
+        scope = identify(
+            request.codec.name, request.headers, controls, chain=request.chain, request_id=request.id
+        )
+        if scope.kind == "chain" and request.chain is None and request.wire.wire.store is False:
             return Scope("request", scope.id)
         return scope
 
-    def _heard(self, ask: ClientRequest) -> ChatInstructions | None:
-        """What was said to the gateway, taken out of the request."""
-        if ask.inbound.untagged or not large_body.may_hold_tags(ask.inbound.body):
+    def _extract_instructions(self, request: ClientRequest) -> ChatInstructions | None:
+        """Take the instructions out of the request; None without any."""
+        if request.wire.untagged or not large_body.may_hold_tags(request.wire.body):
             return None
-        ask.received = ask.original or ask.inbound
-        titled = is_title_request(ask.codec.features(ask.inbound))
-        spoken = extract_instructions(ask.codec, ask.inbound)
-        ask.inbound = spoken.stripped
-        if ask.original is not None:
-            ask.original = extract_instructions(ask.codec, ask.original).stripped
-        # The client asks for a title in its own words, quoting what the person wrote.
-        return ChatInstructions(spoken.stripped, alone=spoken.alone) if titled else spoken
+        request.received = request.original or request.wire
+        titled = is_title_request(request.codec.features(request.wire))
+        instructions = extract_instructions(request.codec, request.wire)
+        request.wire = instructions.stripped
+        if request.original is not None:
+            request.original = extract_instructions(request.codec, request.original).stripped
+        # A client that requests a title quotes the person: the tags in it are not the person's now.
+        return ChatInstructions(instructions.stripped, alone=instructions.alone) if titled else instructions
 
-    def _keep_controls(self, ask: ClientRequest) -> None:
-        """Takes what is meant for the gateway alone out of the request."""
-        inbound = ask.inbound
-        if not has_control_fields(inbound):
+    def _strip_controls(self, request: ClientRequest) -> None:
+        """Take the control fields out of the request: they are meant for the gateway alone."""
+        wire = request.wire
+        if not has_control_fields(wire):
             return
-        body = strip_control_fields(inbound.body, inbound.protocol)
-        if body is inbound.body:
+        body = strip_control_fields(wire.body, wire.protocol)
+        if body is wire.body:
             return
-        ask.received = ask.received or ask.original or inbound
-        ask.inbound = inbound.with_body(body)
-        if ask.original is not None:
-            ask.original = ask.original.with_body(strip_control_fields(ask.original.body, inbound.protocol))
+        request.received = request.received or request.original or wire
+        request.wire = wire.with_body(body)
+        if request.original is not None:
+            request.original = request.original.with_body(
+                strip_control_fields(request.original.body, wire.protocol)
+            )
 
-    async def _past_force(
-        self, spoken: ChatInstructions, scope: Scope, session: SessionState
+    async def _end_force(
+        self, instructions: ChatInstructions, scope: Scope, session: SessionState
     ) -> SessionState:
-        """A newer message of the person ends what an earlier one of the same conversation forced."""
+        """End the forced target of an earlier message: the person has written a newer one."""
         force = session.force
-        if force is None or force.turn not in spoken.earlier:
+        if force is None or force.turn not in instructions.earlier:
             return session
         return await self._sessions.change(
             scope, lambda state: replace(state, force=None) if state.force == force else state
         )
 
-    def _asked(self, ask: ClientRequest, told: ControlFields, scope: Scope, *, quiet: bool) -> RouteQuery:
-        """What routing must know; nothing is looked at on which nothing depends."""
-        inbound, router = ask.inbound, self._router
-        size = tokens.estimate(inbound.body, threshold=self._threshold)
+    def _query(
+        self, request: ClientRequest, controls: ControlFields, scope: Scope, *, no_rules: bool
+    ) -> RouteQuery:
+        """Build the input of the router; features are read only if a rule uses them."""
+        wire, router = request.wire, self._router
+        size = tokens.estimate(wire.body, threshold=self._threshold)
         choosy = self._affinity and router.has_choice
         affinity = scope.key if choosy and scope.lasts else None
-        class_counts = router.routes_differ and not (quiet and router.names_target(inbound.model))
+        class_counts = router.routes_differ and not (no_rules and router.names_target(wire.model))
         if not class_counts and (affinity is not None or not choosy):
-            if told is NO_CONTROL_FIELDS:
-                return RouteQuery(
-                    model=inbound.model, tokens=size, affinity=affinity, max_wait=self._max_wait
-                )
+            if controls is NO_CONTROL_FIELDS:
+                return RouteQuery(model=wire.model, tokens=size, affinity=affinity, max_wait=self._max_wait)
             found = _NO_CLASS
         else:
-            look = ask.codec.features(inbound)
-            found = classify(look, model=inbound.model, tokens=size, options=self._options)
-            if affinity is None and choosy and (look.has_answer or look.has_tools):
-                affinity = blake2b(ask.codec.fingerprint(inbound), digest_size=12).hexdigest()
+            features = request.codec.features(wire)
+            found = classify(features, model=wire.model, tokens=size, options=self._options)
+            if affinity is None and choosy and (features.has_answer or features.has_tools):
+                affinity = blake2b(request.codec.fingerprint(wire), digest_size=12).hexdigest()
         return RouteQuery(
-            model=inbound.model,
+            model=wire.model,
             tokens=size,
             route=found.route,
             why=found.reason,
-            hint=told.route_hint,
-            ignore_sticky=told.disable_sticky,
+            hint=controls.route_hint,
+            ignore_sticky=controls.disable_sticky,
             affinity=affinity,
             max_wait=self._max_wait,
         )

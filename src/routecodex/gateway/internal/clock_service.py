@@ -59,13 +59,13 @@ class ClockService:
         tasks = TaskStore(store, now_ms=now_ms)
         self._waker = waker = DueTimer(tasks, now_ms=now_ms)
         tasks.listen(waker.changed)
-        self.tool = ClockActions(tasks, time=self.time, rules=rules, zone=self._zone)
+        self.actions = ClockActions(tasks, time=self.time, rules=rules, zone=self._zone)
         self._overview = TaskOverview(tasks, rules=rules, now_ms=now_ms)
         self._deliveries = Deliveries(tasks, rules=rules, now_ms=now_ms)
         self._upkeep = ExpirySweep(tasks, rules=rules, now_ms=now_ms)
         self._tasks: list[asyncio.Task[None]] = []
-        self.alarm = clock_tool.ClockTool(
-            self.tool,
+        self.clock_tool = clock_tool.ClockTool(
+            self.actions,
             self._deliveries,
             Holds(tasks, waker, rules=rules, now_ms=now_ms),
             time=self.time,
@@ -87,7 +87,7 @@ class ClockService:
         if not self.row.enabled:
             return None
         try:
-            tasks = () if session is None else await self.tool.tasks(session)
+            tasks = () if session is None else await self.actions.tasks(session)
         except StoreError as exc:
             log.error("tasks of session %.80r cannot be shown: %s", session, exc)
             tasks = None

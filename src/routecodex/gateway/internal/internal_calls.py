@@ -1,9 +1,7 @@
-"""Calls of the gateway's own: it asks a model by itself, over the path that clients' requests take.
+"""Requests that the gateway makes itself: to describe an image, to search the web.
 
-The targets of one route are planned, tried and judged like any others; what the session or the operator has
-ruled out is not asked. The answer is heard whole and shown to nobody; the log has a line of it.
-
-vision_auto in this gateway: who describes images, and for which requests.
+The targets of one route are planned, tried and judged like those of any request, within the rules of the
+session and the operator. The client does not see the answer; the log has a line for the call.
 """
 
 from __future__ import annotations
@@ -11,27 +9,25 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace as replace_state
 
-from routecodex.canon.errors import BadRequest, NotFound, UpstreamError, UpstreamTimeout
+from routecodex.canon.errors import BadRequest, NotFound, UpstreamTimeout
 from routecodex.canon.parts import Media, Text
 from routecodex.canon.request import ProtocolName, Request
 from routecodex.canon.response import Response, fold
 from routecodex.config.server_tools import VisionAutoConfig
-from routecodex.gateway.answer.event_stream import response_batches
-from routecodex.gateway.answer.failover import Attempts, Failover, Planner
-from routecodex.gateway.answer.keep_alive import KeepAlive
-from routecodex.gateway.answer.prepared_target import BuiltinProvider, PreparedTarget
+from routecodex.gateway.answer.event_stream import collect_events, response_batches
+from routecodex.gateway.answer.failover import Failover
+from routecodex.gateway.answer.prepared_target import AnyTarget, PreparedTarget
 from routecodex.gateway.context.routing_context import RoutingContext
 from routecodex.gateway.request import ClientRequest, RequestRecord
-from routecodex.gateway.state.reasoning_cache import ReasoningCache
+from routecodex.gateway.services import GatewayServices
 from routecodex.routing.instructions import strip
 from routecodex.routing.registry import PlanStep, Target
-from routecodex.routing.route_plan import RoutePlan
+from routecodex.routing.route_plan import RoutePlan, RouteQuery
 from routecodex.server_tools.vision import (
     DescriptionCache,
     ImageDescriptions,
@@ -40,124 +36,94 @@ from routecodex.server_tools.vision import (
 )
 from routecodex.stores.store import Store
 
-AnyTarget = PreparedTarget | BuiltinProvider
-
 
 class InternalCall(Struct, frozen=True, kw_only=True):
-    """What is asked: over which route, of which of its targets, in which words, for how long.
+    """One request of the gateway: its route, its text for each target, and its time limit.
 
-    `whole` begins the notice of what must not get lost when the request is written for a target.
+    `able` admits targets. A notice that begins with `required` means that a target cannot take the request.
     """
 
     id: str
     route: str
-    wording: Callable[[AnyTarget], Request]
+    request_for: Callable[[AnyTarget], Request]
     able: Callable[[AnyTarget], bool]
     seconds: float
-    whole: str = ""
-
-
-class InternalServices(Protocol):
-    """What a call of our own needs of the gateway."""
-
-    @property
-    def memory(self) -> ReasoningCache: ...
-    def lane(self, target: Target) -> AnyTarget: ...
-    def noted(self, record: RequestRecord) -> AbstractContextManager[None]: ...
-    def plan_route(self, route: str, course: RoutingContext, tried: frozenset[Target]) -> RoutePlan: ...
-    def tries_of(self, attempts: Attempts, planner: Planner) -> Failover: ...
+    required: str = ""
 
 
 class InternalCalls:
-    """Asks models on the gateway's own behalf."""
+    """Makes requests of the gateway itself."""
 
-    def __init__(self, parts: InternalServices) -> None:
-        self._parts = parts
+    def __init__(self, services: GatewayServices) -> None:
+        self._services = services
 
-    async def ask(self, errand: InternalCall, course: RoutingContext) -> Response:
-        """The whole answer; GatewayError when no target of the route gives one in time."""
-        planner = self._planner(errand, course)
-        plan = planner(frozenset(), None)
+    async def send(self, call: InternalCall, context: RoutingContext) -> Response:
+        """Return the whole answer; GatewayError if no target of the route gives one in time."""
+        services, planner = self._services, _RoutePlanner(self._services, call, context)
+        plan = planner.plan(frozenset(), None)
         if not plan.steps and not plan.cooling:
-            raise NotFound(f"no target of the route {errand.route!r} can do it", code="no_targets")
+            raise NotFound(f"no target of the route {call.route!r} can do it", code="no_targets")
         record = RequestRecord(
-            id=errand.id,
+            id=call.id,
             protocol="",
             model="",
             stream=False,
             client_name="gateway",
             arrived=time.monotonic(),
         )
-        record.session = course.scope.key if course.scope.lasts else ""
-        call = InternalAttempt(self._parts, errand, record=record)
-        with self._parts.noted(record):
+        record.session = context.scope.key if context.scope.lasts else ""
+        failover = Failover(services, planner, record=record)
+        with services.recorded(record):
             try:
-                async with asyncio.timeout(errand.seconds):
-                    await self._parts.tries_of(call, planner).run(plan)
+                async with asyncio.timeout(call.seconds):
+                    response = await failover.open(plan, lambda step: self._attempt(call, step, record))
             except TimeoutError as exc:
-                raise UpstreamTimeout(f"no answer after {errand.seconds:g} seconds") from exc
-        assert call.response is not None
-        return call.response
+                raise UpstreamTimeout(f"no answer after {call.seconds:g} seconds") from exc
+            failover.settle(None)
+            record.usage, record.finish = response.usage, response.finish.reason
+        return response
 
-    def _planner(self, errand: InternalCall, course: RoutingContext) -> Planner:
-        def planned(tried: frozenset[Target], must: str | None) -> RoutePlan:
-            made = self._parts.plan_route(errand.route, course, tried)
-            return replace(
-                made,
-                steps=tuple(step for step in made.steps if self._may(step, errand)),
-                cooling=tuple(row for row in made.cooling if self._may(row.step, errand)),
-                reason=f"the gateway asks route {errand.route} for itself",
-            )
+    async def _attempt(self, call: InternalCall, step: PlanStep, record: RequestRecord) -> Response:
+        """Read one target's answer; UpstreamError: the next target may be tried."""
+        prepared = self._services.prepare(step.target)
+        request = call.request_for(prepared)
+        if not isinstance(prepared, PreparedTarget):
+            return fold(await collect_events(prepared(request)))
+        record.protocol = prepared.codec.name
+        encoded = prepared.codec.encode_request(request, prepared.options)
+        if call.required:
+            for line in encoded.notices:
+                if line.startswith(call.required):
+                    raise BadRequest(f"{step.target}: {line}")
+        response = await prepared.send(encoded.body, stream=False, headers=None)
+        return fold([event async for batch in response_batches(response, prepared) for event in batch])
 
-        return planned
 
-    def _may(self, step: PlanStep, errand: InternalCall) -> bool:
-        return step.route == errand.route and errand.able(self._parts.lane(step.target))
+class _RoutePlanner:
+    """Plans a call over one route, within the rules of the session that it is made for."""
 
+    def __init__(self, services: GatewayServices, call: InternalCall, context: RoutingContext) -> None:
+        self._services = services
+        self._call = call
+        self._context = context
 
-class InternalAttempt:
-    """The attempts at one call of our own."""
+    def plan(self, tried: frozenset[Target], must: str | None) -> RoutePlan:
+        call, context = self._call, self._context
+        query = RouteQuery(model="", only_route=call.route, ignore_sticky=True, tried=tried)
+        session = replace_state(context.session, force=None)
+        plan = self._services.plan(query, session=session, server=context.operator)
+        return replace(
+            plan,
+            steps=tuple(step for step in plan.steps if self._admits(step)),
+            cooling=tuple(row for row in plan.cooling if self._admits(row.step)),
+            reason=f"the gateway asks route {call.route} for itself",
+        )
 
-    def __init__(self, parts: InternalServices, errand: InternalCall, *, record: RequestRecord) -> None:
-        self._parts = parts
-        self._errand = errand
-        self.record = record
-        self.response: Response | None = None
+    async def clear_sticky(self) -> None:
+        """Leave the session alone: the call ignores its sticky target."""
 
-    async def attempt(self, step: PlanStep, _keep_alive: KeepAlive | None) -> None:
-        """Hears this target's answer; raises UpstreamError while another one may be tried."""
-        record = self.record
-        record.target, record.route = step.target, step.route
-        record.attempts += 1
-        try:
-            self.response = await self._heard(step.target)
-        except UpstreamError as error:
-            error.provider = error.provider or step.target.provider
-            raise
-        record.usage, record.finish = self.response.usage, self.response.finish.reason
-
-    async def _heard(self, target: Target) -> Response:
-        lane = self._parts.lane(target)
-        request = self._errand.wording(lane)
-        if not isinstance(lane, PreparedTarget):
-            return fold([event async for event in lane(request)])
-        self.record.protocol = lane.codec.name
-        encoded = lane.codec.encode_request(request, lane.aim)
-        lost = [
-            line for line in encoded.notices if self._errand.whole and line.startswith(self._errand.whole)
-        ]
-        if lost:
-            raise BadRequest(f"{target}: {lost[0]}")
-        response = await lane.send(encoded.body, stream=False, headers=None)
-        return fold([event async for batch in response_batches(response, lane) for event in batch])
-
-    def note(self, plan: RoutePlan) -> None:
-        """Notes the plan that the next attempts follow."""
-        self.record.route, self.record.reason = plan.route, plan.reason
-
-    def keep_alive(self) -> KeepAlive | None:
-        """Nobody listens."""
-        return None
+    def _admits(self, step: PlanStep) -> bool:
+        return step.route == self._call.route and self._call.able(self._services.prepare(step.target))
 
 
 ROUTE = "vision"
@@ -165,52 +131,49 @@ _DROPPED = "dropped image"
 
 
 class ImageDescriber:
-    """Makes the Sight of each request that may need one."""
+    """Has images described for models without vision."""
 
     def __init__(self, options: VisionAutoConfig, calls: InternalCalls, *, store: Store) -> None:
         self._options = options
         self._calls = calls
-        self._album = DescriptionCache(store, ttl=options.cache_hours * 3600.0)
+        self._cache = DescriptionCache(store, ttl=options.cache_hours * 3600.0)
 
-    def of(self, ask: ClientRequest, course: RoutingContext) -> ImageDescriptions | None:
-        """Words for the images of this request; None when it holds none."""
-        if not self._options.enabled or not may_hold_images(ask.codec.name, ask.inbound.body):
+    def descriptions(self, request: ClientRequest, context: RoutingContext) -> ImageDescriptions | None:
+        """Return the descriptions of a request's images; None if it holds none."""
+        if not self._options.enabled or not may_hold_images(request.codec.name, request.wire.body):
             return None
 
         async def describe(image: Media) -> str:
-            return await self._described(image, ask, course)
+            return await self._describe(image, request, context)
 
-        def note(line: str) -> None:
-            if line not in ask.notices:
-                ask.notices.append(line)
-
-        return ImageDescriptions(self._album, describe, note=note, max_images=self._options.max_images)
-
-    async def _described(self, image: Media, ask: ClientRequest, course: RoutingContext) -> str:
-        source = ask.codec.name
-
-        def wording(_lane: AnyTarget) -> Request:
-            return description_request(image, source, max_tokens=self._options.max_tokens)
-
-        errand = InternalCall(
-            id=f"{ask.id}:vision",
-            route=ROUTE,
-            wording=wording,
-            able=lambda lane: _sees(lane, image, source),
-            seconds=self._options.timeout_ms / 1000,
-            whole=_DROPPED,
+        return ImageDescriptions(
+            self._cache, describe, note=request.notices.add, max_images=self._options.max_images
         )
-        response = await self._calls.ask(errand, course)
-        # What looks like an instruction to the gateway is shown to no provider, in an image neither.
+
+    async def _describe(self, image: Media, request: ClientRequest, context: RoutingContext) -> str:
+        source = request.codec.name
+        call = InternalCall(
+            id=f"{request.id}:vision",
+            route=ROUTE,
+            request_for=lambda _target: description_request(
+                image, source, max_tokens=self._options.max_tokens
+            ),
+            able=lambda target: _sees(target, image, source),
+            seconds=self._options.timeout_ms / 1000,
+            required=_DROPPED,
+        )
+        response = await self._calls.send(call, context)
+        # Providers must not see instruction tags, not even those in an image.
         return strip("".join(part.text for part in response.parts if isinstance(part, Text)))
 
 
-def _sees(lane: AnyTarget, image: Media, source: ProtocolName) -> bool:
-    """Whether this target can be shown the image: it sees, and takes it in the form the client sent."""
-    if not isinstance(lane, PreparedTarget):
+def _sees(target: AnyTarget, image: Media, source: ProtocolName) -> bool:
+    """Return whether a target takes the image: it has vision, and accepts the form the client sent."""
+    if not isinstance(target, PreparedTarget):
         return True
-    if not lane.aim.vision:
+    options = target.options
+    if not options.vision:
         return False
     if image.data is not None:
         return True
-    return lane.aim.dialect.image_urls if image.url is not None else lane.codec.name == source
+    return options.dialect.image_urls if image.url is not None else target.codec.name == source

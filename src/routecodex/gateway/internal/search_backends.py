@@ -1,7 +1,4 @@
-"""Runs web searches over HTTP or a route.
-
-web_search in this gateway: which upstreams have a search of their own, and how ours is done.
-"""
+"""Runs web searches over HTTP or a route, and knows which targets search themselves."""
 
 from __future__ import annotations
 
@@ -17,9 +14,9 @@ from routecodex.canon.parts import Json, Text
 from routecodex.canon.request import Message, ProtocolName, Request, Tool
 from routecodex.config import Config
 from routecodex.config.server_tools import WebSearchConfig, WebSearchHttpConfig
-from routecodex.gateway.answer.prepared_target import PreparedTarget
-from routecodex.gateway.context.routing_context import RoutingContext
-from routecodex.gateway.internal.internal_calls import AnyTarget, InternalCall, InternalCalls
+from routecodex.gateway.answer.prepared_target import AnyTarget, PreparedTarget
+from routecodex.gateway.internal.internal_calls import InternalCall, InternalCalls
+from routecodex.gateway.internal.tool_turn import GatewayTurn
 from routecodex.protocols.codec import WireRequest
 from routecodex.protocols.codecs import CODECS
 from routecodex.protocols.dialect import Dialect, hosts_search
@@ -46,22 +43,22 @@ _NATIVE: dict[ProtocolName, Tool] = {
     "messages": Tool("web_search", "hosted", hosted={"type": "web_search_20250305", "name": "web_search"}),
     "gemini": Tool("google_search", "hosted", hosted={"googleSearch": {}}),
 }
-"""How a search of the upstream's own is declared; chat has an option instead of a tool."""
+"""Declaration of the upstream's own search by protocol; chat has an option instead of a tool."""
 
 _PLAIN = frozenset({None, "function", "custom"})
-"""The types of tools that run at the client."""
+"""Types of tools that run at the client."""
 
 
-def may_declare(inbound: WireRequest) -> bool:
-    """Whether a declared search is worth looking for: not where all tools run at the client.
+def may_declare(request: WireRequest) -> bool:
+    """Return whether the request may declare a search: not if all its tools run at the client.
 
-    Asked of every request, so the body is looked through only where a tool is of another kind.
+    Asked for every request, so the body is searched only if a tool is of another kind.
     """
-    return _HOSTS[inbound.protocol](inbound.wire) and may_declare_search(inbound.body)
+    return _HOSTS[request.protocol](request.wire) and may_declare_search(request.body)
 
 
 def _hosts(tools: Sequence[Any] | None) -> bool:
-    """Whether one of the tools does not run at the client."""
+    """Return whether one of the tools does not run at the client."""
     return tools is not None and not _PLAIN.issuperset([tool.type for tool in tools])
 
 
@@ -81,11 +78,11 @@ _HOSTS: dict[ProtocolName, Callable[[Any], bool]] = {
     "messages": lambda wire: _hosts(wire.tools),
     "gemini": _hosts_google,
 }
-"""Whether a request declares tools that run at the provider, by what its codec saw of it."""
+"""By protocol: whether the typed view of a request declares tools that run at the provider."""
 
 
 def lacking(config: Config, *, trusting: bool) -> frozenset[ProtocolName]:
-    """The protocols in which a search may be declared that one of the providers does not run."""
+    """Return the protocols in which a search may be declared that one of the providers does not run."""
     rows = [row for row in config.providers.values() if row.protocol in CODECS]
     return frozenset(
         source
@@ -97,26 +94,26 @@ def lacking(config: Config, *, trusting: bool) -> frozenset[ProtocolName]:
     )
 
 
-def searches(lane: AnyTarget, source: ProtocolName | None = None, *, trusting: bool = False) -> bool:
-    """Whether a target searches by itself; with `source`, when the search is declared as that protocol does.
+def searches(target: AnyTarget, source: ProtocolName | None = None, *, trusting: bool = False) -> bool:
+    """Return whether a target searches itself; with `source`, a search declared in that protocol.
 
-    A built-in provider is left alone: it has nothing to search and nothing to offer.
+    A built-in provider never gets a search of ours: it does not call one.
     """
-    if not isinstance(lane, PreparedTarget):
+    if not isinstance(target, PreparedTarget):
         return source is not None
-    name = lane.codec.name
-    return _runs(source or name, name, dialect=lane.aim.dialect, trusting=trusting)
+    name = target.codec.name
+    return _runs(source or name, name, dialect=target.options.dialect, trusting=trusting)
 
 
-def _runs(source: ProtocolName, spoken: str, *, dialect: Dialect, trusting: bool) -> bool:
-    """Whether who speaks so runs a search declared like that; only Responses has a form for others'.
+def _runs(source: ProtocolName, protocol: str, *, dialect: Dialect, trusting: bool) -> bool:
+    """Return whether an upstream protocol runs a search declared in `source`; Responses takes all forms.
 
-    Some that speak chat have a search and some have none. `trusting` takes the client's word for it: where
-    nobody else could search, what it wrote for that very upstream is the best there is.
+    Some chat providers have a search and some have none. `trusting` passes the client's declaration on: no
+    other search is configured, so the upstream is the only one that may run it.
     """
-    if trusting and source == spoken == "chat" and dialect.web_search is None:
+    if trusting and source == protocol == "chat" and dialect.web_search is None:
         return True
-    return spoken in (source, "responses") and hosts_search(dialect, spoken)
+    return protocol in (source, "responses") and hosts_search(dialect, protocol)
 
 
 def search_of(
@@ -125,20 +122,20 @@ def search_of(
     *,
     client: HttpClient,
     environ: Mapping[str, str],
-    lanes: Iterable[AnyTarget],
+    targets: Iterable[AnyTarget],
 ) -> Search | None:
-    """Who searches, as the configuration has it, None when nobody; `lanes` are the targets of the route."""
+    """Return the configured search, None without one; `targets` are those of the route."""
     if not row.enabled:
         return None
     if row.provider != "route" and row.http.url is not None:
         return HttpSearch(row.http, client, environ)
-    if row.provider != "http" and any(map(searches, lanes)):
+    if row.provider != "http" and any(map(searches, targets)):
         return RouteSearch(calls, seconds=row.route_timeout_ms / 1000)
     return None
 
 
 class HttpSearch:
-    """A search API over HTTP that answers in JSON, asked by templates."""
+    """A search API over HTTP with a JSON response; templates build its requests."""
 
     def __init__(self, row: WebSearchHttpConfig, client: HttpClient, environ: Mapping[str, str]) -> None:
         assert row.url is not None
@@ -151,8 +148,8 @@ class HttpSearch:
         seconds = row.timeout_ms / 1000
         self._timeouts = Timeouts(connect=seconds, first_byte=seconds, idle=seconds)
 
-    async def __call__(self, _situation: TurnContext, query: str) -> SearchResults:
-        """The results; GatewayError when there are none to be had."""
+    async def __call__(self, _turn: TurnContext, query: str) -> SearchResults:
+        """Return the results; GatewayError if the search fails."""
         try:
             value = json.decode(await self._asked(query))
         except UpstreamError as error:
@@ -198,31 +195,31 @@ class HttpSearch:
 
 
 class RouteSearch:
-    """A search by a model of the route `web_search` that searches by itself."""
+    """A search by a model of the route `web_search` that searches itself."""
 
     def __init__(self, calls: InternalCalls, *, seconds: float) -> None:
         self._calls = calls
         self._seconds = seconds
 
-    async def __call__(self, situation: TurnContext, query: str) -> SearchResults:
-        """What the model found, and what it cites."""
-        course: RoutingContext = situation.data["course"]
-        errand = InternalCall(
-            id=f"{situation.id}:web_search",
+    async def __call__(self, turn: TurnContext, query: str) -> SearchResults:
+        """Return the text that the model wrote, and the sources it cites."""
+        assert isinstance(turn, GatewayTurn)
+        call = InternalCall(
+            id=f"{turn.id}:web_search",
             route=ROUTE,
-            wording=lambda lane: _wording(query, lane),
+            request_for=lambda target: _search_request(query, target),
             able=searches,
             seconds=self._seconds,
         )
-        response = await self._calls.ask(errand, course)
+        response = await self._calls.send(call, turn.context)
         words = "".join(part.text for part in response.parts if isinstance(part, Text)).strip()
         return SearchResults(tuple(cited_sources(response)), words)
 
 
-def _wording(query: str, lane: AnyTarget) -> Request:
-    """The search in the words of the target's own protocol, as a client of that protocol would ask."""
-    assert isinstance(lane, PreparedTarget)
-    name = lane.codec.name
+def _search_request(query: str, target: AnyTarget) -> Request:
+    """Return the search as a client of the target's own protocol would request it."""
+    assert isinstance(target, PreparedTarget)
+    name = target.codec.name
     message = Message("user", (Text(TASK.format(query=query)),))
     asked = Request(model="", source=name, messages=(message,), max_tokens=_MAX_TOKENS)
     native = _NATIVE.get(name)
@@ -234,12 +231,12 @@ def _filled(template: str, query: str, key: str) -> str:
 
 
 def _inside(text: str) -> str:
-    """Text as it stands between the quotes of a JSON string."""
+    """Return text as it stands between the quotes of a JSON string."""
     return json.encode(text).decode()[1:-1]
 
 
 def _at(value: Json, path: str) -> Json:
-    """What stands at a dotted path; the value itself at an empty one."""
+    """Return the value at a dotted path; the value itself at an empty one."""
     for step in filter(None, path.split(".")):
         value = value.get(step) if isinstance(value, dict) else None
     return value

@@ -1,9 +1,9 @@
-"""The server tools of a gateway, and which of them a request needs."""
+"""Server tools of this gateway, and which a request needs."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import entry_points
 
 from msgspec.structs import replace
@@ -11,12 +11,11 @@ from msgspec.structs import replace
 from routecodex.canon.errors import ConfigError
 from routecodex.canon.request import ProtocolName, Request
 from routecodex.config import Config
-from routecodex.gateway.answer.prepared_target import PreparedTarget
-from routecodex.gateway.context.identity import Scope
+from routecodex.gateway.answer.prepared_target import AnyTarget, PreparedTarget
 from routecodex.gateway.context.routing_context import RoutingContext
 from routecodex.gateway.internal.clock_service import ClockService
-from routecodex.gateway.internal.internal_calls import AnyTarget
 from routecodex.gateway.internal.search_backends import lacking, may_declare, searches
+from routecodex.gateway.internal.tool_turn import GatewayTurn, ToolTurn, has_stop_message, has_uses
 from routecodex.gateway.request import ClientRequest
 from routecodex.gateway.state.sessions import Sessions
 from routecodex.routing.instructions import strip
@@ -28,18 +27,14 @@ from routecodex.server_tools.hidden_calls import HiddenToolCalls
 from routecodex.stores.store import Store
 
 ENTRY_POINTS = "routecodex.server_tools"
-"""Where other packages name server tools of their own: each a function of no arguments that gives one."""
+"""Entry points of other packages: each is a function without arguments that returns a server tool."""
 
-_KINDS = ("session:", "conversation:", "chain:")
-"""How the names of those begin that are not a session's own id: a session id that does is spelled out too."""
-_UNREAD = Request(model="", messages=(), source="chat")
-
-_AT_NEED = (stop_message.StopMessageTool, EmptyReplyTool, web_search.WebSearchTool)
-"""Tools that make no request go in rounds unless something in it, or in its session, calls for them."""
+_ON_DEMAND = (stop_message.StopMessageTool, EmptyReplyTool, web_search.WebSearchTool)
+"""Tools that take part only if the request or its session calls for them."""
 
 
 class ServerToolSet:
-    """Everything the gateway can do by itself between a model's answers."""
+    """Server tools of this gateway, and which a request needs."""
 
     def __init__(
         self,
@@ -48,138 +43,132 @@ class ServerToolSet:
         sessions: Sessions,
         store: Store,
         clock: Callable[[], float],
-        clockwork: ClockService,
+        clock_service: ClockService,
         environ: Mapping[str, str] | None = None,
         search: web_search.Search | None = None,
     ) -> None:
         self._config = config.server_tools
-        self._clockwork = clockwork
+        self._clock_service = clock_service
         self._environ = os.environ if environ is None else environ
         self._sessions = sessions
         self._clock = clock
-        self._pairs = HiddenToolCalls(store)
+        self._hidden = HiddenToolCalls(store)
         self.visible = self._config.visible_rounds
         self.continues = self._config.empty_reply_continue.enabled
-        self._web_search = self._made_web_search(search)
+        self._web_search = self._make_web_search(search)
         self._trusting = search is None
         self._searchless = (
             lacking(config, trusting=self._trusting) if self._web_search is not None else frozenset()
         )
-        self._tools: list[ServerTool] = [*self._own(), *_foreign()]
-        self._always = any(not isinstance(tool, _AT_NEED) for tool in self._tools)
+        self._tools: list[ServerTool] = [*self._make_tools(), *_installed_tools()]
+        self._always = any(not isinstance(tool, _ON_DEMAND) for tool in self._tools)
 
-    def _own(self) -> list[ServerTool]:
+    def _make_tools(self) -> list[ServerTool]:
         tools: list[ServerTool] = []
-        said = self._config.stop_message
-        if said.enabled:
-            options = stop_message.StopMessageOptions(
-                include_answer=said.include_answer, sentinels=said.compaction_sentinels
-            )
-            settings = beads.beads_settings(self._environ)
-            run = beads.BeadsCommand(environ=self._environ, workdir=settings.workdir)
-            tools.append(
-                stop_message.StopMessageTool(
-                    self._take,
-                    give_back=self._give_back,
-                    is_idle=beads.BeadsWork(settings, run=run).is_idle,
-                    options=options,
-                )
-            )
+        if self._config.stop_message.enabled:
+            tools.append(self._make_stop_message())
         if self._web_search is not None:
             tools.append(self._web_search)
         if self.continues:
             tools.append(EmptyReplyTool())
-        if self._clockwork.row.enabled:
-            tools.append(self._clockwork.alarm)
+        if self._clock_service.row.enabled:
+            tools.append(self._clock_service.clock_tool)
         return tools
 
-    def _made_web_search(self, search: web_search.Search | None) -> web_search.WebSearchTool | None:
-        said = self._config.web_search
-        if not said.enabled:
+    def _make_stop_message(self) -> stop_message.StopMessageTool:
+        row = self._config.stop_message
+        settings = beads.beads_settings(self._environ)
+        run = beads.BeadsCommand(environ=self._environ, workdir=settings.workdir)
+        return stop_message.StopMessageTool(
+            self._take_use,
+            give_back=self._give_back_use,
+            is_set=has_stop_message,
+            is_idle=beads.BeadsWork(settings, run=run).is_idle,
+            options=stop_message.StopMessageOptions(
+                include_answer=row.include_answer, sentinels=row.compaction_sentinels
+            ),
+        )
+
+    def _make_web_search(self, search: web_search.Search | None) -> web_search.WebSearchTool | None:
+        row = self._config.web_search
+        if not row.enabled:
             return None
-        options = web_search.WebSearchOptions(max_uses=said.max_uses, max_results=said.max_results)
+        options = web_search.WebSearchOptions(max_uses=row.max_uses, max_results=row.max_results)
         return web_search.WebSearchTool(search, options=options)
 
-    def may_want(self, session: SessionState, ask: ClientRequest) -> bool:
-        """Whether a request of this session may need a tool; asked of every request."""
-        return self._always or session.stop_message is not None or self._may_search(ask)
+    def may_want(self, session: SessionState, request: ClientRequest) -> bool:
+        """Return whether a request of this session may need a tool; asked for every request."""
+        return self._always or session.stop_message is not None or self._may_search(request)
 
-    def _may_search(self, ask: ClientRequest) -> bool:
-        return ask.inbound.protocol in self._searchless and may_declare(ask.inbound)
+    def open_turn(
+        self, request: ClientRequest, context: RoutingContext, targets: Iterable[AnyTarget]
+    ) -> ToolTurn | None:
+        """Return the turn of a request with the tools that take part; None if none does.
 
-    def _searches(self, lane: AnyTarget, source: ProtocolName) -> bool:
-        return searches(lane, source, trusting=self._trusting)
+        `targets` are those that the request may go to.
+        """
+        reachable = list(targets)
+        only_search = not self._always and context.session.stop_message is None
+        if only_search and all(self._searches(target, request.codec.name) for target in reachable):
+            # Every target searches itself: the request need not even be decoded.
+            return None
+        turn = GatewayTurn(request, context, captured=request.canonical(), now=self._clock)
+        stop = turn.stop_message
+        if stop is not None and self._config.stop_message.enabled and not has_uses(stop):
+            turn.note(f"stopMessage skipped: all {stop.max_repeats} uses are spent")
+        turn.lacks_search = self._may_search(request) and self._lacks_search(turn.captured, reachable)
+        tools = [tool for tool in self._tools if tool.wants(turn)]
+        if tools and turn.captured.n > 1:
+            # It is not clear which of several answers would be continued: all are passed on.
+            turn.note(f"server tools skipped: the request wants {turn.captured.n} answers")
+            return None
+        # An empty answer alone does not need rounds: the attempt is repeated.
+        if all(isinstance(tool, EmptyReplyTool) for tool in tools):
+            return None
+        plugin = ServerToolPlugin(tools, turn, hidden=self._hidden, seconds=self._config.max_turn_ms / 1000)
+        return ToolTurn(turn, plugin, fit=self.fit, visible=self.visible, continues=self.continues)
 
-    def _lacks(self, request: Request, lanes: Sequence[AnyTarget]) -> bool:
+    def fit(self, turn: TurnContext, request: Request, prepared: PreparedTarget) -> Request:
+        """Return the request for one target: with a search of ours where it has none."""
+        if prepared.codec.name == "messages":
+            request = _without_strict(request, turn.tool_names)
+        if self._web_search is None or self._searches(prepared, turn.captured.source):
+            return request
+        return self._web_search.replace_search(turn, request)
+
+    def _may_search(self, request: ClientRequest) -> bool:
+        return request.wire.protocol in self._searchless and may_declare(request.wire)
+
+    def _searches(self, target: AnyTarget, source: ProtocolName) -> bool:
+        return searches(target, source, trusting=self._trusting)
+
+    def _lacks_search(self, request: Request, targets: Sequence[AnyTarget]) -> bool:
         if not web_search.declares_search(request):
             return False
-        return not all(self._searches(lane, request.source) for lane in lanes)
+        return not all(self._searches(target, request.source) for target in targets)
 
-    def fitted(self, situation: TurnContext, request: Request, lane: PreparedTarget) -> Request:
-        """The request for one target: with a search of ours where it has none of its own."""
-        if lane.codec.name == "messages":
-            request = _lenient(request, situation.names)
-        if self._web_search is None or self._searches(lane, situation.captured.source):
-            return request
-        return self._web_search.replace_search(situation, request)
-
-    def situation(
-        self, ask: ClientRequest, course: RoutingContext, *, lanes: Sequence[AnyTarget]
-    ) -> tuple[TurnContext, Sequence[ServerTool]]:
-        """The turn as tools see it, and those that take part; `lanes` are the targets it may go to."""
-        scope = course.scope
-        only_search = not self._always and course.session.stop_message is None
-        if only_search and all(self._searches(lane, ask.codec.name) for lane in lanes):
-            # Whoever it goes to searches by itself: the request need not even be read.
-            return TurnContext(id=ask.id, session=None, captured=_UNREAD, now=self._clock), []
-        situation = TurnContext(
-            id=ask.id,
-            session=session_name(scope),
-            captured=ask.codec.decode_request(ask.inbound),
-            now=self._clock,
-            streaming=ask.inbound.stream,
-        )
-        situation.notes = ask.notices
-        situation.named = scope.kind in ("session", "conversation")
-        situation.data["scope"] = scope
-        situation.data["stop_message"] = course.session.stop_message
-        situation.data["has_stop_message"] = has_uses(course.session.stop_message)
-        spent = course.session.stop_message
-        if spent is not None and self._config.stop_message.enabled and not has_uses(spent):
-            situation.note(f"stopMessage skipped: all {spent.max_repeats} uses are spent")
-        situation.data["course"] = course
-        situation.data["lacks_search"] = self._may_search(ask) and self._lacks(situation.captured, lanes)
-        wanting = [tool for tool in self._tools if tool.wants(situation)]
-        if wanting and situation.captured.n > 1:
-            # Which of several answers would go on? They are all passed on as they come.
-            situation.note(f"server tools skipped: the request wants {situation.captured.n} answers")
-            return situation, []
-        # To mend an empty answer no request goes in rounds: an exchange can do that by itself.
-        return situation, [] if all(isinstance(tool, EmptyReplyTool) for tool in wanting) else wanting
-
-    def plugin(self, tools: Sequence[ServerTool], situation: TurnContext) -> ServerToolPlugin:
-        """The tools of one turn for the engine."""
-        return ServerToolPlugin(tools, situation, pairs=self._pairs, seconds=self._config.max_turn_ms / 1000)
-
-    async def _take(self, situation: TurnContext) -> str | None:
-        """Counts one use of the session's stopMessage for good; its text, or None when none is left."""
-        scope: Scope = situation.data["scope"]
+    async def _take_use(self, turn: TurnContext) -> str | None:
+        """Count one use of the session's stopMessage for good; return its text, or None if none is left."""
+        assert isinstance(turn, GatewayTurn)
+        scope = turn.context.scope
         if not scope.lasts:
-            stop, situation.data["stop_message"] = counted(situation.data["stop_message"], self._clock())
-            return _speakable(stop)
-        taken: list[StopMessageState | None] = [None]
+            taken, turn.stop_message = counted(turn.stop_message, self._clock())
+            return _message_text(taken)
+        uses: list[StopMessageState | None] = [None]
 
         def change(state: SessionState) -> SessionState:
-            taken[0], left = counted(state.stop_message, self._clock())
-            return state if taken[0] is None else replace(state, stop_message=left)
+            uses[0], left = counted(state.stop_message, self._clock())
+            return state if uses[0] is None else replace(state, stop_message=left)
 
         await self._sessions.change(scope, change)
-        situation.data["stop_message"] = taken[0] or situation.data["stop_message"]
-        return _speakable(taken[0])
+        turn.stop_message = uses[0] or turn.stop_message
+        return _message_text(uses[0])
 
-    async def _give_back(self, situation: TurnContext) -> None:
-        """Takes back the count of the last use, unless the message was set anew since."""
-        taken: StopMessageState = situation.data["stop_message"]
+    async def _give_back_use(self, turn: TurnContext) -> None:
+        """Take back the count of the last use, unless the message was set anew since."""
+        assert isinstance(turn, GatewayTurn)
+        taken = turn.stop_message
+        assert taken is not None
 
         def change(state: SessionState) -> SessionState:
             stop = state.stop_message
@@ -187,14 +176,14 @@ class ServerToolSet:
                 return state
             return replace(state, stop_message=replace(stop, used=stop.used - 1))
 
-        await self._sessions.change(situation.data["scope"], change)
+        await self._sessions.change(turn.context.scope, change)
 
 
-def _lenient(request: Request, names: Collection[str]) -> Request:
-    """The request without `strict` at our own tools.
+def _without_strict(request: Request, names: Collection[str]) -> Request:
+    """Return the request without `strict` on the gateway's own tools.
 
-    Upstreams that speak messages, and older models of its maker, refuse requests with it; our tools look at
-    their arguments themselves.
+    Other upstreams that speak messages, and older Claude models, refuse requests with it; the gateway's tools
+    check their arguments themselves.
     """
     if not any(tool.strict and tool.name in names for tool in request.tools):
         return request
@@ -202,36 +191,23 @@ def _lenient(request: Request, names: Collection[str]) -> Request:
     return replace(request, tools=tuple(tools))
 
 
-def session_name(scope: Scope) -> str | None:
-    """What a session is called in what is kept for it; None when it does not outlive the request."""
-    if not scope.lasts:
-        return None
-    plain = scope.kind == "session" and not scope.id.startswith(_KINDS)
-    return scope.id if plain else scope.key
-
-
-def has_uses(stop: StopMessageState | None) -> bool:
-    """Whether there is a message that can still be said."""
-    return stop is not None and stop.used < stop.max_repeats
-
-
 def counted(
     stop: StopMessageState | None, now: float
 ) -> tuple[StopMessageState | None, StopMessageState | None]:
-    """One use of the message, if one is left, and the message after it."""
+    """Take one use if one is left; return it, and the message afterwards."""
     if stop is None or not has_uses(stop):
         return None, stop
     left = replace(stop, used=stop.used + 1, last_used_at=now)
     return left, left
 
 
-def _speakable(stop: StopMessageState | None) -> str | None:
-    # A file may hold what looks like an instruction; no provider sees one.
+def _message_text(stop: StopMessageState | None) -> str | None:
+    # A message file may hold instruction tags; providers must not see them.
     return None if stop is None else strip(stop.text)
 
 
-def _foreign() -> Iterator[ServerTool]:
-    """The tools of other packages; one that cannot be had is an error that names it."""
+def _installed_tools() -> Iterator[ServerTool]:
+    """Yield the tools of other packages; one that cannot be loaded is an error that names it."""
     for point in entry_points(group=ENTRY_POINTS):
         try:
             yield point.load()()

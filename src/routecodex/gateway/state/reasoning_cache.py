@@ -1,8 +1,8 @@
-"""The thoughts behind tool calls, bounded and in memory, and who made which signature.
+"""Reasoning behind tool calls, cached in memory and restored in later requests.
 
-Some providers want their signed thoughts back with the results of a tool call, and some clients' protocols
-have no place for them. What a client cannot carry is kept here by the id of the call and put back when the
-conversation returns to the provider that made it. A signature is never sent to any other provider.
+Some providers (Anthropic, Gemini, OpenAI Responses) require their signed reasoning back with the results of a
+tool call, and some client protocols (chat) cannot carry it. It is cached here by the id of the call and restored
+when the conversation returns to its provider. A signature is never sent to another provider.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _BYTES = 64 * 1024 * 1024
 
 
 class CallReasoning(Struct, frozen=True):
-    """What a provider thought before one tool call, and the call's own signature."""
+    """The reasoning of a provider before one tool call, and the call's own signature."""
 
     provider: str
     parts: tuple[Reasoning, ...]
@@ -38,27 +38,27 @@ class CallReasoning(Struct, frozen=True):
 
 
 class ReasoningCache:
-    """Makers of signatures and thoughts behind calls; the oldest are forgotten first."""
+    """Reasoning behind tool calls, and the owners of signatures; the oldest are dropped first."""
 
     def __init__(
-        self, makers: SignatureOwners | None = None, *, calls: int = _CALLS, size: int = _BYTES
+        self, owners: SignatureOwners | None = None, *, calls: int = _CALLS, size: int = _BYTES
     ) -> None:
-        self.makers: SignatureOwners = makers or SignatureOwners()
+        self.owners: SignatureOwners = owners or SignatureOwners()
         self._calls: OrderedDict[str, CallReasoning] = OrderedDict()
         self._bytes = 0
         self._most_calls, self._most_bytes = calls, size
 
-    def keep(self, call_id: str, thoughts: CallReasoning) -> None:
-        """Remembers the thoughts behind a call."""
+    def keep(self, call_id: str, reasoning: CallReasoning) -> None:
+        """Cache the reasoning behind a call."""
         old = self._calls.pop(call_id, None)
-        self._bytes += thoughts.size - (old.size if old else 0)
-        self._calls[call_id] = thoughts
+        self._bytes += reasoning.size - (old.size if old else 0)
+        self._calls[call_id] = reasoning
         while len(self._calls) > self._most_calls or self._bytes > self._most_bytes:
-            _, gone = self._calls.popitem(last=False)
-            self._bytes -= gone.size
+            _, oldest = self._calls.popitem(last=False)
+            self._bytes -= oldest.size
 
     def recall(self, request: Request, provider: str) -> Request:
-        """The request with what this provider thought put back behind its own calls."""
+        """Return the request with this provider's reasoning restored before its own calls."""
         if not self._calls:
             return request
         messages = tuple(self._restored(message, provider) for message in request.messages)
@@ -86,62 +86,62 @@ class ReasoningCache:
 
 
 class ReasoningRecorder:
-    """Follows one answer's events and gives its thoughts to the memory."""
+    """Records the reasoning of one answer from its events."""
 
-    __slots__ = ("_calls", "_memory", "_provider", "_signatures", "_texts", "_thoughts")
+    __slots__ = ("_cache", "_calls", "_provider", "_reasoning", "_signatures", "_texts")
 
-    def __init__(self, memory: ReasoningCache, provider: str) -> None:
-        self._memory = memory
+    def __init__(self, cache: ReasoningCache, provider: str) -> None:
+        self._cache = cache
         self._provider = provider
-        self._thoughts: dict[int, Reasoning] = {}
+        self._reasoning: dict[int, Reasoning] = {}
         self._texts: dict[int, list[str]] = {}
         self._calls: dict[int, ToolCall] = {}
         self._signatures: dict[int, list[str]] = {}
 
     def __call__(self, event: Event) -> None:
-        step = _STEPS.get(type(event))
-        if step is not None:
-            step(self, event)
+        handle = _HANDLERS.get(type(event))
+        if handle is not None:
+            handle(self, event)
 
-    def _begin(self, event: PartStarted) -> None:
+    def _start_part(self, event: PartStarted) -> None:
         if isinstance(event.part, Reasoning):
-            self._thoughts[event.index] = event.part
+            self._reasoning[event.index] = event.part
             self._texts[event.index] = [event.part.text]
         elif isinstance(event.part, ToolCall):
             self._calls[event.index] = event.part
 
-    def _think(self, event: ReasoningDelta) -> None:
+    def _add_text(self, event: ReasoningDelta) -> None:
         self._texts[event.index].append(event.text)
 
-    def _sign(self, event: SignatureDelta) -> None:
+    def _add_signature(self, event: SignatureDelta) -> None:
         self._signatures.setdefault(event.index, []).append(event.signature)
 
     def settle(self) -> None:
-        """The answer is complete: what a client may not be able to carry is kept."""
-        if not (self._thoughts or self._calls or self._signatures):
+        """Cache the reasoning of a complete answer, which its client may not be able to carry."""
+        if not (self._reasoning or self._calls or self._signatures):
             return
         for pieces in self._signatures.values():
-            self._memory.makers.made(self._provider, "".join(pieces))
-        begun = [part.signature for part in self._thoughts.values()]
+            self._cache.owners.record(self._provider, "".join(pieces))
+        begun = [part.signature for part in self._reasoning.values()]
         begun += [part.signature for part in self._calls.values()]
         for known in filter(None, begun):
-            self._memory.makers.made(self._provider, known)
-        thoughts = tuple(self._whole(index) for index in self._thoughts)
-        signed = any(thought.signature for thought in thoughts)
+            self._cache.owners.record(self._provider, known)
+        parts = tuple(self._complete(index) for index in self._reasoning)
+        signed = any(part.signature for part in parts)
         for index, call in self._calls.items():
             signature = "".join(self._signatures.get(index, ())) or call.signature
             if signed or signature:
-                self._memory.keep(call.id, CallReasoning(self._provider, thoughts, signature))
+                self._cache.keep(call.id, CallReasoning(self._provider, parts, signature))
 
-    def _whole(self, index: int) -> Reasoning:
-        thought = self._thoughts[index]
-        signature = "".join(self._signatures.get(index, ())) or thought.signature
+    def _complete(self, index: int) -> Reasoning:
+        part = self._reasoning[index]
+        signature = "".join(self._signatures.get(index, ())) or part.signature
         text = "".join(self._texts[index])
-        return replace(thought, text=text, signature=signature, origin=self._provider)
+        return replace(part, text=text, signature=signature, origin=self._provider)
 
 
-_STEPS: dict[type[Event], Callable[[ReasoningRecorder, Any], None]] = {
-    PartStarted: ReasoningRecorder._begin,
-    ReasoningDelta: ReasoningRecorder._think,
-    SignatureDelta: ReasoningRecorder._sign,
+_HANDLERS: dict[type[Event], Callable[[ReasoningRecorder, Any], None]] = {
+    PartStarted: ReasoningRecorder._start_part,
+    ReasoningDelta: ReasoningRecorder._add_text,
+    SignatureDelta: ReasoningRecorder._add_signature,
 }

@@ -194,55 +194,55 @@ class ResponseChains:
         self._history = history
         self._registry = registry
 
-    async def expand(self, ask: ClientRequest, may_know: MayKnow) -> None:
+    async def expand(self, request: ClientRequest, may_know: MayKnow) -> None:
         """Puts what a request refers to in its place: the stored conversation, and single items of it.
 
         What is not stored here may be kept by the provider itself, if `may_know` says so.
         """
-        sent = ask.inbound
+        sent = request.wire
         if sent.wire.previous_response_id:
-            await self._continue(ask, sent.wire.previous_response_id, may_know)
-        if ask.inbound.wire.references:
-            await self._resolve(ask, sent, may_know)
+            await self._continue(request, sent.wire.previous_response_id, may_know)
+        if request.wire.wire.references:
+            await self._resolve(request, sent, may_know)
 
-    async def _continue(self, ask: ClientRequest, previous: str, may_know: MayKnow) -> None:
-        if await self._history.find(previous) is None and await _asked(ask, may_know):
+    async def _continue(self, request: ClientRequest, previous: str, may_know: MayKnow) -> None:
+        if await self._history.find(previous) is None and await _asked(request, may_know):
             return
         chain = await self._history.chain(previous)
-        ask.original = ask.inbound
+        request.original = request.wire
         last = chain[-1]
-        ask.chain = last.chain or None
-        ask.holder = last.holder
-        body = turns.expand(ask.inbound.body, [entry.turn for entry in chain])
-        ask.inbound = ask.codec.validate(body)
+        request.chain = last.chain or None
+        request.holder = last.holder
+        body = turns.expand(request.wire.body, [entry.turn for entry in chain])
+        request.wire = request.codec.validate(body)
 
-    async def _resolve(self, ask: ClientRequest, sent: WireRequest, may_know: MayKnow) -> None:
+    async def _resolve(self, request: ClientRequest, sent: WireRequest, may_know: MayKnow) -> None:
         """Puts items where references to them stand; their one holder gets the request as it was sent."""
-        references = ask.inbound.wire.references
+        references = request.wire.wire.references
         earlier = len(references) - len(sent.wire.references)
         found = {at: await self._history.find_item(item_id) for at, item_id in references}
         missing = [one for one in enumerate(references) if _item(found[one[1][0]]) is None]
         for number, (at, item_id) in missing:
-            if found[at] is not None or not await _asked(ask, may_know):
+            if found[at] is not None or not await _asked(request, may_know):
                 own = number - earlier
                 raise _not_found(item_id, None if own < 0 else sent.wire.references[own][0])
         items = {at: item for at, one in found.items() if (item := _item(one)) is not None}
         if not items:
             return
         holders = {one.entry.holder for at, _ in references[earlier:] if (one := found[at]) is not None}
-        if ask.original is not None:
-            holders.add(ask.holder)
-        ask.holder = holders.pop() if len(holders) == 1 else None
-        ask.original = sent
-        ask.inbound = ask.codec.validate(turns.resolve_references(ask.inbound.body, items))
+        if request.original is not None:
+            holders.add(request.holder)
+        request.holder = holders.pop() if len(holders) == 1 else None
+        request.original = sent
+        request.wire = request.codec.validate(turns.resolve_references(request.wire.body, items))
 
     def keeps_its_own(self, target: Target) -> bool:
         """Whether the provider keeps the conversations that it has part in."""
         return self._registry.providers[target.provider].protocol == "responses"
 
-    async def remember(self, ask: ClientRequest, target: Target | None, outcome: AnswerOutcome) -> None:
+    async def remember(self, request: ClientRequest, target: Target | None, outcome: AnswerOutcome) -> None:
         """Keeps an answer that may be continued."""
-        inbound = ask.received or ask.original or ask.inbound
+        inbound = request.received or request.original or request.wire
         if outcome.body is None or inbound.wire.store is False:
             return
         response_id, items = turns.stored_ids(outcome.body)
@@ -255,16 +255,16 @@ class ResponseChains:
             provider=target.provider if target is not None else "",
             key=target.key if target is not None else "",
             native=target is not None and self.keeps_its_own(target),
-            chain=ask.chain or ask.id,
+            chain=request.chain or request.id,
         )
         await self._history.save(response_id, entry, items=items)
 
 
-async def _asked(ask: ClientRequest, may_know: MayKnow) -> bool:
+async def _asked(request: ClientRequest, may_know: MayKnow) -> bool:
     """What `may_know` says; the course it sets to find out leaves no trace in the request."""
-    before = ask.inbound, ask.original, ask.received
+    before = request.wire, request.original, request.received
     known = await may_know()
-    ask.inbound, ask.original, ask.received = before
+    request.wire, request.original, request.received = before
     return known
 
 

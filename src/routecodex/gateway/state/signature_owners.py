@@ -1,8 +1,8 @@
 """Which provider made which signature: in memory, and in the store for later runs and other processes.
 
-Signatures are remembered by a digest. Every process writes pages of its own, a moment after something new has
-come, so that no request waits for it. What others have written is read when a signature is asked for that
-nobody here knows, and the stamp of the space says that there is something new.
+Signatures are stored as digests. Every process writes pages of its own, shortly after new ones came, so that no
+request waits for the store. The pages of other processes are read when an unknown signature is looked up and
+the stamp of the space has changed.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ _PAUSE = 0.25
 _READ_WAIT = 0.25
 
 Page = dict[str, list[str]]
-"""Digests of signatures in hexadecimal, by the name of their maker."""
+"""Digests of signatures in hexadecimal, by provider."""
 
 logger = logging.getLogger("routecodex.makers")
 _pages = msgspec.json.Decoder(Page)
 
 
 class SignatureOwners:
-    """Providers by what they signed; the oldest signatures are forgotten first."""
+    """Providers by signature; the oldest signatures are dropped first."""
 
     def __init__(self, store: Store | None = None, *, most: int = PAGE * PAGES) -> None:
-        self.asked_in_vain = False
-        """Somebody asked for a signature that is not known here."""
+        self.has_unknown = False
+        """A signature was looked up that is not known here."""
         self._store = store
         self._most = most
         self._known: OrderedDict[bytes, str] = OrderedDict()
@@ -52,26 +52,26 @@ class SignatureOwners:
         self._writer: asyncio.Task[None] | None = None
         self._reader: asyncio.Task[None] | None = None
 
-    def made(self, provider: str, signature: str) -> None:
-        """Remembers who made a signature."""
+    def record(self, provider: str, signature: str) -> None:
+        """Record the provider of a signature."""
         digest = _digest(signature)
         if self._known.get(digest) == provider:
             return
-        self._note(digest, provider)
+        self._add(digest, provider)
         if self._store is not None:
             self._page[digest] = provider
-            self._write_soon()
+            self._schedule_write()
 
-    def of(self, signature: str) -> str | None:
-        """Who made it; None when nobody is known to have."""
-        maker = self._known.get(_digest(signature))
-        if maker is None:
-            self.asked_in_vain = True
-        return maker
+    def owner_of(self, signature: str) -> str | None:
+        """Return the provider of a signature; None if it is unknown."""
+        owner = self._known.get(_digest(signature))
+        if owner is None:
+            self.has_unknown = True
+        return owner
 
     async def learn(self) -> bool:
-        """Reads what other processes have written since; whether there was anything. Never raises."""
-        self.asked_in_vain = False
+        """Read the pages that other processes wrote since; return whether there were any. Never raises."""
+        self.has_unknown = False
         if self._store is None or self._store.stamp(SPACE) == self._stamp:
             return False
         if self._reader is None or self._reader.done():
@@ -80,31 +80,31 @@ class SignatureOwners:
         return True
 
     async def load(self) -> None:
-        """Restores what earlier runs have left, and has the oldest of it forgotten."""
+        """Load the pages of earlier runs, and delete the oldest."""
         if self._store is None:
             return
         try:
             await self._store.trim(SPACE, entries=PAGES, size=_BYTES)
         except StoreError as exc:
-            self._stumble(exc)
+            self._note_outage(exc)
             return
         await self._read(self._store)
 
     async def flush(self) -> None:
-        """Saves what is not saved yet; what a store that is down does not take is lost with the process."""
+        """Save unsaved signatures; those that a store outage refuses are lost with the process."""
         if self._timer is not None:
             self._timer.cancel()
             self._begin_writing()
         if self._writer is not None:
             await asyncio.wait({self._writer})
 
-    def _note(self, digest: bytes, provider: str) -> None:
+    def _add(self, digest: bytes, provider: str) -> None:
         self._known.pop(digest, None)
         self._known[digest] = provider
         if len(self._known) > self._most:
             self._known.popitem(last=False)
 
-    def _write_soon(self) -> None:
+    def _schedule_write(self) -> None:
         if self._timer is None and (self._writer is None or self._writer.done()):
             self._timer = asyncio.get_running_loop().call_later(_PAUSE, self._begin_writing)
 
@@ -113,7 +113,7 @@ class SignatureOwners:
         self._writer = asyncio.create_task(self._write())
 
     async def _write(self) -> None:
-        """Writes the page until nothing has come meanwhile; a full one is followed by a new one."""
+        """Write the page until no signature came meanwhile; a full page is followed by a new one."""
         store = self._store
         assert store is not None
         try:
@@ -125,9 +125,9 @@ class SignatureOwners:
                     self._page, self._name, self._saved = {}, _new_name(), 0
                     await store.trim(SPACE, entries=PAGES, size=_BYTES)
         except StoreError as exc:
-            self._stumble(exc)
+            self._note_outage(exc)
             return
-        self._recover()
+        self._note_recovery()
 
     async def _read(self, store: Store) -> None:
         stamp = store.stamp(SPACE)
@@ -135,40 +135,40 @@ class SignatureOwners:
             for name in await store.keys(SPACE):
                 stored = await store.get(SPACE, name)
                 for digest, provider in _decoded(stored.value if stored is not None else b"{}"):
-                    self._note(digest, provider)
+                    self._add(digest, provider)
         except StoreError as exc:
-            self._stumble(exc)
+            self._note_outage(exc)
             return
         for digest, provider in self._page.items():
-            self._note(digest, provider)
+            self._add(digest, provider)
         self._stamp = stamp
-        self._recover()
+        self._note_recovery()
 
-    def _stumble(self, exc: StoreError) -> None:
+    def _note_outage(self, exc: StoreError) -> None:
         if not self._is_down:
             self._is_down = True
-            logger.error("makers of signatures are neither saved nor shared for now: %s", exc)
+            logger.error("the owners of signatures are neither saved nor shared for now: %s", exc)
 
-    def _recover(self) -> None:
+    def _note_recovery(self) -> None:
         if self._is_down:
             self._is_down = False
-            logger.warning("makers of signatures are saved and shared again")
+            logger.warning("the owners of signatures are saved and shared again")
 
 
-def is_ours(makers: SignatureOwners, provider: str) -> Callable[[str], bool]:
-    """Tells whether a signature may go to this provider: not when another one is known to have made it."""
+def may_return_to(owners: SignatureOwners, provider: str) -> Callable[[str], bool]:
+    """Return a check whether a signature may go to this provider: not if another one made it."""
 
     def check(signature: str) -> bool:
-        return makers.of(signature) in (None, provider)
+        return owners.owner_of(signature) in (None, provider)
 
     return check
 
 
-def made_by(makers: SignatureOwners, provider: str) -> Callable[[str], bool]:
-    """Tells whether a signature is known to be this provider's."""
+def is_owned_by(owners: SignatureOwners, provider: str) -> Callable[[str], bool]:
+    """Return a check whether a signature is known to be this provider's."""
 
     def check(signature: str) -> bool:
-        return makers.of(signature) == provider
+        return owners.owner_of(signature) == provider
 
     return check
 
@@ -185,12 +185,12 @@ def _encoded(page: dict[bytes, str]) -> bytes:
 
 
 def _decoded(value: bytes) -> list[tuple[bytes, str]]:
-    """What stands on a page; one that is not ours is passed over."""
+    """Return the digests and providers of a page; a page that cannot be read is skipped."""
     try:
         page = _pages.decode(value)
         return [(bytes.fromhex(text), provider) for provider, digests in page.items() for text in digests]
     except ValueError as exc:
-        logger.warning("a page of makers is ignored: %s", exc)
+        logger.warning("a page of signature owners is ignored: %s", exc)
         return []
 
 

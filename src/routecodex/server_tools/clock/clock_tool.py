@@ -104,7 +104,7 @@ class ClockTool(ServerTool):
         self._clean = clean
 
     async def inject(self, turn: TurnContext, request: Request) -> Request:
-        state = _state(turn)
+        state = turn.state(self, ClockTurn)
         request = self._with_tool(turn, state, request)
         if turn.round > 1:
             return _with_reminder(request, state.reminder, after=len(turn.captured.messages))
@@ -123,7 +123,7 @@ class ClockTool(ServerTool):
         return append_user_message(request, state.reminder)
 
     def answers(self, turn: TurnContext, name: str) -> bool:
-        return name == _state(turn).name
+        return name == turn.state(self, ClockTurn).name
 
     async def call(self, turn: TurnContext, call: ToolCall) -> str:
         return await self._actions.call(call.arguments, session=turn.session, request_id=turn.id)
@@ -139,7 +139,7 @@ class ClockTool(ServerTool):
             turn.note("clock: not held for tasks, the answer is not streamed")
             return None
         deadline = self._time.now_ms() + self._options.hold_max_ms
-        state = _state(turn)
+        state = turn.state(self, ClockTurn)
         while await self._holds.until_due(session, turn.id, deadline_ms=deadline):
             reservation = await self._reserve(turn, state, number=turn.round + 1)
             if reservation is not None:
@@ -152,7 +152,7 @@ class ClockTool(ServerTool):
         return None
 
     async def dispatched(self, turn: TurnContext) -> None:
-        state = _state(turn)
+        state = turn.state(self, ClockTurn)
         while state.reservations:
             await self._deliveries.commit(state.reservations.pop()[1])
 
@@ -169,7 +169,7 @@ class ClockTool(ServerTool):
         if tool.name in taken:
             return request
         state.name = tool.name
-        turn.names.add(tool.name)
+        turn.tool_names.add(tool.name)
         return replace(request, tools=(*request.tools, tool))
 
     async def _reserve(self, turn: TurnContext, state: ClockTurn, *, number: int) -> Reservation | None:
@@ -191,16 +191,11 @@ class ClockTool(ServerTool):
             return False
 
     async def _roll_back(self, turn: TurnContext, *, since: int) -> None:
-        state = _state(turn)
+        state = turn.state(self, ClockTurn)
         # One at a time: after a cancellation the rest is still listed for the next call.
         for entry in [entry for entry in state.reservations if entry[0] >= since]:
             state.reservations.remove(entry)
             await self._deliveries.roll_back(entry[1])
-
-
-def _state(turn: TurnContext) -> ClockTurn:
-    state: ClockTurn = turn.data.setdefault("clock", ClockTurn())
-    return state
 
 
 def _ends_with_assistant(request: Request) -> bool:

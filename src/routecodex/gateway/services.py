@@ -1,0 +1,158 @@
+"""Shared parts of one gateway that every answer needs: state, targets, options, and the record of a call."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
+
+from msgspec.structs import replace
+
+from routecodex.canon.errors import ClientDisconnected, GatewayError
+from routecodex.gateway.answer.keep_alive import KeepAlives
+from routecodex.gateway.answer.prepared_target import AnyTarget, BuiltinProvider, PreparedTarget
+from routecodex.gateway.context.routing_context import RoutingContext
+from routecodex.gateway.request import ClientRequest, RequestRecord, fresh_id
+from routecodex.gateway.state.key_health import KeyHealth
+from routecodex.gateway.state.operator_state import OperatorState
+from routecodex.gateway.state.reasoning_cache import ReasoningCache
+from routecodex.gateway.state.response_history import ResponseChains
+from routecodex.gateway.state.sessions import Sessions
+from routecodex.protocols.codec import ReplyContext
+from routecodex.protocols.messages import ends_with_message_stop, knows_refusal
+from routecodex.providers.upstream import Upstream
+from routecodex.routing import tokens
+from routecodex.routing.pools import NextTurn, RoundRobin
+from routecodex.routing.registry import Registry, Target
+from routecodex.routing.route_plan import RoutePlan, RouteQuery
+from routecodex.routing.router import Router
+from routecodex.routing.state import ServerState, SessionState
+from routecodex.server_tools.vision import ImageDescriptions
+
+Observe: TypeAlias = Callable[[RequestRecord], None]
+DescribeImages: TypeAlias = Callable[[ClientRequest, RoutingContext], ImageDescriptions | None]
+
+
+class GatewayServices:
+    """Shared parts an answer needs."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        *,
+        upstreams: dict[str, Upstream],
+        builtin_providers: dict[str, BuiltinProvider],
+        health: KeyHealth,
+        sessions: Sessions,
+        operator: OperatorState,
+        reasoning: ReasoningCache,
+        responses: ResponseChains,
+        keep_alives: KeepAlives,
+        round_robin: RoundRobin,
+        clock: Callable[[], float],
+        observe: Observe,
+        max_attempts: int,
+        max_wait: float,
+        retries_empty: bool,
+        tool_turn_stop: str,
+    ) -> None:
+        self.registry = registry
+        self.router = Router(registry)
+        self.upstreams = upstreams
+        self.health = health
+        self.sessions = sessions
+        self.operator = operator
+        self.reasoning = reasoning
+        self.responses = responses
+        self.keep_alives = keep_alives
+        self.round_robin = round_robin
+        self.clock = clock
+        self.max_attempts = max_attempts
+        self.max_wait = max_wait
+        self.retries_empty = retries_empty
+        """Whether a target that gave an empty answer is asked once more."""
+        self.describe_images: DescribeImages = _no_descriptions
+        self._builtin_providers = builtin_providers
+        self._observe = observe
+        self._tool_turn_stop = tool_turn_stop
+        self._prepared: dict[Target, AnyTarget] = {}
+
+    def plan(
+        self,
+        query: RouteQuery,
+        *,
+        session: SessionState,
+        server: ServerState,
+        next_turn: NextTurn | None = None,
+    ) -> RoutePlan:
+        """Plan a query now; `next_turn` takes the turns of pools, unless others are given."""
+        return self.router.plan(
+            query,
+            session=session,
+            server=server,
+            health=self.health,
+            now=self.clock(),
+            next_turn=next_turn or self.round_robin,
+        )
+
+    def prepare(self, target: Target) -> AnyTarget:
+        """Return the target with the request parts that are constant for it."""
+        prepared = self._prepared.get(target)
+        if prepared is None:
+            prepared = self._prepared[target] = self._make_prepared(target)
+        return prepared
+
+    def _make_prepared(self, target: Target) -> AnyTarget:
+        builtin = self._builtin_providers.get(target.provider)
+        model = self.registry.model(target)
+        if builtin is not None:
+            return lambda request: builtin(replace(request, model=model.id))
+        return PreparedTarget(target, self.upstreams[target.provider], model, self.reasoning.owners)
+
+    def reply_context(self, request: ClientRequest, target: Target | None) -> ReplyContext:
+        """Return how this client is answered; without a target the gateway answers itself."""
+        reply = self.error_context(request)
+        if target is not None:
+            reply.provider = target.provider
+        if request.codec.name == "messages":
+            reply.end_tool_turn = ends_with_message_stop(self._tool_turn_stop, request.headers)
+            reply.knows_refusal = knows_refusal(request.headers)
+        return reply
+
+    def error_context(self, request: ClientRequest) -> ReplyContext:
+        """Return the part of the reply context that an error needs."""
+        wire = request.received or request.original or request.wire
+        return ReplyContext(
+            id=fresh_id(),
+            created=request.created,
+            model=wire.model,
+            wire=wire.wire,
+            include_usage=wire.include_usage,
+            input_tokens=tokens.estimate_by_size(request.wire.body),
+        )
+
+    @contextlib.contextmanager
+    def recorded(self, record: RequestRecord) -> Iterator[None]:
+        """Log and count a call whose answer is not written to a client connection."""
+        try:
+            yield
+            record.status = 200
+        except GatewayError as error:
+            record.error, record.status = error, error.status
+            raise
+        except (ClientDisconnected, asyncio.CancelledError):
+            record.gone = True
+            raise
+        finally:
+            self.finish(record)
+
+    def finish(self, record: RequestRecord) -> None:
+        """Hand the finished record to log and metrics."""
+        record.finished = time.monotonic()
+        self._observe(record)
+
+
+def _no_descriptions(_request: ClientRequest, _context: RoutingContext) -> ImageDescriptions | None:
+    return None
