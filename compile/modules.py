@@ -13,6 +13,7 @@ does mypyc. `--warn-unreachable` finds these places: the build fails on them.
 from __future__ import annotations
 
 MODULES = (
+    "canon.notices",
     "gateway.answer.answer_stream",
     "gateway.answer.attempt",
     "gateway.answer.failover",
@@ -24,6 +25,7 @@ MODULES = (
     "gateway.gateway",
     "gateway.internal.tool_set",
     "gateway.request",
+    "gateway.services",
     "gateway.state.key_health",
     "gateway.state.operator_state",
     "protocols.chat.chunks",

@@ -235,7 +235,7 @@ async def explained(config: Config, question: dict[str, Any]) -> dict[str, Any]:
         ask = ClientRequest(
             id=f"req_{fresh_id()}",
             codec=CODECS[question["protocol"]],
-            wire=_inbound(question),
+            inbound=_inbound(question),
             headers=question["headers"],
             arrived=time.monotonic(),
             created=int(time.time()),
