@@ -65,7 +65,7 @@ def piped(place: Path, text: str, *arguments: str, user: Path) -> subprocess.Com
 
 def test_an_answer_comes_word_by_word_with_who_gave_it_and_what_it_took(place: Path, user: Path) -> None:
     with terminal(place, "chat", "--session", "first", user=user) as screen:
-        screen.shows(r"auto at http://\S+, session first; /help helps")
+        screen.shows(r"auto at http://\S+, session first")
         screen.shows(PROMPT)
         screen.type("demo:think\n")
         screen.shows(r"\x1b\[2mThe \x1b\[0m\x1b\[2muser ")
@@ -73,7 +73,7 @@ def test_an_answer_comes_word_by_word_with_who_gave_it_and_what_it_took(place: P
         screen.shows(r"demo\.key1\.demo-1 · route \w+ · \d+ \+ \d+ tokens")
         screen.shows(PROMPT)
         screen.type(CTRL_D)
-        screen.shows(r"`routecodex chat --resume --session first` goes on with it")
+        screen.shows(r"continue with `routecodex chat --resume --session first`")
         assert screen.ends() == 0
     assert [message["role"] for message in saved(user, "first")] == ["user", "assistant"]
     assert (user / "chats" / "first.json").stat().st_mode & 0o077 == 0
@@ -87,12 +87,12 @@ def test_ctrl_c_stops_the_answer_and_keeps_the_conversation_which_can_be_resumed
         screen.shows(PROMPT)
         screen.sleeps()
         screen.type(CTRL_C)
-        screen.shows(r"\(Ctrl-D leaves\)")
+        screen.shows(r"\(Ctrl-D quits\)")
         screen.shows(PROMPT)
         screen.type("demo:long 20000\n")
         screen.shows("the gateway takes a request from any client")
         screen.type(CTRL_C)
-        screen.shows(r"\(interrupted; what was said so far is kept\)")
+        screen.shows(r"\(interrupted; the answer so far is saved\)")
         screen.shows(PROMPT)
         screen.type("hello again\n")
         screen.shows(r'You said: "hello again"\..* I saw 3 messages, .* and a system prompt')
@@ -202,13 +202,13 @@ def test_commands_do_what_help_says(place: Path, user: Path) -> None:
     with terminal(place, "chat", "--model", "demo.demo-1", "--session", "led", user=user) as screen:
         for typed, shown in (
             ("/help\n", r"/model \[NAME\]"),
-            ("/nonsense\n", "there is no /nonsense"),
+            ("/nonsense\n", "/nonsense is not a command"),
             ("/model demo.demo-2\n", "model demo.demo-2"),
             ("one \\\ntwo\n", 'You said: "one \\s+two".*demo-2'),
             ("/save\n", "needs the name of a file"),
             ("/save talk.md\n", r"\(2 messages in talk.md\)"),
             ("/save talk.md\n", "talk.md: File exists"),
-            ("/clear\n", r"\(forgotten\)"),
+            ("/clear\n", r"\(cleared\)"),
             ("demo:error 400\n", r"error: the demo model was told to fail with 400 \(HTTP 400\)"),
             ("/etc/hosts is a file\n", r"I saw 1 message,"),
         ):
@@ -264,14 +264,14 @@ def test_a_question_from_a_pipe_that_fails_says_so_with_its_exit_code(place: Pat
     assert cut.stderr.startswith("error: ")
     denied = piped(place, 'demo:tool run_command {"command":"touch made"}', "--tools", user=user)
     assert denied.returncode == 0
-    assert "denied, nobody can be asked" in denied.stderr
+    assert "denied, because there is no terminal to confirm it" in denied.stderr
     assert not (place / "made").exists()
 
 
 @pytest.mark.parametrize(
     ("arguments", "text", "words"),
     [
-        ([], "", "there is no question"),
+        ([], "", "pipe a message into the command"),
         (["--url", "localhost"], "hello", "must look like https://host"),
         (["--session", "../x"], "hello", "letters, digits"),
         (["--resume", "--session", "unheard-of"], "hello", "no conversation is called 'unheard-of'"),
@@ -309,10 +309,10 @@ def test_tools_stay_below_the_working_directory(tmp_path: Path) -> None:
     (root / "link").symlink_to(tmp_path / "secret")
     workplace = Workspace(root)
     assert workplace.list_files() == "b.bin\nlink\nsub/a.txt"
-    assert workplace.list_files("sub/a.txt") == "sub/a.txt is no directory"
+    assert workplace.list_files("sub/a.txt") == "sub/a.txt is not a directory"
     assert workplace.read_file("sub/a.txt", first_line=2, lines=1) == "two"
-    assert workplace.read_file("b.bin") == "b.bin is no text"
-    assert workplace.read_file("sub") == "sub is no file"
+    assert workplace.read_file("b.bin") == "b.bin is not a text file"
+    assert workplace.read_file("sub") == "sub is not a file"
     for path in ("../secret", "link", str(tmp_path / "secret")):
         with pytest.raises(OutsideWorkspace, match="outside the working directory"):
             workplace.read_file(path)

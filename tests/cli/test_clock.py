@@ -112,7 +112,7 @@ def test_a_task_that_nobody_has_is_said_once_and_fails(two: tuple[AdminServer, A
     result = daemon("set", "clock", "--cancel", "t-9")
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr == (
-        "error: no session has a task 't-9'; `routecodex daemon status clock` names them\n"
+        "error: no session has a task 't-9'; see `routecodex daemon status clock`\n"
     )
 
 

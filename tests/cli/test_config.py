@@ -48,7 +48,7 @@ def test_a_good_file_is_fine(tmp_path: Path) -> None:
     file = written(tmp_path, GOOD)
     result = check(file)
     assert (result.exit_code, result.stderr) == (0, "")
-    assert result.stdout == f"{file}: fine, 1 provider, 1 route\n"
+    assert result.stdout == f"{file}: valid, 1 provider, 1 route\n"
     as_json = check(file, "--json")
     assert (as_json.exit_code, rows(as_json), as_json.stderr) == (0, [], "")
 
@@ -90,7 +90,7 @@ def test_scripts_get_the_same_as_json(tmp_path: Path) -> None:
 
 
 UNREADABLE: dict[str, tuple[bytes | None, str]] = {
-    "missing": (None, "there is no such file"),
+    "missing": (None, "the file does not exist"),
     "not-utf8": (b"[server]\nid = '\xff'\n", "is not UTF-8 text (byte 15)"),
     "not-toml": (b"[server\n", "is not valid TOML at line 1"),
 }
@@ -142,4 +142,4 @@ def test_without_a_name_the_environment_says_where_the_file_is(tmp_path: Path, p
     unset = dict.fromkeys(values)
     result = CliRunner(env={**unset, place: values[place]}).invoke(main, ["config", "check"])
     assert result.exit_code == 0
-    assert result.stdout.startswith(f"{file}: fine")
+    assert result.stdout.startswith(f"{file}: valid")

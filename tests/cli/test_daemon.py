@@ -110,7 +110,7 @@ def test_a_server_nobody_knows_is_wrong_usage_with_a_hint(two: tuple[AdminServer
     assert "no server is called 'alpa'; did you mean 'alpha'?" in result.stderr
     result = daemon("reload", "--server", "zzz")
     assert result.exit_code == 2
-    assert 'there are "alpha", "beta"' in result.stderr
+    assert 'known: "alpha", "beta"' in result.stderr
 
 
 def test_with_no_server_running_the_exit_code_is_3(user: Path) -> None:
@@ -150,7 +150,7 @@ def test_an_address_that_another_server_has_taken_over_is_not_asked(user: Path) 
         announce(user, row)
         result = daemon("set", "routing", "--clear")
     assert result.exit_code == 3
-    assert "is the server 'newcomer'" in result.stderr
+    assert "is now server 'newcomer'" in result.stderr
     assert newcomer.said() == []
 
 
@@ -254,7 +254,7 @@ HEALTH = {
 }
 NOTHING = {
     "health": "every key is healthy",
-    "sessions": "no session has anything set",
+    "sessions": "no session has routing settings",
     "requests": "no requests yet",
 }
 
@@ -329,7 +329,7 @@ def test_a_reload_tells_what_is_wrong_and_that_the_old_one_goes_on(
     beta.answers["POST /admin/reload"] = (200, {"reloaded": True, "problems": []})
     result = daemon("reload")
     assert result.exit_code == 1
-    assert result.stdout == "alpha: not reloaded, the old one goes on\nbeta: reloaded\n"
+    assert result.stdout == "alpha: not reloaded, the previous configuration stays in use\nbeta: reloaded\n"
     assert result.stderr == (
         'error: alpha: /etc/gateway.toml:2: server.prot: is not a known key\n    fix: did you mean "port"?\n'
     )
@@ -357,7 +357,7 @@ def test_names_from_clients_cannot_steer_the_terminal(user: Path) -> None:
 
 def test_a_command_of_the_daemon_loads_neither_server_nor_configuration() -> None:
     code = (
-        "import sys; from routecodex.cli import daemon, lifecycle, request_log\n"
+        "import sys; from routecodex.cli import daemon, lifecycle, logs\n"
         "heavy = ('server', 'gateway', 'config', 'protocols', 'providers')\n"
         "ours = tuple(f'routecodex.{name}' for name in heavy)\n"
         "sys.exit(', '.join(name for name in sys.modules if name.startswith((*ours, 'http.', 'asyncio'))))"

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from routecodex.cli import main
-from routecodex.cli.explain import guess
+from routecodex.cli.explain import guess_protocol
 from tests.cli.admin_server import AdminServer, admin_server
 
 HELLO = {"model": "some-model", "messages": [{"role": "user", "content": "hello"}]}
@@ -162,7 +162,7 @@ def test_of_several_servers_one_has_to_be_named(user: Path) -> None:
         beta.answers["POST /admin/explain"] = (200, TOLD)
         result = explain()
         assert result.exit_code == 2
-        assert "name one with --server: alpha, beta" in result.stderr
+        assert "choose one with --server: alpha, beta" in result.stderr
         assert explain("--server", "beta").exit_code == 0
     assert alpha.said() == []
 
@@ -170,7 +170,7 @@ def test_of_several_servers_one_has_to_be_named(user: Path) -> None:
 def test_with_no_server_the_configuration_decides(config: Path) -> None:
     result = explain("--json", body={**HELLO, "model": "one.m"})
     assert result.exit_code == 0
-    assert result.stderr == f"no server is running; explained by {config} alone\n"
+    assert result.stderr == f"no server is running; explained by {config} only\n"
     told = msgspec.json.decode(result.stdout)
     assert told["route"] == "direct"
     assert sorted(step["target"] for step in told["steps"]) == ["one.a.m", "one.b.m"]
@@ -254,4 +254,4 @@ GUESSES: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("protocol", "body"), GUESSES)
 def test_the_protocol_is_seen_from_the_body(protocol: str, body: dict[str, Any]) -> None:
-    assert guess(body) == protocol
+    assert guess_protocol(body) == protocol

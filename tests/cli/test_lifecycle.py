@@ -85,7 +85,7 @@ async def test_a_server_is_started_used_and_stopped(servers: Path, user: Path) -
     assert "demo.key1.demo-1" in here("logs").stdout
 
     stopped = here("stop")
-    assert (stopped.exit_code, stopped.stdout) == (0, f"{server['id']} has ended\n")
+    assert (stopped.exit_code, stopped.stdout) == (0, f"{server['id']} has stopped\n")
     assert not is_running(server["pid"])
     assert list((user / "servers").iterdir()) == []
     assert [here(name).exit_code for name in ("status", "stop", "restart")] == [3, 3, 3]
@@ -153,7 +153,7 @@ async def test_a_name_that_is_taken_is_not_started_twice(servers: Path) -> None:
     assert server["id"] == "mine"
     second = await run(servers, "start", "--config", "gateway.toml")
     assert second.process.returncode == 1
-    assert f"mine runs already, at {server['url']} (pid {server['pid']})" in second.text
+    assert f"mine is already running at {server['url']} (pid {server['pid']})" in second.text
     assert here("stop", "mine", "--json").exit_code == 0
 
 
@@ -174,7 +174,7 @@ async def test_one_that_cannot_start_tells_the_end_of_its_log(servers: Path) -> 
         port = taken.getsockname()[1]
         command = await run(servers, "start", "--config", "gateway.toml", "--port", str(port))
     assert (command.process.returncode, command.out) == (1, [])
-    assert f"127.0.0.1-{port} ended with 1 before it was ready" in command.err[0]
+    assert f"127.0.0.1-{port} exited with code 1 before it was ready" in command.err[0]
     assert command.err[-2] == f"    error: cannot listen on 127.0.0.1:{port}: Address already in use"
 
 
@@ -188,7 +188,7 @@ async def test_a_user_dir_that_cannot_be_made_is_told_with_the_way_out(
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr == (
         f"error: cannot write {servers}/plain/user/logs/127.0.0.1-0.log: Not a directory; "
-        "set ROUTECODEX_USER_DIR to a directory that you can write\n"
+        "set ROUTECODEX_USER_DIR to a writable directory\n"
     )
 
 
@@ -209,7 +209,7 @@ async def test_a_server_that_ended_before_any_request_has_nothing_logged(servers
     assert here("stop").exit_code == 0
     result = here("logs", server["id"])
     assert (result.exit_code, result.stdout) == (0, "")
-    assert "nothing is logged" in result.stderr
+    assert "the log is empty" in result.stderr
     assert here("logs", f"{server['id']}x").exit_code == 2
 
 
@@ -235,7 +235,7 @@ async def test_stopping_waits_for_what_is_in_flight_and_a_second_time_cuts_it_of
         await asyncio.sleep(0.02)
     first = await asyncio.to_thread(here, "stop", "--timeout", "0.2")
     assert first.exit_code == 1
-    assert "still runs after 0.2 s; stop it again to cut it off" in first.stderr
+    assert "is still running after 0.2 s; run `routecodex stop` again to abort its requests" in first.stderr
     assert (await asyncio.to_thread(here, "stop")).exit_code == 0
     await asyncio.gather(request, return_exceptions=True)
     assert "cut off" in Path(server["log"]).read_text()
@@ -260,7 +260,7 @@ def test_a_stranger_who_has_the_number_now_is_never_touched(user: Path) -> None:
         announce(user, {**row, "started_at": time.time()})
         result = here("stop")
         assert result.exit_code == 1
-        assert "left alone" in result.stderr
+        assert "it was not stopped" in result.stderr
         assert process.poll() is None
     assert here("stop").exit_code == 3, "now it is gone"
     assert list((user / "servers").iterdir()) == []

@@ -106,7 +106,7 @@ def test_a_log_that_is_empty_or_missing_is_said_so(user: Path) -> None:
     announced(user)
     result = logs()
     assert (result.exit_code, result.stdout) == (0, "")
-    assert "nothing is logged" in result.stderr
+    assert "the log is empty" in result.stderr
 
 
 def test_no_lines_at_all_can_be_asked_for(user: Path) -> None:

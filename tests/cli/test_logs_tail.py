@@ -22,11 +22,11 @@ def test_what_comes_later_is_told_once_and_whole(tmp_path: Path, tail_of: Callab
     file.write_bytes(b"a\nb\nhalf")
     tail = tail_of(file)
     assert tail.last(1) == [b"b"]
-    assert tail.news() == []
+    assert tail.new_lines() == []
     with file.open("ab") as out:
         out.write(b" done\nc\n")
-    assert tail.news() == [b"half done", b"c"]
-    assert tail.news() == []
+    assert tail.new_lines() == [b"half done", b"c"]
+    assert tail.new_lines() == []
 
 
 def test_no_line_is_lost_when_the_file_is_put_aside(tmp_path: Path, tail_of: Callable[[Path], Tail]) -> None:
@@ -37,20 +37,20 @@ def test_no_line_is_lost_when_the_file_is_put_aside(tmp_path: Path, tail_of: Cal
     with file.open("ab") as out:
         out.write(b"b\n")
     file.rename(tmp_path / "requests.1.jsonl")
-    assert tail.news() == [b"b"], "the new file is not there yet"
+    assert tail.new_lines() == [b"b"], "the new file is not there yet"
     file.write_bytes(b"c\n")
-    assert tail.news() == [b"c"]
+    assert tail.new_lines() == [b"c"]
     file.write_bytes(b"")
-    assert tail.news() == []
+    assert tail.new_lines() == []
     file.write_bytes(b"d\n")
-    assert tail.news() == [b"d"], "a file that was emptied is read from its beginning"
+    assert tail.new_lines() == [b"d"], "a file that was emptied is read from its beginning"
 
 
 def test_a_file_that_is_made_later_is_followed(tmp_path: Path, tail_of: Callable[[Path], Tail]) -> None:
     tail = tail_of(tmp_path / "requests.jsonl")
-    assert (tail.last(5), tail.news()) == ([], [])
+    assert (tail.last(5), tail.new_lines()) == ([], [])
     (tmp_path / "requests.jsonl").write_bytes(b"a\n")
-    assert tail.news() == [b"a"]
+    assert tail.new_lines() == [b"a"]
 
 
 @pytest.mark.parametrize("count", [0, 1, 3, 5000, 20000])

@@ -45,9 +45,9 @@ async def test_a_port_that_is_taken_is_told_with_a_fix_and_exit_code_1(tmp_path:
         async with running(tmp_path, "demo", "--port", str(port)) as demo:
             assert await demo.ended() == 1
     told = f"error: cannot listen on 127.0.0.1:{port}: Address already in use"
-    fix = f"    fix: name another port with --port, or under [server] in {tmp_path}/gateway.toml"
+    fix = f"    fix: set another port with --port, or under [server] in {tmp_path}/gateway.toml"
     assert (command.out, command.err) == ([], [told, fix])
-    fix = "    fix: another port: `routecodex demo --port N` or `make demo PORT=N`"
+    fix = "    fix: choose another port: `routecodex demo --port N` or `make demo PORT=N`"
     assert (demo.out, demo.err) == ([], [told, fix])
 
 
@@ -55,7 +55,7 @@ async def test_a_host_that_is_not_ours_is_told_with_a_fix(tmp_path: Path) -> Non
     key = DEMO.replace("[server]\n", '[server]\nclient_keys = [{ name = "a", key = "k" }]\n')
     async with serve(tmp_path, key, "--host", "192.0.2.1") as command:
         assert await command.ended() == 1
-    fix = f"    fix: name another host with --host, or under [server] in {tmp_path}/gateway.toml"
+    fix = f"    fix: set another host with --host, or under [server] in {tmp_path}/gateway.toml"
     assert command.err[1:] == [fix]
 
 
@@ -119,7 +119,7 @@ async def test_a_ca_file_that_is_none_is_told_like_any_problem_and_exit_code_2(t
         assert await command.ended() == 2
     assert command.err == [
         f"error: {tmp_path}/gateway.toml:14: providers.up.tls.ca_file",
-        f"    names {tmp_path}/ca.pem, which holds no certificate in PEM form",
+        f"    names {tmp_path}/ca.pem, which has no certificate in PEM form",
         "    fix: name a file with -----BEGIN CERTIFICATE----- in it",
     ]
 

@@ -83,24 +83,24 @@ def test_the_widest_column_gives_way_until_the_table_fits() -> None:
     rows: list[TableRow] = [
         ["a-name-of-20-letters", "1", "a reason that nobody has the room to read to the end"]
     ]
-    shown = table(rows, room=50)
+    shown = table(rows, available=50)
     assert shown == [
         "NAME                  TOKENS  WHY",
         "a-name-of-20-letters       1  a reason that nobod…",
     ]
-    assert max(map(width, table(rows, room=30))) <= 30
-    assert table(rows, room=1), "a terminal that is far too narrow gets a table all the same"
+    assert max(map(width, table(rows, available=30))) <= 30
+    assert table(rows, available=1), "a terminal that is far too narrow gets a table all the same"
 
 
 def test_a_column_that_is_to_be_kept_does_not_give_way() -> None:
-    columns = (Column("time", keep=True), Column("why"))
+    columns = (Column("time", fixed=True), Column("why"))
     rows: list[TableRow] = [["10:00:00.000", "because it is so"]]
-    assert Layout(columns, rows, room=20).line(rows[0]) == "10:00:00.000  becau…"
-    assert Layout(columns, rows, room=5).line(rows[0]) == "10:00:00.000  bec…"
+    assert Layout(columns, rows, available=20).line(rows[0]) == "10:00:00.000  becau…"
+    assert Layout(columns, rows, available=5).line(rows[0]) == "10:00:00.000  bec…"
 
 
 def test_rows_that_come_later_keep_to_the_columns() -> None:
-    laid_out = Layout((Column("a", least=4), Column("b")), [["x", "y"]])
+    laid_out = Layout((Column("a", min_width=4), Column("b")), [["x", "y"]])
     assert laid_out.line(["abcdef", "yyy"]) == "abc…  …"
 
 

@@ -17,7 +17,7 @@ import pytest
 from msgspec.structs import replace
 
 from routecodex.canon.errors import ConfigError
-from routecodex.cli.config import look_at
+from routecodex.cli.config import examine_file
 from routecodex.config import Config
 from routecodex.server.reload import ConfigSource, Reloader, ReloadResult, stamp
 from routecodex.server.serve import Service
@@ -37,9 +37,9 @@ KEYS = 'client_keys = [{ name = "laptop", key = "k-1" }]'
 
 def source_of(file: Path) -> ConfigSource:
     seen = stamp(file)
-    config, problems = look_at(file)
+    config, problems = examine_file(file)
     assert config is not None, problems
-    return ConfigSource(path=file, load=lambda: look_at(file), config=config, stamp=seen)
+    return ConfigSource(path=file, load=lambda: examine_file(file), config=config, stamp=seen)
 
 
 @contextlib.asynccontextmanager

@@ -1,14 +1,16 @@
-"""The command `routecodex`; one file per group of commands, read only when it is called.
+"""The command `routecodex`; one module per group of commands, imported only when it is called.
 
-serve         run a gateway in the foreground; `demo` runs one on the built-in provider
-lifecycle     start one in the background, stop it, restart it, list those that run
-logs          show the requests of a server as they pass
-daemon        see and change what running servers do
-explain       the plan of a request, and every reason
-chat          a conversation in the terminal (chat_session, chat_output, chat_tools)
-config        check a configuration
-completion    shell completion
-tables        what people see; servers and admin_client: whom a command speaks to, and how
+serve         serve, start, demo: run a gateway
+lifecycle     stop, restart, status: servers in the background
+logs          logs: the requests of a server
+daemon        daemon: shows and changes the state of running servers
+explain       explain: the plan of a request, with every reason
+chat          chat: a conversation in the terminal (chat_session, chat_output, chat_tools)
+config        config: checks a configuration
+completion    completion: shell completion
+servers       selects the servers of a command; admin_client: calls their admin API
+views         server state as tables; tables: layout and colours
+reference     writes docs/cli.md from the help texts
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from routecodex import __version__
 
 COMMANDS = {
     "serve": "serve",
-    "start": "lifecycle",
+    "start": "serve",
     "stop": "lifecycle",
     "restart": "lifecycle",
     "status": "lifecycle",
@@ -33,11 +35,11 @@ COMMANDS = {
     "demo": "serve",
     "completion": "completion",
 }
-"""Each command and the module it is in: a command starts fast when only its own module is loaded."""
+"""Module of each command; a command starts fast because only its own module is imported."""
 
 
-class Lazy(click.Group):
-    """A group that knows its commands by name and loads them when they are asked for."""
+class LazyGroup(click.Group):
+    """A group that imports a command when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -46,8 +48,8 @@ class Lazy(click.Group):
         module = COMMANDS.get(cmd_name)
         if module is None:
             return None
-        found: click.Command = getattr(import_module(f"routecodex.cli.{module}"), cmd_name)
-        return found
+        command: click.Command = getattr(import_module(f"routecodex.cli.{module}"), cmd_name)
+        return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -64,7 +66,7 @@ class Lazy(click.Group):
 
 
 @click.group(
-    cls=Lazy,
+    cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="""\b
 Exit codes:

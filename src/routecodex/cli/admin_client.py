@@ -1,11 +1,7 @@
-"""Servers on this machine: how they announce themselves, and how one speaks to them.
+"""Servers on this machine: their announcements, their admin API and their processes.
 
-Announcement    what a running server has written down about itself
-Admin           its admin API: plain HTTP, no proxies, short patience
-Unreachable     nobody answers there, or somebody else
-Refused         it answered no; says why
-
-Whether a process runs, and whether it is the one that was meant: pids are used again.
+The admin API is called over plain HTTP, without proxies and with a short timeout. Process checks compare
+start times, because pids are reused.
 """
 
 from __future__ import annotations
@@ -18,12 +14,12 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Struct
 
-_TOLERANCE = 2.0
-"""The kernel tells the time of boot in whole seconds, and clocks are set."""
+_START_TOLERANCE = 2.0
+"""Seconds of error in a start time: /proc/stat has whole seconds, and clocks are adjusted."""
 
 
 def is_running(pid: int) -> bool:
-    """Whether there is such a process; one that has ended but was not collected yet does not run."""
+    """Whether the process runs; a zombie does not."""
     if pid <= 0:
         return False
     try:
@@ -37,21 +33,21 @@ def is_running(pid: int) -> bool:
 
 
 def is_gateway_since(pid: int, at: float) -> bool:
-    """Whether the process is a gateway that ran at that moment already; False when it cannot be told."""
-    fields, booted = _fields(pid), _booted()
+    """Whether the process is a gateway that was running at that time; False if unknown."""
+    fields, booted = _fields(pid), _boot_time()
     if fields is None or booted is None:
         return False
     started = booted + int(fields[19]) / os.sysconf("SC_CLK_TCK")
-    return started <= at + _TOLERANCE and any("routecodex" in word for word in arguments_of(pid))
+    return started <= at + _START_TOLERANCE and any("routecodex" in word for word in command_line(pid))
 
 
-def arguments_of(pid: int) -> list[str]:
-    """The words a process was started with; none when the system does not tell."""
+def command_line(pid: int) -> list[str]:
+    """Return the command line of a process; empty if unknown."""
     return _read(f"/proc/{pid}/cmdline").decode(errors="replace").split("\0")[:-1]
 
 
-def directory_of(pid: int) -> str | None:
-    """The directory a process works in."""
+def working_directory(pid: int) -> str | None:
+    """Return the working directory of a process."""
     try:
         return os.readlink(f"/proc/{pid}/cwd")
     except OSError:
@@ -59,12 +55,12 @@ def directory_of(pid: int) -> str | None:
 
 
 def _fields(pid: int) -> list[str] | None:
-    """What the kernel tells of a process from its state on; the name before may hold anything."""
+    """Return the fields of /proc/PID/stat from the state on; the name before may contain anything."""
     text = _read(f"/proc/{pid}/stat").decode(errors="replace")
     return text.rpartition(")")[2].split() or None
 
 
-def _booted() -> float | None:
+def _boot_time() -> float | None:
     lines = _read("/proc/stat").splitlines()
     return next((float(line.split()[1]) for line in lines if line.startswith(b"btime ")), None)
 
@@ -76,17 +72,17 @@ def _read(path: str) -> bytes:
         return b""
 
 
-PATIENCE = 5.0
+TIMEOUT_SECONDS = 5.0
 _FORBIDDEN = (401, 403)
 
 
 def user_dir() -> Path:
-    """Where everything of this user lives."""
+    """Return the user dir."""
     return Path(os.environ.get("ROUTECODEX_USER_DIR") or "~/.routecodex").expanduser()
 
 
 class AnnouncedServer(Struct, frozen=True, kw_only=True):
-    """A server as it announced itself."""
+    """A running server, as it announced itself."""
 
     id: str
     url: str
@@ -98,32 +94,32 @@ class AnnouncedServer(Struct, frozen=True, kw_only=True):
     session_dir: str | None = None
 
     def __repr__(self) -> str:
-        return f"Announcement({self.id!r}, {self.url!r})"
+        return f"AnnouncedServer({self.id!r}, {self.url!r})"
 
     @property
     def sessions(self) -> Path:
-        """Where its state lives."""
+        """The directory of its state."""
         return Path(self.session_dir) if self.session_dir else user_dir() / "sessions" / self.id
 
 
 def announcements() -> list[AnnouncedServer]:
-    """Every server that has announced itself, by id; some may be dead."""
+    """Return all announced servers, by id; some may be dead."""
     files = sorted((user_dir() / "servers").glob("*.json"))
-    found = (_announced(file) for file in files)
+    found = (_read_announcement(file) for file in files)
     return sorted((one for one in found if one is not None), key=lambda one: one.id)
 
 
 def announcement_file(server_id: str) -> Path | None:
-    """The file a server has announced itself in."""
+    """Return the file with a server's announcement."""
     for file in (user_dir() / "servers").glob("*.json"):
-        found = _announced(file)
+        found = _read_announcement(file)
         if found is not None and found.id == server_id:
             return file
     return None
 
 
-def _announced(file: Path) -> AnnouncedServer | None:
-    # It may go away, or be another program's, between the listing and the reading.
+def _read_announcement(file: Path) -> AnnouncedServer | None:
+    # The file may be deleted after it was listed, or belong to another program.
     try:
         return msgspec.json.decode(file.read_bytes(), type=AnnouncedServer)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
@@ -131,11 +127,11 @@ def _announced(file: Path) -> AnnouncedServer | None:
 
 
 class Unreachable(Exception):
-    """The server does not answer, or whoever answers there is not it."""
+    """The server does not answer, or another program answers at its address."""
 
 
 class AdminRefused(Exception):
-    """The server says no."""
+    """The server rejected the call."""
 
     def __init__(self, message: str, *, code: str = "", status: int = 400) -> None:
         super().__init__(message)
@@ -151,32 +147,32 @@ class AdminClient:
         self.server = server
 
     def get(self, path: str, **query: str | int | None) -> dict[str, Any]:
-        """The answer to a question; empty values are left out of it."""
+        """Return the answer to a GET; parameters that are None are left out."""
         from urllib.parse import urlencode
 
-        given = urlencode({name: value for name, value in query.items() if value is not None})
-        return self._call("GET", f"{path}?{given}" if given else path)
+        parameters = urlencode({name: value for name, value in query.items() if value is not None})
+        return self._call("GET", f"{path}?{parameters}" if parameters else path)
 
     def post(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        """The answer to an order."""
+        """Return the answer to a POST."""
         return self._call("POST", path, msgspec.json.encode(body or {}))
 
     def status(self) -> dict[str, Any]:
-        """What the server says of itself; Unreachable when it is dead or another one."""
+        """Return the server's status; raise Unreachable if it is dead or another server answers."""
         if not is_running(self.server.pid):
-            raise Unreachable(f"process {self.server.pid} is gone")
+            raise Unreachable(f"process {self.server.pid} has ended")
         try:
-            told = self.get("/admin/status")
+            status = self.get("/admin/status")
         except AdminRefused as exc:
             if exc.status in _FORBIDDEN:
                 raise
-            raise Unreachable(f"{self.server.url} is something else: {exc.message}") from exc
-        if told.get("id") != self.server.id:
-            raise Unreachable(f"{self.server.url} is the server {told.get('id')!r}")
-        return told
+            raise Unreachable(f"{self.server.url} is not a gateway: {exc.message}") from exc
+        if status.get("id") != self.server.id:
+            raise Unreachable(f"{self.server.url} is now server {status.get('id')!r}")
+        return status
 
     def is_ready(self) -> bool:
-        """Whether it takes requests."""
+        """Whether the server accepts requests."""
         try:
             self._call("GET", "/health/ready")
         except (Unreachable, AdminRefused):
@@ -185,7 +181,7 @@ class AdminClient:
 
     def _call(self, method: str, path: str, body: bytes | None = None) -> dict[str, Any]:
         status, answer = self._exchange(method, path, body)
-        value = _object(answer)
+        value = _decode_object(answer)
         if status == 200 and value is not None:
             return value
         raise _refusal(status, value)
@@ -197,7 +193,7 @@ class AdminClient:
         headers = {"authorization": f"Bearer {self.server.token}", "accept": "application/json"}
         if body is not None:
             headers["content-type"] = "application/json"
-        connection = HTTPConnection(address.hostname or "", address.port, timeout=PATIENCE)
+        connection = HTTPConnection(address.hostname or "", address.port, timeout=TIMEOUT_SECONDS)
         try:
             connection.request(method, path, body, headers)
             response = connection.getresponse()
@@ -208,7 +204,7 @@ class AdminClient:
             connection.close()
 
 
-def _object(body: bytes) -> dict[str, Any] | None:
+def _decode_object(body: bytes) -> dict[str, Any] | None:
     try:
         value = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -218,6 +214,7 @@ def _object(body: bytes) -> dict[str, Any] | None:
 
 def _refusal(status: int, value: dict[str, Any] | None) -> AdminRefused:
     error = (value or {}).get("error")
-    told = error if isinstance(error, dict) else {"message": error} if isinstance(error, str) else {}
-    code = told.get("code") or (value or {}).get("code") or ""
-    return AdminRefused(str(told.get("message") or f"it answered {status}"), code=str(code), status=status)
+    fields = error if isinstance(error, dict) else {"message": error} if isinstance(error, str) else {}
+    code = fields.get("code") or (value or {}).get("code") or ""
+    message = str(fields.get("message") or f"the server answered HTTP {status}")
+    return AdminRefused(message, code=str(code), status=status)

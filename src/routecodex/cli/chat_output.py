@@ -1,4 +1,4 @@
-"""What `routecodex chat` shows while a turn runs: the answer as it comes, thoughts dimmed, tools by name."""
+"""Output of `routecodex chat` during a turn: streamed answer, dimmed reasoning, tool calls."""
 
 from __future__ import annotations
 
@@ -21,27 +21,34 @@ from routecodex.turns import (
     TurnEvent,
 )
 
-_ROOM = 100
-# What a model writes must not steer the terminal: of control signs only line ends and tabs pass.
-_STEERING = {*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)} - {0x09, 0x0A}
-_HARMLESS = dict.fromkeys(_STEERING)
-_VISIBLE = dict.fromkeys((*_STEERING, 0x0A), "�")
+_RESULT_WIDTH = 100
+# Model output must not control the terminal: of control characters only line ends and tabs are printed.
+_CONTROL_CHARACTERS = {*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)} - {
+    0x09,
+    0x0A,
+}
+_REMOVED = dict.fromkeys(_CONTROL_CHARACTERS)
+_REPLACED = dict.fromkeys((*_CONTROL_CHARACTERS, 0x0A), "�")
 
 
 def strip_control_characters(text: str) -> str:
-    """The text without signs that steer a terminal."""
-    return text.translate(_HARMLESS)
+    """Remove characters that control a terminal."""
+    return text.translate(_REMOVED)
 
 
 def call_text(name: str, arguments: Mapping[str, Any]) -> str:
-    """A call on one line; nothing in it can hide."""
-    said = arguments.get("command") if name == "run_command" and len(arguments) == 1 else None
-    text = said if isinstance(said, str) and "\n" not in said else msgspec.json.encode(arguments).decode()
-    return f"{name} {text}".translate(_VISIBLE)
+    """Format a call on one line, with control characters made visible."""
+    command = arguments.get("command") if name == "run_command" and len(arguments) == 1 else None
+    text = (
+        command
+        if isinstance(command, str) and "\n" not in command
+        else msgspec.json.encode(arguments).decode()
+    )
+    return f"{name} {text}".translate(_REPLACED)
 
 
 class TerminalOutput:
-    """Where a person reads along."""
+    """Output to a terminal."""
 
     def __init__(self) -> None:
         self._colour = is_coloured(sys.stdout)
@@ -49,7 +56,7 @@ class TerminalOutput:
         self._at_start = True
 
     def show(self, event: TurnEvent) -> None:
-        """Shows what just happened."""
+        """Show an event."""
         match event:
             case TextAdded() | RefusalAdded():
                 self._write(event.text, "text")
@@ -63,7 +70,7 @@ class TerminalOutput:
                 pass
 
     def line(self, text: str, *, dim: bool = True, colour: str = "") -> None:
-        """A line of our own, on a line of its own."""
+        """Print a line of the program itself."""
         self._end_line()
         self._writing = ""
         if self._colour:
@@ -71,12 +78,12 @@ class TerminalOutput:
         click.echo(text)
 
     def question(self, text: str) -> None:
-        """A question whose answer is typed behind it."""
+        """Print a question; the answer is typed on the same line."""
         self._end_line()
         click.echo(f"{text} [y/N] ", nl=False)
 
     def error(self, text: str) -> None:
-        """Something failed; the conversation goes on."""
+        """Print an error."""
         self.line(f"error: {strip_control_characters(text)}", dim=False, colour="red")
 
     def _write(self, text: str, kind: str) -> None:
@@ -98,19 +105,23 @@ class TerminalOutput:
         text = message.content if isinstance(message.content, str) else ""
         first, _, rest = text.strip().partition("\n")
         more = f" (+{len(rest.splitlines())} lines)" if rest else ""
-        self.line(f"  ↳ {shorten(strip_control_characters(first), _ROOM)}{more}")
+        self.line(f"  ↳ {shorten(strip_control_characters(first), _RESULT_WIDTH)}{more}")
 
     def _show_end(self, event: TurnEnded) -> None:
         if event.state == "aborted":
-            self.line("(interrupted; what was said so far is kept)")
+            self.line("(interrupted; the answer so far is saved)")
             return
-        told = event.message.metadata if event.message is not None else {}
-        facts = [told.get("headers", {}).get("x-routecodex-target"), _route(told), _tokens(event.usage)]
+        metadata = event.message.metadata if event.message is not None else {}
+        facts = [
+            metadata.get("headers", {}).get("x-routecodex-target"),
+            _route(metadata),
+            _tokens(event.usage),
+        ]
         self.line(" · ".join(strip_control_characters(fact) for fact in facts if fact) or "(no answer)")
 
 
-def _route(told: Mapping[str, Any]) -> str | None:
-    route = told.get("headers", {}).get("x-routecodex-route")
+def _route(metadata: Mapping[str, Any]) -> str | None:
+    route = metadata.get("headers", {}).get("x-routecodex-route")
     return f"route {route}" if route and route != "direct" else None
 
 
@@ -121,7 +132,7 @@ def _tokens(usage: Mapping[str, Any]) -> str | None:
 
 
 class PipeOutput:
-    """Where a program reads along: the answer on stdout, whatever goes wrong on stderr."""
+    """Output to a program: the answer on stdout, errors on stderr."""
 
     def __init__(self) -> None:
         self._ended = True
@@ -134,7 +145,7 @@ class PipeOutput:
             self._end_line()
 
     def line(self, text: str) -> None:
-        """A line of our own."""
+        """Print a line of the program itself."""
         click.echo(text, err=True)
 
     def error(self, text: str) -> None:

@@ -1,8 +1,7 @@
-"""What `routecodex chat` keeps in the user dir: conversations to go on with, and the lines that were typed.
+"""The conversation of `routecodex chat`: its turns, its tools with confirmation, its files in the user dir.
 
-`chats/<session>.json` is a conversation as it stood after its last turn; `chat_history` feeds the arrow keys.
-
-The conversation behind `routecodex chat`: its turns, its tools, and who is asked before one is used.
+`chats/<session>.json` is a conversation after its last turn; `chat_history` holds typed lines for the arrow
+keys.
 """
 
 from __future__ import annotations
@@ -41,11 +40,11 @@ from routecodex.turns import (
 from routecodex.turns.http_sender import HttpSender
 
 _SESSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_LINES = 1000
+_HISTORY_LINES = 1000
 
 
 class SavedChat(Struct, kw_only=True):
-    """A conversation and how it was led."""
+    """A saved conversation with its model and protocol."""
 
     session: str
     model: str
@@ -55,12 +54,12 @@ class SavedChat(Struct, kw_only=True):
 
 
 def is_session(text: str) -> bool:
-    """Whether it can name a session, a file and a header."""
+    """Whether the text is valid as a session id, a file name and a header value."""
     return _SESSION.fullmatch(text) is not None
 
 
 def load(session: str | None) -> SavedChat | None:
-    """The conversation of that session, without a name the one that was led last; None when there is none."""
+    """Load the conversation of a session, by default the latest; None if there is none."""
     if session is not None:
         return _read(_file(session))
     found = map(_read, (user_dir() / "chats").glob("*.json"))
@@ -68,7 +67,7 @@ def load(session: str | None) -> SavedChat | None:
 
 
 def save(session: str, messages: Sequence[Message], *, model: str, protocol: str) -> None:
-    """Writes the conversation down, for its owner alone, in place of what was there."""
+    """Save the conversation with mode 0600, replacing the old file."""
     saved = SavedChat(
         session=session,
         model=model,
@@ -79,18 +78,18 @@ def save(session: str, messages: Sequence[Message], *, model: str, protocol: str
     _write(_file(session), msgspec.json.encode(saved))
 
 
-def put_aside(session: str) -> None:
-    """Keeps an earlier conversation of that name as `<session>.json.1` before another takes its place."""
+def back_up(session: str) -> None:
+    """Rename an earlier conversation of that session to `<session>.json.1`."""
     with contextlib.suppress(FileNotFoundError):
         os.replace(_file(session), _file(session).with_suffix(".json.1"))
 
 
 def transcript(messages: Sequence[Message]) -> str:
-    """The conversation as a page of Markdown."""
-    return "".join(f"## {message.role}\n\n{_said(message)}\n\n" for message in messages)
+    """Format the conversation as Markdown."""
+    return "".join(f"## {message.role}\n\n{_message_text(message)}\n\n" for message in messages)
 
 
-def _said(message: Message) -> str:
+def _message_text(message: Message) -> str:
     content = message.content
     text = content if isinstance(content, str) else "" if content is None else _json(content)
     calls = [f"- {call['function']['name']} `{call['function']['arguments']}`" for call in _calls(message)]
@@ -129,7 +128,7 @@ def _write(file: Path, content: bytes) -> None:
 
 
 class InputHistory:
-    """The lines that were typed, for the arrow keys; where there is no readline, nothing is kept."""
+    """Typed lines for the arrow keys; without readline there is no history."""
 
     def __init__(self) -> None:
         self._file = user_dir() / "chat_history"
@@ -138,7 +137,7 @@ class InputHistory:
         with contextlib.suppress(ImportError, OSError):
             import readline
 
-            readline.set_history_length(_LINES)
+            readline.set_history_length(_HISTORY_LINES)
             readline.read_history_file(self._file)
 
     def __exit__(self, *_: object) -> None:
@@ -154,7 +153,7 @@ _YES = frozenset({b"y", b"yes"})
 
 
 class ChatOptions(Struct, kw_only=True):
-    """How a conversation is led; the model may change between turns."""
+    """Options of a conversation; the model may change between turns."""
 
     url: str
     model: str
@@ -164,7 +163,7 @@ class ChatOptions(Struct, kw_only=True):
 
 
 class ChatOutput(Protocol):
-    """Who follows a turn."""
+    """Shows the events of a turn."""
 
     def show(self, event: TurnEvent) -> None: ...
     def line(self, text: str) -> None: ...
@@ -172,13 +171,13 @@ class ChatOutput(Protocol):
 
 
 class ApprovalPrompt(Protocol):
-    """Whoever decides whether a tool may be used."""
+    """Asks for confirmation of a tool call."""
 
-    async def agrees(self, text: str) -> bool: ...
+    async def confirm(self, text: str) -> bool: ...
 
 
-class Chosen:
-    """A plugin that asks the model chosen last."""
+class ModelChoice:
+    """A plugin that sets the selected model."""
 
     def __init__(self, options: ChatOptions) -> None:
         self._options = options
@@ -188,7 +187,7 @@ class Chosen:
 
 
 class ChatSession:
-    """One conversation, kept after every turn."""
+    """One conversation, saved after every turn."""
 
     def __init__(
         self,
@@ -196,13 +195,13 @@ class ChatSession:
         sender: HttpSender,
         *,
         messages: Sequence[Message],
-        audience: ChatOutput,
-        asker: ApprovalPrompt | None,
+        output: ChatOutput,
+        prompt: ApprovalPrompt | None,
     ) -> None:
         self.options = options
-        self._audience = audience
-        self._asker = asker
-        self._workplace = Workspace(Path.cwd())
+        self._output = output
+        self._prompt = prompt
+        self._workspace = Workspace(Path.cwd())
         self._sender = sender
         self._conversation = Conversation(
             model=options.model, sender=sender, plugins=self._plugins(), initial_messages=messages
@@ -213,45 +212,45 @@ class ChatSession:
         return self._conversation.messages
 
     async def ask(self, text: str) -> bool:
-        """Runs a turn; whether it came to its end. Ctrl-C ends it earlier and keeps what was said."""
+        """Run a turn; return whether it completed. Ctrl-C ends it early and keeps the answer so far."""
         before = len(self.messages)
         try:
             with _on_interrupt(self._conversation):
                 async with self._conversation.stream(text) as events:
                     async for event in events:
-                        self._audience.show(event)
+                        self._output.show(event)
             return self._conversation.request_state == "completed"
         except (TurnError, ExceptionGroup) as exc:
-            self._audience.error(_told(exc))
+            self._output.error(_error_text(exc))
             if len(self.messages) == before + 1:
-                # Nothing came back: the question is as good as not asked.
+                # Without an answer the message is removed, so that it can be sent again.
                 del self.messages[before:]
             return False
         finally:
-            self._keep()
+            self._save()
 
     def clear(self) -> None:
-        """Forgets everything but what the system says."""
+        """Remove all messages but the system text."""
         self.messages[:] = [message for message in self.messages[:1] if message.role == "system"]
-        self._keep()
+        self._save()
 
     async def close(self) -> None:
         await self._conversation.close()
         await self._sender.aclose()
 
-    def _keep(self) -> None:
+    def _save(self) -> None:
         options = self.options
         try:
             save(options.session, self.messages, model=options.model, protocol=options.protocol)
         except OSError as exc:
-            self._audience.error(f"the conversation cannot be kept: {exc}")
+            self._output.error(f"the conversation cannot be saved: {exc}")
 
     def _plugins(self) -> list[object]:
-        plugins: list[object] = [Chosen(self.options)]
+        plugins: list[object] = [ModelChoice(self.options)]
         if self.options.tools:
             plugins.append(
                 ToolPlugin(
-                    tools=self._workplace.tools,
+                    tools=self._workspace.tools,
                     before_call_tools=self._decide,
                     cancel_tools_on_abort=True,
                 )
@@ -259,31 +258,31 @@ class ChatSession:
         return plugins
 
     async def _decide(self, calls: list[ToolCall], _turn: ChatTurn) -> list[Decision]:
-        """One decision for each call; they are asked about one after the other."""
+        """Decide on each call, one after the other."""
         return [await self._decision(call) for call in calls]
 
     async def _decision(self, call: ToolCall) -> Decision:
         shown = call_text(call.name, call.arguments)
-        if self._workplace.is_harmless(call.name, call.arguments):
-            self._audience.line(f"→ {shown}")
+        if self._workspace.is_harmless(call.name, call.arguments):
+            self._output.line(f"→ {shown}")
             return Allow()
-        if self._asker is None:
-            self._audience.line(f"→ {shown}: denied, nobody can be asked")
-            return Deny("there is nobody at the terminal who could agree")
-        return Allow() if await self._asker.agrees(f"→ {shown}") else Deny("the user said no")
+        if self._prompt is None:
+            self._output.line(f"→ {shown}: denied, because there is no terminal to confirm it")
+            return Deny("there is no terminal at which the user could confirm the call")
+        return Allow() if await self._prompt.confirm(f"→ {shown}") else Deny("the user said no")
 
 
-def _told(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     if isinstance(error, RequestFailed):
         return f"{error.message} ({error.code or 'HTTP'} {error.status})"
     if isinstance(error, BaseExceptionGroup):
-        return "; ".join(map(_told, error.exceptions))
+        return "; ".join(map(_error_text, error.exceptions))
     return str(error)
 
 
 @contextlib.contextmanager
 def _on_interrupt(conversation: Conversation) -> Iterator[None]:
-    """Ctrl-C aborts the turn and nothing else."""
+    """Let Ctrl-C abort the turn only."""
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGINT, conversation.abort)
     try:
@@ -293,22 +292,22 @@ def _on_interrupt(conversation: Conversation) -> Iterator[None]:
 
 
 class TerminalPrompt:
-    """Asks the person at the terminal; only what is typed after the question counts as its answer."""
+    """Asks at the terminal; only input typed after the question counts as its answer."""
 
     def __init__(self, screen: TerminalOutput) -> None:
         self._screen = screen
 
-    async def agrees(self, text: str) -> bool:
+    async def confirm(self, text: str) -> bool:
         import termios
 
         termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
         self._screen.question(text)
-        answer = await _typed_line(sys.stdin.fileno())
+        answer = await _read_line(sys.stdin.fileno())
         return answer.strip().lower() in _YES
 
 
-async def _typed_line(file: int) -> bytes:
-    """The next line that is typed; the loop goes on meanwhile, so that Ctrl-C is heard."""
+async def _read_line(file: int) -> bytes:
+    """Read a typed line without blocking the loop, so that Ctrl-C is handled."""
     loop = asyncio.get_running_loop()
     ready = asyncio.Event()
     loop.add_reader(file, ready.set)

@@ -1,7 +1,7 @@
-"""What a model may do on this machine during `routecodex chat --tools`.
+"""Tools of `routecodex chat --tools`: list files, read files, run commands.
 
-Files below the working directory may be listed and read. Hidden ones, and every command, need a yes of the
-person at the terminal.
+Files below the working directory may be listed and read. Hidden files and every command need a confirmation
+at the terminal.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-_MOST_FILES = 300
-_MOST_BYTES = 100_000
-_MOST_SIGNS = 20_000
-_SECONDS = 120.0
+_MAX_FILES = 300
+_MAX_BYTES = 100_000
+_MAX_CHARACTERS = 20_000
+_TIMEOUT_SECONDS = 120.0
 
 
 class OutsideWorkspace(ValueError):
@@ -36,44 +36,44 @@ class Workspace:
         return [self.list_files, self.read_file, self.run_command]
 
     def is_harmless(self, name: str, arguments: Mapping[str, Any]) -> bool:
-        """Whether a call may be made without asking."""
+        """Whether a call needs no confirmation."""
         if name not in ("list_files", "read_file"):
             return False
         try:
             return not _is_hidden(self._inside(str(arguments.get("path", "."))).relative_to(self._root))
         except OutsideWorkspace:
-            # The tool itself refuses it.
+            # The tool itself rejects it.
             return True
 
     def list_files(self, path: str = ".") -> str:
         """List the files below a directory of the working directory, hidden ones left out."""
         top = self._inside(path)
         if not top.is_dir():
-            return f"{path} is no directory"
+            return f"{path} is not a directory"
         shown = _is_hidden(top.relative_to(self._root))
-        found = list(islice(_files(top, hidden=shown), _MOST_FILES + 1))
-        names = [str(file.relative_to(self._root)) for file in found[:_MOST_FILES]]
-        if len(found) > _MOST_FILES:
-            names.append(f"(only the first {_MOST_FILES}; list a directory below)")
+        found = list(islice(_files(top, hidden=shown), _MAX_FILES + 1))
+        names = [str(file.relative_to(self._root)) for file in found[:_MAX_FILES]]
+        if len(found) > _MAX_FILES:
+            names.append(f"(only the first {_MAX_FILES}; list a directory below)")
         return "\n".join(names) or "(no files)"
 
     def read_file(self, path: str, first_line: int = 1, lines: int = 500) -> str:
         """Read lines of a text file below the working directory."""
         file = self._inside(path)
         if not file.is_file():
-            return f"{path} is no file"
+            return f"{path} is not a file"
         with file.open("rb") as opened:
-            data = opened.read(_MOST_BYTES + 1)
+            data = opened.read(_MAX_BYTES + 1)
         if b"\0" in data:
-            return f"{path} is no text"
+            return f"{path} is not a text file"
         start = max(first_line, 1) - 1
-        kept = data[:_MOST_BYTES].decode("utf-8", "replace").splitlines()[start : start + max(lines, 1)]
-        if len(data) > _MOST_BYTES:
-            kept.append(f"(the file goes on after {_MOST_BYTES} bytes)")
-        return "\n".join(kept)
+        selected = data[:_MAX_BYTES].decode("utf-8", "replace").splitlines()[start : start + max(lines, 1)]
+        if len(data) > _MAX_BYTES:
+            selected.append(f"(cut off after {_MAX_BYTES} bytes)")
+        return "\n".join(selected)
 
     async def run_command(self, command: str) -> str:
-        """Run a shell command in the working directory, after the user has agreed; gives what it prints."""
+        """Run a shell command in the working directory, after the user confirms it; returns its output."""
         process = await asyncio.create_subprocess_shell(
             command,
             cwd=self._root,
@@ -83,22 +83,22 @@ class Workspace:
             start_new_session=True,
         )
         try:
-            async with asyncio.timeout(_SECONDS):
+            async with asyncio.timeout(_TIMEOUT_SECONDS):
                 output, _ = await process.communicate()
         except TimeoutError:
-            return f"(ended after {_SECONDS:g} s)"
+            return f"(killed after {_TIMEOUT_SECONDS:g} s)"
         finally:
-            # Whatever it started in the background goes with it.
+            # Background processes of the command are killed too.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
         text = output.decode("utf-8", "replace")
-        if len(text) > _MOST_SIGNS:
-            text = f"{text[:_MOST_SIGNS]}\n(cut off; {len(text)} characters in all)"
+        if len(text) > _MAX_CHARACTERS:
+            text = f"{text[:_MAX_CHARACTERS]}\n(cut off; {len(text)} characters in all)"
         return f"exit code {process.returncode}\n{text}".rstrip()
 
     def _inside(self, path: str) -> Path:
-        """The path below the working directory, links followed."""
+        """Resolve a path below the working directory, links included."""
         found = (self._root / path).resolve()
         if not found.is_relative_to(self._root):
             raise OutsideWorkspace(f"{path} is outside the working directory")

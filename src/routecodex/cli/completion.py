@@ -1,4 +1,4 @@
-"""`routecodex completion`: what a shell needs to complete our commands."""
+"""`routecodex completion`: prints the completion script of a shell."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Examples:
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:
-    """Print the script that lets a shell complete commands, options and server ids."""
+    """Print a script that completes commands, options and server ids in your shell."""
     from click.shell_completion import get_completion_class
 
     kind = get_completion_class(shell)

@@ -1,7 +1,4 @@
-"""`routecodex config …`: look at a configuration without running it.
-
-Finding and reading the configuration for a command.
-"""
+"""`routecodex config …`: checks a configuration; finds and loads it for other commands."""
 
 from __future__ import annotations
 
@@ -22,53 +19,53 @@ config_option = click.option(
     "-c",
     "path",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="The configuration file; default: $ROUTECODEX_CONFIG_PATH, else config.toml in the user dir "
+    help="Configuration file; default: $ROUTECODEX_CONFIG_PATH, else config.toml in the user dir "
     "($ROUTECODEX_USER_DIR, else ~/.routecodex).",
 )
 
 
-_NO_FILE = f"""name another with --config, or create it; the smallest one is:
+_NO_FILE = f"""choose another file with --config, or create this one; the smallest content is:
 {MINIMAL_CONFIG}
-    `routecodex demo` needs none"""
+    `routecodex demo` runs without a file"""
 
 
 def config_path(path: Path | None) -> Path:
-    """The file a command works on."""
+    """Return the configuration file of a command."""
     return path if path is not None else find_path(os.environ)
 
 
-def look_at(file: Path) -> tuple[Config | None, list[Problem]]:
-    """The configuration, None when it cannot be used, and every problem with it, warnings included."""
+def examine_file(file: Path) -> tuple[Config | None, list[Problem]]:
+    """Return the configuration, None if it has errors, and all problems, warnings included."""
     try:
         text = file.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
-        return _unreadable(file, "there is no such file", _NO_FILE)
+        return _unreadable(file, "the file does not exist", _NO_FILE)
     except OSError as exc:
-        return _unreadable(file, f"cannot be read: {exc.strerror}", "name a readable file with --config")
+        return _unreadable(file, f"cannot be read: {exc.strerror}", "choose a readable file with --config")
     except UnicodeDecodeError as exc:
         return _unreadable(file, f"is not UTF-8 text (byte {exc.start})", "save it as UTF-8")
-    found, problems = examine(
+    loaded, problems = examine(
         text, source=str(file), environ=os.environ, presets=PRESETS, dialect_type=Dialect
     )
     usable = not any(problem.severity == "error" for problem in problems)
-    return (found if usable else None), problems
+    return (loaded if usable else None), problems
 
 
-def _unreadable(file: Path, what: str, fix: str) -> tuple[None, list[Problem]]:
-    return None, [Problem((), what, fix, file=str(file))]
+def _unreadable(file: Path, message: str, fix: str) -> tuple[None, list[Problem]]:
+    return None, [Problem((), message, fix, file=str(file))]
 
 
 def load_or_exit(path: Path | None) -> Config:
-    """The configuration, its warnings on stderr; or every problem with it there, and exit code 2."""
-    found, problems = look_at(config_path(path))
+    """Return the configuration and print its warnings; if it has errors, print all problems and exit."""
+    loaded, problems = examine_file(config_path(path))
     show(problems)
-    if found is None:
+    if loaded is None:
         raise SystemExit(2)
-    return found
+    return loaded
 
 
 def show(problems: Iterable[Problem]) -> None:
-    """Problems for people: where, what, and the way out."""
+    """Print problems on stderr: place, message and fix."""
     for problem in problems:
         colour = "red" if problem.severity == "error" else "yellow"
         file = f"{problem.file}:{problem.line}" if problem.line else problem.file
@@ -88,9 +85,9 @@ def config() -> None:
 @config_option
 @click.option("--json", "as_json", is_flag=True, help="Print the problems as JSON.")
 def check(path: Path | None, as_json: bool) -> None:
-    """Say what is wrong with the file, where, and how to mend it.
+    """Check the file; print every problem with its place and how to fix it.
 
-    Exit code 0: it can be used (warnings do not count); 2: it cannot.
+    Exit code 0: the file is valid (warnings are allowed); 2: it has errors.
 
     \b
     Examples:
@@ -98,19 +95,19 @@ def check(path: Path | None, as_json: bool) -> None:
       routecodex config check --config gateway.toml --json
     """
     file = config_path(path)
-    found, problems = look_at(file)
+    loaded, problems = examine_file(file)
     if as_json:
         click.echo(_as_json(problems))
     else:
         show(problems)
-    if found is None:
+    if loaded is None:
         raise SystemExit(2)
     if not as_json:
-        counts = f"{_many(len(found.providers), 'provider')}, {_many(len(found.routing), 'route')}"
-        click.echo(f"{file}: fine, {counts}")
+        counts = f"{_counted(len(loaded.providers), 'provider')}, {_counted(len(loaded.routing), 'route')}"
+        click.echo(f"{file}: valid, {counts}")
 
 
-def _many(count: int, noun: str) -> str:
+def _counted(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 

@@ -1,4 +1,4 @@
-"""`routecodex daemon …`: see and change what running servers do, at once and without a restart."""
+"""`routecodex daemon …`: shows and changes the state of running servers, without a restart."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from routecodex.cli.servers import (
     EXIT_CODES,
     FAILED,
     ServerReply,
-    ask_each,
-    finish,
+    call_servers,
+    exit_by_replies,
     json_option,
     not_empty,
     print_json,
     server_option,
 )
-from routecodex.cli.tables import complain, heading, plain
+from routecodex.cli.tables import heading, plain, print_problem
 
 Command = Callable[..., None]
 
@@ -28,21 +28,21 @@ session_option = click.option(
     "--session",
     metavar="ID",
     callback=not_empty,
-    help="This session alone; those of other kinds are `conversation:ID` and `chain:ID`.",
+    help="Only this session; others are named `conversation:ID` and `chain:ID`.",
 )
-_ROUTING: dict[str, Any] = {"sticky": None, "allow": [], "disable": []}
-_NO_TASK = "unknown_task"
-_SESSION = ("id", "force", "sticky", "allow", "disable", "stop_message")
+_ROUTING_DEFAULTS: dict[str, Any] = {"sticky": None, "allow": [], "disable": []}
+_UNKNOWN_TASK = "unknown_task"
+_SESSION_FIELDS = ("id", "force", "sticky", "allow", "disable", "stop_message")
 
 
 @click.group()
 def daemon() -> None:
-    """See and change what running servers do; without --server, all of them."""
+    """Show and change the state of running servers; all of them, or one with --server."""
 
 
 @daemon.group()
 def status() -> None:
-    """Show what servers have set, or what they see."""
+    """Show routing, health, sessions, requests or clock tasks."""
 
 
 @status.command("routing", epilog=EXIT_CODES)
@@ -50,7 +50,7 @@ def status() -> None:
 @session_option
 @json_option
 def status_routing(server_id: str | None, session: str | None, as_json: bool) -> None:
-    """Show sticky target, allow list and disable list of each server and of its sessions.
+    """Show sticky target, allow list and disable list of each server and its sessions.
 
     \b
     Examples:
@@ -58,40 +58,40 @@ def status_routing(server_id: str | None, session: str | None, as_json: bool) ->
       routecodex daemon status routing --server 127.0.0.1-5520 --json
       routecodex daemon status routing --session 7f0c1a
     """
-    asked = ask_each(server_id, lambda admin: admin.get("/admin/routing", session=session))
+    replies = call_servers(server_id, lambda admin: admin.get("/admin/routing", session=session))
     if as_json:
-        print_json({"servers": [_routing_row(one) for one in asked]})
+        print_json({"servers": [_routing_row(reply) for reply in replies]})
     else:
-        for one in _answered(asked):
-            views.show_routing(one.answer, sessions=True)
-    finish(asked)
+        for reply in _with_headings(replies):
+            views.show_routing(reply.answer, sessions=True)
+    exit_by_replies(replies)
 
 
-def _routing_row(one: ServerReply) -> dict[str, Any]:
-    """A server in exactly the shape that is promised to scripts, whatever else it told."""
-    routing = one.answer.get("routing", {})
-    sessions = one.answer.get("sessions", [])
+def _routing_row(reply: ServerReply) -> dict[str, Any]:
+    """Return a server with exactly the documented fields, whatever else it sent."""
+    routing = reply.answer.get("routing", {})
+    sessions = reply.answer.get("sessions", [])
     return {
-        **one.about,
-        "routing": {name: routing.get(name, empty) for name, empty in _ROUTING.items()},
-        "sessions": [{name: row.get(name) for name in _SESSION} for row in sessions],
+        **reply.about,
+        "routing": {name: routing.get(name, empty) for name, empty in _ROUTING_DEFAULTS.items()},
+        "sessions": [{name: row.get(name) for name in _SESSION_FIELDS} for row in sessions],
     }
 
 
-def _answered(asked: Iterable[ServerReply]) -> Iterable[ServerReply]:
-    """Those that answered, each below its name."""
-    for number, one in enumerate(one for one in asked if one.alive and one.refused is None):
+def _with_headings(replies: Iterable[ServerReply]) -> Iterable[ServerReply]:
+    """Yield the servers that answered, after printing a heading for each."""
+    for number, reply in enumerate(reply for reply in replies if reply.alive and reply.refused is None):
         if number:
             click.echo()
-        heading(one.server.id, one.server.url)
-        yield one
+        heading(reply.server.id, reply.server.url)
+        yield reply
 
 
 @status.command("health", epilog=EXIT_CODES)
 @server_option
 @json_option
 def status_health(server_id: str | None, as_json: bool) -> None:
-    """Show which keys and models fail or cool down, and until when.
+    """Show keys and models that fail or are in cooldown, and for how long.
 
     \b
     Example:
@@ -102,10 +102,12 @@ def status_health(server_id: str | None, as_json: bool) -> None:
 
 @status.command("sessions", epilog=EXIT_CODES)
 @server_option
-@click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="Most sessions.")
+@click.option(
+    "--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="Number of sessions."
+)
 @json_option
 def status_sessions(server_id: str | None, limit: int, as_json: bool) -> None:
-    """Show the sessions that have something set, newest first.
+    """Show the sessions with routing settings, newest first.
 
     \b
     Example:
@@ -116,10 +118,12 @@ def status_sessions(server_id: str | None, limit: int, as_json: bool) -> None:
 
 @status.command("requests", epilog=EXIT_CODES)
 @server_option
-@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Most requests.")
+@click.option(
+    "--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Number of requests."
+)
 @json_option
 def status_requests(server_id: str | None, limit: int, as_json: bool) -> None:
-    """Show the requests answered last, newest last; `routecodex logs -f` follows them.
+    """Show the latest requests, newest last; `routecodex logs -f` follows them.
 
     \b
     Example:
@@ -132,68 +136,71 @@ def status_requests(server_id: str | None, limit: int, as_json: bool) -> None:
 @server_option
 @json_option
 def status_clock(server_id: str | None, as_json: bool) -> None:
-    """Show the clock tasks of each session, when they are due, and what is known of network time.
+    """Show the clock tasks of each session, when they are due, and the state of network time.
 
     \b
     Examples:
       routecodex daemon status clock
       routecodex daemon status clock --server 127.0.0.1-5520 --json
     """
-    asked = ask_each(server_id, lambda admin: admin.get("/admin/clock"))
+    replies = call_servers(server_id, lambda admin: admin.get("/admin/clock"))
     if as_json:
-        print_json({"servers": [_clock_row(one) for one in asked]})
+        print_json({"servers": [_clock_row(reply) for reply in replies]})
     else:
-        for one in _answered(asked):
-            views.show_clock(one.answer)
-    finish(asked)
+        for reply in _with_headings(replies):
+            views.show_clock(reply.answer)
+    exit_by_replies(replies)
 
 
-def _clock_row(one: ServerReply) -> dict[str, Any]:
-    return {**one.about, "clock": one.answer.get("clock"), "sessions": one.answer.get("sessions", [])}
+def _clock_row(reply: ServerReply) -> dict[str, Any]:
+    return {**reply.about, "clock": reply.answer.get("clock"), "sessions": reply.answer.get("sessions", [])}
 
 
-def _list(server_id: str | None, what: str, *, as_json: bool, limit: int | None = None) -> None:
-    asked = ask_each(server_id, lambda admin: admin.get(f"/admin/{what}", limit=limit))
+def _list(server_id: str | None, name: str, *, as_json: bool, limit: int | None = None) -> None:
+    replies = call_servers(server_id, lambda admin: admin.get(f"/admin/{name}", limit=limit))
     if as_json:
-        print_json({"servers": [{**one.about, what: _rows(one, what, limit)} for one in asked]})
+        print_json({"servers": [{**reply.about, name: _rows(reply, name, limit)} for reply in replies]})
     else:
-        for one in _answered(asked):
-            views.show_rows(what, _rows(one, what, limit))
-    finish(asked)
+        for reply in _with_headings(replies):
+            views.show_rows(name, _rows(reply, name, limit))
+    exit_by_replies(replies)
 
 
-def _rows(one: ServerReply, what: str, limit: int | None) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = one.answer.get(what, [])
+def _rows(reply: ServerReply, name: str, limit: int | None) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = reply.answer.get(name, [])
     if limit is None:
         return rows
-    return rows[-limit:] if what == "requests" else rows[:limit]
+    return rows[-limit:] if name == "requests" else rows[:limit]
 
 
 @daemon.group("set")
 def set_() -> None:
-    """Change what servers have set."""
+    """Change routing or clock tasks."""
 
 
-def _names(_context: click.Context, _parameter: click.Parameter, given: tuple[str, ...]) -> list[str]:
-    """The names in lists that are parted by commas, each once."""
-    names = [name.strip() for text in given for name in text.split(",")]
+def _names(_context: click.Context, _parameter: click.Parameter, texts: tuple[str, ...]) -> list[str]:
+    """Split comma-separated names; each appears once."""
+    names = [name.strip() for text in texts for name in text.split(",")]
     if "" in names:
-        raise click.BadParameter("an empty name")
+        raise click.BadParameter("a name is empty")
     return list(dict.fromkeys(names))
 
 
-def _names_option(flag: str, what: str) -> Callable[[Command], Command]:
-    return click.option(flag, multiple=True, callback=_names, metavar="NAME[,…]", help=f"{what}; may repeat.")
+def _names_option(flag: str, name: str) -> Callable[[Command], Command]:
+    return click.option(flag, multiple=True, callback=_names, metavar="NAME[,…]", help=f"{name}; may repeat.")
 
 
 @set_.command("routing", epilog=EXIT_CODES)
 @click.option(
-    "--sticky", metavar="TARGET", callback=not_empty, help="Send everything there; a leading `!` is fine."
+    "--sticky",
+    metavar="TARGET",
+    callback=not_empty,
+    help="Send all requests there; a leading `!` is allowed.",
 )
-@_names_option("--disable", "Use these providers, keys or models no more")
-@_names_option("--enable", "Lift what was disabled")
-@_names_option("--allow", "Use only these providers, in place of an earlier list")
-@click.option("--clear", is_flag=True, help="Empty all of it first.")
+@_names_option("--disable", "Stop using these providers, keys or models")
+@_names_option("--enable", "Use disabled providers, keys or models again")
+@_names_option("--allow", "Use only these providers; replaces the previous list")
+@click.option("--clear", is_flag=True, help="Remove all these settings first.")
 @server_option
 @session_option
 @json_option
@@ -208,9 +215,9 @@ def set_routing(
     session: str | None,
     as_json: bool,
 ) -> None:
-    """Set a sticky target, allow list or disables for whole servers or for one session.
+    """Set sticky target, allow list or disabled names, for whole servers or for one session.
 
-    Takes effect at once and survives a restart. A server that does not know a name changes nothing.
+    Takes effect at once and survives a restart. A server that does not know one of the names changes nothing.
 
     \b
     Examples:
@@ -227,67 +234,69 @@ def set_routing(
     if clear:
         change["clear"] = True
     if not change:
-        raise click.UsageError("say what to set: --sticky, --disable, --enable, --allow or --clear")
+        raise click.UsageError("set at least one of --sticky, --disable, --enable, --allow and --clear")
     if session is not None:
         change["session"] = session
-    asked = ask_each(server_id, lambda admin: admin.post("/admin/routing", change))
+    replies = call_servers(server_id, lambda admin: admin.post("/admin/routing", change))
     if as_json:
-        print_json({"servers": [_routing_row(_unchanged(one, session)) for one in asked]})
+        print_json({"servers": [_routing_row(_with_current_state(reply, session)) for reply in replies]})
     else:
-        for one in _answered(asked):
-            views.show_routing(one.answer, sessions=session is not None)
-    finish(asked)
+        for reply in _with_headings(replies):
+            views.show_routing(reply.answer, sessions=session is not None)
+    exit_by_replies(replies)
 
 
-def _unchanged(one: ServerReply, session: str | None) -> ServerReply:
-    """A server that refused, with the state it stays in."""
-    if one.refused is None:
-        return one
+def _with_current_state(reply: ServerReply, session: str | None) -> ServerReply:
+    """Add the current state to the reply of a server that rejected the change."""
+    if reply.refused is None:
+        return reply
     try:
-        answer = AdminClient(one.server).get("/admin/routing", session=session)
+        answer = AdminClient(reply.server).get("/admin/routing", session=session)
     except (AdminRefused, Unreachable):
-        return one
-    return ServerReply(server=one.server, refused=one.refused, answer=answer)
+        return reply
+    return ServerReply(server=reply.server, refused=reply.refused, answer=answer)
 
 
 @set_.command("clock", epilog=EXIT_CODES)
-@click.option("--cancel", "task_id", required=True, metavar="ID", help="Remove this task, whosever it is.")
+@click.option("--cancel", "task_id", required=True, metavar="ID", help="Remove this task, of any session.")
 @server_option
 @json_option
 def set_clock(task_id: str, server_id: str | None, as_json: bool) -> None:
-    """Cancel a clock task; an answer that is held for it ends at once.
+    """Cancel a clock task; an answer that waits for it ends at once.
 
     \b
     Example:
       routecodex daemon set clock --cancel 6f1d2c3e-0b7a-4c55-9f0e-2f7f0d3b8a11
     """
-    asked = ask_each(server_id, lambda admin: _cancelled(admin, task_id))
+    replies = call_servers(server_id, lambda admin: _cancel_task(admin, task_id))
     if as_json:
-        print_json({"servers": [{**one.about, "removed": one.answer.get("removed")} for one in asked]})
+        print_json(
+            {"servers": [{**reply.about, "removed": reply.answer.get("removed")} for reply in replies]}
+        )
     else:
-        for one in asked:
-            if one.answer.get("removed"):
-                click.echo(f"{one.server.id}: removed {plain(task_id)}")
-    if any(one.alive for one in asked) and not any(one.answer.get("removed") for one in asked):
-        if not any(one.refused for one in asked):
-            complain(f"no session has a task {task_id[:80]!r}; `routecodex daemon status clock` names them")
+        for reply in replies:
+            if reply.answer.get("removed"):
+                click.echo(f"{reply.server.id}: removed {plain(task_id)}")
+    if any(reply.alive for reply in replies) and not any(reply.answer.get("removed") for reply in replies):
+        if not any(reply.refused for reply in replies):
+            print_problem(f"no session has a task {task_id[:80]!r}; see `routecodex daemon status clock`")
         raise SystemExit(FAILED)
-    finish(asked)
+    exit_by_replies(replies)
 
 
-def _cancelled(admin: AdminClient, task_id: str) -> dict[str, Any]:
-    """What became of it; of several servers only one can have the task, so the others do not refuse."""
+def _cancel_task(admin: AdminClient, task_id: str) -> dict[str, Any]:
+    """Cancel a task; an unknown one is not an error, because only one of several servers has it."""
     try:
         return admin.post("/admin/clock/cancel", {"taskId": task_id})
     except AdminRefused as exc:
-        if exc.code != _NO_TASK:
+        if exc.code != _UNKNOWN_TASK:
             raise
         return {"removed": None}
 
 
 @daemon.group()
 def reset() -> None:
-    """Forget what servers have learned."""
+    """Reset the health of keys."""
 
 
 @reset.command("health", epilog=EXIT_CODES)
@@ -295,7 +304,7 @@ def reset() -> None:
 @server_option
 @json_option
 def reset_health(target: str | None, server_id: str | None, as_json: bool) -> None:
-    """Let keys be tried again that cool down or were refused; all of them, or those of TARGET.
+    """Use keys again that are in cooldown or were rejected; all of them, or those of TARGET.
 
     \b
     Examples:
@@ -303,47 +312,48 @@ def reset_health(target: str | None, server_id: str | None, as_json: bool) -> No
       routecodex daemon reset health glm.primary
     """
     body = {"target": target} if target else {}
-    asked = ask_each(server_id, lambda admin: admin.post("/admin/health/reset", body))
+    replies = call_servers(server_id, lambda admin: admin.post("/admin/health/reset", body))
     if as_json:
-        print_json({"servers": [{**one.about, "reset": one.answer.get("reset", 0)} for one in asked]})
+        print_json({"servers": [{**reply.about, "reset": reply.answer.get("reset", 0)} for reply in replies]})
     else:
-        for one in asked:
-            if one.answer:
-                click.echo(f"{one.server.id}: {one.answer['reset'] or 'nothing to'} reset")
-    finish(asked)
+        for reply in replies:
+            if reply.answer:
+                click.echo(f"{reply.server.id}: {reply.answer['reset'] or 'nothing to'} reset")
+    exit_by_replies(replies)
 
 
 @daemon.command(epilog=EXIT_CODES)
 @server_option
 @json_option
 def reload(server_id: str | None, as_json: bool) -> None:
-    """Read the configuration again; one that is wrong changes nothing, and the old one goes on.
+    """Reload the configuration file; an invalid one changes nothing.
 
     \b
     Example:
       routecodex daemon reload --server 127.0.0.1-5520
     """
-    asked = ask_each(server_id, lambda admin: admin.post("/admin/reload"))
+    replies = call_servers(server_id, lambda admin: admin.post("/admin/reload"))
     if as_json:
-        print_json({"servers": [{**one.about, **_reloaded(one)} for one in asked]})
+        print_json({"servers": [{**reply.about, **_reloaded(reply)} for reply in replies]})
     else:
-        for one in asked:
-            if one.answer:
-                _tell_reload(one)
-    finish(asked)
-    if not all(_reloaded(one)["reloaded"] for one in asked if one.alive):
+        for reply in replies:
+            if reply.answer:
+                _print_reload(reply)
+    exit_by_replies(replies)
+    if not all(_reloaded(reply)["reloaded"] for reply in replies if reply.alive):
         raise SystemExit(FAILED)
 
 
-def _reloaded(one: ServerReply) -> dict[str, Any]:
-    return {"reloaded": one.answer.get("reloaded", False), "problems": one.answer.get("problems", [])}
+def _reloaded(reply: ServerReply) -> dict[str, Any]:
+    return {"reloaded": reply.answer.get("reloaded", False), "problems": reply.answer.get("problems", [])}
 
 
-def _tell_reload(one: ServerReply) -> None:
-    told = _reloaded(one)
-    for problem in told["problems"]:
+def _print_reload(reply: ServerReply) -> None:
+    result = _reloaded(reply)
+    for problem in result["problems"]:
         line = f":{problem['line']}" if problem.get("line") else ""
-        where = ": ".join(filter(None, (f"{one.server.config or ''}{line}", problem.get("path"))))
+        where = ": ".join(filter(None, (f"{reply.server.config or ''}{line}", problem.get("path"))))
         fix = f"\n    fix: {problem['fix']}" if problem.get("fix") else ""
-        complain(f"{one.server.id}: {where}: {problem['message']}{fix}", severity=problem["severity"])
-    click.echo(f"{one.server.id}: {'reloaded' if told['reloaded'] else 'not reloaded, the old one goes on'}")
+        print_problem(f"{reply.server.id}: {where}: {problem['message']}{fix}", severity=problem["severity"])
+    outcome = "reloaded" if result["reloaded"] else "not reloaded, the previous configuration stays in use"
+    click.echo(f"{reply.server.id}: {outcome}")

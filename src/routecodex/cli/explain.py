@@ -1,6 +1,6 @@
-"""`routecodex explain`: the plan of a request and every reason, without asking a provider.
+"""`routecodex explain`: the plan of a request with every reason, without a call to a provider.
 
-A gateway that is built only to be asked: nothing is sent, kept or remembered.
+A running server plans it; without one, a gateway built from the configuration alone, with an empty store.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from routecodex.cli.servers import (
     EXIT_CODES,
     FAILED,
     complete_id,
+    exit_without_server,
     json_option,
-    meant,
-    nobody,
     not_empty,
     print_json,
+    select_servers,
 )
-from routecodex.cli.tables import complain
+from routecodex.cli.tables import print_problem
 from routecodex.config import Config
 from routecodex.gateway.gateway import Gateway
 from routecodex.gateway.request import ClientRequest, fresh_id
@@ -38,13 +38,13 @@ from routecodex.wire import json
 PROTOCOLS = ("chat", "messages", "responses", "gemini")
 
 
-def _headers(_context: click.Context, _parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
-    """Headers written as `name: value`."""
+def _headers(_context: click.Context, _parameter: click.Parameter, lines: tuple[str, ...]) -> dict[str, str]:
+    """Parse headers written as `name: value`."""
     headers = {}
-    for line in given:
+    for line in lines:
         name, colon, value = line.partition(":")
         if not colon or not name.strip():
-            raise click.BadParameter(f"{line!r} is not `name: value`")
+            raise click.BadParameter(f"{line!r} does not have the form `name: value`")
         headers[name.strip().lower()] = value.strip()
     return headers
 
@@ -57,32 +57,36 @@ def _headers(_context: click.Context, _parameter: click.Parameter, given: tuple[
     type=click.File("rb"),
     required=True,
     metavar="FILE",
-    help="The body of the request; `-` reads stdin.",
+    help="Body of the request; `-` reads stdin.",
 )
 @click.option(
     "--protocol",
     type=click.Choice(PROTOCOLS),
-    help="What it is written in; guessed from the body when absent.",
+    help="Protocol of the body; guessed from its fields when absent.",
 )
-@click.option("--model", help="The model, in place of the body's; Gemini bodies name none.")
-@click.option("--session", metavar="ID", callback=not_empty, help="The session it belongs to.")
+@click.option("--model", help="Model, instead of the body's; required for Gemini, whose bodies have none.")
+@click.option("--session", metavar="ID", callback=not_empty, help="Session of the request.")
 @click.option(
     "--header",
     "headers",
     callback=_headers,
     multiple=True,
     metavar="NAME:VALUE",
-    help="A header; may repeat.",
+    help="Header of the request; may repeat.",
 )
 @click.option(
-    "--server", "server_id", metavar="ID", shell_complete=complete_id, help="The server to ask, of several."
+    "--server",
+    "server_id",
+    metavar="ID",
+    shell_complete=complete_id,
+    help="Server to ask, if several are running.",
 )
 @click.option(
     "--config",
     "-c",
     "config",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Explain by this configuration file, whatever runs.",
+    help="Explain by this configuration file instead of a running server.",
 )
 @json_option
 def explain(
@@ -96,10 +100,10 @@ def explain(
     config: Path | None,
     as_json: bool,
 ) -> None:
-    """Say where a request would go and why: the targets in order, and what was left out.
+    """Show where a request would go and why: the targets in order, and those left out.
 
-    Asks the running server, which knows the health of its keys and the state of its sessions. When none
-    runs, the configuration file alone decides.
+    Asks the running server, which knows the health of its keys and the state of its sessions. If no server is
+    running, only the configuration file is used.
 
     \b
     Examples:
@@ -108,24 +112,24 @@ def explain(
       routecodex explain --file request.json --config new.toml --json
     """
     if config is not None and server_id is not None:
-        raise click.UsageError("--config explains without a server: leave out --server")
-    question = _question(_body(file), protocol, model)
-    question["headers"] = {**headers, **_session_header(session)}
+        raise click.UsageError("--config works without a server; leave out --server")
+    explain_request = _explain_request(_body(file), protocol, model)
+    explain_request["headers"] = {**headers, **_session_header(session)}
     server = None if config is not None else _running(server_id)
     if server is None and server_id is not None:
-        nobody()
+        exit_without_server()
     try:
-        told = _by_server(question, server) if server else _by_file(question, config)
+        plan = _plan_by_server(explain_request, server) if server else _plan_by_file(explain_request, config)
     except (GatewayError, AdminRefused, Unreachable) as exc:
-        complain(str(exc))
+        print_problem(str(exc))
         raise SystemExit(FAILED) from exc
     if as_json:
-        print_json(told)
+        print_json(plan)
     else:
-        views.show_explained(told)
+        views.show_explained(plan)
 
 
-_KINDS = {"session": "x-session-id", "conversation": "x-conversation-id"}
+_SESSION_HEADERS = {"session": "x-session-id", "conversation": "x-conversation-id"}
 
 
 def _session_header(session: str | None) -> dict[str, str]:
@@ -133,10 +137,10 @@ def _session_header(session: str | None) -> dict[str, str]:
         return {}
     kind, colon, rest = session.partition(":")
     if colon and kind == "chain":
-        raise click.UsageError("a chain is known by what it goes on from: give previous_response_id in FILE")
-    name = _KINDS.get(kind) if colon else None
+        raise click.UsageError("--session does not take a chain; set previous_response_id in FILE instead")
+    name = _SESSION_HEADERS.get(kind) if colon else None
     id = session if name is None else rest
-    # Headers come one character a byte; on the wire an id is UTF-8.
+    # The server decodes headers as latin-1; on the wire an id is UTF-8.
     return {name or "x-session-id": id.encode("utf-8", "surrogateescape").decode("latin-1")}
 
 
@@ -150,17 +154,17 @@ def _body(file: BinaryIO) -> dict[str, Any]:
     return body
 
 
-def _question(body: dict[str, Any], protocol: str | None, model: str | None) -> dict[str, Any]:
-    protocol = protocol or guess(body)
+def _explain_request(body: dict[str, Any], protocol: str | None, model: str | None) -> dict[str, Any]:
+    protocol = protocol or guess_protocol(body)
     if protocol != "gemini":
         return {"protocol": protocol, "body": {**body, "model": model} if model else body}
     if not model:
-        raise click.UsageError("a Gemini request names its model in the path: give it with --model")
+        raise click.UsageError("a Gemini request has its model in the path; set it with --model")
     return {"protocol": protocol, "body": body, "path": f"/v1beta/models/{model}:generateContent"}
 
 
-def guess(body: Mapping[str, Any]) -> str:
-    """The protocol a request is written in, by the fields that only one of them has."""
+def guess_protocol(body: Mapping[str, Any]) -> str:
+    """Return the protocol of a body, by fields that only one protocol has."""
     if "contents" in body:
         return "gemini"
     if "messages" not in body:
@@ -168,20 +172,20 @@ def guess(body: Mapping[str, Any]) -> str:
     return "messages" if _is_anthropic(body) else "chat"
 
 
-_OF_MESSAGES = {"system", "thinking", "top_k", "stop_sequences", "anthropic_version"}
-_OF_CHAT = {"max_completion_tokens", "n", "stop", "response_format", "stream_options", "reasoning_effort"}
-_PARTS_OF_MESSAGES = {"tool_use", "tool_result", "thinking", "redacted_thinking", "image", "document"}
+_MESSAGES_FIELDS = {"system", "thinking", "top_k", "stop_sequences", "anthropic_version"}
+_CHAT_FIELDS = {"max_completion_tokens", "n", "stop", "response_format", "stream_options", "reasoning_effort"}
+_MESSAGES_PART_TYPES = {"tool_use", "tool_result", "thinking", "redacted_thinking", "image", "document"}
 
 
 def _is_anthropic(body: Mapping[str, Any]) -> bool:
-    if _OF_MESSAGES & body.keys():
+    if _MESSAGES_FIELDS & body.keys():
         return True
     messages = [row for row in _list(body["messages"]) if isinstance(row, dict)]
-    if _OF_CHAT & body.keys() or any(row.get("role") not in ("user", "assistant") for row in messages):
+    if _CHAT_FIELDS & body.keys() or any(row.get("role") not in ("user", "assistant") for row in messages):
         return False
     parts = [part for row in messages for part in _list(row.get("content")) if isinstance(part, dict)]
     tools = [tool for tool in _list(body.get("tools")) if isinstance(tool, dict)]
-    marked = any(part.get("type") in _PARTS_OF_MESSAGES or "cache_control" in part for part in parts)
+    marked = any(part.get("type") in _MESSAGES_PART_TYPES or "cache_control" in part for part in parts)
     return marked or any("input_schema" in tool for tool in tools) or _named_claude(body)
 
 
@@ -194,61 +198,61 @@ def _list(value: object) -> list[Any]:
 
 
 def _running(server_id: str | None) -> AnnouncedServer | None:
-    """The server to ask; None when none runs."""
+    """Return the running server; None if there is none."""
     alive = []
-    for server in meant(server_id):
+    for server in select_servers(server_id):
         try:
             AdminClient(server).status()
         except Unreachable as exc:
-            complain(f"{server.id} is dead: {exc}", severity="warning")
+            print_problem(f"{server.id} is dead: {exc}", severity="warning")
         except AdminRefused as exc:
-            complain(f"{server.id}: {exc.message}")
+            print_problem(f"{server.id}: {exc.message}")
             raise SystemExit(FAILED) from exc
         else:
             alive.append(server)
     if len(alive) > 1:
         names = ", ".join(server.id for server in alive)
-        raise click.UsageError(f"several servers run; name one with --server: {names}")
+        raise click.UsageError(f"several servers are running; choose one with --server: {names}")
     return alive[0] if alive else None
 
 
-def _by_server(question: dict[str, Any], server: AnnouncedServer) -> dict[str, Any]:
-    return AdminClient(server).post("/admin/explain", question)
+def _plan_by_server(explain_request: dict[str, Any], server: AnnouncedServer) -> dict[str, Any]:
+    return AdminClient(server).post("/admin/explain", explain_request)
 
 
-def _by_file(question: dict[str, Any], config: Path | None) -> dict[str, Any]:
+def _plan_by_file(explain_request: dict[str, Any], config: Path | None) -> dict[str, Any]:
     from routecodex.cli.config import config_path, load_or_exit
 
     loaded = load_or_exit(config)
     if config is None:
-        click.echo(f"no server is running; explained by {config_path(None)} alone", err=True)
+        click.echo(f"no server is running; explained by {config_path(None)} only", err=True)
     import asyncio
 
-    return asyncio.run(explained(loaded, question))
+    return asyncio.run(plan_offline(loaded, explain_request))
 
 
-async def explained(config: Config, question: dict[str, Any]) -> dict[str, Any]:
-    """What `/admin/explain` of a fresh server with this configuration would answer."""
+async def plan_offline(config: Config, explain_request: dict[str, Any]) -> dict[str, Any]:
+    """Return the answer of `/admin/explain` of a new server with this configuration."""
     gateway = Gateway(config, store=MemoryStore(), user_dir=user_dir())
     try:
         await gateway.open()
-        ask = ClientRequest(
+        request = ClientRequest(
             id=f"req_{fresh_id()}",
-            codec=CODECS[question["protocol"]],
-            inbound=_inbound(question),
-            headers=question["headers"],
+            codec=CODECS[explain_request["protocol"]],
+            wire=_wire_request(explain_request),
+            headers=explain_request["headers"],
             arrived=time.monotonic(),
             created=int(time.time()),
         )
-        told: dict[str, Any] = msgspec.to_builtins(await gateway.explain(ask))
-        return told
+        plan: dict[str, Any] = msgspec.to_builtins(await gateway.explain(request))
+        return plan
     finally:
         await gateway.close()
 
 
-def _inbound(question: dict[str, Any]) -> WireRequest:
-    codec, body = CODECS[question["protocol"]], json.encode(question["body"])
-    if question["protocol"] != "gemini":
+def _wire_request(explain_request: dict[str, Any]) -> WireRequest:
+    codec, body = CODECS[explain_request["protocol"]], json.encode(explain_request["body"])
+    if explain_request["protocol"] != "gemini":
         return codec.validate(body)
-    model = question["path"].rpartition("/models/")[2].rpartition(":")[0]
+    model = explain_request["path"].rpartition("/models/")[2].rpartition(":")[0]
     return codec.validate(body, model=model, stream=False)

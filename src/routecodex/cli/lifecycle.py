@@ -1,8 +1,7 @@
-"""`routecodex stop`, `restart` and `status`: servers in the background.
+"""`routecodex stop`, `restart` and `status`, and how servers are started in the background.
 
-A server started in the background: its process, its log, and the arguments it was given.
-
-`routecodex start`: a server in the background.
+`routecodex start` is in `serve`, because it shares its options. `logs/<server id>.start.json` in the user dir
+records how a server was started, for `restart`.
 """
 
 from __future__ import annotations
@@ -28,40 +27,39 @@ from routecodex.cli.admin_client import (
     Unreachable,
     announcement_file,
     announcements,
-    arguments_of,
-    directory_of,
+    command_line,
     is_gateway_since,
     is_running,
     user_dir,
+    working_directory,
 )
-from routecodex.cli.serve import serve
 from routecodex.cli.servers import (
     EXIT_CODES,
     FAILED,
-    NONE_RUNS,
+    NO_SERVER,
     ServerReply,
-    ask_each,
-    finish,
+    call_servers,
+    exit_by_replies,
+    exit_without_server,
     json_option,
-    meant,
-    nobody,
-    only,
     print_json,
+    select_one,
+    select_servers,
     server_argument,
     server_option,
 )
-from routecodex.cli.tables import Column, complain, moment, show
+from routecodex.cli.tables import Column, moment, print_problem, show
 from routecodex.cli.views import facts
 
 _READY_SECONDS = 30.0
-_PAUSE = 0.05
+_POLL_SECONDS = 0.05
 _TAIL_LINES = 20
 _LOG_BYTES = 10 * 1024 * 1024
-_NOTE = ".start.json"
+_RECORD_SUFFIX = ".start.json"
 
 
 class Launch(Struct, frozen=True, kw_only=True):
-    """How a server is started; `pid` is the process it became, `session_dir` where its state is."""
+    """Arguments of a server in the background; `pid` is its process, `session_dir` holds its state."""
 
     id: str
     arguments: tuple[str, ...]
@@ -71,20 +69,20 @@ class Launch(Struct, frozen=True, kw_only=True):
 
     @property
     def log(self) -> Path:
-        """Where what it says goes."""
+        """The file of its output."""
         return user_dir() / "logs" / f"{self.id}.log"
 
 
 class LaunchFailed(Exception):
-    """The server did not become ready; `log` is what it said last."""
+    """The server did not become ready; `log` holds its last lines."""
 
     def __init__(self, message: str, log: list[str]) -> None:
         super().__init__(message)
         self.log = log
 
 
-def launched(path: Path | None, *, host: str | None, port: int | None, workers: int) -> Launch:
-    """How to start a server with these arguments; a configuration that cannot be used ends the command."""
+def new_launch(path: Path | None, *, host: str | None, port: int | None, workers: int) -> Launch:
+    """Return the launch of a server with these options; exit if the configuration is invalid."""
     from routecodex.cli.config import config_path, load_or_exit
 
     file = config_path(path).absolute()
@@ -93,120 +91,129 @@ def launched(path: Path | None, *, host: str | None, port: int | None, workers: 
         server = replace(server, host=host)
     if port is not None:
         server = replace(server, port=port)
-    given = {"--config": str(file), "--host": host, "--port": port, "--workers": workers}
-    return Launch(id=server.identity, arguments=("serve", *_words(given)), directory=str(Path.cwd()))
+    options = {"--config": str(file), "--host": host, "--port": port, "--workers": workers}
+    return Launch(
+        id=server.identity, arguments=("serve", *_option_arguments(options)), directory=str(Path.cwd())
+    )
 
 
-def _words(given: dict[str, str | int | None]) -> tuple[str, ...]:
-    return tuple(word for name, value in given.items() if value is not None for word in (name, str(value)))
+def _option_arguments(options: dict[str, str | int | None]) -> tuple[str, ...]:
+    return tuple(
+        argument for name, value in options.items() if value is not None for argument in (name, str(value))
+    )
 
 
-def noted() -> dict[str, Launch]:
-    """The servers that `start` has started here, ended ones too, by id."""
-    notes = (_read(file) for file in sorted((user_dir() / "logs").glob(f"*{_NOTE}")))
-    return {note.id: note for note in notes if note is not None}
+def started_servers() -> dict[str, Launch]:
+    """Return the servers that `start` has started, ended ones too, by id."""
+    records = (_read_record(file) for file in sorted((user_dir() / "logs").glob(f"*{_RECORD_SUFFIX}")))
+    return {record.id: record for record in records if record is not None}
 
 
-def _read(note: Path) -> Launch | None:
+def _read_record(record: Path) -> Launch | None:
     try:
-        return msgspec.json.decode(note.read_bytes(), type=Launch)
+        return msgspec.json.decode(record.read_bytes(), type=Launch)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None
 
 
-def remembered(server_id: str, server: AnnouncedServer | None) -> Launch | None:
-    """How a server was started, be it in the background or not; None when nothing is known of it."""
-    found = _read(_note(server_id))
+def find_launch(server_id: str, server: AnnouncedServer | None) -> Launch | None:
+    """Return how a server was started, in the background or not; None if unknown."""
+    found = _read_record(_record_file(server_id))
     if server is None or (found is not None and found.pid == server.pid):
         return found
-    words, directory = arguments_of(server.pid), directory_of(server.pid)
-    start = next((at for at, word in enumerate(words) if word in ("serve", "demo")), None)
-    arguments = ("serve", *_words({"--config": server.config})) if start is None else tuple(words[start:])
-    return _kept(Launch(id="", arguments=arguments, directory=directory or str(Path.cwd())), server)
+    line = command_line(server.pid)
+    start = next((at for at, argument in enumerate(line) if argument in ("serve", "demo")), None)
+    config = ("serve", *_option_arguments({"--config": server.config}))
+    arguments = config if start is None else tuple(line[start:])
+    directory = working_directory(server.pid) or str(Path.cwd())
+    return _launch_record(Launch(id="", arguments=arguments, directory=directory), server)
 
 
-def _kept(wanted: Launch, server: AnnouncedServer) -> Launch:
-    """What has to be remembered of a server to start the same again."""
-    kept = replace(wanted, id=server.id, pid=server.pid)
-    if server.id == wanted.id and "ROUTECODEX_SESSION_DIR" not in os.environ:
-        return kept
-    # A port that was any free one is in its name and address: it keeps them, and with them its state.
+def _launch_record(launch: Launch, server: AnnouncedServer) -> Launch:
+    """Return the launch that starts the same server again."""
+    record = replace(launch, id=server.id, pid=server.pid)
+    if server.id == launch.id and "ROUTECODEX_SESSION_DIR" not in os.environ:
+        return record
+    # A free port is part of the server's id and address: it keeps the port, and with it the state.
     port = ("--port", str(urlsplit(server.url).port))
-    return replace(kept, arguments=(*wanted.arguments, *port), session_dir=server.session_dir)
+    return replace(record, arguments=(*launch.arguments, *port), session_dir=server.session_dir)
 
 
-def _note(server_id: str) -> Path:
-    return user_dir() / "logs" / f"{server_id}{_NOTE}"
+def _record_file(server_id: str) -> Path:
+    return user_dir() / "logs" / f"{server_id}{_RECORD_SUFFIX}"
 
 
-def launch(wanted: Launch) -> AnnouncedServer:
-    """Starts a server that outlives us and waits until it takes requests; raises Failed."""
-    with _opened(wanted.log) as log:
-        begun = log.seek(0, os.SEEK_END)
-        process = _spawn(wanted, log)
+def start_server(launch: Launch) -> AnnouncedServer:
+    """Start a server in the background and wait until it accepts requests; raises LaunchFailed."""
+    with _open_log(launch.log) as log:
+        start = log.seek(0, os.SEEK_END)
+        process = _spawn(launch, log)
     try:
-        server = _ready(wanted, process)
+        server = _wait_until_ready(launch, process)
     except LaunchFailed as exc:
-        exc.log = _tail(wanted.log, begun)
+        exc.log = _tail(launch.log, start)
         raise
-    _note(server.id).write_bytes(msgspec.json.encode(_kept(wanted, server)))
+    _record_file(server.id).write_bytes(msgspec.json.encode(_launch_record(launch, server)))
     return server
 
 
-def _opened(log: Path) -> IO[bytes]:
-    """The log, to be appended to; a large one is set aside before."""
+def _open_log(log: Path) -> IO[bytes]:
+    """Open the log for appending; a large one is renamed first."""
     try:
         log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if log.exists() and log.stat().st_size > _LOG_BYTES:
             os.replace(log, log.with_name(f"{log.name}.1"))
         return open(os.open(log, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600), "ab")
     except OSError as exc:
-        way_out = "set ROUTECODEX_USER_DIR to a directory that you can write"
-        raise LaunchFailed(f"cannot write {log}: {exc.strerror}; {way_out}", []) from exc
+        fix = "set ROUTECODEX_USER_DIR to a writable directory"
+        raise LaunchFailed(f"cannot write {log}: {exc.strerror}; {fix}", []) from exc
 
 
-def _spawn(wanted: Launch, log: IO[bytes]) -> subprocess.Popen[bytes]:
+def _spawn(launch: Launch, log: IO[bytes]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(  # noqa: S603  # our own interpreter, arguments that were parsed
-        [sys.executable, "-m", "routecodex", *wanted.arguments],
+        [sys.executable, "-m", "routecodex", *launch.arguments],
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=log,
-        cwd=wanted.directory if Path(wanted.directory).is_dir() else None,
+        cwd=launch.directory if Path(launch.directory).is_dir() else None,
         start_new_session=True,
-        env={**os.environ, **({"ROUTECODEX_SESSION_DIR": wanted.session_dir} if wanted.session_dir else {})},
+        env={**os.environ, **({"ROUTECODEX_SESSION_DIR": launch.session_dir} if launch.session_dir else {})},
     )
 
 
-def _ready(wanted: Launch, process: subprocess.Popen[bytes]) -> AnnouncedServer:
+def _wait_until_ready(launch: Launch, process: subprocess.Popen[bytes]) -> AnnouncedServer:
     deadline = time.monotonic() + _READY_SECONDS
     while time.monotonic() < deadline:
         code = process.poll()
         if code is not None:
-            raise LaunchFailed(f"{wanted.id} ended with {code} before it was ready; see {wanted.log}", [])
-        server = next((one for one in announcements() if _is_of(one, process.pid)), None)
+            raise LaunchFailed(
+                f"{launch.id} exited with code {code} before it was ready; see {launch.log}", []
+            )
+        found = (server for server in announcements() if _is_process(server, process.pid))
+        server = next(found, None)
         if server is not None and AdminClient(server).is_ready():
-            # It is meant to outlive us: nobody waits for it, and that is no mistake.
+            # The server outlives this command: without a return code Popen would warn.
             process.returncode = 0
             return server
-        time.sleep(_PAUSE)
+        time.sleep(_POLL_SECONDS)
     process.terminate()
     process.wait()
     raise LaunchFailed(
-        f"{wanted.id} was not ready within {_READY_SECONDS:g} s and was ended; see {wanted.log}", []
+        f"{launch.id} was not ready within {_READY_SECONDS:g} s and was stopped; see {launch.log}", []
     )
 
 
-def _is_of(server: AnnouncedServer, pid: int) -> bool:
-    """Whether the announced process is the one we started, or one of its workers."""
+def _is_process(server: AnnouncedServer, pid: int) -> bool:
+    """Whether the announced process is this one, or one of its workers."""
     try:
         return server.pid == pid or os.getsid(server.pid) == pid
     except (ProcessLookupError, PermissionError):
         return False
 
 
-def _tail(log: Path, begun: int) -> list[str]:
+def _tail(log: Path, start: int) -> list[str]:
     with log.open("rb") as file:
-        file.seek(begun)
+        file.seek(start)
         return file.read().decode(errors="replace").splitlines()[-_TAIL_LINES:]
 
 
@@ -216,33 +223,35 @@ timeout_option = click.option(
     type=click.FloatRange(0),
     default=_STOP_SECONDS,
     show_default=True,
-    help="Seconds to wait for its end; requests in flight may go on for `server.drain_seconds`.",
+    help="Seconds to wait; requests in flight may take up to `server.drain_seconds`.",
 )
 
 
-def begin(wanted: Launch, *, as_json: bool) -> None:
-    """Starts a server and tells where it is; or why it is not, and ends the command."""
-    running = _running(wanted.id)
+def start_and_report(launch: Launch, *, as_json: bool) -> None:
+    """Start a server and print its address; on failure print the reason and exit."""
+    running = _running(launch.id)
     if running is not None:
-        complain(f"{running.id} runs already, at {running.url} (pid {running.pid}); `routecodex restart` it")
+        print_problem(
+            f"{running.id} is already running at {running.url} (pid {running.pid}); use `routecodex restart`"
+        )
         raise SystemExit(FAILED)
     try:
-        server = launch(wanted)
+        server = start_server(launch)
     except LaunchFailed as exc:
-        complain(str(exc))
+        print_problem(str(exc))
         for line in exc.log:
             click.echo(f"    {line}", err=True)
         raise SystemExit(FAILED) from exc
-    told = {"id": server.id, "url": server.url, "pid": server.pid, "log": str(wanted.log)}
+    fields = {"id": server.id, "url": server.url, "pid": server.pid, "log": str(launch.log)}
     if as_json:
-        print_json(told)
+        print_json(fields)
     else:
-        facts({name: str(value) for name, value in told.items()})
+        facts({name: str(value) for name, value in fields.items()})
 
 
 def _running(server_id: str) -> AnnouncedServer | None:
-    """The server of that name, if it runs."""
-    for server in meant(None):
+    """Return the server with that id, if it runs."""
+    for server in select_servers(None):
         if server.id != server_id:
             continue
         try:
@@ -260,41 +269,42 @@ def _running(server_id: str) -> AnnouncedServer | None:
 @timeout_option
 @json_option
 def stop(server_id: str | None, timeout: float, as_json: bool) -> None:
-    """Let a server finish what is in flight, and end it; without an ID, the only one there is.
+    """Stop a server after its requests in flight; without an ID, the only running one.
 
-    Telling it a second time cuts off what is still in flight.
+    A second `stop` aborts the requests in flight.
 
     \b
     Examples:
       routecodex stop
       routecodex stop 127.0.0.1-5520 --timeout 5
     """
-    server = only(server_id)
+    server = select_one(server_id)
     if server is None:
-        nobody()
+        exit_without_server()
     _stop(server, timeout)
     if as_json:
         print_json({"id": server.id, "pid": server.pid, "stopped": True})
     else:
-        click.echo(f"{server.id} has ended")
+        click.echo(f"{server.id} has stopped")
 
 
 def _stop(server: AnnouncedServer, timeout: float) -> None:
-    if not _is_ours(server):
-        _forget_dead(server)
+    if not _is_that_server(server):
+        _remove_dead(server)
     os.kill(server.pid, signal.SIGTERM)
     deadline = time.monotonic() + timeout
     while is_running(server.pid):
         if time.monotonic() >= deadline:
-            complain(
-                f"{server.id} (pid {server.pid}) still runs after {timeout:g} s; stop it again to cut it off"
+            print_problem(
+                f"{server.id} (pid {server.pid}) is still running after {timeout:g} s; "
+                "run `routecodex stop` again to abort its requests"
             )
             raise SystemExit(FAILED)
-        time.sleep(_PAUSE)
+        time.sleep(_POLL_SECONDS)
 
 
-def _is_ours(server: AnnouncedServer) -> bool:
-    """Whether the announced process is that server for sure: a number may have gone to a stranger since."""
+def _is_that_server(server: AnnouncedServer) -> bool:
+    """Whether the announced process is certainly that server, because its pid may have been reused."""
     if not is_running(server.pid):
         return False
     if is_gateway_since(server.pid, server.started_at):
@@ -305,16 +315,16 @@ def _is_ours(server: AnnouncedServer) -> bool:
         return False
 
 
-def _forget_dead(server: AnnouncedServer) -> None:
-    """Says that it does not run; removes what it left behind if its process is gone."""
+def _remove_dead(server: AnnouncedServer) -> None:
+    """Report that the server does not run, and remove its announcement if its process has ended."""
     if is_running(server.pid):
-        complain(f"pid {server.pid} is not {server.id} any more, or cannot be told from another: left alone")
+        print_problem(f"cannot verify that pid {server.pid} is still {server.id}; it was not stopped")
         raise SystemExit(FAILED)
     file = announcement_file(server.id)
     if file is not None:
         file.unlink(missing_ok=True)
-    click.echo(f"{server.id} was not running any more; its announcement is removed", err=True)
-    raise SystemExit(NONE_RUNS)
+    click.echo(f"{server.id} is no longer running; its announcement was removed", err=True)
+    raise SystemExit(NO_SERVER)
 
 
 @click.command(epilog=EXIT_CODES)
@@ -322,9 +332,9 @@ def _forget_dead(server: AnnouncedServer) -> None:
 @timeout_option
 @json_option
 def restart(server_id: str | None, timeout: float, as_json: bool) -> None:
-    """Stop a server and start it again with the arguments it was started with.
+    """Stop a server and start it again with the same arguments.
 
-    Requests in flight finish first. One that has ended is started again when its ID is given.
+    Requests in flight finish first. A stopped server is started again if its ID is given.
 
     \b
     Examples:
@@ -332,18 +342,18 @@ def restart(server_id: str | None, timeout: float, as_json: bool) -> None:
       routecodex restart 127.0.0.1-5520
     """
     server = _announced(server_id)
-    wanted = remembered(server_id or (server.id if server else ""), server)
-    if wanted is None:
-        nobody()
-    if server is not None and _is_ours(server):
+    launch = find_launch(server_id or (server.id if server else ""), server)
+    if launch is None:
+        exit_without_server()
+    if server is not None and _is_that_server(server):
         _stop(server, timeout)
-    begin(wanted, as_json=as_json)
+    start_and_report(launch, as_json=as_json)
 
 
 def _announced(server_id: str | None) -> AnnouncedServer | None:
     if server_id is None:
-        return only(None)
-    return next((server for server in meant(None) if server.id == server_id), None)
+        return select_one(None)
+    return next((server for server in select_servers(None) if server.id == server_id), None)
 
 
 _COLUMNS = (
@@ -362,46 +372,31 @@ _COLUMNS = (
 @server_option
 @json_option
 def status(server_id: str | None, as_json: bool) -> None:
-    """Show the servers that run: address, process, since when, requests in flight.
+    """Show running servers: address, process, start time, requests in flight.
 
     \b
     Example:
       routecodex status --json
     """
-    asked = ask_each(server_id, AdminClient.status)
+    replies = call_servers(server_id, AdminClient.status)
     if as_json:
-        print_json({"servers": [{**one.answer, **one.about} for one in asked]})
+        print_json({"servers": [{**reply.answer, **reply.about} for reply in replies]})
     else:
-        rows = [_row(one) for one in asked if one.answer]
+        rows = [_row(reply) for reply in replies if reply.answer]
         if rows:
             show(_COLUMNS, rows)
-    finish(asked)
+    exit_by_replies(replies)
 
 
-def _row(one: ServerReply) -> list[str]:
-    told: dict[str, Any] = one.answer
+def _row(reply: ServerReply) -> list[str]:
+    fields: dict[str, Any] = reply.answer
     return [
-        one.server.id,
-        one.server.url,
-        str(one.server.pid),
-        moment(told.get("started_at") or one.server.started_at),
-        str(told.get("active", "")),
-        str(told.get("workers", "")),
-        str(told.get("version", "")),
-        str(told.get("config") or ""),
+        reply.server.id,
+        reply.server.url,
+        str(reply.server.pid),
+        moment(fields.get("started_at") or reply.server.started_at),
+        str(fields.get("active", "")),
+        str(fields.get("workers", "")),
+        str(fields.get("version", "")),
+        str(fields.get("config") or ""),
     ]
-
-
-@click.command(params=list(serve.params), epilog=EXIT_CODES)
-@json_option
-def start(*, path: Path | None, host: str | None, port: int | None, workers: int, as_json: bool) -> None:
-    """Run the gateway in the background: like `serve`, but the command ends once it is ready.
-
-    What it says goes to `logs/<server id>.log` in the user dir.
-
-    \b
-    Examples:
-      routecodex start
-      routecodex start --config gateway.toml --port 8080 --workers 2
-    """
-    begin(launched(path, host=host, port=port, workers=workers), as_json=as_json)

@@ -1,7 +1,4 @@
-"""The end of a file that grows, and that is put aside for a new one now and then.
-
-`routecodex logs`: the requests of a server, as they pass.
-"""
+"""`routecodex logs`: the requests of a server, or its plain log, as they are written."""
 
 from __future__ import annotations
 
@@ -17,23 +14,30 @@ import click
 import msgspec
 
 from routecodex.cli.admin_client import AnnouncedServer, announcements, user_dir
-from routecodex.cli.lifecycle import noted
-from routecodex.cli.servers import EXIT_CODES, NONE_RUNS, json_option, only, server_argument, unknown
+from routecodex.cli.lifecycle import started_servers
+from routecodex.cli.servers import (
+    EXIT_CODES,
+    NO_SERVER,
+    json_option,
+    select_one,
+    server_argument,
+    unknown_server,
+)
 from routecodex.cli.tables import echo, layout, plain
 from routecodex.cli.views import REQUEST, request_row
 
 _BLOCK = 64 * 1024
-_PAUSE = 0.2
-_OLD = 9
+_POLL_SECONDS = 0.2
+_MAX_ROTATED = 9
 
 
 class Tail:
-    """Lines from the end of a file on; it is put aside as `name.1.jsonl`, that one as `name.2.jsonl`."""
+    """Reads lines from the end of a file, which is rotated to `name.1.jsonl`, that to `name.2.jsonl`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file: BinaryIO | None = None
-        self._begun = b""
+        self._partial = b""
 
     def __enter__(self) -> Self:
         return self
@@ -44,43 +48,43 @@ class Tail:
         self._close()
 
     def last(self, count: int) -> list[bytes]:
-        """The last lines; following goes on after them."""
+        """Return the last lines; `follow` continues after them."""
         self._open()
         if self._file is None:
             return self._older(count)
         size = self._file.seek(0, os.SEEK_END)
-        lines, self._begun = _last_lines(self._file, size, count)
+        lines, self._partial = _last_lines(self._file, size, count)
         self._file.seek(size)
         return [*self._older(count - len(lines)), *lines]
 
     def _older(self, count: int) -> list[bytes]:
-        """The last lines of the files that were put aside, newest of them first."""
+        """Return the last lines of the rotated files."""
         lines: list[bytes] = []
-        for number in range(1, _OLD):
-            aside = self._path.with_name(f"{self._path.stem}.{number}{self._path.suffix}")
-            if len(lines) >= count or not aside.exists():
+        for number in range(1, _MAX_ROTATED):
+            rotated = self._path.with_name(f"{self._path.stem}.{number}{self._path.suffix}")
+            if len(lines) >= count or not rotated.exists():
                 break
-            with aside.open("rb") as file:
+            with rotated.open("rb") as file:
                 size = file.seek(0, os.SEEK_END)
                 lines = [*_last_lines(file, size, count - len(lines))[0], *lines]
         return lines
 
     def follow(self) -> Iterator[list[bytes]]:
-        """New lines as they come, forever."""
+        """Yield new lines as they are written, forever."""
         while True:
-            lines = self.news()
+            lines = self.new_lines()
             if lines:
                 yield lines
             else:
-                time.sleep(_PAUSE)
+                time.sleep(_POLL_SECONDS)
 
-    def news(self) -> list[bytes]:
-        """The lines that came since."""
+    def new_lines(self) -> list[bytes]:
+        """Return the lines written since the last call."""
         if self._file is None:
             self._open()
             return self._read()
         replaced = self._is_replaced()
-        # What was written before it was put aside is read after that was seen, so that no line is lost.
+        # Read after the check: lines written before the rotation are in the old file.
         lines = self._read()
         if replaced:
             self._close()
@@ -97,49 +101,52 @@ class Tail:
     def _close(self) -> None:
         if self._file is not None:
             self._file.close()
-        self._file, self._begun = None, b""
+        self._file, self._partial = None, b""
 
     def _is_replaced(self) -> bool:
         assert self._file is not None
         try:
-            there = self._path.stat()
+            current = self._path.stat()
         except FileNotFoundError:
             return False
-        mine = os.fstat(self._file.fileno())
-        return (there.st_dev, there.st_ino) != (mine.st_dev, mine.st_ino) or there.st_size < self._file.tell()
+        opened = os.fstat(self._file.fileno())
+        return (current.st_dev, current.st_ino) != (
+            opened.st_dev,
+            opened.st_ino,
+        ) or current.st_size < self._file.tell()
 
     def _read(self) -> list[bytes]:
         if self._file is None:
             return []
-        *lines, self._begun = (self._begun + self._file.read()).split(b"\n")
+        *lines, self._partial = (self._partial + self._file.read()).split(b"\n")
         return list(filter(None, lines))
 
 
 def _last_lines(file: BinaryIO, size: int, count: int) -> tuple[list[bytes], bytes]:
-    """The last whole lines before `size`, and the beginning of one that is being written."""
+    """Return the last whole lines before `size`, and the start of a line that is being written."""
     text, at = b"", size
     while at > 0 and text.count(b"\n") <= count:
         step = min(_BLOCK, at)
         at -= step
         file.seek(at)
         text = file.read(step) + text
-    *lines, begun = text.split(b"\n")
+    *lines, partial = text.split(b"\n")
     lines = list(filter(None, lines))
-    return (lines[-count:] if count > 0 else []), begun
+    return (lines[-count:] if count > 0 else []), partial
 
 
 @click.command(epilog=EXIT_CODES)
 @server_argument
-@click.option("--follow", "-f", is_flag=True, help="Go on as new ones come, until Ctrl-C.")
+@click.option("--follow", "-f", is_flag=True, help="Show new requests as they finish, until Ctrl-C.")
 @click.option(
-    "--lines", "-n", type=click.IntRange(0), default=20, show_default=True, help="How many of the past."
+    "--lines", "-n", type=click.IntRange(0), default=20, show_default=True, help="Number of past requests."
 )
 @json_option
-@click.option("--server-log", is_flag=True, help="The plain log of a server that was started by `start`.")
+@click.option("--server-log", is_flag=True, help="Show the plain log of a server started by `start`.")
 def logs(server_id: str | None, *, follow: bool, lines: int, as_json: bool, server_log: bool) -> None:
-    """Show the requests of a server: where each went and why, how long it took, how it ended.
+    """Show the requests of a server: target, reason, duration, result.
 
-    Works for a server that has ended, too, when its ID is given.
+    Also works for a stopped server if its ID is given.
 
     \b
     Examples:
@@ -148,16 +155,16 @@ def logs(server_id: str | None, *, follow: bool, lines: int, as_json: bool, serv
       routecodex logs --server-log
     """
     file = _server_log(server_id) if server_log else _requests(server_id)
-    printed = _print_lines if as_json or server_log else _table()
+    print_lines = _print_lines if as_json or server_log else _table()
     with Tail(file) as tail, contextlib.suppress(KeyboardInterrupt):
         past = tail.last(lines)
         if not past and not follow and lines:
-            click.echo(f"nothing is logged in {file}", err=True)
+            click.echo(f"the log is empty: {file}", err=True)
             return
         if past or follow:
-            printed(past)
+            print_lines(past)
         for new in tail.follow() if follow else ():
-            printed(new)
+            print_lines(new)
 
 
 def _requests(server_id: str | None) -> Path:
@@ -165,10 +172,10 @@ def _requests(server_id: str | None) -> Path:
     if server is not None:
         return server.sessions / "requests.jsonl"
     sessions = user_dir() / "sessions"
-    left = {path.name: path for path in sessions.glob("*")}
-    # One that ended before its first request has left a note of its start alone.
-    left |= {name: Path(note.session_dir or sessions / name) for name, note in noted().items()}
-    return _ended(server_id, left) / "requests.jsonl"
+    ended = {path.name: path for path in sessions.glob("*")}
+    # A server that ended before its first request left only the record of its start.
+    ended |= {name: Path(launch.session_dir or sessions / name) for name, launch in started_servers().items()}
+    return _ended(server_id, ended) / "requests.jsonl"
 
 
 def _server_log(server_id: str | None) -> Path:
@@ -180,19 +187,19 @@ def _server_log(server_id: str | None) -> Path:
 
 def _announced(server_id: str | None) -> AnnouncedServer | None:
     if server_id is None:
-        return only(None)
+        return select_one(None)
     return next((server for server in announcements() if server.id == server_id), None)
 
 
-def _ended(server_id: str | None, left: Mapping[str, Path]) -> Path:
-    """What a server has left behind that is not announced any more."""
+def _ended(server_id: str | None, ended: Mapping[str, Path]) -> Path:
+    """Return the file or directory of a server that is no longer announced."""
     if server_id is None:
-        click.echo("no server is running; name one that has ended to see its log", err=True)
-        raise SystemExit(NONE_RUNS)
-    # The name is looked up, not joined to a path.
-    if server_id not in left:
-        raise unknown(server_id, {*left, *(server.id for server in announcements())})
-    return left[server_id]
+        click.echo("no server is running; give the ID of a stopped one to see its log", err=True)
+        raise SystemExit(NO_SERVER)
+    # The id is looked up, not joined to a path.
+    if server_id not in ended:
+        raise unknown_server(server_id, {*ended, *(server.id for server in announcements())})
+    return ended[server_id]
 
 
 def _print_lines(lines: Iterable[bytes]) -> None:
@@ -201,19 +208,23 @@ def _print_lines(lines: Iterable[bytes]) -> None:
 
 
 def _table() -> Callable[[list[bytes]], None]:
-    """Prints rows below a head; the widths are those of the first rows."""
-    made: list[Any] = []
+    """Return a printer of rows below a title line; the first rows set the widths."""
+    table_layout: list[Any] = []
 
-    def printed(lines: list[bytes]) -> None:
+    def print_lines(lines: list[bytes]) -> None:
         rows = [_row(line) for line in lines]
-        known = [request_row(row) for row in rows if row is not None]
-        if not made:
-            made.append(layout(REQUEST, known))
-            echo(made[0].head())
+        cells = [request_row(row) for row in rows if row is not None]
+        if not table_layout:
+            table_layout.append(layout(REQUEST, cells))
+            echo(table_layout[0].head())
         for line, row in zip(lines, rows, strict=True):
-            echo(plain(line.decode(errors="replace")) if row is None else made[0].line(request_row(row)))
+            echo(
+                plain(line.decode(errors="replace"))
+                if row is None
+                else table_layout[0].line(request_row(row))
+            )
 
-    return printed
+    return print_lines
 
 
 def _row(line: bytes) -> dict[str, Any] | None:

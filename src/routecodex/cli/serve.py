@@ -1,4 +1,4 @@
-"""`routecodex serve` and `routecodex demo`."""
+"""`routecodex serve`, `start` and `demo`: run a gateway in the foreground, in the background, as a demo."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from routecodex.canon.errors import ConfigError
-from routecodex.cli.config import config_option, config_path, load_or_exit, look_at
+from routecodex.cli.config import config_option, config_path, examine_file, load_or_exit
+from routecodex.cli.lifecycle import new_launch, start_and_report
+from routecodex.cli.servers import EXIT_CODES, json_option
 from routecodex.config import Config, Problem, is_loopback, loads
 from routecodex.protocols.dialect import Dialect
 from routecodex.providers.catalog import PRESETS
@@ -27,9 +29,9 @@ _WORKERS_HELP = "Processes that share the port."
 
 @click.command()
 @config_option
-@click.option("--host", help="Address to listen on, in place of server.host.")
+@click.option("--host", help="Address to listen on, instead of server.host.")
 @click.option(
-    "--port", "-p", type=click.IntRange(0, 65535), help="Port, in place of server.port; 0: any free one."
+    "--port", "-p", type=click.IntRange(0, 65535), help="Port, instead of server.port; 0: any free port."
 )
 @click.option("--workers", type=click.IntRange(1, 64), default=1, show_default=True, help=_WORKERS_HELP)
 def serve(path: Path | None, host: str | None, port: int | None, workers: int) -> None:
@@ -41,11 +43,26 @@ def serve(path: Path | None, host: str | None, port: int | None, workers: int) -
       routecodex serve --config gateway.toml --port 8080 --workers 2
     """
     file = config_path(path)
-    seen = stamp(file)
-    config = _placed(load_or_exit(path), host, port)
-    _refuse_open_door(config)
-    source = ConfigSource(path=file, load=lambda: _load_again(file, host, port), config=config, stamp=seen)
+    before = stamp(file)
+    config = _with_address(load_or_exit(path), host, port)
+    _require_client_keys(config)
+    source = ConfigSource(path=file, load=lambda: _reload(file, host, port), config=config, stamp=before)
     _run(config, workers=workers, banner=_ready, source=source)
+
+
+@click.command(params=list(serve.params), epilog=EXIT_CODES)
+@json_option
+def start(*, path: Path | None, host: str | None, port: int | None, workers: int, as_json: bool) -> None:
+    """Run the gateway in the background: like `serve`, but the command returns once it is ready.
+
+    Its output goes to `logs/<server id>.log` in the user dir.
+
+    \b
+    Examples:
+      routecodex start
+      routecodex start --config gateway.toml --port 8080 --workers 2
+    """
+    start_and_report(new_launch(path, host=host, port=port, workers=workers), as_json=as_json)
 
 
 @click.command()
@@ -55,12 +72,12 @@ def serve(path: Path | None, host: str | None, port: int | None, workers: int) -
     type=click.IntRange(0, 65535),
     default=5520,
     show_default=True,
-    help="Port to listen on; 0: any free one.",
+    help="Port to listen on; 0: any free port.",
 )
 def demo(port: int) -> None:
-    """Run the gateway on the built-in demo provider: no keys, no network.
+    """Run the gateway with the built-in demo provider: no keys, no network.
 
-    It prints commands to paste. Its log of requests goes to the user dir, as that of any server.
+    Prints commands to paste. `routecodex logs` shows its requests, like those of any server.
 
     \b
     Example:
@@ -72,25 +89,25 @@ def demo(port: int) -> None:
     text = resources.files("routecodex.cli").joinpath("demo.toml").read_text("utf-8")
     config = loads(text, source="demo.toml", environ={}, presets=PRESETS, dialect_type=Dialect)
     if port:
-        _run(_named_demo(config, port), workers=1, banner=_demo_ready)
+        _run(_demo_config(config, port), workers=1, banner=_demo_ready)
         return
-    # Which port it is must be known first: the server is called by it.
-    with reserve_port(config.server.host, 0) as held:
-        settled = _named_demo(config, held.getsockname()[1])
-        _serve_here(settled, on_ready=_demo_ready, home=user_dir(), reuse_port=True)
+    # The port must be known first, because it is part of the server's id.
+    with reserve_port(config.server.host, 0) as reserved:
+        resolved = _demo_config(config, reserved.getsockname()[1])
+        _serve_in_process(resolved, on_ready=_demo_ready, home=user_dir(), reuse_port=True)
 
 
-def _named_demo(config: Config, port: int) -> Config:
-    """A name of its own: what it logs must not get among the requests of a real server on that port."""
+def _demo_config(config: Config, port: int) -> Config:
+    """Return the configuration with an id of its own, so that its log is not that of a real server."""
     return replace(config, server=replace(config.server, id=f"demo-{port}", port=port))
 
 
-def _load_again(file: Path, host: str | None, port: int | None) -> tuple[Config | None, list[Problem]]:
-    found, problems = look_at(file)
-    return (None if found is None else _placed(found, host, port)), problems
+def _reload(file: Path, host: str | None, port: int | None) -> tuple[Config | None, list[Problem]]:
+    loaded, problems = examine_file(file)
+    return (None if loaded is None else _with_address(loaded, host, port)), problems
 
 
-def _placed(config: Config, host: str | None, port: int | None) -> Config:
+def _with_address(config: Config, host: str | None, port: int | None) -> Config:
     server = config.server
     if host is not None:
         server = replace(server, host=host)
@@ -99,11 +116,11 @@ def _placed(config: Config, host: str | None, port: int | None) -> Config:
     return replace(config, server=server)
 
 
-def _refuse_open_door(config: Config) -> None:
+def _require_client_keys(config: Config) -> None:
     if is_loopback(config.server.host) or config.server.client_keys:
         return
     click.echo(
-        f"error: refusing to listen on {config.server.host} without client keys\n"
+        f"error: cannot listen on {config.server.host} without client keys\n"
         "    fix: add client_keys under [server], or listen on 127.0.0.1",
         err=True,
     )
@@ -116,7 +133,7 @@ def _run(
     from routecodex.server.serve import user_dir
 
     if workers == 1:
-        _serve_here(config, on_ready=banner, home=user_dir(), source=source)
+        _serve_in_process(config, on_ready=banner, home=user_dir(), source=source)
     else:
         _run_workers(config, workers=workers, banner=banner, source=source, home=user_dir())
 
@@ -134,10 +151,10 @@ def _run_workers(
     from routecodex.server.workers import Worker, Workers, reserve_port
 
     try:
-        held = reserve_port(config.server.host, config.server.port)
+        reserved = reserve_port(config.server.host, config.server.port)
     except OSError as exc:
         raise _cannot_listen(config, exc, source.path if source is not None else None) from exc
-    port = held.getsockname()[1]
+    port = reserved.getsockname()[1]
     shared = replace(config, server=replace(config.server, port=port))
     announced = announce.describe(
         shared,
@@ -148,7 +165,7 @@ def _run_workers(
     )
 
     def work(worker: Worker) -> None:
-        _serve_here(
+        _serve_in_process(
             shared,
             worker=str(worker.index),
             reuse_port=True,
@@ -165,7 +182,7 @@ def _run_workers(
         announce.write(home, announced)
         banner(shared.server.host, port)
 
-    with held:
+    with reserved:
         try:
             code = Workers(workers, work, on_ready=ready).serve()
         finally:
@@ -173,8 +190,8 @@ def _run_workers(
     raise SystemExit(code)
 
 
-def _serve_here(config: Config, *, source: ConfigSource | None = None, **options: Any) -> None:
-    """Serves in this process; what stands in the way is said in short, with an exit code."""
+def _serve_in_process(config: Config, *, source: ConfigSource | None = None, **options: Any) -> None:
+    """Serve in this process; on failure print a short error and exit."""
     from routecodex.server.serve import CannotListen
     from routecodex.server.serve import serve as run
 
@@ -190,13 +207,13 @@ def _serve_here(config: Config, *, source: ConfigSource | None = None, **options
         raise SystemExit(1) from exc
 
 
-def _cannot_listen(config: Config, why: BaseException | None, file: Path | None) -> SystemExit:
-    number = getattr(why, "errno", None) or 0
-    reason = os.strerror(number) if number > 0 else getattr(why, "strerror", None) or why
+def _cannot_listen(config: Config, cause: BaseException | None, file: Path | None) -> SystemExit:
+    number = getattr(cause, "errno", None) or 0
+    reason = os.strerror(number) if number > 0 else getattr(cause, "strerror", None) or cause
     click.echo(f"error: cannot listen on {config.server.host}:{config.server.port}: {reason}", err=True)
-    what = "port" if number in (errno.EADDRINUSE, errno.EACCES) else "host"
-    demo = "another port: `routecodex demo --port N` or `make demo PORT=N`"
-    fix = demo if file is None else f"name another {what} with --{what}, or under [server] in {file}"
+    option = "port" if number in (errno.EADDRINUSE, errno.EACCES) else "host"
+    demo = "choose another port: `routecodex demo --port N` or `make demo PORT=N`"
+    fix = demo if file is None else f"set another {option} with --{option}, or under [server] in {file}"
     click.echo(f"    fix: {fix}", err=True)
     return SystemExit(1)
 
@@ -210,7 +227,7 @@ def _ready(host: str, port: int) -> None:
 
 
 class Example(Struct, frozen=True):
-    """A request to paste: what it shows, and what is sent; `session` is the conversation it belongs to."""
+    """A request to paste, with its title and its session."""
 
     about: str
     path: str
@@ -218,7 +235,7 @@ class Example(Struct, frozen=True):
     session: str | None = None
 
     def command(self, url: str) -> str:
-        """The request as a command line."""
+        """Return the request as a curl command."""
         session = f" -H 'x-session-id: {self.session}'" if self.session else ""
         text = json.encode(self.body).decode()
         return f"curl -N {url}{self.path} -H 'content-type: application/json'{session} -d '{text}'"
@@ -231,7 +248,7 @@ def _chat(text: str, *, stream: bool = False) -> dict[str, Any]:
 _EXAMPLES = (
     Example("chat completions", "/v1/chat/completions", _chat("Hello, gateway!", stream=True)),
     Example(
-        "messages, with a thought",
+        "messages, with thinking",
         "/v1/messages",
         {
             "model": "demo.demo-1",
@@ -247,13 +264,13 @@ _EXAMPLES = (
         {"model": "demo.demo-1", "stream": True, "input": "Hello over Responses!"},
     ),
     Example(
-        "an instruction: this conversation stays with another model from now on",
+        "an instruction: use another model in this conversation from now on",
         "/v1/chat/completions",
         _chat("<**!spare.spare-1**> Who answers me now?"),
         session="try-1",
     ),
     Example(
-        "the gateway itself tells what is set; <**clear**> undoes it, <**help**> lists the rest",
+        "the gateway shows the current settings; <**clear**> removes them, <**help**> lists all instructions",
         "/v1/chat/completions",
         _chat("<**status**>"),
         session="try-1",
@@ -267,8 +284,8 @@ def _demo_ready(host: str, port: int) -> None:
     for example in _EXAMPLES:
         click.echo(f"# {example.about}\n{example.command(url)}\n")
     click.echo(
-        "`demo:error 429`, `demo:cutoff`, `demo:tool NAME` … in a text try one thing each: docs/clients.md"
+        "Commands in a message, such as `demo:error 429`, `demo:cutoff` or `demo:tool NAME`, test one thing"
     )
-    click.echo("has the list, under The demo.")
-    click.echo("Where each went and why: the headers that `curl -i` shows, or `routecodex logs`")
+    click.echo("each: see The demo in docs/clients.md.")
+    click.echo("To see where a request went and why, use `curl -i` for the headers, or `routecodex logs`")
     click.echo("(`make install` puts that command into .venv/bin).\n")

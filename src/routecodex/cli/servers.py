@@ -1,4 +1,4 @@
-"""Which of the running servers a command means, and what became of asking them."""
+"""Selects the servers of a command, calls them and turns their replies into an exit code."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from routecodex.cli.admin_client import (
     announcements,
     is_running,
 )
-from routecodex.cli.tables import complain
+from routecodex.cli.tables import print_problem
 
 FAILED = 1
-NONE_RUNS = 3
+NO_SERVER = 3
 EXIT_CODES = """\b
 Exit codes:
   0  done
-  1  a server refused, or something failed; the others were still done
+  1  a server rejected the call, or something failed; other servers are not affected
   2  wrong arguments or configuration
   3  no server is running
 """
-NOBODY = "no server is running; `routecodex start` starts one"
+NO_SERVER_TEXT = "no server is running; `routecodex start` starts one"
 
 
-def complete_id(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
-    """For shells: the ids that begin so."""
-    return [one.id for one in announcements() if one.id.startswith(begun)]
+def complete_id(_context: click.Context, _parameter: click.Parameter, prefix: str) -> list[str]:
+    """Complete server ids in a shell."""
+    return [one.id for one in announcements() if one.id.startswith(prefix)]
 
 
-def not_empty(_context: click.Context, _parameter: click.Parameter, given: str | None) -> str | None:
-    """A name as it was given; one that a script left empty by mistake must not mean everything."""
-    if given is not None and not given.strip("! \t"):
-        raise click.BadParameter("an empty name")
-    return given
+def not_empty(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
+    """Reject an empty name, which must not select everything by mistake of a script."""
+    if value is not None and not value.strip("! \t"):
+        raise click.BadParameter("the name is empty")
+    return value
 
 
 server_option = click.option(
@@ -48,14 +48,14 @@ server_option = click.option(
     "server_id",
     metavar="ID",
     shell_complete=complete_id,
-    help="Only this server; default: all that run.",
+    help="Only this server; default: all running servers.",
 )
 server_argument = click.argument("server_id", metavar="[ID]", required=False, shell_complete=complete_id)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 class ServerReply(Struct, frozen=True, kw_only=True):
-    """What became of asking one server: dead, refused, or answered."""
+    """The reply of one server: dead, refused, or answered."""
 
     server: AnnouncedServer
     alive: bool = True
@@ -64,81 +64,81 @@ class ServerReply(Struct, frozen=True, kw_only=True):
 
     @property
     def about(self) -> dict[str, Any]:
-        """How the server begins in every JSON output."""
-        begun: dict[str, Any] = {"id": self.server.id, "url": self.server.url, "alive": self.alive}
+        """The fields of the server that come first in every JSON output."""
+        fields: dict[str, Any] = {"id": self.server.id, "url": self.server.url, "alive": self.alive}
         if self.refused is not None:
-            begun["error"] = {"message": self.refused.message, "code": self.refused.code}
-        return begun
+            fields["error"] = {"message": self.refused.message, "code": self.refused.code}
+        return fields
 
 
-def ask(server: AnnouncedServer, question: Callable[[AdminClient], dict[str, Any]]) -> ServerReply:
-    """Asks one server, after making sure that it is the one; tells on stderr when it cannot answer."""
+def call_server(server: AnnouncedServer, call: Callable[[AdminClient], dict[str, Any]]) -> ServerReply:
+    """Call one server after checking its identity; print on stderr why it does not answer."""
     admin = AdminClient(server)
     try:
         admin.status()
-        return ServerReply(server=server, answer=question(admin))
+        return ServerReply(server=server, answer=call(admin))
     except Unreachable as exc:
-        complain(f"{server.id} is dead, skipped: {exc}", severity="warning")
+        print_problem(f"{server.id} is dead, skipped: {exc}", severity="warning")
         return ServerReply(server=server, alive=False)
     except AdminRefused as exc:
-        complain(f"{server.id}: {exc.message}")
+        print_problem(f"{server.id}: {exc.message}")
         return ServerReply(server=server, refused=exc)
 
 
-def ask_each(server_id: str | None, question: Callable[[AdminClient], dict[str, Any]]) -> list[ServerReply]:
-    """Asks the server of that name, or all."""
-    return [ask(server, question) for server in meant(server_id)]
+def call_servers(server_id: str | None, call: Callable[[AdminClient], dict[str, Any]]) -> list[ServerReply]:
+    """Call the server with that id, or all servers."""
+    return [call_server(server, call) for server in select_servers(server_id)]
 
 
-def meant(server_id: str | None) -> list[AnnouncedServer]:
-    """The servers of that name, all without one; a name that nobody has is wrong usage."""
+def select_servers(server_id: str | None) -> list[AnnouncedServer]:
+    """Return the server with that id, or all; an unknown id is a usage error."""
     every = announcements()
     if server_id is None or not every:
         return every
     chosen = [server for server in every if server.id == server_id]
     if not chosen:
-        raise unknown(server_id, [server.id for server in every])
+        raise unknown_server(server_id, [server.id for server in every])
     return chosen
 
 
-def unknown(server_id: str, known: Iterable[str]) -> click.UsageError:
-    """The error for a name that nobody has."""
+def unknown_server(server_id: str, known: Iterable[str]) -> click.UsageError:
+    """Return the usage error for an unknown server id."""
     from routecodex.config.problems import choices, nearest
 
     names = list(known)
     close = nearest(server_id, names)
-    there = f"there are {choices(names)}" if names else "none is known here"
-    hint = f"did you mean {close!r}?" if close else there
+    listed = f"known: {choices(names)}" if names else "no server is known on this machine"
+    hint = f"did you mean {close!r}?" if close else listed
     return click.UsageError(f"no server is called {server_id!r}; {hint}")
 
 
-def only(server_id: str | None) -> AnnouncedServer | None:
-    """The one server a command is about, None when none is announced; several without a name: wrong usage."""
-    found = meant(server_id)
+def select_one(server_id: str | None) -> AnnouncedServer | None:
+    """Return the only server, or the one with that id; None without any; several are a usage error."""
+    found = select_servers(server_id)
     if len(found) > 1:
-        # Those that were killed have left their announcements behind.
+        # Killed servers leave their announcements behind.
         found = [server for server in found if is_running(server.pid)] or found
     if len(found) > 1:
         names = ", ".join(server.id for server in found)
-        raise click.UsageError(f"several servers are there; name one of {names}")
+        raise click.UsageError(f"several servers are running; give the id of one: {names}")
     return found[0] if found else None
 
 
-def finish(asked: Iterable[ServerReply]) -> None:
-    """Ends the command with the code that tells what became of it."""
-    every = list(asked)
+def exit_by_replies(replies: Iterable[ServerReply]) -> None:
+    """Exit with an error code if no server replied or one rejected the call."""
+    every = list(replies)
     if not any(one.alive for one in every):
-        nobody()
+        exit_without_server()
     if any(one.refused for one in every):
         raise SystemExit(FAILED)
 
 
-def nobody() -> NoReturn:
-    """Says that no server runs, and ends the command."""
-    click.echo(NOBODY, err=True)
-    raise SystemExit(NONE_RUNS)
+def exit_without_server() -> NoReturn:
+    """Print that no server is running, and exit."""
+    click.echo(NO_SERVER_TEXT, err=True)
+    raise SystemExit(NO_SERVER)
 
 
 def print_json(value: object) -> None:
-    """The value on stdout, for scripts and for people who look at what scripts get."""
+    """Print the value on stdout as indented JSON."""
     click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())

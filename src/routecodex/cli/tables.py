@@ -1,8 +1,8 @@
-"""Tables for people: aligned, no wider than the terminal, in colour only where somebody is looking.
+"""Tables for people: aligned, no wider than the terminal, with colours only there.
 
-Column, Cell    what a table is made of
-Layout          the widths; lines can be made one by one, so that a table may grow while it is watched
-show            prints a whole table
+Column, TableCell   parts of a table
+Layout              column widths; formats row by row, for tables that grow
+show                prints a whole table
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from msgspec import Struct
 
 GAP = "  "
 ELLIPSIS = "…"
-_NARROWEST = 4
+_MIN_WIDTH = 4
 
-# Ends of lines, escape sequences and marks that turn the direction of text would steer the terminal, and
-# names in a table come from clients.
-_STEERING = {
+# Line ends, escape sequences and direction marks would control the terminal, and clients choose the names in
+# a table.
+_CONTROL_CHARACTERS = {
     *range(0x20),
     *range(0x7F, 0xA0),
     0x2028,
@@ -31,16 +31,16 @@ _STEERING = {
     *range(0x202A, 0x202F),
     *range(0x2066, 0x206A),
 }
-_HARMLESS = dict.fromkeys(_STEERING, "?")
+_REPLACED = dict.fromkeys(_CONTROL_CHARACTERS, "?")
 
 
 class Column(Struct, frozen=True):
-    """A column; `least` is its width before any row is known; one with `keep` does not give way."""
+    """A column; a `fixed` one is not shrunk to fit the terminal."""
 
     title: str
     right: bool = False
-    least: int = 0
-    keep: bool = False
+    min_width: int = 0
+    fixed: bool = False
 
 
 class TableCell(Struct, frozen=True):
@@ -54,73 +54,73 @@ TableRow = Sequence[str | TableCell]
 
 
 def width(text: str) -> int:
-    """The room a text takes on a terminal: CJK signs take two columns, combining marks none."""
+    """Return the columns of a text on a terminal: two for CJK characters, none for combining marks."""
     if text.isascii():
         return len(text)
     return sum(map(_width_of, text))
 
 
-def _width_of(sign: str) -> int:
-    if unicodedata.combining(sign) or unicodedata.category(sign) in ("Cf", "Me", "Mn"):
+def _width_of(char: str) -> int:
+    if unicodedata.combining(char) or unicodedata.category(char) in ("Cf", "Me", "Mn"):
         return 0
-    return 2 if unicodedata.east_asian_width(sign) in "WF" else 1
+    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
 
 
-def shorten(text: str, room: int) -> str:
-    """The text, or its beginning and an ellipsis where it takes more than the room."""
-    if width(text) <= room:
+def shorten(text: str, available: int) -> str:
+    """Shorten a text to the available columns, with an ellipsis."""
+    if width(text) <= available:
         return text
-    kept, left = [], room - 1
-    for sign in text:
-        left -= _width_of(sign)
+    shortened, left = [], available - 1
+    for char in text:
+        left -= _width_of(char)
         if left < 0:
             break
-        kept.append(sign)
-    return "".join(kept) + ELLIPSIS
+        shortened.append(char)
+    return "".join(shortened) + ELLIPSIS
 
 
-def pad(text: str, room: int, *, right: bool = False) -> str:
-    """The text filled up with blanks to the room."""
-    blanks = " " * (room - width(text))
+def pad(text: str, available: int, *, right: bool = False) -> str:
+    """Pad a text with blanks."""
+    blanks = " " * (available - width(text))
     return blanks + text if right else text + blanks
 
 
 def plain(text: str) -> str:
-    """The text without what could end a line or steer a terminal."""
-    return text.translate(_HARMLESS)
+    """Replace line ends and characters that control a terminal."""
+    return text.translate(_REPLACED)
 
 
 class Layout:
-    """The widths of a table's columns; the widest give way until it fits."""
+    """Column widths of a table; the widest columns shrink until it fits."""
 
     def __init__(
         self,
         columns: Sequence[Column],
         rows: Iterable[TableRow] = (),
         *,
-        room: int | None = None,
+        available: int | None = None,
         colour: bool = False,
     ) -> None:
         self._columns = columns
         self._colour = colour
-        widths = [max(width(column.title), column.least) for column in columns]
+        widths = [max(width(column.title), column.min_width) for column in columns]
         for row in rows:
-            widths = [max(taken, width(_text(cell))) for taken, cell in zip(widths, row, strict=True)]
-        self._widths = widths if room is None else _fitted(columns, widths, room)
+            widths = [max(current, width(_text(cell))) for current, cell in zip(widths, row, strict=True)]
+        self._widths = widths if available is None else _fit(columns, widths, available)
 
     def head(self) -> str:
-        """The line of titles."""
+        """Format the line of titles."""
         return self._line([TableCell(column.title.upper(), "bold") for column in self._columns])
 
     def line(self, row: TableRow) -> str:
-        """One row."""
+        """Format one row."""
         return self._line([cell if isinstance(cell, TableCell) else TableCell(cell) for cell in row])
 
     def _line(self, cells: Sequence[TableCell]) -> str:
         parts = []
-        for cell, column, room in zip(cells, self._columns, self._widths, strict=True):
-            text = shorten(plain(cell.text), room)
-            blanks = " " * (room - width(text))
+        for cell, column, available in zip(cells, self._columns, self._widths, strict=True):
+            text = shorten(plain(cell.text), available)
+            blanks = " " * (available - width(text))
             shown = style(text, cell.colour) if self._colour and cell.colour else text
             parts.append(blanks + shown if column.right else shown + blanks)
         return GAP.join(parts).rstrip()
@@ -130,13 +130,13 @@ def _text(cell: str | TableCell) -> str:
     return plain(cell.text if isinstance(cell, TableCell) else cell)
 
 
-def _fitted(columns: Sequence[Column], widths: list[int], room: int) -> list[int]:
+def _fit(columns: Sequence[Column], widths: list[int], available: int) -> list[int]:
     widths = list(widths)
-    over = sum(widths) + len(GAP) * (len(columns) - 1) - room
-    yielding = [at for at, column in enumerate(columns) if not column.keep]
-    while over > 0 and yielding:
-        widest = max(yielding, key=widths.__getitem__)
-        if widths[widest] <= _NARROWEST:
+    over = sum(widths) + len(GAP) * (len(columns) - 1) - available
+    shrinkable = [at for at, column in enumerate(columns) if not column.fixed]
+    while over > 0 and shrinkable:
+        widest = max(shrinkable, key=widths.__getitem__)
+        if widths[widest] <= _MIN_WIDTH:
             break
         widths[widest] -= 1
         over -= 1
@@ -144,19 +144,19 @@ def _fitted(columns: Sequence[Column], widths: list[int], room: int) -> list[int
 
 
 def style(text: str, colour: str) -> str:
-    """The text in a colour, or `bold`."""
+    """Style a text in a colour, or `bold`."""
     if colour == "bold":
         return click.style(text, bold=True)
     return click.style(text, fg=colour)
 
 
 def is_coloured(stream: TextIO) -> bool:
-    """Whether colours go there: to a terminal, unless NO_COLOR forbids it."""
+    """Whether to use colours: on a terminal, unless NO_COLOR is set."""
     return not os.environ.get("NO_COLOR") and stream.isatty()
 
 
 def available_width(stream: TextIO) -> int | None:
-    """The width of the terminal; None where there is none, and nothing has to fit."""
+    """Return the width of the terminal; None if the stream is not one."""
     if not stream.isatty():
         return None
     import shutil
@@ -165,12 +165,12 @@ def available_width(stream: TextIO) -> int | None:
 
 
 def layout(columns: Sequence[Column], rows: Iterable[TableRow] = ()) -> Layout:
-    """The layout of a table that goes to stdout."""
-    return Layout(columns, rows, room=available_width(sys.stdout), colour=is_coloured(sys.stdout))
+    """Return the layout of a table for stdout."""
+    return Layout(columns, rows, available=available_width(sys.stdout), colour=is_coloured(sys.stdout))
 
 
 def show(columns: Sequence[Column], rows: Sequence[TableRow]) -> None:
-    """Prints a table on stdout."""
+    """Print a table on stdout."""
     laid_out = layout(columns, rows)
     echo(laid_out.head())
     for row in rows:
@@ -178,18 +178,18 @@ def show(columns: Sequence[Column], rows: Sequence[TableRow]) -> None:
 
 
 def echo(text: str = "") -> None:
-    """Prints a line on stdout, with its colours if it has any: whoever made it has looked who reads it."""
+    """Print a line on stdout; colours are stripped unless it is a coloured terminal."""
     click.echo(text, color=True if is_coloured(sys.stdout) else None)
 
 
-def heading(*words: str) -> None:
-    """Prints a line that stands above something."""
-    line = GAP.join(plain(word) for word in words if word)
+def heading(*texts: str) -> None:
+    """Print a heading."""
+    line = GAP.join(plain(text) for text in texts if text)
     echo(style(line, "bold") if is_coloured(sys.stdout) else line)
 
 
-def complain(text: str, *, severity: str = "error") -> None:
-    """Prints `error: …` or `warning: …` on stderr."""
+def print_problem(text: str, *, severity: str = "error") -> None:
+    """Print `error: …` or `warning: …` on stderr."""
     head = f"{severity}: "
     if is_coloured(sys.stderr):
         head = style(head, "red" if severity == "error" else "yellow")
@@ -197,7 +197,7 @@ def complain(text: str, *, severity: str = "error") -> None:
 
 
 def seconds(value: float | None) -> str:
-    """A span of time in few signs."""
+    """Format a duration briefly."""
     if value is None:
         return ""
     if value < 60:
@@ -208,7 +208,7 @@ def seconds(value: float | None) -> str:
 
 
 def moment(value: float | str | None) -> str:
-    """A moment, as seconds since the epoch or in ISO format, in local time."""
+    """Format a time, in seconds since the epoch or in ISO format, as local time."""
     if not value:
         return ""
     at = _epoch(value) if isinstance(value, str) else value

@@ -1,4 +1,4 @@
-"""What servers tell, as people see it."""
+"""Answers of the admin API as tables for people."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ from routecodex.cli.tables import (
 ViewRows = Sequence[Mapping[str, Any]]
 AdminAnswer = Mapping[str, Any]
 
-NOTHING = "-"
+EMPTY = "-"
 
 
 def show_routing(answer: AdminAnswer, *, sessions: bool) -> None:
-    """What is set for a server, and for its sessions."""
+    """Print the routing settings of a server and its sessions."""
     routing = answer.get("routing", {})
-    facts({name: _joined(routing.get(name)) or NOTHING for name in ("sticky", "allow", "disable")})
+    facts({name: _joined(routing.get(name)) or EMPTY for name in ("sticky", "allow", "disable")})
     if sessions and answer.get("sessions"):
         echo()
-        # The shape promised to scripts does not say when: there is nothing to show in the last column.
+        # These rows have no updated_at for the last column.
         show(_SESSION[:-1], [_session_row(row)[:-1] for row in answer["sessions"]])
 
 
-def facts(named: Mapping[str, str]) -> None:
-    """Prints names and values below each other."""
-    room = max(map(len, named))
-    for name, value in named.items():
-        echo(f"{pad(name, room)}  {plain(value)}")
+def facts(values: Mapping[str, str]) -> None:
+    """Print names and values, one pair per line."""
+    width = max(map(len, values))
+    for name, value in values.items():
+        echo(f"{pad(name, width)}  {plain(value)}")
 
 
-def show_rows(what: str, rows: ViewRows) -> None:
-    """The rows of one list a server keeps, as its own table."""
+def show_rows(name: str, rows: ViewRows) -> None:
+    """Print the rows of one list of the admin API as a table."""
     if not rows:
-        echo(_NONE[what])
+        echo(_EMPTY_TEXTS[name])
         return
-    columns, row_of = _VIEWS[what]
+    columns, row_of = _TABLES[name]
     show(columns, [row_of(row) for row in rows])
 
 
@@ -70,8 +70,8 @@ def _session_row(row: AdminAnswer) -> TableRow:
 
 
 def _stop_message(row: AdminAnswer) -> str:
-    set_ = row.get("stop_message")
-    return f"{set_.get('used', 0)}/{set_.get('max_repeats', '')} “{set_.get('text', '')}”" if set_ else ""
+    state = row.get("stop_message")
+    return f"{state.get('used', 0)}/{state.get('max_repeats', '')} “{state.get('text', '')}”" if state else ""
 
 
 _HEALTH = (
@@ -96,30 +96,30 @@ def _health_row(row: AdminAnswer) -> TableRow:
 
 
 REQUEST = (
-    Column("time", least=8, keep=True),
-    Column("status", keep=True),
-    Column("protocol", least=9),
-    Column("session", least=10),
-    Column("model → target", least=36),
-    Column("route", least=10),
-    Column("reason", least=20),
-    Column("first", right=True, least=5, keep=True),
-    Column("total", right=True, least=5, keep=True),
-    Column("in", right=True, least=4, keep=True),
-    Column("out", right=True, least=4, keep=True),
-    Column("end", least=10),
+    Column("time", min_width=8, fixed=True),
+    Column("status", fixed=True),
+    Column("protocol", min_width=9),
+    Column("session", min_width=10),
+    Column("model → target", min_width=36),
+    Column("route", min_width=10),
+    Column("reason", min_width=20),
+    Column("first", right=True, min_width=5, fixed=True),
+    Column("total", right=True, min_width=5, fixed=True),
+    Column("in", right=True, min_width=4, fixed=True),
+    Column("out", right=True, min_width=4, fixed=True),
+    Column("end", min_width=10),
 )
 
 
 def request_row(row: AdminAnswer) -> TableRow:
-    """One request: what it was, where it went and why, how long it took and how it ended."""
+    """Return the table row of one request."""
     status = row.get("status", 0)
     return [
-        _hour(row.get("time")),
+        _time_of_day(row.get("time")),
         TableCell(str(status), _status_colour(status)),
         str(row.get("protocol", "")),
         str(row.get("session") or ""),
-        f"{row.get('model', '')} → {_answerer(row)}",
+        f"{row.get('model', '')} → {_target(row)}",
         str(row.get("route") or ""),
         str(row.get("reason") or ""),
         seconds(row.get("first_byte")),
@@ -131,18 +131,18 @@ def request_row(row: AdminAnswer) -> TableRow:
 
 
 def _ending(row: AdminAnswer) -> str:
-    """How it ended, and what failed before another target was tried."""
+    """Return the finish or error, and the failures before it."""
     end = str(row.get("error") or row.get("finish") or "")
     earlier = "; ".join(map(str, row.get("failures") or ())) if row.get("attempts", 0) > 1 else ""
     return f"{end} (after {earlier})" if earlier else end
 
 
-def _answerer(row: AdminAnswer) -> str:
-    """Who answered, as the header `x-routecodex-target` has it."""
-    return str(row.get("target") or ("gateway" if row.get("route") == "gateway" else NOTHING))
+def _target(row: AdminAnswer) -> str:
+    """Return the target as in the header `x-routecodex-target`."""
+    return str(row.get("target") or ("gateway" if row.get("route") == "gateway" else EMPTY))
 
 
-def _hour(value: float | str | None) -> str:
+def _time_of_day(value: float | str | None) -> str:
     return moment(value)[-8:]
 
 
@@ -154,16 +154,16 @@ def _status_colour(status: int) -> str:
     return "green" if status < 400 else "yellow" if status < 500 else "red"
 
 
-_TASK = (*map(Column, ("session", "due", "state", "repeat", "task")), Column("id", keep=True))
+_TASK = (*map(Column, ("session", "due", "state", "repeat", "task")), Column("id", fixed=True))
 
 
 def show_clock(answer: AdminAnswer) -> None:
-    """Whether there is a clock, what it knows of the time, and the tasks of all sessions."""
+    """Print whether the clock is on, the state of network time, and the tasks of all sessions."""
     clock = answer.get("clock") or {}
     ntp = clock.get("ntp") or {}
-    told = f"{ntp.get('status', NOTHING)}, offset {ntp.get('offsetMs', 0)} ms"
+    state = f"{ntp.get('status', EMPTY)}, offset {ntp.get('offsetMs', 0)} ms"
     error = f": {ntp['lastError']}" if ntp.get("lastError") else ""
-    facts({"clock": "on" if clock.get("enabled") else "off", "network time": told + error})
+    facts({"clock": "on" if clock.get("enabled") else "off", "network time": state + error})
     rows = [
         _task_row(session, task)
         for session in answer.get("sessions", ())
@@ -188,51 +188,51 @@ def _task_row(session: AdminAnswer, task: AdminAnswer) -> TableRow:
     ]
 
 
-_VIEWS: dict[str, tuple[Sequence[Column], Callable[[AdminAnswer], TableRow]]] = {
+_TABLES: dict[str, tuple[Sequence[Column], Callable[[AdminAnswer], TableRow]]] = {
     "sessions": (_SESSION, _session_row),
     "health": (_HEALTH, _health_row),
     "requests": (REQUEST, request_row),
 }
 
-_NONE = {
-    "sessions": "no session has anything set",
+_EMPTY_TEXTS = {
+    "sessions": "no session has routing settings",
     "health": "every key is healthy",
     "requests": "no requests yet",
 }
 
 
-def show_explained(told: AdminAnswer) -> None:
-    """The plan of a request: its route and why, the targets in order, and what is not among them."""
-    kind = told.get("class") or ""
-    named = kind if isinstance(kind, str) else f"{kind.get('route', '')} ({kind.get('reason', '')})"
-    facts({"route": str(told["route"]), "class": named or NOTHING, **_facts_of(told)})
+def show_explained(plan: AdminAnswer) -> None:
+    """Print the plan of a request: its route and reason, the targets in order, and those left out."""
+    kind = plan.get("class") or ""
+    kind_text = kind if isinstance(kind, str) else f"{kind.get('route', '')} ({kind.get('reason', '')})"
+    facts({"route": str(plan["route"]), "class": kind_text or EMPTY, **_plan_facts(plan)})
     steps = [
-        [str(number), row["target"], row.get("route") or told["route"], row["reason"]]
-        for number, row in enumerate(told["steps"], 1)
+        [str(number), row["target"], row.get("route") or plan["route"], row["reason"]]
+        for number, row in enumerate(plan["steps"], 1)
     ]
-    _part("", (Column("#", right=True), Column("target"), Column("route"), Column("why")), steps)
-    removed = [[row["target"], row["reason"]] for row in told.get("removed", ())]
-    _part("removed", (Column("target"), Column("why")), removed)
-    cooling = [[row["target"], _left(row["until"]), row["reason"]] for row in told.get("cooling", ())]
-    _part("cooling", (Column("target"), Column("for", right=True), Column("why")), cooling)
-    cleared = ["sticky would be cleared: none of its keys can be used"] if told.get("clears_sticky") else []
-    _part("notices", (Column("notice"),), [[notice] for notice in (*told.get("notices", ()), *cleared)])
+    _section("", (Column("#", right=True), Column("target"), Column("route"), Column("why")), steps)
+    removed = [[row["target"], row["reason"]] for row in plan.get("removed", ())]
+    _section("removed", (Column("target"), Column("why")), removed)
+    cooling = [[row["target"], _remaining(row["until"]), row["reason"]] for row in plan.get("cooling", ())]
+    _section("cooling", (Column("target"), Column("for", right=True), Column("why")), cooling)
+    cleared = ["sticky would be cleared: none of its keys can be used"] if plan.get("clears_sticky") else []
+    _section("notices", (Column("notice"),), [[notice] for notice in (*plan.get("notices", ()), *cleared)])
 
 
-def _facts_of(told: AdminAnswer) -> dict[str, str]:
+def _plan_facts(plan: AdminAnswer) -> dict[str, str]:
     return {
-        # A session is named as in every other table; those of other kinds keep their prefix.
-        name: NOTHING if told.get(name) is None else str(told[name]).removeprefix("session:")
+        # A session is shown by its id as in every other table; other scopes keep their prefix.
+        name: EMPTY if plan.get(name) is None else str(plan[name]).removeprefix("session:")
         for name in ("reason", "model", "tokens", "session")
-        if name in told
+        if name in plan
     }
 
 
-def _left(until: float | None) -> str:
+def _remaining(until: float | None) -> str:
     return seconds(max(0.0, until - time.time())) if until else ""
 
 
-def _part(title: str, columns: Sequence[Column], rows: Sequence[TableRow]) -> None:
+def _section(title: str, columns: Sequence[Column], rows: Sequence[TableRow]) -> None:
     if rows:
         echo()
         if title:
