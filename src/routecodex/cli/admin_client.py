@@ -14,64 +14,6 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Struct
 
-_START_TOLERANCE = 2.0
-"""Seconds of error in a start time: /proc/stat has whole seconds, and clocks are adjusted."""
-
-
-def is_running(pid: int) -> bool:
-    """Whether the process runs; a zombie does not."""
-    if pid <= 0:
-        return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    fields = _fields(pid)
-    return fields is None or fields[0] != "Z"
-
-
-def is_gateway_since(pid: int, at: float) -> bool:
-    """Whether the process is a gateway that was running at that time; False if unknown."""
-    fields, booted = _fields(pid), _boot_time()
-    if fields is None or booted is None:
-        return False
-    started = booted + int(fields[19]) / os.sysconf("SC_CLK_TCK")
-    return started <= at + _START_TOLERANCE and any("routecodex" in word for word in command_line(pid))
-
-
-def command_line(pid: int) -> list[str]:
-    """Return the command line of a process; empty if unknown."""
-    return _read(f"/proc/{pid}/cmdline").decode(errors="replace").split("\0")[:-1]
-
-
-def working_directory(pid: int) -> str | None:
-    """Return the working directory of a process."""
-    try:
-        return os.readlink(f"/proc/{pid}/cwd")
-    except OSError:
-        return None
-
-
-def _fields(pid: int) -> list[str] | None:
-    """Return the fields of /proc/PID/stat from the state on; the name before may contain anything."""
-    text = _read(f"/proc/{pid}/stat").decode(errors="replace")
-    return text.rpartition(")")[2].split() or None
-
-
-def _boot_time() -> float | None:
-    lines = _read("/proc/stat").splitlines()
-    return next((float(line.split()[1]) for line in lines if line.startswith(b"btime ")), None)
-
-
-def _read(path: str) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except OSError:
-        return b""
-
-
 TIMEOUT_SECONDS = 5.0
 _FORBIDDEN = (401, 403)
 
@@ -218,3 +160,61 @@ def _refusal(status: int, value: dict[str, Any] | None) -> AdminRefused:
     code = fields.get("code") or (value or {}).get("code") or ""
     message = str(fields.get("message") or f"the server answered HTTP {status}")
     return AdminRefused(message, code=str(code), status=status)
+
+
+_START_TOLERANCE = 2.0
+"""Seconds of error in a start time: /proc/stat has whole seconds, and clocks are adjusted."""
+
+
+def is_running(pid: int) -> bool:
+    """Whether the process runs; a zombie does not."""
+    if pid <= 0:
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    fields = _fields(pid)
+    return fields is None or fields[0] != "Z"
+
+
+def is_gateway_since(pid: int, at: float) -> bool:
+    """Whether the process is a gateway that was running at that time; False if unknown."""
+    fields, booted = _fields(pid), _boot_time()
+    if fields is None or booted is None:
+        return False
+    started = booted + int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    return started <= at + _START_TOLERANCE and any("routecodex" in word for word in command_line(pid))
+
+
+def command_line(pid: int) -> list[str]:
+    """Return the command line of a process; empty if unknown."""
+    return _read(f"/proc/{pid}/cmdline").decode(errors="replace").split("\0")[:-1]
+
+
+def working_directory(pid: int) -> str | None:
+    """Return the working directory of a process."""
+    try:
+        return os.readlink(f"/proc/{pid}/cwd")
+    except OSError:
+        return None
+
+
+def _fields(pid: int) -> list[str] | None:
+    """Return the fields of /proc/PID/stat from the state on; the name before may contain anything."""
+    text = _read(f"/proc/{pid}/stat").decode(errors="replace")
+    return text.rpartition(")")[2].split() or None
+
+
+def _boot_time() -> float | None:
+    lines = _read("/proc/stat").splitlines()
+    return next((float(line.split()[1]) for line in lines if line.startswith(b"btime ")), None)
+
+
+def _read(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError:
+        return b""

@@ -58,165 +58,6 @@ _LOG_BYTES = 10 * 1024 * 1024
 _RECORD_SUFFIX = ".start.json"
 
 
-class Launch(Struct, frozen=True, kw_only=True):
-    """Arguments of a server in the background; `pid` is its process, `session_dir` holds its state."""
-
-    id: str
-    arguments: tuple[str, ...]
-    directory: str
-    pid: int = 0
-    session_dir: str | None = None
-
-    @property
-    def log(self) -> Path:
-        """The file of its output."""
-        return user_dir() / "logs" / f"{self.id}.log"
-
-
-class LaunchFailed(Exception):
-    """The server did not become ready; `log` holds its last lines."""
-
-    def __init__(self, message: str, log: list[str]) -> None:
-        super().__init__(message)
-        self.log = log
-
-
-def new_launch(path: Path | None, *, host: str | None, port: int | None, workers: int) -> Launch:
-    """Return the launch of a server with these options; exit if the configuration is invalid."""
-    from routecodex.cli.config import config_path, load_or_exit
-
-    file = config_path(path).absolute()
-    server = load_or_exit(file).server
-    if host is not None:
-        server = replace(server, host=host)
-    if port is not None:
-        server = replace(server, port=port)
-    options = {"--config": str(file), "--host": host, "--port": port, "--workers": workers}
-    return Launch(
-        id=server.identity, arguments=("serve", *_option_arguments(options)), directory=str(Path.cwd())
-    )
-
-
-def _option_arguments(options: dict[str, str | int | None]) -> tuple[str, ...]:
-    return tuple(
-        argument for name, value in options.items() if value is not None for argument in (name, str(value))
-    )
-
-
-def started_servers() -> dict[str, Launch]:
-    """Return the servers that `start` has started, ended ones too, by id."""
-    records = (_read_record(file) for file in sorted((user_dir() / "logs").glob(f"*{_RECORD_SUFFIX}")))
-    return {record.id: record for record in records if record is not None}
-
-
-def _read_record(record: Path) -> Launch | None:
-    try:
-        return msgspec.json.decode(record.read_bytes(), type=Launch)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
-        return None
-
-
-def find_launch(server_id: str, server: AnnouncedServer | None) -> Launch | None:
-    """Return how a server was started, in the background or not; None if unknown."""
-    found = _read_record(_record_file(server_id))
-    if server is None or (found is not None and found.pid == server.pid):
-        return found
-    line = command_line(server.pid)
-    start = next((at for at, argument in enumerate(line) if argument in ("serve", "demo")), None)
-    config = ("serve", *_option_arguments({"--config": server.config}))
-    arguments = config if start is None else tuple(line[start:])
-    directory = working_directory(server.pid) or str(Path.cwd())
-    return _launch_record(Launch(id="", arguments=arguments, directory=directory), server)
-
-
-def _launch_record(launch: Launch, server: AnnouncedServer) -> Launch:
-    """Return the launch that starts the same server again."""
-    record = replace(launch, id=server.id, pid=server.pid)
-    if server.id == launch.id and "ROUTECODEX_SESSION_DIR" not in os.environ:
-        return record
-    # A free port is part of the server's id and address: it keeps the port, and with it the state.
-    port = ("--port", str(urlsplit(server.url).port))
-    return replace(record, arguments=(*launch.arguments, *port), session_dir=server.session_dir)
-
-
-def _record_file(server_id: str) -> Path:
-    return user_dir() / "logs" / f"{server_id}{_RECORD_SUFFIX}"
-
-
-def start_server(launch: Launch) -> AnnouncedServer:
-    """Start a server in the background and wait until it accepts requests; raises LaunchFailed."""
-    with _open_log(launch.log) as log:
-        start = log.seek(0, os.SEEK_END)
-        process = _spawn(launch, log)
-    try:
-        server = _wait_until_ready(launch, process)
-    except LaunchFailed as exc:
-        exc.log = _tail(launch.log, start)
-        raise
-    _record_file(server.id).write_bytes(msgspec.json.encode(_launch_record(launch, server)))
-    return server
-
-
-def _open_log(log: Path) -> IO[bytes]:
-    """Open the log for appending; a large one is renamed first."""
-    try:
-        log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if log.exists() and log.stat().st_size > _LOG_BYTES:
-            os.replace(log, log.with_name(f"{log.name}.1"))
-        return open(os.open(log, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600), "ab")
-    except OSError as exc:
-        fix = "set ROUTECODEX_USER_DIR to a writable directory"
-        raise LaunchFailed(f"cannot write {log}: {exc.strerror}; {fix}", []) from exc
-
-
-def _spawn(launch: Launch, log: IO[bytes]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(  # noqa: S603  # our own interpreter, arguments that were parsed
-        [sys.executable, "-m", "routecodex", *launch.arguments],
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=log,
-        cwd=launch.directory if Path(launch.directory).is_dir() else None,
-        start_new_session=True,
-        env={**os.environ, **({"ROUTECODEX_SESSION_DIR": launch.session_dir} if launch.session_dir else {})},
-    )
-
-
-def _wait_until_ready(launch: Launch, process: subprocess.Popen[bytes]) -> AnnouncedServer:
-    deadline = time.monotonic() + _READY_SECONDS
-    while time.monotonic() < deadline:
-        code = process.poll()
-        if code is not None:
-            raise LaunchFailed(
-                f"{launch.id} exited with code {code} before it was ready; see {launch.log}", []
-            )
-        found = (server for server in announcements() if _is_process(server, process.pid))
-        server = next(found, None)
-        if server is not None and AdminClient(server).is_ready():
-            # The server outlives this command: without a return code Popen would warn.
-            process.returncode = 0
-            return server
-        time.sleep(_POLL_SECONDS)
-    process.terminate()
-    process.wait()
-    raise LaunchFailed(
-        f"{launch.id} was not ready within {_READY_SECONDS:g} s and was stopped; see {launch.log}", []
-    )
-
-
-def _is_process(server: AnnouncedServer, pid: int) -> bool:
-    """Whether the announced process is this one, or one of its workers."""
-    try:
-        return server.pid == pid or os.getsid(server.pid) == pid
-    except (ProcessLookupError, PermissionError):
-        return False
-
-
-def _tail(log: Path, start: int) -> list[str]:
-    with log.open("rb") as file:
-        file.seek(start)
-        return file.read().decode(errors="replace").splitlines()[-_TAIL_LINES:]
-
-
 _STOP_SECONDS = 40.0
 timeout_option = click.option(
     "--timeout",
@@ -400,3 +241,162 @@ def _row(reply: ServerReply) -> list[str]:
         str(fields.get("version", "")),
         str(fields.get("config") or ""),
     ]
+
+
+class Launch(Struct, frozen=True, kw_only=True):
+    """Arguments of a server in the background; `pid` is its process, `session_dir` holds its state."""
+
+    id: str
+    arguments: tuple[str, ...]
+    directory: str
+    pid: int = 0
+    session_dir: str | None = None
+
+    @property
+    def log(self) -> Path:
+        """The file of its output."""
+        return user_dir() / "logs" / f"{self.id}.log"
+
+
+class LaunchFailed(Exception):
+    """The server did not become ready; `log` holds its last lines."""
+
+    def __init__(self, message: str, log: list[str]) -> None:
+        super().__init__(message)
+        self.log = log
+
+
+def new_launch(path: Path | None, *, host: str | None, port: int | None, workers: int) -> Launch:
+    """Return the launch of a server with these options; exit if the configuration is invalid."""
+    from routecodex.cli.config import config_path, load_or_exit
+
+    file = config_path(path).absolute()
+    server = load_or_exit(file).server
+    if host is not None:
+        server = replace(server, host=host)
+    if port is not None:
+        server = replace(server, port=port)
+    options = {"--config": str(file), "--host": host, "--port": port, "--workers": workers}
+    return Launch(
+        id=server.identity, arguments=("serve", *_option_arguments(options)), directory=str(Path.cwd())
+    )
+
+
+def _option_arguments(options: dict[str, str | int | None]) -> tuple[str, ...]:
+    return tuple(
+        argument for name, value in options.items() if value is not None for argument in (name, str(value))
+    )
+
+
+def started_servers() -> dict[str, Launch]:
+    """Return the servers that `start` has started, ended ones too, by id."""
+    records = (_read_record(file) for file in sorted((user_dir() / "logs").glob(f"*{_RECORD_SUFFIX}")))
+    return {record.id: record for record in records if record is not None}
+
+
+def _read_record(record: Path) -> Launch | None:
+    try:
+        return msgspec.json.decode(record.read_bytes(), type=Launch)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def find_launch(server_id: str, server: AnnouncedServer | None) -> Launch | None:
+    """Return how a server was started, in the background or not; None if unknown."""
+    found = _read_record(_record_file(server_id))
+    if server is None or (found is not None and found.pid == server.pid):
+        return found
+    line = command_line(server.pid)
+    start = next((at for at, argument in enumerate(line) if argument in ("serve", "demo")), None)
+    config = ("serve", *_option_arguments({"--config": server.config}))
+    arguments = config if start is None else tuple(line[start:])
+    directory = working_directory(server.pid) or str(Path.cwd())
+    return _launch_record(Launch(id="", arguments=arguments, directory=directory), server)
+
+
+def _launch_record(launch: Launch, server: AnnouncedServer) -> Launch:
+    """Return the launch that starts the same server again."""
+    record = replace(launch, id=server.id, pid=server.pid)
+    if server.id == launch.id and "ROUTECODEX_SESSION_DIR" not in os.environ:
+        return record
+    # A free port is part of the server's id and address: it keeps the port, and with it the state.
+    port = ("--port", str(urlsplit(server.url).port))
+    return replace(record, arguments=(*launch.arguments, *port), session_dir=server.session_dir)
+
+
+def _record_file(server_id: str) -> Path:
+    return user_dir() / "logs" / f"{server_id}{_RECORD_SUFFIX}"
+
+
+def start_server(launch: Launch) -> AnnouncedServer:
+    """Start a server in the background and wait until it accepts requests; raises LaunchFailed."""
+    with _open_log(launch.log) as log:
+        start = log.seek(0, os.SEEK_END)
+        process = _spawn(launch, log)
+    try:
+        server = _wait_until_ready(launch, process)
+    except LaunchFailed as exc:
+        exc.log = _tail(launch.log, start)
+        raise
+    _record_file(server.id).write_bytes(msgspec.json.encode(_launch_record(launch, server)))
+    return server
+
+
+def _open_log(log: Path) -> IO[bytes]:
+    """Open the log for appending; a large one is renamed first."""
+    try:
+        log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if log.exists() and log.stat().st_size > _LOG_BYTES:
+            os.replace(log, log.with_name(f"{log.name}.1"))
+        return open(os.open(log, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600), "ab")
+    except OSError as exc:
+        fix = "set ROUTECODEX_USER_DIR to a writable directory"
+        raise LaunchFailed(f"cannot write {log}: {exc.strerror}; {fix}", []) from exc
+
+
+def _spawn(launch: Launch, log: IO[bytes]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(  # noqa: S603  # our own interpreter, arguments that were parsed
+        [sys.executable, "-m", "routecodex", *launch.arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        cwd=launch.directory if Path(launch.directory).is_dir() else None,
+        start_new_session=True,
+        env={**os.environ, **({"ROUTECODEX_SESSION_DIR": launch.session_dir} if launch.session_dir else {})},
+    )
+
+
+def _wait_until_ready(launch: Launch, process: subprocess.Popen[bytes]) -> AnnouncedServer:
+    deadline = time.monotonic() + _READY_SECONDS
+    while time.monotonic() < deadline:
+        code = process.poll()
+        if code is not None:
+            raise LaunchFailed(
+                f"{launch.id} exited with code {code} before it was ready; see {launch.log}", []
+            )
+        found = (server for server in announcements() if _is_process(server, process.pid))
+        server = next(found, None)
+        if server is not None and AdminClient(server).is_ready():
+            # The server outlives this command: without a return code Popen would warn.
+            process.returncode = 0
+            return server
+        time.sleep(_POLL_SECONDS)
+    process.terminate()
+    process.wait()
+    raise LaunchFailed(
+        f"{launch.id} was not ready within {_READY_SECONDS:g} s and was stopped; see {launch.log}", []
+    )
+
+
+def _is_process(server: AnnouncedServer, pid: int) -> bool:
+    """Whether the announced process is this one, or one of its workers."""
+    try:
+        return server.pid == pid or os.getsid(server.pid) == pid
+    except (ProcessLookupError, PermissionError):
+        return False
+
+
+def _tail(log: Path, start: int) -> list[str]:
+    with log.open("rb") as file:
+        file.seek(start)
+        return file.read().decode(errors="replace").splitlines()[-_TAIL_LINES:]

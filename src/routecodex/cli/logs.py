@@ -31,6 +31,106 @@ _POLL_SECONDS = 0.2
 _MAX_ROTATED = 9
 
 
+@click.command(epilog=EXIT_CODES)
+@server_argument
+@click.option("--follow", "-f", is_flag=True, help="Show new requests as they finish, until Ctrl-C.")
+@click.option(
+    "--lines", "-n", type=click.IntRange(0), default=20, show_default=True, help="Number of past requests."
+)
+@json_option
+@click.option("--server-log", is_flag=True, help="Show the plain log of a server started by `start`.")
+def logs(server_id: str | None, *, follow: bool, lines: int, as_json: bool, server_log: bool) -> None:
+    """Show the requests of a server: target, reason, duration, result.
+
+    Also works for a stopped server if its ID is given.
+
+    \b
+    Examples:
+      routecodex logs -f
+      routecodex logs 127.0.0.1-5520 -n 100 --json
+      routecodex logs --server-log
+    """
+    file = _server_log(server_id) if server_log else _requests(server_id)
+    print_lines = _print_lines if as_json or server_log else _table()
+    with Tail(file) as tail, contextlib.suppress(KeyboardInterrupt):
+        past = tail.last(lines)
+        if not past and not follow and lines:
+            click.echo(f"the log is empty: {file}", err=True)
+            return
+        if past or follow:
+            print_lines(past)
+        for new in tail.follow() if follow else ():
+            print_lines(new)
+
+
+def _requests(server_id: str | None) -> Path:
+    server = _announced(server_id)
+    if server is not None:
+        return server.sessions / "requests.jsonl"
+    sessions = user_dir() / "sessions"
+    ended = {path.name: path for path in sessions.glob("*")}
+    # A server that ended before its first request left only the record of its start.
+    ended |= {name: Path(launch.session_dir or sessions / name) for name, launch in started_servers().items()}
+    return _ended(server_id, ended) / "requests.jsonl"
+
+
+def _server_log(server_id: str | None) -> Path:
+    server = _announced(server_id)
+    if server is None:
+        return _ended(server_id, {path.stem: path for path in (user_dir() / "logs").glob("*.log")})
+    return Path(server.log) if server.log else user_dir() / "logs" / f"{server.id}.log"
+
+
+def _announced(server_id: str | None) -> AnnouncedServer | None:
+    if server_id is None:
+        return select_one(None)
+    return next((server for server in announcements() if server.id == server_id), None)
+
+
+def _ended(server_id: str | None, ended: Mapping[str, Path]) -> Path:
+    """Return the file or directory of a server that is no longer announced."""
+    if server_id is None:
+        click.echo("no server is running; give the ID of a stopped one to see its log", err=True)
+        raise SystemExit(NO_SERVER)
+    # The id is looked up, not joined to a path.
+    if server_id not in ended:
+        raise unknown_server(server_id, {*ended, *(server.id for server in announcements())})
+    return ended[server_id]
+
+
+def _print_lines(lines: Iterable[bytes]) -> None:
+    for line in lines:
+        click.echo(line.decode(errors="replace"))
+
+
+def _table() -> Callable[[list[bytes]], None]:
+    """Return a printer of rows below a title line; the first rows set the widths."""
+    table_layout: list[Any] = []
+
+    def print_lines(lines: list[bytes]) -> None:
+        rows = [_row(line) for line in lines]
+        cells = [request_row(row) for row in rows if row is not None]
+        if not table_layout:
+            table_layout.append(layout(REQUEST, cells))
+            echo(table_layout[0].head())
+        for line, row in zip(lines, rows, strict=True):
+            echo(
+                plain(line.decode(errors="replace"))
+                if row is None
+                else table_layout[0].line(request_row(row))
+            )
+
+    return print_lines
+
+
+def _row(line: bytes) -> dict[str, Any] | None:
+    try:
+        value = msgspec.json.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
 class Tail:
     """Reads lines from the end of a file, which is rotated to `name.1.jsonl`, that to `name.2.jsonl`."""
 
@@ -133,103 +233,3 @@ def _last_lines(file: BinaryIO, size: int, count: int) -> tuple[list[bytes], byt
     *lines, partial = text.split(b"\n")
     lines = list(filter(None, lines))
     return (lines[-count:] if count > 0 else []), partial
-
-
-@click.command(epilog=EXIT_CODES)
-@server_argument
-@click.option("--follow", "-f", is_flag=True, help="Show new requests as they finish, until Ctrl-C.")
-@click.option(
-    "--lines", "-n", type=click.IntRange(0), default=20, show_default=True, help="Number of past requests."
-)
-@json_option
-@click.option("--server-log", is_flag=True, help="Show the plain log of a server started by `start`.")
-def logs(server_id: str | None, *, follow: bool, lines: int, as_json: bool, server_log: bool) -> None:
-    """Show the requests of a server: target, reason, duration, result.
-
-    Also works for a stopped server if its ID is given.
-
-    \b
-    Examples:
-      routecodex logs -f
-      routecodex logs 127.0.0.1-5520 -n 100 --json
-      routecodex logs --server-log
-    """
-    file = _server_log(server_id) if server_log else _requests(server_id)
-    print_lines = _print_lines if as_json or server_log else _table()
-    with Tail(file) as tail, contextlib.suppress(KeyboardInterrupt):
-        past = tail.last(lines)
-        if not past and not follow and lines:
-            click.echo(f"the log is empty: {file}", err=True)
-            return
-        if past or follow:
-            print_lines(past)
-        for new in tail.follow() if follow else ():
-            print_lines(new)
-
-
-def _requests(server_id: str | None) -> Path:
-    server = _announced(server_id)
-    if server is not None:
-        return server.sessions / "requests.jsonl"
-    sessions = user_dir() / "sessions"
-    ended = {path.name: path for path in sessions.glob("*")}
-    # A server that ended before its first request left only the record of its start.
-    ended |= {name: Path(launch.session_dir or sessions / name) for name, launch in started_servers().items()}
-    return _ended(server_id, ended) / "requests.jsonl"
-
-
-def _server_log(server_id: str | None) -> Path:
-    server = _announced(server_id)
-    if server is None:
-        return _ended(server_id, {path.stem: path for path in (user_dir() / "logs").glob("*.log")})
-    return Path(server.log) if server.log else user_dir() / "logs" / f"{server.id}.log"
-
-
-def _announced(server_id: str | None) -> AnnouncedServer | None:
-    if server_id is None:
-        return select_one(None)
-    return next((server for server in announcements() if server.id == server_id), None)
-
-
-def _ended(server_id: str | None, ended: Mapping[str, Path]) -> Path:
-    """Return the file or directory of a server that is no longer announced."""
-    if server_id is None:
-        click.echo("no server is running; give the ID of a stopped one to see its log", err=True)
-        raise SystemExit(NO_SERVER)
-    # The id is looked up, not joined to a path.
-    if server_id not in ended:
-        raise unknown_server(server_id, {*ended, *(server.id for server in announcements())})
-    return ended[server_id]
-
-
-def _print_lines(lines: Iterable[bytes]) -> None:
-    for line in lines:
-        click.echo(line.decode(errors="replace"))
-
-
-def _table() -> Callable[[list[bytes]], None]:
-    """Return a printer of rows below a title line; the first rows set the widths."""
-    table_layout: list[Any] = []
-
-    def print_lines(lines: list[bytes]) -> None:
-        rows = [_row(line) for line in lines]
-        cells = [request_row(row) for row in rows if row is not None]
-        if not table_layout:
-            table_layout.append(layout(REQUEST, cells))
-            echo(table_layout[0].head())
-        for line, row in zip(lines, rows, strict=True):
-            echo(
-                plain(line.decode(errors="replace"))
-                if row is None
-                else table_layout[0].line(request_row(row))
-            )
-
-    return print_lines
-
-
-def _row(line: bytes) -> dict[str, Any] | None:
-    try:
-        value = msgspec.json.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return None
-    return value if isinstance(value, dict) else None

@@ -36,27 +36,6 @@ from routecodex.server.request_log import RequestLog
 from routecodex.server.workers import reserve_port
 from routecodex.stores import open_store
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-"""Numbers of these parameters in mallopt(3)."""
-_TRIM_BYTES = 32 * 1024 * 1024
-_MMAP_BYTES = 8 * 1024 * 1024
-
-
-def tune_malloc() -> bool:
-    """Keep up to 32 MB of freed memory and return only blocks beyond 8 MB; False if not supported.
-
-    By default glibc returns large blocks at once and maps them again, page by page, for the next request: a
-    request of 500 KB spent a quarter of its time on that.
-    """
-    if sys.platform != "linux":
-        return False
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):
-        return False
-    return bool(mallopt(_TRIM_THRESHOLD, _TRIM_BYTES)) and bool(mallopt(_MMAP_THRESHOLD, _MMAP_BYTES))
-
-
 log = logging.getLogger("routecodex.server")
 
 Headers = list[tuple[bytes, bytes]]
@@ -357,3 +336,24 @@ def _with_port(config: Config) -> Iterator[Config]:
         raise CannotListen from exc
     with held:
         yield replace(config, server=replace(config.server, port=held.getsockname()[1]))
+
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+"""Numbers of these parameters in mallopt(3)."""
+_TRIM_BYTES = 32 * 1024 * 1024
+_MMAP_BYTES = 8 * 1024 * 1024
+
+
+def tune_malloc() -> bool:
+    """Keep up to 32 MB of freed memory and return only blocks beyond 8 MB; False if not supported.
+
+    By default glibc returns large blocks at once and maps them again, page by page, for the next request: a
+    request of 500 KB spent a quarter of its time on that.
+    """
+    if sys.platform != "linux":
+        return False
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return False
+    return bool(mallopt(_TRIM_THRESHOLD, _TRIM_BYTES)) and bool(mallopt(_MMAP_THRESHOLD, _MMAP_BYTES))
