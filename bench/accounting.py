@@ -14,13 +14,13 @@ BUSY_FIELDS = (0, 1, 2, 5, 6, 7)
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat after the command name, which may hold spaces and brackets itself."""
+    """Return the fields of /proc/PID/stat after the command name, which may contain spaces and brackets."""
     text = Path(f"/proc/{pid}/stat").read_text()
     return text[text.rindex(")") + 2 :].split()
 
 
 def family(root: int) -> list[int]:
-    """The process and all its descendants that live now."""
+    """Return the process and all its living descendants."""
     children: dict[int, list[int]] = {}
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
@@ -39,7 +39,7 @@ def family(root: int) -> list[int]:
 
 
 def cpu_seconds(pids: Iterable[int]) -> float:
-    """User and system time these processes have used, with that of children they have already reaped."""
+    """Return the user and system time of the processes and of their reaped children."""
     ticks = 0
     for pid in pids:
         try:
@@ -50,7 +50,7 @@ def cpu_seconds(pids: Iterable[int]) -> float:
 
 
 def rss_mb(pids: Iterable[int]) -> float:
-    """Resident memory of these processes together."""
+    """Return the total resident memory of the processes."""
     pages = 0
     for pid in pids:
         try:
@@ -61,12 +61,12 @@ def rss_mb(pids: Iterable[int]) -> float:
 
 
 def open_files(pid: int) -> int:
-    """How many descriptors a process holds."""
+    """Count the open descriptors of a process."""
     return len(os.listdir(f"/proc/{pid}/fd"))
 
 
 def machine_busy_seconds() -> float:
-    """Time all cores have spent on anything, with what the hypervisor took."""
+    """Return the busy time of all cores, including time taken by the hypervisor."""
     fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
     return sum(int(fields[i]) for i in BUSY_FIELDS) * TICK_SECONDS
 
@@ -81,13 +81,13 @@ class Snapshot:
     machine: float
 
     def foreign_share_since(self, start: Snapshot) -> float:
-        """The share of the machine that went to processes which are no part of the benchmark."""
+        """Share of the machine used by processes outside of the benchmark."""
         elapsed = (self.at - start.at) * (os.cpu_count() or 1)
         foreign = (self.machine - start.machine) - (self.ours - start.ours)
         return max(0.0, foreign / elapsed) if elapsed > 0 else 0.0
 
 
 def snapshot(at: float, *, gateway: Iterable[int], others: Iterable[int]) -> Snapshot:
-    """Reads all counters now; `at` is the caller's clock."""
+    """Read all counters now; `at` is the caller's clock."""
     gateway_seconds = cpu_seconds(gateway)
     return Snapshot(at, gateway_seconds, gateway_seconds + cpu_seconds(others), machine_busy_seconds())

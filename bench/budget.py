@@ -1,4 +1,4 @@
-"""The budget: what our gateway must reach, relative to the other systems of the same run. Rules are data."""
+"""The budget: rules for our gateway, as data, relative to the other systems of the same run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class AtLeast:
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """What we add to a time of `direct` stays within a limit."""
+    """The time we add to that of `direct` is within a limit."""
 
     cell: str
     metric: str
@@ -70,13 +70,13 @@ RULES: tuple[Rule, ...] = (
     Added("n1", "latency_p50_us", 500),
     Added("p64", "ttfb_p50_us", 2_000),
     Added("p64", "ttfb_p99_us", 10_000),
-    # Four times the bytes: a quarter is left for noise before the growth counts as worse than linear.
+    # Four times the bytes: a quarter is allowed for noise before the growth counts as worse than linear.
     Growth("2MB", "B4", 5),
-    # Independent of the number of sessions; the same share is left for noise.
+    # Independent of the number of sessions; the same share is allowed for noise.
     Growth("known16", "sticky16", 1.25),
     Below("startup", 1.0, "s"),
     Below("idle memory", 80, "MB"),
-    # Flat: what 100 000 requests add is less than what a single large body can leave in an allocator.
+    # Flat: 100 000 requests add less than a single large body can leave in an allocator.
     Below("memory growth over 100 000 requests", 4, "MB"),
     Below("memory per open stream, 1 000 open", 60, "KB"),
 )
@@ -84,7 +84,7 @@ RULES: tuple[Rule, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A rule's outcome in words and as a verdict."""
+    """Outcome of a rule: text and verdict."""
 
     text: str
     verdict: Verdict
@@ -92,7 +92,7 @@ class Check:
 
 
 def figures(findings: Findings, memory: Memory | None) -> dict[str, float]:
-    """The gateway's own figures; an examination that fell short of its plan gives none."""
+    """Return the figures of the gateway alone; an incomplete memory run has none."""
     starts = [start for start in findings.starts if start.system == "ours"]
     known: dict[str, float] = {}
     if starts:
@@ -158,7 +158,7 @@ def _no_errors(table: Table, memory: Memory | None) -> Check:
 
 
 def check(findings: Findings, memory: Memory | None, rules: Sequence[Rule] = RULES) -> list[Check]:
-    """Every rule's outcome, those that could not be evaluated included."""
+    """Return the outcome of every rule, including rules that could not be evaluated."""
     table = summarise(findings.samples)
     own = figures(findings, memory)
     return [_no_errors(table, memory), *(_check(rule, table, own) for rule in rules)]

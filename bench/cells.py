@@ -1,4 +1,4 @@
-"""What is measured: each cell is one kind of traffic in which the systems that can carry it are compared."""
+"""Cells of the benchmark: each is one kind of traffic, for the systems that support it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from bench.setups import PLAIN
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One kind of traffic: `client` → `upstream` protocol, how many connections, out of which mock port.
+    """One kind of traffic: `client` → `upstream` protocol, number of connections, port of the mock.
 
-    `setup` names what our gateway is configured for and finds on disk; `calls` has the answer be a tool call.
-    `others` is the share of the machine that other processes may take from a sample before it is disturbed:
-    when the machine stands still once, that is the 99th percentile of the first tokens.
+    `setup` names the settings and sessions of our gateway; with `calls` the answer is a tool call. A sample
+    is disturbed if other processes take more than the share `others` of the machine: a single pause of it
+    decides the 99th percentile of the first tokens.
     """
 
     name: str
@@ -30,18 +30,18 @@ class Cell:
 
     @property
     def needle(self) -> str:
-        """What stands at the end of a complete answer."""
+        """The end of a complete answer."""
         return STREAM_ENDS[self.client] if self.stream else DOCUMENT_TEXT
 
     @property
     def variant(self) -> Variant:
-        """What a gateway must be configured for."""
+        """The upstream a gateway must be configured for."""
         return Variant(self.upstream, self.port, self.setup)
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """An upstream, the protocol it speaks and the mock port it answers on; and what is set up beside it."""
+    """An upstream: its protocol, its port of the mock, and the setup of the gateway."""
 
     protocol: str
     port: str
@@ -49,7 +49,7 @@ class Variant:
 
     @property
     def upstream(self) -> tuple[str, str]:
-        """What is the same for every system that is compared."""
+        """Properties that are the same for every system."""
         return self.protocol, self.port
 
 

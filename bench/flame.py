@@ -1,4 +1,4 @@
-"""Sampled stacks as a picture: a box for each frame below its caller, as wide as its part of the time."""
+"""Flame graphs: a box for each frame below its caller, as wide as its share of the time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FEWEST_LETTERS = 4
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A frame: where it begins and how wide it is, both as parts of the whole, how deep, and whose it is."""
+    """A frame: start and width as shares of the whole, depth, and stage."""
 
     label: str
     left: float
@@ -30,7 +30,7 @@ class Box:
 
 
 def boxes(seen: Stacks, smallest: float = SMALLEST) -> list[Box]:
-    """All boxes at least so wide, callers first; the widest of a caller's stands left."""
+    """Return all boxes of at least this width, callers first; of one caller the widest is left."""
     total = sum(seen.values())
     found = [Box(ROOT, 0.0, 1.0, 0, LOOP)]
     if total:
@@ -58,7 +58,7 @@ def _below(rows: list[_Row], *, left: float, depth: int, smallest: float) -> Ite
 
 
 def fitted(label: str, letters: int) -> str:
-    """As much of a label as there is room for: without its module if need be, then cut; or nothing."""
+    """Shorten a label to the width: drop its module, then truncate it, or return an empty text."""
     if len(label) <= letters:
         return label
     function = label.rpartition(":")[2]
@@ -68,11 +68,11 @@ def fitted(label: str, letters: int) -> str:
 
 
 def draw(seen: Stacks, path: Path, *, title: str) -> None:
-    """Writes an SVG: the loop on top, below each frame what it called; the colours are the stages."""
+    """Write an SVG: the loop on top, callees below their callers; the colours are the stages."""
     import matplotlib
 
     matplotlib.use("svg")
-    # A fixed salt and no date: the same stacks give the same file. Letters stay letters: outlines are large.
+    # A fixed salt and no date: the same stacks give the same file. Text stays text, which is smaller.
     with matplotlib.rc_context(
         {
             "svg.hashsalt": "routecodex",

@@ -39,12 +39,12 @@ class Sample(msgspec.Struct, frozen=True):
 
     @property
     def noisy(self) -> bool:
-        """Whether other processes took too much of the machine meanwhile."""
+        """Whether other processes used too much of the machine."""
         return self.foreign_share > CELLS[self.cell].others
 
 
 class Start(msgspec.Struct, frozen=True):
-    """How a system came up."""
+    """Start-up of a system."""
 
     system: str
     seconds: float
@@ -53,7 +53,7 @@ class Start(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How long and how often; a noisy sample is repeated up to `repeats` times."""
+    """Durations and counts of samples; a noisy sample is repeated up to `repeats` times."""
 
     rounds: int
     seconds: float
@@ -64,7 +64,7 @@ class Settings:
 
 
 class Findings(msgspec.Struct):
-    """All that was measured, and what could not be."""
+    """All samples, and the systems that were skipped."""
 
     samples: list[Sample] = []
     starts: list[Start] = []
@@ -72,13 +72,13 @@ class Findings(msgspec.Struct):
 
 
 def cores() -> tuple[int | None, int | None]:
-    """The core of load and mock, and the gateway's; none when there is only one to share."""
+    """Return the core of load and mock and that of the gateway; None with a single core."""
     allowed = sorted(os.sched_getaffinity(0))
     return (allowed[0], allowed[1]) if len(allowed) > 1 else (None, None)
 
 
 def settle(gateway: Running) -> None:
-    """Waits until the gateway has finished what the last sample left behind."""
+    """Wait until the gateway has finished the work of the last sample."""
     deadline = time.monotonic() + SETTLE_SECONDS
     before = cpu_seconds(gateway.pids)
     while gateway.pids and time.monotonic() < deadline:
@@ -96,7 +96,7 @@ def _request(gateway: Running, cell: Cell) -> Path:
 
 
 def meet_sessions(gateway: Running, cell: Cell, core: int | None) -> None:
-    """Sends a request of each session: what is measured then is not the first reading of their files."""
+    """Send a request of each session, so that the first read of their files is not measured."""
     known = SETUPS[cell.setup].sessions
     if known:
         load = LoadRun(
@@ -115,7 +115,7 @@ def meet_sessions(gateway: Running, cell: Cell, core: int | None) -> None:
 
 
 def sample(gateway: Running, cell: Cell, *, number: int, settings: Settings, mock_pid: int) -> Sample:
-    """Measures one system in one cell."""
+    """Measure one system in one cell."""
     load = LoadRun(
         gateway.port,
         _request(gateway, cell),
@@ -130,7 +130,7 @@ def sample(gateway: Running, cell: Cell, *, number: int, settings: Settings, moc
     load.measuring()
     start = snapshot(time.monotonic(), gateway=gateway.pids, others=others)
     seen = load.result()
-    # The load generator is reaped by now: its time stands in this process's own account of its children.
+    # The load generator is reaped by now: its time is included in that of this process's children.
     end = snapshot(time.monotonic(), gateway=gateway.pids, others=others)
     used = (end.gateway - start.gateway) * 1e6 / max(1, seen.requests)
     memory = rss_mb(gateway.pids)
@@ -170,7 +170,7 @@ def _start(
 
 
 def _wanted(systems: Sequence[System], cells: Sequence[Cell]) -> Iterator[tuple[System, Variant]]:
-    """What is to be started: each system once for everything it must be set up for."""
+    """Return the systems to start: each once per upstream and setup."""
     for system in systems:
         for variant in dict.fromkeys(cell.variant for cell in cells if system.supports(cell)):
             yield system, variant
@@ -189,7 +189,7 @@ def _progress(taken: Sample) -> None:
 def measure(
     systems: Sequence[System], cells: Sequence[Cell], *, settings: Settings, mock: Mock, folder: Path
 ) -> Findings:
-    """Runs all rounds; a system that cannot be had is named in `skipped` and left out."""
+    """Run all rounds; a system that is not available is listed in `skipped`."""
     found = Findings()
     for system in systems:
         try:

@@ -25,7 +25,7 @@ STREAM_CELL = Cell("open", "1 000 streams held open", STREAMS, stream=True, port
 
 
 class Memory(msgspec.Struct, frozen=True):
-    """What was seen; `requests` carried and `streams` open at once are counted, not taken from the plan."""
+    """Results; `requests` and `streams` open at once are counted, not taken from the plan."""
 
     idle_mb: float
     requests: int
@@ -57,7 +57,7 @@ def _finished(run: LoadRun) -> Load:
 
 
 def _soak(gateway: Running, settings: Settings) -> tuple[int, float, int]:
-    """Requests carried, growth in MB between the first tenth and the end, errors."""
+    """Return the number of requests, the growth in MB after the first tenth, and errors."""
     cell = CELLS["n16"]
     first = _finished(_load(gateway, cell, settings=settings, seconds=SOAK_SECONDS, most=SOAK_WARM_REQUESTS))
     before = rss_mb(gateway.pids)
@@ -66,7 +66,7 @@ def _soak(gateway: Running, settings: Settings) -> tuple[int, float, int]:
 
 
 def _open_streams(gateway: Running, settings: Settings, *, mock_pid: int) -> tuple[int, float, int]:
-    """The most streams open at once as the mock saw them, the most memory for each in KB, errors."""
+    """Return the most streams open at once at the mock, the most memory of each in KB, and errors."""
     before = most = rss_mb(gateway.pids)
     idle = open_files(mock_pid)
     streams = 0
@@ -81,7 +81,7 @@ def _open_streams(gateway: Running, settings: Settings, *, mock_pid: int) -> tup
 
 
 def examine(system: System, *, settings: Settings, mock: Mock, folder: Path) -> Memory:
-    """Starts the gateway afresh for each question and reads its memory."""
+    """Start the gateway for each of both runs and read its memory."""
     print("  memory: a soak, then many open streams", file=sys.stderr)
     core = settings.gateway_core
     soak, held = folder / "memory-soak", folder / "memory-streams"

@@ -1,4 +1,4 @@
-"""The mock provider and the load generator: compiled when needed, started with a bounded life."""
+"""The mock provider and the load generator: compiled when needed, started with a time limit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LIFETIME_SECONDS = 3600
 
 
 class Ports(msgspec.Struct, frozen=True):
-    """The mock's ports, named for how a stream leaves them."""
+    """Ports of the mock, by the way they send a stream."""
 
     whole: int
     each: int
@@ -36,7 +36,7 @@ class Percentiles(msgspec.Struct, frozen=True):
 
 
 class Load(msgspec.Struct, frozen=True):
-    """What the load generator saw in its measured seconds."""
+    """Result of the load generator for its measured seconds."""
 
     requests: int
     errors: int
@@ -58,7 +58,7 @@ class Mock:
 
 
 def _install_compiler() -> str:
-    """A C compiler from the system's packages, where that is possible."""
+    """Install a C compiler from the system's packages, if possible."""
     if shutil.which("apt-get") and os.geteuid() == 0:
         subprocess.run(["apt-get", "update", "-qq"], check=False, capture_output=True)
         subprocess.run(
@@ -71,7 +71,7 @@ def _install_compiler() -> str:
 
 
 def compiled(name: str, *options: str) -> Path:
-    """What is built from `name`.c, a program unless options say otherwise; built anew for a newer source."""
+    """Return the program or library of `name`.c; build it if its source is newer."""
     source, target = HERE / f"{name}.c", BUILD / name
     if target.exists() and target.stat().st_mtime >= source.stat().st_mtime:
         return target
@@ -79,7 +79,7 @@ def compiled(name: str, *options: str) -> Path:
     if compiler is None:
         compiler = _install_compiler()
     BUILD.mkdir(exist_ok=True)
-    # Built aside and renamed, so that two runs at once never execute half a file.
+    # Built under another name and renamed, so that concurrent runs never execute a partial file.
     aside = BUILD / f"{name}.{os.getpid()}"
     subprocess.run([compiler, "-O2", "-Wall", "-Wextra", *options, "-o", aside, source], check=True)
     aside.replace(target)
@@ -88,7 +88,7 @@ def compiled(name: str, *options: str) -> Path:
 
 @contextmanager
 def mock(*, core: int | None = None, events: int = EVENTS) -> Iterator[Mock]:
-    """Runs the mock provider and ends it afterwards."""
+    """Run the mock provider and stop it afterwards."""
     command = [str(compiled("mock")), str(events), str(LIFETIME_SECONDS)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE)
     try:
@@ -101,7 +101,7 @@ def mock(*, core: int | None = None, events: int = EVENTS) -> Iterator[Mock]:
 
 
 def pin(pid: int, core: int | None) -> None:
-    """Keeps a process on one core; `None` leaves it free."""
+    """Pin a process to one core; `None` does not pin it."""
     if core is not None:
         os.sched_setaffinity(pid, {core})
 
@@ -109,7 +109,7 @@ def pin(pid: int, core: int | None) -> None:
 class LoadRun:
     """A run of the load generator: `measuring()` returns when the warm-up is over, `result()` at the end.
 
-    It ends after `most` requests, if that is not 0. With `sessions`, each request belongs to a random one.
+    It ends after `most` requests unless that is 0. With `sessions`, each request belongs to a random one.
     """
 
     def __init__(
@@ -134,12 +134,12 @@ class LoadRun:
         pin(self.pid, core)
 
     def measuring(self) -> None:
-        """Waits for the end of the warm-up."""
+        """Wait for the end of the warm-up."""
         assert self._process.stdout is not None
         self._process.stdout.readline()
 
     def result(self) -> Load:
-        """Waits for the end and returns what was seen."""
+        """Wait for the end and return the result."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         self._process.communicate(timeout=self._timeout)

@@ -13,7 +13,7 @@ PAGE = DOCS / "performance.md"
 
 
 def put(part: str, text: str, page: Path = PAGE) -> None:
-    """Replaces what stands between the marks of a part; all other text stays."""
+    """Replace the text between the marks of a part; all other text stays."""
     begin, end = f"<!-- {part}: begin -->", f"<!-- {part}: end -->"
     head, rest = page.read_text().split(begin, 1)
     _, tail = rest.split(end, 1)
@@ -21,13 +21,13 @@ def put(part: str, text: str, page: Path = PAGE) -> None:
 
 
 def table(heads: list[str], rows: list[list[str]]) -> list[str]:
-    """The lines of a table."""
+    """Return the lines of a table."""
     first, *rest = [f"| {' | '.join(line)} |".replace("|  |", "| |") for line in (heads, *rows)]
     return [first, "|---" * len(heads) + "|", *rest]
 
 
 def aligned(heads: list[str], rows: list[list[str]]) -> str:
-    """The same for a terminal: words to the left, figures to the right."""
+    """Return the lines of a table for a terminal: text left, figures right."""
     lines = [heads, *rows]
     first, *widths = [max(len(line[at]) for line in lines) for at in range(len(heads))]
     return "\n".join(
@@ -39,5 +39,5 @@ def aligned(heads: list[str], rows: list[list[str]]) -> str:
 
 
 def taken(machine: Machine, how: str) -> str:
-    """The line that says when, where and how figures were taken."""
+    """Return the line with date, machine and method of the figures."""
     return f"Taken on {machine.date}: {machine.cpu}, {machine.cores} cores, Python {machine.python}; {how}."

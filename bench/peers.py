@@ -1,4 +1,4 @@
-"""Programs we compare with: installed on first use, each into a folder of its own under bench/peers."""
+"""Compared programs: installed on first use, each into its own folder under bench/peers."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def _installed(folder: Path, what: str) -> bool:
 
 
 def python_package(name: str, requirement: str) -> Path:
-    """The folder of a virtual environment that holds the package."""
+    """Return the folder of a virtual environment with the package."""
     folder = PEERS / name
-    # Hidden, so that checkers which walk the tree pass it by.
+    # Hidden, so that checkers which walk the tree skip it.
     environment = folder / ".venv"
     if not _installed(folder, requirement):
         print(f"installing {requirement} into {folder.name}/ ...", file=sys.stderr)
@@ -50,12 +50,12 @@ def python_package(name: str, requirement: str) -> Path:
 
 
 def py_spy() -> str:
-    """The program that samples the stacks of a running Python; no peer, but kept as they are."""
+    """Return py-spy, the sampler of Python stacks; installed like the peers."""
     return str(python_package("py-spy", PY_SPY) / "bin" / "py-spy")
 
 
 def node_packages(name: str, *packages: str) -> Path:
-    """The node_modules folder that holds the packages."""
+    """Return the node_modules folder with the packages."""
     what = " ".join(packages)
     folder = PEERS / name
     npm = shutil.which("npm")
@@ -72,7 +72,7 @@ def node_packages(name: str, *packages: str) -> Path:
 
 
 def system_nginx() -> str:
-    """The nginx program; installed by the system's package manager when we may."""
+    """Return the nginx program; installed by the system's package manager if permitted."""
     found = shutil.which("nginx", path=SYSTEM_PATH)
     if found is None and os.geteuid() == 0 and shutil.which("apt-get"):
         print("installing nginx-light ...", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""A picture of a run: requests per second of each system, cell by cell."""
+"""Chart of a run: requests per second of each system, by cell."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COLUMNS = 3
 
 
 def draw(table: Table, path: Path) -> None:
-    """Writes an SVG, one panel per cell; the scale is logarithmic since systems differ a thousandfold."""
+    """Write an SVG, one panel per cell; the scale is logarithmic, as systems differ by a factor of 1000."""
     import matplotlib
 
     matplotlib.use("svg")

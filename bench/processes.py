@@ -1,4 +1,4 @@
-"""Running systems: started on their core, waited for, ended by id."""
+"""Running systems: started on their core, ended by process id."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ POLL_SECONDS = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A started system: where it listens, its processes, how long it took to be ready."""
+    """A started system: port, processes, time until it was ready."""
 
     system: System
     place: Place
@@ -34,7 +34,7 @@ class Running:
 
 
 def free_port() -> int:
-    """A loopback port nobody listens on now."""
+    """Return a free loopback port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -61,7 +61,7 @@ def _announced(log: Path) -> int | None:
 
 
 def _wait_ready(process: subprocess.Popen[bytes], launch: Launch, log: Path) -> int:
-    """Returns the port once the system answers."""
+    """Return the port once the system answers."""
     deadline = time.monotonic() + READY_SECONDS
     while time.monotonic() < deadline:
         if process.poll() is not None:
@@ -92,7 +92,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 @contextmanager
 def running(system: System, place: Place, *, core: int | None) -> Iterator[Running]:
-    """Starts a system on its core, waits until it is ready, ends it afterwards."""
+    """Start a system on its core, wait until it is ready, stop it afterwards."""
     launch = system.launch(place)
     if launch is None:
         yield Running(system, place, place.mock_port, (), 0.0)

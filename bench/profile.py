@@ -1,6 +1,6 @@
-"""Where the time of our gateway goes: `python -m bench.profile`, by stage and as flame graphs.
+"""Profile of our gateway by stage and as flame graphs: `python -m bench.profile`.
 
-The gateway runs from its sources, also where it is compiled: the sampler sees interpreted frames only.
+The gateway always runs from its sources: the sampler sees interpreted frames only.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SAMPLER_ENDS_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """One cell: what a request costs without the sampler, and what was seen on the stack with it."""
+    """One cell: cost of a request without the sampler, and the sampled stacks."""
 
     cell: Cell
     plain: tuple[Sample, ...]
@@ -52,12 +52,12 @@ class Profile:
 
     @property
     def stages_us(self) -> dict[str, float]:
-        """The same, by the name of the stage."""
+        """CPU time of a request, by stage."""
         return {name: share * self.cpu_us for name, share in stacks.shares(self.seen).items()}
 
 
 def _loaded(gateway: Running, cell: Cell, *, settings: Settings, spare: float) -> LoadRun:
-    """The cell's load, for so much longer than the sampler looks."""
+    """Run the load of the cell, longer than the sampler."""
     file = gateway.place.folder / f"{cell.name}.http"
     return LoadRun(
         gateway.port,
@@ -72,7 +72,7 @@ def _loaded(gateway: Running, cell: Cell, *, settings: Settings, spare: float) -
 
 
 def _record(sampler: Sequence[str], pid: int, *, seconds: int, into: Path, core: int | None) -> None:
-    """Has the sampler look at a process for so long."""
+    """Sample a process for this many seconds."""
     how = ["record", "--format", "raw", "--rate", str(RATE), "--nolineno", "--duration", str(seconds)]
     command = [*sampler, *how, "--output", str(into), "--pid", str(pid)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
@@ -90,7 +90,7 @@ def _record(sampler: Sequence[str], pid: int, *, seconds: int, into: Path, core:
 def _sampled(
     gateway: Running, cell: Cell, *, settings: Settings, sampler: Sequence[str], spare: float
 ) -> Stacks:
-    """The stacks of the gateway under the cell's load."""
+    """Return the stacks of the gateway under the load of the cell."""
     folded = gateway.place.folder / f"{cell.name}.folded"
     load = _loaded(gateway, cell, settings=settings, spare=spare)
     load.measuring()
@@ -113,7 +113,7 @@ def profile(
     sampler: Sequence[str],
     spare: float = SAMPLER_STARTS_SECONDS,
 ) -> Profile:
-    """Measures a cell, samples it, measures it again: the sampler itself slows what it looks at."""
+    """Measure a cell, sample it, measure it again: the sampler slows down the gateway."""
     own = folder / cell.name
     own.mkdir()
     place = Place(own, free_port(), cell.variant, getattr(mock.ports, cell.port))
@@ -126,24 +126,24 @@ def profile(
 
 
 def rows(profiles: Sequence[Profile]) -> list[list[str]]:
-    """The cost of every stage in µs per request, a column for each cell; the sum comes last."""
+    """Return the cost of every stage in µs per request, a column per cell, the sum last."""
     costs = [profile.stages_us for profile in profiles]
     lines = [[name, *(f"{cost[name]:.1f}" for cost in costs)] for name in stacks.SHOWN]
     return [*lines, ["all", *(f"{profile.cpu_us:.1f}" for profile in profiles)]]
 
 
 def heads(profiles: Sequence[Profile]) -> list[str]:
-    """The head of that table."""
+    """Return the head of that table."""
     return ["", *(profile.cell.name for profile in profiles)]
 
 
 def picture(cell: Cell) -> str:
-    """The name of a cell's flame graph."""
+    """Return the file name of a flame graph."""
     return f"flame-{cell.name}.svg"
 
 
 def draw(profiles: Sequence[Profile], folder: Path, *, prefix: str = "") -> list[Path]:
-    """Writes the flame graph of each cell."""
+    """Write the flame graph of each cell."""
     paths = [folder / f"{prefix}{picture(profile.cell)}" for profile in profiles]
     for one, path in zip(profiles, paths, strict=True):
         flame.draw(one.seen, path, title=f"{one.cell.name}: {one.cell.title}, {one.cpu_us:.0f} µs a request")
@@ -151,7 +151,7 @@ def draw(profiles: Sequence[Profile], folder: Path, *, prefix: str = "") -> list
 
 
 def markdown(profiles: Sequence[Profile], *, seconds: float) -> str:
-    """The section of the page: where and when, the costs by stage, the pictures."""
+    """Return the section of the page: machine and date, costs by stage, flame graphs."""
     how = f"from the sources, sampled {RATE} times a second for {seconds:g} s"
     parts = [page.taken(this_machine(), how), "", "Cost per stage, in µs of CPU time per request:", ""]
     parts += page.table(heads(profiles), rows(profiles))
@@ -207,9 +207,9 @@ def _profiles(names: Sequence[str], *, seconds: float) -> list[Profile]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Profiles the cells asked for; 2 when the gateway or the sampler could not run."""
+    """Profile the selected cells; return 2 if the gateway or the sampler could not run."""
     options = _parser().parse_args(arguments)
-    # So that what was started is also ended when a supervisor stops the run.
+    # Also stop the started processes when a supervisor stops the run.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         profiles = _profiles(options.cells, seconds=options.seconds)

@@ -1,4 +1,4 @@
-"""The outcome for people and for programs: an aligned table, a JSON file, the figures in the docs."""
+"""Reports of a run: a table for a terminal, a JSON file, the figures in the docs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ HEADINGS = (
 
 
 class Machine(msgspec.Struct, frozen=True):
-    """Where and when the figures were taken."""
+    """Machine and date of the figures."""
 
     date: str
     cpu: str
@@ -54,7 +54,7 @@ class Results(msgspec.Struct):
 
 
 def this_machine() -> Machine:
-    """This machine, now."""
+    """Return the facts of this machine, now."""
     models = [
         line.split(":", 1)[1].strip()
         for line in Path("/proc/cpuinfo").read_text().splitlines()
@@ -66,7 +66,7 @@ def this_machine() -> Machine:
 
 
 def _number(value: float) -> str:
-    """Three digits are all that a noisy machine can tell."""
+    """Round to three digits: more are noise."""
     if value >= 100:
         return f"{float(f'{value:.3g}'):,.0f}".replace(",", " ")
     return f"{value:.3g}"
@@ -99,13 +99,13 @@ def _line(table: Table, row: Row) -> tuple[str, ...]:
 
 
 def _rows(table: Table) -> list[Row]:
-    """By cell in the order of the cells, inside by falling rps."""
+    """Sort by cell, then by descending rps."""
     order = list(CELLS)
     return sorted(table.values(), key=lambda row: (order.index(row.cell), -row["rps"]))
 
 
 def text(findings: Findings, checks: Sequence[Check]) -> str:
-    """The table and the budget for a terminal."""
+    """Return the table and the budget for a terminal."""
     table = summarise(findings.samples)
     lines = [HEADINGS, *(_line(table, row) for row in _rows(table))]
     widths = [max(len(line[i]) for line in lines) for i in range(len(HEADINGS))]
@@ -129,7 +129,7 @@ def _check_lines(checks: Sequence[Check]) -> list[str]:
 
 
 def write_json(results: Results) -> Path:
-    """Writes the run below bench/results and returns the file."""
+    """Write the run below bench/results and return the file."""
     RESULTS.mkdir(exist_ok=True)
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     path = RESULTS / f"{stamp}.json"
@@ -148,7 +148,7 @@ def _grid(table: Table, metric: str, *, systems: Sequence[str], cells: Sequence[
 
 
 def markdown(results: Results) -> str:
-    """The figures for the documentation."""
+    """Return the figures for the documentation."""
     table = summarise(results.findings.samples)
     cells = [name for name in CELLS if any(cell == name for _, cell in table)]
     systems = [name for name in SYSTEMS if any(system == name for system, _ in table)]
@@ -184,5 +184,5 @@ def markdown(results: Results) -> str:
 
 
 def write_docs(results: Results, page: Path = PAGE) -> None:
-    """Replaces the figures in the page; all other text stays."""
+    """Replace the figures in the page; all other text stays."""
     put("figures", markdown(results), page)

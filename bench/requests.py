@@ -23,7 +23,7 @@ WORDS = VOCABULARY.split(" ")
 
 
 class Prose:
-    """Text that looks like code and speech, the same in every run."""
+    """Return text that resembles code and prose, the same in every run."""
 
     def __init__(self, seed: int = 7) -> None:
         self._random = random.Random(seed)
@@ -48,7 +48,7 @@ def _length(value: object) -> int:
 
 
 def _history(body: Body, size: int, *, key: str, turn: Callable[[int, int], list[Body]]) -> Body:
-    """Adds turns under `key` until the body has about `size` bytes."""
+    """Add turns under `key` until the body has about `size` bytes."""
     left = size - _length(body)
     number = 0
     while left > 0:
@@ -141,7 +141,7 @@ def _responses(size: int, stream: bool) -> Body:
 
 
 def _gemini(size: int, stream: bool) -> Body:
-    """Whether it streams is said by the path."""
+    """Return a gemini body; its path decides whether it streams."""
     prose = Prose()
     body: Body = {"generationConfig": {"temperature": 0.7, "maxOutputTokens": 1024}}
     body["systemInstruction"] = {"parts": [{"text": prose(min(size // 4, 12_000))}]}
@@ -188,7 +188,7 @@ CLIENT_HEADERS = {
 
 
 def body(protocol: str, size: str, *, stream: bool, model: str | None = None, last_words: str = "") -> bytes:
-    """The JSON body of a request of about `size` bytes; a chat may end with words of its own."""
+    """Return the JSON body of a request of about `size` bytes; a chat may end with `last_words`."""
     content = BODIES[protocol](SIZES[size], stream)
     if model is not None:
         content["model"] = model
@@ -198,14 +198,14 @@ def body(protocol: str, size: str, *, stream: bool, model: str | None = None, la
 
 
 def raw(path: str, content: bytes, headers: dict[str, str]) -> bytes:
-    """A whole HTTP/1.1 request."""
+    """Return a complete HTTP/1.1 request."""
     merged = CLIENT_HEADERS | headers | {"Content-Length": str(len(content))}
     lines = "".join(f"{name}: {value}\r\n" for name, value in merged.items())
     return f"POST {path} HTTP/1.1\r\n{lines}\r\n".encode() + content
 
 
 def write(target: Path, content: bytes) -> Path:
-    """Writes a request file where the load generator finds it."""
+    """Write a request file for the load generator."""
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_bytes(content)
     return target

@@ -1,4 +1,4 @@
-"""The benchmark's command line: `python -m bench.run`, `--quick` for a look at every change."""
+"""The benchmark's command line: `python -m bench.run`, `--quick` for every change."""
 
 from __future__ import annotations
 
@@ -82,9 +82,9 @@ def _run(options: argparse.Namespace, folder: Path) -> report.Results:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the benchmark; 1 when a rule of the budget fails, 2 when ours was asked for and could not run."""
+    """Run the benchmark; return 1 if a rule of the budget fails, 2 if our gateway could not run."""
     options = _parser().parse_args(arguments)
-    # So that what was started is also ended when a supervisor stops the run.
+    # Also stop the started processes when a supervisor stops the run.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         results = _run(options, Path(folder))

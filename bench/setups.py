@@ -1,4 +1,4 @@
-"""What our gateway is set up with beside its upstream: settings, and sessions whose state is on disk."""
+"""Setups of our gateway: further settings, and sessions with state on disk."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from routecodex.stores.store import Stored
 PLAIN = "plain"
 
 CALL_A_TOOL = "Now call a tool."
-"""What the mock provider answers with a tool call when a chat request ends with it."""
+"""The mock provider answers a chat request that ends with this text with a tool call."""
 DIGITS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """How many sessions the requests belong to, in what state each is found, and further settings.
+    """Number of sessions, the state of each, and further settings.
 
-    `settings` are lines for the table `[server_tools.clock]`, with which the configuration ends.
+    `settings` are lines for the table `[server_tools.clock]`, the last of the configuration.
     """
 
     sessions: int = 0
@@ -33,12 +33,12 @@ class Setup:
 
     @property
     def headers(self) -> dict[str, str]:
-        """What names the session; the load generator puts its number in."""
+        """Header of the session; the load generator inserts its number."""
         return {"x-session-id": session_id("#" * DIGITS)} if self.sessions else {}
 
 
 STICKY = SessionState(sticky="mock.gpt-mock")
-# Its own text makes the mock end the next round with a tool call: one follow-up for each request, for ever.
+# The text makes the mock end the next round with a tool call: one follow-up per request.
 ARMED = SessionState(stop_message=StopMessageState(text=CALL_A_TOOL, max_repeats=1_000_000_000))
 
 SETUPS = {
@@ -51,12 +51,12 @@ SETUPS = {
 
 
 def session_id(number: str) -> str:
-    """The id of a session, as clients name it."""
+    """Return the id of a session, as clients send it."""
     return f"bench-{number}"
 
 
 def write_sessions(setup: Setup, session_dir: Path) -> None:
-    """Writes the files that a gateway would have left behind which had served these sessions before."""
+    """Write the session files that a gateway would have left after serving these sessions."""
     if setup.state is None:
         return
     space = session_dir / sessions.SPACE
@@ -67,6 +67,6 @@ def write_sessions(setup: Setup, session_dir: Path) -> None:
         value = sessions.encode(scope, setup.state)
         file = space / file_format.encode_name(scope.key)
         file.write_bytes(file_format.encode_value(scope.key, Stored(value, number + 1, now + sessions.TTL)))
-        # No two writes of a space have the same moment.
+        # Two writes of a space never have the same timestamp.
         stamp = file_format.stamp(int(now * 1e6) - setup.sessions + number, sessions.TTL)
         os.utime(file, ns=(stamp, stamp))

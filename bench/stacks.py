@@ -1,7 +1,7 @@
-"""Sampled stacks: read as py-spy folds them, named without paths, and told apart by stage.
+"""Sampled stacks: parses the folded stacks of py-spy, and assigns frames to stages.
 
-A stack is the labels of its frames, outermost first, as `module:function`. It begins with what the event loop
-called: the stack of the loop itself, and of what it does in C, is empty.
+A stack is the labels of its frames, outermost first, as `module:function`. It starts below the event loop:
+the stack of the loop itself, and of its work in C, is empty.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ WAITING = frozenset({"concurrent.futures.thread:_worker", "selectors:EpollSelect
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A part of the work: the frames it is made of, as patterns of their labels below our package."""
+    """A stage of the work: patterns for the labels of its frames below `routecodex`."""
 
     name: str
     colour: str
@@ -41,7 +41,7 @@ STAGES = (
         "#9d79bc",
         (
             "server.access_log:*",
-            "server.figures:*",
+            "server.log_numbers:*",
             "server.logs:*",
             "server.metrics:*",
             "server.request_log:*",
@@ -50,73 +50,64 @@ STAGES = (
     Stage("HTTP server, in and out", "#3a7ca5", ("server.*",)),
     Stage("HTTP client", "#81a88d", ("providers.http.*",)),
     Stage(
-        "identity, steering, course, plan",
+        "session, instructions, plan",
         "#e9c46a",
         (
-            "gateway.course:*",
-            "gateway.courses:*",
-            "gateway.draws:*",
+            "gateway.context.*",
             "gateway.gateway:*plan*",
             "gateway.gateway:Gateway._route",
-            "gateway.identity:*",
-            "gateway.orders:*",
-            "gateway.scope:*",
-            "gateway.sessions:*",
-            "gateway.steering:*",
-            "gateway.toolbox:*",
-            "protocols.controls:*",
-            "protocols.person.*",
+            "gateway.internal.tool_set:*",
+            "gateway.state.operator_state:*",
+            "gateway.state.sessions:*",
+            "protocols.control_fields:*",
+            "protocols.large_body:may_hold_tags",
+            "protocols.user_text:*",
             "routing.*",
             "stores.*",
         ),
     ),
-    Stage("attempts and exchange", "#d1495b", ("gateway.*", "providers.*", "server_tools.*", "turns.*")),
+    Stage("attempts and answers", "#d1495b", ("gateway.*", "providers.*", "server_tools.*", "turns.*")),
     Stage(
         "request read, checked, rewritten",
         "#b08968",
         (
             "protocols.*.content:*",
-            "protocols.*.contents:*",
-            "protocols.*.conversation:*",
-            "protocols.*.incoming:*",
-            "protocols.*.look:*",
-            "protocols.*.outgoing:*",
-            "protocols.*.request_*:*",
-            "protocols.*.requests:*",
+            "protocols.*.decode_request:*",
+            "protocols.*.encode_messages:*",
+            "protocols.*.encode_request:*",
+            "protocols.*.fast_validate:*",
+            "protocols.*.features:*",
             "protocols.*.rewrite:*",
-            "protocols.*.rewriting:*",
             "protocols.*.schema:*",
-            "protocols.chat.passing:*",
-            "protocols.*.reading:*",
-            "protocols.glance:*",
-            "protocols.splice:*",
-            "protocols.words:*",
+            "protocols.*.validate:*",
+            "protocols.large_body:*",
+            "protocols.message_features:*",
         ),
     ),
     Stage("answer relayed or translated", "#f4a261", ("protocols.*",)),
 )
-"""In the order in which they are tried: a later one has what the earlier ones left."""
+"""In the order of matching: the first stage with a matching pattern counts."""
 LOOP = Stage("event loop and system calls", "#c9ccd1")
 OTHER = Stage("other", "#7d8597", ("*",))
-# What everybody uses goes to whoever called it.
-SHARED = ("wire.*", "canon.*", "protocols.messages.blocks:*")
+# Shared code belongs to the stage of its caller.
+SHARED = ("wire.*", "canon.*", "protocols.messages.content:*")
 SHOWN = (
     "HTTP server, in and out",
     "request read, checked, rewritten",
-    "identity, steering, course, plan",
-    "attempts and exchange",
+    "session, instructions, plan",
+    "attempts and answers",
     "HTTP client",
     "answer relayed or translated",
     "records, logs, metrics",
     LOOP.name,
     OTHER.name,
 )
-"""The names of all stages, in the order of a request's way."""
+"""The names of all stages, in the order of a request."""
 BY_NAME = {stage.name: stage for stage in (*STAGES, LOOP, OTHER)}
 
 
 def label(frame: str) -> str:
-    """A frame of py-spy's as `module:function`; nothing of where the files lie stays."""
+    """Return a frame of py-spy as `module:function`, without paths."""
     match = FRAME.fullmatch(frame)
     if match is None:
         return frame
@@ -147,7 +138,7 @@ def read(folded: str) -> Counter[Stack]:
 
 @cache
 def stage_of_frame(name: str) -> Stage | None:
-    """The stage of a frame by itself; None where its caller decides."""
+    """Return the stage of a frame; None if its caller decides."""
     if not name.startswith(OURS):
         return None
     below = name.removeprefix(OURS)
@@ -157,7 +148,7 @@ def stage_of_frame(name: str) -> Stage | None:
 
 
 def stages_along(stack: Stack) -> Iterator[Stage]:
-    """The stage of each frame, outermost first: its own, or that of whoever called it."""
+    """Yield the stage of each frame, outermost first: its own, or that of its caller."""
     current = LOOP
     for name in stack:
         current = stage_of_frame(name) or current
@@ -165,7 +156,7 @@ def stages_along(stack: Stack) -> Iterator[Stage]:
 
 
 def shares(stacks: Stacks) -> dict[str, float]:
-    """The part of the time that each stage took by itself, by its name."""
+    """Return the share of the time of each stage, by name."""
     total = sum(stacks.values())
     counts: Counter[str] = Counter()
     for stack, count in stacks.items():

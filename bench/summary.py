@@ -24,7 +24,7 @@ METRICS: dict[str, Callable[[Sample], float]] = {
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One system in one cell: medians, the spread of rps as a share of its median, and how clean it was."""
+    """One system in one cell: medians, the spread of rps relative to its median, and noise."""
 
     system: str
     cell: str
@@ -40,7 +40,7 @@ class Row:
 
     @property
     def usable(self) -> bool:
-        """Whether a ratio against this row means anything."""
+        """Whether a ratio against this row is meaningful."""
         return self.errors == 0 and self.medians["rps"] > 0
 
 
@@ -68,7 +68,7 @@ def _row(samples: Sequence[Sample]) -> Row:
 
 
 def summarise(samples: Sequence[Sample]) -> Table:
-    """A row per system and cell; noisy samples count only where there is nothing better."""
+    """Return a row per system and cell; noisy samples count only without better ones."""
     groups: dict[tuple[str, str], list[Sample]] = {}
     for sample in samples:
         groups.setdefault((sample.system, sample.cell), []).append(sample)

@@ -1,4 +1,4 @@
-"""What is compared: how each system is started in front of the mock, and how it wants to be asked."""
+"""Compared systems: how each is started in front of the mock, and its requests."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a system is given to start with: a folder, a free port, the upstream and its address."""
+    """Inputs of a start: a folder, a free port, the upstream and its address."""
 
     folder: Path
     port: int
@@ -44,7 +44,7 @@ class Place:
 
 
 class System:
-    """One system under test; subclasses say what differs. A slow one gets `patience` times the seconds."""
+    """One system under test; subclasses differ. A slow one gets `patience` times the seconds."""
 
     name: str
     title: str
@@ -54,22 +54,22 @@ class System:
     patience: float = 1.0
 
     def supports(self, cell: Cell) -> bool:
-        """Whether this system can carry the traffic; what is set up beside an upstream is ours alone."""
+        """Return whether this system supports the traffic; only our gateway has setups."""
         return cell.setup == PLAIN and (cell.client, cell.upstream) in self.carries
 
     def install(self) -> None:
-        """Makes the program available, or raises `Unavailable`."""
+        """Install the program, or raise `Unavailable`."""
 
     def launch(self, place: Place) -> Launch | None:
-        """How to start it; None: there is nothing to start."""
+        """Return the command that starts it; None if there is nothing to start."""
         raise NotImplementedError
 
     def headers(self, place: Place) -> dict[str, str]:
-        """Headers it needs besides the client's own."""
+        """Return the headers it needs besides the client's own."""
         return {}
 
     def request(self, cell: Cell, place: Place) -> bytes:
-        """The raw request for a cell."""
+        """Return the raw request of a cell."""
         last_words = CALL_A_TOOL if cell.calls else ""
         content = body(cell.client, cell.size, stream=cell.stream, model=self.model, last_words=last_words)
         return raw(self.prefix + PATHS[cell.client], content, self.headers(place))
@@ -82,7 +82,7 @@ def _write(place: Place, name: str, text: str) -> str:
 
 
 class Direct(System):
-    """No gateway: what the load generator and the mock reach together. It converts nothing."""
+    """No gateway: the limit of load generator and mock. It converts nothing."""
 
     name = "direct"
     title = "direct (no gateway)"
@@ -130,7 +130,7 @@ http {{
 
 
 class Nginx(System):
-    """A reverse proxy that reads nothing it carries: the floor. It converts nothing."""
+    """A reverse proxy that does not parse bodies: the lower bound. It converts nothing."""
 
     name = "nginx"
     title = "nginx (reverse proxy)"
@@ -166,13 +166,13 @@ BASE_PATHS = {"chat": "/v1", "responses": "/v1", "messages": "", "gemini": ""}
 
 
 class Ours(System):
-    """The gateway of this project with its default settings, and with what a cell needs beside them."""
+    """The gateway of this project with default settings and those of the cell."""
 
     name = "ours"
     title = "RouteCodex"
 
     def __init__(self, *, workers: int = 1, pure: bool = False) -> None:
-        """`pure`: from the sources, also where the hot path is compiled."""
+        """Run from the sources with `pure`, even if the hot path is compiled."""
         self.workers = workers
         self._env = {"ROUTECODEX_PURE": "1"} if pure else {}
         if workers > 1:
@@ -368,6 +368,6 @@ QUICK = ("ours", "direct", "nginx")
 
 
 def environment(extra: dict[str, str]) -> dict[str, str]:
-    """The environment a system runs in: this one without proxies, since all traffic is on loopback."""
+    """Return the environment of a system: this one without proxies, since all traffic is on loopback."""
     kept = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
     return kept | extra

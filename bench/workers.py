@@ -1,7 +1,7 @@
 """Several workers on one port: `python -m bench.workers`, our gateway with one process and with more.
 
-Nothing is pinned: workers, load and mock share all cores. On a small machine the load takes its part of what
-a further worker could use, so the figure that counts is the capacity: requests per CPU second of the gateway.
+No process is pinned: workers, load and mock share all cores. On a small machine the load takes CPU time that
+another worker could use, so the figure that counts is the capacity: requests per CPU second of the gateway.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from bench.systems import Ours, Place
 
 TRAFFIC = ("n64", "s64")
 DEFAULT_ROUNDS, DEFAULT_SECONDS = 5, 3.0
-# The capacity must not fall with the number of workers; the rest is left for noise.
+# The capacity must not fall with the number of workers; the rest is allowed for noise.
 CAPACITY_KEPT = 0.85
 MEET_SECONDS = 10.0
 COUNTER = re.compile(r'^routecodex_requests_total\{.*worker="(\d+)".*\} (\S+)$', re.MULTILINE)
@@ -44,7 +44,7 @@ HEADS = ["cell", "workers", "rps", "× one", "µs CPU", "requests per CPU s", "�
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """One sample, and how many requests each worker answered meanwhile, the busiest first."""
+    """One sample, and the requests that each worker answered, the busiest first."""
 
     workers: int
     sample: Sample
@@ -52,13 +52,13 @@ class Taken:
 
     @property
     def shares(self) -> list[float]:
-        """The same as parts of all."""
+        """Shares of the workers."""
         return [count / max(1, sum(self.answered)) for count in self.answered]
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """A number of workers in a cell: medians over the rounds, and what they are of those of one worker."""
+    """A number of workers in a cell: medians over the rounds, and their ratio to one worker."""
 
     cell: str
     workers: int
@@ -76,12 +76,12 @@ class Figures:
 
     @property
     def holds(self) -> bool:
-        """Whether all answers were right and no worker made the others dearer."""
+        """Whether all answers were correct and the capacity did not fall."""
         return self.errors == 0 and self.capacity_ratio >= CAPACITY_KEPT
 
 
 def told(text: str) -> tuple[str, int]:
-    """Which worker has written these metrics, and how many requests it has answered."""
+    """Return the worker of these metrics, and the number of requests it has answered."""
     worker = WORKER.search(text)
     if worker is None:
         raise Unavailable("the metrics name no worker")
@@ -98,9 +98,9 @@ def _metrics(port: int) -> str:
 
 
 def answered(port: int, workers: int) -> dict[str, int]:
-    """How many requests each worker has answered so far.
+    """Return the number of requests that each worker has answered so far.
 
-    The kernel decides which of them a new connection reaches: we ask until each has been heard.
+    The kernel assigns a new connection to a worker: connect until each has answered.
     """
     heard: dict[str, int] = {}
     deadline = time.monotonic() + MEET_SECONDS
@@ -117,7 +117,7 @@ def _start(stack: ExitStack, workers: int, *, folder: Path, mock: Mock) -> Runni
     own.mkdir()
     place = Place(own, free_port(), CELLS[TRAFFIC[0]].variant, mock.ports.whole)
     gateway = stack.enter_context(running(Ours(workers=workers), place, core=None))
-    # Ready is said by the first worker; the load must find all of them.
+    # The first worker reports ready; the load needs all of them.
     answered(gateway.port, workers)
     return replace(gateway, pids=tuple(family(gateway.pids[0])))
 
@@ -133,7 +133,7 @@ def _take(
 
 
 def measure(counts: Sequence[int], *, settings: Settings, mock: Mock, folder: Path) -> Iterator[Taken]:
-    """All rounds: each number of workers in turn, in an order that changes from round to round."""
+    """Run all rounds: each number of workers, in an order that changes between rounds."""
     with ExitStack() as stack:
         gateways = {count: _start(stack, count, folder=folder, mock=mock) for count in counts}
         for number in range(settings.rounds):
@@ -145,7 +145,7 @@ def measure(counts: Sequence[int], *, settings: Settings, mock: Mock, folder: Pa
 
 
 def figures(taken: Sequence[Taken]) -> list[Figures]:
-    """By cell, inside by the number of workers; one worker is what the others are compared with."""
+    """Sort by cell, then by number of workers; the ratios are relative to one worker."""
     rows = summarise([one.sample for one in taken])
     names = {(one.sample.cell, one.workers): one.sample.system for one in taken}
     found: list[Figures] = []
@@ -174,7 +174,7 @@ def _whole(value: float) -> str:
 
 
 def rows(found: Sequence[Figures]) -> list[list[str]]:
-    """The lines of the table."""
+    """Return the lines of the table."""
     return [
         [
             one.cell,
@@ -191,13 +191,13 @@ def rows(found: Sequence[Figures]) -> list[list[str]]:
 
 
 def markdown(found: Sequence[Figures], settings: Settings) -> str:
-    """The section of the page."""
+    """Return the section of the page."""
     how = f"medians of {settings.rounds} rounds, {settings.seconds:g} s each"
     return "\n".join([page.taken(this_machine(), how), "", *page.table(HEADS, rows(found))])
 
 
 def default_counts(processors: int) -> list[int]:
-    """One worker, twice as many as long as there are cores, and one for each core; two at least."""
+    """Return the numbers of workers: powers of two up to the cores, and the cores; at least two."""
     doubled = [2**power for power in range(processors.bit_length()) if 2**power <= processors]
     return sorted({1, 2, *doubled, processors})
 
@@ -241,9 +241,9 @@ def _run(counts: Sequence[int], settings: Settings) -> list[Taken]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measures; 1 when the capacity falls with the number of workers, 2 when the gateway did not start."""
+    """Measure; return 1 if the capacity falls with the number of workers, 2 if the gateway did not start."""
     options = _parser().parse_args(arguments)
-    # So that what was started is also ended when a supervisor stops the run.
+    # Also stop the started processes when a supervisor stops the run.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     settings = Settings(
         rounds=options.rounds,

@@ -1,4 +1,4 @@
-"""The guard's command line: `python -m bench.guard` compares with the record, `--record` writes it anew."""
+"""The guard's command line: `python -m bench.guard` compares with the record, `--record` replaces it."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ COUNT_SECONDS = 60
 SETTINGS = ("PYTHON", "ROUTECODEX_")
 
 FIXED = {"PYTHONHASHSEED": "0", "ROUTECODEX_STOPMESSAGE_BD_MODE": "heuristic", "ROUTECODEX_PURE": "1"}
-"""Whatever this machine is set to, and whether it has `bd` or a C compiler: everybody counts the same."""
-ADVICE = "If the change is meant, run `make guard-record` and commit the record with it."
+"""Fixed settings, so that the counts do not depend on the environment, `bd` or a C compiler."""
+ADVICE = "If the change is intended, run `make guard-record` and commit the record with it."
 
 
 def counted() -> Counts:
-    """What every script costs, counted in a process of its own: nothing that ran before has a part in it."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(SETTINGS)}
+    """Count the cost of every script in a separate process, which earlier work cannot influence."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(SETTINGS)}
     done = subprocess.run(
         [sys.executable, "-m", "bench.guard", "--count"],
         cwd=ROOT,
-        env=kept | FIXED,
+        env=environ | FIXED,
         stdout=subprocess.PIPE,
         timeout=COUNT_SECONDS,
         check=True,
@@ -49,7 +49,7 @@ def _count() -> Counts:
 
 
 def report(counts: Counts) -> str:
-    """The figures as a table."""
+    """Return the figures as a table."""
     width = max(map(len, counts))
     head = f"{'':<{width}}  {'bytecodes':>10}  {'allocations':>11}  {'bytes':>11}"
     rows = (
@@ -62,7 +62,7 @@ def report(counts: Counts) -> str:
 def _compare(counts: Counts) -> int:
     recorded = record.read().get(record.version())
     if recorded is None:
-        print(f"\nnothing is recorded for {record.version()}: `make guard-record` does it")
+        print(f"\nno record for {record.version()}; run `make guard-record`")
         return 2
     moves = record.moved(recorded, counts)
     if not moves:
@@ -73,10 +73,10 @@ def _compare(counts: Counts) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """1 when the work has moved away from the record, 2 when there is none for this version of Python."""
+    """Return 1 if the work differs from the record, 2 if this version of Python has no record."""
     parser = argparse.ArgumentParser(prog="guard", description="Count the work of the hot path.")
-    parser.add_argument("--record", action="store_true", help="write what is counted as the new record")
-    parser.add_argument("--count", action="store_true", help="count in this very process and print JSON")
+    parser.add_argument("--record", action="store_true", help="save the counts as the new record")
+    parser.add_argument("--count", action="store_true", help="count in this process and print JSON")
     options = parser.parse_args(arguments)
     if options.count:
         sys.stdout.buffer.write(msgspec.json.encode(_count()))

@@ -1,7 +1,7 @@
-"""Counts that are the same in every run: bytecodes that are executed, blocks and bytes that are allocated.
+"""Deterministic counts: executed bytecodes, allocated blocks and bytes.
 
-Bytecodes are the work of the interpreter; allocations also see what C code does, such as reading more of a
-body than is needed, or copying it once more.
+Bytecodes are the work of the interpreter; allocations also show the work of C code, such as another copy of a
+body.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ import msgspec
 from bench.native import compiled
 
 WARM_RUNS = 20
-"""The interpreter has specialised its code by then, and every cache is filled."""
+"""Runs after which the interpreter has specialised its code and all caches are filled."""
 RUNS = 3
-"""What other things a run meets, such as a timer of a server, can only add to it: the least counts."""
+"""Runs of which the minimum counts: other work, such as a timer, can only add to a run."""
 
 OURS = str(Path(__file__).parents[1])
 EVENT_LOOP = (str(Path(asyncio.__file__).parent), str(Path(selectors.__file__)))
@@ -33,7 +33,7 @@ Step = Callable[[], object]
 
 
 class Count(msgspec.Struct, frozen=True):
-    """What one run of a step costs."""
+    """Cost of one run of a step."""
 
     bytecodes: int
     allocations: int
@@ -42,7 +42,7 @@ class Count(msgspec.Struct, frozen=True):
 
 @functools.cache
 def _is_counted(file: str) -> bool:
-    """How often an event loop turns is chance, and what the guard itself does is nobody's cost."""
+    """Return whether the file counts: neither the event loop, which turns by chance, nor the guard does."""
     return not file.startswith((OURS, *EVENT_LOOP))
 
 
@@ -63,7 +63,7 @@ class _Tracer:
 
 
 def bytecodes(step: Step) -> int:
-    """How many bytecodes one run of the step executes, in whatever Python code it reaches."""
+    """Count the bytecodes that one run of the step executes."""
     tracer = _Tracer()
     sys.settrace(tracer.on_frame)
     try:
@@ -74,7 +74,7 @@ def bytecodes(step: Step) -> int:
 
 
 class Allocations:
-    """Counts allocations of this process; there may be one of these in a process."""
+    """Counts allocations of this process; only one instance per process is possible."""
 
     def __init__(self) -> None:
         library = ctypes.CDLL(str(compiled("allocations", "-shared", "-fPIC")))
@@ -86,7 +86,7 @@ class Allocations:
         self._own = self.of(lambda: None)
 
     def of(self, step: Step) -> tuple[int, int]:
-        """Blocks and bytes that one run of the step allocates, as few as they ever were."""
+        """Return the fewest blocks and bytes that a run of the step allocates."""
         blocks, sizes = zip(*(self._once(step) for _ in range(RUNS)), strict=True)
         return min(blocks) - self._own[0], min(sizes) - self._own[1]
 
@@ -99,7 +99,7 @@ class Allocations:
 
 
 def count(step: Step, allocations: Allocations) -> Count:
-    """What one run of the step costs once it is warm."""
+    """Return the cost of one run of the step after warm-up."""
     gc.collect()
     gc.disable()
     try:

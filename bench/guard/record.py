@@ -1,4 +1,4 @@
-"""What was recorded of the hot path's work, by version of Python, and what has moved away from it."""
+"""Recorded counts of the hot path, by version of Python, and the differences."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from bench.guard.counting import Count
 
 FILE = Path(__file__).parent / "recorded.json"
 TOLERANCE = 0.05
-# What a small script may move by: a single block more is not yet a change of cost.
+# Differences that small scripts may have: a single block more is not a change of cost.
 SLACK = {"bytecodes": 8, "allocations": 2, "bytes": 256}
 
 Counts = dict[str, Count]
 
 
 class Move(msgspec.Struct, frozen=True):
-    """A figure of a script that is no longer what was recorded."""
+    """A figure of a script that differs from its record."""
 
     script: str
     figure: str
@@ -28,7 +28,7 @@ class Move(msgspec.Struct, frozen=True):
 
     @property
     def share(self) -> float:
-        """How much more than recorded; below zero where it is less."""
+        """Relative difference to the record; negative if it is less."""
         return (self.counted - self.recorded) / self.recorded if self.recorded else 1.0
 
     def __str__(self) -> str:
@@ -37,17 +37,17 @@ class Move(msgspec.Struct, frozen=True):
 
 
 def version() -> str:
-    """What the figures depend on: bytecodes differ from one minor version to the next."""
+    """Return the Python version: bytecodes differ between minor versions."""
     return f"{sys.implementation.name} {sys.version_info.major}.{sys.version_info.minor}"
 
 
 def read(file: Path = FILE) -> dict[str, Counts]:
-    """The figures of every version that was recorded."""
+    """Return the recorded figures of every version."""
     return msgspec.json.decode(file.read_bytes(), type=dict[str, Counts]) if file.exists() else {}
 
 
 def write(counts: Counts, file: Path = FILE) -> None:
-    """Puts the figures of this version in the place of those it had; other versions keep theirs."""
+    """Replace the figures of this version; other versions keep theirs."""
     rows = [
         f"  {_text(name)}: {{\n"
         + ",\n".join(f"    {_text(script)}: {_text(count)}" for script, count in known.items())
@@ -62,7 +62,7 @@ def _text(value: object) -> str:
 
 
 def moved(recorded: Mapping[str, Count], counted: Mapping[str, Count]) -> list[Move]:
-    """Every figure that is more than the tolerance away from its record, in either direction."""
+    """Return every figure that differs from its record by more than the tolerance."""
     none = Count(0, 0, 0)
     moves = [
         Move(script, figure, getattr(recorded.get(script, none), figure), getattr(count, figure))

@@ -1,4 +1,4 @@
-"""The pieces of the hot path that are counted: what is done to one request, one stream, one message."""
+"""Pieces of the hot path that are counted: the work for one request, one stream, one message."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ PROTOCOLS = ("chat", "messages", "responses", "gemini")
 SIZES = ("1k", "100k")
 
 TRANSLATED = (("messages", "chat"), ("responses", "messages"), ("chat", "gemini"), ("chat", "responses"))
-"""Client and provider, as in the cells and so that every codec has both parts."""
+"""Client and provider protocols, as in the cells; every codec has both roles."""
 NOW = 1_760_000_000.0
-AIM = EncodeOptions(model="upstream-model", provider="up")
+OPTIONS = EncodeOptions(model="upstream-model", provider="up")
 TAGGED = (
     'Please look at `<**not this**>` first.\n<**!alpha.model-1**> Then go on: <**stopMessage:"go on",3**> '
     "the parser reads past its end, and nobody closed the file before opening another one. <**#beta.1**>"
@@ -59,13 +59,13 @@ tools = ["alpha.model-2"]
 STATES = {
     "sticky": SessionState(sticky="beta.model-3"),
     "rules": SessionState(allow=("alpha", "beta"), disable=("alpha.1",)),
-    "armed": SessionState(stop_message=StopMessageState(text="go on")),
+    "stop message": SessionState(stop_message=StopMessageState(text="go on")),
     "forced": SessionState(force=ForcedTarget("alpha.2.model-1", "turn")),
 }
 
 
-class Well:
-    """The health of targets with which nothing is wrong."""
+class AllHealthy:
+    """Health of targets that can all be used."""
 
     quiet = True
 
@@ -80,37 +80,37 @@ class Well:
 
 
 def done(work: Coroutine[Any, Any, Any]) -> Any:
-    """What a coroutine comes to that never has to wait."""
+    """Return the result of a coroutine that never waits."""
     try:
         work.send(None)
     except StopIteration as end:
         return end.value
-    raise AssertionError("it waits for something")
+    raise AssertionError("the coroutine waits")
 
 
 def config() -> Config:
-    """Two providers and two routes."""
+    """Return a configuration with two providers and two routes."""
     return loads(CONFIG, environ={})
 
 
 def read(protocol: str, size: str, *, content: bytes | None = None) -> WireRequest:
-    """A streaming request, as its endpoint reads it."""
+    """Validate a streaming request as its endpoint does."""
     body = content or requests.body(protocol, size, stream=True)
     if protocol == "gemini":
         return CODECS[protocol].validate(body, model="client-model", stream=True)
     return CODECS[protocol].validate(body)
 
 
-def reply(inbound: WireRequest) -> ReplyContext:
-    """Whom a stream is for."""
-    return ReplyContext(id="0" * 24, created=int(NOW), model="client-model", provider="up", wire=inbound.wire)
+def reply(request: WireRequest) -> ReplyContext:
+    """Return the client facts that an encoder needs."""
+    return ReplyContext(id="0" * 24, created=int(NOW), model="client-model", provider="up", wire=request.wire)
 
 
 def requests_read() -> Iterator[tuple[str, Step]]:
-    """One request for a provider of the same protocol: read, then rewritten."""
+    """Validate and rewrite one request for a provider of the same protocol."""
 
     def step(protocol: str, size: str, content: bytes) -> None:
-        CODECS[protocol].rewrite(read(protocol, size, content=content), AIM)
+        CODECS[protocol].rewrite(read(protocol, size, content=content), OPTIONS)
 
     for protocol in PROTOCOLS:
         for size in SIZES:
@@ -119,27 +119,27 @@ def requests_read() -> Iterator[tuple[str, Step]]:
 
 
 def requests_converted() -> Iterator[tuple[str, Step]]:
-    """One request for a provider of another protocol."""
+    """Convert one request for a provider of another protocol."""
 
-    def step(client: Codec, provider: Codec, inbound: WireRequest) -> None:
-        provider.encode_request(client.decode_request(inbound), AIM)
+    def step(client: Codec, provider: Codec, request: WireRequest) -> None:
+        provider.encode_request(client.decode_request(request), OPTIONS)
 
     for client, provider in TRANSLATED:
-        inbound = read(client, "100k")
-        yield f"convert {client} to {provider}", partial(step, CODECS[client], CODECS[provider], inbound)
+        request = read(client, "100k")
+        yield f"convert {client} to {provider}", partial(step, CODECS[client], CODECS[provider], request)
 
 
 def pieces(stream: bytes) -> list[bytes]:
-    """The stream event by event."""
+    """Split the stream into events."""
     end = b"\r\n\r\n" if b"\r\n\r\n" in stream else b"\n\n"
     return [piece + end for piece in stream.split(end) if piece]
 
 
 def streams_relayed() -> Iterator[tuple[str, Step]]:
-    """One stream for a client of the same protocol: in one write, and in one write for each event."""
+    """Relay one stream to a client of the same protocol: in one write, and in one write per event."""
 
-    def step(codec: Codec, inbound: WireRequest, writes: list[bytes]) -> None:
-        pipe = codec.relay(reply(inbound))
+    def step(codec: Codec, request: WireRequest, writes: list[bytes]) -> None:
+        pipe = codec.relay(reply(request))
         for data in writes:
             pipe.feed(data)
         pipe.close()
@@ -147,37 +147,39 @@ def streams_relayed() -> Iterator[tuple[str, Step]]:
 
     for protocol in PROTOCOLS:
         stream = (STREAMS / f"{protocol}.sse").read_bytes()
-        inbound = read(protocol, "1k")
+        request = read(protocol, "1k")
         for how, writes in (("whole", [stream]), ("by event", pieces(stream))):
-            yield f"relay {protocol} {how}", partial(step, CODECS[protocol], inbound, writes)
+            yield f"relay {protocol} {how}", partial(step, CODECS[protocol], request, writes)
 
 
 def streams_translated() -> Iterator[tuple[str, Step]]:
-    """One stream for a client of another protocol."""
+    """Translate one stream for a client of another protocol."""
 
-    def step(client: Codec, provider: Codec, inbound: WireRequest, stream: bytes) -> None:
-        told = reply(inbound)
-        told.request = client.decode_request(inbound)
-        pipe = Translation(provider.stream_decoder(), client.stream_encoder(told))
+    def step(client: Codec, provider: Codec, request: WireRequest, stream: bytes) -> None:
+        context = reply(request)
+        context.request = client.decode_request(request)
+        pipe = Translation(provider.stream_decoder(), client.stream_encoder(context))
         pipe.feed(stream)
         pipe.close()
         assert pipe.outcome.finish is not None
 
     for client, provider in TRANSLATED:
         stream = (STREAMS / f"{provider}.sse").read_bytes()
-        inbound = read(client, "1k")
+        request = read(client, "1k")
         codecs = CODECS[client], CODECS[provider]
-        yield f"translate {provider} to {client}", partial(step, *codecs, inbound, stream)
+        yield f"translate {provider} to {client}", partial(step, *codecs, request, stream)
 
 
 def plans() -> Iterator[tuple[str, Step]]:
-    """The plan of one request, without state and with it."""
+    """Plan one request, without state and with it."""
     router = Router(build.registry(config()))
-    draw = RoundRobin().peek
+    next_turn = RoundRobin().peek
 
     def step(session: SessionState, turn: str | None) -> None:
-        asked = RouteQuery(model="client-model", route="tools", turn=turn)
-        router.plan(asked, session=session, server=ServerState(), health=Well(), now=NOW, next_turn=draw)
+        query = RouteQuery(model="client-model", route="tools", turn=turn)
+        router.plan(
+            query, session=session, server=ServerState(), health=AllHealthy(), now=NOW, next_turn=next_turn
+        )
 
     yield "plan without state", partial(step, SessionState(), None)
     for name in ("sticky", "rules", "forced"):
@@ -188,15 +190,15 @@ async def _nothing_to_clear(_scope: Scope) -> None:
     return None
 
 
-def _instead(state: SessionState, _before: SessionState) -> SessionState:
+def _replace_state(state: SessionState, _before: SessionState) -> SessionState:
     return state
 
 
-def courses() -> Iterator[tuple[str, Step]]:
-    """From the request to what routing needs of it, without state, with it, and with something said to us."""
+def routing_contexts() -> Iterator[tuple[str, Step]]:
+    """Build the routing context of one request: without state, with state, with instructions."""
     settings, store = config(), MemoryStore(clock=lambda: NOW)
     router, sessions = Router(build.registry(settings)), Sessions(store, clock=lambda: NOW)
-    made = RoutingContextBuilder(
+    contexts = RoutingContextBuilder(
         router,
         sessions=sessions,
         operator=OperatorState(store),
@@ -208,25 +210,25 @@ def courses() -> Iterator[tuple[str, Step]]:
         clear_clock=_nothing_to_clear,
     )
 
-    def step(inbound: WireRequest, headers: dict[str, str]) -> None:
-        codec = CODECS[inbound.protocol]
+    def step(request: WireRequest, headers: dict[str, str]) -> None:
+        codec = CODECS[request.protocol]
         ask = ClientRequest(
-            id="req_0", codec=codec, wire=inbound, headers=headers, arrived=0.0, created=int(NOW)
+            id="req_0", codec=codec, wire=request, headers=headers, arrived=0.0, created=int(NOW)
         )
-        done(made.build(ask))
+        done(contexts.build(ask))
 
     plain = read("chat", "1k")
-    said = read("chat", "1k", content=requests.body("chat", "1k", stream=True, last_words=TAGGED))
-    yield "course without state", partial(step, plain, {})
-    yield "course of 100 KB", partial(step, read("chat", "100k"), {})
-    for name in ("sticky", "armed"):
-        done(sessions.change(Scope("session", name), partial(_instead, STATES[name])))
-        yield f"course with state: {name}", partial(step, plain, {"x-session-id": name})
-    yield "course with instructions", partial(step, said, {"x-session-id": "told"})
+    tagged = read("chat", "1k", content=requests.body("chat", "1k", stream=True, last_words=TAGGED))
+    yield "context without state", partial(step, plain, {})
+    yield "context of 100 KB", partial(step, read("chat", "100k"), {})
+    for name in ("sticky", "stop message"):
+        done(sessions.change(Scope("session", name.replace(" ", "-")), partial(_replace_state, STATES[name])))
+        yield f"context with state: {name}", partial(step, plain, {"x-session-id": name.replace(" ", "-")})
+    yield "context with instructions", partial(step, tagged, {"x-session-id": "tagged"})
 
 
 def instructions() -> Iterator[tuple[str, Step]]:
-    """One message with tags, and the same without."""
+    """Parse and strip one message with tags, and the same without."""
     for name, text in (("tagged", TAGGED), ("plain", TAGGED.replace("<**", "(").replace("**>", ")"))):
         yield f"parse {name} message", partial(parse, text)
         yield f"strip {name} message", partial(strip, text)
@@ -238,11 +240,11 @@ GROUPS = (
     streams_relayed,
     streams_translated,
     plans,
-    courses,
+    routing_contexts,
     instructions,
 )
 
 
 def scripts() -> dict[str, Step]:
-    """Every piece by its name."""
+    """Return every piece by name."""
     return {name: step for group in GROUPS for name, step in group()}

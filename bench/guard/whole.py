@@ -1,7 +1,7 @@
 """A request from socket to socket: a gateway, its provider and its client on the event loop of this process.
 
-Bytecodes of the event loop and of what plays provider and client are not counted, so that what is left is the
-gateway's own work: server, routing, server tools, client, records.
+Bytecodes of the event loop, the provider and the client are not counted, only those of the gateway: server,
+routing, server tools, HTTP client, records.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ CALL = (
 ARM = f'<**stopMessage:"{CALL_A_TOOL}",1000000**> Go on.'
 
 SETTLING_TURNS = 10
-"""Turns of the loop after an answer, in which the gateway finishes what the client does not wait for."""
+"""Turns of the event loop after an answer, in which the gateway finishes its background work."""
 
 
 def _answer(kind: bytes, body: bytes) -> bytes:
@@ -67,12 +67,12 @@ class Party(asyncio.Protocol):
     """One end of a connection."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # What uvloop gives can write, but is of no type that asyncio has.
+        # The transport of uvloop is not a subclass of asyncio.Transport.
         self.transport = cast("asyncio.Transport", transport)
 
 
 class Provider(Party):
-    """Answers every request with the same words, or with a tool call when it ends with the words for it."""
+    """Answers every request with the same text, or with a tool call if it ends with `CALL_A_TOOL`."""
 
     def __init__(self) -> None:
         self._stream = _answer(b"text/event-stream", (STREAMS / "chat.sse").read_bytes())
@@ -80,7 +80,7 @@ class Provider(Party):
         self._document = _answer(b"application/json", DOCUMENT)
 
     def data_received(self, data: bytes) -> None:
-        """A request of a kilobyte comes in one piece."""
+        """Answer a request; one kilobyte arrives in one piece."""
         answer = self._stream if b'"stream":true' in data else self._document
         self.transport.write(self._call if CALL_A_TOOL.encode() in data else answer)
 
@@ -90,17 +90,17 @@ class Client(Party):
 
     def __init__(self) -> None:
         self._end = b""
-        self._seen = b""
+        self._received = b""
         self._ended: asyncio.Future[None]
 
     def data_received(self, data: bytes) -> None:
-        self._seen += data
-        if self._seen.endswith(self._end):
-            assert self._seen.startswith(b"HTTP/1.1 200 "), self._seen
-            self._seen = b""
+        self._received += data
+        if self._received.endswith(self._end):
+            assert self._received.startswith(b"HTTP/1.1 200 "), self._received
+            self._received = b""
             self._ended.set_result(None)
 
-    async def ask(self, request: bytes, end: bytes) -> None:
+    async def send(self, request: bytes, end: bytes) -> None:
         self._end = end
         self._ended = asyncio.get_running_loop().create_future()
         self.transport.write(request)
@@ -115,12 +115,12 @@ def _request(protocol: str, *, stream: bool, session: str = "", last_words: str 
 
 
 STREAM_END = b"0\r\n\r\n"
-ASKED = {
+REQUESTS = {
     "request": (_request("chat", stream=False), b"}}"),
     "request, streamed": (_request("chat", stream=True), STREAM_END),
     "request, converted": (_request("messages", stream=True), STREAM_END),
     "request with a sticky target": (_request("chat", stream=True, session="sticky"), STREAM_END),
-    "request with stopMessage armed": (
+    "request with a stop message": (
         _request("chat", stream=True, session="armed", last_words=CALL_A_TOOL),
         STREAM_END,
     ),
@@ -131,25 +131,25 @@ PREPARED = (
     _request("chat", stream=False, session="sticky", last_words="<**!mock.gpt-mock**> Go on."),
     _request("chat", stream=True, session="armed", last_words=ARM),
 )
-"""What sets the state of the sessions before anything is counted."""
+"""Requests that set the state of the sessions before the count."""
 
 
 @contextmanager
 def requests_answered() -> Iterator[dict[str, Step]]:
-    """One request each, answered by a gateway that runs as long as this does."""
+    """Run a gateway; yield steps that each send one request to it."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         loop = runner.get_loop()
         provider = runner.run(_listening(Provider))
         service = Service(loads(CONFIG.format(port=provider.sockets[0].getsockname()[1]), environ={}))
         _, port = runner.run(service.start())
         client = runner.run(_connected(port))
-        runner.run(client.ask(PREPARED[0], b"}}"))
-        runner.run(client.ask(PREPARED[1], STREAM_END))
+        runner.run(client.send(PREPARED[0], b"}}"))
+        runner.run(client.send(PREPARED[1], STREAM_END))
 
         def step(request: bytes, end: bytes) -> None:
-            loop.run_until_complete(client.ask(request, end))
+            loop.run_until_complete(client.send(request, end))
 
-        yield {name: partial(step, *asked) for name, asked in ASKED.items()}
+        yield {name: partial(step, *request) for name, request in REQUESTS.items()}
         client.transport.close()
         runner.run(service.stop())
         provider.close()
