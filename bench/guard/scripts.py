@@ -103,7 +103,7 @@ def read(protocol: str, size: str, *, content: bytes | None = None) -> WireReque
 
 def reply(request: WireRequest) -> ReplyContext:
     """Return the client facts that an encoder needs."""
-    return ReplyContext(id="0" * 24, created=int(NOW), model="client-model", provider="up", wire=request.wire)
+    return ReplyContext(id="0" * 24, created=int(NOW), model="client-model", provider="up", view=request.view)
 
 
 def requests_read() -> Iterator[tuple[str, Step]]:

@@ -128,7 +128,7 @@ class GatewayServices:
             id=fresh_id(),
             created=request.created,
             model=wire.model,
-            wire=wire.wire,
+            view=wire.view,
             include_usage=wire.include_usage,
             input_tokens=tokens.estimate_by_size(request.wire.body),
         )

@@ -40,7 +40,7 @@ class WireRequest:
         "stream",
         "uncut",
         "untagged",
-        "wire",
+        "view",
     )
 
     def __init__(
@@ -48,7 +48,7 @@ class WireRequest:
         protocol: ProtocolName,
         body: bytes,
         *,
-        wire: Any,
+        view: Any,
         model: str,
         stream: bool,
         include_usage: bool = True,
@@ -58,7 +58,7 @@ class WireRequest:
     ) -> None:
         self.protocol: Final = protocol
         self.body: Final = body
-        self.wire: Final = wire
+        self.view: Final = view
         self.model: Final = model
         self.stream: Final = stream
         self.include_usage: Final = include_usage
@@ -71,7 +71,7 @@ class WireRequest:
         return WireRequest(
             self.protocol,
             body,
-            wire=self.wire,
+            view=self.view,
             model=self.model,
             stream=self.stream,
             include_usage=self.include_usage,
@@ -135,7 +135,7 @@ class ReplyContext:
     """What an encoder must know of the client it answers.
 
     `id` is a fresh hex id from which each codec makes its own ids. `request` is the canonical request.
-    `wire` is the codec's typed view of the request (Responses echoes parts of it). `end_tool_turn` says
+    `view` is the codec's typed view of the request (Responses echoes parts of it). `end_tool_turn` says
     whether a tool turn on messages ends with `message_stop`. `provider` seals signatures (see seals.py).
     `input_tokens` estimates the prompt, for upstreams that report no usage.
     """
@@ -150,7 +150,7 @@ class ReplyContext:
         "model",
         "provider",
         "request",
-        "wire",
+        "view",
     )
 
     def __init__(
@@ -161,7 +161,7 @@ class ReplyContext:
         model: str,
         provider: str = "",
         request: Request | None = None,
-        wire: Any = None,
+        view: Any = None,
         include_usage: bool = True,
         end_tool_turn: bool = True,
         knows_refusal: bool = True,
@@ -172,7 +172,7 @@ class ReplyContext:
         self.model = model
         self.provider = provider
         self.request = request
-        self.wire = wire
+        self.view = view
         self.include_usage = include_usage
         self.end_tool_turn = end_tool_turn
         self.knows_refusal = knows_refusal

@@ -55,7 +55,7 @@ NO_CONTROL_FIELDS = ControlFields()
 
 def read_control_fields(inbound: WireRequest) -> ControlFields:
     """What the body tells the gateway, from the typed view of it: nothing is searched for again."""
-    said, beside = _READERS[inbound.protocol](inbound.wire)
+    said, beside = _READERS[inbound.protocol](inbound.view)
     if not said and beside is None:
         return NO_CONTROL_FIELDS
     return _control_fields(said, beside, inbound.protocol)
@@ -86,7 +86,7 @@ def _control_fields(
 
 def has_control_fields(inbound: WireRequest) -> bool:
     """Whether the body has keys that only this gateway understands."""
-    said, _ = _READERS[inbound.protocol](inbound.wire)
+    said, _ = _READERS[inbound.protocol](inbound.view)
     return bool(said) and not said.keys().isdisjoint(_GATEWAY_KEYS)
 
 

@@ -115,7 +115,7 @@ MESSAGE_SHAPES: dict[ProtocolName, MessageShape] = {
 
 def uses_snake_case(inbound: WireRequest) -> bool:
     """Whether the codec read this body with its field names changed to camelCase."""
-    return inbound.protocol == "gemini" and bool(inbound.wire.snake)
+    return inbound.protocol == "gemini" and bool(inbound.view.snake)
 
 
 _EMPTY_VALUES = frozenset({b"", b"null", b"[]", b'""'})

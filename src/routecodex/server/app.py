@@ -211,7 +211,7 @@ class App:
 
     def _check_entries(self, wire_request: WireRequest) -> None:
         field, length_of = _LISTS[wire_request.protocol]
-        entries = length_of(wire_request.wire)
+        entries = length_of(wire_request.view)
         if entries > self._max_messages:
             raise TooLarge(
                 f"{field}: {entries} entries are more than the {self._max_messages} allowed", param=field

@@ -212,7 +212,7 @@ def relayed(stream: list[bytes], together: int, **settings: Any) -> tuple[bytes,
 def test_known_frames_are_relayed_like_decoded_ones(
     stream: list[bytes], together: int, include_usage: bool, choices: int
 ) -> None:
-    to = {"include_usage": include_usage, "wire": validate(body(n=choices)).wire}
+    to = {"include_usage": include_usage, "view": validate(body(n=choices)).view}
     quick, *outcome = relayed(stream, together, **to)
     slow, *expected = relayed([spaced(each) for each in stream], together, **to)
     assert (spaced(quick), outcome) == (spaced(slow), expected)

@@ -434,7 +434,7 @@ def test_a_stream_cut_in_the_middle_of_a_frame_never_looks_complete() -> None:
 
 
 def test_all_requested_choices_must_finish() -> None:
-    two = reply(wire=validate(body(n=2)).wire)
+    two = reply(view=validate(body(n=2)).view)
     begun = role() + choice(index=1, role="assistant", content="a") + choice("stop")
     relay = Relay(two)
     assert b'"error"' in relay.feed(begun) + relay.close()

@@ -364,8 +364,8 @@ def test_answer_repeats_fields_of_the_request() -> None:
         "truncation": "auto",
         "max_output_tokens": 99,
     }
-    wire = validate(json.dumps(body).encode()).wire
-    final = check(encoded(DONE, wire=wire))[-1]["response"]
+    view = validate(json.dumps(body).encode()).view
+    final = check(encoded(DONE, view=view))[-1]["response"]
     assert {name: final[name] for name in body if name not in ("model", "input")} == {
         name: value for name, value in body.items() if name not in ("model", "input")
     }

@@ -23,8 +23,8 @@ def items(*values: Any) -> bytes:
 
 
 def view(request: WireRequest) -> RequestView:
-    assert isinstance(request.wire, RequestView)
-    return request.wire
+    assert isinstance(request.view, RequestView)
+    return request.view
 
 
 def input_items(request: WireRequest) -> list[WireItem]:

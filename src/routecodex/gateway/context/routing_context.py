@@ -114,7 +114,7 @@ class RoutingContextBuilder:
         scope = identify(
             request.codec.name, request.headers, controls, chain=request.chain, request_id=request.id
         )
-        if scope.kind == "chain" and request.chain is None and request.wire.wire.store is False:
+        if scope.kind == "chain" and request.chain is None and request.wire.view.store is False:
             return Scope("request", scope.id)
         return scope
 

@@ -54,7 +54,7 @@ def may_declare(request: WireRequest) -> bool:
 
     Asked for every request, so the body is searched only if a tool is of another kind.
     """
-    return _HOSTS[request.protocol](request.wire) and may_declare_search(request.body)
+    return _HOSTS[request.protocol](request.view) and may_declare_search(request.body)
 
 
 def _hosts(tools: Sequence[Any] | None) -> bool:

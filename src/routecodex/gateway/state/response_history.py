@@ -200,9 +200,9 @@ class ResponseChains:
         What is not stored here may be kept by the provider itself, if `may_know` says so.
         """
         sent = request.wire
-        if sent.wire.previous_response_id:
-            await self._continue(request, sent.wire.previous_response_id, may_know)
-        if request.wire.wire.references:
+        if sent.view.previous_response_id:
+            await self._continue(request, sent.view.previous_response_id, may_know)
+        if request.wire.view.references:
             await self._resolve(request, sent, may_know)
 
     async def _continue(self, request: ClientRequest, previous: str, may_know: MayKnow) -> None:
@@ -218,14 +218,14 @@ class ResponseChains:
 
     async def _resolve(self, request: ClientRequest, sent: WireRequest, may_know: MayKnow) -> None:
         """Puts items where references to them stand; their one holder gets the request as it was sent."""
-        references = request.wire.wire.references
-        earlier = len(references) - len(sent.wire.references)
+        references = request.wire.view.references
+        earlier = len(references) - len(sent.view.references)
         found = {at: await self._history.find_item(item_id) for at, item_id in references}
         missing = [one for one in enumerate(references) if _item(found[one[1][0]]) is None]
         for number, (at, item_id) in missing:
             if found[at] is not None or not await _asked(request, may_know):
                 own = number - earlier
-                raise _not_found(item_id, None if own < 0 else sent.wire.references[own][0])
+                raise _not_found(item_id, None if own < 0 else sent.view.references[own][0])
         items = {at: item for at, one in found.items() if (item := _item(one)) is not None}
         if not items:
             return
@@ -243,7 +243,7 @@ class ResponseChains:
     async def remember(self, request: ClientRequest, target: Target | None, outcome: AnswerOutcome) -> None:
         """Keeps an answer that may be continued."""
         inbound = request.received or request.original or request.wire
-        if outcome.body is None or inbound.wire.store is False:
+        if outcome.body is None or inbound.view.store is False:
             return
         response_id, items = turns.stored_ids(outcome.body)
         if not response_id:
@@ -251,7 +251,7 @@ class ResponseChains:
         entry = Entry(
             request=Raw(inbound.body),
             response=Raw(outcome.body),
-            previous=inbound.wire.previous_response_id,
+            previous=inbound.view.previous_response_id,
             provider=target.provider if target is not None else "",
             key=target.key if target is not None else "",
             native=target is not None and self.keeps_its_own(target),

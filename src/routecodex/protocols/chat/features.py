@@ -58,7 +58,7 @@ _parts = Decoder(list[_TextPart])
 
 def features(request: WireRequest) -> RequestFeatures:
     """Return the features of a request; only its newest messages are read."""
-    view: RequestView = request.wire
+    view: RequestView = request.view
     wire, messages, tools = view.fields, view.messages(), view.tools()
     newest, message = newest_message(messages, _feature_reader(request))
     last = _last_answer(messages)
@@ -81,7 +81,7 @@ def features(request: WireRequest) -> RequestFeatures:
 
 def fingerprint(request: WireRequest) -> bytes:
     """Return the bytes that identify a conversation: its system text and first user texts."""
-    view: RequestView = request.wire
+    view: RequestView = request.view
     return conversation_fingerprint(
         _system(request), first_user_texts(view.messages(), _feature_reader(request))
     )
@@ -179,7 +179,7 @@ def _forces_search(wire: RequestBody, tools: Sequence[WireTool]) -> bool:
 
 
 def _system(request: WireRequest) -> list[TextValue]:
-    view: RequestView = request.wire
+    view: RequestView = request.view
     texts: list[TextValue] = []
     for message in view.messages():
         if message.role not in _SYSTEM_ROLES:
@@ -189,5 +189,5 @@ def _system(request: WireRequest) -> list[TextValue]:
 
 
 def _opening(request: WireRequest) -> str:
-    view: RequestView = request.wire
+    view: RequestView = request.view
     return system_opening(_system(request) or _content(view.messages()[0], request.uncut)[0])

@@ -91,7 +91,7 @@ class Relay:
         self.outcome = AnswerOutcome()
         self._reply = reply
         self._asked: bool = reply.include_usage
-        view = reply.wire
+        view = reply.view
         self._wanted: int = (view.fields.n or 1) if isinstance(view, RequestView) else 1
         self._frames = Frames()
         self._repeats = FrameTemplate()

@@ -35,7 +35,7 @@ _STRICT: Final = b'"strict"'
 
 def rewrite(request: WireRequest, options: EncodeOptions) -> EncodedRequest:
     """Rewrite the request for this upstream; unchanged fields stay byte for byte."""
-    view: RequestView = request.wire
+    view: RequestView = request.view
     dialect, wire = options.dialect, view.fields
     if wire.n is not None and wire.n > 1 and not dialect.n:
         raise BadRequest(
@@ -82,7 +82,7 @@ def _fit_dialect(request: WireRequest, options: EncodeOptions) -> EncodedRequest
     if not dialect.stream_usage:
         # The relay estimates the usage of such an upstream.
         fields.pop("stream_options", None)
-    lines, instruction = _convert_settings(fields, request.wire, options)
+    lines, instruction = _convert_settings(fields, request.view, options)
     if not dialect.strict_tools and scan.contains(request.body, _STRICT):
         _remove_strict(fields)
     if instruction or dialect.merge_system or scan.contains(request.body, _DEVELOPER):
@@ -113,7 +113,7 @@ def _convert_settings(
     # `tool_choice` needs only the names of the tools.
     tools = [{"type": tool.type, tool.type: _tool_name(tool)} for tool in view.tools()]
     body = json.encode({**settings, "model": options.model, "messages": [], "tools": tools})
-    request = decode_request(WireRequest("chat", body, wire=None, model=options.model, stream=False))
+    request = decode_request(WireRequest("chat", body, view=None, model=options.model, stream=False))
     encoded = encode_request(request, options)
     converted = json.read_fields(encoded.body)
     messages = json.decode_raw(converted["messages"])

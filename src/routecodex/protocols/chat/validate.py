@@ -96,7 +96,7 @@ def validate(body: bytes, *, model: str | None = None, stream: bool | None = Non
     return WireRequest(
         protocol="chat",
         body=body,
-        wire=view,
+        view=view,
         model=wire.model if model is None else model,
         stream=bool(wire.stream) if stream is None else stream,
         include_usage=bool(options is not None and options.include_usage),

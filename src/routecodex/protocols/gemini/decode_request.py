@@ -47,7 +47,7 @@ _WRAPPERS = ("result", "output")
 def decode_request(request: WireRequest) -> Request:
     """Return the canonical request; the body was validated before."""
     value = json.read_values(request.body)
-    if request.wire.snake:
+    if request.view.snake:
         value = camel_keys(value)
     config = value.get("generationConfig") or {}
     extras = {name: inner for name, inner in value.items() if name not in _CANON_FIELDS and inner is not None}

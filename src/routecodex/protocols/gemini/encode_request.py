@@ -247,7 +247,7 @@ def encode_count(request: Request, options: EncodeOptions) -> bytes:
 
 def rewrite_count(request: WireRequest, options: EncodeOptions) -> EncodedRequest:
     """Return a Gemini client's countTokens request for a Gemini provider."""
-    view: RequestView = request.wire
+    view: RequestView = request.view
     rewritten = rewrite(request, options)
     fields = json.read_fields(rewritten.body)
     if not view.counted and fields.keys() == {"contents"}:

@@ -39,7 +39,7 @@ _VIDEO_SITES = ("youtube.com/", "youtu.be/")
 
 def features(request: WireRequest) -> RequestFeatures:
     """Return the features of a request; only its newest contents are read."""
-    view: RequestView = request.wire
+    view: RequestView = request.view
     contents, tools = contents_of(view.body), tools_of(view.body)
     newest, message = newest_message(contents, _message_features)
     last = _last_answer(contents)
@@ -61,7 +61,7 @@ def features(request: WireRequest) -> RequestFeatures:
 
 def fingerprint(request: WireRequest) -> bytes:
     """Return bytes that stay the same for a whole conversation: its system text and first user texts."""
-    body: RequestBody = request.wire.body
+    body: RequestBody = request.view.body
     return conversation_fingerprint(_system(body), first_user_texts(contents_of(body), _message_features))
 
 

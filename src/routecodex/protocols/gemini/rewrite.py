@@ -37,7 +37,7 @@ _text = Decoder(str)
 
 def rewrite(request: WireRequest, options: EncodeOptions) -> EncodedRequest:
     """Return the request for an upstream of the same protocol."""
-    view: RequestView = request.wire
+    view: RequestView = request.view
     resign = any(_must_change(signature, options) for signature in _signatures(view.body))
     if model_traits(options.model).signs_calls and any(
         _lacks_signature(content) for content in contents_of(view.body)

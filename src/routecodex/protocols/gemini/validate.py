@@ -32,7 +32,7 @@ def validate(body: bytes, *, model: str | None = None, stream: bool | None = Non
     """Return the validated request; model and stream come from the path."""
     view = _view(body)
     json.check_utf8(body)
-    return WireRequest("gemini", body, wire=view, model=_model(model or view.body.model), stream=bool(stream))
+    return WireRequest("gemini", body, view=view, model=_model(model or view.body.model), stream=bool(stream))
 
 
 def validate_count(body: bytes, *, model: str) -> WireRequest:
@@ -41,7 +41,7 @@ def validate_count(body: bytes, *, model: str) -> WireRequest:
     inner = outer.generate_content_request
     counted = bytes(inner) if json.is_present(inner) else body
     request = validate(counted, model=model, stream=False)
-    request.wire.counted = counted is not body
+    request.view.counted = counted is not body
     return request
 
 

@@ -34,7 +34,7 @@ _CALLS = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
 
 def features(request: WireRequest) -> RequestFeatures:
     """Return the features of a request; only its newest messages are read."""
-    wire: RequestBody = request.wire
+    wire: RequestBody = request.view
     messages, tools = wire.messages, wire.tools or ()
     newest, message = newest_message(messages, _feature_reader(request))
     last = _last_answer(messages)
@@ -58,7 +58,7 @@ def fingerprint(request: WireRequest) -> bytes:
 
     `cache_control` is not included: clients move it from turn to turn.
     """
-    wire: RequestBody = request.wire
+    wire: RequestBody = request.view
     return conversation_fingerprint(
         _system(request), first_user_texts(wire.messages, _feature_reader(request))
     )
@@ -134,7 +134,7 @@ def _forces_search(wire: RequestBody, tools: Sequence[WireTool]) -> bool:
 
 
 def _system(request: WireRequest) -> Sequence[TextValue]:
-    system = request.wire.system
+    system = request.view.system
     if isinstance(system, list):
         return [
             large_body.restore_text(block.text, request.uncut) for block in system if block.type == "text"
@@ -143,4 +143,4 @@ def _system(request: WireRequest) -> Sequence[TextValue]:
 
 
 def _opening(request: WireRequest) -> str:
-    return system_opening(_system(request) or _texts(request.wire.messages[0], request.uncut))
+    return system_opening(_system(request) or _texts(request.view.messages[0], request.uncut))

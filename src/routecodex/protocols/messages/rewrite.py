@@ -31,7 +31,7 @@ def rewrite(request: WireRequest, options: EncodeOptions) -> EncodedRequest:
     """Rewrite the request for this upstream; unchanged fields stay byte for byte."""
     notices = Notices()
     body = request.body
-    wire: RequestBody = request.wire
+    wire: RequestBody = request.view
     changes = _signature_changes(wire, options)
     unsupported = [name for name in options.dialect.unsupported if b'"%s"' % name.encode() in body]
     obstacle = None if wire.thinking is None else _thinking_obstacle(wire, changes, options)

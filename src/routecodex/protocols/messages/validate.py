@@ -85,7 +85,7 @@ def _read(body: bytes, decoder: Decoder[Any], *, model: str | None, stream: bool
     return WireRequest(
         protocol=NAME,
         body=body,
-        wire=wire,
+        view=wire,
         model=model or wire.model,
         stream=bool(wire.stream) if stream is None else stream,
         uncut=body if outline else b"",

@@ -87,9 +87,9 @@ class ResponseObject:
 
 
 def _echo(reply: ReplyContext) -> dict[str, Any]:
-    if not isinstance(reply.wire, RequestView):
+    if not isinstance(reply.view, RequestView):
         return dict(_ECHO_DEFAULTS)
-    sent = json.read_fields(reply.wire.body)
+    sent = json.read_fields(reply.view.body)
     return {
         name: sent[name] if name in sent and bytes(sent[name]) != b"null" else default
         for name, default in _ECHO_DEFAULTS.items()

@@ -42,7 +42,7 @@ _SYSTEM = frozenset({"system", "developer"})
 
 def features(request: WireRequest) -> RequestFeatures:
     """Return the features of a request; only its newest items are read."""
-    view: RequestView = request.wire
+    view: RequestView = request.view
     body = view.typed
     items, tools = _items(body), body.tools or ()
     newest, message = newest_message(items, _message_features) if items else ("user", SYSTEM)
@@ -64,7 +64,7 @@ def features(request: WireRequest) -> RequestFeatures:
 
 def fingerprint(request: WireRequest) -> bytes:
     """Return bytes that stay the same for a whole conversation: its system text and first user texts."""
-    body: RequestBody = request.wire.typed
+    body: RequestBody = request.view.typed
     items = _items(body)
     return conversation_fingerprint(_system(body, items), first_user_texts(items, _message_features))
 

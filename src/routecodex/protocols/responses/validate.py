@@ -43,7 +43,7 @@ def validate(body: bytes, *, model: str | None = None, stream: bool | None = Non
         )
     view = RequestView(body, typed, typed.previous_response_id, typed.store is not False, references)
     streams = bool(typed.stream) if stream is None else stream
-    return WireRequest(NAME, body, wire=view, model=model or typed.model, stream=streams)
+    return WireRequest(NAME, body, view=view, model=model or typed.model, stream=streams)
 
 
 def _check_tools(tools: Sequence[WireTool], path: str) -> None:
