@@ -1,6 +1,6 @@
-"""Makes machine code of the hot path: `python -m compile`.
+"""Compiles the hot path to machine code: `python -m compile`.
 
-modules   what is compiled: by mypyc, and what is written a second time in C
-build     the compiler's work
-training  what the hot path is run with, so that the compiler sees which ways are taken
+modules   the modules that mypyc compiles, and those that C replaces
+build     runs the compilers
+training  runs the hot path, so that the compiler can optimise by profile
 """

@@ -1,4 +1,4 @@
-/* How outline.c looks at the bytes of a body, a block at a time.
+/* The scan of outline.c over the blocks of a body.
 
    Read once for each WIDTH, the bytes of a vector, with the TARGET that has such vectors. */
 
@@ -82,7 +82,7 @@ VECTOR OF(Block) OF(with_bits)(OF(Block) block, unsigned char bits)
     return block;
 }
 
-/* Whether there is a byte below the blank. */
+/* Whether there is a control character. */
 VECTOR bool OF(has_control)(OF(Block) block)
 {
     OF(Vector) least = block.at[0];
@@ -106,14 +106,14 @@ VECTOR bool OF(has_control)(OF(Block) block)
 #define reaching OF(reaching)
 #define is_odd OF(is_odd)
 
-/* Bytes that lead characters which not every byte may follow, or none: those are looked at one by one. */
+/* Lead bytes that restrict the next byte, or are not valid: these characters are checked one by one. */
 VECTOR bool has_special(Block block)
 {
     const Flags two = equal(with_bits(block, 0x01), 0xC1), three = either(equal(block, 0xE0), equal(block, 0xED));
     return any(either(either(two, three), from(block, 0xF0)));
 }
 
-/* How far the last character reaches into the next block, NO_TEXT if one is none. */
+/* Returns the bytes of the last character in the next block, NO_TEXT if one is not valid. */
 VECTOR uint64_t reaching(Bytes body, Block block, Py_ssize_t start, uint64_t reached)
 {
     const uint64_t high = mask_of(highest_bit(block)), lead = mask_of(from(block, 0xC0));
@@ -123,7 +123,7 @@ VECTOR uint64_t reaching(Bytes body, Block block, Py_ssize_t start, uint64_t rea
     return following != (high & ~lead) ? NO_TEXT : lead >> 63 | of_three >> 62;
 }
 
-/* Whether a block has something that is not, or may not be, the JSON of a text.
+/* Whether a block has bytes that are not, or may not be, valid JSON.
 
    What can be told of any block is told of all: which of them have an escape, or a byte beyond ASCII, is not foreseen,
    and going a way that was not takes longer than all of this. */
@@ -132,7 +132,7 @@ VECTOR bool is_odd(Reader *reader, Carry *carry, Block block, Py_ssize_t start)
     reader->may_open |= is_open(reader->body, reader->opening, start, mask_of(equal(block, reader->opening.at[0])));
     const uint64_t backslashes = mask_of(equal(block, '\\')), signs = mask_of(equal(block, '"'));
     const uint64_t escapes = escaped(backslashes, &carry->escape), quotes = signs & ~escapes;
-    /* Nearly all of them are these. */
+    /* Nearly all escapes are these. */
     const uint64_t plain = backslashes | signs | mask_of(either(equal(block, 'n'), equal(block, 't')));
     if ((escapes & ~plain) != 0 && are_no_escapes(reader, start, escapes & ~plain))
         return true;
@@ -149,7 +149,7 @@ VECTOR bool is_odd(Reader *reader, Carry *carry, Block block, Py_ssize_t start)
         return false;
     if (are_marks(reader->body, start, quotes & inside & (backslashes >> 1 | LAST_BIT)))
         return true;
-    /* With one bit set the brackets `[` and `]` become `{` and `}`, and no other sign does. */
+    /* Setting one bit maps `[` and `]` to `{` and `}`, and no other byte. */
     const Block folded = with_bits(block, 0x20);
     const uint64_t brackets = mask_of(either(equal(folded, '{'), equal(folded, '}'))) & ~inside;
     const Turns turns = {quotes, brackets, inside, before != 0, carry->inside != 0};

@@ -8,7 +8,7 @@
 
 #define REMEMBERED 64
 
-/* The ids of calls that came last, one after the other in a circle. */
+/* Ring buffer of the latest call ids. */
 typedef struct {
     Bytes ids[REMEMBERED];
     Py_ssize_t count;
@@ -16,7 +16,7 @@ typedef struct {
 
 enum { NAME = 1, GIVEN = 2 };
 
-/* A function with its arguments, or a custom tool with its input, as texts. */
+/* Reads a function with arguments, or a custom tool with input, as strings. */
 static bool read_called(Rest *rest, Bytes key, void *into)
 {
     unsigned *const seen = into;
@@ -33,7 +33,7 @@ static bool take_called(Rest *rest)
     return TAKE_OBJECT(rest, read_called, &seen) && (seen & NAME) != 0;
 }
 
-/* Whether the id is among those that came last, of this many of them. */
+/* Whether the id is among the last ones, of this many. */
 static bool is_among(const Called *called, Bytes id, Py_ssize_t last)
 {
     for (Py_ssize_t i = 1; i <= last; i++) {
@@ -65,7 +65,7 @@ static bool read_call_field(Rest *rest, Bytes key, void *into)
     return pass_value(rest);
 }
 
-/* The calls of one message, as they come: each must be whole, and have an id of its own. */
+/* The calls of one message: each must be complete and have a unique id. */
 typedef struct {
     Called *called;
     Py_ssize_t count;
@@ -125,7 +125,7 @@ static bool read_part_field(Rest *rest, Bytes key, void *into)
     return pass_value(rest);
 }
 
-/* A part with a text, or with an image; whatever else it has must be unknown. */
+/* Reads a part with a text or an image; its other fields must be unknown. */
 static bool read_part(Rest *rest, Bytes Py_UNUSED(key), void *Py_UNUSED(into))
 {
     Part part = {0, {NULL, 0}};
@@ -135,7 +135,7 @@ static bool read_part(Rest *rest, Bytes Py_UNUSED(key), void *Py_UNUSED(into))
                                  : IS(part.type, "image_url") && (part.seen & PART_IMAGE) != 0;
 }
 
-/* A content that is there, or null; `is_there` is set to which. */
+/* Reads a content or null; sets `is_there`. */
 static bool take_content(Rest *rest, bool *is_there)
 {
     *is_there = !is_next(rest, 'n');
@@ -265,14 +265,14 @@ static bool read_tool_field(Rest *rest, Bytes key, void *into)
     return !IS(key, "custom") && pass_value(rest);
 }
 
-/* A tool that is a function of the client's. */
+/* Reads a function tool of the client. */
 static bool read_tool(Rest *rest, Bytes Py_UNUSED(key), void *Py_UNUSED(into))
 {
     Tool tool = {0, {NULL, 0}};
     return TAKE_OBJECT(rest, read_tool_field, &tool) && IS(tool.type, "function") && (tool.seen & TOOL_FUNCTION) != 0;
 }
 
-/* Where the messages of a request stand, how many there are, and where its tools stand, unless one of them is rare. */
+/* Offsets of messages and tools of a request, and the number of messages, unless one of them is rare. */
 typedef struct {
     Bytes messages, tools;
     Py_ssize_t count;
@@ -317,7 +317,7 @@ static char *put(char *to, const unsigned char *from, const unsigned char *end)
     return to + (end - from);
 }
 
-/* The outline with empty lists in place of what was found. */
+/* Returns the outline with empty lists in place of messages and tools. */
 static PyObject *without(Bytes outline, const Found *found)
 {
     const bool in_order = found->tools.size == 0 || found->messages.at < found->tools.at;

@@ -1,13 +1,12 @@
-"""Which modules are compiled: those that every request, or every event of a stream, passes through.
+"""Compiled modules: those that every request, or every event of a stream, passes through.
 
-What mypyc cannot build as it is meant is kept in modules of its own, and runs from its source:
+mypyc cannot build some code correctly; it stays in modules that run from source:
 
 - classes with keywords, such as `class Plan(Struct, frozen=True)`, and asynchronous generators;
-- coroutines that await something while they handle an exception, in `except` or `finally`: whatever runs
-  meanwhile sees that exception as its own.
+- coroutines that await in `except` or `finally`: other code that runs meanwhile sees the handled exception.
 
-And where mypy takes for granted that a method has not changed an attribute that was looked at before it, so
-does mypyc. `--warn-unreachable` finds these places: the build fails on them.
+mypyc also trusts mypy's narrowing of an attribute across method calls that may change it. The build fails at
+these places, by `--warn-unreachable`.
 """
 
 from __future__ import annotations

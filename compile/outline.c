@@ -12,7 +12,7 @@ typedef struct {
     Py_ssize_t size;
 } Bytes;
 
-/* A key, and how deep the objects are that may have it: 1 is the outermost. */
+/* A key, and the depth of the objects that may have it: 1 is the outermost. */
 typedef struct {
     Bytes key;
     int depth;
@@ -20,7 +20,7 @@ typedef struct {
 
 #define MOST_PLACES 8
 
-/* How a string begins that stands for a text: with a character that no text has in the first place. */
+/* Start of a mark, the string in place of a text: a character that texts do not start with. */
 #define MARK "\"\\u0000"
 #define MARK_SIZE ((Py_ssize_t)sizeof MARK - 1)
 
@@ -29,7 +29,7 @@ typedef struct {
     Py_ssize_t count;
 } Places;
 
-/* From a quote to behind the one that closes it. */
+/* A string, from its quote to the end of its closing quote. */
 typedef struct {
     Py_ssize_t start, end;
 } Cut;
@@ -50,14 +50,14 @@ typedef enum { ODD, READ, NO_MEMORY } Verdict;
 #ifdef __SSE2__
 #include <immintrin.h>
 
-/* Bytes that are looked at together. Of what they are there are masks, with one bit for every byte. */
+/* Bytes tested together, as masks with one bit per byte. */
 #define BLOCK 64
 #define DEEPEST 60
 #define LAST_BIT (UINT64_C(1) << (BLOCK - 1))
 #define NO_TEXT UINT64_MAX
 #define INLINE static inline __attribute__((always_inline))
 
-/* How far the block before reaches into the next one. */
+/* State of the previous block that matters for the next one. */
 typedef struct {
     uint64_t escape, inside, text;
 } Carry;
@@ -68,26 +68,26 @@ typedef struct {
     Py_ssize_t shortest;
     Cuts *cuts;
     int depth;
-    uint64_t lists;         /* which of the open brackets are those of lists; the innermost is the last bit */
-    Py_ssize_t quote;       /* where the string begins that was opened last, of those that may be long */
-    Py_ssize_t second_half; /* where the second half of a pair of surrogates has to be */
+    uint64_t lists;         /* one bit per open bracket, set for lists; the innermost is the last bit */
+    Py_ssize_t quote;       /* start of the last opened string that may be long */
+    Py_ssize_t second_half; /* offset at which the second half of a surrogate pair must be */
     bool no_memory, may_open;
 } Reader;
 
-/* What stands behind a backslash that is not escaped itself. */
+/* Returns the escaped bytes: those after a backslash that is not escaped itself. */
 INLINE uint64_t escaped(uint64_t backslashes, uint64_t *carry)
 {
     const uint64_t even = UINT64_C(0x5555555555555555);
     backslashes &= ~*carry;
     const uint64_t behind = backslashes << 1 | *carry;
-    /* Adding where a row of them begins at an odd place finds out where it ends. */
+    /* Adding the start of a run at an odd offset carries to its end (as in simdjson). */
     const uint64_t odd_rows = backslashes & ~even & ~behind;
     uint64_t ends;
     *carry = __builtin_add_overflow(odd_rows, backslashes, &ends);
     return (even ^ (ends << 1)) & behind;
 }
 
-/* From each quote that opens to before the one that closes. */
+/* Returns the bytes from each opening quote up to its closing quote. */
 INLINE uint64_t between(uint64_t quotes)
 {
     for (int step = 1; step < BLOCK; step *= 2)
@@ -95,7 +95,7 @@ INLINE uint64_t between(uint64_t quotes)
     return quotes;
 }
 
-/* How many bytes the character has that begins there; 0 if it is none in UTF-8. */
+/* Returns the length of the UTF-8 character at `at`; 0 if it is not valid. */
 static inline int character(Bytes body, Py_ssize_t at)
 {
     unsigned char sign[4] = {0};
@@ -107,16 +107,16 @@ static inline int character(Bytes body, Py_ssize_t at)
     if (sign[0] < 0xE0)
         return sign[0] >= 0xC2 && second ? 2 : 0;
     if (sign[0] < 0xF0) {
-        /* Not what two bytes would do for, and no surrogates. */
+        /* Neither overlong (two bytes suffice) nor a surrogate. */
         const bool out = (sign[0] == 0xE0 && sign[1] < 0xA0) || (sign[0] == 0xED && sign[1] >= 0xA0);
         return second && third && !out ? 3 : 0;
     }
-    /* Not what three bytes would do for, and nothing above U+10FFFF. */
+    /* Neither overlong (three bytes suffice) nor above U+10FFFF. */
     const bool out = sign[0] > 0xF4 || (sign[0] == 0xF0 && sign[1] < 0x90) || (sign[0] == 0xF4 && sign[1] >= 0x90);
     return second && third && fourth && !out ? 4 : 0;
 }
 
-/* Looks at each character by itself: how far the last one reaches into the next block, NO_TEXT if one is none. */
+/* Checks each character; returns the bytes of the last one in the next block, NO_TEXT if one is not valid. */
 static uint64_t past_characters(Bytes body, Py_ssize_t start, uint64_t high, uint64_t lead, uint64_t reached)
 {
     uint64_t reaching = 0;
@@ -132,7 +132,7 @@ static uint64_t past_characters(Bytes body, Py_ssize_t start, uint64_t high, uin
     return (reached & ~(high & ~lead)) != 0 ? NO_TEXT : reaching;
 }
 
-/* The four digits there as a number; -1 if they are none. */
+/* Returns the value of the four hex digits at `at`; -1 if they are not hex digits. */
 static int32_t code_unit(Bytes body, Py_ssize_t at)
 {
     int32_t unit = 0;
@@ -150,7 +150,7 @@ static int32_t code_unit(Bytes body, Py_ssize_t at)
     return unit;
 }
 
-/* Whether the escape whose `u` stands there is no character, nor half a pair that has its other half. */
+/* Whether the escape whose `u` is at `at` is neither a character nor half of a complete surrogate pair. */
 static bool is_no_unit(Reader *reader, Py_ssize_t at)
 {
     const Bytes body = reader->body;
@@ -178,7 +178,7 @@ static bool are_no_escapes(Reader *reader, Py_ssize_t start, uint64_t places)
     return false;
 }
 
-/* Whether the opening stands at one of the places. */
+/* Whether the opening occurs at one of the offsets. */
 static bool is_open(Bytes body, Bytes opening, Py_ssize_t start, uint64_t places)
 {
     for (; places != 0; places &= places - 1) {
@@ -203,10 +203,10 @@ static bool has_key(Bytes body, Py_ssize_t end, Bytes key)
            memcmp(body.at + start, key.at, (size_t)key.size) == 0;
 }
 
-/* Whether a key that ends there is that of a place. */
+/* Whether the key that ends at `end` is one of the places. */
 static bool is_in_place(const Reader *reader, Py_ssize_t end)
 {
-    /* Objects and lists in turn, an object first and last. */
+    /* Objects and lists alternate, with an object first and last. */
     if (reader->lists != (UINT64_C(0xAAAAAAAAAAAAAAAA) & ((UINT64_C(1) << reader->depth) - 1)))
         return false;
     for (Py_ssize_t i = 0; i < reader->places->count; i++)
@@ -215,7 +215,7 @@ static bool is_in_place(const Reader *reader, Py_ssize_t end)
     return false;
 }
 
-/* Whether the string that was opened last is the value of such a key. */
+/* Whether the last opened string is the value of such a key. */
 static bool is_wanted(const Reader *reader)
 {
     const Bytes body = reader->body;
@@ -249,7 +249,7 @@ static bool closes_odd(Reader *reader, Py_ssize_t at)
     return reader->no_memory;
 }
 
-/* Whether one of the strings that begin there begins like a mark. */
+/* Whether one of the strings at these offsets starts like a mark. */
 static bool are_marks(Bytes body, Py_ssize_t start, uint64_t places)
 {
     for (; places != 0; places &= places - 1) {
@@ -260,7 +260,7 @@ static bool are_marks(Bytes body, Py_ssize_t start, uint64_t places)
     return false;
 }
 
-/* Without branches: which bracket comes next is not foreseen. */
+/* Without branches: the next bracket cannot be predicted. */
 INLINE bool nests_odd(Reader *reader, unsigned char sign)
 {
     const bool opens = (sign & ('{' & ~'}')) != 0, of_list = (sign & ('{' & ~'[')) == 0;
@@ -269,7 +269,7 @@ INLINE bool nests_odd(Reader *reader, unsigned char sign)
     return (unsigned)reader->depth > DEEPEST;
 }
 
-/* What opens and closes in a block, of which there is something: `inside` is what lies in strings. */
+/* Quotes and brackets of a block; `inside` are the bytes in strings. */
 typedef struct {
     uint64_t quotes, brackets, inside;
     bool begins_inside, ends_inside;
@@ -291,7 +291,7 @@ static bool walks_odd(Reader *reader, Py_ssize_t start, Turns turns)
     return false;
 }
 
-/* The same where a string has to be longer than a block: one that lies within it is passed over. */
+/* The same if only strings longer than a block are cut: those inside of a block are skipped. */
 INLINE bool strides_odd(Reader *reader, Py_ssize_t start, Turns turns)
 {
     if (turns.begins_inside && closes_odd(reader, start + __builtin_ctzll(turns.quotes)))
@@ -339,7 +339,7 @@ static int widest(void)
     return 0;
 }
 
-/* Without vectors this would take longer than what it saves. */
+/* Without vectors the search takes longer than it saves. */
 static Verdict find(const Asked *asked, Cuts *cuts, int width, bool *may_open)
 {
     (void)asked, (void)cuts, (void)width, (void)may_open;
@@ -355,7 +355,7 @@ static int digits_of(Py_ssize_t number)
     return digits;
 }
 
-/* The body with a mark, and the number of its first byte, in place of each cut. */
+/* Returns the body with a mark and the offset of the string in place of each cut. */
 static PyObject *without(Bytes body, Cuts cuts)
 {
     Py_ssize_t size = body.size, at = 0;

@@ -19,12 +19,12 @@ typedef struct {
 
 #define NAMED(name) {(const unsigned char *)(name), sizeof(name) - 1}
 
-/* What a byte may be part of. */
+/* Classes of bytes. */
 enum { NAME = 1, VALUE = 2, TARGET = 4, BLANK = 8, DIGIT = 16 };
 
 static unsigned char signs[256];
 
-/* What a header means for the message as such. */
+/* Effect of a header on the framing of the message. */
 typedef enum { NOTHING, HOST, LENGTH, CODING, CONNECTION, NEVER } Meaning;
 
 static const struct {
@@ -42,14 +42,14 @@ static const struct {
     {NAMED("upgrade"), NEVER},
 };
 
-/* The sizes of these names, as bits: most others are known by theirs. */
+/* Lengths of these names, as bits: most other names have another length. */
 static uint32_t sizes;
 
 #define MOST_MEANT 17
 
 static const Bytes KEPT = NAMED("keep-alive"), IN_CHUNKS = NAMED("chunked");
 
-/* What was said so far of the message as such: how often, and how long its body is. */
+/* Framing headers so far: their counts, and the length of the body. */
 typedef struct {
     unsigned char said[NEVER];
     long long length;
@@ -60,7 +60,7 @@ static unsigned char lower(unsigned char sign)
     return sign >= 'A' && sign <= 'Z' ? sign | 0x20 : sign;
 }
 
-/* Whether they are the same but for capitals; the second one has none. */
+/* Compares without case; the second one is lower case. */
 static bool same(Bytes one, Bytes other)
 {
     if (one.size != other.size)
@@ -92,16 +92,16 @@ static Bytes take_all(Bytes *rest, unsigned char of)
     return taken;
 }
 
-/* Bytes that are looked at together. */
+/* Bytes tested together. */
 #define TOGETHER 8
 
-/* Whether all of them may stand in a value, unless that is because of a tab. */
+/* Whether all of them may occur in a value; a tab is reported as false. */
 static bool all_visible(const unsigned char *at)
 {
     const uint64_t every = UINT64_C(0x0101010101010101);
     uint64_t bytes;
     memcpy(&bytes, at, TOGETHER);
-    /* Below a blank the first one borrows from the highest bit, from DEL on the second one carries into it. */
+    /* Bytes below a blank borrow from the highest bit, bytes from DEL on carry into it. */
     return (((bytes - every * ' ') | (bytes + every) | bytes) & every << 7) == 0;
 }
 
@@ -146,7 +146,7 @@ static bool read_length(Bytes value, long long *length)
     return true;
 }
 
-/* Takes note of a header, unless it is not plain. */
+/* Records a header; false if it is not plain. */
 static bool note(Framing *framing, Bytes name, Bytes value)
 {
     const Meaning meaning = meaning_of(name);
@@ -209,7 +209,7 @@ static PyObject *look_up(Bytes name, PyObject *names)
     return text;
 }
 
-/* The name in lower case: the text that is known for this spelling, or a new one. */
+/* Returns the name in lower case: the shared string of this spelling, or a new one. */
 static PyObject *known(Bytes name, PyObject *names)
 {
     const unsigned char first = name.at[0], middle = name.at[name.size / 2], last = name.at[name.size - 1];
@@ -240,7 +240,7 @@ static PyObject *text_of(Bytes value)
     return text;
 }
 
-/* Puts a header into a dict of texts, unless it is there already; false then, and if it fails. */
+/* Adds a header to a dict; false if it is there already, or on failure. */
 static bool put(PyObject *headers, Bytes name, Bytes value, PyObject *names)
 {
     const Py_ssize_t before = PyDict_GET_SIZE(headers);
@@ -251,7 +251,7 @@ static bool put(PyObject *headers, Bytes name, Bytes value, PyObject *names)
     return done && PyDict_GET_SIZE(headers) > before;
 }
 
-/* Puts a header at the end of a list of pairs; false if that fails. */
+/* Appends a header to a list of pairs; false on failure. */
 static bool append(PyObject *headers, Bytes name, Bytes value)
 {
     PyObject *const key = lowered_bytes(name), *const bytes = key == NULL ? NULL : bytes_of(value);
@@ -277,7 +277,7 @@ static bool read_fields(Bytes *rest, Framing *framing, PyObject *headers, PyObje
     return true;
 }
 
-/* The four values as a tuple, which takes over those that are objects; NULL if one of these is missing. */
+/* Returns the four values as a tuple, which owns the objects; NULL if one of these is missing. */
 static PyObject *result(PyObject *first, PyObject *headers, Py_ssize_t start, long long length)
 {
     PyObject *const values[] = {first, headers, PyLong_FromSsize_t(start), PyLong_FromLongLong(length)};
@@ -312,7 +312,7 @@ static PyObject *parse_request(Bytes rest, PyObject *names)
     return result(bytes_of(target), headers, rest.at - begin, framing.length);
 }
 
-/* A status that a body follows; 0 if it is another. */
+/* Reads a status that a body follows; 0 for any other. */
 static int take_status(Bytes *rest)
 {
     Bytes digits = take_all(rest, DIGIT);
@@ -342,7 +342,7 @@ static PyObject *parse_response(Bytes rest)
     return result(PyLong_FromLong(status), headers, rest.at - begin, framing.length);
 }
 
-/* As much of the bytes as a plain head may take. */
+/* Reads the bytes, at most as many as a plain head has. */
 static bool read_bytes(PyObject *given, Bytes *into)
 {
     if (!PyBytes_CheckExact(given)) {

@@ -16,7 +16,7 @@ typedef struct {
     Py_ssize_t size;
 } Bytes;
 
-/* What has not been read yet. */
+/* The unread rest of the document. */
 typedef struct {
     const unsigned char *at, *end;
 } Rest;
@@ -50,7 +50,7 @@ INLINE void pass_blanks(Rest *rest)
         rest->at++;
 }
 
-/* Takes a sign with the blanks around it. */
+/* Reads a byte with the white space around it. */
 INLINE bool take_sign(Rest *rest, unsigned char sign)
 {
     pass_blanks(rest);
@@ -69,7 +69,7 @@ static bool take_word(Rest *rest, const char *word)
     return true;
 }
 
-/* Where the first quote or backslash from there on stands; the end if there is none. */
+/* Returns the first quote or backslash from `at` on; the end if there is none. */
 INLINE const unsigned char *next_sign(const unsigned char *at, const unsigned char *end)
 {
 #ifdef __SSE2__
@@ -87,7 +87,7 @@ INLINE const unsigned char *next_sign(const unsigned char *at, const unsigned ch
     return at;
 }
 
-/* Takes a string. What is inside is as it is written: with a backslash in it that is not what it says. */
+/* Reads a string; `inside` is its text as written, so with escapes if it is not plain. */
 INLINE bool take_string(Rest *rest, Bytes *inside, bool *is_plain)
 {
     if (!take(rest, '"'))
@@ -106,7 +106,7 @@ INLINE bool take_string(Rest *rest, Bytes *inside, bool *is_plain)
     return at < rest->end;
 }
 
-/* Takes a string that is written as it reads. */
+/* Reads a string without escapes. */
 INLINE bool take_plain(Rest *rest, Bytes *inside)
 {
     bool is_plain;
@@ -128,7 +128,7 @@ static Py_ssize_t pass_digits(Rest *rest)
     return rest->at - start;
 }
 
-/* Numbers of which nobody could think that they are too large, or too long. */
+/* Reads a number that no parser rejects as too large or too long. */
 static bool pass_number(Rest *rest)
 {
     take(rest, '-');
@@ -145,10 +145,10 @@ static bool pass_number(Rest *rest)
     return digits <= DIGITS && !is_next(rest, 'e') && !is_next(rest, 'E');
 }
 
-/* Reads one member of an object behind its key, or one value of a list, which has none; false if it is rare or wrong. */
+/* Reads the value of a member, or an item of a list, which has no key; false if it is rare or wrong. */
 typedef bool Reader(Rest *rest, Bytes key, void *into);
 
-/* Reads all that stands between brackets. */
+/* Reads everything between brackets. */
 INLINE bool take_all(Rest *rest, const char *brackets, Reader *read, void *into)
 {
     Bytes key = {NULL, 0};
@@ -168,7 +168,7 @@ INLINE bool take_all(Rest *rest, const char *brackets, Reader *read, void *into)
 #define TAKE_OBJECT(rest, read, into) take_all(rest, "{}", read, into)
 #define TAKE_LIST(rest, read, into) take_all(rest, "[]", read, into)
 
-/* Goes past any value; `into` is how deep it lies. */
+/* Skips any value; `into` is its depth. */
 static bool pass_any(Rest *rest, Bytes Py_UNUSED(key), void *into)
 {
     int depth = *(int *)into + 1;
@@ -203,7 +203,7 @@ static bool pass_text_or_null(Rest *rest)
     return is_next(rest, 'n') ? take_word(rest, "null") : pass_string(rest);
 }
 
-/* Notes that a field has come; false if it came before. */
+/* Records a field; false if it is repeated. */
 INLINE bool is_first(unsigned *seen, unsigned field)
 {
     const bool is = (*seen & field) == 0;

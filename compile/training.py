@@ -1,7 +1,7 @@
-"""Runs the hot path as users do, with modules that count: `python -m compile.training MANIFEST`.
+"""Trains the profile: runs the hot path with an instrumented build. `python -m compile.training MANIFEST`.
 
-What is run are the pieces that the guard of the benchmark counts, and requests from socket to socket: these
-most, as they are what a gateway does all day.
+It runs the pieces that the guard of the benchmark counts, and many more requests from socket to socket, as
+these are the work of a gateway.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ REQUESTS = 1500
 
 
 def train(*, pieces: int = PIECES, requests: int = REQUESTS) -> None:
-    """Runs every piece, and every request, so many times."""
-    # Not imported before it is settled which modules these are.
+    """Run every piece and every request this many times."""
+    # Imported after the finder of the instrumented build is installed.
     scripts, whole = import_module("bench.guard.scripts"), import_module("bench.guard.whole")
     for step in scripts.scripts().values():
         for _ in range(pieces):
@@ -30,7 +30,7 @@ def train(*, pieces: int = PIECES, requests: int = REQUESTS) -> None:
 
 
 def main() -> int:
-    """Runs with what the manifest tells of; 2 when that is not of these sources."""
+    """Run with the build of the manifest; return 2 if it is not of these sources."""
     finder = compiled.matching_build(Path(sys.argv[1]))
     if finder is None:
         return 2

@@ -144,8 +144,11 @@ def _name(name: str) -> str:
 
 
 def _is_name_character(character: str) -> bool:
-    category = unicodedata.category(character)
-    return character.isalnum() or character in _NAME_PUNCTUATION or category.startswith("M")
+    return (
+        character.isalnum()
+        or character in _NAME_PUNCTUATION
+        or unicodedata.category(character).startswith("M")
+    )
 
 
 def _stop_message(value: str, span: Span) -> Instruction:
