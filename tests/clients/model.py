@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import replace
-
 from msgspec import Struct
-
 from tests.kit import answers
-from tests.kit.answers import Call, Counts, Piece, Thought, Words
-from tests.kit.steps import Json, Sse
+from tests.kit.answers import Call
+from tests.kit.answers import Counts
+from tests.kit.answers import Piece
+from tests.kit.answers import ReasoningPiece
+from tests.kit.answers import TextPiece
+from tests.kit.steps import Json
+from tests.kit.steps import Sse
 from tests.kit.upstream import Request
+import re
 
 RESULT = "sunny"
 """Stands in every tool result: once it is in a request, the acts are over and the results are quoted."""
@@ -33,15 +36,17 @@ class Act(Struct, frozen=True):
 
 PARIS = Call("look_up", {"city": "Paris"})
 OSLO = Call("look_up", {"city": "Oslo"})
-_THOUGHT = Thought(THOUGHT, SIGNATURE)
+_THOUGHT = ReasoningPiece(THOUGHT, SIGNATURE)
 _REASONED = Counts(output=40, reasoning=31)
 ACTS: dict[str, Act] = {
-    "two cities": Act((Words("Let me look at both."), PARIS, OSLO)),
-    "think aloud": Act((_THOUGHT, Words("I have thought about it.")), counts=_REASONED),
+    "two cities": Act((TextPiece("Let me look at both."), PARIS, OSLO)),
+    "think aloud": Act((_THOUGHT, TextPiece("I have thought about it.")), counts=_REASONED),
     "think first": Act((_THOUGHT, PARIS), counts=_REASONED),
-    "as json": Act((Words('{"city":"Paris","sky":"blue"}'),)),
-    "cut short": Act((Words("This goes on and on and"),), end="length"),
-    "count it": Act((Words("Counted."),), counts=Counts(input=1200, output=60, cached=1000, reasoning=32)),
+    "as json": Act((TextPiece('{"city":"Paris","sky":"blue"}'),)),
+    "cut short": Act((TextPiece("This goes on and on and"),), end="length"),
+    "count it": Act(
+        (TextPiece("Counted."),), counts=Counts(input=1200, output=60, cached=1000, reasoning=32)
+    ),
 }
 
 _FAULT = re.compile(rb"says-(\d+)|(breaks-off)|(reports-an-error)")
@@ -65,7 +70,7 @@ def model(protocol: str) -> Callable[[Request], Json | Sse]:
         if act is None:
             return smart(replace(request, body=request.body.replace(*_RESPELLED)))
         stream = answers.wants_stream(request)
-        return answers.say(protocol, *act.pieces, stream=stream, end=act.end, counts=act.counts)
+        return answers.compose(protocol, *act.pieces, stream=stream, end=act.end, counts=act.counts)
 
     return answer
 

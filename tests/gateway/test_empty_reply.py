@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-import itertools
-
-import pytest
-
-from routecodex.wire import json, sse
+from routecodex.wire import json
+from routecodex.wire import sse
 from tests.gateway.instruction_gateway import words
-from tests.kit import answers, asking
-from tests.kit.gateway import Running, one_target, serving
+from tests.kit import answers
+from tests.kit import asking
+from tests.kit.gateway import Running
+from tests.kit.gateway import one_target
+from tests.kit.gateway import serving
 from tests.kit.grammar.frames import read
-from tests.kit.raw_client import Answer, call
-from tests.kit.steps import CutOff, Json, Sse
+from tests.kit.raw_client import Answer
+from tests.kit.raw_client import call
+from tests.kit.steps import CutOff
+from tests.kit.steps import Json
+from tests.kit.steps import Sse
 from tests.kit.upstream import Upstream
+import itertools
+import pytest
 
 PROTOCOLS = ("chat", "responses", "messages", "gemini")
 PAIRS = [
@@ -27,7 +32,7 @@ COUNTS = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
 
 
 def empty(protocol: str, stream: bool, **more: object) -> Json | Sse:
-    return answers.say(protocol, stream=stream, **more)
+    return answers.compose(protocol, stream=stream, **more)
 
 
 def chat_answer(said: dict[str, object], stream: bool) -> Json | Sse:
@@ -101,7 +106,7 @@ async def test_switched_off_an_empty_answer_passes(protocol: str, stream: bool) 
 @pytest.mark.parametrize("upstream", PROTOCOLS)
 async def test_thoughts_alone_are_no_whole_answer(client: str, upstream: str) -> None:
     async with Upstream() as up:
-        only_thoughts = answers.say(upstream, answers.Thought("let me see"), stream=False)
+        only_thoughts = answers.compose(upstream, answers.ReasoningPiece("let me see"), stream=False)
         up.queue(only_thoughts, answers.text(upstream, "here", False))
         async with serving(one_target(upstream, up)) as gateway:
             answer = await ask(gateway, client, stream=False)

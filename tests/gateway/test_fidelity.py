@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import msgspec
-import pytest
-
 from routecodex.canon.parts import Reasoning
 from routecodex.canon.response import Response
 from tests.gateway.test_matrix import understood
-from tests.kit import answers, asking
-from tests.kit.gateway import one_target, provider, serving
+from tests.kit import answers
+from tests.kit import asking
+from tests.kit.gateway import one_target
+from tests.kit.gateway import provider
+from tests.kit.gateway import serving
 from tests.kit.raw_client import call
-from tests.kit.steps import Json, Sse
+from tests.kit.steps import Json
+from tests.kit.steps import Sse
 from tests.kit.upstream import Upstream
+from typing import Any
+import msgspec
+import pytest
 
 PROTOCOLS = ("chat", "responses", "messages", "gemini")
 
@@ -170,11 +172,13 @@ async def test_a_signature_goes_back_to_its_maker_byte_for_byte() -> None:
 async def test_a_client_without_a_place_for_signatures_gets_them_back_to_the_provider(stream: bool) -> None:
     """A chat client cannot carry Anthropic's signed thought; the tool loop works all the same."""
     pieces = (
-        answers.Thought("I need the weather.", "c2ln"),
+        answers.ReasoningPiece("I need the weather.", "c2ln"),
         answers.Call("get_weather", {"city": "Bern"}, "toolu_1"),
     )
     async with Upstream() as up:
-        up.queue(answers.say("messages", *pieces, stream=stream), answers.text("messages", "Rain.", False))
+        up.queue(
+            answers.compose("messages", *pieces, stream=stream), answers.text("messages", "Rain.", False)
+        )
         async with serving(one_target("messages", up)) as gateway:
             body = asking.body("chat", "Weather?", stream=stream, tools=True)
             await call(gateway.port, "/v1/chat/completions", body)
@@ -205,7 +209,9 @@ async def test_signatures_survive_a_gateway_behind_the_gateway(protocol: str, st
     thought = {"type": "thinking", "thinking": "Mine.", "signature": "c2ln"}
     async with Upstream() as maker:
         maker.queue(
-            answers.say("messages", answers.Thought("Mine.", "c2ln"), answers.Words("Hello"), stream=stream),
+            answers.compose(
+                "messages", answers.ReasoningPiece("Mine.", "c2ln"), answers.TextPiece("Hello"), stream=stream
+            ),
             answers.text("messages", "fine", False),
         )
         async with serving(one_target("messages", maker)) as inner:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-import itertools
-
-import pytest
-
-from routecodex.canon.parts import Reasoning, Text, ToolCall
-from routecodex.canon.response import Response, fold
+from routecodex.canon.parts import Reasoning
+from routecodex.canon.parts import Text
+from routecodex.canon.parts import ToolCall
+from routecodex.canon.response import Response
+from routecodex.canon.response import fold
 from routecodex.protocols.codecs import CODECS
-from tests.kit import answers, asking
-from tests.kit.gateway import one_target, serving
-from tests.kit.raw_client import Answer, call
-from tests.kit.steps import Json, Sse
+from tests.kit import answers
+from tests.kit import asking
+from tests.kit.gateway import one_target
+from tests.kit.gateway import serving
+from tests.kit.raw_client import Answer
+from tests.kit.raw_client import call
+from tests.kit.steps import Json
+from tests.kit.steps import Sse
 from tests.kit.upstream import Upstream
+import itertools
+import pytest
 
 PROTOCOLS = ("chat", "responses", "messages", "gemini")
 COMBINATIONS = [
@@ -66,7 +71,7 @@ async def test_several_calls_arrive_with_their_arguments(client: str, upstream: 
         answers.Call("get_weather", {"city": "Zürich"}, "call_one"),
         answers.Call("get_weather", {"city": "Genève"}, "call_two"),
     )
-    said = answers.tool_calls(upstream, *calls, stream=stream, words="Let me look.")
+    said = answers.tool_calls(upstream, *calls, stream=stream, text="Let me look.")
     response = await ask(client, upstream, said, stream=stream, tools=True)
     made = [part for part in response.parts if isinstance(part, ToolCall)]
     assert [(part.name, part.arguments.replace(" ", "")) for part in made] == [

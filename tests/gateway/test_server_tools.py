@@ -4,20 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-import pytest
-
-from routecodex.canon.parts import Text, ToolCall, ToolResult
+from routecodex.canon.parts import Text
+from routecodex.canon.parts import ToolCall
+from routecodex.canon.parts import ToolResult
 from routecodex.protocols.codecs import CODECS
-from tests.gateway.continuation_gateway import HERE, PROTOCOLS, SET, Talk, continuing, has_error, usage, used
+from tests.gateway.continuation_gateway import HERE
+from tests.gateway.continuation_gateway import PROTOCOLS
+from tests.gateway.continuation_gateway import SET
+from tests.gateway.continuation_gateway import Talk
+from tests.gateway.continuation_gateway import continuing
+from tests.gateway.continuation_gateway import has_error
+from tests.gateway.continuation_gateway import usage
+from tests.gateway.continuation_gateway import used
 from tests.gateway.store_reader import install
-from tests.kit import answers, asking
-from tests.kit.answers import Call, Words
+from tests.kit import answers
+from tests.kit import asking
+from tests.kit.answers import Call
+from tests.kit.answers import TextPiece
 from tests.kit.raw_client import Answer
 from tests.kit.steps import Answer as Given
 from tests.kit.steps import Json
 from tests.kit.upstream import Request
+from typing import Any
+import pytest
 
 pairs = pytest.mark.parametrize(
     ("protocol", "speaks"),
@@ -29,7 +38,7 @@ PEEK = Call("peek", {"at": "the door"}, "call_p1")
 AGAIN = Call("peek", {"at": "the roof"}, "call_p2")
 ABYSS = Call("peek", {"at": "the abyss"}, "call_p3")
 WEATHER = Call("get_weather", {"city": "Oslo"}, "call_w1")
-Piece = Words | Call
+Piece = TextPiece | Call
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +54,7 @@ def says(talk: Talk, *rounds: Sequence[Piece] | Given) -> None:
         said = rounds[number]
         if not isinstance(said, Sequence):
             return said
-        return answers.say(talk.speaks, *said, stream=answers.wants_stream(request))
+        return answers.compose(talk.speaks, *said, stream=answers.wants_stream(request))
 
     talk.script(answer)
 
@@ -77,7 +86,7 @@ async def test_a_call_of_ours_is_answered_and_never_seen(
     tmp_path: Path, protocol: str, speaks: str, stream: bool
 ) -> None:
     async with continuing(protocol, tmp_path / "state", speaks=speaks) as talk:
-        says(talk, [PEEK], [Words("it is there")])
+        says(talk, [PEEK], [TextPiece("it is there")])
         answer = await talk.ask("look", stream=stream)
         assert talk.words(answer, stream=stream) == "it is there"
         assert b"peek" not in answer.body
@@ -92,7 +101,7 @@ async def test_several_calls_at_once_and_words_before_them(
     tmp_path: Path, protocol: str, stream: bool
 ) -> None:
     async with continuing(protocol, tmp_path / "state") as talk:
-        says(talk, [Words("let me see"), PEEK, AGAIN], [AGAIN], [Words("all is well")])
+        says(talk, [TextPiece("let me see"), PEEK, AGAIN], [AGAIN], [TextPiece("all is well")])
         answer = await talk.ask("look", stream=stream)
         assert talk.words(answer, stream=stream) == "let me see\n\nall is well"
         assert exchanged(talk, 1) == [
@@ -107,7 +116,7 @@ async def test_several_calls_at_once_and_words_before_them(
 @protocols
 async def test_a_call_that_fails_is_told_and_the_turn_goes_on(tmp_path: Path, protocol: str) -> None:
     async with continuing(protocol, tmp_path / "state") as talk:
-        says(talk, [ABYSS, PEEK], [Words("it failed")])
+        says(talk, [ABYSS, PEEK], [TextPiece("it failed")])
         answer = await talk.ask("look")
         assert talk.words(answer, stream=False) == "it failed"
         given = [text for name, text in exchanged(talk, 1) if name == "peek gave"]
@@ -123,7 +132,7 @@ async def test_arguments_that_cannot_be_read_are_told_to_the_model(
     tmp_path: Path, protocol: str, stream: bool, arguments: str
 ) -> None:
     async with continuing(protocol, tmp_path / "state") as talk:
-        says(talk, [Call("peek", arguments, "call_x")], [Words("I see")])
+        says(talk, [Call("peek", arguments, "call_x")], [TextPiece("I see")])
         answer = await talk.ask("look", stream=stream)
         assert talk.words(answer, stream=stream) == "I see"
         assert '"code":"bad_arguments"' in exchanged(talk, 1)[-1][1]
@@ -175,7 +184,9 @@ async def test_calls_of_both_are_parted_and_put_together_again(
     tmp_path: Path, protocol: str, speaks: str, headers: dict[str, str]
 ) -> None:
     async with continuing(protocol, tmp_path / "state", speaks=speaks) as talk:
-        says(talk, [Words("let me see"), PEEK, WEATHER, AGAIN], [Words("cold")], [Words("really")])
+        says(
+            talk, [TextPiece("let me see"), PEEK, WEATHER, AGAIN], [TextPiece("cold")], [TextPiece("really")]
+        )
         asked = asking.body(protocol, "weather?", stream=False, tools=True)
         answer = await talk.ask(body=asked, headers=headers)
         asking.check(protocol, answer, stream=False)
@@ -212,10 +223,10 @@ async def test_calls_of_both_in_a_stream_show_those_of_the_client_alone(
         assert len(talk.heard) == 1
 
 
-@pytest.mark.parametrize("before", [(), (Words("let me see"),)], ids=["nothing", "words"])
+@pytest.mark.parametrize("before", [(), (TextPiece("let me see"),)], ids=["nothing", "words"])
 @protocols
 async def test_results_that_reach_no_model_are_an_error_and_no_end(
-    tmp_path: Path, protocol: str, before: tuple[Words, ...]
+    tmp_path: Path, protocol: str, before: tuple[TextPiece, ...]
 ) -> None:
     at_once = "[routing_options]\nmax_wait_ms = 0\n"
     async with continuing(protocol, tmp_path / "state", more=at_once) as talk:
@@ -227,7 +238,7 @@ async def test_results_that_reach_no_model_are_an_error_and_no_end(
 
 async def test_results_that_reach_no_model_are_an_error_of_a_whole_answer(tmp_path: Path) -> None:
     async with continuing("chat", tmp_path / "state") as talk:
-        says(talk, [Words("let me see"), PEEK], Json(400, {"error": {"message": "not so"}}))
+        says(talk, [TextPiece("let me see"), PEEK], Json(400, {"error": {"message": "not so"}}))
         answer = await talk.ask("look")
         assert answer.status == 400
         assert b"not so" in answer.body
@@ -236,7 +247,7 @@ async def test_results_that_reach_no_model_are_an_error_of_a_whole_answer(tmp_pa
 @streaming
 async def test_stop_message_follows_up_what_a_call_of_ours_led_to(tmp_path: Path, stream: bool) -> None:
     async with continuing("chat", tmp_path / "state") as talk:
-        says(talk, [PEEK], [Words("one")], [AGAIN], [Words("two")])
+        says(talk, [PEEK], [TextPiece("one")], [AGAIN], [TextPiece("two")])
         answer = await talk.ask(SET.format(1), stream=stream)
         assert talk.words(answer, stream=stream) == "one\n\ntwo"
         assert (used(tmp_path / "state"), len(talk.heard)) == (1, 4)
@@ -245,7 +256,7 @@ async def test_stop_message_follows_up_what_a_call_of_ours_led_to(tmp_path: Path
 
 async def test_a_request_that_calls_nothing_is_answered_as_ever(tmp_path: Path) -> None:
     async with continuing("messages", tmp_path / "state") as talk:
-        says(talk, [Words("hello")])
+        says(talk, [TextPiece("hello")])
         answer = await talk.ask(stream=True)
         assert talk.words(answer, stream=True) == "hello"
         assert [tool["name"] for tool in talk.upstream.requests[0].json["tools"]] == ["peek"]

@@ -1,11 +1,10 @@
-"""What clients send, in each protocol: the smallest request that asks for something."""
+"""Client requests in each protocol: paths and the smallest valid bodies."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from tests.kit import grammar
 from tests.kit.raw_client import Answer
+from typing import Any
 
 TOOL = {
     "name": "get_weather",
@@ -15,7 +14,7 @@ TOOL = {
 
 
 def path(protocol: str, *, stream: bool, model: str = "up.m") -> str:
-    """Where a client of this protocol posts."""
+    """Return the path that a client of this protocol posts to."""
     verb = "streamGenerateContent?alt=sse" if stream else "generateContent"
     return {
         "chat": "/v1/chat/completions",
@@ -28,15 +27,15 @@ def path(protocol: str, *, stream: bool, model: str = "up.m") -> str:
 def body(
     protocol: str, text: str = "Hello", *, stream: bool, model: str = "up.m", tools: bool = False
 ) -> dict[str, Any]:
-    """A request with one user message."""
-    asked: dict[str, Any] = _BODIES[protocol](text, model)
+    """Return a request body with one user message."""
+    request: dict[str, Any] = _BODIES[protocol](text, model)
     if protocol != "gemini":
-        asked["stream"] = stream
+        request["stream"] = stream
     if protocol == "chat" and stream:
-        asked["stream_options"] = {"include_usage": True}
+        request["stream_options"] = {"include_usage": True}
     if tools:
-        asked["tools"] = _TOOLS[protocol]
-    return asked
+        request["tools"] = _TOOLS[protocol]
+    return request
 
 
 _BODIES: dict[str, Any] = {
@@ -60,7 +59,7 @@ _TOOLS: dict[str, Any] = {
 
 
 def check(protocol: str, answer: Answer, *, stream: bool) -> None:
-    """Everything served follows the protocol's grammar to the letter."""
+    """Check that the answer is complete and follows the protocol's grammar."""
     assert answer.complete
     assert answer.status == 200, answer.body
     if not stream:

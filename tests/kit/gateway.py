@@ -17,7 +17,7 @@ _BASES = {"chat": "/v1", "responses": "/v1", "messages": "", "gemini": ""}
 
 @dataclass(frozen=True)
 class Running:
-    """Where the gateway listens."""
+    """A running gateway and the port it listens on."""
 
     port: int
     service: Service
@@ -28,7 +28,7 @@ class Running:
 
 
 def provider(name: str, protocol: str, upstream: Upstream, *, more: str = "") -> str:
-    """The configuration of a provider with one model `m` that is the scripted upstream."""
+    """Return the configuration of a provider with one model `m`, served by the scripted upstream."""
     return (
         f'[providers.{name}]\nprotocol = "{protocol}"\n'
         f'base_url = "http://127.0.0.1:{upstream.port}{_BASES[protocol]}"\n'
@@ -39,7 +39,7 @@ def provider(name: str, protocol: str, upstream: Upstream, *, more: str = "") ->
 
 @contextlib.asynccontextmanager
 async def serving(text: str, *, environ: Mapping[str, str] | None = None) -> AsyncIterator[Running]:
-    """The gateway for this configuration; port 0, warnings only, state in memory unless it says otherwise."""
+    """Run a gateway with this configuration; by default state is in memory and only errors are logged."""
     head = ""
     if "[store]" not in text:
         head += '[store]\nurl = "memory:"\n'
@@ -57,11 +57,11 @@ async def serving(text: str, *, environ: Mapping[str, str] | None = None) -> Asy
 
 
 NO_HEALTH = "[routing_options]\nhealth = false\nmax_wait_ms = 0\n"
-"""What a gateway is told that shall try a target again and again, whatever became of it."""
+"""Configuration of a gateway that tries a target again and again, whatever failed before."""
 
 
 def one_target(protocol: str, upstream: Upstream, *, more: str = "", server: str = "") -> str:
-    """The configuration of a gateway with a single target, `up.m`."""
+    """Return the configuration of a gateway with a single target, `up.m`."""
     return (
         f"[server]\nport = 0\ndrain_seconds = 1\n{server}\n"
         + provider("up", protocol, upstream, more=more)

@@ -1,4 +1,4 @@
-"""A client that sees the wire: status, headers, body, and whether the body ended as HTTP says it must."""
+"""A client that reads raw HTTP: status, headers, body, and whether the body ended as HTTP requires."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class Answer:
 
 @dataclass
 class Call:
-    """A request under way."""
+    """A request whose answer is still being read."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     answer: Answer = field(default_factory=lambda: Answer(0, {}))
 
     async def head(self) -> Answer:
-        """Waits for the answer's head."""
+        """Wait for the status and headers of the answer."""
         block = await self.reader.readuntil(b"\r\n\r\n")
         lines = block.decode("latin-1").split("\r\n")
         self.answer.status = int(lines[0].split(" ")[1])
@@ -42,7 +42,7 @@ class Call:
         return self.answer
 
     async def piece(self) -> bytes:
-        """The next chunk of a chunked body; b"" at its proper end or when it broke off."""
+        """Return the next chunk of a chunked body; b"" at its proper end or when the connection broke."""
         try:
             size = int(await self.reader.readuntil(b"\r\n"), 16)
             data = await self.reader.readexactly(size + 2)
@@ -55,7 +55,7 @@ class Call:
         return data[:-2]
 
     async def rest(self) -> Answer:
-        """Reads to the end."""
+        """Read the rest of the answer."""
         if not self.answer.status:
             await self.head()
         length = self.answer.headers.get("content-length")
@@ -68,7 +68,7 @@ class Call:
         return self.answer
 
     async def leave(self) -> None:
-        """Drops the connection, as a client that was killed does."""
+        """Abort the connection, as a killed client does."""
         self.writer.transport.abort()
         await self.close()
 
@@ -88,7 +88,7 @@ async def begin(
     method: str = "POST",
     headers: Mapping[str, str] | None = None,
 ) -> Call:
-    """Sends a request and does not wait for the answer."""
+    """Send a request without waiting for the answer."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     payload = body if isinstance(body, bytes) else b"" if body is None else msgspec.json.encode(body)
     fields = {"host": f"127.0.0.1:{port}", "content-type": "application/json", **(headers or {})}
@@ -106,9 +106,9 @@ async def call(
     method: str = "POST",
     headers: Mapping[str, str] | None = None,
 ) -> Answer:
-    """Sends a request and reads its whole answer."""
-    under_way = await begin(port, path, body, method=method, headers=headers)
+    """Send a request and read its whole answer."""
+    request = await begin(port, path, body, method=method, headers=headers)
     try:
-        return await under_way.rest()
+        return await request.rest()
     finally:
-        await under_way.close()
+        await request.close()

@@ -1,4 +1,4 @@
-"""What a scripted upstream answers: whole bodies, streams, or single steps down to the raw socket."""
+"""Answers of a scripted upstream: whole bodies, streams, or single steps down to the raw socket."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ import msgspec
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Sends these bytes of the body."""
+    """Send these bytes of the body."""
 
     data: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Goes on when the test sets the event."""
+    """Wait until the test sets the event."""
 
     event: asyncio.Event
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Goes on after so many seconds."""
+    """Wait for this many seconds."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class CloseClean:
-    """Ends the body properly, then closes the connection."""
+    """End the body properly, then close the connection."""
 
 
 @dataclass(frozen=True, slots=True)
 class CutOff:
-    """Aborts the socket, in the middle of whatever was being sent."""
+    """Abort the socket in the middle of the body."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hang:
-    """Sends nothing more and keeps the connection open, until the client leaves."""
+    """Stop sending and keep the connection open until the client disconnects."""
 
 
 Step: TypeAlias = Send | Wait | Pause | CloseClean | CutOff | Hang
@@ -52,7 +52,7 @@ Step: TypeAlias = Send | Wait | Pause | CloseClean | CutOff | Hang
 
 @dataclass(frozen=True, slots=True)
 class Json:
-    """A whole body with its length; an object is encoded, bytes go as they are."""
+    """A whole body with its length; objects are encoded as JSON, bytes are sent unchanged."""
 
     status: int = 200
     body: Any = field(default_factory=dict)
@@ -67,8 +67,8 @@ class Json:
 class Sse:
     """A stream of frames, chunked.
 
-    `chunks` cuts the bytes anew, every so many; `pace` holds the frame of that number until its event is set;
-    `end` is how it ends (None: properly, the connection stays).
+    `chunks` splits the bytes anew into chunks of that size; `pace` holds the frame of that number until its
+    event is set; `end` is the last step (None: a proper end, the connection stays open).
     """
 
     frames: Sequence[bytes]
@@ -94,7 +94,7 @@ class Steps:
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """Bytes on the socket as they are: no head, no framing; for answers no decent server gives."""
+    """Bytes sent unchanged, without status line, headers or framing, for answers that are not valid HTTP."""
 
     steps: Sequence[Step]
 
@@ -104,7 +104,7 @@ Answer: TypeAlias = Json | Sse | Steps | Raw
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """An answer ready to be sent: its head, the steps of its body, and how that is framed."""
+    """An answer ready to be sent: its head, the steps of its body, and whether that is chunked."""
 
     head: bytes
     steps: tuple[Step, ...]
@@ -112,7 +112,7 @@ class Plan:
 
 
 def plan(answer: Answer) -> Plan:
-    """How the answer goes onto the wire."""
+    """Return the head and the steps that send the answer."""
     match answer:
         case Json():
             headers = {"content-type": "application/json", "content-length": str(len(answer.data))}
@@ -139,15 +139,15 @@ def _head(answer: Json | Sse | Steps, headers: dict[str, str]) -> bytes:
 
 
 def _paced(answer: Sse) -> Iterator[Step]:
-    run: list[bytes] = []
+    ready: list[bytes] = []
     for number, frame in enumerate(answer.frames):
-        gate = answer.pace.get(number)
-        if gate is not None:
-            yield from _sends(run, answer.chunks)
-            run = []
-            yield Wait(gate)
-        run.append(frame)
-    yield from _sends(run, answer.chunks)
+        event = answer.pace.get(number)
+        if event is not None:
+            yield from _sends(ready, answer.chunks)
+            ready = []
+            yield Wait(event)
+        ready.append(frame)
+    yield from _sends(ready, answer.chunks)
 
 
 def _sends(frames: list[bytes], size: int | None) -> Iterator[Step]:

@@ -1,21 +1,22 @@
-"""The canned answers are what the official SDKs understand, and the smart model closes a tool loop."""
+"""The official SDKs understand the canned answers, and the smart model completes a tool loop."""
 
 from __future__ import annotations
 
-from typing import Any
-
-import msgspec
-import pytest
 from anthropic import AsyncAnthropic
 from google import genai
 from openai import AsyncOpenAI
-
 from tests.kit import answers
 from tests.kit.answers import PROTOCOLS
-from tests.kit.grammar import check_json, check_stream
+from tests.kit.grammar import check_json
+from tests.kit.grammar import check_stream
 from tests.kit.smart_requests import REQUESTS
-from tests.kit.steps import Json, Sse
-from tests.kit.upstream import Request, Upstream
+from tests.kit.steps import Json
+from tests.kit.steps import Sse
+from tests.kit.upstream import Request
+from tests.kit.upstream import Upstream
+from typing import Any
+import msgspec
+import pytest
 
 
 def request(protocol: str, body: dict[str, Any], *, stream: bool) -> Request:
@@ -38,14 +39,14 @@ def checked(protocol: str, answer: Json | Sse) -> bytes:
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_the_smart_model_calls_a_tool_then_quotes_its_result(protocol: str, stream: bool) -> None:
     model = answers.smart(protocol)
-    asked, after, plain = REQUESTS[protocol]
-    call = checked(protocol, model(request(protocol, asked, stream=stream)))
+    question, after, plain = REQUESTS[protocol]
+    call = checked(protocol, model(request(protocol, question, stream=stream)))
     assert b"look" in call
     final = checked(protocol, model(request(protocol, after, stream=False)))
     assert b"The tool says: a blue sky" in final
     checked(protocol, model(request(protocol, after, stream=stream)))
-    words = checked(protocol, model(request(protocol, plain, stream=False)))
-    assert b"You said: hello" in words
+    text = checked(protocol, model(request(protocol, plain, stream=False)))
+    assert b"You said: hello" in text
 
 
 async def test_openai_chat_understands_the_stream() -> None:

@@ -1,28 +1,35 @@
+
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from collections.abc import Iterator
+from tests.kit import answers
+from tests.kit.answers import Call
+from tests.kit.answers import Counts
+from tests.kit.answers import PROTOCOLS
+from tests.kit.grammar import check_broken
+from tests.kit.grammar import check_error
+from tests.kit.grammar import check_json
+from tests.kit.grammar import check_messages
+from tests.kit.grammar import check_stream
+from tests.kit.steps import Json
+from tests.kit.steps import Sse
 from typing import Any
-
 import msgspec
 import pytest
 
-from tests.kit import answers
-from tests.kit.answers import PROTOCOLS, Call, Counts
-from tests.kit.grammar import check_broken, check_error, check_json, check_messages, check_stream
-from tests.kit.steps import Json, Sse
-
-SCENES: dict[str, Callable[[str, bool], Json | Sse]] = {
+ANSWERS: dict[str, Callable[[str, bool], Json | Sse]] = {
     "text": lambda p, s: answers.text(p, "Hello, world: ✓", s),
     "one tool call": lambda p, s: answers.tool_call(p, "look", {"at": "the sky"}, "call_1", s),
     "a call without arguments": lambda p, s: answers.tool_call(p, "look", {}, None, s),
     "two tool calls": lambda p, s: answers.tool_calls(
-        p, Call("look", {"at": 1}), Call("look", {"at": 1}), stream=s, words="Let me see."
+        p, Call("look", {"at": 1}), Call("look", {"at": 1}), stream=s, text="Let me see."
     ),
     "thinking": lambda p, s: answers.thinking(p, "Hm, well.", "Yes.", s),
     "refusal": lambda p, s: answers.refusal(p, "I will not.", s),
     "length": lambda p, s: answers.length(p, "And so on and", s),
     "cache and reasoning tokens": lambda p, s: answers.counted(p, "Cheap.", s),
-    "nothing": lambda p, s: answers.say(p, stream=s, counts=Counts(output=0)),
+    "nothing": lambda p, s: answers.compose(p, stream=s, counts=Counts(output=0)),
 }
 OPTIONS: dict[str, dict[str, Any]] = {"chat": {"include_usage": True}, "messages": {"end_tool_turn": True}}
 
@@ -37,15 +44,15 @@ def check(protocol: str, body: bytes) -> None:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-@pytest.mark.parametrize("scene", SCENES)
-def test_what_providers_stream_is_well_formed(protocol: str, scene: str) -> None:
-    check(protocol, SCENES[scene](protocol, True).data)
+@pytest.mark.parametrize("name", ANSWERS)
+def test_streams_of_providers_are_well_formed(protocol: str, name: str) -> None:
+    check(protocol, ANSWERS[name](protocol, True).data)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-@pytest.mark.parametrize("scene", SCENES)
-def test_what_providers_answer_whole_is_well_formed(protocol: str, scene: str) -> None:
-    check_json(protocol, SCENES[scene](protocol, False).data)
+@pytest.mark.parametrize("name", ANSWERS)
+def test_whole_answers_of_providers_are_well_formed(protocol: str, name: str) -> None:
+    check_json(protocol, ANSWERS[name](protocol, False).data)
 
 
 def test_custom_calls_are_well_formed() -> None:
@@ -62,31 +69,31 @@ def test_error_envelopes_are_well_formed(protocol: str, status: int) -> None:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_an_envelope_of_another_protocol_is_no_error(protocol: str) -> None:
+def test_an_error_envelope_of_another_protocol_is_rejected(protocol: str) -> None:
     other = "gemini" if protocol != "gemini" else "messages"
     with pytest.raises(AssertionError):
         check_error(protocol, 400, answers.error(other, 400, "no").data)
 
 
-def test_usage_is_there_exactly_when_asked_for() -> None:
-    for asked in (True, False):
-        body = answers.text("chat", "Hello", True, include_usage=asked).data
-        check_stream("chat", body, include_usage=asked)
+def test_usage_is_there_exactly_when_requested() -> None:
+    for requested in (True, False):
+        body = answers.text("chat", "Hello", True, include_usage=requested).data
+        check_stream("chat", body, include_usage=requested)
         with pytest.raises(AssertionError, match="usage chunk"):
-            check_stream("chat", body, include_usage=not asked)
+            check_stream("chat", body, include_usage=not requested)
 
 
-def test_the_law_of_tool_turns() -> None:
+def test_a_tool_turn_ends_with_or_without_message_stop_as_required() -> None:
     frames = frames_of(answers.tool_call("messages", "look", {}, "c", True))
-    whole, letter = b"".join(frames), b"".join(frames[:-1])
+    whole, without_stop = b"".join(frames), b"".join(frames[:-1])
     check_messages(whole)
-    check_messages(letter)
+    check_messages(without_stop)
     check_messages(whole, end_tool_turn=True)
-    check_messages(letter, end_tool_turn=False)
+    check_messages(without_stop, end_tool_turn=False)
     with pytest.raises(AssertionError, match="tool turn"):
         check_messages(whole, end_tool_turn=False)
     with pytest.raises(AssertionError, match="tool turn"):
-        check_messages(letter, end_tool_turn=True)
+        check_messages(without_stop, end_tool_turn=True)
 
 
 def test_other_turns_always_have_a_message_stop() -> None:
@@ -112,7 +119,7 @@ def broken_tail(protocol: str, frames: list[bytes]) -> bytes:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_broken_stream_may_stop_anywhere_but_says_so(protocol: str) -> None:
+def test_a_broken_stream_may_stop_anywhere_but_ends_with_an_error(protocol: str) -> None:
     frames = frames_of(answers.text(protocol, "Hello, hello, hello", True))
     for cut in (1, 2, 3):
         head = b"".join(frames[:cut]) if cut < len(frames) else b""
@@ -152,20 +159,20 @@ def test_comments_are_allowed_between_frames_except_on_gemini() -> None:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-@pytest.mark.parametrize("scene", ["text", "two tool calls", "thinking"])
-def test_no_frame_can_be_left_out_or_sent_twice(protocol: str, scene: str) -> None:
-    frames = frames_of(SCENES[scene](protocol, True))
-    loose = LOOSE[protocol]
+@pytest.mark.parametrize("name", ["text", "two tool calls", "thinking"])
+def test_no_frame_can_be_left_out_or_sent_twice(protocol: str, name: str) -> None:
+    frames = frames_of(ANSWERS[name](protocol, True))
+    unchecked = UNCHECKED[protocol]
     for number, frame in enumerate(frames):
-        if any(mark in frame for mark in loose):
+        if any(mark in frame for mark in unchecked):
             continue
         for body in (frames[:number] + frames[number + 1 :], frames[: number + 1] + frames[number:]):
             with pytest.raises(AssertionError):
                 check(protocol, b"".join(body))
 
 
-# Frames whose absence or repetition no grammar can notice: text pieces, and pings.
-LOOSE: dict[str, tuple[bytes, ...]] = {
+# Frames whose absence or repetition a grammar cannot detect: text deltas and pings.
+UNCHECKED: dict[str, tuple[bytes, ...]] = {
     "chat": (b'"content":"', b'"reasoning_content"', b'"arguments":"'),
     "messages": (b"content_block_delta", b"ping"),
     "responses": (),
@@ -206,15 +213,15 @@ CHANGES: list[tuple[str, str, str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("protocol", "scene", "old", "new"), CHANGES)
-def test_a_small_change_is_noticed(protocol: str, scene: str, old: str, new: str) -> None:
-    body = SCENES[scene](protocol, True).data
+@pytest.mark.parametrize(("protocol", "name", "old", "new"), CHANGES)
+def test_a_small_change_is_rejected(protocol: str, name: str, old: str, new: str) -> None:
+    body = ANSWERS[name](protocol, True).data
     assert old.encode() in body, f"{old!r} is not in the stream"
     with pytest.raises(AssertionError):
         check(protocol, body.replace(old.encode(), new.encode(), 1))
 
 
-def test_done_is_for_chat_alone() -> None:
+def test_only_chat_has_a_done_frame() -> None:
     for protocol in ("messages", "responses", "gemini"):
         with pytest.raises(AssertionError):
             check(protocol, answers.text(protocol, "Hello", True).data + b"data: [DONE]\n\n")
@@ -229,7 +236,7 @@ def half_frames(body: bytes) -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_bytes_that_are_no_frames_are_noticed(protocol: str) -> None:
+def test_bytes_that_are_not_frames_are_rejected(protocol: str) -> None:
     for body in half_frames(answers.text(protocol, "Hello", True).data):
         with pytest.raises(AssertionError):
             check(protocol, body)
@@ -247,9 +254,9 @@ WHOLE_CHANGES = [
 ]
 
 
-@pytest.mark.parametrize(("protocol", "scene", "old", "new"), WHOLE_CHANGES)
-def test_a_small_change_of_a_whole_answer_is_noticed(protocol: str, scene: str, old: str, new: str) -> None:
-    body = SCENES[scene](protocol, False).data
+@pytest.mark.parametrize(("protocol", "name", "old", "new"), WHOLE_CHANGES)
+def test_a_small_change_of_a_whole_answer_is_noticed(protocol: str, name: str, old: str, new: str) -> None:
+    body = ANSWERS[name](protocol, False).data
     assert old.encode() in body, f"{old!r} is not in the answer"
     with pytest.raises(AssertionError):
         check_json(protocol, body.replace(old.encode(), new.encode(), 1))

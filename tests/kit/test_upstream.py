@@ -78,15 +78,15 @@ async def test_streams_are_chunked_frame_by_frame_or_cut_anew() -> None:
     )
 
 
-async def test_a_gate_holds_the_stream_until_it_is_opened() -> None:
-    gate = asyncio.Event()
+async def test_a_paced_frame_is_held_until_its_event_is_set() -> None:
+    event = asyncio.Event()
     async with Upstream() as up, dial(up) as (reader, writer):
-        up.queue(Sse([b"one", b"two"], pace={1: gate}))
+        up.queue(Sse([b"one", b"two"], pace={1: event}))
         writer.write(POST)
         await head(reader)
         assert await reader.readexactly(8) == b"3\r\none\r\n"
         assert not up.requests[0].answered.is_set()
-        gate.set()
+        event.set()
         assert await reader.readuntil(b"0\r\n\r\n") == b"3\r\ntwo\r\n0\r\n\r\n"
 
 
@@ -114,7 +114,7 @@ async def test_a_raw_answer_is_sent_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("last", [Hang(), Wait(asyncio.Event())])
-async def test_a_client_that_leaves_is_noticed_at_once(last: Hang | Wait) -> None:
+async def test_a_disconnect_is_recorded_at_once(last: Hang | Wait) -> None:
     async with Upstream() as up:
         up.queue(Steps([Send(b"one"), last]))
         async with dial(up) as (reader, writer):
@@ -130,7 +130,7 @@ async def test_a_client_that_leaves_is_noticed_at_once(last: Hang | Wait) -> Non
         assert not request.answered.is_set()
 
 
-async def test_a_client_that_leaves_before_the_first_byte_is_noticed() -> None:
+async def test_a_disconnect_before_the_first_byte_is_recorded() -> None:
     async with Upstream(lambda _: Raw([Hang()])) as up:
         async with dial(up) as (_, writer):
             writer.write(POST)
@@ -139,7 +139,7 @@ async def test_a_client_that_leaves_before_the_first_byte_is_noticed() -> None:
         assert request.steps_done == 0
 
 
-async def test_leaving_after_the_answer_is_no_disconnect() -> None:
+async def test_closing_after_the_answer_is_not_a_disconnect() -> None:
     async with Upstream(lambda _: Json()) as up:
         async with dial(up) as (reader, writer):
             writer.write(POST)
@@ -156,10 +156,10 @@ async def test_an_unscripted_request_gets_500() -> None:
 
 
 async def test_a_script_that_raises_fails_the_test() -> None:
-    async def talk() -> None:
+    async def send() -> None:
         async with Upstream(lambda _: 1 / 0) as up, dial(up) as (reader, writer):  # type: ignore[arg-type,return-value]  # wrong on purpose
             writer.write(POST)
             assert (await head(reader)).startswith(b"http/1.1 500 ")
 
     with pytest.raises(ZeroDivisionError):
-        await talk()
+        await send()

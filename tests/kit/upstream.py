@@ -1,12 +1,12 @@
-"""A scripted upstream: an HTTP/1.1 server on a free port of 127.0.0.1 that answers as the test says.
+"""A scripted upstream: an HTTP/1.1 server on a free port of 127.0.0.1 whose answers the test chooses.
 
     async with Upstream() as up:
         up.queue(Json(200, {"hello": 1}), Sse([b"data: x\\n\\n"]))
-        …                                   # talk to up.url
+        …                                   # send a request to up.url
         assert up.requests[0].json == {...}
 
 The script is a queue (`queue`), or a function of the request (`Upstream(function)`, `answer_with`). Every
-request is recorded, with whether the client left before its answer was complete.
+request is recorded, and whether the client disconnected before its answer was complete.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ __all__ = [
 
 @dataclass(slots=True)
 class Request:
-    """One request as it came, and what became of it.
+    """One request as it was received, and the state of its answer.
 
-    `gone` is set when the client left before the answer was complete, at loop time `gone_at` and after
-    `steps_done` steps of the body; `answered` is set when the answer was sent whole.
+    `gone` is set when the client disconnected before the answer was complete, at loop time `gone_at` and
+    after `steps_done` steps of the body; `answered` is set when the whole answer was sent.
     """
 
     method: str
@@ -87,12 +87,12 @@ class Request:
 Script: TypeAlias = Callable[[Request], Answer | Awaitable[Answer]]
 
 
-class _Left(Exception):
-    """The client is gone."""
+class _Disconnected(Exception):
+    """The client disconnected."""
 
 
 class _Connection:
-    """One client connection: reads requests one after the other, keeping what came early."""
+    """One client connection: reads requests one after the other and buffers bytes that came early."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, number: int) -> None:
         self.reader = reader
@@ -104,9 +104,9 @@ class _Connection:
         try:
             data = await self.reader.read(65536)
         except OSError as exc:
-            raise _Left from exc
+            raise _Disconnected from exc
         if not data:
-            raise _Left
+            raise _Disconnected
         self._buffer += data
 
     async def _until(self, mark: bytes) -> bytes:
@@ -142,13 +142,13 @@ class _Connection:
         return b"".join(pieces)
 
     async def watch(self) -> None:
-        """Ends when the client leaves; what it sends meanwhile is kept for the next request."""
-        with contextlib.suppress(_Left):
+        """Return when the client disconnects; buffer its bytes for the next request meanwhile."""
+        with contextlib.suppress(_Disconnected):
             while True:
                 await self._more()
 
     async def send(self, plan: Plan, request: Request) -> bool:
-        """Sends the answer; whether the connection may be used again."""
+        """Send the answer; return whether the connection may be used again."""
         self.writer.write(plan.head)
         for step in plan.steps:
             if not await self._step(step, plan):
@@ -175,7 +175,7 @@ class _Connection:
                     self.writer.write(b"0\r\n\r\n")
                 return False
             case CutOff():
-                # What was sent before must arrive: only then is the connection reset.
+                # Earlier bytes must arrive before the connection is reset.
                 while self.writer.transport.get_write_buffer_size():
                     await asyncio.sleep(0)
                 self.writer.transport.abort()
@@ -193,7 +193,7 @@ class _Connection:
 class Upstream:
     """The scripted server; `requests` in order of arrival, `connections` counts accepted connections.
 
-    A script that raises answers 500, and the first such failure is raised when the server is left.
+    A script that raises answers 500, and the first such failure is raised on exit from the server.
     """
 
     def __init__(self, script: Script | None = None, *, ssl: tls.SSLContext | None = None) -> None:
@@ -213,15 +213,15 @@ class Upstream:
         return f"{'https' if self._ssl else 'http'}://127.0.0.1:{self.port}"
 
     def queue(self, *answers: Answer) -> None:
-        """The next answers; they come before what the function would say."""
+        """Queue the next answers; they come before those of the function."""
         self._queue.extend(answers)
 
     def answer_with(self, script: Script) -> None:
-        """From now on the function answers."""
+        """Answer with the function from now on."""
         self._script = script
 
     async def received(self, count: int = 1) -> Request:
-        """Waits until so many requests have come; gives the last of them."""
+        """Wait until this many requests have arrived; return the last of them."""
         async with self._arrived:
             await self._arrived.wait_for(lambda: len(self.requests) >= count)
         return self.requests[count - 1]
@@ -249,10 +249,10 @@ class Upstream:
         self.connections += 1
         connection = _Connection(reader, writer, number=self.connections)
         try:
-            with contextlib.suppress(_Left, OSError):
+            with contextlib.suppress(_Disconnected, OSError):
                 await self._serve(connection)
         except asyncio.CancelledError:
-            # The server closes: an ordinary end, which the stream machinery would report as an error.
+            # The server closes: a normal end, which asyncio streams would report as an error.
             writer.transport.abort()
         finally:
             await connection.close()
@@ -290,7 +290,7 @@ class Upstream:
         if self._queue:
             return self._queue.popleft()
         if self._script is None:
-            return _broken("the test scripted no answer")
+            return _broken("the test did not script an answer")
         try:
             answer = self._script(request)
             return await answer if isinstance(answer, Awaitable) else answer

@@ -1,4 +1,4 @@
-"""What server tools may do in a turn, and who decides whether it goes on."""
+"""Server tools in a turn: injection, calls, follow-ups, and when a turn ends."""
 
 from __future__ import annotations
 
@@ -16,11 +16,18 @@ from routecodex.canon.request import Message, Request, Tool
 from routecodex.canon.response import Response
 from routecodex.server_tools.framework import FollowUp, ServerTool, TurnContext
 from routecodex.server_tools.hidden_calls import HiddenCall, HiddenToolCalls
-from tests.server_tools.turn_driver import HELLO, asked, play, said, saying, situation
+from tests.server_tools.turn_driver import (
+    HELLO,
+    follow_up_with,
+    request_with,
+    response_with,
+    run_turn,
+    turn_context,
+)
 
 
-class Says(ServerTool):
-    """Says the same thing so many times."""
+class FollowUpTool(ServerTool):
+    """Asks for a follow-up with its own name as text, as often as `times`."""
 
     def __init__(self, name: str, *, priority: int = 0, times: int = 1) -> None:
         self.name = name
@@ -28,18 +35,18 @@ class Says(ServerTool):
         self._left = times
         self.calls: list[str] = []
 
-    async def follow_up(self, situation: TurnContext, response: Response) -> FollowUp | None:
-        self.calls.append(situation.request_id)
+    async def follow_up(self, turn: TurnContext, response: Response) -> FollowUp | None:
+        self.calls.append(turn.request_id)
         if not self._left:
             return None
         self._left -= 1
-        return saying(self.name, f"{self.name}_followup")
+        return follow_up_with(self.name, f"{self.name}_followup")
 
-    async def close(self, situation: TurnContext) -> None:
+    async def close(self, turn: TurnContext) -> None:
         self.calls.append("close")
 
 
-class Peek(ServerTool):
+class PeekTool(ServerTool):
     """A tool the model may call."""
 
     name = "peek"
@@ -48,14 +55,14 @@ class Peek(ServerTool):
         self._results = list(results)
         self.calls: list[str] = []
 
-    async def inject(self, situation: TurnContext, request: Request) -> Request:
-        situation.names.add(self.name)
+    async def inject(self, turn: TurnContext, request: Request) -> Request:
+        turn.names.add(self.name)
         return replace(request, tools=(*request.tools, Tool(self.name)))
 
-    def answers(self, situation: TurnContext, name: str) -> bool:
+    def answers(self, turn: TurnContext, name: str) -> bool:
         return name == self.name
 
-    async def call(self, situation: TurnContext, call: ToolCall) -> str:
+    async def call(self, turn: TurnContext, call: ToolCall) -> str:
         self.calls.append(call.id)
         arguments = msgspec.json.decode(call.arguments)
         result = self._results.pop(0) if self._results else f"saw {arguments['at']}"
@@ -64,96 +71,100 @@ class Peek(ServerTool):
         return result
 
 
-def looks(id: str, arguments: str = '{"at":"it"}') -> ToolCall:
+def peek_call(id: str, arguments: str = '{"at":"it"}') -> ToolCall:
     return ToolCall(id, "peek", arguments)
 
 
-READS = ToolCall("r1", "read", "{}")
+CLIENT_CALL = ToolCall("r1", "read", "{}")
 
 
 def user(text: str) -> Message:
     return Message("user", (Text(text),))
 
 
-async def test_a_turn_in_which_nobody_has_anything_to_say_is_one_request() -> None:
-    played = await play([ServerTool()], said("hi"), situation=situation())
-    assert [request.messages for request in played.requests] == [(HELLO,)]
+async def test_a_turn_without_follow_up_is_one_request() -> None:
+    finished = await run_turn([ServerTool()], response_with("hi"), turn=turn_context())
+    assert [request.messages for request in finished.requests] == [(HELLO,)]
 
 
-async def test_a_tool_that_cannot_add_to_a_request_does_not_cost_the_request() -> None:
-    class Clumsy(ServerTool):
-        name = "clumsy"
+async def test_a_tool_that_fails_to_inject_does_not_fail_the_request() -> None:
+    class FailingInject(ServerTool):
+        name = "failing"
 
-        async def inject(self, situation: TurnContext, request: Request) -> Request:
-            raise RuntimeError("it slipped")
+        async def inject(self, turn: TurnContext, request: Request) -> Request:
+            raise RuntimeError("inject failed")
 
-    played = await play([Clumsy()], said("hi"), situation=situation())
-    assert [request.messages for request in played.requests] == [(HELLO,)]
-
-
-async def test_a_follow_up_is_the_request_the_answer_and_the_message() -> None:
-    asked_by = situation()
-    played = await play([Says("go on")], said("one"), said("two"), situation=asked_by)
-    assert played.new == [(HELLO,), (Message("assistant", (Text("one"),)), user("go on"))]
-    assert (asked_by.round, asked_by.request_id) == (2, "req_1:go on_followup")
+    finished = await run_turn([FailingInject()], response_with("hi"), turn=turn_context())
+    assert [request.messages for request in finished.requests] == [(HELLO,)]
 
 
-async def test_a_tool_can_tell_a_round_of_the_client_from_one_that_a_tool_asked_for() -> None:
-    class Looks(Says):
-        seen: list[tuple[str, Mapping[str, bool]]]
+async def test_a_follow_up_sends_the_request_the_answer_and_the_message() -> None:
+    turn = turn_context()
+    finished = await run_turn([FollowUpTool("go on")], response_with("one"), response_with("two"), turn=turn)
+    assert finished.new == [(HELLO,), (Message("assistant", (Text("one"),)), user("go on"))]
+    assert (turn.round, turn.request_id) == (2, "req_1:go on_followup")
 
-        async def inject(self, situation: TurnContext, request: Request) -> Request:
-            self.seen.append((situation.request_id, situation.metadata))
+
+async def test_a_tool_can_distinguish_the_client_round_from_a_follow_up() -> None:
+    class RecordingTool(FollowUpTool):
+        rounds: list[tuple[str, Mapping[str, bool]]]
+
+        async def inject(self, turn: TurnContext, request: Request) -> Request:
+            self.rounds.append((turn.request_id, turn.metadata))
             return request
 
-    tool = Looks("go on")
-    tool.seen = []
-    await play([tool], said("one"), said("two"), situation=situation())
-    assert tool.seen == [("req_1", {}), ("req_1:go on_followup", {"serverToolFollowup": True})]
+    tool = RecordingTool("go on")
+    tool.rounds = []
+    await run_turn([tool], response_with("one"), response_with("two"), turn=turn_context())
+    assert tool.rounds == [("req_1", {}), ("req_1:go on_followup", {"serverToolFollowup": True})]
 
 
-async def test_the_highest_priority_is_asked_first_and_the_first_follow_up_wins() -> None:
-    low, high = Says("low", priority=1), Says("high", priority=9)
-    played = await play([low, high], said("1"), said("2"), said("3"), situation=situation())
-    assert [new[-1] for new in played.new] == [HELLO, user("high"), user("low")]
+async def test_tools_run_by_priority_and_the_first_follow_up_wins() -> None:
+    low, high = FollowUpTool("low", priority=1), FollowUpTool("high", priority=9)
+    finished = await run_turn(
+        [low, high], response_with("1"), response_with("2"), response_with("3"), turn=turn_context()
+    )
+    assert [new[-1] for new in finished.new] == [HELLO, user("high"), user("low")]
     assert high.calls == ["req_1", "req_1:high_followup", "req_1:low_followup", "close"]
     assert low.calls == ["req_1:high_followup", "req_1:low_followup", "close"]
 
 
-async def test_the_same_answer_twice_to_the_same_follow_up_is_the_last() -> None:
-    asked_by = situation()
-    answers = [said("same"), said("same"), said("same")]
-    played = await play([Says("go on", times=9)], *answers, situation=asked_by)
-    assert len(played.requests) == 3
-    assert list(asked_by.notices.lines()) == ["no follow-up: the model gave the same answer twice in a row"]
+async def test_the_same_answer_twice_to_the_same_follow_up_ends_the_turn() -> None:
+    turn = turn_context()
+    answers = [response_with("same"), response_with("same"), response_with("same")]
+    finished = await run_turn([FollowUpTool("go on", times=9)], *answers, turn=turn)
+    assert len(finished.requests) == 3
+    assert list(turn.notices.lines()) == ["no follow-up: the model gave the same answer twice in a row"]
 
 
-async def test_the_same_answer_to_another_follow_up_is_not() -> None:
-    asked_by = situation()
-    tools = [Says("a", priority=2), Says("b", priority=1), Says("c")]
-    played = await play(tools, *[said("same")] * 4, situation=asked_by)
-    assert len(played.requests) == 4
-    assert list(asked_by.notices.lines()) == []
+async def test_the_same_answer_to_another_follow_up_does_not_end_the_turn() -> None:
+    turn = turn_context()
+    tools = [FollowUpTool("a", priority=2), FollowUpTool("b", priority=1), FollowUpTool("c")]
+    finished = await run_turn(tools, *[response_with("same")] * 4, turn=turn)
+    assert len(finished.requests) == 4
+    assert list(turn.notices.lines()) == []
 
 
-async def test_a_turn_that_has_taken_its_time_is_not_followed_up() -> None:
-    asked_by = situation()
+async def test_a_turn_past_its_time_limit_is_not_followed_up() -> None:
+    turn = turn_context()
     times = iter([0.0, 899.9, 900.0])
-    asked_by.now = lambda: next(times)
-    played = await play([Says("go on", times=9)], said("1"), said("2"), situation=asked_by)
-    assert len(played.requests) == 2
-    assert list(asked_by.notices.lines()) == ["no follow-up: the turn has taken all the time it may"]
+    turn.now = lambda: next(times)
+    finished = await run_turn(
+        [FollowUpTool("go on", times=9)], response_with("1"), response_with("2"), turn=turn
+    )
+    assert len(finished.requests) == 2
+    assert list(turn.notices.lines()) == ["no follow-up: the turn has taken all the time it may"]
 
 
-class Breaks(Says):
-    """Fails whatever it is asked."""
+class FailingTool(FollowUpTool):
+    """Fails in every hook."""
 
     error: Exception = RuntimeError("a fault")
 
-    async def follow_up(self, situation: TurnContext, response: Response) -> FollowUp | None:
+    async def follow_up(self, turn: TurnContext, response: Response) -> FollowUp | None:
         raise self.error
 
-    async def close(self, situation: TurnContext) -> None:
+    async def close(self, turn: TurnContext) -> None:
         raise self.error
 
 
@@ -164,56 +175,65 @@ FAULTS: list[tuple[Exception, str]] = [
 
 
 @pytest.mark.parametrize(("error", "note"), FAULTS)
-async def test_a_tool_that_fails_says_nothing_and_the_others_go_on(error: Exception, note: str) -> None:
-    asked_by = situation()
-    bad, good = Breaks("bad", priority=9), Says("good")
+async def test_a_tool_that_fails_is_skipped_and_the_others_go_on(error: Exception, note: str) -> None:
+    turn = turn_context()
+    bad, good = FailingTool("bad", priority=9), FollowUpTool("good")
     bad.error = error
-    played = await play([bad, good], said("1"), said("2"), situation=asked_by)
-    assert [new[-1] for new in played.new] == [HELLO, user("good")]
-    assert list(asked_by.notices.lines()) == [note]
+    finished = await run_turn([bad, good], response_with("1"), response_with("2"), turn=turn)
+    assert [new[-1] for new in finished.new] == [HELLO, user("good")]
+    assert list(turn.notices.lines()) == [note]
     assert good.calls[-1] == "close"
 
 
-async def test_a_model_that_goes_round_in_circles_is_not_answered_for_ever() -> None:
-    asked_by = situation()
-    played = await play([Peek()], *(said(looks(f"p{number}")) for number in range(9)), situation=asked_by)
-    assert len(played.requests) == 6
-    assert list(asked_by.notices.lines()) == [
-        "no further round: the model made the same call 6 times in a row"
+async def test_a_model_that_repeats_the_same_call_is_stopped() -> None:
+    turn = turn_context()
+    finished = await run_turn(
+        [PeekTool()], *(response_with(peek_call(f"p{number}")) for number in range(9)), turn=turn
+    )
+    assert len(finished.requests) == 6
+    assert list(turn.notices.lines()) == ["no further round: the model made the same call 6 times in a row"]
+
+
+async def test_server_tool_calls_are_answered_until_there_are_none() -> None:
+    turn = turn_context()
+    answers = [
+        response_with("let me see", peek_call("p1")),
+        response_with(peek_call("p2")),
+        response_with("it is there"),
     ]
-
-
-async def test_calls_of_ours_are_answered_until_there_are_none() -> None:
-    asked_by = situation()
-    answers = [said("let me see", looks("p1")), said(looks("p2")), said("it is there")]
-    played = await play([Peek()], *answers, situation=asked_by)
-    assert played.new == [
+    finished = await run_turn([PeekTool()], *answers, turn=turn)
+    assert finished.new == [
         (HELLO,),
         (
-            Message("assistant", (Text("let me see"), looks("p1"))),
+            Message("assistant", (Text("let me see"), peek_call("p1"))),
             Message("tool", (ToolResult("p1", (Text("saw it"),), name="peek"),)),
         ),
         (
-            Message("assistant", (looks("p2"),)),
+            Message("assistant", (peek_call("p2"),)),
             Message("tool", (ToolResult("p2", (Text("saw it"),), name="peek"),)),
         ),
     ]
-    assert all(request.tools == (Tool("peek"),) for request in played.requests)
-    assert asked_by.request_id == "req_1:tools"
+    assert all(request.tools == (Tool("peek"),) for request in finished.requests)
+    assert turn.request_id == "req_1:tools"
 
 
-async def test_several_calls_of_ours_run_beside_each_other() -> None:
-    class Meets(Peek):
+async def test_several_server_tool_calls_run_concurrently() -> None:
+    class MeetingTool(PeekTool):
         def __init__(self) -> None:
             super().__init__()
-            self.meeting = asyncio.Barrier(2)
+            self.barrier = asyncio.Barrier(2)
 
-        async def call(self, situation: TurnContext, call: ToolCall) -> str:
-            await self.meeting.wait()
+        async def call(self, turn: TurnContext, call: ToolCall) -> str:
+            await self.barrier.wait()
             return call.id
 
-    played = await play([Meets()], said(looks("a"), looks("b")), said("done"), situation=situation())
-    assert results(played.requests[1]) == {"a": "a", "b": "b"}
+    finished = await run_turn(
+        [MeetingTool()],
+        response_with(peek_call("a"), peek_call("b")),
+        response_with("done"),
+        turn=turn_context(),
+    )
+    assert results(finished.requests[1]) == {"a": "a", "b": "b"}
 
 
 def results(request: Request) -> dict[str, str]:
@@ -233,51 +253,53 @@ CALLS: list[tuple[list[str | Exception], str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("gives", "arguments", "code"), CALLS)
-async def test_a_call_that_fails_has_a_result_that_says_so(
-    gives: Sequence[str | Exception], arguments: str, code: str, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(("outcomes", "arguments", "code"), CALLS)
+async def test_a_failed_call_has_an_error_result(
+    outcomes: Sequence[str | Exception], arguments: str, code: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    answers = [said(looks("bad", arguments), looks("good")), said("I see")]
-    tool = Peek(*gives, *(["fine"] if gives else []))
+    answers = [response_with(peek_call("bad", arguments), peek_call("good")), response_with("I see")]
+    tool = PeekTool(*outcomes, *(["fine"] if outcomes else []))
     with caplog.at_level(logging.ERROR, "routecodex.server_tools"):
-        played = await play([tool], *answers, situation=situation())
-    told = results(played.requests[1])
-    failure = msgspec.json.decode(told["bad"])
+        finished = await run_turn([tool], *answers, turn=turn_context())
+    sent = results(finished.requests[1])
+    failure = msgspec.json.decode(sent["bad"])
     assert (failure["ok"], failure["error"]["code"]) == (False, code)
-    assert "secret" not in told["bad"]
-    assert told["good"] in ("fine", "saw it")
+    assert "secret" not in sent["bad"]
+    assert sent["good"] in ("fine", "saw it")
     assert bool(caplog.records) is (code == "tool_failed")
 
 
-async def test_a_model_that_only_calls_ends_with_its_time() -> None:
-    asked_by = situation()
+async def test_a_model_that_only_calls_tools_ends_at_the_time_limit() -> None:
+    turn = turn_context()
     times = iter([0.0, 1.0, 2.0, 900.0])
-    asked_by.now = lambda: next(times)
-    played = await play([Peek()], *[said(looks("p"))] * 3, situation=asked_by)
-    assert len(played.requests) == 3
-    assert list(asked_by.notices.lines()) == [
+    turn.now = lambda: next(times)
+    finished = await run_turn([PeekTool()], *[response_with(peek_call("p"))] * 3, turn=turn)
+    assert len(finished.requests) == 3
+    assert list(turn.notices.lines()) == [
         "the results of its calls are not told to the model: the turn has taken all the time it may"
     ]
 
 
-async def test_calls_of_the_client_end_the_turn_and_ours_beside_them_are_kept() -> None:
-    tool, more = Peek(), Says("go on")
-    played = await play([tool, more], said(looks("p1"), READS, looks("p2")), situation=situation())
-    assert len(played.requests) == 1
+async def test_client_calls_end_the_turn_and_server_calls_beside_them_are_stored() -> None:
+    tool, more = PeekTool(), FollowUpTool("go on")
+    finished = await run_turn(
+        [tool, more], response_with(peek_call("p1"), CLIENT_CALL, peek_call("p2")), turn=turn_context()
+    )
+    assert len(finished.requests) == 1
     assert tool.calls == ["p1", "p2"]
     assert more.calls == ["close"]
-    back = asked(
-        HELLO, Message("assistant", (READS,)), Message("tool", (ToolResult("r1", (Text("words"),)),))
+    back = request_with(
+        HELLO, Message("assistant", (CLIENT_CALL,)), Message("tool", (ToolResult("r1", (Text("words"),)),))
     )
-    ours = [HiddenCall(id, "peek", '{"at":"it"}', "saw it") for id in ("p1", "p2")]
-    restored = await HiddenToolCalls(played.store).restored(back, "s-1")
-    assert restored.messages[1] == Message("assistant", (looks("p1"), READS, looks("p2")))
+    hidden = [HiddenCall(id, "peek", '{"at":"it"}', "saw it") for id in ("p1", "p2")]
+    restored = await HiddenToolCalls(finished.store).restored(back, "s-1")
+    assert restored.messages[1] == Message("assistant", (peek_call("p1"), CLIENT_CALL, peek_call("p2")))
     assert restored.messages[2].parts[:2] == tuple(
-        ToolResult(pair.id, (Text(pair.result),), name="peek") for pair in ours
+        ToolResult(call.id, (Text(call.result),), name="peek") for call in hidden
     )
 
 
-async def test_calls_of_the_client_alone_are_none_of_our_business() -> None:
-    tool, more = Peek(), Says("go on")
-    played = await play([tool, more], said(READS), situation=situation())
-    assert (len(played.requests), tool.calls, more.calls) == (1, [], ["close"])
+async def test_client_calls_alone_run_no_server_tool() -> None:
+    tool, more = PeekTool(), FollowUpTool("go on")
+    finished = await run_turn([tool, more], response_with(CLIENT_CALL), turn=turn_context())
+    assert (len(finished.requests), tool.calls, more.calls) == (1, [], ["close"])

@@ -13,7 +13,7 @@ from routecodex.canon.request import Message, Request
 from routecodex.config.server_tools import ServerToolsConfig
 from routecodex.server_tools.framework import FollowUp, TurnContext
 from routecodex.server_tools.stop_message import StopMessageOptions, StopMessageTool, is_compaction
-from tests.server_tools.turn_driver import asked, play, said, situation
+from tests.server_tools.turn_driver import request_with, response_with, run_turn, turn_context
 
 SENTINELS = ServerToolsConfig().stop_message.compaction_sentinels
 
@@ -60,7 +60,7 @@ SAID = FollowUp((Message("user", (Text("go on"),)),), "stop_followup")
 
 
 async def test_it_speaks_to_a_model_that_stops() -> None:
-    assert await stop_message(Counter()).follow_up(situation(), said("done")) == SAID
+    assert await stop_message(Counter()).follow_up(turn_context(), response_with("done")) == SAID
 
 
 SILENT: list[tuple[Reason, str]] = [
@@ -74,41 +74,49 @@ SILENT: list[tuple[Reason, str]] = [
 
 @pytest.mark.parametrize(("reason", "note"), SILENT)
 async def test_it_is_silent_when_the_answer_ended_otherwise(reason: Reason, note: str) -> None:
-    turn, counter = situation(), Counter()
-    assert await stop_message(counter).follow_up(turn, said("done", reason=reason)) is None
+    turn, counter = turn_context(), Counter()
+    assert await stop_message(counter).follow_up(turn, response_with("done", reason=reason)) is None
     assert (list(turn.notices.lines()), counter.left) == ([note], 3)
 
 
 async def test_it_is_silent_when_there_is_no_work() -> None:
-    turn, counter = situation(), Counter()
-    assert await stop_message(counter, idle=True).follow_up(turn, said("done")) is None
+    turn, counter = turn_context(), Counter()
+    assert await stop_message(counter, idle=True).follow_up(turn, response_with("done")) is None
     assert (list(turn.notices.lines()), counter.left) == (["stopMessage skipped: bd_idle"], 3)
 
 
 async def test_it_is_silent_when_it_was_said_often_enough() -> None:
-    turn = situation()
-    assert await stop_message(Counter(0)).follow_up(turn, said("done")) is None
+    turn = turn_context()
+    assert await stop_message(Counter(0)).follow_up(turn, response_with("done")) is None
     assert list(turn.notices.lines()) == ["stopMessage skipped: no uses left"]
 
 
 COMPACTIONS: list[tuple[Request, bool]] = [
-    (asked(Message("user", (Text("\n  context CHECKPOINT compaction: sum up"),))), True),
-    (asked(Message("user", (Text("Handoff summary for another LLM"),))), True),
-    (asked(Message("user", (Text("as the Handoff summary for another LLM says"),))), False),
-    (asked(Message("user", (Text("hello"), Text("Context checkpoint compaction")))), True),
-    (asked(Message("user", (Text("You are performing a CONTEXT CHECKPOINT COMPACTION. Sum up"),))), True),
-    (asked(Message("user", (Text("Your task is to create a detailed summary of the conversation"),))), True),
+    (request_with(Message("user", (Text("\n  context CHECKPOINT compaction: sum up"),))), True),
+    (request_with(Message("user", (Text("Handoff summary for another LLM"),))), True),
+    (request_with(Message("user", (Text("as the Handoff summary for another LLM says"),))), False),
+    (request_with(Message("user", (Text("hello"), Text("Context checkpoint compaction")))), True),
     (
-        asked(
+        request_with(Message("user", (Text("You are performing a CONTEXT CHECKPOINT COMPACTION. Sum up"),))),
+        True,
+    ),
+    (
+        request_with(
+            Message("user", (Text("Your task is to create a detailed summary of the conversation"),))
+        ),
+        True,
+    ),
+    (
+        request_with(
             Message("user", (Text("Context checkpoint compaction"),)),
             Message("assistant", (Text("a summary"),)),
             Message("user", (Text("thanks, go on"),)),
         ),
         False,
     ),
-    (asked(Message("system", (Text("Context checkpoint compaction"),)), Message("user")), True),
+    (request_with(Message("system", (Text("Context checkpoint compaction"),)), Message("user")), True),
     (
-        asked(
+        request_with(
             Message("user", (Text("hello"),)),
             Message("tool", (ToolResult("c", (Text("Context checkpoint compaction"),)),)),
         ),
@@ -126,33 +134,35 @@ COMPACTIONS: list[tuple[Request, bool]] = [
 @pytest.mark.parametrize(("request_", "expected"), COMPACTIONS)
 async def test_a_compaction_is_known_by_its_first_words(request_: Request, expected: bool) -> None:
     assert is_compaction(request_, SENTINELS) is expected
-    turn, counter = situation(request_), Counter()
-    follow_up = await stop_message(counter).follow_up(turn, said("done"))
+    turn, counter = turn_context(request_), Counter()
+    follow_up = await stop_message(counter).follow_up(turn, response_with("done"))
     assert (follow_up is None, counter.left) == (expected, 3 if expected else 2)
     assert list(turn.notices.lines()) == (["stopMessage skipped: compaction"] if expected else [])
 
 
 def test_without_sentinels_nothing_is_a_compaction() -> None:
-    assert not is_compaction(asked(Message("user", (Text("anything"),))), ())
+    assert not is_compaction(request_with(Message("user", (Text("anything"),))), ())
 
 
 async def test_it_speaks_again_and_again_until_none_is_left() -> None:
     counter = Counter()
-    played = await play([stop_message(counter)], *map(said, "1234"), situation=situation())
+    played = await run_turn([stop_message(counter)], *map(response_with, "1234"), turn=turn_context())
     assert (len(played.requests), counter.left, counter.given_back) == (4, 0, 0)
 
 
 async def test_it_can_keep_the_answer_back() -> None:
-    follow_up = await stop_message(Counter(), include_answer=False).follow_up(situation(), said("done"))
+    follow_up = await stop_message(Counter(), include_answer=False).follow_up(
+        turn_context(), response_with("done")
+    )
     assert follow_up is not None
     assert not follow_up.with_answer
 
 
 async def test_a_use_whose_round_was_never_sent_is_given_back_once() -> None:
-    turn, counter = situation(), Counter()
+    turn, counter = turn_context(), Counter()
     turn.sent = 1
     tool = stop_message(counter)
-    assert await tool.follow_up(turn, said("done")) == SAID
+    assert await tool.follow_up(turn, response_with("done")) == SAID
     turn.round = 2
     await tool.fell_through(turn)
     await tool.close(turn)
@@ -160,9 +170,9 @@ async def test_a_use_whose_round_was_never_sent_is_given_back_once() -> None:
 
 
 async def test_a_use_whose_round_was_sent_stays_counted_though_it_failed() -> None:
-    turn, counter = situation(), Counter()
+    turn, counter = turn_context(), Counter()
     tool = stop_message(counter)
-    assert await tool.follow_up(turn, said("done")) == SAID
+    assert await tool.follow_up(turn, response_with("done")) == SAID
     turn.round = turn.sent = 2
     await tool.fell_through(turn)
     await tool.close(turn)
@@ -170,10 +180,10 @@ async def test_a_use_whose_round_was_sent_stays_counted_though_it_failed() -> No
 
 
 async def test_who_leaves_while_a_use_is_written_down_gets_it_back() -> None:
-    turn, counter = situation(), Counter()
+    turn, counter = turn_context(), Counter()
     tool = stop_message(counter)
     counter.goes_on.clear()
-    asking = asyncio.create_task(tool.follow_up(turn, said("done")))
+    asking = asyncio.create_task(tool.follow_up(turn, response_with("done")))
     await asyncio.sleep(0)
     asking.cancel()
     await asyncio.wait([asking])
@@ -186,8 +196,8 @@ async def test_who_leaves_while_a_use_is_written_down_gets_it_back() -> None:
 
 
 async def test_a_use_that_could_not_be_written_down_is_neither_said_nor_given_back() -> None:
-    turn, counter = situation(), Counter()
+    turn, counter = turn_context(), Counter()
     counter.error = UpstreamFailed("the disk is full")
-    played = await play([stop_message(counter)], said("done"), situation=turn)
+    played = await run_turn([stop_message(counter)], response_with("done"), turn=turn)
     assert (len(played.requests), counter.left, counter.given_back) == (1, 3, 0)
     assert list(turn.notices.lines()) == ["no follow-up of stop_message: the disk is full"]

@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from routecodex.turns import ChatTurn
+from routecodex.turns import Conversation
+from routecodex.turns import Message
+from routecodex.turns import RequestFailed
+from routecodex.turns import TextAdded
+from routecodex.turns import ToolCallAdded
+from routecodex.turns.http_sender import open_sender
+from routecodex.turns.http_sender import root_of
+from tests.kit import answers
+from tests.kit.answers import Call
+from tests.kit.answers import Counts
+from tests.kit.answers import ModelAnswer
+from tests.kit.answers import PROTOCOLS
+from tests.kit.answers import ReasoningPiece
+from tests.kit.answers import TextPiece
+from tests.kit.answers.model_answer import frame
+from tests.kit.gateway import one_target
+from tests.kit.gateway import serving
+from tests.kit.steps import CloseClean
+from tests.kit.steps import Hang
+from tests.kit.steps import Json
+from tests.kit.steps import Send
+from tests.kit.steps import Sse
+from tests.kit.steps import Steps
+from tests.kit.upstream import Request
+from tests.kit.upstream import Upstream
+from typing import Any
 import asyncio
 import contextlib
-import socket
-from collections.abc import AsyncIterator
-from typing import Any
-
 import pytest
-
-from routecodex.turns import ChatTurn, Conversation, Message, RequestFailed, TextAdded, ToolCallAdded
-from routecodex.turns.http_sender import open_sender, root_of
-from tests.kit import answers
-from tests.kit.answers import PROTOCOLS, Call, Counts, Said, Thought, Words
-from tests.kit.answers.said import frame
-from tests.kit.gateway import one_target, serving
-from tests.kit.steps import CloseClean, Hang, Json, Send, Sse, Steps
-from tests.kit.upstream import Request, Upstream
+import socket
 
 protocols = pytest.mark.parametrize("protocol", PROTOCOLS)
 foreign = pytest.mark.parametrize("protocol", ["responses", "messages", "gemini"])
@@ -222,7 +238,7 @@ async def test_pieces_are_told_as_they_come(protocol: str) -> None:
     gate = asyncio.Event()
     async with start_conversation(protocol) as (conversation, up):
         whole = answers.tool_calls(
-            protocol, Call("look", {"at": "it"}, "c1"), stream=True, words="a b c d e f"
+            protocol, Call("look", {"at": "it"}, "c1"), stream=True, text="a b c d e f"
         )
         assert isinstance(whole, Sse)
         up.queue(Sse(whole.frames, pace={len(whole.frames) - 1: gate}))
@@ -254,9 +270,9 @@ def _thoughts(protocol: str, request: Request) -> list[tuple[str, str]]:
 async def test_signed_thoughts_go_back_to_their_maker_in_a_tool_loop(protocol: str) -> None:
     signature = "c2lnbmVkLWJ5LXRoZS1tb2RlbA=="
     async with start_conversation(protocol, LookPlugin(reasoning_effort="low")) as (conversation, up):
-        thought, call = Thought("I should look."), Call("look", {"at": "it"}, "c1")
+        thought, call = ReasoningPiece("I should look."), Call("look", {"at": "it"}, "c1")
         up.queue(
-            answers.say(protocol, thought, Words("Wait."), call, stream=True),
+            answers.compose(protocol, thought, TextPiece("Wait."), call, stream=True),
             answers.text(protocol, "blue", True),
             answers.text(protocol, "done", True),
         )
@@ -272,8 +288,8 @@ async def test_signed_thoughts_go_back_to_their_maker_in_a_tool_loop(protocol: s
 @foreign
 async def test_thoughts_are_not_sent_to_anybody_else(protocol: str) -> None:
     async with start_conversation(protocol, LookPlugin(reasoning_effort="low")) as (conversation, up):
-        thought, call = Thought("I should look."), Call("look", {"at": "it"}, "c1")
-        up.queue(answers.say(protocol, thought, call, stream=True), answers.text(protocol, "blue", True))
+        thought, call = ReasoningPiece("I should look."), Call("look", {"at": "it"}, "c1")
+        up.queue(answers.compose(protocol, thought, call, stream=True), answers.text(protocol, "blue", True))
         await conversation.send("look")
         history = [message.as_dict() for message in conversation.messages]
     for other in PROTOCOLS:
@@ -290,8 +306,8 @@ async def test_thoughts_are_not_sent_to_anybody_else(protocol: str) -> None:
 @foreign
 async def test_a_saved_conversation_still_has_its_thoughts(protocol: str) -> None:
     async with start_conversation(protocol, LookPlugin(reasoning_effort="low")) as (conversation, up):
-        thought, call = Thought("I should look."), Call("look", {"at": "it"}, "c1")
-        up.queue(answers.say(protocol, thought, call, stream=True), answers.text(protocol, "blue", True))
+        thought, call = ReasoningPiece("I should look."), Call("look", {"at": "it"}, "c1")
+        up.queue(answers.compose(protocol, thought, call, stream=True), answers.text(protocol, "blue", True))
         await conversation.send("look")
         history = [message.as_dict() for message in conversation.messages]
         up.queue(answers.text(protocol, "still here", True))
@@ -303,7 +319,9 @@ async def test_a_saved_conversation_still_has_its_thoughts(protocol: str) -> Non
 async def test_parts_keep_their_order_and_an_edited_text_is_sent_as_it_is_now() -> None:
     async with start_conversation("messages") as (conversation, up):
         up.queue(
-            answers.say("messages", Words("one "), Thought("hm"), Words("two"), stream=True),
+            answers.compose(
+                "messages", TextPiece("one "), ReasoningPiece("hm"), TextPiece("two"), stream=True
+            ),
             answers.text("messages", "ok", True),
             answers.text("messages", "ok", True),
         )
@@ -341,8 +359,10 @@ async def test_gemini_signs_calls_and_gets_their_signatures_back() -> None:
 async def test_thoughts_survive_the_gateway(protocol: str) -> None:
     signature = "c2lnbmVkLWJ5LXRoZS1tb2RlbA=="
     async with Upstream() as up, serving(one_target("messages", up)) as gateway:
-        thought, call = Thought("I should look."), Call("look", {"at": "it"}, "c1")
-        up.queue(answers.say("messages", thought, call, stream=True), answers.text("messages", "blue", True))
+        thought, call = ReasoningPiece("I should look."), Call("look", {"at": "it"}, "c1")
+        up.queue(
+            answers.compose("messages", thought, call, stream=True), answers.text("messages", "blue", True)
+        )
         plugins = [LookPlugin(reasoning_effort="low")]
         async with Conversation(
             f"{gateway.url}/v1", model="up.m", protocol=protocol, plugins=plugins
@@ -439,7 +459,7 @@ async def test_a_body_that_is_no_json_is_the_callers_error(protocol: str, conten
 async def test_an_answer_that_was_not_streamed_is_taken_all_the_same(protocol: str) -> None:
     async with start_conversation(protocol) as (conversation, up):
         call = Call("look", {"at": "it"}, "c1")
-        up.queue(answers.tool_calls(protocol, call, stream=False, words="hi", counts=Counts(5, 6)))
+        up.queue(answers.tool_calls(protocol, call, stream=False, text="hi", counts=Counts(5, 6)))
         answer = await conversation.send("hello")
     assert answer is not None
     assert (answer.content, answer.metadata["finish_reason"]) == ("hi", "tool_calls")
@@ -512,7 +532,7 @@ def test_a_conversation_may_go_on_in_another_event_loop() -> None:
 async def _answer_hi(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """One answer of an endpoint that speaks chat, and the end of the connection."""
     await reader.readuntil(b"}}")
-    body = Json(200, answers.chat.whole(Said((Words("hi"),)))).data
+    body = Json(200, answers.chat.whole(ModelAnswer((TextPiece("hi"),)))).data
     head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close" % len(body)
     writer.write(b"HTTP/1.1 200 OK\r\n" + head + b"\r\n\r\n" + body)
     await writer.drain()

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
-
-import pytest
-
-from routecodex.gateway.state.signature_owners import PAGE, SPACE, SignatureOwners, is_owned_by, may_return_to
+from routecodex.gateway.state.signature_owners import PAGE
+from routecodex.gateway.state.signature_owners import SPACE
+from routecodex.gateway.state.signature_owners import SignatureOwners
+from routecodex.gateway.state.signature_owners import is_owned_by
+from routecodex.gateway.state.signature_owners import may_return_to
 from routecodex.stores.file import FileStore
 from routecodex.stores.memory import MemoryStore
 from routecodex.stores.store import StoreError
-from tests.kit import answers, asking
-from tests.kit.answers.said import Thought
-from tests.kit.gateway import one_target, provider, serving
+from tests.kit import answers
+from tests.kit import asking
+from tests.kit.answers.model_answer import ReasoningPiece
+from tests.kit.gateway import one_target
+from tests.kit.gateway import provider
+from tests.kit.gateway import serving
 from tests.kit.raw_client import call
 from tests.kit.upstream import Upstream
+import logging
+import pytest
 
 
 def test_a_signature_goes_back_to_its_maker_alone() -> None:
@@ -161,7 +166,7 @@ async def test_a_signature_is_kept_from_another_provider_after_a_restart(
                 asking.path("messages", stream=stream),
                 asking.body("messages", stream=stream, model="maker.m"),
             )
-        signature = Thought("").signature
+        signature = ReasoningPiece("").signature
         assert signature.encode() in answer.body
         other.queue(answers.text("messages", "Well.", False))
         thought = {"type": "thinking", "thinking": "Hm.", "signature": signature}

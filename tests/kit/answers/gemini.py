@@ -1,11 +1,21 @@
-"""Answers as Google's Gemini API sends them: frames end with CRLF, calls come whole."""
+"""Encode answers as Google's Gemini API sends them: frames end with CRLF, a call is never split."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from tests.kit.answers.said import Call, Counts, No, Piece, Said, Thought, dump, made_id, morsels
+from tests.kit.answers.model_answer import (
+    Call,
+    Counts,
+    ModelAnswer,
+    Piece,
+    ReasoningPiece,
+    RefusalPiece,
+    dump,
+    provider_id,
+    split_text,
+)
 
 _SAFETY = [{"category": "HARM_CATEGORY_DANGEROUS_CONTENT", "probability": "HIGH", "blocked": True}]
 
@@ -27,7 +37,7 @@ def _usage(counts: Counts) -> dict[str, Any]:
 
 def _part(piece: Piece) -> dict[str, Any]:
     match piece:
-        case Thought():
+        case ReasoningPiece():
             return {"text": piece.text, "thought": True}
         case Call():
             call: dict[str, Any] = {"name": piece.name, "args": piece.object}
@@ -36,53 +46,53 @@ def _part(piece: Piece) -> dict[str, Any]:
             return {"text": piece.text}
 
 
-def _parts(said: Said) -> list[dict[str, Any]]:
-    """All parts; a thought's signature sits on the part that follows the thought."""
+def _parts(answer: ModelAnswer) -> list[dict[str, Any]]:
+    """Return all parts; the signature of reasoning is on the part that follows it."""
     parts: list[dict[str, Any]] = []
     signature = None
-    for piece in said.pieces:
-        if isinstance(piece, No):
+    for piece in answer.pieces:
+        if isinstance(piece, RefusalPiece):
             continue
         part = _part(piece)
-        if signature is not None and not isinstance(piece, Thought):
+        if signature is not None and not isinstance(piece, ReasoningPiece):
             part["thoughtSignature"] = signature
             signature = None
-        if isinstance(piece, Thought):
+        if isinstance(piece, ReasoningPiece):
             signature = piece.signature
         parts.append(part)
     return parts
 
 
-def _answer(said: Said, candidate: dict[str, Any]) -> dict[str, Any]:
+def _answer(answer: ModelAnswer, candidate: dict[str, Any]) -> dict[str, Any]:
     return {
         "candidates": [candidate],
-        "usageMetadata": _usage(said.counts),
-        "modelVersion": said.model or "gemini-3-pro",
-        "responseId": made_id("r", said.number, size=22),
+        "usageMetadata": _usage(answer.counts),
+        "modelVersion": answer.model or "gemini-3-pro",
+        "responseId": provider_id("r", answer.number, size=22),
     }
 
 
-def _end(said: Said) -> dict[str, Any]:
-    if said.end == "refusal":
+def _end(answer: ModelAnswer) -> dict[str, Any]:
+    if answer.end == "refusal":
         return {"finishReason": "SAFETY", "safetyRatings": _SAFETY}
-    return {"finishReason": "MAX_TOKENS" if said.end == "length" else "STOP"}
+    return {"finishReason": "MAX_TOKENS" if answer.end == "length" else "STOP"}
 
 
-def whole(said: Said) -> dict[str, Any]:
-    """The answer as one body."""
-    parts = _parts(said)
+def whole(answer: ModelAnswer) -> dict[str, Any]:
+    """Return the answer as one body."""
+    parts = _parts(answer)
     content = {"content": {"parts": parts, "role": "model"}} if parts else {}
-    return _answer(said, {**content, **_end(said), "index": 0})
+    return _answer(answer, {**content, **_end(answer), "index": 0})
 
 
-def stream(said: Said) -> list[bytes]:
-    """The answer as frames."""
-    parts = [morsel for part in _parts(said) for morsel in _split(part)]
+def stream(answer: ModelAnswer) -> list[bytes]:
+    """Return the answer as SSE frames."""
+    parts = [delta for part in _parts(answer) for delta in _split(part)]
     candidates = [{"content": {"parts": [part], "role": "model"}, "index": 0} for part in parts]
     if not candidates:
         candidates = [{"index": 0}]
-    candidates[-1] |= _end(said)
-    return [b"data: " + dump(_answer(said, candidate)) + b"\r\n\r\n" for candidate in candidates]
+    candidates[-1] |= _end(answer)
+    return [b"data: " + dump(_answer(answer, candidate)) + b"\r\n\r\n" for candidate in candidates]
 
 
 def _split(part: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -90,7 +100,7 @@ def _split(part: dict[str, Any]) -> Iterator[dict[str, Any]]:
     if not text:
         yield part
         return
-    first, *rest = morsels(text, 12)
+    first, *rest = split_text(text, 12)
     yield part | {"text": first}
     yield from ({key: value for key, value in part.items() if key == "thought"} | {"text": t} for t in rest)
 
@@ -107,11 +117,11 @@ _STATUS = {
 
 
 def error(status: int, message: str) -> dict[str, Any]:
-    """An error body."""
-    word = _STATUS.get(status, "INVALID_ARGUMENT" if status < 500 else "INTERNAL")
-    return {"error": {"code": status, "message": message, "status": word}}
+    """Return an error body."""
+    name = _STATUS.get(status, "INVALID_ARGUMENT" if status < 500 else "INTERNAL")
+    return {"error": {"code": status, "message": message, "status": name}}
 
 
 def error_frame(status: int, message: str) -> bytes:
-    """An error in the middle of a stream."""
+    """Return an error in the middle of a stream."""
     return b"data: " + dump(error(status, message)) + b"\r\n\r\n"

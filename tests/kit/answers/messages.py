@@ -1,11 +1,22 @@
-"""Answers as Anthropic's messages send them."""
+"""Encode answers as Anthropic's messages API sends them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from tests.kit.answers.said import Call, Counts, No, Piece, Said, Thought, Words, frame, made_id, morsels
+from tests.kit.answers.model_answer import (
+    Call,
+    Counts,
+    ModelAnswer,
+    Piece,
+    ReasoningPiece,
+    RefusalPiece,
+    TextPiece,
+    frame,
+    provider_id,
+    split_text,
+)
 
 
 def _input_usage(counts: Counts) -> dict[str, Any]:
@@ -31,75 +42,75 @@ def _details(counts: Counts) -> dict[str, Any]:
     return {"output_tokens_details": {"thinking_tokens": counts.reasoning}} if counts.reasoning else {}
 
 
-def _message(said: Said, content: list[Any], *, reason: str | None, output: int) -> dict[str, Any]:
+def _message(answer: ModelAnswer, content: list[Any], *, reason: str | None, output: int) -> dict[str, Any]:
     return {
-        "model": said.model or "claude-sonnet-5-20260901",
-        "id": made_id("msg_01", said.number, size=22),
+        "model": answer.model or "claude-sonnet-5-20260901",
+        "id": provider_id("msg_01", answer.number, size=22),
         "type": "message",
         "role": "assistant",
         "content": content,
         "stop_reason": reason,
         "stop_sequence": None,
         "stop_details": None,
-        "usage": _usage(said.counts, output),
+        "usage": _usage(answer.counts, output),
     }
 
 
-def _reason(said: Said) -> str:
-    if said.end == "refusal":
+def _reason(answer: ModelAnswer) -> str:
+    if answer.end == "refusal":
         return "refusal"
-    if said.end == "length":
+    if answer.end == "length":
         return "max_tokens"
-    return "tool_use" if said.calls else "end_turn"
+    return "tool_use" if answer.calls else "end_turn"
 
 
-def _block(said: Said, piece: Piece) -> dict[str, Any]:
+def _block(answer: ModelAnswer, piece: Piece) -> dict[str, Any]:
     match piece:
-        case Thought():
+        case ReasoningPiece():
             return {"type": "thinking", "thinking": piece.text, "signature": piece.signature}
         case Call():
-            call_id = said.call_id(piece, "toolu_01")
+            call_id = answer.call_id(piece, "toolu_01")
             return {"type": "tool_use", "id": call_id, "name": piece.name, "input": piece.object}
         case _:
             return {"type": "text", "text": piece.text}
 
 
-def whole(said: Said) -> dict[str, Any]:
-    """The answer as one body."""
-    # Anthropic refuses by its stop reason, not by words.
-    content = [_block(said, piece) for piece in said.pieces if not isinstance(piece, No)]
-    message = _message(said, content, reason=_reason(said), output=said.counts.output)
-    message["usage"] |= _details(said.counts)
-    return message | {"stop_details": _stop_details(said)}
+def whole(answer: ModelAnswer) -> dict[str, Any]:
+    """Return the answer as one body."""
+    # Anthropic refuses by its stop reason, without a text block.
+    content = [_block(answer, piece) for piece in answer.pieces if not isinstance(piece, RefusalPiece)]
+    message = _message(answer, content, reason=_reason(answer), output=answer.counts.output)
+    message["usage"] |= _details(answer.counts)
+    return message | {"stop_details": _stop_details(answer)}
 
 
-def _stop_details(said: Said) -> dict[str, Any] | None:
-    if said.end != "refusal":
+def _stop_details(answer: ModelAnswer) -> dict[str, Any] | None:
+    if answer.end != "refusal":
         return None
-    words = "".join(piece.text for piece in said.pieces if isinstance(piece, No))
-    return {"type": "refusal", "category": "cyber", "explanation": words or None}
+    explanation = "".join(piece.text for piece in answer.pieces if isinstance(piece, RefusalPiece))
+    return {"type": "refusal", "category": "cyber", "explanation": explanation or None}
 
 
-def stream(said: Said) -> list[bytes]:
-    """The answer as frames."""
-    return [frame(event, event=event["type"]) for event in _events(said)]
+def stream(answer: ModelAnswer) -> list[bytes]:
+    """Return the answer as SSE frames."""
+    return [frame(event, event=event["type"]) for event in _events(answer)]
 
 
-def _events(said: Said) -> Iterator[dict[str, Any]]:
-    yield {"type": "message_start", "message": _message(said, [], reason=None, output=1)}
-    pieces = [piece for piece in said.pieces if not isinstance(piece, No)]
+def _events(answer: ModelAnswer) -> Iterator[dict[str, Any]]:
+    yield {"type": "message_start", "message": _message(answer, [], reason=None, output=1)}
+    pieces = [piece for piece in answer.pieces if not isinstance(piece, RefusalPiece)]
     for index, piece in enumerate(pieces):
-        yield from _block_events(said, piece, index)
+        yield from _block_events(answer, piece, index)
         if index == 0:
             yield {"type": "ping"}
-    usage = {**_input_usage(said.counts), "output_tokens": said.counts.output, **_details(said.counts)}
-    delta = {"stop_reason": _reason(said), "stop_sequence": None, "stop_details": _stop_details(said)}
+    usage = {**_input_usage(answer.counts), "output_tokens": answer.counts.output, **_details(answer.counts)}
+    delta = {"stop_reason": _reason(answer), "stop_sequence": None, "stop_details": _stop_details(answer)}
     yield {"type": "message_delta", "delta": delta, "usage": usage}
     yield {"type": "message_stop"}
 
 
-def _block_events(said: Said, piece: Piece, index: int) -> Iterator[dict[str, Any]]:
-    block = _block(said, piece) | _EMPTY[type(piece)]
+def _block_events(answer: ModelAnswer, piece: Piece, index: int) -> Iterator[dict[str, Any]]:
+    block = _block(answer, piece) | _EMPTY[type(piece)]
     yield {"type": "content_block_start", "index": index, "content_block": block}
     for delta in _deltas(piece):
         yield {"type": "content_block_delta", "index": index, "delta": delta}
@@ -107,24 +118,24 @@ def _block_events(said: Said, piece: Piece, index: int) -> Iterator[dict[str, An
 
 
 _EMPTY: dict[type, dict[str, Any]] = {
-    Words: {"text": ""},
-    Thought: {"thinking": "", "signature": ""},
+    TextPiece: {"text": ""},
+    ReasoningPiece: {"thinking": "", "signature": ""},
     Call: {"input": {}},
 }
 
 
 def _deltas(piece: Piece) -> Iterator[dict[str, Any]]:
     match piece:
-        case Thought():
-            yield from ({"type": "thinking_delta", "thinking": text} for text in morsels(piece.text))
+        case ReasoningPiece():
+            yield from ({"type": "thinking_delta", "thinking": text} for text in split_text(piece.text))
             yield {"type": "signature_delta", "signature": piece.signature}
         case Call():
             yield {"type": "input_json_delta", "partial_json": ""}
             if piece.object:
                 text = Call(piece.name, piece.object).text if piece.custom else piece.text
-                yield from ({"type": "input_json_delta", "partial_json": part} for part in morsels(text))
+                yield from ({"type": "input_json_delta", "partial_json": part} for part in split_text(text))
         case _:
-            yield from ({"type": "text_delta", "text": text} for text in morsels(piece.text))
+            yield from ({"type": "text_delta", "text": text} for text in split_text(piece.text))
 
 
 _KINDS = {
@@ -139,15 +150,15 @@ _KINDS = {
 
 
 def error(status: int, message: str) -> dict[str, Any]:
-    """An error body."""
+    """Return an error body."""
     kind = _KINDS.get(status, "invalid_request_error" if status < 500 else "api_error")
     return {
         "type": "error",
         "error": {"type": kind, "message": message},
-        "request_id": made_id("req_011C", status, size=16),
+        "request_id": provider_id("req_011C", status, size=16),
     }
 
 
 def error_frame(status: int, message: str) -> bytes:
-    """An error in the middle of a stream."""
+    """Return an error in the middle of a stream."""
     return frame(error(status, message), event="error")

@@ -1,7 +1,7 @@
-"""Event grammars: what every stream, body and error the gateway serves must look like, per protocol.
+"""Grammars of the streams, bodies and errors that the gateway serves, one per protocol.
 
 check_chat, check_messages, check_responses, check_gemini    a complete SSE stream
-check_broken_chat … check_broken_gemini                      a stream that broke off, and says so
+check_broken_chat … check_broken_gemini                      a stream that broke off and ends with an error
 check_stream, check_broken                                   the same, by protocol name
 check_json                                                   a whole answer that was not streamed
 check_error                                                  an error envelope
@@ -50,10 +50,10 @@ _BROKEN = {
 
 
 def check_stream(protocol: str, body: bytes, **options: Any) -> None:
-    """The stream is complete and well formed; `options` are those of the protocol's own check."""
+    """Check that the stream is complete and well formed; `options` are those of the protocol's own check."""
     _COMPLETE[protocol](body, **options)
 
 
 def check_broken(protocol: str, body: bytes, *, aborted: bool = False) -> None:
-    """The stream broke off: a proper prefix, then the error event (none if `aborted`), nothing complete."""
+    """Check a stream that broke off: a valid prefix, then the error event (none if `aborted`), no finish."""
     _BROKEN[protocol](body, aborted=aborted)

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from tests.kit.grammar import gemini
+from tests.kit.grammar import messages
+from tests.kit.grammar import responses
+from tests.kit.grammar.chat import FINISH
+from tests.kit.grammar.chat import check_usage
+from tests.kit.grammar.frames import need
+from tests.kit.grammar.frames import need_error
+from tests.kit.grammar.frames import need_json_object
+from tests.kit.grammar.frames import need_one_of
+from tests.kit.grammar.frames import need_text
 from typing import Any
-
 import msgspec
-
-from tests.kit.grammar import gemini, messages, responses
-from tests.kit.grammar.chat import FINISH, check_usage
-from tests.kit.grammar.frames import need, need_error, need_json_object, need_one_of, need_text
 
 
 def _object(body: bytes, *, at: str) -> dict[str, Any]:
     try:
         value = msgspec.json.decode(body)
     except msgspec.DecodeError as exc:
-        raise AssertionError(f"{at}: no JSON: {body[:160]!r}") from exc
-    assert isinstance(value, dict), f"{at}: no JSON object: {body[:160]!r}"
+        raise AssertionError(f"{at}: not JSON: {body[:160]!r}") from exc
+    assert isinstance(value, dict), f"{at}: not a JSON object: {body[:160]!r}"
     return value
 
 
@@ -101,7 +106,7 @@ _BODIES = {"chat": _chat, "messages": _messages, "responses": _responses, "gemin
 
 
 def check_json(protocol: str, body: bytes) -> None:
-    """A whole answer in the protocol, complete in itself."""
+    """Check a whole answer that was not streamed."""
     at = f"the {protocol} answer"
     _BODIES[protocol](_object(body, at=at), at)
 
@@ -132,9 +137,9 @@ _ERRORS = {
 
 
 def check_error(protocol: str, status: int, body: bytes) -> None:
-    """An error in the protocol's own envelope; `code` and `details` at the top level are ours."""
+    """Check an error in the protocol's envelope; the gateway adds `code` and `details` at the top level."""
     at = f"the {protocol} error {status}"
-    assert 400 <= status <= 599, f"{at}: no error status"
+    assert 400 <= status <= 599, f"{at}: not an error status"
     value = _object(body, at=at)
     _ERRORS[protocol](value, status, at=at)
     if "code" in value:

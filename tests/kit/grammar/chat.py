@@ -1,6 +1,6 @@
 """The grammar of a chat completions stream.
 
-chunk* with role first, one finish_reason per choice, then the usage chunk exactly if asked, then [DONE].
+chunk* with role first, one finish_reason per choice, then the usage chunk exactly if requested, then [DONE].
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class _Choice:
         self.calls.append(call)
 
     def _continued(self, entry: dict[str, Any], *, at: Frame) -> None:
-        # Clients join what comes twice: an id or a name sent again would be doubled.
+        # Clients concatenate repeated fields: an id or a name sent again would be doubled.
         assert not entry.get("id"), f"{at}: the id of a tool call is sent again"
         assert not (entry.get("function") or {}).get("name"), f"{at}: the name of a tool call is sent again"
 
@@ -80,7 +80,7 @@ class _Choice:
 
 
 class _Stream:
-    """The chunks of one stream, taken one by one."""
+    """Checks the chunks of one stream one by one."""
 
     def __init__(self) -> None:
         self.head: tuple[str, int, str] | None = None
@@ -128,7 +128,7 @@ class _Stream:
 
 
 def check_usage(usage: dict[str, Any], *, at: object) -> None:
-    """The token counts of a chat answer add up."""
+    """Check that the token counts of a chat answer add up."""
     prompt = need_count(usage, "prompt_tokens", at=at)
     completion = need_count(usage, "completion_tokens", at=at)
     total = need_count(usage, "total_tokens", at=at)
@@ -136,20 +136,20 @@ def check_usage(usage: dict[str, Any], *, at: object) -> None:
 
 
 def check_chat(body: bytes, *, include_usage: bool) -> None:
-    """A complete stream; the usage chunk is there exactly when asked for."""
+    """Check a complete stream; the usage chunk is there exactly when requested."""
     frames = read(body)
     assert frames, "an empty stream"
     assert frames[-1].data == "[DONE]", f"the last frame is not [DONE]: {frames[-1]}"
     stream = _Stream()
     for frame in frames[:-1]:
-        _take(stream, frame)
+        _check_frame(stream, frame)
     assert stream.choices, "no choice in any chunk"
     for index, choice in stream.choices.items():
         assert choice.finish, f"choice {index} has no finish_reason"
-    assert stream.usage == include_usage, f"usage chunk: {stream.usage}, asked for: {include_usage}"
+    assert stream.usage == include_usage, f"usage chunk: {stream.usage}, requested: {include_usage}"
 
 
-def _take(stream: _Stream, frame: Frame) -> None:
+def _check_frame(stream: _Stream, frame: Frame) -> None:
     assert not frame.event, f"{frame}: chat has no event lines"
     assert frame.data != "[DONE]", f"{frame}: [DONE] is not last"
     chunk = frame.json
@@ -158,7 +158,7 @@ def _take(stream: _Stream, frame: Frame) -> None:
 
 
 def check_broken_chat(body: bytes, *, aborted: bool = False) -> None:
-    """A stream that broke off: chunks, then an error chunk (none if `aborted`), no finish, no [DONE]."""
+    """Check a stream that broke off: chunks, an error chunk (none if `aborted`), no finish, no [DONE]."""
     frames = read(body)
     assert "[DONE]" not in {frame.data for frame in frames}, "a broken stream ends with [DONE]"
     if not aborted:
@@ -169,6 +169,6 @@ def check_broken_chat(body: bytes, *, aborted: bool = False) -> None:
         need_error(error, at=last)
     stream = _Stream()
     for frame in frames:
-        _take(stream, frame)
+        _check_frame(stream, frame)
     for index, choice in stream.choices.items():
         assert choice.finish is None, f"choice {index} of a broken stream has a finish_reason"

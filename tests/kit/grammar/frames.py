@@ -1,4 +1,4 @@
-"""The strict reader below all grammars: SSE frames, and fields of a required type."""
+"""The strict reader that all grammars use: SSE frames, and fields of a required type."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ class Frame:
 
     @property
     def json(self) -> dict[str, Any]:
-        """The data, which must be one JSON object."""
+        """Return the data, which must be one JSON object."""
         try:
             value = msgspec.json.decode(self.data)
         except msgspec.DecodeError as exc:
-            raise AssertionError(f"{self}: data is no JSON: {exc}") from exc
-        assert isinstance(value, dict), f"{self}: data is no JSON object"
+            raise AssertionError(f"{self}: data is not JSON: {exc}") from exc
+        assert isinstance(value, dict), f"{self}: data is not a JSON object"
         return value
 
 
 def read(body: bytes, *, comments: bool = True) -> list[Frame]:
-    """All frames of a complete body; no half frame, no unknown field, no comment after the last frame."""
+    """Return all frames of a complete body; reject half frames, unknown fields and a trailing comment."""
     text = body.decode("utf-8").replace("\r\n", "\n")
     assert "\r" not in text, "a bare CR in the stream"
     if not text:
@@ -60,7 +60,7 @@ def _frame(number: int, block: str, *, comments: bool) -> Frame | None:
     event, data = "", None
     for line in block.split("\n"):
         if line.startswith(":"):
-            assert comments, f"a comment where none may be: {line!r}"
+            assert comments, f"a comment is not allowed here: {line!r}"
         elif line.startswith("event: "):
             assert not event, f"two event lines in frame {number}"
             event = line[7:]
@@ -79,7 +79,7 @@ def need(obj: Mapping[str, Any], key: str, kind: type[T], *, at: object) -> T: .
 @overload
 def need(obj: Mapping[str, Any], key: str, kind: tuple[type[T], type[U]], *, at: object) -> T | U: ...
 def need(obj: Mapping[str, Any], key: str, kind: Any, *, at: object) -> Any:
-    """The field, which must be there and of that type (a bool is no int)."""
+    """Return the field, which must be there and of that type (a bool is not an int)."""
     assert key in obj, f"{at}: field {key!r} is missing"
     value = obj[key]
     kinds = kind if isinstance(kind, tuple) else (kind,)
@@ -90,39 +90,39 @@ def need(obj: Mapping[str, Any], key: str, kind: Any, *, at: object) -> Any:
 
 
 def need_text(obj: Mapping[str, Any], key: str, *, at: object) -> str:
-    """The field, which must be a string that is not empty."""
+    """Return the field, which must be a string that is not empty."""
     value = need(obj, key, str, at=at)
     assert value, f"{at}: field {key!r} is empty"
     return value
 
 
 def need_count(obj: Mapping[str, Any], key: str, *, at: object) -> int:
-    """The field, which must be a number of tokens."""
+    """Return the field, which must be a number of tokens."""
     value = need(obj, key, int, at=at)
     assert value >= 0, f"{at}: field {key!r} is negative: {value}"
     return value
 
 
-def need_one_of(obj: Mapping[str, Any], key: str, words: frozenset[str], *, at: object) -> str:
-    """The field, which must be one of the words."""
+def need_one_of(obj: Mapping[str, Any], key: str, allowed: frozenset[str], *, at: object) -> str:
+    """Return the field, which must be one of these values."""
     value = need(obj, key, str, at=at)
-    assert value in words, f"{at}: field {key!r} is {value!r}, not one of {sorted(words)}"
+    assert value in allowed, f"{at}: field {key!r} is {value!r}, not one of {sorted(allowed)}"
     return value
 
 
 def need_json_object(text: str, *, at: object) -> None:
-    """The text, if there is any, must be a JSON object."""
+    """Check that the text is empty or a JSON object."""
     if not text:
         return
     try:
         value = msgspec.json.decode(text)
     except msgspec.DecodeError as exc:
-        raise AssertionError(f"{at}: arguments are no JSON: {text[:160]!r}") from exc
-    assert isinstance(value, dict), f"{at}: arguments are no JSON object: {text[:160]!r}"
+        raise AssertionError(f"{at}: arguments are not JSON: {text[:160]!r}") from exc
+    assert isinstance(value, dict), f"{at}: arguments are not a JSON object: {text[:160]!r}"
 
 
 def need_error(error: Mapping[str, Any], *, at: object) -> None:
-    """What error objects have in common: a message for people that leaks nothing."""
+    """Check the message of an error object: not empty, without a traceback or HTML."""
     message = need_text(error, "message", at=at)
     for leak in ("Traceback (most recent", "<html", "<!DOCTYPE"):
         assert leak not in message, f"{at}: the message shows {leak!r}"

@@ -53,7 +53,7 @@ STATUSES = frozenset(
         "DATA_LOSS",
     }
 )
-_SNAKES = ("finish_reason", "usage_metadata", "model_version", "response_id", "prompt_feedback")
+_SNAKE_CASE = ("finish_reason", "usage_metadata", "model_version", "response_id", "prompt_feedback")
 _PARTS = (
     "text",
     "functionCall",
@@ -68,7 +68,7 @@ _PARTS = (
 
 
 class _Stream:
-    """The frames of one stream, taken one by one."""
+    """Checks the frames of one stream one by one."""
 
     def __init__(self) -> None:
         self.head: tuple[str, str] | None = None
@@ -78,8 +78,8 @@ class _Stream:
 
     def take(self, chunk: dict[str, Any], *, at: object) -> None:
         assert "error" not in chunk, f"{at}: an error in a stream that should be complete"
-        for name in _SNAKES:
-            assert name not in chunk, f"{at}: {name!r} is not the wire's spelling"
+        for name in _SNAKE_CASE:
+            assert name not in chunk, f"{at}: {name!r} is not camelCase"
         head = (need_text(chunk, "responseId", at=at), need_text(chunk, "modelVersion", at=at))
         assert self.head in (None, head), f"{at}: responseId, modelVersion {head} are not {self.head}"
         self.head = head
@@ -101,7 +101,7 @@ class _Stream:
             self.finish[index] = need_one_of(candidate, "finishReason", FINISH, at=at)
 
     def _part(self, part: dict[str, Any], *, at: object) -> None:
-        assert any(key in part for key in _PARTS), f"{at}: a part of no known kind: {sorted(part)}"
+        assert any(key in part for key in _PARTS), f"{at}: a part of unknown kind: {sorted(part)}"
         if "text" in part:
             need(part, "text", str, at=at)
         if "thought" in part:
@@ -124,7 +124,7 @@ class _Stream:
 
 
 def check_whole(value: dict[str, Any], *, at: object) -> None:
-    """One GenerateContentResponse that is complete in itself."""
+    """Check one GenerateContentResponse that is complete in itself."""
     stream = _Stream()
     stream.take(value, at=at)
     stream.complete()
@@ -132,13 +132,13 @@ def check_whole(value: dict[str, Any], *, at: object) -> None:
 
 
 def check_usage(value: dict[str, Any], *, at: object) -> None:
-    """The token counts are there and add up."""
+    """Check that the token counts are there and add up."""
     usage = need(value, "usageMetadata", dict, at=at)
     parts = ("candidatesTokenCount", "thoughtsTokenCount", "toolUsePromptTokenCount")
     total = need_count(usage, "promptTokenCount", at=at)
     total += sum(need_count(usage, key, at=at) for key in parts if key in usage)
-    said = need_count(usage, "totalTokenCount", at=at)
-    assert said == total, f"{at}: totalTokenCount {said} is not the sum {total}"
+    reported = need_count(usage, "totalTokenCount", at=at)
+    assert reported == total, f"{at}: totalTokenCount {reported} is not the sum {total}"
 
 
 def _frames(body: bytes) -> list[Frame]:
@@ -150,7 +150,7 @@ def _frames(body: bytes) -> list[Frame]:
 
 
 def check_gemini(body: bytes) -> None:
-    """A complete stream."""
+    """Check a complete stream."""
     frames = _frames(body)
     assert frames, "an empty stream"
     stream = _Stream()
@@ -166,13 +166,13 @@ def check_gemini(body: bytes) -> None:
 
 
 def check_broken_gemini(body: bytes, *, aborted: bool = False) -> None:
-    """A stream that broke off: frames, then an error frame (none if `aborted`), no finishReason."""
+    """Check a stream that broke off: frames, then an error frame (none if `aborted`), no finishReason."""
     frames = _frames(body)
     if not aborted:
         assert frames, "an empty stream"
         last = frames.pop()
-        # Google's SDK knows an error frame by its first key.
-        assert last.data.startswith('{"error":'), f"the last frame is no error: {last}"
+        # The Google genai SDK recognises an error frame by its first key.
+        assert last.data.startswith('{"error":'), f"the last frame is not an error: {last}"
         check_error_object(last.json, at=last)
     stream = _Stream()
     for frame in frames:
@@ -181,7 +181,7 @@ def check_broken_gemini(body: bytes, *, aborted: bool = False) -> None:
 
 
 def check_error_object(value: dict[str, Any], *, at: object) -> int:
-    """The envelope `{"error": {"code": …, "message": …, "status": …}}`; gives the code."""
+    """Check the envelope `{"error": {"code": …, "message": …, "status": …}}`; return the code."""
     error = need(value, "error", dict, at=at)
     need_one_of(error, "status", STATUSES, at=at)
     need_error(error, at=at)

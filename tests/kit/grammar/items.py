@@ -66,7 +66,7 @@ class Item:
         elif stem == "response.output_text.annotation":
             self._annotation(event, at)
         else:
-            assert stem == f"response.{self.type}", f"{at}: no event of an item of type {self.type!r}"
+            assert stem == f"response.{self.type}", f"{at}: not an event of an item of type {self.type!r}"
 
     def _part(self, event: dict[str, Any], index_name: str, *, tail: str, at: Frame) -> None:
         index = need(event, index_name, int, at=at)
@@ -84,8 +84,8 @@ class Item:
         if name is not None:
             assert known.text_done, f"{at}: the part is done before its text is"
             assert need(part, name, str, at=at) == known.text, f"{at}: the part's text is not its deltas'"
-            given = part.get("annotations") or []
-            assert given == known.annotations, f"{at}: annotations differ from those added"
+            listed = part.get("annotations") or []
+            assert listed == known.annotations, f"{at}: annotations differ from those added"
         check_part(part, at=at)
         known.done = part
 
@@ -99,7 +99,7 @@ class Item:
             part.text += need(event, "delta", str, at=at)
             return
         text = need(event, name, str, at=at)
-        assert text == part.text, f"{at}: {text!r} is not what the deltas say, {part.text!r}"
+        assert text == part.text, f"{at}: {text!r} is not the text of the deltas, {part.text!r}"
         part.text_done = True
 
     def _annotation(self, event: dict[str, Any], at: Frame) -> None:
@@ -125,7 +125,7 @@ class Item:
             self.arguments += need(event, "delta", str, at=at)
             return
         text = need(event, name, str, at=at)
-        assert text == self.arguments, f"{at}: {text!r} is not what the deltas say, {self.arguments!r}"
+        assert text == self.arguments, f"{at}: {text!r} is not the text of the deltas, {self.arguments!r}"
         self.arguments_done = True
 
     def finish(self, item: dict[str, Any], at: Frame) -> None:
@@ -136,8 +136,8 @@ class Item:
             dones = [part.done for part in parts]
             assert None not in dones, f"{at}: a part of the item is not done"
             if parts:
-                given = need(item, _LIST_OF[index_name], list, at=at)
-                assert given == dones, f"{at}: {given} are not the parts that were done, {dones}"
+                listed = need(item, _LIST_OF[index_name], list, at=at)
+                assert listed == dones, f"{at}: {listed} are not the parts that were done, {dones}"
         for kind, name in CALLS.values():
             if self.type == kind:
                 assert self.arguments_done, f"{at}: the {name} were never done"
@@ -147,7 +147,7 @@ class Item:
 
 
 def check_part(part: dict[str, Any], *, at: object) -> None:
-    """A part has the fields of its type."""
+    """Check that a part has the fields of its type."""
     kind = need_text(part, "type", at=at)
     if kind in _FIELD_OF:
         need(part, _FIELD_OF[kind], str, at=at)
@@ -190,7 +190,7 @@ _CHECKS = {
 
 
 def check_item(item: dict[str, Any], *, at: object) -> None:
-    """A whole output item has the fields of its type."""
+    """Check that a whole output item has the fields of its type."""
     need_text(item, "id", at=at)
     check = _CHECKS.get(need_text(item, "type", at=at))
     if check is not None:
@@ -198,7 +198,7 @@ def check_item(item: dict[str, Any], *, at: object) -> None:
 
 
 def check_unique(items: list[dict[str, Any]], *, at: object) -> None:
-    """No two items share an id, no two calls a call id."""
+    """Check that ids and call ids are unique."""
     for key in ("id", "call_id"):
         values = [item[key] for item in items if key in item]
         assert len(values) == len(set(values)), f"{at}: {key} used twice: {values}"

@@ -1,7 +1,7 @@
 """The grammar of a messages stream.
 
 message_start, then blocks one at a time (start, deltas of its kind, stop), message_delta, message_stop; a
-tool turn may lack the last. A further message_delta says the same and counts anew.
+tool turn may lack the last. A further message_delta repeats the stop reason with newer token counts.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _FIELDS = {"text": ("text",), "thinking": ("thinking", "signature"), "redacted_t
 
 
 class _Stream:
-    """The events of one stream, taken one by one."""
+    """Checks the events of one stream one by one."""
 
     def __init__(self) -> None:
         self.started = False
@@ -136,11 +136,11 @@ class _Stream:
     def delta(self, event: dict[str, Any], at: Frame) -> None:
         assert self.open is None, f"{at}: message_delta while block {self.blocks - 1} is open"
         delta = need(event, "delta", dict, at=at)
-        said, self.stop_reason = self.stop_reason, need_one_of(delta, "stop_reason", STOP, at=at)
-        assert said in (None, self.stop_reason), f"{at}: another stop_reason"
+        previous, self.stop_reason = self.stop_reason, need_one_of(delta, "stop_reason", STOP, at=at)
+        assert previous in (None, self.stop_reason), f"{at}: another stop_reason"
         need(delta, "stop_sequence", (str, type(None)), at=at)
-        counted, self.usage = self.usage, need(event, "usage", dict, at=at)
-        assert counted != self.usage, f"{at}: message_delta a second time"
+        previous_usage, self.usage = self.usage, need(event, "usage", dict, at=at)
+        assert previous_usage != self.usage, f"{at}: message_delta a second time"
         need_count(self.usage, "output_tokens", at=at)
         check_stop(self.stop_reason, [json for _, json in self.calls], at=at)
 
@@ -149,7 +149,7 @@ class _Stream:
         self.stopped = True
 
     def ping(self, _event: dict[str, Any], _at: Frame) -> None:
-        """Allowed anywhere inside."""
+        """Accept a ping anywhere after message_start."""
 
 
 _STEPS = {
@@ -164,7 +164,7 @@ _STEPS = {
 
 
 def check_head(message: dict[str, Any], *, at: object) -> None:
-    """What every message of an assistant says about itself."""
+    """Check the fields that every message of an assistant has."""
     need_text(message, "id", at=at)
     need_text(message, "model", at=at)
     need_one_of(message, "type", frozenset({"message"}), at=at)
@@ -175,7 +175,7 @@ def check_head(message: dict[str, Any], *, at: object) -> None:
 
 
 def check_stop(reason: str, calls: list[str], *, at: object) -> None:
-    """The stop reason and the tool calls agree; complete calls have complete input."""
+    """Check that stop reason and tool calls agree and that complete calls have complete input."""
     if reason == "tool_use":
         assert calls, f"{at}: stop_reason tool_use without any tool call"
         for text in calls:
@@ -185,7 +185,7 @@ def check_stop(reason: str, calls: list[str], *, at: object) -> None:
 
 
 def check_messages(body: bytes, *, end_tool_turn: bool | None = None) -> None:
-    """A complete stream; `end_tool_turn` says whether a tool turn has a message_stop (None: either)."""
+    """Check a complete stream; `end_tool_turn`: whether a tool turn has a message_stop (None: either)."""
     stream = _Stream()
     for frame in read(body):
         stream.take(frame)
@@ -198,12 +198,12 @@ def check_messages(body: bytes, *, end_tool_turn: bool | None = None) -> None:
 
 
 def check_broken_messages(body: bytes, *, aborted: bool = False) -> None:
-    """A stream that broke off: events, then an error event (none if `aborted`), no message_delta."""
+    """Check a stream that broke off: events, then an error event (none if `aborted`), no message_delta."""
     frames = read(body)
     if not aborted:
         assert frames, "an empty stream"
         last = frames.pop()
-        assert last.event == "error", f"the last frame is no error event: {last}"
+        assert last.event == "error", f"the last frame is not an error event: {last}"
         check_error_object(last.json, at=last)
     stream = _Stream()
     for frame in frames:
@@ -212,7 +212,7 @@ def check_broken_messages(body: bytes, *, aborted: bool = False) -> None:
 
 
 def check_error_object(value: dict[str, Any], *, at: object) -> None:
-    """The envelope `{"type": "error", "error": {"type": …, "message": …}}`."""
+    """Check the envelope `{"type": "error", "error": {"type": …, "message": …}}`."""
     need_one_of(value, "type", frozenset({"error"}), at=at)
     error = need(value, "error", dict, at=at)
     need_one_of(error, "type", ERRORS, at=at)

@@ -11,13 +11,13 @@ from typing import Any
 from tests.kit.grammar.frames import Frame, need, need_count, need_error, need_one_of, need_text, read
 from tests.kit.grammar.items import Item, check_item, check_unique
 
-_LIFE = ("response.created", "response.in_progress")
+_OPENING = ("response.created", "response.in_progress")
 _ENDS = {"response.completed": "completed", "response.incomplete": "incomplete"}
 _REASONS = frozenset({"max_output_tokens", "content_filter", "max_messages", "steered"})
 
 
 class _Stream:
-    """The events of one stream, taken one by one."""
+    """Checks the events of one stream one by one."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -31,9 +31,9 @@ class _Stream:
         assert frame.event == kind, f"{frame}: the event line is {frame.event!r}, the type {kind!r}"
         assert not self.ended, f"{frame}: comes after the terminal event"
         self.number(event, at=frame)
-        if self.count <= len(_LIFE):
-            assert kind == _LIFE[self.count - 1], f"{frame}: expected {_LIFE[self.count - 1]}"
-            self._life(event, at=frame)
+        if self.count <= len(_OPENING):
+            assert kind == _OPENING[self.count - 1], f"{frame}: expected {_OPENING[self.count - 1]}"
+            self._check_opening(event, at=frame)
         elif kind in _ENDS:
             self._end(event, _ENDS[kind], at=frame)
         elif kind == "response.output_item.added":
@@ -41,7 +41,7 @@ class _Stream:
         elif kind == "response.output_item.done":
             self._item(event, at=frame).finish(need(event, "item", dict, at=frame), frame)
         else:
-            self._inside(event, at=frame)
+            self._check_item_event(event, at=frame)
 
     def number(self, event: dict[str, Any], *, at: Frame) -> None:
         number = need(event, "sequence_number", int, at=at)
@@ -56,7 +56,7 @@ class _Stream:
         self.id = response["id"]
         return response
 
-    def _life(self, event: dict[str, Any], *, at: Frame) -> None:
+    def _check_opening(self, event: dict[str, Any], *, at: Frame) -> None:
         response = self.response(event, "in_progress", at=at)
         assert response["output"] == [], f"{at}: there is output already"
 
@@ -72,7 +72,7 @@ class _Stream:
         assert 0 <= index < len(self.items), f"{at}: item {index} was not added"
         return self.items[index]
 
-    def _inside(self, event: dict[str, Any], *, at: Frame) -> None:
+    def _check_item_event(self, event: dict[str, Any], *, at: Frame) -> None:
         assert event["type"].startswith("response."), f"{at}: unknown event type {event['type']!r}"
         item = self._item(event, at=at)
         assert need(event, "item_id", str, at=at) == item.id, f"{at}: item_id is not {item.id!r}"
@@ -89,7 +89,7 @@ class _Stream:
 
 
 def check_head(response: dict[str, Any], *, at: object) -> None:
-    """What every response object says about itself."""
+    """Check the fields that every response object has."""
     need_text(response, "id", at=at)
     need_text(response, "model", at=at)
     need_one_of(response, "object", frozenset({"response"}), at=at)
@@ -101,7 +101,7 @@ def check_head(response: dict[str, Any], *, at: object) -> None:
 
 
 def check_end(response: dict[str, Any], *, at: object) -> None:
-    """A response that ended has whole items, unique ids, usage, and says why if it is incomplete."""
+    """Check an ended response: whole items, unique ids, usage, and a reason if it is incomplete."""
     check_unique(response["output"], at=at)
     for item in response["output"]:
         check_item(item, at=at)
@@ -114,17 +114,17 @@ def check_end(response: dict[str, Any], *, at: object) -> None:
 
 
 def check_usage(usage: dict[str, Any], *, at: object) -> None:
-    """The token counts are all there and add up."""
-    given = need_count(usage, "input_tokens", at=at)
-    made = need_count(usage, "output_tokens", at=at)
+    """Check that the token counts are all there and add up."""
+    prompt = need_count(usage, "input_tokens", at=at)
+    completion = need_count(usage, "output_tokens", at=at)
     total = need_count(usage, "total_tokens", at=at)
-    assert total == given + made, f"{at}: total_tokens {total} is not {given} + {made}"
+    assert total == prompt + completion, f"{at}: total_tokens {total} is not {prompt} + {completion}"
     need_count(need(usage, "input_tokens_details", dict, at=at), "cached_tokens", at=at)
     need_count(need(usage, "output_tokens_details", dict, at=at), "reasoning_tokens", at=at)
 
 
 def check_responses(body: bytes) -> None:
-    """A complete stream."""
+    """Check a complete stream."""
     stream = _Stream()
     for frame in read(body):
         stream.take(frame)
@@ -132,7 +132,7 @@ def check_responses(body: bytes) -> None:
 
 
 def check_broken_responses(body: bytes, *, aborted: bool = False) -> None:
-    """A stream that broke off: events, then response.failed (none if `aborted`), nothing completed."""
+    """Check a stream that broke off: events, then response.failed (none if `aborted`), nothing completed."""
     frames = read(body)
     last = None
     if not aborted:

@@ -1,4 +1,4 @@
-"""What a scripted model says, before it is put on any wire."""
+"""One answer of a scripted model, before it is encoded for a protocol."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ _numbers = itertools.count(1)
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class TextPiece:
     """Visible text."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Thought:
-    """Thinking, with the opaque signature its maker wants back."""
+class ReasoningPiece:
+    """Reasoning, with the opaque signature that its provider wants back."""
 
     text: str
     signature: str = "c2lnbmVkLWJ5LXRoZS1tb2RlbA=="
 
 
 @dataclass(frozen=True, slots=True)
-class No:
+class RefusalPiece:
     """A refusal."""
 
     text: str
@@ -37,7 +37,7 @@ class No:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A tool call; a `custom` one takes free text, else a dict (a string stands as written)."""
+    """A tool call; `arguments` of a `custom` call are free text, of others a dict or JSON text as written."""
 
     name: str
     arguments: dict[str, Any] | str
@@ -57,12 +57,12 @@ class Call:
         return {"input": self.arguments} if self.custom else dict(msgspec.json.decode(self.arguments))
 
 
-Piece: TypeAlias = Words | Thought | No | Call
+Piece: TypeAlias = TextPiece | ReasoningPiece | RefusalPiece | Call
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Tokens: `input` with cached ones, `output` with thoughts."""
+    """Token counts; `input` includes cached tokens, `output` includes reasoning."""
 
     input: int = 21
     output: int = 9
@@ -72,7 +72,7 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class ModelAnswer:
     """One answer of the model; `include_usage` matters on chat streams only."""
 
     pieces: tuple[Piece, ...]
@@ -86,33 +86,33 @@ class Said:
     def calls(self) -> list[Call]:
         return [piece for piece in self.pieces if isinstance(piece, Call)]
 
-    def place(self, piece: Piece) -> int:
-        """Where the piece stands; two calls may be equal, so it is found by identity."""
+    def index_of(self, piece: Piece) -> int:
+        """Return the index of the piece, by identity because two calls may be equal."""
         return next(index for index, known in enumerate(self.pieces) if known is piece)
 
     def call_id(self, call: Call, prefix: str) -> str:
-        """The call's own id, or one as the provider would make it."""
+        """Return the call's own id, or one as the provider would generate it."""
         if call.id is not None:
             return call.id
-        return made_id(prefix, self.number * 100 + self.place(call), size=24)
+        return provider_id(prefix, self.number * 100 + self.index_of(call), size=24)
 
 
-def made_id(prefix: str, number: int, *, size: int = 32) -> str:
-    """An id as providers make them: unique, and of their length."""
+def provider_id(prefix: str, number: int, *, size: int = 32) -> str:
+    """Return an id as providers generate them: unique, and of the same length."""
     return f"{prefix}{number:0{size}x}"
 
 
-def morsels(text: str, size: int = 6) -> Iterator[str]:
-    """The text in pieces as a model sends them."""
+def split_text(text: str, size: int = 6) -> Iterator[str]:
+    """Split a text into deltas of `size` characters, as a model sends them."""
     return (text[start : start + size] for start in range(0, len(text), size))
 
 
 def dump(value: Any) -> bytes:
-    """Compact JSON."""
+    """Encode as compact JSON."""
     return msgspec.json.encode(value)
 
 
 def frame(value: dict[str, Any], *, event: str = "") -> bytes:
-    """One SSE frame."""
+    """Return one SSE frame."""
     head = f"event: {event}\n".encode() if event else b""
     return head + b"data: " + dump(value) + b"\n\n"
