@@ -25,7 +25,7 @@ from tests.gateway.instruction_gateway import (
 from tests.kit import asking, grammar
 from tests.kit.raw_client import call
 from tests.kit.steps import Json
-from tests.routing.instruction_texts import Step, tell
+from tests.routing.instruction_texts import Step, wire_request
 
 protocols = pytest.mark.parametrize("protocol", PROTOCOLS)
 streams = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
@@ -59,7 +59,7 @@ async def test_tags_are_taken_out_of_user_texts_and_of_nothing_else(protocol: st
 
 def parted(protocol: str, *texts: str) -> dict[str, Any]:
     """One message of the user in several parts."""
-    body: dict[str, Any] = msgspec.json.decode(tell(protocol, ("user", "x")).body)
+    body: dict[str, Any] = msgspec.json.decode(wire_request(protocol, ("user", "x")).body)
     kind = "input_text" if protocol == "responses" else "text"
     parts: list[dict[str, Any]] = [{"type": kind, "text": text} for text in texts]
     match protocol:
@@ -231,7 +231,7 @@ async def test_more_tags_than_allowed_are_refused_before_any_is_obeyed(protocol:
         assert (answer.status, world.requests, await world.state()) == (400, [], {})
     field = {"responses": "input[0]", "gemini": "contents[0]"}.get(protocol, "messages[0]")
     grammar.check_error(protocol, 400, answer.body)
-    assert f"{field}: a message may hold 20000 instructions" in answer.json["error"]["message"]
+    assert f"{field}: a message may hold at most 20000 instructions" in answer.json["error"]["message"]
 
 
 @protocols

@@ -12,7 +12,7 @@ from routecodex.routing.route_plan import RoutePlan
 def explained(plan: RoutePlan | None, context: RoutingContext, *, now: float) -> dict[str, Any]:
     """The plan as plain values; without one, or for a message to the gateway, no target is query."""
     query = context.query
-    if plan is None or context.answers_itself:
+    if plan is None or context.for_gateway:
         plan = RoutePlan(route=GATEWAY_ROUTE, steps=(), reason=GATEWAY_REASON)
     passed_over = ignored_notice(context.instructions.malformed) if context.instructions is not None else []
     return {

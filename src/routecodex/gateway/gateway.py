@@ -229,7 +229,7 @@ class Gateway:
             if request.codec.name == "responses":
                 await self._chains.expand(request, functools.partial(self._may_be_stored_upstream, request))
             context = await self._contexts.build(request)
-            if context.answers_itself:
+            if context.for_gateway:
                 await self._answer_itself(request, context, client, record)
             else:
                 await self._answer_from_provider(request, context, client, record)
@@ -312,7 +312,7 @@ class Gateway:
     async def explain(self, request: ClientRequest) -> dict[str, Any]:
         """Explain the plan of a request; nothing is sent and no state changes."""
         context = await self._contexts.build(request, save=False)
-        plan = None if context.answers_itself else await self._peek_plan(request, context)
+        plan = None if context.for_gateway else await self._peek_plan(request, context)
         return explained(plan, context, now=self._clock())
 
     async def _peek_plan(self, request: ClientRequest, context: RoutingContext) -> RoutePlan:

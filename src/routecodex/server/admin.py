@@ -28,7 +28,7 @@ from msgspec.json import Decoder
 
 from routecodex import __version__
 from routecodex.canon.errors import BadRequest, ClientError, MethodNotAllowed, NotFound, ProviderNotAvailable
-from routecodex.gateway.context.identity import Scope, kept
+from routecodex.gateway.context.identity import Scope, bounded_id
 from routecodex.gateway.gateway import Gateway
 from routecodex.gateway.request import ClientRequest, fresh_id
 from routecodex.protocols.codec import WireRequest
@@ -322,7 +322,11 @@ def _checked_session(session: str | None) -> str | None:
 def _scope(name: str) -> Scope:
     """Return the scope of an id as `session_name` shows it."""
     kind, colon, rest = name.partition(":")
-    return Scope(KINDS[kind], kept(rest)) if colon and kind in KINDS else Scope("session", kept(name))
+    return (
+        Scope(KINDS[kind], bounded_id(rest))
+        if colon and kind in KINDS
+        else Scope("session", bounded_id(name))
+    )
 
 
 def _session_row(scope: Scope, state: SessionState) -> AdminReply:

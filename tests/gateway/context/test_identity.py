@@ -13,8 +13,8 @@ from routecodex.gateway.context.identity import (
     SESSION_HEADERS,
     Scope,
     ScopeKind,
+    bounded_id,
     identify,
-    kept,
     session_of_user,
 )
 from routecodex.protocols.control_fields import ControlFields
@@ -320,11 +320,11 @@ def test_no_user_id_is_too_odd_to_be_read(text: str) -> None:
 def test_an_id_longer_than_anybodys_is_kept_as_its_hash() -> None:
     long = "x" * 30_000
     scope = scope_of(session_id=long)
-    assert scope == scope_of({"x-session-id": long}) == Scope("session", kept(long))
-    assert (len(scope.id), scope.id[:5], kept(scope.id)) == (69, "hash~", scope.id)
+    assert scope == scope_of({"x-session-id": long}) == Scope("session", bounded_id(long))
+    assert (len(scope.id), scope.id[:5], bounded_id(scope.id)) == (69, "hash~", scope.id)
     assert len({scope_of(session_id=long + end).id for end in ("", "y", "Y", "\udcff")}) == 4
 
 
 def test_nobody_gets_into_a_long_session_by_sending_its_hash() -> None:
     long = "x" * 30_000
-    assert scope_of(session_id=kept(long)) != scope_of(session_id=long)
+    assert scope_of(session_id=bounded_id(long)) != scope_of(session_id=long)

@@ -23,6 +23,7 @@ from routecodex.protocols.translation import replace_foreign_part, replace_forei
 from routecodex.routing.registry import Target
 
 JSON: Final = b"content-type: application/json\r\n"
+
 SSE: Final = b"content-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\n"
 """Whole header lines, for whole answers and for streams."""
 _Fields = tuple[tuple[bytes, bytes], ...]

@@ -1,7 +1,7 @@
-"""The context of a request: whose it is, what it tells the gateway, what routing needs to know.
+"""The context of a request: its session, its instructions to the gateway, and its routing query.
 
 identity         Scope, identify: the session of a request, by headers and control fields
-instructions     ChatInstructions, InstructionApplier: chat instructions extracted, applied once, stripped
+instructions     ChatInstructions, InstructionApplier: chat instructions, extracted, applied once, stripped
 gateway_replies  replies that the gateway writes itself: confirmation, status, help
 routing_context  RoutingContext, RoutingContextBuilder: session, state and query of one request
 """

@@ -1,7 +1,4 @@
-"""Replies the gateway writes itself.
-
-What the gateway says by itself in a conversation: confirmations, the state of things, the help.
-"""
+"""Replies the gateway writes itself: confirmations, the status, the help."""
 
 from __future__ import annotations
 
@@ -29,16 +26,16 @@ from routecodex.server_tools.clock.task import Task
 from routecodex.server_tools.clock.timestamps import Zone, local_text
 
 REPLY_PREFIX = "[RouteCodex] "
-"""How everything begins that the gateway says by itself: so it is known again in the history."""
+"""Prefix of every reply of the gateway, by which later requests recognise it in their history."""
 
 GATEWAY_ROUTE, GATEWAY_REASON = "gateway", "the message is for the gateway itself"
-"""The route of what the gateway answers by itself, and why it does."""
-_SHOWN = 60
-_LISTED = 10
+"""Route and reason of a request that the gateway answers itself."""
+_TEXT_WIDTH = 60
+_MOST_ROWS = 10
 
 
 class ClockSummary(Struct, frozen=True):
-    """The clock as one conversation sees it; `tasks` is None when they cannot be read."""
+    """Clock tasks of one session, and the state of network time; `tasks` is None if they cannot be read."""
 
     tasks: tuple[Task, ...] | None
     zone: Zone
@@ -46,21 +43,21 @@ class ClockSummary(Struct, frozen=True):
 
 
 def ignored_notice(malformed: Sequence[MalformedInstruction]) -> list[str]:
-    """What was not understood, one line each; of very many the first ones."""
-    lines = [f"ignored {said.raw}: {said.reason}" for said in malformed[:_LISTED]]
-    more = len(malformed) - _LISTED
+    """Return one line for each malformed instruction, up to ten."""
+    lines = [f"ignored {one.raw}: {one.reason}" for one in malformed[:_MOST_ROWS]]
+    more = len(malformed) - _MOST_ROWS
     return [*lines, f"and {more} more"] if more > 0 else lines
 
 
 def confirmation(
     state: SessionState, malformed: Sequence[MalformedInstruction], notices: Iterable[str]
 ) -> str:
-    """What is set now, in a few lines."""
+    """Return the settings of the session now, and the notices, in a few lines."""
     rows = [f"{name}: {value}" for name, value in _session_rows(state)]
-    told = ignored_notice(malformed)
-    told += [notice for notice in notices if notice not in told]
+    lines = ignored_notice(malformed)
+    lines += [notice for notice in notices if notice not in lines]
     head = "set for this conversation:" if rows else "nothing is set."
-    return REPLY_PREFIX + "\n- ".join((head, *rows, *told))
+    return REPLY_PREFIX + "\n- ".join((head, *rows, *lines))
 
 
 def status(
@@ -71,49 +68,59 @@ def status(
     session: str,
     clock: ClockSummary | None = None,
 ) -> str:
-    """The state of this conversation and of the keys, as markdown."""
+    """Return the state of the session, the server, the keys and the clock as Markdown."""
     lines = [f"{REPLY_PREFIX}status of {session}", ""]
     lines += _table(("setting", "this conversation"), _session_rows(state) or [("routing", "nothing is set")])
-    orders = _routing_rows(server)
-    if orders:
-        lines += ["", *_table(("setting", "whole server"), orders)]
-    ill = [(row.name, row.state, f"{row.seconds:.0f} s", row.error) for row in health]
-    if ill:
-        lines += ["", *_table(("key", "health", "for", "last error"), ill)]
+    server_rows = _routing_rows(server)
+    if server_rows:
+        lines += ["", *_table(("setting", "whole server"), server_rows)]
+    key_rows = [(row.name, row.state, f"{row.seconds:.0f} s", row.error) for row in health]
+    if key_rows:
+        lines += ["", *_table(("key", "health", "for", "last error"), key_rows)]
     else:
         lines += ["", "All keys are healthy."]
     return "\n".join([*lines, *(() if clock is None else _clock_lines(clock))])
 
 
+def help_reply() -> str:
+    """Return the table of instructions."""
+    return f"{REPLY_PREFIX}instructions\n\n{help_text()}"
+
+
+async def reply_events(text: str) -> AsyncGenerator[Event, None]:
+    """Yield a text as the events of an answer."""
+    yield Started()
+    yield PartStarted(0, Text(""))
+    yield TextDelta(0, text)
+    yield PartFinished(0)
+    yield UsageReported(Usage(input=0, output=0))
+    yield Finished(Finish("stop"))
+
+
 def _clock_lines(clock: ClockSummary) -> list[str]:
     if clock.tasks is None:
-        told = ["The clock tasks cannot be read now."]
+        lines = ["The clock tasks cannot be read now."]
     elif clock.tasks:
         earliest_first = sorted(clock.tasks, key=lambda task: task.due_at_ms)
-        rows = [_task_row(task, clock.zone) for task in earliest_first[:_LISTED]]
-        more = len(earliest_first) - _LISTED
-        told = _table(("clock task", "due", "state"), rows)
-        told += ["", f"and {more} more clock tasks"] if more > 0 else []
+        rows = [_task_row(task, clock.zone) for task in earliest_first[:_MOST_ROWS]]
+        more = len(earliest_first) - _MOST_ROWS
+        lines = _table(("clock task", "due", "state"), rows)
+        lines += ["", f"and {more} more clock tasks"] if more > 0 else []
     else:
-        told = ["There are no clock tasks."]
-    return ["", *told, "", f"Network time: {_ntp_words(clock.ntp)}."]
+        lines = ["There are no clock tasks."]
+    return ["", *lines, "", f"Network time: {_ntp_text(clock.ntp)}."]
 
 
 def _task_row(task: Task, zone: Zone) -> tuple[str, ...]:
     delivered = task.delivered_at_ms
     state = "waiting" if delivered is None else f"delivered {local_text(delivered, zone)}"
-    again = f", {task.repeat}" if task.repeat else ""
-    return _shortened(task.task), local_text(task.due_at_ms, zone), state + again
+    repeat = f", {task.repeat}" if task.repeat else ""
+    return _shortened(task.task), local_text(task.due_at_ms, zone), state + repeat
 
 
-def _ntp_words(ntp: NtpState) -> str:
-    told = f"{ntp.status}, offset {ntp.offset_ms} ms"
-    return told if ntp.last_error is None else f"{told}, {_shortened(ntp.last_error)}"
-
-
-def help_reply() -> str:
-    """The table of instructions."""
-    return f"{REPLY_PREFIX}instructions\n\n{help_text()}"
+def _ntp_text(ntp: NtpState) -> str:
+    text = f"{ntp.status}, offset {ntp.offset_ms} ms"
+    return text if ntp.last_error is None else f"{text}, {_shortened(ntp.last_error)}"
 
 
 def _session_rows(state: SessionState) -> list[tuple[str, str]]:
@@ -125,8 +132,11 @@ def _session_rows(state: SessionState) -> list[tuple[str, str]]:
 
 
 def _routing_rows(state: SessionState | ServerState) -> list[tuple[str, str]]:
-    named = (("sticky", state.sticky or ""), ("allow", ", ".join(state.allow)))
-    rows = (*named, ("disabled", ", ".join(state.disable)))
+    rows = (
+        ("sticky", state.sticky or ""),
+        ("allow", ", ".join(state.allow)),
+        ("disabled", ", ".join(state.disable)),
+    )
     return [(name, value) for name, value in rows if value]
 
 
@@ -136,7 +146,7 @@ def _stop_row(stop: StopMessageState) -> str:
 
 def _shortened(text: str) -> str:
     line = " ".join(text.split())
-    return line if len(line) <= _SHOWN else line[: _SHOWN - 1] + "…"
+    return line if len(line) <= _TEXT_WIDTH else line[: _TEXT_WIDTH - 1] + "…"
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
@@ -146,13 +156,3 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
 
 def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
-
-
-async def reply_events(text: str) -> AsyncGenerator[Event, None]:
-    """The text as an answer."""
-    yield Started()
-    yield PartStarted(0, Text(""))
-    yield TextDelta(0, text)
-    yield PartFinished(0)
-    yield UsageReported(Usage(input=0, output=0))
-    yield Finished(Finish("stop"))

@@ -1,12 +1,8 @@
-"""Identifies the session of a request by headers and control fields.
+"""Identifies the session of a request by headers and control fields, never by its messages.
 
-What the state of a request is kept under.
-
-Which conversation a request belongs to, from what its client says of it and never from its messages.
-
-An id is hostile input and means only itself: it is kept as it came, but for white space around it. Two
-different ids never become one, not even where one of them is no valid Unicode; one that is longer than
-anybody's is kept as its hash, so that what remembers ids stays small.
+An id is hostile input. It is stored as it came, without white space around it. Two different ids never become
+one, even if one of them is not valid Unicode. An id longer than any client sends is stored as its hash, which
+bounds the size of stored keys.
 """
 
 from __future__ import annotations
@@ -26,7 +22,7 @@ ScopeKind = Literal["session", "conversation", "chain", "request"]
 
 
 class Scope:
-    """What a request's state is kept under; `lasts` says whether a later request can have the same."""
+    """Key under which the state of a request is kept; `lasts` if a later request can have the same one."""
 
     __slots__ = ("id", "kind", "lasts")
 
@@ -46,16 +42,16 @@ class Scope:
 
     @property
     def key(self) -> str:
-        """The key in a store; no kind can have the key of another one."""
+        """The key in a store; scopes of different kinds never share one."""
         return f"{self.kind}:{self.id}"
 
 
 SESSION_HEADERS: tuple[str, ...] = (
-    "x-session-id",  # opencode, Crush, Kilo Code, and the name we ask others to use
+    "x-session-id",  # opencode, Crush, Kilo Code; the name our documentation recommends
     "session-id",  # Codex
     "session_id",  # older Codex, pi, Roo Code
-    "x-claude-code-session-id",  # Claude Code; its sub-agents send the id of the session they work for
-    "x-opencode-session",  # opencode, to the providers of its own makers
+    "x-claude-code-session-id",  # Claude Code; its sub-agents send the id of their parent session
+    "x-opencode-session",  # opencode, to its own providers
     "x-session-affinity",  # opencode, Crush, pi
     "x-affinity",  # pi, to Mistral
     "x-amp-thread-id",  # Amp
@@ -66,9 +62,9 @@ SESSION_HEADERS: tuple[str, ...] = (
     "x-hermes-session-id",  # Hermes
     "x-litellm-session-id",  # OpenHands, and clients set up for LiteLLM
 )
-"""Where clients name their session. Qwen Code has no header: it sends `metadata.sessionId`, and Gemini CLI
-names its session to its makers' own service alone. `x-client-request-id` is not here: Codex puts its thread
-into it, but for everybody else it names one request."""
+"""Headers in which clients name their session. Qwen Code sends `metadata.sessionId` in the body instead, and
+Gemini CLI names its session only to Google's own service. `x-client-request-id` is not a session header:
+Codex puts its thread into it, but every other client names one request."""
 
 CONVERSATION_HEADERS: tuple[str, ...] = (
     "x-conversation-id",
@@ -79,11 +75,11 @@ CONVERSATION_HEADERS: tuple[str, ...] = (
     "x-openwebui-chat-id",  # Open WebUI
     "x-grok-conv-id",  # clients set up for xAI
 )
-"""Where clients name their conversation."""
+"""Headers in which clients name their conversation."""
 
-_NAMING: Final = frozenset((*SESSION_HEADERS, *CONVERSATION_HEADERS))
-_OPAQUE = "hex~"
-_HASHED = "hash~"
+_ID_HEADERS: Final = frozenset((*SESSION_HEADERS, *CONVERSATION_HEADERS))
+_HEX_PREFIX = "hex~"
+_HASH_PREFIX = "hash~"
 _LONGEST = 512
 _OWS = " \t"
 
@@ -96,73 +92,74 @@ def identify(
     chain: str | None,
     request_id: str,
 ) -> Scope:
-    """The scope of a request; `chain` is the id of the request that began its chain of responses, if any.
+    """Return the scope of a request; `chain` is the id of the request that began its chain of responses.
 
-    The first request of a chain gets the scope that the ones continuing it will have.
+    The first request of a chain gets the same scope as those that continue it.
     """
     responses = codec_name == "responses"
-    if controls is NO_CONTROL_FIELDS and not responses and _NAMING.isdisjoint(headers):
+    if controls is NO_CONTROL_FIELDS and not responses and _ID_HEADERS.isdisjoint(headers):
         return Scope("request", request_id)
     session = (
-        _told(controls.session_id)
-        or _told_in(headers, SESSION_HEADERS)
+        _trimmed(controls.session_id)
+        or _first_header(headers, SESSION_HEADERS)
         or session_of_user(controls.user_id)
-        or (responses and (_told(controls.prompt_cache_key) or _told(controls.conversation)))
+        or (responses and (_trimmed(controls.prompt_cache_key) or _trimmed(controls.conversation)))
     )
     if session:
-        return Scope("session", _exact(session))
-    conversation = _told(controls.conversation_id) or _told_in(headers, CONVERSATION_HEADERS)
+        return Scope("session", _stored_id(session))
+    conversation = _trimmed(controls.conversation_id) or _first_header(headers, CONVERSATION_HEADERS)
     if conversation:
-        return Scope("conversation", _exact(conversation))
+        return Scope("conversation", _stored_id(conversation))
     if responses:
-        return Scope("chain", _exact(_told(chain) or request_id))
+        return Scope("chain", _stored_id(_trimmed(chain) or request_id))
     return Scope("request", request_id)
 
 
 _users = Decoder(AnthropicUser)
-_LAST = re.compile(r"(?<![0-9A-Za-z])session_(?=[A-Za-z-]*[0-9])([0-9A-Za-z][0-9A-Za-z-]{5,})\Z")
-_UUID = re.compile(
+_LAST_SESSION = re.compile(r"(?<![0-9A-Za-z])session_(?=[A-Za-z-]*[0-9])([0-9A-Za-z][0-9A-Za-z-]{5,})\Z")
+_UUID_SESSION = re.compile(
     r"(?<![0-9A-Za-z])session_([0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12})(?![0-9A-Za-z-])"
 )
 
 
 def session_of_user(user_id: str | None) -> str:
-    """The session in the `metadata.user_id` of an Anthropic client; empty when it names none.
+    """Return the session in the `metadata.user_id` of an Anthropic client, or an empty string.
 
-    It is the end of `user_<hash>_account_<uuid>_session_<uuid>`, or a field of a JSON object.
+    Claude Code sends a JSON object with `session_id`; older versions sent
+    `user_<hash>_account_<uuid>_session_<uuid>`.
     """
-    text = _told(user_id)
+    text = _trimmed(user_id)
     if not text:
         return ""
     user = json.try_read(text, _users) if text.startswith("{") else None
-    if user is not None and (session := _told(user.session_id)):
+    if user is not None and (session := _trimmed(user.session_id)):
         return session
-    last = _LAST.search(text)
+    last = _LAST_SESSION.search(text)
     if last is not None:
         return last[1]
-    found = _UUID.findall(text)
+    found = _UUID_SESSION.findall(text)
     return found[-1] if found else ""
 
 
-def _told(value: str | None) -> str:
-    """The value without white space around it, as HTTP has it; empty when it says nothing."""
+def _trimmed(value: str | None) -> str:
+    """Return the value without optional white space (RFC 9110, 5.6.3); empty if it is blank or absent."""
     if value is None or not value.strip():
         return ""
     return value.strip(_OWS)
 
 
-def _told_in(headers: Mapping[str, str], names: tuple[str, ...]) -> str:
-    if _NAMING.isdisjoint(headers):
+def _first_header(headers: Mapping[str, str], names: tuple[str, ...]) -> str:
+    if _ID_HEADERS.isdisjoint(headers):
         return ""
     for name in names:
         value = headers.get(name)
-        if value is not None and (told := _told(_text(value))):
-            return told
+        if value is not None and (id := _trimmed(_decode_header(value))):
+            return id
     return ""
 
 
-def _text(value: str) -> str:
-    """What a header's bytes, which reach us one character each, spell in UTF-8: the body's ids are in it."""
+def _decode_header(value: str) -> str:
+    """Decode a Latin-1 header value as UTF-8, so that it equals the same id in a body."""
     if value.isascii():
         return value
     try:
@@ -171,19 +168,19 @@ def _text(value: str) -> str:
         return value
 
 
-def _exact(value: str) -> str:
-    """The value, or a form in hex digits of one that UTF-8 cannot carry or that looks like such a form."""
+def _stored_id(value: str) -> str:
+    """Return the id as it is stored: in hex if it is not valid Unicode, or begins with a prefix of ours."""
     if len(value) > _LONGEST:
-        return kept(value)
+        return bounded_id(value)
     try:
         value.encode()
     except UnicodeEncodeError:
-        return _OPAQUE + value.encode("utf-8", "surrogatepass").hex()
-    return _OPAQUE + value.encode().hex() if value.startswith((_OPAQUE, _HASHED)) else value
+        return _HEX_PREFIX + value.encode("utf-8", "surrogatepass").hex()
+    return _HEX_PREFIX + value.encode().hex() if value.startswith((_HEX_PREFIX, _HASH_PREFIX)) else value
 
 
-def kept(id: str) -> str:
-    """An id as it is kept: as its hash where it is too long."""
+def bounded_id(id: str) -> str:
+    """Return the id, or its hash if it is too long to be stored."""
     if len(id) <= _LONGEST:
         return id
-    return _HASHED + blake2b(id.encode("utf-8", "surrogatepass"), digest_size=32).hexdigest()
+    return _HASH_PREFIX + blake2b(id.encode("utf-8", "surrogatepass"), digest_size=32).hexdigest()

@@ -51,9 +51,9 @@ class RoutingContext:
         self.instructions = instructions
 
     @property
-    def answers_itself(self) -> bool:
+    def for_gateway(self) -> bool:
         """Whether the gateway answers the request itself, without a target."""
-        return self.instructions is not None and self.instructions.wants_own_answer
+        return self.instructions is not None and self.instructions.for_gateway
 
 
 _NO_RULES: Final = (NOTHING_SET, NO_SERVER_STATE)
@@ -88,7 +88,7 @@ class RoutingContextBuilder:
     async def build(self, request: ClientRequest, *, save: bool = True) -> RoutingContext:
         """Build the context of a request; without `save` no state changes."""
         if request.received is not None and request.original is None:
-            # A context was built before without saving: the parts it stripped count again.
+            # An earlier call without `save` stripped the request: start again from the received one.
             request.wire = request.received
         controls = read_control_fields(request.wire)
         scope = self._scope(request, controls)
@@ -119,20 +119,20 @@ class RoutingContextBuilder:
         return scope
 
     def _extract_instructions(self, request: ClientRequest) -> ChatInstructions | None:
-        """Take the instructions out of the request; None without any."""
+        """Strip the instructions from the request and return them; None without any."""
         if request.wire.untagged or not large_body.may_hold_tags(request.wire.body):
             return None
         request.received = request.original or request.wire
-        titled = is_title_request(request.codec.features(request.wire))
+        is_title = is_title_request(request.codec.features(request.wire))
         instructions = extract_instructions(request.codec, request.wire)
         request.wire = instructions.stripped
         if request.original is not None:
             request.original = extract_instructions(request.codec, request.original).stripped
-        # A client that requests a title quotes the person: the tags in it are not the person's now.
-        return ChatInstructions(instructions.stripped, alone=instructions.alone) if titled else instructions
+        # A request for a title quotes an earlier message: its tags were applied there.
+        return ChatInstructions(instructions.stripped, alone=instructions.alone) if is_title else instructions
 
     def _strip_controls(self, request: ClientRequest) -> None:
-        """Take the control fields out of the request: they are meant for the gateway alone."""
+        """Strip the control fields from the request: they are for the gateway only."""
         wire = request.wire
         if not has_control_fields(wire):
             return
@@ -149,7 +149,7 @@ class RoutingContextBuilder:
     async def _end_force(
         self, instructions: ChatInstructions, scope: Scope, session: SessionState
     ) -> SessionState:
-        """End the forced target of an earlier message: the person has written a newer one."""
+        """End the forced target of an earlier message: the user has written a newer one."""
         force = session.force
         if force is None or force.turn not in instructions.earlier:
             return session
@@ -163,23 +163,23 @@ class RoutingContextBuilder:
         """Build the input of the router; features are read only if a rule uses them."""
         wire, router = request.wire, self._router
         size = tokens.estimate(wire.body, threshold=self._threshold)
-        choosy = self._affinity and router.has_choice
-        affinity = scope.key if choosy and scope.lasts else None
+        has_choice = self._affinity and router.has_choice
+        affinity = scope.key if has_choice and scope.lasts else None
         class_counts = router.routes_differ and not (no_rules and router.names_target(wire.model))
-        if not class_counts and (affinity is not None or not choosy):
+        if not class_counts and (affinity is not None or not has_choice):
             if controls is NO_CONTROL_FIELDS:
                 return RouteQuery(model=wire.model, tokens=size, affinity=affinity, max_wait=self._max_wait)
-            found = _NO_CLASS
+            route_class = _NO_CLASS
         else:
             features = request.codec.features(wire)
-            found = classify(features, model=wire.model, tokens=size, options=self._options)
-            if affinity is None and choosy and (features.has_answer or features.has_tools):
+            route_class = classify(features, model=wire.model, tokens=size, options=self._options)
+            if affinity is None and has_choice and (features.has_answer or features.has_tools):
                 affinity = blake2b(request.codec.fingerprint(wire), digest_size=12).hexdigest()
         return RouteQuery(
             model=wire.model,
             tokens=size,
-            route=found.route,
-            why=found.reason,
+            route=route_class.route,
+            why=route_class.reason,
             hint=controls.route_hint,
             ignore_sticky=controls.disable_sticky,
             affinity=affinity,
