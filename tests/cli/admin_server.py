@@ -56,7 +56,7 @@ class AdminServer:
             "sessions": list(sessions),
         }
 
-    def said(self) -> list[tuple[str, str, Any]]:
+    def received(self) -> list[tuple[str, str, Any]]:
         """The calls, but for those that only make sure who it is."""
         return [call for call in self.calls if call[1] != "/admin/status"]
 

@@ -44,7 +44,7 @@ class Command:
         """Everything said on stderr."""
         return "\n".join(self.err)
 
-    async def said(self, pattern: str) -> re.Match[str]:
+    async def wait_for(self, pattern: str) -> re.Match[str]:
         """Waits until stdout or stderr has a line that matches."""
 
         def find() -> re.Match[str] | None:
@@ -61,7 +61,7 @@ class Command:
 
     async def port(self) -> int:
         """Waits until the gateway listens."""
-        return int((await self.said(READY))[2])
+        return int((await self.wait_for(READY))[2])
 
     def signal(self, number: signal.Signals = signal.SIGTERM) -> None:
         self.process.send_signal(number)
@@ -116,9 +116,9 @@ def serve(folder: Path, config: str, *more: str) -> contextlib.AbstractAsyncCont
     return running(folder, "serve", "--config", str(file), "--port", "0", *more)
 
 
-async def until(condition: Callable[[], object], what: str) -> None:
+async def until(condition: Callable[[], object], description: str) -> None:
     """Waits until the condition holds."""
     deadline = asyncio.get_running_loop().time() + _PATIENCE
     while not condition():
-        assert asyncio.get_running_loop().time() < deadline, f"never happened: {what}"
+        assert asyncio.get_running_loop().time() < deadline, f"never happened: {description}"
         await asyncio.sleep(0.02)

@@ -118,9 +118,9 @@ def gateway(folder: Path, config: str, *, user: Path) -> Iterator[str]:
     )
     try:
         assert process.stderr is not None
-        said = process.stderr.readline().decode()
-        found = re.search(r"routecodex listens on (http://\S+)", said)
-        assert found, said
+        line = process.stderr.readline().decode()
+        found = re.search(r"routecodex listens on (http://\S+)", line)
+        assert found, line
         yield found[1]
     finally:
         process.kill()

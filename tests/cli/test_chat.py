@@ -50,8 +50,8 @@ def place(tmp_path: Path, url: str) -> Path:
 
 
 def saved(user: Path, session: str) -> list[dict[str, Any]]:
-    kept = msgspec.json.decode((user / "chats" / f"{session}.json").read_bytes())
-    messages: list[dict[str, Any]] = kept["messages"]
+    chat = msgspec.json.decode((user / "chats" / f"{session}.json").read_bytes())
+    messages: list[dict[str, Any]] = chat["messages"]
     return messages
 
 
@@ -99,10 +99,10 @@ def test_ctrl_c_stops_the_answer_and_keeps_the_conversation_which_can_be_resumed
         screen.shows(PROMPT)
         screen.type("/quit\n")
         assert screen.ends() == 0
-    kept = saved(user, "stopped")
-    assert [message["role"] for message in kept] == ["system", "user", "assistant", "user", "assistant"]
-    assert kept[2]["content"].startswith("the gateway takes a request")
-    assert len(kept[2]["content"]) < 100_000
+    messages = saved(user, "stopped")
+    assert [message["role"] for message in messages] == ["system", "user", "assistant", "user", "assistant"]
+    assert messages[2]["content"].startswith("the gateway takes a request")
+    assert len(messages[2]["content"]) < 100_000
     with terminal(place, "chat", "--resume", "--session", "stopped", user=user) as screen:
         screen.shows(r"\(5 messages so far\)")
         screen.shows(PROMPT)
@@ -269,7 +269,7 @@ def test_a_question_from_a_pipe_that_fails_says_so_with_its_exit_code(place: Pat
 
 
 @pytest.mark.parametrize(
-    ("arguments", "text", "words"),
+    ("arguments", "text", "message"),
     [
         ([], "", "pipe a message into the command"),
         (["--url", "localhost"], "hello", "must look like https://host"),
@@ -278,12 +278,12 @@ def test_a_question_from_a_pipe_that_fails_says_so_with_its_exit_code(place: Pat
     ],
 )
 def test_what_cannot_be_done_is_wrong_usage(
-    arguments: list[str], text: str, words: str, user: Path, url: str
+    arguments: list[str], text: str, message: str, user: Path, url: str
 ) -> None:
     runner = CliRunner(env={"ROUTECODEX_USER_DIR": str(user)})
     result = runner.invoke(main, ["chat", *arguments], input=text)
     assert (result.exit_code, result.stdout) == (2, ""), result.exception
-    assert words in result.stderr
+    assert message in result.stderr
 
 
 def test_without_a_server_it_says_how_to_start_one(
@@ -307,18 +307,18 @@ def test_tools_stay_below_the_working_directory(tmp_path: Path) -> None:
     (root / ".hidden").write_text("x")
     (tmp_path / "secret").write_text("x")
     (root / "link").symlink_to(tmp_path / "secret")
-    workplace = Workspace(root)
-    assert workplace.list_files() == "b.bin\nlink\nsub/a.txt"
-    assert workplace.list_files("sub/a.txt") == "sub/a.txt is not a directory"
-    assert workplace.read_file("sub/a.txt", first_line=2, lines=1) == "two"
-    assert workplace.read_file("b.bin") == "b.bin is not a text file"
-    assert workplace.read_file("sub") == "sub is not a file"
+    workspace = Workspace(root)
+    assert workspace.list_files() == "b.bin\nlink\nsub/a.txt"
+    assert workspace.list_files("sub/a.txt") == "sub/a.txt is not a directory"
+    assert workspace.read_file("sub/a.txt", first_line=2, lines=1) == "two"
+    assert workspace.read_file("b.bin") == "b.bin is not a text file"
+    assert workspace.read_file("sub") == "sub is not a file"
     for path in ("../secret", "link", str(tmp_path / "secret")):
         with pytest.raises(OutsideWorkspace, match="outside the working directory"):
-            workplace.read_file(path)
-    assert workplace.is_harmless("read_file", {"path": "sub/a.txt"})
-    assert not workplace.is_harmless("read_file", {"path": "sub/../.hidden"})
-    assert not workplace.is_harmless("run_command", {"command": "ls"})
+            workspace.read_file(path)
+    assert workspace.is_harmless("read_file", {"path": "sub/a.txt"})
+    assert not workspace.is_harmless("read_file", {"path": "sub/../.hidden"})
+    assert not workspace.is_harmless("run_command", {"command": "ls"})
 
 
 def test_nothing_a_model_writes_steers_the_terminal_or_hides_in_a_question() -> None:

@@ -95,7 +95,7 @@ def test_status_for_people_is_a_table_of_tasks(two: tuple[AdminServer, AdminServ
 def test_one_server_can_be_asked_for(two: tuple[AdminServer, AdminServer]) -> None:
     alpha, beta = two
     assert [one["id"] for one in servers(daemon("status", "clock", "--server", "beta", "--json"))] == ["beta"]
-    assert (alpha.calls, beta.said()) == ([], [("GET", "/admin/clock", None)])
+    assert (alpha.calls, beta.received()) == ([], [("GET", "/admin/clock", None)])
 
 
 def test_cancel_removes_the_task_where_it_is(two: tuple[AdminServer, AdminServer]) -> None:
@@ -103,7 +103,7 @@ def test_cancel_removes_the_task_where_it_is(two: tuple[AdminServer, AdminServer
     alpha.answers["POST /admin/clock/cancel"] = (200, {"removed": "t-1"})
     result = daemon("set", "clock", "--cancel", "t-1")
     assert (result.exit_code, result.stdout, result.stderr) == (0, "alpha: removed t-1\n", "")
-    assert alpha.said() == beta.said() == [("POST", "/admin/clock/cancel", {"taskId": "t-1"})]
+    assert alpha.received() == beta.received() == [("POST", "/admin/clock/cancel", {"taskId": "t-1"})]
     as_json = daemon("set", "clock", "--cancel", "t-1", "--json")
     assert [(one["id"], one["removed"]) for one in servers(as_json)] == [("alpha", "t-1"), ("beta", None)]
 
@@ -111,9 +111,7 @@ def test_cancel_removes_the_task_where_it_is(two: tuple[AdminServer, AdminServer
 def test_a_task_that_nobody_has_is_said_once_and_fails(two: tuple[AdminServer, AdminServer]) -> None:
     result = daemon("set", "clock", "--cancel", "t-9")
     assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr == (
-        "error: no session has a task 't-9'; see `routecodex daemon status clock`\n"
-    )
+    assert result.stderr == ("error: no session has a task 't-9'; see `routecodex daemon status clock`\n")
 
 
 def test_a_server_that_refuses_is_named_and_the_code_says_so(two: tuple[AdminServer, AdminServer]) -> None:

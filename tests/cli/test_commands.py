@@ -39,7 +39,7 @@ def test_every_command_shows_its_usage_and_says_what_it_does(names: tuple[str, .
 
 
 @pytest.mark.parametrize(
-    ("typed", "told"),
+    ("typed", "message"),
     [
         (("strat",), "No such command 'strat'. Did you mean 'start'?"),
         (("daemon", "staus"), "No such command 'staus'. Did you mean 'status'?"),
@@ -48,11 +48,11 @@ def test_every_command_shows_its_usage_and_says_what_it_does(names: tuple[str, .
     ],
 )
 def test_a_command_that_is_none_is_told_with_the_one_that_was_meant(
-    typed: tuple[str, ...], told: str
+    typed: tuple[str, ...], message: str
 ) -> None:
     result = CliRunner().invoke(main, typed, prog_name="routecodex")
     assert result.exit_code == 2
-    assert told in result.stderr
+    assert message in result.stderr
 
 
 def test_the_commands_are_these() -> None:
@@ -96,10 +96,10 @@ def test_shells_get_their_completion(shell: str) -> None:
 def test_commands_and_server_ids_are_completed(tmp_path: Path) -> None:
     announce(tmp_path, {"id": "alpha", "url": "http://127.0.0.1:9", "token": "t", "pid": 1})
     environ = {"_ROUTECODEX_COMPLETE": "bash_complete", "ROUTECODEX_USER_DIR": str(tmp_path)}
-    for words, wanted in (("routecodex da", "plain,daemon"), ("routecodex stop a", "plain,alpha")):
-        count = str(len(words.split()) - 1)
-        runner = CliRunner(env={**environ, "COMP_WORDS": words, "COMP_CWORD": count})
-        assert runner.invoke(main, [], prog_name="routecodex").stdout.splitlines() == [wanted]
+    for line, expected in (("routecodex da", "plain,daemon"), ("routecodex stop a", "plain,alpha")):
+        count = str(len(line.split()) - 1)
+        runner = CliRunner(env={**environ, "COMP_WORDS": line, "COMP_CWORD": count})
+        assert runner.invoke(main, [], prog_name="routecodex").stdout.splitlines() == [expected]
 
 
 def test_the_version_is_told() -> None:

@@ -110,9 +110,9 @@ def test_a_file_that_cannot_be_read_is_a_problem_like_any_other(
         assert row["message"].startswith(message)
         assert row["fix"]
         return
-    first, said, fix, *_ = result.stderr.splitlines()
+    first, text, fix, *_ = result.stderr.splitlines()
     assert first.startswith(f"error: {file}")
-    assert said.strip().startswith(message)
+    assert text.strip().startswith(message)
     assert fix.startswith("    fix: ")
 
 

@@ -67,8 +67,8 @@ def row(server: AdminServer, *sessions: dict[str, Any], **changed: Any) -> dict[
 
 def test_status_as_json_has_exactly_the_promised_shape(two: tuple[AdminServer, AdminServer]) -> None:
     alpha, beta = two
-    told = alpha.routing({**SESSION, "updated_at": 5.0}, sticky="glm.glm-4.7", disable=["openai.1"])
-    alpha.answers["GET /admin/routing"] = (200, {**told, "news": 1})
+    reply = alpha.routing({**SESSION, "updated_at": 5.0}, sticky="glm.glm-4.7", disable=["openai.1"])
+    alpha.answers["GET /admin/routing"] = (200, {**reply, "news": 1})
     result = daemon("status", "routing", "--json")
     assert (result.exit_code, result.stderr) == (0, "")
     assert servers(result) == [row(alpha, SESSION, sticky="glm.glm-4.7", disable=["openai.1"]), row(beta)]
@@ -100,7 +100,7 @@ def test_one_server_and_one_session_can_be_asked_for(two: tuple[AdminServer, Adm
     alpha, beta = two
     result = daemon("status", "routing", "--server", "beta", "--session", "a b&c", "--json")
     assert [one["id"] for one in servers(result)] == ["beta"]
-    assert beta.said() == [("GET", "/admin/routing?session=a+b%26c", None)]
+    assert beta.received() == [("GET", "/admin/routing?session=a+b%26c", None)]
     assert alpha.calls == []
 
 
@@ -126,9 +126,9 @@ def test_a_dead_server_is_told_and_skipped(user: Path, two: tuple[AdminServer, A
     result = daemon("status", "routing", "--json")
     assert result.exit_code == 0
     assert "warning: dead is dead, skipped: process" in result.stderr
-    alive, told = servers(result)[0], servers(result)[2]
+    alive, skipped = servers(result)[0], servers(result)[2]
     assert alive["alive"] is True
-    assert told == {
+    assert skipped == {
         "id": "dead",
         "url": "http://127.0.0.1:9",
         "alive": False,
@@ -151,7 +151,7 @@ def test_an_address_that_another_server_has_taken_over_is_not_asked(user: Path) 
         result = daemon("set", "routing", "--clear")
     assert result.exit_code == 3
     assert "is now server 'newcomer'" in result.stderr
-    assert newcomer.said() == []
+    assert newcomer.received() == []
 
 
 @pytest.mark.parametrize("content", [b"<html>", b'{"some": "thing"}', b"[]"])
@@ -190,7 +190,7 @@ def test_what_is_set_goes_to_every_server_and_the_new_state_is_shown(
     assert result.exit_code == 0
     assert servers(result) == [row(alpha, sticky="glm.glm-4.7"), row(beta, sticky="glm.glm-4.7")]
     order = ("POST", "/admin/routing", {"sticky": "!glm.glm-4.7"})
-    assert (alpha.said(), beta.said()) == ([order], [order])
+    assert (alpha.received(), beta.received()) == ([order], [order])
     assert "sticky   glm.glm-4.7" in daemon("set", "routing", "--sticky", "glm.glm-4.7").stdout
 
 
@@ -208,7 +208,7 @@ def test_flags_repeat_and_hold_lists(user: Path) -> None:
         "clear": True,
         "session": "s1",
     }
-    assert alpha.said() == [("POST", "/admin/routing", body)]
+    assert alpha.received() == [("POST", "/admin/routing", body)]
 
 
 USELESS: tuple[list[str], ...] = (
@@ -260,25 +260,25 @@ NOTHING = {
 
 
 @pytest.mark.parametrize(
-    ("what", "told", "shown"),
+    ("name", "row", "shown"),
     [
         ("health", HEALTH, ["glm.primary  cooling  12.5s        2  limited: slow down"]),
         ("sessions", {**SESSION, "updated_at": 1.0}, ["会话-1", "glm.glm-4.7", "openai.1", "1970-01-01"]),
         ("requests", REQUEST, ["200", "claude → glm.primary.glm-4.7", "fresh question", "0.50s", "2.25s"]),
     ],
 )
-def test_what_a_server_sees_is_listed(user: Path, what: str, told: dict[str, Any], shown: list[str]) -> None:
+def test_what_a_server_sees_is_listed(user: Path, name: str, row: dict[str, Any], shown: list[str]) -> None:
     with admin_server("alpha", user) as alpha:
-        alpha.answers[f"GET /admin/{what}"] = (200, {what: [told]})
-        as_json = daemon("status", what, "--json")
-        for_people = daemon("status", what)
-        alpha.answers[f"GET /admin/{what}"] = (200, {what: []})
-        empty = daemon("status", what)
-    assert servers(as_json) == [{"id": "alpha", "url": alpha.url, "alive": True, what: [told]}]
+        alpha.answers[f"GET /admin/{name}"] = (200, {name: [row]})
+        as_json = daemon("status", name, "--json")
+        for_people = daemon("status", name)
+        alpha.answers[f"GET /admin/{name}"] = (200, {name: []})
+        empty = daemon("status", name)
+    assert servers(as_json) == [{"id": "alpha", "url": alpha.url, "alive": True, name: [row]}]
     assert for_people.exit_code == 0
     for text in shown:
         assert text in for_people.stdout
-    assert empty.stdout.splitlines()[1:] == [NOTHING[what]]
+    assert empty.stdout.splitlines()[1:] == [NOTHING[name]]
 
 
 def test_what_the_gateway_answered_by_itself_is_told_so(user: Path) -> None:
@@ -295,7 +295,7 @@ def test_the_limit_is_passed_on_and_kept(user: Path) -> None:
         alpha.answers["GET /admin/sessions"] = (200, {"sessions": rows})
         daemon("status", "requests", "--limit", "7")
         few = daemon("status", "sessions", "--limit", "2", "--json")
-    assert ("GET", "/admin/requests?limit=7", None) in alpha.said()
+    assert ("GET", "/admin/requests?limit=7", None) in alpha.received()
     assert [session["id"] for session in servers(few)[0]["sessions"]] == ["0", "1"]
 
 
@@ -305,10 +305,10 @@ def test_health_is_reset_everywhere_or_of_one_target(two: tuple[AdminServer, Adm
     beta.answers["POST /admin/health/reset"] = (404, UNKNOWN)
     result = daemon("reset", "health", "glm.primary")
     assert (result.exit_code, result.stdout) == (1, "alpha: 2 reset\n")
-    assert alpha.said() == [("POST", "/admin/health/reset", {"target": "glm.primary"})]
+    assert alpha.received() == [("POST", "/admin/health/reset", {"target": "glm.primary"})]
     every = daemon("reset", "health", "--server", "alpha", "--json")
     assert (every.exit_code, servers(every)[0]["reset"]) == (0, 2)
-    assert alpha.said()[1] == ("POST", "/admin/health/reset", {})
+    assert alpha.received()[1] == ("POST", "/admin/health/reset", {})
 
 
 PROBLEM = {

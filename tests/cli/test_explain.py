@@ -47,9 +47,9 @@ def explain(*arguments: str, body: Any = HELLO) -> Result:
     )
 
 
-def asked(server: AdminServer) -> dict[str, Any]:
+def received_call(server: AdminServer) -> dict[str, Any]:
     """The one question the server was asked."""
-    ((method, path, body),) = server.said()
+    ((method, path, body),) = server.received()
     assert (method, path) == ("POST", "/admin/explain")
     return dict(body)
 
@@ -89,7 +89,7 @@ def test_the_plan_is_told_with_every_reason(user: Path) -> None:
         "NOTICE",
         "claude does not fit",
     ]
-    assert asked(alpha) == {"protocol": "chat", "body": HELLO, "headers": {}}
+    assert received_call(alpha) == {"protocol": "chat", "body": HELLO, "headers": {}}
 
 
 def test_scripts_get_what_the_server_said(user: Path) -> None:
@@ -103,7 +103,7 @@ def test_session_headers_and_model_are_part_of_the_question(user: Path) -> None:
     with admin_server("alpha", user) as alpha:
         alpha.answers["POST /admin/explain"] = (200, TOLD)
         explain("--session", "s1", "--header", "X-Thing: a:b", "--model", "glm.m", "--protocol", "messages")
-    assert asked(alpha) == {
+    assert received_call(alpha) == {
         "protocol": "messages",
         "body": {**HELLO, "model": "glm.m"},
         "headers": {"x-session-id": "s1", "x-thing": "a:b"},
@@ -114,7 +114,7 @@ def test_another_kind_of_session_has_another_header(user: Path) -> None:
     with admin_server("alpha", user) as alpha:
         alpha.answers["POST /admin/explain"] = (200, TOLD)
         explain("--session", "conversation:c1")
-    assert asked(alpha)["headers"] == {"x-conversation-id": "c1"}
+    assert received_call(alpha)["headers"] == {"x-conversation-id": "c1"}
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_a_session_is_named_as_it_is_shown(user: Path, session: str, headers: di
     with admin_server("alpha", user) as alpha:
         alpha.answers["POST /admin/explain"] = (200, TOLD)
         explain("--session", session)
-    assert asked(alpha)["headers"] == headers
+    assert received_call(alpha)["headers"] == headers
 
 
 @pytest.mark.parametrize("session", ["", "chain:req_1"])
@@ -147,7 +147,7 @@ def test_gemini_names_its_model_in_the_path(user: Path) -> None:
         assert explain(body=body).exit_code == 2
         assert explain("--model", "gemini-2.5-pro", body=body).exit_code == 0
     path = "/v1beta/models/gemini-2.5-pro:generateContent"
-    assert asked(alpha) == {"protocol": "gemini", "body": body, "headers": {}, "path": path}
+    assert received_call(alpha) == {"protocol": "gemini", "body": body, "headers": {}, "path": path}
 
 
 def test_a_server_that_refuses_is_exit_code_1(user: Path) -> None:
@@ -164,16 +164,16 @@ def test_of_several_servers_one_has_to_be_named(user: Path) -> None:
         assert result.exit_code == 2
         assert "choose one with --server: alpha, beta" in result.stderr
         assert explain("--server", "beta").exit_code == 0
-    assert alpha.said() == []
+    assert alpha.received() == []
 
 
 def test_with_no_server_the_configuration_decides(config: Path) -> None:
     result = explain("--json", body={**HELLO, "model": "one.m"})
     assert result.exit_code == 0
     assert result.stderr == f"no server is running; explained by {config} only\n"
-    told = msgspec.json.decode(result.stdout)
-    assert told["route"] == "direct"
-    assert sorted(step["target"] for step in told["steps"]) == ["one.a.m", "one.b.m"]
+    plan = msgspec.json.decode(result.stdout)
+    assert plan["route"] == "direct"
+    assert sorted(step["target"] for step in plan["steps"]) == ["one.a.m", "one.b.m"]
     assert "secret-of-one" not in result.output
 
 

@@ -102,9 +102,9 @@ async def test_what_the_daemon_sets_works_at_once_and_survives_a_restart(servers
 
     again = await run(servers, "restart", server["id"], "--json")
     assert again.process.returncode == 0, again.text
-    told = msgspec.json.decode("\n".join(again.out))
-    assert (told["id"], told["url"]) == (server["id"], server["url"])
-    assert told["pid"] != server["pid"]
+    restarted = msgspec.json.decode("\n".join(again.out))
+    assert (restarted["id"], restarted["url"]) == (server["id"], server["url"])
+    assert restarted["pid"] != server["pid"]
     shown = msgspec.json.decode(here("daemon", "status", "routing", "--json").stdout)["servers"][0]["routing"]
     assert shown["disable"] == ["demo.1"]
     assert here("daemon", "set", "routing", "--clear").exit_code == 0
@@ -125,7 +125,7 @@ async def test_what_the_daemon_sets_works_at_once_and_survives_a_restart(servers
 async def test_a_server_in_the_foreground_is_restarted_in_the_background(servers: Path) -> None:
     arguments = ("--config", "gateway.toml", "--host", "localhost", "--workers", "2")
     async with running(servers, "serve", *arguments) as command:
-        url = (await command.said(r"listens on (http://\S+)"))[1]
+        url = (await command.wait_for(r"listens on (http://\S+)"))[1]
         again = await run(servers, "restart", "--json")
         assert again.process.returncode == 0, again.text
         assert await command.ended() == 0
@@ -244,8 +244,8 @@ async def test_stopping_waits_for_what_is_in_flight_and_a_second_time_cuts_it_of
 @contextlib.contextmanager
 def stranger(code: str = "import time; time.sleep(60)") -> Iterator[subprocess.Popen[bytes]]:
     """A process that is no server of ours, once it runs: before that the system does not tell its words."""
-    begun = f"import os; os.write(1, b'.'); {code}"
-    with subprocess.Popen([sys.executable, "-c", begun], stdout=subprocess.PIPE) as process:
+    script = f"import os; os.write(1, b'.'); {code}"
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.read(1) == b"."
         try:

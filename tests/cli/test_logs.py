@@ -132,13 +132,13 @@ async def test_following_goes_on_until_it_is_interrupted(tmp_path: Path) -> None
     file = announced(tmp_path / "user")
     file.write_bytes(lines(ROW))
     async with running(tmp_path, "logs", "-f") as command:
-        await command.said("claude")
+        await command.wait_for("claude")
         with file.open("ab") as out:
             out.write(lines({**ROW, "model": "second"}))
-        await command.said("second")
+        await command.wait_for("second")
         os.replace(file, file.with_name("requests.1.jsonl"))
         file.write_bytes(lines({**ROW, "model": "third"}))
-        await command.said("third")
+        await command.wait_for("third")
         command.signal(signal.SIGINT)
         assert await command.ended() == 0
     assert len(command.out) == 4

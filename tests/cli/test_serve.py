@@ -44,11 +44,11 @@ async def test_a_port_that_is_taken_is_told_with_a_fix_and_exit_code_1(tmp_path:
             assert await command.ended() == 1
         async with running(tmp_path, "demo", "--port", str(port)) as demo:
             assert await demo.ended() == 1
-    told = f"error: cannot listen on 127.0.0.1:{port}: Address already in use"
+    error = f"error: cannot listen on 127.0.0.1:{port}: Address already in use"
     fix = f"    fix: set another port with --port, or under [server] in {tmp_path}/gateway.toml"
-    assert (command.out, command.err) == ([], [told, fix])
+    assert (command.out, command.err) == ([], [error, fix])
     fix = "    fix: choose another port: `routecodex demo --port N` or `make demo PORT=N`"
-    assert (demo.out, demo.err) == ([], [told, fix])
+    assert (demo.out, demo.err) == ([], [error, fix])
 
 
 async def test_a_host_that_is_not_ours_is_told_with_a_fix(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ async def test_a_host_that_is_not_ours_is_told_with_a_fix(tmp_path: Path) -> Non
 
 async def test_an_ipv6_address_is_shown_in_brackets(tmp_path: Path) -> None:
     async with serve(tmp_path, DEMO, "--host", "::1") as command:
-        found = await command.said(r"listens on (http://\[::1\]:\d+)$")
+        found = await command.wait_for(r"listens on (http://\[::1\]:\d+)$")
         assert urlsplit(found[1]).hostname == "::1"
         command.signal()
         assert await command.ended() == 0
@@ -149,7 +149,7 @@ def with_keys(up: Upstream, level: str) -> str:
     return f'[logging]\nlevel = "{level}"\nformat = "json"\n' + one_target("chat", up, server=keys)
 
 
-async def talk(port: int) -> None:
+async def converse(port: int) -> None:
     """An answer, a refusal by the provider, and one by us."""
     body = asking.body("messages", SAID, stream=True)
     headers = {"x-api-key": CLIENT_KEY}
@@ -161,7 +161,7 @@ async def talk(port: int) -> None:
 async def test_the_access_log_tells_who_and_where_but_never_what(tmp_path: Path) -> None:
     async with Upstream() as up, serve(tmp_path, with_keys(up, "info")) as command:
         up.queue(answers.text("chat", f"I say {SAID}", True), answers.error("chat", 401, "wrong: secret-up"))
-        await talk(await command.port())
+        await converse(await command.port())
         await until(lambda: len(logged(command)) >= 2, "two lines in the log")
         command.signal()
         assert await command.ended() == 0
@@ -182,7 +182,7 @@ async def test_the_access_log_tells_who_and_where_but_never_what(tmp_path: Path)
 async def test_at_level_error_no_request_is_logged(tmp_path: Path) -> None:
     async with Upstream() as up, serve(tmp_path, with_keys(up, "error")) as command:
         up.queue(answers.text("chat", "hi", True), answers.error("chat", 401))
-        await talk(await command.port())
+        await converse(await command.port())
         command.signal()
         assert await command.ended() == 0
     assert len(command.err) == 1
@@ -193,17 +193,17 @@ STREAMS = {"/v1/chat/completions": "chat", "/v1/messages": "messages", "/v1/resp
 
 async def paste(line: str) -> Answer:
     """Sends what the command would."""
-    words = shlex.split(line)
-    url = urlsplit(words[2])
-    assert words[:2] == ["curl", "-N"]
+    arguments = shlex.split(line)
+    url = urlsplit(arguments[2])
+    assert arguments[:2] == ["curl", "-N"]
     assert url.port is not None
-    headers = dict(words[at + 1].split(": ", 1) for at, word in enumerate(words) if word == "-H")
-    return await call(url.port, url.path, words[words.index("-d") + 1].encode(), headers=headers)
+    headers = dict(arguments[at + 1].split(": ", 1) for at, word in enumerate(arguments) if word == "-H")
+    return await call(url.port, url.path, arguments[arguments.index("-d") + 1].encode(), headers=headers)
 
 
 async def test_the_demo_prints_commands_that_work(tmp_path: Path) -> None:
     async with running(tmp_path, "demo", "--port", "0") as command:
-        await command.said(r"routecodex logs")
+        await command.wait_for(r"routecodex logs")
         commands = [line for line in command.out if line.startswith("curl ")]
         paths = [urlsplit(shlex.split(line)[2]).path for line in commands]
         assert paths == [*STREAMS, "/v1/chat/completions", "/v1/chat/completions"]
@@ -225,7 +225,7 @@ async def test_the_demo_has_a_name_of_its_own(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     async with running(tmp_path, "demo", "--port", str(port)) as command:
-        await command.said(r"routecodex logs")
+        await command.wait_for(r"routecodex logs")
         assert [file.stem for file in (tmp_path / "user" / "servers").glob("*.json")] == [f"demo-{port}"]
         command.signal()
         assert await command.ended() == 0
@@ -238,7 +238,7 @@ async def test_demos_on_any_free_port_are_two_servers(tmp_path: Path) -> None:
     ):
         ports = []
         for command in (one, other):
-            await command.said(r"routecodex logs")
+            await command.wait_for(r"routecodex logs")
             url = next(line for line in command.out if line.startswith("curl ")).split()[2]
             ports.append(urlsplit(url).port)
         announced = sorted(file.stem for file in (tmp_path / "user" / "servers").glob("*.json"))

@@ -57,11 +57,11 @@ def key(request: Request) -> str:
     return request.headers["authorization"].removeprefix("Bearer key-")
 
 
-def asked(up: Upstream) -> list[str]:
+def models_called(up: Upstream) -> list[str]:
     return [key(request) for request in up.requests]
 
 
-async def say(port: int, text: str = "hi", *, session: str = "") -> Answer:
+async def chat(port: int, text: str = "hi", *, session: str = "") -> Answer:
     headers = {"x-session-id": session} if session else {}
     body = asking.body("chat", text, stream=False, model="auto")
     return await call(port, "/v1/chat/completions", body, headers=headers)
@@ -89,7 +89,7 @@ def stored(folder: Path, space: str, name: str = "main") -> list[Path]:
 async def test_cooldowns_survive_a_sigkill_in_the_middle_of_an_answer(tmp_path: Path) -> None:
     async with Upstream(by_key(a=LIMITED)) as up:
         async with serving(tmp_path, config(up)) as (command, port):
-            assert (await say(port)).status == 200
+            assert (await chat(port)).status == 200
             await until(lambda: stored(tmp_path, "health"), "the cooldown is on disk")
             up.queue(Steps((Hang(),)))
             body = asking.body("chat", stream=True, model="auto")
@@ -99,10 +99,10 @@ async def test_cooldowns_survive_a_sigkill_in_the_middle_of_an_answer(tmp_path: 
             await command.ended()
             await under_way.leave()
         async with serving(tmp_path, config(up)) as (_, port):
-            assert [(await say(port)).status for _ in range(4)] == [200] * 4
+            assert [(await chat(port)).status for _ in range(4)] == [200] * 4
             (row,) = (await admin(port, "health"))["health"]
     assert (row["name"], row["state"], row["error"]) == ("up.a", "cooling", "slow down")
-    assert Counter(asked(up)) == {"a": 1, "b": 6}
+    assert Counter(models_called(up)) == {"a": 1, "b": 6}
 
 
 async def test_workers_share_their_cooldowns(tmp_path: Path) -> None:
@@ -110,20 +110,20 @@ async def test_workers_share_their_cooldowns(tmp_path: Path) -> None:
         Upstream(by_key(a=LIMITED)) as up,
         serving(tmp_path, config(up), "--workers", "2") as (_, port),
     ):
-        assert (await say(port)).status == 200
+        assert (await chat(port)).status == 200
         await until(lambda: stored(tmp_path, "health"), "the cooldown is on disk")
-        assert {(await say(port)).status for _ in range(40)} == {200}
+        assert {(await chat(port)).status for _ in range(40)} == {200}
         assert await workers(port) == {"0", "1"}
-    assert asked(up).count("a") == 1
+    assert models_called(up).count("a") == 1
 
 
 async def workers(port: int) -> set[str]:
     """The workers behind a port, asked until two have answered."""
-    seen: set[str] = set()
-    while len(seen) < 2:
+    workers: set[str] = set()
+    while len(workers) < 2:
         text = (await call(port, "/metrics", method="GET")).body.decode()
-        seen.add(text.partition('worker="')[2].partition('"')[0])
-    return seen
+        workers.add(text.partition('worker="')[2].partition('"')[0])
+    return workers
 
 
 async def test_a_refused_key_is_used_again_after_a_reload(tmp_path: Path, user: Path) -> None:
@@ -131,25 +131,25 @@ async def test_a_refused_key_is_used_again_after_a_reload(tmp_path: Path, user: 
         Upstream(by_key(a=answers.error("chat", 401))) as up,
         serving(tmp_path, config(up)) as (_, port),
     ):
-        assert [(await say(port)).status for _ in range(4)] == [200] * 4
+        assert [(await chat(port)).status for _ in range(4)] == [200] * 4
         up.answer_with(by_key())
         assert here("daemon", "reload").exit_code == 0
-        assert [(await say(port)).status for _ in range(4)] == [200] * 4
-    assert asked(up)[:5] == ["a", "b", "b", "b", "b"]
-    assert Counter(asked(up)[5:]) == {"a": 2, "b": 2}
+        assert [(await chat(port)).status for _ in range(4)] == [200] * 4
+    assert models_called(up)[:5] == ["a", "b", "b", "b", "b"]
+    assert Counter(models_called(up)[5:]) == {"a": 2, "b": 2}
 
 
 async def test_what_an_instruction_set_survives_a_sigkill_right_after_its_answer(tmp_path: Path) -> None:
     async with Upstream(by_key()) as up:
         for chosen in ("a", "b"):
             async with serving(tmp_path, config(up)) as (command, port):
-                answer = await say(port, f"<**!up.{chosen}.m**>", session="s")
+                answer = await chat(port, f"<**!up.{chosen}.m**>", session="s")
                 command.signal(signal.SIGKILL)
                 assert answer.status == 200
                 await command.ended()
             async with serving(tmp_path, config(up)) as (_, port):
                 assert await sticky(port, "s") == f"up.{chosen}.m"
-                answer = await say(port, session="s")
+                answer = await chat(port, session="s")
                 assert answer.headers["x-routecodex-target"] == f"up.{chosen}.m"
 
 
@@ -180,25 +180,25 @@ DAMAGES: dict[str, tuple[Callable[[bytes], bytes], str, str]] = {
 }
 
 
-@pytest.mark.parametrize(("damage", "space", "told"), DAMAGES.values(), ids=list(DAMAGES))
+@pytest.mark.parametrize(("damage", "space", "message"), DAMAGES.values(), ids=list(DAMAGES))
 async def test_a_damaged_state_is_set_aside_and_the_session_starts_clean(
-    tmp_path: Path, damage: Callable[[bytes], bytes], space: str, told: str
+    tmp_path: Path, damage: Callable[[bytes], bytes], space: str, message: str
 ) -> None:
     async with Upstream(by_key()) as up:
         async with serving(tmp_path, config(up)) as (_, port):
             for session in ("s", "other"):
-                assert (await say(port, "<**!up.b.m**>", session=session)).status == 200
+                assert (await chat(port, "<**!up.b.m**>", session=session)).status == 200
         (file,) = [one for one in stored(tmp_path, "sessions") if b'"session:s"' in one.read_bytes()]
         spoiled = damage(file.read_bytes())
         file.write_bytes(spoiled)
         async with serving(tmp_path, config(up)) as (command, port):
-            assert (await say(port, session="s")).status == 200
-            await command.said(told)
+            assert (await chat(port, session="s")).status == 200
+            await command.wait_for(message)
             assert (await sticky(port, "s"), await sticky(port, "other")) == (None, "up.b.m")
-            assert (await say(port, "<**!up.a.m**>", session="s")).status == 200
+            assert (await chat(port, "<**!up.a.m**>", session="s")).status == 200
             assert await sticky(port, "s") == "up.a.m"
-        kept = [one.read_bytes() for one in (file.parent.parent / space).iterdir() if one.name[0] != "."]
-    assert any(spoiled in content or b'"sticky": 7' in content for content in kept)
+        set_aside = [one.read_bytes() for one in (file.parent.parent / space).iterdir() if one.name[0] != "."]
+    assert any(spoiled in content or b'"sticky": 7' in content for content in set_aside)
 
 
 async def test_a_damaged_word_of_the_operator_is_set_aside_and_another_can_be_given(
@@ -210,34 +210,34 @@ async def test_a_damaged_word_of_the_operator_is_set_aside_and_another_can_be_gi
         (file,) = stored(tmp_path, "server")
         file.write_bytes(file.read_bytes().partition(b'"value":')[0] + b'"value": [7]}')
         async with serving(tmp_path, config(up)) as (command, port):
-            assert [(await say(port)).status for _ in range(2)] == [200] * 2
+            assert [(await chat(port)).status for _ in range(2)] == [200] * 2
             assert here("daemon", "set", "routing", "--disable", "up.b").exit_code == 0
             assert (await admin(port, "routing"))["routing"]["disable"] == ["up.b"]
-            told = [line for line in command.err if "server/routing holds no routing state" in line]
-        assert len(told) == 1
-        (kept,) = stored(tmp_path, "server.corrupt")
-    assert b"[7]" in kept.read_bytes()
+            message = [line for line in command.err if "server/routing holds no routing state" in line]
+        assert len(message) == 1
+        (set_aside,) = stored(tmp_path, "server.corrupt")
+    assert b"[7]" in set_aside.read_bytes()
 
 
 async def test_a_full_disk_is_a_clear_error_and_nothing_is_half_applied(tmp_path: Path, user: Path) -> None:
     async with Upstream(by_key()) as up, serving(tmp_path, config(up)) as (command, port):
-        assert (await say(port, "<**!up.a.m**>", session="s")).status == 200
+        assert (await chat(port, "<**!up.a.m**>", session="s")).status == 200
         _, hard = resource.prlimit(command.process.pid, resource.RLIMIT_FSIZE)
         resource.prlimit(command.process.pid, resource.RLIMIT_FSIZE, (0, hard))
-        refused = await say(port, "hi <**!up.b.m**> <**#up.a**>", session="s")
+        refused = await chat(port, "hi <**!up.b.m**> <**#up.a**>", session="s")
         ordered = here("daemon", "set", "routing", "--disable", "up.a")
         assert up.requests == []
         assert await sticky(port, "s") == "up.a.m"
-        assert [(await say(port, session=name)).status for name in ("s", "new", "")] == [200] * 3
+        assert [(await chat(port, session=name)).status for name in ("s", "new", "")] == [200] * 3
         resource.prlimit(command.process.pid, resource.RLIMIT_FSIZE, (hard, hard))
-        again = await say(port, "hi <**!up.b.m**>", session="s")
+        again = await chat(port, "hi <**!up.b.m**>", session="s")
         assert here("daemon", "set", "routing", "--disable", "up.a").exit_code == 0
         assert await sticky(port, "s") == "up.b.m"
     assert (refused.status, refused.json["error"]["code"]) == (503, "state_not_saved")
     assert "nothing of the change was applied" in refused.json["error"]["message"]
     assert (ordered.exit_code, "nothing was changed" in ordered.stderr) == (1, True)
     assert (again.status, again.headers["x-routecodex-target"]) == (200, "up.b.m")
-    assert asked(up)[0] == "a"
+    assert models_called(up)[0] == "a"
     assert "raise the file size limit" in command.text
     assert "Traceback" not in command.text
 
@@ -246,11 +246,11 @@ async def test_without_a_place_for_state_requests_that_need_none_go_on(tmp_path:
     (tmp_path / "user").mkdir()
     (tmp_path / "user" / "sessions").write_text("a file where a directory should be")
     async with Upstream(by_key(a=LIMITED)) as up, serving(tmp_path, config(up)) as (command, port):
-        answers_ = [await say(port, session=name) for name in ("", "s", "", "s")]
-        refused = await say(port, "<**!up.b.m**>", session="s")
+        answers_ = [await chat(port, session=name) for name in ("", "s", "", "s")]
+        refused = await chat(port, "<**!up.b.m**>", session="s")
     assert [one.status for one in answers_] == [200] * 4
     assert (refused.status, refused.json["error"]["code"]) == (503, "state_not_saved")
-    assert asked(up).count("a") == 1, "health is still known, if only to this process"
+    assert models_called(up).count("a") == 1, "health is still known, if only to this process"
     assert sum("cannot be read" in line for line in command.err) <= 2
     assert "Traceback" not in command.text
 
@@ -268,8 +268,10 @@ async def test_two_processes_that_write_the_same_session_lose_nothing(tmp_path: 
             orders = [{"session": "s", "disable": [name]} for name in names]
             calls = (admin(port, "routing", order) for port, order in zip(ports, orders, strict=True))
             await asyncio.gather(*calls)
-            told = [(await admin(port, "routing?session=s"))["sessions"][0]["disable"] for port in (one, two)]
-    assert [sorted(disabled) for disabled in told] == [names, names]
+            message = [
+                (await admin(port, "routing?session=s"))["sessions"][0]["disable"] for port in (one, two)
+            ]
+    assert [sorted(disabled) for disabled in message] == [names, names]
 
 
 async def test_servers_on_any_free_port_have_names_and_state_of_their_own(tmp_path: Path, user: Path) -> None:
@@ -281,8 +283,8 @@ async def test_servers_on_any_free_port_have_names_and_state_of_their_own(tmp_pa
         ):
             done = here("daemon", "set", "routing", "--disable", "up.a", "--server", f"127.0.0.1-{one}")
             assert done.exit_code == 0
-            told = msgspec.json.decode(here("daemon", "status", "routing", "--json").stdout)["servers"]
-        assert {(row["id"], tuple(row["routing"]["disable"])) for row in told} == {
+            message = msgspec.json.decode(here("daemon", "status", "routing", "--json").stdout)["servers"]
+        assert {(row["id"], tuple(row["routing"]["disable"])) for row in message} == {
             (f"127.0.0.1-{one}", ("up.a",)),
             (f"127.0.0.1-{two}", ()),
         }

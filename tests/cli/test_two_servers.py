@@ -45,7 +45,7 @@ async def server(folder: Path, name: str, up: Upstream) -> AsyncIterator[tuple[C
         yield command, await command.port()
 
 
-def speaking() -> Upstream:
+def upstream_text() -> Upstream:
     return Upstream(lambda _: SPEAKING())
 
 
@@ -66,7 +66,7 @@ def routing(*arguments: str) -> dict[str, tuple[bool, Any]]:
     return {row["id"]: (row["alive"], row["routing"]) for row in rows}
 
 
-async def say(port: int, text: str = "hi", *, session: str = "") -> Answer:
+async def chat(port: int, text: str = "hi", *, session: str = "") -> Answer:
     headers = {"x-session-id": session} if session else {}
     body = asking.body("chat", text, stream=False, model="auto")
     return await call(port, "/v1/chat/completions", body, headers=headers)
@@ -74,14 +74,14 @@ async def say(port: int, text: str = "hi", *, session: str = "") -> Answer:
 
 async def targets(port: int, times: int = 2, *, session: str = "") -> set[str]:
     """Where so many requests go."""
-    seen = [await say(port, session=session) for _ in range(times)]
-    return {one.headers.get("x-routecodex-target", str(one.status)) for one in seen}
+    replies = [await chat(port, session=session) for _ in range(times)]
+    return {one.headers.get("x-routecodex-target", str(one.status)) for one in replies}
 
 
 async def test_one_command_reaches_both_at_once_and_a_dead_one_is_reported_and_skipped(
     tmp_path: Path,
 ) -> None:
-    async with speaking() as up, server(tmp_path, "one", up) as (_, one):
+    async with upstream_text() as up, server(tmp_path, "one", up) as (_, one):
         async with server(tmp_path, "two", up) as (command, two):
             assert here("daemon", "set", "routing", "--disable", "up.1").exit_code == 0
             assert (await targets(one), await targets(two)) == ({"up.b.m"}, {"up.b.m"})
@@ -107,7 +107,7 @@ async def test_one_command_reaches_both_at_once_and_a_dead_one_is_reported_and_s
 
 async def test_each_flag_does_what_it_says_and_only_to_the_server_that_is_named(tmp_path: Path) -> None:
     async with (
-        speaking() as up,
+        upstream_text() as up,
         server(tmp_path, "one", up) as (_, one),
         server(tmp_path, "two", up) as (_, two),
     ):
@@ -127,7 +127,7 @@ async def test_each_flag_does_what_it_says_and_only_to_the_server_that_is_named(
 
 
 async def test_a_session_is_set_alone_at_once_and_for_good(tmp_path: Path) -> None:
-    async with speaking() as up:
+    async with upstream_text() as up:
         async with server(tmp_path, "one", up) as (command, one):
             (row,) = daemon("set", "routing", "--sticky", "spare.m", "--session", "mine")
             assert [(told["id"], told["sticky"]) for told in row["sessions"]] == [("mine", "spare.m")]
@@ -137,7 +137,7 @@ async def test_a_session_is_set_alone_at_once_and_for_good(tmp_path: Path) -> No
             await command.ended()
         async with server(tmp_path, "one", up) as (_, one):
             assert await targets(one, session="mine") == {"spare.key1.m"}
-            said = await say(one, "<**#spare**><**clear**>", session="mine")
+            said = await chat(one, "<**#spare**><**clear**>", session="mine")
             assert said.status == 200
             daemon("set", "routing", "--disable", "up", "--session", "mine")
             (row,) = daemon("status", "routing", "--session", "mine")
@@ -146,10 +146,10 @@ async def test_a_session_is_set_alone_at_once_and_for_good(tmp_path: Path) -> No
 
 
 async def test_a_session_cannot_lift_what_the_operator_disabled(tmp_path: Path) -> None:
-    async with speaking() as up, server(tmp_path, "one", up) as (_, one):
+    async with upstream_text() as up, server(tmp_path, "one", up) as (_, one):
         daemon("set", "routing", "--disable", "up")
-        assert (await say(one, "hi <**@up**>", session="s")).headers["x-routecodex-target"] == "spare.key1.m"
-        forced = await say(one, "hi <**up.m**>", session="s")
+        assert (await chat(one, "hi <**@up**>", session="s")).headers["x-routecodex-target"] == "spare.key1.m"
+        forced = await chat(one, "hi <**up.m**>", session="s")
     assert (forced.status, forced.json["code"], forced.json["details"]) == (
         403,
         "PROVIDER_NOT_AVAILABLE",
@@ -171,7 +171,7 @@ async def test_explain_tells_what_the_running_server_would_do_and_asks_nobody(tm
         server(tmp_path, "one", up) as (_, one),
         server(tmp_path, "two", up),
     ):
-        await say(one)
+        await chat(one)
         daemon("set", "routing", "--disable", "spare", "--server", "one")
         before = len(up.requests)
         told = [
@@ -193,15 +193,15 @@ async def test_explain_tells_what_the_running_server_would_do_and_asks_nobody(tm
 
 async def test_logs_show_requests_and_what_failed_before_they_were_answered(tmp_path: Path) -> None:
     async with Upstream(limited_under_a) as up, server(tmp_path, "one", up) as (command, one):
-        await say(one)
-        await say(one, "hi <**nobody.m**> <**stopMessage**>")
-        await say(one, "hi <**up.a.m**>", session="mine")
+        await chat(one)
+        await chat(one, "hi <**nobody.m**> <**stopMessage**>")
+        await chat(one, "hi <**up.a.m**>", session="mine")
         file = tmp_path / "user" / "sessions" / "one" / "requests.jsonl"
         await until(lambda: file.exists() and file.read_bytes().count(b"\n") == 3, "three lines are logged")
         rows = [msgspec.json.decode(line) for line in here("logs", "--json").stdout.splitlines()]
         table = here("logs").stdout
         listed = daemon("status", "requests", "--limit", "2")[0]["requests"]
-        await command.said(r"  stop  after up\.a\.m: HTTP 429: slow down$")
+        await command.wait_for(r"  stop  after up\.a\.m: HTTP 429: slow down$")
         command.signal()
         assert await command.ended() == 0
     assert [(row["status"], row.get("target"), row.get("session")) for row in rows] == [

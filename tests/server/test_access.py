@@ -46,17 +46,17 @@ def with_query(path: str, query: str) -> str:
     return f"{path}{'&' if '?' in path else '?'}{query}" if query else path
 
 
-async def ask(port: int, protocol: str, given: tuple[str, dict[str, str]]) -> Answer:
-    path = with_query(asking.path(protocol, stream=False), given[0])
-    return await call(port, path, asking.body(protocol, stream=False), headers=given[1])
+async def send(port: int, protocol: str, credentials: tuple[str, dict[str, str]]) -> Answer:
+    path = with_query(asking.path(protocol, stream=False), credentials[0])
+    return await call(port, path, asking.body(protocol, stream=False), headers=credentials[1])
 
 
 async def test_a_client_key_opens_the_door_however_it_is_presented() -> None:
     async with Upstream(lambda _: answers.text("chat", "hi", False)) as up:
         async with serving(one_target("chat", up, server=KEYS)) as gateway:
-            for given in PRESENTED.values():
+            for credentials in PRESENTED.values():
                 for protocol in PROTOCOLS:
-                    asking.check(protocol, await ask(gateway.port, protocol, given), stream=False)
+                    asking.check(protocol, await send(gateway.port, protocol, credentials), stream=False)
         assert {request.headers["authorization"] for request in up.requests} == {"Bearer secret-up"}
         assert not any(KEY in str(request.headers) + request.path for request in up.requests)
 
@@ -65,8 +65,8 @@ async def test_a_client_key_opens_the_door_however_it_is_presented() -> None:
 async def test_any_other_key_is_a_401_in_the_protocols_envelope(protocol: str) -> None:
     async with Upstream() as up:
         async with serving(one_target("chat", up, server=KEYS)) as gateway:
-            for given in REFUSED.values():
-                answer = await ask(gateway.port, protocol, given)
+            for credentials in REFUSED.values():
+                answer = await send(gateway.port, protocol, credentials)
                 assert answer.status == 401
                 grammar.check_error(protocol, 401, answer.body)
                 assert answer.json["code"] == "invalid_api_key"
@@ -85,7 +85,7 @@ TYPES = {
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 async def test_a_refusal_has_the_type_the_protocol_gives_it(protocol: str) -> None:
     async with Upstream() as up, serving(one_target("chat", up, server=KEYS)) as gateway:
-        answer = await ask(gateway.port, protocol, REFUSED["wrong"])
+        answer = await send(gateway.port, protocol, REFUSED["wrong"])
     field, word = TYPES[protocol]
     assert answer.json["error"][field] == word
 
@@ -121,8 +121,8 @@ async def test_everything_but_health_needs_the_key() -> None:
 async def test_without_client_keys_no_key_is_asked_for_and_none_travels_on() -> None:
     async with Upstream(lambda _: answers.text("messages", "hi", False)) as up:
         async with serving(one_target("messages", up)) as gateway:
-            for given in (("", {}), *PRESENTED.values()):
-                asking.check("messages", await ask(gateway.port, "messages", given), stream=False)
+            for credentials in (("", {}), *PRESENTED.values()):
+                asking.check("messages", await send(gateway.port, "messages", credentials), stream=False)
         assert not any(KEY in str(request.headers) for request in up.requests)
         assert {request.headers["x-api-key"] for request in up.requests} == {"secret-up"}
         assert all("authorization" not in request.headers for request in up.requests)
@@ -148,8 +148,8 @@ def test_keys_are_not_kept_in_the_clear() -> None:
     access = ClientAccess(config(KEYS))
     with pytest.raises(Unauthorized) as caught:
         access.client_name(request({"x-api-key": "wrong"}))
-    kept = [getattr(access, name) for name in dir(access)]
-    assert KEY not in f"{kept!r} {caught.value} {vars(caught.value)!r}"
+    stored = [getattr(access, name) for name in dir(access)]
+    assert KEY not in f"{stored!r} {caught.value} {vars(caught.value)!r}"
 
 
 OURS = ["localhost", "LocalHost:5520", "127.0.0.1", "127.0.0.1:80", "[::1]", "[::1]:5520", "::1"]

@@ -59,16 +59,16 @@ def test_every_field_of_a_record_is_tried() -> None:
 def test_a_line_between_others_says_what_its_whole_record_says(field: str) -> None:
     encoder = LineEncoder()
     other = record(**{field: OTHERWISE[field]})
-    for told in (record(), other, record(), other):
-        assert read(encoder.encode(AT, told)) == read(json_line(AT, told))
+    for entry in (record(), other, record(), other):
+        assert read(encoder.encode(AT, entry)) == read(json_line(AT, entry))
 
 
 @pytest.mark.parametrize(
     "session", ["", "session:", "session:a", "chain:a", "session:chain:a", "session:" + "x" * 300]
 )
 def test_a_session_is_named_as_ever(session: str) -> None:
-    told = record(session=session)
-    assert read(LineEncoder().encode(AT, told)) == read(json_line(AT, told))
+    entry = record(session=session)
+    assert read(LineEncoder().encode(AT, entry)) == read(json_line(AT, entry))
 
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -78,22 +78,22 @@ texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 def test_whatever_is_sent_stays_one_line_of_json(
     model: str, name: str, session: str, tokens: int, at: float, seconds: float
 ) -> None:
-    told = record(
+    entry = record(
         model=model, client_name=name, session=session, usage=Usage(tokens, 1), finished=10.0 + seconds
     )
     encoder = LineEncoder()
-    expected = read(json_line(at, told))
-    assert [read(encoder.encode(at, told)) for _ in range(2)] == [expected, expected]
+    expected = read(json_line(at, entry))
+    assert [read(encoder.encode(at, entry)) for _ in range(2)] == [expected, expected]
 
 
-def kept(encoder: LineEncoder, records: Iterable[RequestRecord]) -> int:
+def cached_bytes(encoder: LineEncoder, records: Iterable[RequestRecord]) -> int:
     """The most bytes that the encoder holds during these records and did not hold before them."""
     encoder.encode(AT, record())
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()
-        for told in records:
-            encoder.encode(AT, told)
+        for entry in records:
+            encoder.encode(AT, entry)
         return tracemalloc.get_traced_memory()[1] - before
     finally:
         tracemalloc.stop()
@@ -102,17 +102,20 @@ def kept(encoder: LineEncoder, records: Iterable[RequestRecord]) -> int:
 def test_what_is_kept_is_bounded_and_sessions_are_no_part_of_it() -> None:
     encoder = LineEncoder()
     sessions = (record(id=f"req_{number}", session=f"session:{number}") for number in range(2000))
-    assert kept(encoder, sessions) < 20_000
+    assert cached_bytes(encoder, sessions) < 20_000
     names = (f"made-up-{number}-{'x' * 500}" for number in range(2000))
-    assert kept(encoder, (record(model=name) for name in names)) < 800_000
+    assert cached_bytes(encoder, (record(model=name) for name in names)) < 800_000
 
 
 def test_what_is_long_is_not_kept() -> None:
     encoder = LineEncoder()
     for field in ("model", "reason"):
-        assert kept(encoder, (record(**{field: f"{number}{'x' * 5000}"}) for number in range(50))) < 100_000
-    for told in (record(model="x" * 5000), record(reason="x" * 5000)):
-        assert read(encoder.encode(AT, told)) == read(json_line(AT, told))
+        assert (
+            cached_bytes(encoder, (record(**{field: f"{number}{'x' * 5000}"}) for number in range(50)))
+            < 100_000
+        )
+    for entry in (record(model="x" * 5000), record(reason="x" * 5000)):
+        assert read(encoder.encode(AT, entry)) == read(json_line(AT, entry))
 
 
 async def test_lines_are_written_together_a_little_later() -> None:
@@ -138,7 +141,7 @@ async def test_many_lines_do_not_wait() -> None:
     assert len(stream.getvalue().splitlines()) == 501
 
 
-class Kept:
+class RecordedSink:
     def __init__(self) -> None:
         self.requests: list[str] = []
 
@@ -147,17 +150,17 @@ class Kept:
 
 
 async def test_a_keeper_gets_json_whoever_else_reads() -> None:
-    stream, kept = io.StringIO(), Kept()
-    log = AccessLog(as_json=False, stream=stream, sink=kept)
+    stream, cached_bytes = io.StringIO(), RecordedSink()
+    log = AccessLog(as_json=False, stream=stream, sink=cached_bytes)
     log.add(record())
     log.flush()
-    assert kept.requests == ["req_1"]
+    assert cached_bytes.requests == ["req_1"]
     # The time of day is that of now.
     assert stream.getvalue()[8:] == human_line(AT, record())[8:] + "\n"
     log.shown = False
     log.add(record(id="req_2"))
     log.flush()
-    assert kept.requests == ["req_1", "req_2"]
+    assert cached_bytes.requests == ["req_1", "req_2"]
     assert stream.getvalue().count("\n") == 1
 
 
@@ -179,8 +182,8 @@ class Gone(io.StringIO):
 
 @pytest.mark.parametrize("as_json", [True, False])
 async def test_a_terminal_that_was_closed_costs_nothing_but_its_lines(as_json: bool) -> None:
-    kept = Kept()
-    log = AccessLog(as_json=as_json, stream=Gone(), sink=kept)
+    cached_bytes = RecordedSink()
+    log = AccessLog(as_json=as_json, stream=Gone(), sink=cached_bytes)
     log.add(record())
     log.flush()
-    assert kept.requests == ["req_1"]
+    assert cached_bytes.requests == ["req_1"]

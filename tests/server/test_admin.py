@@ -67,9 +67,9 @@ async def done(port: int, path: str, body: object) -> Any:
     return answer.json
 
 
-async def say(port: int, said: str = "hi", **headers: str) -> Answer:
+async def chat(port: int, text: str = "hi", **headers: str) -> Answer:
     return await call(
-        port, "/v1/chat/completions", asking.body("chat", said, stream=False, model="auto"), headers=headers
+        port, "/v1/chat/completions", asking.body("chat", text, stream=False, model="auto"), headers=headers
     )
 
 
@@ -162,7 +162,7 @@ async def test_it_is_answered_under_any_load() -> None:
         up.queue(Steps((Hang(),)))
         holding = await begin(running.port, "/v1/chat/completions", asking.body("chat", stream=False))
         await up.received(1)
-        assert (await say(running.port)).status == 503
+        assert (await chat(running.port)).status == 503
         assert (await get(running.port, "/admin/status"))["active"] == 1
         await holding.leave()
         assert len(up.requests) == 1
@@ -170,41 +170,41 @@ async def test_it_is_answered_under_any_load() -> None:
 
 async def test_status_tells_what_is_running() -> None:
     async with gateway() as (_, running):
-        told = await get(running.port, "/admin/status")
-    assert told.pop("pid") > 0
-    assert told.pop("started_at") > 1_700_000_000
-    assert told.pop("version")
-    assert told == {"id": "main", "url": running.url, "workers": 1, "config": None, "active": 0}
+        reply = await get(running.port, "/admin/status")
+    assert reply.pop("pid") > 0
+    assert reply.pop("started_at") > 1_700_000_000
+    assert reply.pop("version")
+    assert reply == {"id": "main", "url": running.url, "workers": 1, "config": None, "active": 0}
 
 
 async def test_what_is_set_for_the_server_routes_the_next_request() -> None:
     async with gateway() as (_, running):
         port = running.port
-        assert target(await say(port)) == "up.primary.m"
+        assert target(await chat(port)) == "up.primary.m"
         empty = {"id": "main", "url": running.url, "alive": True, "routing": NOBODY, "sessions": []}
         assert await get(port, "/admin/routing") == empty
-        told = await done(port, "/admin/routing", {"disable": ["up"]})
-        assert told == {**empty, "routing": {**NOBODY, "disable": ["up"]}}
-        assert target(await say(port)) == "other.primary.m"
-        told = await done(port, "/admin/routing", {"enable": ["up"]})
-        assert told["routing"] == NOBODY
-        assert target(await say(port)) == "up.primary.m"
-        told = await done(port, "/admin/routing", {"sticky": "!other.m", "allow": ["other"]})
-        assert told["routing"]["allow"] == ["other"]
-        assert told["routing"]["sticky"].removeprefix("!") == "other.m"
-        assert target(await say(port)) == "other.primary.m"
+        reply = await done(port, "/admin/routing", {"disable": ["up"]})
+        assert reply == {**empty, "routing": {**NOBODY, "disable": ["up"]}}
+        assert target(await chat(port)) == "other.primary.m"
+        reply = await done(port, "/admin/routing", {"enable": ["up"]})
+        assert reply["routing"] == NOBODY
+        assert target(await chat(port)) == "up.primary.m"
+        reply = await done(port, "/admin/routing", {"sticky": "!other.m", "allow": ["other"]})
+        assert reply["routing"]["allow"] == ["other"]
+        assert reply["routing"]["sticky"].removeprefix("!") == "other.m"
+        assert target(await chat(port)) == "other.primary.m"
         assert await done(port, "/admin/routing", {"clear": True}) == empty
-        assert target(await say(port)) == "up.primary.m"
+        assert target(await chat(port)) == "up.primary.m"
 
 
 async def test_what_is_set_for_a_session_is_for_it_alone() -> None:
     async with gateway() as (_, running):
         port = running.port
-        told = await done(port, "/admin/routing", {"session": "s-1", "sticky": "other.m"})
-        assert told["routing"] == NOBODY
-        assert told["sessions"] == [{**EMPTY, "id": "s-1", "sticky": "other.m"}]
-        assert target(await say(port, **{"x-session-id": "s-1"})) == "other.primary.m"
-        assert target(await say(port, **{"x-session-id": "s-2"})) == "up.primary.m"
+        reply = await done(port, "/admin/routing", {"session": "s-1", "sticky": "other.m"})
+        assert reply["routing"] == NOBODY
+        assert reply["sessions"] == [{**EMPTY, "id": "s-1", "sticky": "other.m"}]
+        assert target(await chat(port, **{"x-session-id": "s-1"})) == "other.primary.m"
+        assert target(await chat(port, **{"x-session-id": "s-2"})) == "up.primary.m"
         await done(port, "/admin/routing", {"session": "s-2", "disable": ["up.primary"]})
         listed = await get(port, "/admin/routing")
         assert [row["id"] for row in listed["sessions"]] == ["s-2", "s-1"]
@@ -212,8 +212,8 @@ async def test_what_is_set_for_a_session_is_for_it_alone() -> None:
         assert one["sessions"] == [{**EMPTY, "id": "s-2", "disable": ["up.primary"]}]
         unknown = await get(port, "/admin/routing?session=nobody")
         assert unknown["sessions"] == [{**EMPTY, "id": "nobody"}]
-        told = await done(port, "/admin/routing", {"session": "s-1", "clear": True})
-        assert told["sessions"] == [{**EMPTY, "id": "s-1"}]
+        reply = await done(port, "/admin/routing", {"session": "s-1", "clear": True})
+        assert reply["sessions"] == [{**EMPTY, "id": "s-1"}]
         rows = (await get(port, "/admin/sessions"))["sessions"]
         assert [row["id"] for row in rows] == ["s-2"]
         assert rows[0]["updated_at"] > 1_700_000_000
@@ -222,15 +222,15 @@ async def test_what_is_set_for_a_session_is_for_it_alone() -> None:
 @pytest.mark.parametrize("name", ["conversation:c 1/ü", "chain:req_1", "session:chain:x", "a:b", "chain"])
 async def test_ids_of_every_kind_are_accepted_as_they_are_shown(name: str) -> None:
     async with gateway() as (_, running):
-        told = await done(running.port, "/admin/routing", {"session": name, "disable": ["up"]})
+        reply = await done(running.port, "/admin/routing", {"session": name, "disable": ["up"]})
         listed = await get(running.port, "/admin/sessions")
-    assert [row["id"] for row in told["sessions"]] == [name]
+    assert [row["id"] for row in reply["sessions"]] == [name]
     assert [row["id"] for row in listed["sessions"]] == [name]
 
 
 async def test_an_instruction_in_a_message_is_seen() -> None:
     async with gateway() as (_, running):
-        await say(running.port, "<**!other.m**> hello", **{"x-conversation-id": "c-1"})
+        await chat(running.port, "<**!other.m**> hello", **{"x-conversation-id": "c-1"})
         (row,) = (await get(running.port, "/admin/routing"))["sessions"]
     assert (row["id"], row["sticky"].removeprefix("!")) == ("conversation:c-1", "other.m")
 
@@ -249,13 +249,13 @@ async def test_an_unknown_name_changes_nothing(change: dict[str, Any], session: 
     async with gateway() as (_, running):
         body = change if session is None else {**change, "session": session}
         answer = await post(running.port, "/admin/routing", body)
-        told = await get(running.port, "/admin/routing")
+        reply = await get(running.port, "/admin/routing")
     assert (answer.status, answer.json["error"]["code"]) == (404, "PROVIDER_NOT_AVAILABLE")
-    assert (told["routing"], told["sessions"]) == (NOBODY, [])
+    assert (reply["routing"], reply["sessions"]) == (NOBODY, [])
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "said"),
+    ("path", "body", "text"),
     [
         ("routing", {"stiky": "up.m"}, "stiky"),
         ("routing", {"disable": "up"}, "disable"),
@@ -275,11 +275,11 @@ async def test_an_unknown_name_changes_nothing(change: dict[str, Any], session: 
         ("explain", {"protocol": "gemini", "body": {"contents": []}}, "path"),
     ],
 )
-async def test_a_body_that_is_wrong_is_told_where(path: str, body: object, said: str) -> None:
+async def test_a_body_that_is_wrong_is_told_where(path: str, body: object, text: str) -> None:
     async with gateway() as (_, running):
         answer = await post(running.port, f"/admin/{path}", body)
     assert answer.status == 400, answer.body
-    assert said in answer.json["error"]["message"]
+    assert text in answer.json["error"]["message"]
 
 
 async def test_a_key_that_was_refused_is_reported_and_reset() -> None:
@@ -291,7 +291,7 @@ async def test_a_key_that_was_refused_is_reported_and_reset() -> None:
     async with Upstream(answer) as up, serving(text(up)) as running:
         port = running.port
         assert (await get(port, "/admin/health")) == {"health": []}
-        assert target(await say(port)) == "other.primary.m"
+        assert target(await chat(port)) == "other.primary.m"
         shown = await call(port, "/admin/health", method="GET", headers=BEARER)
         (row,) = shown.json["health"]
         assert (row["name"], row["state"]) == ("up.primary", "refused")
@@ -301,7 +301,7 @@ async def test_a_key_that_was_refused_is_reported_and_reset() -> None:
         assert await done(port, "/admin/health/reset", {"target": "other"}) == {"reset": 0}
         assert await done(port, "/admin/health/reset", {"target": "up.primary"}) == {"reset": 1}
         assert (await get(port, "/admin/health")) == {"health": []}
-        await say(port)
+        await chat(port)
         assert await done(port, "/admin/health/reset", {}) == {"reset": 1}
 
 
@@ -310,7 +310,7 @@ async def test_explain_tells_the_plan_and_sends_nothing() -> None:
         port = running.port
         await done(port, "/admin/routing", {"disable": ["up"]})
         body = asking.body("chat", stream=False, model="auto")
-        told = await done(port, "/admin/explain", {"protocol": "chat", "body": body})
+        reply = await done(port, "/admin/explain", {"protocol": "chat", "body": body})
         as_text = await done(
             port, "/admin/explain", {"protocol": "chat", "body": msgspec.json.encode(body).decode()}
         )
@@ -328,11 +328,11 @@ async def test_explain_tells_the_plan_and_sends_nothing() -> None:
         )
         assert up.requests == []
         assert (await get(port, "/admin/sessions"))["sessions"] == []
-    assert [step["target"] for step in told["steps"]] == ["other.primary.m"]
-    assert all(step["reason"] for step in told["steps"])
-    assert [row["target"] for row in told["removed"]] == ["up.primary.m"]
-    assert told["route"] == "default"
-    assert as_text == told
+    assert [step["target"] for step in reply["steps"]] == ["other.primary.m"]
+    assert all(step["reason"] for step in reply["steps"])
+    assert [row["target"] for row in reply["removed"]] == ["up.primary.m"]
+    assert reply["route"] == "default"
+    assert as_text == reply
     assert "s-1" in named["session"]
     assert [step["target"] for step in other["steps"]] == ["other.primary.m"]
 
@@ -340,15 +340,15 @@ async def test_explain_tells_the_plan_and_sends_nothing() -> None:
 async def test_explain_plans_nothing_for_a_message_to_the_gateway_itself() -> None:
     async with gateway() as (up, running):
         body = asking.body("chat", "<**#up,other**>", stream=False, model="auto")
-        told = await done(running.port, "/admin/explain", {"protocol": "chat", "body": body})
+        reply = await done(running.port, "/admin/explain", {"protocol": "chat", "body": body})
         assert up.requests == []
-    assert (told["route"], told["steps"], told["removed"]) == ("gateway", [], [])
+    assert (reply["route"], reply["steps"], reply["removed"]) == ("gateway", [], [])
 
 
 async def test_no_answer_holds_a_secret_of_a_provider() -> None:
     async with gateway() as (_, running):
         port = running.port
-        await say(port)
+        await chat(port)
         shown = [
             (await call(port, f"/admin/{path}", method="GET", headers=BEARER)).body.decode()
             for path in ("status", "routing", "health", "sessions")
@@ -359,7 +359,7 @@ async def test_no_answer_holds_a_secret_of_a_provider() -> None:
 
 
 @contextlib.asynccontextmanager
-async def kept(home: Path) -> AsyncIterator[Running]:
+async def with_request_log(home: Path) -> AsyncIterator[Running]:
     async with Upstream(lambda _: answers.text("chat", "hi", False)) as up:
         head = '[store]\nurl = "memory:"\n[logging]\nlevel = "error"\n'
         config = loads(head + text(up), environ={}, presets=PRESETS, dialect_type=Dialect)
@@ -372,18 +372,18 @@ async def kept(home: Path) -> AsyncIterator[Running]:
 
 
 async def test_the_latest_requests_are_told_newest_last(tmp_path: Path) -> None:
-    async with kept(tmp_path) as running:
+    async with with_request_log(tmp_path) as running:
         port = running.port
-        ids = [(await say(port, "keep this to yourself")).headers["x-request-id"] for _ in range(3)]
-        told = (await get(port, "/admin/requests"))["requests"]
+        ids = [(await chat(port, "keep this to yourself")).headers["x-request-id"] for _ in range(3)]
+        reply = (await get(port, "/admin/requests"))["requests"]
         two = (await get(port, "/admin/requests?limit=2"))["requests"]
         bad = await call(port, "/admin/requests?limit=x", method="GET", headers=BEARER)
-    assert [row["request"] for row in told] == ids
+    assert [row["request"] for row in reply] == ids
     assert [row["request"] for row in two] == ids[1:]
-    assert {(row["target"], row["status"], row["route"]) for row in told} == {
+    assert {(row["target"], row["status"], row["route"]) for row in reply} == {
         ("up.primary.m", 200, "default")
     }
-    assert "keep this" not in str(told)
+    assert "keep this" not in str(reply)
     assert (bad.status, bad.json["error"]["param"]) == (400, "limit")
 
 
@@ -407,14 +407,14 @@ async def test_what_is_set_through_one_worker_holds_in_the_other_and_after_a_res
         '[providers.second]\nprotocol = "demo"\npace = 0\n[providers.second.models.demo-1]\n'
     )
     config = config.replace('default = ["demo.demo-1"]', 'default = ["demo.demo-1", "second.demo-1"]')
-    asked = asking.body("chat", stream=False, model="auto")
+    explain_body = asking.body("chat", stream=False, model="auto")
     targets: list[str] = []
     async with serve(tmp_path, config, "--workers", "2") as command:
         lines = await lines_to_all(await command.port(), 2)
         for one, other, name in (("0", "1", "demo"), ("1", "0", "second")):
             assert (await order(lines[one], {"clear": True, "disable": [name]})).status == 200
             targets += [
-                target(await lines[worker].ask("POST", "/v1/chat/completions", asked))
+                target(await lines[worker].send("POST", "/v1/chat/completions", explain_body))
                 for worker in (one, other)
             ]
         for line in lines.values():
@@ -484,9 +484,9 @@ async def test_a_session_whose_name_was_left_empty_is_not_the_whole_server() -> 
     async with gateway() as (_, running):
         await done(running.port, "/admin/routing", {"disable": ["up"]})
         refused = await post(running.port, "/admin/routing", {"clear": True, "session": ""})
-        asked = await call(running.port, "/admin/routing?session=", method="GET", headers=BEARER)
-        told = await get(running.port, "/admin/routing")
-    assert (refused.status, asked.status, told["routing"]["disable"]) == (400, 400, ["up"])
+        explain_body = await call(running.port, "/admin/routing?session=", method="GET", headers=BEARER)
+        reply = await get(running.port, "/admin/routing")
+    assert (refused.status, explain_body.status, reply["routing"]["disable"]) == (400, 400, ["up"])
 
 
 async def test_a_session_with_a_very_long_id_is_found_by_it_and_by_its_shown_name() -> None:
@@ -494,10 +494,10 @@ async def test_a_session_with_a_very_long_id_is_found_by_it_and_by_its_shown_nam
     async with gateway() as (_, running):
         await done(running.port, "/admin/routing", {"disable": ["up"], "session": long})
         (listed,) = (await get(running.port, "/admin/sessions"))["sessions"]
-        assert target(await say(running.port, **{"x-session-id": long})) == "other.primary.m"
+        assert target(await chat(running.port, **{"x-session-id": long})) == "other.primary.m"
         assert len(listed["id"]) < 100
-        told = await done(running.port, "/admin/routing", {"clear": True, "session": listed["id"]})
-    assert [row["disable"] for row in told["sessions"]] == [[]]
+        reply = await done(running.port, "/admin/routing", {"clear": True, "session": listed["id"]})
+    assert [row["disable"] for row in reply["sessions"]] == [[]]
 
 
 async def test_explain_says_that_the_gateway_answers_by_itself_and_what_it_passes_over() -> None:

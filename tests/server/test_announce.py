@@ -124,18 +124,18 @@ def test_the_configured_token_is_used_and_nothing_is_written(tmp_path: Path) -> 
 
 def test_a_token_is_made_once_and_kept(tmp_path: Path) -> None:
     home = tmp_path / "new"
-    made = announce.admin_token(config(), home)
-    assert len(bytes.fromhex(made)) == 32
+    token = announce.admin_token(config(), home)
+    assert len(bytes.fromhex(token)) == 32
     assert (home / "admin-token").stat().st_mode & 0o777 == 0o600
-    assert announce.admin_token(config(), home) == made
+    assert announce.admin_token(config(), home) == token
     assert [path.name for path in home.iterdir()] == ["admin-token"]
 
 
 def test_an_empty_token_file_is_filled(tmp_path: Path) -> None:
     (tmp_path / "admin-token").write_text("\n")
-    made = announce.admin_token(config(), tmp_path)
-    assert made
-    assert announce.admin_token(config(), tmp_path) == made
+    token = announce.admin_token(config(), tmp_path)
+    assert token
+    assert announce.admin_token(config(), tmp_path) == token
 
 
 def test_a_token_that_others_could_read_becomes_the_owners(tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ async def test_a_server_is_announced_while_it_runs(tmp_path: Path, workers: int)
     async with serve(tmp_path, DEMO, "--workers", str(workers)) as command:
         port = await command.port()
         (found,) = announce.read(home)
-        told = await call(
+        status = await call(
             port, "/admin/status", method="GET", headers={"authorization": f"Bearer {found.token}"}
         )
         command.signal()
@@ -193,7 +193,7 @@ async def test_a_server_is_announced_while_it_runs(tmp_path: Path, workers: int)
     assert found.pid == command.process.pid
     assert found.config == str(tmp_path / "gateway.toml")
     assert found.token == (home / "admin-token").read_text().strip()
-    assert msgspec.to_builtins(told.json) | {"version": "", "active": 0} == {
+    assert msgspec.to_builtins(status.json) | {"version": "", "active": 0} == {
         "id": found.id,
         "url": found.url,
         "pid": found.pid,

@@ -77,8 +77,8 @@ async def test_gemini_without_alt_sse_streams_one_json_array(query: str) -> None
     assert answer.headers["content-type"] == "application/json; charset=utf-8"
     frames = answer.json
     assert len(frames) > 1
-    said = [part["text"] for frame in frames for part in frame["candidates"][0]["content"]["parts"]]
-    assert "one two three" in "".join(said)
+    texts = [part["text"] for frame in frames for part in frame["candidates"][0]["content"]["parts"]]
+    assert "one two three" in "".join(texts)
     assert [frame["candidates"][0].get("finishReason") for frame in frames][-1] == "STOP"
 
 

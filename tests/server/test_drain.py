@@ -19,9 +19,9 @@ SIGNALS = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids
 
 
 def frames() -> list[bytes]:
-    said = answers.text("chat", "one two three four five six", True)
-    assert isinstance(said, Sse)
-    return list(said.frames)
+    answer = answers.text("chat", "one two three four five six", True)
+    assert isinstance(answer, Sse)
+    return list(answer.frames)
 
 
 def config(up: Upstream, *, seconds: int) -> str:
@@ -54,9 +54,9 @@ async def refused(port: int) -> None:
 async def test_a_stream_in_flight_finishes_and_nothing_new_is_accepted(
     tmp_path: Path, number: signal.Signals
 ) -> None:
-    gate = asyncio.Event()
+    release = asyncio.Event()
     async with (
-        Upstream(lambda _: Sse(frames(), pace={3: gate})) as up,
+        Upstream(lambda _: Sse(frames(), pace={3: release})) as up,
         serve(tmp_path, config(up, seconds=600)) as command,
     ):
         port = await command.port()
@@ -64,7 +64,7 @@ async def test_a_stream_in_flight_finishes_and_nothing_new_is_accepted(
         command.signal(number)
         await refused(port)
         assert command.process.returncode is None
-        gate.set()
+        release.set()
         answer = await under_way.rest()
         assert await under_way.reader.read() == b""
         await under_way.close()
@@ -74,10 +74,10 @@ async def test_a_stream_in_flight_finishes_and_nothing_new_is_accepted(
 
 
 async def test_an_answer_that_has_not_begun_is_still_given(tmp_path: Path) -> None:
-    gate = asyncio.Event()
+    release = asyncio.Event()
 
     async def slowly(_: Request) -> Json | Sse:
-        await gate.wait()
+        await release.wait()
         return answers.text("chat", "late, but here", False)
 
     async with Upstream(slowly) as up, serve(tmp_path, config(up, seconds=600)) as command:
@@ -86,7 +86,7 @@ async def test_an_answer_that_has_not_begun_is_still_given(tmp_path: Path) -> No
         await up.received()
         command.signal()
         await refused(port)
-        gate.set()
+        release.set()
         answer = await under_way.rest()
         await under_way.close()
         assert await command.ended() == 0
@@ -145,9 +145,9 @@ async def test_an_idle_connection_holds_nothing_up(tmp_path: Path) -> None:
 
 
 async def test_while_it_drains_the_server_is_alive_but_not_ready() -> None:
-    gate = asyncio.Event()
+    release = asyncio.Event()
     async with (
-        Upstream(lambda _: Sse(frames(), pace={3: gate})) as up,
+        Upstream(lambda _: Sse(frames(), pace={3: release})) as up,
         serving(config(up, seconds=600)) as gateway,
     ):
         first, second = [await stream(gateway.port) for _ in range(2)]
@@ -157,7 +157,7 @@ async def test_while_it_drains_the_server_is_alive_but_not_ready() -> None:
         await _arrived(gateway.port)
         stopping = asyncio.ensure_future(gateway.service.stop())
         await refused(gateway.port)
-        gate.set()
+        release.set()
         ready, live = [await _second(under_way) for under_way in (first, second)]
         await stopping
     assert (ready.answer.status, ready.answer.json) == (503, {"status": "draining"})

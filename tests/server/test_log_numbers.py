@@ -21,11 +21,11 @@ def test_a_moment_is_told_in_utc_to_the_millisecond(at: float, text: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("seconds", "told"),
+    ("seconds", "expected"),
     [(0.0, 0), (0.00134, 13), (1.5, 15_000), (59.99996, 600_000), (99_999.9999, 999_999_999)],
 )
-def test_a_duration_is_told_in_ticks(seconds: float, told: int) -> None:
-    assert ticks(seconds) == told
+def test_a_duration_is_told_in_ticks(seconds: float, expected: int) -> None:
+    assert ticks(seconds) == expected
 
 
 @pytest.mark.parametrize("seconds", [-1.5, -1e-9, 1e17, 100_000.0, 0.00005, float("inf"), float("nan")])
@@ -34,15 +34,15 @@ def test_a_duration_that_is_none_or_lies_in_the_middle_is_not_told(seconds: floa
 
 
 @pytest.mark.parametrize(
-    ("told", "text"), [(0, b"0.0000"), (13, b"0.0013"), (15_000, b"1.5000"), (123_456_789, b"12345.6789")]
+    ("expected", "text"), [(0, b"0.0000"), (13, b"0.0013"), (15_000, b"1.5000"), (123_456_789, b"12345.6789")]
 )
-def test_a_duration_has_four_digits(told: int, text: bytes) -> None:
-    assert duration(told) == text
+def test_a_duration_has_four_digits(expected: int, text: bytes) -> None:
+    assert duration(expected) == text
 
 
 def as_number(seconds: float) -> float:
-    told = ticks(seconds)
-    return round(seconds, 4) if told < 0 else float(duration(told))
+    expected = ticks(seconds)
+    return round(seconds, 4) if expected < 0 else float(duration(expected))
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))

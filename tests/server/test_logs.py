@@ -37,15 +37,15 @@ def record(**settings: Any) -> RequestRecord:
         "usage": Usage(3, 2, cache_read=1),
         "finish": "stop",
     }
-    made = RequestRecord(id="", protocol="", model="", stream=False, arrived=0.0)
+    entry = RequestRecord(id="", protocol="", model="", stream=False, arrived=0.0)
     for name, value in {**usual, **settings}.items():
-        setattr(made, name, value)
-    return made
+        setattr(entry, name, value)
+    return entry
 
 
-def fields(told: RequestRecord) -> dict[str, Any]:
+def fields(entry: RequestRecord) -> dict[str, Any]:
     """What a machine reads of a request; fields that say nothing may be left out."""
-    found: dict[str, Any] = msgspec.json.decode(json_line(AT, told))
+    found: dict[str, Any] = msgspec.json.decode(json_line(AT, entry))
     return {name: value for name, value in found.items() if value not in (None, "")}
 
 
@@ -77,9 +77,11 @@ def test_a_request_is_told_to_machines_as_one_json_object() -> None:
 
 
 def test_a_failed_request_tells_its_error() -> None:
-    told = fields(record(target=None, usage=None, first_byte=0.0, error=UpstreamFailed("broken"), status=502))
-    assert (told["status"], told["error"], told["code"]) == (502, "broken", "upstream_error")
-    assert not {"target", "first_byte", "input_tokens"} & told.keys()
+    entry = fields(
+        record(target=None, usage=None, first_byte=0.0, error=UpstreamFailed("broken"), status=502)
+    )
+    assert (entry["status"], entry["error"], entry["code"]) == (502, "broken", "upstream_error")
+    assert not {"target", "first_byte", "input_tokens"} & entry.keys()
 
 
 def test_a_client_that_left_is_told_as_gone() -> None:
@@ -111,8 +113,8 @@ SECRET = "sk-very-secret-123"  # what must not be found
 
 @pytest.mark.parametrize("protocol", CODECS)
 def test_no_key_of_ours_reaches_a_line(protocol: str) -> None:
-    said = {"error": {"message": f"Incorrect API key provided: {SECRET}", "code": "invalid_api_key"}}
-    error = CODECS[protocol].decode_error(401, {}, msgspec.json.encode(said), "glm")
+    body = {"error": {"message": f"Incorrect API key provided: {SECRET}", "code": "invalid_api_key"}}
+    error = CODECS[protocol].decode_error(401, {}, msgspec.json.encode(body), "glm")
     failed = record(error=error, status=error.status)
     assert SECRET not in json_line(AT, failed)
     assert SECRET not in human_line(AT, failed)

@@ -26,10 +26,10 @@ def record(**settings: Any) -> RequestRecord:
         "first_byte": 10.2,
         "finished": 11.0,
     }
-    made = RequestRecord(id="", protocol="", model="", stream=False, arrived=0.0)
+    entry = RequestRecord(id="", protocol="", model="", stream=False, arrived=0.0)
     for name, value in {**usual, **settings}.items():
-        setattr(made, name, value)
-    return made
+        setattr(entry, name, value)
+    return entry
 
 
 def samples(metrics: Metrics) -> Samples:

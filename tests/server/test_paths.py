@@ -119,8 +119,8 @@ PIECES = some.sampled_from(
 def test_models_and_their_verbs_are_found_as_the_pattern_finds_them(path: str) -> None:
     found = find(path)
     match = VERB.search(path.rstrip("/"))
-    told = (found.argument, found.verb) if found is not None and found.verb else None
-    assert told == (match.groups() if match is not None else None)
+    action = (found.argument, found.verb) if found is not None and found.verb else None
+    assert action == (match.groups() if match is not None else None)
 
 
 BEGINNINGS = ["/models/", "/v1beta/models/", "/responses/", "/responses/x", ":", "/models/m:"]

@@ -64,7 +64,7 @@ async def reload(port: int) -> Any:
     return answer.json
 
 
-async def ask(port: int, model: str = "up.m", **headers: str) -> Answer:
+async def send(port: int, model: str = "up.m", **headers: str) -> Answer:
     return await call(
         port, "/v1/chat/completions", asking.body("chat", stream=False, model=model), headers=headers
     )
@@ -101,13 +101,13 @@ async def test_the_file_is_watched(tmp_path: Path, caplog: pytest.LogCaptureFixt
 
 async def test_a_request_under_way_finishes_on_the_old_gateway(tmp_path: Path) -> None:
     file = tmp_path / "gateway.toml"
-    gate = asyncio.Event()
+    release = asyncio.Event()
     said = answers.text("chat", "one two three four five six", True)
     assert isinstance(said, Sse)
 
     def paced(_: Request) -> Sse:
         assert isinstance(said, Sse)
-        return Sse(said.frames, pace={3: gate})
+        return Sse(said.frames, pace={3: release})
 
     async with Upstream(paced) as old, Upstream(lambda _: answers.text("chat", "new", False)) as new:
         file.write_text(text(old))
@@ -118,8 +118,8 @@ async def test_a_request_under_way_finishes_on_the_old_gateway(tmp_path: Path) -
             assert await under_way.piece()
             file.write_text(text(new))
             assert (await reload(gateway.port))["reloaded"]
-            assert "new" in (await ask(gateway.port)).json["choices"][0]["message"]["content"]
-            gate.set()
+            assert "new" in (await send(gateway.port)).json["choices"][0]["message"]["content"]
+            release.set()
             answer = await under_way.rest()
             await under_way.close()
         assert (len(old.requests), len(new.requests)) == (1, 1)
@@ -131,12 +131,12 @@ async def test_client_keys_and_limits_change_and_metrics_stay(tmp_path: Path) ->
     async with Upstream(lambda _: answers.text("chat", "hi", False)) as up:
         file.write_text(text(up))
         async with serving_file(file) as gateway:
-            assert (await ask(gateway.port)).status == 200
+            assert (await send(gateway.port)).status == 200
             file.write_text(text(up, server=f"{KEYS}\nmax_body_mb = 1\nmax_messages = 1"))
             assert (await reload(gateway.port))["reloaded"]
             statuses = [
-                (await ask(gateway.port)).status,
-                (await ask(gateway.port, **{"x-api-key": "k-1"})).status,
+                (await send(gateway.port)).status,
+                (await send(gateway.port, **{"x-api-key": "k-1"})).status,
             ]
             long = {"model": "up.m", "messages": [{"role": "user", "content": "x"}] * 3, "tools": []}
             big = asking.body("chat", "x" * 1_100_000, stream=False)
@@ -164,10 +164,10 @@ async def test_keys_that_were_refused_are_tried_again_after_a_reload(tmp_path: P
     async with Upstream(answer) as up:
         file.write_text(text(up))
         async with serving_file(file) as gateway:
-            statuses = [(await ask(gateway.port)).status]
+            statuses = [(await send(gateway.port)).status]
             file.write_text(text(up).replace("secret-up", "secret-new"))
             assert (await reload(gateway.port))["reloaded"]
-            statuses.append((await ask(gateway.port)).status)
+            statuses.append((await send(gateway.port)).status)
     assert statuses[0] >= 500
     assert statuses[1] == 200
 
@@ -180,11 +180,11 @@ async def test_an_invalid_file_keeps_the_old_configuration_and_tells_every_probl
         file.write_text(text(up))
         async with serving_file(file) as gateway:
             file.write_text(text(up).replace("port = 0", "port = 0\nprot = 1") + "[classifier]\nodd = 1\n")
-            told = await reload(gateway.port)
-            assert (await ask(gateway.port)).status == 200
-    assert told["reloaded"] is False
-    assert [problem["path"] for problem in told["problems"]] == ["server.prot", "classifier.odd"]
-    assert told["problems"][0] == {
+            result = await reload(gateway.port)
+            assert (await send(gateway.port)).status == 200
+    assert result["reloaded"] is False
+    assert [problem["path"] for problem in result["problems"]] == ["server.prot", "classifier.odd"]
+    assert result["problems"][0] == {
         "severity": "error",
         "path": "server.prot",
         "line": 7,
@@ -216,12 +216,12 @@ async def test_what_takes_a_restart_is_told_and_stays(
         file.write_text(text(up))
         async with serving_file(file) as gateway:
             file.write_text(text(up, more=MORE).replace(old, new))
-            told = await reload(gateway.port)
+            result = await reload(gateway.port)
             again = await reload(gateway.port)
             assert (await call(gateway.port, "/v1/models/new", method="GET")).status == 200
-    assert told["reloaded"] is True
-    assert [(problem["severity"], problem["path"]) for problem in told["problems"]] == [("warning", path)]
-    assert again == told
+    assert result["reloaded"] is True
+    assert [(problem["severity"], problem["path"]) for problem in result["problems"]] == [("warning", path)]
+    assert again == result
     assert f"{path}: has changed, which needs a restart" in caplog.text
 
 
@@ -334,7 +334,7 @@ async def test_without_other_workers_a_later_signal_counts(file: Path) -> None:
 
 
 async def models(line: Any) -> list[str]:
-    return [row["id"] for row in (await line.ask("GET", "/v1/models")).json["data"]]
+    return [row["id"] for row in (await line.send("GET", "/v1/models")).json["data"]]
 
 
 ALIAS = '[models]\nnew = "demo.demo-1"\n'
@@ -421,15 +421,15 @@ async def test_the_level_of_logging_changes_at_once(tmp_path: Path) -> None:
         port = await command.port()
         (tmp_path / "gateway.toml").write_text(DEMO + '[logging]\nlevel = "info"\n')
         await reloads(command, 1)
-        await ask(port, "demo.demo-1")
-        await command.said('"logger":"routecodex.access"')
+        await send(port, "demo.demo-1")
+        await command.wait_for('"logger":"routecodex.access"')
         command.signal()
         assert await command.ended() == 0
 
 
 async def test_a_demo_has_no_file_to_reload(tmp_path: Path) -> None:
     async with running(tmp_path, "demo", "--port", "0") as command:
-        port = int((await command.said(r"demo on http://127.0.0.1:(\d+)"))[1])
+        port = int((await command.wait_for(r"demo on http://127.0.0.1:(\d+)"))[1])
         token = (tmp_path / "user" / "admin-token").read_text().strip()
         answer = await call(port, "/admin/reload", headers={"authorization": f"Bearer {token}"})
         command.signal()

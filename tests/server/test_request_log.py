@@ -21,7 +21,7 @@ from tests.server.test_workers import DEMO, lines_to_all
 MB = 1024 * 1024
 
 
-def told(*names: str, filler: int = 0) -> list[bytes]:
+def lines(*names: str, filler: int = 0) -> list[bytes]:
     rows = (
         RequestLine(time="t", request=name, protocol="chat", model="m" * filler, status=200, seconds=0.5)
         for name in names
@@ -35,8 +35,8 @@ def names(rows: list[dict[str, Any]]) -> list[str]:
 
 async def test_lines_are_written_as_json_and_read_newest_last(tmp_path: Path) -> None:
     log = RequestLog(tmp_path / "new", max_bytes=MB)
-    log.append(told("a", "b"))
-    log.append(told("c"))
+    log.append(lines("a", "b"))
+    log.append(lines("c"))
     assert names(await log.tail(10)) == ["a", "b", "c"]
     assert names(await log.tail(2)) == ["b", "c"]
     assert await log.tail(0) == []
@@ -53,7 +53,7 @@ async def test_lines_are_written_as_json_and_read_newest_last(tmp_path: Path) ->
 async def test_what_waits_is_written_at_the_end(tmp_path: Path) -> None:
     log = RequestLog(tmp_path, max_bytes=MB)
     for number in range(500):
-        log.append(told(str(number)))
+        log.append(lines(str(number)))
     await log.close()
     assert names(tail(tmp_path, 1000)) == [str(number) for number in range(500)]
 
@@ -61,7 +61,7 @@ async def test_what_waits_is_written_at_the_end(tmp_path: Path) -> None:
 async def test_a_full_file_is_set_aside_and_two_old_ones_are_kept(tmp_path: Path) -> None:
     log = RequestLog(tmp_path, max_bytes=4000)
     for number in range(20):
-        log.append(told(str(number), filler=1000))
+        log.append(lines(str(number), filler=1000))
         await log.settle()
     await log.close()
     found = sorted(path.name for path in tmp_path.glob("*.jsonl"))
@@ -73,7 +73,7 @@ async def test_a_full_file_is_set_aside_and_two_old_ones_are_kept(tmp_path: Path
 
 async def test_a_batch_larger_than_the_bound_is_written_all_the_same(tmp_path: Path) -> None:
     log = RequestLog(tmp_path, max_bytes=100)
-    log.append(told("a", "b", "c", filler=100))
+    log.append(lines("a", "b", "c", filler=100))
     await log.close()
     assert names(tail(tmp_path, 10)) == ["a", "b", "c"]
 
@@ -102,10 +102,10 @@ asyncio.run(main(*sys.argv[1:]))
 def test_processes_that_write_at_once_neither_tear_lines_nor_rotate_twice(tmp_path: Path) -> None:
     writers = [
         subprocess.Popen(
-            [sys.executable, "-c", WRITER, who, str(tmp_path)],
+            [sys.executable, "-c", WRITER, writer, str(tmp_path)],
             env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
         )
-        for who in ("a", "b")
+        for writer in ("a", "b")
     ]
     assert [writer.wait() for writer in writers] == [0, 0]
     files = [tmp_path / "requests.2.jsonl", tmp_path / "requests.1.jsonl", tmp_path / "requests.jsonl"]
@@ -114,25 +114,25 @@ def test_processes_that_write_at_once_neither_tear_lines_nor_rotate_twice(tmp_pa
     lines = b"".join(file.read_bytes() for file in files[1:]).splitlines()
     found = [msgspec.json.decode(line)["request"] for line in lines]
     assert len(found) == 600
-    assert set(found) == {f"{who}-{n}-{part}" for who in "ab" for n in range(100) for part in range(3)}
-    for who in "ab":
-        own = [name for name in found if name.startswith(who)]
-        assert own == [f"{who}-{n}-{part}" for n in range(100) for part in range(3)]
+    assert set(found) == {f"{writer}-{n}-{part}" for writer in "ab" for n in range(100) for part in range(3)}
+    for writer in "ab":
+        own = [name for name in found if name.startswith(writer)]
+        assert own == [f"{writer}-{n}-{part}" for n in range(100) for part in range(3)]
 
 
 async def test_a_disk_that_does_not_take_it_is_told_of_once_and_forgiven(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "routecodex.server")
-    place = tmp_path / "log"
-    place.write_text("a file where the directory should be")
-    log = RequestLog(place, max_bytes=MB)
+    at = tmp_path / "log"
+    at.write_text("a file where the directory should be")
+    log = RequestLog(at, max_bytes=MB)
     for name in "abc":
-        log.append(told(name))
+        log.append(lines(name))
         await log.settle()
     assert [record.levelname for record in caplog.records] == ["WARNING"]
-    place.unlink()
-    log.append(told("d"))
+    at.unlink()
+    log.append(lines("d"))
     assert names(await log.tail(10)) == ["d"]
     assert "written again" in caplog.text
     await log.close()
@@ -144,9 +144,9 @@ async def test_lines_past_a_bound_are_dropped_while_the_disk_is_slow(
     """The first line is on its way to the disk; 20 000 more may wait for it."""
     log = RequestLog(tmp_path, max_bytes=10 * MB)
     waiting = [str(number) for number in range(19_999)]
-    log.append(told("a"))
-    log.append(told(*waiting))
-    log.append(told("d", "e"))
+    log.append(lines("a"))
+    log.append(lines(*waiting))
+    log.append(lines("d", "e"))
     await log.close()
     assert names(tail(tmp_path, 30_000)) == ["a", *waiting, "d"]
     assert "dropped 1 lines of the request log" in caplog.text
@@ -194,7 +194,7 @@ async def test_every_worker_of_a_server_writes_to_the_same_log(tmp_path: Path) -
         lines = await lines_to_all(port, 2)
         for line in lines.values():
             body = asking.body("chat", "a secret of mine", stream=False, model="demo.demo-1")
-            assert (await line.ask("POST", "/v1/chat/completions", body)).status == 200
+            assert (await line.send("POST", "/v1/chat/completions", body)).status == 200
             await line.close()
         command.signal()
         assert await command.ended() == 0

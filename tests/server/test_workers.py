@@ -33,14 +33,14 @@ class Line:
         self.reader = reader
         self.writer = writer
 
-    async def ask(self, method: str, path: str, body: object = None) -> Answer:
+    async def send(self, method: str, path: str, body: object = None) -> Answer:
         payload = b"" if body is None else msgspec.json.encode(body)
         head = f"{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(payload)}\r\n\r\n"
         self.writer.write(head.encode() + payload)
         return await Call(self.reader, self.writer).rest()
 
     async def worker(self) -> str:
-        shown = (await self.ask("GET", "/metrics")).body.decode()
+        shown = (await self.send("GET", "/metrics")).body.decode()
         return shown.partition('worker="')[2].partition('"')[0]
 
     async def close(self) -> None:
@@ -70,15 +70,15 @@ async def test_all_workers_serve_and_share_what_the_responses_api_remembers(tmp_
         assert (await call(port, "/health/ready", method="GET")).status == 200
         lines = await lines_to_all(port, 2)
         assert sorted(lines) == ["0", "1"]
-        first = await lines["0"].ask("POST", "/v1/responses", asking.body("responses", stream=False))
+        first = await lines["0"].send("POST", "/v1/responses", asking.body("responses", stream=False))
         grammar.check_json("responses", first.body)
-        kept = f"/v1/responses/{first.json['id']}"
-        assert (await lines["1"].ask("GET", kept)).json == first.json
+        path = f"/v1/responses/{first.json['id']}"
+        assert (await lines["1"].send("GET", path)).json == first.json
         next_body = {"input": "go on", "previous_response_id": first.json["id"], "model": "x"}
-        second = await lines["1"].ask("POST", "/v1/responses", next_body)
+        second = await lines["1"].send("POST", "/v1/responses", next_body)
         assert second.json["previous_response_id"] == first.json["id"]
-        assert (await lines["1"].ask("DELETE", kept)).status == 200
-        assert (await lines["0"].ask("GET", kept)).status == 404
+        assert (await lines["1"].send("DELETE", path)).status == 200
+        assert (await lines["0"].send("GET", path)).status == 404
         for line in lines.values():
             await line.close()
         command.signal()
@@ -93,7 +93,7 @@ async def test_a_worker_that_is_killed_is_replaced(tmp_path: Path) -> None:
         before = command.workers()
         assert len(before) == 2
         before[0].kill()
-        await command.said("worker . exited with code -9; starting another")
+        await command.wait_for("worker . exited with code -9; starting another")
         await until(lambda: len(_living(command)) == 2, "two workers again")
         for line in (await lines_to_all(port, 2)).values():
             await line.close()
@@ -115,10 +115,10 @@ def _living(command: Command) -> list[psutil.Process]:
     return [worker for worker in command.workers() if _lives(worker)]
 
 
-def paced(up: Upstream, gate: asyncio.Event) -> str:
-    said = answers.text("chat", "one two three four five six", True)
-    assert isinstance(said, Sse)
-    up.answer_with(lambda _: Sse(said.frames, pace={3: gate}))
+def paced(up: Upstream, release: asyncio.Event) -> str:
+    answer = answers.text("chat", "one two three four five six", True)
+    assert isinstance(answer, Sse)
+    up.answer_with(lambda _: Sse(answer.frames, pace={3: release}))
     return one_target("chat", up).replace("drain_seconds = 1", "drain_seconds = 600")
 
 
@@ -143,8 +143,8 @@ async def refused(port: int) -> None:
 
 @pytest.mark.parametrize("way", ["SIGTERM", "ctrl-c"])
 async def test_streams_of_all_workers_finish_before_the_end(tmp_path: Path, way: str) -> None:
-    gate = asyncio.Event()
-    async with Upstream() as up, serve(tmp_path, paced(up, gate), "--workers", "2") as command:
+    release = asyncio.Event()
+    async with Upstream() as up, serve(tmp_path, paced(up, release), "--workers", "2") as command:
         port = await command.port()
         streams = [await stream(port) for _ in range(6)]
         if way == "SIGTERM":
@@ -153,7 +153,7 @@ async def test_streams_of_all_workers_finish_before_the_end(tmp_path: Path, way:
             # A terminal sends it to every process of the command.
             os.killpg(command.process.pid, signal.SIGINT)
         await refused(port)
-        gate.set()
+        release.set()
         for under_way in streams:
             asking.check("messages", await under_way.rest(), stream=True)
             await under_way.close()

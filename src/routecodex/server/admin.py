@@ -322,11 +322,9 @@ def _checked_session(session: str | None) -> str | None:
 def _scope(name: str) -> Scope:
     """Return the scope of an id as `session_name` shows it."""
     kind, colon, rest = name.partition(":")
-    return (
-        Scope(KINDS[kind], bounded_id(rest))
-        if colon and kind in KINDS
-        else Scope("session", bounded_id(name))
-    )
+    if colon and kind in KINDS:
+        return Scope(KINDS[kind], bounded_id(rest))
+    return Scope("session", bounded_id(name))
 
 
 def _session_row(scope: Scope, state: SessionState) -> AdminReply:

@@ -334,7 +334,7 @@ async def test_two_workers_of_a_server_send_one_probe(tmp_path: Path) -> None:
     body = asking.body("chat", stream=True, model="auto")
 
     async def target(line: Line) -> str:
-        return (await line.ask("POST", "/v1/chat/completions", body)).headers["x-routecodex-target"]
+        return (await line.send("POST", "/v1/chat/completions", body)).headers["x-routecodex-target"]
 
     async with (
         Upstream(lambda _: slow) as first,

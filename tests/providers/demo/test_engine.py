@@ -36,13 +36,13 @@ WEATHER = Tool(
 READ = Tool("Read", parameters={"type": "object", "properties": {"path": {"type": "string"}}})
 
 
-def ask(text: str, **more: Any) -> Request:
+def user_request(text: str, **more: Any) -> Request:
     messages = (*more.pop("messages", ()), Message("user", (Text(text),)))
     return Request(model="demo-1", source="chat", messages=messages, **more)
 
 
-def told(text: str, **more: Any) -> Response:
-    return fold(checked(respond(ask(text, **more))))
+def response_to(text: str, **more: Any) -> Response:
+    return fold(checked(respond(user_request(text, **more))))
 
 
 def text_of(response: Response) -> str:
@@ -80,7 +80,7 @@ def checked(events: list[Event]) -> list[Event]:
 
 def test_it_echoes_the_user_and_says_what_it_saw() -> None:
     image = Message("user", (Media("image", url="https://example.com/a.png"),))
-    answered = told("Hello there", messages=(image,), tools=(WEATHER,), system=(Text("Be kind."),))
+    answered = response_to("Hello there", messages=(image,), tools=(WEATHER,), system=(Text("Be kind."),))
     assert text_of(answered) == (
         'You said: "Hello there". I am the demo model demo-1, '
         "and I saw 2 messages, 1 tool, 1 image and a system prompt."
@@ -92,22 +92,22 @@ def test_it_echoes_the_user_and_says_what_it_saw() -> None:
 
 
 def test_the_same_request_gives_the_same_events() -> None:
-    assert respond(ask("use get_weather", tools=(WEATHER,))) == respond(
-        ask("use get_weather", tools=(WEATHER,))
+    assert respond(user_request("use get_weather", tools=(WEATHER,))) == respond(
+        user_request("use get_weather", tools=(WEATHER,))
     )
 
 
 def test_of_a_long_text_both_ends_are_echoed() -> None:
-    said = text_of(told("begin " + "word " * 100_000 + "and end"))
-    assert said.startswith('You said: "begin word ')
-    assert " … " in said
-    assert 'and end". I am' in said
-    assert len(said) < 1200
+    text = text_of(response_to("begin " + "word " * 100_000 + "and end"))
+    assert text.startswith('You said: "begin word ')
+    assert " … " in text
+    assert 'and end". I am' in text
+    assert len(text) < 1200
 
 
 def test_notes_of_agents_are_not_the_user() -> None:
     note = "<system-reminder>use get_weather</system-reminder>"
-    assert text_of(told(f"{note}Hi", tools=(WEATHER,))).startswith('You said: "Hi".')
+    assert text_of(response_to(f"{note}Hi", tools=(WEATHER,))).startswith('You said: "Hi".')
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_notes_of_agents_are_not_the_user() -> None:
     ],
 )
 def test_it_calls_the_tools_the_user_asks_for(text: str, calls: list[Any]) -> None:
-    answered = told(text, tools=(WEATHER, READ))
+    answered = response_to(text, tools=(WEATHER, READ))
     assert calls_of(answered) == calls
     assert answered.finish == Finish("tool_calls" if calls else "stop")
 
@@ -148,22 +148,24 @@ def test_it_calls_the_tools_the_user_asks_for(text: str, calls: list[Any]) -> No
     ],
 )
 def test_tool_choice_is_obeyed(choice: ToolChoice, names: list[str]) -> None:
-    answered = told("Hello", tools=(WEATHER, READ), tool_choice=choice)
+    answered = response_to("Hello", tools=(WEATHER, READ), tool_choice=choice)
     assert [name for name, _ in calls_of(answered)] == names
 
 
 def test_one_call_at_a_time_when_parallel_calls_are_off() -> None:
-    answered = told("Read and get_weather", tools=(WEATHER, READ), parallel_tool_calls=False)
+    answered = response_to("Read and get_weather", tools=(WEATHER, READ), parallel_tool_calls=False)
     assert [name for name, _ in calls_of(answered)] == ["Read"]
 
 
 def test_custom_tools_get_text_and_hosted_ones_are_left_alone() -> None:
     tools = (Tool("web_search", kind="hosted"), Tool("patch", kind="custom", namespace="files"))
     call = next(
-        part for part in told("use patch with 'x = 1'", tools=tools).parts if isinstance(part, ToolCall)
+        part
+        for part in response_to("use patch with 'x = 1'", tools=tools).parts
+        if isinstance(part, ToolCall)
     )
     assert (call.name, call.arguments, call.custom, call.namespace) == ("patch", "x = 1", True, "files")
-    assert calls_of(told("web_search", tools=tools[:1])) == []
+    assert calls_of(response_to("web_search", tools=tools[:1])) == []
 
 
 def after_results(*results: ToolResult, role: Any = "tool", **more: Any) -> Response:
@@ -188,58 +190,58 @@ def test_results_are_quoted_and_end_the_loop(role: str) -> None:
 
 
 def test_call_ids_differ_between_turns() -> None:
-    first = [part.id for part in told("Read and get_weather", tools=(WEATHER, READ)).parts[1:]]  # type: ignore[union-attr]  # calls
+    first = [part.id for part in response_to("Read and get_weather", tools=(WEATHER, READ)).parts[1:]]  # type: ignore[union-attr]  # calls
     history = (Message("user", (Text("x"),)),)
-    more = told("Read and get_weather", tools=(WEATHER, READ), messages=history)
+    more = response_to("Read and get_weather", tools=(WEATHER, READ), messages=history)
     ids = [*first, *(part.id for part in more.parts[1:])]  # type: ignore[union-attr]  # calls
     assert len(set(ids)) == 4
 
 
 def test_it_thinks_first_when_asked() -> None:
-    thought, *rest = told("Hello", thinking=Thinking(budget=1000)).parts
+    thought, *rest = response_to("Hello", thinking=Thinking(budget=1000)).parts
     assert isinstance(thought, Reasoning)
     assert thought.text
     assert thought.signature
     assert isinstance(rest[0], Text)
-    assert isinstance(told("demo:think").parts[0], Reasoning)
+    assert isinstance(response_to("demo:think").parts[0], Reasoning)
     for off in (Thinking(enabled=False), Thinking(effort="none"), None):
-        assert not isinstance(told("Hello", thinking=off).parts[0], Reasoning)
-    hidden = told("Hello", thinking=Thinking(visible=False)).parts[0]
+        assert not isinstance(response_to("Hello", thinking=off).parts[0], Reasoning)
+    hidden = response_to("Hello", thinking=Thinking(visible=False)).parts[0]
     assert isinstance(hidden, Reasoning)
     assert (hidden.text, bool(hidden.signature)) == ("", True)
 
 
 def test_thoughts_are_counted() -> None:
-    usage = told("Hello", thinking=Thinking()).usage
+    usage = response_to("Hello", thinking=Thinking()).usage
     assert usage is not None
     assert 0 < usage.reasoning < usage.output
 
 
 @pytest.mark.parametrize("limit", [1, 2, 5, 10])
 def test_max_tokens_is_kept(limit: int) -> None:
-    answered = told("demo:long 100", max_tokens=limit)
+    answered = response_to("demo:long 100", max_tokens=limit)
     assert answered.finish == Finish("length")
     assert answered.usage is not None
     assert answered.usage.output <= limit
-    assert text_of(told("demo:long 100")).startswith(text_of(answered))
+    assert text_of(response_to("demo:long 100")).startswith(text_of(answered))
 
 
 def test_a_call_that_does_not_fit_is_not_begun() -> None:
-    answered = told("get_weather 'Paris'", tools=(WEATHER,), max_tokens=9)
+    answered = response_to("get_weather 'Paris'", tools=(WEATHER,), max_tokens=9)
     assert calls_of(answered) == []
     assert answered.finish == Finish("length")
 
 
 def test_stop_sequences_end_the_answer() -> None:
-    answered = told("demo:say one two three four", stop=("four", "three"))
+    answered = response_to("demo:say one two three four", stop=("four", "three"))
     assert text_of(answered) == "one two "
     assert answered.finish == Finish("stop", sequence="three")
 
 
 def test_structured_output_is_json() -> None:
     schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
-    assert text_of(told("Hi", output=Output("json_schema", schema=schema))) == '{"ok":true}'
-    loose = msgspec.json.decode(text_of(told("Hi", output=Output("json_object"))))
+    assert text_of(response_to("Hi", output=Output("json_schema", schema=schema))) == '{"ok":true}'
+    loose = msgspec.json.decode(text_of(response_to("Hi", output=Output("json_object"))))
     assert loose == {"text": "Hi", "messages": 1, "tools": 0, "images": 0}
     late = after_results(ToolResult("c0", (Text("sunny"),)), output=Output("json_object"))
     assert msgspec.json.decode(text_of(late))["results"] == ["sunny"]
@@ -256,17 +258,17 @@ def test_structured_output_is_json() -> None:
     ],
 )
 def test_commands_end_an_answer_in_each_way(command: str, parts: Any, finish: Any) -> None:
-    answered = told(command)
+    answered = response_to(command)
     assert (answered.parts, answered.finish) == (parts, Finish(finish))
 
 
 def test_long_answers_have_exactly_so_many_words() -> None:
-    assert len(text_of(told("demo:long 123")).split()) == 123
+    assert len(text_of(response_to("demo:long 123")).split()) == 123
 
 
 def test_tool_commands_are_calls_word_for_word() -> None:
     text = 'demo:tool look {"at": {"x": 1}} please demo:tool get_weather\ndemo:tool other'
-    answered = told(text, tools=(WEATHER,))
+    answered = response_to(text, tools=(WEATHER,))
     assert calls_of(answered) == [
         ("look", {"at": {"x": 1}}),
         ("get_weather", {"city": "at", "days": 1}),
@@ -280,7 +282,7 @@ def test_tool_commands_are_calls_word_for_word() -> None:
     [(429, "rate_limit"), (500, "api"), (503, "api"), (529, "overloaded"), (400, "invalid_request")],
 )
 def test_errors_come_before_the_first_word(status: int, kind: str) -> None:
-    events = checked(respond(ask(f"demo:error {status}")))
+    events = checked(respond(user_request(f"demo:error {status}")))
     last = events[-1]
     assert isinstance(last, Failed)
     assert last.error.kind == kind
@@ -288,7 +290,7 @@ def test_errors_come_before_the_first_word(status: int, kind: str) -> None:
 
 
 def test_a_cutoff_breaks_in_the_middle_of_a_part() -> None:
-    events = checked(respond(ask("demo:cutoff")))
+    events = checked(respond(user_request("demo:cutoff")))
     assert isinstance(events[-1], Failed)
     assert isinstance(events[-2], TextDelta)
     assert events[-1].error.code == "upstream_truncated"
@@ -306,7 +308,7 @@ class Clock:
 
 async def test_the_answer_is_the_same_events_at_a_pace() -> None:
     clock = Clock()
-    request = ask("demo:long 10")
+    request = user_request("demo:long 10")
     events = [event async for event in answer(request, pace=PACE, sleep=clock.sleep)]
     assert events == respond(request)
     assert clock.slept == [PACE] * 10
@@ -315,7 +317,7 @@ async def test_the_answer_is_the_same_events_at_a_pace() -> None:
 async def test_slow_is_silent_before_the_first_word() -> None:
     clock = Clock()
     kinds: list[str] = []
-    async for event in answer(ask("demo:slow 5 demo:stop"), pace=0, sleep=clock.sleep):
+    async for event in answer(user_request("demo:slow 5 demo:stop"), pace=0, sleep=clock.sleep):
         kinds.append(type(event).__name__)
         if isinstance(event, PartStarted):
             assert clock.slept == [5.0]

@@ -40,9 +40,9 @@ CASES: list[tuple[dict[str, Any], Any]] = [
 
 @pytest.mark.parametrize(("schema", "value"), CASES)
 def test_a_value_fits_its_schema_and_the_text(schema: dict[str, Any], value: Any) -> None:
-    made = fill_schema(schema, Clues(TEXT))
-    assert made == value
-    validate(schema, made)
+    filled = fill_schema(schema, Clues(TEXT))
+    assert filled == value
+    validate(schema, filled)
 
 
 def test_names_and_property_names_stand_in_for_quoted_words() -> None:
@@ -65,15 +65,15 @@ def test_schemas_that_hold_themselves_come_to_an_end() -> None:
             }
         },
     }
-    made = fill_schema(node, Clues(""))
-    validate(node, made)
-    assert depth(made) == 7
+    filled = fill_schema(node, Clues(""))
+    validate(node, filled)
+    assert depth(filled) == 7
 
 
-def depth(made: Any) -> int:
+def depth(filled: Any) -> int:
     """How many objects of these two properties are nested."""
-    assert made.keys() == {"next", "all"}
-    inner = [made["next"], *made["all"]]
+    assert filled.keys() == {"next", "all"}
+    inner = [filled["next"], *filled["all"]]
     return 1 + max(map(depth, filter(None, inner)), default=0)
 
 

@@ -280,14 +280,14 @@ async def test_cancelled_while_waiting_for_the_head_closes_the_connection(client
 async def test_cancelled_while_writing_closes_the_connection(client: HttpClient) -> None:
     async def never_reads(peer: Peer) -> None:
         await peer.head()
-        begun.set()
+        started.set()
         await cancelled.wait()
         await peer.gone()
 
-    begun, cancelled = asyncio.Event(), asyncio.Event()
+    started, cancelled = asyncio.Event(), asyncio.Event()
     async with serving(never_reads) as server:
         sending = asyncio.ensure_future(post(client, server.origin(), body=b"x" * (64 << 20)))
-        await begun.wait()
+        await started.wait()
         sending.cancel()
         with pytest.raises(asyncio.CancelledError):
             await sending
@@ -348,13 +348,13 @@ async def test_many_requests_at_once_share_nothing(client: HttpClient) -> None:
             request = await peer.request()
             await peer.send(plain(request.rpartition(b"\r\n")[2]))
 
-    async def ask(number: int) -> bytes:
+    async def send_one(number: int) -> bytes:
         response = await post(client, server.origin(), body=b"%d" % number)
         return await response.read(100)
 
     async with serving(echo) as server:
         for _ in range(3):
-            answers = await asyncio.gather(*(ask(number) for number in range(40)))
+            answers = await asyncio.gather(*(send_one(number) for number in range(40)))
             assert answers == [b"%d" % number for number in range(40)]
         assert server.connections == 40
 

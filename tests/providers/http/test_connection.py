@@ -90,10 +90,10 @@ def connected() -> tuple[UpstreamConnection, Wire]:
     return connection, wire
 
 
-def heard(loop: asyncio.AbstractEventLoop, reads: Iterable[bytes]) -> tuple[bytes, bool, str]:
+def received(loop: asyncio.AbstractEventLoop, reads: Iterable[bytes]) -> tuple[bytes, bool, str]:
     """The body, whether it is complete, and what was wrong."""
 
-    async def listen() -> tuple[bytes, bool, str]:
+    async def receive() -> tuple[bytes, bool, str]:
         connection, wire = connected()
         connection.start_request(False)
         for read in reads:
@@ -104,7 +104,7 @@ def heard(loop: asyncio.AbstractEventLoop, reads: Iterable[bytes]) -> tuple[byte
         connection.connection_lost(None)
         return body, complete, str(error or "")
 
-    return loop.run_until_complete(listen())
+    return loop.run_until_complete(receive())
 
 
 @pytest.fixture(scope="module")
@@ -117,13 +117,13 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
 @pytest.mark.parametrize("name", ANSWERS)
 def test_an_answer_is_the_same_wherever_it_is_cut_in_two(name: str, loop: asyncio.AbstractEventLoop) -> None:
     answer, body, wrong = ANSWERS[name]
-    expected = heard(loop, [answer])
+    expected = received(loop, [answer])
     assert expected[:2] == (body, not wrong and name not in INCOMPLETE)
     assert wrong in expected[2]
     assert bool(wrong) is bool(expected[2])
     for cut in range(1, len(answer)):
-        assert heard(loop, [answer[:cut], answer[cut:]]) == expected, cut
-    assert heard(loop, [answer[at : at + 1] for at in range(len(answer))]) == expected
+        assert received(loop, [answer[:cut], answer[cut:]]) == expected, cut
+    assert received(loop, [answer[at : at + 1] for at in range(len(answer))]) == expected
 
 
 @given(st.data(), st.sampled_from(sorted(ANSWERS)))
@@ -133,7 +133,7 @@ def test_an_answer_is_the_same_in_however_many_pieces(data: st.DataObject, name:
     reads = [answer[start:end] for start, end in zip([0, *cuts], [*cuts, len(answer)], strict=True)]
     loop = asyncio.new_event_loop()
     try:
-        assert heard(loop, reads) == heard(loop, [answer])
+        assert received(loop, reads) == received(loop, [answer])
     finally:
         loop.close()
 
@@ -143,24 +143,24 @@ def test_an_answer_is_the_same_in_however_many_pieces(data: st.DataObject, name:
 def test_what_comes_behind_an_answer_spoils_the_connection_wherever_it_is_cut(
     name: str, behind: bytes, loop: asyncio.AbstractEventLoop
 ) -> None:
-    async def listen(cut: int) -> tuple[bytes, bool, bool]:
+    async def receive(cut: int) -> tuple[bytes, bool, bool]:
         connection, _ = connected()
         connection.start_request(False)
         for read in filter(None, (spoilt[:cut], spoilt[cut:])):
             connection.data_received(read)
-        heard = connection.take(), connection.complete, connection.keep_alive
+        received = connection.take(), connection.complete, connection.keep_alive
         connection.connection_lost(None)
-        return heard
+        return received
 
     answer, body, _ = ANSWERS[name]
     spoilt = answer + behind
     for cut in range(len(spoilt)):
-        assert loop.run_until_complete(listen(cut)) == (body, True, False), cut
+        assert loop.run_until_complete(receive(cut)) == (body, True, False), cut
 
 
 @given(st.data())
 def test_answers_follow_each_other_however_each_is_read(data: st.DataObject) -> None:
-    async def listen() -> None:
+    async def receive() -> None:
         connection, wire = connected()
         for name in data.draw(st.lists(st.sampled_from(WHOLE), min_size=2, max_size=5)):
             answer, body, _ = ANSWERS[name]
@@ -172,23 +172,23 @@ def test_answers_follow_each_other_however_each_is_read(data: st.DataObject) -> 
             assert state == (body, True, True, False)
         connection.connection_lost(None)
 
-    asyncio.run(listen())
+    asyncio.run(receive())
 
 
 def test_only_the_head_is_read_of_an_answer_that_has_no_more(loop: asyncio.AbstractEventLoop) -> None:
-    async def listen() -> tuple[int, bytes, bool, bool]:
+    async def receive() -> tuple[int, bytes, bool, bool]:
         connection, _ = connected()
         connection.start_request(True)
         connection.data_received(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n")
-        heard = connection.status, connection.take(), connection.complete, connection.keep_alive
+        received = connection.status, connection.take(), connection.complete, connection.keep_alive
         connection.connection_lost(None)
-        return heard
+        return received
 
-    assert loop.run_until_complete(listen()) == (200, b"", True, False)
+    assert loop.run_until_complete(receive()) == (200, b"", True, False)
 
 
 def test_a_plain_head_past_the_limit_is_refused_wherever_it_is_cut(loop: asyncio.AbstractEventLoop) -> None:
     answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nX: " + b"a" * 5000 + b"\r\n\r\nok"
     for cut in range(1, len(answer), 7):
-        assert "more than 4096 bytes" in heard(loop, [answer[:cut], answer[cut:]])[2]
-    assert "more than 4096 bytes" in heard(loop, [answer])[2]
+        assert "more than 4096 bytes" in received(loop, [answer[:cut], answer[cut:]])[2]
+    assert "more than 4096 bytes" in received(loop, [answer])[2]

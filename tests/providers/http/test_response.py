@@ -200,15 +200,15 @@ async def test_take_never_waits(client: HttpClient) -> None:
     async def in_two_steps(peer: Peer) -> None:
         await peer.request()
         await peer.send(CHUNKED + b"\r\n")
-        await asked.wait()
+        await proceed.wait()
         await peer.send(chunked(b"late"))
         await peer.gone()
 
-    asked = asyncio.Event()
+    proceed = asyncio.Event()
     async with serving(in_two_steps) as server:
         response = await post(client, server.origin())
         assert (response.take(), response.ended) == (b"", False)
-        asked.set()
+        proceed.set()
         assert (await response.chunk(), response.take()) == (b"late", b"")
 
 
@@ -216,16 +216,16 @@ async def test_cancelled_reader_can_read_on(client: HttpClient) -> None:
     async def waits(peer: Peer) -> None:
         await peer.request()
         await peer.send(CHUNKED + b"\r\n")
-        await asked.wait()
+        await proceed.wait()
         await peer.send(chunked(b"late"))
         await peer.gone()
 
-    asked = asyncio.Event()
+    proceed = asyncio.Event()
     async with serving(waits) as server:
         response = await post(client, server.origin())
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(response.chunk(), 0.01)
-        asked.set()
+        proceed.set()
         assert await response.read(10) == b"late"
 
 

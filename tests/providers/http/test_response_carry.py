@@ -27,7 +27,7 @@ CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 WORDS = (b"one", b"two", b"three")
 
 
-class Bucket:
+class CollectingSink:
     """Takes pieces; after `most` of them it has had enough. `full` tells when all these bytes have come."""
 
     def __init__(self, *, most: int = 100, waiting_for: bytes = b"") -> None:
@@ -43,50 +43,50 @@ class Bucket:
 
 
 @asynccontextmanager
-async def speaking(
-    client: HttpClient, *words: bytes, timeouts: Timeouts = FAST
+async def streaming(
+    client: HttpClient, *pieces: bytes, timeouts: Timeouts = FAST
 ) -> AsyncIterator[tuple[HttpResponse, Callable[[], None]]]:
     """An answer in chunks, and what has the server say the next word; after the last comes the end."""
-    said = asyncio.Semaphore(0)
+    permits = asyncio.Semaphore(0)
 
     async def speaks(peer: Peer) -> None:
         await peer.request()
         await peer.send(CHUNKED)
-        for word in words:
-            await said.acquire()
+        for word in pieces:
+            await permits.acquire()
             await peer.send(b"%x\r\n%b\r\n" % (len(word), word))
-        await said.acquire()
+        await permits.acquire()
         await peer.send(b"0\r\n\r\n")
         await peer.gone()
 
     async with serving(speaks) as server:
-        yield await post(client, server.origin(), timeouts=timeouts), said.release
-        for _ in range(len(words) + 1):
-            said.release()
+        yield await post(client, server.origin(), timeouts=timeouts), permits.release
+        for _ in range(len(pieces) + 1):
+            permits.release()
 
 
 async def test_pieces_come_one_by_one_up_to_the_end(client: HttpClient) -> None:
-    async with speaking(client, *WORDS) as (response, say):
-        bucket = Bucket()
+    async with streaming(client, *WORDS) as (response, send_next):
+        sink = CollectingSink()
 
         def take(data: bytes) -> bool:
-            say()
-            return bucket.take(data)
+            send_next()
+            return sink.take(data)
 
-        say()
+        send_next()
         await response.pour(take)
-        assert (bucket.pieces, response.ended) == (list(WORDS), True)
+        assert (sink.pieces, response.ended) == (list(WORDS), True)
 
 
 async def test_pieces_do_not_wake_whoever_waits(client: HttpClient) -> None:
-    async with speaking(client, *WORDS) as (response, say):
-        bucket = Bucket(waiting_for=b"onetwo")
-        pouring = response.pour(bucket.take)
+    async with streaming(client, *WORDS) as (response, send_next):
+        sink = CollectingSink(waiting_for=b"onetwo")
+        pouring = response.pour(sink.take)
         waiting = pouring.send(None)
         assert isinstance(waiting, asyncio.Future)
-        say()
-        say()
-        await bucket.full.wait()
+        send_next()
+        send_next()
+        await sink.full.wait()
         assert not waiting.done()
         pouring.close()
         response.close()
@@ -94,20 +94,20 @@ async def test_pieces_do_not_wake_whoever_waits(client: HttpClient) -> None:
 
 async def test_what_is_already_here_is_handed_on_too(client: HttpClient) -> None:
     async with serving(answering(plain(b"hello"), plain(b"next"))) as server:
-        response, bucket = await post(client, server.origin()), Bucket()
-        await response.pour(bucket.take)
-        assert (bucket.pieces, response.ended) == ([b"hello"], True)
+        response, sink = await post(client, server.origin()), CollectingSink()
+        await response.pour(sink.take)
+        assert (sink.pieces, response.ended) == ([b"hello"], True)
         assert (await fetch(client, server.origin()), server.connections) == (b"next", 1)
 
 
 async def test_one_that_has_had_enough_can_go_on_later(client: HttpClient) -> None:
-    async with speaking(client, *WORDS) as (response, say):
-        first, rest = Bucket(most=1), Bucket()
-        say()
+    async with streaming(client, *WORDS) as (response, send_next):
+        first, rest = CollectingSink(most=1), CollectingSink()
+        send_next()
         await response.pour(first.take)
         assert (first.pieces, response.ended) == ([b"one"], False)
         for _ in range(3):
-            say()
+            send_next()
         await response.pour(rest.take)
         assert (first.pieces, b"".join(rest.pieces), response.ended) == ([b"one"], b"twothree", True)
 
@@ -116,53 +116,53 @@ async def test_what_is_raised_on_taking_a_piece_is_raised_to_whoever_waits(clien
     def refuse(data: bytes) -> bool:
         raise LookupError(data)
 
-    async with speaking(client, *WORDS) as (response, say):
-        say()
+    async with streaming(client, *WORDS) as (response, send_next):
+        send_next()
         with pytest.raises(LookupError, match="one"):
             await response.pour(refuse)
         for _ in range(3):
-            say()
+            send_next()
         assert await response.read(100) == b"twothree"
 
 
 async def test_a_cancelled_one_is_handed_nothing_more(client: HttpClient) -> None:
-    async with speaking(client, *WORDS) as (response, say):
-        bucket = Bucket()
+    async with streaming(client, *WORDS) as (response, send_next):
+        sink = CollectingSink()
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(response.pour(bucket.take), 0.01)
+            await asyncio.wait_for(response.pour(sink.take), 0.01)
         for _ in range(4):
-            say()
-        assert (await response.read(100), bucket.pieces) == (b"onetwothree", [])
+            send_next()
+        assert (await response.read(100), sink.pieces) == (b"onetwothree", [])
 
 
 async def test_a_cut_off_body_is_handed_on_before_it_fails(client: HttpClient) -> None:
     async with serving(closing_after(CHUNKED + b"5\r\nhello\r\n")) as server:
-        response, bucket = await post(client, server.origin()), Bucket()
+        response, sink = await post(client, server.origin()), CollectingSink()
         with pytest.raises(UpstreamFailed, match="in the middle of its answer"):
-            await response.pour(bucket.take)
-        assert (b"".join(bucket.pieces), response.ended) == (b"hello", False)
+            await response.pour(sink.take)
+        assert (b"".join(sink.pieces), response.ended) == (b"hello", False)
 
 
 async def test_silence_is_counted_from_the_last_piece(client: HttpClient) -> None:
     """Three pieces that come just within the limit outlast it together; then nothing comes any more."""
-    async with speaking(client, *WORDS, timeouts=Timeouts(20, 20, idle=0.4)) as (response, say):
-        bucket, loop = Bucket(), asyncio.get_running_loop()
+    async with streaming(client, *WORDS, timeouts=Timeouts(20, 20, idle=0.4)) as (response, send_next):
+        sink, loop = CollectingSink(), asyncio.get_running_loop()
 
         def take(data: bytes) -> bool:
-            loop.call_later(0.3, say) if len(bucket.pieces) < 2 else None
-            return bucket.take(data)
+            loop.call_later(0.3, send_next) if len(sink.pieces) < 2 else None
+            return sink.take(data)
 
-        say()
+        send_next()
         with pytest.raises(UpstreamTimeout, match="fell silent"):
             await response.pour(take)
         # A machine that stands still for longer than the limit has less to tell.
-        assert b"".join(bucket.pieces) == b"".join(WORDS[: len(bucket.pieces)])
+        assert b"".join(sink.pieces) == b"".join(WORDS[: len(sink.pieces)])
 
 
 async def test_a_packed_body_is_handed_on_unpacked(client: HttpClient) -> None:
     packed = gzip.compress(b"hello " * 1000)
     head = CHUNKED.replace(b"\r\n\r\n", b"\r\ncontent-encoding: gzip\r\n\r\n")
     async with serving(answering(head + chunked(packed[:20], packed[20:]))) as server:
-        response, bucket = await post(client, server.origin()), Bucket()
-        await response.pour(bucket.take)
-        assert (b"".join(bucket.pieces), response.ended) == (b"hello " * 1000, True)
+        response, sink = await post(client, server.origin()), CollectingSink()
+        await response.pour(sink.take)
+        assert (b"".join(sink.pieces), response.ended) == (b"hello " * 1000, True)

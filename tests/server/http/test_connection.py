@@ -12,7 +12,7 @@ from routecodex.server.http import ClientDisconnected, HttpRequest, Reply
 from tests.server.http.wire import Stage, chunked, echo, get, post, until
 
 
-class Gate:
+class HeldHandler:
     """A handler that reports what happens to it and answers when told."""
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class Gate:
 
 async def test_answer_has_a_date_and_names_no_server(stage: Stage) -> None:
     await stage.serve()
-    answer = await stage.ask(get("/a"))
+    answer = await stage.request(get("/a"))
     assert answer.body == b"GET /a "
     assert sorted(answer.headers) == ["content-length", "content-type", "date"]
     assert answer.headers["date"].endswith(" GMT")
@@ -84,7 +84,7 @@ async def test_http_1_0_stream_ends_with_the_connection(stage: Stage) -> None:
         await reply.end(b"b")
 
     await stage.serve(handler)
-    answer = await stage.ask(get("/", "Connection: keep-alive", version="1.0"))
+    answer = await stage.request(get("/", "Connection: keep-alive", version="1.0"))
     assert (answer.body, answer.headers["connection"]) == (b"ab", "close")
     assert "transfer-encoding" not in answer.headers
 
@@ -126,28 +126,28 @@ async def test_pipelined_requests_are_answered_in_order_one_at_a_time(stage: Sta
 
 
 async def test_reading_pauses_while_more_than_one_request_waits(stage: Stage) -> None:
-    gate = Gate()
-    await stage.serve(gate)
+    held = HeldHandler()
+    await stage.serve(held)
     wire, accepted = await stage.connect_observed()
     wire.writer.write(get("/0"))
-    await gate.began()
+    await held.began()
     total = 8_000
     wire.writer.write(b"".join(post(b"x" * 1000, path=f"/{n}") for n in range(1, total)))
     await until(lambda: not accepted.transport.is_reading())
     assert accepted.connection.queued <= 130
-    gate.opened.set()
+    held.opened.set()
     for n in range(total):
         assert (await wire.answer()).body.startswith(b"POST /%d " % n if n else b"GET /0 ")
     await until(lambda: accepted.transport.is_reading())
 
 
 async def test_garbage_behind_a_request_is_refused_after_its_answer(stage: Stage) -> None:
-    gate = Gate()
-    await stage.serve(gate)
+    held = HeldHandler()
+    await stage.serve(held)
     wire = await stage.connect()
     await wire.send(get("/good") + b"GARBAGE\r\n\r\n")
-    await gate.began()
-    gate.opened.set()
+    await held.began()
+    held.opened.set()
     assert [(await wire.answer()).status, (await wire.answer()).status] == [200, 400]
     assert await wire.rest() == b""
 
@@ -163,15 +163,15 @@ async def test_expectation_is_met_before_the_body(stage: Stage) -> None:
 
 async def test_body_that_did_not_wait_gets_no_interim_answer(stage: Stage) -> None:
     await stage.serve()
-    assert (await stage.ask(post(b"body", "Expect: 100-continue"))).status == 200
+    assert (await stage.request(post(b"body", "Expect: 100-continue"))).status == 200
 
 
 async def test_between_pipelined_requests_others_have_their_turn(stage: Stage) -> None:
-    seen: list[str] = []
+    order: list[str] = []
 
     async def handler(request: HttpRequest, reply: Reply) -> None:
-        seen.append(request.path)
-        asyncio.get_running_loop().call_soon(seen.append, "another")
+        order.append(request.path)
+        asyncio.get_running_loop().call_soon(order.append, "another")
         await echo(request, reply)
 
     await stage.serve(handler)
@@ -179,16 +179,16 @@ async def test_between_pipelined_requests_others_have_their_turn(stage: Stage) -
     await wire.send(get("/a") + get("/b") + get("/c"))
     for _ in range(3):
         await wire.answer()
-    assert seen[:5] == ["/a", "another", "/b", "another", "/c"]
+    assert order[:5] == ["/a", "another", "/b", "another", "/c"]
 
 
 async def test_expectation_of_a_pipelined_request_is_met_after_the_answer_before_it(stage: Stage) -> None:
-    gate = Gate()
-    await stage.serve(gate)
+    held = HeldHandler()
+    await stage.serve(held)
     wire = await stage.connect()
     await wire.send(get("/a") + get("/b", "Content-Length: 1", "Expect: 100-continue", method="POST"))
-    await gate.began()
-    gate.opened.set()
+    await held.began()
+    held.opened.set()
     assert (await wire.answer()).body == b"GET /a "
     assert (await wire.answer()).status == 100
     await wire.send(b"x")
@@ -244,18 +244,18 @@ async def test_lingering_ends_after_its_bytes(stage: Stage) -> None:
 
 async def test_streamed_body_past_the_limit_is_refused(stage: Stage) -> None:
     await stage.serve(body_bytes=10)
-    assert (await stage.ask(chunked(b"a" * 6, b"b" * 6))).status == 413
+    assert (await stage.request(chunked(b"a" * 6, b"b" * 6))).status == 413
 
 
 async def test_head_past_the_limit_is_refused(stage: Stage) -> None:
     await stage.serve(header_bytes=500)
-    assert (await stage.ask(get("/", "X: " + "a" * 500))).status == 431
-    assert (await stage.ask(b"GET /" + b"a" * 600)).status == 431
+    assert (await stage.request(get("/", "X: " + "a" * 500))).status == 431
+    assert (await stage.request(b"GET /" + b"a" * 600)).status == 431
 
 
 async def test_faults_name_the_path_once_the_head_is_read(stage: Stage) -> None:
     await stage.serve()
-    answer = await stage.ask(get("/v1/messages", "Transfer-Encoding: chunked", method="POST") + b"zz\r\n")
+    answer = await stage.request(get("/v1/messages", "Transfer-Encoding: chunked", method="POST") + b"zz\r\n")
     assert (answer.status, answer.headers["content-type"]) == (400, "application/json")
     assert b'"path":"/v1/messages"' in answer.body
 
@@ -264,15 +264,15 @@ async def test_faults_name_the_path_once_the_head_is_read(stage: Stage) -> None:
 async def test_handler_is_cancelled_when_the_client_goes_before_the_first_byte(
     stage: Stage, farewell: str
 ) -> None:
-    gate = Gate()
-    server = await stage.serve(gate)
+    held = HeldHandler()
+    server = await stage.serve(held)
     wire = await stage.connect()
     await wire.send(post(b"body"))
-    await gate.began()
+    await held.began()
     assert server.active == 1
     getattr(wire, farewell)()
     await until(lambda: server.active == 0)
-    assert gate.log == ["began /", "cancelled /"]
+    assert held.log == ["began /", "cancelled /"]
 
 
 async def test_handler_is_cancelled_when_the_client_goes_in_mid_stream(stage: Stage) -> None:
@@ -296,36 +296,36 @@ async def test_handler_is_cancelled_when_the_client_goes_in_mid_stream(stage: St
 
 
 async def test_closing_the_sending_half_counts_as_leaving(stage: Stage) -> None:
-    gate = Gate()
-    await stage.serve(gate)
+    held = HeldHandler()
+    await stage.serve(held)
     wire = await stage.connect()
     await wire.send(get())
-    await gate.began()
+    await held.began()
     wire.writer.write_eof()
-    await until(lambda: gate.log == ["began /", "cancelled /"])
+    await until(lambda: held.log == ["began /", "cancelled /"])
 
 
 async def test_request_and_close_in_one_go_leave_nothing_behind(stage: Stage) -> None:
-    gate = Gate()
-    server = await stage.serve(gate)
+    held = HeldHandler()
+    server = await stage.serve(held)
     for _ in range(20):
         wire = await stage.connect()
         wire.writer.write(get())
         wire.leave()
     await until(lambda: not server.connections)
     assert server.active == 0
-    assert [line for line in gate.log if line.startswith("ended")] == []
+    assert [line for line in held.log if line.startswith("ended")] == []
 
 
 async def test_client_that_goes_in_mid_request_reaches_no_handler(stage: Stage) -> None:
-    gate = Gate()
-    server = await stage.serve(gate)
+    held = HeldHandler()
+    server = await stage.serve(held)
     wire = await stage.connect()
     await wire.send(get("/", "Content-Length: 9", method="POST") + b"half")
     await until(lambda: server.connections == 1)
     wire.leave()
     await until(lambda: not server.connections)
-    assert gate.log == []
+    assert held.log == []
 
 
 async def test_work_after_a_complete_answer_is_not_cancelled(stage: Stage) -> None:
@@ -435,7 +435,7 @@ async def test_handler_that_forgets_to_answer_is_answered_500(stage: Stage) -> N
         return
 
     await stage.serve(handler)
-    assert (await stage.ask(get())).status == 500
+    assert (await stage.request(get())).status == 500
 
 
 async def test_handler_that_forgets_to_end_cuts_the_stream(stage: Stage) -> None:

@@ -28,7 +28,7 @@ async def streaming(stage: Stage) -> Wire:
     return wire
 
 
-async def kept(stage: Stage) -> Wire:
+async def idle_connection(stage: Stage) -> Wire:
     wire = await stage.connect()
     await wire.send(get())
     await wire.answer()
@@ -42,7 +42,7 @@ async def test_bound_address_is_returned(stage: Stage) -> None:
     other = await server.listen("127.0.0.1", 0)
     assert other != stage.address
     stage.address = other
-    assert (await stage.ask(get("/other"))).body == b"GET /other "
+    assert (await stage.request(get("/other"))).body == b"GET /other "
 
 
 async def test_two_servers_share_a_port_when_asked(stage: Stage) -> None:
@@ -75,7 +75,7 @@ async def test_requests_in_flight_are_counted(stage: Stage) -> None:
 
 async def test_surplus_connection_is_answered_503(stage: Stage) -> None:
     server = await stage.serve(connections=2)
-    first, second = await kept(stage), await kept(stage)
+    first, second = await idle_connection(stage), await idle_connection(stage)
     surplus = await stage.connect()
     await surplus.send(get())
     answer = await surplus.answer()
@@ -86,7 +86,7 @@ async def test_surplus_connection_is_answered_503(stage: Stage) -> None:
     first.leave()
     surplus.leave()
     await until(lambda: server.connections == 1)
-    assert (await stage.ask(get())).status == 200
+    assert (await stage.request(get())).status == 200
 
 
 async def test_surplus_connection_that_says_nothing_is_closed(stage: Stage) -> None:
@@ -105,7 +105,7 @@ async def test_flood_of_surplus_connections_is_dropped(stage: Stage) -> None:
 
 async def test_drain_refuses_new_connections_and_closes_idle_ones(stage: Stage) -> None:
     server = await stage.serve()
-    idle = await kept(stage)
+    idle = await idle_connection(stage)
     assert await server.drain(20)
     assert await idle.rest() == b""
     with pytest.raises(ConnectionRefusedError):
@@ -222,7 +222,7 @@ async def test_fault_is_told_plainly_when_its_body_cannot_be_built(
     stage = Stage()
     server = HttpServer(echo, limits=HttpLimits(), on_protocol_error=broken)
     stage.address = await server.listen("127.0.0.1", 0)
-    answer = await stage.ask(b"GET / HTTP/1.1\r\n\r\n")
+    answer = await stage.request(b"GET / HTTP/1.1\r\n\r\n")
     assert (answer.status, answer.body) == (400, b"the Host header is missing")
     await stage.clear()
     await server.close()

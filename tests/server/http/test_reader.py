@@ -27,7 +27,7 @@ def read(*pieces: bytes | memoryview, limits: HttpLimits | None = None) -> list[
     return list(reader.ready)
 
 
-def seen(*pieces: bytes | memoryview, limits: HttpLimits | None = None) -> list[object]:
+def parsed(*pieces: bytes | memoryview, limits: HttpLimits | None = None) -> list[object]:
     """What was read, as plain values."""
     return [plain(item) for item in read(*pieces, limits=limits)]
 
@@ -57,7 +57,7 @@ CONVERSATION = (
 def test_requests_are_the_same_however_their_bytes_are_cut(cuts: list[int]) -> None:
     edges = [0, *sorted(cuts), len(CONVERSATION)]
     pieces = [CONVERSATION[a:b] for a, b in pairwise(edges)]
-    assert seen(*pieces) == seen(CONVERSATION)
+    assert parsed(*pieces) == parsed(CONVERSATION)
 
 
 PLAIN = (
@@ -73,8 +73,8 @@ def test_plain_requests_are_the_same_however_their_bytes_are_cut(data: st.DataOb
     cuts = data.draw(st.lists(st.integers(0, len(whole)) | st.sampled_from(ends(whole)), max_size=8))
     pieces = [whole[a:b] for a, b in pairwise([0, *sorted(cuts), len(whole)])]
     # What is read byte by byte is read by the parser: no piece has a whole head.
-    expected = seen(*[whole[at : at + 1] for at in range(len(whole))])
-    assert seen(*pieces) == seen(*[memoryview(piece) for piece in pieces]) == expected
+    expected = parsed(*[whole[at : at + 1] for at in range(len(whole))])
+    assert parsed(*pieces) == parsed(*[memoryview(piece) for piece in pieces]) == expected
 
 
 def ends(whole: bytes) -> list[int]:
@@ -95,9 +95,9 @@ def test_what_is_wrong_with_a_plain_request_is_the_same_wherever_it_is_cut(
     wrong: bytes, status: int, limits: HttpLimits
 ) -> None:
     first = post(b"right", path="/right")
-    [right] = seen(first)
+    [right] = parsed(first)
     for cut in range(len(wrong)):
-        assert seen(first, wrong[:cut], wrong[cut:], limits=limits) == [right, status]
+        assert parsed(first, wrong[:cut], wrong[cut:], limits=limits) == [right, status]
 
 
 def test_a_plain_request_is_in_its_body_until_that_is_whole() -> None:
@@ -108,7 +108,7 @@ def test_a_plain_request_is_in_its_body_until_that_is_whole() -> None:
         reader.feed(piece)
         phases.append((reader.phase, len(reader.ready)))
     assert phases == [(Phase.BODY, 0), (Phase.BODY, 0), (Phase.HEAD, 1), (Phase.IDLE, 2)]
-    assert [plain(item) for item in reader.ready] == seen(whole, whole)
+    assert [plain(item) for item in reader.ready] == parsed(whole, whole)
 
 
 def test_a_plain_request_that_stops_in_its_body_is_named_in_the_fault() -> None:
@@ -135,7 +135,7 @@ def test_a_large_body_and_what_follows_are_the_same_however_they_are_cut(
 ) -> None:
     edges = [0, *sorted(early + anywhere), len(AROUND_LARGE)]
     pieces = [AROUND_LARGE[a:b] for a, b in pairwise(edges)]
-    assert seen(*pieces) == seen(AROUND_LARGE)
+    assert parsed(*pieces) == parsed(AROUND_LARGE)
     assert request(LARGE_HEAD, LARGE[:9], memoryview(LARGE)[9:]).body == LARGE
 
 
@@ -144,9 +144,9 @@ def test_what_comes_behind_a_large_body_that_ends_the_connection_is_never_read()
     reader = RequestReader(HttpLimits(), None)
     for piece in (head, LARGE[:100], LARGE[100:] + CONVERSATION):
         reader.feed(piece)
-    [made] = reader.ready
-    assert isinstance(made, HttpRequest)
-    assert (made.body == LARGE, reader.finished, reader.excess) == (True, True, True)
+    [result] = reader.ready
+    assert isinstance(result, HttpRequest)
+    assert (result.body == LARGE, reader.finished, reader.excess) == (True, True, True)
 
 
 def test_a_large_body_that_comes_byte_by_byte_is_one_body() -> None:
@@ -154,12 +154,12 @@ def test_a_large_body_that_comes_byte_by_byte_is_one_body() -> None:
 
 
 def test_every_single_byte_may_come_alone() -> None:
-    assert seen(*[CONVERSATION[i : i + 1] for i in range(len(CONVERSATION))]) == seen(CONVERSATION)
+    assert parsed(*[CONVERSATION[i : i + 1] for i in range(len(CONVERSATION))]) == parsed(CONVERSATION)
 
 
 def test_conversation_reads_as_written() -> None:
     host = {"host": "gateway.test"}
-    assert seen(CONVERSATION) == [
+    assert parsed(CONVERSATION) == [
         ("GET", "/first", {**host, "user-agent": "a", "x-a": "1, 2"}, b"", True),
         ("POST", "/second", {**host, "content-length": "9"}, b"some body", True),
         ("POST", "/third", {**host, "transfer-encoding": "chunked"}, b"in three chunks", True),
@@ -185,8 +185,8 @@ def test_client_address_is_passed_on() -> None:
 
 
 def test_header_names_are_lower_case_and_values_latin_1() -> None:
-    made = request(b"GET / HTTP/1.1\r\nHOST: x\r\nX-Odd-NAME: caf\xe9 \t\r\nEmpty:\r\n\r\n")
-    assert made.headers == {"host": "x", "x-odd-name": "café", "empty": ""}
+    result = request(b"GET / HTTP/1.1\r\nHOST: x\r\nX-Odd-NAME: caf\xe9 \t\r\nEmpty:\r\n\r\n")
+    assert result.headers == {"host": "x", "x-odd-name": "café", "empty": ""}
 
 
 def test_last_user_agent_wins() -> None:
@@ -195,36 +195,36 @@ def test_last_user_agent_wins() -> None:
 
 def test_trailers_and_chunk_extensions_are_dropped() -> None:
     head = get("/", "Transfer-Encoding: chunked", "X-Kept: 1", method="POST")
-    made = request(head + b"3;ext=1\r\nabc\r\n0\r\nX-Kept: 2\r\nAuthorization: forged\r\n\r\n")
-    assert made.body == b"abc"
-    assert made.headers == {"host": "gateway.test", "transfer-encoding": "chunked", "x-kept": "1"}
+    result = request(head + b"3;ext=1\r\nabc\r\n0\r\nX-Kept: 2\r\nAuthorization: forged\r\n\r\n")
+    assert result.body == b"abc"
+    assert result.headers == {"host": "gateway.test", "transfer-encoding": "chunked", "x-kept": "1"}
 
 
 def test_body_of_very_many_chunks_is_joined_in_order() -> None:
     data = b"".join(b"1\r\n%c\r\n" % (i % 256) for i in range(10_000))
-    made = request(get("/", "Transfer-Encoding: chunked", method="POST") + data + b"0\r\n\r\n")
-    assert made.body == bytes(i % 256 for i in range(10_000))
+    result = request(get("/", "Transfer-Encoding: chunked", method="POST") + data + b"0\r\n\r\n")
+    assert result.body == bytes(i % 256 for i in range(10_000))
 
 
 @pytest.mark.parametrize("version", ["2.0", "0.9", "1.2", "3.0"])
 def test_other_versions_are_faults_505(version: str) -> None:
-    assert seen(get(version=version)) == [505]
+    assert parsed(get(version=version)) == [505]
 
 
 def test_http_2_preface_and_a_line_without_version_are_faults_505() -> None:
-    assert seen(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n") == [505]
-    assert seen(b"GET /\r\n\r\n") == [505]
+    assert parsed(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n") == [505]
+    assert parsed(b"GET /\r\n\r\n") == [505]
 
 
 def test_http_1_0_needs_no_host_and_closes_unless_asked() -> None:
-    assert seen(b"GET / HTTP/1.0\r\n\r\n") == [("GET", "/", {}, b"", False)]
-    kept = b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"
-    assert seen(kept) == [("GET", "/", {"connection": "keep-alive"}, b"", True)]
+    assert parsed(b"GET / HTTP/1.0\r\n\r\n") == [("GET", "/", {}, b"", False)]
+    keep_alive = b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"
+    assert parsed(keep_alive) == [("GET", "/", {"connection": "keep-alive"}, b"", True)]
 
 
 def test_upgrade_request_is_ordinary_and_last() -> None:
-    made = request(get("/", "Connection: Upgrade", "Upgrade: websocket") + get("/smuggled"))
-    assert (made.path, made.headers["upgrade"], made.keep_alive) == ("/", "websocket", False)
+    result = request(get("/", "Connection: Upgrade", "Upgrade: websocket") + get("/smuggled"))
+    assert (result.path, result.headers["upgrade"], result.keep_alive) == ("/", "websocket", False)
 
 
 @pytest.mark.parametrize("cut", range(1, 12))
@@ -237,19 +237,19 @@ def test_upgrade_request_keeps_its_body(cut: int) -> None:
 
 
 def test_connect_request_is_ordinary_and_last() -> None:
-    made = request(b"CONNECT up.test:443 HTTP/1.1\r\nHost: up.test\r\n\r\n\x16\x03\x01")
-    assert (made.method, made.path, made.keep_alive) == ("CONNECT", "up.test:443", False)
+    result = request(b"CONNECT up.test:443 HTTP/1.1\r\nHost: up.test\r\n\r\n\x16\x03\x01")
+    assert (result.method, result.path, result.keep_alive) == ("CONNECT", "up.test:443", False)
 
 
 def test_unfinished_head_past_the_limit_is_a_fault_431() -> None:
     limits = HttpLimits(header_bytes=1000)
-    assert seen(b"GET / HTTP/1.1\r\nHost: x\r\nX: ", b"a" * 1000, limits=limits) == [431]
-    assert seen(b"GET /", b"a" * 1000, limits=limits) == [431]
-    assert seen(b"GET /", *[b"a"] * 999, limits=limits) == [431]
+    assert parsed(b"GET / HTTP/1.1\r\nHost: x\r\nX: ", b"a" * 1000, limits=limits) == [431]
+    assert parsed(b"GET /", b"a" * 1000, limits=limits) == [431]
+    assert parsed(b"GET /", *[b"a"] * 999, limits=limits) == [431]
 
 
 def test_whole_head_past_the_limit_is_a_fault_431() -> None:
-    assert seen(get("/", "X: " + "a" * 1000), limits=HttpLimits(header_bytes=1000)) == [431]
+    assert parsed(get("/", "X: " + "a" * 1000), limits=HttpLimits(header_bytes=1000)) == [431]
 
 
 def test_head_within_the_limit_passes_beside_larger_bodies() -> None:
@@ -260,7 +260,7 @@ def test_head_within_the_limit_passes_beside_larger_bodies() -> None:
 
 
 def test_head_of_endless_repeats_is_a_fault_431() -> None:
-    assert seen(get("/", *["X: a"] * 102)) == [431]
+    assert parsed(get("/", *["X: a"] * 102)) == [431]
 
 
 @pytest.mark.parametrize(
@@ -284,8 +284,8 @@ def test_a_fault_in_the_head_names_the_request_as_far_as_it_has_come(
     for pieces in ((head,), (head[:20], head[20:])):
         *_, fault = read(*before, *pieces)
         assert isinstance(fault, Fault)
-        begun = fault.request
-        assert (None if begun is None else (begun.method, begun.path)) == expected
+        partial = fault.request
+        assert (None if partial is None else (partial.method, partial.path)) == expected
 
 
 def test_announced_body_past_the_limit_is_a_fault_413_before_it_comes() -> None:
@@ -297,14 +297,14 @@ def test_announced_body_past_the_limit_is_a_fault_413_before_it_comes() -> None:
 
 
 def test_chunked_body_past_the_limit_is_a_fault_413() -> None:
-    assert seen(chunked(b"a" * 6, b"b" * 6), limits=HttpLimits(body_bytes=10)) == [413]
+    assert parsed(chunked(b"a" * 6, b"b" * 6), limits=HttpLimits(body_bytes=10)) == [413]
 
 
 def test_endless_chunk_extension_or_trailer_is_a_fault_413() -> None:
     limits = HttpLimits(header_bytes=1000)
     head = get("/", "Transfer-Encoding: chunked", method="POST")
-    assert seen(head, b"1;", *[b"x" * 100] * 11, limits=limits) == [413]
-    assert seen(head, b"0\r\nX: ", *[b"x" * 100] * 11, limits=limits) == [413]
+    assert parsed(head, b"1;", *[b"x" * 100] * 11, limits=limits) == [413]
+    assert parsed(head, b"0\r\nX: ", *[b"x" * 100] * 11, limits=limits) == [413]
 
 
 def test_endless_small_chunks_are_not_mistaken_for_framing() -> None:
@@ -314,7 +314,7 @@ def test_endless_small_chunks_are_not_mistaken_for_framing() -> None:
 
 
 def test_nothing_is_read_behind_a_fault() -> None:
-    assert seen(b"GARBAGE\r\n\r\n", get("/smuggled")) == [400]
+    assert parsed(b"GARBAGE\r\n\r\n", get("/smuggled")) == [400]
 
 
 def test_phase_follows_the_bytes() -> None:

@@ -11,7 +11,7 @@ from tests.server.http.wire import Stage, get, until
 SSE = [(b"content-type", b"text/event-stream")]
 
 
-class Tape:
+class RecordedTransport:
     """A transport that records every write."""
 
     def __init__(self) -> None:
@@ -39,23 +39,23 @@ class Tape:
 
 
 async def test_whole_answer_is_one_write() -> None:
-    tape = Tape()
-    await Reply(tape).send(200, [(b"content-type", b"text/plain"), (b"x-a", b"1")], b"hello")
-    assert tape.writes == [
+    transport = RecordedTransport()
+    await Reply(transport).send(200, [(b"content-type", b"text/plain"), (b"x-a", b"1")], b"hello")
+    assert transport.writes == [
         b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\nx-a: 1\r\n"
         b"date: now\r\ncontent-length: 5\r\n\r\nhello"
     ]
 
 
 async def test_stream_sends_its_head_with_the_first_chunk_and_its_end_with_the_last() -> None:
-    tape = Tape()
-    reply = Reply(tape)
+    transport = RecordedTransport()
+    reply = Reply(transport)
     reply.start(200, SSE)
-    assert (tape.writes, reply.started, reply.ended) == ([], True, False)
+    assert (transport.writes, reply.started, reply.ended) == ([], True, False)
     await reply.write(b"one")
     assert reply.write_nowait(b"two" * 6)
     await reply.end(b"three")
-    assert tape.writes == [
+    assert transport.writes == [
         b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ndate: now\r\n"
         b"transfer-encoding: chunked\r\n\r\n3\r\none\r\n",
         b"12\r\ntwotwotwotwotwotwo\r\n",
@@ -65,45 +65,45 @@ async def test_stream_sends_its_head_with_the_first_chunk_and_its_end_with_the_l
 
 
 async def test_empty_write_sends_the_head_and_no_terminating_chunk() -> None:
-    tape = Tape()
-    reply = Reply(tape)
+    transport = RecordedTransport()
+    reply = Reply(transport)
     reply.start(200, [])
     await reply.write(b"")
     await reply.write(b"")
     await reply.end()
     head = b"HTTP/1.1 200 OK\r\ndate: now\r\ntransfer-encoding: chunked\r\n\r\n"
-    assert tape.writes == [head, b"0\r\n\r\n"]
+    assert transport.writes == [head, b"0\r\n\r\n"]
 
 
 async def test_stream_that_ends_at_once_is_one_write() -> None:
-    tape = Tape()
-    reply = Reply(tape)
+    transport = RecordedTransport()
+    reply = Reply(transport)
     reply.start(200, [])
     await reply.end(b"all")
-    assert [len(tape.writes), tape.writes[0][-13:]] == [1, b"3\r\nall\r\n0\r\n\r\n"]
+    assert [len(transport.writes), transport.writes[0][-13:]] == [1, b"3\r\nall\r\n0\r\n\r\n"]
 
 
 async def test_writes_wait_while_the_client_is_not_reading() -> None:
-    tape = Tape()
-    reply = Reply(tape)
+    transport = RecordedTransport()
+    reply = Reply(transport)
     reply.start(200, [])
-    tape.paused = True
+    transport.paused = True
     await reply.write(b"a")
     assert not reply.write_nowait(b"b")
     await reply.drain()
     await reply.end()
-    assert [w for w in tape.writes if w == b"<drained>"] == [b"<drained>"] * 3
+    assert [w for w in transport.writes if w == b"<drained>"] == [b"<drained>"] * 3
 
 
 async def test_a_client_takes_more_until_the_end_unless_it_is_gone_or_not_reading() -> None:
-    tape = Tape()
-    reply = Reply(tape)
+    transport = RecordedTransport()
+    reply = Reply(transport)
     assert reply.writable
-    tape.paused = True
+    transport.paused = True
     assert not reply.writable
-    tape.paused, tape.gone = False, True
+    transport.paused, transport.gone = False, True
     assert not reply.writable
-    tape.gone = False
+    transport.gone = False
     reply.start(200, [])
     assert reply.writable
     await reply.end()
@@ -111,23 +111,23 @@ async def test_a_client_takes_more_until_the_end_unless_it_is_gone_or_not_readin
 
 
 async def test_http_1_0_stream_is_unframed_and_closes() -> None:
-    tape = Tape()
-    reply = Reply(tape, http_1_0=True)
+    transport = RecordedTransport()
+    reply = Reply(transport, http_1_0=True)
     reply.start(200, [])
     await reply.write(b"one")
     await reply.end(b"two")
-    assert tape.writes == [b"HTTP/1.1 200 OK\r\ndate: now\r\nconnection: close\r\n\r\none", b"two"]
+    assert transport.writes == [b"HTTP/1.1 200 OK\r\ndate: now\r\nconnection: close\r\n\r\none", b"two"]
 
 
 async def test_http_1_0_answer_names_the_kept_connection() -> None:
-    tape = Tape()
-    await Reply(tape, http_1_0=True).send(200, [], b"")
-    assert b"\r\nconnection: keep-alive\r\n" in tape.writes[0]
+    transport = RecordedTransport()
+    await Reply(transport, http_1_0=True).send(200, [], b"")
+    assert b"\r\nconnection: keep-alive\r\n" in transport.writes[0]
 
 
 @pytest.mark.parametrize("status", [204, 304])
 async def test_statuses_without_a_body_have_no_framing(status: int) -> None:
-    sent, streamed = Tape(), Tape()
+    sent, streamed = RecordedTransport(), RecordedTransport()
     await Reply(sent).send(status, [], b"dropped")
     reply = Reply(streamed)
     reply.start(status, [])
@@ -138,7 +138,7 @@ async def test_statuses_without_a_body_have_no_framing(status: int) -> None:
 
 
 async def test_head_answers_carry_no_body() -> None:
-    sent, streamed = Tape(), Tape()
+    sent, streamed = RecordedTransport(), RecordedTransport()
     await Reply(sent, head_only=True).send(200, [], b"12345")
     assert sent.writes == [b"HTTP/1.1 200 OK\r\ndate: now\r\ncontent-length: 5\r\n\r\n"]
     reply = Reply(streamed, head_only=True)
@@ -150,13 +150,13 @@ async def test_head_answers_carry_no_body() -> None:
 
 @pytest.mark.parametrize(("status", "phrase"), [(529, b"Overloaded"), (599, b"Unknown")])
 async def test_statuses_outside_the_registry_have_a_phrase(status: int, phrase: bytes) -> None:
-    tape = Tape()
-    await Reply(tape).send(status, [], b"")
-    assert tape.writes[0].startswith(b"HTTP/1.1 %d %b\r\n" % (status, phrase))
+    transport = RecordedTransport()
+    await Reply(transport).send(status, [], b"")
+    assert transport.writes[0].startswith(b"HTTP/1.1 %d %b\r\n" % (status, phrase))
 
 
 async def test_answer_is_started_once_and_written_only_while_open() -> None:
-    reply = Reply(Tape())
+    reply = Reply(RecordedTransport())
     with pytest.raises(RuntimeError, match="never started"):
         await reply.write(b"early")
     await reply.send(200, [], b"")
@@ -167,15 +167,15 @@ async def test_answer_is_started_once_and_written_only_while_open() -> None:
 
 
 async def test_nothing_is_written_to_a_client_that_left() -> None:
-    tape = Tape()
-    reply = Reply(tape)
+    transport = RecordedTransport()
+    reply = Reply(transport)
     reply.start(200, [])
-    tape.gone = True
-    for attempt in (reply.write(b"a"), reply.end(), Reply(tape).send(200, [], b"")):
+    transport.gone = True
+    for attempt in (reply.write(b"a"), reply.end(), Reply(transport).send(200, [], b"")):
         with pytest.raises(ClientDisconnected):
             await attempt
     reply.abort()
-    assert tape.writes == []
+    assert transport.writes == []
 
 
 @pytest.mark.parametrize("field", [(b"a", b"b\r\nc: d"), (b"a", b"b\nc"), (b"a\r\nb", b"c"), (b"a", b"\r")])
@@ -185,12 +185,12 @@ def test_line_breaks_in_headers_are_refused(field: tuple[bytes, bytes]) -> None:
 
 
 async def test_refused_header_leaves_the_answer_open() -> None:
-    tape = Tape()
-    reply = Reply(tape)
+    transport = RecordedTransport()
+    reply = Reply(transport)
     with pytest.raises(ValueError):
         reply.start(200, [(b"a", b"\n")])
     await reply.send(500, [], b"")
-    assert len(tape.writes) == 1
+    assert len(transport.writes) == 1
 
 
 async def test_abort_keeps_a_stream_from_looking_complete(stage: Stage) -> None:
@@ -243,4 +243,4 @@ async def test_large_answer_arrives_whole(stage: Stage) -> None:
         await reply.send(200, [], body)
 
     await stage.serve(handler)
-    assert (await stage.ask(get())).body == body
+    assert (await stage.request(get())).body == body

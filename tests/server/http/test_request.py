@@ -25,8 +25,8 @@ def request(target: bytes, **headers: str) -> HttpRequest:
     ],
 )  # fmt: skip
 def test_target_is_split_and_decoded(target: bytes, raw_path: bytes, path: str, query: str) -> None:
-    made = request(target)
-    assert (made.target, made.raw_path, made.path, made.query) == (target, raw_path, path, query)
+    parsed = request(target)
+    assert (parsed.target, parsed.raw_path, parsed.path, parsed.query) == (target, raw_path, path, query)
 
 
 def test_absolute_target_decides_the_host() -> None:
@@ -40,9 +40,9 @@ def test_path_that_does_not_decode_is_a_value_error(target: bytes) -> None:
 
 
 def test_query_parameters_are_decoded_and_the_first_one_counts() -> None:
-    made = request(b"/?alt=sse&key=a%2Bb+c&alt=json&flag&n%61me=x")
+    parsed = request(b"/?alt=sse&key=a%2Bb+c&alt=json&flag&n%61me=x")
     names = ["alt", "key", "flag", "name", "missing"]
-    assert [made.query_param(name) for name in names] == ["sse", "a+b c", "", "x", None]
+    assert [parsed.query_param(name) for name in names] == ["sse", "a+b c", "", "x", None]
 
 
 def test_request_without_a_query_has_no_parameters() -> None:
@@ -50,5 +50,5 @@ def test_request_without_a_query_has_no_parameters() -> None:
 
 
 def test_representation_shows_no_secrets() -> None:
-    made = request(b"/v1/x?key=hidden", authorization="Bearer hidden")
-    assert repr(made) == "<HttpRequest GET /v1/x>"
+    parsed = request(b"/v1/x?key=hidden", authorization="Bearer hidden")
+    assert repr(parsed) == "<HttpRequest GET /v1/x>"

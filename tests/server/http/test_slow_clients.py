@@ -73,7 +73,7 @@ async def test_head_has_its_time_again_on_a_kept_connection(stage: Stage) -> Non
 
 async def test_body_without_progress_is_answered_408(stage: Stage) -> None:
     await stage.serve(body_seconds=0.05)
-    answer = await stage.ask(get("/slow", "Content-Length: 9", method="POST") + b"half")
+    answer = await stage.request(get("/slow", "Content-Length: 9", method="POST") + b"half")
     assert (answer.status, b'"path":"/slow"' in answer.body) == (408, True)
 
 
@@ -103,7 +103,7 @@ async def test_slow_handler_is_not_hurried_by_any_limit(stage: Stage) -> None:
     await stage.serve(
         handler, header_seconds=0.02, body_seconds=0.02, keep_alive_seconds=0.02, write_stall_seconds=0.02
     )
-    assert (await stage.ask(post(b"x"))).body == b"late"
+    assert (await stage.request(post(b"x"))).body == b"late"
 
 
 async def test_slow_reader_pauses_the_writer_and_loses_nothing(stage: Stage) -> None:

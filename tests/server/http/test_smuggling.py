@@ -102,11 +102,11 @@ async def test_body_that_looks_like_a_request_stays_a_body(stage: Stage) -> None
     assert (await wire.answer()).body == b"GET /next "
 
 
-@pytest.mark.parametrize("ask", ["Upgrade: websocket", "Upgrade: h2c"])
-async def test_bytes_behind_an_upgrade_are_never_handled(stage: Stage, ask: str) -> None:
+@pytest.mark.parametrize("header", ["Upgrade: websocket", "Upgrade: h2c"])
+async def test_bytes_behind_an_upgrade_are_never_handled(stage: Stage, header: str) -> None:
     await stage.serve()
     wire = await stage.connect()
-    await wire.send(get("/ws", "Connection: Upgrade", ask) + SMUGGLED)
+    await wire.send(get("/ws", "Connection: Upgrade", header) + SMUGGLED)
     answer = await wire.answer()
     assert (answer.body, answer.headers["connection"]) == (b"GET /ws ", "close")
     assert await wire.rest() == b""

@@ -148,7 +148,7 @@ class Stage:
         await until(lambda: self.server.connections > 0)
         return wire, accepted[0]
 
-    async def ask(self, data: bytes) -> Answer:
+    async def request(self, data: bytes) -> Answer:
         wire = await self.connect()
         await wire.send(data)
         return await wire.answer()
