@@ -77,13 +77,13 @@ class Snapshot:
 
     at: float
     gateway: float
-    ours: float
+    benchmark: float
     machine: float
 
     def foreign_share_since(self, start: Snapshot) -> float:
         """Share of the machine used by processes outside of the benchmark."""
         elapsed = (self.at - start.at) * (os.cpu_count() or 1)
-        foreign = (self.machine - start.machine) - (self.ours - start.ours)
+        foreign = (self.machine - start.machine) - (self.benchmark - start.benchmark)
         return max(0.0, foreign / elapsed) if elapsed > 0 else 0.0
 
 

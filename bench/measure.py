@@ -169,7 +169,7 @@ def _start(
     return stack.enter_context(running(system, place, core=core))
 
 
-def _wanted(systems: Sequence[System], cells: Sequence[Cell]) -> Iterator[tuple[System, Variant]]:
+def _systems_to_start(systems: Sequence[System], cells: Sequence[Cell]) -> Iterator[tuple[System, Variant]]:
     """Return the systems to start: each once per upstream and setup."""
     for system in systems:
         for variant in dict.fromkeys(cell.variant for cell in cells if system.supports(cell)):
@@ -201,7 +201,7 @@ def measure(
         group = [cell for cell in cells if cell.variant.upstream == upstream]
         with ExitStack() as stack:
             gateways: list[Running] = []
-            for system, variant in _wanted(systems, group):
+            for system, variant in _systems_to_start(systems, group):
                 if system.name in found.skipped:
                     continue
                 try:

@@ -17,10 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from mypyc.build import mypycify
-from setuptools import (
-    Distribution,  # type: ignore[import-untyped]  # it has no types
-    Extension,  # type: ignore[import-untyped]  # it has no types
-)
+from setuptools import Distribution, Extension  # type: ignore[import-untyped]  # it has no types
 from setuptools.command.build_ext import build_ext  # type: ignore[import-untyped]  # it has no types
 
 from compile.modules import IN_C, MODULES

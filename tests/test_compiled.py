@@ -47,12 +47,12 @@ def test_a_source_in_c_makes_what_was_made_stale_when_it_changes_but_not_when_it
     written = tmp_path / "scan.c"
     written.write_text("int a;")
     outside = {os.path.relpath(written, compiled.PACKAGE): compiled.file_digest(written)}
-    made = manifest(tmp_path, digest=compiled.digest(NAMES), outside=outside)
-    assert compiled.matching_build(made) is not None
+    manifest_file = manifest(tmp_path, digest=compiled.digest(NAMES), outside=outside)
+    assert compiled.matching_build(manifest_file) is not None
     written.write_text("int b;")
-    assert compiled.matching_build(made) is None
+    assert compiled.matching_build(manifest_file) is None
     written.unlink()
-    assert compiled.matching_build(made) is not None
+    assert compiled.matching_build(manifest_file) is not None
 
 
 @pytest.mark.parametrize("listed", [MODULES, tuple(IN_C)], ids=["MODULES", "IN_C"])
@@ -85,8 +85,8 @@ def test_a_manifest_that_is_none_is_passed_over(tmp_path: Path, text: str) -> No
 def test_the_sources_run_where_that_is_asked_for(name: str) -> None:
     environ = {**os.environ, "ROUTECODEX_PURE": "1"}
     script = f"import routecodex, {name} as m; print(routecodex.IS_COMPILED, m.__file__[-3:])"
-    said = subprocess.check_output([sys.executable, "-c", script], env=environ, text=True)
-    assert said == "False .py\n"
+    output = subprocess.check_output([sys.executable, "-c", script], env=environ, text=True)
+    assert output == "False .py\n"
 
 
 def test_what_the_compiler_learns_from_runs_to_its_end() -> None:

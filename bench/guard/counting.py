@@ -26,7 +26,7 @@ WARM_RUNS = 20
 RUNS = 3
 """Runs of which the minimum counts: other work, such as a timer, can only add to a run."""
 
-OURS = str(Path(__file__).parents[1])
+BENCH = str(Path(__file__).parents[1])
 EVENT_LOOP = (str(Path(asyncio.__file__).parent), str(Path(selectors.__file__)))
 
 Step = Callable[[], object]
@@ -43,7 +43,7 @@ class Count(msgspec.Struct, frozen=True):
 @functools.cache
 def _is_counted(file: str) -> bool:
     """Return whether the file counts: neither the event loop, which turns by chance, nor the guard does."""
-    return not file.startswith((OURS, *EVENT_LOOP))
+    return not file.startswith((BENCH, *EVENT_LOOP))
 
 
 class _Tracer:

@@ -6,7 +6,7 @@ import pytest
 
 from routecodex.canon.finish import Finish, Reason, encode, infer, trace
 
-SAID: list[tuple[str, str, Reason]] = [
+REASONS: list[tuple[str, str, Reason]] = [
     ("chat", "stop", "stop"),
     ("chat", "end_turn", "stop"),
     ("chat", "eos", "stop"),
@@ -71,14 +71,14 @@ EXPRESSED: list[tuple[Reason, str, str, str, str]] = [
 PROTOCOLS = ("chat", "messages", "responses", "gemini")
 
 
-@pytest.mark.parametrize(("protocol", "upstream_reason", "reason"), SAID)
+@pytest.mark.parametrize(("protocol", "upstream_reason", "reason"), REASONS)
 def test_what_an_upstream_says_is_understood(protocol: str, upstream_reason: str, reason: Reason) -> None:
     assert infer(protocol, upstream_reason, has_calls=False) == Finish(
         reason, upstream_reason=upstream_reason
     )
 
 
-@pytest.mark.parametrize(("protocol", "upstream_reason", "reason"), SAID)
+@pytest.mark.parametrize(("protocol", "upstream_reason", "reason"), REASONS)
 def test_calls_in_the_answer_win_whatever_was_said(
     protocol: str, upstream_reason: str, reason: Reason
 ) -> None:
@@ -109,7 +109,7 @@ def test_a_word_nobody_knows_is_the_end_of_the_turn(protocol: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("protocol", "upstream_reason", "reason"), [row for row in SAID if row[2] not in ("stop", "pause")]
+    ("protocol", "upstream_reason", "reason"), [row for row in REASONS if row[2] not in ("stop", "pause")]
 )
 def test_a_call_that_was_cut_off_is_no_call(protocol: str, upstream_reason: str, reason: Reason) -> None:
     inferred: Reason = "content_filter" if reason == "refusal" else reason

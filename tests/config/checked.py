@@ -1,4 +1,4 @@
-"""A configuration that is fine, ways to spoil it, and what the check says."""
+"""A valid configuration, changes to it, and the problems that the check reports."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ models = { "glm-4.7" = {}, "blind" = { vision = false } }
 default = ["glm.glm-4.7"]
 """
 
-Told = tuple[str, str, str, str]
+Row = tuple[str, str, str, str]
 
 
-def told(text: str) -> list[Told]:
+def problems_of(text: str) -> list[Row]:
     _, problems = examine(text, environ={})
     return [(one.severity, one.path, one.message, one.fix) for one in problems]
 

@@ -9,7 +9,7 @@ import pytest
 
 from routecodex.config import check, examine, is_loopback, loads
 from routecodex.server_tools.clock.ntp import address_of
-from tests.config.checked import BASE, Told, provider, told
+from tests.config.checked import BASE, Row, problems_of, provider
 
 NTP = "[server_tools.clock.ntp]\n"
 TIME_SERVERS = [
@@ -47,18 +47,18 @@ TIME_SERVERS = [
 
 
 @pytest.mark.parametrize(("text", "expected"), TIME_SERVERS)
-def test_a_time_server_that_cannot_be_asked_is_told(text: str, expected: Told) -> None:
-    assert told(BASE + text) == [expected]
+def test_a_time_server_that_cannot_be_asked_is_told(text: str, expected: Row) -> None:
+    assert problems_of(BASE + text) == [expected]
 
 
 @pytest.mark.parametrize("server", ["time.example", "time.example:123", "::1", "[::1]:123", "192.0.2.1:1"])
 def test_a_time_server_is_a_host_or_a_host_and_a_port(server: str) -> None:
-    assert told(BASE + NTP + f'servers = ["{server}"]\n') == []
+    assert problems_of(BASE + NTP + f'servers = ["{server}"]\n') == []
     assert address_of(server)
 
 
 def test_no_time_server_is_needed_by_who_asks_none() -> None:
-    assert told(BASE + NTP + "enabled = false\nservers = []\n") == []
+    assert problems_of(BASE + NTP + "enabled = false\nservers = []\n") == []
 
 
 SERVER = [
@@ -157,8 +157,8 @@ SERVER = [
 
 
 @pytest.mark.parametrize(("text", "expected"), SERVER)
-def test_parts_that_do_not_fit_are_told_with_a_fix(text: str, expected: Told) -> None:
-    assert told(text) == [expected]
+def test_parts_that_do_not_fit_are_told_with_a_fix(text: str, expected: Row) -> None:
+    assert problems_of(text) == [expected]
 
 
 def test_what_fits_is_not_complained_about() -> None:
@@ -169,7 +169,7 @@ def test_names_used_twice_are_told_at_each_place() -> None:
     text = provider(auth='[{ alias = "key2", value = "a" }, { value = "b" }]') + (
         '[server]\nclient_keys = [{ name = "a", key = "1" }, { name = "a", key = "2" }]\n'
     )
-    assert [(path, message) for _, path, message, _ in told(text)] == [
+    assert [(path, message) for _, path, message, _ in problems_of(text)] == [
         ("providers.q.auth[0].alias", '"key2" is used more than once'),
         ("providers.q.auth[1].alias", '"key2" is used more than once'),
         ("server.client_keys[0].name", '"a" is used more than once'),
@@ -178,7 +178,7 @@ def test_names_used_twice_are_told_at_each_place() -> None:
 
 
 def test_no_provider_at_all_is_told() -> None:
-    assert [(path, fix) for _, path, _, fix in told("")] == [
+    assert [(path, fix) for _, path, _, fix in problems_of("")] == [
         ("providers", 'add one, such as [providers.openai] with preset = "openai"'),
         ("routing.default", 'add default = ["provider.model"]'),
     ]
@@ -186,13 +186,13 @@ def test_no_provider_at_all_is_told() -> None:
 
 @pytest.mark.parametrize("url", ["file:", "file:{}/a/b", "file://{}/a", "memory:"])
 def test_the_stores_of_this_version_are_accepted(url: str, tmp_path: Path) -> None:
-    assert told(BASE + f'[store]\nurl = "{url.format(tmp_path)}"\n') == []
+    assert problems_of(BASE + f'[store]\nurl = "{url.format(tmp_path)}"\n') == []
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_directory_that_only_others_may_write_is_a_warning(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
-    assert told(BASE + f'[store]\nurl = "file:{tmp_path}/state"\n') == [
+    assert problems_of(BASE + f'[store]\nurl = "file:{tmp_path}/state"\n') == [
         (
             "warning",
             "store.url",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.config.checked import BASE, Told, provider, told
+from tests.config.checked import BASE, Row, problems_of, provider
 
 PROVIDERS = [
     pytest.param(
@@ -191,12 +191,12 @@ PROVIDERS += [
         (
             "error",
             "providers.q.base_url",
-            f"{told_as} is not a URL",
+            f"{displayed} is not a URL",
             "write https:// or http://, a host, and a port if needed",
         ),
         id=name,
     )
-    for name, url, told_as in (
+    for name, url, displayed in (
         ("space in a URL", "http://127.0.0.1/a b/v1", '"http://127.0.0.1/a b/v1"'),
         ("space in a host", "http://a b/v1", '"http://a b/v1"'),
         ("line break in a URL", "http://127.0.0.1/\\nv1", r'"http://127.0.0.1/\nv1"'),
@@ -234,15 +234,17 @@ def test_a_header_that_cannot_be_sent_is_told_wherever_it_stands(
     header: str, name: str, message: str, fix: str
 ) -> None:
     search = f"[server_tools.web_search.http]\nheaders = {{ {header} }}\n"
-    assert told(provider(headers=f"{{ {header} }}")) == [
+    assert problems_of(provider(headers=f"{{ {header} }}")) == [
         ("error", f"providers.q.headers.{name}", message, fix)
     ]
-    assert told(BASE + search) == [("error", f"server_tools.web_search.http.headers.{name}", message, fix)]
+    assert problems_of(BASE + search) == [
+        ("error", f"server_tools.web_search.http.headers.{name}", message, fix)
+    ]
 
 
 def test_headers_that_can_be_sent_are_taken() -> None:
     rows = r'{ x-team = "", Authorization = "Bearer {key}", "x_y.z!" = "tab\there, Grüße" }'
-    assert told(provider(headers=rows) + f"[server_tools.web_search.http]\nheaders = {rows}\n") == []
+    assert problems_of(provider(headers=rows) + f"[server_tools.web_search.http]\nheaders = {rows}\n") == []
 
 
 SEARCH = "[server_tools.web_search.http]\n"
@@ -281,10 +283,10 @@ SEARCHES = [
 
 
 @pytest.mark.parametrize(("text", "expected"), PROVIDERS)
-def test_what_cannot_be_sent_to_is_told_with_a_fix(text: str, expected: Told) -> None:
-    assert told(text) == [expected]
+def test_what_cannot_be_sent_to_is_told_with_a_fix(text: str, expected: Row) -> None:
+    assert problems_of(text) == [expected]
 
 
 @pytest.mark.parametrize(("text", "expected"), SEARCHES)
-def test_a_search_that_cannot_be_asked_is_told_with_a_fix(text: str, expected: Told) -> None:
-    assert told(BASE + text) == [expected]
+def test_a_search_that_cannot_be_asked_is_told_with_a_fix(text: str, expected: Row) -> None:
+    assert problems_of(BASE + text) == [expected]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from routecodex.config import loads, split_target
-from tests.config.checked import BASE, Told, provider, routed, told
+from tests.config.checked import BASE, Row, problems_of, provider, routed
 
 TARGETS = [
     pytest.param(
@@ -133,7 +133,7 @@ TARGETS = [
 
 def test_globs_that_match_something_of_their_own_are_fine() -> None:
     aliases = '"claude-?" = "glm.blind"\n"claude-*" = "glm.glm-4.7"\n"claude-9" = "glm.blind"\n'
-    assert told(f"{BASE}[models]\n{aliases}") == []
+    assert problems_of(f"{BASE}[models]\n{aliases}") == []
 
 
 ROUTES = [
@@ -329,18 +329,18 @@ ROUTES = [
 
 
 def test_a_route_of_ones_own_is_fine_with_an_alias_or_a_name_unlike_the_known_ones() -> None:
-    assert told(f'{BASE}reviews = ["glm.glm-4.7"]\n') == []
-    assert told(f'{BASE}thinkin = ["glm.glm-4.7"]\n[models]\n"o3" = "route:thinkin"\n') == []
+    assert problems_of(f'{BASE}reviews = ["glm.glm-4.7"]\n') == []
+    assert problems_of(f'{BASE}thinkin = ["glm.glm-4.7"]\n[models]\n"o3" = "route:thinkin"\n') == []
 
 
 @pytest.mark.parametrize(("text", "expected"), [*TARGETS, *ROUTES])
-def test_targets_that_do_not_fit_are_told_with_a_fix(text: str, expected: Told) -> None:
-    assert told(text) == [expected]
+def test_targets_that_do_not_fit_are_told_with_a_fix(text: str, expected: Row) -> None:
+    assert problems_of(text) == [expected]
 
 
 def test_pools_with_the_same_id_are_told() -> None:
     pools = '[{ id = "x", targets = ["glm.glm-4.7"] }, { id = "x", targets = ["glm.blind"] }]'
-    assert [path for _, path, _, _ in told(routed(pools))] == [
+    assert [path for _, path, _, _ in problems_of(routed(pools))] == [
         "routing.default[0].id",
         "routing.default[1].id",
     ]

@@ -1,6 +1,6 @@
-"""Validation of chat messages and tools in Python: what `compile/fast_validate.c` is tested against.
+"""Reference of `compile/fast_validate.c` in Python: validates chat messages and tools.
 
-This one accepts every valid request. The C accepts the same or less: it returns None for what is rare.
+It accepts every valid request. The C may accept fewer: it returns None for rare ones.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""References in the place of C: the sources then take the paths that otherwise only a build takes."""
+"""Installs references in place of C: the sources then take the paths that otherwise only a build takes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from routecodex.wire import plain_heads as plain_heads_module
 from tests.reference import fast_validate, outline, plain_heads
 
 WAYS = ("compiled",) if IS_COMPILED else ("sources", "references")
-"""What the paths can be tested with: a build cannot be changed, and has them anyway."""
+"""Ways to test these paths; a build always takes them, and cannot be patched."""
 
 
 @contextmanager

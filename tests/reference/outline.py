@@ -1,4 +1,4 @@
-"""Outlines of large bodies in Python: what `compile/outline.c` is tested against."""
+"""Reference of `compile/outline.c` in Python: cuts the long texts out of a body."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MAX_DEPTH = 60
 def cut(
     body: bytes, places: tuple[tuple[bytes, int], ...], shortest: int, opening: bytes, /
 ) -> tuple[bytes, bool] | None:
-    """Replace long strings of a JSON body by marks; also tell whether `opening` may occur in the body."""
+    """Replace long strings of a JSON body by marks; also return whether `opening` may occur in the body."""
     if scan.find_invalid_utf8(body) >= 0:
         return None
     may_open = opening in body

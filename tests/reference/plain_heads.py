@@ -1,4 +1,4 @@
-"""Plain heads of requests and responses in Python: what `compile/plain_heads.c` is tested against."""
+"""Reference of `compile/plain_heads.c` in Python: parses plain heads of requests and responses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One conversation told in each of the four protocols."""
+"""One conversation in each of the four protocols."""
 
 from __future__ import annotations
 
@@ -107,34 +107,34 @@ def _tool(protocol: str, name: str) -> dict[str, Any]:
     return tools[protocol]
 
 
-def tell(
+def wire_request(
     protocol: str, *steps: Step, tools: Sequence[str | dict[str, Any]] = (), system: str = "", **fields: Any
 ) -> WireRequest:
-    """The conversation as a request that was read; a tool is a name or as the protocol has it."""
+    """Return the conversation as a validated request; a tool is a name or a declaration of the protocol."""
     write = {"chat": _chat, "responses": _responses, "messages": _messages, "gemini": _gemini}[protocol]
-    told = [write(step, at) for at, step in enumerate(steps)]
+    messages = [write(step, at) for at, step in enumerate(steps)]
     offered = [_tool(protocol, tool) if isinstance(tool, str) else tool for tool in tools]
     body: dict[str, Any] = {"tools": offered} if offered else {}
     match protocol:
         case "chat":
             before = [{"role": "system", "content": system}] if system else []
-            body |= {"model": "m", "messages": before + told}
+            body |= {"model": "m", "messages": before + messages}
         case "responses":
-            body |= {"model": "m", "input": told, "instructions": system}
+            body |= {"model": "m", "input": messages, "instructions": system}
         case "messages":
-            body |= {"model": "m", "max_tokens": 9, "messages": told, "system": system}
+            body |= {"model": "m", "max_tokens": 9, "messages": messages, "system": system}
         case _:
             instruction = {"systemInstruction": {"parts": [{"text": system}]}} if system else {}
-            body |= {"contents": told, **instruction}
+            body |= {"contents": messages, **instruction}
     named = {"model": "m"} if protocol == "gemini" else {}
     return CODECS[protocol].validate(msgspec.json.encode(body | fields), **named)
 
 
-def look(protocol: str, *steps: Step, **settings: Any) -> RequestFeatures:
-    """The conversation as routing sees it."""
-    return CODECS[protocol].features(tell(protocol, *steps, **settings))
+def features(protocol: str, *steps: Step, **settings: Any) -> RequestFeatures:
+    """Return the features of the conversation."""
+    return CODECS[protocol].features(wire_request(protocol, *steps, **settings))
 
 
-def opening(protocol: str, *steps: Step, **settings: Any) -> bytes:
-    """What the conversation begins with."""
-    return CODECS[protocol].fingerprint(tell(protocol, *steps, **settings))
+def fingerprint(protocol: str, *steps: Step, **settings: Any) -> bytes:
+    """Return the fingerprint of the start of the conversation."""
+    return CODECS[protocol].fingerprint(wire_request(protocol, *steps, **settings))

@@ -15,14 +15,14 @@ from routecodex.routing.classify import (
     is_title_request,
     wants_search,
 )
-from tests.routing.instruction_texts import PROTOCOLS, Step, look
+from tests.routing.instruction_texts import PROTOCOLS, Step, features
 
 protocols = pytest.mark.parametrize("protocol", PROTOCOLS)
-ASKED = ("user", "Fix the bug")
+QUESTION = ("user", "Fix the bug")
 
 
 def called(name: str, **arguments: Any) -> list[Step]:
-    return [ASKED, ("call", name, arguments), ("result", "done")]
+    return [QUESTION, ("call", name, arguments), ("result", "done")]
 
 
 def classified(seen: RequestFeatures, *, model: str = "m", tokens: int = 1000, **options: Any) -> RouteClass:
@@ -33,9 +33,9 @@ ROWS: list[tuple[str, str, list[Step]]] = [
     (
         "vision",
         "the newest message has an image or a video",
-        [ASKED, ("assistant", "ok"), ("image", "and this?")],
+        [QUESTION, ("assistant", "ok"), ("image", "and this?")],
     ),
-    ("thinking", "the newest message is the user's", [ASKED]),
+    ("thinking", "the newest message is the user's", [QUESTION]),
     (
         "thinking",
         "the newest message is the user's",
@@ -51,42 +51,42 @@ ROWS: list[tuple[str, str, list[Step]]] = [
     ("search", "the last turn went to the web (WebFetch)", called("WebFetch", url="http://x")),
     ("tools", "the last turn used a tool (Task)", called("Task", prompt="x")),
     ("tools", "the last turn used a tool (Bash)", called("Bash", command="pytest")),
-    ("default", "no other class matches", [ASKED, ("assistant", "Once upon a time")]),
+    ("default", "no other class matches", [QUESTION, ("assistant", "Once upon a time")]),
 ]
 
 
 @protocols
 @pytest.mark.parametrize(("route", "reason", "steps"), ROWS, ids=[f"{row[0]}-{row[1]}" for row in ROWS])
 def test_a_request_takes_its_route(protocol: str, route: str, reason: str, steps: list[Step]) -> None:
-    assert classified(look(protocol, *steps)) == RouteClass(route, reason)
+    assert classified(features(protocol, *steps)) == RouteClass(route, reason)
 
 
 @protocols
 def test_results_of_an_earlier_tool_do_not_count_when_the_user_speaks(protocol: str) -> None:
     steps: list[Step] = [*called("Edit"), ("assistant", "Edited."), ("user", "Thanks, and now?")]
-    assert classified(look(protocol, *steps)).route == "thinking"
+    assert classified(features(protocol, *steps)).route == "thinking"
 
 
 @protocols
 def test_only_the_last_turn_counts(protocol: str) -> None:
     steps = [*called("Edit", path="a"), *called("Grep", pattern="x")[1:]]
-    assert classified(look(protocol, *steps)).route == "search"
+    assert classified(features(protocol, *steps)).route == "search"
 
 
 @protocols
 def test_a_long_request_is_long_whatever_it_does(protocol: str) -> None:
-    seen = look(protocol, *called("Edit"))
+    seen = features(protocol, *called("Edit"))
     assert classified(seen, tokens=180_000) == RouteClass(
         "longcontext", "about 180000 tokens, 180000 or more are long context"
     )
     assert classified(seen, tokens=179_999).route == "coding"
     assert classified(seen, tokens=50, longcontext_tokens=50).route == "longcontext"
-    assert classified(look(protocol, ("image", "see")), tokens=180_000).route == "vision"
+    assert classified(features(protocol, ("image", "see")), tokens=180_000).route == "vision"
 
 
 @protocols
 def test_small_models_do_background_work(protocol: str) -> None:
-    seen = look(protocol, *called("Edit"))
+    seen = features(protocol, *called("Edit"))
     assert classified(seen, model="claude-haiku-4-5") == RouteClass(
         "background", "claude-haiku-4-5 is a model for background work"
     )
@@ -103,7 +103,7 @@ TITLES = [
     "You are Claude Code.\nSummarize this coding conversation in under 50 characters.",
     "x-anthropic-billing-header: cch=1a2b3;\nGenerate a concise, sentence-case title (3-7 words)",
 ]
-ASKED_LAST = [
+TITLE_PROMPTS = [
     "Please write a 5-10 word title for the following conversation:\n\nUser: hi",
     "Your task is to create a detailed summary of the conversation so far, paying close attention",
     "CRITICAL: Respond with TEXT ONLY. Do NOT call any tools.\n\n- no",
@@ -115,17 +115,19 @@ ASKED_LAST = [
 @protocols
 @pytest.mark.parametrize("system", TITLES)
 def test_a_title_request_is_known_by_its_system_text(protocol: str, system: str) -> None:
-    seen = look(protocol, ("user", "Fix <**glm**> the bug"), system=system)
+    seen = features(protocol, ("user", "Fix <**glm**> the bug"), system=system)
     assert is_title_request(seen)
     assert classified(seen) == RouteClass("background", "the client asks for a title or a summary")
 
 
 @protocols
-@pytest.mark.parametrize("text", ASKED_LAST)
+@pytest.mark.parametrize("text", TITLE_PROMPTS)
 def test_a_title_request_is_known_by_its_last_words(protocol: str, text: str) -> None:
     steps: list[Step] = [*called("Edit") * 3, ("assistant", "ok"), ("user", text)]
-    assert is_title_request(look(protocol, *steps, tools=("Read", "WebSearch"), system="You are an agent."))
-    assert is_title_request(look(protocol, ("user", text)))
+    assert is_title_request(
+        features(protocol, *steps, tools=("Read", "WebSearch"), system="You are an agent.")
+    )
+    assert is_title_request(features(protocol, ("user", text)))
 
 
 @protocols
@@ -135,12 +137,12 @@ def test_ordinary_requests_are_no_title_requests(protocol: str) -> None:
         "Summarize this file",
         "What does 'You are a title generator' do?",
     ):
-        assert not is_title_request(look(protocol, ("user", text), system="You are an agent."))
+        assert not is_title_request(features(protocol, ("user", text), system="You are an agent."))
 
 
 @protocols
 def test_more_beginnings_can_be_set(protocol: str) -> None:
-    seen = look(protocol, ("user", "hi"), system="Name this chat in three words")
+    seen = features(protocol, ("user", "hi"), system="Name this chat in three words")
     assert not is_title_request(seen)
     assert is_title_request(seen, ("name THIS chat",))
     assert classified(seen, background_openings=("Name this chat",)).route == "background"
@@ -151,23 +153,23 @@ def test_more_beginnings_can_be_set(protocol: str) -> None:
 def test_a_wish_to_search_needs_a_tool_that_can(protocol: str) -> None:
     wish = ("user", "Please search the web for the newest release.")
     wanted = RouteClass("web_search", "the user asks for a web search and a search tool is declared")
-    assert classified(look(protocol, wish, tools=("Read", "WebSearch"))) == wanted
-    assert classified(look(protocol, wish, tools=("Read", "mcp__x__brave_web_search"))) == wanted
-    assert classified(look(protocol, wish, tools=("Read",))).route == "thinking"
-    assert classified(look(protocol, ASKED, tools=("Read", "WebSearch"))).route == "thinking"
+    assert classified(features(protocol, wish, tools=("Read", "WebSearch"))) == wanted
+    assert classified(features(protocol, wish, tools=("Read", "mcp__x__brave_web_search"))) == wanted
+    assert classified(features(protocol, wish, tools=("Read",))).route == "thinking"
+    assert classified(features(protocol, QUESTION, tools=("Read", "WebSearch"))).route == "thinking"
 
 
 @protocols
 def test_a_wish_is_found_at_both_ends_of_a_long_message(protocol: str) -> None:
     filling = 'lorem \\ "ipsum" é\n' * 5000
     for text in (f"search the web\n{filling}", f"{filling}联网查一下"):
-        assert classified(look(protocol, ("user", text), tools=("web_search",))).route == "web_search"
+        assert classified(features(protocol, ("user", text), tools=("web_search",))).route == "web_search"
 
 
 @protocols
 def test_a_wish_does_not_last_beyond_the_users_turn(protocol: str) -> None:
     steps = [("user", "Search the web"), ("call", "WebSearch", {"query": "x"}), ("result", "found")]
-    assert classified(look(protocol, *steps, tools=("WebSearch",))).route == "search"
+    assert classified(features(protocol, *steps, tools=("WebSearch",))).route == "search"
 
 
 NATIVE: list[tuple[str, dict[str, Any]]] = [
@@ -183,7 +185,7 @@ NATIVE: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("protocol", "fields"), NATIVE)
 def test_a_request_can_ask_for_a_search_by_itself(protocol: str, fields: dict[str, Any]) -> None:
-    assert classified(look(protocol, ASKED, **fields)) == RouteClass(
+    assert classified(features(protocol, QUESTION, **fields)) == RouteClass(
         "web_search", "the request asks for a web search"
     )
 

@@ -1,4 +1,4 @@
-"""The rules of routing, a row each: what is set, what is asked, what comes of it."""
+"""The rules of routing, a row each: state, query and plan."""
 
 from __future__ import annotations
 
@@ -72,10 +72,10 @@ def planned(
     server: ServerState | None = None,
     health: Any = None,
     router: Router = ROUTER,
-    **asked: Any,
+    **query: Any,
 ) -> RoutePlan:
     return router.plan(
-        RouteQuery(model=model, **asked),
+        RouteQuery(model=model, **query),
         session=session or SessionState(),
         server=server or ServerState(),
         health=health or Ill(),
@@ -138,11 +138,11 @@ PLANS: list[Row] = [
 ]
 
 
-@pytest.mark.parametrize(("asked", "route", "expected", "reason"), PLANS)
+@pytest.mark.parametrize(("query", "route", "expected", "reason"), PLANS)
 def test_without_rules_the_body_and_the_table_decide(
-    asked: dict[str, Any], route: str, expected: list[str], reason: str
+    query: dict[str, Any], route: str, expected: list[str], reason: str
 ) -> None:
-    plan = planned(**asked)
+    plan = planned(**query)
     assert (plan.route, targets(plan), plan.reason) == (route, expected, reason)
 
 
@@ -236,11 +236,11 @@ RULES: list[tuple[str, dict[str, Any], SessionState, list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "asked", "session", "expected"), RULES, ids=[row[0] for row in RULES])
+@pytest.mark.parametrize(("name", "query", "session", "expected"), RULES, ids=[row[0] for row in RULES])
 def test_a_rule_of_the_session_decides(
-    name: str, asked: dict[str, Any], session: SessionState, expected: list[str]
+    name: str, query: dict[str, Any], session: SessionState, expected: list[str]
 ) -> None:
-    assert targets(planned(**{"turn": TURN, **asked}, session=session)) == expected
+    assert targets(planned(**{"turn": TURN, **query}, session=session)) == expected
 
 
 REFUSALS: list[tuple[str, dict[str, Any], SessionState, int, str, dict[str, Any]]] = [
@@ -272,18 +272,18 @@ REFUSALS: list[tuple[str, dict[str, Any], SessionState, int, str, dict[str, Any]
 
 
 @pytest.mark.parametrize(
-    ("name", "asked", "session", "status", "message", "details"), REFUSALS, ids=[row[0] for row in REFUSALS]
+    ("name", "query", "session", "status", "message", "details"), REFUSALS, ids=[row[0] for row in REFUSALS]
 )
 def test_what_a_person_insists_on_is_refused_and_never_replaced(
     name: str,
-    asked: dict[str, Any],
+    query: dict[str, Any],
     session: SessionState,
     status: int,
     message: str,
     details: dict[str, Any],
 ) -> None:
     with pytest.raises(ProviderNotAvailable) as caught:
-        planned(**{"turn": TURN, **asked}, session=session)
+        planned(**{"turn": TURN, **query}, session=session)
     error = caught.value
     assert (error.status, error.message, error.details, error.code) == (
         status,

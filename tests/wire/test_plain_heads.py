@@ -274,15 +274,15 @@ def agree_on_request(data: bytes) -> bool:
     if read is None:
         return False
     target, headers, start, length = read
-    told = Told()
-    parser = told.parser = httptools.HttpRequestParser(told)
+    parsed = Told()
+    parser = parsed.parser = httptools.HttpRequestParser(parsed)
     body = b"b" * min(length, 1000)
     parser.feed_data(data[:start] + body)
     assert (parser.get_method(), parser.get_http_version()) == (b"POST", "1.1")
-    assert (told.kept, told.upgrades) == (True, False)
-    assert (told.target, told.body, told.complete) == (target, body, length <= 1000)
-    assert headers == {name.decode(): value.decode().rstrip(" \t") for name, value in told.headers}
-    assert list(headers) == [name.decode() for name, _ in told.headers]
+    assert (parsed.kept, parsed.upgrades) == (True, False)
+    assert (parsed.target, parsed.body, parsed.complete) == (target, body, length <= 1000)
+    assert headers == {name.decode(): value.decode().rstrip(" \t") for name, value in parsed.headers}
+    assert list(headers) == [name.decode() for name, _ in parsed.headers]
     return True
 
 
@@ -293,14 +293,14 @@ def agree_on_answer(data: bytes) -> bool:
     if read is None:
         return False
     status, headers, start, length = read
-    told = Told()
-    parser = told.parser = httptools.HttpResponseParser(told)
+    parsed = Told()
+    parser = parsed.parser = httptools.HttpResponseParser(parsed)
     body = b"b" * min(length, 1000)
     parser.feed_data(data[:start] + (body if length >= 0 else b"1\r\nb\r\n0\r\n\r\n"))
     assert (parser.get_status_code(), parser.get_http_version()) == (status, "1.1")
-    assert (told.kept, told.upgrades) == (True, False)
-    assert (told.body, told.complete) == (body or b"b" * (length < 0), length <= 1000)
-    assert headers == told.headers
+    assert (parsed.kept, parsed.upgrades) == (True, False)
+    assert (parsed.body, parsed.complete) == (body or b"b" * (length < 0), length <= 1000)
+    assert headers == parsed.headers
     return True
 
 

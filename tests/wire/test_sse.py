@@ -26,7 +26,7 @@ ENDINGS = {"LF": b"\n", "CRLF": b"\r\n", "CR": b"\r"}
 MARKS = {"no mark": b"", "a byte order mark": b"\xef\xbb\xbf"}
 
 
-def told(pieces: Iterator[bytes] | list[bytes]) -> list[tuple[bytes, bytes]]:
+def parsed(pieces: Iterator[bytes] | list[bytes]) -> list[tuple[bytes, bytes]]:
     frames = Frames()
     out = [found for piece in pieces for found in frames.feed(piece)]
     return [(found.event, found.data) for found in [*out, *frames.close()]]
@@ -43,20 +43,20 @@ def stream(request: pytest.FixtureRequest, ending: bytes) -> bytes:
 
 
 def test_frames_come_out_of_one_piece(stream: bytes) -> None:
-    assert told([stream]) == FRAMES
+    assert parsed([stream]) == FRAMES
 
 
 def test_frames_come_out_of_every_split_in_two(stream: bytes) -> None:
     for cut in range(len(stream) + 1):
-        assert told([stream[:cut], stream[cut:]]) == FRAMES, cut
+        assert parsed([stream[:cut], stream[cut:]]) == FRAMES, cut
 
 
 def test_frames_come_out_byte_by_byte(stream: bytes) -> None:
-    assert told(stream[at : at + 1] for at in range(len(stream))) == FRAMES
+    assert parsed(stream[at : at + 1] for at in range(len(stream))) == FRAMES
 
 
 def test_a_mark_in_the_middle_is_content() -> None:
-    assert told([b"data: a\n\n", b"\xef\xbb\xbfdata: b\n\n"]) == [(b"", b"a")]
+    assert parsed([b"data: a\n\n", b"\xef\xbb\xbfdata: b\n\n"]) == [(b"", b"a")]
 
 
 def test_raw_bytes_have_lf_line_ends_and_a_blank_line() -> None:

@@ -1,4 +1,4 @@
-"""The sources of modules that are written in C as well, whatever is loaded under their names."""
+"""Python sources of modules that C replaces, also in a compiled run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from routecodex import compiled
 
 
 def twin(name: str, package: str = "wire") -> ModuleType:
-    """The module as its source says."""
+    """Load a module from its Python source."""
     spec = importlib.util.spec_from_file_location(
         f"twin_of_{name}", compiled.source(f"routecodex.{package}.{name}")
     )
@@ -21,6 +21,6 @@ def twin(name: str, package: str = "wire") -> ModuleType:
 
 
 def functions(twin: ModuleType) -> set[str]:
-    """The functions that the source of a module offers."""
+    """Return the public functions of a module."""
     own = {name for name, value in vars(twin).items() if getattr(value, "__module__", "") == twin.__name__}
     return {name for name in own if name[0] != "_"}

@@ -229,11 +229,11 @@ def _check_entries(config: Config, route: str, entries: tuple[str | PoolConfig, 
 
 def _overlaps(config: Config, route: str) -> Iterator[Problem]:
     """Warn about targets of an earlier pool of the route: they count only there."""
-    seen: dict[tuple[str, str, str], str] = {}
+    pool_of: dict[tuple[str, str, str], str] = {}
     # Backups come last, in any position.
     for index, pool in sorted(enumerate(config.pools(route)), key=lambda row: row[1].backup):
         for at, target in enumerate(pool.targets):
-            before = {seen[one] for one in _expand_target(config, target) if one in seen}
+            before = {pool_of[one] for one in _expand_target(config, target) if one in pool_of}
             if before:
                 message = (
                     f"{quoted(target)} is already in the pool {quoted(min(before))} and counts only there"
@@ -241,7 +241,7 @@ def _overlaps(config: Config, route: str) -> Iterator[Problem]:
                 place = ("routing", route, index, "targets", at)
                 yield Problem(place, message, "remove one of the two", severity="warning")
         for one in (one for target in pool.targets for one in _expand_target(config, target)):
-            seen.setdefault(one, pool.id)
+            pool_of.setdefault(one, pool.id)
 
 
 def _expand_target(config: Config, target: str) -> list[tuple[str, str, str]]:

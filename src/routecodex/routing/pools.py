@@ -62,20 +62,20 @@ class PoolSelector:
         self._only = (
             self.groups[0].steps if len(self.groups) == 1 and len(self.groups[0].steps) == 1 else None
         )
-        self._kept = functools.lru_cache(maxsize=_CACHED_ORDERS)(self._keep)
+        self._affinity_order = functools.lru_cache(maxsize=_CACHED_ORDERS)(self._order_by_affinity)
 
     def order(self, *, affinity: str | None, next_turn: NextTurn) -> tuple[PlanStep, ...]:
         """Return every target of the pool in the order to try them."""
         if self._only is not None:
             return self._only
         if affinity is not None:
-            return self._kept(affinity)
+            return self._affinity_order(affinity)
         turn = next_turn(self.name)
         groups = _ORDERS[self.mode](self.groups, turn)
         turn //= len(self.groups) if self.mode == "round-robin" else 1
         return tuple(step for group in groups for step in _rotated(group.steps, turn))
 
-    def _keep(self, affinity: str) -> tuple[PlanStep, ...]:
+    def _order_by_affinity(self, affinity: str) -> tuple[PlanStep, ...]:
         groups: Iterable[KeyGroup] = self.groups
         if self.mode != "priority":
             groups = sorted(groups, key=lambda group: _score(affinity, group.name, group.weight))
@@ -124,12 +124,12 @@ _ORDERS: dict[str, Callable[[tuple[KeyGroup, ...], int], tuple[KeyGroup, ...]]] 
 
 def pool_selectors(registry: Registry, route: str) -> tuple[PoolSelector, ...]:
     """Return the pools of a route, backups last; a target belongs to the first pool that names it."""
-    seen: set[Target] = set()
+    placed: set[Target] = set()
     pools = sorted(registry.routes.get(route, ()), key=lambda pool: pool.backup)
-    return tuple(_pool_selector(registry, route, pool, seen) for pool in pools)
+    return tuple(_pool_selector(registry, route, pool, placed) for pool in pools)
 
 
-def _pool_selector(registry: Registry, route: str, pool: Pool, seen: set[Target]) -> PoolSelector:
+def _pool_selector(registry: Registry, route: str, pool: Pool, placed: set[Target]) -> PoolSelector:
     reason = f"pool {pool.id}" + (" (backup)" if pool.backup else "")
     groups: dict[str, list[PlanStep]] = {}
     weights: dict[str, float] = {}
@@ -137,8 +137,8 @@ def _pool_selector(registry: Registry, route: str, pool: Pool, seen: set[Target]
         for target in registry.targets_of(name):
             model = f"{target.provider}.{target.model}"
             weights.setdefault(model, pool.weights.get(name, pool.weights.get(model, 1.0)))
-            if target not in seen:
-                seen.add(target)
+            if target not in placed:
+                placed.add(target)
                 groups.setdefault(model, []).append(PlanStep(target, reason, route))
     mode = "weighted" if pool.weights and pool.mode == "round-robin" else pool.mode
     return PoolSelector(

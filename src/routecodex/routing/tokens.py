@@ -6,7 +6,7 @@ UPPER = 3
 """Fewest bytes per token in nearly all texts: a request that is small by this bound is small."""
 _LETTERS = 4.8
 """Letters, digits and spaces per token; an indent counts as one."""
-_SIGNS = 0.6
+_PUNCTUATION = 0.6
 """Tokens per punctuation mark: some share a token. Backslashes of escapes do not count."""
 _FOREIGN = 3
 """Non-ASCII bytes per token: one Chinese character, one and a half Cyrillic ones."""
@@ -21,7 +21,7 @@ _PIECES = 128
 _PIECE = 128
 _BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=-_"
 _NOT_ASCII = bytes(range(128, 256))
-_WORDS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789 "
+_WORD_BYTES = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789 "
 _INDENT = b"    "
 _UNICODE_ESCAPE = len("u0000")
 
@@ -84,12 +84,12 @@ def _pieces(text: bytes) -> list[bytes]:
 
 
 def _count(text: bytes) -> float:
-    others = text.translate(None, _WORDS)
+    others = text.translate(None, _WORD_BYTES)
     foreign = 0 if others.isascii() else len(others) - len(others.translate(None, _NOT_ASCII))
     escaped = text.count(b"\\u")
     letters = len(text) - len(others) - escaped * _UNICODE_ESCAPE - text.count(_INDENT) * (len(_INDENT) - 1)
-    signs = len(others) - foreign - others.count(b"\\")
-    return max(letters, 0) / _LETTERS + max(signs, 0) * _SIGNS + foreign / _FOREIGN + escaped
+    punctuation = len(others) - foreign - others.count(b"\\")
+    return max(letters, 0) / _LETTERS + max(punctuation, 0) * _PUNCTUATION + foreign / _FOREIGN + escaped
 
 
 def estimate_by_size(body: bytes) -> int:

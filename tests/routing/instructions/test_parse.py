@@ -225,7 +225,7 @@ def test_code_envelopes_and_open_ends_are_not_read(text: str) -> None:
     assert parse(text) == ParseResult()
 
 
-HEARD = [
+PARSED = [
     "`code` <**clear**> `code`",
     "a lone ` here <**clear**>",
     "a lone ` here\n\nand ` there <**clear**>",
@@ -252,7 +252,7 @@ HEARD = [
 ]
 
 
-@pytest.mark.parametrize("text", HEARD)
+@pytest.mark.parametrize("text", PARSED)
 def test_what_stands_around_an_instruction_does_not_hide_it(text: str) -> None:
     assert said(text) == [ClearRouting()]
 

@@ -209,13 +209,13 @@ _KEYED_READERS: dict[str, Callable[[str, Span], Instruction]] = {
     "clock": _clock,
 }
 _SIGNED_READERS: dict[str, Callable[[tuple[str, ...], Span], Instruction]] = {
-    sign: reader
-    for signs, reader in (
+    mark: reader
+    for marks, reader in (
         ("!！", _sticky_or_allow),
         ("#＃", lambda names, span: DisableTarget(names, span=span)),
         ("@＠", lambda names, span: EnableTarget(names, span=span)),
     )
-    for sign in signs
+    for mark in marks
 }
 _KEYWORDS: dict[str, Callable[[Span], Instruction]] = {
     "clear": lambda span: ClearRouting(span=span),
