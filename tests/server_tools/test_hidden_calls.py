@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
-from routecodex.canon.parts import Text
-from routecodex.canon.parts import ToolCall
-from routecodex.canon.parts import ToolResult
-from routecodex.canon.request import Message
-from routecodex.canon.request import Request
+
+import pytest
+
+from routecodex.canon.parts import Text, ToolCall, ToolResult
+from routecodex.canon.request import Message, Request
 from routecodex.server_tools import hidden_calls as kept
-from routecodex.server_tools.hidden_calls import HiddenCall
-from routecodex.server_tools.hidden_calls import HiddenToolCalls
+from routecodex.server_tools.hidden_calls import HiddenCall, HiddenToolCalls
 from routecodex.stores.file import FileStore
 from routecodex.stores.memory import MemoryStore
 from routecodex.stores.store import StoreError
-from tests.server_tools.turn_driver import HELLO
-from tests.server_tools.turn_driver import request_with
-import logging
-import pytest
+from tests.server_tools.turn_driver import HELLO, request_with
 
 CLOCK = HiddenCall("k1", "clock", '{"action":"get"}', "noon")
 READ, WRITE = ToolCall("r1", "read", "{}"), ToolCall("w1", "write", "{}")
