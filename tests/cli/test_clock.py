@@ -1,4 +1,4 @@
-"""`routecodex daemon status clock` and `set clock`: against stand-ins, and against a real server."""
+"""`routecodex daemon status clock` and `set clock`, against fake servers and a real one."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from routecodex.cli import main
 from routecodex.cli.tables import moment
 from tests.cli.admin_server import AdminServer, admin_server, announce
 from tests.cli.process import serve
-from tests.gateway.clock_gateway import iso, now_ms, plant, tasks, whole_config
-from tests.gateway.continuation_gateway import Talk
+from tests.gateway.clock_gateway import iso, now_ms, store_tasks, stored_tasks, whole_config
+from tests.gateway.continuation_gateway import GatewayHarness
 from tests.kit.upstream import Upstream
 
 TASK: dict[str, Any] = {
@@ -137,9 +137,9 @@ def test_with_no_server_running_the_exit_code_is_3(user: Path, arguments: tuple[
 async def test_a_real_server_shows_its_tasks_and_lets_one_go(user: Path, tmp_path: Path) -> None:
     due = now_ms() + 3_600_000
     async with Upstream() as upstream:
-        talk = Talk("chat", "chat", tmp_path / "state", upstream)
-        plant(talk.folder, due, due, session="s-9")
-        async with serve(tmp_path, whole_config(talk, server='id = "main"\n')) as process:
+        harness = GatewayHarness("chat", "chat", tmp_path / "state", upstream)
+        store_tasks(harness.folder, due, due, session="s-9")
+        async with serve(tmp_path, whole_config(harness, server='id = "main"\n')) as process:
             await process.port()
             shown = await asyncio.to_thread(daemon, "status", "clock", "--server", "main", "--json")
             gone = await asyncio.to_thread(daemon, "set", "clock", "--cancel", "t1")
@@ -150,4 +150,4 @@ async def test_a_real_server_shows_its_tasks_and_lets_one_go(user: Path, tmp_pat
     assert (session["id"], [task["taskId"] for task in session["tasks"]]) == ("s-9", ["t1", "t2"])
     assert session["tasks"][0] == {**TASK, "taskId": "t1", "dueAt": iso(due)}
     assert (gone.exit_code, gone.stdout, again.exit_code) == (0, "main: removed t1\n", 1)
-    assert [task["taskId"] for task in tasks(talk.folder, "s-9")] == ["t2"]
+    assert [task["taskId"] for task in stored_tasks(harness.folder, "s-9")] == ["t2"]

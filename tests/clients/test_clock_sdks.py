@@ -21,7 +21,7 @@ from tests.clients.python.openai_chat import Chat
 from tests.clients.python.openai_responses import Responses
 from tests.clients.python.speakers import SPEAKERS, Speaker
 from tests.clients.python.talk import ENDS, Conversation, Wish
-from tests.gateway.clock_gateway import HEAD, NO_NTP, command, config, hasten, item, now_ms
+from tests.gateway.clock_gateway import HEAD, NO_NTP, advance_due_times, command, config, now_ms, task_item
 from tests.kit import answers
 from tests.kit.answers import PROTOCOLS, Call
 from tests.kit.steps import Json, Sse
@@ -76,10 +76,10 @@ def model(protocol: str, folder: Path) -> Callable[[Request], Json | Sse]:
         if HEAD.encode() in request.body:
             return answers.text(protocol, "Reminded.", stream)
         if _SCHEDULED.search(request.body):
-            hasten(folder, SOON, now_ms() + WINDOW + 200)
+            advance_due_times(folder, SOON, now_ms() + WINDOW + 200)
             return answers.text(protocol, "Noted.", stream)
         both = b"both" in request.body
-        task = item(now_ms() + HOUR) if both else item(now_ms() + AHEAD, SOON)
+        task = task_item(now_ms() + HOUR) if both else task_item(now_ms() + AHEAD, SOON)
         ours = Call("clock", command("schedule", task), "call_ours")
         theirs = [Call("look_up", {"city": "Oslo"}, "call_theirs")] if both else []
         return answers.tool_calls(protocol, ours, *theirs, stream=stream)

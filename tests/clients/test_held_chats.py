@@ -15,7 +15,7 @@ from google.genai import types
 
 from tests.clients.gateway import Gateway, Upstreams, configuration, gateway_process
 from tests.clients.node_sdks import run
-from tests.gateway.clock_gateway import HEAD, NO_NTP, command, config, hasten, item, now_ms
+from tests.gateway.clock_gateway import HEAD, NO_NTP, advance_due_times, command, config, now_ms, task_item
 from tests.kit import answers
 from tests.kit.answers import PROTOCOLS, Call
 from tests.kit.steps import Json, Sse
@@ -40,9 +40,9 @@ def model(protocol: str, folder: Path) -> Callable[[Request], Json | Sse]:
         if HEAD.encode() in request.body:
             return answers.text(protocol, "Reminded.", stream)
         if b'scheduled\\"' in request.body or b'"scheduled"' in request.body:
-            hasten(folder, SOON, now_ms() + WINDOW + HELD)
+            advance_due_times(folder, SOON, now_ms() + WINDOW + HELD)
             return answers.text(protocol, "Noted.", stream)
-        arguments = command("schedule", item(now_ms() + AHEAD, SOON))
+        arguments = command("schedule", task_item(now_ms() + AHEAD, SOON))
         return answers.tool_calls(protocol, Call("clock", arguments, "call_ours"), stream=stream)
 
     return answer

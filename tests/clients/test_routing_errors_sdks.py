@@ -14,7 +14,7 @@ from google.genai import errors
 from tests.clients.gateway import Gateway
 from tests.clients.python.sdks import Sdks
 from tests.clients.python.speakers import SPEAKERS, Speaker
-from tests.gateway.instruction_gateway import World, steered
+from tests.gateway.instruction_gateway import InstructionHarness, instruction_gateway
 from tests.kit import answers
 
 ANYTHING = (openai.APIStatusError, anthropic.APIStatusError, errors.APIError)
@@ -60,9 +60,9 @@ speakers = pytest.mark.parametrize(
 )
 
 
-def failed(talk: Callable[[], object]) -> Any:
+def failed(send: Callable[[], object]) -> Any:
     with pytest.raises(ANYTHING) as caught:
-        talk()
+        send()
     return caught.value
 
 
@@ -73,10 +73,10 @@ def read(error: Any) -> tuple[int, dict[str, Any]]:
     return error.status_code, error.response.json()
 
 
-async def say(world: World, sdks: Sdks, speaker: Speaker, text: str) -> Any:
+async def say(harness: InstructionHarness, sdks: Sdks, speaker: Speaker, text: str) -> Any:
     """What the SDK raises for one message."""
     # A speaker needs no more of a gateway than its address.
-    gateway = cast(Gateway, world.gateway)
+    gateway = cast(Gateway, harness.gateway)
     return await asyncio.to_thread(failed, lambda: speaker.talk(sdks, gateway, "auto").say(text))
 
 
@@ -84,13 +84,15 @@ async def say(world: World, sdks: Sdks, speaker: Speaker, text: str) -> Any:
 async def test_a_target_that_cannot_be_used_is_raised_as_the_sdk_names_it(
     sdks: Sdks, speaker: Speaker
 ) -> None:
-    async with steered(speaker.protocol) as world:
-        world.refuses["key-eye-1"] = answers.error(speaker.protocol, 429, "slow down", retry_after="45")
-        limit = await say(world, sdks, speaker, "<**eye.seer**> hi")
+    async with instruction_gateway(speaker.protocol) as harness:
+        harness.replies_by_key["key-eye-1"] = answers.error(
+            speaker.protocol, 429, "slow down", retry_after="45"
+        )
+        limit = await say(harness, sdks, speaker, "<**eye.seer**> hi")
         assert read(limit)[0] == 429
-        world.requests.clear()
+        harness.requests.clear()
         for text, (status, message, details) in CASES.items():
-            error = await say(world, sdks, speaker, text)
+            error = await say(harness, sdks, speaker, text)
             raised = RAISED[speaker.protocol][status]
             assert (text, issubclass(type(error), raised)) == (text, True)
             found, body = read(error)
@@ -99,4 +101,4 @@ async def test_a_target_that_cannot_be_used_is_raised_as_the_sdk_names_it(
             assert message in str(error)
             if status == 503:
                 assert 1 <= int(error.response.headers["retry-after"]) <= 45
-    assert world.requests == []
+    assert harness.requests == []

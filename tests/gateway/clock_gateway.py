@@ -1,7 +1,7 @@
-"""A gateway with a clock, its state in files, before an upstream that calls the tool as it is told.
+"""A gateway with the clock tool and its state in files, in front of an upstream that calls the tool.
 
-`clocked(protocol, folder)` gives a Talk of `continued`; `plant` puts tasks on disk as the gateway itself
-writes them, `tasks` reads them there, and `asked` is what the upstream was asked, in no protocol's words.
+`clock_gateway(protocol, folder)` yields a GatewayHarness; `store_tasks` writes tasks to disk as the gateway
+does, `stored_tasks` reads them, and `upstream_request` is a decoded request of the upstream.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Any
 import msgspec
 
 from routecodex.canon.parts import Text, ToolCall, ToolResult
-from routecodex.canon.request import Request as Asked
+from routecodex.canon.request import Request as CanonRequest
 from routecodex.protocols.codecs import CODECS
 from routecodex.stores import file_format
-from tests.gateway.continuation_gateway import Talk, configuration
+from tests.gateway.continuation_gateway import GatewayHarness, configuration
 from tests.kit import answers
 from tests.kit.gateway import serving
 from tests.kit.raw_client import call
-from tests.kit.steps import Answer as Given
+from tests.kit.steps import Answer as UpstreamAnswer
 from tests.kit.upstream import Request, Upstream
 
 SESSION = "s-1"
@@ -36,44 +36,46 @@ NO_NTP = "ntp = { enabled = false }\n"
 
 
 def config(clock: str = "", *, ntp: str = NO_NTP) -> str:
-    """The clock turned on, with these lines more."""
+    """Return configuration that enables the clock, with these further lines."""
     return f"[server_tools.clock]\nenabled = true\n{clock}{ntp}"
 
 
-def whole_config(talk: Talk, clock: str = "", *, ntp: str = NO_NTP, more: str = "", server: str = "") -> str:
-    """The whole file of a gateway with a clock; `server` are lines of its first table."""
-    text = configuration(talk, more=more + config(clock, ntp=ntp))
+def whole_config(
+    harness: GatewayHarness, clock: str = "", *, ntp: str = NO_NTP, more: str = "", server: str = ""
+) -> str:
+    """Return the whole configuration of a gateway with a clock; `server` are lines of its [server] table."""
+    text = configuration(harness, more=more + config(clock, ntp=ntp))
     return text.replace("[server]\n", f'[server]\nadmin_token = "operator"\n{server}')
 
 
 @contextlib.asynccontextmanager
-async def clocked(
+async def clock_gateway(
     protocol: str,
     folder: Path,
     *,
-    speaks: str = "",
+    upstream_protocol: str = "",
     clock: str = "",
     ntp: str = NO_NTP,
     more: str = "",
     server: str = "",
-) -> AsyncIterator[Talk]:
-    """A running gateway with a clock for clients of this protocol."""
+) -> AsyncIterator[GatewayHarness]:
+    """Run a gateway with a clock for clients of this protocol."""
     async with Upstream() as upstream:
-        talk = Talk(protocol, speaks or protocol, folder, upstream)
-        async with serving(whole_config(talk, clock, ntp=ntp, more=more, server=server)) as gateway:
-            talk.port = gateway.port
-            yield talk
+        harness = GatewayHarness(protocol, upstream_protocol or protocol, folder, upstream)
+        async with serving(whole_config(harness, clock, ntp=ntp, more=more, server=server)) as gateway:
+            harness.port = gateway.port
+            yield harness
 
 
-async def operate(talk: Talk, path: str, body: object = None) -> Any:
-    """What an operator is told at this path of the admin API."""
+async def admin_call(harness: GatewayHarness, path: str, body: object = None) -> Any:
+    """Call this path of the admin API and return the answer."""
     method = "GET" if body is None else "POST"
-    return (await call(talk.port, f"/admin/{path}", body, method=method, headers=OPERATOR)).json
+    return (await call(harness.port, f"/admin/{path}", body, method=method, headers=OPERATOR)).json
 
 
-async def is_idle(talk: Talk) -> None:
-    """Waits until no request is under way any more."""
-    while (await operate(talk, "status"))["active"]:
+async def wait_until_idle(harness: GatewayHarness) -> None:
+    """Wait until the gateway has no active request."""
+    while (await admin_call(harness, "status"))["active"]:
         await asyncio.sleep(0.01)
 
 
@@ -86,8 +88,8 @@ def iso(moment_ms: int) -> str:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def item(due_ms: int, task: str = "water the plants", **more: Any) -> dict[str, Any]:
-    """A task as a model in strict mode asks for it."""
+def task_item(due_ms: int, task: str = "water the plants", **more: Any) -> dict[str, Any]:
+    """Return a task as a model in strict mode schedules it."""
     empty = {"tool": "", "arguments": "{}", "repeat": "none", "maxRuns": 0}
     return {"dueAt": iso(due_ms), "task": task, **empty, **more}
 
@@ -96,21 +98,21 @@ def command(action: str, *items: dict[str, Any], task_id: str = "") -> dict[str,
     return {"action": action, "items": list(items), "taskId": task_id}
 
 
-def file_of(folder: Path, session: str = SESSION) -> Path:
+def task_file(folder: Path, session: str = SESSION) -> Path:
     return folder / "clock" / file_format.encode_name(session)
 
 
-def tasks(folder: Path, session: str = SESSION) -> list[dict[str, Any]]:
-    """The tasks of a session on disk."""
+def stored_tasks(folder: Path, session: str = SESSION) -> list[dict[str, Any]]:
+    """Return the tasks of a session on disk."""
     try:
-        found: list[dict[str, Any]] = msgspec.json.decode(file_of(folder, session).read_bytes())["tasks"]
+        found: list[dict[str, Any]] = msgspec.json.decode(task_file(folder, session).read_bytes())["tasks"]
     except FileNotFoundError:
         return []
     return found
 
 
-def plant(folder: Path, *dues: int, session: str = SESSION, text: str = "water the plants") -> None:
-    """Puts tasks t1, t2, … on disk that are due at these times."""
+def store_tasks(folder: Path, *dues: int, session: str = SESSION, text: str = "water the plants") -> None:
+    """Write tasks t1, t2, … to disk that are due at these times."""
     rows = [
         {
             "taskId": f"t{number}",
@@ -124,50 +126,52 @@ def plant(folder: Path, *dues: int, session: str = SESSION, text: str = "water t
         for number, due in enumerate(dues, 1)
     ]
     state = {"version": 1, "sessionId": session, "tasks": rows, "updatedAtMs": 1}
-    file = file_of(folder, session)
+    file = task_file(folder, session)
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    file.with_name(".planted").write_bytes(msgspec.json.encode(state))
-    file.with_name(".planted").rename(file)
+    file.with_name(".stored").write_bytes(msgspec.json.encode(state))
+    file.with_name(".stored").rename(file)
 
 
-def hasten(folder: Path, task: str, due: int) -> None:
-    """Brings forward the tasks of that text nobody has been told of, in files anywhere below the folder."""
+def advance_due_times(folder: Path, task: str, due: int) -> None:
+    """Set the due time of undelivered tasks with that text, in files anywhere below the folder."""
     for file in folder.rglob("clock/*.json"):
         state = msgspec.json.decode(file.read_bytes())
-        ahead = [row for row in state.get("tasks", ()) if row["task"] == task and not row["deliveryCount"]]
-        for row in ahead:
+        undelivered = [
+            row for row in state.get("tasks", ()) if row["task"] == task and not row["deliveryCount"]
+        ]
+        for row in undelivered:
             row["dueAtMs"] = due
-        if ahead:
-            file.with_name(".hastened").write_bytes(msgspec.json.encode(state))
-            file.with_name(".hastened").rename(file)
+        if undelivered:
+            file.with_name(".advanced").write_bytes(msgspec.json.encode(state))
+            file.with_name(".advanced").rename(file)
 
 
 def reminder(*lines: tuple[str, int]) -> tuple[str, str]:
-    """The message that tells of these tasks and when they are due."""
-    told = [f'[scheduled task:"{task}"] due {iso(due)}' for task, due in lines]
-    return "user", "\n".join((HEAD, *told, TAIL))
+    """Return the reminder message for these tasks and their due times."""
+    task_lines = [f'[scheduled task:"{task}"] due {iso(due)}' for task, due in lines]
+    return "user", "\n".join((HEAD, *task_lines, TAIL))
 
 
-def reminders(talk: Talk) -> list[list[str]]:
-    """The messages of each request that tell of due tasks."""
-    return [[text for _, text in said if text.startswith(HEAD)] for said in talk.heard]
+def reminders(harness: GatewayHarness) -> list[list[str]]:
+    """Return the reminder texts of each upstream request."""
+    return [[text for _, text in texts if text.startswith(HEAD)] for texts in harness.upstream_texts]
 
 
-def untimed(said: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """What was said, but for the time."""
-    return [(role, text) for role, text in said if not text.startswith("[Time/Date]")]
+def without_time_line(texts: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return the texts without the line that gives the time."""
+    return [(role, text) for role, text in texts if not text.startswith("[Time/Date]")]
 
 
-def asked(talk: Talk, number: int) -> Asked:
-    """What the upstream was asked in its request of that number."""
-    codec = CODECS[talk.speaks]
-    named = {"model": "m", "stream": False} if talk.speaks == "gemini" else {}
-    return codec.decode_request(codec.validate(talk.upstream.requests[number].body, **named))
+def upstream_request(harness: GatewayHarness, number: int) -> CanonRequest:
+    """Return the upstream's request of that number, decoded."""
+    codec = CODECS[harness.upstream_protocol]
+    path_fields = {"model": "m", "stream": False} if harness.upstream_protocol == "gemini" else {}
+    return codec.decode_request(codec.validate(harness.upstream.requests[number].body, **path_fields))
 
 
-def told_results(talk: Talk, number: int) -> list[Any]:
-    """The results of tools in a request, one after the other."""
-    parts = [part for message in asked(talk, number).messages for part in message.parts]
+def tool_results(harness: GatewayHarness, number: int) -> list[Any]:
+    """Return the tool results in an upstream request."""
+    parts = [part for message in upstream_request(harness, number).messages for part in message.parts]
     texts = [
         "".join(inner.text for inner in part.parts if isinstance(inner, Text))
         for part in parts
@@ -176,25 +180,27 @@ def told_results(talk: Talk, number: int) -> list[Any]:
     return [msgspec.json.decode(text) if text.startswith("{") else text for text in texts]
 
 
-def told_calls(talk: Talk, number: int) -> list[tuple[str, str]]:
-    """The calls in the history of a request: their ids and names."""
-    parts = [part for message in asked(talk, number).messages for part in message.parts]
+def tool_calls(harness: GatewayHarness, number: int) -> list[tuple[str, str]]:
+    """Return the ids and names of the tool calls in the history of an upstream request."""
+    parts = [part for message in upstream_request(harness, number).messages for part in message.parts]
     return [(part.id, part.name) for part in parts if isinstance(part, ToolCall)]
 
 
 Command = dict[str, Any] | str | Callable[[], dict[str, Any]]
 
 
-def calls(talk: Talk, *commands: Command, name: str = "clock", then: str = "done") -> None:
-    """The upstream calls the tool with these arguments, one answer each, and then says `then`."""
+def script_tool_calls(
+    harness: GatewayHarness, *commands: Command, name: str = "clock", then: str = "done"
+) -> None:
+    """Answer with one tool call for each of these arguments, then with the text `then`."""
 
-    def answer(request: Request, number: int) -> Given:
+    def answer(request: Request, number: int) -> UpstreamAnswer:
         if number >= len(commands):
-            return talk.text(then, request)
-        given = commands[number]
-        arguments = given() if callable(given) else given
+            return harness.text_answer(then, request)
+        command = commands[number]
+        arguments = command() if callable(command) else command
         return answers.tool_call(
-            talk.speaks, name, arguments, f"call_{number}", stream=answers.wants_stream(request)
+            harness.upstream_protocol, name, arguments, f"call_{number}", stream=answers.wants_stream(request)
         )
 
-    talk.script(answer)
+    harness.script(answer)

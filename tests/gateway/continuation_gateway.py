@@ -1,7 +1,7 @@
-"""A gateway whose state is in files, before an upstream that says one thing after the other.
+"""A gateway whose state is in files, in front of an upstream that sends scripted texts.
 
-`continuing(protocol, folder)` gives a Talk: `ask` sends what a person says, `counts` is the number of uses on
-disk at the moment each request reached the upstream.
+`file_store_gateway(protocol, folder)` yields a GatewayHarness: `send` sends a user's text, `counts` is the
+number of uses on disk at the moment each request reached the upstream.
 """
 
 from __future__ import annotations
@@ -17,136 +17,138 @@ import msgspec
 
 from routecodex.canon.parts import Text
 from routecodex.protocols.codecs import CODECS
-from tests.gateway.instruction_gateway import words
+from tests.gateway.instruction_gateway import answer_text
 from tests.kit import answers, asking
 from tests.kit.gateway import Running, one_target, serving
 from tests.kit.grammar.frames import read
 from tests.kit.raw_client import Answer, Call, begin, call
-from tests.kit.steps import Answer as Given
+from tests.kit.steps import Answer as UpstreamAnswer
 from tests.kit.upstream import Request, Upstream
 
 PROTOCOLS = ("chat", "responses", "messages", "gemini")
-HERE = {"x-session-id": "s-1"}
-SET = '<**stopMessage:"go on",{}**>Hello'
+SESSION_HEADER = {"x-session-id": "s-1"}
+SET_STOP_MESSAGE = '<**stopMessage:"go on",{}**>Hello'
 
-Script = Callable[[Request, int], Given]
-"""What the upstream answers to its request of that number, from 0."""
+Script = Callable[[Request, int], UpstreamAnswer]
+"""Returns the upstream's answer to a request and its number, from 0."""
 
 
 @dataclass
-class Talk:
+class GatewayHarness:
     """A client of one protocol, the gateway, and the upstream behind it."""
 
     protocol: str
-    speaks: str
+    upstream_protocol: str
     folder: Path
     upstream: Upstream
     port: int = 0
     counts: list[int | None] = field(default_factory=list)
 
     def script(self, answer: Script) -> None:
-        """What the upstream says; the count on disk is noted first."""
+        """Answer with this function; record the count on disk before each answer."""
 
-        def answered(request: Request) -> Given:
-            self.counts.append(used(self.folder))
+        def answered(request: Request) -> UpstreamAnswer:
+            self.counts.append(stored_uses(self.folder))
             return answer(request, len(self.counts) - 1)
 
         self.upstream.answer_with(answered)
 
-    def says(self, *texts: str, then: str = "") -> None:
-        """The upstream says these texts in turn, and after them `then`, with a number."""
+    def script_texts(self, *texts: str, then: str = "") -> None:
+        """Answer with these texts in order, and after them with `then` and the number of the request."""
 
-        def answer(request: Request, number: int) -> Given:
+        def answer(request: Request, number: int) -> UpstreamAnswer:
             text = texts[number] if number < len(texts) else f"{then}{number}"
-            return self.text(text, request)
+            return self.text_answer(text, request)
 
         self.script(answer)
 
-    def text(self, text: str, request: Request) -> Given:
-        return answers.text(self.speaks, text, answers.wants_stream(request))
+    def text_answer(self, text: str, request: Request) -> UpstreamAnswer:
+        return answers.text(self.upstream_protocol, text, answers.wants_stream(request))
 
-    async def ask(
+    async def send(
         self,
-        said: str = "Hello",
+        text: str = "Hello",
         *,
         stream: bool = False,
-        headers: Mapping[str, str] = HERE,
+        headers: Mapping[str, str] = SESSION_HEADER,
         tools: bool = False,
         body: Any = None,
     ) -> Answer:
-        given = body or asking.body(self.protocol, said, stream=stream, tools=tools)
-        return await call(self.port, asking.path(self.protocol, stream=stream), given, headers=headers)
+        request = body or asking.body(self.protocol, text, stream=stream, tools=tools)
+        return await call(self.port, asking.path(self.protocol, stream=stream), request, headers=headers)
 
-    async def begin(self, said: str, *, stream: bool = True, headers: Mapping[str, str] = HERE) -> Call:
-        given = asking.body(self.protocol, said, stream=stream)
-        return await begin(self.port, asking.path(self.protocol, stream=stream), given, headers=headers)
+    async def begin(
+        self, text: str, *, stream: bool = True, headers: Mapping[str, str] = SESSION_HEADER
+    ) -> Call:
+        request = asking.body(self.protocol, text, stream=stream)
+        return await begin(self.port, asking.path(self.protocol, stream=stream), request, headers=headers)
 
-    def words(self, answer: Answer, *, stream: bool) -> str:
-        """What a well-formed answer says."""
+    def answer_text(self, answer: Answer, *, stream: bool) -> str:
+        """Check the grammar of the answer and return its text."""
         asking.check(self.protocol, answer, stream=stream)
-        return words(self.protocol, answer, stream=stream)
+        return answer_text(self.protocol, answer, stream=stream)
 
     @property
-    def heard(self) -> list[list[tuple[str, str]]]:
-        """What was said in each request that reached the upstream, and by whom."""
-        return [spoken(self.speaks, request) for request in self.upstream.requests]
+    def upstream_texts(self) -> list[list[tuple[str, str]]]:
+        """The role and text of every message in each request that reached the upstream."""
+        return [message_texts(self.upstream_protocol, request) for request in self.upstream.requests]
 
 
 @contextlib.asynccontextmanager
-async def continuing(
-    protocol: str, folder: Path, *, speaks: str = "", more: str = "", provider: str = ""
-) -> AsyncIterator[Talk]:
-    """A running gateway for clients of this protocol; its one target speaks `speaks`, or the same."""
+async def file_store_gateway(
+    protocol: str, folder: Path, *, upstream_protocol: str = "", more: str = "", provider: str = ""
+) -> AsyncIterator[GatewayHarness]:
+    """Run a gateway for clients of this protocol; its one target uses `upstream_protocol`, or the same."""
     async with Upstream() as upstream:
-        talk = Talk(protocol, speaks or protocol, folder, upstream)
-        async with serving(configuration(talk, more=more, provider=provider)) as gateway:
-            talk.port = gateway.port
-            yield talk
+        harness = GatewayHarness(protocol, upstream_protocol or protocol, folder, upstream)
+        async with serving(configuration(harness, more=more, provider=provider)) as gateway:
+            harness.port = gateway.port
+            yield harness
 
 
-def configuration(talk: Talk, *, more: str = "", provider: str = "") -> str:
-    return f'[store]\nurl = "file:{talk.folder}"\n{more}\n' + one_target(
-        talk.speaks, talk.upstream, more=provider
+def configuration(harness: GatewayHarness, *, more: str = "", provider: str = "") -> str:
+    return f'[store]\nurl = "file:{harness.folder}"\n{more}\n' + one_target(
+        harness.upstream_protocol, harness.upstream, more=provider
     )
 
 
 @contextlib.asynccontextmanager
-async def again(talk: Talk) -> AsyncIterator[Running]:
-    """Another gateway on the same state."""
-    async with serving(configuration(talk)) as gateway:
+async def second_gateway(harness: GatewayHarness) -> AsyncIterator[Running]:
+    """Run a second gateway on the same state."""
+    async with serving(configuration(harness)) as gateway:
         yield gateway
 
 
-def spoken(protocol: str, request: Request) -> list[tuple[str, str]]:
-    """Every text of a request with the role of who said it."""
+def message_texts(protocol: str, request: Request) -> list[tuple[str, str]]:
+    """Return every text of a request with the role of its message."""
     codec = CODECS[protocol]
-    named = {"model": "m", "stream": False} if protocol == "gemini" else {}
-    told = codec.decode_request(codec.validate(request.body, **named))
-    parts = [(message.role, part) for message in told.messages for part in message.parts]
+    path_fields = {"model": "m", "stream": False} if protocol == "gemini" else {}
+    decoded = codec.decode_request(codec.validate(request.body, **path_fields))
+    parts = [(message.role, part) for message in decoded.messages for part in message.parts]
     return [(role, part.text) for role, part in parts if isinstance(part, Text)]
 
 
-def states(folder: Path) -> list[dict[str, Any]]:
-    """Every session on disk."""
+def stored_sessions(folder: Path) -> list[dict[str, Any]]:
+    """Return every session on disk."""
     files = sorted((folder / "sessions").glob("*.json"))
     return [msgspec.json.decode(file.read_bytes())["value"] for file in files]
 
 
-def stop_message(folder: Path) -> dict[str, Any] | None:
-    """What is on disk of the only session's message."""
-    found = states(folder)
-    assert len(found) < 2
-    kept: dict[str, Any] | None = found[0]["stop_message"] if found else None
-    return kept
+def stored_stop_message(folder: Path) -> dict[str, Any] | None:
+    """Return the stop message of the only session on disk."""
+    sessions = stored_sessions(folder)
+    assert len(sessions) < 2
+    message: dict[str, Any] | None = sessions[0]["stop_message"] if sessions else None
+    return message
 
 
-def used(folder: Path) -> int | None:
-    found = stop_message(folder)
-    return None if found is None else found.get("used", 0)
+def stored_uses(folder: Path) -> int | None:
+    message = stored_stop_message(folder)
+    return None if message is None else message.get("used", 0)
 
 
-def usage(protocol: str, answer: Answer, *, stream: bool) -> tuple[int, int]:
-    """Input and output tokens, as the client reads them."""
+def token_usage(protocol: str, answer: Answer, *, stream: bool) -> tuple[int, int]:
+    """Return input and output tokens as the client reads them."""
     if stream:
         values = [frame.json for frame in read(answer.body) if frame.data != "[DONE]"]
     else:
@@ -155,24 +157,26 @@ def usage(protocol: str, answer: Answer, *, stream: bool) -> tuple[int, int]:
     return tuple(max(column) for column in zip(*pairs, strict=True))
 
 
-def _pair(usage: Any, first: str, second: str) -> Sequence[tuple[int, int]]:
+def _usage_pair(usage: Any, first: str, second: str) -> Sequence[tuple[int, int]]:
     return [(usage.get(first) or 0, usage.get(second) or 0)] if usage else []
 
 
 _USAGES: dict[str, Callable[[Any], Sequence[tuple[int, int]]]] = {
-    "chat": lambda value: _pair(value.get("usage"), "prompt_tokens", "completion_tokens"),
-    "responses": lambda value: _pair(
+    "chat": lambda value: _usage_pair(value.get("usage"), "prompt_tokens", "completion_tokens"),
+    "responses": lambda value: _usage_pair(
         (value.get("response") or value).get("usage"), "input_tokens", "output_tokens"
     ),
-    "messages": lambda value: _pair(
+    "messages": lambda value: _usage_pair(
         value.get("usage") if value["type"] != "message_start" else None, "input_tokens", "output_tokens"
     ),
-    "gemini": lambda value: _pair(value.get("usageMetadata"), "promptTokenCount", "candidatesTokenCount"),
+    "gemini": lambda value: _usage_pair(
+        value.get("usageMetadata"), "promptTokenCount", "candidatesTokenCount"
+    ),
 }
 
 _ERROR = re.compile(rb'event: error|"type":"response.failed"|"error":')
 
 
 def has_error(answer: Answer) -> bool:
-    """Whether the stream ends with the protocol's error event."""
+    """Return whether the stream has the protocol's error event."""
     return _ERROR.search(answer.body) is not None

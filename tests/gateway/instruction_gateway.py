@@ -1,10 +1,9 @@
-"""A gateway before a scripted upstream, and people who talk to it in each protocol.
+"""A gateway in front of a scripted upstream, and a client that sends chat instructions in each protocol.
 
-`steered(protocol)` gives a World: `say` asks with a conversation (the steps of
-tests/routing/instruction_texts.py), and `sent` is what reached the upstream, as (key, model). The
- providers are `glm` (keys a, b; models glm-4.7 and
-air), `gpt` (two keys without a name; model gpt-5.2), `eye` (for the routes that sticky gives way to) and
-`spare`, which stands in no route.
+`instruction_gateway(protocol)` yields an InstructionHarness: `send` sends a conversation (the steps of
+tests/routing/instruction_texts.py), and `sent_targets` are the (key, model) pairs that reached the upstream.
+The providers are `glm` (keys a, b; models glm-4.7 and air), `gpt` (two keys without a name; model gpt-5.2),
+`eye` (for the routes that take precedence over sticky) and `spare`, which is not in any route.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ from tests.kit.grammar.frames import read
 from tests.kit.raw_client import Answer, call
 from tests.kit.steps import Json, Sse
 from tests.kit.upstream import Request, Upstream
-from tests.routing.instruction_texts import Step, tell
+from tests.routing.instruction_texts import Step, wire_request
 
 PROTOCOLS = ("chat", "responses", "messages", "gemini")
 TOKEN = "operator"
 SESSION = "s-1"
 OPERATOR = {"authorization": f"Bearer {TOKEN}"}
-HERE = {"x-session-id": SESSION}
+SESSION_HEADER = {"x-session-id": SESSION}
 _BASES = {"chat": "/v1", "responses": "/v1", "messages": "", "gemini": ""}
 _KEY = re.compile(r"key-\w+-\w+")
 _MODEL = re.compile(r"/models/([^:]+):")
@@ -76,36 +75,36 @@ web_search = ["eye.seer"]
 longcontext = ["eye.seer"]
 """
 
-DEFAULT = ("key-gpt-1", "gpt-5.2")
-"""Where a request goes that nobody has steered."""
+DEFAULT_TARGET = ("key-gpt-1", "gpt-5.2")
+"""Key and model of a request without instructions."""
 
 
 @dataclass
-class World:
-    """A running gateway, the upstream behind it, and the client protocol that is spoken to it."""
+class InstructionHarness:
+    """A running gateway, the upstream behind it, and the protocol of its client."""
 
     protocol: str
     gateway: Running
     upstream: Upstream
-    refuses: dict[str, Json | Sse] = field(default_factory=dict)
-    """What the upstream answers to a key instead of words."""
+    replies_by_key: dict[str, Json | Sse] = field(default_factory=dict)
+    """Answers of the upstream for requests with these keys, instead of text."""
 
-    async def say(
+    async def send(
         self,
         *steps: Step | str,
         stream: bool = False,
-        headers: Mapping[str, str] = HERE,
+        headers: Mapping[str, str] = SESSION_HEADER,
         model: str = "auto",
         protocol: str = "",
         **fields: Any,
     ) -> Answer:
-        """Asks with this conversation; a text alone is one the user says."""
+        """Send this conversation; a text alone is a user message."""
         protocol = protocol or self.protocol
-        spoken = [("user", step) if isinstance(step, str) else step for step in steps]
-        named: dict[str, Any] = {} if protocol == "gemini" else {"model": model, "stream": stream}
+        conversation = [("user", step) if isinstance(step, str) else step for step in steps]
+        more: dict[str, Any] = {} if protocol == "gemini" else {"model": model, "stream": stream}
         if protocol == "chat" and stream:
-            named["stream_options"] = {"include_usage": True}
-        body = tell(protocol, *spoken, **named, **fields).body
+            more["stream_options"] = {"include_usage": True}
+        body = wire_request(protocol, *conversation, **more, **fields).body
         return await self.post(body, stream=stream, headers=headers, model=model, protocol=protocol)
 
     async def post(
@@ -113,15 +112,15 @@ class World:
         body: Any,
         *,
         stream: bool = False,
-        headers: Mapping[str, str] = HERE,
+        headers: Mapping[str, str] = SESSION_HEADER,
         model: str = "auto",
         protocol: str = "",
     ) -> Answer:
         path = asking.path(protocol or self.protocol, stream=stream, model=model)
         return await call(self.gateway.port, path, body, headers=headers)
 
-    async def operate(self, **change: Any) -> Any:
-        """What an operator changes through the admin API."""
+    async def change_routing(self, **change: Any) -> Any:
+        """Change routing through the admin API, as an operator does."""
         answer = await call(self.gateway.port, "/admin/routing", change, headers=OPERATOR)
         assert answer.status == 200, answer.body
         return answer.json
@@ -131,21 +130,21 @@ class World:
         return self.upstream.requests
 
     @property
-    def sent(self) -> list[tuple[str, str]]:
-        """The key and the model of everything that reached the upstream."""
+    def sent_targets(self) -> list[tuple[str, str]]:
+        """The key and the model of every request that reached the upstream."""
         return [(key_of(request), model_of(request)) for request in self.upstream.requests]
 
     @property
-    def last(self) -> tuple[str, str]:
-        return self.sent[-1]
+    def last_target(self) -> tuple[str, str]:
+        return self.sent_targets[-1]
 
-    async def state(self, id: str = SESSION) -> dict[str, Any]:
-        """What is set for a session, nothing else."""
-        found = await self._routing(f"?session={id}")
-        return {name: value for name, value in found["sessions"][0].items() if value and name != "id"}
+    async def session_state(self, id: str = SESSION) -> dict[str, Any]:
+        """Return the fields that are set for a session."""
+        routing = await self._routing(f"?session={id}")
+        return {name: value for name, value in routing["sessions"][0].items() if value and name != "id"}
 
-    async def listed(self) -> list[dict[str, Any]]:
-        """Every state that is stored."""
+    async def stored_states(self) -> list[dict[str, Any]]:
+        """Return every stored session state."""
         return list((await self._routing())["sessions"])
 
     async def _routing(self, query: str = "") -> Any:
@@ -153,35 +152,35 @@ class World:
         return (await call(self.gateway.port, path, method="GET", headers=OPERATOR)).json
 
     def answer(self, request: Request) -> Json | Sse:
-        refused = self.refuses.get(key_of(request))
-        if refused is not None:
-            return refused
-        return answers.text(_spoken_by(request), "hello there", answers.wants_stream(request))
+        reply = self.replies_by_key.get(key_of(request))
+        if reply is not None:
+            return reply
+        return answers.text(_protocol_of(request), "hello there", answers.wants_stream(request))
 
 
 @contextlib.asynccontextmanager
-async def steered(
+async def instruction_gateway(
     protocol: str = "chat", *, upstream: str = "", long: int = 180_000, more: str = ""
-) -> AsyncIterator[World]:
-    """The gateway for clients of this protocol; its providers speak `upstream`, or the same."""
-    speaks = upstream or protocol
+) -> AsyncIterator[InstructionHarness]:
+    """Run a gateway for clients of this protocol; its providers use `upstream`, or the same."""
+    upstream_protocol = upstream or protocol
     async with Upstream() as up:
-        base = f"http://127.0.0.1:{up.port}{_BASES[speaks]}"
-        text = more + CONFIG.format(protocol=speaks, base=base, token=TOKEN, long=long)
+        base = f"http://127.0.0.1:{up.port}{_BASES[upstream_protocol]}"
+        text = more + CONFIG.format(protocol=upstream_protocol, base=base, token=TOKEN, long=long)
         async with serving(text) as gateway:
-            world = World(protocol, gateway, up)
-            up.answer_with(world.answer)
-            yield world
+            harness = InstructionHarness(protocol, gateway, up)
+            up.answer_with(harness.answer)
+            yield harness
 
 
-def _spoken_by(request: Request) -> str:
+def _protocol_of(request: Request) -> str:
     ends = {"/chat/completions": "chat", "/responses": "responses", "/messages": "messages"}
     path = request.path.partition("?")[0]
     return next((name for end, name in ends.items() if path.endswith(end)), "gemini")
 
 
-def turns(*texts: str) -> list[Step]:
-    """What the user said, each but the last answered."""
+def user_turns(*texts: str) -> list[Step]:
+    """Return a conversation of these user texts, each but the last with an answer."""
     steps: list[Step] = []
     for text in texts:
         steps += [("user", text), ("assistant", "hello there")]
@@ -189,18 +188,18 @@ def turns(*texts: str) -> list[Step]:
 
 
 def key_of(request: Request) -> str:
-    """The key a request was sent with."""
-    found = (_KEY.search(value) for value in request.headers.values())
-    return next(match[0] for match in found if match)
+    """Return the key a request was sent with."""
+    matches = (_KEY.search(value) for value in request.headers.values())
+    return next(match[0] for match in matches if match)
 
 
 def model_of(request: Request) -> str:
-    named = _MODEL.search(request.path)
-    return named[1] if named else str(request.json["model"])
+    match = _MODEL.search(request.path)
+    return match[1] if match else str(request.json["model"])
 
 
-def told(answer: Answer) -> dict[str, str]:
-    """What the answer's headers say of routing."""
+def routing_headers(answer: Answer) -> dict[str, str]:
+    """Return the routing headers of the answer, without their prefix."""
     names = ("route", "target", "reason", "notice")
     return {
         name: answer.headers[f"x-routecodex-{name}"]
@@ -216,22 +215,22 @@ def target(answer: Answer) -> str:
 _ENTRIES = {"chat": "messages", "responses": "input", "messages": "messages", "gemini": "contents"}
 
 
-def conversation(protocol: str, request: Request) -> Any:
-    """The messages a provider got."""
+def upstream_messages(protocol: str, request: Request) -> Any:
+    """Return the messages that a provider received."""
     return request.json[_ENTRIES[protocol]]
 
 
-def as_told(protocol: str, *steps: Step) -> Any:
-    """The messages of a conversation as the client would have sent them."""
-    return msgspec.json.decode(tell(protocol, *steps).body)[_ENTRIES[protocol]]
+def client_messages(protocol: str, *steps: Step) -> Any:
+    """Return the messages of a conversation as a client would send them."""
+    return msgspec.json.decode(wire_request(protocol, *steps).body)[_ENTRIES[protocol]]
 
 
-def words(protocol: str, answer: Answer, *, stream: bool) -> str:
-    """What the answer says."""
+def answer_text(protocol: str, answer: Answer, *, stream: bool) -> str:
+    """Return the text of the answer."""
     if not stream:
-        return str(_WHOLE[protocol](answer.json))
+        return str(_WHOLE_TEXT[protocol](answer.json))
     data = (msgspec.json.decode(frame.data) for frame in read(answer.body) if frame.data != "[DONE]")
-    return "".join(_PIECE[protocol](value) for value in data)
+    return "".join(_DELTA_TEXT[protocol](value) for value in data)
 
 
 def _gemini_text(value: Any) -> str:
@@ -239,18 +238,18 @@ def _gemini_text(value: Any) -> str:
     return "".join(part.get("text", "") for part in parts)
 
 
-def _chat_piece(value: Any) -> str:
+def _chat_delta_text(value: Any) -> str:
     return "".join(choice["delta"].get("content") or "" for choice in value["choices"])
 
 
-_WHOLE: dict[str, Any] = {
+_WHOLE_TEXT: dict[str, Any] = {
     "chat": lambda value: value["choices"][0]["message"]["content"],
     "responses": lambda value: value["output"][0]["content"][0]["text"],
     "messages": lambda value: value["content"][0]["text"],
     "gemini": _gemini_text,
 }
-_PIECE: dict[str, Any] = {
-    "chat": _chat_piece,
+_DELTA_TEXT: dict[str, Any] = {
+    "chat": _chat_delta_text,
     "responses": lambda value: value["delta"] if value["type"] == "response.output_text.delta" else "",
     "messages": lambda value: value.get("delta", {}).get("text", ""),
     "gemini": _gemini_text,

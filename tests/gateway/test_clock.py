@@ -12,24 +12,24 @@ import pytest
 from routecodex.server_tools.clock.arguments import SCHEMA
 from tests.gateway.clock_gateway import (
     WINDOW,
-    asked,
-    calls,
-    clocked,
+    clock_gateway,
     command,
-    file_of,
     iso,
-    item,
     now_ms,
-    plant,
     reminder,
     reminders,
-    tasks,
-    told_results,
-    untimed,
+    script_tool_calls,
+    store_tasks,
+    stored_tasks,
+    task_file,
+    task_item,
+    tool_results,
+    upstream_request,
+    without_time_line,
 )
-from tests.gateway.continuation_gateway import PROTOCOLS, usage
+from tests.gateway.continuation_gateway import PROTOCOLS, token_usage
 from tests.kit import asking
-from tests.routing.instruction_texts import tell
+from tests.routing.instruction_texts import wire_request
 
 protocols = pytest.mark.parametrize("protocol", PROTOCOLS)
 streaming = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
@@ -50,18 +50,18 @@ MERGED = ("messages", "gemini")
 async def test_it_is_offered_once_and_strict(
     tmp_path: Path, protocol: str, speaks: str, stream: bool
 ) -> None:
-    async with clocked(protocol, tmp_path, speaks=speaks) as talk:
-        calls(talk, command("get"))
-        answer = await talk.ask(stream=stream, tools=True)
-        assert talk.words(answer, stream=stream) == "done"
+    async with clock_gateway(protocol, tmp_path, upstream_protocol=speaks) as harness:
+        script_tool_calls(harness, command("get"))
+        answer = await harness.send(stream=stream, tools=True)
+        assert harness.answer_text(answer, stream=stream) == "done"
         for number in (0, 1):
-            tools = asked(talk, number).tools
+            tools = upstream_request(harness, number).tools
             assert [tool.name for tool in tools] == ["get_weather", "clock"]
             if speaks in ("chat", "responses"):
                 assert (tools[1].strict, tools[1].parameters) == (True, SCHEMA)
             else:
                 # Upstreams other than its maker's refuse the word, and it is in every request.
-                assert b'"strict"' not in talk.upstream.requests[number].body
+                assert b'"strict"' not in harness.upstream.requests[number].body
         assert b"clock" not in answer.body
 
 
@@ -70,17 +70,17 @@ async def test_it_is_offered_once_and_strict(
 async def test_a_client_with_a_clock_of_its_own_keeps_it(tmp_path: Path, protocol: str, stream: bool) -> None:
     body = asking.body(protocol, stream=stream, tools=True)
     renamed = msgspec.json.encode(body).replace(b"get_weather", b"clock")
-    async with clocked(protocol, tmp_path) as talk:
-        calls(talk, command("get"), name="routecodex_clock")
-        answer = await talk.ask(stream=stream, body=renamed)
-        assert talk.words(answer, stream=stream) == "done"
-        assert [tool.name for tool in asked(talk, 1).tools] == ["clock", "routecodex_clock"]
-        assert told_results(talk, 1)[0]["action"] == "get"
-        calls(talk, *[{"city": "Oslo"}] * 3)
-        theirs = await talk.ask(stream=stream, body=renamed)
+    async with clock_gateway(protocol, tmp_path) as harness:
+        script_tool_calls(harness, command("get"), name="routecodex_clock")
+        answer = await harness.send(stream=stream, body=renamed)
+        assert harness.answer_text(answer, stream=stream) == "done"
+        assert [tool.name for tool in upstream_request(harness, 1).tools] == ["clock", "routecodex_clock"]
+        assert tool_results(harness, 1)[0]["action"] == "get"
+        script_tool_calls(harness, *[{"city": "Oslo"}] * 3)
+        theirs = await harness.send(stream=stream, body=renamed)
         asking.check(protocol, theirs, stream=stream)
         assert b'"clock"' in theirs.body
-        assert len(talk.heard) == 3
+        assert len(harness.upstream_texts) == 3
 
 
 async def test_where_both_names_are_taken_it_stays_away(tmp_path: Path) -> None:
@@ -88,42 +88,42 @@ async def test_where_both_names_are_taken_it_stays_away(tmp_path: Path) -> None:
         {"type": "function", "function": {"name": name, "parameters": {"type": "object"}}}
         for name in ("clock", "routecodex_clock")
     ]
-    async with clocked("chat", tmp_path) as talk:
-        talk.says("hi")
-        answer = await talk.ask(body={**asking.body("chat", stream=False), "tools": tools})
-        assert talk.words(answer, stream=False) == "hi"
-        assert [tool.name for tool in asked(talk, 0).tools] == ["clock", "routecodex_clock"]
+    async with clock_gateway("chat", tmp_path) as harness:
+        harness.script_texts("hi")
+        answer = await harness.send(body={**asking.body("chat", stream=False), "tools": tools})
+        assert harness.answer_text(answer, stream=False) == "hi"
+        assert [tool.name for tool in upstream_request(harness, 0).tools] == ["clock", "routecodex_clock"]
 
 
 @streaming
 @protocols
 async def test_every_action_does_what_it_says(tmp_path: Path, protocol: str, stream: bool) -> None:
     due = now_ms() + HOUR
-    async with clocked(protocol, tmp_path) as talk:
+    async with clock_gateway(protocol, tmp_path) as harness:
         known = {}
 
         def cancel() -> dict[str, Any]:
-            known["id"] = tasks(tmp_path)[0]["taskId"]
+            known["id"] = stored_tasks(tmp_path)[0]["taskId"]
             return command("cancel", task_id=known["id"])
 
         def update() -> dict[str, Any]:
-            change = {**item(due + HOUR, ""), "repeat": "", "arguments": ""}
-            return command("update", change, task_id=tasks(tmp_path)[0]["taskId"])
+            change = {**task_item(due + HOUR, ""), "repeat": "", "arguments": ""}
+            return command("update", change, task_id=stored_tasks(tmp_path)[0]["taskId"])
 
-        calls(
-            talk,
+        script_tool_calls(
+            harness,
             command("get"),
-            command("schedule", item(due), item(due, "feed the cat", repeat="daily", maxRuns=3)),
+            command("schedule", task_item(due), task_item(due, "feed the cat", repeat="daily", maxRuns=3)),
             command("list"),
             cancel,
             update,
             command("clear"),
             command("list"),
         )
-        answer = await talk.ask(stream=stream)
-        assert talk.words(answer, stream=stream) == "done"
-        assert usage(protocol, answer, stream=stream) == (8 * 21, 8 * 9)
-        got, scheduled, listed, cancelled, updated, cleared, empty = told_results(talk, 7)
+        answer = await harness.send(stream=stream)
+        assert harness.answer_text(answer, stream=stream) == "done"
+        assert token_usage(protocol, answer, stream=stream) == (8 * 21, 8 * 9)
+        got, scheduled, listed, cancelled, updated, cleared, empty = tool_results(harness, 7)
     assert list(got) == ["ok", "action", "active", "nowMs", "utc", "local", "timezone", "ntp"]
     assert (got["ok"], got["active"], got["ntp"]) == (True, True, {"status": "off", "offsetMs": 0})
     plants, cat = scheduled["scheduled"]
@@ -134,7 +134,7 @@ async def test_every_action_does_what_it_says(tmp_path: Path, protocol: str, str
     assert updated == {"ok": True, "updated": {**cat, "dueAt": iso(due + HOUR)}}
     assert cleared == {"ok": True, "removedCount": 1}
     assert empty == {"ok": True, "items": []}
-    assert tasks(tmp_path) == []
+    assert stored_tasks(tmp_path) == []
 
 
 WRONG: dict[str, tuple[Any, str]] = {
@@ -142,12 +142,15 @@ WRONG: dict[str, tuple[Any, str]] = {
     "no-object": ('["get"]', "invalid_type"),
     "unknown-action": (command("snooze"), "unknown_action"),
     "unknown-field": ({**command("get"), "why": 1}, "unknown_field"),
-    "no-time": (command("schedule", {**item(0), "dueAt": "soon"}), "due_at_invalid"),
-    "no-offset": (command("schedule", {**item(0), "dueAt": "2030-01-21T20:30:00"}), "due_at_without_offset"),
-    "number": (command("schedule", {**item(0), "dueAt": "1769027400"}), "due_at_is_a_number"),
-    "past": (command("schedule", item(1000)), "already_expired"),
+    "no-time": (command("schedule", {**task_item(0), "dueAt": "soon"}), "due_at_invalid"),
+    "no-offset": (
+        command("schedule", {**task_item(0), "dueAt": "2030-01-21T20:30:00"}),
+        "due_at_without_offset",
+    ),
+    "number": (command("schedule", {**task_item(0), "dueAt": "1769027400"}), "due_at_is_a_number"),
+    "past": (command("schedule", task_item(1000)), "already_expired"),
     "unknown-task": (command("cancel", task_id="nobody"), "unknown_task"),
-    "one-of-two": (command("schedule", item(2**41), item(2**41, " ")), "missing_task"),
+    "one-of-two": (command("schedule", task_item(2**41), task_item(2**41, " ")), "missing_task"),
 }
 
 
@@ -158,14 +161,14 @@ async def test_what_is_wrong_is_told_to_the_model_and_nothing_is_kept(
 ) -> None:
     # Some protocols have no room for arguments that are no object.
     speaks = "chat" if isinstance(arguments, str) else protocol
-    async with clocked(protocol, tmp_path, speaks=speaks) as talk:
-        calls(talk, arguments)
-        answer = await talk.ask()
-        assert talk.words(answer, stream=False) == "done"
-        result = told_results(talk, 1)[0]
+    async with clock_gateway(protocol, tmp_path, upstream_protocol=speaks) as harness:
+        script_tool_calls(harness, arguments)
+        answer = await harness.send()
+        assert harness.answer_text(answer, stream=False) == "done"
+        result = tool_results(harness, 1)[0]
     assert (result["ok"], result["error"]["code"]) == (False, code)
     assert result["error"]["message"]
-    assert not file_of(tmp_path).exists()
+    assert not task_file(tmp_path).exists()
 
 
 @streaming
@@ -176,16 +179,16 @@ async def test_without_a_session_nothing_can_be_kept_but_the_time_is_told(
     body = asking.body(protocol, stream=stream)
     if protocol == "responses":
         body["store"] = False
-    async with clocked(protocol, tmp_path) as talk:
-        soon = item(now_ms() + HOUR)
+    async with clock_gateway(protocol, tmp_path) as harness:
+        soon = task_item(now_ms() + HOUR)
         orders = (command("schedule", soon), command("cancel", task_id="t1"), command("clear"))
-        calls(talk, *orders, command("list"), command("get"))
-        answer = await talk.ask(stream=stream, headers={}, body=body)
-        assert talk.words(answer, stream=stream) == "done"
-        *refused, listed, got = told_results(talk, 5)
+        script_tool_calls(harness, *orders, command("list"), command("get"))
+        answer = await harness.send(stream=stream, headers={}, body=body)
+        assert harness.answer_text(answer, stream=stream) == "done"
+        *refused, listed, got = tool_results(harness, 5)
         assert [result["error"]["code"] for result in refused] == ["missing_session"] * 3
         assert (listed, got["ok"]) == ({"ok": True, "items": []}, True)
-        assert TIME.fullmatch(talk.heard[0][-1][1])
+        assert TIME.fullmatch(harness.upstream_texts[0][-1][1])
     assert not (tmp_path / "clock").exists() or not list((tmp_path / "clock").glob("*.json"))
 
 
@@ -194,18 +197,18 @@ async def test_without_a_session_nothing_can_be_kept_but_the_time_is_told(
 async def test_the_time_is_a_last_message_of_its_own_and_only_in_the_first_round(
     tmp_path: Path, protocol: str, speaks: str, stream: bool
 ) -> None:
-    async with clocked(protocol, tmp_path, speaks=speaks) as talk:
+    async with clock_gateway(protocol, tmp_path, upstream_protocol=speaks) as harness:
         before = now_ms()
-        calls(talk, command("get"))
-        await talk.ask(stream=stream)
-        messages = asked(talk, 0).messages
+        script_tool_calls(harness, command("get"))
+        await harness.send(stream=stream)
+        messages = upstream_request(harness, 0).messages
         # Where roles must alternate on the wire, its own message is the last part of the user's.
         assert [message.role for message in messages] == ["user"] * (1 if speaks in MERGED else 2)
-        found = TIME.fullmatch(talk.heard[0][-1][1])
+        found = TIME.fullmatch(harness.upstream_texts[0][-1][1])
         assert found is not None
         assert before <= int(found[4]) <= now_ms()
         assert iso(int(found[4])) == found[1]
-        assert talk.heard[1] == [("user", "Hello")]
+        assert harness.upstream_texts[1] == [("user", "Hello")]
 
 
 @protocols
@@ -213,28 +216,28 @@ async def test_a_model_that_is_to_go_on_in_its_own_words_is_told_nothing(
     tmp_path: Path, protocol: str
 ) -> None:
     named: dict[str, Any] = {} if protocol == "gemini" else {"model": "up.m"}
-    begun = tell(protocol, ("user", "Hello"), ("assistant", "Well,"), **named)
-    plant(tmp_path, now_ms())
-    async with clocked(protocol, tmp_path, clock="hold_non_streaming = false\n") as talk:
-        talk.says("hi")
-        await talk.ask(body=begun.body)
-        assert talk.heard == [[("user", "Hello"), ("assistant", "Well,")]]
-    assert "deliveredAtMs" not in tasks(tmp_path)[0]
+    begun = wire_request(protocol, ("user", "Hello"), ("assistant", "Well,"), **named)
+    store_tasks(tmp_path, now_ms())
+    async with clock_gateway(protocol, tmp_path, clock="hold_non_streaming = false\n") as harness:
+        harness.script_texts("hi")
+        await harness.send(body=begun.body)
+        assert harness.upstream_texts == [[("user", "Hello"), ("assistant", "Well,")]]
+    assert "deliveredAtMs" not in stored_tasks(tmp_path)[0]
 
 
 @protocols
 async def test_the_time_can_be_told_with_tasks_only_or_never(tmp_path: Path, protocol: str) -> None:
-    plant(tmp_path, now_ms() + HOUR)
-    async with clocked(protocol, tmp_path, clock='time_tag = "with_tasks"\n') as talk:
-        talk.says("hi", "hi", "hi")
-        await talk.ask()
-        await talk.ask(headers={"x-session-id": "another"})
-        await talk.ask(headers={})
-        assert [len(said) for said in talk.heard] == [2, 1, 1]
-    async with clocked(protocol, tmp_path, clock='time_tag = "off"\n') as talk:
-        talk.says("hi")
-        await talk.ask()
-        assert talk.heard == [[("user", "Hello")]]
+    store_tasks(tmp_path, now_ms() + HOUR)
+    async with clock_gateway(protocol, tmp_path, clock='time_tag = "with_tasks"\n') as harness:
+        harness.script_texts("hi", "hi", "hi")
+        await harness.send()
+        await harness.send(headers={"x-session-id": "another"})
+        await harness.send(headers={})
+        assert [len(said) for said in harness.upstream_texts] == [2, 1, 1]
+    async with clock_gateway(protocol, tmp_path, clock='time_tag = "off"\n') as harness:
+        harness.script_texts("hi")
+        await harness.send()
+        assert harness.upstream_texts == [[("user", "Hello")]]
 
 
 @streaming
@@ -243,21 +246,24 @@ async def test_what_is_due_is_told_once_in_the_next_request(
     tmp_path: Path, protocol: str, speaks: str, stream: bool
 ) -> None:
     late, soon, other = now_ms() - WINDOW, now_ms() + WINDOW // 2, now_ms() + 20 * WINDOW
-    plant(tmp_path, soon, late, other)
-    async with clocked(protocol, tmp_path, speaks=speaks) as talk:
-        talk.says(then="part ")
-        answer = await talk.ask(stream=stream)
-        assert talk.words(answer, stream=stream) == "part 0"
+    store_tasks(tmp_path, soon, late, other)
+    async with clock_gateway(protocol, tmp_path, upstream_protocol=speaks) as harness:
+        harness.script_texts(then="part ")
+        answer = await harness.send(stream=stream)
+        assert harness.answer_text(answer, stream=stream) == "part 0"
         assert b"plants" not in answer.body
-        await talk.ask("and now?", stream=stream)
+        await harness.send("and now?", stream=stream)
         told = reminder(("water the plants 2", late), ("water the plants", soon))
-        assert [untimed(said) for said in talk.heard] == [[("user", "Hello"), told], [("user", "and now?")]]
-        assert TIME.fullmatch(talk.heard[0][1][1])
-    first, second, third = tasks(tmp_path)
+        assert [without_time_line(said) for said in harness.upstream_texts] == [
+            [("user", "Hello"), told],
+            [("user", "and now?")],
+        ]
+        assert TIME.fullmatch(harness.upstream_texts[0][1][1])
+    first, second, third = stored_tasks(tmp_path)
     assert [first["deliveryCount"], second["deliveryCount"], third["deliveryCount"]] == [1, 1, 0]
     assert "deliveredAtMs" not in third
     assert late < first["deliveredAtMs"] <= now_ms()
-    assert not [task for task in tasks(tmp_path) if "reservation" in task]
+    assert not [task for task in stored_tasks(tmp_path) if "reservation" in task]
 
 
 @streaming
@@ -266,16 +272,16 @@ async def test_a_reminder_stays_before_the_model_while_it_calls_the_clock(
     tmp_path: Path, protocol: str, stream: bool
 ) -> None:
     due = now_ms()
-    plant(tmp_path, due)
-    async with clocked(protocol, tmp_path) as talk:
-        calls(talk, command("get"), command("list"))
-        await talk.ask(stream=stream)
+    store_tasks(tmp_path, due)
+    async with clock_gateway(protocol, tmp_path) as harness:
+        script_tool_calls(harness, command("get"), command("list"))
+        await harness.send(stream=stream)
         told = reminder(("water the plants", due))
-        assert [untimed(said) for said in talk.heard] == [[("user", "Hello"), told]] * 3
-        roles = [message.role for message in asked(talk, 2).messages]
+        assert [without_time_line(said) for said in harness.upstream_texts] == [[("user", "Hello"), told]] * 3
+        roles = [message.role for message in upstream_request(harness, 2).messages]
         assert roles.index("assistant") == (1 if protocol in MERGED else 2)
-        assert told_results(talk, 2)[1]["items"][0]["taskId"] == "t1"
-    assert tasks(tmp_path)[0]["deliveryCount"] == 1
+        assert tool_results(harness, 2)[1]["items"][0]["taskId"] == "t1"
+    assert stored_tasks(tmp_path)[0]["deliveryCount"] == 1
 
 
 @streaming
@@ -283,14 +289,14 @@ async def test_a_reminder_stays_before_the_model_while_it_calls_the_clock(
 async def test_what_was_delivered_is_listed_until_it_is_over(
     tmp_path: Path, protocol: str, stream: bool
 ) -> None:
-    plant(tmp_path, now_ms())
-    async with clocked(protocol, tmp_path) as talk:
-        talk.says("hi")
-        await talk.ask(stream=stream)
-        calls(talk, *[command("list")] * 2)
-        await talk.ask(stream=stream)
-        found = told_results(talk, 2)[0]["items"]
-    (task,) = tasks(tmp_path)
+    store_tasks(tmp_path, now_ms())
+    async with clock_gateway(protocol, tmp_path) as harness:
+        harness.script_texts("hi")
+        await harness.send(stream=stream)
+        script_tool_calls(harness, *[command("list")] * 2)
+        await harness.send(stream=stream)
+        found = tool_results(harness, 2)[0]["items"]
+    (task,) = stored_tasks(tmp_path)
     assert [row["deliveredAt"] for row in found] == [iso(task["deliveredAtMs"])]
 
 
@@ -299,30 +305,30 @@ async def test_what_was_delivered_is_listed_until_it_is_over(
 async def test_a_task_that_is_due_when_it_is_set_is_told_in_the_next_request_and_not_before(
     tmp_path: Path, protocol: str, stream: bool
 ) -> None:
-    async with clocked(protocol, tmp_path) as talk:
+    async with clock_gateway(protocol, tmp_path) as harness:
         due = now_ms() + 1000
-        calls(talk, command("schedule", item(due)), command("get"))
-        answer = await talk.ask(stream=stream)
-        assert talk.words(answer, stream=stream) == "done"
-        (task,) = tasks(tmp_path)
+        script_tool_calls(harness, command("schedule", task_item(due)), command("get"))
+        answer = await harness.send(stream=stream)
+        assert harness.answer_text(answer, stream=stream) == "done"
+        (task,) = stored_tasks(tmp_path)
         assert task["notBeforeRequestId"] == answer.headers["x-request-id"]
-        await talk.ask("and now?", stream=stream)
-        assert reminders(talk) == [[], [], [], [reminder(("water the plants", due))[1]]]
-    assert tasks(tmp_path)[0]["deliveryCount"] == 1
+        await harness.send("and now?", stream=stream)
+        assert reminders(harness) == [[], [], [], [reminder(("water the plants", due))[1]]]
+    assert stored_tasks(tmp_path)[0]["deliveryCount"] == 1
 
 
 async def test_a_task_that_comes_again_is_told_again(tmp_path: Path) -> None:
-    async with clocked("chat", tmp_path, clock="hold_non_streaming = false\n") as talk:
+    async with clock_gateway("chat", tmp_path, clock="hold_non_streaming = false\n") as harness:
         due = now_ms() - 1000
-        calls(talk, command("schedule", item(due, repeat="every 1 minutes", maxRuns=2)))
-        await talk.ask()
-        await talk.ask()
-        (task,) = tasks(tmp_path)
+        script_tool_calls(harness, command("schedule", task_item(due, repeat="every 1 minutes", maxRuns=2)))
+        await harness.send()
+        await harness.send()
+        (task,) = stored_tasks(tmp_path)
         assert (task["dueAtMs"], task["deliveryCount"]) == (due + WINDOW, 1)
         assert "deliveredAtMs" not in task
-        await talk.ask()
-        (task,) = tasks(tmp_path)
-        await talk.ask()
+        await harness.send()
+        (task,) = stored_tasks(tmp_path)
+        await harness.send()
         told = [reminder(("water the plants", due + later))[1] for later in (0, WINDOW)]
-        assert [one for some in reminders(talk) for one in some] == told
+        assert [one for some in reminders(harness) for one in some] == told
     assert (task["deliveryCount"], "deliveredAtMs" in task) == (2, True)

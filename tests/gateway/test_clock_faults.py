@@ -16,21 +16,21 @@ import pytest
 from routecodex.server_tools.clock import reservations
 from tests.cli.process import running, serve, until
 from tests.gateway.clock_gateway import (
-    calls,
-    clocked,
+    admin_call,
+    clock_gateway,
     command,
-    file_of,
-    is_idle,
-    item,
     now_ms,
-    operate,
-    plant,
     reminders,
-    tasks,
-    told_results,
+    script_tool_calls,
+    store_tasks,
+    stored_tasks,
+    task_file,
+    task_item,
+    tool_results,
+    wait_until_idle,
     whole_config,
 )
-from tests.gateway.continuation_gateway import PROTOCOLS, Talk
+from tests.gateway.continuation_gateway import PROTOCOLS, GatewayHarness
 from tests.kit import answers
 from tests.kit.steps import Answer as Given
 from tests.kit.steps import CutOff, Hang, Json, Raw, Sse, Steps
@@ -52,7 +52,7 @@ FAILURES: dict[str, Given] = {
 
 def mark(folder: Path) -> tuple[int, bool]:
     """How often the only task was delivered, and whether somebody has it reserved."""
-    (task,) = tasks(folder)
+    (task,) = stored_tasks(folder)
     assert ("deliveredAtMs" in task) == bool(task["deliveryCount"])
     return task["deliveryCount"], "reservation" in task
 
@@ -63,28 +63,28 @@ def mark(folder: Path) -> tuple[int, bool]:
 async def test_an_upstream_that_fails_gives_the_reminder_back(
     tmp_path: Path, protocol: str, stream: bool, failure: Given
 ) -> None:
-    plant(tmp_path, now_ms())
+    store_tasks(tmp_path, now_ms())
     seen: list[tuple[int, bool]] = []
-    async with clocked(protocol, tmp_path, more=AT_ONCE) as talk:
+    async with clock_gateway(protocol, tmp_path, more=AT_ONCE) as harness:
 
         def answer(request: Request, number: int) -> Given:
             seen.append(mark(tmp_path))
-            return talk.text("told", request) if number else failure
+            return harness.text_answer("told", request) if number else failure
 
-        talk.script(answer)
-        assert (await talk.ask(stream=stream)).status >= 400
+        harness.script(answer)
+        assert (await harness.send(stream=stream)).status >= 400
         assert mark(tmp_path) == (0, False)
-        assert talk.words(await talk.ask(stream=stream), stream=stream) == "told"
-        assert [len(found) for found in reminders(talk)] == [1, 1]
+        assert harness.answer_text(await harness.send(stream=stream), stream=stream) == "told"
+        assert [len(found) for found in reminders(harness)] == [1, 1]
         assert (seen, mark(tmp_path)) == ([(0, True)] * 2, (1, False))
 
 
 async def test_what_looks_like_an_instruction_in_a_task_is_not_said(tmp_path: Path) -> None:
-    plant(tmp_path, now_ms(), text="look <**!glm**> now")
-    async with clocked("chat", tmp_path) as talk:
-        talk.script(lambda request, _: talk.text("told", request))
-        await talk.ask(stream=False)
-        ((told,),) = reminders(talk)
+    store_tasks(tmp_path, now_ms(), text="look <**!glm**> now")
+    async with clock_gateway("chat", tmp_path) as harness:
+        harness.script(lambda request, _: harness.text_answer("told", request))
+        await harness.send(stream=False)
+        ((told,),) = reminders(harness)
     assert '[scheduled task:"look  now"]' in told
 
 
@@ -93,21 +93,25 @@ async def test_what_looks_like_an_instruction_in_a_task_is_not_said(tmp_path: Pa
 async def test_a_reminder_nobody_was_told_anything_of_comes_back(
     tmp_path: Path, protocol: str, stream: bool
 ) -> None:
-    plant(tmp_path, now_ms())
-    async with clocked(protocol, tmp_path, more=AT_ONCE) as talk:
+    store_tasks(tmp_path, now_ms())
+    async with clock_gateway(protocol, tmp_path, more=AT_ONCE) as harness:
 
         def answer(request: Request, number: int) -> Given:
             if number == 0:
-                return answers.tool_call(talk.speaks, "clock", command("get"), "call_0", stream=stream)
+                return answers.tool_call(
+                    harness.upstream_protocol, "clock", command("get"), "call_0", stream=stream
+                )
             return (
-                Json(500, {"error": {"message": "it broke"}}) if number == 1 else talk.text("told", request)
+                Json(500, {"error": {"message": "it broke"}})
+                if number == 1
+                else harness.text_answer("told", request)
             )
 
-        talk.script(answer)
-        await talk.ask(stream=stream)
-        await asyncio.wait_for(is_idle(talk), 20)
+        harness.script(answer)
+        await harness.send(stream=stream)
+        await asyncio.wait_for(wait_until_idle(harness), 20)
         assert mark(tmp_path) == (0, False)
-        assert talk.words(await talk.ask(stream=stream), stream=stream) == "told"
+        assert harness.answer_text(await harness.send(stream=stream), stream=stream) == "told"
     assert mark(tmp_path) == (1, False)
 
 
@@ -116,18 +120,20 @@ async def test_a_reminder_nobody_was_told_anything_of_comes_back(
 async def test_a_client_that_leaves_before_the_first_byte_gets_the_reminder_later(
     tmp_path: Path, protocol: str, stream: bool
 ) -> None:
-    plant(tmp_path, now_ms())
-    async with clocked(protocol, tmp_path) as talk:
-        talk.script(lambda request, number: talk.text("told", request) if number else Steps([Hang()]))
-        under_way = await talk.begin("Hello", stream=stream)
-        first = await talk.upstream.received()
+    store_tasks(tmp_path, now_ms())
+    async with clock_gateway(protocol, tmp_path) as harness:
+        harness.script(
+            lambda request, number: harness.text_answer("told", request) if number else Steps([Hang()])
+        )
+        under_way = await harness.begin("Hello", stream=stream)
+        first = await harness.upstream.received()
         assert mark(tmp_path) == (0, True)
         await under_way.leave()
         await asyncio.wait_for(first.gone.wait(), 20)
-        await asyncio.wait_for(is_idle(talk), 20)
+        await asyncio.wait_for(wait_until_idle(harness), 20)
         assert mark(tmp_path) == (0, False)
-        await talk.ask(stream=stream)
-        assert len(reminders(talk)[1]) == 1
+        await harness.send(stream=stream)
+        assert len(reminders(harness)[1]) == 1
     assert mark(tmp_path) == (1, False)
 
 
@@ -135,16 +141,16 @@ async def test_a_client_that_leaves_before_the_first_byte_gets_the_reminder_late
 async def test_it_is_delivered_with_the_first_byte_and_not_with_the_last(
     tmp_path: Path, protocol: str
 ) -> None:
-    plant(tmp_path, now_ms())
-    async with clocked(protocol, tmp_path) as talk:
+    store_tasks(tmp_path, now_ms())
+    async with clock_gateway(protocol, tmp_path) as harness:
         half = answers.cut_off(protocol, "a long answer that has no end")
-        talk.script(lambda request, _: Sse(half.frames, end=Hang()))
-        under_way = await talk.begin("Hello")
+        harness.script(lambda request, _: Sse(half.frames, end=Hang()))
+        under_way = await harness.begin("Hello")
         await under_way.head()
         assert await under_way.piece()
         assert mark(tmp_path) == (1, False)
         await under_way.leave()
-        await asyncio.wait_for(is_idle(talk), 20)
+        await asyncio.wait_for(wait_until_idle(harness), 20)
     assert mark(tmp_path) == (1, False)
 
 
@@ -166,19 +172,23 @@ async def test_what_cannot_be_written_is_an_error_of_the_tool_and_nothing_is_kep
     tmp_path: Path, protocol: str, stream: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     due = now_ms() + HOUR
-    plant(tmp_path, due)
-    before = file_of(tmp_path).read_bytes()
-    async with clocked(protocol, tmp_path) as talk:
-        orders = (command("schedule", item(due, "more")), command("cancel", task_id="t1"), command("clear"))
-        calls(talk, *orders, command("get"))
+    store_tasks(tmp_path, due)
+    before = task_file(tmp_path).read_bytes()
+    async with clock_gateway(protocol, tmp_path) as harness:
+        orders = (
+            command("schedule", task_item(due, "more")),
+            command("cancel", task_id="t1"),
+            command("clear"),
+        )
+        script_tool_calls(harness, *orders, command("get"))
         with in_the_way(tmp_path), caplog.at_level(logging.ERROR):
-            answer = await talk.ask(stream=stream)
-        assert talk.words(answer, stream=stream) == "done"
-        *failed, got = told_results(talk, 4)
+            answer = await harness.send(stream=stream)
+        assert harness.answer_text(answer, stream=stream) == "done"
+        *failed, got = tool_results(harness, 4)
     assert [result["error"]["code"] for result in failed] == ["store_failed"] * 3
     assert got["ok"]
     assert str(tmp_path) not in "".join(result["error"]["message"] for result in failed)
-    assert file_of(tmp_path).read_bytes() == before
+    assert task_file(tmp_path).read_bytes() == before
     assert [path.name for path in (tmp_path / "clock").iterdir() if path.suffix == ".tmp"] == []
 
 
@@ -186,33 +196,33 @@ async def test_what_cannot_be_written_is_an_error_of_the_tool_and_nothing_is_kep
 async def test_a_store_that_is_down_costs_the_reminder_and_not_the_answer(
     tmp_path: Path, stream: bool
 ) -> None:
-    plant(tmp_path, now_ms())
-    async with clocked("chat", tmp_path, clock='time_tag = "with_tasks"\nhold_max_ms = 0\n') as talk:
-        talk.says(then="part ")
+    store_tasks(tmp_path, now_ms())
+    async with clock_gateway("chat", tmp_path, clock='time_tag = "with_tasks"\nhold_max_ms = 0\n') as harness:
+        harness.script_texts(then="part ")
         with in_the_way(tmp_path):
-            answer = await talk.ask(stream=stream)
-            assert talk.words(answer, stream=stream) == "part 0"
+            answer = await harness.send(stream=stream)
+            assert harness.answer_text(answer, stream=stream) == "part 0"
         assert mark(tmp_path) == (0, False)
-        await talk.ask(stream=stream)
-        assert [len(found) for found in reminders(talk)] == [0, 1]
+        await harness.send(stream=stream)
+        assert [len(found) for found in reminders(harness)] == [0, 1]
 
 
 async def test_a_task_that_cannot_be_reserved_while_it_is_held_for_is_given_up_in_time(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with clocked("chat", tmp_path, clock="due_window_ms = 1000\nhold_max_ms = 700\n") as talk:
+    async with clock_gateway("chat", tmp_path, clock="due_window_ms = 1000\nhold_max_ms = 700\n") as harness:
 
         def answer(request: Request) -> Given:
-            plant(tmp_path, now_ms() + 1300)
+            store_tasks(tmp_path, now_ms() + 1300)
             (tmp_path / "clock" / ".lock").unlink(missing_ok=True)
             (tmp_path / "clock" / ".lock").mkdir()
-            return talk.text("only", request)
+            return harness.text_answer("only", request)
 
         (tmp_path / "clock").mkdir()
-        talk.upstream.answer_with(answer)
+        harness.upstream.answer_with(answer)
         with caplog.at_level(logging.ERROR):
-            reply = await asyncio.wait_for(talk.ask(), 20)
-        assert talk.words(reply, stream=False) == "only"
+            reply = await asyncio.wait_for(harness.send(), 20)
+        assert harness.answer_text(reply, stream=False) == "only"
         assert len([record for record in caplog.records if "no reminders" in record.getMessage()]) < 4
         (tmp_path / "clock" / ".lock").rmdir()
 
@@ -229,64 +239,64 @@ DAMAGED = {
 async def test_a_damaged_file_is_set_aside_at_the_start_and_named(
     tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    plant(tmp_path, now_ms() + HOUR, session="s-2")
-    file_of(tmp_path).write_bytes(content)
+    store_tasks(tmp_path, now_ms() + HOUR, session="s-2")
+    task_file(tmp_path).write_bytes(content)
     (tmp_path / "clock" / "ntp-state.json").write_bytes(b'{"version": 1}')
     with caplog.at_level(logging.WARNING):
-        async with clocked("chat", tmp_path) as talk:
-            calls(talk, command("list"))
-            answer = await talk.ask()
-            assert talk.words(answer, stream=False) == "done"
-            assert told_results(talk, 1) == [{"ok": True, "items": []}]
-            found = await operate(talk, "clock")
+        async with clock_gateway("chat", tmp_path) as harness:
+            script_tool_calls(harness, command("list"))
+            answer = await harness.send()
+            assert harness.answer_text(answer, stream=False) == "done"
+            assert tool_results(harness, 1) == [{"ok": True, "items": []}]
+            found = await admin_call(harness, "clock")
     assert [session["id"] for session in found["sessions"]] == ["s-2"]
     assert (tmp_path / "clock" / "s-1.json.corrupt-1").read_bytes() == content
     assert (tmp_path / "clock" / "ntp-state.json").exists()
-    assert not file_of(tmp_path).exists()
-    assert f"damaged file {file_of(tmp_path)} set aside as s-1.json.corrupt-1" in caplog.text
+    assert not task_file(tmp_path).exists()
+    assert f"damaged file {task_file(tmp_path)} set aside as s-1.json.corrupt-1" in caplog.text
 
 
 async def test_what_is_over_is_dropped_at_the_start_and_what_is_late_is_kept(tmp_path: Path) -> None:
-    plant(tmp_path, now_ms() - 21 * 60_000, now_ms() - 19 * 60_000)
-    async with clocked("chat", tmp_path) as talk:
-        while len(tasks(tmp_path)) > 1:
+    store_tasks(tmp_path, now_ms() - 21 * 60_000, now_ms() - 19 * 60_000)
+    async with clock_gateway("chat", tmp_path) as harness:
+        while len(stored_tasks(tmp_path)) > 1:
             await asyncio.sleep(0.01)
-        talk.says("hi")
-        await talk.ask()
-        assert len(reminders(talk)[0]) == 1
-        assert "water the plants 2" in reminders(talk)[0][0]
+        harness.script_texts("hi")
+        await harness.send()
+        assert len(reminders(harness)[0]) == 1
+        assert "water the plants 2" in reminders(harness)[0][0]
 
 
 async def test_twenty_requests_at_once_tell_of_it_once(tmp_path: Path) -> None:
-    plant(tmp_path, now_ms())
-    async with clocked("chat", tmp_path, clock="hold_max_ms = 0\n") as talk:
-        talk.says(then="part ")
-        await asyncio.gather(*(talk.ask(stream=bool(number % 2)) for number in range(20)))
-        assert sorted(len(found) for found in reminders(talk)) == [0] * 19 + [1]
+    store_tasks(tmp_path, now_ms())
+    async with clock_gateway("chat", tmp_path, clock="hold_max_ms = 0\n") as harness:
+        harness.script_texts(then="part ")
+        await asyncio.gather(*(harness.send(stream=bool(number % 2)) for number in range(20)))
+        assert sorted(len(found) for found in reminders(harness)) == [0] * 19 + [1]
     assert mark(tmp_path) == (1, False)
 
 
 async def test_two_workers_tell_of_it_once_and_share_what_is_set(tmp_path: Path) -> None:
     async with Upstream() as upstream:
-        talk = Talk("chat", "chat", tmp_path / "state", upstream)
-        plant(talk.folder, now_ms())
-        talk.says(then="part ")
-        config = whole_config(talk, "hold_max_ms = 0\n")
+        harness = GatewayHarness("chat", "chat", tmp_path / "state", upstream)
+        store_tasks(harness.folder, now_ms())
+        harness.script_texts(then="part ")
+        config = whole_config(harness, "hold_max_ms = 0\n")
         async with serve(tmp_path, config, "--workers", "2") as process:
-            talk.port = await process.port()
-            await asyncio.gather(*(talk.ask() for _ in range(20)))
-            assert sorted(len(found) for found in reminders(talk)) == [0] * 19 + [1]
-            assert mark(talk.folder) == (1, False)
+            harness.port = await process.port()
+            await asyncio.gather(*(harness.send() for _ in range(20)))
+            assert sorted(len(found) for found in reminders(harness)) == [0] * 19 + [1]
+            assert mark(harness.folder) == (1, False)
             due = now_ms() + HOUR
-            talk.script(
+            harness.script(
                 lambda request, number: (
-                    answers.tool_call("chat", "clock", command("schedule", item(due)), stream=False)
+                    answers.tool_call("chat", "clock", command("schedule", task_item(due)), stream=False)
                     if number == 20
-                    else talk.text("ok", request)
+                    else harness.text_answer("ok", request)
                 )
             )
-            await talk.ask()
-            found = [await operate(talk, "clock") for _ in range(6)]
+            await harness.send()
+            found = [await admin_call(harness, "clock") for _ in range(6)]
             assert [len(one["sessions"][0]["tasks"]) for one in found] == [2] * 6
             process.signal()
             assert await process.ended() == 0
@@ -298,47 +308,49 @@ async def test_a_kill_between_reservation_and_delivery_loses_nothing_and_doubles
     due = now_ms()
     lease = "lease_ms = 1500\n"
     async with Upstream() as upstream, time_server(lambda asked: [tells(asked, time.time() + 90)]) as server:
-        talk = Talk("chat", "chat", tmp_path / "state", upstream)
-        plant(talk.folder, due)
-        talk.script(
-            lambda request, number: Steps([Hang()]) if not number else talk.text(f"part {number}", request)
+        harness = GatewayHarness("chat", "chat", tmp_path / "state", upstream)
+        store_tasks(harness.folder, due)
+        harness.script(
+            lambda request, number: (
+                Steps([Hang()]) if not number else harness.text_answer(f"part {number}", request)
+            )
         )
-        async with serve(tmp_path, whole_config(talk, lease)) as process:
-            talk.port = await process.port()
-            under_way = await talk.begin("Hello")
+        async with serve(tmp_path, whole_config(harness, lease)) as process:
+            harness.port = await process.port()
+            under_way = await harness.begin("Hello")
             await upstream.received()
             os.killpg(process.process.pid, signal.SIGKILL)
             await process.ended()
             await under_way.close()
-        assert mark(talk.folder) == (0, True)
-        ends = tasks(talk.folder)[0]["reservation"]["untilUpMs"]
+        assert mark(harness.folder) == (0, True)
+        ends = stored_tasks(harness.folder)[0]["reservation"]["untilUpMs"]
         # That its time is ahead of the dead one's lets a gateway wait no shorter.
-        config = whole_config(talk, lease, ntp=f'ntp = {{ servers = ["{server}"] }}\n')
+        config = whole_config(harness, lease, ntp=f'ntp = {{ servers = ["{server}"] }}\n')
         async with serve(tmp_path, config) as process:
-            talk.port = await process.port()
-            while (await operate(talk, "clock"))["clock"]["ntp"]["status"] != "ok":
+            harness.port = await process.port()
+            while (await admin_call(harness, "clock"))["clock"]["ntp"]["status"] != "ok":
                 await asyncio.sleep(0.02)
             await until(lambda: reservations.uptime().ms >= ends, "the lease is up")
             for _ in range(3):
-                await talk.ask()
-        assert [len(found) for found in reminders(talk)] == [1, 1, 0, 0]
-        assert mark(talk.folder) == (1, False)
+                await harness.send()
+        assert [len(found) for found in reminders(harness)] == [1, 1, 0, 0]
+        assert mark(harness.folder) == (1, False)
 
 
 async def test_a_restart_keeps_what_was_set(tmp_path: Path) -> None:
     async with Upstream() as upstream:
-        talk = Talk("chat", "chat", tmp_path / "state", upstream)
-        calls(talk, command("schedule", item(now_ms())))
-        async with serve(tmp_path, whole_config(talk)) as process:
-            talk.port = await process.port()
-            await talk.ask()
+        harness = GatewayHarness("chat", "chat", tmp_path / "state", upstream)
+        script_tool_calls(harness, command("schedule", task_item(now_ms())))
+        async with serve(tmp_path, whole_config(harness)) as process:
+            harness.port = await process.port()
+            await harness.send()
             process.signal()
             assert await process.ended() == 0
-        async with serve(tmp_path, whole_config(talk)) as process:
-            talk.port = await process.port()
-            await talk.ask()
-            await talk.ask()
-        assert [len(found) for found in reminders(talk)] == [0, 0, 1, 0]
+        async with serve(tmp_path, whole_config(harness)) as process:
+            harness.port = await process.port()
+            await harness.send()
+            await harness.send()
+        assert [len(found) for found in reminders(harness)] == [0, 0, 1, 0]
 
 
 SWITCHES = {"on": ({}, "ok", 5000), "off": ({"ROUTECODEX_CLOCK_NTP": "0"}, "off", 0)}
@@ -349,21 +361,21 @@ async def test_tasks_live_below_the_session_dir_and_network_time_beside_them(
     tmp_path: Path, switch: dict[str, str], status: str, offset: int
 ) -> None:
     here = tmp_path / "here"
-    plant(here, now_ms())
+    store_tasks(here, now_ms())
     async with Upstream() as upstream, time_server(lambda asked: [tells(asked, time.time() + 5)]) as server:
-        talk = Talk("chat", "chat", here, upstream)
-        talk.says("hi")
-        text = whole_config(talk, ntp=f'ntp = {{ servers = ["{server}"] }}\n')
+        harness = GatewayHarness("chat", "chat", here, upstream)
+        harness.script_texts("hi")
+        text = whole_config(harness, ntp=f'ntp = {{ servers = ["{server}"] }}\n')
         file = tmp_path / "gateway.toml"
         file.write_text(text.replace(f'url = "file:{here}"', 'url = "file:"'))
         environ = {"ROUTECODEX_SESSION_DIR": str(here), **switch}
         async with running(tmp_path, "serve", "--config", str(file), environ=environ) as process:
-            talk.port = await process.port()
-            while (found := (await operate(talk, "clock"))["clock"]["ntp"])["status"] != status:
+            harness.port = await process.port()
+            while (found := (await admin_call(harness, "clock"))["clock"]["ntp"])["status"] != status:
                 await asyncio.sleep(0.02)
             assert abs(found["offsetMs"] - offset) < 1000
-            await talk.ask()
-            said = talk.heard[0][1][1]
+            await harness.send()
+            said = harness.upstream_texts[0][1][1]
     assert f"ntpOffsetMs=`{found['offsetMs']}`" in said
     assert mark(here) == (1, False)
     assert (here / "clock" / "ntp-state.json").exists() == (status == "ok")
@@ -371,14 +383,14 @@ async def test_tasks_live_below_the_session_dir_and_network_time_beside_them(
 
 @streaming
 async def test_servers_of_time_that_lie_or_are_silent_hold_up_nothing(tmp_path: Path, stream: bool) -> None:
-    plant(tmp_path, now_ms())
+    store_tasks(tmp_path, now_ms())
     async with time_server(lambda asked: [b"no time"]) as liar, time_server(lambda asked: []) as silent:
         ntp = f'ntp = {{ servers = ["{liar}", "{silent}"], timeout_ms = 100 }}\n'
-        async with clocked("chat", tmp_path, ntp=ntp) as talk:
-            talk.says("hi", "hi")
-            answer = await talk.ask(stream=stream)
-            assert talk.words(answer, stream=stream) == "hi"
-            while (found := (await operate(talk, "clock"))["clock"]["ntp"])["status"] != "error":
+        async with clock_gateway("chat", tmp_path, ntp=ntp) as harness:
+            harness.script_texts("hi", "hi")
+            answer = await harness.send(stream=stream)
+            assert harness.answer_text(answer, stream=stream) == "hi"
+            while (found := (await admin_call(harness, "clock"))["clock"]["ntp"])["status"] != "error":
                 await asyncio.sleep(0.02)
             assert (found["offsetMs"], bool(found["lastError"])) == (0, True)
-            assert len(reminders(talk)[0]) == 1
+            assert len(reminders(harness)[0]) == 1

@@ -10,20 +10,27 @@ import pytest
 
 from tests.cli.process import serve
 from tests.gateway.clock_gateway import (
-    clocked,
+    admin_call,
+    clock_gateway,
     command,
-    is_idle,
-    item,
     now_ms,
-    operate,
-    plant,
     reminder,
     reminders,
-    tasks,
-    untimed,
+    store_tasks,
+    stored_tasks,
+    task_item,
+    wait_until_idle,
     whole_config,
+    without_time_line,
 )
-from tests.gateway.continuation_gateway import HERE, PROTOCOLS, SET, Talk, has_error, used
+from tests.gateway.continuation_gateway import (
+    PROTOCOLS,
+    SESSION_HEADER,
+    SET_STOP_MESSAGE,
+    GatewayHarness,
+    has_error,
+    stored_uses,
+)
 from tests.kit import answers, asking
 from tests.kit.grammar.frames import read
 from tests.kit.raw_client import Call, begin
@@ -42,19 +49,19 @@ FAR = 50_000
 """A task so far ahead holds an answer for longer than any test takes."""
 
 
-def planting(talk: Talk, ahead: int, *texts: str, rest: Given | None = None) -> list[int]:
+def planting(harness: GatewayHarness, ahead: int, *texts: str, rest: Given | None = None) -> list[int]:
     """The upstream says these texts; with its first answer comes a task, due after so many milliseconds."""
     due: list[int] = []
 
     def answer(request: Request, number: int) -> Given:
         if not due:
             due.append(now_ms() + ahead)
-            plant(talk.folder, due[0])
+            store_tasks(harness.folder, due[0])
         if number >= len(texts) and rest is not None:
             return rest
-        return talk.text(texts[number] if number < len(texts) else f"part {number}", request)
+        return harness.text_answer(texts[number] if number < len(texts) else f"part {number}", request)
 
-    talk.script(answer)
+    harness.script(answer)
     return due
 
 
@@ -66,7 +73,7 @@ async def heard(under_way: Call, words: bytes, after: int = 0) -> None:
         assert await under_way.piece(), under_way.answer.body
 
 
-async def held(talk: Talk, under_way: Call) -> None:
+async def held(harness: GatewayHarness, under_way: Call) -> None:
     """Reads until the answer has been silent for a while: it is held."""
     await heard(under_way, b"first")
     await heard(under_way, b": keep-alive\n\n")
@@ -77,45 +84,47 @@ async def held(talk: Talk, under_way: Call) -> None:
 async def test_an_answer_is_held_until_the_window_opens_and_goes_on_with_the_reminder(
     tmp_path: Path, protocol: str, stream: bool
 ) -> None:
-    async with clocked(protocol, tmp_path, clock=SMALL) as talk:
-        due = planting(talk, SOON, "first", "second")
-        answer = await talk.ask(stream=stream)
-        assert talk.words(answer, stream=stream) == "first\n\nsecond"
+    async with clock_gateway(protocol, tmp_path, clock=SMALL) as harness:
+        due = planting(harness, SOON, "first", "second")
+        answer = await harness.send(stream=stream)
+        assert harness.answer_text(answer, stream=stream) == "first\n\nsecond"
         assert due[0] - 1000 <= now_ms() < due[0] + 20_000
         told = reminder(("water the plants", due[0]))
         said = [("user", "Hello"), ("assistant", "first"), told]
-        assert [untimed(one) for one in talk.heard] == [[("user", "Hello")], said]
-    (task,) = tasks(tmp_path)
+        assert [without_time_line(one) for one in harness.upstream_texts] == [[("user", "Hello")], said]
+    (task,) = stored_tasks(tmp_path)
     assert (task["deliveryCount"], "reservation" in task) == (1, False)
 
 
 @pytest.mark.parametrize("protocol", ["chat", "responses", "messages"])
 async def test_a_held_stream_is_kept_alive_by_comments(tmp_path: Path, protocol: str) -> None:
-    async with clocked(protocol, tmp_path, clock=SMALL, server=ALIVE) as talk:
-        planting(talk, FAR, "first", "second")
-        under_way = await talk.begin("Hello")
-        await held(talk, under_way)
-        plant(tmp_path, now_ms())
+    async with clock_gateway(protocol, tmp_path, clock=SMALL, server=ALIVE) as harness:
+        planting(harness, FAR, "first", "second")
+        under_way = await harness.begin("Hello")
+        await held(harness, under_way)
+        store_tasks(tmp_path, now_ms())
         reply = await under_way.rest()
         await under_way.close()
-        assert talk.words(reply, stream=True) == "first\n\nsecond"
+        assert harness.answer_text(reply, stream=True) == "first\n\nsecond"
 
 
 @pytest.mark.parametrize("form", ["?alt=sse", ""], ids=["events", "array"])
 async def test_a_held_gemini_stream_is_kept_alive_by_pieces_without_a_word(tmp_path: Path, form: str) -> None:
-    async with clocked("gemini", tmp_path, clock=SMALL, server=ALIVE) as talk:
-        planting(talk, FAR, "first", "second")
+    async with clock_gateway("gemini", tmp_path, clock=SMALL, server=ALIVE) as harness:
+        planting(harness, FAR, "first", "second")
         path = asking.path("gemini", stream=True).partition("?")[0] + form
-        under_way = await begin(talk.port, path, asking.body("gemini", "Hello", stream=True), headers=HERE)
+        under_way = await begin(
+            harness.port, path, asking.body("gemini", "Hello", stream=True), headers=SESSION_HEADER
+        )
         await heard(under_way, b"first")
         for _ in range(2):
             at = len(under_way.answer.body)
             await heard(under_way, b'"parts":[{"text":""}]', at)
-        plant(tmp_path, now_ms())
+        store_tasks(tmp_path, now_ms())
         reply = await under_way.rest()
         await under_way.close()
     if form:
-        assert talk.words(reply, stream=True) == "first\n\nsecond"
+        assert harness.answer_text(reply, stream=True) == "first\n\nsecond"
     said = [frame.json for frame in read(reply.body)] if form else reply.json
     parts = [part for one in said for part in one["candidates"][0]["content"]["parts"]]
     silent = [part for part in parts if part == {"text": ""}]
@@ -129,105 +138,105 @@ async def test_a_held_gemini_stream_is_kept_alive_by_pieces_without_a_word(tmp_p
 async def test_an_answer_that_was_cut_by_its_length_is_held_too(
     tmp_path: Path, protocol: str, stream: bool
 ) -> None:
-    async with clocked(protocol, tmp_path, clock=SMALL) as talk:
+    async with clock_gateway(protocol, tmp_path, clock=SMALL) as harness:
 
         def answer(request: Request, number: int) -> Given:
             if number:
-                return talk.text("second", request)
-            plant(tmp_path, now_ms() + SOON)
+                return harness.text_answer("second", request)
+            store_tasks(tmp_path, now_ms() + SOON)
             return answers.length(protocol, "first", answers.wants_stream(request))
 
-        talk.script(answer)
-        reply = await talk.ask(stream=stream)
-        assert talk.words(reply, stream=stream) == "first\n\nsecond"
+        harness.script(answer)
+        reply = await harness.send(stream=stream)
+        assert harness.answer_text(reply, stream=stream) == "first\n\nsecond"
 
 
 @streaming
 async def test_what_is_due_later_than_an_answer_may_be_held_is_not_waited_for(
     tmp_path: Path, stream: bool
 ) -> None:
-    async with clocked("chat", tmp_path, clock="due_window_ms = 1000\nhold_max_ms = 300\n") as talk:
-        planting(talk, FAR, "only")
-        assert talk.words(await talk.ask(stream=stream), stream=stream) == "only"
+    async with clock_gateway("chat", tmp_path, clock="due_window_ms = 1000\nhold_max_ms = 300\n") as harness:
+        planting(harness, FAR, "only")
+        assert harness.answer_text(await harness.send(stream=stream), stream=stream) == "only"
 
 
 async def test_whole_answers_are_not_held_where_that_is_turned_off(tmp_path: Path) -> None:
     clock = SMALL + "hold_non_streaming = false\n"
-    async with clocked("chat", tmp_path, clock=clock) as talk:
-        due = planting(talk, SOON, "first", "second")
-        assert talk.words(await talk.ask(), stream=False) == "first"
-        answer = await talk.ask("and now?", stream=True)
-        assert talk.words(answer, stream=True) == "second\n\npart 2"
-        assert reminders(talk)[2] == [reminder(("water the plants", due[0]))[1]]
+    async with clock_gateway("chat", tmp_path, clock=clock) as harness:
+        due = planting(harness, SOON, "first", "second")
+        assert harness.answer_text(await harness.send(), stream=False) == "first"
+        answer = await harness.send("and now?", stream=True)
+        assert harness.answer_text(answer, stream=True) == "second\n\npart 2"
+        assert reminders(harness)[2] == [reminder(("water the plants", due[0]))[1]]
 
 
 async def test_a_task_set_in_the_same_request_is_waited_for_when_it_is_due_later(tmp_path: Path) -> None:
-    async with clocked("chat", tmp_path, clock=SMALL) as talk:
+    async with clock_gateway("chat", tmp_path, clock=SMALL) as harness:
         due: list[int] = []
 
         def answer(request: Request, number: int) -> Given:
             if number:
-                return talk.text(f"part {number}", request)
+                return harness.text_answer(f"part {number}", request)
             due.append(now_ms() + 3000)
-            return answers.tool_call("chat", "clock", command("schedule", item(due[0])), stream=False)
+            return answers.tool_call("chat", "clock", command("schedule", task_item(due[0])), stream=False)
 
-        talk.script(answer)
-        assert talk.words(await talk.ask(), stream=False) == "part 1\n\npart 2"
-        assert reminders(talk) == [[], [], [reminder(("water the plants", due[0]))[1]]]
+        harness.script(answer)
+        assert harness.answer_text(await harness.send(), stream=False) == "part 1\n\npart 2"
+        assert reminders(harness) == [[], [], [reminder(("water the plants", due[0]))[1]]]
 
 
 async def test_an_operator_who_cancels_the_task_ends_the_hold(tmp_path: Path) -> None:
-    async with clocked("chat", tmp_path, clock=SMALL, server=ALIVE) as talk:
-        planting(talk, FAR, "first")
-        under_way = await talk.begin("Hello")
-        await held(talk, under_way)
-        assert await operate(talk, "clock/cancel", {"taskId": "t1"}) == {"removed": "t1"}
+    async with clock_gateway("chat", tmp_path, clock=SMALL, server=ALIVE) as harness:
+        planting(harness, FAR, "first")
+        under_way = await harness.begin("Hello")
+        await held(harness, under_way)
+        assert await admin_call(harness, "clock/cancel", {"taskId": "t1"}) == {"removed": "t1"}
         reply = await asyncio.wait_for(under_way.rest(), 20)
         await under_way.close()
-        assert talk.words(reply, stream=True) == "first"
-        assert len(talk.heard) == 1
+        assert harness.answer_text(reply, stream=True) == "first"
+        assert len(harness.upstream_texts) == 1
 
 
 @protocols
 async def test_another_request_that_clears_the_tasks_ends_the_hold(tmp_path: Path, protocol: str) -> None:
-    async with clocked(protocol, tmp_path, clock=SMALL) as talk:
-        planting(talk, FAR, "first")
-        under_way = await talk.begin("Hello")
+    async with clock_gateway(protocol, tmp_path, clock=SMALL) as harness:
+        planting(harness, FAR, "first")
+        under_way = await harness.begin("Hello")
         await heard(under_way, b"first")
-        await talk.ask("<**clock:clear**>")
+        await harness.send("<**clock:clear**>")
         reply = await asyncio.wait_for(under_way.rest(), 20)
         await under_way.close()
-        assert talk.words(reply, stream=True) == "first"
+        assert harness.answer_text(reply, stream=True) == "first"
 
 
 async def test_another_process_that_cancels_the_task_ends_the_hold(tmp_path: Path) -> None:
-    async with clocked("chat", tmp_path, clock=SMALL, server=ALIVE) as talk:
-        planting(talk, FAR, "first")
-        under_way = await talk.begin("Hello")
-        await held(talk, under_way)
+    async with clock_gateway("chat", tmp_path, clock=SMALL, server=ALIVE) as harness:
+        planting(harness, FAR, "first")
+        under_way = await harness.begin("Hello")
+        await held(harness, under_way)
         async with Upstream() as unused:
-            there = Talk("chat", "chat", tmp_path, unused)
+            there = GatewayHarness("chat", "chat", tmp_path, unused)
             async with serve(tmp_path, whole_config(there, SMALL)) as process:
                 there.port = await process.port()
-                assert await operate(there, "clock/cancel", {"taskId": "t1"}) == {"removed": "t1"}
+                assert await admin_call(there, "clock/cancel", {"taskId": "t1"}) == {"removed": "t1"}
         reply = await asyncio.wait_for(under_way.rest(), 20)
         await under_way.close()
-        assert talk.words(reply, stream=True) == "first"
+        assert harness.answer_text(reply, stream=True) == "first"
 
 
 @streaming
 async def test_a_client_that_leaves_while_it_is_held_is_let_go_at_once(tmp_path: Path, stream: bool) -> None:
-    async with clocked("chat", tmp_path, clock=SMALL, server=ALIVE) as talk:
-        planting(talk, FAR, "first")
-        under_way = await talk.begin("Hello", stream=stream)
+    async with clock_gateway("chat", tmp_path, clock=SMALL, server=ALIVE) as harness:
+        planting(harness, FAR, "first")
+        under_way = await harness.begin("Hello", stream=stream)
         if stream:
-            await held(talk, under_way)
+            await held(harness, under_way)
         else:
-            await (await talk.upstream.received()).answered.wait()
+            await (await harness.upstream.received()).answered.wait()
         await under_way.leave()
-        await asyncio.wait_for(is_idle(talk), 20)
-        assert len(talk.heard) == 1
-    (task,) = tasks(tmp_path)
+        await asyncio.wait_for(wait_until_idle(harness), 20)
+        assert len(harness.upstream_texts) == 1
+    (task,) = stored_tasks(tmp_path)
     assert (task["deliveryCount"], "reservation" in task) == (0, False)
 
 
@@ -236,20 +245,20 @@ async def test_a_client_that_leaves_while_it_is_held_is_let_go_at_once(tmp_path:
 async def test_a_client_that_leaves_before_the_held_reminder_is_answered_gets_it_later(
     tmp_path: Path, protocol: str, stream: bool
 ) -> None:
-    async with clocked(protocol, tmp_path, clock=SMALL) as talk:
-        planting(talk, 900, "first", rest=Steps([Hang()]))
-        under_way = await talk.begin("Hello", stream=stream)
-        second = await talk.upstream.received(2)
-        assert "reservation" in tasks(tmp_path)[0]
+    async with clock_gateway(protocol, tmp_path, clock=SMALL) as harness:
+        planting(harness, 900, "first", rest=Steps([Hang()]))
+        under_way = await harness.begin("Hello", stream=stream)
+        second = await harness.upstream.received(2)
+        assert "reservation" in stored_tasks(tmp_path)[0]
         await under_way.leave()
         await asyncio.wait_for(second.gone.wait(), 20)
-        await asyncio.wait_for(is_idle(talk), 20)
-        (task,) = tasks(tmp_path)
+        await asyncio.wait_for(wait_until_idle(harness), 20)
+        (task,) = stored_tasks(tmp_path)
         assert (task["deliveryCount"], "reservation" in task) == (0, False)
-        talk.says("again", "again", "again")
-        await talk.ask()
-        assert len(reminders(talk)[2]) == 1
-    assert tasks(tmp_path)[0]["deliveryCount"] == 1
+        harness.script_texts("again", "again", "again")
+        await harness.send()
+        assert len(reminders(harness)[2]) == 1
+    assert stored_tasks(tmp_path)[0]["deliveryCount"] == 1
 
 
 @streaming
@@ -257,36 +266,38 @@ async def test_a_client_that_leaves_before_the_held_reminder_is_answered_gets_it
 async def test_a_reminder_whose_round_fails_is_given_back(
     tmp_path: Path, protocol: str, stream: bool
 ) -> None:
-    async with clocked(protocol, tmp_path, clock=SMALL, more=AT_ONCE) as talk:
-        planting(talk, 900, "first", rest=Json(500, {"error": {"message": "it broke"}}))
-        answer = await talk.ask(stream=stream)
-        assert talk.words(answer, stream=stream) == "first"
-        assert len(talk.heard) == 2
-    (task,) = tasks(tmp_path)
+    async with clock_gateway(protocol, tmp_path, clock=SMALL, more=AT_ONCE) as harness:
+        planting(harness, 900, "first", rest=Json(500, {"error": {"message": "it broke"}}))
+        answer = await harness.send(stream=stream)
+        assert harness.answer_text(answer, stream=stream) == "first"
+        assert len(harness.upstream_texts) == 2
+    (task,) = stored_tasks(tmp_path)
     assert (task["deliveryCount"], "reservation" in task) == (0, False)
 
 
 async def test_what_an_earlier_round_told_stays_delivered_when_a_later_one_fails(tmp_path: Path) -> None:
-    plant(tmp_path, now_ms())
-    async with clocked("chat", tmp_path, more=AT_ONCE) as talk:
-        talk.script(
+    store_tasks(tmp_path, now_ms())
+    async with clock_gateway("chat", tmp_path, more=AT_ONCE) as harness:
+        harness.script(
             lambda request, number: (
-                Json(500, {"error": {"message": "it broke"}}) if number else talk.text("told", request)
+                Json(500, {"error": {"message": "it broke"}})
+                if number
+                else harness.text_answer("told", request)
             )
         )
-        answer = await talk.ask(SET.format(3))
-        assert talk.words(answer, stream=False) == "told"
-        assert [len(found) for found in reminders(talk)] == [1, 1]
-    assert tasks(tmp_path)[0]["deliveryCount"] == 1
+        answer = await harness.send(SET_STOP_MESSAGE.format(3))
+        assert harness.answer_text(answer, stream=False) == "told"
+        assert [len(found) for found in reminders(harness)] == [1, 1]
+    assert stored_tasks(tmp_path)[0]["deliveryCount"] == 1
 
 
 @protocols
 async def test_a_held_round_that_breaks_off_was_delivered(tmp_path: Path, protocol: str) -> None:
-    async with clocked(protocol, tmp_path, clock=SMALL, more=AT_ONCE) as talk:
-        planting(talk, 900, "first", rest=answers.stream_error(protocol, "the second part is long"))
-        answer = await talk.ask(stream=True)
+    async with clock_gateway(protocol, tmp_path, clock=SMALL, more=AT_ONCE) as harness:
+        planting(harness, 900, "first", rest=answers.stream_error(protocol, "the second part is long"))
+        answer = await harness.send(stream=True)
         assert has_error(answer)
-    assert tasks(tmp_path)[0]["deliveryCount"] == 1
+    assert stored_tasks(tmp_path)[0]["deliveryCount"] == 1
 
 
 @streaming
@@ -294,71 +305,77 @@ async def test_a_held_round_that_breaks_off_was_delivered(tmp_path: Path, protoc
 async def test_stop_message_goes_first_and_only_a_round_without_it_is_held(
     tmp_path: Path, protocol: str, stream: bool
 ) -> None:
-    async with clocked(protocol, tmp_path, clock=SMALL) as talk:
-        due = planting(talk, SOON + 500)
-        answer = await talk.ask(SET.format(2), stream=stream)
-        assert talk.words(answer, stream=stream).split("\n\n") == [f"part {number}" for number in range(4)]
-        last = [said[-1][1] for said in map(untimed, talk.heard)]
+    async with clock_gateway(protocol, tmp_path, clock=SMALL) as harness:
+        due = planting(harness, SOON + 500)
+        answer = await harness.send(SET_STOP_MESSAGE.format(2), stream=stream)
+        assert harness.answer_text(answer, stream=stream).split("\n\n") == [
+            f"part {number}" for number in range(4)
+        ]
+        last = [said[-1][1] for said in map(without_time_line, harness.upstream_texts)]
         assert last == ["Hello", "go on", "go on", reminder(("water the plants", due[0]))[1]]
-        assert (used(tmp_path), talk.counts) == (2, [0, 1, 2, 2])
+        assert (stored_uses(tmp_path), harness.counts) == (2, [0, 1, 2, 2])
 
 
 async def test_stop_message_can_go_on_after_a_reminder_was_held_for(tmp_path: Path) -> None:
-    async with clocked("chat", tmp_path, clock=SMALL) as talk:
+    async with clock_gateway("chat", tmp_path, clock=SMALL) as harness:
         due: list[int] = []
 
         def answer(request: Request, number: int) -> Given:
             if number:
-                return talk.text(f"part {number}", request)
+                return harness.text_answer(f"part {number}", request)
             due.append(now_ms() + SOON)
-            plant(tmp_path, due[0])
+            store_tasks(tmp_path, due[0])
             return answers.length("chat", "part 0", False)
 
-        talk.script(answer)
-        reply = await talk.ask(SET.format(1))
-        assert talk.words(reply, stream=False) == "part 0\n\npart 1\n\npart 2"
+        harness.script(answer)
+        reply = await harness.send(SET_STOP_MESSAGE.format(1))
+        assert harness.answer_text(reply, stream=False) == "part 0\n\npart 1\n\npart 2"
         told = reminder(("water the plants", due[0]))[1]
-        assert [said[-1][1] for said in map(untimed, talk.heard)] == ["Hello", told, "go on"]
+        assert [said[-1][1] for said in map(without_time_line, harness.upstream_texts)] == [
+            "Hello",
+            told,
+            "go on",
+        ]
 
 
 async def test_calls_of_the_client_are_not_held(tmp_path: Path) -> None:
-    async with clocked("chat", tmp_path, clock=SMALL) as talk:
+    async with clock_gateway("chat", tmp_path, clock=SMALL) as harness:
 
         def answer(request: Request, _: int) -> Given:
-            plant(tmp_path, now_ms() + FAR)
+            store_tasks(tmp_path, now_ms() + FAR)
             return answers.tool_call("chat", "get_weather", {"city": "Oslo"}, stream=False)
 
-        talk.script(answer)
-        reply = await asyncio.wait_for(talk.ask(tools=True), 20)
+        harness.script(answer)
+        reply = await asyncio.wait_for(harness.send(tools=True), 20)
         asking.check("chat", reply, stream=False)
-        assert len(talk.heard) == 1
+        assert len(harness.upstream_texts) == 1
 
 
 async def test_of_several_that_are_held_one_gets_the_reminder(tmp_path: Path) -> None:
-    async with clocked("chat", tmp_path, clock=SMALL) as talk:
-        due = planting(talk, 1800)
-        asked = [talk.ask(f"Hello {number}", stream=bool(number % 2)) for number in range(6)]
+    async with clock_gateway("chat", tmp_path, clock=SMALL) as harness:
+        due = planting(harness, 1800)
+        asked = [harness.send(f"Hello {number}", stream=bool(number % 2)) for number in range(6)]
         await asyncio.gather(*asked)
-        told = [one for some in reminders(talk) for one in some]
+        told = [one for some in reminders(harness) for one in some]
         assert told == [reminder(("water the plants", due[0]))[1]]
-    assert tasks(tmp_path)[0]["deliveryCount"] == 1
+    assert stored_tasks(tmp_path)[0]["deliveryCount"] == 1
 
 
 async def test_a_thousand_held_answers_cost_no_time(tmp_path: Path) -> None:
     many = 1000
     async with Upstream() as upstream:
-        talk = Talk("chat", "chat", tmp_path / "state", upstream)
-        talk.upstream.answer_with(lambda _: answers.text("chat", "first", True))
+        harness = GatewayHarness("chat", "chat", tmp_path / "state", upstream)
+        harness.upstream.answer_with(lambda _: answers.text("chat", "first", True))
         for number in range(many):
-            plant(talk.folder, now_ms() + 600_000, session=f"s-{number}")
+            store_tasks(harness.folder, now_ms() + 600_000, session=f"s-{number}")
         clock = "due_window_ms = 1000\nhold_max_ms = 3600000\n"
-        async with serve(tmp_path, whole_config(talk, clock)) as process:
-            talk.port = await process.port()
+        async with serve(tmp_path, whole_config(harness, clock)) as process:
+            harness.port = await process.port()
             under_way: list[Call] = []
             for start in range(0, many, 50):
-                some = [_held(talk, f"s-{number}") for number in range(start, start + 50)]
+                some = [_held(harness, f"s-{number}") for number in range(start, start + 50)]
                 under_way += await asyncio.gather(*some)
-            assert (await operate(talk, "status"))["active"] == many
+            assert (await admin_call(harness, "status"))["active"] == many
             gateway = psutil.Process(process.process.pid)
             before = sum(gateway.cpu_times()[:2])
             await asyncio.sleep(2)
@@ -366,11 +383,11 @@ async def test_a_thousand_held_answers_cost_no_time(tmp_path: Path) -> None:
             assert spent < 0.5
             for one in under_way:
                 one.writer.transport.abort()
-            await asyncio.wait_for(is_idle(talk), 20)
+            await asyncio.wait_for(wait_until_idle(harness), 20)
 
 
-async def _held(talk: Talk, session: str) -> Call:
+async def _held(harness: GatewayHarness, session: str) -> Call:
     body = asking.body("chat", "Hello", stream=True)
-    one = await begin(talk.port, asking.path("chat", stream=True), body, headers={"x-session-id": session})
+    one = await begin(harness.port, asking.path("chat", stream=True), body, headers={"x-session-id": session})
     await heard(one, b"first")
     return one

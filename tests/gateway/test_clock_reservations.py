@@ -10,8 +10,16 @@ import pytest
 
 from routecodex.server_tools.clock import reservations
 from tests.cli.process import until
-from tests.gateway.clock_gateway import clocked, now_ms, operate, plant, reminders, tasks, whole_config
-from tests.gateway.continuation_gateway import Talk
+from tests.gateway.clock_gateway import (
+    admin_call,
+    clock_gateway,
+    now_ms,
+    reminders,
+    store_tasks,
+    stored_tasks,
+    whole_config,
+)
+from tests.gateway.continuation_gateway import GatewayHarness
 from tests.kit import answers
 from tests.kit.steps import Answer as Given
 from tests.kit.steps import Send, Sse, Steps, Wait
@@ -24,27 +32,27 @@ CHANGED = "hold_max_ms = 1000\n"
 
 
 def reservation(folder: Path) -> dict[str, Any] | None:
-    (task,) = tasks(folder)
+    (task,) = stored_tasks(folder)
     found: dict[str, Any] | None = task.get("reservation")
     return found
 
 
-def waiting(talk: Talk, door: asyncio.Event) -> None:
+def waiting(harness: GatewayHarness, door: asyncio.Event) -> None:
     """The upstream keeps its first answer back until the door opens, and gives the others at once."""
 
     def answer(request: Request, number: int) -> Given:
-        given = talk.text(f"part {number}", request)
+        given = harness.text_answer(f"part {number}", request)
         if number:
             return given
         if isinstance(given, Sse):
             return Steps(
                 [Wait(door), *map(Send, given.frames)], headers={"content-type": "text/event-stream"}
             )
-        whole = answers.text(talk.speaks, "part 0", True)
+        whole = answers.text(harness.upstream_protocol, "part 0", True)
         assert isinstance(whole, Sse)
         return Steps([Wait(door), *map(Send, whole.frames)], headers={"content-type": "text/event-stream"})
 
-    talk.script(answer)
+    harness.script(answer)
 
 
 @streaming
@@ -54,27 +62,27 @@ async def test_a_request_that_a_reload_leaves_behind_keeps_what_it_has_reserved(
     door = asyncio.Event()
     file = tmp_path / "gateway.toml"
     async with Upstream() as upstream:
-        talk = Talk("chat", "chat", tmp_path / "state", upstream)
-        plant(talk.folder, now_ms())
-        waiting(talk, door)
-        file.write_text(whole_config(talk, SHORT))
+        harness = GatewayHarness("chat", "chat", tmp_path / "state", upstream)
+        store_tasks(harness.folder, now_ms())
+        waiting(harness, door)
+        file.write_text(whole_config(harness, SHORT))
         async with serving_file(file) as gateway:
-            talk.port = gateway.port
-            under_way = await talk.begin("Hello", stream=stream)
+            harness.port = gateway.port
+            under_way = await harness.begin("Hello", stream=stream)
             await upstream.received()
-            before = reservation(talk.folder)
+            before = reservation(harness.folder)
             assert before is not None
-            file.write_text(whole_config(talk, SHORT + CHANGED))
-            assert (await operate(talk, "reload", {}))["reloaded"]
+            file.write_text(whole_config(harness, SHORT + CHANGED))
+            assert (await admin_call(harness, "reload", {}))["reloaded"]
             await until(lambda: reservations.uptime().ms > before["untilUpMs"], "the lease is up")
-            await talk.ask("and?")
-            assert [len(found) for found in reminders(talk)] == [1, 0]
+            await harness.send("and?")
+            assert [len(found) for found in reminders(harness)] == [1, 0]
             door.set()
-            assert talk.words(await under_way.rest(), stream=stream) == "part 0"
+            assert harness.answer_text(await under_way.rest(), stream=stream) == "part 0"
             await under_way.close()
-            await talk.ask("again?")
-    assert [len(found) for found in reminders(talk)] == [1, 0, 0]
-    (task,) = tasks(talk.folder)
+            await harness.send("again?")
+    assert [len(found) for found in reminders(harness)] == [1, 0, 0]
+    (task,) = stored_tasks(harness.folder)
     assert (task["deliveryCount"], "reservation" in task) == (1, False)
 
 
@@ -83,21 +91,21 @@ async def test_a_request_that_a_reload_leaves_behind_gives_back_what_it_could_no
 ) -> None:
     file = tmp_path / "gateway.toml"
     async with Upstream() as upstream:
-        talk = Talk("chat", "chat", tmp_path / "state", upstream)
-        plant(talk.folder, now_ms())
-        waiting(talk, asyncio.Event())
-        file.write_text(whole_config(talk))
+        harness = GatewayHarness("chat", "chat", tmp_path / "state", upstream)
+        store_tasks(harness.folder, now_ms())
+        waiting(harness, asyncio.Event())
+        file.write_text(whole_config(harness))
         async with serving_file(file) as gateway:
-            talk.port = gateway.port
-            under_way = await talk.begin("Hello")
+            harness.port = gateway.port
+            under_way = await harness.begin("Hello")
             await upstream.received()
-            file.write_text(whole_config(talk, CHANGED))
-            assert (await operate(talk, "reload", {}))["reloaded"]
+            file.write_text(whole_config(harness, CHANGED))
+            assert (await admin_call(harness, "reload", {}))["reloaded"]
             await under_way.leave()
-            await until(lambda: reservation(talk.folder) is None, "it is given back")
-            await talk.ask("and?")
-    assert [len(found) for found in reminders(talk)] == [1, 1]
-    assert tasks(talk.folder)[0]["deliveryCount"] == 1
+            await until(lambda: reservation(harness.folder) is None, "it is given back")
+            await harness.send("and?")
+    assert [len(found) for found in reminders(harness)] == [1, 1]
+    assert stored_tasks(harness.folder)[0]["deliveryCount"] == 1
 
 
 @streaming
@@ -105,15 +113,15 @@ async def test_nobody_waits_for_a_reminder_that_another_request_is_telling_of(
     tmp_path: Path, stream: bool
 ) -> None:
     door = asyncio.Event()
-    async with clocked("chat", tmp_path) as talk:
-        plant(tmp_path, now_ms())
-        waiting(talk, door)
-        slow = await talk.begin("Hello", stream=stream)
-        await talk.upstream.received()
-        quick = await asyncio.wait_for(talk.ask("beside it", stream=stream), 20)
-        assert talk.words(quick, stream=stream) == "part 1"
+    async with clock_gateway("chat", tmp_path) as harness:
+        store_tasks(tmp_path, now_ms())
+        waiting(harness, door)
+        slow = await harness.begin("Hello", stream=stream)
+        await harness.upstream.received()
+        quick = await asyncio.wait_for(harness.send("beside it", stream=stream), 20)
+        assert harness.answer_text(quick, stream=stream) == "part 1"
         assert reservation(tmp_path) is not None
         door.set()
-        assert talk.words(await slow.rest(), stream=stream) == "part 0"
+        assert harness.answer_text(await slow.rest(), stream=stream) == "part 0"
         await slow.close()
-    assert [len(found) for found in reminders(talk)] == [1, 0]
+    assert [len(found) for found in reminders(harness)] == [1, 0]

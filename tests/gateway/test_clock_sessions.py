@@ -13,24 +13,24 @@ import pytest
 
 from tests.gateway.clock_gateway import (
     SESSION,
-    calls,
-    clocked,
+    clock_gateway,
     command,
     iso,
-    item,
     now_ms,
-    plant,
-    tasks,
-    told_calls,
-    told_results,
+    script_tool_calls,
+    store_tasks,
+    stored_tasks,
+    task_item,
+    tool_calls,
+    tool_results,
 )
-from tests.gateway.continuation_gateway import HERE, PROTOCOLS, Talk
-from tests.gateway.instruction_gateway import words
+from tests.gateway.continuation_gateway import PROTOCOLS, SESSION_HEADER, GatewayHarness
+from tests.gateway.instruction_gateway import answer_text
 from tests.kit import answers, asking
 from tests.kit.raw_client import Answer
 from tests.kit.steps import Answer as Given
 from tests.kit.upstream import Request
-from tests.routing.instruction_texts import tell
+from tests.routing.instruction_texts import wire_request
 
 protocols = pytest.mark.parametrize("protocol", PROTOCOLS)
 streaming = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
@@ -43,10 +43,10 @@ HOUR = 3_600_000
 
 async def test_the_file_is_for_people_and_named_after_the_session(tmp_path: Path) -> None:
     due = now_ms() + HOUR
-    async with clocked("chat", tmp_path) as talk:
-        wanted = item(due, tool="water", arguments='{"litres": 2}')
-        calls(talk, command("schedule", wanted))
-        await talk.ask(headers={"x-session-id": "Ein Garten/1"})
+    async with clock_gateway("chat", tmp_path) as harness:
+        wanted = task_item(due, tool="water", arguments='{"litres": 2}')
+        script_tool_calls(harness, command("schedule", wanted))
+        await harness.send(headers={"x-session-id": "Ein Garten/1"})
     file = tmp_path / "clock" / "%45in%20%47arten%2f1.json"
     raw = file.read_text()
     state = msgspec.json.decode(raw)
@@ -74,12 +74,14 @@ async def test_the_file_is_for_people_and_named_after_the_session(tmp_path: Path
 
 
 async def test_hints_of_the_model_are_told_with_the_task(tmp_path: Path) -> None:
-    async with clocked("chat", tmp_path) as talk:
+    async with clock_gateway("chat", tmp_path) as harness:
         due = now_ms()
-        calls(talk, command("schedule", item(due, 'say "hi"', tool="greet", arguments='{"to": "all"}')))
-        await talk.ask()
-        await talk.ask()
-        line = talk.heard[-1][-1][1].split("\n")[1]
+        script_tool_calls(
+            harness, command("schedule", task_item(due, 'say "hi"', tool="greet", arguments='{"to": "all"}'))
+        )
+        await harness.send()
+        await harness.send()
+        line = harness.upstream_texts[-1][-1][1].split("\n")[1]
     assert line == (
         f'[scheduled task:"say \\"hi\\""] due {iso(due)}, suggested tool: "greet", '
         'suggested arguments: {"to":"all"}'
@@ -92,37 +94,37 @@ async def test_a_persons_clear_empties_the_session_at_once_and_once_only(
     tmp_path: Path, protocol: str, stream: bool
 ) -> None:
     due = now_ms() + HOUR
-    plant(tmp_path, due, due)
+    store_tasks(tmp_path, due, due)
     seen: list[int] = []
     said = ("user", "<**clock:clear**>Begin anew")
     named: dict[str, Any] = {} if protocol == "gemini" else {"model": "up.m", "stream": stream}
     if protocol == "chat" and stream:
         named["stream_options"] = {"include_usage": True}
-    async with clocked(protocol, tmp_path) as talk:
+    async with clock_gateway(protocol, tmp_path) as harness:
 
         def answer(request: Request, number: int) -> Given:
-            seen.append(len(tasks(tmp_path)))
-            return talk.text(f"part {number}", request)
+            seen.append(len(stored_tasks(tmp_path)))
+            return harness.text_answer(f"part {number}", request)
 
-        talk.script(answer)
-        first = await talk.ask(stream=stream, body=tell(protocol, said, **named).body)
-        assert words(protocol, first, stream=stream) == "part 0"
-        plant(tmp_path, due)
-        again = tell(protocol, said, ("call", "look", {}), ("result", "ok"), **named)
-        await talk.ask(stream=stream, body=again.body)
+        harness.script(answer)
+        first = await harness.send(stream=stream, body=wire_request(protocol, said, **named).body)
+        assert answer_text(protocol, first, stream=stream) == "part 0"
+        store_tasks(tmp_path, due)
+        again = wire_request(protocol, said, ("call", "look", {}), ("result", "ok"), **named)
+        await harness.send(stream=stream, body=again.body)
         assert seen == [0, 1]
-        assert talk.heard[0][0] == ("user", "Begin anew")
-    assert len(tasks(tmp_path)) == 1
+        assert harness.upstream_texts[0][0] == ("user", "Begin anew")
+    assert len(stored_tasks(tmp_path)) == 1
 
 
 @protocols
 async def test_clear_alone_is_answered_by_the_gateway(tmp_path: Path, protocol: str) -> None:
-    plant(tmp_path, now_ms() + HOUR)
-    async with clocked(protocol, tmp_path) as talk:
-        talk.says("hi")
-        answer = await talk.ask("<**clock:clear**>")
-        assert talk.words(answer, stream=False).startswith("[RouteCodex] ")
-        assert (talk.heard, tasks(tmp_path)) == ([], [])
+    store_tasks(tmp_path, now_ms() + HOUR)
+    async with clock_gateway(protocol, tmp_path) as harness:
+        harness.script_texts("hi")
+        answer = await harness.send("<**clock:clear**>")
+        assert harness.answer_text(answer, stream=False).startswith("[RouteCodex] ")
+        assert (harness.upstream_texts, stored_tasks(tmp_path)) == ([], [])
 
 
 def result_of(protocol: str, call: dict[str, Any], *, stream: bool) -> Any:
@@ -160,47 +162,49 @@ def call_in(protocol: str, answer: Answer) -> dict[str, Any]:
     return dict(call)
 
 
-def both(talk: Talk, request: Request) -> Given:
+def both(harness: GatewayHarness, request: Request) -> Given:
     """The model calls the clock and a tool of the client at once."""
-    ours = answers.Call("clock", command("schedule", item(now_ms() + HOUR)), "call_ours")
+    ours = answers.Call("clock", command("schedule", task_item(now_ms() + HOUR)), "call_ours")
     theirs = answers.Call("get_weather", {"city": "Oslo"}, "call_theirs")
-    return answers.tool_calls(talk.speaks, ours, theirs, stream=answers.wants_stream(request))
+    return answers.tool_calls(harness.upstream_protocol, ours, theirs, stream=answers.wants_stream(request))
 
 
-@pytest.mark.parametrize("headers", [HERE, {}], ids=["with-session", "without"])
+@pytest.mark.parametrize("headers", [SESSION_HEADER, {}], ids=["with-session", "without"])
 @pairs
 async def test_beside_a_call_of_the_client_its_own_is_withheld_and_put_back_later(
     tmp_path: Path, protocol: str, speaks: str, headers: dict[str, str]
 ) -> None:
-    async with clocked(protocol, tmp_path, speaks=speaks) as talk:
-        talk.script(lambda request, number: talk.text("done", request) if number else both(talk, request))
-        first = await talk.ask(tools=True, headers=headers)
+    async with clock_gateway(protocol, tmp_path, upstream_protocol=speaks) as harness:
+        harness.script(
+            lambda request, number: harness.text_answer("done", request) if number else both(harness, request)
+        )
+        first = await harness.send(tools=True, headers=headers)
         asking.check(protocol, first, stream=False)
         assert b"clock" not in first.body
         call = call_in(protocol, first)
-        assert len(talk.heard) == 1
-        second = await talk.ask(headers=headers, body=result_of(protocol, call, stream=False))
-        assert talk.words(second, stream=False) == "done"
-        assert [name for _, name in told_calls(talk, 1)] == ["clock", "get_weather"]
-        results = told_results(talk, 1)
+        assert len(harness.upstream_texts) == 1
+        second = await harness.send(headers=headers, body=result_of(protocol, call, stream=False))
+        assert harness.answer_text(second, stream=False) == "done"
+        assert [name for _, name in tool_calls(harness, 1)] == ["clock", "get_weather"]
+        results = tool_results(harness, 1)
         assert len(results) == 2
         ours = next(one for one in results if isinstance(one, dict) and "ok" in one)
         # A chain of responses is a session by itself; who else names none has no clock.
         assert ours["ok"] is (bool(headers) or protocol == "responses")
-    assert len(tasks(tmp_path)) == (1 if headers else 0)
+    assert len(stored_tasks(tmp_path)) == (1 if headers else 0)
 
 
 @protocols
 async def test_beside_a_call_of_the_client_its_own_is_withheld_in_a_stream(
     tmp_path: Path, protocol: str
 ) -> None:
-    async with clocked(protocol, tmp_path) as talk:
-        talk.script(lambda request, _: both(talk, request))
-        answer = await talk.ask(tools=True, stream=True)
+    async with clock_gateway(protocol, tmp_path) as harness:
+        harness.script(lambda request, _: both(harness, request))
+        answer = await harness.send(tools=True, stream=True)
         asking.check(protocol, answer, stream=True)
         assert b"clock" not in answer.body
         assert b"get_weather" in answer.body
-    assert len(tasks(tmp_path)) == 1
+    assert len(stored_tasks(tmp_path)) == 1
 
 
 async def test_the_log_tells_of_everything_but_the_text_of_tasks(
@@ -208,13 +212,15 @@ async def test_the_log_tells_of_everything_but_the_text_of_tasks(
 ) -> None:
     due = now_ms() + 1000
     with caplog.at_level(logging.INFO, "routecodex"):
-        async with clocked("chat", tmp_path) as talk:
-            calls(talk, command("schedule", item(due, "the secret plan")), command("list"))
-            set_in = (await talk.ask()).headers["x-request-id"]
-            told_in = (await talk.ask()).headers["x-request-id"]
-            task_id = tasks(tmp_path)[0]["taskId"]
-            calls(talk, *[command("clear")] * 5)
-            await talk.ask("<**clock:clear**>Well")
+        async with clock_gateway("chat", tmp_path) as harness:
+            script_tool_calls(
+                harness, command("schedule", task_item(due, "the secret plan")), command("list")
+            )
+            set_in = (await harness.send()).headers["x-request-id"]
+            told_in = (await harness.send()).headers["x-request-id"]
+            task_id = stored_tasks(tmp_path)[0]["taskId"]
+            script_tool_calls(harness, *[command("clear")] * 5)
+            await harness.send("<**clock:clear**>Well")
     lines = [record.getMessage() for record in caplog.records if record.name == "routecodex.clock"]
     assert lines[:3] == [
         f"{set_in}: clock schedule for session '{SESSION}': 1 tasks, earliest due {iso(due)}, saved",
@@ -231,14 +237,14 @@ async def test_status_tells_of_the_tasks_of_the_session_and_of_network_time(
 ) -> None:
     monkeypatch.setenv("TZ", "UTC")
     soon, later = now_ms(), now_ms() + HOUR
-    plant(tmp_path, soon, later, text="water the plants " * 5)
-    async with clocked(protocol, tmp_path) as talk:
-        talk.says("hi")
-        await talk.ask()
-        told = talk.words(await talk.ask("<**status**>"), stream=False).split("\n")
-        delivered = tasks(tmp_path)[0]["deliveredAtMs"]
-        elsewhere = await talk.ask("<**status**>", headers={"x-session-id": "another"})
-        assert talk.words(elsewhere, stream=False).endswith(
+    store_tasks(tmp_path, soon, later, text="water the plants " * 5)
+    async with clock_gateway(protocol, tmp_path) as harness:
+        harness.script_texts("hi")
+        await harness.send()
+        told = harness.answer_text(await harness.send("<**status**>"), stream=False).split("\n")
+        delivered = stored_tasks(tmp_path)[0]["deliveredAtMs"]
+        elsewhere = await harness.send("<**status**>", headers={"x-session-id": "another"})
+        assert harness.answer_text(elsewhere, stream=False).endswith(
             "\n\nThere are no clock tasks.\n\nNetwork time: off, offset 0 ms."
         )
     short = ("water the plants " * 5)[:59] + "…"

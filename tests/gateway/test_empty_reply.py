@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from routecodex.wire import json
-from routecodex.wire import sse
-from tests.gateway.instruction_gateway import words
-from tests.kit import answers
-from tests.kit import asking
-from tests.kit.gateway import Running
-from tests.kit.gateway import one_target
-from tests.kit.gateway import serving
-from tests.kit.grammar.frames import read
-from tests.kit.raw_client import Answer
-from tests.kit.raw_client import call
-from tests.kit.steps import CutOff
-from tests.kit.steps import Json
-from tests.kit.steps import Sse
-from tests.kit.upstream import Upstream
 import itertools
+
 import pytest
+
+from routecodex.wire import json, sse
+from tests.gateway.instruction_gateway import answer_text
+from tests.kit import answers, asking
+from tests.kit.gateway import Running, one_target, serving
+from tests.kit.grammar.frames import read
+from tests.kit.raw_client import Answer, call
+from tests.kit.steps import CutOff, Json, Sse
+from tests.kit.upstream import Upstream
 
 PROTOCOLS = ("chat", "responses", "messages", "gemini")
 PAIRS = [
@@ -63,7 +58,7 @@ async def test_an_empty_answer_is_asked_for_again(client: str, upstream: str, st
         async with serving(one_target(upstream, up)) as gateway:
             answer = await ask(gateway, client, stream=stream)
     asking.check(client, answer, stream=stream)
-    assert words(client, answer, stream=stream) == "here I am"
+    assert answer_text(client, answer, stream=stream) == "here I am"
     assert answer.headers["x-routecodex-notice"] == AGAIN
     first, second = up.requests
     assert first.body == second.body
@@ -110,7 +105,7 @@ async def test_thoughts_alone_are_no_whole_answer(client: str, upstream: str) ->
         up.queue(only_thoughts, answers.text(upstream, "here", False))
         async with serving(one_target(upstream, up)) as gateway:
             answer = await ask(gateway, client, stream=False)
-    assert words(client, answer, stream=False) == "here"
+    assert answer_text(client, answer, stream=False) == "here"
     assert len(up.requests) == 2
 
 
@@ -131,7 +126,7 @@ async def test_sound_and_images_are_an_answer(client: str, stream: bool, field: 
     if client == "chat":
         assert field.encode() in answer.body
     elif field == "audio":
-        assert words(client, answer, stream=stream) == "hi"
+        assert answer_text(client, answer, stream=stream) == "hi"
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -156,7 +151,7 @@ async def test_a_second_try_that_fails_goes_to_the_next_target() -> None:
         )
         async with serving(text) as gateway:
             answer = await ask(gateway, "chat", stream=False)
-    assert words("chat", answer, stream=False) == "from the other key"
+    assert answer_text("chat", answer, stream=False) == "from the other key"
     assert answer.headers["x-routecodex-target"] in ("up.primary.m", "up.other.m")
     assert len(up.requests) == 3
 
@@ -173,7 +168,7 @@ async def test_an_empty_round_of_a_turn_is_followed_up_once(protocol: str, strea
         async with serving(one_target(protocol, up)) as gateway:
             answer = await ask(gateway, protocol, stream=stream, text=ARMED, headers=SESSION)
     asking.check(protocol, answer, stream=stream)
-    assert words(protocol, answer, stream=stream) == "one\n\ntwo"
+    assert answer_text(protocol, answer, stream=stream) == "one\n\ntwo"
     assert "Your last answer was empty" in up.requests[2].body.decode()
 
 
@@ -188,7 +183,7 @@ def half(protocol: str, text: str) -> tuple[Sse, str]:
 
 def _said(protocol: str, frames: list[bytes]) -> str:
     answer = Answer(200, {}, b"".join(frames), True)
-    return words(protocol, answer, stream=True)
+    return answer_text(protocol, answer, stream=True)
 
 
 LONG = "This is a sentence that is long enough to break somewhere in its middle, in every protocol there is."
@@ -206,7 +201,7 @@ async def test_a_cut_off_round_goes_on_where_it_stopped(client: str, upstream: s
         async with serving(one_target(upstream, up)) as gateway:
             answer = await ask(gateway, client, stream=True, text=ARMED, headers=SESSION)
     asking.check(client, answer, stream=True)
-    assert words(client, answer, stream=True) == f"{LONG}\n\nmore"
+    assert answer_text(client, answer, stream=True) == f"{LONG}\n\nmore"
     resumed = up.requests[1].body.decode()
     assert begun in resumed
     assert "cut off by a fault of the connection" in resumed

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from tests.cli.process import running, serve
-from tests.gateway.clock_gateway import operate
-from tests.gateway.continuation_gateway import SET, Talk, configuration
+from tests.gateway.clock_gateway import admin_call
+from tests.gateway.continuation_gateway import SET_STOP_MESSAGE, GatewayHarness, configuration
 from tests.kit.steps import Json
 from tests.kit.upstream import Request, Upstream
 
@@ -19,31 +19,33 @@ AT_ONCE = "[routing_options]\nmax_wait_ms = 0\nhealth = false\n"
 FOLLOW_UP = {"serverToolFollowup": True}
 
 
-def file_of(talk: Talk) -> str:
-    text = configuration(talk, more=AT_ONCE)
+def file_of(harness: GatewayHarness) -> str:
+    text = configuration(harness, more=AT_ONCE)
     return text.replace("[server]\n", '[server]\nadmin_token = "operator"\n')
 
 
-async def row_of(talk: Talk, *, stream: bool, folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+async def row_of(
+    harness: GatewayHarness, *, stream: bool, folder: Path
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """The line of the only request in the log, and what the CLI tells scripts."""
-    async with serve(folder, file_of(talk)) as process:
-        talk.port = await process.port()
-        answer = await talk.ask(SET.format(2), stream=stream)
+    async with serve(folder, file_of(harness)) as process:
+        harness.port = await process.port()
+        answer = await harness.send(SET_STOP_MESSAGE.format(2), stream=stream)
         assert b"serverToolFollowup" not in answer.body
-        (row,) = (await operate(talk, "requests"))["requests"]
+        (row,) = (await admin_call(harness, "requests"))["requests"]
         async with running(folder, "daemon", "status", "requests", "--json") as command:
             assert await command.ended() == 0, command.text
             told = msgspec.json.decode("\n".join(command.out))
-    assert not any(b"serverToolFollowup" in request.body for request in talk.upstream.requests)
+    assert not any(b"serverToolFollowup" in request.body for request in harness.upstream.requests)
     return row, told
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 async def test_rounds_that_the_client_did_not_ask_for_are_told_as_such(tmp_path: Path, stream: bool) -> None:
     async with Upstream() as upstream:
-        talk = Talk("chat", "chat", tmp_path / "state", upstream)
-        talk.says("one", "two", "three")
-        row, told = await row_of(talk, stream=stream, folder=tmp_path)
+        harness = GatewayHarness("chat", "chat", tmp_path / "state", upstream)
+        harness.script_texts("one", "two", "three")
+        row, told = await row_of(harness, stream=stream, folder=tmp_path)
     usage = {"input_tokens": 21, "output_tokens": 9}
     followed = {
         "request": f"{row['request']}:stop_followup",
@@ -59,13 +61,17 @@ async def test_rounds_that_the_client_did_not_ask_for_are_told_as_such(tmp_path:
 
 async def test_a_round_that_failed_is_told_with_its_error(tmp_path: Path) -> None:
     async with Upstream() as upstream:
-        talk = Talk("chat", "chat", tmp_path / "state", upstream)
+        harness = GatewayHarness("chat", "chat", tmp_path / "state", upstream)
 
         def answer(request: Request, number: int) -> Any:
-            return Json(500, {"error": {"message": "it broke"}}) if number else talk.text("one", request)
+            return (
+                Json(500, {"error": {"message": "it broke"}})
+                if number
+                else harness.text_answer("one", request)
+            )
 
-        talk.script(answer)
-        row, _ = await row_of(talk, stream=False, folder=tmp_path)
+        harness.script(answer)
+        row, _ = await row_of(harness, stream=False, folder=tmp_path)
     (followed,) = row["followups"]
     assert (followed["metadata"], "finish" in followed) == (FOLLOW_UP, False)
     assert "it broke" in followed["error"]
@@ -74,10 +80,10 @@ async def test_a_round_that_failed_is_told_with_its_error(tmp_path: Path) -> Non
 
 async def test_a_request_of_one_round_has_none(tmp_path: Path) -> None:
     async with Upstream() as upstream:
-        talk = Talk("chat", "chat", tmp_path / "state", upstream)
-        talk.says("one")
-        async with serve(tmp_path, file_of(talk)) as process:
-            talk.port = await process.port()
-            await talk.ask()
-            (row,) = (await operate(talk, "requests"))["requests"]
+        harness = GatewayHarness("chat", "chat", tmp_path / "state", upstream)
+        harness.script_texts("one")
+        async with serve(tmp_path, file_of(harness)) as process:
+            harness.port = await process.port()
+            await harness.send()
+            (row,) = (await admin_call(harness, "requests"))["requests"]
     assert "followups" not in row

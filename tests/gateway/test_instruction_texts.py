@@ -11,16 +11,16 @@ from hypothesis import HealthCheck, given, settings
 
 from routecodex.routing.instructions import MOST_INSTRUCTIONS
 from tests.gateway.instruction_gateway import (
-    DEFAULT,
-    HERE,
+    DEFAULT_TARGET,
     PROTOCOLS,
-    as_told,
-    conversation,
-    steered,
+    SESSION_HEADER,
+    answer_text,
+    client_messages,
+    instruction_gateway,
+    routing_headers,
     target,
-    told,
-    turns,
-    words,
+    upstream_messages,
+    user_turns,
 )
 from tests.kit import asking, grammar
 from tests.kit.raw_client import call
@@ -48,11 +48,11 @@ async def test_tags_are_taken_out_of_user_texts_and_of_nothing_else(protocol: st
         ("user", f"{TAGS}hi"),
     ]
     stripped: list[Step] = [("user", CLEAN), *steps[1:4], ("user", "hi")]
-    async with steered(protocol, upstream=upstream) as world:
-        answer = await world.say(*steps, system=kept, tools=["Read"])
+    async with instruction_gateway(protocol, upstream=upstream) as harness:
+        answer = await harness.send(*steps, system=kept, tools=["Read"])
         assert answer.status == 200, answer.body
-        await world.say(*stripped, system=kept, tools=["Read"])
-        with_tags, without = (request.body for request in world.requests)
+        await harness.send(*stripped, system=kept, tools=["Read"])
+        with_tags, without = (request.body for request in harness.requests)
     assert with_tags == without
     assert with_tags.count(b"<**!glm.2**>") == 4
 
@@ -73,18 +73,21 @@ def parted(protocol: str, *texts: str) -> dict[str, Any]:
 
 
 def parts_of(protocol: str, request: Any) -> list[str]:
-    (message,) = conversation(protocol, request)
+    (message,) = upstream_messages(protocol, request)
     return [part["text"] for part in message["parts" if protocol == "gemini" else "content"]]
 
 
 @protocols
 async def test_a_tag_split_over_parts_is_text_and_an_empty_part_is_dropped(protocol: str) -> None:
-    async with steered(protocol) as world:
-        await world.post(parted(protocol, "a <**!gl", "m.2**> b"))
-        assert (parts_of(protocol, world.requests[0]), world.last) == (["a <**!gl", "m.2**> b"], DEFAULT)
-        await world.post(parted(protocol, "<**!glm.2**>", "hi", " <**#eye**> "))
-        assert (parts_of(protocol, world.requests[1]), world.last in AIR_B) == (["hi"], True)
-        assert await world.state() == {"sticky": "glm.2", "disable": ["eye"]}
+    async with instruction_gateway(protocol) as harness:
+        await harness.post(parted(protocol, "a <**!gl", "m.2**> b"))
+        assert (parts_of(protocol, harness.requests[0]), harness.last_target) == (
+            ["a <**!gl", "m.2**> b"],
+            DEFAULT_TARGET,
+        )
+        await harness.post(parted(protocol, "<**!glm.2**>", "hi", " <**#eye**> "))
+        assert (parts_of(protocol, harness.requests[1]), harness.last_target in AIR_B) == (["hi"], True)
+        assert await harness.session_state() == {"sticky": "glm.2", "disable": ["eye"]}
 
 
 ODD: dict[str, tuple[str, bytes, bytes]] = {
@@ -110,41 +113,41 @@ ODD: dict[str, tuple[str, bytes, bytes]] = {
 async def test_a_tag_is_found_however_the_body_is_written(
     protocol: str, body: bytes, expected: bytes
 ) -> None:
-    async with steered(protocol) as world:
-        await world.post(body)
-        assert (await world.state(), world.requests[0].body) == ({"sticky": "glm.2"}, expected)
+    async with instruction_gateway(protocol) as harness:
+        await harness.post(body)
+        assert (await harness.session_state(), harness.requests[0].body) == ({"sticky": "glm.2"}, expected)
 
 
 @protocols
 async def test_code_and_envelopes_are_not_obeyed(protocol: str) -> None:
-    async with steered(protocol) as world:
-        await world.say("<environment_context><**!glm.2**></environment_context>\n`<**!glm.2**>` ok?")
-        assert (world.last, await world.state()) == (DEFAULT, {})
+    async with instruction_gateway(protocol) as harness:
+        await harness.send("<environment_context><**!glm.2**></environment_context>\n`<**!glm.2**>` ok?")
+        assert (harness.last_target, await harness.session_state()) == (DEFAULT_TARGET, {})
 
 
 @streams
 @protocols
 async def test_what_is_malformed_is_noticed_stripped_and_not_applied(protocol: str, stream: bool) -> None:
-    async with steered(protocol) as world:
-        answer = await world.say("<**stopMessage:3**> hi <**#gpt**>", stream=stream)
+    async with instruction_gateway(protocol) as harness:
+        answer = await harness.send("<**stopMessage:3**> hi <**#gpt**>", stream=stream)
         asking.check(protocol, answer, stream=stream)
-        assert told(answer)["notice"] == (
+        assert routing_headers(answer)["notice"] == (
             'ignored <**stopMessage:3**>: stopMessage needs a text in quotes, like stopMessage:"go on", '
             "a <file://?>, or clear"
         )
-        assert conversation(protocol, world.requests[0]) == as_told(protocol, ("user", " hi "))
-        assert await world.state() == {"disable": ["gpt"]}
+        assert upstream_messages(protocol, harness.requests[0]) == client_messages(protocol, ("user", " hi "))
+        assert await harness.session_state() == {"disable": ["gpt"]}
 
 
 @protocols
 async def test_metadata_for_the_gateway_never_reaches_a_provider(protocol: str) -> None:
     home = "labels" if protocol == "gemini" else "metadata"
     ours = {"sessionId": "s-9", "conversationId": "c", "routeHint": "coding", "disableStickyRoutes": "true"}
-    async with steered(protocol) as world:
+    async with instruction_gateway(protocol) as harness:
         fields: dict[str, Any] = {home: ours}
-        answer = await world.say("hi", headers={}, **fields)
+        answer = await harness.send("hi", headers={}, **fields)
         assert target(answer).endswith(".glm-4.7")
-        (request,) = world.requests
+        (request,) = harness.requests
     assert home not in request.json
     assert not any(name.encode() in request.body for name in ours)
 
@@ -184,11 +187,11 @@ async def test_no_instruction_ever_reaches_a_provider(protocol: str, upstream: s
         found.append(example)
 
     collect()
-    async with steered(protocol, upstream=upstream) as world:
+    async with instruction_gateway(protocol, upstream=upstream) as harness:
         for example in found:
-            answer = await world.say(*turns(*(text or " " for text in example)), headers={})
+            answer = await harness.send(*user_turns(*(text or " " for text in example)), headers={})
             assert answer.status in (200, 400, 404), answer.body
-    for request in world.requests:
+    for request in harness.requests:
         for text in user_texts(upstream or protocol, request.json):
             opening = text.find("<**")
             assert opening < 0 or text.find("**>", opening + 3) < 0, text
@@ -208,27 +211,31 @@ def user_texts(protocol: str, body: dict[str, Any]) -> list[str]:
 @protocols
 async def test_ten_thousand_tags_are_obeyed_left_to_right(protocol: str) -> None:
     many = "<**#gpt**><**@gpt**>" * 5000
-    async with steered(protocol) as world:
-        answer = await world.say(f"{many}<**!glm.2**> hi")
-        assert (answer.status, world.last in AIR_B, await world.state()) == (200, True, {"sticky": "glm.2"})
-        assert conversation(protocol, world.requests[0]) == as_told(protocol, ("user", " hi"))
+    async with instruction_gateway(protocol) as harness:
+        answer = await harness.send(f"{many}<**!glm.2**> hi")
+        assert (answer.status, harness.last_target in AIR_B, await harness.session_state()) == (
+            200,
+            True,
+            {"sticky": "glm.2"},
+        )
+        assert upstream_messages(protocol, harness.requests[0]) == client_messages(protocol, ("user", " hi"))
 
 
 @protocols
 async def test_ten_thousand_malformed_tags_are_told_in_a_few_lines(protocol: str) -> None:
-    async with steered(protocol) as world:
-        answer = await world.say("<** **>" * 10_000)
-        lines = words(protocol, answer, stream=False).splitlines()
+    async with instruction_gateway(protocol) as harness:
+        answer = await harness.send("<** **>" * 10_000)
+        lines = answer_text(protocol, answer, stream=False).splitlines()
     assert (len(lines), lines[-1]) == (12, "- and 9990 more")
-    assert len(told(answer)["notice"]) < 2000
+    assert len(routing_headers(answer)["notice"]) < 2000
 
 
 @protocols
 @pytest.mark.parametrize("tag", ["<**!glm.2**>", "<** **>"])
 async def test_more_tags_than_allowed_are_refused_before_any_is_obeyed(protocol: str, tag: str) -> None:
-    async with steered(protocol) as world:
-        answer = await world.say(f"{tag * (MOST_INSTRUCTIONS + 1)} hi")
-        assert (answer.status, world.requests, await world.state()) == (400, [], {})
+    async with instruction_gateway(protocol) as harness:
+        answer = await harness.send(f"{tag * (MOST_INSTRUCTIONS + 1)} hi")
+        assert (answer.status, harness.requests, await harness.session_state()) == (400, [], {})
     field = {"responses": "input[0]", "gemini": "contents[0]"}.get(protocol, "messages[0]")
     grammar.check_error(protocol, 400, answer.body)
     assert f"{field}: a message may hold at most 20000 instructions" in answer.json["error"]["message"]
@@ -237,26 +244,30 @@ async def test_more_tags_than_allowed_are_refused_before_any_is_obeyed(protocol:
 @protocols
 async def test_a_megabyte_of_openings_is_ordinary_text(protocol: str) -> None:
     text = "<**" * 350_000
-    async with steered(protocol) as world:
-        answer = await world.say(text)
-        assert (answer.status, world.last, await world.state()) == (200, ("key-eye-1", "seer"), {})
-        assert conversation(protocol, world.requests[0]) == as_told(protocol, ("user", text))
-        closed = await world.say(f"{text}!glm.2**> hi")
-        assert (closed.status, await world.state()) == (200, {"sticky": "glm.2"})
+    async with instruction_gateway(protocol) as harness:
+        answer = await harness.send(text)
+        assert (answer.status, harness.last_target, await harness.session_state()) == (
+            200,
+            ("key-eye-1", "seer"),
+            {},
+        )
+        assert upstream_messages(protocol, harness.requests[0]) == client_messages(protocol, ("user", text))
+        closed = await harness.send(f"{text}!glm.2**> hi")
+        assert (closed.status, await harness.session_state()) == (200, {"sticky": "glm.2"})
 
 
 @protocols
 async def test_a_history_of_thousands_of_tags_and_confirmations_is_left_out(protocol: str) -> None:
     pair: list[Step] = [("user", "<**!glm.2**>"), ("assistant", "[RouteCodex] nothing is set.")]
-    async with steered(protocol) as world:
-        await world.say(*pair * 3000, "hi")
-        assert conversation(protocol, world.requests[0]) == as_told(protocol, ("user", "hi"))
+    async with instruction_gateway(protocol) as harness:
+        await harness.send(*pair * 3000, "hi")
+        assert upstream_messages(protocol, harness.requests[0]) == client_messages(protocol, ("user", "hi"))
 
 
 async def test_counting_tokens_strips_and_applies_nothing() -> None:
-    async with steered("messages") as world:
-        world.upstream.answer_with(lambda _: Json(200, {"input_tokens": 7}))
+    async with instruction_gateway("messages") as harness:
+        harness.upstream.answer_with(lambda _: Json(200, {"input_tokens": 7}))
         body = {"model": "auto", "messages": [{"role": "user", "content": "<**!glm.2**> hi"}]}
-        answer = await call(world.gateway.port, "/v1/messages/count_tokens", body, headers=HERE)
-        assert (answer.json, await world.state()) == ({"input_tokens": 7}, {})
-        assert world.requests[0].json["messages"] == [{"role": "user", "content": " hi"}]
+        answer = await call(harness.gateway.port, "/v1/messages/count_tokens", body, headers=SESSION_HEADER)
+        assert (answer.json, await harness.session_state()) == ({"input_tokens": 7}, {})
+        assert harness.requests[0].json["messages"] == [{"role": "user", "content": " hi"}]

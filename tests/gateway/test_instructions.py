@@ -9,17 +9,17 @@ import pytest
 
 from tests.clients.agent_requests import CLAUDE_HEADERS, SESSION, claude_code
 from tests.gateway.instruction_gateway import (
-    DEFAULT,
-    HERE,
+    DEFAULT_TARGET,
     PROTOCOLS,
-    World,
-    as_told,
-    conversation,
-    steered,
+    SESSION_HEADER,
+    InstructionHarness,
+    answer_text,
+    client_messages,
+    instruction_gateway,
+    routing_headers,
     target,
-    told,
-    turns,
-    words,
+    upstream_messages,
+    user_turns,
 )
 from tests.kit import asking
 from tests.kit.raw_client import call
@@ -32,7 +32,7 @@ GLM = {("key-glm-a", "glm-4.7"), ("key-glm-b", "glm-4.7")}
 AIR = {("key-glm-a", "air"), ("key-glm-b", "air")}
 AIR_A, AIR_B = {("key-glm-a", "air")}, {("key-glm-b", "air")}
 NEXT_KEY = {("key-gpt-2", "gpt-5.2")}
-HOME = {DEFAULT}
+HOME = {DEFAULT_TARGET}
 
 FORCES: dict[str, tuple[str, set[tuple[str, str]]]] = {
     "<**glm.glm-4.7**>": ("glm.glm-4.7", GLM),
@@ -82,40 +82,42 @@ def at(place: int) -> tuple[str, dict[str, str]]:
     return f"s-{place}", {"x-session-id": f"s-{place}"}
 
 
-async def stop_message(world: World, session: str = "s-1") -> dict[str, Any] | None:
-    found = (await world.state(session)).get("stop_message")
+async def stop_message(harness: InstructionHarness, session: str = "s-1") -> dict[str, Any] | None:
+    found = (await harness.session_state(session)).get("stop_message")
     return found and {name: found[name] for name in ("text", "max_repeats", "used")}
 
 
 @streams
 @protocols
 async def test_force_holds_for_one_turn_of_the_user(protocol: str, stream: bool) -> None:
-    async with steered(protocol) as world:
+    async with instruction_gateway(protocol) as harness:
         for place, (tag, (name, expected)) in enumerate(FORCES.items()):
             session, headers = at(place)
-            forced = await world.say(f"{tag} hi", stream=stream, headers=headers)
-            assert (tag, forced.status, world.last in expected) == (tag, 200, True)
-            assert told(forced) == {
+            forced = await harness.send(f"{tag} hi", stream=stream, headers=headers)
+            assert (tag, forced.status, harness.last_target in expected) == (tag, 200, True)
+            assert routing_headers(forced) == {
                 "route": "force",
                 "target": target(forced),
                 "reason": f"this message asks for {name}",
             }
-            assert await world.state(session) == {"force": name}
-            await world.say(*turns(f"{tag} hi", "and now?"), stream=stream, headers=headers)
-            assert (tag, world.last) == (tag, DEFAULT)
-            assert await world.state(session) == {}
+            assert await harness.session_state(session) == {"force": name}
+            await harness.send(*user_turns(f"{tag} hi", "and now?"), stream=stream, headers=headers)
+            assert (tag, harness.last_target) == (tag, DEFAULT_TARGET)
+            assert await harness.session_state(session) == {}
 
 
 @streams
 @protocols
 async def test_what_is_set_for_the_session_lasts(protocol: str, stream: bool) -> None:
-    async with steered(protocol) as world:
+    async with instruction_gateway(protocol) as harness:
         for place, (tag, (state, expected)) in enumerate(LASTING.items()):
             session, headers = at(place)
             for texts in ((f"{tag} hi",), (f"{tag} hi", "and now?"), ("a new conversation",)):
-                answer = await world.say(*turns(*texts), stream=stream, headers=headers)
-                assert (tag, answer.status, world.last in expected) == (tag, 200, True), world.last
-                assert (tag, await world.state(session)) == (tag, state)
+                answer = await harness.send(*user_turns(*texts), stream=stream, headers=headers)
+                assert (tag, answer.status, harness.last_target in expected) == (tag, 200, True), (
+                    harness.last_target
+                )
+                assert (tag, await harness.session_state(session)) == (tag, state)
 
 
 @protocols
@@ -125,92 +127,95 @@ async def test_a_stop_message_is_set_and_cleared(
     monkeypatch.setenv("ROUTECODEX_USER_DIR", str(tmp_path))
     (tmp_path / "stopMessage").mkdir()
     (tmp_path / "stopMessage" / "x.md").write_text("from a file\n")
-    async with steered(protocol) as world:
+    async with instruction_gateway(protocol) as harness:
         for place, (tag, expected) in enumerate(STOPS.items()):
             session, headers = at(place)
-            await world.say(tag, headers=headers)
-            assert (tag, await stop_message(world, session)) == (tag, expected)
-            await world.say(*turns(tag, "<**clear**>"), headers=headers)
-            assert (tag, await stop_message(world, session)) == (tag, expected)
-            await world.say(*turns(tag, "<**clear**>", "<**stopMessage: Clear**>"), headers=headers)
-            assert (tag, await world.state(session)) == (tag, {})
-    assert world.requests == []
+            await harness.send(tag, headers=headers)
+            assert (tag, await stop_message(harness, session)) == (tag, expected)
+            await harness.send(*user_turns(tag, "<**clear**>"), headers=headers)
+            assert (tag, await stop_message(harness, session)) == (tag, expected)
+            await harness.send(*user_turns(tag, "<**clear**>", "<**stopMessage: Clear**>"), headers=headers)
+            assert (tag, await harness.session_state(session)) == (tag, {})
+    assert harness.requests == []
 
 
 async def test_a_file_that_is_not_there_is_said_and_the_rest_applied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ROUTECODEX_USER_DIR", str(tmp_path))
-    async with steered() as world:
-        answer = await world.say("<**stopMessage:<file://stopMessage/no.md>**><**!glm.1**> hi")
-        assert await world.state() == {"sticky": "glm.1"}
+    async with instruction_gateway() as harness:
+        answer = await harness.send("<**stopMessage:<file://stopMessage/no.md>**><**!glm.1**> hi")
+        assert await harness.session_state() == {"sticky": "glm.1"}
     notice = "stopMessage not set: the message file 'stopMessage/no.md' does not exist below the user dir"
-    assert told(answer)["notice"] == notice
+    assert routing_headers(answer)["notice"] == notice
 
 
 @streams
 @protocols
 async def test_force_holds_for_the_whole_tool_loop(protocol: str, stream: bool) -> None:
-    async with steered(protocol) as world:
+    async with instruction_gateway(protocol) as harness:
         steps: list[Step] = [("user", "<**glm.b.glm-4.7**> look at it")]
         for turn in range(4):
-            await world.say(*steps, stream=stream)
-            assert (turn, world.last) == (turn, ("key-glm-b", "glm-4.7"))
+            await harness.send(*steps, stream=stream)
+            assert (turn, harness.last_target) == (turn, ("key-glm-b", "glm-4.7"))
             steps += [("call", "Write", {"path": f"f{turn}"}), ("result", f"done {turn}")]
         # Without the tag the writing of files would have led to the route `coding`.
-        await world.say(*steps, ("assistant", "done"), ("user", "thanks"), stream=stream)
-        assert world.last == DEFAULT
+        await harness.send(*steps, ("assistant", "done"), ("user", "thanks"), stream=stream)
+        assert harness.last_target == DEFAULT_TARGET
 
 
 async def test_another_conversation_of_the_session_does_not_end_what_is_forced() -> None:
     loop: list[Step] = [("user", "<**glm.2**> look"), ("call", "Read", {"path": "f"}), ("result", "text")]
-    async with steered("messages") as world:
-        await world.say(loop[0])
-        await world.say(*turns("one", "two", "of a sub-agent"))
-        assert world.last == DEFAULT
-        await world.say(*loop)
-        assert world.last in AIR_B
+    async with instruction_gateway("messages") as harness:
+        await harness.send(loop[0])
+        await harness.send(*user_turns("one", "two", "of a sub-agent"))
+        assert harness.last_target == DEFAULT_TARGET
+        await harness.send(*loop)
+        assert harness.last_target in AIR_B
 
 
 @protocols
 async def test_an_agent_that_sends_its_message_again_applies_it_once(protocol: str) -> None:
     steps: list[Step] = [("user", "<**!glm.2**><**#eye**> hi")]
-    async with steered(protocol) as world:
-        await world.say(*steps)
-        assert await world.state() == {"sticky": "glm.2", "disable": ["eye"]}
-        await world.operate(session="s-1", clear=True)
+    async with instruction_gateway(protocol) as harness:
+        await harness.send(*steps)
+        assert await harness.session_state() == {"sticky": "glm.2", "disable": ["eye"]}
+        await harness.change_routing(session="s-1", clear=True)
         for turn in range(2):
             steps += [("call", "Read", {"path": f"f{turn}"}), ("result", "text")]
-            await world.say(*steps)
-            assert (turn, await world.state()) == (turn, {})
-        assert world.last == DEFAULT
+            await harness.send(*steps)
+            assert (turn, await harness.session_state()) == (turn, {})
+        assert harness.last_target == DEFAULT_TARGET
 
 
 @protocols
 async def test_the_same_words_typed_later_apply_again(protocol: str) -> None:
-    async with steered(protocol) as world:
-        await world.say("<**!glm.2**> hi")
-        await world.operate(session="s-1", clear=True)
-        await world.say("<**!glm.2**> hi")
-        assert (world.last, await world.state()) == (DEFAULT, {})
-        await world.say(*turns("<**!glm.2**> hi", "<**!glm.2**> hi"))
-        assert (world.last in AIR_B, await world.state()) == (True, {"sticky": "glm.2"})
+    async with instruction_gateway(protocol) as harness:
+        await harness.send("<**!glm.2**> hi")
+        await harness.change_routing(session="s-1", clear=True)
+        await harness.send("<**!glm.2**> hi")
+        assert (harness.last_target, await harness.session_state()) == (DEFAULT_TARGET, {})
+        await harness.send(*user_turns("<**!glm.2**> hi", "<**!glm.2**> hi"))
+        assert (harness.last_target in AIR_B, await harness.session_state()) == (True, {"sticky": "glm.2"})
 
 
 @protocols
 async def test_a_tag_in_the_history_never_applies(protocol: str) -> None:
-    async with steered(protocol) as world:
-        await world.say(*turns("<**!glm.2**> hi", "<**#gpt**>", "and now?"))
-        assert (world.last, await world.state()) == (DEFAULT, {})
+    async with instruction_gateway(protocol) as harness:
+        await harness.send(*user_turns("<**!glm.2**> hi", "<**#gpt**>", "and now?"))
+        assert (harness.last_target, await harness.session_state()) == (DEFAULT_TARGET, {})
 
 
 @protocols
 async def test_a_new_message_replaces_the_disabled_ones_of_an_earlier_one(protocol: str) -> None:
-    async with steered(protocol) as world:
-        await world.say("<**#gpt.1**> hi")
-        assert world.last == ("key-gpt-2", "gpt-5.2")
-        await world.say(*turns("<**#gpt.1**> hi", "<**#gpt.2**> hi"))
-        assert (world.last, await world.state()) == (DEFAULT, {"disable": ["gpt.2"]})
+    async with instruction_gateway(protocol) as harness:
+        await harness.send("<**#gpt.1**> hi")
+        assert harness.last_target == ("key-gpt-2", "gpt-5.2")
+        await harness.send(*user_turns("<**#gpt.1**> hi", "<**#gpt.2**> hi"))
+        assert (harness.last_target, await harness.session_state()) == (
+            DEFAULT_TARGET,
+            {"disable": ["gpt.2"]},
+        )
 
 
 CONFIRMED: dict[str, str] = {
@@ -229,20 +234,20 @@ CONFIRMED: dict[str, str] = {
 @streams
 @protocols
 async def test_a_message_of_tags_alone_is_confirmed_without_a_provider(protocol: str, stream: bool) -> None:
-    async with steered(protocol) as world:
+    async with instruction_gateway(protocol) as harness:
         for place, (text, expected) in enumerate(CONFIRMED.items()):
-            answer = await world.say(text, stream=stream, headers=at(place)[1])
+            answer = await harness.send(text, stream=stream, headers=at(place)[1])
             asking.check(protocol, answer, stream=stream)
-            assert (text, words(protocol, answer, stream=stream)) == (text, f"[RouteCodex] {expected}")
-            assert told(answer)["target"] == "gateway"
-    assert world.requests == []
+            assert (text, answer_text(protocol, answer, stream=stream)) == (text, f"[RouteCodex] {expected}")
+            assert routing_headers(answer)["target"] == "gateway"
+    assert harness.requests == []
 
 
 async def test_a_gemini_client_without_sse_gets_the_confirmation_as_an_array() -> None:
     body = {"contents": [{"parts": [{"text": "<**!glm.2**>"}]}]}
-    async with steered("gemini") as world:
+    async with instruction_gateway("gemini") as harness:
         path = "/v1beta/models/auto:streamGenerateContent"
-        answer = await call(world.gateway.port, path, body, headers=HERE)
+        answer = await call(harness.gateway.port, path, body, headers=SESSION_HEADER)
     said = "".join(part["text"] for piece in answer.json for part in _parts(piece))
     assert said == "[RouteCodex] set for this conversation:\n- sticky: glm.2"
 
@@ -253,37 +258,37 @@ def _parts(piece: dict[str, Any]) -> list[dict[str, str]]:
 
 
 async def test_a_bare_input_of_tags_alone_is_confirmed() -> None:
-    async with steered("responses") as world:
+    async with instruction_gateway("responses") as harness:
         for stream in (False, True):
-            answer = await world.post({"model": "auto", "input": "<**!glm.2**>", "stream": stream})
+            answer = await harness.post({"model": "auto", "input": "<**!glm.2**>", "stream": stream})
             asking.check("responses", answer, stream=stream)
-    assert world.requests == []
+    assert harness.requests == []
 
 
 @streams
 @protocols
 async def test_status_and_help_are_answered_by_the_gateway(protocol: str, stream: bool) -> None:
-    async with steered(protocol) as world:
-        await world.say('<**!glm.2**><**#eye**><**stopMessage:"go on"**>', stream=stream)
-        status = await world.say("<**status**>", stream=stream)
-        helping = await world.say("<**help**>", stream=stream)
+    async with instruction_gateway(protocol) as harness:
+        await harness.send('<**!glm.2**><**#eye**><**stopMessage:"go on"**>', stream=stream)
+        status = await harness.send("<**status**>", stream=stream)
+        helping = await harness.send("<**help**>", stream=stream)
     asking.check(protocol, status, stream=stream)
     asking.check(protocol, helping, stream=stream)
-    assert words(protocol, status, stream=stream) == (
+    assert answer_text(protocol, status, stream=stream) == (
         "[RouteCodex] status of session:s-1\n\n"
         "| setting | this conversation |\n| --- | --- |\n"
         '| sticky | glm.2 |\n| disabled | eye |\n| stopMessage | "go on", 0 of 10 used |\n\n'
         "All keys are healthy."
     )
-    assert "| `<**clear**>` |" in words(protocol, helping, stream=stream)
-    assert world.requests == []
+    assert "| `<**clear**>` |" in answer_text(protocol, helping, stream=stream)
+    assert harness.requests == []
 
 
 async def test_status_shows_nothing_that_was_forced_in_an_earlier_turn() -> None:
-    async with steered() as world:
-        await world.say("<**glm.2**> hi")
-        status = await world.say(*turns("<**glm.2**> hi", "<**status**>"))
-    assert "force" not in words("chat", status, stream=False)
+    async with instruction_gateway() as harness:
+        await harness.send("<**glm.2**> hi")
+        status = await harness.send(*user_turns("<**glm.2**> hi", "<**status**>"))
+    assert "force" not in answer_text("chat", status, stream=False)
 
 
 @streams
@@ -291,31 +296,33 @@ async def test_status_shows_nothing_that_was_forced_in_an_earlier_turn() -> None
 async def test_what_was_said_to_the_gateway_and_its_answer_are_left_out_later(
     protocol: str, stream: bool
 ) -> None:
-    async with steered(protocol) as world:
-        said = await world.say("<**!glm.2**>", stream=stream)
-        own = words(protocol, said, stream=stream)
+    async with instruction_gateway(protocol) as harness:
+        said = await harness.send("<**!glm.2**>", stream=stream)
+        own = answer_text(protocol, said, stream=stream)
         steps: list[Step] = [("user", "<**!glm.2**>"), ("assistant", own), ("user", "hi")]
-        await world.say(*steps, stream=stream)
-        await world.say(*steps, ("assistant", "hello there"), ("user", "<**#eye**> more"), stream=stream)
-        first, second = (conversation(protocol, request) for request in world.requests)
-    assert first == as_told(protocol, ("user", "hi"))
-    assert second == as_told(protocol, ("user", "hi"), ("assistant", "hello there"), ("user", " more"))
+        await harness.send(*steps, stream=stream)
+        await harness.send(*steps, ("assistant", "hello there"), ("user", "<**#eye**> more"), stream=stream)
+        first, second = (upstream_messages(protocol, request) for request in harness.requests)
+    assert first == client_messages(protocol, ("user", "hi"))
+    assert second == client_messages(
+        protocol, ("user", "hi"), ("assistant", "hello there"), ("user", " more")
+    )
 
 
 async def test_what_an_agent_adds_to_a_message_of_tags_is_no_word_of_the_person() -> None:
     """Claude Code puts the project's notes beside what was typed: they are needed later, the rest is not."""
     first = claude_code("auto", "<**!glm.2**>", stream=False)
-    async with steered("messages") as world:
-        said = await world.post(first, headers=CLAUDE_HEADERS)
-        assert words("messages", said, stream=False) == (
+    async with instruction_gateway("messages") as harness:
+        said = await harness.post(first, headers=CLAUDE_HEADERS)
+        assert answer_text("messages", said, stream=False) == (
             "[RouteCodex] set for this conversation:\n- sticky: glm.2"
         )
-        assert (world.requests, await world.state(SESSION)) == ([], {"sticky": "glm.2"})
+        assert (harness.requests, await harness.session_state(SESSION)) == ([], {"sticky": "glm.2"})
         own = {"role": "assistant", "content": said.json["content"]}
         messages = [*first["messages"], own, {"role": "user", "content": "hi"}]
-        await world.post({**first, "messages": messages}, headers=CLAUDE_HEADERS)
+        await harness.post({**first, "messages": messages}, headers=CLAUDE_HEADERS)
         notes = {**first["messages"][0]["content"][0], "cache_control": {"type": "ephemeral"}}
-        assert world.requests[0].json["messages"] == [
+        assert harness.requests[0].json["messages"] == [
             {"role": "user", "content": [notes]},
             {"role": "user", "content": "hi"},
         ]
@@ -323,13 +330,13 @@ async def test_what_an_agent_adds_to_a_message_of_tags_is_no_word_of_the_person(
 
 async def test_what_an_agent_says_after_a_message_of_tags_is_no_word_of_the_person() -> None:
     reminder = "<system-reminder>mind the notes</system-reminder>"
-    async with steered() as world:
-        answer = await world.say("<**!glm.2**>", reminder)
-        assert (target(answer), world.requests) == ("gateway", [])
-        own = ("assistant", words("chat", answer, stream=False))
-        await world.say("<**!glm.2**>", reminder, own, "hi")
-        expected = as_told("chat", ("user", reminder), ("user", "hi"))
-        assert conversation("chat", world.requests[0]) == expected
+    async with instruction_gateway() as harness:
+        answer = await harness.send("<**!glm.2**>", reminder)
+        assert (target(answer), harness.requests) == ("gateway", [])
+        own = ("assistant", answer_text("chat", answer, stream=False))
+        await harness.send("<**!glm.2**>", reminder, own, "hi")
+        expected = client_messages("chat", ("user", reminder), ("user", "hi"))
+        assert upstream_messages("chat", harness.requests[0]) == expected
 
 
 async def test_a_reminder_that_comes_and_goes_makes_no_new_message() -> None:
@@ -338,11 +345,11 @@ async def test_a_reminder_that_comes_and_goes_makes_no_new_message() -> None:
         return {"model": "auto", "max_tokens": 9, "messages": [{"role": "user", "content": content}]}
 
     reminder = "<system-reminder>mind the notes</system-reminder>"
-    async with steered("messages") as world:
-        await world.post(parts("<**!glm.2**> hi"))
-        await world.operate(session="s-1", clear=True)
-        await world.post(parts(reminder, "<**!glm.2**> hi"))
-        assert (world.last, await world.state()) == (DEFAULT, {})
+    async with instruction_gateway("messages") as harness:
+        await harness.post(parts("<**!glm.2**> hi"))
+        await harness.change_routing(session="s-1", clear=True)
+        await harness.post(parts(reminder, "<**!glm.2**> hi"))
+        assert (harness.last_target, await harness.session_state()) == (DEFAULT_TARGET, {})
 
 
 TITLE = "Summarize this coding conversation in under 50 characters"
@@ -350,38 +357,46 @@ TITLE = "Summarize this coding conversation in under 50 characters"
 
 @protocols
 async def test_a_request_for_a_title_is_stripped_and_not_obeyed(protocol: str) -> None:
-    async with steered(protocol) as world:
-        await world.say("<**glm.2**> hi")
-        before = await world.state()
-        await world.say(("user", f"{TITLE}: <**!eye.seer**> hi"))
-        assert (world.last, await world.state()) == (DEFAULT, before)
-        assert b"<**" not in world.requests[1].body
-        await world.say("<**glm.2**> hi", ("call", "Read", {"path": "f"}), ("result", "text"))
-        assert world.last in AIR_B
+    async with instruction_gateway(protocol) as harness:
+        await harness.send("<**glm.2**> hi")
+        before = await harness.session_state()
+        await harness.send(("user", f"{TITLE}: <**!eye.seer**> hi"))
+        assert (harness.last_target, await harness.session_state()) == (DEFAULT_TARGET, before)
+        assert b"<**" not in harness.requests[1].body
+        await harness.send("<**glm.2**> hi", ("call", "Read", {"path": "f"}), ("result", "text"))
+        assert harness.last_target in AIR_B
 
 
 async def test_a_title_for_a_message_of_tags_alone_costs_no_request() -> None:
-    async with steered("messages") as world:
-        answer = await world.say("<**!glm.2**>", system="You are a title generator")
+    async with instruction_gateway("messages") as harness:
+        answer = await harness.send("<**!glm.2**>", system="You are a title generator")
         asking.check("messages", answer, stream=False)
-        assert (world.requests, await world.state()) == ([], {})
+        assert (harness.requests, await harness.session_state()) == ([], {})
 
 
 async def test_an_unknown_response_that_a_provider_may_know_takes_no_instruction_away() -> None:
-    async with steered("responses") as world:
-        answer = await world.say("<**!glm.2**><**x x**> hi", previous_response_id="resp_of_the_provider")
-        assert (answer.status, world.last in AIR_B, await world.state()) == (200, True, {"sticky": "glm.2"})
-        assert told(answer)["notice"].count("ignored") == 1
-        assert b"<**" not in world.requests[0].body
+    async with instruction_gateway("responses") as harness:
+        answer = await harness.send("<**!glm.2**><**x x**> hi", previous_response_id="resp_of_the_provider")
+        assert (answer.status, harness.last_target in AIR_B, await harness.session_state()) == (
+            200,
+            True,
+            {"sticky": "glm.2"},
+        )
+        assert routing_headers(answer)["notice"].count("ignored") == 1
+        assert b"<**" not in harness.requests[0].body
 
 
 @pytest.mark.parametrize("protocol", ["chat", "messages", "gemini"])
 async def test_tags_alone_are_confirmed_where_the_client_has_begun_the_answer(protocol: str) -> None:
-    async with steered(protocol) as world:
-        alone = await world.say("<**!glm.2**>", ("assistant", "{"))
-        assert (target(alone), world.sent, await world.state()) == ("gateway", [], {"sticky": "glm.2"})
-        await world.say("<**!glm.1**> hi", ("assistant", "<**#glm**> {"))
-        assert conversation(protocol, world.requests[-1]) == as_told(
+    async with instruction_gateway(protocol) as harness:
+        alone = await harness.send("<**!glm.2**>", ("assistant", "{"))
+        assert (target(alone), harness.sent_targets, await harness.session_state()) == (
+            "gateway",
+            [],
+            {"sticky": "glm.2"},
+        )
+        await harness.send("<**!glm.1**> hi", ("assistant", "<**#glm**> {"))
+        assert upstream_messages(protocol, harness.requests[-1]) == client_messages(
             protocol, ("user", " hi"), ("assistant", "<**#glm**> {")
         )
-    assert world.last[0] == "key-glm-a"
+    assert harness.last_target[0] == "key-glm-a"

@@ -4,29 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from routecodex.canon.parts import Text
-from routecodex.canon.parts import ToolCall
-from routecodex.canon.parts import ToolResult
+from typing import Any
+
+import pytest
+
+from routecodex.canon.parts import Text, ToolCall, ToolResult
 from routecodex.protocols.codecs import CODECS
-from tests.gateway.continuation_gateway import HERE
-from tests.gateway.continuation_gateway import PROTOCOLS
-from tests.gateway.continuation_gateway import SET
-from tests.gateway.continuation_gateway import Talk
-from tests.gateway.continuation_gateway import continuing
-from tests.gateway.continuation_gateway import has_error
-from tests.gateway.continuation_gateway import usage
-from tests.gateway.continuation_gateway import used
-from tests.gateway.store_reader import install
-from tests.kit import answers
-from tests.kit import asking
-from tests.kit.answers import Call
-from tests.kit.answers import TextPiece
+from tests.gateway.continuation_gateway import (
+    PROTOCOLS,
+    SESSION_HEADER,
+    SET_STOP_MESSAGE,
+    GatewayHarness,
+    file_store_gateway,
+    has_error,
+    stored_uses,
+    token_usage,
+)
+from tests.gateway.installed_tool import install
+from tests.kit import answers, asking
+from tests.kit.answers import Call, TextPiece
 from tests.kit.raw_client import Answer
 from tests.kit.steps import Answer as Given
 from tests.kit.steps import Json
 from tests.kit.upstream import Request
-from typing import Any
-import pytest
 
 pairs = pytest.mark.parametrize(
     ("protocol", "speaks"),
@@ -47,22 +47,22 @@ def peek(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(install(tmp_path / "site")))
 
 
-def says(talk: Talk, *rounds: Sequence[Piece] | Given) -> None:
+def says(harness: GatewayHarness, *rounds: Sequence[Piece] | Given) -> None:
     """What the model says, round after round."""
 
     def answer(request: Request, number: int) -> Given:
         said = rounds[number]
         if not isinstance(said, Sequence):
             return said
-        return answers.compose(talk.speaks, *said, stream=answers.wants_stream(request))
+        return answers.compose(harness.upstream_protocol, *said, stream=answers.wants_stream(request))
 
-    talk.script(answer)
+    harness.script(answer)
 
 
-def exchanged(talk: Talk, number: int) -> list[tuple[str, str]]:
+def exchanged(harness: GatewayHarness, number: int) -> list[tuple[str, str]]:
     """The calls and results of a request to the upstream, in order, each by its name."""
-    codec, request = CODECS[talk.speaks], talk.upstream.requests[number]
-    named = {"model": "m", "stream": False} if talk.speaks == "gemini" else {}
+    codec, request = CODECS[harness.upstream_protocol], harness.upstream.requests[number]
+    named = {"model": "m", "stream": False} if harness.upstream_protocol == "gemini" else {}
     told = codec.decode_request(codec.validate(request.body, **named))
     names: dict[str, str] = {}
     found: list[tuple[str, str]] = []
@@ -85,14 +85,14 @@ ONE = [("peek", '{"at":"thedoor"}'), ("peek gave", "saw the door")]
 async def test_a_call_of_ours_is_answered_and_never_seen(
     tmp_path: Path, protocol: str, speaks: str, stream: bool
 ) -> None:
-    async with continuing(protocol, tmp_path / "state", speaks=speaks) as talk:
-        says(talk, [PEEK], [TextPiece("it is there")])
-        answer = await talk.ask("look", stream=stream)
-        assert talk.words(answer, stream=stream) == "it is there"
+    async with file_store_gateway(protocol, tmp_path / "state", upstream_protocol=speaks) as harness:
+        says(harness, [PEEK], [TextPiece("it is there")])
+        answer = await harness.send("look", stream=stream)
+        assert harness.answer_text(answer, stream=stream) == "it is there"
         assert b"peek" not in answer.body
-        assert usage(protocol, answer, stream=stream) == (42, 18)
-        assert exchanged(talk, 1) == ONE
-        assert all(request.body.count(b'"peek"') for request in talk.upstream.requests)
+        assert token_usage(protocol, answer, stream=stream) == (42, 18)
+        assert exchanged(harness, 1) == ONE
+        assert all(request.body.count(b'"peek"') for request in harness.upstream.requests)
 
 
 @streaming
@@ -100,26 +100,26 @@ async def test_a_call_of_ours_is_answered_and_never_seen(
 async def test_several_calls_at_once_and_words_before_them(
     tmp_path: Path, protocol: str, stream: bool
 ) -> None:
-    async with continuing(protocol, tmp_path / "state") as talk:
-        says(talk, [TextPiece("let me see"), PEEK, AGAIN], [AGAIN], [TextPiece("all is well")])
-        answer = await talk.ask("look", stream=stream)
-        assert talk.words(answer, stream=stream) == "let me see\n\nall is well"
-        assert exchanged(talk, 1) == [
+    async with file_store_gateway(protocol, tmp_path / "state") as harness:
+        says(harness, [TextPiece("let me see"), PEEK, AGAIN], [AGAIN], [TextPiece("all is well")])
+        answer = await harness.send("look", stream=stream)
+        assert harness.answer_text(answer, stream=stream) == "let me see\n\nall is well"
+        assert exchanged(harness, 1) == [
             ("peek", '{"at":"thedoor"}'),
             ("peek", '{"at":"theroof"}'),
             ("peek gave", "saw the door"),
             ("peek gave", "saw the roof"),
         ]
-        assert len(talk.heard) == 3
+        assert len(harness.upstream_texts) == 3
 
 
 @protocols
 async def test_a_call_that_fails_is_told_and_the_turn_goes_on(tmp_path: Path, protocol: str) -> None:
-    async with continuing(protocol, tmp_path / "state") as talk:
-        says(talk, [ABYSS, PEEK], [TextPiece("it failed")])
-        answer = await talk.ask("look")
-        assert talk.words(answer, stream=False) == "it failed"
-        given = [text for name, text in exchanged(talk, 1) if name == "peek gave"]
+    async with file_store_gateway(protocol, tmp_path / "state") as harness:
+        says(harness, [ABYSS, PEEK], [TextPiece("it failed")])
+        answer = await harness.send("look")
+        assert harness.answer_text(answer, stream=False) == "it failed"
+        given = [text for name, text in exchanged(harness, 1) if name == "peek gave"]
         assert '"code":"tool_failed"' in given[0]
         assert "looked back" not in given[0]
         assert given[1] == "saw the door"
@@ -131,11 +131,11 @@ async def test_a_call_that_fails_is_told_and_the_turn_goes_on(tmp_path: Path, pr
 async def test_arguments_that_cannot_be_read_are_told_to_the_model(
     tmp_path: Path, protocol: str, stream: bool, arguments: str
 ) -> None:
-    async with continuing(protocol, tmp_path / "state") as talk:
-        says(talk, [Call("peek", arguments, "call_x")], [TextPiece("I see")])
-        answer = await talk.ask("look", stream=stream)
-        assert talk.words(answer, stream=stream) == "I see"
-        assert '"code":"bad_arguments"' in exchanged(talk, 1)[-1][1]
+    async with file_store_gateway(protocol, tmp_path / "state") as harness:
+        says(harness, [Call("peek", arguments, "call_x")], [TextPiece("I see")])
+        answer = await harness.send("look", stream=stream)
+        assert harness.answer_text(answer, stream=stream) == "I see"
+        assert '"code":"bad_arguments"' in exchanged(harness, 1)[-1][1]
 
 
 def calls_of(protocol: str, answer: Answer) -> list[str]:
@@ -178,24 +178,27 @@ def returned(protocol: str, asked: dict[str, Any], answer: Answer, result: str) 
     return {**asked, "contents": [*asked["contents"], content, back]}
 
 
-@pytest.mark.parametrize("headers", [HERE, {}], ids=["in-a-session", "without"])
+@pytest.mark.parametrize("headers", [SESSION_HEADER, {}], ids=["in-a-session", "without"])
 @pairs
 async def test_calls_of_both_are_parted_and_put_together_again(
     tmp_path: Path, protocol: str, speaks: str, headers: dict[str, str]
 ) -> None:
-    async with continuing(protocol, tmp_path / "state", speaks=speaks) as talk:
+    async with file_store_gateway(protocol, tmp_path / "state", upstream_protocol=speaks) as harness:
         says(
-            talk, [TextPiece("let me see"), PEEK, WEATHER, AGAIN], [TextPiece("cold")], [TextPiece("really")]
+            harness,
+            [TextPiece("let me see"), PEEK, WEATHER, AGAIN],
+            [TextPiece("cold")],
+            [TextPiece("really")],
         )
         asked = asking.body(protocol, "weather?", stream=False, tools=True)
-        answer = await talk.ask(body=asked, headers=headers)
+        answer = await harness.send(body=asked, headers=headers)
         asking.check(protocol, answer, stream=False)
         assert calls_of(protocol, answer) == ["get_weather"]
         assert b"peek" not in answer.body
         back = returned(protocol, asked, answer, "snow")
-        answer = await talk.ask(body=back, headers=headers)
-        assert talk.words(answer, stream=False) == "cold"
-        told = exchanged(talk, 1)
+        answer = await harness.send(body=back, headers=headers)
+        assert harness.answer_text(answer, stream=False) == "cold"
+        told = exchanged(harness, 1)
         assert told[:3] == [
             ("peek", '{"at":"thedoor"}'),
             ("get_weather", '{"city":"Oslo"}'),
@@ -206,21 +209,21 @@ async def test_calls_of_both_are_parted_and_put_together_again(
             ("peek gave", "saw the door"),
             ("peek gave", "saw the roof"),
         ]
-        await talk.ask(body=back, headers=headers)
-        assert exchanged(talk, 2) == told
+        await harness.send(body=back, headers=headers)
+        assert exchanged(harness, 2) == told
 
 
 @protocols
 async def test_calls_of_both_in_a_stream_show_those_of_the_client_alone(
     tmp_path: Path, protocol: str
 ) -> None:
-    async with continuing(protocol, tmp_path / "state") as talk:
-        says(talk, [PEEK, WEATHER])
-        answer = await talk.ask("weather?", stream=True, tools=True)
+    async with file_store_gateway(protocol, tmp_path / "state") as harness:
+        says(harness, [PEEK, WEATHER])
+        answer = await harness.send("weather?", stream=True, tools=True)
         asking.check(protocol, answer, stream=True)
         assert b"peek" not in answer.body
         assert b"get_weather" in answer.body
-        assert len(talk.heard) == 1
+        assert len(harness.upstream_texts) == 1
 
 
 @pytest.mark.parametrize("before", [(), (TextPiece("let me see"),)], ids=["nothing", "words"])
@@ -229,34 +232,34 @@ async def test_results_that_reach_no_model_are_an_error_and_no_end(
     tmp_path: Path, protocol: str, before: tuple[TextPiece, ...]
 ) -> None:
     at_once = "[routing_options]\nmax_wait_ms = 0\n"
-    async with continuing(protocol, tmp_path / "state", more=at_once) as talk:
-        says(talk, [*before, PEEK], Json(400, {"error": {"message": "not so"}}))
-        answer = await talk.ask("look", stream=True)
+    async with file_store_gateway(protocol, tmp_path / "state", more=at_once) as harness:
+        says(harness, [*before, PEEK], Json(400, {"error": {"message": "not so"}}))
+        answer = await harness.send("look", stream=True)
         assert has_error(answer)
         assert b"peek" not in answer.body
 
 
 async def test_results_that_reach_no_model_are_an_error_of_a_whole_answer(tmp_path: Path) -> None:
-    async with continuing("chat", tmp_path / "state") as talk:
-        says(talk, [TextPiece("let me see"), PEEK], Json(400, {"error": {"message": "not so"}}))
-        answer = await talk.ask("look")
+    async with file_store_gateway("chat", tmp_path / "state") as harness:
+        says(harness, [TextPiece("let me see"), PEEK], Json(400, {"error": {"message": "not so"}}))
+        answer = await harness.send("look")
         assert answer.status == 400
         assert b"not so" in answer.body
 
 
 @streaming
 async def test_stop_message_follows_up_what_a_call_of_ours_led_to(tmp_path: Path, stream: bool) -> None:
-    async with continuing("chat", tmp_path / "state") as talk:
-        says(talk, [PEEK], [TextPiece("one")], [AGAIN], [TextPiece("two")])
-        answer = await talk.ask(SET.format(1), stream=stream)
-        assert talk.words(answer, stream=stream) == "one\n\ntwo"
-        assert (used(tmp_path / "state"), len(talk.heard)) == (1, 4)
-        assert talk.heard[3] == [("user", "Hello"), ("assistant", "one"), ("user", "go on")]
+    async with file_store_gateway("chat", tmp_path / "state") as harness:
+        says(harness, [PEEK], [TextPiece("one")], [AGAIN], [TextPiece("two")])
+        answer = await harness.send(SET_STOP_MESSAGE.format(1), stream=stream)
+        assert harness.answer_text(answer, stream=stream) == "one\n\ntwo"
+        assert (stored_uses(tmp_path / "state"), len(harness.upstream_texts)) == (1, 4)
+        assert harness.upstream_texts[3] == [("user", "Hello"), ("assistant", "one"), ("user", "go on")]
 
 
 async def test_a_request_that_calls_nothing_is_answered_as_ever(tmp_path: Path) -> None:
-    async with continuing("messages", tmp_path / "state") as talk:
-        says(talk, [TextPiece("hello")])
-        answer = await talk.ask(stream=True)
-        assert talk.words(answer, stream=True) == "hello"
-        assert [tool["name"] for tool in talk.upstream.requests[0].json["tools"]] == ["peek"]
+    async with file_store_gateway("messages", tmp_path / "state") as harness:
+        says(harness, [TextPiece("hello")])
+        answer = await harness.send(stream=True)
+        assert harness.answer_text(answer, stream=True) == "hello"
+        assert [tool["name"] for tool in harness.upstream.requests[0].json["tools"]] == ["peek"]

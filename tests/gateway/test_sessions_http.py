@@ -12,7 +12,14 @@ from msgspec.structs import replace
 from routecodex.gateway.context.identity import Scope
 from routecodex.gateway.state import sessions
 from routecodex.stores.file import FileStore
-from tests.gateway.instruction_gateway import DEFAULT, PROTOCOLS, SESSION, World, steered, target
+from tests.gateway.instruction_gateway import (
+    DEFAULT_TARGET,
+    PROTOCOLS,
+    SESSION,
+    InstructionHarness,
+    instruction_gateway,
+    target,
+)
 from tests.kit import asking
 from tests.kit.raw_client import Answer
 from tests.kit.steps import Json, Sse
@@ -68,31 +75,31 @@ def _filled(value: Any, id: str) -> Any:
     return {key: _filled(item, id) for key, item in value.items()}
 
 
-async def ask(world: World, text: str, **more: Any) -> Answer:
-    answer = await world.say(text, **more)
+async def ask(harness: InstructionHarness, text: str, **more: Any) -> Answer:
+    answer = await harness.send(text, **more)
     assert answer.status == 200, answer.body
     return answer
 
 
 @pytest.mark.parametrize(("protocol", "way"), WAYS, ids=[" ".join(way) for way in WAYS])
 async def test_state_belongs_to_the_session_that_is_named(protocol: str, way: str) -> None:
-    async with steered(protocol) as world:
-        await ask(world, SET, **named(way, ONE))
-        await ask(world, "hi", **named(way, ONE))
-        await ask(world, "hi", **named(way, OTHER))
-        await ask(world, f"hi, session_{ONE} speaking", headers={})
-        assert world.sent == [GLM, GLM, DEFAULT, DEFAULT]
-        assert [row["sticky"] for row in await world.listed()] == ["glm.2"]
+    async with instruction_gateway(protocol) as harness:
+        await ask(harness, SET, **named(way, ONE))
+        await ask(harness, "hi", **named(way, ONE))
+        await ask(harness, "hi", **named(way, OTHER))
+        await ask(harness, f"hi, session_{ONE} speaking", headers={})
+        assert harness.sent_targets == [GLM, GLM, DEFAULT_TARGET, DEFAULT_TARGET]
+        assert [row["sticky"] for row in await harness.stored_states()] == ["glm.2"]
 
 
 async def test_one_session_is_the_same_in_every_protocol_and_comes_before_the_conversation() -> None:
-    async with steered("chat") as world:
-        await ask(world, SET, headers={"x-session-id": ONE, "x-conversation-id": "c-1"})
+    async with instruction_gateway("chat") as harness:
+        await ask(harness, SET, headers={"x-session-id": ONE, "x-conversation-id": "c-1"})
         for protocol in PROTOCOLS:
-            await ask(world, "hi", protocol=protocol, headers={"session_id": ONE})
-        await ask(world, "hi", headers={"x-conversation-id": "c-1"})
-        await ask(world, "hi", headers={"x-conversation-id": ONE})
-        assert world.sent == [GLM] * 5 + [DEFAULT] * 2
+            await ask(harness, "hi", protocol=protocol, headers={"session_id": ONE})
+        await ask(harness, "hi", headers={"x-conversation-id": "c-1"})
+        await ask(harness, "hi", headers={"x-conversation-id": ONE})
+        assert harness.sent_targets == [GLM] * 5 + [DEFAULT_TARGET] * 2
 
 
 NEAR = (
@@ -103,12 +110,12 @@ NEAR = (
 
 async def test_no_two_session_ids_are_ever_one_and_none_is_a_path(tmp_path: Path) -> None:
     store = f'[store]\nurl = "file:{tmp_path / "state"}"\n'
-    async with steered(more=store) as world:
+    async with instruction_gateway(more=store) as harness:
         for place, id in enumerate(NEAR):
             body = asking.body("chat", f'<**stopMessage:"{place}"**>', stream=False)
-            answer = await world.post(body | {"metadata": {"sessionId": id}}, headers={})
+            answer = await harness.post(body | {"metadata": {"sessionId": id}}, headers={})
             assert (id, target(answer)) == (id, "gateway")
-        kept = await world.listed()
+        kept = await harness.stored_states()
     assert [int(row["stop_message"]["text"]) for row in reversed(kept)] == list(range(len(NEAR)))
     assert [path.name for path in tmp_path.iterdir()] == ["state"]
 
@@ -121,11 +128,15 @@ async def test_without_a_session_it_lasts_for_the_request_and_leaves_nothing(
     folder = tmp_path / "state"
     # A response that is not stored cannot be continued: it has no chain.
     more = {"store": False} if protocol == "responses" else {}
-    async with steered(protocol, more=f'[store]\nurl = "file:{folder}"\n') as world:
-        await ask(world, SET, headers={}, stream=stream, **more)
-        alone = await ask(world, "<**!glm.2**>", headers={}, stream=stream, **more)
-        await ask(world, "hi", headers={}, stream=stream, **more)
-        assert (world.sent, target(alone), await world.listed()) == ([GLM, DEFAULT], "gateway", [])
+    async with instruction_gateway(protocol, more=f'[store]\nurl = "file:{folder}"\n') as harness:
+        await ask(harness, SET, headers={}, stream=stream, **more)
+        alone = await ask(harness, "<**!glm.2**>", headers={}, stream=stream, **more)
+        await ask(harness, "hi", headers={}, stream=stream, **more)
+        assert (harness.sent_targets, target(alone), await harness.stored_states()) == (
+            [GLM, DEFAULT_TARGET],
+            "gateway",
+            [],
+        )
     assert not any(b"glm.2" in path.read_bytes() for path in folder.rglob("*") if path.is_file())
 
 
@@ -140,17 +151,17 @@ async def test_state_is_stored_before_a_provider_is_asked_and_before_the_gateway
     def stored() -> bool:
         return any(b'"glm.2"' in path.read_bytes() for path in folder.rglob("*") if path.is_file())
 
-    async with steered(protocol, more=f'[store]\nurl = "file:{folder}"\n') as world:
+    async with instruction_gateway(protocol, more=f'[store]\nurl = "file:{folder}"\n') as harness:
 
         def answer(request: Request) -> Json | Sse:
             found.append(stored())
-            return world.answer(request)
+            return harness.answer(request)
 
-        world.upstream.answer_with(answer)
-        await ask(world, SET, stream=stream)
-        await ask(world, "<**clear**>", stream=stream)
+        harness.upstream.answer_with(answer)
+        await ask(harness, SET, stream=stream)
+        await ask(harness, "<**clear**>", stream=stream)
         found.append(stored())
-        await ask(world, "<**!glm.2**>", stream=stream)
+        await ask(harness, "<**!glm.2**>", stream=stream)
         found.append(stored())
     assert found == [True, False, True]
 
@@ -165,34 +176,34 @@ def response_id(answer: Answer, *, stream: bool) -> str:
 @pytest.mark.parametrize("upstream", ["responses", "chat"])
 @streams
 async def test_a_chain_of_responses_keeps_what_its_first_request_set(upstream: str, stream: bool) -> None:
-    async with steered("responses", upstream=upstream) as world:
-        first = await ask(world, SET, headers={}, stream=stream)
+    async with instruction_gateway("responses", upstream=upstream) as harness:
+        first = await ask(harness, SET, headers={}, stream=stream)
         at = response_id(first, stream=stream)
         for text in ("more", "and more"):
-            answer = await ask(world, text, headers={}, stream=stream, previous_response_id=at)
+            answer = await ask(harness, text, headers={}, stream=stream, previous_response_id=at)
             at = response_id(answer, stream=stream)
-        other = await ask(world, "hi", headers={}, stream=stream)
+        other = await ask(harness, "hi", headers={}, stream=stream)
         await ask(
-            world,
+            harness,
             "hi",
             headers={},
             stream=stream,
             previous_response_id=response_id(other, stream=stream),
         )
-        assert world.sent == [GLM, GLM, GLM, DEFAULT, DEFAULT]
-        assert [row["sticky"] for row in await world.listed()] == ["glm.2"]
-        assert all(b"<**" not in request.body for request in world.requests)
+        assert harness.sent_targets == [GLM, GLM, GLM, DEFAULT_TARGET, DEFAULT_TARGET]
+        assert [row["sticky"] for row in await harness.stored_states()] == ["glm.2"]
+        assert all(b"<**" not in request.body for request in harness.requests)
 
 
 @pytest.mark.parametrize("upstream", ["responses", "chat"])
 @streams
 async def test_a_chain_may_begin_with_the_gateways_own_answer(upstream: str, stream: bool) -> None:
-    async with steered("responses", upstream=upstream) as world:
-        said = await ask(world, "<**!glm.2**>", headers={}, stream=stream)
+    async with instruction_gateway("responses", upstream=upstream) as harness:
+        said = await ask(harness, "<**!glm.2**>", headers={}, stream=stream)
         at = response_id(said, stream=stream)
-        await ask(world, "hi", headers={}, stream=stream, previous_response_id=at)
-        assert world.sent == [GLM]
-        (request,) = world.requests
+        await ask(harness, "hi", headers={}, stream=stream, previous_response_id=at)
+        assert harness.sent_targets == [GLM]
+        (request,) = harness.requests
         listed = request.json["input" if upstream == "responses" else "messages"]
         assert [(item["role"], _text(item["content"])) for item in listed] == [("user", "hi")]
         assert "previous_response_id" not in request.json
@@ -200,13 +211,13 @@ async def test_a_chain_may_begin_with_the_gateways_own_answer(upstream: str, str
 
 @streams
 async def test_a_word_to_the_gateway_in_the_middle_of_a_chain_is_left_out_of_it(stream: bool) -> None:
-    async with steered("responses") as world:
-        at = response_id(await ask(world, "hi", headers={}, stream=stream), stream=stream)
-        own = await ask(world, "<**!glm.2**>", headers={}, stream=stream, previous_response_id=at)
+    async with instruction_gateway("responses") as harness:
+        at = response_id(await ask(harness, "hi", headers={}, stream=stream), stream=stream)
+        own = await ask(harness, "<**!glm.2**>", headers={}, stream=stream, previous_response_id=at)
         at = response_id(own, stream=stream)
-        await ask(world, "more", headers={}, stream=stream, previous_response_id=at)
-        assert (target(own), world.sent) == ("gateway", [DEFAULT, GLM])
-        told = [(item["role"], _text(item["content"])) for item in world.requests[-1].json["input"]]
+        await ask(harness, "more", headers={}, stream=stream, previous_response_id=at)
+        assert (target(own), harness.sent_targets) == ("gateway", [DEFAULT_TARGET, GLM])
+        told = [(item["role"], _text(item["content"])) for item in harness.requests[-1].json["input"]]
         assert told == [("user", "hi"), ("assistant", "hello there"), ("user", "more")]
 
 
@@ -216,21 +227,21 @@ def _text(content: Any) -> str:
 
 @streams
 async def test_force_in_a_chain_is_of_its_own_turn(stream: bool) -> None:
-    async with steered("responses", upstream="chat") as world:
-        first = await ask(world, "<**glm.2**> hi", headers={}, stream=stream)
+    async with instruction_gateway("responses", upstream="chat") as harness:
+        first = await ask(harness, "<**glm.2**> hi", headers={}, stream=stream)
         at = response_id(first, stream=stream)
-        await ask(world, "more", headers={}, stream=stream, previous_response_id=at)
-        assert world.sent == [GLM, DEFAULT]
+        await ask(harness, "more", headers={}, stream=stream, previous_response_id=at)
+        assert harness.sent_targets == [GLM, DEFAULT_TARGET]
 
 
 async def test_the_provider_that_holds_a_chain_does_not_stick_to_the_session() -> None:
-    async with steered("responses") as world:
-        forced = await ask(world, "<**glm.2**> hi")
+    async with instruction_gateway("responses") as harness:
+        forced = await ask(harness, "<**glm.2**> hi")
         at = response_id(forced, stream=False)
-        await ask(world, "more", previous_response_id=at)
-        assert (world.last, world.requests[-1].json["previous_response_id"]) == (GLM, at)
-        await ask(world, "hi")
-        assert (world.last, await world.state()) == (DEFAULT, {})
+        await ask(harness, "more", previous_response_id=at)
+        assert (harness.last_target, harness.requests[-1].json["previous_response_id"]) == (GLM, at)
+        await ask(harness, "hi")
+        assert (harness.last_target, await harness.session_state()) == (DEFAULT_TARGET, {})
 
 
 async def an_hour_later(folder: Path) -> None:
@@ -251,11 +262,13 @@ async def test_a_force_is_not_shown_any_more_once_its_turn_is_dropped_from_the_h
     tmp_path: Path,
 ) -> None:
     loop: list[Step] = [("user", "<**glm.2**> look"), ("call", "Read", {"path": "f"}), ("result", "text")]
-    async with steered(more=f'[store]\nurl = "file:{tmp_path}"\n') as world:
-        await world.say(loop[0])
-        await world.say("a summary of what was before")
-        assert await world.state() == {"force": "glm.2"}
+    async with instruction_gateway(more=f'[store]\nurl = "file:{tmp_path}"\n') as harness:
+        await harness.send(loop[0])
+        await harness.send("a summary of what was before")
+        assert await harness.session_state() == {"force": "glm.2"}
         await an_hour_later(tmp_path)
-        assert (await world.state(), await world.listed()) == ({}, [])
-        await world.say(*loop)
-        assert [row["force"] for row in await world.listed()] == ["glm.2"], "its turn goes on after all"
+        assert (await harness.session_state(), await harness.stored_states()) == ({}, [])
+        await harness.send(*loop)
+        assert [row["force"] for row in await harness.stored_states()] == ["glm.2"], (
+            "its turn goes on after all"
+        )

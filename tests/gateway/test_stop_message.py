@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from tests.gateway.continuation_gateway import (
-    HERE,
     PROTOCOLS,
-    SET,
-    again,
-    continuing,
-    stop_message,
-    usage,
-    used,
+    SESSION_HEADER,
+    SET_STOP_MESSAGE,
+    file_store_gateway,
+    second_gateway,
+    stored_stop_message,
+    stored_uses,
+    token_usage,
 )
 from tests.kit import answers, asking
 from tests.kit.raw_client import call
@@ -36,17 +36,17 @@ streaming = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stre
 @streaming
 @pairs
 async def test_three_parts_are_one_answer(tmp_path: Path, protocol: str, speaks: str, stream: bool) -> None:
-    async with continuing(protocol, tmp_path, speaks=speaks) as talk:
-        talk.says("one", "two\n", "\nthree")
-        answer = await talk.ask(SET.format(2), stream=stream)
-        assert talk.words(answer, stream=stream) == "one\n\ntwo\n\nthree"
-        assert usage(protocol, answer, stream=stream) == (63, 27)
-        assert talk.counts == [0, 1, 2]
+    async with file_store_gateway(protocol, tmp_path, upstream_protocol=speaks) as harness:
+        harness.script_texts("one", "two\n", "\nthree")
+        answer = await harness.send(SET_STOP_MESSAGE.format(2), stream=stream)
+        assert harness.answer_text(answer, stream=stream) == "one\n\ntwo\n\nthree"
+        assert token_usage(protocol, answer, stream=stream) == (63, 27)
+        assert harness.counts == [0, 1, 2]
         first = [("user", "Hello")]
         second = [*first, ("assistant", "one"), ("user", "go on")]
         third = [*second, ("assistant", "two\n"), ("user", "go on")]
-        assert talk.heard == [first, second, third]
-    found = stop_message(tmp_path)
+        assert harness.upstream_texts == [first, second, third]
+    found = stored_stop_message(tmp_path)
     assert found is not None
     assert (found["text"], found["max_repeats"], found["used"]) == ("go on", 2, 2)
     assert found["last_used_at"] >= found["updated_at"] > 0
@@ -54,7 +54,7 @@ async def test_three_parts_are_one_answer(tmp_path: Path, protocol: str, speaks:
 
 @protocols
 async def test_each_round_is_told_as_it_comes(tmp_path: Path, protocol: str) -> None:
-    async with continuing(protocol, tmp_path) as talk:
+    async with file_store_gateway(protocol, tmp_path) as harness:
         goes_on = asyncio.Event()
 
         def answer(request: Request, number: int) -> Given:
@@ -62,15 +62,15 @@ async def test_each_round_is_told_as_it_comes(tmp_path: Path, protocol: str) -> 
             assert isinstance(whole, Sse)
             return Sse(whole.frames, pace={0: goes_on} if number else {})
 
-        talk.script(answer)
-        under_way = await talk.begin(SET.format(1))
+        harness.script(answer)
+        under_way = await harness.begin(SET_STOP_MESSAGE.format(1))
         await under_way.head()
         while b"part 0" not in under_way.answer.body:
             assert await under_way.piece()
         goes_on.set()
         reply = await under_way.rest()
         await under_way.close()
-        assert talk.words(reply, stream=True) == "part 0\n\npart 1"
+        assert harness.answer_text(reply, stream=True) == "part 0\n\npart 1"
 
 
 @streaming
@@ -78,61 +78,68 @@ async def test_each_round_is_told_as_it_comes(tmp_path: Path, protocol: str) -> 
 async def test_the_count_goes_on_across_requests_and_ten_is_the_default(
     tmp_path: Path, protocol: str, stream: bool
 ) -> None:
-    async with continuing(protocol, tmp_path) as talk:
-        talk.script(
+    async with file_store_gateway(protocol, tmp_path) as harness:
+        harness.script(
             lambda request, number: (
                 answers.length(protocol, "cut", answers.wants_stream(request))
                 if number == 4
-                else talk.text(f"part {number}", request)
+                else harness.text_answer(f"part {number}", request)
             )
         )
-        await talk.ask('<**stopMessage:"go on"**>Hello', stream=stream)
-        assert used(tmp_path) == 4
-        answer = await talk.ask("and now?", stream=stream)
-        assert talk.words(answer, stream=stream).split("\n\n") == [
+        await harness.send('<**stopMessage:"go on"**>Hello', stream=stream)
+        assert stored_uses(tmp_path) == 4
+        answer = await harness.send("and now?", stream=stream)
+        assert harness.answer_text(answer, stream=stream).split("\n\n") == [
             f"part {number}" for number in range(5, 12)
         ]
-        assert (used(tmp_path), len(talk.heard)) == (10, 12)
-        last = await talk.ask("more?", stream=stream)
-        assert len(talk.heard) == 13
+        assert (stored_uses(tmp_path), len(harness.upstream_texts)) == (10, 12)
+        last = await harness.send("more?", stream=stream)
+        assert len(harness.upstream_texts) == 13
         assert last.headers["x-routecodex-notice"] == "stopMessage skipped: all 10 uses are spent"
 
 
 async def test_another_gateway_on_the_same_state_goes_on_counting(tmp_path: Path) -> None:
-    async with continuing("chat", tmp_path) as talk:
-        talk.script(
+    async with file_store_gateway("chat", tmp_path) as harness:
+        harness.script(
             lambda request, number: (
-                answers.length("chat", "cut", False) if number == 1 else talk.text(f"part {number}", request)
+                answers.length("chat", "cut", False)
+                if number == 1
+                else harness.text_answer(f"part {number}", request)
             )
         )
-        await talk.ask(SET.format(3))
-        async with again(talk) as other:
+        await harness.send(SET_STOP_MESSAGE.format(3))
+        async with second_gateway(harness) as other:
             path = asking.path("chat", stream=False)
-            await call(other.port, path, asking.body("chat", "again", stream=False), headers=HERE)
-        assert (used(tmp_path), talk.counts) == (3, [0, 1, 1, 2, 3])
+            await call(other.port, path, asking.body("chat", "again", stream=False), headers=SESSION_HEADER)
+        assert (stored_uses(tmp_path), harness.counts) == (3, [0, 1, 1, 2, 3])
 
 
 @protocols
 async def test_setting_it_anew_begins_anew_and_clear_ends_it(tmp_path: Path, protocol: str) -> None:
-    async with continuing(protocol, tmp_path) as talk:
-        talk.says(then="part ")
-        await talk.ask(SET.format(1))
-        assert used(tmp_path) == 1
-        await talk.ask('<**stopMessage:"do more",2**>Next')
-        found = stop_message(tmp_path)
+    async with file_store_gateway(protocol, tmp_path) as harness:
+        harness.script_texts(then="part ")
+        await harness.send(SET_STOP_MESSAGE.format(1))
+        assert stored_uses(tmp_path) == 1
+        await harness.send('<**stopMessage:"do more",2**>Next')
+        found = stored_stop_message(tmp_path)
         assert found is not None
-        assert (found["text"], found["used"], found["max_repeats"], len(talk.heard)) == ("do more", 2, 2, 5)
-        await talk.ask('<**stopMessage:"again",5**><**stopMessage:clear**>Stop it')
-        assert (stop_message(tmp_path), len(talk.heard)) == (None, 6)
-        assert talk.heard[5] == [("user", "Stop it")]
+        assert (found["text"], found["used"], found["max_repeats"], len(harness.upstream_texts)) == (
+            "do more",
+            2,
+            2,
+            5,
+        )
+        await harness.send('<**stopMessage:"again",5**><**stopMessage:clear**>Stop it')
+        assert (stored_stop_message(tmp_path), len(harness.upstream_texts)) == (None, 6)
+        assert harness.upstream_texts[5] == [("user", "Stop it")]
 
 
 async def test_the_same_message_sent_again_sets_nothing_anew(tmp_path: Path) -> None:
-    async with continuing("chat", tmp_path) as talk:
-        talk.says(then="part ")
-        await talk.ask(SET.format(2))
-        await talk.ask(SET.format(2))
-        assert (used(tmp_path), len(talk.heard)) == (2, 4)
+    async with file_store_gateway("chat", tmp_path) as harness:
+        harness.script_texts(then="part ")
+        await harness.send(SET_STOP_MESSAGE.format(2))
+        await harness.send(SET_STOP_MESSAGE.format(2))
+        assert (stored_uses(tmp_path), len(harness.upstream_texts)) == (2, 4)
 
 
 FORMS: list[tuple[str, str, int]] = [
@@ -152,11 +159,11 @@ async def test_every_form_says_its_text(
     (home / "stopMessage").mkdir(parents=True)
     (home / "stopMessage" / "message1.md").write_text("立即执行\nnow\n", "utf-8")
     monkeypatch.setenv("ROUTECODEX_USER_DIR", str(home))
-    async with continuing("chat", tmp_path / "state") as talk:
-        talk.says(then="part ")
-        await talk.ask(f"{tag}Hello")
-        assert talk.heard[1][-1] == ("user", text)
-        assert len(talk.heard) == most + 1
+    async with file_store_gateway("chat", tmp_path / "state") as harness:
+        harness.script_texts(then="part ")
+        await harness.send(f"{tag}Hello")
+        assert harness.upstream_texts[1][-1] == ("user", text)
+        assert len(harness.upstream_texts) == most + 1
 
 
 async def test_a_file_is_read_when_it_is_set_and_what_looks_like_a_tag_in_it_is_not_said(
@@ -166,16 +173,16 @@ async def test_a_file_is_read_when_it_is_set_and_what_looks_like_a_tag_in_it_is_
     file.parent.mkdir(parents=True)
     file.write_text("go on <**!up**>please")
     monkeypatch.setenv("ROUTECODEX_USER_DIR", str(tmp_path / "home"))
-    async with continuing("chat", tmp_path / "state") as talk:
-        talk.script(
+    async with file_store_gateway("chat", tmp_path / "state") as harness:
+        harness.script(
             lambda request, number: (
-                answers.length("chat", "cut", False) if not number else talk.text("ok", request)
+                answers.length("chat", "cut", False) if not number else harness.text_answer("ok", request)
             )
         )
-        await talk.ask("<**stopMessage:<file://stopMessage/m.md>,1**>Hello")
+        await harness.send("<**stopMessage:<file://stopMessage/m.md>,1**>Hello")
         file.write_text("other words")
-        await talk.ask("Hello again")
-        assert talk.heard[2][-1] == ("user", "go on please")
+        await harness.send("Hello again")
+        assert harness.upstream_texts[2][-1] == ("user", "go on please")
 
 
 async def test_a_file_outside_is_refused_with_a_notice(
@@ -187,28 +194,28 @@ async def test_a_file_outside_is_refused_with_a_notice(
     os.symlink(tmp_path / "outside.md", home / "stopMessage" / "link.md")
     (home / "stopMessage" / "big.md").write_text("x" * (64 * 1024 + 1))
     monkeypatch.setenv("ROUTECODEX_USER_DIR", str(home))
-    async with continuing("chat", tmp_path / "state") as talk:
-        talk.says(then="part ")
+    async with file_store_gateway("chat", tmp_path / "state") as harness:
+        harness.script_texts(then="part ")
         for path in ("/etc/passwd", "../outside.md", "stopMessage/link.md", "stopMessage/big.md"):
-            answer = await talk.ask(f"<**stopMessage:<file://{path}>**>Hello {path}")
+            answer = await harness.send(f"<**stopMessage:<file://{path}>**>Hello {path}")
             assert answer.headers["x-routecodex-notice"].startswith("stopMessage not set: "), path
-        assert (len(talk.heard), stop_message(tmp_path / "state")) == (4, None)
-        assert b"secret" not in b"".join(request.body for request in talk.upstream.requests)
+        assert (len(harness.upstream_texts), stored_stop_message(tmp_path / "state")) == (4, None)
+        assert b"secret" not in b"".join(request.body for request in harness.upstream.requests)
 
 
 @streaming
 @protocols
 async def test_calls_of_the_client_are_not_followed_up(tmp_path: Path, protocol: str, stream: bool) -> None:
-    async with continuing(protocol, tmp_path) as talk:
-        talk.script(
+    async with file_store_gateway(protocol, tmp_path) as harness:
+        harness.script(
             lambda request, _: answers.tool_call(
                 protocol, "get_weather", {"city": "Oslo"}, stream=answers.wants_stream(request)
             )
         )
-        answer = await talk.ask(SET.format(3), stream=stream, tools=True)
+        answer = await harness.send(SET_STOP_MESSAGE.format(3), stream=stream, tools=True)
         asking.check(protocol, answer, stream=stream)
         assert b"get_weather" in answer.body
-        assert (used(tmp_path), len(talk.heard)) == (0, 1)
+        assert (stored_uses(tmp_path), len(harness.upstream_texts)) == (0, 1)
         if not stream:
             notice = answer.headers["x-routecodex-notice"]
             assert notice == "stopMessage skipped: the answer calls tools of the client"
@@ -219,11 +226,13 @@ async def test_calls_of_the_client_are_not_followed_up(tmp_path: Path, protocol:
 async def test_an_answer_that_was_cut_off_is_not_followed_up(
     tmp_path: Path, protocol: str, stream: bool
 ) -> None:
-    async with continuing(protocol, tmp_path) as talk:
-        talk.script(lambda request, _: answers.length(protocol, "and so on", answers.wants_stream(request)))
-        answer = await talk.ask(SET.format(3), stream=stream)
-        assert talk.words(answer, stream=stream) == "and so on"
-        assert (used(tmp_path), len(talk.heard)) == (0, 1)
+    async with file_store_gateway(protocol, tmp_path) as harness:
+        harness.script(
+            lambda request, _: answers.length(protocol, "and so on", answers.wants_stream(request))
+        )
+        answer = await harness.send(SET_STOP_MESSAGE.format(3), stream=stream)
+        assert harness.answer_text(answer, stream=stream) == "and so on"
+        assert (stored_uses(tmp_path), len(harness.upstream_texts)) == (0, 1)
         if not stream:
             notice = answer.headers["x-routecodex-notice"]
             assert notice == "stopMessage skipped: the answer ended with length"
@@ -239,10 +248,10 @@ async def test_a_messages_provider_that_says_more_of_its_end_is_quoted(tmp_path:
             return Json(body={**given.body, "stop_reason": word})
         return Sse([one.replace(b'"max_tokens"', b'"%s"' % word.encode()) for one in given.frames])
 
-    async with continuing("messages", tmp_path) as talk:
-        talk.script(answer)
-        said = await talk.ask(SET.format(3), stream=stream)
-        assert talk.words(said, stream=stream) == "and so on"
+    async with file_store_gateway("messages", tmp_path) as harness:
+        harness.script(answer)
+        said = await harness.send(SET_STOP_MESSAGE.format(3), stream=stream)
+        assert harness.answer_text(said, stream=stream) == "and so on"
         assert said.body.count(word.encode()) == 1
 
 
@@ -250,15 +259,15 @@ async def test_a_messages_provider_that_says_more_of_its_end_is_quoted(tmp_path:
 async def test_a_compaction_is_not_followed_up_but_its_words_elsewhere_are_nothing(
     tmp_path: Path, protocol: str
 ) -> None:
-    async with continuing(protocol, tmp_path) as talk:
-        talk.says(then="part ")
+    async with file_store_gateway(protocol, tmp_path) as harness:
+        harness.script_texts(then="part ")
         first = '<**stopMessage:"go on",2**>  Context checkpoint compaction: sum up what was said'
-        answer = await talk.ask(first)
-        assert talk.words(answer, stream=False) == "part 0"
+        answer = await harness.send(first)
+        assert harness.answer_text(answer, stream=False) == "part 0"
         assert answer.headers["x-routecodex-notice"] == "stopMessage skipped: compaction"
-        answer = await talk.ask("They said: Context checkpoint compaction. What is it?")
-        assert talk.words(answer, stream=False) == "part 1\n\npart 2\n\npart 3"
-        assert used(tmp_path) == 2
+        answer = await harness.send("They said: Context checkpoint compaction. What is it?")
+        assert harness.answer_text(answer, stream=False) == "part 1\n\npart 2\n\npart 3"
+        assert stored_uses(tmp_path) == 2
 
 
 async def test_when_bd_has_no_work_nothing_follows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,36 +283,38 @@ async def test_when_bd_has_no_work_nothing_follows(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("ROUTECODEX_STOPMESSAGE_BD_WORKDIR", str(work))
     monkeypatch.setenv("ROUTECODEX_STOPMESSAGE_BD_CACHE_TTL_MS", "0")
     monkeypatch.setenv("ROUTECODEX_STOPMESSAGE_BD_TIMEOUT_MS", "20000")
-    async with continuing("chat", tmp_path / "state") as talk:
-        talk.says(then="part ")
-        answer = await talk.ask(SET.format(1))
-        assert talk.words(answer, stream=False) == "part 0"
+    async with file_store_gateway("chat", tmp_path / "state") as harness:
+        harness.script_texts(then="part ")
+        answer = await harness.send(SET_STOP_MESSAGE.format(1))
+        assert harness.answer_text(answer, stream=False) == "part 0"
         assert answer.headers["x-routecodex-notice"] == "stopMessage skipped: bd_idle"
         (work / "issues.--jsonready").write_text('[{"id": "a-2", "status": "open"}]')
-        answer = await talk.ask("go on")
-        assert talk.words(answer, stream=False) == "part 1\n\npart 2"
+        answer = await harness.send("go on")
+        assert harness.answer_text(answer, stream=False) == "part 1\n\npart 2"
 
 
 @streaming
 @protocols
 async def test_when_it_is_off_the_tag_is_still_taken_out(tmp_path: Path, protocol: str, stream: bool) -> None:
-    async with continuing(protocol, tmp_path, more="[server_tools.stop_message]\nenabled = false\n") as talk:
-        talk.says(then="part ")
-        answer = await talk.ask(SET.format(3), stream=stream)
-        assert talk.words(answer, stream=stream) == "part 0"
-        assert b"stopMessage" not in talk.upstream.requests[0].body
-        assert len(talk.heard) == 1
+    async with file_store_gateway(
+        protocol, tmp_path, more="[server_tools.stop_message]\nenabled = false\n"
+    ) as harness:
+        harness.script_texts(then="part ")
+        answer = await harness.send(SET_STOP_MESSAGE.format(3), stream=stream)
+        assert harness.answer_text(answer, stream=stream) == "part 0"
+        assert b"stopMessage" not in harness.upstream.requests[0].body
+        assert len(harness.upstream_texts) == 1
 
 
 @protocols
 async def test_the_answer_can_be_left_out_of_the_follow_up(tmp_path: Path, protocol: str) -> None:
-    async with continuing(
+    async with file_store_gateway(
         protocol, tmp_path, more="[server_tools.stop_message]\ninclude_answer = false\n"
-    ) as talk:
-        talk.says("one", "two")
-        answer = await talk.ask(SET.format(1))
-        assert talk.words(answer, stream=False) == "one\n\ntwo"
-        assert talk.heard[1] == [("user", "Hello"), ("user", "go on")]
+    ) as harness:
+        harness.script_texts("one", "two")
+        answer = await harness.send(SET_STOP_MESSAGE.format(1))
+        assert harness.answer_text(answer, stream=False) == "one\n\ntwo"
+        assert harness.upstream_texts[1] == [("user", "Hello"), ("user", "go on")]
 
 
 @streaming
@@ -311,11 +322,13 @@ async def test_the_answer_can_be_left_out_of_the_follow_up(tmp_path: Path, proto
 async def test_only_the_last_round_is_shown_when_that_is_wanted(
     tmp_path: Path, protocol: str, stream: bool
 ) -> None:
-    async with continuing(protocol, tmp_path, more='[server_tools]\nvisible_rounds = "last"\n') as talk:
-        talk.says("one", "two", "three")
-        answer = await talk.ask(SET.format(2), stream=stream)
-        assert talk.words(answer, stream=stream) == "three"
-        assert usage(protocol, answer, stream=stream) == (63, 27)
+    async with file_store_gateway(
+        protocol, tmp_path, more='[server_tools]\nvisible_rounds = "last"\n'
+    ) as harness:
+        harness.script_texts("one", "two", "three")
+        answer = await harness.send(SET_STOP_MESSAGE.format(2), stream=stream)
+        assert harness.answer_text(answer, stream=stream) == "three"
+        assert token_usage(protocol, answer, stream=stream) == (63, 27)
 
 
 @streaming
@@ -323,26 +336,28 @@ async def test_only_the_last_round_is_shown_when_that_is_wanted(
 async def test_without_a_session_it_lives_for_the_request(
     tmp_path: Path, protocol: str, stream: bool
 ) -> None:
-    async with continuing(protocol, tmp_path) as talk:
-        talk.says(then="part ")
-        answer = await talk.ask(SET.format(2), stream=stream, headers={})
-        assert talk.words(answer, stream=stream) == "part 0\n\npart 1\n\npart 2"
-        await talk.ask("Hello", stream=stream, headers={})
-        assert (len(talk.heard), talk.counts[-1]) == (4, None)
+    async with file_store_gateway(protocol, tmp_path) as harness:
+        harness.script_texts(then="part ")
+        answer = await harness.send(SET_STOP_MESSAGE.format(2), stream=stream, headers={})
+        assert harness.answer_text(answer, stream=stream) == "part 0\n\npart 1\n\npart 2"
+        await harness.send("Hello", stream=stream, headers={})
+        assert (len(harness.upstream_texts), harness.counts[-1]) == (4, None)
 
 
 async def test_a_chain_of_responses_is_a_session_of_its_own(tmp_path: Path) -> None:
-    async with continuing("responses", tmp_path, speaks="chat") as talk:
-        talk.script(
+    async with file_store_gateway("responses", tmp_path, upstream_protocol="chat") as harness:
+        harness.script(
             lambda request, number: (
-                answers.length("chat", "cut", False) if not number else talk.text(f"part {number}", request)
+                answers.length("chat", "cut", False)
+                if not number
+                else harness.text_answer(f"part {number}", request)
             )
         )
-        first = await talk.ask(SET.format(1), headers={})
+        first = await harness.send(SET_STOP_MESSAGE.format(1), headers={})
         body = {"model": "up.m", "input": "and?", "previous_response_id": first.json["id"]}
-        second = await talk.ask(body=body, headers={})
-        assert talk.words(second, stream=False) == "part 1\n\npart 2"
-        assert talk.heard[2] == [
+        second = await harness.send(body=body, headers={})
+        assert harness.answer_text(second, stream=False) == "part 1\n\npart 2"
+        assert harness.upstream_texts[2] == [
             ("user", "Hello"),
             ("assistant", "cut"),
             ("user", "and?"),
@@ -350,20 +365,20 @@ async def test_a_chain_of_responses_is_a_session_of_its_own(tmp_path: Path) -> N
             ("user", "go on"),
         ]
         third = {"model": "up.m", "input": "so?", "previous_response_id": second.json["id"]}
-        await talk.ask(body=third, headers={})
-        assert talk.heard[3][3] == ("assistant", "part 1\n\npart 2")
+        await harness.send(body=third, headers={})
+        assert harness.upstream_texts[3][3] == ("assistant", "part 1\n\npart 2")
 
 
 @protocols
 async def test_what_is_special_to_the_protocol_goes_along(tmp_path: Path, protocol: str) -> None:
-    async with continuing(protocol, tmp_path) as talk:
-        talk.says("one", "two")
-        body = asking.body(protocol, SET.format(1), stream=False, tools=True)
+    async with file_store_gateway(protocol, tmp_path) as harness:
+        harness.script_texts("one", "two")
+        body = asking.body(protocol, SET_STOP_MESSAGE.format(1), stream=False, tools=True)
         special = {"chat": "seed", "responses": "truncation", "messages": "top_k", "gemini": "cachedContent"}
         values = {"chat": 7, "responses": "auto", "messages": 4, "gemini": "cachedContents/1"}
         body |= {special[protocol]: values[protocol], "x_unknown": {"deep": [1]}}
-        await talk.ask(body=body)
-        first, second = (request.json for request in talk.upstream.requests)
+        await harness.send(body=body)
+        first, second = (request.json for request in harness.upstream.requests)
         entries = {"chat": "messages", "responses": "input", "messages": "messages", "gemini": "contents"}
         before, after = first.pop(entries[protocol]), second.pop(entries[protocol])
         assert first == second
@@ -373,58 +388,60 @@ async def test_what_is_special_to_the_protocol_goes_along(tmp_path: Path, protoc
 
 
 async def test_the_same_answer_twice_to_the_same_message_ends_it_with_a_note(tmp_path: Path) -> None:
-    async with continuing("chat", tmp_path) as talk:
-        talk.says("one", "done", "done", "never")
-        answer = await talk.ask(SET.format(9))
-        assert talk.words(answer, stream=False) == "one\n\ndone\n\ndone"
+    async with file_store_gateway("chat", tmp_path) as harness:
+        harness.script_texts("one", "done", "done", "never")
+        answer = await harness.send(SET_STOP_MESSAGE.format(9))
+        assert harness.answer_text(answer, stream=False) == "one\n\ndone\n\ndone"
         notice = answer.headers["x-routecodex-notice"]
         assert notice == "no follow-up: the model gave the same answer twice in a row"
-        assert used(tmp_path) == 2
+        assert stored_uses(tmp_path) == 2
 
 
 async def test_rounds_are_logged_by_their_ids(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async with continuing("chat", tmp_path) as talk:
-        talk.says("one", "two", "three")
+    async with file_store_gateway("chat", tmp_path) as harness:
+        harness.script_texts("one", "two", "three")
         with caplog.at_level(logging.INFO, "routecodex.server_tools"):
-            answer = await talk.ask(SET.format(2))
+            answer = await harness.send(SET_STOP_MESSAGE.format(2))
         id = answer.headers["x-request-id"]
         assert [record.getMessage() for record in caplog.records] == [
             f"{id}:stop_followup: round 2",
             f"{id}:stop_followup: round 3",
             f"{id}:stop_followup: stopMessage skipped: no uses left",
         ]
-        sent = b"".join(request.body for request in talk.upstream.requests)
+        sent = b"".join(request.body for request in harness.upstream.requests)
         assert b"followup" not in sent
         assert b"serverTool" not in sent
 
 
 async def test_thoughts_go_along_signed_and_stay_in_their_place(tmp_path: Path) -> None:
-    async with continuing("messages", tmp_path) as talk:
+    async with file_store_gateway("messages", tmp_path) as harness:
 
         def answer(request: Request, number: int) -> Given:
             return answers.thinking("messages", "hm", f"part {number}", answers.wants_stream(request))
 
-        talk.script(answer)
-        reply = await talk.ask(SET.format(1), stream=False)
+        harness.script(answer)
+        reply = await harness.send(SET_STOP_MESSAGE.format(1), stream=False)
         asking.check("messages", reply, stream=False)
         assert [block["type"] for block in reply.json["content"]] == ["thinking", "text", "thinking", "text"]
         assert [block["text"] for block in reply.json["content"][1::2]] == ["part 0", "\n\npart 1"]
-        told = talk.upstream.requests[1].json["messages"][1]["content"]
+        told = harness.upstream.requests[1].json["messages"][1]["content"]
         assert [block["type"] for block in told] == ["thinking", "text"]
         assert told[0]["signature"]
 
 
 async def test_several_answers_at_once_are_passed_on_and_none_goes_on(tmp_path: Path) -> None:
-    async with continuing("chat", tmp_path) as talk:
+    async with file_store_gateway("chat", tmp_path) as harness:
 
         def both(request: Request, _: int) -> Given:
-            whole = talk.text("one", request)
+            whole = harness.text_answer("one", request)
             assert isinstance(whole, Json)
             choice = whole.body["choices"][0]
             return Json(200, {**whole.body, "choices": [choice, {**choice, "index": 1}]})
 
-        talk.script(both)
-        reply = await talk.ask(body=asking.body("chat", SET.format(2), stream=False) | {"n": 2})
+        harness.script(both)
+        reply = await harness.send(
+            body=asking.body("chat", SET_STOP_MESSAGE.format(2), stream=False) | {"n": 2}
+        )
         assert [choice["index"] for choice in reply.json["choices"]] == [0, 1]
         assert reply.headers["x-routecodex-notice"] == "server tools skipped: the request wants 2 answers"
-        assert (used(tmp_path), len(talk.upstream.requests)) == (0, 1)
+        assert (stored_uses(tmp_path), len(harness.upstream.requests)) == (0, 1)

@@ -13,17 +13,17 @@ import pytest
 
 from tests.cli.process import serve, until
 from tests.gateway.continuation_gateway import (
-    HERE,
     PROTOCOLS,
-    SET,
-    Talk,
+    SESSION_HEADER,
+    SET_STOP_MESSAGE,
+    GatewayHarness,
     configuration,
-    continuing,
+    file_store_gateway,
     has_error,
-    stop_message,
-    used,
+    stored_stop_message,
+    stored_uses,
 )
-from tests.gateway.instruction_gateway import words
+from tests.gateway.instruction_gateway import answer_text
 from tests.kit import answers, asking
 from tests.kit.gateway import provider, serving
 from tests.kit.raw_client import begin, call
@@ -50,13 +50,15 @@ FAILURES: dict[str, Given] = {
 async def test_a_follow_up_that_fails_before_its_content_ends_the_answer_as_it_is(
     tmp_path: Path, protocol: str, stream: bool, failure: Given
 ) -> None:
-    async with continuing(protocol, tmp_path, more=AT_ONCE) as talk:
-        talk.script(lambda request, number: talk.text(f"part {number}", request) if number < 2 else failure)
-        answer = await talk.ask(SET.format(5), stream=stream)
-        assert talk.words(answer, stream=stream) == "part 0\n\npart 1"
-        assert used(tmp_path) == 2
+    async with file_store_gateway(protocol, tmp_path, more=AT_ONCE) as harness:
+        harness.script(
+            lambda request, number: harness.text_answer(f"part {number}", request) if number < 2 else failure
+        )
+        answer = await harness.send(SET_STOP_MESSAGE.format(5), stream=stream)
+        assert harness.answer_text(answer, stream=stream) == "part 0\n\npart 1"
+        assert stored_uses(tmp_path) == 2
         # A connection that was kept and then dropped says nothing: it is tried once more on a new one.
-        assert len(talk.heard) == (4 if isinstance(failure, Raw) else 3)
+        assert len(harness.upstream_texts) == (4 if isinstance(failure, Raw) else 3)
         if not stream:
             assert "the follow-up failed: " in answer.headers["x-routecodex-notice"]
 
@@ -64,12 +66,14 @@ async def test_a_follow_up_that_fails_before_its_content_ends_the_answer_as_it_i
 @streaming
 async def test_it_ends_with_the_last_round_where_only_that_is_shown(tmp_path: Path, stream: bool) -> None:
     more = AT_ONCE + '[server_tools]\nvisible_rounds = "last"\n'
-    async with continuing("chat", tmp_path, more=more) as talk:
-        talk.script(
-            lambda request, number: talk.text(f"part {number}", request) if number < 2 else FAILURES["500"]
+    async with file_store_gateway("chat", tmp_path, more=more) as harness:
+        harness.script(
+            lambda request, number: (
+                harness.text_answer(f"part {number}", request) if number < 2 else FAILURES["500"]
+            )
         )
-        answer = await talk.ask(SET.format(5), stream=stream)
-        assert talk.words(answer, stream=stream) == "part 1"
+        answer = await harness.send(SET_STOP_MESSAGE.format(5), stream=stream)
+        assert harness.answer_text(answer, stream=stream) == "part 1"
 
 
 BREAKS = {
@@ -83,13 +87,15 @@ BREAKS = {
 async def test_a_follow_up_that_breaks_off_ends_with_the_error_of_the_protocol(
     tmp_path: Path, protocol: str, how: str
 ) -> None:
-    async with continuing(protocol, tmp_path, more=AT_ONCE + NO_MENDING) as talk:
-        talk.script(lambda request, number: BREAKS[how](protocol) if number else talk.text("one", request))
-        answer = await talk.ask(SET.format(5), stream=True)
+    async with file_store_gateway(protocol, tmp_path, more=AT_ONCE + NO_MENDING) as harness:
+        harness.script(
+            lambda request, number: BREAKS[how](protocol) if number else harness.text_answer("one", request)
+        )
+        answer = await harness.send(SET_STOP_MESSAGE.format(5), stream=True)
         assert answer.status == 200
         assert has_error(answer)
         assert answer.body.index(b'"one') < answer.body.index(b'"\\n\\ntwo, a')
-        assert (used(tmp_path), len(talk.heard)) == (1, 2)
+        assert (stored_uses(tmp_path), len(harness.upstream_texts)) == (1, 2)
 
 
 @streaming
@@ -97,34 +103,36 @@ async def test_a_follow_up_that_breaks_off_ends_with_the_error_of_the_protocol(
 async def test_a_client_that_leaves_during_a_follow_up_ends_it_at_once(
     tmp_path: Path, protocol: str, stream: bool
 ) -> None:
-    async with continuing(protocol, tmp_path) as talk:
+    async with file_store_gateway(protocol, tmp_path) as harness:
         hangs = Steps([Hang()])
-        talk.script(lambda request, number: hangs if number else talk.text("the first part", request))
-        under_way = await talk.begin(SET.format(5), stream=stream)
-        follow_up = await talk.upstream.received(2)
+        harness.script(
+            lambda request, number: hangs if number else harness.text_answer("the first part", request)
+        )
+        under_way = await harness.begin(SET_STOP_MESSAGE.format(5), stream=stream)
+        follow_up = await harness.upstream.received(2)
         await under_way.leave()
         await asyncio.wait_for(follow_up.gone.wait(), 20)
-        assert (used(tmp_path), len(talk.heard)) == (1, 2)
+        assert (stored_uses(tmp_path), len(harness.upstream_texts)) == (1, 2)
 
 
 @protocols
 async def test_a_client_that_leaves_in_the_middle_of_a_later_round_ends_it_at_once(
     tmp_path: Path, protocol: str
 ) -> None:
-    async with continuing(protocol, tmp_path) as talk:
+    async with file_store_gateway(protocol, tmp_path) as harness:
         half = answers.cut_off(protocol, "two, and then much more of it")
 
         def answer(request: Request, number: int) -> Given:
-            return Sse(half.frames, end=Hang()) if number else talk.text("the first part", request)
+            return Sse(half.frames, end=Hang()) if number else harness.text_answer("the first part", request)
 
-        talk.script(answer)
-        under_way = await talk.begin(SET.format(5))
+        harness.script(answer)
+        under_way = await harness.begin(SET_STOP_MESSAGE.format(5))
         await under_way.head()
         while b"two, a" not in under_way.answer.body:
             assert await under_way.piece()
         await under_way.leave()
-        await asyncio.wait_for(talk.upstream.requests[1].gone.wait(), 20)
-        assert (used(tmp_path), len(talk.heard)) == (1, 2)
+        await asyncio.wait_for(harness.upstream.requests[1].gone.wait(), 20)
+        assert (stored_uses(tmp_path), len(harness.upstream_texts)) == (1, 2)
 
 
 @streaming
@@ -137,14 +145,14 @@ async def test_a_client_that_leaves_between_rounds_gets_no_other_and_nothing_is_
     command.chmod(0o755)
     monkeypatch.setenv("PATH", f"{command.parent}:{os.environ['PATH']}")
     monkeypatch.setenv("ROUTECODEX_STOPMESSAGE_BD_TIMEOUT_MS", "60000")
-    async with continuing("chat", tmp_path / "state") as talk:
-        talk.says(then="part ")
-        under_way = await talk.begin(SET.format(5), stream=stream)
+    async with file_store_gateway("chat", tmp_path / "state") as harness:
+        harness.script_texts(then="part ")
+        under_way = await harness.begin(SET_STOP_MESSAGE.format(5), stream=stream)
         await until((tmp_path / "asked").exists, "bd was asked")
         await under_way.leave()
-        other = await talk.ask("are you there?", headers={})
-        assert words("chat", other, stream=False) == "part 1"
-        assert (used(tmp_path / "state"), len(talk.heard)) == (0, 2)
+        other = await harness.send("are you there?", headers={})
+        assert answer_text("chat", other, stream=False) == "part 1"
+        assert (stored_uses(tmp_path / "state"), len(harness.upstream_texts)) == (0, 2)
 
 
 async def test_a_bd_that_hangs_does_not_hold_the_answer(
@@ -156,51 +164,55 @@ async def test_a_bd_that_hangs_does_not_hold_the_answer(
     command.chmod(0o755)
     monkeypatch.setenv("PATH", f"{command.parent}:{os.environ['PATH']}")
     monkeypatch.setenv("ROUTECODEX_STOPMESSAGE_BD_TIMEOUT_MS", "50")
-    async with continuing("chat", tmp_path / "state") as talk:
-        talk.says("one", "two")
-        assert talk.words(await talk.ask(SET.format(1)), stream=False) == "one\n\ntwo"
+    async with file_store_gateway("chat", tmp_path / "state") as harness:
+        harness.script_texts("one", "two")
+        assert (
+            harness.answer_text(await harness.send(SET_STOP_MESSAGE.format(1)), stream=False) == "one\n\ntwo"
+        )
 
 
 async def test_twenty_requests_of_one_session_share_one_count(tmp_path: Path) -> None:
-    async with continuing("chat", tmp_path) as talk:
-        talk.says(then="part ")
-        asked = [talk.ask(SET.format(7), stream=bool(number % 2)) for number in range(20)]
+    async with file_store_gateway("chat", tmp_path) as harness:
+        harness.script_texts(then="part ")
+        asked = [harness.send(SET_STOP_MESSAGE.format(7), stream=bool(number % 2)) for number in range(20)]
         for number, answer in enumerate(await asyncio.gather(*asked)):
             asking.check("chat", answer, stream=bool(number % 2))
-        assert (used(tmp_path), len(talk.heard)) == (7, 27)
+        assert (stored_uses(tmp_path), len(harness.upstream_texts)) == (7, 27)
 
 
 async def test_two_processes_share_one_count(tmp_path: Path) -> None:
     async with Upstream() as upstream:
-        talk = Talk("chat", "chat", tmp_path / "state", upstream)
-        talk.says(then="part ")
-        async with serve(tmp_path, configuration(talk), "--workers", "2") as command:
-            talk.port = await command.port()
-            await asyncio.gather(*(talk.ask(SET.format(7)) for _ in range(20)))
-            assert (used(talk.folder), len(talk.heard)) == (7, 27)
+        harness = GatewayHarness("chat", "chat", tmp_path / "state", upstream)
+        harness.script_texts(then="part ")
+        async with serve(tmp_path, configuration(harness), "--workers", "2") as command:
+            harness.port = await command.port()
+            await asyncio.gather(*(harness.send(SET_STOP_MESSAGE.format(7)) for _ in range(20)))
+            assert (stored_uses(harness.folder), len(harness.upstream_texts)) == (7, 27)
             command.signal()
             assert await command.ended() == 0
 
 
 async def test_the_count_outlives_a_kill_right_after_the_follow_up_was_sent(tmp_path: Path) -> None:
     async with Upstream() as upstream:
-        talk = Talk("chat", "chat", tmp_path / "state", upstream)
-        talk.script(
-            lambda request, number: Steps([Hang()]) if number == 1 else talk.text(f"part {number}", request)
+        harness = GatewayHarness("chat", "chat", tmp_path / "state", upstream)
+        harness.script(
+            lambda request, number: (
+                Steps([Hang()]) if number == 1 else harness.text_answer(f"part {number}", request)
+            )
         )
-        async with serve(tmp_path, configuration(talk)) as command:
-            talk.port = await command.port()
-            under_way = await talk.begin(SET.format(3))
+        async with serve(tmp_path, configuration(harness)) as command:
+            harness.port = await command.port()
+            under_way = await harness.begin(SET_STOP_MESSAGE.format(3))
             await upstream.received(2)
             os.killpg(command.process.pid, signal.SIGKILL)
             await command.ended()
             await under_way.close()
-        assert used(talk.folder) == 1
-        async with serve(tmp_path, configuration(talk)) as command:
-            talk.port = await command.port()
-            answer = await talk.ask("are you there?")
-            assert talk.words(answer, stream=False) == "part 2\n\npart 3\n\npart 4"
-        assert (used(talk.folder), talk.counts) == (3, [0, 1, 1, 2, 3])
+        assert stored_uses(harness.folder) == 1
+        async with serve(tmp_path, configuration(harness)) as command:
+            harness.port = await command.port()
+            answer = await harness.send("are you there?")
+            assert harness.answer_text(answer, stream=False) == "part 2\n\npart 3\n\npart 4"
+        assert (stored_uses(harness.folder), harness.counts) == (3, [0, 1, 1, 2, 3])
 
 
 @streaming
@@ -208,41 +220,41 @@ async def test_the_count_outlives_a_kill_right_after_the_follow_up_was_sent(tmp_
 async def test_a_count_that_cannot_be_written_down_ends_the_answer_as_it_is(
     tmp_path: Path, protocol: str, stream: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with continuing(protocol, tmp_path) as talk:
+    async with file_store_gateway(protocol, tmp_path) as harness:
 
         def answer(request: Request) -> Given:
             (tmp_path / "sessions").rename(tmp_path / "moved")
             (tmp_path / "sessions").write_text("in the way")
-            return talk.text("the only part", request)
+            return harness.text_answer("the only part", request)
 
-        talk.upstream.answer_with(answer)
+        harness.upstream.answer_with(answer)
         with caplog.at_level(logging.ERROR):
-            reply = await talk.ask(SET.format(3), stream=stream)
-        assert talk.words(reply, stream=stream) == "the only part"
+            reply = await harness.send(SET_STOP_MESSAGE.format(3), stream=stream)
+        assert harness.answer_text(reply, stream=stream) == "the only part"
         assert "could not be saved" in caplog.text
-        assert len(talk.heard) == 1
+        assert len(harness.upstream_texts) == 1
         (tmp_path / "sessions").unlink()
         (tmp_path / "moved").rename(tmp_path / "sessions")
-    assert used(tmp_path) == 0
+    assert stored_uses(tmp_path) == 0
 
 
 async def test_a_turn_that_has_taken_its_time_is_not_followed_up(tmp_path: Path) -> None:
-    async with continuing("chat", tmp_path, more="[server_tools]\nmax_turn_ms = 1000\n") as talk:
+    async with file_store_gateway("chat", tmp_path, more="[server_tools]\nmax_turn_ms = 1000\n") as harness:
 
         async def answer(request: Request) -> Given:
             await asyncio.sleep(1.01)
-            return talk.text("slowly", request)
+            return harness.text_answer("slowly", request)
 
-        talk.upstream.answer_with(answer)
-        reply = await talk.ask(SET.format(3))
-        assert talk.words(reply, stream=False) == "slowly"
+        harness.upstream.answer_with(answer)
+        reply = await harness.send(SET_STOP_MESSAGE.format(3))
+        assert harness.answer_text(reply, stream=False) == "slowly"
         notice = reply.headers["x-routecodex-notice"]
         assert notice == "no follow-up: the turn has taken all the time it may"
-        assert used(tmp_path) == 0
+        assert stored_uses(tmp_path) == 0
 
 
 async def test_a_follow_up_that_no_target_could_be_given_is_not_counted(tmp_path: Path) -> None:
-    async with continuing("chat", tmp_path, more=AT_ONCE) as talk:
+    async with file_store_gateway("chat", tmp_path, more=AT_ONCE) as harness:
         goes_on = asyncio.Event()
         whole = answers.text("chat", "the only part", True)
         assert isinstance(whole, Sse)
@@ -254,37 +266,37 @@ async def test_a_follow_up_that_no_target_could_be_given_is_not_counted(tmp_path
                 else Sse(whole.frames, pace={len(whole.frames) - 1: goes_on})
             )
 
-        talk.script(answer)
-        under_way = await talk.begin(SET.format(3))
-        await talk.upstream.received(1)
+        harness.script(answer)
+        under_way = await harness.begin(SET_STOP_MESSAGE.format(3))
+        await harness.upstream.received(1)
         await under_way.head()
-        refused = await talk.ask("another", headers={})
+        refused = await harness.send("another", headers={})
         assert refused.status == 429
         goes_on.set()
         reply = await under_way.rest()
         await under_way.close()
-        assert talk.words(reply, stream=True) == "the only part"
-        assert (used(tmp_path), len(talk.heard)) == (0, 2)
+        assert harness.answer_text(reply, stream=True) == "the only part"
+        assert (stored_uses(tmp_path), len(harness.upstream_texts)) == (0, 2)
 
 
 async def test_a_message_set_anew_meanwhile_loses_nothing_by_what_is_given_back(tmp_path: Path) -> None:
-    async with continuing("chat", tmp_path) as talk:
+    async with file_store_gateway("chat", tmp_path) as harness:
         goes_on = asyncio.Event()
 
         def answer(request: Request, number: int) -> Given:
             whole = answers.text("chat", f"part {number}", answers.wants_stream(request))
             return Sse(whole.frames, pace={0: goes_on}) if isinstance(whole, Sse) else whole
 
-        talk.script(answer)
-        under_way = await talk.begin(SET.format(3))
-        await talk.upstream.received(1)
-        await talk.ask('<**stopMessage:"other",2**>Hello')
-        found = stop_message(tmp_path)
+        harness.script(answer)
+        under_way = await harness.begin(SET_STOP_MESSAGE.format(3))
+        await harness.upstream.received(1)
+        await harness.send('<**stopMessage:"other",2**>Hello')
+        found = stored_stop_message(tmp_path)
         assert found is not None
         assert (found["text"], found["used"]) == ("other", 2)
         await under_way.leave()
-        await talk.upstream.requests[0].gone.wait()
-        assert used(tmp_path) == 2
+        await harness.upstream.requests[0].gone.wait()
+        assert stored_uses(tmp_path) == 2
 
 
 def pool(first: Upstream, second: Upstream) -> str:
@@ -313,10 +325,10 @@ async def test_a_follow_up_goes_where_the_answer_came_from_while_that_is_well(tm
         Upstream(script(1)) as second,
         serving(pool(first, second)) as gateway,
     ):
-        body = asking.body("chat", SET.format(2), stream=False, model="auto")
+        body = asking.body("chat", SET_STOP_MESSAGE.format(2), stream=False, model="auto")
         for _ in range(3):
             answer = await call(gateway.port, "/v1/chat/completions", body)
-    assert words("chat", answer, stream=False) == "part 7\n\npart 9\n\npart 10"
+    assert answer_text("chat", answer, stream=False) == "part 7\n\npart 9\n\npart 10"
     one, other = served[0], 1 - served[0]
     assert served == [one] * 3 + [other] * 3 + [one] * 2 + [other] * 2
 
@@ -324,13 +336,16 @@ async def test_a_follow_up_goes_where_the_answer_came_from_while_that_is_well(tm
 async def test_a_client_that_leaves_a_whole_answer_in_its_first_round_is_not_followed_up(
     tmp_path: Path,
 ) -> None:
-    async with continuing("chat", tmp_path) as talk:
-        talk.script(lambda request, number: Raw([Hang()]))
+    async with file_store_gateway("chat", tmp_path) as harness:
+        harness.script(lambda request, number: Raw([Hang()]))
         path = asking.path("chat", stream=False)
         under_way = await begin(
-            talk.port, path, asking.body("chat", SET.format(3), stream=False), headers=HERE
+            harness.port,
+            path,
+            asking.body("chat", SET_STOP_MESSAGE.format(3), stream=False),
+            headers=SESSION_HEADER,
         )
-        first = await talk.upstream.received(1)
+        first = await harness.upstream.received(1)
         await under_way.leave()
         await asyncio.wait_for(first.gone.wait(), 20)
-        assert (used(tmp_path), len(talk.heard)) == (0, 1)
+        assert (stored_uses(tmp_path), len(harness.upstream_texts)) == (0, 1)

@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.gateway.instruction_gateway import words
+from tests.gateway.instruction_gateway import answer_text
 from tests.kit import answers, asking
 from tests.kit.gateway import NO_HEALTH, Running, provider, serving
 from tests.kit.raw_client import Answer, call
 from tests.kit.steps import Hang, Json, Sse, Steps
 from tests.kit.upstream import Request, Upstream
-from tests.routing.instruction_texts import PIXEL, Step, tell
+from tests.routing.instruction_texts import PIXEL, Step, wire_request
 
 PROTOCOLS = ("chat", "responses", "messages", "gemini")
 PAIRS = [
@@ -52,7 +52,7 @@ async def ask(
     named: dict[str, Any] = {} if protocol == "gemini" else {"model": model, "stream": stream}
     if protocol == "chat" and stream:
         named["stream_options"] = {"include_usage": True}
-    body = tell(protocol, *steps, **named).body
+    body = wire_request(protocol, *steps, **named).body
     sent = {name.replace("_", "-"): value for name, value in headers.items()}
     return await call(gateway.port, asking.path(protocol, stream=stream, model=model), body, headers=sent)
 
@@ -68,7 +68,7 @@ async def test_a_blind_model_is_told_what_the_image_shows(client: str, upstream:
         async with serving(config(upstream, model, eye)) as gateway:
             answer = await ask(gateway, client, *HISTORY, stream=stream)
     asking.check(client, answer, stream=stream)
-    assert words(client, answer, stream=stream) == "it is red"
+    assert answer_text(client, answer, stream=stream) == "it is red"
     assert answer.headers["x-routecodex-target"] == "blind.primary.m"
     assert answer.headers["x-routecodex-notice"] == (
         "an image replaced by descriptions: blind.primary.m does not support images"
@@ -150,7 +150,7 @@ async def test_a_model_that_sees_is_sent_the_image_as_it_came() -> None:
         eye.queue(answers.text("chat", "it is red", False))
         async with serving(config("chat", model, eye)) as gateway:
             answer = await ask(gateway, "chat", *HISTORY, model="eye.m")
-    assert words("chat", answer, stream=False) == "it is red"
+    assert answer_text("chat", answer, stream=False) == "it is red"
     (asked,) = eye.requests
     assert PIXEL in asked.body.decode()
     assert "x-routecodex-notice" not in answer.headers
@@ -286,7 +286,7 @@ async def test_rounds_of_a_server_tool_are_told_in_words_too(protocol: str, stre
                 x_session_id="s",
             )
     asking.check(protocol, answer, stream=stream)
-    assert words(protocol, answer, stream=stream) == "one\n\ntwo"
+    assert answer_text(protocol, answer, stream=stream) == "one\n\ntwo"
     assert len(eye.requests) == 1
     assert [SEEN in request.body.decode() for request in model.requests] == [True, True]
     assert not any(PIXEL in request.body.decode() for request in model.requests)

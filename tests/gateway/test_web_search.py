@@ -14,7 +14,7 @@ from routecodex.gateway.internal.search_backends import may_declare
 from routecodex.protocols.codec import WireRequest
 from routecodex.protocols.codecs import CODECS
 from routecodex.server_tools.web_search import NO_PROVIDER
-from tests.gateway.instruction_gateway import words
+from tests.gateway.instruction_gateway import answer_text
 from tests.gateway.test_matrix import understood
 from tests.kit import answers, asking
 from tests.kit.gateway import Running, one_target, provider, serving
@@ -105,7 +105,7 @@ async def test_with_no_provider_configured_everybody_hears_of_it(client: str, st
         async with serving(one_target("chat", up, more=NONE)) as gateway:
             answer = await ask(gateway, client, stream=stream)
     asking.check(client, answer, stream=stream)
-    assert words(client, answer, stream=stream) == "I cannot search."
+    assert answer_text(client, answer, stream=stream) == "I cannot search."
     assert NO_PROVIDER in text_in(up.requests[1])
     assert (
         "web search requested, but no search provider is configured"
@@ -119,7 +119,7 @@ async def test_an_upstream_that_searches_by_itself_is_left_alone(protocol: str) 
         up.queue(answers.text(protocol, ANSWER, False))
         async with serving(searching(search) + one_target(protocol, up)) as gateway:
             answer = await ask(gateway, protocol)
-    assert words(protocol, answer, stream=False) == ANSWER
+    assert answer_text(protocol, answer, stream=False) == ANSWER
     assert up.requests[0].json["tools"] == HOSTED[protocol]["tools"]
     assert search.requests == []
 
@@ -136,7 +136,7 @@ async def test_what_a_client_declares_for_an_upstream_of_its_protocol_arrives_by
         up.queue(answers.text(protocol, ANSWER, False))
         async with serving(one_target(protocol, up)) as gateway:
             answer = await call(gateway.port, asking.path(protocol, stream=False), sent)
-    assert words(protocol, answer, stream=False) == ANSWER
+    assert answer_text(protocol, answer, stream=False) == ANSWER
     assert up.requests[0].body == sent.replace(b'"up.m"', b'"m"')
     assert "x-routecodex-notice" not in answer.headers
 
@@ -229,7 +229,7 @@ async def test_a_model_of_the_search_route_searches_for_one_that_cannot(kind: st
         async with serving(text) as gateway:
             answer = await ask(gateway, "messages", stream=stream)
     asking.check("messages", answer, stream=stream)
-    assert words("messages", answer, stream=stream) == ANSWER
+    assert answer_text("messages", answer, stream=stream) == ANSWER
     (asked,) = native.requests
     declared = HOSTED[kind]
     assert {name: asked.json[name] for name in declared} == declared

@@ -1,4 +1,4 @@
-"""The admin API over a real socket: who may ask, what is told, what changes."""
+"""The admin API over a real socket: access, answers, changes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from routecodex.server.access import AdminAccess
 from routecodex.server.http import HttpRequest
 from routecodex.server.serve import Service
 from tests.cli.process import serve
-from tests.gateway.clock_gateway import iso, now_ms, plant, tasks
+from tests.gateway.clock_gateway import iso, now_ms, store_tasks, stored_tasks
 from tests.kit import answers, asking
 from tests.kit.gateway import Running, provider, serving
 from tests.kit.raw_client import Answer, Call, begin, call
@@ -394,7 +394,7 @@ async def test_without_a_request_log_there_are_none_to_tell() -> None:
 
 
 async def order(line: Line, body: object) -> Answer:
-    """Sets routing through the worker at the other end of this connection."""
+    """Set routing through the worker at the other end of this connection."""
     payload = msgspec.json.encode(body)
     head = "POST /admin/routing HTTP/1.1\r\nhost: localhost\r\n"
     head += f"authorization: Bearer {TOKEN}\r\ncontent-length: {len(payload)}\r\n\r\n"
@@ -434,8 +434,8 @@ CLOCK = "[server_tools.clock]\nenabled = true\nntp = { enabled = false }\n"
 
 async def test_the_clock_is_shown_and_a_task_can_be_cancelled(tmp_path: Path) -> None:
     due = now_ms() + 3_600_000
-    plant(tmp_path, due, due, session="conversation:c-1")
-    plant(tmp_path, due + 1, session="s-1")
+    store_tasks(tmp_path, due, due, session="conversation:c-1")
+    store_tasks(tmp_path, due + 1, session="s-1")
     state = f'[store]\nurl = "file:{tmp_path}"\n'
     async with Upstream() as up, serving(state + CLOCK + text(up)) as running:
         shown = await get(running.port, "/admin/clock")
@@ -459,18 +459,18 @@ async def test_the_clock_is_shown_and_a_task_can_be_cancelled(tmp_path: Path) ->
         wrong = await post(running.port, "/admin/clock/cancel", {"task": "t2"})
     assert (unknown.status, unknown.json["error"]["code"]) == (404, "unknown_task")
     assert wrong.status == 400
-    assert [task["taskId"] for task in tasks(tmp_path, "conversation:c-1")] == ["t1"]
+    assert [task["taskId"] for task in stored_tasks(tmp_path, "conversation:c-1")] == ["t1"]
 
 
 async def test_a_task_that_cannot_be_cancelled_stays(tmp_path: Path) -> None:
-    plant(tmp_path, now_ms() + 3_600_000)
+    store_tasks(tmp_path, now_ms() + 3_600_000)
     (tmp_path / "clock" / ".lock").mkdir()
     state = f'[store]\nurl = "file:{tmp_path}"\n'
     async with Upstream() as up, serving(state + CLOCK + text(up)) as running:
         answer = await post(running.port, "/admin/clock/cancel", {"taskId": "t1"})
         assert (answer.status, answer.json["error"]["code"]) == (503, "state_not_saved")
         assert str(tmp_path) not in answer.body.decode()
-    assert len(tasks(tmp_path)) == 1
+    assert len(stored_tasks(tmp_path)) == 1
     (tmp_path / "clock" / ".lock").rmdir()
 
 

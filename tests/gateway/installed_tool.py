@@ -1,4 +1,4 @@
-"""A server tool of somebody else's, and the package that names it to the gateway."""
+"""A server tool of another package, and the entry point that makes the gateway load it."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ from routecodex.server_tools.framework import ServerTool, TurnContext
 SCHEMA = {"type": "object", "properties": {"at": {"type": "string"}}, "required": ["at"]}
 
 
-class Where(Struct):
-    """What the tool is asked for."""
+class PeekArguments(Struct):
+    """Arguments of the tool."""
 
     at: str
 
 
-class Peek(ServerTool):
-    """Looks at things; it fails at one of them."""
+class PeekTool(ServerTool):
+    """Returns what it saw at a place; it fails at one of them."""
 
     name = "peek"
 
-    async def inject(self, situation: TurnContext, request: Request) -> Request:
-        situation.names.add(self.name)
+    async def inject(self, turn: TurnContext, request: Request) -> Request:
+        turn.names.add(self.name)
         return replace(request, tools=(*request.tools, Tool(self.name, parameters=SCHEMA)))
 
-    def answers(self, situation: TurnContext, name: str) -> bool:
+    def answers(self, turn: TurnContext, name: str) -> bool:
         return name == self.name
 
-    async def call(self, situation: TurnContext, call: ToolCall) -> str:
-        where = msgspec.json.decode(call.arguments, type=Where).at
+    async def call(self, turn: TurnContext, call: ToolCall) -> str:
+        where = msgspec.json.decode(call.arguments, type=PeekArguments).at
         if where == "the abyss":
             raise RuntimeError("it looked back")
         return f"saw {where}"
 
 
 def install(folder: Path) -> Path:
-    """Lays out a package that has nothing but an entry point; the folder to find it in."""
+    """Install a package with nothing but an entry point; return the folder to put on the path."""
     about = folder / "peeking-1.0.dist-info"
     about.mkdir(parents=True)
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: peeking\nVersion: 1.0\n")
     (about / "entry_points.txt").write_text(
-        "[routecodex.server_tools]\npeek = tests.gateway.store_reader:Peek\n"
+        "[routecodex.server_tools]\npeek = tests.gateway.installed_tool:PeekTool\n"
     )
     return folder
