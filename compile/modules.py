@@ -68,6 +68,7 @@ MODULES = (
     "server.log_numbers",
     "server.metrics",
     "server.paths",
+    "stores.cell",
     "wire.buffers",
     "wire.json",
     "wire.sse",

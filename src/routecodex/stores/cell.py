@@ -1,0 +1,242 @@
+"""Cached, stamped access to one kind of stored value.
+
+A cached value is used as long as the store's stamp of its key stays the same, so that a value which another
+process writes is seen with the next request. A stored value that cannot be decoded is copied to the space
+`<space>.corrupt`, logged, and treated as absent. While the store is down, readers get the last known value.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import Generic, TypeVar
+
+from routecodex.stores.store import Store, StoreError
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class CorruptValue(Exception):
+    """A stored value that its format cannot decode."""
+
+    def __init__(self, raw: bytes) -> None:
+        super().__init__()
+        self.raw = raw
+
+
+class Unchanged(Exception):
+    """Ends an update that has nothing to write."""
+
+
+class CellFormat(Generic[T]):
+    """The space, the stored form and the log texts of one kind of value.
+
+    `empty` returns the value of a key without a stored one; an empty value is never stored. `decode` raises
+    ValueError for a value of another kind. `noun` names the value in the log line "… is not <noun>", and
+    `outage` is logged once per outage of the store.
+    """
+
+    def __init__(
+        self,
+        space: str,
+        *,
+        empty: Callable[[str], T],
+        encode: Callable[[str, T], bytes],
+        decode: Callable[[str, bytes], T],
+        noun: str,
+        outage: str,
+        log: logging.Logger,
+    ) -> None:
+        self.space = space
+        self.empty = empty
+        self.encode = encode
+        self.noun = noun
+        self.outage = outage
+        self.log = log
+        self._decode = decode
+
+    def decode(self, key: str, raw: bytes) -> T:
+        """Return the value in its stored form, or raise CorruptValue."""
+        try:
+            return self._decode(key, raw)
+        except (ValueError, RecursionError) as exc:
+            raise CorruptValue(raw) from exc
+
+
+class CellEdit(Generic[T, R]):
+    """One read-modify-write of a value; a store may run it in another thread, and more than once.
+
+    `corrupt` is a value that was set aside already and now counts as absent.
+    """
+
+    value: T
+    result: R
+
+    def __init__(
+        self,
+        format: CellFormat[T],
+        key: str,
+        change: Callable[[T], tuple[T, R]],
+        *,
+        corrupt: bytes | None,
+    ) -> None:
+        self._format = format
+        self._key = key
+        self._change = change
+        self._corrupt = corrupt
+
+    def apply(self, raw: bytes | None) -> bytes | None:
+        """Return the new stored form, None to delete it; raise Unchanged or CorruptValue to write nothing."""
+        format, key = self._format, self._key
+        empty = format.empty(key)
+        before = empty if raw is None or raw == self._corrupt else format.decode(key, raw)
+        self.value, self.result = self._change(before)
+        if self.value == empty and raw is not None:
+            return None
+        if self.value == before:
+            raise Unchanged
+        return format.encode(key, self.value)
+
+
+class CachedValue(Generic[T]):
+    """The last known value of a key; `stamp` is None when the store may hold a newer one."""
+
+    __slots__ = ("expires", "recheck_at", "stamp", "value")
+
+    def __init__(self, value: T, stamp: int | None, expires: float | None) -> None:
+        self.value = value
+        self.stamp = stamp
+        self.expires = expires
+        self.recheck_at = -math.inf
+
+
+class Cell(Generic[T]):
+    """Cached, stamped access to one kind of stored value.
+
+    At most `cached` values are held in memory. A stored value lives for `ttl` seconds after its last write.
+    With `recheck`, a cached value is used for that many seconds before its stamp is compared again.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        format: CellFormat[T],
+        *,
+        cached: int,
+        ttl: float | None,
+        recheck: float = 0,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._store = store
+        self._format = format
+        self._space = format.space
+        self._cached = cached
+        self._ttl = ttl
+        self._recheck = recheck
+        self._clock = clock
+        self._values: OrderedDict[str, CachedValue[T]] = OrderedDict()
+        self._is_down = False
+
+    def peek(self, key: str) -> T | None:
+        """Return the value if it is known without IO; None means that it has to be loaded."""
+        known = self._values.get(key)
+        now = 0.0
+        if self._recheck:
+            now = time.monotonic()
+            if known is not None and now < known.recheck_at:
+                return known.value
+        stamp = self._store.stamp_of(self._space, key)
+        if known is None:
+            # A cell that rechecks caches absent values too: one that it does not know was never read.
+            return self._format.empty(key) if stamp == 0 and not self._recheck else None
+        if known.stamp != stamp or (known.expires is not None and known.expires <= self._clock()):
+            return None
+        if self._recheck:
+            known.recheck_at = now + self._recheck
+        self._values.move_to_end(key)
+        return known.value
+
+    async def load(self, key: str) -> T:
+        """Return the value; the last known one while the store is down."""
+        known = self.peek(key)
+        if known is not None:
+            return known
+        try:
+            value = await self.read(key)
+        except StoreError as exc:
+            # Once per outage: every request meets it.
+            if not self._is_down:
+                self._format.log.error("%s: %s", self._format.outage, exc)
+            self._is_down = True
+            last = self._values.get(key)
+            return last.value if last is not None else self._format.empty(key)
+        self._is_down = False
+        return value
+
+    async def read(self, key: str) -> T:
+        """Read the value from the store; StoreError while it is down."""
+        # The stamp comes first, so that it is never newer than the value.
+        stamp = self._store.stamp_of(self._space, key)
+        stored = await self._store.get(self._space, key)
+        if stored is None:
+            value = self._format.empty(key)
+            self._remember(key, value, stamp, absent=True)
+            return value
+        try:
+            value = self._format.decode(key, stored.value)
+        except CorruptValue:
+            pass
+        else:
+            # Written since the stamp was taken: a later stamp of 0 means that it was deleted.
+            self._remember(key, value, stamp or None, expires=stored.expires)
+            return value
+        return await self.edit(key, _keep)
+
+    async def edit(self, key: str, change: Callable[[T], tuple[T, R]]) -> R:
+        """Replace the value in one atomic step and return the result of `change`.
+
+        `change` takes the value and returns the new one and a result. It must be pure: it may run in another
+        thread and more than once. On a StoreError, and when it raises itself, nothing has changed. The cache
+        is not asked first: a store on another machine may be ahead of its stamp.
+        """
+        corrupt: bytes | None = None
+        while True:
+            edit = CellEdit(self._format, key, change, corrupt=corrupt)
+            try:
+                stored = await self._store.update(self._space, key, edit.apply, ttl=self._ttl)
+            except Unchanged:
+                return edit.result
+            except CorruptValue as exc:
+                corrupt = exc.raw
+            else:
+                self._remember(key, edit.value, None, absent=stored is None)
+                return edit.result
+            await self._set_aside(key, corrupt)
+
+    async def _set_aside(self, key: str, raw: bytes) -> None:
+        """Copy the value to a key that names its content, so that no earlier copy is overwritten."""
+        space = f"{self._space}.corrupt"
+        await self._store.put(space, f"{key}#{blake2b(raw, digest_size=8).hexdigest()}", raw)
+        self._format.log.warning(
+            "%s/%.80r is not %s; set aside in %s", self._space, key, self._format.noun, space
+        )
+
+    def _remember(
+        self, key: str, value: T, stamp: int | None, *, expires: float | None = None, absent: bool = False
+    ) -> None:
+        if absent and not self._recheck:
+            self._values.pop(key, None)
+            return
+        self._values[key] = CachedValue(value, stamp, expires)
+        self._values.move_to_end(key)
+        if len(self._values) > self._cached:
+            self._values.popitem(last=False)
+
+
+def _keep(value: T) -> tuple[T, T]:
+    return value, value
