@@ -19,7 +19,6 @@ from routecodex.canon.errors import BadRequest, Overloaded
 from routecodex.gateway.context.identity import Scope, ScopeKind
 from routecodex.gateway.state import sessions as sessions_module
 from routecodex.gateway.state.sessions import (
-    CORRUPT_SPACE,
     EMPTY,
     FORCE_SHOWN,
     SPACE,
@@ -33,6 +32,7 @@ from routecodex.stores.memory import MemoryStore
 from routecodex.stores.store import Store, Stored, StoreError
 from tests.gateway.state.session_child import SCOPE, TIMES, used_once_more
 
+CORRUPT_SPACE = "sessions.corrupt"
 CHILD = Path(__file__).with_name("session_child.py")
 ONE = Scope("session", "one")
 FULL = SessionState(
