@@ -213,7 +213,7 @@ async def test_a_damaged_word_of_the_operator_is_set_aside_and_another_can_be_gi
             assert [(await chat(port)).status for _ in range(2)] == [200] * 2
             assert here("daemon", "set", "routing", "--disable", "up.b").exit_code == 0
             assert (await admin(port, "routing"))["routing"]["disable"] == ["up.b"]
-            message = [line for line in command.err if "server/routing holds no routing state" in line]
+            message = [line for line in command.err if "server/'routing' is not the routing state" in line]
         assert len(message) == 1
         (set_aside,) = stored(tmp_path, "server.corrupt")
     assert b"[7]" in set_aside.read_bytes()
