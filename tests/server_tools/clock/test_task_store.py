@@ -12,7 +12,7 @@ import pytest
 
 from routecodex.server_tools.clock import edits
 from routecodex.server_tools.clock.task import encode, no_tasks
-from routecodex.server_tools.clock.task_store import CORRUPT_SPACE, SPACE, TaskStore
+from routecodex.server_tools.clock.task_store import SPACE, TaskStore
 from routecodex.stores import file_format
 from routecodex.stores.file import FileStore
 from routecodex.stores.memory import MemoryStore
@@ -178,8 +178,8 @@ async def test_a_store_without_files_sets_other_values_aside_too(
     else:
         await shelf.edit("s1", ADD)
         assert len((await shelf.load("s1")).tasks) == 1
-    (aside,) = await store.keys(CORRUPT_SPACE)
-    kept = await store.get(CORRUPT_SPACE, aside)
+    (aside,) = await store.keys("clock.corrupt")
+    kept = await store.get("clock.corrupt", aside)
     assert kept is not None
     assert kept.value == b'{"hello": "world"}'
     assert caplog.messages == ["clock/'s1' is not the tasks of a session; set aside in clock.corrupt"]

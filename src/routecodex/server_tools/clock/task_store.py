@@ -1,18 +1,13 @@
-"""The tasks of every session, in the store: written through, shared by processes.
+"""The clock tasks of every session, kept in the store: written through, shared by processes.
 
-A session without tasks has no value. What is in memory is used only as long as the store's stamp of the
-session says that nobody has written it since.
-
-The tasks of all sessions, for the people who run the gateway.
+A session without tasks has no value.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
 from collections.abc import Callable
-from hashlib import blake2b
-from typing import Generic, NamedTuple, TypeVar
+from typing import TypeVar
 
 from msgspec.structs import replace
 
@@ -27,13 +22,13 @@ from routecodex.server_tools.clock.task import (
     no_tasks,
     session_tasks_name,
 )
+from routecodex.stores.cell import Cell, CellFormat
 from routecodex.stores.store import Store
 
 SPACE = "clock"
-CORRUPT_SPACE = "clock.corrupt"
 
 BARE = {SPACE: session_tasks_name}
-"""What a file store is to be told, so that a session's file is its state and nothing else."""
+"""For a file store, so that the file of a session holds its tasks without an envelope."""
 CACHED = 10_000
 MANY_TASKS = 1000
 
@@ -42,182 +37,106 @@ T = TypeVar("T")
 log = logging.getLogger("routecodex.clock")
 
 
-class Cached(NamedTuple):
-    """A state and the stamp under which it was read."""
-
-    stamp: int
-    state: SessionTasks
-
-
-class Corrupt(Exception):
-    """A stored value is not the tasks of the session."""
-
-    def __init__(self, raw: bytes) -> None:
-        super().__init__()
-        self.raw = raw
+def _decode(session: str, raw: bytes) -> SessionTasks:
+    state = decode(raw)
+    if state.session_id != session:
+        raise ValueError("it holds the tasks of another session")
+    return state
 
 
-class Unchanged(Exception):
-    """Ends an update that has nothing to write."""
-
-
-class Step(Generic[T]):
-    """One try at an edit; `state` and `outcome` are what came of it."""
-
-    state: SessionTasks
-    outcome: T
-
-    def __init__(self, session: str, edit: Edit[T], *, now_ms: int, aside: bytes | None) -> None:
-        self._session = session
-        self._edit = edit
-        self._now_ms = now_ms
-        self._aside = aside
-
-    def __call__(self, raw: bytes | None) -> bytes | None:
-        """The new value; Unchanged when it is the old one, Corrupt when something else is in its place."""
-        spoiled = raw is not None and raw == self._aside
-        before = no_tasks(self._session) if spoiled else read(self._session, raw)
-        after, self.outcome = self._edit(before)
-        self.state = after if after.tasks == before.tasks else replace(after, updated_at_ms=self._now_ms)
-        if not after.tasks and raw is not None:
-            return None
-        if after.tasks == before.tasks:
-            raise Unchanged
-        return encode(self.state)
+FORMAT = CellFormat(
+    SPACE,
+    empty=no_tasks,
+    encode=lambda session, state: encode(state),
+    decode=_decode,
+    noun="the tasks of a session",
+    outage="clock tasks cannot be read",
+    log=log,
+)
 
 
 class TaskStore:
-    """Typed access to the store; a StoreError from it means that nothing was changed."""
+    """Typed access to the store; on a StoreError nothing has changed."""
 
     def __init__(self, store: Store, *, now_ms: Callable[[], int], cached: int = CACHED) -> None:
         self._store = store
         self._now_ms = now_ms
-        self._cache: OrderedDict[str, Cached] = OrderedDict()
-        self._most = cached
+        self._cell = Cell(store, FORMAT, cached=cached, ttl=None)
         self._listeners: list[Callable[[str], None]] = []
 
     def listen(self, listener: Callable[[str], None]) -> None:
-        """Calls the listener with the session after every change made here."""
+        """Call the listener with the session after every change made by this process."""
         self._listeners.append(listener)
 
     def stamp(self) -> int:
-        """Changes whenever anyone changes the tasks of any session."""
+        """Return a number that changes with the tasks of any session."""
         return self._store.stamp(SPACE)
 
     def stamp_of(self, session: str) -> int:
-        """Changes whenever anyone changes the tasks of the session; 0 when it has none."""
+        """Return a number that changes with the tasks of the session; 0 when it has none."""
         return self._store.stamp_of(SPACE, session)
 
     def peek(self, session: str) -> SessionTasks | None:
-        """The tasks, when they are known without reading; None means that they have to be loaded."""
-        stamp = self.stamp_of(session)
-        found = self._cache.get(session)
-        if stamp == 0 and found is None:
-            return no_tasks(session)
-        if found is None or found.stamp != stamp:
-            return None
-        self._cache.move_to_end(session)
-        return found.state
+        """Return the tasks if they are known without IO; None means that they have to be loaded."""
+        return self._cell.peek(session)
 
     async def load(self, session: str) -> SessionTasks:
-        """The tasks of the session."""
-        known = self.peek(session)
-        return known if known is not None else await self._read(session)
+        """Return the tasks; StoreError while the store is down, because outdated tasks may be delivered."""
+        known = self._cell.peek(session)
+        return known if known is not None else await self._cell.read(session)
 
     async def edit(self, session: str, edit: Edit[T]) -> T:
-        """Applies `edit` as one step no other writer can come between; stored when it returns."""
-        aside: bytes | None = None
-        while True:
-            step = Step(session, edit, now_ms=self._now_ms(), aside=aside)
-            try:
-                await self._store.update(SPACE, session, step)
-            except Unchanged:
-                return step.outcome
-            except Corrupt as found:
-                aside = found.raw
-                await self._set_aside(session, aside)
-                continue
-            self._changed(session, step.state)
-            return step.outcome
+        """Apply `edit` in one atomic step; its result is stored when this returns."""
+        now_ms = self._now_ms()
+
+        def change(before: SessionTasks) -> tuple[SessionTasks, tuple[T, int | None]]:
+            after, result = edit(before)
+            count = len(after.tasks) if after.tasks != before.tasks else None
+            if not after.tasks:
+                return no_tasks(session), (result, count)
+            return (before if count is None else replace(after, updated_at_ms=now_ms)), (result, count)
+
+        result, count = await self._cell.edit(session, change)
+        if count is not None:
+            self._changed(session, count)
+        return result
 
     async def sessions(self) -> list[str]:
-        """Every session that has tasks; a file store sets damaged files aside on the way."""
+        """List the sessions that have tasks; a file store sets damaged files aside on the way."""
         return await self._store.keys(SPACE)
 
-    async def _read(self, session: str) -> SessionTasks:
-        """What the store has; the stamp is taken first, so that it is never newer than the state."""
-        stamp = self.stamp_of(session)
-        stored = await self._store.get(SPACE, session)
-        try:
-            state = read(session, stored.value if stored is not None else None)
-        except Corrupt:
-            return await self.edit(session, lambda state: (state, state))
-        if stored is None:
-            self._cache.pop(session, None)
-        else:
-            self._remember(session, Cached(stamp, state))
-        return state
-
-    async def _set_aside(self, session: str, raw: bytes) -> None:
-        """Copies the value under a name made of its content: nothing set aside before is overwritten."""
-        name = f"{session}#{blake2b(raw, digest_size=8).hexdigest()}"
-        await self._store.put(CORRUPT_SPACE, name, raw)
-        log.warning("%s/%.80r is not the tasks of a session; set aside in %s", SPACE, session, CORRUPT_SPACE)
-
-    def _changed(self, session: str, state: SessionTasks) -> None:
-        self._cache.pop(session, None)
-        if len(state.tasks) > MANY_TASKS:
-            log.warning(
-                "session %.80r has %d tasks; every request of it looks at all", session, len(state.tasks)
-            )
+    def _changed(self, session: str, count: int) -> None:
+        if count > MANY_TASKS:
+            log.warning("session %.80r has %d tasks; every request of it looks at all", session, count)
         for listener in self._listeners:
             listener(session)
 
-    def _remember(self, session: str, cached: Cached) -> None:
-        self._cache[session] = cached
-        self._cache.move_to_end(session)
-        if len(self._cache) > self._most:
-            self._cache.popitem(last=False)
-
-
-def read(session: str, raw: bytes | None) -> SessionTasks:
-    """The state in a stored value; Corrupt when it is something else."""
-    if raw is None:
-        return no_tasks(session)
-    try:
-        state = decode(raw)
-    except ValueError as exc:
-        raise Corrupt(raw) from exc
-    if state.session_id != session:
-        raise Corrupt(raw)
-    return state
-
 
 class TaskOverview:
-    """Looks at every session, and cancels a task whose session is not known; StoreError passes through."""
+    """The tasks of all sessions, for operators; StoreError passes through."""
 
-    def __init__(self, shelf: TaskStore, *, rules: DueRules, now_ms: Callable[[], int]) -> None:
-        self._shelf = shelf
+    def __init__(self, store: TaskStore, *, rules: DueRules, now_ms: Callable[[], int]) -> None:
+        self._store = store
         self._rules = rules
         self._now_ms = now_ms
 
     async def sessions(self, limit: int) -> list[SessionTasks]:
-        """The sessions that have tasks, the one written last first; tasks that are over are left out."""
+        """List the sessions that have tasks, the one written last first; finished tasks are left out."""
         found: list[SessionTasks] = []
-        for session in reversed(await self._shelf.sessions()):
+        for session in reversed(await self._store.sessions()):
             if len(found) >= limit:
                 break
-            state = await self._shelf.load(session)
+            state = await self._store.load(session)
             tasks = live_tasks(state, self._now_ms(), self._rules)
             found += [replace(state, tasks=tasks)] if tasks else []
         return found
 
     async def cancel(self, task_id: str) -> Task | None:
-        """Removes the task, whosever it is; None when there is no such task."""
-        for session in await self._shelf.sessions():
-            state = await self._shelf.load(session)
+        """Remove a task of any session; None when there is no such task."""
+        for session in await self._store.sessions():
+            state = await self._store.load(session)
             if any(task.task_id == task_id for task in state.tasks):
-                return await self._shelf.edit(session, lambda state: _without(state, task_id))
+                return await self._store.edit(session, lambda state: _without(state, task_id))
         return None
 
 
