@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from routecodex.server_tools.hidden_calls import HiddenCall, HiddenToolCalls
 from routecodex.stores.file import FileStore
 from routecodex.stores.memory import MemoryStore
 from routecodex.stores.store import StoreError
-from tests.server_tools.turn_driver import HELLO, request_with
+from tests.server_tools.turn_driver import HELLO, asked
 
 CLOCK = HiddenCall("k1", "clock", '{"action":"get"}', "noon")
 READ, WRITE = ToolCall("r1", "read", "{}"), ToolCall("w1", "write", "{}")
@@ -27,7 +28,7 @@ def result(id: str) -> ToolResult:
 
 
 def back(*more: Message) -> Request:
-    return request_with(HELLO, *more)
+    return asked(HELLO, *more)
 
 
 def assistant(*parts: ToolCall | Text) -> Message:
@@ -143,10 +144,10 @@ class Down(MemoryStore):
 
     down = False
 
-    async def put(self, *args: object, **named: object) -> int:
+    async def update(self, *args: Any, **options: Any) -> bytes | None:
         if self.down:
             raise StoreError("no space left")
-        return await super().put(*args, **named)  # type: ignore[arg-type]  # passed on as it came
+        return await super().update(*args, **options)
 
     async def get(self, *args: object) -> None:
         raise StoreError("gone")
@@ -158,13 +159,14 @@ async def test_a_store_that_is_down_costs_no_request(caplog: pytest.LogCaptureFi
     await box.keep("s", [CLOCK], beside=["r1"])
     request = back(assistant(READ), tool(result("r1")))
     with caplog.at_level(logging.ERROR, "routecodex.server_tools"):
-        assert await box.restored(request, "s") is request
+        assert await HiddenToolCalls(store).restored(request, "s") is request
         store.down = True
         await box.keep("s", [CLOCK], beside=["r1"])
     assert [record.message for record in caplog.records] == [
         "calls of server tools cannot be put back: gone",
         "calls of server tools cannot be put back later: no space left",
     ]
+    assert (await box.restored(request, "s")).messages[1] == assistant(READ, OURS), "the last known calls"
 
 
 async def test_what_cannot_be_read_is_told_and_left_out(caplog: pytest.LogCaptureFixture) -> None:
@@ -174,6 +176,6 @@ async def test_what_cannot_be_read_is_told_and_left_out(caplog: pytest.LogCaptur
     (key,) = await store.keys(kept.SPACE)
     await store.put(kept.SPACE, key, b'{"session": 1}')
     request = back(assistant(READ), tool(result("r1")))
-    with caplog.at_level(logging.ERROR, "routecodex.server_tools"):
+    with caplog.at_level(logging.WARNING, "routecodex.server_tools"):
         assert await box.restored(request, "s") is request
     assert key in caplog.text
