@@ -1,6 +1,7 @@
 """State that outlives a request: one interface, several implementations.
 
 store        Store, Stored, StoreError, Conflict: the interface
+cell         Cell: cached, stamped access to one kind of stored value
 memory       MemoryStore: values that end with the process
 file         FileStore: readable JSON files, safe with several processes
 folder       Folder: one space of a FileStore on disk, its lock and its damaged files
