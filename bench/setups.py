@@ -64,7 +64,7 @@ def write_sessions(setup: Setup, session_dir: Path) -> None:
     now = time.time()
     for number in range(setup.sessions):
         scope = Scope("session", session_id(f"{number:0{DIGITS}}"))
-        value = sessions.encode(scope, setup.state)
+        value = sessions.encode(scope.key, setup.state)
         file = space / file_format.encode_name(scope.key)
         file.write_bytes(file_format.encode_value(scope.key, Stored(value, number + 1, now + sessions.TTL)))
         # Two writes of a space never have the same timestamp.

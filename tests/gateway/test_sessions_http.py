@@ -249,12 +249,12 @@ async def an_hour_later(folder: Path) -> None:
 
     def aged(raw: bytes | None) -> bytes:
         assert raw is not None
-        state = sessions.decode(raw)
-        return sessions.encode(scope, replace(state, updated_at=state.updated_at - 3600))
+        state = sessions.decode(key, raw)
+        return sessions.encode(key, replace(state, updated_at=state.updated_at - 3600))
 
-    scope = Scope("session", SESSION)
+    key = Scope("session", SESSION).key
     store = FileStore(folder)
-    await store.update(sessions.SPACE, scope.key, aged)
+    await store.update(sessions.SPACE, key, aged)
     await store.close()
 
 
