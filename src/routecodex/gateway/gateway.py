@@ -301,7 +301,7 @@ class Gateway:
             )
         rows = self.health.report(self._clock())
         clock = await self.clock_service.state_of(session_name(context.scope))
-        session = await self.sessions.look(context.scope) if context.scope.lasts else context.session
+        session = await self.sessions.load_shown(context.scope) if context.scope.lasts else context.session
         return gateway_replies.status(session, context.operator, rows, session=context.scope.key, clock=clock)
 
     async def plan(self, request: ClientRequest) -> RoutePlan:

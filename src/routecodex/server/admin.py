@@ -176,7 +176,7 @@ class AdminApi:
         if session is None:
             return await sessions.list(_MAX_SESSIONS)
         scope = _scope(session)
-        return [(scope, await sessions.look(scope))]
+        return [(scope, await sessions.load_shown(scope))]
 
     async def _set_routing(self, request: HttpRequest) -> AdminReply:
         change = _body(request, _routing_changes)

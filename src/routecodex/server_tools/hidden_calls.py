@@ -23,8 +23,8 @@ from routecodex.stores.store import Store, StoreError
 SPACE = "pairs"
 _CACHED = 256
 TTL = 7 * 24 * 3600.0
-MOST_ENTRIES = 20_000
-MOST_BYTES = 64 * 1024 * 1024
+MAX_ENTRIES = 20_000
+MAX_BYTES = 64 * 1024 * 1024
 _TRIM_EVERY = 100
 
 log = logging.getLogger("routecodex.server_tools")
@@ -79,7 +79,7 @@ class HiddenToolCalls:
                 await self._cell.edit(_key(session, call_id), lambda _: (group, None))
             self._saves += 1
             if self._saves % _TRIM_EVERY == 0:
-                await self._store.trim(SPACE, entries=MOST_ENTRIES, size=MOST_BYTES)
+                await self._store.trim(SPACE, entries=MAX_ENTRIES, size=MAX_BYTES)
         except StoreError as exc:
             log.error("calls of server tools cannot be put back later: %s", exc)
 

@@ -259,13 +259,6 @@ async def test_the_list_has_the_newest_first_and_no_more_than_asked(sessions: Se
     assert await sessions.list(0) == []
 
 
-async def test_sessions_are_found_by_their_id(sessions: Sessions) -> None:
-    both = [Scope("session", "one"), Scope("conversation", "one")]
-    states = [await sessions.change(scope, setting(sticky=scope.kind)) for scope in both]
-    assert await sessions.by_id("one") == list(zip(both, states, strict=True))
-    assert await sessions.by_id("ONE") == []
-
-
 async def test_memory_holds_no_more_than_its_share(store: Watched, clock: Clock) -> None:
     sessions = Sessions(store, clock=clock, cached=2)
     scopes = [Scope("session", str(number)) for number in range(3)]
@@ -281,7 +274,7 @@ async def test_old_sessions_are_trimmed_now_and_then(
     sessions: Sessions, store: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sessions_module, "TRIM_EVERY", 3)
-    monkeypatch.setattr(sessions_module, "MOST_ENTRIES", 2)
+    monkeypatch.setattr(sessions_module, "MAX_ENTRIES", 2)
     for number in range(3):
         await sessions.change(Scope("session", str(number)), setting(sticky="a.b"))
     assert store.calls == ["update", "update", "update", "trim"]
@@ -447,11 +440,10 @@ async def test_a_store_that_cannot_be_read_gives_what_was_known_and_says_so_once
 
 async def test_a_list_that_cannot_be_read_is_an_error(sessions: Sessions, store: Watched) -> None:
     store.broken = True
-    for listing in (sessions.list(5), sessions.by_id("one")):
-        with pytest.raises(Overloaded) as refused:
-            await listing
-        assert refused.value.code == "store_unavailable"
-        assert "/secret/place" not in refused.value.message
+    with pytest.raises(Overloaded) as refused:
+        await sessions.list(5)
+    assert refused.value.code == "store_unavailable"
+    assert "/secret/place" not in refused.value.message
 
 
 async def test_a_directory_that_is_gone_for_a_while_gives_what_was_known(
@@ -534,7 +526,7 @@ async def test_a_session_of_which_only_the_last_mark_is_left_is_kept_and_not_lis
     await sessions.change(scope, setting(sticky="a.b", applied="mark"))
     assert [found for found, _ in await sessions.list(9)] == [scope]
     await sessions.change(scope, setting(sticky=None))
-    assert (await sessions.list(9), await sessions.by_id("s-1")) == ([], [])
+    assert await sessions.list(9) == []
     assert (await sessions.load(scope)).applied == "mark"
 
 
@@ -548,10 +540,10 @@ async def test_a_force_is_shown_while_its_turn_goes_on_and_not_for_ever(
     for _ in range(4):
         clock.now += FORCE_SHOWN - 1
         assert [state.force for _, state in await sessions.list(10)] == [forced.force]
-        await sessions.go_on(ONE, await sessions.load(ONE))
+        await sessions.renew_force(ONE, await sessions.load(ONE))
     clock.now += FORCE_SHOWN
     assert await sessions.list(10) == []
-    assert (await sessions.look(ONE)).force is None
+    assert (await sessions.load_shown(ONE)).force is None
     assert (await sessions.load(ONE)).force == forced.force, "what it is, it is"
 
 
@@ -561,15 +553,15 @@ async def test_a_turn_that_goes_on_is_noted_now_and_then(
     forced = await sessions.change(ONE, lambda state: FORCED)
     store.calls.clear()
     clock.now += 59
-    await sessions.go_on(ONE, forced)
-    await sessions.go_on(ONE, replace(forced, force=None))
+    await sessions.renew_force(ONE, forced)
+    await sessions.renew_force(ONE, replace(forced, force=None))
     assert store.calls == []
     clock.now += 1
-    await sessions.go_on(ONE, forced)
+    await sessions.renew_force(ONE, forced)
     assert await sessions.load(ONE) == replace(forced, updated_at=clock.now)
     await sessions.change(ONE, lambda state: replace(state, force=None, sticky="glm.2"))
     clock.now += 61
-    await sessions.go_on(ONE, forced)
+    await sessions.renew_force(ONE, forced)
     assert (await sessions.load(ONE)).updated_at == clock.now - 61
 
 
@@ -579,4 +571,4 @@ async def test_a_turn_goes_on_when_the_store_is_down(
     forced = await sessions.change(ONE, lambda state: FORCED)
     store.broken = True
     clock.now += 61
-    assert await sessions.go_on(ONE, forced) == forced
+    assert await sessions.renew_force(ONE, forced) == forced

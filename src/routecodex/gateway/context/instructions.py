@@ -244,7 +244,7 @@ class InstructionApplier:
             return await self._sessions.load(scope)
         known = self._sessions.peek(scope) or await self._sessions.load(scope)
         if known.applied == turn:
-            return await self._sessions.go_on(scope, known) if save else known
+            return await self._sessions.renew_force(scope, known) if save else known
         commands = await self._with_files(commands, notices)
         if not scope.lasts and not all(isinstance(one, ForceTarget) for one in commands):
             notices.add(_NO_SESSION)

@@ -14,6 +14,7 @@ from routecodex.stores.cell import Cell, CellFormat
 from routecodex.stores.store import Store, StoreError
 from routecodex.wire import json
 
+_SPACE = "server"
 _KEY = "routing"
 _RECHECK = 0.01
 
@@ -33,7 +34,7 @@ def _decode(_key: str, raw: bytes) -> ServerState:
 
 
 _FORMAT: CellFormat[ServerState] = CellFormat(
-    "server",
+    _SPACE,
     empty=_empty,
     encode=_encode,
     decode=_decode,

@@ -35,8 +35,8 @@ FORCE_SHOWN = 1800.0
 _FORCE_RENEWAL = 60.0
 CACHED = 10_000
 TRIM_EVERY = 500
-MOST_ENTRIES = 100_000
-MOST_BYTES = 256 * 1024 * 1024
+MAX_ENTRIES = 100_000
+MAX_BYTES = 256 * 1024 * 1024
 
 EMPTY = NOTHING_SET
 
@@ -128,10 +128,10 @@ class Sessions:
         except StoreError as exc:
             raise _not_saved(scope, exc) from exc
         self._writes += 1
-        await self._trim_now_and_then()
+        await self._trim_if_due()
         return state
 
-    async def go_on(self, scope: Scope, state: SessionState) -> SessionState:
+    async def renew_force(self, scope: Scope, state: SessionState) -> SessionState:
         """Renew the time of a state while the turn of its forced target goes on; never raises."""
         force, now = state.force, self._clock()
         if force is None or not scope.lasts or 0 <= now - state.updated_at < _FORCE_RENEWAL:
@@ -144,7 +144,7 @@ class Sessions:
             await self._cell.edit(scope.key, renew)
         return state
 
-    async def look(self, scope: Scope) -> SessionState:
+    async def load_shown(self, scope: Scope) -> SessionState:
         """Return the state as it is shown to people: without a forced target whose turn is over.
 
         The user's next message ends a forced target, unless the client dropped the earlier messages.
@@ -161,16 +161,11 @@ class Sessions:
                     break
                 found += await self._listed(key)
         except StoreError as exc:
-            raise _unavailable(exc) from exc
+            log.error("sessions cannot be listed: %s", exc)
+            raise Overloaded(
+                "stored sessions cannot be reached now; try again later", code="store_unavailable"
+            ) from exc
         return found
-
-    async def by_id(self, id: str) -> Listing:
-        """List the sessions with this id: one entry for each kind of scope that has it."""
-        kinds: tuple[ScopeKind, ...] = ("session", "conversation", "chain")
-        try:
-            return [found for kind in kinds for found in await self._listed(Scope(kind, id).key)]
-        except StoreError as exc:
-            raise _unavailable(exc) from exc
 
     async def _listed(self, key: str) -> Listing:
         scope = _scope_of(key)
@@ -185,12 +180,12 @@ class Sessions:
             return state
         return replace(state, force=None)
 
-    async def _trim_now_and_then(self) -> None:
+    async def _trim_if_due(self) -> None:
         if self._writes < TRIM_EVERY:
             return
         self._writes = 0
         try:
-            await self._store.trim(SPACE, entries=MOST_ENTRIES, size=MOST_BYTES)
+            await self._store.trim(SPACE, entries=MAX_ENTRIES, size=MAX_BYTES)
         except StoreError as exc:
             log.error("old sessions cannot be deleted: %s", exc)
 
@@ -218,8 +213,3 @@ def _not_saved(scope: Scope, exc: StoreError) -> StateNotSaved:
         f"the state of {scope.kind} {scope.id[:80]!r} could not be saved, so nothing of the change was "
         "applied; the gateway's log has the reason"
     )
-
-
-def _unavailable(exc: StoreError) -> Overloaded:
-    log.error("sessions cannot be listed: %s", exc)
-    return Overloaded("stored sessions cannot be reached now; try again later", code="store_unavailable")
