@@ -166,7 +166,9 @@ async def test_a_store_that_is_down_costs_no_request(caplog: pytest.LogCaptureFi
         "calls of server tools cannot be put back: gone",
         "calls of server tools cannot be put back later: no space left",
     ]
-    assert (await box.restored(request, "s")).messages[1] == assistant(READ, OURS), "the last known calls"
+    assert (await box.restored(request, "s")).messages[1] == assistant(READ, SERVER_CALL), (
+        "the last known calls"
+    )
 
 
 async def test_what_cannot_be_read_is_told_and_left_out(caplog: pytest.LogCaptureFixture) -> None:
