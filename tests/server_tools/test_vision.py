@@ -160,7 +160,7 @@ class Broken(MemoryStore):
     async def get(self, space: str, key: str) -> Stored | None:
         raise StoreError("down")
 
-    async def put(self, *_: object, **__: object) -> int:
+    async def update(self, *_: object, **__: object) -> bytes | None:
         raise StoreError("down")
 
     def stamp_of(self, space: str, key: str) -> int:
@@ -171,6 +171,14 @@ async def test_a_store_that_is_down_costs_only_time() -> None:
     replaced = await image_descriptions(Describer(), store=Broken()).replace_images(
         request_of(user(CAT)), target="t"
     )
+    assert replaced.messages[0].parts == (Text(description_text("it is Y2F0")),)
+
+
+async def test_a_corrupt_description_is_replaced() -> None:
+    store = MemoryStore()
+    await store.put(SPACE, image_key(CAT), b"[1]")
+    request = request_of(user(CAT))
+    replaced = await image_descriptions(Describer(), store=store).replace_images(request, target="t")
     assert replaced.messages[0].parts == (Text(description_text("it is Y2F0")),)
 
 

@@ -19,12 +19,14 @@ from msgspec.structs import replace
 from routecodex.canon.errors import GatewayError
 from routecodex.canon.parts import Media, Part, Text, ToolResult
 from routecodex.canon.request import Message, ProtocolName, Request
+from routecodex.stores.cell import Cell, CellFormat
 from routecodex.stores.store import Store, StoreError
 
 SPACE = "vision"
 MAX_ENTRIES = 20_000
 MAX_BYTES = 64 * 1024 * 1024
 _TRIM_EVERY = 50
+_CACHED = 256
 _MAX_CONCURRENT = 4
 _MAX_CHARACTERS = 20_000
 
@@ -52,31 +54,35 @@ Describe = Callable[[Media], Awaitable[str]]
 log = logging.getLogger("routecodex.server_tools")
 
 
+FORMAT = CellFormat(
+    SPACE,
+    empty=lambda key: "",
+    encode=lambda key, text: msgspec.json.encode(text),
+    decode=lambda key, raw: msgspec.json.decode(raw, type=str),
+    noun="the description of an image",
+    outage="descriptions of images cannot be read",
+    log=log,
+)
+
+
 class DescriptionCache:
     """Descriptions by the hash of their image, shared by all workers; store errors are only logged."""
 
     def __init__(self, store: Store, *, ttl: float, entries: int = MAX_ENTRIES) -> None:
         self._store = store
-        self._ttl = ttl
+        self._cell = Cell(store, FORMAT, cached=_CACHED, ttl=ttl)
+        self._url_cell = Cell(store, FORMAT, cached=0, ttl=min(ttl, _URL_TTL))
         self._entries = entries
         self._saved = 0
 
-    async def find(self, key: str) -> str | None:
-        """Return the cached description of an image."""
-        if not self._store.stamp_of(SPACE, key):
-            return None
-        try:
-            stored = await self._store.get(SPACE, key)
-        except StoreError as exc:
-            log.error("descriptions of images cannot be read: %s", exc)
-            return None
-        return None if stored is None else msgspec.json.decode(stored.value, type=str)
+    async def find(self, key: str) -> str:
+        """Return the cached description of an image; empty if it has none."""
+        return await self._cell.load(key)
 
     async def save(self, key: str, text: str, *, by_url: bool) -> None:
         """Save a description for later requests."""
-        ttl = min(self._ttl, _URL_TTL) if by_url else self._ttl
         try:
-            await self._store.put(SPACE, key, msgspec.json.encode(text), ttl=ttl)
+            await (self._url_cell if by_url else self._cell).edit(key, lambda _: (text, None))
             self._saved += 1
             if self._saved % _TRIM_EVERY == 0:
                 await self._store.trim(SPACE, entries=self._entries, size=MAX_BYTES)
@@ -112,9 +118,7 @@ class ImageDescriptions:
 
     async def _add(self, key: str, image: Media) -> None:
         async with self._concurrency:
-            text = await self._cache.find(key)
-            if text is None:
-                text = await self._request_description(key, image)
+            text = await self._cache.find(key) or await self._request_description(key, image)
         self._descriptions[key] = text
 
     async def _request_description(self, key: str, image: Media) -> str:
