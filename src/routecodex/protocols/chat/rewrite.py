@@ -120,7 +120,9 @@ def _convert_settings(
     for name in converted.keys() - {"model", "messages", "tools"}:
         # A setting that the client wrote in the upstream's dialect wins.
         fields.setdefault(name, converted[name])
-    return encoded.notices, messages[0]["content"] if messages else ""
+    # In a variable first: mypyc 2.4 frees a Final attribute of a local that a returned tuple still holds.
+    notices = encoded.notices
+    return notices, messages[0]["content"] if messages else ""
 
 
 def _deviating_fields(dialect: Dialect) -> list[str]:
