@@ -13,8 +13,9 @@ from routecodex.canon.request import Message, Request, Tool
 from routecodex.gateway.answer.prepared_target import PreparedTarget
 from routecodex.gateway.request import ClientRequest, RequestRecord
 from routecodex.gateway.services import GatewayServices
-from routecodex.protocols import gemini, messages
 from routecodex.protocols.codec import EncodeOptions, WireRequest
+from routecodex.protocols.gemini import encode_request as gemini
+from routecodex.protocols.messages import encode_request as messages
 from routecodex.routing.route_plan import RoutePlan
 from routecodex.routing.tokens import estimate_by_size
 from routecodex.wire import json

@@ -16,12 +16,13 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from routecodex.canon.errors import GatewayError, UpstreamError
-from routecodex.canon.events import Event, Usage
+from routecodex.canon.events import Event, TextDelta, Usage
 from routecodex.canon.finish import Finish
 from routecodex.canon.parts import Media, Opaque
 from routecodex.canon.request import ProtocolName, Request, RequestFeatures
 from routecodex.canon.response import Response
 from routecodex.protocols.dialect import Dialect
+from routecodex.protocols.text_batches import StreamItem, batched
 
 
 class WireRequest:
@@ -219,42 +220,41 @@ class AnswerOutcome:
         """The answer has neither a word nor a call; of a stream, that nothing at all came before its end."""
 
 
-class TextBatch:
-    """Many TextAdded events of one part that follow each other, none of them empty."""
-
-    __slots__ = ("index", "texts")
-
-    def __init__(self, index: int, texts: Sequence[str]) -> None:
-        self.index: Final = index
-        self.texts: Final = texts
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, TextBatch) and (self.index, self.texts) == (other.index, other.texts)
-
-    def __repr__(self) -> str:
-        return f"Texts({self.index!r}, {self.texts!r})"
+KEEP_ALIVE: Final = b": keep-alive\n\n"
+"""A comment of server-sent events: clients skip it, proxies see a live connection."""
 
 
 class StreamDecoder(Protocol):
-    """Provider bytes in, events out; exactly one Finished or Failed ends them, at `close` the latest.
+    """Turns provider bytes into events; one Finished or Failed ends them, at `close` at the latest."""
 
-    A decoder may have `runs(data)`: what `feed` tells, with texts that follow each other as one (runs.py).
-    """
-
-    def feed(self, data: bytes) -> Sequence[Event]: ...
-    def close(self) -> Sequence[Event]:
-        """The upstream ended; a stream cut off before its end gives Failed."""
+    def feed(self, data: bytes) -> Sequence[Event]:
+        """Return the events of the frames that these bytes complete."""
         ...
+
+    def close(self) -> Sequence[Event]:
+        """Return the last events; a stream that ended too early gives Failed."""
+        ...
+
+    def decode_batches(self, data: bytes) -> Sequence[StreamItem]:
+        """Return the events of `feed` with consecutive texts as batches; override where that is cheaper."""
+        return batched(self.feed(data))
 
 
 class StreamEncoder(Protocol):
-    """Events in, client bytes out; after Finished or Failed the bytes are complete.
+    """Turns events into client bytes; after Finished or Failed the bytes are complete."""
 
-    An encoder may have `add_texts(index, texts)`: the bytes for as many TextAdded events at once, cheaper.
-    One whose answers can be fetched again later has `final`, the whole answer as JSON, after Finished.
-    """
+    keep_alive: bytes = KEEP_ALIVE
+    """Sent while nothing happens: a frame without content where the protocol's clients reject comments."""
+    final_body: bytes | None = None
+    """The whole answer as JSON after Finished, where clients can fetch it later (Responses)."""
 
-    def encode(self, event: Event) -> bytes: ...
+    def encode(self, event: Event) -> bytes:
+        """Return the frames of one event."""
+        ...
+
+    def add_texts(self, index: int, texts: Sequence[str]) -> bytes:
+        """Return the frames of one TextDelta per text; override where writing many at once is cheaper."""
+        return b"".join([self.encode(TextDelta(index, text)) for text in texts])
 
 
 class Pipe(Protocol):
@@ -306,7 +306,7 @@ class Codec:
     """The HTTP status and the protocol's own envelope, with `code` and `details` at the top level."""
     image_part: Callable[[Media], Opaque | None] = _in_words
     """A part of an answer that holds this image; None where answers have no place for it."""
-    keep_alive: bytes = b": keep-alive\n\n"
+    keep_alive: bytes = KEEP_ALIVE
     """What may be sent while nothing happens; empty where the protocol has nothing for it."""
     abort_after_error: bool = False
     """Whether a broken stream must also drop its connection, because clients ignore the error event."""

@@ -17,14 +17,13 @@ the same events, with many `TextAdded` as one `TextBatch`. An encoder that can w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby, takewhile
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from msgspec.json import Decoder
 
 from routecodex.canon.events import Event, TextDelta
-from routecodex.protocols.codec import StreamDecoder, TextBatch
 from routecodex.wire import json, scan
 from routecodex.wire.frame import Frame
 from routecodex.wire.sse import parse
@@ -99,14 +98,23 @@ _SEAM = "\x7f"
 """A character that JSON takes as it is and hardly any text holds."""
 
 
+class TextBatch:
+    """Many TextAdded events of one part that follow each other, none of them empty."""
+
+    __slots__ = ("index", "texts")
+
+    def __init__(self, index: int, texts: Sequence[str]) -> None:
+        self.index: Final = index
+        self.texts: Final = texts
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TextBatch) and (self.index, self.texts) == (other.index, other.texts)
+
+    def __repr__(self) -> str:
+        return f"Texts({self.index!r}, {self.texts!r})"
+
+
 StreamItem: TypeAlias = Event | TextBatch
-DecodeBatches: TypeAlias = Callable[[bytes], Sequence[StreamItem]]
-
-
-def batch_decoder(decoder: StreamDecoder) -> DecodeBatches:
-    """How to hear texts together: as the decoder tells them, or gathered from its events."""
-    runs: DecodeBatches | None = getattr(decoder, "runs", None)
-    return runs if runs is not None else lambda data: batched(decoder.feed(data))
 
 
 def batched(events: Iterable[Event]) -> list[StreamItem]:

@@ -29,8 +29,8 @@ from routecodex.canon.events import (
 from routecodex.canon.notices import Notices
 from routecodex.canon.parts import Media, Opaque, Reasoning, Text, ToolCall
 from routecodex.canon.response import Response
-from routecodex.protocols.codec import AnswerOutcome, Codec, StreamDecoder, StreamEncoder, TextBatch
-from routecodex.protocols.text_batches import StreamItem, batch_decoder, unbatched
+from routecodex.protocols.codec import AnswerOutcome, Codec, StreamDecoder, StreamEncoder
+from routecodex.protocols.text_batches import StreamItem, TextBatch
 
 
 def replace_foreign_part(event: PartStarted, client: Codec) -> PartStarted:
@@ -106,11 +106,9 @@ class Translation:
         self._watch = watch
         self._client = client
         self._held: list[Event] = []
-        self._read = batch_decoder(decoder)
-        self._add_texts: Callable[[int, Sequence[str]], bytes] | None = getattr(encoder, "add_texts", None)
 
     def feed(self, data: bytes) -> bytes:
-        return self.tell(self._read(data))
+        return self.tell(self._decoder.decode_batches(data))
 
     def close(self) -> bytes:
         return self.tell(self._decoder.close())
@@ -133,13 +131,11 @@ class Translation:
 
     def _texts(self, run: TextBatch) -> bytes:
         """Texts after the first word go out at once, past everybody who looks at single events."""
-        if self._add_texts is None:
-            return self.tell(unbatched([run]))
         if self.started:
-            return self._add_texts(run.index, run.texts)
+            return self._encoder.add_texts(run.index, run.texts)
         first = self._event(TextDelta(run.index, run.texts[0]))
         others = run.texts[1:]
-        return first + self._add_texts(run.index, others) if others else first
+        return first + self._encoder.add_texts(run.index, others) if others else first
 
     def _event(self, event: Event) -> bytes:
         if self._watch is not None:
@@ -159,8 +155,7 @@ class Translation:
     def _encode(self, event: Event) -> bytes:
         out = self._encoder.encode(event)
         if type(event) is Finished:
-            # Only an answer that can be fetched again later has a final object: Responses.
-            self.outcome.body = getattr(self._encoder, "final", None)
+            self.outcome.body = self._encoder.final_body
         return out
 
     def _note_start(self, event: Started) -> Event:

@@ -27,10 +27,11 @@ from routecodex.gateway import model_list
 from routecodex.gateway.answer.writer import SSE, header_text, refusal_headers, routing_headers
 from routecodex.gateway.gateway import Gateway
 from routecodex.gateway.request import ClientRequest, Headers, RequestRecord, fresh_id
-from routecodex.protocols import gemini, messages
 from routecodex.protocols.codec import Codec, WireRequest
 from routecodex.protocols.codecs import CODECS
-from routecodex.protocols.gemini import JsonArray
+from routecodex.protocols.gemini import validate as gemini
+from routecodex.protocols.gemini.framing import JsonArray
+from routecodex.protocols.messages import validate as messages
 from routecodex.protocols.responses import history
 from routecodex.server import paths
 from routecodex.server.access import ClientAccess

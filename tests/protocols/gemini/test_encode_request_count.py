@@ -7,14 +7,9 @@ import pytest
 from routecodex.canon.parts import Text
 from routecodex.canon.request import Message, Request
 from routecodex.protocols.codec import EncodeOptions
-from routecodex.protocols.gemini import (
-    count_path,
-    decode_total,
-    encode_count,
-    encode_total,
-    rewrite_count,
-    validate_count,
-)
+from routecodex.protocols.gemini.encode_request import count_path, encode_count, rewrite_count
+from routecodex.protocols.gemini.validate import validate_count
+from routecodex.protocols.gemini.whole import decode_total, encode_total
 
 OPTIONS = EncodeOptions(model="gemini-2.5-flash", provider="google")
 PLAIN = b'{"contents": [{"parts": [{"text": "Hi"}]}]}'

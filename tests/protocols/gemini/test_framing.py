@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from routecodex.protocols.gemini import JsonArray
-from routecodex.protocols.gemini.framing import FrameReader, JsonArrayReader
+from routecodex.protocols.gemini.framing import FrameReader, JsonArray, JsonArrayReader
 from routecodex.wire.sse import FrameTooLarge
 
 

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from routecodex.canon.errors import BadRequest
-from routecodex.protocols.gemini import CODEC, validate_count
+from routecodex.protocols.gemini import CODEC
+from routecodex.protocols.gemini.validate import validate_count
 
 HELLO = {"role": "user", "parts": [{"text": "Hi"}]}
 CALL = {"role": "model", "parts": [{"functionCall": {"id": "a", "name": "look", "args": {}}}]}

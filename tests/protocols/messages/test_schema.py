@@ -1,7 +1,6 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 import pytest
@@ -154,9 +153,7 @@ def test_a_result_is_accepted_or_refused_the_same_with_and_without_a_scan(
     result: bytes, wrong: str, scans: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not IS_COMPILED:
-        monkeypatch.setattr(
-            importlib.import_module("routecodex.protocols.messages.validate"), "_SCANS", scans
-        )
+        monkeypatch.setattr("routecodex.protocols.messages.validate._SCANS", scans)
     fields = after_call({"type": "tool_result", "tool_use_id": "a", "content": "HERE"})
     data = body(**fields).replace(b'"HERE"', result)
     if not wrong:

@@ -159,8 +159,8 @@ def test_the_service_tier_is_the_one_the_provider_reported(events: list[Event], 
     encoder = StreamEncoder(reply(request=None))
     for event in events:
         encoder.encode(event)
-    assert encoder.final is not None
-    assert json.loads(encoder.final)["service_tier"] == tier
+    assert encoder.final_body is not None
+    assert json.loads(encoder.final_body)["service_tier"] == tier
 
 
 def test_text_that_stands_apart_is_a_message_of_its_own() -> None:

@@ -145,10 +145,9 @@ class EventWriter(ClientWriter):
         before_end: Callable[[], Awaitable[None]],
     ) -> None:
         encoder = request.codec.stream_encoder(reply) if request.wire.stream else None
-        # Where a comment would be an error, the encoder has an empty frame for it.
-        super().__init__(services, request, client, record, comment=getattr(encoder, "keep_alive", None))
+        comment = encoder.keep_alive if encoder is not None else None
+        super().__init__(services, request, client, record, comment=comment)
         self._encoder = encoder
-        self._add_texts: Callable[[int, Sequence[str]], bytes] | None = getattr(encoder, "add_texts", None)
         self._reply = reply
         self._before_end = before_end
         self._events: list[Event] = []
@@ -176,7 +175,7 @@ class EventWriter(ClientWriter):
         for event in events:
             self._note(event)
         out = b"".join(map(self._encode, events))
-        self._outcome.body = getattr(self._encoder, "final", None)
+        self._outcome.body = self._encoder.final_body
         await self._settle_outcome()
         self._begin()
         await self._client.end(out)
@@ -214,11 +213,11 @@ class EventWriter(ClientWriter):
         """Encode events; consecutive texts of one part cost little more than one."""
         out: list[bytes] = []
         for index, batch in groupby(events, _text_part):
-            if index is None or self._add_texts is None:
+            if index is None:
                 out.extend(map(self._encode, batch))
             else:
                 texts = [event.text for event in batch if isinstance(event, TextDelta)]
-                out.append(self._add_texts(index, texts))
+                out.append(self._encoder.add_texts(index, texts))
         return b"".join(out)
 
     def _encode(self, event: Event) -> bytes:

@@ -1,34 +1,36 @@
-"""OpenAI chat completions.
+"""OpenAI Chat Completions: the codec of `POST /v1/chat/completions`.
 
-schema         the shape of a request;  reading  one read, into a `view`;  checking  what must be right in it
-fast_validate  validates messages and tools without decoding them; only in C
-look           what routing sees of a request
-requests       a client's request as canon
-outgoing       a canonical request for an upstream; `conversation` is its messages, `content` what they hold
-passing        a chat request for a chat upstream, nearly verbatim
-stream_schema  the shape of what upstreams send;  chunks  it read, tolerantly
-decoder        chunks → events;  encoder  events → chunks;  answers  whole completions both ways
-annotations    citations of whatever protocol, as chat says them
-calls          which call a piece of a stream belongs to
-relay          chat stream → chat stream, scanned and not rebuilt
-ends, meter    what the relay makes of a finish, and of usage that nobody counted
-errors         the error envelope, both ways
+schema           types of requests and stream chunks
+validate         reads and checks the request of a client
+features         features of a request that routing reads
+decode_request   wire request to canonical request
+encode_request   canonical request to upstream request
+encode_messages  the conversation of an upstream request
+rewrite          request from a client of this protocol to an upstream of this protocol
+decode_stream    upstream stream to events
+encode_stream    events to client stream
+relay            stream from an upstream of this protocol to a client of this protocol
+whole            answers that are not streamed, both ways and relayed
+errors           error envelope, both ways
+chunks           reads chunks, and repairs those that break the protocol
+known_frames     recognises common frames by their bytes
+fast_validate    checks messages and tools without decoding them; C only
 """
 
 from __future__ import annotations
 
 from routecodex.protocols.chat import (
     decode_request,
+    decode_stream,
     encode_request,
+    encode_stream,
     errors,
     features,
+    relay,
     rewrite,
     validate,
     whole,
 )
-from routecodex.protocols.chat.decode_stream import StreamDecoder
-from routecodex.protocols.chat.encode_stream import StreamEncoder
-from routecodex.protocols.chat.relay import Relay
 from routecodex.protocols.codec import Codec
 
 
@@ -48,9 +50,9 @@ CODEC: Codec = Codec(
     decode_response=whole.decode_response,
     encode_response=whole.encode_response,
     relay_response=whole.relay_response,
-    stream_decoder=StreamDecoder,
-    stream_encoder=StreamEncoder,
-    relay=Relay,
+    stream_decoder=decode_stream.StreamDecoder,
+    stream_encoder=encode_stream.StreamEncoder,
+    relay=relay.Relay,
     decode_error=errors.decode_error,
     encode_error=errors.encode_error,
     image_part=whole.image_part,

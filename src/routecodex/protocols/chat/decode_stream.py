@@ -21,7 +21,7 @@ from routecodex.canon.events import (
     UsageReported,
 )
 from routecodex.canon.parts import Json, Opaque, Reasoning, Refusal, Text, ToolCall
-from routecodex.protocols import upstream_errors
+from routecodex.protocols import codec, upstream_errors
 from routecodex.protocols.chat import errors
 from routecodex.protocols.chat.chunks import (
     CONTENT_KEY,
@@ -33,8 +33,7 @@ from routecodex.protocols.chat.chunks import (
     usage_of,
 )
 from routecodex.protocols.chat.schema import StreamChunk, WireChoice, WireDelta, WireToolCallDelta
-from routecodex.protocols.codec import TextBatch
-from routecodex.protocols.text_batches import FrameTemplate, StreamItem, frame_at, unbatched
+from routecodex.protocols.text_batches import FrameTemplate, StreamItem, TextBatch, frame_at, unbatched
 from routecodex.wire import json
 from routecodex.wire.frame import Frame
 from routecodex.wire.json import ABSENT, decode_raw, is_present
@@ -222,7 +221,7 @@ class ChunkDecoder:
             out.append(PartFinished(call.index))
 
 
-class StreamDecoder:
+class StreamDecoder(codec.StreamDecoder):
     """Decodes the bytes of a chat stream into events."""
 
     def __init__(self) -> None:
@@ -231,9 +230,9 @@ class StreamDecoder:
         self._decoder = ChunkDecoder()
 
     def feed(self, data: bytes) -> list[Event]:
-        return unbatched(self.runs(data))
+        return unbatched(self.decode_batches(data))
 
-    def runs(self, data: bytes) -> list[StreamItem]:
+    def decode_batches(self, data: bytes) -> list[StreamItem]:
         """Decode like `feed`, with consecutive texts as one TextBatch."""
         if self._decoder.ended:
             return []

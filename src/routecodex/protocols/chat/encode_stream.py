@@ -25,6 +25,7 @@ from routecodex.canon.events import (
     UsageReported,
 )
 from routecodex.canon.parts import Json, Opaque, Reasoning, Refusal, Text, ToolCall
+from routecodex.protocols import codec
 from routecodex.protocols.chat import errors
 from routecodex.protocols.chat.encode_messages import TEXT_SEPARATOR
 from routecodex.protocols.codec import ReplyContext
@@ -50,7 +51,7 @@ class _Call:
         self.has_arguments = False
 
 
-class StreamEncoder:
+class StreamEncoder(codec.StreamEncoder):
     """Encodes events as a chat stream; the constant part of a chunk is encoded once."""
 
     def __init__(self, reply: ReplyContext) -> None:

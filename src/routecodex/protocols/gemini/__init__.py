@@ -1,20 +1,21 @@
-"""Google's Gemini protocol: generateContent, streamGenerateContent and countTokens.
+"""Google Gemini: the codec of `generateContent`, `streamGenerateContent` and `countTokens`.
 
-reading     bytes of a client, checked (`read`, `validate_count`); schema and spelling are its tables
-look        what routing sees of a request
-requests    a request in canon's words
-outgoing    canon as a request; contents is the conversation, models what each generation takes
-media       images, sounds and files; json_schema: schemas of tools and of structured output
-rewriting   the request of a Gemini client for a Gemini provider
-counting    countTokens, both ways
-decoder     a provider's answer as events; chunks are its pieces
-grounding   what an answer was found on, as citations
-showing     what clients of other protocols get for parts of an answer that only Gemini has
-encoder     events as a client's answer
-relay       an answer from Gemini to Gemini
-framing     events or a JSON array: `JsonArray` writes what clients without `alt=sse` read
-errors      Google's error envelope, both ways
-marks       thought signatures on this wire
+schema           types of requests and stream chunks
+validate         reads and checks the request of a client
+features         features of a request that routing reads
+decode_request   wire request to canonical request
+encode_request   canonical request to upstream request
+encode_messages  the conversation of an upstream request
+rewrite          request from a client of this protocol to an upstream of this protocol
+decode_stream    upstream stream to events
+encode_stream    events to client stream
+relay            stream from an upstream of this protocol to a client of this protocol
+whole            answers that are not streamed, both ways and relayed
+errors           error envelope, both ways
+content          media, grounding, and text for parts that only Gemini has
+thinking         thinking settings by model, and thought signatures
+field_names      camelCase and snake_case field names, JSON schemas
+framing          server-sent events or one JSON array
 """
 
 from __future__ import annotations
@@ -22,61 +23,44 @@ from __future__ import annotations
 from urllib.parse import quote
 
 from routecodex.protocols.codec import Codec
-from routecodex.protocols.gemini.decode_request import decode_request
-from routecodex.protocols.gemini.decode_stream import StreamDecoder
-from routecodex.protocols.gemini.encode_request import count_path, encode_count, encode_request, rewrite_count
-from routecodex.protocols.gemini.encode_stream import StreamEncoder
-from routecodex.protocols.gemini.errors import decode_error, encode_error
-from routecodex.protocols.gemini.features import features, fingerprint
-from routecodex.protocols.gemini.framing import JsonArray
-from routecodex.protocols.gemini.relay import relay
-from routecodex.protocols.gemini.rewrite import rewrite
-from routecodex.protocols.gemini.validate import validate, validate_count
-from routecodex.protocols.gemini.whole import (
-    decode_response,
-    decode_total,
-    encode_response,
-    encode_total,
-    relay_response,
+from routecodex.protocols.gemini import (
+    decode_request,
+    decode_stream,
+    encode_request,
+    encode_stream,
+    errors,
+    features,
+    relay,
+    rewrite,
+    validate,
+    whole,
 )
 
-__all__ = [
-    "CODEC",
-    "JsonArray",
-    "count_path",
-    "decode_total",
-    "encode_count",
-    "encode_total",
-    "path",
-    "rewrite_count",
-    "validate_count",
-]
 
-
-def path(model: str, stream: bool) -> str:
-    """Where a request goes, below the provider's base URL."""
+def _path(model: str, stream: bool) -> str:
     method = "streamGenerateContent?alt=sse" if stream else "generateContent"
     return f"/v1beta/models/{quote(model.removeprefix('models/'), safe='/:@')}:{method}"
 
 
 CODEC: Codec = Codec(
     name="gemini",
-    validate=validate,
-    features=features,
-    fingerprint=fingerprint,
-    decode_request=decode_request,
-    encode_request=encode_request,
-    rewrite=rewrite,
-    path=path,
-    decode_response=decode_response,
-    encode_response=encode_response,
-    relay_response=relay_response,
-    stream_decoder=StreamDecoder,
-    stream_encoder=StreamEncoder,
-    relay=relay,
-    decode_error=decode_error,
-    encode_error=encode_error,
+    validate=validate.validate,
+    features=features.features,
+    fingerprint=features.fingerprint,
+    decode_request=decode_request.decode_request,
+    encode_request=encode_request.encode_request,
+    rewrite=rewrite.rewrite,
+    path=_path,
+    decode_response=whole.decode_response,
+    encode_response=whole.encode_response,
+    relay_response=whole.relay_response,
+    stream_decoder=decode_stream.StreamDecoder,
+    stream_encoder=encode_stream.StreamEncoder,
+    relay=relay.Relay,
+    decode_error=errors.decode_error,
+    encode_error=errors.encode_error,
+    # The parsers of Google's SDKs fail on comments; `StreamEncoder.keep_alive` is a chunk without text.
     keep_alive=b"",
+    # Gemini clients ignore an error frame inside a stream, not a dropped connection.
     abort_after_error=True,
 )
-"""The protocol as functions; nothing may stand between an answer's frames but a frame of its encoder."""

@@ -26,6 +26,7 @@ from routecodex.canon.events import (
 )
 from routecodex.canon.finish import infer
 from routecodex.canon.parts import Json, Media, Opaque, Reasoning, Text, ToolCall
+from routecodex.protocols import codec
 from routecodex.protocols.gemini.content import citations, list_field, placeholder
 from routecodex.protocols.gemini.errors import error_object, typed_error
 from routecodex.protocols.gemini.framing import FrameReader
@@ -50,7 +51,7 @@ _CANDIDATE_EXTRAS = {
 _ID_LENGTH = 40
 
 
-class StreamDecoder:
+class StreamDecoder(codec.StreamDecoder):
     """Decodes the bytes of one stream; see codec.StreamDecoder.
 
     The end is reported at `close`, because some Gemini versions send `finishReason` in every chunk.

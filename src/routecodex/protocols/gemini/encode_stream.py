@@ -31,6 +31,7 @@ from routecodex.canon.events import (
 )
 from routecodex.canon.finish import Finish, encode
 from routecodex.canon.parts import Json, Opaque, Reasoning, Refusal, Text, ToolCall
+from routecodex.protocols import codec
 from routecodex.protocols.codec import ReplyContext
 from routecodex.protocols.gemini.content import list_field
 from routecodex.protocols.gemini.errors import encode_error
@@ -131,7 +132,7 @@ def _citation_source(citation: dict[str, Json]) -> dict[str, Json]:
     }
 
 
-class StreamEncoder:
+class StreamEncoder(codec.StreamEncoder):
     """Encodes one stream; overlapping parts are written one after the other, in order of their start."""
 
     def __init__(self, reply: ReplyContext) -> None:

@@ -199,8 +199,3 @@ def _says_anything(chunk: StreamChunk) -> bool:
 
 def is_silent(part: WireAnswerPart) -> bool:
     return not (part.text or part.function_call) and part.is_known
-
-
-def relay(reply: ReplyContext) -> Relay:
-    """A relay for one stream."""
-    return Relay(reply)

@@ -1,43 +1,37 @@
-"""Anthropic messages: the codec for `POST /v1/messages`.
+"""Anthropic Messages: the codec of `POST /v1/messages` and `/v1/messages/count_tokens`.
 
-schema        the request's shape; `read` and `validate_count` validate it
-look          what routing sees of a request
-incoming      decode_request: a client's request as the canonical one
-outgoing      encode_request: the canonical request as a messages one (conversation, media, thoughts, schemas)
-rewrite       the same-protocol request, nearly byte for byte
-count         requests for token counts
-answers       whole answers: decode, encode, pass
-decoder       a stream as events
-encoder       events as a stream
-relay         a stream for a client of the same protocol
-errors        the error envelope, both ways
-clients       which clients need `message_stop` after a tool turn, and which know `refusal`
+schema           types of requests and stream chunks
+validate         reads and checks the request of a client
+features         features of a request that routing reads
+decode_request   wire request to canonical request
+encode_request   canonical request to upstream request
+encode_messages  the conversation of an upstream request
+rewrite          request from a client of this protocol to an upstream of this protocol
+decode_stream    upstream stream to events
+encode_stream    events to client stream
+relay            stream from an upstream of this protocol to a client of this protocol
+whole            answers that are not streamed, both ways and relayed
+errors           error envelope, both ways
+content          content blocks, names and ids
+thinking         thinking settings by model, and signatures
+client_quirks    deviations of known clients, by their headers
 """
 
 from __future__ import annotations
 
 from routecodex.protocols.codec import Codec
-from routecodex.protocols.messages.client_quirks import ends_with_message_stop, knows_refusal
-from routecodex.protocols.messages.content import NAME
-from routecodex.protocols.messages.decode_request import decode_request
-from routecodex.protocols.messages.decode_stream import StreamDecoder
-from routecodex.protocols.messages.encode_request import encode_count, encode_request, rewrite_count
-from routecodex.protocols.messages.encode_stream import StreamEncoder
-from routecodex.protocols.messages.errors import decode_error, encode_error
-from routecodex.protocols.messages.features import features, fingerprint
-from routecodex.protocols.messages.relay import Relay
-from routecodex.protocols.messages.rewrite import rewrite
-from routecodex.protocols.messages.validate import validate, validate_count
-from routecodex.protocols.messages.whole import decode_response, encode_response, relay_response
-
-__all__ = [
-    "CODEC",
-    "encode_count",
-    "ends_with_message_stop",
-    "knows_refusal",
-    "rewrite_count",
-    "validate_count",
-]
+from routecodex.protocols.messages import (
+    decode_request,
+    decode_stream,
+    encode_request,
+    encode_stream,
+    errors,
+    features,
+    relay,
+    rewrite,
+    validate,
+    whole,
+)
 
 
 def _path(_model: str, _stream: bool) -> str:
@@ -45,20 +39,20 @@ def _path(_model: str, _stream: bool) -> str:
 
 
 CODEC: Codec = Codec(
-    name=NAME,
-    validate=validate,
-    features=features,
-    fingerprint=fingerprint,
-    decode_request=decode_request,
-    encode_request=encode_request,
-    rewrite=rewrite,
+    name="messages",
+    validate=validate.validate,
+    features=features.features,
+    fingerprint=features.fingerprint,
+    decode_request=decode_request.decode_request,
+    encode_request=encode_request.encode_request,
+    rewrite=rewrite.rewrite,
     path=_path,
-    decode_response=decode_response,
-    encode_response=encode_response,
-    relay_response=relay_response,
-    stream_decoder=StreamDecoder,
-    stream_encoder=StreamEncoder,
-    relay=Relay,
-    decode_error=decode_error,
-    encode_error=encode_error,
+    decode_response=whole.decode_response,
+    encode_response=whole.encode_response,
+    relay_response=whole.relay_response,
+    stream_decoder=decode_stream.StreamDecoder,
+    stream_encoder=encode_stream.StreamEncoder,
+    relay=relay.Relay,
+    decode_error=errors.decode_error,
+    encode_error=errors.encode_error,
 )

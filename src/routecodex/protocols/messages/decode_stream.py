@@ -30,12 +30,11 @@ from routecodex.canon.events import (
     UsageReported,
 )
 from routecodex.canon.parts import Json, Opaque, Reasoning, Text, ToolCall
-from routecodex.protocols import upstream_errors
-from routecodex.protocols.codec import TextBatch
+from routecodex.protocols import codec, upstream_errors
 from routecodex.protocols.messages import errors
 from routecodex.protocols.messages.content import NAME, citations_of, extras_of
 from routecodex.protocols.messages.schema import StreamChunk, WireDelta, WireMessageStart, WireUsage
-from routecodex.protocols.text_batches import FrameTemplate, StreamItem, frame_at, unbatched
+from routecodex.protocols.text_batches import FrameTemplate, StreamItem, TextBatch, frame_at, unbatched
 from routecodex.wire import json
 from routecodex.wire.frame import Frame
 from routecodex.wire.sse import Frames, FrameTooLarge
@@ -63,7 +62,7 @@ class _OpenBlock:
         self.pieces: list[str] = []
 
 
-class StreamDecoder:
+class StreamDecoder(codec.StreamDecoder):
     """Decodes the bytes of a messages stream into events."""
 
     def __init__(self) -> None:
@@ -84,9 +83,9 @@ class StreamDecoder:
         self._details: Any = None
 
     def feed(self, data: bytes) -> list[Event]:
-        return unbatched(self.runs(data))
+        return unbatched(self.decode_batches(data))
 
-    def runs(self, data: bytes) -> list[StreamItem]:
+    def decode_batches(self, data: bytes) -> list[StreamItem]:
         """Decode like `feed`, with consecutive texts as one TextBatch."""
         try:
             run = self._frames.cut(data)

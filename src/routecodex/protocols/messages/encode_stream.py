@@ -27,6 +27,7 @@ from routecodex.canon.events import (
 )
 from routecodex.canon.finish import Finish
 from routecodex.canon.parts import Json, Opaque, Reasoning, Refusal, Text, ToolCall
+from routecodex.protocols import codec
 from routecodex.protocols.codec import ReplyContext
 from routecodex.protocols.messages import thinking
 from routecodex.protocols.messages.content import NAME, CallIds
@@ -129,7 +130,7 @@ class _Part:
         self.has_arguments = False
 
 
-class StreamEncoder:
+class StreamEncoder(codec.StreamEncoder):
     """Encodes events as a messages stream."""
 
     def __init__(self, reply: ReplyContext) -> None:

@@ -1,53 +1,60 @@
-"""OpenAI's Responses protocol.
+"""OpenAI Responses: the codec of `POST /v1/responses`.
 
-schema            the typed view of a request, and `read`
-look              what routing sees of a request
-request_decoder   a request in canon; request_encoder and request_items: canon as a request
-rewrite           the same-protocol request, nearly verbatim
-decoder           the stream as events (heard: items while they are heard; roster: which one is meant)
-encoder           events as the stream (items: items while they are written; answer_object: the final object)
-answers           whole answers, both ways; relay: the same-protocol stream
-errors            the error envelope, both ways
-history           earlier turns of a conversation, for `previous_response_id` and submitted tool outputs
+schema           types of requests and stream chunks
+validate         reads and checks the request of a client
+features         features of a request that routing reads
+decode_request   wire request to canonical request
+encode_request   canonical request to upstream request
+encode_messages  the conversation of an upstream request
+rewrite          request from a client of this protocol to an upstream of this protocol
+decode_stream    upstream stream to events
+encode_stream    events to client stream
+relay            stream from an upstream of this protocol to a client of this protocol
+whole            answers that are not streamed, both ways and relayed
+errors           error envelope, both ways
+content          content parts, citations and log probabilities
+decode_items     output items of an upstream stream
+encode_items     output items and the response object for a client
+history          earlier turns, for `previous_response_id` and submitted tool outputs
 """
 
 from __future__ import annotations
 
 from routecodex.protocols.codec import Codec
-from routecodex.protocols.responses.decode_request import decode_request
-from routecodex.protocols.responses.decode_stream import StreamDecoder
-from routecodex.protocols.responses.encode_request import encode_request
-from routecodex.protocols.responses.encode_stream import StreamEncoder
-from routecodex.protocols.responses.errors import decode_error, encode_error
-from routecodex.protocols.responses.features import features, fingerprint
-from routecodex.protocols.responses.relay import Relay
-from routecodex.protocols.responses.rewrite import rewrite
-from routecodex.protocols.responses.schema import NAME
-from routecodex.protocols.responses.validate import validate
-from routecodex.protocols.responses.whole import decode_response, encode_response, image_part, relay_response
+from routecodex.protocols.responses import (
+    decode_request,
+    decode_stream,
+    encode_request,
+    encode_stream,
+    errors,
+    features,
+    relay,
+    rewrite,
+    validate,
+    whole,
+)
 
 
-def path(model: str, stream: bool) -> str:
-    """Where a request goes, below the provider's base URL."""
+def _path(_model: str, _stream: bool) -> str:
     return "/responses"
 
 
 CODEC: Codec = Codec(
-    name=NAME,
-    validate=validate,
-    features=features,
-    fingerprint=fingerprint,
-    decode_request=decode_request,
-    encode_request=encode_request,
-    rewrite=rewrite,
-    path=path,
-    decode_response=decode_response,
-    encode_response=encode_response,
-    relay_response=relay_response,
-    stream_decoder=StreamDecoder,
-    stream_encoder=StreamEncoder,
-    relay=Relay,
-    decode_error=decode_error,
-    encode_error=encode_error,
-    image_part=image_part,
+    name="responses",
+    validate=validate.validate,
+    features=features.features,
+    fingerprint=features.fingerprint,
+    decode_request=decode_request.decode_request,
+    encode_request=encode_request.encode_request,
+    rewrite=rewrite.rewrite,
+    path=_path,
+    decode_response=whole.decode_response,
+    encode_response=whole.encode_response,
+    relay_response=whole.relay_response,
+    stream_decoder=decode_stream.StreamDecoder,
+    stream_encoder=encode_stream.StreamEncoder,
+    relay=relay.Relay,
+    decode_error=errors.decode_error,
+    encode_error=errors.encode_error,
+    image_part=whole.image_part,
 )

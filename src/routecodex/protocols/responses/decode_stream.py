@@ -16,6 +16,7 @@ from typing import Any
 
 from routecodex.canon import finish
 from routecodex.canon.events import Event, Failed, Finished, Started, UsageReported
+from routecodex.protocols import codec
 from routecodex.protocols.responses.decode_items import (
     CallItemDecoder,
     EventQueue,
@@ -158,7 +159,7 @@ _DELTA_EVENTS: dict[str, tuple[str, Callable[[Any, StreamChunk], None]]] = {
 """Events of content, each with the type of its item and the decoder's method for it."""
 
 
-class StreamDecoder:
+class StreamDecoder(codec.StreamDecoder):
     """Decodes one answer; see codec.StreamDecoder."""
 
     def __init__(self) -> None:

@@ -30,6 +30,7 @@ from routecodex.canon.events import (
 )
 from routecodex.canon.finish import Finish, encode
 from routecodex.canon.parts import Json, Opaque, Reasoning, Refusal, Text, ToolCall
+from routecodex.protocols import codec
 from routecodex.protocols.codec import ReplyContext
 from routecodex.protocols.responses.content import ITEM, seal_call_signature, seal_reasoning
 from routecodex.protocols.responses.encode_items import (
@@ -56,11 +57,11 @@ _PartEvent = (
 )
 
 
-class StreamEncoder:
-    """Encodes one answer; `final` is the response object as JSON after its end. See codec.StreamEncoder."""
+class StreamEncoder(codec.StreamEncoder):
+    """Encodes one answer; `final_body` is the response object as JSON. See codec.StreamEncoder."""
 
     def __init__(self, reply: ReplyContext) -> None:
-        self.final: bytes | None = None
+        self.final_body: bytes | None = None
         self._reply = reply
         self._object = ResponseObject(reply)
         self._sink = FrameSink()
@@ -77,14 +78,18 @@ class StreamEncoder:
         self._chars = 0
 
     def encode(self, event: Event) -> bytes:
-        if self.final is not None:
+        if self.final_body is not None:
             return b""
         _EVENTS.get(type(event), StreamEncoder._encode_part)(self, event)
         return self._sink.take()
 
     def add_texts(self, index: int, texts: Sequence[str]) -> bytes:
         """Return the frames of several consecutive deltas of one text."""
-        if self.final is not None or self._current != index or not isinstance(self._item, MessageItemEncoder):
+        if (
+            self.final_body is not None
+            or self._current != index
+            or not isinstance(self._item, MessageItemEncoder)
+        ):
             return b"".join([self.encode(TextDelta(index, text)) for text in texts])
         self._chars += sum(map(len, texts))
         self._item.add_all(list(filter(None, texts)))
@@ -271,19 +276,19 @@ class StreamEncoder:
             return
         status = "completed" if end == "completed" else "incomplete"
         self._close_message(status)
-        self.final = self._object.render(
+        self.final_body = self._object.render(
             status,
             output=self._output,
             usage=self._usage or estimated_usage(self._reply.input_tokens, self._chars),
             reason=None if status == "completed" else end,
         )
-        self._sink.write(f"response.{status}", b'"response":' + self.final)
+        self._sink.write(f"response.{status}", b'"response":' + self.final_body)
 
     def _fail(self, error: GatewayError) -> None:
         """End with `response.failed`; an unfinished call is left out, so that no client runs it."""
         usage = self._usage or estimated_usage(self._reply.input_tokens, self._chars)
-        self.final = self._object.render("failed", output=self._output, usage=usage, error=error)
-        self._sink.write("response.failed", b'"response":' + self.final)
+        self.final_body = self._object.render("failed", output=self._output, usage=usage, error=error)
+        self._sink.write("response.failed", b'"response":' + self.final_body)
 
 
 _EVENTS: dict[type[Event], Callable[[StreamEncoder, Any], None]] = {

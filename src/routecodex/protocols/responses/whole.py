@@ -28,8 +28,8 @@ def encode_response(response: Response, reply: ReplyContext) -> bytes:
     encoder = StreamEncoder(reply)
     for event in unfold(response):
         encoder.encode(event)
-    assert encoder.final is not None
-    return encoder.final
+    assert encoder.final_body is not None
+    return encoder.final_body
 
 
 def image_part(media: Media) -> Opaque | None:
