@@ -1,10 +1,8 @@
-"""A chat stream to a chat client: frames are scanned, not rebuilt.
+"""Relays a chat stream to a chat client.
 
-A run of frames without any of the marks below passes as it is. A frame with one is looked at, and mended only
-where the upstream broke the protocol: calls without `index`, a finish that denies the calls, usage glued to
-another chunk, a missing head or `[DONE]`.
-
-How much an upstream that counts nothing has written, guessed from the size of its frames.
+A run of frames without any of `_MARKS` passes as it came. A frame with one is decoded, and repaired only
+where the upstream breaks OpenAI's protocol: calls without `index`, a `finish_reason` that denies the calls,
+usage in a chunk with choices, missing fields or a missing `[DONE]`.
 """
 
 from __future__ import annotations
@@ -14,7 +12,6 @@ from typing import Any, Final
 
 from routecodex.canon.errors import GatewayError, UpstreamRefusedKey
 from routecodex.canon.events import Usage
-from routecodex.protocols import upstream_errors
 from routecodex.protocols.chat import errors
 from routecodex.protocols.chat.chunks import (
     CONTENT_KEY,
@@ -35,17 +32,18 @@ from routecodex.protocols.chat.encode_stream import DONE, usage_object
 from routecodex.protocols.chat.known_frames import OBJECT, ChunkPrefix, KnownFrames
 from routecodex.protocols.chat.schema import StreamChunk, WireChoice, WireDelta, WireToolCallDelta, WireUsage
 from routecodex.protocols.chat.validate import RequestView
-from routecodex.protocols.codec import AnswerOutcome, ReplyContext
+from routecodex.protocols.codec import ReplyContext
+from routecodex.protocols.relay import FrameRelay
 from routecodex.protocols.text_batches import FrameTemplate
+from routecodex.protocols.upstream_errors import stream_broken, stream_truncated
 from routecodex.wire import json, scan, sse
 from routecodex.wire.json import ABSENT, decode_raw, is_present
-from routecodex.wire.sse import Frames, FrameTooLarge
 
 _BYTES_PER_TOKEN = 3
 
 
 class OutputMeter:
-    """Adds up frames that pass unread; `envelope` is the size of a chunk that says nothing."""
+    """Estimates output tokens from the size of frames; `envelope` is the size of a chunk without content."""
 
     __slots__ = ("_bytes", "_frames", "envelope")
 
@@ -55,14 +53,14 @@ class OutputMeter:
         self._frames = 0
 
     def add(self, run: bytes) -> None:
-        """Takes a run of whole frames."""
+        """Count a run of whole frames."""
         self._bytes += len(run)
         self._frames += run.count(b"\n\n")
 
     def tokens(self) -> int:
-        """A count that errs high: a token a frame at least, or three bytes each of what they say."""
-        said = self._bytes - self._frames * self.envelope
-        return max(self._frames, said // _BYTES_PER_TOKEN) + 1
+        """Return a count that errs high: one token per frame or three bytes of content, whichever is more."""
+        content = self._bytes - self._frames * self.envelope
+        return max(self._frames, content // _BYTES_PER_TOKEN) + 1
 
 
 _MARKS: Final[tuple[bytes, ...]] = (
@@ -78,130 +76,93 @@ _MARKS: Final[tuple[bytes, ...]] = (
     b"data:\n",
     b"data: \n",
 )
-"""One of these is in every frame that must be read, or must not be sent: clients fail on one without data."""
+"""Every frame that must be decoded holds one of these, and so does one without data: clients fail on that."""
 _DONE: Final = b"[DONE]"
 
 
-class Relay:
-    """A Pipe for chat → chat."""
+class Relay(FrameRelay):
+    """A Pipe from chat to chat."""
 
     def __init__(self, reply: ReplyContext) -> None:
-        self.started = False
-        self.ended = False
-        self.outcome = AnswerOutcome()
-        self._reply = reply
-        self._asked: bool = reply.include_usage
+        super().__init__(reply)
+        self._include_usage: bool = reply.include_usage
         view = reply.view
-        self._wanted: int = (view.fields.n or 1) if isinstance(view, RequestView) else 1
-        self._frames = Frames()
-        self._repeats = FrameTemplate()
-        self._usual = KnownFrames()
-        self._held: list[bytes] = []
-        self._first: ChunkPrefix | None = None
-        self._bare = False
+        self._choices: int = (view.fields.n or 1) if isinstance(view, RequestView) else 1
+        self._template = FrameTemplate()
+        self._known = KnownFrames()
+        self._prefix: ChunkPrefix | None = None
+        self._lacks_prefix = False
         self._calls: dict[int, ToolCallIndex] = {}
-        self._placed: list[CallPosition] = []
-        self._legacy: list[int] = []
-        self._words: dict[int, str] = {}
+        self._positions: list[CallPosition] = []
+        self._function_calls: list[int] = []
+        """Choices that called by `function_call`, OpenAI's field before `tool_calls`."""
+        self._finish_reasons: dict[int, str] = {}
+        self._failure = ""
+        """The finish reason with which the upstream reported a failure."""
         self._usage_sent = False
-        self._counts_in = b""
-        """The data in which the last usage was that could not go out as it came."""
-        self._last_call: list[str] = []
-        self._broke_off = ""
-        """The word with which the upstream gave up."""
+        self._usage_data = b""
+        """Data of the last chunk whose usage could not be sent as it came."""
+        self._last_arguments: list[str] = []
         self._meter = OutputMeter()
 
-    def feed(self, data: bytes) -> bytes:
-        if self.ended:
-            return b""
-        try:
-            run = self._frames.cut(data)
-        except FrameTooLarge:
-            return self._broken(unparsable())
-        return self._released(self._run(run)) if run else b""
-
-    def close(self) -> bytes:
-        if self.ended:
-            return b""
-        told = [self._frame(frame.data, frame.raw) for frame in self._frames.close()]
-        return self._closed(self._released(b"".join(told)))
-
-    def _closed(self, out: bytes) -> bytes:
-        """The end of the stream after its last bytes, which may have been one already."""
-        if self.ended:
-            return out
-        if not self._complete:
-            return out + self._broken(upstream_errors.stream_truncated())
-        return out + self._done()
-
-    def fail(self, error: GatewayError) -> bytes:
-        if self.ended:
-            return b""
-        self.ended = True
-        self.outcome.error = error
+    def _error_frame(self, error: GatewayError) -> bytes:
         return sse.frame(json.encode({"error": errors.error_object(error)}))
+
+    def _unparsable(self) -> GatewayError:
+        return unparsable()
+
+    def _finish(self) -> bytes:
+        return self._done() if self._complete else self._break(stream_truncated())
 
     @property
     def _complete(self) -> bool:
-        """Whether every choice that was asked for has finished."""
-        return len(self._words) >= self._wanted
+        """Whether every requested choice has finished."""
+        return len(self._finish_reasons) >= self._choices
 
-    def _released(self, out: bytes) -> bytes:
-        """What may leave by now: nothing before there is content, then all that was held."""
-        if not self.started:
-            if out:
-                self._held.append(out)
-            return b""
-        if self._held:
-            out = b"".join([*self._held, out])
-            self._held = []
-        return out
-
-    def _run(self, run: bytes) -> bytes:
-        """Passes what is harmless in one piece, and looks at the rest frame by frame."""
+    def _relay(self, run: bytes) -> bytes:
         out: list[bytes] = []
-        # What lies between `kept` and `at` passes as it came.
-        kept, at, searched = 0, 0, False
+        # The bytes from `begin` to `at` pass as they came.
+        begin, at, searched = 0, 0, False
         while at < len(run) and not self.ended:
             if not searched and self._may_pass(run, at):
                 searched = True
-                end = self._harmless(run, at)
+                end = self._unmarked_end(run, at)
                 if end > at:
-                    if self._asked:
+                    if self._include_usage:
                         self._meter.add(run[at:end])
                     at = end
                     continue
-            said, raw, end = self._told(run, at)
-            if said != raw or len(raw) != end - at:
-                out.append(run[kept:at])
-                out.append(said)
-                kept = end
+            frame, raw, end = self._next_frame(run, at)
+            if frame != raw or len(raw) != end - at:
+                out.append(run[begin:at])
+                out.append(frame)
+                begin = end
             at = end
-        if not kept and at == len(run):
+        if not begin and at == len(run):
             return run
-        out.append(run[kept:at])
+        out.append(run[begin:at])
         return b"".join(out)
 
     def _may_pass(self, run: bytes, at: int) -> bool:
-        """Whether frames from this place on may pass unread: there is content, and more of it may come."""
-        if self._bare or self._complete:
+        """Whether frames from there on may pass undecoded: there is content, and no choice has to finish."""
+        if self._lacks_prefix or self._complete:
             return False
-        return self.started or self._begins(run, at)
+        return self.started or self._starts(run, at)
 
-    def _begins(self, run: bytes, at: int) -> bool:
-        """Whether the answer's first content stands there, in a frame as it usually is; notes it."""
-        head, tail = self._usual.text_at(run, at)
+    def _starts(self, run: bytes, at: int) -> bool:
+        """Whether a known frame with the first text begins there; note its shape."""
+        head, tail = self._known.text_at(run, at)
         if head:
             self.started = True
-            self._repeats.take_shape(head, tail)
+            self._template.take_shape(head, tail)
         return bool(head)
 
-    def _harmless(self, run: bytes, at: int) -> int:
-        """Where the first frame from this place on begins that must be read."""
-        at = self._repeats.span(run, at)
+    def _unmarked_end(self, run: bytes, at: int) -> int:
+        """Return the end of the frames from there on that need not be decoded."""
+        at = self._template.span(run, at)
         if at == len(run):
             return at
-        end = self._as_usual(run, at)
+        end = self._known_end(run, at)
         if end > at:
             return end
         mark = scan.find_first(run, _MARKS, at)
@@ -210,67 +171,68 @@ class Relay:
         before = run.rfind(b"\n\n", at, mark)
         return at if before < 0 else before + 2
 
-    def _told(self, run: bytes, at: int) -> tuple[bytes, bytes, int]:
-        """What is told of the frame that begins there, its own bytes, and where the next one begins."""
-        end = self._as_usual(run, at)
+    def _next_frame(self, run: bytes, at: int) -> tuple[bytes, bytes, int]:
+        """Return the client's frame for the frame that begins there, its own bytes, and its end."""
+        end = self._known_end(run, at)
         if end > at:
             raw = run[at:end]
-            if self._asked:
+            if self._include_usage:
                 self._meter.add(raw)
             return raw, raw, end
         if self.started and run[at : at + len(DONE)] == DONE:
             return self._done(), DONE, at + len(DONE)
-        if self._words and not self._bare:
-            counts, end = self._usual.usage_at(run, at)
-            if counts is not None:
+        if self._finish_reasons and not self._lacks_prefix:
+            usage, end = self._known.usage_at(run, at)
+            if usage is not None:
                 raw = run[at:end]
-                return self._counted(counts, raw), raw, end
+                return self._usage_frame(usage, raw), raw, end
         data, raw, end = sse.frame_at(run, at)
         return self._frame(data, raw) if data else b"", raw, end
 
-    def _as_usual(self, run: bytes, at: int) -> int:
-        """Where the frame ends that begins there, if it is a usual first or last one; notes what it says."""
-        if self._first is None:
-            head, end = self._usual.opening_at(run, at)
-            if head is not None:
-                self._remember(head, end - at)
+    def _known_end(self, run: bytes, at: int) -> int:
+        """Return the end of a known first or last frame that begins there, else `at`; note its fields."""
+        if self._prefix is None:
+            prefix, end = self._known.opening_at(run, at)
+            if prefix is not None:
+                self._note_prefix(prefix, end - at)
                 return end
-        elif not (self._bare or self._words or self._calls or self._legacy):
-            said, end = self._usual.finish_at(run, at)
-            if said:
-                self._finish(0, said)
+        elif not (self._lacks_prefix or self._finish_reasons or self._calls or self._function_calls):
+            reason, end = self._known.finish_at(run, at)
+            if reason:
+                self._note_finish(0, reason)
                 return end
         return at
 
     def _frame(self, data: bytes, raw: bytes) -> bytes:
         if data[:6] == _DONE and data.rstrip() == _DONE:
-            return self._done() if self.started else self._broken(upstream_errors.stream_truncated())
+            return self._done() if self.started else self._break(stream_truncated())
         chunk = read_typed(data)
-        odd = chunk is None
+        loose = chunk is None
         if chunk is None:
             chunk = read_loosely(data)
         if chunk is None:
-            return self._broken(unparsable())
+            return self._break(unparsable())
         if chunk.error is not ABSENT and is_present(chunk.error):
             return self._upstream_error(raw, chunk)
-        if self._asked:
+        if self._include_usage:
             self._meter.add(raw)
-        began = self.started
+        started = self.started
         try:
-            return self._chunk(chunk, data, raw=raw, odd=odd)
+            return self._chunk(chunk, data, raw=raw, loose=loose)
         except ValueError:
-            # It must be written anew, and something in it is not UTF-8: the client has seen nothing of it.
-            self.started = began
-            return self._broken(unparsable())
+            # The chunk must be rewritten and is not UTF-8; the client has not received any of it.
+            self.started = started
+            return self._break(unparsable())
 
     def _upstream_error(self, raw: bytes, chunk: StreamChunk) -> bytes:
-        said = decode_raw(chunk.error)
-        error = errors.typed_error(200, said, provider=self._reply.provider)
+        value = decode_raw(chunk.error)
+        error = errors.typed_error(200, value, provider=self._reply.provider)
         if not self.started:
             raise error
+        # The text of a rejected key may quote the key.
         if (
             isinstance(error, UpstreamRefusedKey)
-            or not errors.is_chat_error(said)
+            or not errors.is_chat_error(value)
             or scan.find_invalid_utf8(raw) >= 0
         ):
             return self.fail(error)
@@ -278,176 +240,178 @@ class Relay:
         self.outcome.error = error
         return raw
 
-    def _chunk(self, chunk: StreamChunk, data: bytes, *, raw: bytes, odd: bool) -> bytes:
+    def _chunk(self, chunk: StreamChunk, data: bytes, *, raw: bytes, loose: bool) -> bytes:
         choices = chunk.choices or []
-        if self._first is None and choices:
-            head = ChunkPrefix(chunk.id, chunk.created, chunk.model)
-            self._bare = not (head.id and head.model) or head.created is None or chunk.object != OBJECT
-            self._remember(head, len(raw))
-        if self._words and self._are_late(choices):
+        if self._prefix is None and choices:
+            prefix = ChunkPrefix(chunk.id, chunk.created, chunk.model)
+            complete = prefix.id and prefix.model and prefix.created is not None and chunk.object == OBJECT
+            self._lacks_prefix = not complete
+            self._note_prefix(prefix, len(raw))
+        if self._finish_reasons and self._repeats_finish(choices):
             if chunk.usage is not None:
-                self._count(chunk.usage, data)
+                self._note_usage(chunk.usage, data)
             return b""
-        self._placed.clear()
-        mend = self._bare or chunk.object != OBJECT
+        self._positions.clear()
+        repair = self._lacks_prefix or chunk.object != OBJECT
         for choice in choices:
-            mend |= self._choice(choice, odd=odd)
-        if self._broke_off:
-            return self._broken(upstream_errors.stream_broken(self._broke_off))
+            repair |= self._choice(choice, loose=loose)
+        if self._failure:
+            return self._break(stream_broken(self._failure))
         if chunk.usage is not None:
-            return self._usage(chunk, data, raw=raw, mend=mend)
-        if mend:
-            return self._mended(json.decode(data))
+            return self._usage(chunk, data, raw=raw, repair=repair)
+        if repair:
+            return self._repaired(json.decode(data))
         if is_plain_text(chunk):
-            self._repeats.learn(raw, CONTENT_KEY)
+            self._template.learn(raw, CONTENT_KEY)
         return raw
 
-    def _are_late(self, choices: list[WireChoice]) -> bool:
+    def _repeats_finish(self, choices: list[WireChoice]) -> bool:
         """Whether a chunk only repeats that its choices have finished."""
         for choice in choices:
             delta = choice.delta
-            if choice.index not in self._words or not (delta is None or is_empty(delta)):
+            if choice.index not in self._finish_reasons or not (delta is None or is_empty(delta)):
                 return False
         return bool(choices)
 
-    def _remember(self, head: ChunkPrefix, size: int) -> None:
-        """Takes the head of the first chunk that has a choice, and the size of its frame."""
-        self._first = head
+    def _note_prefix(self, prefix: ChunkPrefix, size: int) -> None:
+        """Note the fields of the first chunk with a choice, and the size of its frame."""
+        self._prefix = prefix
         self._meter.envelope = size
-        self.outcome.model = head.model or ""
-        self.outcome.response_id = head.id or ""
+        self.outcome.model = prefix.model or ""
+        self.outcome.response_id = prefix.id or ""
 
-    def _head(self) -> dict[str, Any]:
-        """What every chunk of this answer has in common."""
-        first = self._first
-        if first is None:
+    def _shared_fields(self) -> dict[str, Any]:
+        """Return the fields that every chunk of this answer has."""
+        prefix = self._prefix
+        if prefix is None:
             return {}
         return {
-            "id": first.id or f"chatcmpl-{self._reply.id}",
+            "id": prefix.id or f"chatcmpl-{self._reply.id}",
             "object": OBJECT,
-            "created": first.created or self._reply.created,
-            "model": first.model or self._reply.model,
+            "created": prefix.created or self._reply.created,
+            "model": prefix.model or self._reply.model,
         }
 
-    def _choice(self, choice: WireChoice, *, odd: bool) -> bool:
-        """Notes what a choice says; True when its calls or its finish must be mended."""
-        delta, said = choice.delta, choice.finish_reason
-        mend = delta is not None and self._content(choice.index, delta, odd=odd)
-        if said is not None:
-            mend |= self._finish(choice.index, said)
-        return mend
+    def _choice(self, choice: WireChoice, *, loose: bool) -> bool:
+        """Note the delta and finish of a choice; return whether its calls or its finish need a repair."""
+        delta, reason = choice.delta, choice.finish_reason
+        repair = delta is not None and self._note_delta(choice.index, delta, loose=loose)
+        if reason is not None:
+            repair |= self._note_finish(choice.index, reason)
+        return repair
 
-    def _content(self, choice: int, delta: WireDelta, *, odd: bool) -> bool:
-        """Notes content; True when a tool call must be mended."""
+    def _note_delta(self, choice: int, delta: WireDelta, *, loose: bool) -> bool:
+        """Note content and calls; return whether a call needs a repair."""
         if not self.started:
             self.started = not is_empty(delta)
         if delta.function_call is not None:
-            self._legacy.append(choice)
+            self._function_calls.append(choice)
         calls = delta.tool_calls
         if not calls:
             return False
-        mend = odd
+        repair = loose
         for call in calls:
-            place = self._calls.setdefault(choice, ToolCallIndex()).locate(call)
-            self._placed.append(place)
-            self._keep(call, begins=place.begins)
-            mend |= not is_valid_call(call, place)
-        return mend
+            position = self._calls.setdefault(choice, ToolCallIndex()).locate(call)
+            self._positions.append(position)
+            self._note_arguments(call, begins=position.begins)
+            repair |= not is_valid_call(call, position)
+        return repair
 
-    def _keep(self, call: WireToolCallDelta, *, begins: bool) -> None:
-        """Remembers the arguments of the last call: whether they are whole matters if no finish comes."""
+    def _note_arguments(self, call: WireToolCallDelta, *, begins: bool) -> None:
+        """Keep the arguments of the last call: without a finish reason they show whether it is complete."""
         if begins:
-            self._last_call.clear()
+            self._last_arguments.clear()
         if call.text and call.custom is None:
-            self._last_call.append(call.text)
+            self._last_arguments.append(call.text)
 
-    def _finish(self, choice: int, said: str) -> bool:
-        """Notes the finish; True when its word is not the one to send."""
-        if not said:
+    def _note_finish(self, choice: int, reason: str) -> bool:
+        """Note the finish; return whether the client must get another reason than the upstream's."""
+        if not reason:
             return True
         outcome = self.outcome
-        end, word = settle_finish(said, calls=bool(self._calls.get(choice)), legacy=choice in self._legacy)
-        if end.reason == "error":
-            self._broke_off = said
+        finish, sent = settle_finish(
+            reason, calls=bool(self._calls.get(choice)), legacy=choice in self._function_calls
+        )
+        if finish.reason == "error":
+            self._failure = reason
             return False
-        outcome.empty = self._wanted == 1 and not self.started
+        outcome.empty = self._choices == 1 and not self.started
         self.started = True
-        outcome.finish, outcome.sent_finish = end, word
-        self._words[choice] = word
-        return word != said
+        outcome.finish, outcome.sent_finish = finish, sent
+        self._finish_reasons[choice] = sent
+        return sent != reason
 
-    def _mended(self, value: dict[str, Any]) -> bytes:
+    def _repaired(self, value: dict[str, Any]) -> bytes:
         value["object"] = OBJECT
         if not (value.get("id") and value.get("created") and value.get("model")):
-            for field, known in self._head().items():
+            for field, known in self._shared_fields().items():
                 value[field] = value.get(field) or known
-        placed = iter(self._placed)
+        positions = iter(self._positions)
         for choice in value.get("choices") or ():
             if isinstance(choice, dict):
-                self._mend_choice(choice, placed)
+                self._repair_choice(choice, positions)
         return sse.frame(json.encode(value))
 
-    def _mend_choice(self, choice: dict[str, Any], placed: Iterator[CallPosition]) -> None:
+    def _repair_choice(self, choice: dict[str, Any], positions: Iterator[CallPosition]) -> None:
         calls = (choice.get("delta") or {}).get("tool_calls") or ()
         for call in (call for call in calls if isinstance(call, dict)):
-            place = next(placed)
-            repair_call(call, place, new_id=f"call_{self._reply.id}_{place.number}")
+            position = next(positions)
+            repair_call(call, position, new_id=f"call_{self._reply.id}_{position.number}")
         if "finish_reason" in choice:
-            word = self._words.get(choice.get("index") or 0)
-            choice["finish_reason"] = word if choice["finish_reason"] else None
+            reason = self._finish_reasons.get(choice.get("index") or 0)
+            choice["finish_reason"] = reason if choice["finish_reason"] else None
 
-    def _usage(self, chunk: StreamChunk, data: bytes, *, raw: bytes, mend: bool) -> bytes:
-        """Usage goes out in a chunk of its own after the finish, exactly when asked for."""
+    def _usage(self, chunk: StreamChunk, data: bytes, *, raw: bytes, repair: bool) -> bytes:
+        """Return a chunk with usage: that is sent alone after the finish, if the client requested it.
+
+        OpenAI API reference, `stream_options.include_usage`: the last chunk has the usage and no choices.
+        """
         assert chunk.usage is not None
-        self._count(chunk.usage, data)
+        self._note_usage(chunk.usage, data)
         if not chunk.choices:
-            said = self._counted(chunk.usage, raw)
-            return self._mended(json.decode(data)) if said and mend else said
+            frame = self._usage_frame(chunk.usage, raw)
+            return self._repaired(json.decode(data)) if frame and repair else frame
         value = json.decode(data)
         value["usage"] = None
-        if not self._asked:
+        if not self._include_usage:
             del value["usage"]
-        return self._mended(value)
+        return self._repaired(value)
 
-    def _count(self, counts: WireUsage, data: bytes) -> None:
-        """Notes the usage of a frame that cannot go out as it is."""
-        self.outcome.usage = usage_of(counts)
-        self._counts_in = data
+    def _note_usage(self, usage: WireUsage, data: bytes) -> None:
+        """Note the usage of a chunk that cannot be sent as it came."""
+        self.outcome.usage = usage_of(usage)
+        self._usage_data = data
 
-    def _counted(self, counts: WireUsage, raw: bytes) -> bytes:
-        """Notes the usage that a frame tells alone; the frame, if it may go out now."""
-        self.outcome.usage = usage_of(counts)
-        if self._usage_sent or not (self._asked and self._words):
+    def _usage_frame(self, usage: WireUsage, raw: bytes) -> bytes:
+        """Note the usage of a chunk without choices; return its frame if it may be sent now."""
+        self.outcome.usage = usage_of(usage)
+        if self._usage_sent or not (self._include_usage and self._finish_reasons):
             return b""
         self._usage_sent = True
         return raw
 
     def _done(self) -> bytes:
-        """The end every complete stream has: usage if asked for, then `[DONE]`."""
-        arguments = "" if self._words else "".join(self._last_call)
+        """Return the end of a complete stream: usage if requested, then `[DONE]`."""
+        arguments = "" if self._finish_reasons else "".join(self._last_arguments)
         if arguments and not json.is_whole(arguments):
-            return self._broken(upstream_errors.stream_truncated())
+            return self._break(stream_truncated())
         self.ended = True
         out = b""
-        if not self._words:
-            # A [DONE] without a finish_reason: the upstream says that it is complete, in its own way.
-            self._finish(0, "stop")
+        if not self._finish_reasons:
+            # Some upstreams send [DONE] without any finish_reason: the answer is complete.
+            self._note_finish(0, "stop")
             end = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": self.outcome.sent_finish}
-            out = sse.frame(json.encode({**self._head(), "choices": [end]}))
-        if self._asked and not self._usage_sent:
-            out += sse.frame(json.encode({**self._head(), "choices": [], "usage": self._usage_told()}))
+            out = sse.frame(json.encode({**self._shared_fields(), "choices": [end]}))
+        if self._include_usage and not self._usage_sent:
+            usage = self._final_usage()
+            out += sse.frame(json.encode({**self._shared_fields(), "choices": [], "usage": usage}))
         return out + DONE
 
-    def _usage_told(self) -> Any:
-        """What was counted, in the upstream's own words where it has them; an estimate where it has none."""
+    def _final_usage(self) -> Any:
+        """Return the usage as the upstream wrote it if complete, else from its counts or an estimate."""
         usage = self.outcome.usage
         if usage is None:
             usage = Usage(self._reply.input_tokens, self._meter.tokens(), estimated=True)
             self.outcome.usage = usage
-        told = complete_usage(self._counts_in) if self._counts_in else ABSENT
-        return usage_object(usage) if told is ABSENT else told
-
-    def _broken(self, error: GatewayError) -> bytes:
-        if not self.started:
-            raise error
-        return self.fail(error)
+        raw = complete_usage(self._usage_data) if self._usage_data else ABSENT
+        return usage_object(usage) if raw is ABSENT else raw

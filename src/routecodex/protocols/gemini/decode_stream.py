@@ -69,7 +69,7 @@ class StreamDecoder(codec.StreamDecoder):
         return self._decode(run) if run else []
 
     def close(self) -> Sequence[Event]:
-        events = self._decode(self._reader.close())
+        events = self._decode(b"".join([frame.raw for frame in self._reader.close()]))
         if self._decoder.finish_reason is None:
             return events + self._decoder.fail(stream_truncated())
         return events + self._decoder.finish()

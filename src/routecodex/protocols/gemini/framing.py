@@ -39,31 +39,23 @@ class JsonArray:
         return b"\n]" if self._opened else b"[]"
 
 
-class FrameReader:
-    """Reads provider bytes, server-sent events or a JSON array, as runs of whole frames."""
+class FrameReader(sse.Frames):
+    """Cuts provider bytes into frames, server-sent events or objects of a JSON array."""
 
-    __slots__ = ("_frames", "_objects", "_start")
+    __slots__ = ("_are_events", "_objects", "_start")
 
     def __init__(self) -> None:
+        super().__init__()
         self._start = b""
-        self._frames: sse.Frames | None = None
+        self._are_events = False
         self._objects: JsonArrayReader | None = None
 
     def cut(self, data: bytes) -> bytes:
-        """Return all complete frames so far, LF-terminated; raises FrameTooLarge."""
-        if self._frames is not None:
-            return self._frames.cut(data)
+        if self._are_events:
+            return super().cut(data)
         if self._objects is None:
-            data = self._choose(data)
-        if self._objects is not None:
-            return b"".join(sse.frame(found) for found in self._objects.feed(data))
-        return self._frames.cut(data) if self._frames is not None else b""
-
-    def close(self) -> bytes:
-        """Return a last frame without its blank line, if any."""
-        if self._frames is None:
-            return b""
-        return b"".join(frame.raw for frame in self._frames.close())
+            return self._choose(data)
+        return b"".join([sse.frame(found) for found in self._objects.feed(data)])
 
     def _choose(self, data: bytes) -> bytes:
         """Choose the framing by the first character: `[` or `{` is JSON, anything else is an event."""
@@ -74,9 +66,9 @@ class FrameReader:
         if first in b"[{":
             self._objects = JsonArrayReader()
         else:
-            self._frames = sse.Frames()
+            self._are_events = True
         data, self._start = self._start, b""
-        return data
+        return self.cut(data)
 
 
 class JsonArrayReader:

@@ -1,4 +1,8 @@
-"""Gemini to Gemini: the provider's frames as they came, watched for how the answer ends."""
+"""Relays a Gemini stream to a Gemini client.
+
+After the first content a run of frames passes as it came unless it holds one of `_MARKERS`. Only a finish
+reason that denies the calls is corrected.
+"""
 
 from __future__ import annotations
 
@@ -15,23 +19,25 @@ from routecodex.protocols.gemini.errors import encode_error, error_object, typed
 from routecodex.protocols.gemini.framing import FrameReader, compact
 from routecodex.protocols.gemini.schema import StreamChunk, WireAnswerPart
 from routecodex.protocols.gemini.thinking import standard_alphabet
+from routecodex.protocols.relay import FrameRelay
 from routecodex.protocols.upstream_errors import stream_truncated
 from routecodex.wire import json, sse
+from routecodex.wire.frame import Frame
 
 _MARKERS = (b'"finishReason"', b'"error"', b'"blockReason"', b'"functionCall"', b'"thoughtSignature"')
 _USAGE = b'"usageMetadata"'
 
 
 class OutcomeReader:
-    """Fills an Outcome from chunks."""
+    """Fills an AnswerOutcome from chunks."""
 
     def __init__(self) -> None:
         self.outcome = AnswerOutcome()
-        self.said: str | None = None
+        self.finish_reason: str | None = None
         self.has_calls = False
 
     def note(self, chunk: StreamChunk) -> None:
-        """Keeps what logs and signatures need of a chunk; an error in it is raised."""
+        """Note model, usage, signatures and finish of a chunk; raise the error in it."""
         if chunk.error is not None:
             raise typed_error(error_object({"error": chunk.error}) or {})
         self.outcome.model = self.outcome.model or chunk.model_version or ""
@@ -44,94 +50,69 @@ class OutcomeReader:
             if part.thought_signature is not None:
                 self.outcome.signatures.append(standard_alphabet(part.thought_signature))
         if candidate is not None and candidate.finish_reason:
-            self.said = candidate.finish_reason
-        elif chunk.block_reason and self.said is None:
-            self.said = blocked_finish_reason(chunk.block_reason)
+            self.finish_reason = candidate.finish_reason
+        elif chunk.block_reason and self.finish_reason is None:
+            self.finish_reason = blocked_finish_reason(chunk.block_reason)
 
     @property
-    def lied(self) -> bool:
-        """Whether calls were made and the upstream's word for the end denies it."""
-        return self.has_calls and self.said is not None and self.said != self._right
+    def needs_correction(self) -> bool:
+        """Whether the answer has calls and the upstream's finish reason denies them."""
+        return self.has_calls and self.finish_reason is not None and self.finish_reason != self._expected
 
     @property
-    def _right(self) -> str:
-        return encode("gemini", infer("gemini", self.said, has_calls=self.has_calls))
+    def _expected(self) -> str:
+        return encode("gemini", infer("gemini", self.finish_reason, has_calls=self.has_calls))
 
-    def conclude(self, reply: ReplyContext) -> None:
-        """The answer is complete."""
-        finish = infer("gemini", self.said, has_calls=self.has_calls)
-        self.outcome.finish = finish
-        self.outcome.sent_finish = self._right if self.has_calls else self.said or self._right
+    def conclude(self) -> None:
+        """Fill in the finish of a complete answer."""
+        self.outcome.finish = infer("gemini", self.finish_reason, has_calls=self.has_calls)
+        expected = self._expected
+        self.outcome.sent_finish = expected if self.has_calls else self.finish_reason or expected
 
     def corrected(self, data: bytes) -> bytes:
-        """The chunk with the right word for its end."""
+        """Return the chunk with the expected finish reason."""
         value = json.decode(data)
         for candidate in value["candidates"]:
             if candidate.get("finishReason") and not candidate.get("index"):
-                candidate["finishReason"] = self._right
+                candidate["finishReason"] = self._expected
         return json.encode(value)
 
 
-class Relay:
-    """A Pipe that passes frames on; see codec.Pipe."""
+class Relay(FrameRelay):
+    """A Pipe from Gemini to Gemini."""
 
     def __init__(self, reply: ReplyContext) -> None:
-        self.started = False
-        self.ended = False
-        self._reply = reply
-        self._watch = OutcomeReader()
-        self.outcome = self._watch.outcome
-        self._intake = FrameReader()
-        self._held: list[bytes] = []
-        self._counted = b""
+        super().__init__(reply)
+        self._frames = FrameReader()
+        self._outcome_reader = OutcomeReader()
+        self.outcome = self._outcome_reader.outcome
+        self._unread_usage = b""
+        """The last run that passed undecoded and had usage."""
 
-    def feed(self, data: bytes) -> bytes:
-        if self.ended:
-            return b""
-        try:
-            return self._pass(self._intake.cut(data))
-        except sse.FrameTooLarge:
-            return self._broken(unparsable("stream"))
-
-    def close(self) -> bytes:
-        if self.ended:
-            return b""
-        out = self._pass(self._intake.close())
-        if self.ended:
-            return out
-        if self._watch.said is None:
-            return out + self._broken(stream_truncated())
+    def _finish(self) -> bytes:
+        if self._outcome_reader.finish_reason is None:
+            return self._break(stream_truncated())
         self.ended = True
-        self._count()
-        self._watch.conclude(self._reply)
-        return out
+        self._read_usage()
+        self._outcome_reader.conclude()
+        return b""
 
-    def fail(self, error: GatewayError) -> bytes:
-        if self.ended:
-            return b""
-        self.ended = True
-        self._count()
-        self.outcome.error = error
+    def _error_frame(self, error: GatewayError) -> bytes:
+        self._read_usage()
         return sse.frame(json.encode(encode_error(error)[1]))
 
-    def _broken(self, error: GatewayError) -> bytes:
-        """Before any content the next target may be tried; after it the client must be told."""
-        if not self.started:
-            self.ended = True
-            self.outcome.error = error
-            raise error
-        return self.fail(error)
+    def _unparsable(self) -> GatewayError:
+        return unparsable("stream")
 
-    def _pass(self, run: bytes) -> bytes:
-        if not run:
-            return b""
+    def _relay(self, run: bytes) -> bytes:
         if self.started and _is_plain(run):
             if _USAGE in run:
-                self._counted = run
+                self._unread_usage = run
             return run
         out: list[bytes] = []
         for block in run.split(b"\n\n"):
             frame = sse.parse(block)
+            # OpenAI's end of a stream, which some compatible upstreams send.
             if frame is None or frame.data == b"[DONE]":
                 continue
             out.append(self._frame(frame))
@@ -139,34 +120,28 @@ class Relay:
                 break
         return b"".join(out)
 
-    def _frame(self, frame: sse.Frame) -> bytes:
+    def _frame(self, frame: Frame) -> bytes:
         chunk = read_chunk(frame.data)
         if chunk is None:
-            return self._broken(unparsable("stream"))
+            return self._break(self._unparsable())
+        reader = self._outcome_reader
         try:
-            self._watch.note(chunk)
+            reader.note(chunk)
         except GatewayError as error:
-            return self._broken(error)
+            return self._break(error)
         if chunk.usage_metadata is not None:
-            self._counted = b""
-        raw = sse.frame(compact(frame.data))
-        if self._watch.lied and chunk.candidate is not None and chunk.candidate.finish_reason:
-            raw = sse.frame(self._watch.corrected(frame.data))
-        if self.started:
-            return raw
-        self._held.append(raw)
-        if not _has_content(chunk):
-            return b""
-        if not _says_anything(chunk):
-            self._watch.conclude(self._reply)
-            self.outcome.empty = True
-        self.started = True
-        held, self._held = self._held, []
-        return b"".join(held)
+            self._unread_usage = b""
+        if not self.started and _ends_hold(chunk):
+            self.started = True
+            if not _has_content(chunk):
+                reader.conclude()
+                self.outcome.empty = True
+        corrects = reader.needs_correction and chunk.candidate is not None and chunk.candidate.finish_reason
+        return sse.frame(reader.corrected(frame.data) if corrects else compact(frame.data))
 
-    def _count(self) -> None:
-        """Reads the last usage that passed unread."""
-        for block in reversed(self._counted.split(b"\n\n")):
+    def _read_usage(self) -> None:
+        """Read the last usage that passed undecoded."""
+        for block in reversed(self._unread_usage.split(b"\n\n")):
             if _USAGE in block and (frame := sse.parse(block)) is not None:
                 chunk = read_chunk(frame.data)
                 if chunk is not None and chunk.usage_metadata is not None:
@@ -175,7 +150,7 @@ class Relay:
 
 
 def _is_plain(run: bytes) -> bool:
-    """Whether the run is nothing but well-formed frames without news about calls, errors or the end."""
+    """Whether the run has only well-formed frames without calls, signatures, errors or a finish."""
     frames = run.count(b"\n\n")
     return (
         run.startswith(b"data: {")
@@ -185,17 +160,19 @@ def _is_plain(run: bytes) -> bool:
     )
 
 
-def _has_content(chunk: StreamChunk) -> bool:
+def _ends_hold(chunk: StreamChunk) -> bool:
+    """Whether frames may be sent from this chunk on: it has content or ends the answer."""
     candidate = chunk.candidate
     if chunk.block_reason or (candidate is not None and candidate.finish_reason):
         return True
-    return _says_anything(chunk)
+    return _has_content(chunk)
 
 
-def _says_anything(chunk: StreamChunk) -> bool:
+def _has_content(chunk: StreamChunk) -> bool:
     parts = chunk.candidate.parts if chunk.candidate else ()
-    return not all(map(is_silent, parts))
+    return not all(map(is_empty_part, parts))
 
 
-def is_silent(part: WireAnswerPart) -> bool:
+def is_empty_part(part: WireAnswerPart) -> bool:
+    """Whether a part has neither text nor a call; unknown parts count as content."""
     return not (part.text or part.function_call) and part.is_known

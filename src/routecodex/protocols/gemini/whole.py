@@ -14,7 +14,7 @@ from routecodex.protocols.gemini.decode_stream import (
     read_answer,
 )
 from routecodex.protocols.gemini.encode_stream import PartEncoder, encode_logprobs, encode_usage
-from routecodex.protocols.gemini.relay import OutcomeReader, is_silent
+from routecodex.protocols.gemini.relay import OutcomeReader, is_empty_part
 from routecodex.protocols.translation import estimated_usage
 from routecodex.wire import json
 
@@ -62,10 +62,10 @@ def relay_response(body: bytes, reply: ReplyContext) -> tuple[bytes, AnswerOutco
     reader = OutcomeReader()
     answer = read_answer(body)
     reader.note(answer)
-    reader.conclude(reply)
+    reader.conclude()
     parts = answer.candidate.parts if answer.candidate else ()
-    reader.outcome.empty = all(part.thought or is_silent(part) for part in parts)
-    return (reader.corrected(body) if reader.lied else body), reader.outcome
+    reader.outcome.empty = all(part.thought or is_empty_part(part) for part in parts)
+    return (reader.corrected(body) if reader.needs_correction else body), reader.outcome
 
 
 def encode_total(tokens: int) -> bytes:

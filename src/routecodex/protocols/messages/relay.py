@@ -1,8 +1,8 @@
-"""A messages stream to a messages client: frames are scanned, not rebuilt.
+"""Relays a messages stream to a messages client.
 
-A run of plain deltas passes as it is. A frame that opens or ends something is looked at, and mended only
-where the upstream broke the protocol: no event line, no usage, a stop reason that denies the calls, an end
-that never came.
+A run of plain deltas passes as it came. A frame that opens or ends a block or the message is decoded, and
+repaired only where the upstream breaks Anthropic's protocol: no `event:` line, no usage, a stop reason that
+denies the calls, a missing end.
 """
 
 from __future__ import annotations
@@ -13,88 +13,61 @@ from typing import Any
 from routecodex.canon import finish
 from routecodex.canon.errors import GatewayError
 from routecodex.canon.events import Usage
-from routecodex.protocols import upstream_errors
-from routecodex.protocols.codec import AnswerOutcome, ReplyContext
+from routecodex.protocols.codec import ReplyContext
 from routecodex.protocols.messages import encode_stream, errors
 from routecodex.protocols.messages.content import NAME
 from routecodex.protocols.messages.decode_stream import UsageCounter, block_type, read_chunk, usage_object
 from routecodex.protocols.messages.encode_stream import MESSAGE_STOP, end_frame, stop_frame
 from routecodex.protocols.messages.schema import StreamChunk
+from routecodex.protocols.relay import FrameRelay
 from routecodex.protocols.translation import estimated_usage
+from routecodex.protocols.upstream_errors import stream_truncated
 from routecodex.wire import json, sse
 from routecodex.wire.frame import Frame
-from routecodex.wire.sse import Frames, FrameTooLarge
+from routecodex.wire.sse import Frames
 
 _MARKS = (b"_start", b"_stop", b"message_delta", b"signature_delta", b"error")
 _HELD_BLOCKS = frozenset({"text", "thinking", "redacted_thinking", ""})
 
 _FRAMING_BYTES = 100
-"""About what surrounds the text of one delta; for estimates only."""
+"""About the bytes around the text of one delta; for estimates only."""
 
 
-class Relay:
-    """A Pipe for messages → messages."""
+class Relay(FrameRelay):
+    """A Pipe from messages to messages."""
 
     def __init__(self, reply: ReplyContext) -> None:
-        self.started = False
-        self.ended = False
-        self.outcome = AnswerOutcome()
-        self._reply = reply
-        self._frames = Frames()
-        self._held: list[bytes] = []
-        self._headed = False
+        super().__init__(reply)
+        self._has_head = False
         self._open: dict[int, str] = {}
         self._calls = 0
         self._last_call: list[bytes] = []
         self._signatures: dict[int, str] = {}
         self._counter = UsageCounter()
-        self._said: str | None = None
-        self._passed = 0
+        self._stop_reason: str | None = None
+        self._content_bytes = 0
 
-    def feed(self, data: bytes) -> bytes:
-        if self.ended:
-            return b""
-        try:
-            run = self._frames.cut(data)
-        except FrameTooLarge:
-            return self._broken(errors.unparsable("an oversized stream frame"))
-        if not run:
-            return b""
-        if self.started and self._is_plain(run):
-            return self._pass(run)
-        return self._frame_by_frame(run)
+    def _relay(self, run: bytes) -> bytes:
+        return self._pass(run) if self.started and self._is_plain(run) else self._frame_by_frame(run)
 
-    def close(self) -> bytes:
-        if self.ended:
-            return b""
-        out = b"".join(map(self._frame, self._frames.close()))
-        if self.ended:
-            return out
-        return out + self._broken(upstream_errors.stream_truncated())
-
-    def fail(self, error: GatewayError) -> bytes:
-        if self.ended:
-            return b""
-        self.ended = True
-        self.outcome.error = error
+    def _error_frame(self, error: GatewayError) -> bytes:
         return errors.error_frame(error)
 
-    def _broken(self, error: GatewayError) -> bytes:
-        """The end of a stream that broke; after the stop reason nothing was left to break."""
-        if self._said is not None:
-            return self._end()
-        if not self.started:
-            raise error
-        return self.fail(error)
+    def _unparsable(self) -> GatewayError:
+        return errors.unparsable("an oversized stream frame")
+
+    def _break(self, error: GatewayError) -> bytes:
+        """End a stream that broke; after the stop reason the answer is complete."""
+        return self._end() if self._stop_reason is not None else super()._break(error)
 
     def _is_plain(self, run: bytes) -> bool:
-        """Whether the run holds nothing but named deltas (and pings) inside a block."""
-        if self._said is not None or any(mark in run for mark in _MARKS):
+        """Whether the run has only named deltas and pings inside a block."""
+        if self._stop_reason is not None or any(mark in run for mark in _MARKS):
             return False
         return run.startswith(b"event:") and run.count(b"\nevent:") + 1 == run.count(b"\n\n")
 
     def _pass(self, raw: bytes) -> bytes:
-        self._passed += len(raw) - _FRAMING_BYTES * raw.count(b"\n\n")
+        self._content_bytes += len(raw) - _FRAMING_BYTES * raw.count(b"\n\n")
         if self._calls:
             self._last_call.append(raw)
         return raw
@@ -110,32 +83,24 @@ class Relay:
         return b"".join(out)
 
     def _frame(self, frame: Frame) -> bytes:
-        if self.ended:
-            return b""
         chunk = read_chunk(frame)
         if chunk is None or not chunk.type:
-            # Not for us to read, but perhaps for the client: some split a character over two deltas.
+            # Some upstreams split a character over two deltas: not UTF-8 here, but perhaps for the client.
             return frame.raw if self.started and frame.event == b"content_block_delta" else b""
-        out = _STEPS.get(chunk.type, Relay._on_other)(self, frame, chunk)
-        if not self.started:
-            self._held.append(out)
-            return b""
-        if self._held:
-            out, self._held = b"".join([*self._held, out]), []
-        return out
+        return _STEPS.get(chunk.type, Relay._on_other)(self, frame, chunk)
 
     def _on_error(self, _frame: Frame, chunk: StreamChunk) -> bytes:
-        return self._broken(errors.typed_error(chunk.error, provider=self._reply.provider))
+        return self._break(errors.typed_error(chunk.error, provider=self._reply.provider))
 
     def _on_other(self, frame: Frame, chunk: StreamChunk) -> bytes:
-        """A ping, or an event nobody knows yet; nothing but the end may follow the stop reason."""
-        return b"" if self._said is not None else _named(frame, chunk)
+        """Pass a ping or an unknown event; only the end may follow the stop reason."""
+        return b"" if self._stop_reason is not None else _named(frame, chunk)
 
     def _on_start(self, frame: Frame, chunk: StreamChunk) -> bytes:
         head = chunk.message
-        if self._headed or head is None:
+        if self._has_head or head is None:
             return b""
-        self._headed = True
+        self._has_head = True
         self.outcome.model = head.model or ""
         self.outcome.response_id = head.id or ""
         self._counter.add(head.usage)
@@ -143,12 +108,11 @@ class Relay:
         if usage is not None and usage.input_tokens is not None and usage.output_tokens is not None:
             return _named(frame, chunk)
         value = json.decode(frame.data)
-        told = usage_object(Usage(input=self._reply.input_tokens, output=1))
-        value["message"]["usage"] = told
-        return _made(value, chunk)
+        value["message"]["usage"] = usage_object(Usage(input=self._reply.input_tokens, output=1))
+        return _frame_of(value, chunk)
 
     def _on_block(self, frame: Frame, chunk: StreamChunk) -> bytes:
-        # One block at a time: an upstream that opens the next has done with the last.
+        # Anthropic sends one block at a time: a new one ends those that are open.
         out = self._ensure_head() + self._close_all()
         block = chunk.content_block or {"type": "text", "text": ""}
         kind = block_type(block)
@@ -168,15 +132,15 @@ class Relay:
             return b""
         out = self._ensure_head()
         if chunk.index not in self._open:
-            out += self._announce(chunk.index, delta.type)
+            out += self._open_block(chunk.index, delta.type)
         if delta.text or delta.thinking or delta.partial_json:
             self.started = True
         if delta.signature:
             self._signatures[chunk.index] = self._signatures.get(chunk.index, "") + delta.signature
         return out + self._pass(_named(frame, chunk))
 
-    def _announce(self, index: int, delta: str) -> bytes:
-        """Opens a block that the upstream began without saying so."""
+    def _open_block(self, index: int, delta: str) -> bytes:
+        """Return the start of a block that the upstream left out."""
         blocks: dict[str, dict[str, Any]] = {
             "text_delta": {"type": "text", "text": ""},
             "thinking_delta": {"type": "thinking", "thinking": "", "signature": ""},
@@ -203,62 +167,62 @@ class Relay:
 
     def _on_message_delta(self, frame: Frame, chunk: StreamChunk) -> bytes:
         self._counter.add(chunk.usage)
-        if self._said is not None:
-            return self._recounted(frame, chunk)
-        said = chunk.delta.stop_reason if chunk.delta is not None else None
-        if said is None or chunk.delta is None:
+        if self._stop_reason is not None:
+            return self._late_usage(frame, chunk)
+        reason = chunk.delta.stop_reason if chunk.delta is not None else None
+        if reason is None or chunk.delta is None:
             return b""
         self._begin_end()
         closing = self._ensure_head() + self._close_all()
-        word = self._settle(said, sequence=chunk.delta.stop_sequence)
-        counted = chunk.usage is not None and chunk.usage.output_tokens is not None
-        if word == said and counted:
+        sent = self._settle(reason, sequence=chunk.delta.stop_sequence)
+        has_usage = chunk.usage is not None and chunk.usage.output_tokens is not None
+        if sent == reason and has_usage:
             out = closing + _named(frame, chunk)
         else:
-            out = closing + self._mended(frame, chunk, word)
+            out = closing + self._repaired(frame, chunk, sent)
         assert self.outcome.finish is not None
         if not encode_stream.sends_message_stop(self._reply, self.outcome.finish):
             self.ended = True
         return out
 
-    def _recounted(self, frame: Frame, chunk: StreamChunk) -> bytes:
-        """Usage that comes after the stop reason, told with that reason again: clients take the last."""
+    def _late_usage(self, frame: Frame, chunk: StreamChunk) -> bytes:
+        """Return usage that comes after the stop reason, with that reason again: clients take the last."""
         usage, ending = self._counter.usage(), self.outcome.finish
         if usage is None or usage == self.outcome.usage or ending is None:
             return b""
         self.outcome.usage = usage
-        word = self.outcome.sent_finish
-        sequence = ending.sequence if word == "stop_sequence" else None
+        sent = self.outcome.sent_finish
+        sequence = ending.sequence if sent == "stop_sequence" else None
         value = json.decode(frame.data)
-        value["delta"] = {"stop_reason": word, "stop_sequence": sequence}
+        value["delta"] = {"stop_reason": sent, "stop_sequence": sequence}
         value["usage"] = {**value["usage"], **usage_object(usage)}
-        return _made(value, chunk)
+        return _frame_of(value, chunk)
 
     def _begin_end(self) -> None:
-        """The answer ends; one of which nothing came is told all the same."""
+        """Note the end; an answer without content is sent too."""
         self.outcome.empty = not self.started
         self.started = True
 
-    def _settle(self, said: str | None, *, sequence: str | None = None) -> str:
-        """Notes why the answer ended; the word for it that the client gets."""
-        self._said = said or ""
+    def _settle(self, reason: str | None, *, sequence: str | None = None) -> str:
+        """Note the finish; return the stop reason for the client."""
+        self._stop_reason = reason or ""
         ending = finish.infer(
             NAME,
-            said,
+            reason,
             has_calls=self._calls > 0,
-            calls_whole=self._last_call_is_whole(said),
+            calls_whole=self._last_call_is_whole(reason),
             sequence=sequence,
         )
-        word = encode_stream.relayed_stop_reason(self._reply, ending)
+        sent = encode_stream.relayed_stop_reason(self._reply, ending)
         usage = self._counter.usage()
         self.outcome.finish = ending
-        self.outcome.sent_finish = word
-        self.outcome.usage = usage or estimated_usage(self._reply.input_tokens, max(self._passed, 0))
-        return word
+        self.outcome.sent_finish = sent
+        self.outcome.usage = usage or estimated_usage(self._reply.input_tokens, max(self._content_bytes, 0))
+        return sent
 
-    def _last_call_is_whole(self, said: str | None) -> bool:
-        """Looked at only when it matters: the deltas of the last call passed unread."""
-        if not self._calls or said in (None, "tool_use", "end_turn"):
+    def _last_call_is_whole(self, reason: str | None) -> bool:
+        """Whether the last call is complete; its deltas are decoded only where the reason leaves it open."""
+        if not self._calls or reason in (None, "tool_use", "end_turn"):
             return True
         pieces = []
         for raw in self._last_call:
@@ -269,31 +233,31 @@ class Relay:
         arguments = "".join(pieces)
         return not arguments or json.is_whole(arguments)
 
-    def _mended(self, frame: Frame, chunk: StreamChunk, word: str) -> bytes:
+    def _repaired(self, frame: Frame, chunk: StreamChunk, sent: str) -> bytes:
         value = json.decode(frame.data)
         delta = value["delta"]
-        if delta.get("stop_reason") != word:
-            delta["stop_reason"], delta["stop_sequence"] = word, None
+        if delta.get("stop_reason") != sent:
+            delta["stop_reason"], delta["stop_sequence"] = sent, None
         assert self.outcome.usage is not None
         counts = value.get("usage") if isinstance(value.get("usage"), dict) else {}
         if chunk.usage is None or chunk.usage.output_tokens is None:
             value["usage"] = {**counts, **usage_object(self.outcome.usage)}
-        return _made(value, chunk)
+        return _frame_of(value, chunk)
 
     def _on_message_stop(self, frame: Frame, chunk: StreamChunk) -> bytes:
-        if self._said is None:
-            if not self._headed:
-                return self._broken(upstream_errors.stream_truncated())
+        if self._stop_reason is None:
+            if not self._has_head:
+                return self._break(stream_truncated())
             self._begin_end()
             return self._conclude()
         return self._end(_named(frame, chunk))
 
     def _conclude(self) -> bytes:
-        """The end of an answer whose upstream never said why it stopped."""
+        """Return the end of an answer whose upstream sent no stop reason."""
         out = self._close_all()
-        word = self._settle(None)
+        sent = self._settle(None)
         assert self.outcome.usage is not None
-        return out + end_frame({"stop_reason": word, "stop_sequence": None}, self.outcome.usage) + self._end()
+        return out + end_frame({"stop_reason": sent, "stop_sequence": None}, self.outcome.usage) + self._end()
 
     def _end(self, raw: bytes = MESSAGE_STOP) -> bytes:
         self.ended = True
@@ -304,21 +268,21 @@ class Relay:
         return b"".join([self._close_block(index) for index in list(self._open)])
 
     def _ensure_head(self) -> bytes:
-        if self._headed:
+        if self._has_head:
             return b""
-        self._headed = True
+        self._has_head = True
         usage = Usage(input=self._reply.input_tokens, output=1)
         message = encode_stream.message_head(self._reply, model="", usage=usage)
         return sse.frame(json.encode({"type": "message_start", "message": message}), b"message_start")
 
 
 def _named(frame: Frame, chunk: StreamChunk) -> bytes:
-    """The frame as it came, with its event line if that was missing: clients skip events without a name."""
+    """Return the frame with its `event:` line; Anthropic's SDKs skip events without one."""
     kind = chunk.type.encode()
     return frame.raw if frame.event == kind else sse.frame(frame.data.replace(b"\n", b" "), kind)
 
 
-def _made(value: dict[str, Any], chunk: StreamChunk) -> bytes:
+def _frame_of(value: dict[str, Any], chunk: StreamChunk) -> bytes:
     return sse.frame(json.encode(value), chunk.type.encode())
 
 

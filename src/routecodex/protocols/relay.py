@@ -1,0 +1,86 @@
+"""The skeleton of a relay: the stream of an upstream for a client of the same protocol.
+
+Frames are scanned, not rebuilt. They are held until there is content, because until then another target may
+answer; afterwards a failure becomes the protocol's own error frame.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from routecodex.canon.errors import GatewayError
+from routecodex.protocols.codec import AnswerOutcome, ReplyContext
+from routecodex.protocols.upstream_errors import stream_truncated
+from routecodex.wire.sse import Frames, FrameTooLarge
+
+
+class FrameRelay(ABC):
+    """A Pipe from a protocol to itself; each codec has its own subclass `Relay`."""
+
+    def __init__(self, reply: ReplyContext) -> None:
+        self.started = False
+        self.ended = False
+        self.outcome = AnswerOutcome()
+        self._reply = reply
+        self._frames = Frames()
+        self._held: list[bytes] = []
+
+    @abstractmethod
+    def _relay(self, run: bytes) -> bytes:
+        """Return the client's frames for a run of whole frames; set `started` at the first content."""
+
+    @abstractmethod
+    def _error_frame(self, error: GatewayError) -> bytes:
+        """Return the protocol's error frame."""
+
+    @abstractmethod
+    def _unparsable(self) -> GatewayError:
+        """Return the error of a stream that is not of this protocol."""
+
+    def _finish(self) -> bytes:
+        """Return the last bytes after the upstream closed the stream before its end."""
+        return self._break(stream_truncated())
+
+    def feed(self, data: bytes) -> bytes:
+        if self.ended:
+            return b""
+        try:
+            run = self._frames.cut(data)
+        except FrameTooLarge:
+            return self._break(self._unparsable())
+        if not run:
+            return b""
+        out = self._relay(run)
+        return out if self.started and not self._held else self._release(out)
+
+    def close(self) -> bytes:
+        if self.ended:
+            return b""
+        # The last frame may lack its blank line.
+        run = b"".join([frame.raw for frame in self._frames.close()])
+        return self._finish_after(self._release(self._relay(run)) if run else b"")
+
+    def _finish_after(self, out: bytes) -> bytes:
+        # A function of its own: mypyc assumes that `_relay` has not changed `ended`.
+        return out if self.ended else out + self._finish()
+
+    def fail(self, error: GatewayError) -> bytes:
+        if self.ended:
+            return b""
+        self.ended = True
+        self.outcome.error = error
+        return self._error_frame(error)
+
+    def _break(self, error: GatewayError) -> bytes:
+        """Raise the error before content, so that the next target is tried; afterwards end with it."""
+        if not self.started:
+            raise error
+        return self.fail(error)
+
+    def _release(self, out: bytes) -> bytes:
+        """Return the frames with those held before them; hold them while there is no content."""
+        self._held.append(out)
+        if not self.started:
+            return b""
+        held, self._held = self._held, []
+        return b"".join(held)
