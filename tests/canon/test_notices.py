@@ -5,12 +5,21 @@ from routecodex.canon.notices import Notices
 
 def test_each_line_is_kept_once_in_its_order() -> None:
     notices = Notices()
-    for what in ("top_k", "seed", "top_k"):
-        notices.dropped(what, "chat has no such field")
+    for field in ("top_k", "seed", "top_k"):
+        notices.dropped(field, "chat has no such field")
     assert notices.lines() == (
         "dropped top_k: chat has no such field",
         "dropped seed: chat has no such field",
     )
+
+
+def test_lines_of_others_are_added_once() -> None:
+    notices = Notices()
+    notices.add()
+    assert notices.lines() == ()
+    notices.add("a", "b", "a")
+    notices.add("b", "c")
+    assert notices.lines() == ("a", "b", "c")
 
 
 def test_lines_are_short_and_fit_a_header() -> None:
