@@ -60,7 +60,7 @@ def test_claude_code_runs_a_tool_loop(gateway: Gateway, upstream: str) -> None:
     body = claude_code(MODELS[upstream], "use Bash to list the files")
     assert len(msgspec.json.encode(body)) > 100_000
     asked = ask_claude(gateway, body)
-    check_messages(asked.body, end_tool_turn=True)
+    check_messages(asked.body, message_stop_after_calls=True)
     blocks = content_of(asked)
     (use,) = [block for block in blocks if block["type"] == "tool_use"]
     assert (use["name"], "use Bash to list the files" in use["input"]["command"]) == ("Bash", True)

@@ -41,7 +41,7 @@ def test_a_tool_turn_ends_with_message_stop_only_when_told_to(
 ) -> None:
     answer = ask(gateways.get(setting), MODELS[upstream])
     ends = setting == "always"
-    check_messages(answer.body, end_tool_turn=ends)
+    check_messages(answer.body, message_stop_after_calls=ends)
     assert answer.events[-1] == ("message_stop" if ends else "message_delta")
     last = next(frame for frame in reversed(answer.frames) if frame.event == "message_delta")
     assert last.json["delta"]["stop_reason"] == "tool_use"
@@ -60,7 +60,7 @@ def test_the_body_ends_at_once_though_the_upstream_holds_its_own(gateway: Gatewa
     assert isinstance(whole, Sse)
     gateway.upstreams.by_protocol["messages"].queue(Sse(whole.frames[:-1], end=Hang()))
     answer = ask(gateway, MODELS["messages"])
-    check_messages(answer.body, end_tool_turn=False)
+    check_messages(answer.body, message_stop_after_calls=False)
 
 
 STAINLESS = {"x-stainless-lang": "js", "user-agent": "Anthropic/JS 1.8.0"}
@@ -79,7 +79,7 @@ KNOWN: dict[str, tuple[dict[str, str], bool]] = {
 def test_auto_spares_the_clients_that_would_lose_something(
     gateway: Gateway, headers: dict[str, str], ends: bool
 ) -> None:
-    check_messages(ask(gateway, MODELS["chat"], headers=headers).body, end_tool_turn=ends)
+    check_messages(ask(gateway, MODELS["chat"], headers=headers).body, message_stop_after_calls=ends)
 
 
 @pytest.mark.parametrize("setting", SETTINGS)

@@ -23,7 +23,7 @@ PARTS: list[dict[str, Any]] = [
 ]
 CODE = "\n```python\nprint(1)\n```\n\n```\n1\n```\n"
 OMITTED = "[image omitted: image/png, 1 KB]"
-NOTICE = "dropped inlineData: answers of messages have no place for it"
+NOTICE = "dropped inlineData: answers of messages cannot have it"
 
 
 def chunk(*parts: dict[str, Any], **more: Any) -> dict[str, Any]:

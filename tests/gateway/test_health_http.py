@@ -373,7 +373,7 @@ async def test_a_request_does_not_wait_past_its_patience() -> None:
     assert (seen.status, seen.headers["retry-after"], len(up.requests)) == (429, "1", 2)
 
 
-REFUSED = "provider 'up' refused the gateway's key (HTTP 401)"
+REFUSED = "provider 'up' rejected the gateway's key (HTTP 401); check its configured keys"
 MIXED: dict[str, tuple[Json, Json, tuple[int, int], str, str]] = {
     "all limited": (limited(retry_after="50"), limited(retry_after="20"), (429, 429), "20", WORDS),
     "limited for long": (limited(retry_after="700"), limited(retry_after="800"), (429, 429), "60", WORDS),

@@ -31,7 +31,7 @@ ANSWERS: dict[str, Callable[[str, bool], Json | Sse]] = {
     "cache and reasoning tokens": lambda p, s: answers.counted(p, "Cheap.", s),
     "nothing": lambda p, s: answers.compose(p, stream=s, counts=Counts(output=0)),
 }
-OPTIONS: dict[str, dict[str, Any]] = {"chat": {"include_usage": True}, "messages": {"end_tool_turn": True}}
+OPTIONS: dict[str, dict[str, Any]] = {"chat": {"include_usage": True}, "messages": {"message_stop_after_calls": True}}
 
 
 def frames_of(answer: Json | Sse) -> list[bytes]:
@@ -88,18 +88,18 @@ def test_a_tool_turn_ends_with_or_without_message_stop_as_required() -> None:
     whole, without_stop = b"".join(frames), b"".join(frames[:-1])
     check_messages(whole)
     check_messages(without_stop)
-    check_messages(whole, end_tool_turn=True)
-    check_messages(without_stop, end_tool_turn=False)
+    check_messages(whole, message_stop_after_calls=True)
+    check_messages(without_stop, message_stop_after_calls=False)
     with pytest.raises(AssertionError, match="tool turn"):
-        check_messages(whole, end_tool_turn=False)
+        check_messages(whole, message_stop_after_calls=False)
     with pytest.raises(AssertionError, match="tool turn"):
-        check_messages(without_stop, end_tool_turn=True)
+        check_messages(without_stop, message_stop_after_calls=True)
 
 
 def test_other_turns_always_have_a_message_stop() -> None:
     frames = answers.text("messages", "Hello", True).data.split(b"\n\n")
     with pytest.raises(AssertionError, match="no message_stop"):
-        check_messages(b"\n\n".join(frames[:-2]) + b"\n\n", end_tool_turn=False)
+        check_messages(b"\n\n".join(frames[:-2]) + b"\n\n", message_stop_after_calls=False)
 
 
 BROKEN = {

@@ -42,7 +42,7 @@ def outlining(wanted: bool) -> Iterator[None]:
 def read(protocol: str, body: bytes, *, outlined: bool) -> WireRequest:
     with outlining(outlined):
         found = CODECS[protocol].validate(body)
-    assert bool(found.outline) == bool(found.uncut)
+    assert bool(found.outline) == bool(found.original)
     return found
 
 
@@ -50,7 +50,7 @@ def both(protocol: str, fields: Fields) -> tuple[WireRequest, WireRequest]:
     """The request read in both ways."""
     body = json.encode(fields)
     cut, whole = read(protocol, body, outlined=True), read(protocol, body, outlined=False)
-    assert (cut.uncut, whole.uncut) == (body, b"")
+    assert (cut.original, whole.original) == (body, b"")
     assert len(cut.outline) < len(body)
     return cut, whole
 
@@ -161,7 +161,7 @@ def test_a_body_that_was_changed_since_is_looked_at_as_it_was_read(protocol: str
     cut, whole = both(protocol, MAKE[protocol]({"role": "user", "content": LONG}))
     shorter = b" " * 7 + cut.body
     assert codec.features(cut.with_body(shorter)) == codec.features(whole)
-    assert (cut.keys(), cut.with_body(shorter).keys()) == (cut.outline, b"")
+    assert (cut.current_outline(), cut.with_body(shorter).current_outline()) == (cut.outline, b"")
 
 
 MODELS: dict[str, tuple[bytes, bytes]] = {
@@ -252,7 +252,7 @@ def test_small_requests_and_those_without_long_texts_are_read_as_they_are(protoc
 
 
 @pytest.mark.parametrize(
-    ("said", "untagged"),
+    ("said", "lacks_tags"),
     [
         ("hello", True),
         ("a < b ** c", True),
@@ -263,11 +263,11 @@ def test_small_requests_and_those_without_long_texts_are_read_as_they_are(protoc
 )
 @protocols
 def test_a_large_request_is_known_to_hold_no_tag_only_when_it_holds_none(
-    protocol: str, said: str, untagged: bool
+    protocol: str, said: str, lacks_tags: bool
 ) -> None:
     cut, whole = both(protocol, MAKE[protocol]({"role": "user", "content": said}))
-    assert (cut.untagged, whole.untagged) == (untagged, False)
-    assert cut.with_body(b"{}").untagged is untagged
+    assert (cut.lacks_tags, whole.lacks_tags) == (lacks_tags, False)
+    assert cut.with_body(b"{}").lacks_tags is lacks_tags
 
 
 @pytest.mark.parametrize(
@@ -276,4 +276,4 @@ def test_a_large_request_is_known_to_hold_no_tag_only_when_it_holds_none(
 @protocols
 def test_a_tag_that_is_spelled_with_escapes_is_not_overlooked(protocol: str, tag: bytes) -> None:
     body = json.encode(MAKE[protocol]({"role": "user", "content": "HERE"})).replace(b"HERE", tag)
-    assert not read(protocol, body, outlined=True).untagged
+    assert not read(protocol, body, outlined=True).lacks_tags

@@ -207,7 +207,7 @@ def test_nothing_is_told_after_the_end_not_even_texts_told_together() -> None:
 
 def test_a_source_of_events_needs_no_decoder() -> None:
     pipe = translation()
-    assert pipe.tell([START]) + pipe.tell([OPEN, TEXT]) == names(START, OPEN, TEXT)
+    assert pipe.encode([START]) + pipe.encode([OPEN, TEXT]) == names(START, OPEN, TEXT)
 
 
 def test_estimates_err_high_and_say_so() -> None:

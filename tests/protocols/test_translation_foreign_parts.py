@@ -42,7 +42,7 @@ CASES: list[tuple[str, AnswerPart, AnswerPart, str]] = [
 def test_each_client_gets_what_its_protocol_has(client: str, part: Any, told: Any, lost: str) -> None:
     codec = CODECS[client]
     assert replace_foreign_part(PartStarted(3, part), codec) == PartStarted(3, told)
-    notices = (f"{lost}: answers of {client} have no place for it",) if lost else ()
+    notices = (f"{lost}: answers of {client} cannot have it",) if lost else ()
     assert replace_foreign_parts(Response(parts=(part,)), codec) == (Response(parts=(told,)), notices)
 
 

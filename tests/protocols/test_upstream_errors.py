@@ -125,7 +125,7 @@ def test_a_failing_provider_that_speaks_of_balance_has_failed() -> None:
 
 def test_a_refused_key_says_nothing_of_what_the_provider_said() -> None:
     error = upstream_error(401, "Incorrect key sk-secret", provider="up")
-    assert error.message == "provider 'up' refused the gateway's key (HTTP 401)"
+    assert error.message == "provider 'up' rejected the gateway's key (HTTP 401); check its configured keys"
     assert error.code == "upstream_auth"
 
 

@@ -143,17 +143,17 @@ def message(index: int, *texts: tuple[int | None, str], **more: bool) -> UserMes
         (
             "chat",
             [{"role": "user", "content": [{"type": "file", "file": {"file_id": "f"}}]}],
-            [message(0, holds_more=True, is_last=True)],
+            [message(0, has_other_parts=True, is_last=True)],
         ),
         (
             "messages",
             [{"role": "user", "content": "q"}, CALL, {"role": "user", "content": [RESULT]}],
-            [message(0, (None, "q")), message(2, holds_more=True, brings_results=True, is_last=True)],
+            [message(0, (None, "q")), message(2, has_other_parts=True, has_results=True, is_last=True)],
         ),
         (
             "messages",
             [CALL, {"role": "user", "content": [RESULT, DOCUMENT, {"type": "text", "text": "t"}]}],
-            [message(1, (2, "t"), holds_more=True, brings_results=True, is_last=True)],
+            [message(1, (2, "t"), has_other_parts=True, has_results=True, is_last=True)],
         ),
         ("responses", "all \u00e9", [message(0, (None, "all é"), is_last=True)]),
         (
@@ -171,7 +171,7 @@ def message(index: int, *texts: tuple[int | None, str], **more: bool) -> UserMes
         (
             "responses",
             [{"role": "user", "content": [{"type": "input_file", "file_id": "f"}]}],
-            [message(0, holds_more=True, is_last=True)],
+            [message(0, has_other_parts=True, is_last=True)],
         ),
         ("gemini", {"parts": {"text": "one"}}, [message(0, (0, "one"), is_last=True)]),
         (
@@ -184,14 +184,14 @@ def message(index: int, *texts: tuple[int | None, str], **more: bool) -> UserMes
                 {"role": "user", "parts": [{"function_response": {"name": "f"}}, {"text": "b"}]},
             ],
             [
-                message(0, (0, "a"), holds_more=True),
-                message(4, (1, "b"), holds_more=True, brings_results=True, is_last=True),
+                message(0, (0, "a"), has_other_parts=True),
+                message(4, (1, "b"), has_other_parts=True, has_results=True, is_last=True),
             ],
         ),
         (
             "gemini",
             [{"role": None, "parts": [{"text": "caption", "inline_data": {"mime_type": "a/b", "data": ""}}]}],
-            [message(0, holds_more=True, is_last=True)],
+            [message(0, has_other_parts=True, is_last=True)],
         ),
     ],
 )
@@ -393,7 +393,7 @@ def test_a_place_without_a_text_is_an_error(texts: Any, drops: list[tuple[int, i
         {"role": "user", "content": [{"type": "text", "text": "a"}]},
         {"role": "user", "content": "b"},
     ]
-    with pytest.raises(ValueError, match=r"no text|plain text"):
+    with pytest.raises(ValueError, match=r"no text|plain string"):
         rewrite_texts(inbound_of("chat", entries), texts=texts, drop_parts=drops)
 
 

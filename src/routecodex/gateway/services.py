@@ -21,7 +21,7 @@ from routecodex.gateway.state.reasoning_cache import ReasoningCache
 from routecodex.gateway.state.response_history import ResponseChains
 from routecodex.gateway.state.sessions import Sessions
 from routecodex.protocols.codec import ReplyContext
-from routecodex.protocols.messages import ends_with_message_stop, knows_refusal
+from routecodex.protocols.messages.client_quirks import ends_with_message_stop, knows_refusal
 from routecodex.providers.upstream import Upstream
 from routecodex.routing import tokens
 from routecodex.routing.pools import NextTurn, RoundRobin
@@ -117,7 +117,7 @@ class GatewayServices:
         if target is not None:
             reply.provider = target.provider
         if request.codec.name == "messages":
-            reply.end_tool_turn = ends_with_message_stop(self._tool_turn_stop, request.headers)
+            reply.message_stop_after_calls = ends_with_message_stop(self._tool_turn_stop, request.headers)
             reply.knows_refusal = knows_refusal(request.headers)
         return reply
 

@@ -1,17 +1,18 @@
-"""The four protocols, each a codec: decode and encode of request, answer, stream and error.
+"""The four protocols, each with a codec: requests, answers, streams and errors, in both directions.
 
-codec         the contract: Codec, Inbound, Aim, Encoded, ReplyTo, Outcome, Pipe
-chat · responses · messages · gemini
-translation   a decoder and an encoder joined by events
-foreign       parts of an answer that only its provider's protocol has
-dialect       how one upstream deviates from its protocol, as data
-tools         namespaced and custom tools told to protocols that have none
-seals         signatures that cross protocols
-failures      a provider's refusal as a typed error
-repeats       the same frames, taken many at once for their texts
-runs          texts that follow each other, told and written together
-splice        a body with its model replaced and nothing else
-notices       what could not be said in the other protocol
-glance, words what the `look` of every codec is made of
-codecs        CODECS: the codecs by name
+codec              the contract of a codec, and the types that pass through it
+codecs             CODECS: the four codecs by name
+chat, responses, messages, gemini
+relay              skeleton of a relay: the stream of an upstream for a client of the same protocol
+translation        converts a stream between protocols: decoder, events, encoder
+text_batches       reads and writes many text frames at once
+dialect            deviations of one upstream from its protocol, as data
+tool_mapping       maps namespaced and custom tools to protocols that lack them
+sealed_signatures  seals a signature with its provider's name, so that it returns only there
+upstream_errors    maps a provider's error response to a typed error
+lost_fields        fields that another protocol does not have
+message_features   reads author, user text, images and searches from messages
+user_text          finds and replaces user-written texts in a request
+control_fields     control fields of a body: session, conversation, route hints
+large_body         edits a large body without decoding it
 """

@@ -1,12 +1,12 @@
-"""The contract of a codec: four protocols cost four of these, not sixteen.
+"""The contract of a codec: four protocols need four codecs, not sixteen conversions.
 
-Client side (we are the server):      read, look, opening, decode_request, encode_response, stream_encoder,
-                                      encode_error
-Provider side (we are the client):    encode_request, decode_response, stream_decoder, decode_error
-Same protocol on both sides:          rewrite (request), relay (stream), pass_response
+Client side:                  validate, features, fingerprint, decode_request, encode_response,
+                              stream_encoder, encode_error
+Provider side:                encode_request, path, decode_response, stream_decoder, decode_error
+Same protocol on both sides:  rewrite (request), relay (stream), relay_response
 
-Events are primary: `decode_response` gives what `stream_decoder` would have told, `encode_response` what
-`stream_encoder` would have written; both directions share one mapping. Nothing here does IO.
+`decode_response` returns the events that `stream_decoder` would return for the same answer, so streams and
+whole answers share one mapping. Codecs do no IO.
 """
 
 from __future__ import annotations
@@ -23,24 +23,25 @@ from routecodex.canon.request import ProtocolName, Request, RequestFeatures
 from routecodex.canon.response import Response
 from routecodex.protocols.dialect import Dialect
 from routecodex.protocols.text_batches import StreamItem, batched
+from routecodex.wire.sse import KEEP_ALIVE
 
 
 class WireRequest:
-    """A client's request as it came: the bytes, the codec's typed view of them, and what the path said.
+    """A client's request: its bytes, the codec's typed view of them, and model and stream from body or path.
 
-    Where the view is one without its long texts (cuts.py), it was read from `outline`, made of `uncut`. It is
-    `untagged` where it is known that nothing in it is said to the gateway.
+    The view of a large body lacks its long texts (large_body.py): it was read from `outline`, which was made
+    of `original`. `lacks_tags`: the body is known to have no instruction tags.
     """
 
     __slots__ = (
         "body",
         "include_usage",
+        "lacks_tags",
         "model",
+        "original",
         "outline",
         "protocol",
         "stream",
-        "uncut",
-        "untagged",
         "view",
     )
 
@@ -53,9 +54,9 @@ class WireRequest:
         model: str,
         stream: bool,
         include_usage: bool = True,
-        uncut: bytes = b"",
+        original: bytes = b"",
         outline: bytes = b"",
-        untagged: bool = False,
+        lacks_tags: bool = False,
     ) -> None:
         self.protocol: Final = protocol
         self.body: Final = body
@@ -63,12 +64,12 @@ class WireRequest:
         self.model: Final = model
         self.stream: Final = stream
         self.include_usage: Final = include_usage
-        self.uncut: Final = uncut
+        self.original: Final = original
         self.outline: Final = outline
-        self.untagged: Final = untagged
+        self.lacks_tags: Final = lacks_tags
 
     def with_body(self, body: bytes) -> WireRequest:
-        """The same request in other bytes: its view and its outline stay those of what came."""
+        """Return the request with another body; its view and outline stay those of the original."""
         return WireRequest(
             self.protocol,
             body,
@@ -76,14 +77,14 @@ class WireRequest:
             model=self.model,
             stream=self.stream,
             include_usage=self.include_usage,
-            uncut=self.uncut,
+            original=self.original,
             outline=self.outline,
-            untagged=self.untagged,
+            lacks_tags=self.lacks_tags,
         )
 
-    def keys(self) -> bytes:
-        """An outline of the body; empty where there is none of it as it is now."""
-        return self.outline if self.uncut is self.body else b""
+    def current_outline(self) -> bytes:
+        """Return the outline if it is that of the body, else empty bytes."""
+        return self.outline if self.original is self.body else b""
 
 
 def _always(_signature: str) -> bool:
@@ -94,7 +95,7 @@ def _never(_signature: str) -> bool:
     return False
 
 
-def _in_words(_media: Media) -> Opaque | None:
+def _no_image(_media: Media) -> Opaque | None:
     return None
 
 
@@ -103,21 +104,21 @@ _PLAIN: Final = Dialect()
 
 @dataclass(frozen=True, kw_only=True)
 class EncodeOptions:
-    """What an encoder must know of the upstream a request is bound for."""
+    """Facts of the upstream that an encoder needs."""
 
     model: str
     provider: str
     dialect: Dialect = _PLAIN
     max_output_tokens: int | None = None
     vision: bool = True
-    is_ours: Callable[[str], bool] = _always
-    """Whether an unsealed signature may go there: False when another provider is known to have made it."""
-    made_here: Callable[[str], bool] = _never
-    """Whether this very value came from there, seal and all: another gateway of ours may stand there."""
+    accepts_signature: Callable[[str], bool] = _always
+    """Whether an unsealed signature may be sent: False if another provider is known to have made it."""
+    issued_signature: Callable[[str], bool] = _never
+    """Whether this value, with its seal, came from the upstream: that may be another RouteCodex."""
 
 
 class EncodedRequest:
-    """A request body for an upstream; `notices` name what could not be said there (`dropped top_k`)."""
+    """Body and notices for an upstream; the notices name dropped fields."""
 
     __slots__ = ("body", "notices")
 
@@ -129,25 +130,25 @@ class EncodedRequest:
         return isinstance(other, EncodedRequest) and (self.body, self.notices) == (other.body, other.notices)
 
     def __repr__(self) -> str:
-        return f"Encoded({self.body!r}, {self.notices!r})"
+        return f"EncodedRequest({self.body!r}, {self.notices!r})"
 
 
 class ReplyContext:
-    """What an encoder must know of the client it answers.
+    """Facts of the client that an encoder needs.
 
-    `id` is a fresh hex id from which each codec makes its own ids. `request` is the canonical request.
-    `view` is the codec's typed view of the request (Responses echoes parts of it). `end_tool_turn` says
-    whether a tool turn on messages ends with `message_stop`. `provider` seals signatures (see seals.py).
-    `input_tokens` estimates the prompt, for upstreams that report no usage.
+    `id` is a fresh hex id from which each codec derives its ids. `request` is the canonical request, `view`
+    the codec's typed view of it (Responses echoes some fields). `provider` seals signatures.
+    `message_stop_after_calls`: a tool turn on messages ends with `message_stop`. `knows_refusal`: the client
+    knows the stop reason `refusal`. `input_tokens` estimates the prompt for upstreams that report no usage.
     """
 
     __slots__ = (
         "created",
-        "end_tool_turn",
         "id",
         "include_usage",
         "input_tokens",
         "knows_refusal",
+        "message_stop_after_calls",
         "model",
         "provider",
         "request",
@@ -164,7 +165,7 @@ class ReplyContext:
         request: Request | None = None,
         view: Any = None,
         include_usage: bool = True,
-        end_tool_turn: bool = True,
+        message_stop_after_calls: bool = True,
         knows_refusal: bool = True,
         input_tokens: int = 0,
     ) -> None:
@@ -175,13 +176,13 @@ class ReplyContext:
         self.request = request
         self.view = view
         self.include_usage = include_usage
-        self.end_tool_turn = end_tool_turn
+        self.message_stop_after_calls = message_stop_after_calls
         self.knows_refusal = knows_refusal
         self.input_tokens = input_tokens
 
 
 class AnswerOutcome:
-    """What an answer came to, for logs and metrics; filled while it passes."""
+    """Finish, usage and errors of one answer, for logs and metrics; filled while it passes."""
 
     __slots__ = (
         "body",
@@ -217,11 +218,7 @@ class AnswerOutcome:
         self.body = body
         """Responses only: the final response object as JSON, for the history."""
         self.empty = empty
-        """The answer has neither a word nor a call; of a stream, that nothing at all came before its end."""
-
-
-KEEP_ALIVE: Final = b": keep-alive\n\n"
-"""A comment of server-sent events: clients skip it, proxies see a live connection."""
+        """The answer has neither text nor a call; of a stream: its end came first."""
 
 
 class StreamDecoder(Protocol):
@@ -244,7 +241,7 @@ class StreamEncoder(Protocol):
     """Turns events into client bytes; after Finished or Failed the bytes are complete."""
 
     keep_alive: bytes = KEEP_ALIVE
-    """Sent while nothing happens: a frame without content where the protocol's clients reject comments."""
+    """Sent while there are no events: a comment, or a frame without content if clients fail on comments."""
     final_body: bytes | None = None
     """The whole answer as JSON after Finished, where clients can fetch it later (Responses)."""
 
@@ -258,11 +255,11 @@ class StreamEncoder(Protocol):
 
 
 class Pipe(Protocol):
-    """Provider bytes in, client bytes out: a `relay` (same protocol) or a `Translation`.
+    """Turns provider bytes into client bytes: a relay (same protocol) or a `Translation`.
 
-    `started` turns True when there is content (then what was held comes out); until then an upstream failure
-    is raised by `feed`/`close` as UpstreamError, so that the next target can be tried. Afterwards failures
-    come out as the protocol's own error event and stand in `outcome.error`. `ended`: nothing more will come.
+    `started` becomes True with the first content, which releases the held frames. Until then `feed` and
+    `close` raise a failure of the upstream as UpstreamError, so that the next target can be tried. Afterwards
+    they return the protocol's error event and set `outcome.error`. `ended`: the client bytes are complete.
     """
 
     started: bool
@@ -272,7 +269,7 @@ class Pipe(Protocol):
     def feed(self, data: bytes) -> bytes: ...
     def close(self) -> bytes: ...
     def fail(self, error: GatewayError) -> bytes:
-        """The protocol's own error event, for a stream that has begun and cannot go on."""
+        """Return the protocol's error event, for a stream that has started and cannot continue."""
         ...
 
 
@@ -282,31 +279,31 @@ class Codec:
 
     name: ProtocolName
     validate: Callable[..., WireRequest]
-    """validate(body, *, model=None, stream=None): validates types and names the wrong field (BadRequest)."""
+    """validate(body, *, model=None, stream=None): checks types; BadRequest names the wrong field."""
     features: Callable[[WireRequest], RequestFeatures]
-    """What routing goes by; cheap enough for every request, however large."""
+    """Features that routing reads; cheap for requests of any size."""
     fingerprint: Callable[[WireRequest], bytes]
-    """Bytes that stay the same for a whole conversation: its system text and its first words."""
+    """Bytes that stay the same for a whole conversation: its system text and first user texts."""
     decode_request: Callable[[WireRequest], Request]
     encode_request: Callable[[Request, EncodeOptions], EncodedRequest]
     rewrite: Callable[[WireRequest, EncodeOptions], EncodedRequest]
-    """The same-protocol request: only what must change is changed, the rest is byte for byte as it came."""
+    """The request for an upstream of the same protocol; all bytes that need no change stay."""
     path: Callable[[str, bool], str]
-    """path(model, stream): where the request goes, below the provider's base URL."""
+    """path(model, stream): the path below the provider's base URL."""
     decode_response: Callable[[bytes], Sequence[Event]]
     encode_response: Callable[[Response, ReplyContext], bytes]
     relay_response: Callable[[bytes, ReplyContext], tuple[bytes, AnswerOutcome]]
-    """The same-protocol answer: as it came, its finish put right if it lied; UpstreamFailed if it is none."""
+    """The answer of an upstream of the same protocol, with a wrong finish corrected; raises UpstreamError."""
     stream_decoder: Callable[[], StreamDecoder]
     stream_encoder: Callable[[ReplyContext], StreamEncoder]
     relay: Callable[[ReplyContext], Pipe]
     decode_error: Callable[[int, Mapping[str, str], bytes, str], UpstreamError]
-    """decode_error(status, headers, body, provider): a provider's refusal as a typed error."""
+    """decode_error(status, headers, body, provider): the error response of a provider as a typed error."""
     encode_error: Callable[[GatewayError], tuple[int, dict[str, Any]]]
-    """The HTTP status and the protocol's own envelope, with `code` and `details` at the top level."""
-    image_part: Callable[[Media], Opaque | None] = _in_words
-    """A part of an answer that holds this image; None where answers have no place for it."""
+    """HTTP status and error envelope of the protocol, with `code` and `details` at the top level."""
+    image_part: Callable[[Media], Opaque | None] = _no_image
+    """A part of an answer with this image; None if answers of the protocol cannot have images."""
     keep_alive: bytes = KEEP_ALIVE
-    """What may be sent while nothing happens; empty where the protocol has nothing for it."""
+    """Sent on a relayed stream without data; empty if clients fail on comments."""
     abort_after_error: bool = False
-    """Whether a broken stream must also drop its connection, because clients ignore the error event."""
+    """Whether a broken stream must also drop its connection, because clients ignore error events."""

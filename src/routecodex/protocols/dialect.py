@@ -1,4 +1,4 @@
-"""How one upstream deviates from the protocol it speaks, as data."""
+"""Deviations of one upstream from its protocol, as data."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from msgspec import Struct
 
 
 class Dialect(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The knobs an encoder turns; the defaults are the protocol as its maker publishes it.
+    """Settings of an encoder; the defaults are the protocol as its owner documents it.
 
-    `unsupported` lists request fields this upstream refuses: they are left out, with a notice.
-    `unsigned_thoughts` and `unthought_turns` are as most take them who speak messages, not as Anthropic does.
+    `unsupported` lists request fields that this upstream rejects: they are dropped, with a notice.
+    `unsigned_thoughts` and `unthought_turns` default to the behaviour of compatible messages endpoints;
+    Anthropic rejects both (Anthropic docs, extended thinking).
     """
 
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] | None = None
-    """Absent, chat clients may use either, and the gateway writes `max_completion_tokens`."""
+    """None: chat clients may use either, and the gateway writes `max_completion_tokens`."""
     reasoning_field: Literal["reasoning_effort", "thinking", "enable_thinking", "reasoning", "none"] = (
         "reasoning_effort"
     )
@@ -34,13 +35,13 @@ class Dialect(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     unsigned_thoughts: bool = True
     unthought_turns: bool = True
     web_search: bool | None = None
-    """Whether it runs a search that a client declares; by protocol when absent."""
+    """Whether the upstream runs a hosted web search; None: depends on the protocol."""
 
 
-_SEARCHING = frozenset({"responses", "messages", "gemini"})
-"""Protocols whose makers run a declared web search themselves."""
+_HOSTING_PROTOCOLS = frozenset({"responses", "messages", "gemini"})
+"""Protocols whose owners run a hosted web search: OpenAI, Anthropic, Google."""
 
 
 def hosts_search(dialect: Dialect, protocol: str) -> bool:
-    """Whether this upstream runs a web search that is declared in its own protocol."""
-    return protocol in _SEARCHING if dialect.web_search is None else dialect.web_search
+    """Whether this upstream runs a hosted web search of its own protocol."""
+    return protocol in _HOSTING_PROTOCOLS if dialect.web_search is None else dialect.web_search

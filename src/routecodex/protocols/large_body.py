@@ -1,13 +1,7 @@
 """Edits a large body without decoding it.
 
-Whether a body is worth a closer look: a search through bytes that every request goes through.
-
-Long texts of large requests, left out of the view that is read of them, and found again.
-
-Where one was left out, a mark stands in the view that tells where it begins in `WireRequest.uncut`. A
-request in which a text of the client begins like a mark is read as it is.
-
-A body with its model replaced and every other value byte for byte as it came.
+The typed view of a large request is read from an outline without its long texts. In the place of each is a
+mark with its offset in `WireRequest.original`. A request with a text that begins like a mark is read in full.
 """
 
 from __future__ import annotations
@@ -21,18 +15,18 @@ from routecodex.protocols.message_features import TextValue, full_text
 from routecodex.wire import json, outline, scan
 
 TAG_OPENING = b"<**"
-"""How every tag begins."""
+"""The beginning of every instruction tag."""
 _ESCAPE = b"\\u00"
 
 _ESCAPED_OPENINGS = (
     (b"<", re.compile(rb"<(?:\*|\\u002[aA]){2}")),
     (b"\\u003", re.compile(rb"\\u003[cC](?:\*|\\u002[aA]){2}")),
 )
-"""How a tag may open, behind what it then begins with: one pattern for both would be tried at every byte."""
+"""First bytes and pattern of an escaped tag opening; one pattern for both would be tried at every byte."""
 
 
 def may_hold_tags(body: bytes) -> bool:
-    """Whether `<**` may stand in some string of the JSON, however it is escaped; never a wrong no."""
+    """Whether some string of the JSON may have `<**`, escaped or not; False is always right."""
     if scan.contains(body, TAG_OPENING):
         return True
     return scan.contains(body, _ESCAPE) and any(
@@ -41,53 +35,53 @@ def may_hold_tags(body: bytes) -> bool:
 
 
 TextPaths = tuple[tuple[bytes, int], ...]
-"""Keys, and how deep the objects lie that may have them (outline.py)."""
+"""Keys, and the depth of the objects that may have them (wire/outline.py)."""
 
 _LARGE: Final = 32_768
-"""Bytes from which on a view without the long texts takes less time, even with looking for them."""
+"""Bytes from which reading an outline is faster than reading the whole body."""
 _SHORTEST: Final = 1024
 _MARK: Final = rb'"\u0000'
 
 
 def elide_texts(body: bytes, places: TextPaths) -> tuple[bytes, bool]:
-    """The body without its long texts at these places, and whether it may hold tags.
+    """Return an outline of the body without its long texts at these places, and whether it may have tags.
 
-    The outline is empty when the body has to be read as it is; then nothing is known of tags.
+    The outline is empty if the body must be read in full; then it may have tags.
     """
     found = outline.cut(body, places, _SHORTEST, TAG_OPENING) if len(body) >= _LARGE else None
     return (b"", True) if found is None else found
 
 
-def restore_text(words: TextValue, uncut: bytes) -> TextValue:
-    """A text of a view, from where it was left out if it was."""
-    if not uncut:
-        return words
-    if isinstance(words, str):
-        return full_text(_original(words[1:], uncut)) if words[:1] == "\0" else words
-    view = memoryview(words)
+def restore_text(text: TextValue, original: bytes) -> TextValue:
+    """Return a text of a view; in place of a mark, the text at its offset."""
+    if not original:
+        return text
+    if isinstance(text, str):
+        return full_text(_text_at(text[1:], original)) if text[:1] == "\0" else text
+    view = memoryview(text)
     is_mark = bytes(view[: len(_MARK)]) == _MARK
-    return _original(str(view[len(_MARK) : -1], "ascii"), uncut) if is_mark else words
+    return _text_at(str(view[len(_MARK) : -1], "ascii"), original) if is_mark else text
 
 
-def _original(place: str, uncut: bytes) -> Raw:
-    start = int(place)
-    return Raw(uncut[start : scan.string_end(uncut, start + 1) + 1])
+def _text_at(offset: str, original: bytes) -> Raw:
+    start = int(offset)
+    return Raw(original[start : scan.string_end(original, start + 1) + 1])
 
 
 _COPIED: Final = 32_768
-"""Bytes from which on one copy less is worth more than it costs to go without."""
+"""Bytes from which joining views is faster than copying slices."""
 _MODEL_KEY: Final = b'"model"'
 
 _ESCAPED: Final = b"\\u006"
-"""How every letter of `model` looks when escaped: a key may be spelled that way too."""
+"""The beginning of every escaped letter of `model`: JSON allows escapes in keys."""
 _VALUE = re.compile(rb'\s*:\s*("(?:[^"\\]|\\.)*")')
 
 
 def replace_model(body: bytes, model: str, *, named: str | None = None, outline: bytes = b"") -> bytes:
-    """The body for this model; where its key can occur but once, even the white space stays.
+    """Return the body with this model; all other bytes stay if the key `model` can occur only once.
 
-    `named` is the model it names, where that is known: a body that names the right one is not searched. In
-    its `outline`, where there is one, are all its keys.
+    `named` is the model in the body, if known: a body with the right one is not searched. `outline` has all
+    keys of the body, if there is one.
     """
     if named == model:
         return body

@@ -1,4 +1,4 @@
-"""What could not be said in the other protocol: collected while encoding, shown to the client."""
+"""Fields of a request that another protocol does not have."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SERVER_HINTS = frozenset(
         "stream_options",
     }
 )
-"""Fields that only speak to their own server, or that the gateway acted on: nothing is lost with them."""
+"""Fields for the provider's own server, or handled by the gateway: they are dropped without a notice."""
 
 _HARMLESS = frozenset(
     {
@@ -42,13 +42,13 @@ _HARMLESS = frozenset(
         "wrapper",
     }
 )
-"""Fields of parts and tools that mean nothing elsewhere, or that the codecs keep for themselves."""
+"""Fields of parts and tools without meaning in another protocol, or kept by the codecs for themselves."""
 
 _IN_PARTS_TOO = frozenset({"cache_control", "content", "title"})
-"""What a block that is kept whole, as its type among the fields tells, says in its parts as well."""
+"""Fields of a block with its type among its extras, whose contents its parts have too."""
 
 _PROVIDER_STATE = ("conversation", "prompt")
-"""Fields of Responses that stand for what its provider keeps: without it, the request is another one."""
+"""Fields of Responses that refer to data stored at OpenAI; the request is incomplete without it."""
 
 _NOTHING: tuple[Json, ...] = (None, False, "", [], {}, {"enabled": False})
 _PARTS, _EXTRAS = attrgetter("parts"), attrgetter("extras")
@@ -56,33 +56,33 @@ _NAMES: dict[type, str] = {Tool: "tool", Text: "text", ToolCall: "call", ToolRes
 
 
 def lost_fields(request: Request) -> list[str]:
-    """Fields of parts and tools that only the request's own protocol has, each once: `tool.defer_loading`."""
+    """Return fields of parts and tools that only the request's protocol has, as `tool.defer_loading`."""
     parts = list(chain.from_iterable(map(_PARTS, request.messages)))
     results = [part.parts for part in parts if type(part) is ToolResult]
     lost: dict[str, None] = {}
     for holder in filter(_EXTRAS, chain(request.tools, request.system, parts, *results)):
-        lost |= dict.fromkeys(_named(holder))
+        lost |= dict.fromkeys(_field_names(holder))
     return list(lost)
 
 
-def _named(holder: Any) -> list[str]:
-    # What goes elsewhere of a thought is its text, and where it does not go there is a notice of its own.
+def _field_names(holder: Any) -> list[str]:
+    # Other protocols get only the text of reasoning; if that is dropped, it has its own notice.
     if isinstance(holder, Reasoning):
         return []
-    what = _NAMES.get(type(holder)) or holder.kind
+    prefix = _NAMES.get(type(holder)) or holder.kind
     known = _HARMLESS | _IN_PARTS_TOO if "type" in holder.extras else _HARMLESS
     fields = holder.extras.items()
-    return [f"{what}.{name}" for name, value in fields if name not in known and value not in _NOTHING]
+    return [f"{prefix}.{name}" for name, value in fields if name not in known and value not in _NOTHING]
 
 
 def reject_provider_state(request: Request) -> None:
-    """Refuses a request that means something only its own provider keeps."""
+    """Reject a request that refers to data stored at its own provider."""
     if request.source != "responses" or not request.extras:
         return
     for field in _PROVIDER_STATE:
         if field in request.extras:
             raise BadRequest(
-                f"{field}: only a provider that speaks Responses can have it; send what it stands for",
+                f"{field}: it refers to data stored at a Responses provider; send the data itself",
                 param=field,
                 code="unsupported_value",
             )

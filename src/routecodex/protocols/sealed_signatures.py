@@ -1,9 +1,7 @@
 """Seals a signature with its provider's name, so that it returns only there.
 
-Signatures that cross protocols: sealed with their maker's name, so that they go back only to it.
-
-Within one protocol a signature passes byte for byte. When an answer is re-encoded for another protocol its
-signature leaves as `rcx1.<provider>.<signature>`; the client echoes it, and `unseal` tells who made it.
+Within one protocol a signature passes unchanged. In an answer converted to another protocol it is
+`rcx1.<provider>.<signature>`; the client echoes it, and `unseal` returns the provider.
 """
 
 from __future__ import annotations
@@ -12,12 +10,12 @@ SEAL = "rcx1."
 
 
 def seal(provider: str, signature: str) -> str:
-    """The signature with its maker's name on it."""
+    """Return the signature with its provider's name."""
     return f"{SEAL}{provider}.{signature}"
 
 
 def unseal(value: str) -> tuple[str | None, str]:
-    """(maker, signature); the maker is None when the value carries no seal of ours."""
+    """Return (provider, signature); the provider is None if the value is not sealed."""
     if not value.startswith(SEAL):
         return None, value
     provider, dot, signature = value[len(SEAL) :].partition(".")

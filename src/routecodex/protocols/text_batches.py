@@ -1,18 +1,13 @@
 """Reads and writes many text frames at once.
 
-Frames that differ in one text only, taken many at once.
+Most of a stream is deltas of one text, in frames that differ in that text only:
 
     data: {…"delta":{"content":" world"},…}
     └────── head ─────────────┘text└─ tail ─┘
 
-Once one such frame was understood, a run of them is cut apart at its tails in one go. That each frame begins
-with the head is proved by joining them again, and that each text is a string by reading all as one list.
-
-Runs of text: pieces that follow each other are told and written together, far cheaper than one by one.
-
-Most of a stream is pieces of one text. A decoder that can tell them together has `runs(data)` beside `feed`:
-the same events, with many `TextAdded` as one `TextBatch`. An encoder that can write them together has
-`add_texts(index, texts)`: the bytes it would have written for the events.
+Once one such frame was decoded, a run of them is split at the tails. Joining the pieces again proves that
+each frame begins with the head; decoding all texts as one JSON list proves that each is a string. Decoders
+return them as one `TextBatch` (`decode_batches`), encoders write them at once (`add_texts`).
 """
 
 from __future__ import annotations
@@ -29,17 +24,17 @@ from routecodex.wire.frame import Frame
 from routecodex.wire.sse import parse
 
 SCAN_BYTES = 16 * 1024
-"""Bytes looked at in one go: a run that others interrupt is not cut apart to its end again and again."""
+"""Bytes split at once: a run with other frames in it is not split to its end again and again."""
 
 _strings = Decoder(list[str])
 _BETWEEN = b'","'
 
 _UNSURE = b"\\" + _BETWEEN
-"""Where a text may have swallowed the quote that should close it."""
+"""A backslash before the quote that should close a text."""
 
 
 class FrameTemplate:
-    """The shape of the last frame that was understood."""
+    """A frame that repeats but for one text."""
 
     __slots__ = ("_head", "_tail")
 
@@ -48,7 +43,7 @@ class FrameTemplate:
         self._tail = b""
 
     def learn(self, raw: bytes, keys: Sequence[bytes]) -> None:
-        """Takes the frame as the shape; one of `keys` stands before its text, such as `"content":"`."""
+        """Take the shape of a decoded frame; one of `keys` is before its text, such as `"content":"`."""
         for key in keys:
             before, found, after = raw.partition(key)
             if found:
@@ -56,15 +51,15 @@ class FrameTemplate:
                 return
 
     def take_shape(self, head: bytes, tail: bytes) -> None:
-        """Takes as the shape what stands before and behind the text of a frame that was understood."""
+        """Take the bytes before and after the text of a decoded frame as the shape."""
         self._head, self._tail = head, tail
 
     def span(self, run: bytes, at: int = 0) -> int:
-        """Where the frames of this shape end that begin there; there if none do."""
+        """Return the end of the frames of this shape that begin at `at`."""
         return scan.frames_end(run, at, self._head, self._tail)
 
     def take(self, run: bytes, at: int = 0) -> tuple[list[str], int]:
-        """The texts of the frames of this shape that begin there, and how many bytes they are."""
+        """Return the texts of the frames of this shape that begin at `at`, and the size of the frames."""
         head, tail = self._head, self._tail
         skip = len(head)
         end = run.rfind(tail, at, at + SCAN_BYTES) if head and run.startswith(head, at) else -1
@@ -74,7 +69,7 @@ class FrameTemplate:
         pieces = [frame[skip:] for frame in frames]
         texts = _texts(pieces) if (tail + head).join(pieces) == run[at + skip : end] else None
         if texts is None:
-            # Something else stands among them: what comes before it is told by looking at each.
+            # Another frame is among them: take those before it, each checked by itself.
             alike = takewhile(lambda frame: frame.startswith(head), frames)
             pieces = list(takewhile(_is_text, [frame[skip:] for frame in alike]))
             texts = _texts(pieces, checked=True)
@@ -82,11 +77,11 @@ class FrameTemplate:
 
 
 def _texts(pieces: list[bytes], *, checked: bool = False) -> list[str] | None:
-    """What the pieces say, each the inside of a JSON string; None when one of them is not, or may not be."""
-    told = b'["' + _BETWEEN.join(pieces) + b'"]'
-    if not checked and _UNSURE in told:
+    """Decode pieces that are insides of JSON strings; None if one is not, or may not be."""
+    joined = b'["' + _BETWEEN.join(pieces) + b'"]'
+    if not checked and _UNSURE in joined:
         return None
-    texts = json.try_read(told, _strings)
+    texts = json.try_read(joined, _strings)
     return texts if texts is not None and len(texts) == len(pieces) else None
 
 
@@ -94,12 +89,12 @@ def _is_text(piece: bytes) -> bool:
     return scan.text_length(piece) == len(piece)
 
 
-_SEAM = "\x7f"
-"""A character that JSON takes as it is and hardly any text holds."""
+_SEPARATOR = "\x7f"
+"""A character that JSON does not escape and hardly any text contains."""
 
 
 class TextBatch:
-    """Many TextAdded events of one part that follow each other, none of them empty."""
+    """Consecutive text deltas of one part, none of them empty."""
 
     __slots__ = ("index", "texts")
 
@@ -111,14 +106,14 @@ class TextBatch:
         return isinstance(other, TextBatch) and (self.index, self.texts) == (other.index, other.texts)
 
     def __repr__(self) -> str:
-        return f"Texts({self.index!r}, {self.texts!r})"
+        return f"TextBatch({self.index!r}, {self.texts!r})"
 
 
 StreamItem: TypeAlias = Event | TextBatch
 
 
 def batched(events: Iterable[Event]) -> list[StreamItem]:
-    """The events, with plain texts of one part that follow each other as one."""
+    """Return the events with consecutive plain texts of one part as one batch."""
     out: list[StreamItem] = []
     for index, run in groupby(events, _part_of_text):
         if index is None:
@@ -128,10 +123,10 @@ def batched(events: Iterable[Event]) -> list[StreamItem]:
     return out
 
 
-def unbatched(told: Iterable[StreamItem]) -> list[Event]:
-    """The events one by one."""
+def unbatched(items: Iterable[StreamItem]) -> list[Event]:
+    """Return the events one by one."""
     out: list[Event] = []
-    for item in told:
+    for item in items:
         if isinstance(item, TextBatch):
             out.extend([TextDelta(item.index, text) for text in item.texts])
         else:
@@ -140,15 +135,15 @@ def unbatched(told: Iterable[StreamItem]) -> list[Event]:
 
 
 def escape_texts(texts: Sequence[str]) -> list[bytes]:
-    """Each text as a JSON string without its quotes."""
-    whole = _SEAM.join(texts)
-    if whole.count(_SEAM) >= len(texts):
+    """Return each text as a JSON string without its quotes."""
+    whole = _SEPARATOR.join(texts)
+    if whole.count(_SEPARATOR) >= len(texts):
         return [json.encode(text)[1:-1] for text in texts]
-    return json.encode(whole)[1:-1].split(_SEAM.encode())
+    return json.encode(whole)[1:-1].split(_SEPARATOR.encode())
 
 
 def frame_at(run: bytes, at: int) -> tuple[Frame | None, int]:
-    """The frame that begins there (None when it holds no data), and where the next one does."""
+    """Return the frame that begins at `at` (None if it has no data), and its end."""
     end = run.find(b"\n\n", at)
     block = run[at:end] if end >= 0 else run[at:]
     frame = parse(block.strip(b"\n")) if block else None
@@ -156,5 +151,5 @@ def frame_at(run: bytes, at: int) -> tuple[Frame | None, int]:
 
 
 def _part_of_text(event: Event) -> int | None:
-    """The part that a plain text belongs to; None for every other event."""
+    """Return the part index of a plain text; None for every other event."""
     return event.index if type(event) is TextDelta and event.text and not event.logprobs else None

@@ -1,9 +1,7 @@
 """Maps namespaced and custom tools to protocols that lack them.
 
-Tools that only some protocols have, told to the others: namespaced tools and custom (freeform) ones.
-
-A namespaced tool travels as one flat, legal name (`namespace__name`); a custom tool travels as a function
-with one string property `input`. `ToolNames` finds the way back from the name a model called.
+A namespaced tool gets one flat name (`namespace__name`). A custom (freeform) tool, such as Codex's
+`apply_patch`, becomes a function with one string property `input`. `ToolNames` maps called names back.
 """
 
 from __future__ import annotations
@@ -22,9 +20,10 @@ CUSTOM_PARAMETERS: dict[str, Json] = {
     "required": ["input"],
     "additionalProperties": False,
 }
-"""The parameters of a custom tool that travels as a function."""
+"""Parameters of the function that replaces a custom tool."""
 
 NAME_LIMIT = 64
+"""OpenAI API reference, tools: a function name has at most 64 characters."""
 _ILLEGAL = re.compile(r"[^A-Za-z0-9_-]")
 _OPENING = re.compile(r'\s*\{\s*"input"\s*:\s*"')
 _ESCAPE = re.compile(
@@ -38,7 +37,7 @@ _PLAIN_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
 
 
 def flat(name: str, namespace: str | None) -> str:
-    """One name that every protocol takes; a name that had to be bent ends in a hash, so none collide."""
+    """Return a name that every protocol accepts; a changed name ends in a hash, so that none collide."""
     whole = f"{namespace}__{name}" if namespace else name
     legal = _ILLEGAL.sub("_", whole)
     if legal == whole and len(whole) <= NAME_LIMIT:
@@ -48,32 +47,32 @@ def flat(name: str, namespace: str | None) -> str:
 
 
 def flat_name(tool: Tool) -> str:
-    """The name under which a tool travels where there are no namespaces."""
+    """Return the name of a tool for protocols without namespaces."""
     return flat(tool.name, tool.namespace)
 
 
 def flat_call(call: ToolCall) -> str:
-    """The name under which a call of the history travels where there are no namespaces."""
+    """Return the name of a call in the history for protocols without namespaces."""
     return flat(call.name, call.namespace)
 
 
 def description_of(tool: Tool) -> str:
-    """What a tool is for; the grammar of a custom one is told in words, where only functions are known."""
-    said = tool.description or ""
+    """Return the description of a tool, with the grammar of a custom one: functions have no field for it."""
+    text = tool.description or ""
     if tool.kind != "custom" or not isinstance(tool.format, dict):
-        return said
+        return text
     # Chat puts the grammar one level deeper than Responses.
     inner = tool.format.get("grammar")
     grammar = inner if isinstance(inner, dict) else tool.format
     if not isinstance(grammar.get("definition"), str):
-        return said
+        return text
     kind = f"{grammar['syntax']} grammar" if grammar.get("syntax") else "grammar"
-    told = f"The input must follow this {kind}:\n{grammar['definition']}"
-    return f"{said}\n\n{told}" if said else told
+    rule = f"The input must follow this {kind}:\n{grammar['definition']}"
+    return f"{text}\n\n{rule}" if text else rule
 
 
 class ToolNames:
-    """From the name a model called to (name, namespace, custom) of the tool the client offered."""
+    """Maps the name a model called to (name, namespace, custom) of the client's tool."""
 
     __slots__ = ("_known",)
 
@@ -83,13 +82,13 @@ class ToolNames:
         bare: dict[str, list[Tool]] = {}
         for tool in offered:
             bare.setdefault(tool.name, []).append(tool)
-        # Some models leave the namespace away; where only one tool can be meant, it is meant.
+        # Some models leave out the namespace; a name that only one tool has is that tool.
         for name, tools_of_name in bare.items():
             if len(tools_of_name) == 1:
                 self._known.setdefault(name, _identity(tools_of_name[0]))
 
     def resolve(self, name: str) -> tuple[str, str | None, bool]:
-        """(name, namespace, custom); a name nobody offered is itself."""
+        """Return (name, namespace, custom); an unknown name stays as it is."""
         return self._known.get(name) or (name, None, False)
 
 
@@ -98,18 +97,18 @@ def _identity(tool: Tool) -> tuple[str, str | None, bool]:
 
 
 def wrap_input(text: str) -> str:
-    """Free text as the arguments of the function that stands for a custom tool."""
+    """Return free text as arguments of the function that replaces a custom tool."""
     return json.encode({"input": text}).decode()
 
 
 def unwrap_input(arguments: str) -> str:
-    """The free text in the arguments of a function that stands for a custom tool."""
+    """Return the free text in arguments of the function that replaces a custom tool."""
     unwrapper = InputUnwrapper()
     return unwrapper.feed(arguments) + unwrapper.close()
 
 
 class InputUnwrapper:
-    """Turns streamed fragments of `{"input": "…"}` into streamed free text; `close` gives what was held."""
+    """Turns fragments of `{"input": "…"}` into fragments of free text; `close` returns the rest."""
 
     __slots__ = ("_ended", "_held", "_inside")
 
@@ -139,7 +138,7 @@ class InputUnwrapper:
 
     @property
     def whole(self) -> bool:
-        """Whether the text came to its end; False while the closing quote is missing."""
+        """Whether the text is complete: its closing quote has arrived."""
         return self._ended
 
     def _take(self) -> str:
@@ -150,7 +149,7 @@ class InputUnwrapper:
             self._ended = True
             return _unescape(held[:end])
         unfinished = _UNFINISHED.search(held)
-        # An escaped backslash at the end is whole: only an odd run of backslashes begins an escape.
+        # An escaped backslash at the end is complete: only an odd run of backslashes begins an escape.
         if unfinished and not _begins_escape(held, unfinished.start()):
             unfinished = None
         cut = unfinished.start() if unfinished else len(held)
@@ -166,10 +165,10 @@ def _begins_escape(text: str, at: int) -> bool:
 
 
 def _unescape(text: str) -> str:
-    return _ESCAPE.sub(_meaning, text) if "\\" in text else text
+    return _ESCAPE.sub(_unescaped_char, text) if "\\" in text else text
 
 
-def _meaning(match: re.Match[str]) -> str:
+def _unescaped_char(match: re.Match[str]) -> str:
     high, low, single, plain = match.groups()
     if high:
         return chr(0x10000 + ((int(high, 16) - 0xD800) << 10) + (int(low, 16) - 0xDC00))
@@ -180,7 +179,7 @@ def _meaning(match: re.Match[str]) -> str:
 
 
 def _free_text(arguments: str) -> str:
-    """What a model meant that did not write `{"input": "…"}`: its only text, else all of it."""
+    """Return the text of arguments that are not `{"input": "…"}`: their only string, else all of them."""
     try:
         value = json.decode(arguments)
     except ValueError:

@@ -1,8 +1,6 @@
 """Converts a stream between protocols: decoder, events, encoder.
 
-Parts of an answer that only its provider's protocol has, for clients of another one.
-
-Provider bytes in one protocol, client bytes in another: a decoder and an encoder joined by events.
+Parts that only the provider's protocol has are replaced for clients of another one.
 """
 
 from __future__ import annotations
@@ -34,20 +32,20 @@ from routecodex.protocols.text_batches import StreamItem, TextBatch
 
 
 def replace_foreign_part(event: PartStarted, client: Codec) -> PartStarted:
-    """The event with a part that this client's protocol has."""
+    """Return the event with a part that the client's protocol has."""
     part = _replaced(event.part, client)
     return event if part is event.part else PartStarted(event.index, part)
 
 
 def replace_foreign_parts(response: Response, client: Codec) -> tuple[Response, tuple[str, ...]]:
-    """The answer in parts that this client's protocol has, and what is lost of it."""
+    """Return the answer in parts that the client's protocol has, and notices of the dropped ones."""
     if not any(_is_foreign(part, client) for part in response.parts):
         return response, ()
     parts = tuple(_replaced(part, client) for part in response.parts)
     notices = Notices()
     for before, after in zip(response.parts, parts, strict=True):
         if isinstance(before, Opaque) and _is_lost(before, after, client):
-            notices.dropped(_name(before), f"answers of {client.name} have no place for it")
+            notices.dropped(_name(before), f"answers of {client.name} cannot have it")
     return replace(response, parts=parts), notices.lines()
 
 
@@ -60,20 +58,20 @@ def _replaced(part: AnswerPart, client: Codec) -> AnswerPart:
         return part
     if isinstance(part.instead, Text):
         return part.instead
-    return client.image_part(part.instead) or Text(_omitted(part.instead))
+    return client.image_part(part.instead) or Text(_placeholder(part.instead))
 
 
 def _is_lost(before: Opaque, after: AnswerPart, client: Codec) -> bool:
     return _is_foreign(after, client) or (isinstance(after, Text) and isinstance(before.instead, Media))
 
 
-def _omitted(media: Media) -> str:
+def _placeholder(media: Media) -> str:
     size = f", {(len(media.data) * 3 // 4 + 1023) // 1024} KB" if media.data else ""
     return f"[{media.kind} omitted: {media.url or media.media_type or 'of no known type'}{size}]"
 
 
 def _name(part: Opaque) -> str:
-    """What the part's own protocol calls it."""
+    """Return the name of the part in its own protocol."""
     if not isinstance(part.value, dict):
         return "part"
     kind = part.value.get("type")
@@ -87,7 +85,8 @@ _CONTENT = (TextDelta, ReasoningDelta, ArgumentsDelta, Finished)
 class Translation:
     """A Pipe between two protocols; lifecycle events are held until there is content.
 
-    With `client`, the encoder's codec, it gets something in place of parts that only the provider has.
+    `watch` is called with every event, but of a batch of texts only with the first. With `client`, the codec
+    of the encoder, parts that only the provider's protocol has are replaced.
     """
 
     def __init__(
@@ -108,10 +107,10 @@ class Translation:
         self._held: list[Event] = []
 
     def feed(self, data: bytes) -> bytes:
-        return self.tell(self._decoder.decode_batches(data))
+        return self.encode(self._decoder.decode_batches(data))
 
     def close(self) -> bytes:
-        return self.tell(self._decoder.close())
+        return self.encode(self._decoder.close())
 
     def fail(self, error: GatewayError) -> bytes:
         if self.ended:
@@ -120,29 +119,28 @@ class Translation:
         self.outcome.error = error
         return self._encoder.encode(Failed(error))
 
-    def tell(self, told: Sequence[StreamItem]) -> bytes:
-        """The client bytes for these events; for a source that speaks events by itself."""
+    def encode(self, items: Sequence[StreamItem]) -> bytes:
+        """Return the client bytes of these events; for providers that yield events without a stream."""
         out: list[bytes] = []
-        for item in told:
+        for item in items:
             if self.ended:
                 break
             out.append(self._texts(item) if isinstance(item, TextBatch) else self._event(item))
         return b"".join(out)
 
-    def _texts(self, run: TextBatch) -> bytes:
-        """Texts after the first word go out at once, past everybody who looks at single events."""
+    def _texts(self, batch: TextBatch) -> bytes:
         if self.started:
-            return self._encoder.add_texts(run.index, run.texts)
-        first = self._event(TextDelta(run.index, run.texts[0]))
-        others = run.texts[1:]
-        return first + self._encoder.add_texts(run.index, others) if others else first
+            return self._encoder.add_texts(batch.index, batch.texts)
+        first = self._event(TextDelta(batch.index, batch.texts[0]))
+        others = batch.texts[1:]
+        return first + self._encoder.add_texts(batch.index, others) if others else first
 
     def _event(self, event: Event) -> bytes:
         if self._watch is not None:
             self._watch(event)
-        note = _NOTES.get(type(event))
-        if note is not None:
-            event = note(self, event)
+        handler = _HANDLERS.get(type(event))
+        if handler is not None:
+            event = handler(self, event)
         if self.started:
             return self._encode(event)
         self._held.append(event)
@@ -173,11 +171,11 @@ class Translation:
     def _note_finish(self, event: Finished) -> Event:
         self.ended = True
         self.outcome.finish = event.finish
-        self.outcome.empty = not self.started and not any(map(_says_something, self._held))
+        self.outcome.empty = not self.started and not any(map(_has_content, self._held))
         return event
 
     def _note_failure(self, event: Failed) -> Event:
-        """An error before any content is raised, not encoded."""
+        """Raise an error before content, so that the next target is tried."""
         if not self.started:
             raise event.error
         self.ended = True
@@ -185,30 +183,30 @@ class Translation:
         return event
 
 
-_NOTES: dict[type[Event], Callable[[Translation, Any], Event]] = {
+_HANDLERS: dict[type[Event], Callable[[Translation, Any], Event]] = {
     Started: Translation._note_start,
     PartStarted: Translation._note_part,
     UsageReported: Translation._note_usage,
     Finished: Translation._note_finish,
     Failed: Translation._note_failure,
 }
-"""What logs and history keep of an answer, by the event that tells it; each gives the event to go on with."""
+"""Handlers that fill the outcome; each returns the event to encode."""
 
 
 def is_content(event: Event) -> bool:
-    """Whether the event tells something of the answer itself: from then on it is the client's."""
+    """Whether the event has content of the answer: from then on no other target is tried."""
     if isinstance(event, PartStarted):
         return isinstance(event.part, ToolCall)
     return isinstance(event, _CONTENT)
 
 
-def _says_something(event: Event) -> bool:
-    """Whether a part that began is content by itself: a text with words in it, or a thing of its own."""
+def _has_content(event: Event) -> bool:
+    """Whether a part has content from its start: a text that is not empty, a call or an opaque part."""
     if not isinstance(event, PartStarted):
         return False
     return bool(event.part.text) if isinstance(event.part, Text) else not isinstance(event.part, Reasoning)
 
 
 def estimated_usage(input_tokens: int, written_chars: int) -> Usage:
-    """Usage for an upstream that reported none; errs high."""
+    """Return an estimate that errs high, for an upstream that reported no usage."""
     return Usage(input=input_tokens, output=written_chars // 3 + 1, estimated=True)

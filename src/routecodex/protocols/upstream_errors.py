@@ -1,8 +1,6 @@
 """Maps a provider's error response to a typed error.
 
-A provider's refusal as a typed error: one table for all protocols.
-
-Each codec finds message, type and code in its own envelope; what they mean is decided here.
+Each codec reads message, type and code from its envelope; this module classifies them for all protocols.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ _QUOTA_CODES = frozenset(
 )
 
 _QUOTA = re.compile(r"credit balance is too low|insufficient (?:account )?balance|余额不足", re.IGNORECASE)
-"""Used-up credit that some providers tell in words alone, with the status of a wrong request."""
+"""Messages of exhausted credit without a known code: Anthropic (with status 400), DeepSeek, Zhipu."""
 _OVERLOAD_CODES = frozenset(
     {"overloaded_error", "overloaded", "server_overloaded", "engine_overloaded_error", "UNAVAILABLE"}
 )
@@ -40,11 +38,11 @@ _OVERFLOW = re.compile(
     r"|too many (?:input )?tokens|input token count .{0,40}exceeds|reduce the length of",
     re.IGNORECASE,
 )
-_SHOWN = 2000
+_MAX_TEXT = 2000
 
 
 def retry_after(headers: Mapping[str, str], *, now: float | None = None) -> float | None:
-    """Seconds the provider asked us to wait, from `retry-after-ms`, `retry-after` seconds or date."""
+    """Return the seconds to wait, from `retry-after-ms` (OpenAI), or `retry-after` as seconds or a date."""
     for name, scale in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         value = headers.get(name, "").strip()
         if value.replace(".", "", 1).isdecimal():
@@ -66,23 +64,23 @@ def upstream_error(
     param: str | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> UpstreamError:
-    """The error a provider's `status` and words stand for (the table is in docs/protocols.md)."""
-    words = {code, type}
-    text = message.strip()[:_SHOWN] or f"HTTP {status} without a message"
+    """Return the typed error for a status, code, type and message (table: docs/protocols.md, errors)."""
+    codes = {code, type}
+    text = message.strip()[:_MAX_TEXT] or f"HTTP {status} without a message"
     wait = retry_after(headers or {})
-    if status in (401, 403) or words & _BAD_KEY_CODES:
+    if status in (401, 403) or codes & _BAD_KEY_CODES:
         return UpstreamRefusedKey(
-            f"provider {provider!r} refused the gateway's key (HTTP {status})",
+            f"provider {provider!r} rejected the gateway's key (HTTP {status}); check its configured keys",
             provider=provider,
             upstream_status=status,
         )
-    if status == 402 or words & _QUOTA_CODES or (400 <= status < 500 and _QUOTA.search(text)):
+    if status == 402 or codes & _QUOTA_CODES or (400 <= status < 500 and _QUOTA.search(text)):
         return UpstreamLimited(
             text, provider=provider, upstream_status=status, code="insufficient_quota", retry_after=wait
         )
     if status == 429:
         return UpstreamLimited(text, provider=provider, upstream_status=status, code=code, retry_after=wait)
-    if status == 529 or words & _OVERLOAD_CODES:
+    if status == 529 or codes & _OVERLOAD_CODES:
         return UpstreamOverloaded(text, provider=provider, upstream_status=status, retry_after=wait)
     if status in (408, 504):
         return UpstreamTimeout(text, provider=provider, upstream_status=status)
@@ -94,21 +92,21 @@ def upstream_error(
 
 
 def is_context_overflow(error: UpstreamRejected) -> bool:
-    """Whether the provider says that the request is longer than its model can take."""
+    """Whether the provider rejected the request as longer than the model's context."""
     return error.code in _OVERFLOW_CODES or error.status == 413 or _OVERFLOW.search(error.message) is not None
 
 
 def plain_text(body: bytes) -> str:
-    """A body that is no JSON envelope, as a short line of text; HTML pages are not passed on."""
-    text = body[:_SHOWN].decode("utf-8", "replace").strip()
+    """Return a body that is not JSON as a short text; HTML pages are not passed on."""
+    text = body[:_MAX_TEXT].decode("utf-8", "replace").strip()
     return "" if text[:1] == "<" else text
 
 
-def stream_broken(said: str | None) -> UpstreamFailed:
-    """The provider gave up in the middle of the answer, and said so where others say why they are done."""
-    return UpstreamFailed(f"the upstream broke the answer off: {said}", code="upstream_truncated")
+def stream_broken(reason: str | None) -> UpstreamFailed:
+    """Return the error of an answer whose finish reason reports a failure."""
+    return UpstreamFailed(f"the upstream broke the answer off: {reason}", code="upstream_truncated")
 
 
-def stream_truncated(what: str = "the upstream stream") -> UpstreamFailed:
-    """The stream ended before the answer did."""
-    return UpstreamFailed(f"{what} ended before the answer was complete", code="upstream_truncated")
+def stream_truncated(source: str = "the upstream stream") -> UpstreamFailed:
+    """Return the error of a stream that ended before its answer."""
+    return UpstreamFailed(f"{source} ended before the answer was complete", code="upstream_truncated")

@@ -1,20 +1,8 @@
 """Finds and replaces user-written texts in a request.
 
-Where each protocol keeps messages, parts and texts: the only place that knows the protocols apart.
-
-The texts of the person and of the model in a request, where they stand.
-
-Tool results, system texts and what stands in documents are nobody's words here: they are not listed.
-
-A body told again with some of the person's texts changed or left out, every other byte as it came.
-
-What the person wrote: the user's texts in a request of any protocol, and the body with them changed.
-
-tags         may_hold_tags: whether a body is worth a closer look
-hearing      user_messages, answers, …: the texts of the person and of the model, where they stand
-retelling    retold: the body with texts changed, parts and messages left out, every other byte as it came
-shapes       SHAPES: where each protocol keeps messages, parts and texts
-pieces       Object, items_of, with_items: JSON changed at its byte offsets
+`user_messages` and `model_texts` list the texts of user and model with their positions, without tool results,
+system texts and documents. `rewrite_texts` replaces or removes texts; all other bytes stay. `MESSAGE_SHAPES`
+has the differences between the protocols.
 """
 
 from __future__ import annotations
@@ -33,31 +21,31 @@ from routecodex.wire.json import ABSENT, is_present, starts_with
 from routecodex.wire.json_edit import JsonObject, Replacement, list_items, replace_items, string_value
 
 PartKind = Literal["text", "result", "other"]
-"""What a part is: written text, a tool's result, or anything else (media, documents, thoughts, opaque)."""
+"""Kind of a part: text, a tool result, or other (media, documents, reasoning, opaque parts)."""
 
 
 class MessageShape(Struct, frozen=True, kw_only=True):
-    """How one protocol lists what was said; a role of None stands for an absent one."""
+    """Fields and roles of the messages of one protocol; the role None is an absent one."""
 
     entries: str
     content: str
     kind_of: Callable[[JsonObject], PartKind]
-    person: frozenset[str | None] = frozenset({"user"})
-    model: frozenset[str | None] = frozenset({"assistant"})
+    user_roles: frozenset[str | None] = frozenset({"user"})
+    model_roles: frozenset[str | None] = frozenset({"assistant"})
     types: frozenset[str | None] | None = None
-    """The types an entry may have to be a message; None where entries have none."""
-    beside: tuple[str, ...] = ()
-    """Fields of an entry that hold more of what was said than its content."""
-    marker: str | None = None
+    """Types of entries that are messages; None if entries have no type."""
+    other_fields: tuple[str, ...] = ()
+    """Fields of an entry with content besides `content`."""
+    cache_field: str | None = None
     """The field of a part that marks the end of a cached prefix."""
 
-    def is_persons(self, entry: JsonObject) -> bool:
-        return self._is_by(entry, self.person)
+    def is_user(self, entry: JsonObject) -> bool:
+        return self._has_role(entry, self.user_roles)
 
-    def is_models(self, entry: JsonObject) -> bool:
-        return self._is_by(entry, self.model)
+    def is_model(self, entry: JsonObject) -> bool:
+        return self._has_role(entry, self.model_roles)
 
-    def _is_by(self, entry: JsonObject, roles: frozenset[str | None]) -> bool:
+    def _has_role(self, entry: JsonObject, roles: frozenset[str | None]) -> bool:
         if string_value(entry.get("role")) not in roles:
             return False
         return self.types is None or string_value(entry.get("type")) in self.types
@@ -71,7 +59,7 @@ def _by_type(part: JsonObject, *, texts: frozenset[str], results: frozenset[str]
 
 
 _DATA = ("functionCall", "inlineData", "fileData")
-"""What a Gemini part is before it is a text: the codec reads it so too."""
+"""Fields of a Gemini part that make it another kind, even if it has text; the codec reads it so too."""
 
 
 def _by_field(part: JsonObject) -> PartKind:
@@ -87,19 +75,19 @@ MESSAGE_SHAPES: dict[ProtocolName, MessageShape] = {
         entries="messages",
         content="content",
         kind_of=partial(_by_type, texts=frozenset({"text"})),
-        beside=("tool_calls", "function_call", "refusal", "audio"),
-        marker="cache_control",
+        other_fields=("tool_calls", "function_call", "refusal", "audio"),
+        cache_field="cache_control",
     ),
     "messages": MessageShape(
         entries="messages",
         content="content",
         kind_of=partial(_by_type, texts=frozenset({"text"}), results=frozenset({"tool_result"})),
-        marker="cache_control",
+        cache_field="cache_control",
     ),
     "responses": MessageShape(
         entries="input",
         content="content",
-        # The codec takes all three for text, whoever speaks.
+        # The codec accepts all three as text, for every role.
         kind_of=partial(_by_type, texts=frozenset({"input_text", "output_text", "text"})),
         types=frozenset({None, "", "message"}),
     ),
@@ -107,45 +95,45 @@ MESSAGE_SHAPES: dict[ProtocolName, MessageShape] = {
         entries="contents",
         content="parts",
         kind_of=_by_field,
-        person=frozenset({"user", "", None}),
-        model=frozenset({"model"}),
+        user_roles=frozenset({"user", "", None}),
+        model_roles=frozenset({"model"}),
     ),
 }
 
 
-def uses_snake_case(inbound: WireRequest) -> bool:
-    """Whether the codec read this body with its field names changed to camelCase."""
-    return inbound.protocol == "gemini" and bool(inbound.view.snake)
+def uses_snake_case(request: WireRequest) -> bool:
+    """Whether a Gemini body has snake_case names (Google genai SDK), which the codec reads as camelCase."""
+    return request.protocol == "gemini" and bool(request.view.snake)
 
 
 _EMPTY_VALUES = frozenset({b"", b"null", b"[]", b'""'})
 
 
 class MessageText(Struct, frozen=True):
-    """One text of a message; `part` is None where the content is nothing but that text."""
+    """One text of a message; `part` is None if the content is a plain string."""
 
     part: int | None
     text: str
 
 
 class UserMessage(Struct, frozen=True, kw_only=True):
-    """A message with the user's role, by its place in the list.
+    """A message with the user's role, by its index in the list.
 
-    `holds_more`: it has parts that are no texts. `brings_results`: results of tools are among them, so it may
-    be an agent that goes on and nobody who speaks. `is_last`: nothing stands after it.
+    `has_other_parts`: it has parts that are not text. `has_results`: it has tool results, so an agent may
+    have sent it without a user. `is_last`: it is the last message.
     """
 
     index: int
     texts: tuple[MessageText, ...]
-    holds_more: bool = False
-    brings_results: bool = False
+    has_other_parts: bool = False
+    has_results: bool = False
     is_last: bool = False
 
 
-def user_messages(inbound: WireRequest) -> list[UserMessage]:
-    """The messages with the user's role, in order, with what the person wrote in them."""
-    shape = MESSAGE_SHAPES[inbound.protocol]
-    body = JsonObject(inbound.body, respelled=uses_snake_case(inbound))
+def user_messages(request: WireRequest) -> list[UserMessage]:
+    """Return the messages with the user's role, in edit."""
+    shape = MESSAGE_SHAPES[request.protocol]
+    body = JsonObject(request.body, respelled=uses_snake_case(request))
     listed = body.get(shape.entries)
     bare = string_value(listed)
     if bare is not None:
@@ -155,36 +143,36 @@ def user_messages(inbound: WireRequest) -> list[UserMessage]:
     return [
         _read_message(entry, shape, index=index, is_last=index == last)
         for index, item in enumerate(items)
-        if shape.is_persons(entry := body.inner(item))
+        if shape.is_user(entry := body.inner(item))
     ]
 
 
-def message_path(inbound: WireRequest, message: UserMessage) -> str:
-    """How the message is called in what a client is told of its request."""
-    return f"{MESSAGE_SHAPES[inbound.protocol].entries}[{message.index}]"
+def message_path(request: WireRequest, message: UserMessage) -> str:
+    """Return the path of the message for error texts."""
+    return f"{MESSAGE_SHAPES[request.protocol].entries}[{message.index}]"
 
 
-def model_texts(inbound: WireRequest) -> dict[int, str]:
-    """What the model said, by place in the list, wherever that is one text and nothing else."""
-    found = ((index, _model_text(item, inbound)) for index, item in enumerate(_items(inbound)))
+def model_texts(request: WireRequest) -> dict[int, str]:
+    """Return the texts of the model's messages that are one text only, by index."""
+    found = ((index, _model_text(item, request)) for index, item in enumerate(_items(request)))
     return {index: text for index, text in found if text is not None}
 
 
-def prefill_index(inbound: WireRequest) -> int | None:
-    """Where the list ends with words of the model that it is to go on from; None when it does not."""
-    items = _items(inbound)
-    return len(items) - 1 if items and _model_text(items[-1], inbound) is not None else None
+def prefill_index(request: WireRequest) -> int | None:
+    """Return the index of a last message by the model, which it is to continue; None if there is none."""
+    items = _items(request)
+    return len(items) - 1 if items and _model_text(items[-1], request) is not None else None
 
 
-def model_text_at(inbound: WireRequest, index: int) -> str | None:
-    """What the model said at this place of the list; None when that is not one text and nothing else."""
-    items = _items(inbound)
-    return _model_text(items[index], inbound) if 0 <= index < len(items) else None
+def model_text_at(request: WireRequest, index: int) -> str | None:
+    """Return the text of the model's message at this index; None if it is not one text only."""
+    items = _items(request)
+    return _model_text(items[index], request) if 0 <= index < len(items) else None
 
 
-def _items(inbound: WireRequest) -> list[Raw]:
-    body = JsonObject(inbound.body, respelled=uses_snake_case(inbound))
-    return list_items(body.get(MESSAGE_SHAPES[inbound.protocol].entries))
+def _items(request: WireRequest) -> list[Raw]:
+    body = JsonObject(request.body, respelled=uses_snake_case(request))
+    return list_items(body.get(MESSAGE_SHAPES[request.protocol].entries))
 
 
 def _read_message(entry: JsonObject, shape: MessageShape, *, index: int, is_last: bool) -> UserMessage:
@@ -202,17 +190,17 @@ def _read_message(entry: JsonObject, shape: MessageShape, *, index: int, is_last
     return UserMessage(
         index=index,
         texts=tuple(texts),
-        holds_more=any(kind != "text" for kind in kinds),
-        brings_results="result" in kinds,
+        has_other_parts=any(kind != "text" for kind in kinds),
+        has_results="result" in kinds,
         is_last=is_last,
     )
 
 
-def _model_text(item: Raw, inbound: WireRequest) -> str | None:
-    shape = MESSAGE_SHAPES[inbound.protocol]
-    entry = JsonObject(item, respelled=uses_snake_case(inbound))
-    if not shape.is_models(entry) or any(
-        bytes(entry.get(name)) not in _EMPTY_VALUES for name in shape.beside
+def _model_text(item: Raw, request: WireRequest) -> str | None:
+    shape = MESSAGE_SHAPES[request.protocol]
+    entry = JsonObject(item, respelled=uses_snake_case(request))
+    if not shape.is_model(entry) or any(
+        bytes(entry.get(name)) not in _EMPTY_VALUES for name in shape.other_fields
     ):
         return None
     content = entry.get(shape.content)
@@ -227,7 +215,7 @@ _NO_TEXT = b'""'
 
 
 class MessageEdit(Struct, frozen=True):
-    """What shall change in one message: new texts by part (None: the whole content), parts to leave out."""
+    """Changes of one message: new texts by part (None: the whole content), and parts to drop."""
 
     texts: dict[int | None, str]
     drops: set[int]
@@ -237,100 +225,101 @@ _UNCHANGED = MessageEdit({}, set())
 
 
 def rewrite_texts(
-    inbound: WireRequest,
+    request: WireRequest,
     *,
     texts: Mapping[tuple[int, int | None], str],
     drop_parts: Collection[tuple[int, int]] = (),
     drop_messages: Collection[int] = (),
 ) -> bytes:
-    """The body with these texts replaced and these parts and messages left out.
+    """Return the body with these texts replaced and these parts and messages dropped.
 
-    Places are those of `user_messages`; one that holds no text is a ValueError. A message that loses its
-    last part goes too; a bare `input` that is dropped becomes an empty text, since the field must be there.
-    A cache marker on a part left out moves to the part before it in the same message, unless that has its
-    own: the point up to which a provider caches is not lost. Fields said twice in the person's messages keep
-    their last value alone, so that no tag survives in one that readers skip; with nothing to change and
-    nothing said twice, the very same bytes come back.
+    Positions are those of `user_messages`; ValueError if there is no text. A message without parts is dropped
+    too. A dropped string `input` becomes empty, because Responses requires the field. The `cache_control` of
+    a dropped part moves to the part before it in the same message, unless that has one: the cached prefix
+    stays as long as possible. Of duplicate keys in user messages only the last stays, so that no tag survives
+    in one that readers skip. Without changes and duplicates the same bytes are returned.
     """
-    shape = MESSAGE_SHAPES[inbound.protocol]
-    body = JsonObject(inbound.body, respelled=uses_snake_case(inbound))
+    shape = MESSAGE_SHAPES[request.protocol]
+    body = JsonObject(request.body, respelled=uses_snake_case(request))
     listed = body.get(shape.entries)
-    orders = _edits(texts, drop_parts)
+    edits = _edits_by_message(texts, drop_parts)
     if starts_with(listed, b'"'):
-        return _rewrite_bare_input(body, shape, order=orders.get(0, _UNCHANGED), dropped=0 in drop_messages)
+        return _rewrite_bare_input(body, shape, edit=edits.get(0, _UNCHANGED), dropped=0 in drop_messages)
     items = list_items(listed)
-    if not orders.keys() <= set(range(len(items))):
-        raise ValueError(f"there are {len(items)} messages; no text can change at {max(orders)}")
+    if not edits.keys() <= set(range(len(items))):
+        raise ValueError(f"there are {len(items)} messages; no text can change at {max(edits)}")
     changes: dict[int, Replacement] = dict.fromkeys(drop_messages)
     for index, item in enumerate(items):
         if index in changes:
             continue
-        order = orders.get(index)
-        if order is None and not may_hold_tags(bytes(item)):
+        edit = edits.get(index)
+        if edit is None and not may_hold_tags(bytes(item)):
             continue
         entry = body.inner(item)
-        if order is not None or shape.is_persons(entry):
-            _keep_change(changes, index, item=item, told=_message(entry, shape, order or _UNCHANGED))
+        if edit is not None or shape.is_user(entry):
+            _note_change(changes, index, item=item, changed=_message(entry, shape, edit or _UNCHANGED))
     return body.changed({shape.entries: replace_items(listed, changes)} if changes else {})
 
 
-def _edits(
+def _edits_by_message(
     texts: Mapping[tuple[int, int | None], str], drop_parts: Collection[tuple[int, int]]
 ) -> dict[int, MessageEdit]:
-    orders: dict[int, MessageEdit] = {}
+    edits: dict[int, MessageEdit] = {}
     for (index, part), text in texts.items():
-        orders.setdefault(index, MessageEdit({}, set())).texts[part] = text
+        edits.setdefault(index, MessageEdit({}, set())).texts[part] = text
     for index, dropped in drop_parts:
-        orders.setdefault(index, MessageEdit({}, set())).drops.add(dropped)
-    return orders
+        edits.setdefault(index, MessageEdit({}, set())).drops.add(dropped)
+    return edits
 
 
-def _keep_change(changes: dict[int, Replacement], at: int, *, item: Raw | bytes, told: Replacement) -> None:
-    if told is None or told != bytes(item):
-        changes[at] = told
+def _note_change(
+    changes: dict[int, Replacement], at: int, *, item: Raw | bytes, changed: Replacement
+) -> None:
+    if changed is None or changed != bytes(item):
+        changes[at] = changed
 
 
-def _rewrite_bare_input(body: JsonObject, shape: MessageShape, *, order: MessageEdit, dropped: bool) -> bytes:
+def _rewrite_bare_input(body: JsonObject, shape: MessageShape, *, edit: MessageEdit, dropped: bool) -> bytes:
     if dropped:
         return body.changed({shape.entries: _NO_TEXT})
-    return body.changed({shape.entries: json.encode(order.texts[None])} if None in order.texts else {})
+    return body.changed({shape.entries: json.encode(edit.texts[None])} if None in edit.texts else {})
 
 
-def _message(entry: JsonObject, shape: MessageShape, order: MessageEdit) -> Replacement:
-    """The message as ordered; None when no part is left of it."""
+def _message(entry: JsonObject, shape: MessageShape, edit: MessageEdit) -> Replacement:
+    """Return the changed message; None if no part is left."""
     content = entry.get(shape.content)
     if starts_with(content, b'"'):
-        if order.drops or order.texts.keys() - {None}:
-            raise ValueError("this message is one plain text: it has no parts to change")
-        text = order.texts.get(None)
+        if edit.drops or edit.texts.keys() - {None}:
+            raise ValueError("this message is a plain string: it has no parts to change")
+        text = edit.texts.get(None)
         return entry.changed({} if text is None else {shape.content: json.encode(text)})
     parts = list_items(content)
-    changes = _parts([entry.inner(part) for part in parts], shape, order)
+    changes = _parts([entry.inner(part) for part in parts], shape, edit)
     if parts and all(at in changes and changes[at] is None for at in range(len(parts))):
         return None
     return entry.changed({shape.content: replace_items(content, changes)} if changes else {})
 
 
-def _parts(parts: list[JsonObject], shape: MessageShape, order: MessageEdit) -> dict[int, Replacement]:
-    """Back to front, so that the marker of a part left out meets the part before it."""
-    misplaced = order.texts.keys() - {at for at in range(len(parts)) if shape.kind_of(parts[at]) == "text"}
+def _parts(parts: list[JsonObject], shape: MessageShape, edit: MessageEdit) -> dict[int, Replacement]:
+    """Return the changed parts, from the last to the first: `cache_control` moves to the part before."""
+    misplaced = edit.texts.keys() - {at for at in range(len(parts)) if shape.kind_of(parts[at]) == "text"}
     if misplaced:
         raise ValueError(f"there is no text to change at {sorted(misplaced, key=str)!r}")
     changes: dict[int, Replacement] = {}
     marker = ABSENT
     for at in reversed(range(len(parts))):
         part = parts[at]
-        own = part.get(shape.marker) if shape.marker else ABSENT
-        if at in order.drops:
+        own = part.get(shape.cache_field) if shape.cache_field else ABSENT
+        if at in edit.drops:
             changes[at] = None
             marker = own if is_present(own) else marker
             continue
-        wanted: dict[str, Replacement] = {}
-        if at in order.texts:
-            wanted["text"] = json.encode(order.texts[at])
-        if shape.marker and is_present(marker) and not is_present(own):
-            wanted[shape.marker] = bytes(marker)
+        fields: dict[str, Replacement] = {}
+        if at in edit.texts:
+            fields["text"] = json.encode(edit.texts[at])
+        if shape.cache_field and is_present(marker) and not is_present(own):
+            fields[shape.cache_field] = bytes(marker)
         marker = ABSENT
-        if wanted or shape.kind_of(part) == "text":
-            _keep_change(changes, at, item=part.data, told=part.changed(wanted))
+        if fields or shape.kind_of(part) == "text":
+            _note_change(changes, at, item=part.data, changed=part.changed(fields))
     return changes

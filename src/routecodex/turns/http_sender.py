@@ -292,7 +292,7 @@ class _ForeignAnswer(_Answer):
         for event in events:
             if not isinstance(event, Failed):
                 self._builder.add(event)
-        return self._chunks(self.pipe.tell(events))
+        return self._chunks(self.pipe.encode(events))
 
     def _with_metadata(self, chunk: Chunk) -> Chunk:
         for choice in chunk["choices"]:

@@ -184,8 +184,8 @@ def check_stop(reason: str, calls: list[str], *, at: object) -> None:
         assert reason == "max_tokens", f"{at}: stop_reason {reason!r} though there are tool calls"
 
 
-def check_messages(body: bytes, *, end_tool_turn: bool | None = None) -> None:
-    """Check a complete stream; `end_tool_turn`: whether a tool turn has a message_stop (None: either)."""
+def check_messages(body: bytes, *, message_stop_after_calls: bool | None = None) -> None:
+    """Check a complete stream; `message_stop_after_calls`: whether a tool turn has a message_stop (None: either)."""
     stream = _Stream()
     for frame in read(body):
         stream.take(frame)
@@ -193,8 +193,8 @@ def check_messages(body: bytes, *, end_tool_turn: bool | None = None) -> None:
     assert stream.stop_reason is not None, "no message_delta with a stop_reason"
     if stream.stop_reason != "tool_use":
         assert stream.stopped, f"a turn that ends with {stream.stop_reason!r} has no message_stop"
-    elif end_tool_turn is not None:
-        assert stream.stopped == end_tool_turn, f"tool turn: message_stop is {stream.stopped}"
+    elif message_stop_after_calls is not None:
+        assert stream.stopped == message_stop_after_calls, f"tool turn: message_stop is {stream.stopped}"
 
 
 def check_broken_messages(body: bytes, *, aborted: bool = False) -> None:

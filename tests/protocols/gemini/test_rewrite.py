@@ -40,7 +40,7 @@ def test_signatures_of_another_provider_are_removed() -> None:
         checked.append(signature)
         return False
 
-    options = EncodeOptions(model="gemini-3-flash", provider="google", is_ours=is_ours)
+    options = EncodeOptions(model="gemini-3-flash", provider="google", accepts_signature=is_ours)
     call = {"functionCall": {"name": "look", "args": {"x": 1}}}
     body = history(
         {"text": "Hm", "thought": True, "thoughtSignature": "AA-_"},

@@ -50,7 +50,7 @@ def blocks(stream: bytes) -> list[Any]:
 def test_decoded_streams_are_encoded_again(name: str) -> None:
     events = decoded(*STREAMS[name])
     stream = encoded(events)
-    check_messages(stream, end_tool_turn=True)
+    check_messages(stream, message_stop_after_calls=True)
     again = fold(decoded(stream))
     expected = fold(events)
     assert (again.parts, again.finish, again.usage) == (expected.parts, expected.finish, expected.usage)
@@ -95,12 +95,12 @@ def test_usage_is_estimated_if_the_upstream_sent_none() -> None:
     assert (usage["input_tokens"], usage["output_tokens"]) == (7, 11)
 
 
-@pytest.mark.parametrize("end_tool_turn", [True, False])
-def test_a_tool_turn_ends_as_its_client_needs_it(end_tool_turn: bool) -> None:
+@pytest.mark.parametrize("message_stop_after_calls", [True, False])
+def test_a_tool_turn_ends_as_its_client_needs_it(message_stop_after_calls: bool) -> None:
     call: list[Event] = [PartStarted(0, ToolCall("a", "f")), PartFinished(0)]
-    stream = encoded([Started(), *call, CALLED], end_tool_turn=end_tool_turn)
-    check_messages(stream, end_tool_turn=end_tool_turn)
-    text_turn = encoded([Started(), DONE], end_tool_turn=end_tool_turn)
+    stream = encoded([Started(), *call, CALLED], message_stop_after_calls=message_stop_after_calls)
+    check_messages(stream, message_stop_after_calls=message_stop_after_calls)
+    text_turn = encoded([Started(), DONE], message_stop_after_calls=message_stop_after_calls)
     assert frames(text_turn)[-1] == {"type": "message_stop"}
 
 

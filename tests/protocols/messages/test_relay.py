@@ -111,15 +111,15 @@ def test_a_stream_cut_inside_a_frame_is_truncated() -> None:
 
 
 def test_a_tool_turn_ends_as_its_client_needs_it() -> None:
-    lawful, relay = relayed(b"".join(TOOL_STREAM), end_tool_turn=False)
+    lawful, relay = relayed(b"".join(TOOL_STREAM), message_stop_after_calls=False)
     assert lawful == b"".join(TOOL_STREAM[:-1])
     assert relay.ended
-    check_messages(lawful, end_tool_turn=False)
+    check_messages(lawful, message_stop_after_calls=False)
     without = b"".join(TOOL_STREAM[:-1])
-    assert relayed(without, end_tool_turn=False)[0] == without
-    assert relayed(without, end_tool_turn=True)[0] == b"".join(TOOL_STREAM)
+    assert relayed(without, message_stop_after_calls=False)[0] == without
+    assert relayed(without, message_stop_after_calls=True)[0] == b"".join(TOOL_STREAM)
     stream = b"".join(TEXT_STREAM)
-    assert relayed(stream, end_tool_turn=False)[0] == stream
+    assert relayed(stream, message_stop_after_calls=False)[0] == stream
 
 
 REPAIRED: list[tuple[list[bytes], str, str | None]] = [
@@ -168,7 +168,7 @@ def test_protocol_errors_of_the_upstream_are_repaired(
     pieces = [start(), *frames]
     out, relay = relayed(*([b"".join(pieces)] if together else pieces))
     if reason != "model_context_window_exceeded":
-        check_messages(out, end_tool_turn=True)
+        check_messages(out, message_stop_after_calls=True)
     assert relay.outcome.sent_finish == reason
     finish = fold(decoded(out)).finish
     assert (finish.upstream_reason, finish.sequence if reason == "stop_sequence" else None) == (

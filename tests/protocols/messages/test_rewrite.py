@@ -112,14 +112,14 @@ def test_thinking_of_another_provider_is_removed_with_escaped_keys_too() -> None
     data = history(thinking("theirs"), {"type": "text", "text": "x"})
     sly = data.replace(b'"signature"', b'"\\u0073ignature"')
     assert sly != data
-    encoded = rewritten(sly, is_ours=lambda signature: False)
+    encoded = rewritten(sly, accepts_signature=lambda signature: False)
     assert blocks_of(encoded) == [[{"type": "text", "text": "x"}]]
     assert encoded.notices == (FOREIGN,)
 
 
 def test_unsealed_thinking_known_to_be_anothers_is_removed() -> None:
     data = history(thinking("theirs"), thinking("ours"), thinking(""), thinking(None))
-    encoded = rewritten(data, is_ours=lambda signature: signature == "ours")
+    encoded = rewritten(data, accepts_signature=lambda signature: signature == "ours")
     assert blocks_of(encoded) == [[thinking("ours"), thinking(""), thinking(None)]]
 
 

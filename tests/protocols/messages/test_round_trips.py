@@ -56,9 +56,9 @@ def responses(draw: st.DrawFn) -> Response:
 
 
 @given(responses(), st.booleans())
-def test_answers_survive(response: Response, end_tool_turn: bool) -> None:
-    stream = encoded(list(unfold(response)), end_tool_turn=end_tool_turn)
-    check_messages(stream, end_tool_turn=end_tool_turn)
+def test_answers_survive(response: Response, message_stop_after_calls: bool) -> None:
+    stream = encoded(list(unfold(response)), message_stop_after_calls=message_stop_after_calls)
+    check_messages(stream, message_stop_after_calls=message_stop_after_calls)
     assert fold(decoded(stream)) == response
     whole = encode_response(response, reply())
     check_json("messages", whole)
@@ -150,8 +150,8 @@ ANSWER = Response(
 
 
 def test_the_sdk_reads_stream_and_whole_alike() -> None:
-    for end_tool_turn in (True, False):
-        stream = encoded(list(unfold(ANSWER)), end_tool_turn=end_tool_turn)
+    for message_stop_after_calls in (True, False):
+        stream = encoded(list(unfold(ANSWER)), message_stop_after_calls=message_stop_after_calls)
         with _sdk(stream, "text/event-stream") as client, client.messages.stream(**SDK_REQUEST) as answer:
             streamed = answer.get_final_message()
         with _sdk(encode_response(ANSWER, reply()), "application/json") as client:

@@ -197,7 +197,7 @@ def test_reasoning_returns_only_to_its_owner(part: Reasoning, source: Any, items
 
 def test_signature_of_another_provider_is_not_sent() -> None:
     request = request_of(Message("assistant", (Reasoning(signature="s"),)), source="responses")
-    options = EncodeOptions(model="up", provider="p", is_ours=lambda signature: False)
+    options = EncodeOptions(model="up", provider="p", accepts_signature=lambda signature: False)
     assert encoded(request, options)["input"] == []
 
 

@@ -98,7 +98,7 @@ def test_reasoning_of_other_providers_is_left_out(encrypted: str) -> None:
 
 
 def test_signature_known_to_be_of_another_provider_is_left_out() -> None:
-    assert rewritten(with_reasoning("gAAA"), is_ours=lambda signature: False).notices == (DROPPED,)
+    assert rewritten(with_reasoning("gAAA"), accepts_signature=lambda signature: False).notices == (DROPPED,)
 
 
 def test_unsigned_reasoning_stays() -> None:

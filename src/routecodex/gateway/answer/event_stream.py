@@ -58,7 +58,7 @@ class EventStream:
     async def _pull(self) -> bytes:
         event = await anext(self._events, None)
         if event is not None:
-            return self.pipe.tell((event,))
+            return self.pipe.encode((event,))
         if self.pipe.started:
             return self.pipe.fail(stream_truncated())
         raise stream_truncated()

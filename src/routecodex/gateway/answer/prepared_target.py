@@ -47,8 +47,8 @@ class PreparedTarget:
             dialect=upstream.dialect,
             max_output_tokens=model.max_output_tokens,
             vision=model.vision,
-            is_ours=may_return_to(owners, target.provider),
-            made_here=is_owned_by(owners, target.provider),
+            accepts_signature=may_return_to(owners, target.provider),
+            issued_signature=is_owned_by(owners, target.provider),
         )
 
     def send(

@@ -211,6 +211,7 @@ class EventWriter(ClientWriter):
 
     def _encode_all(self, events: Sequence[Event]) -> bytes:
         """Encode events; consecutive texts of one part cost little more than one."""
+        assert self._encoder is not None
         out: list[bytes] = []
         for index, batch in groupby(events, _text_part):
             if index is None:

@@ -103,7 +103,7 @@ def _is_user_written(message: UserMessage) -> bool:
     """Return whether the user wrote it: not if it only holds tool results, or texts that an agent added."""
     if any(not is_machine_made(part.text) for part in message.texts):
         return True
-    return not message.texts and message.holds_more and not message.brings_results
+    return not message.texts and message.has_other_parts and not message.has_results
 
 
 def _parse_message(message: UserMessage, request: WireRequest) -> list[ParseResult]:
@@ -138,14 +138,14 @@ def _may_hold_tags(message: UserMessage) -> bool:
 
 def _holds_only_tags(message: UserMessage) -> bool:
     """Return whether the user wrote only instructions in it; texts that agents add do not count."""
-    return not message.holds_more and all(is_machine_made(strip(part.text)) for part in message.texts)
+    return not message.has_other_parts and all(is_machine_made(strip(part.text)) for part in message.texts)
 
 
 def _is_end(newest: UserMessage, messages: Sequence[UserMessage], request: WireRequest) -> bool:
     """Return whether it is the last message, apart from messages of an agent and a prefilled answer."""
     after = [message for message in messages if message.index > newest.index]
     last = newest.index + len(after)
-    if any(message.holds_more for message in after) or messages[-1].index != last:
+    if any(message.has_other_parts for message in after) or messages[-1].index != last:
         return False
     return messages[-1].is_last or user_text.prefill_index(request) == last + 1
 
@@ -164,7 +164,7 @@ def _strip_tags(codec: Codec, request: WireRequest, messages: Sequence[UserMessa
     drop_messages: set[int] = set()
     alone: list[int] = []
     for message in messages:
-        left = len(message.texts) + message.holds_more
+        left = len(message.texts) + message.has_other_parts
         tagged = False
         for part in message.texts:
             stripped = strip(part.text)
@@ -200,7 +200,7 @@ def _gateway_replies(request: WireRequest, messages: Sequence[UserMessage], alon
         index for index, text in user_text.model_texts(request).items() if text.startswith(REPLY_PREFIX)
     }
     added = {
-        message.index for message in messages if not _is_user_written(message) and not message.holds_more
+        message.index for message in messages if not _is_user_written(message) and not message.has_other_parts
     }
     next_indices = {next(after for after in itertools.count(at + 1) if after not in added) for at in alone}
     return replies & next_indices

@@ -120,7 +120,7 @@ class RoutingContextBuilder:
 
     def _extract_instructions(self, request: ClientRequest) -> ChatInstructions | None:
         """Strip the instructions from the request and return them; None without any."""
-        if request.wire.untagged or not large_body.may_hold_tags(request.wire.body):
+        if request.wire.lacks_tags or not large_body.may_hold_tags(request.wire.body):
             return None
         request.received = request.original or request.wire
         is_title = is_title_request(request.codec.features(request.wire))

@@ -32,6 +32,7 @@ from routecodex.protocols.message_features import (
     first_user_texts,
     is_hosted_search,
     is_search_tool,
+    last_index,
     newest_message,
     system_opening,
     text_message,
@@ -61,7 +62,7 @@ def features(request: WireRequest) -> RequestFeatures:
     view: RequestView = request.view
     wire, messages, tools = view.fields, view.messages(), view.tools()
     newest, message = newest_message(messages, _feature_reader(request))
-    last = _last_answer(messages)
+    last = last_index(messages, _is_answer)
     native = wire.web_search_options is not ABSENT and json.is_present(wire.web_search_options)
     has_tools = bool(tools or wire.functions)
     hosted = has_tools and any(map(_is_hosted, tools))
@@ -87,48 +88,45 @@ def fingerprint(request: WireRequest) -> bytes:
     )
 
 
-def _content(message: WireMessage, uncut: bytes) -> tuple[Sequence[TextValue], Sequence[str]]:
+def _content(message: WireMessage, original: bytes) -> tuple[Sequence[TextValue], Sequence[str]]:
     """Return the texts of a message, and the types of its parts."""
     view = memoryview(message.content)
     kind = view[0] if view.nbytes else 0
     if kind == _STRING:
-        return (large_body.restore_text(message.content, uncut),), ()
+        return (large_body.restore_text(message.content, original),), ()
     parts = json.try_read(message.content, _parts) if kind == _LIST else None
     if parts is None:
         return (), ()
     texts = [part.text for part in parts if part.type == "text" and json.starts_with(part.text, b'"')]
-    return [large_body.restore_text(text, uncut) for text in texts], [part.type for part in parts]
+    return [large_body.restore_text(text, original) for text in texts], [part.type for part in parts]
 
 
 def _feature_reader(request: WireRequest) -> Callable[[WireMessage], MessageFeatures]:
-    return partial(_message_features, uncut=request.uncut) if request.uncut else _message_features
+    return partial(_message_features, original=request.original) if request.original else _message_features
 
 
-def _message_features(message: WireMessage, uncut: bytes = b"") -> MessageFeatures:
+def _message_features(message: WireMessage, original: bytes = b"") -> MessageFeatures:
     role = message.role
     if role == "user":
         if json.starts_with(message.content, b'"'):
-            return text_message(large_body.restore_text(message.content, uncut))
-        texts, types = _content(message, uncut)
+            return text_message(large_body.restore_text(message.content, original))
+        texts, types = _content(message, original)
         return user_message(
-            texts, shown=not _ATTACHMENTS.isdisjoint(types), media=not _MEDIA.isdisjoint(types)
+            texts, attachments=not _ATTACHMENTS.isdisjoint(types), media=not _MEDIA.isdisjoint(types)
         )
     if role == "assistant":
         return ASSISTANT
     return SYSTEM if role in _SYSTEM_ROLES else TOOL
 
 
-def _last_answer(messages: Sequence[WireMessage]) -> int:
-    for at in range(len(messages) - 1, -1, -1):
-        if messages[at].role == "assistant":
-            return at
-    return -1
+def _is_answer(message: WireMessage) -> bool:
+    return message.role == "assistant"
 
 
 def _calls(messages: Sequence[WireMessage], last: int) -> tuple[CalledTool, ...]:
     """Return the calls of the consecutive assistant messages that end at `last`."""
     calls: list[CalledTool] = []
-    while last >= 0 and messages[last].role == "assistant":
+    while last >= 0 and _is_answer(messages[last]):
         legacy = messages[last].function_call
         if legacy is not None:
             calls.insert(0, _function(legacy))
@@ -184,10 +182,10 @@ def _system(request: WireRequest) -> list[TextValue]:
     for message in view.messages():
         if message.role not in _SYSTEM_ROLES:
             break
-        texts.extend(_content(message, request.uncut)[0])
+        texts.extend(_content(message, request.original)[0])
     return texts
 
 
 def _opening(request: WireRequest) -> str:
     view: RequestView = request.view
-    return system_opening(_system(request) or _content(view.messages()[0], request.uncut)[0])
+    return system_opening(_system(request) or _content(view.messages()[0], request.original)[0])

@@ -41,7 +41,7 @@ def rewrite(request: WireRequest, options: EncodeOptions) -> EncodedRequest:
         raise BadRequest(
             "n: this upstream returns one answer per request; send n = 1", param="n", code="unsupported_value"
         )
-    outline = request.keys() if request.outline else b""
+    outline = request.current_outline() if request.outline else b""
     # An upstream without a dialect gets the request as the client wrote it.
     if dialect != _PLAIN and (
         _settings_deviate(wire, dialect) or _messages_deviate(outline or request.body, dialect)

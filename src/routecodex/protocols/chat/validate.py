@@ -100,9 +100,9 @@ def validate(body: bytes, *, model: str | None = None, stream: bool | None = Non
         model=wire.model if model is None else model,
         stream=bool(wire.stream) if stream is None else stream,
         include_usage=bool(options is not None and options.include_usage),
-        uncut=body if outline else b"",
+        original=body if outline else b"",
         outline=outline,
-        untagged=not may_be_tagged,
+        lacks_tags=not may_be_tagged,
     )
 
 

@@ -26,6 +26,7 @@ from routecodex.protocols.message_features import (
     conversation_fingerprint,
     first_user_texts,
     is_search_tool,
+    last_index,
     newest_message,
     system_opening,
     user_excerpt,
@@ -42,7 +43,7 @@ def features(request: WireRequest) -> RequestFeatures:
     view: RequestView = request.view
     contents, tools = contents_of(view.body), tools_of(view.body)
     newest, message = newest_message(contents, _message_features)
-    last = _last_answer(contents)
+    last = last_index(contents, _is_answer)
     names = [function.name for tool in tools for function in functions_of(tool)]
     hosted = any(map(_is_hosted_search, tools))
     offers = hosted or any(map(is_search_tool, names))
@@ -86,7 +87,7 @@ def _message_features(content: WireMessage) -> MessageFeatures:
     return user_message(
         _texts(parts),
         results=any(part.function_response is not None for part in parts),
-        shown=any(part.inline_data is not None or part.file_data is not None for part in parts),
+        attachments=any(part.inline_data is not None or part.file_data is not None for part in parts),
         media=any(map(_is_visual, parts)),
     )
 
@@ -101,17 +102,14 @@ def _is_visual(part: WirePart) -> bool:
     return kind.startswith(_VISUAL_TYPES) if kind else any(site in uri[:64] for site in _VIDEO_SITES)
 
 
-def _last_answer(contents: Sequence[WireMessage]) -> int:
-    for at in range(len(contents) - 1, -1, -1):
-        if contents[at].role == "model":
-            return at
-    return -1
+def _is_answer(message: WireMessage) -> bool:
+    return message.role == "model"
 
 
 def _calls(contents: Sequence[WireMessage], last: int) -> tuple[CalledTool, ...]:
     """Return the calls of the model's consecutive contents that end at `last`."""
     calls: list[CalledTool] = []
-    while last >= 0 and contents[last].role == "model":
+    while last >= 0 and _is_answer(contents[last]):
         functions = (part.function_call for part in parts_of(contents[last]))
         calls[:0] = [_call(call) for call in functions if call is not None]
         last -= 1

@@ -70,7 +70,7 @@ def _lacks_signature(content: WireMessage) -> bool:
 
 
 def _must_change(signature: str, options: EncodeOptions) -> bool:
-    if options.made_here(standard_alphabet(signature)):
+    if options.issued_signature(standard_alphabet(signature)):
         return False
     origin, own = unseal_signature(signature)
     return origin is not None or not may_return(options, own, origin=None, same_protocol=True)
@@ -122,7 +122,7 @@ def _part(part: Fields, options: EncodeOptions, *, notices: Notices) -> Fields |
     if name is None or not json.is_present(part[name]):
         return part
     signature = _text.decode(part[name])
-    if options.made_here(standard_alphabet(signature)):
+    if options.issued_signature(standard_alphabet(signature)):
         return part
     origin, own = unseal_signature(signature)
     if may_return(options, own, origin=origin, same_protocol=True):

@@ -53,7 +53,7 @@ def may_return(options: EncodeOptions, signature: str, *, origin: str | None, sa
     """Return whether the signature may go to this upstream."""
     if not returns_to(options.provider, origin=origin, same_protocol=same_protocol):
         return False
-    return origin is not None or options.is_ours(standard_alphabet(signature))
+    return origin is not None or options.accepts_signature(standard_alphabet(signature))
 
 
 _GENERATION = re.compile(r"gemini-(\d+)(?:\.(\d+))?")

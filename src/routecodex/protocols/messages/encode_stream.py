@@ -424,7 +424,7 @@ def relayed_stop_reason(reply: ReplyContext, finished: Finish) -> str:
 
 def sends_message_stop(reply: ReplyContext, finished: Finish) -> bool:
     """Whether `message_stop` ends a stream with this finish."""
-    return reply.end_tool_turn or finished.reason != "tool_calls"
+    return reply.message_stop_after_calls or finished.reason != "tool_calls"
 
 
 def is_citation(annotation: Json) -> bool:

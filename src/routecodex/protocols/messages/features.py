@@ -19,6 +19,7 @@ from routecodex.protocols.message_features import (
     first_user_texts,
     is_hosted_search,
     is_search_tool,
+    last_index,
     newest_message,
     system_opening,
     text_message,
@@ -37,7 +38,7 @@ def features(request: WireRequest) -> RequestFeatures:
     wire: RequestBody = request.view
     messages, tools = wire.messages, wire.tools or ()
     newest, message = newest_message(messages, _feature_reader(request))
-    last = _last_answer(messages)
+    last = last_index(messages, _is_answer)
     hosted = any(map(_is_hosted, tools))
     offers = hosted or any(map(_is_search, tools))
     return RequestFeatures(
@@ -68,43 +69,42 @@ def _blocks(message: WireMessage) -> Sequence[WirePart]:
     return () if isinstance(message.content, str) else message.content
 
 
-def _texts(message: WireMessage, uncut: bytes) -> Sequence[TextValue]:
+def _texts(message: WireMessage, original: bytes) -> Sequence[TextValue]:
     if isinstance(message.content, str):
-        return (large_body.restore_text(message.content, uncut),)
-    return [large_body.restore_text(block.text, uncut) for block in message.content if block.type == "text"]
+        return (large_body.restore_text(message.content, original),)
+    return [
+        large_body.restore_text(block.text, original) for block in message.content if block.type == "text"
+    ]
 
 
 def _feature_reader(request: WireRequest) -> Callable[[WireMessage], MessageFeatures]:
-    return partial(_message_features, uncut=request.uncut) if request.uncut else _message_features
+    return partial(_message_features, original=request.original) if request.original else _message_features
 
 
-def _message_features(message: WireMessage, uncut: bytes = b"") -> MessageFeatures:
+def _message_features(message: WireMessage, original: bytes = b"") -> MessageFeatures:
     if message.role == "assistant":
         return ASSISTANT
     if message.role == "system":
         return SYSTEM
     if isinstance(message.content, str):
-        return text_message(large_body.restore_text(message.content, uncut))
+        return text_message(large_body.restore_text(message.content, original))
     types = {block.type for block in message.content}
     return user_message(
-        _texts(message, uncut),
+        _texts(message, original),
         results="tool_result" in types,
-        shown=not _ATTACHMENTS.isdisjoint(types),
+        attachments=not _ATTACHMENTS.isdisjoint(types),
         media=not _MEDIA.isdisjoint(types),
     )
 
 
-def _last_answer(messages: Sequence[WireMessage]) -> int:
-    for at in range(len(messages) - 1, -1, -1):
-        if messages[at].role == "assistant":
-            return at
-    return -1
+def _is_answer(message: WireMessage) -> bool:
+    return message.role == "assistant"
 
 
 def _calls(messages: Sequence[WireMessage], last: int) -> tuple[CalledTool, ...]:
     """Return the calls of the consecutive assistant messages that end at `last`."""
     calls: list[CalledTool] = []
-    while last >= 0 and messages[last].role == "assistant":
+    while last >= 0 and _is_answer(messages[last]):
         calls[:0] = [_call(block) for block in _blocks(messages[last]) if block.type in _CALLS]
         last -= 1
     return tuple(calls)
@@ -137,10 +137,10 @@ def _system(request: WireRequest) -> Sequence[TextValue]:
     system = request.view.system
     if isinstance(system, list):
         return [
-            large_body.restore_text(block.text, request.uncut) for block in system if block.type == "text"
+            large_body.restore_text(block.text, request.original) for block in system if block.type == "text"
         ]
     return (system,) if system else ()
 
 
 def _opening(request: WireRequest) -> str:
-    return system_opening(_system(request) or _texts(request.view.messages[0], request.uncut))
+    return system_opening(_system(request) or _texts(request.view.messages[0], request.original))

@@ -36,7 +36,7 @@ def rewrite(request: WireRequest, options: EncodeOptions) -> EncodedRequest:
     unsupported = [name for name in options.dialect.unsupported if b'"%s"' % name.encode() in body]
     obstacle = None if wire.thinking is None else _thinking_obstacle(wire, changes, options)
     if not changes and not unsupported and obstacle is None:
-        outline = request.keys() if request.outline else b""
+        outline = request.current_outline() if request.outline else b""
         return EncodedRequest(replace_model(body, options.model, named=wire.model, outline=outline))
     fields = json.read_fields(body)
     for name in unsupported:
@@ -82,12 +82,12 @@ def _signature_of(block: WirePart) -> str | None:
 
 def _changed_signature(signature: str, options: EncodeOptions) -> str | None:
     owner, inner = sealed_signatures.unseal(signature)
-    if owner is not None and options.made_here(signature):
+    if owner is not None and options.issued_signature(signature):
         return signature
     if not inner and not options.dialect.unsigned_thoughts:
         return None
     if owner is None:
-        return signature if not signature or options.is_ours(signature) else None
+        return signature if not signature or options.accepts_signature(signature) else None
     return inner if owner == options.provider and carried_signature(signature) is None else None
 
 

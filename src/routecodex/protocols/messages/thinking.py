@@ -286,7 +286,7 @@ def reasoning_obstacle(part: Reasoning, options: EncodeOptions, *, source: str) 
         return FOREIGN
     if not part.signature:
         return None if options.dialect.unsigned_thoughts else UNSIGNED
-    return None if part.origin is not None or options.is_ours(part.signature) else FOREIGN
+    return None if part.origin is not None or options.accepts_signature(part.signature) else FOREIGN
 
 
 def sealed_signature(provider: str, signature: str | None) -> str:

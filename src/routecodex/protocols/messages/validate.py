@@ -88,9 +88,9 @@ def _read(body: bytes, decoder: Decoder[Any], *, model: str | None, stream: bool
         view=wire,
         model=model or wire.model,
         stream=bool(wire.stream) if stream is None else stream,
-        uncut=body if outline else b"",
+        original=body if outline else b"",
         outline=outline,
-        untagged=not may_be_tagged,
+        lacks_tags=not may_be_tagged,
     )
 
 

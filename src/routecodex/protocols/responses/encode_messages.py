@@ -183,7 +183,7 @@ class ItemWriter(Struct):
         ):
             return False
         # OpenAI rejects encrypted reasoning that another provider made (400 invalid_encrypted_content).
-        return part.origin is not None or self.options.is_ours(part.signature)
+        return part.origin is not None or self.options.accepts_signature(part.signature)
 
     def _opaque(self, part: Part) -> None:
         if isinstance(part, Opaque) and part.protocol == NAME:

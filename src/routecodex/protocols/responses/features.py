@@ -18,6 +18,7 @@ from routecodex.protocols.message_features import (
     first_user_texts,
     is_hosted_search,
     is_search_tool,
+    last_index,
     newest_message,
     system_opening,
     text_message,
@@ -46,7 +47,7 @@ def features(request: WireRequest) -> RequestFeatures:
     body = view.typed
     items, tools = _items(body), body.tools or ()
     newest, message = newest_message(items, _message_features) if items else ("user", SYSTEM)
-    last = _last_answer(items)
+    last = last_index(items, _is_answer)
     hosted = any(is_hosted_search(tool.type) for tool in tools)
     offers = hosted or any(map(is_search_tool, _names(tools)))
     return RequestFeatures(
@@ -97,7 +98,7 @@ def _message_features(item: WireItem) -> MessageFeatures:
         return text_message(item.content)
     types = [part.type for part in _parts(item)]
     return user_message(
-        _texts(item), shown=not _ATTACHMENTS.isdisjoint(types), media=not _MEDIA.isdisjoint(types)
+        _texts(item), attachments=not _ATTACHMENTS.isdisjoint(types), media=not _MEDIA.isdisjoint(types)
     )
 
 
@@ -105,13 +106,6 @@ def _is_answer(item: WireItem) -> bool:
     if (item.type or "message") == "message":
         return item.role == "assistant"
     return not (item.type or "").endswith(RESULT_SUFFIXES)
-
-
-def _last_answer(items: Sequence[WireItem]) -> int:
-    for at in range(len(items) - 1, -1, -1):
-        if _is_answer(items[at]):
-            return at
-    return -1
 
 
 def _calls(items: Sequence[WireItem], last: int) -> tuple[CalledTool, ...]:

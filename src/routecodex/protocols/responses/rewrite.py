@@ -80,10 +80,10 @@ def _returnable(item: bytes, options: EncodeOptions) -> bytes | None:
     if signed.type != "reasoning" or signed.encrypted_content is None:
         return item
     origin, mark, signature = unseal_content(signed.encrypted_content)
-    if origin is not None and options.made_here(signed.encrypted_content):
+    if origin is not None and options.issued_signature(signed.encrypted_content):
         return item
     if origin is None:
-        return item if options.is_ours(signed.encrypted_content) else None
+        return item if options.accepts_signature(signed.encrypted_content) else None
     if mark or signature is None or not returns_to(options.provider, origin=origin, same_protocol=True):
         return None
     return json.encode({**_item_fields.decode(item), "encrypted_content": signature})
