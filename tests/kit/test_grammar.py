@@ -1,4 +1,3 @@
-
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -31,7 +30,10 @@ ANSWERS: dict[str, Callable[[str, bool], Json | Sse]] = {
     "cache and reasoning tokens": lambda p, s: answers.counted(p, "Cheap.", s),
     "nothing": lambda p, s: answers.compose(p, stream=s, counts=Counts(output=0)),
 }
-OPTIONS: dict[str, dict[str, Any]] = {"chat": {"include_usage": True}, "messages": {"message_stop_after_calls": True}}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "chat": {"include_usage": True},
+    "messages": {"message_stop_after_calls": True},
+}
 
 
 def frames_of(answer: Json | Sse) -> list[bytes]:
