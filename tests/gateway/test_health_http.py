@@ -293,7 +293,7 @@ async def test_only_the_request_that_took_a_probe_can_give_it_up() -> None:
     health.release(target, by=one)
     assert await health.probe(target, 1006.0, by=other)
     health.succeeded(target, by=other)
-    assert health.claim(target, 1006.0)
+    assert health.is_usable(target, 1006.0)
     await health.flush()
 
 

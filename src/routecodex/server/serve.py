@@ -197,7 +197,7 @@ class Service:
         self._config, self._gateway = config, gateway
         self._app.adopt(gateway, config)
         self._http.limits = limits(config)
-        await gateway.health.forgive_refused()
+        await gateway.health.reset_refused_keys()
 
     async def stop(self) -> bool:
         """Drain, then close; return whether all requests finished."""

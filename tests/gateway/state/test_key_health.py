@@ -151,14 +151,14 @@ def left(health: KeyHealth, clock: Clock, target: Target = TARGET) -> float:
 
 async def tries(health: KeyHealth, clock: Clock, target: Target = TARGET) -> bool:
     """Whether a request may be sent there now."""
-    return health.claim(target, clock.now) or await health.probe(target, clock.now)
+    return health.is_usable(target, clock.now) or await health.probe(target, clock.now)
 
 
 async def test_what_is_well_costs_no_call_to_the_store(store: Watched, clock: Clock) -> None:
     health = made(store, clock)
     health.succeeded(TARGET)
     health.release(TARGET)
-    assert health.claim(TARGET, clock.now)
+    assert health.is_usable(TARGET, clock.now)
     assert health.until(TARGET, clock.now) == 0.0
     assert health.why(TARGET, clock.now) == ""
     await health.flush()
@@ -469,7 +469,7 @@ async def test_a_new_configuration_gives_refused_keys_another_chance(store: Watc
     health = made(store, clock)
     health.failed(TARGET, refused())
     health.failed(OTHER_KEY, limited())
-    assert await health.forgive_refused() == 1
+    assert await health.reset_refused_keys() == 1
     assert left(health, clock) == 0
     assert left(health, clock, OTHER_KEY) == 60
     assert await store.keys(SPACE) == ["glm.backup"]

@@ -111,7 +111,7 @@ def rest(health: KeyHealth, clock: Clock) -> float:
 
 async def test_of_two_workers_one_may_probe_and_the_other_stays_away(start: Start, clock: Clock) -> None:
     one, two = await pair(start, clock)
-    assert [health.claim(TARGET, clock.now) for health in (one, two)] == [False, False]
+    assert [health.is_usable(TARGET, clock.now) for health in (one, two)] == [False, False]
     assert await one.probe(TARGET, clock.now)
     assert rest(two, clock) == 0, "nobody has told it yet"
     assert not await two.probe(TARGET, clock.now)
@@ -244,7 +244,7 @@ async def test_a_long_probe_keeps_its_lease(clock: Clock) -> None:
     async def saved() -> None:
         return None
 
-    probes = Probes(store, clock=clock, saved=saved, stumble=told.append, life=0.03)
+    probes = Probes(store, clock=clock, wait_saved=saved, on_outage=told.append, ttl=0.03)
     assert await probes.lease((PLACE,), clock.now, by=None)
     for _ in range(3):
         clock.now += 0.02

@@ -202,7 +202,7 @@ class Failover:
 
     async def _claim(self, target: Target) -> bool:
         now = self._clock()
-        return self._health.claim(target, now) or await self._health.probe(target, now, by=self)
+        return self._health.is_usable(target, now) or await self._health.probe(target, now, by=self)
 
     async def _try(
         self, step: PlanStep, plan: RoutePlan, attempt: Callable[[PlanStep], Awaitable[AnswerT]]

@@ -1,12 +1,12 @@
-"""The health of all keys as this process knows it, shared with other processes through the store.
+"""Health of all keys, shared with other processes through the store.
 
-What happens is applied at once to the state in memory and kept as a change still to be saved. A background
-task applies the changes to what is stored, in one step no other process can come between, so that failures
-seen by several of them add up; what comes out is the new state here. What others have saved is read again
-when the stamp of the space says so, with the changes not saved yet on top.
+A failure or success changes the state in memory at once. A background task applies the same change to the
+stored value in one atomic update, so that failures seen by several processes add up, and the result becomes
+the state here. When the stamp of the space changes, the values of other processes are read, and unsaved
+changes are applied on top.
 
-No request ever waits for a write or fails for the store: when it is down, routing goes on with what was known
-last, and the changes are saved later. Only a probe asks the store first whether another process has sent one.
+No request waits for a write or fails because of the store: during an outage routing continues with the last
+known state, and the changes are saved later. Only a probe waits for the store: another process may hold it.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ from routecodex.stores.store import Store, StoreError
 SPACE = "health"
 
 MOST = 4096
-"""Most ailments and most keys remembered; the oldest are forgotten first."""
+"""Most cooldowns and most keys stored; the oldest are dropped first."""
 
 _MOST_BYTES = 16 * 1024 * 1024
 _MOST_UNSAVED = 64
-_LIFE = 86_400.0
-_LOOK_EVERY = 0.02
+_TTL = 86_400.0
+_CHECK_INTERVAL = 0.02
 _RETRY_AFTER = 5.0
 _READ_WAIT = 0.25
 
 Change = Callable[[HealthState], HealthState]
 
-Record = dict[str, Cooldown]
-"""What is stored for a key: ailments by model; the empty name stands for the key itself."""
+StoredCooldowns = dict[str, Cooldown]
+"""The stored value of a key: cooldowns by model; the empty name stands for the key itself."""
 
 logger = logging.getLogger("routecodex.health")
-_records = msgspec.json.Decoder(Record)
+_decoder = msgspec.json.Decoder(StoredCooldowns)
 
 
 class KeyHealth:
-    """Which targets can be used now; every call but those to the store is plain memory.
+    """Health of all keys, shared through the store; methods that are not async use memory only.
 
-    Providers that are `scripted` fail only when they are told to, and rest no longer than a moment.
+    `scripted` providers fail only on request, so their cooldowns are short.
     """
 
     def __init__(
@@ -71,76 +71,76 @@ class KeyHealth:
         self._monotonic = monotonic
         self._state: HealthState = {}
         self._unsaved: dict[str, deque[Change]] = {}
-        self._probes = Probes(store, clock=clock, saved=self._written, stumble=self._stumble)
+        self._probes = Probes(store, clock=clock, wait_saved=self._wait_saved, on_outage=self._note_outage)
         self._claims = self._probes.claims
-        self._odd: set[tuple[str, int]] = set()
+        self._ignored: set[tuple[str, int]] = set()
         self._stamp: int | None = None
-        self._look_at = -math.inf
+        self._check_at = -math.inf
         self._retry_at = -math.inf
         self._is_down = False
-        self._in_store = asyncio.Lock()
+        self._store_lock = asyncio.Lock()
         self._reader: asyncio.Task[None] | None = None
         self._writer: asyncio.Task[None] | None = None
 
     @property
     def quiet(self) -> bool:
-        """Whether nothing is wrong with any target."""
+        """Whether all targets can be used."""
         return not (self._state and self.options.enabled)
 
     def until(self, target: Target, now: float) -> float:
-        """When the target can be used; 0.0 when it can be now."""
+        """Return the time from which the target can be used; 0.0 for now."""
         if self.quiet:
             return 0.0
         end = cooldown.cooling_until(self._state, target, now, options=self.options)
-        return end or max(self._probed(target, now).values(), default=0.0)
+        return end or max(self._running_probes(target, now).values(), default=0.0)
 
     def why(self, target: Target, now: float) -> str:
-        """For people: what keeps the target from use; empty when nothing does."""
-        told = cooldown.cooldown_reason(self._state, target, now, options=self.options)
-        probed = self._probed(target, now)
-        if told or not probed:
-            return told
-        place = next(iter(probed))
-        return f"{place} is being probed ({self._state[place].reason}: {self._state[place].error})"
+        """Return the reason why the target cannot be used, for people; empty if it can."""
+        reason = cooldown.cooldown_reason(self._state, target, now, options=self.options)
+        probed = self._running_probes(target, now)
+        if reason or not probed:
+            return reason
+        key = next(iter(probed))
+        return f"{key} is being probed ({self._state[key].reason}: {self._state[key].error})"
 
     def is_limit(self, target: Target, now: float) -> bool:
-        """Whether only limits keep the target from use."""
+        """Return whether every cooldown of the target is caused by a limit."""
         reasons = cooldown.causes(self._state, target, now, options=self.options)
         return bool(reasons) and reasons <= {"limited", "quota"}
 
-    def claim(self, target: Target, now: float) -> bool:
-        """Whether an attempt may go ahead like any other; where it may not, it may still be a probe."""
+    def is_usable(self, target: Target, now: float) -> bool:
+        """Return whether an attempt may be made without a probe; otherwise `probe` may allow one."""
         if not self._state or not self.options.enabled:
             return True
         return not cooldown.cooling_until(
             self._state, target, now, options=self.options
-        ) and not self._needed(target, now)
+        ) and not self._needed_probes(target, now)
 
     async def probe(self, target: Target, now: float, *, by: object = None) -> bool:
-        """Whether an attempt may go ahead as the one probe that may pass, of all processes.
+        """Claim the only probe of the target across processes; return False if another one holds it.
 
-        `by` is whoever makes the attempt: nobody else can give the probe up again.
+        `by` makes the attempt, and only it can release the probe again.
         """
         if self.until(target, now):
             return False
-        places = self._needed(target, now)
-        if self._is_out_of_reach():
-            self._probes.take(places, now, by=by)
+        keys = self._needed_probes(target, now)
+        if self._skips_store():
+            self._probes.claim(keys, now, by=by)
             return True
         try:
-            won = await self._probes.lease(places, now, by=by)
-            return won and await self._is_due(target, now, places=places, by=by)
+            leased = await self._probes.lease(keys, now, by=by)
+            return leased and await self._is_still_due(target, now, keys=keys, by=by)
         except BaseException:
             self.release(target, by=by)
             raise
 
     def release(self, target: Target, *, by: object = None) -> None:
-        """An attempt ended without an outcome: if it was the probe, the next one may be it."""
+        """Release the probe of an attempt that ended without an outcome."""
         if self._claims:
             self._probes.release(cooldown.health_keys(target), by=by)
 
     def failed(self, target: Target, error: UpstreamError, *, by: object = None) -> None:
-        """An attempt failed."""
+        """Record a failed attempt."""
         self.release(target, by=by)
         impact = cooldown.failure_impact(target, error)
         if impact is None or not self.options.enabled:
@@ -151,11 +151,11 @@ class KeyHealth:
         self._change(
             _name(impact.selector), partial(cooldown.record_failure, impact=impact, now=now, options=options)
         )
-        if not was_out and (told := self.why(target, now)):
-            logger.warning("%s", told)
+        if not was_out and (reason := self.why(target, now)):
+            logger.warning("%s", reason)
 
     def succeeded(self, target: Target, *, began: float | None = None, by: object = None) -> None:
-        """An attempt was answered; `began`, where given, is when it was sent."""
+        """Record a successful attempt; `began` is the time it was sent, now if None."""
         if not self._state and not self._claims:
             return
         self.release(target, by=by)
@@ -163,24 +163,24 @@ class KeyHealth:
         state = cooldown.after_success(self._state, target, now, began=began)
         if state is self._state:
             return
-        well = self._state.keys() - state.keys()
-        # What another process noted since is not for this success to lift.
-        since = max(now if began is None else began, *(self._state[place].noted for place in well))
-        saved = partial(cooldown.after_success, target=target, now=math.inf, began=since)
+        cleared = self._state.keys() - state.keys()
+        # This success does not clear failures that another process recorded later.
+        since = max(now if began is None else began, *(self._state[key].noted for key in cleared))
+        change = partial(cooldown.after_success, target=target, now=math.inf, began=since)
         probed = cooldown.probes(self._state, target, now, options=self.options)
-        self._change(f"{target.provider}.{target.key}", saved, state)
-        for place in well:
-            self._probes.drop(place)
-        for place in probed:
-            logger.info("%s works again", place)
+        self._change(f"{target.provider}.{target.key}", change, state)
+        for key in cleared:
+            self._probes.drop(key)
+        for key in probed:
+            logger.info("%s works again", key)
 
     def stale(self) -> bool:
-        """Whether another process may have changed something; looks at the store every 20 ms at most."""
+        """Return whether another process changed the stored health; checks the store every 20 ms at most."""
         now = self._monotonic()
-        if now < self._look_at:
+        if now < self._check_at:
             return False
-        self._look_at = now + _LOOK_EVERY
-        if now < self._retry_at or self._in_store.locked():
+        self._check_at = now + _CHECK_INTERVAL
+        if now < self._retry_at or self._store_lock.locked():
             return False
         if self._unsaved:
             self._start_writing()
@@ -188,90 +188,92 @@ class KeyHealth:
         return self._store.stamp(SPACE) != self._stamp
 
     async def refresh(self) -> None:
-        """Takes in what others have saved; gives up waiting for a slow store, never raises."""
+        """Read the health that others saved; never raises, and stops waiting for a slow store."""
         await asyncio.wait({self._start_reading()}, timeout=_READ_WAIT)
 
     async def load(self) -> None:
-        """Restores what was saved before the start."""
+        """Load the health saved before the start."""
         try:
             await self._store.trim(SPACE, entries=MOST, size=_MOST_BYTES)
         except StoreError as exc:
-            self._stumble(exc)
+            self._note_outage(exc)
             return
         await self._start_reading()
 
     async def flush(self) -> None:
-        """Saves what is not saved yet; what a store that is down does not take stays unsaved."""
+        """Save unsaved changes; during an outage of the store they stay unsaved."""
         self._retry_at = -math.inf
         if self._unsaved:
             self._start_writing()
-        under_way = {task for task in (self._reader, self._writer) if task is not None}
-        if under_way:
-            await asyncio.wait(under_way)
+        running = {task for task in (self._reader, self._writer) if task is not None}
+        if running:
+            await asyncio.wait(running)
         await self._probes.settle()
 
     async def reset(self, selector: Selector | None = None) -> int:
-        """An operator's word that what is named can be used: saved at once; how many ailments are gone."""
-        return await self._heal(partial(cooldown.reset, selector=selector))
+        """Remove the cooldowns of a selector, or all, and save; return the number removed."""
+        return await self._remove_cooldowns(partial(cooldown.reset, selector=selector))
 
-    async def forgive_refused(self) -> int:
-        """The keys may be new ones: those that were refused can be used again; how many there were."""
-        return await self._heal(cooldown.without_refused_keys)
+    async def reset_refused_keys(self) -> int:
+        """Remove the cooldowns of refused keys, which may have been replaced; return their number."""
+        return await self._remove_cooldowns(cooldown.without_refused_keys)
 
     def report(self, now: float) -> list[KeyHealthRow]:
-        """Every key that cannot be used like any other, by name."""
-        rows = (_row(place, ailment, now, self.options) for place, ailment in self._state.items())
+        """Return every key in cooldown or in need of a probe, sorted by name."""
+        rows = (_row(key, entry, now, self.options) for key, entry in self._state.items())
         return sorted((row for row in rows if row is not None), key=lambda row: row.name)
 
-    def _needed(self, target: Target, now: float) -> tuple[Selector, ...]:
-        """Where an attempt would be a probe."""
+    def _needed_probes(self, target: Target, now: float) -> tuple[Selector, ...]:
+        """Return the keys for which an attempt would be a probe."""
         return cooldown.probes(self._state, target, now, options=self.options)
 
-    def _probed(self, target: Target, now: float) -> dict[Selector, float]:
-        """Where a probe is under way that the target would have to wait for, and when to look again."""
+    def _running_probes(self, target: Target, now: float) -> dict[Selector, float]:
+        """Return the keys whose running probe the target waits for, with the time to check again."""
         if not self._claims:
             return {}
-        ends = ((place, self._probes.end(place, now)) for place in self._needed(target, now))
-        return {place: min(end, now + PAUSE) for place, end in ends if end}
+        ends = ((key, self._probes.end(key, now)) for key in self._needed_probes(target, now))
+        return {key: min(end, now + PAUSE) for key, end in ends if end}
 
-    def _is_out_of_reach(self) -> bool:
-        """Whether the store was down a moment ago."""
+    def _skips_store(self) -> bool:
+        """Return whether the store failed a moment ago and is not tried yet."""
         return self._monotonic() < self._retry_at
 
-    async def _is_due(self, target: Target, now: float, *, places: Iterable[Selector], by: object) -> bool:
-        """Whether there is still a reason to probe, now that nobody else can: others may have done it."""
-        if not self._is_out_of_reach() and self._store.stamp(SPACE) != self._stamp:
+    async def _is_still_due(
+        self, target: Target, now: float, *, keys: Iterable[Selector], by: object
+    ) -> bool:
+        """Return whether the attempt may still be made: another process may have probed just before."""
+        if not self._skips_store() and self._store.stamp(SPACE) != self._stamp:
             await self.refresh()
-        needed = set(self._needed(target, now))
+        needed = set(self._needed_probes(target, now))
         is_out = cooldown.cooling_until(self._state, target, now, options=self.options) > 0
-        may_pass = not is_out and needed <= set(places)
+        may_pass = not is_out and needed <= set(keys)
         if not may_pass or not needed:
             self.release(target, by=by)
         return may_pass
 
-    async def _written(self) -> None:
-        """Waits for what is being saved."""
+    async def _wait_saved(self) -> None:
+        """Wait for the write that is running."""
         if self._writer is not None:
             await asyncio.wait({self._writer})
 
     def _change(self, name: str, change: Change, state: HealthState | None = None) -> None:
-        """Applies a change here, as `state` where it differs, and has it saved."""
+        """Apply a change here and start saving it; `state` is the result here where it differs."""
         self._state = _bounded(change(self._state) if state is None else state)
         self._unsaved.setdefault(name, deque(maxlen=_MOST_UNSAVED)).append(change)
         if len(self._unsaved) > MOST:
             del self._unsaved[next(iter(self._unsaved))]
         self._start_writing()
 
-    async def _heal(self, cure: Change) -> int:
+    async def _remove_cooldowns(self, change: Change) -> int:
         await self._start_reading()
-        cured = cure(self._state)
-        gone = self._state.keys() - cured.keys()
-        for place in gone:
-            self._probes.drop(place)
-        for name in {_name(place) for place in gone}:
-            self._change(name, cure, cured)
+        state = change(self._state)
+        removed = self._state.keys() - state.keys()
+        for key in removed:
+            self._probes.drop(key)
+        for name in {_name(key) for key in removed}:
+            self._change(name, change, state)
         await self.flush()
-        return len(gone)
+        return len(removed)
 
     def _start_reading(self) -> asyncio.Task[None]:
         if self._reader is None or self._reader.done():
@@ -283,7 +285,7 @@ class KeyHealth:
             self._writer = asyncio.create_task(self._write())
 
     async def _read(self) -> None:
-        await self._in_store.acquire()
+        await self._store_lock.acquire()
         try:
             stamp = self._store.stamp(SPACE)
             state: dict[Selector, Cooldown] = {}
@@ -291,20 +293,19 @@ class KeyHealth:
                 for name in (await self._store.keys(SPACE))[-MOST:]:
                     stored = await self._store.get(SPACE, name)
                     if stored is not None:
-                        state.update(self._opened(name, stored.value, stored.version))
+                        state.update(self._decode_stored(name, stored.value, stored.version))
             except StoreError as exc:
-                self._stumble(exc)
+                self._note_outage(exc)
                 return
-            self._recover()
+            self._note_recovery()
             self._stamp = stamp
-            self._state = _bounded(
-                _applied(state, (c for unsaved in self._unsaved.values() for c in unsaved))
-            )
+            changes = (change for unsaved in self._unsaved.values() for change in unsaved)
+            self._state = _bounded(_applied(state, changes))
         finally:
-            self._in_store.release()
+            self._store_lock.release()
 
     async def _write(self) -> None:
-        await self._in_store.acquire()
+        await self._store_lock.acquire()
         try:
             while self._unsaved:
                 name = next(iter(self._unsaved))
@@ -313,48 +314,52 @@ class KeyHealth:
                     changes.extend(self._unsaved.pop(name, ()))
                     self._unsaved[name] = changes
                     return
-            self._recover()
+            self._note_recovery()
         finally:
-            self._in_store.release()
+            self._store_lock.release()
 
     async def _save(self, name: str, changes: deque[Change]) -> bool:
-        refused = self._state.get(_key(name))
-        # A key that was refused stays out however long nobody asks for it.
-        life = None if refused is not None and refused.reason == "key refused" else _LIFE
+        entry = self._state.get(_key(name))
+        # A refused key stays out until it is replaced, even if no request uses it for a day.
+        ttl = None if entry is not None and entry.reason == "key refused" else _TTL
         try:
-            value = await self._store.update(SPACE, name, partial(_saved, name, tuple(changes)), ttl=life)
+            value = await self._store.update(SPACE, name, partial(_updated, name, tuple(changes)), ttl=ttl)
         except StoreError as exc:
-            self._stumble(exc)
+            self._note_outage(exc)
             return False
-        others = {place: ailment for place, ailment in self._state.items() if _name(place) != name}
+        others = {key: entry for key, entry in self._state.items() if _name(key) != name}
         state = {**others, **_decoded(name, value)}
         self._state = _bounded(_applied(state, self._unsaved.get(name, ())))
         return True
 
-    def _opened(self, name: str, value: bytes, version: int) -> HealthState:
-        """What is stored for a key; a value that is not ours is told of once and passed over."""
+    def _decode_stored(self, name: str, value: bytes, version: int) -> HealthState:
+        """Decode the stored value of a key; one that is not valid is logged once and ignored."""
         try:
             return _decoded(name, value)
         except msgspec.MsgspecError as exc:
-            if (name, version) not in self._odd:
-                self._odd = {(name, version)} if len(self._odd) >= MOST else self._odd | {(name, version)}
-                logger.warning("the health stored for %r is ignored: %s", name[:80], exc)
+            if (name, version) not in self._ignored:
+                earlier = self._ignored if len(self._ignored) < MOST else set()
+                self._ignored = {*earlier, (name, version)}
+                logger.warning("the stored health of %r is ignored: %s", name[:80], exc)
             return {}
 
-    def _stumble(self, exc: StoreError) -> None:
+    def _note_outage(self, exc: StoreError) -> None:
         self._retry_at = self._monotonic() + _RETRY_AFTER
         if not self._is_down:
             self._is_down = True
-            logger.error("health is neither saved nor shared for now, routing goes on without: %s", exc)
+            logger.error(
+                "health cannot be saved or shared for now; routing uses the last known state: %s", exc
+            )
 
-    def _recover(self) -> None:
+    def _note_recovery(self) -> None:
         if self._is_down:
             self._is_down = False
             logger.warning("health is saved and shared again")
 
 
-def _name(place: Selector) -> str:
-    return f"{place.provider}.{place.key}"
+def _name(key: Selector) -> str:
+    """Return the name under which the cooldowns of a key are stored: without the model."""
+    return f"{key.provider}.{key.key}"
 
 
 def _key(name: str) -> Selector:
@@ -363,21 +368,21 @@ def _key(name: str) -> Selector:
 
 
 def _decoded(name: str, value: bytes | None) -> HealthState:
-    record = _records.decode(value) if value is not None else {}
+    stored = _decoder.decode(value) if value is not None else {}
     key = _key(name)
     if not key.provider or not key.key:
-        raise msgspec.ValidationError("it has not the name of a key")
-    return {Selector(key.provider, key.key, model or None): ailment for model, ailment in record.items()}
+        raise msgspec.ValidationError("its name is not of the form provider.key")
+    return {Selector(key.provider, key.key, model or None): entry for model, entry in stored.items()}
 
 
-def _saved(name: str, changes: Iterable[Change], value: bytes | None) -> bytes | None:
-    """What to store for a key after the changes; nothing when it is well."""
+def _updated(name: str, changes: Iterable[Change], value: bytes | None) -> bytes | None:
+    """Return the stored value of a key after the changes; None without cooldowns."""
     try:
         state = _decoded(name, value)
     except msgspec.MsgspecError:
         state = {}
-    record = {place.model or "": ailment for place, ailment in _applied(state, changes).items()}
-    return msgspec.json.encode(record) if record else None
+    stored = {key.model or "": entry for key, entry in _applied(state, changes).items()}
+    return msgspec.json.encode(stored) if stored else None
 
 
 def _applied(state: HealthState, changes: Iterable[Change]) -> HealthState:
@@ -389,22 +394,22 @@ def _applied(state: HealthState, changes: Iterable[Change]) -> HealthState:
 def _bounded(state: HealthState) -> HealthState:
     if len(state) <= MOST:
         return state
-    latest = sorted(state, key=lambda place: state[place].noted)[-MOST:]
-    return {place: state[place] for place in latest}
+    latest = sorted(state, key=lambda key: state[key].noted)[-MOST:]
+    return {key: state[key] for key in latest}
 
 
-def _row(place: Selector, ailment: Cooldown, now: float, options: CooldownOptions) -> KeyHealthRow | None:
-    state = cooldown.condition(ailment, now, options=options)
+def _row(key: Selector, entry: Cooldown, now: float, options: CooldownOptions) -> KeyHealthRow | None:
+    state = cooldown.condition(entry, now, options=options)
     if state is None:
         return None
-    end = cooldown.cooldown_end(ailment, now, options=options)
+    end = cooldown.cooldown_end(entry, now, options=options)
     return KeyHealthRow(
-        name=str(place),
+        name=str(key),
         state=state,
         seconds=max(0.0, end - now),
         until=end,
-        reason=ailment.reason,
-        strikes=ailment.strikes,
-        error=ailment.error,
-        status=ailment.status,
+        reason=entry.reason,
+        strikes=entry.strikes,
+        error=entry.error,
+        status=entry.status,
     )

@@ -1,10 +1,8 @@
 """Grants one probe per cooling target across processes.
 
-Who may probe a target: one request of all the processes that share a store.
-
-A claim is taken in memory first, so that the requests of this process need no store to agree. Then it becomes
-a lease in the store, which is renewed while the probe is under way, given back when it is over, and free for
-anybody once a holder that was killed has stopped renewing it. Without a store the claim in memory has to do.
+A claim is made in memory first, which settles the requests of this process. Then it becomes a lease in the
+store, which is renewed while the probe runs and returned when it ends. If its holder is killed, the lease
+expires. During an outage of the store the claim in memory is enough.
 """
 
 from __future__ import annotations
@@ -26,21 +24,21 @@ from routecodex.stores.store import Store, StoreError
 SPACE = "health.probes"
 
 LEASE_SECONDS = 30.0
-"""How long a lease holds that nobody renews, in seconds."""
+"""Seconds until a lease expires that is not renewed."""
 
 LONGEST_PROBE = 300.0
-"""How long a probe may be under way before another one may pass."""
+"""Seconds a probe may run before another one is allowed."""
 
 PAUSE = 1.0
-"""How long whoever may not probe stays away before looking again."""
+"""Seconds until a request checks again whether it may probe."""
 
-_WAIT = 2.0
+_STORE_WAIT = 2.0
 
 T = TypeVar("T")
 
 
 class ProbeClaim(NamedTuple):
-    """A probe under way: until when it counts, whose it is, and the name of its lease."""
+    """A running probe: the end of its claim, its holder, and the name of its lease."""
 
     end: float
     by: object
@@ -48,28 +46,28 @@ class ProbeClaim(NamedTuple):
 
 
 class ProbeLease(Struct, frozen=True):
-    """What is stored for a place that is being probed."""
+    """The stored lease of a key that is being probed."""
 
     by: str
     until: float
 
 
 class ProbeTaken(Exception):
-    """Somebody else has the lease."""
+    """Another process holds the lease."""
 
 
 class ProbeGone(Exception):
-    """The lease is not ours any more."""
+    """The lease is no longer held by this process."""
 
 
-_OTHERS = object()
+_OTHER_PROCESS = object()
 _leases = msgspec.json.Decoder(ProbeLease)
 
 
 class Probes:
-    """The claims that this process knows of; `stumble` is told of a store that is down.
+    """Claims known to this process; `on_outage` is called when the store fails.
 
-    A lease is given back only when `saved` says that what the probe has found out can be read by others.
+    A lease is returned only after `wait_saved`: other processes can then read the outcome of the probe.
     """
 
     def __init__(
@@ -77,138 +75,139 @@ class Probes:
         store: Store,
         *,
         clock: Callable[[], float],
-        saved: Callable[[], Awaitable[None]],
-        stumble: Callable[[StoreError], None],
-        life: float = LEASE_SECONDS,
+        wait_saved: Callable[[], Awaitable[None]],
+        on_outage: Callable[[StoreError], None],
+        ttl: float = LEASE_SECONDS,
     ) -> None:
         self.claims: dict[Selector, ProbeClaim] = {}
         self._store = store
         self._clock = clock
-        self._saved = saved
-        self._stumble = stumble
-        self._life = life
+        self._wait_saved = wait_saved
+        self._on_outage = on_outage
+        self._ttl = ttl
         self._id = fresh_id()
         self._numbers = count(1)
-        self._in_store = asyncio.Lock()
-        self._under_way: set[asyncio.Task[Any]] = set()
+        self._store_lock = asyncio.Lock()
+        self._running: set[asyncio.Task[Any]] = set()
         self._timer: asyncio.TimerHandle | None = None
 
-    def end(self, place: Selector, now: float) -> float:
-        """Until when the place is left to the probe under way there; 0.0 when there is none."""
-        claim = self.claims.get(place)
+    def end(self, key: Selector, now: float) -> float:
+        """Return the end of the claim on a key; 0.0 without one."""
+        claim = self.claims.get(key)
         return claim.end if claim is not None and now < claim.end <= now + LONGEST_PROBE else 0.0
 
-    def take(self, places: Iterable[Selector], now: float, *, by: object, lease: str = "") -> None:
-        """Keeps the other requests of this process away."""
-        for place in places:
-            self.claims[place] = ProbeClaim(now + LONGEST_PROBE, by, lease)
+    def claim(self, keys: Iterable[Selector], now: float, *, by: object, lease: str = "") -> None:
+        """Claim keys within this process."""
+        for key in keys:
+            self.claims[key] = ProbeClaim(now + LONGEST_PROBE, by, lease)
 
-    async def lease(self, places: Sequence[Selector], now: float, *, by: object) -> bool:
-        """Takes the places unless another process has them; a store that is down or slow does not object."""
+    async def lease(self, keys: Sequence[Selector], now: float, *, by: object) -> bool:
+        """Claim keys across processes; return False if another one holds one. A failing store is ignored."""
         lease = f"{self._id}.{next(self._numbers)}"
-        self.take(places, now, by=by, lease=lease)
-        asked = self._start(self._leased(places, lease))
-        done, _ = await asyncio.wait({asked}, timeout=_WAIT)
+        self.claim(keys, now, by=by, lease=lease)
+        task = self._start(self._store_lease(keys, lease))
+        done, _ = await asyncio.wait({task}, timeout=_STORE_WAIT)
         if not done:
-            self._stumble(StoreError(f"a probe could not be noted within {_WAIT:g} s"))
-        lost = asked.result() if done else None
+            self._on_outage(StoreError(f"the lease of a probe was not stored within {_STORE_WAIT:g} s"))
+        lost = task.result() if done else None
         if lost is None:
-            self._renew_later()
+            self._schedule_renewal()
             return True
-        self.claims[lost] = ProbeClaim(now + PAUSE, _OTHERS)
-        self.release((place for place in places if place != lost), by=by)
+        self.claims[lost] = ProbeClaim(now + PAUSE, _OTHER_PROCESS)
+        self.release((key for key in keys if key != lost), by=by)
         return False
 
-    def release(self, places: Iterable[Selector], *, by: object) -> None:
-        """Whoever made the attempt has no more to do with a probe; what others do is not known for sure."""
-        for place in places:
-            if place in self.claims and self.claims[place].by in (by, _OTHERS):
-                self.drop(place)
+    def release(self, keys: Iterable[Selector], *, by: object) -> None:
+        """Release the claims of `by`, and those assumed of another process, which may have ended."""
+        for key in keys:
+            if key in self.claims and self.claims[key].by in (by, _OTHER_PROCESS):
+                self.drop(key)
 
-    def drop(self, place: Selector) -> None:
-        """Nothing is probed there any more, whoever did."""
-        claim = self.claims.pop(place, None)
+    def drop(self, key: Selector) -> None:
+        """Drop the claim on a key, whoever holds it."""
+        claim = self.claims.pop(key, None)
         if claim is not None and claim.lease:
-            self._start(self._given_back(place, claim.lease))
+            self._start(self._return_lease(key, claim.lease))
 
     async def settle(self) -> None:
-        """Waits until the store knows what has been given back."""
-        while self._under_way:
-            await asyncio.wait(self._under_way)
+        """Wait until all leases are returned."""
+        while self._running:
+            await asyncio.wait(self._running)
 
-    async def _leased(self, places: Iterable[Selector], lease: str) -> Selector | None:
-        """The place that somebody else has, None when all are ours."""
-        async with self._in_store:
-            for place in places:
+    async def _store_lease(self, keys: Iterable[Selector], lease: str) -> Selector | None:
+        """Store the lease for every key; return the first key that another process holds."""
+        async with self._store_lock:
+            for key in keys:
                 try:
-                    await self._store.update(SPACE, str(place), partial(self._taken, lease), ttl=self._life)
+                    await self._store.update(SPACE, str(key), partial(self._acquired, lease), ttl=self._ttl)
                 except ProbeTaken:
-                    return place
+                    return key
                 except StoreError as exc:
-                    self._stumble(exc)
+                    self._on_outage(exc)
         return None
 
-    def _taken(self, lease: str, found: bytes | None) -> bytes:
+    def _acquired(self, lease: str, value: bytes | None) -> bytes:
+        """Return the new stored lease; ProbeTaken if another process holds it."""
         now = self._clock()
-        held = _held(found)
-        # One of this process is on its way back: within a process the claims in memory decide.
+        held = _decode_lease(value)
+        # A lease of this process is being returned: within the process the claims in memory decide.
         foreign = held is not None and not held.by.startswith(f"{self._id}.")
-        if held is not None and foreign and now < held.until <= now + self._life + SKEW:
+        if held is not None and foreign and now < held.until <= now + self._ttl + SKEW:
             raise ProbeTaken
-        return msgspec.json.encode(ProbeLease(lease, now + self._life))
+        return msgspec.json.encode(ProbeLease(lease, now + self._ttl))
 
-    async def _given_back(self, place: Selector, lease: str) -> None:
-        await self._saved()
-        async with self._in_store:
+    async def _return_lease(self, key: Selector, lease: str) -> None:
+        await self._wait_saved()
+        async with self._store_lock:
             try:
-                await self._store.update(SPACE, str(place), partial(_without, lease))
+                await self._store.update(SPACE, str(key), partial(_released, lease))
             except ProbeGone:
                 return
             except StoreError as exc:
-                self._stumble(exc)
+                self._on_outage(exc)
 
-    def _renew_later(self) -> None:
+    def _schedule_renewal(self) -> None:
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(self._life / 3, self._renew)
+            self._timer = asyncio.get_running_loop().call_later(self._ttl / 3, self._renew)
 
     def _renew(self) -> None:
         self._timer = None
         now = self._clock()
-        held = {place: claim.lease for place, claim in self.claims.items() if claim.lease and now < claim.end}
+        held = {key: claim.lease for key, claim in self.claims.items() if claim.lease and now < claim.end}
         if held:
-            self._start(self._renewed(held))
-            self._renew_later()
+            self._start(self._store_renewal(held))
+            self._schedule_renewal()
 
-    async def _renewed(self, held: dict[Selector, str]) -> None:
-        async with self._in_store:
-            for place, lease in held.items():
+    async def _store_renewal(self, held: dict[Selector, str]) -> None:
+        async with self._store_lock:
+            for key, lease in held.items():
                 try:
-                    await self._store.update(SPACE, str(place), partial(self._longer, lease), ttl=self._life)
+                    await self._store.update(SPACE, str(key), partial(self._renewed, lease), ttl=self._ttl)
                 except ProbeGone:
                     continue
                 except StoreError as exc:
-                    self._stumble(exc)
+                    self._on_outage(exc)
 
-    def _longer(self, lease: str, found: bytes | None) -> bytes:
-        _without(lease, found)
-        return msgspec.json.encode(ProbeLease(lease, self._clock() + self._life))
+    def _renewed(self, lease: str, value: bytes | None) -> bytes:
+        _released(lease, value)
+        return msgspec.json.encode(ProbeLease(lease, self._clock() + self._ttl))
 
     def _start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.ensure_future(work)
-        self._under_way.add(task)
-        task.add_done_callback(self._under_way.discard)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
         return task
 
 
-def _held(found: bytes | None) -> ProbeLease | None:
+def _decode_lease(value: bytes | None) -> ProbeLease | None:
     try:
-        return None if found is None else _leases.decode(found)
+        return None if value is None else _leases.decode(value)
     except msgspec.DecodeError:
         return None
 
 
-def _without(lease: str, found: bytes | None) -> None:
-    """Takes this lease out of the store, and no other one."""
-    held = _held(found)
+def _released(lease: str, value: bytes | None) -> None:
+    """Return None, which deletes the stored lease; ProbeGone if it is not this one."""
+    held = _decode_lease(value)
     if held is None or held.by != lease:
         raise ProbeGone
