@@ -185,7 +185,7 @@ def check_stop(reason: str, calls: list[str], *, at: object) -> None:
 
 
 def check_messages(body: bytes, *, message_stop_after_calls: bool | None = None) -> None:
-    """Check a complete stream; `message_stop_after_calls`: whether a tool turn has a message_stop (None: either)."""
+    """Check a complete stream; None: a tool turn may end with or without a message_stop."""
     stream = _Stream()
     for frame in read(body):
         stream.take(frame)
