@@ -1,21 +1,15 @@
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Iterator
-from tests.kit import answers
-from tests.kit.answers import Call
-from tests.kit.answers import Counts
-from tests.kit.answers import PROTOCOLS
-from tests.kit.grammar import check_broken
-from tests.kit.grammar import check_error
-from tests.kit.grammar import check_json
-from tests.kit.grammar import check_messages
-from tests.kit.grammar import check_stream
-from tests.kit.steps import Json
-from tests.kit.steps import Sse
+from collections.abc import Callable, Iterator
 from typing import Any
+
 import msgspec
 import pytest
+
+from tests.kit import answers
+from tests.kit.answers import PROTOCOLS, Call, Counts
+from tests.kit.grammar import check_broken, check_error, check_json, check_messages, check_stream
+from tests.kit.steps import Json, Sse
 
 ANSWERS: dict[str, Callable[[str, bool], Json | Sse]] = {
     "text": lambda p, s: answers.text(p, "Hello, world: ✓", s),

@@ -15,7 +15,7 @@ from routecodex.protocols.codec import ReplyContext
 from routecodex.protocols.codecs import CODECS
 from routecodex.protocols.text_batches import TextBatch, batched, escape_texts, frame_at, unbatched
 from routecodex.wire.frame import Frame
-from tests.kit.test_grammar import SCENES
+from tests.kit.test_grammar import ANSWERS
 
 TEXTS = ["Hi", " world", '"', "\\", "\x7f", "世界", "50 %d", "\n"]
 START = Started("id", "model")
@@ -46,9 +46,9 @@ def test_every_text_is_escaped_as_it_would_be_alone(texts: list[str]) -> None:
 
 
 @pytest.mark.parametrize("protocol", CODECS)
-@pytest.mark.parametrize("scene", SCENES)
+@pytest.mark.parametrize("scene", ANSWERS)
 def test_a_decoder_tells_the_same_together_and_one_by_one(protocol: str, scene: str) -> None:
-    stream = SCENES[scene](protocol, True).data
+    stream = ANSWERS[scene](protocol, True).data
     together, alone = CODECS[protocol].stream_decoder(), CODECS[protocol].stream_decoder()
     assert unbatched(together.decode_batches(stream)) == alone.feed(stream)
     assert together.close() == alone.close()

@@ -30,7 +30,7 @@ from routecodex.protocols.codecs import CODECS
 from routecodex.protocols.text_batches import StreamItem, TextBatch, batched
 from routecodex.protocols.translation import Translation, estimated_usage
 from tests.kit.grammar import check_broken, check_stream
-from tests.kit.test_grammar import SCENES
+from tests.kit.test_grammar import ANSWERS
 
 PROTOCOLS = ("chat", "responses", "messages", "gemini")
 PAIRS = list(itertools.permutations(PROTOCOLS, 2))
@@ -225,9 +225,9 @@ def between(source: Codec, target: Codec) -> Translation:
 
 
 @pytest.mark.parametrize(("source", "target"), PAIRS)
-@pytest.mark.parametrize("scene", SCENES)
+@pytest.mark.parametrize("scene", ANSWERS)
 def test_every_pair_translates_to_the_letter_however_chunked(source: str, target: str, scene: str) -> None:
-    stream = SCENES[scene](source, True).data
+    stream = ANSWERS[scene](source, True).data
     outs = []
     for step in (1, 37, len(stream)):
         pipe = between(CODECS[source], CODECS[target])
@@ -249,7 +249,7 @@ def test_every_pair_translates_to_the_letter_however_chunked(source: str, target
 @pytest.mark.parametrize(("source", "target"), PAIRS)
 @pytest.mark.parametrize("scene", ["text", "two tool calls"])
 def test_no_truncated_stream_looks_complete(source: str, target: str, scene: str) -> None:
-    stream = SCENES[scene](source, True).data
+    stream = ANSWERS[scene](source, True).data
     frames = [frame + b"\n\n" for frame in stream.split(b"\n\n")[:-1]]
     for cut in range(len(frames) // 2 + 1):
         pipe = between(CODECS[source], CODECS[target])

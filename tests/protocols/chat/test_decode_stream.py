@@ -25,7 +25,7 @@ from routecodex.canon.response import Response, fold
 from routecodex.protocols.chat.decode_stream import StreamDecoder
 from routecodex.wire import json, sse
 from tests.kit import answers
-from tests.kit.test_grammar import SCENES, frames_of
+from tests.kit.test_grammar import ANSWERS, frames_of
 from tests.protocols.chat.samples import DONE, HEAD, call, choice, events, frame, role, usage, written
 
 
@@ -97,19 +97,19 @@ def test_every_split_gives_the_same_events(ending: bytes) -> None:
     assert chunked(stream, list(range(1, len(stream)))) == expected
 
 
-@pytest.mark.parametrize("scene", SCENES)
+@pytest.mark.parametrize("scene", ANSWERS)
 def test_real_answers_mean_the_same_streamed_and_whole(scene: str) -> None:
     from routecodex.protocols.chat.whole import decode_response
 
-    streamed = whole(SCENES[scene]("chat", True).data)
-    once = fold(decode_response(SCENES[scene]("chat", False).data))
+    streamed = whole(ANSWERS[scene]("chat", True).data)
+    once = fold(decode_response(ANSWERS[scene]("chat", False).data))
     assert [type(part) for part in streamed.parts] == [type(part) for part in once.parts]
     assert (streamed.finish, streamed.usage) == (once.finish, once.usage)
 
 
 @pytest.mark.parametrize("scene", ["text", "two tool calls", "thinking", "refusal", "length"])
 def test_a_stream_cut_at_any_frame_is_never_finished(scene: str) -> None:
-    frames = frames_of(SCENES[scene]("chat", True))
+    frames = frames_of(ANSWERS[scene]("chat", True))
     end = next(at for at, item in enumerate(frames) if b'"finish_reason":"' in item)
     for cut in range(end + 1):
         decoded = events(b"".join(frames[:cut]))

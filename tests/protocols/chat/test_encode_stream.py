@@ -24,7 +24,7 @@ from routecodex.canon.finish import Finish, Reason
 from routecodex.canon.parts import Opaque, Reasoning, Refusal, Text, ToolCall
 from routecodex.canon.request import Tool
 from tests.kit.grammar import check_broken_chat, check_chat
-from tests.kit.test_grammar import SCENES
+from tests.kit.test_grammar import ANSWERS
 from tests.protocols.chat.samples import chunks, events, foreign_request, reply, written
 
 HEAD = {"id": "chatcmpl-abc", "object": "chat.completion.chunk", "created": 1, "model": "gpt"}
@@ -95,10 +95,10 @@ def test_usage_is_estimated_if_the_upstream_gave_none() -> None:
     assert chunks(out)[-1]["usage"]["completion_tokens"] == 11
 
 
-@pytest.mark.parametrize("scene", SCENES)
+@pytest.mark.parametrize("scene", ANSWERS)
 @pytest.mark.parametrize("include_usage", [True, False])
 def test_encoded_streams_follow_the_grammar(scene: str, include_usage: bool) -> None:
-    out = written(events(SCENES[scene]("chat", True).data), reply(include_usage=include_usage))
+    out = written(events(ANSWERS[scene]("chat", True).data), reply(include_usage=include_usage))
     check_chat(out, include_usage=include_usage)
 
 

@@ -13,7 +13,7 @@ from routecodex.protocols.codec import ReplyContext
 from routecodex.wire import json, sse
 from tests.kit import answers
 from tests.kit.grammar import check_broken_chat, check_chat
-from tests.kit.test_grammar import SCENES, frames_of
+from tests.kit.test_grammar import ANSWERS, frames_of
 from tests.protocols.chat.samples import COUNTS, DONE, body, call, choice, chunks, frame, reply, role, usage
 
 
@@ -34,10 +34,10 @@ def relayed(stream: bytes, **settings: Any) -> Relay:
 CLEAN = role() + choice(content="Hel") + choice(content="lo") + choice("stop")
 
 
-@pytest.mark.parametrize("scene", SCENES)
+@pytest.mark.parametrize("scene", ANSWERS)
 @pytest.mark.parametrize("step", [1, 7, 1 << 30])
 def test_a_clean_stream_passes_byte_for_byte(scene: str, step: int) -> None:
-    stream = SCENES[scene]("chat", True).data
+    stream = ANSWERS[scene]("chat", True).data
     assert passed(stream, step=step) == stream
 
 
@@ -64,7 +64,7 @@ def test_a_blank_line_too_many_is_passed_over(at: int, together: bool) -> None:
 
 
 def test_a_clean_stream_passes_at_every_split() -> None:
-    stream = SCENES["two tool calls"]("chat", True).data
+    stream = ANSWERS["two tool calls"]("chat", True).data
     for cut in range(len(stream) + 1):
         relay = Relay(reply())
         assert relay.feed(stream[:cut]) + relay.feed(stream[cut:]) + relay.close() == stream, cut
@@ -406,7 +406,7 @@ def test_the_finish_reason_is_corrected(
 
 @pytest.mark.parametrize("scene", ["text", "two tool calls", "thinking", "refusal", "length"])
 def test_a_stream_cut_at_any_frame_never_looks_complete(scene: str) -> None:
-    frames = frames_of(SCENES[scene]("chat", True))
+    frames = frames_of(ANSWERS[scene]("chat", True))
     end = next(at for at, item in enumerate(frames) if b'"finish_reason":"' in item)
     for cut in range(end + 1):
         relay = Relay(reply())

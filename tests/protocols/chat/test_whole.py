@@ -13,7 +13,7 @@ from routecodex.canon.response import Response, fold, unfold
 from routecodex.protocols.chat.whole import decode_response, encode_response, relay_response
 from routecodex.wire import json
 from tests.kit.grammar import check_json
-from tests.kit.test_grammar import SCENES
+from tests.kit.test_grammar import ANSWERS
 from tests.protocols.chat.samples import chunks, foreign_request, reply, written
 
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,A"}}
@@ -81,9 +81,9 @@ def test_an_error_inside_an_answer_is_raised(error: Any, kind: type[UpstreamErro
             read(body)
 
 
-@pytest.mark.parametrize("scene", SCENES)
+@pytest.mark.parametrize("scene", ANSWERS)
 def test_real_answers_pass_and_can_be_written_again(scene: str) -> None:
-    body = SCENES[scene]("chat", False).data
+    body = ANSWERS[scene]("chat", False).data
     passed, outcome = relay_response(body, reply())
     assert passed == body
     assert outcome.usage is not None
