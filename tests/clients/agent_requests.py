@@ -41,7 +41,7 @@ def _claude_tool(name: str) -> dict[str, Any]:
 
 
 def claude_code(model: str, text: str, **fields: Any) -> dict[str, Any]:
-    """The first request of a Claude Code session: over 100 KB for one sentence."""
+    """Return the first request of a Claude Code session: over 100 KB for one sentence."""
     reminder = "<system-reminder>\nAs you answer, mind the project's notes.\n</system-reminder>\n"
     cached = {"type": "ephemeral"}
     user = {"device_id": "d1", "account_uuid": "", "session_id": SESSION}
@@ -114,7 +114,7 @@ CODEX_TOOLS: list[dict[str, Any]] = [
 
 
 def codex(model: str, text: str, *more: dict[str, Any], **fields: Any) -> dict[str, Any]:
-    """A request of Codex; `more` are the items that follow the user's words."""
+    """Return a request of Codex; `more` are the items that follow the user's text."""
     body: dict[str, Any] = {
         "model": model,
         "instructions": "You are Codex, an agent for coding. " * 100,

@@ -1,4 +1,4 @@
-"""One set of upstreams and one gateway per setting for the whole run; a clean record for each test."""
+"""One set of upstreams and one gateway per setting for the whole run; each test starts without requests."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def running(upstreams: Upstreams, tmp_path_factory: pytest.TempPathFactory) -> I
 
 @pytest.fixture
 def gateways(running: Gateways, upstreams: Upstreams) -> Iterator[Gateways]:
-    upstreams.forget()
+    upstreams.reset()
     yield running
-    upstreams.forget()
+    upstreams.reset()
 
 
 @pytest.fixture

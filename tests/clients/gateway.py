@@ -1,4 +1,4 @@
-"""A gateway in its own process, as a user runs it, before four scripted upstreams and the demo provider."""
+"""A gateway in its own process, as a user runs it, with four scripted upstreams and the demo provider."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ class Upstreams:
     def __init__(self) -> None:
         self.by_protocol: dict[str, Upstream] = {}
         self._loop = asyncio.new_event_loop()
-        self._up = threading.Event()
-        self._over = asyncio.Event()
+        self._ready = threading.Event()
+        self._stop = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="upstreams")
 
     def __enter__(self) -> Upstreams:
         self._thread.start()
-        self._up.wait()
+        self._ready.wait()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._loop.call_soon_threadsafe(self._over.set)
+        self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
 
     def _run(self) -> None:
@@ -55,15 +55,15 @@ class Upstreams:
             for protocol in PROTOCOLS:
                 upstream = Upstream(model(protocol))
                 self.by_protocol[protocol] = await stack.enter_async_context(upstream)
-            self._up.set()
-            await self._over.wait()
+            self._ready.set()
+            await self._stop.wait()
 
-    def heard(self, protocol: str) -> list[Request]:
-        """What the upstream was asked since the test began."""
+    def requests(self, protocol: str) -> list[Request]:
+        """Return the requests that the upstream received since the test began."""
         return list(self.by_protocol[protocol].requests)
 
-    def forget(self) -> None:
-        """Empties the record, and complains of a script that failed."""
+    def reset(self) -> None:
+        """Clear the recorded requests; raise the error of a script that failed."""
         for upstream in self.by_protocol.values():
             upstream.requests.clear()
             if upstream.failures:
@@ -71,19 +71,19 @@ class Upstreams:
 
 
 class Gateway:
-    """A running gateway: where it listens, and whom it asks."""
+    """A running gateway: its URL and its upstreams."""
 
     def __init__(self, url: str, upstreams: Upstreams) -> None:
         self.url = url
         self.upstreams = upstreams
 
-    def heard(self, protocol: str) -> list[Request]:
-        """What the upstream of that protocol was asked since the test began."""
-        return self.upstreams.heard(protocol)
+    def requests(self, protocol: str) -> list[Request]:
+        """Return the requests that the upstream of that protocol received since the test began."""
+        return self.upstreams.requests(protocol)
 
-    def asked(self, protocol: str) -> Request:
-        """The last request that upstream got."""
-        return self.upstreams.heard(protocol)[-1]
+    def last_request(self, protocol: str) -> Request:
+        """Return the last request that the upstream received."""
+        return self.upstreams.requests(protocol)[-1]
 
 
 def _provider(protocol: str, name: str, models: tuple[str, ...], *, port: int) -> str:
@@ -97,7 +97,7 @@ auth = [{{ value = "{UPSTREAM_KEY}" }}]
 
 
 def configuration(upstreams: Upstreams, *, message_stop: str, client_key: str | None) -> str:
-    """The file: one provider a protocol, and one a fault, so that no fault spoils another target's health."""
+    """Return a configuration with one provider per protocol and fault, so that faults stay apart."""
     parts = ['[providers.demo]\nprotocol = "demo"\npace = 0\n[providers.demo.models.demo-1]\n']
     for protocol, upstream in upstreams.by_protocol.items():
         parts.append(_provider(protocol, f"up_{protocol}", ("model-x",), port=upstream.port))
@@ -121,7 +121,7 @@ tool_turn_message_stop = "{message_stop}"
 
 
 class Gateways:
-    """Gateways by their setting, each started when a test first wants it."""
+    """Gateways by their setting, each started on first use."""
 
     def __init__(self, upstreams: Upstreams, folder: Path) -> None:
         self._upstreams = upstreams
@@ -136,7 +136,7 @@ class Gateways:
         self._stack.close()
 
     def get(self, message_stop: str = "auto", *, client_key: str | None = None) -> Gateway:
-        """The gateway with this end of a tool turn, open to all or to the holder of the key."""
+        """Return the gateway with this `tool_turn_message_stop`, open to all or to the holder of the key."""
         setting = (message_stop, client_key)
         if setting not in self._running:
             text = configuration(self._upstreams, message_stop=message_stop, client_key=client_key)
@@ -148,7 +148,7 @@ class Gateways:
 
 @contextmanager
 def gateway_process(text: str, folder: Path) -> Iterator[str]:
-    """Runs the command until left; what it logs goes to a file beside its configuration."""
+    """Run the command; its log goes to a file beside its configuration."""
     folder.mkdir()
     config = folder / "gateway.toml"
     config.write_text(text)
@@ -161,7 +161,7 @@ def gateway_process(text: str, folder: Path) -> Iterator[str]:
     ):
         assert process.stderr is not None
         url = _address(process.stderr, log)
-        # A pipe that nobody reads would fill up and stop the gateway.
+        # A pipe that is not read would fill up and block the gateway.
         copying = threading.Thread(target=shutil.copyfileobj, args=(process.stderr, log))
         copying.start()
         try:
@@ -172,11 +172,11 @@ def gateway_process(text: str, folder: Path) -> Iterator[str]:
 
 
 def _address(lines: Iterable[str], log: IO[str]) -> str:
-    said = ""
+    output = ""
     for line in lines:
         log.write(line)
-        said += line
-        found = _READY.search(line)
-        if found is not None:
-            return found.group(1)
-    raise AssertionError(f"the gateway did not start:\n{said}")
+        output += line
+        match = _READY.search(line)
+        if match is not None:
+            return match.group(1)
+    raise AssertionError(f"the gateway did not start:\n{output}")

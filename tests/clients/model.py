@@ -1,33 +1,30 @@
-"""The model behind every upstream of these tests: a tool loop, and acts that the user's words call for."""
+"""The model behind every upstream of these tests: a tool loop, and answers triggered by phrases."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
+
 from msgspec import Struct
+
 from tests.kit import answers
-from tests.kit.answers import Call
-from tests.kit.answers import Counts
-from tests.kit.answers import Piece
-from tests.kit.answers import ReasoningPiece
-from tests.kit.answers import TextPiece
-from tests.kit.steps import Json
-from tests.kit.steps import Sse
+from tests.kit.answers import Call, Counts, Piece, ReasoningPiece, TextPiece
+from tests.kit.steps import Json, Sse
 from tests.kit.upstream import Request
-import re
 
 RESULT = "sunny"
-"""Stands in every tool result: once it is in a request, the acts are over and the results are quoted."""
+"""Part of every tool result; a request that contains it gets the results quoted."""
 
 SIGNATURE = "c2lnbmVk+/vPz8/+b3V0PT0/bG9vaw=="
-"""In the standard alphabet of base64; some SDKs send it back in the other one, for URLs."""
-THOUGHT = "The sky is on my mind, and the city too."
+"""Standard base64; Google's SDK sends it back in the URL-safe alphabet."""
+REASONING = "The sky is on my mind, and the city too."
 COUNTED = 4242
 RETRY_AFTER = 45
 
 
-class Act(Struct, frozen=True):
-    """What the model says when the user's words have the mark."""
+class TriggeredAnswer(Struct, frozen=True):
+    """The answer of the model when the request contains a phrase."""
 
     pieces: tuple[Piece, ...]
     end: str = "stop"
@@ -36,27 +33,29 @@ class Act(Struct, frozen=True):
 
 PARIS = Call("look_up", {"city": "Paris"})
 OSLO = Call("look_up", {"city": "Oslo"})
-_THOUGHT = ReasoningPiece(THOUGHT, SIGNATURE)
-_REASONED = Counts(output=40, reasoning=31)
-ACTS: dict[str, Act] = {
-    "two cities": Act((TextPiece("Let me look at both."), PARIS, OSLO)),
-    "think aloud": Act((_THOUGHT, TextPiece("I have thought about it.")), counts=_REASONED),
-    "think first": Act((_THOUGHT, PARIS), counts=_REASONED),
-    "as json": Act((TextPiece('{"city":"Paris","sky":"blue"}'),)),
-    "cut short": Act((TextPiece("This goes on and on and"),), end="length"),
-    "count it": Act(
+_REASONING = ReasoningPiece(REASONING, SIGNATURE)
+_REASONING_COUNTS = Counts(output=40, reasoning=31)
+TRIGGERED_ANSWERS: dict[str, TriggeredAnswer] = {
+    "two cities": TriggeredAnswer((TextPiece("Let me look at both."), PARIS, OSLO)),
+    "think aloud": TriggeredAnswer(
+        (_REASONING, TextPiece("I have thought about it.")), counts=_REASONING_COUNTS
+    ),
+    "think first": TriggeredAnswer((_REASONING, PARIS), counts=_REASONING_COUNTS),
+    "as json": TriggeredAnswer((TextPiece('{"city":"Paris","sky":"blue"}'),)),
+    "cut short": TriggeredAnswer((TextPiece("This goes on and on and"),), end="length"),
+    "count it": TriggeredAnswer(
         (TextPiece("Counted."),), counts=Counts(input=1200, output=60, cached=1000, reasoning=32)
     ),
 }
 
 _FAULT = re.compile(rb"says-(\d+)|(breaks-off)|(reports-an-error)")
-# Google's Python SDK sends some names in its own spelling; the real API takes both.
-_RESPELLED = (b'"parameters_json_schema"', b'"parametersJsonSchema"')
+# Google's Python SDK sends some names in snake_case; the real API accepts both.
+_CAMEL_CASE = (b'"parameters_json_schema"', b'"parametersJsonSchema"')
 _COUNTERS = {"/messages/count_tokens": "input_tokens", ":countTokens": "totalTokens"}
 
 
 def model(protocol: str) -> Callable[[Request], Json | Sse]:
-    """The script of one upstream."""
+    """Return the script of one upstream."""
     smart = answers.smart(protocol)
 
     def answer(request: Request) -> Json | Sse:
@@ -66,19 +65,23 @@ def model(protocol: str) -> Callable[[Request], Json | Sse]:
         fault = _FAULT.search(request.path.encode() + b" " + request.body)
         if fault is not None:
             return _fail(protocol, fault)
-        act = _act(request.body)
-        if act is None:
-            return smart(replace(request, body=request.body.replace(*_RESPELLED)))
+        triggered = _triggered_answer(request.body)
+        if triggered is None:
+            return smart(replace(request, body=request.body.replace(*_CAMEL_CASE)))
         stream = answers.wants_stream(request)
-        return answers.compose(protocol, *act.pieces, stream=stream, end=act.end, counts=act.counts)
+        return answers.compose(
+            protocol, *triggered.pieces, stream=stream, end=triggered.end, counts=triggered.counts
+        )
 
     return answer
 
 
-def _act(body: bytes) -> Act | None:
+def _triggered_answer(body: bytes) -> TriggeredAnswer | None:
     if RESULT.encode() in body:
         return None
-    return next((act for mark, act in ACTS.items() if mark.encode() in body), None)
+    return next(
+        (triggered for phrase, triggered in TRIGGERED_ANSWERS.items() if phrase.encode() in body), None
+    )
 
 
 def _fail(protocol: str, fault: re.Match[bytes]) -> Json | Sse:
@@ -86,5 +89,5 @@ def _fail(protocol: str, fault: re.Match[bytes]) -> Json | Sse:
     if status is not None:
         waits = {"retry_after": str(RETRY_AFTER)} if status == b"429" else {}
         return answers.error(protocol, int(status), f"the upstream says {status.decode()}", **waits)
-    words = "The beginning of an answer that has no end."
-    return answers.cut_off(protocol, words) if breaks else answers.stream_error(protocol, words)
+    text = "The beginning of an answer that has no end."
+    return answers.cut_off(protocol, text) if breaks else answers.stream_error(protocol, text)

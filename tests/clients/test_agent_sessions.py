@@ -54,11 +54,11 @@ WAYS: dict[str, tuple[ProtocolName, dict[str, str], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_an_agent_is_known_by_its_own_way(way: str) -> None:
+def test_an_agent_is_identified_by_its_own_fields(way: str) -> None:
     assert scope_of(*WAYS[way]) == OURS
 
 
-def test_the_words_of_a_conversation_never_make_a_session() -> None:
+def test_the_text_of_a_conversation_never_names_a_session() -> None:
     text = f'session_{SESSION} session_id: {SESSION} {{"session_id": "{SESSION}"}}'
     body = claude_code("m", text, metadata={"user_id": "alice"})
     assert scope_of("messages", {}, body) == Scope("request", "req-1")

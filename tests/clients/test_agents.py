@@ -1,4 +1,4 @@
-"""Claude Code and Codex, as they speak on the wire: what their upstream gets and what they get back."""
+"""Claude Code and Codex requests: the body that reaches the upstream and the answer they get back."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.clients.agent_requests import (
     codex,
 )
 from tests.clients.gateway import Gateway
-from tests.clients.model import SIGNATURE, THOUGHT
+from tests.clients.model import REASONING, SIGNATURE
 from tests.clients.raw import Answer, call
 from tests.kit.answers import PROTOCOLS
 from tests.kit.grammar import check_json, check_messages, check_responses
@@ -30,14 +30,14 @@ foreign = pytest.mark.parametrize(
 PATCH = 'apply_patch this:\n*** Begin Patch\n*** Add File: a "quoted" name\n+tab\there\n*** End Patch'
 
 
-def ask_claude(gateway: Gateway, body: dict[str, Any]) -> Answer:
+def send_claude_code(gateway: Gateway, body: dict[str, Any]) -> Answer:
     answer = call(gateway, "POST", "/v1/messages?beta=true", body=body, headers=CLAUDE_HEADERS)
     assert answer.status == 200, answer.body
     return answer
 
 
 def content_of(answer: Answer) -> list[dict[str, Any]]:
-    """The blocks of a streamed message, as the agent puts them together."""
+    """Return the blocks of a streamed message as the agent builds them."""
     blocks: list[dict[str, Any]] = []
     for frame in answer.frames:
         event = frame.json
@@ -59,9 +59,9 @@ def _closed(block: dict[str, Any]) -> dict[str, Any]:
 def test_claude_code_runs_a_tool_loop(gateway: Gateway, upstream: str) -> None:
     body = claude_code(MODELS[upstream], "use Bash to list the files")
     assert len(msgspec.json.encode(body)) > 100_000
-    asked = ask_claude(gateway, body)
-    check_messages(asked.body, message_stop_after_calls=True)
-    blocks = content_of(asked)
+    first = send_claude_code(gateway, body)
+    check_messages(first.body, message_stop_after_calls=True)
+    blocks = content_of(first)
     (use,) = [block for block in blocks if block["type"] == "tool_use"]
     assert (use["name"], "use Bash to list the files" in use["input"]["command"]) == ("Bash", True)
     result = {"type": "tool_result", "tool_use_id": use["id"], "content": "sunny.txt", "is_error": False}
@@ -70,15 +70,15 @@ def test_claude_code_runs_a_tool_loop(gateway: Gateway, upstream: str) -> None:
         {"role": "assistant", "content": blocks},
         {"role": "user", "content": [result]},
     ]
-    done = ask_claude(gateway, body | {"messages": history})
+    done = send_claude_code(gateway, body | {"messages": history})
     check_messages(done.body)
     assert content_of(done)[-1]["text"] == "The tool says: sunny.txt"
 
 
-def test_claude_code_reaches_a_messages_upstream_word_for_word(gateway: Gateway) -> None:
+def test_claude_code_reaches_a_messages_upstream_unchanged(gateway: Gateway) -> None:
     body = claude_code(MODELS["messages"], "hello")
-    ask_claude(gateway, body)
-    request = gateway.asked("messages")
+    send_claude_code(gateway, body)
+    request = gateway.last_request("messages")
     assert request.json == body | {"model": "model-x"}
     assert request.headers["anthropic-beta"] == CLAUDE_BETA
     assert request.headers["anthropic-version"] == "2023-06-01"
@@ -87,8 +87,8 @@ def test_claude_code_reaches_a_messages_upstream_word_for_word(gateway: Gateway)
 
 def test_claude_code_reaches_a_chat_upstream_whole(gateway: Gateway) -> None:
     body = claude_code(MODELS["chat"], "use Bash to list the files")
-    ask_claude(gateway, body)
-    sent = gateway.asked("chat").json
+    send_claude_code(gateway, body)
+    sent = gateway.last_request("chat").json
     assert [tool["function"]["name"] for tool in sent["tools"]] == list(CLAUDE_TOOLS)
     assert sent["tools"][0]["function"]["description"] == body["tools"][0]["description"]
     system = [message for message in sent["messages"] if message["role"] == "system"]
@@ -100,15 +100,15 @@ def test_claude_code_reaches_a_chat_upstream_whole(gateway: Gateway) -> None:
     # These are Anthropic's: no chat upstream knows them.
     foreign_fields = {"thinking", "context_management", "system", "max_tokens", "cache_control"}
     assert foreign_fields & sent.keys() == set()
-    assert b"cache_control" not in gateway.asked("chat").body
-    assert "anthropic-beta" not in gateway.asked("chat").headers
+    assert b"cache_control" not in gateway.last_request("chat").body
+    assert "anthropic-beta" not in gateway.last_request("chat").headers
 
 
 @upstreams
-def test_claude_code_gets_thoughts_and_sends_them_back(gateway: Gateway, upstream: str) -> None:
+def test_claude_code_gets_thinking_blocks_and_sends_them_back(gateway: Gateway, upstream: str) -> None:
     body = claude_code(MODELS[upstream], "think first, then look_up")
-    blocks = content_of(ask_claude(gateway, body))
-    assert blocks[0]["thinking"] == THOUGHT
+    blocks = content_of(send_claude_code(gateway, body))
+    assert blocks[0]["thinking"] == REASONING
     (use,) = [block for block in blocks if block["type"] == "tool_use"]
     result = {"type": "tool_result", "tool_use_id": use["id"], "content": [{"type": "text", "text": "sunny"}]}
     history = [
@@ -116,15 +116,15 @@ def test_claude_code_gets_thoughts_and_sends_them_back(gateway: Gateway, upstrea
         {"role": "assistant", "content": blocks},
         {"role": "user", "content": [result]},
     ]
-    done = ask_claude(gateway, body | {"messages": history})
+    done = send_claude_code(gateway, body | {"messages": history})
     assert content_of(done)[-1]["text"] == "The tool says: sunny"
-    assert (SIGNATURE.encode() in gateway.asked(upstream).body) == (upstream != "chat")
+    assert (SIGNATURE.encode() in gateway.last_request(upstream).body) == (upstream != "chat")
 
 
 @upstreams
-def test_claude_code_may_ask_again_without_a_stream(gateway: Gateway, upstream: str) -> None:
+def test_claude_code_may_retry_without_a_stream(gateway: Gateway, upstream: str) -> None:
     body = claude_code(MODELS[upstream], "use Bash", stream=False, max_tokens=64000)
-    answer = ask_claude(gateway, body)
+    answer = send_claude_code(gateway, body)
     check_json("messages", answer.body)
     assert answer.json["stop_reason"] == "tool_use"
 
@@ -138,13 +138,13 @@ def test_claude_code_counts_its_tokens(gateway: Gateway) -> None:
     assert answer.json["input_tokens"] > 20_000
 
 
-def test_claude_code_looks_whether_we_are_there(gateway: Gateway) -> None:
+def test_claude_code_can_probe_the_gateway(gateway: Gateway) -> None:
     answer = call(gateway, "HEAD", "/", headers={"user-agent": "Bun/1.3"})
     assert (answer.status, answer.body) == (200, b"")
 
 
-def ask_codex(gateway: Gateway, body: dict[str, Any]) -> tuple[Answer, dict[str, Any]]:
-    """The answer, and the response that its last event has."""
+def send_codex(gateway: Gateway, body: dict[str, Any]) -> tuple[Answer, dict[str, Any]]:
+    """Return the answer and the response object of its last event."""
     answer = call(gateway, "POST", "/v1/responses", body=body, headers=CODEX_HEADERS)
     assert answer.status == 200, answer.body
     check_responses(answer.body)
@@ -160,7 +160,7 @@ def done_items(answer: Answer) -> list[dict[str, Any]]:
 
 @upstreams
 def test_a_patch_comes_back_as_the_custom_call_it_was_offered_as(gateway: Gateway, upstream: str) -> None:
-    answer, response = ask_codex(gateway, codex(MODELS[upstream], PATCH))
+    answer, response = send_codex(gateway, codex(MODELS[upstream], PATCH))
     (call_item,) = done_items(answer)
     assert (call_item["type"], call_item["name"]) == ("custom_tool_call", "apply_patch")
     assert call_item["input"].endswith(PATCH)
@@ -169,14 +169,14 @@ def test_a_patch_comes_back_as_the_custom_call_it_was_offered_as(gateway: Gatewa
     assert "response.custom_tool_call_input.done" in kinds
     assert "response.function_call_arguments.done" not in kinds
     result = {"type": "custom_tool_call_output", "call_id": call_item["call_id"], "output": "sunny: Done!"}
-    _, done = ask_codex(gateway, codex(MODELS[upstream], PATCH, call_item, result))
+    _, done = send_codex(gateway, codex(MODELS[upstream], PATCH, call_item, result))
     assert done["output"][-1]["content"][0]["text"] == "The tool says: sunny: Done!"
 
 
 @foreign
 def test_a_namespaced_call_comes_back_with_its_namespace(gateway: Gateway, upstream: str) -> None:
     text = "mcp__files__fetch the file"
-    answer, _ = ask_codex(gateway, codex(MODELS[upstream], text))
+    answer, _ = send_codex(gateway, codex(MODELS[upstream], text))
     (item,) = done_items(answer)
     assert {name: item.get(name) for name in ("type", "namespace", "name")} == {
         "type": "function_call",
@@ -185,34 +185,34 @@ def test_a_namespaced_call_comes_back_with_its_namespace(gateway: Gateway, upstr
     }
     assert msgspec.json.decode(item["arguments"])["path"].endswith(text)
     result = {"type": "function_call_output", "call_id": item["call_id"], "output": "a sunny file"}
-    _, done = ask_codex(gateway, codex(MODELS[upstream], text, item, result))
+    _, done = send_codex(gateway, codex(MODELS[upstream], text, item, result))
     assert done["output"][-1]["content"][0]["text"] == "The tool says: a sunny file"
     # The history names the tool as the offer does.
-    assert gateway.asked(upstream).body.count(b'"mcp__files__fetch"') >= 2
-    assert b'"fetch"' not in gateway.asked(upstream).body
+    assert gateway.last_request(upstream).body.count(b'"mcp__files__fetch"') >= 2
+    assert b'"fetch"' not in gateway.last_request(upstream).body
 
 
 @upstreams
 def test_codex_runs_a_command_and_gets_its_output_quoted(gateway: Gateway, upstream: str) -> None:
     text = "exec_command ls please"
-    answer, _ = ask_codex(gateway, codex(MODELS[upstream], text))
+    answer, _ = send_codex(gateway, codex(MODELS[upstream], text))
     (item,) = done_items(answer)
     assert (item["type"], item["name"], item.get("namespace")) == ("function_call", "exec_command", None)
     result = {"type": "function_call_output", "call_id": item["call_id"], "output": "sunny.txt"}
-    _, done = ask_codex(gateway, codex(MODELS[upstream], text, item, result))
+    _, done = send_codex(gateway, codex(MODELS[upstream], text, item, result))
     assert done["output"][-1]["content"][0]["text"] == "The tool says: sunny.txt"
 
 
-def test_codex_reaches_a_responses_upstream_word_for_word(gateway: Gateway) -> None:
+def test_codex_reaches_a_responses_upstream_unchanged(gateway: Gateway) -> None:
     body = codex(MODELS["responses"], "exec_command ls")
-    ask_codex(gateway, body)
-    assert gateway.asked("responses").json == body | {"model": "model-x"}
+    send_codex(gateway, body)
+    assert gateway.last_request("responses").json == body | {"model": "model-x"}
 
 
 def test_codex_reaches_a_chat_upstream_with_tools_it_can_take(gateway: Gateway) -> None:
     body = codex(MODELS["chat"], "exec_command ls")
-    answer, _ = ask_codex(gateway, body)
-    sent = gateway.asked("chat").json
+    answer, _ = send_codex(gateway, body)
+    sent = gateway.last_request("chat").json
     tools = {tool["function"]["name"]: tool["function"]["parameters"] for tool in sent["tools"]}
     own = ["exec_command", "apply_patch", "mcp__files__fetch", "mcp__files__erase"]
     assert list(tools) == [*own, "web_search"]
@@ -222,7 +222,7 @@ def test_codex_reaches_a_chat_upstream_with_tools_it_can_take(gateway: Gateway) 
     assert roles[0] == "system"
     assert set(roles[1:]) <= {"system", "user"}
     assert body["instructions"].strip() in msgspec.json.encode(sent["messages"][0]).decode()
-    assert b"The sandbox is read-only." in gateway.asked("chat").body
+    assert b"The sandbox is read-only." in gateway.last_request("chat").body
     assert sent["reasoning_effort"] == "medium"
     assert sent["prompt_cache_key"] == SESSION
     assert {"store", "include", "client_metadata", "instructions", "input"} & sent.keys() <= {"store"}
@@ -232,18 +232,18 @@ def test_codex_reaches_a_chat_upstream_with_tools_it_can_take(gateway: Gateway) 
 @pytest.mark.parametrize("upstream", ["responses", "messages", "gemini"], ids="to-{}".format)
 def test_codex_gets_encrypted_reasoning_and_sends_it_back(gateway: Gateway, upstream: str) -> None:
     body = codex(MODELS[upstream], "think first")
-    answer, _ = ask_codex(gateway, body)
+    answer, _ = send_codex(gateway, body)
     items = done_items(answer)
-    assert items[0]["summary"][0]["text"] == THOUGHT
+    assert items[0]["summary"][0]["text"] == REASONING
     assert items[0]["encrypted_content"]
     (item,) = [item for item in items if item["type"] == "function_call"]
     result = {"type": "function_call_output", "call_id": item["call_id"], "output": "sunny"}
-    _, done = ask_codex(gateway, codex(MODELS[upstream], "think first", *items, result))
+    _, done = send_codex(gateway, codex(MODELS[upstream], "think first", *items, result))
     assert done["output"][-1]["content"][0]["text"] == "The tool says: sunny"
-    assert f'"{SIGNATURE}"'.encode() in gateway.asked(upstream).body
+    assert f'"{SIGNATURE}"'.encode() in gateway.last_request(upstream).body
 
 
-def test_the_probe_for_websockets_is_told_to_post(gateway: Gateway) -> None:
+def test_the_probe_for_websockets_is_answered_with_use_post(gateway: Gateway) -> None:
     headers = {
         **CODEX_HEADERS,
         "connection": "Upgrade",

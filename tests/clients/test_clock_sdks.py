@@ -16,25 +16,25 @@ from google.genai import types
 
 from tests.clients.gateway import Gateway, Upstreams, configuration, gateway_process
 from tests.clients.python.anthropic_messages import Messages
+from tests.clients.python.conversation import FINISH_REASONS, Conversation, ConversationOptions
 from tests.clients.python.google_genai import Gemini
 from tests.clients.python.openai_chat import Chat
 from tests.clients.python.openai_responses import Responses
-from tests.clients.python.speakers import SPEAKERS, Speaker
-from tests.clients.python.talk import ENDS, Conversation, Wish
+from tests.clients.python.sdk_modes import SDK_MODES, SdkMode
 from tests.gateway.clock_gateway import HEAD, NO_NTP, advance_due_times, command, config, now_ms, task_item
 from tests.kit import answers
 from tests.kit.answers import PROTOCOLS, Call
 from tests.kit.steps import Json, Sse
 from tests.kit.upstream import Request
 
-speakers = pytest.mark.parametrize(
-    "speaker", [pytest.param(speaker, id=name) for name, speaker in SPEAKERS.items()]
+sdk_modes = pytest.mark.parametrize(
+    "sdk_mode", [pytest.param(sdk_mode, id=name) for name, sdk_mode in SDK_MODES.items()]
 )
 ROUND = (21, 9)
 WINDOW = 1000
 
-AHEAD = 50_000
-"""So far ahead an answer is held for a task, and no machine is so slow that its window opens before that."""
+DUE_IN_MS = 50_000
+"""Due time of a task that an answer is held for; late enough for slow machines."""
 SOON = "call home"
 HOUR = 3_600_000
 _SCHEDULED = re.compile(rb'\\?"scheduled\\?"')
@@ -66,9 +66,9 @@ OPEN: dict[str, tuple[Callable[..., Any], Callable[..., Conversation]]] = {
 
 
 def model(protocol: str, folder: Path) -> Callable[[Request], Json | Sse]:
-    """Sets a task, alone or beside a call of the client, and says what it has heard of since.
+    """Schedule a task, alone or with a call of the client, and confirm it and its reminder.
 
-    A task alone is brought forward while its answer is on the way, so that nobody waits for it.
+    The due time of a lone task is moved forward during the answer, so that the test does not wait for it.
     """
 
     def answer(request: Request) -> Json | Sse:
@@ -79,17 +79,17 @@ def model(protocol: str, folder: Path) -> Callable[[Request], Json | Sse]:
             advance_due_times(folder, SOON, now_ms() + WINDOW + 200)
             return answers.text(protocol, "Noted.", stream)
         both = b"both" in request.body
-        task = task_item(now_ms() + HOUR) if both else task_item(now_ms() + AHEAD, SOON)
-        ours = Call("clock", command("schedule", task), "call_ours")
-        theirs = [Call("look_up", {"city": "Oslo"}, "call_theirs")] if both else []
-        return answers.tool_calls(protocol, ours, *theirs, stream=stream)
+        task = task_item(now_ms() + HOUR) if both else task_item(now_ms() + DUE_IN_MS, SOON)
+        clock_call = Call("clock", command("schedule", task), "call_ours")
+        client_calls = [Call("look_up", {"city": "Oslo"}, "call_theirs")] if both else []
+        return answers.tool_calls(protocol, clock_call, *client_calls, stream=stream)
 
     return answer
 
 
 @pytest.fixture(scope="module")
 def clock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    """A gateway with a clock before four models that use it."""
+    """Run a gateway with a clock in front of four models that use it."""
     folder = tmp_path_factory.mktemp("clock") / "gateway"
     with Upstreams() as upstreams:
         for protocol, upstream in upstreams.by_protocol.items():
@@ -100,44 +100,48 @@ def clock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
             yield Gateway(url, upstreams)
 
 
-Talk = Callable[..., Conversation]
+StartConversation = Callable[..., Conversation]
 
 
 @pytest.fixture
-def talk(clock: Gateway) -> Iterator[Talk]:
-    """Begins conversations in a session of their own, each with an SDK that is closed in the end."""
-    clock.upstreams.forget()
+def start_conversation(clock: Gateway) -> Iterator[StartConversation]:
+    """Start conversations, each in its own session with an SDK client that is closed at the end."""
+    clock.upstreams.reset()
     with ExitStack() as stack:
 
-        def begin(speaker: Speaker, upstream: str, *, session: str, tools: bool) -> Conversation:
-            client, conversation = OPEN[speaker.protocol]
+        def begin(sdk_mode: SdkMode, upstream: str, *, session: str, tools: bool) -> Conversation:
+            client, conversation = OPEN[sdk_mode.protocol]
             sdk = stack.enter_context(client(clock.url, {"x-session-id": session}))
-            return conversation(sdk, f"up_{upstream}.model-x", mode=speaker.mode, wish=Wish(tools=tools))
+            return conversation(
+                sdk, f"up_{upstream}.model-x", mode=sdk_mode.mode, options=ConversationOptions(tools=tools)
+            )
 
         yield begin
 
 
-@speakers
-def test_a_held_answer_with_its_reminder_is_one_answer(clock: Gateway, talk: Talk, speaker: Speaker) -> None:
-    upstream = speaker.protocol
-    session = f"held-{speaker.protocol}-{speaker.mode}"
-    reply = talk(speaker, upstream, session=session, tools=False).say("remind me soon")
+@sdk_modes
+def test_a_held_answer_with_its_reminder_is_one_answer(
+    clock: Gateway, start_conversation: StartConversation, sdk_mode: SdkMode
+) -> None:
+    upstream = sdk_mode.protocol
+    session = f"held-{sdk_mode.protocol}-{sdk_mode.mode}"
+    reply = start_conversation(sdk_mode, upstream, session=session, tools=False).send("remind me soon")
     assert reply.text == "Noted.\n\nReminded."
-    assert (reply.calls, reply.end) == ([], ENDS[speaker.protocol]["stop"])
+    assert (reply.calls, reply.end) == ([], FINISH_REASONS[sdk_mode.protocol]["stop"])
     assert reply.usage == (3 * ROUND[0], 3 * ROUND[1])
-    assert len(clock.heard(upstream)) == 3
+    assert len(clock.requests(upstream)) == 3
 
 
 @pytest.mark.parametrize("upstream", [pytest.param(name, id=f"to-{name}") for name in PROTOCOLS])
-@speakers
-def test_beside_a_call_of_the_clock_the_client_has_its_own(
-    clock: Gateway, talk: Talk, speaker: Speaker, upstream: str
+@sdk_modes
+def test_the_client_gets_only_its_own_call_beside_a_clock_call(
+    clock: Gateway, start_conversation: StartConversation, sdk_mode: SdkMode, upstream: str
 ) -> None:
-    session = f"mixed-{speaker.protocol}-{speaker.mode}-{upstream}"
-    conversation = talk(speaker, upstream, session=session, tools=True)
-    reply = conversation.say("both, please")
+    session = f"mixed-{sdk_mode.protocol}-{sdk_mode.mode}-{upstream}"
+    conversation = start_conversation(sdk_mode, upstream, session=session, tools=True)
+    reply = conversation.send("both, please")
     assert [(call.name, call.arguments) for call in reply.calls] == [("look_up", {"city": "Oslo"})]
-    assert reply.end == ENDS[speaker.protocol]["tools"]
-    assert conversation.give("blue").text == "Noted."
-    assert b"blue" in clock.heard(upstream)[1].body
-    assert b"call_ours" in clock.heard(upstream)[1].body
+    assert reply.end == FINISH_REASONS[sdk_mode.protocol]["tools"]
+    assert conversation.send_results("blue").text == "Noted."
+    assert b"blue" in clock.requests(upstream)[1].body
+    assert b"call_ours" in clock.requests(upstream)[1].body

@@ -1,6 +1,6 @@
-"""Gemini chat sessions of the official SDKs on answers that are held: kept alive, and remembered whole.
+"""Gemini chat sessions of the official SDKs on held answers: kept alive, and recorded whole in the history.
 
-A session forgets a turn in which one piece was not as it should be; so its memory is looked at too.
+A session drops a turn with an invalid chunk from its curated history, so the tests check that as well.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from tests.kit.steps import Json, Sse
 from tests.kit.upstream import Request
 
 WINDOW = 1000
-AHEAD = 50_000
-HELD = 1800
+DUE_IN_MS = 50_000
+HELD_MS = 1800
 SOON = "call home"
 KEEP_ALIVE = "keepalive_ms = 100\n"
-WORDS = "Noted.\n\nReminded."
+ANSWER = "Noted.\n\nReminded."
 upstreams = pytest.mark.parametrize("upstream", [pytest.param(name, id=f"to-{name}") for name in PROTOCOLS])
 
 
 def model(protocol: str, folder: Path) -> Callable[[Request], Json | Sse]:
-    """Sets a task, brings it forward to just after its next answer, and says what it has heard of since."""
+    """Schedule a task, move it to just after the next answer, and confirm it and its reminder."""
 
     def answer(request: Request) -> Json | Sse:
         stream = answers.wants_stream(request)
@@ -40,9 +40,9 @@ def model(protocol: str, folder: Path) -> Callable[[Request], Json | Sse]:
         if HEAD.encode() in request.body:
             return answers.text(protocol, "Reminded.", stream)
         if b'scheduled\\"' in request.body or b'"scheduled"' in request.body:
-            advance_due_times(folder, SOON, now_ms() + WINDOW + HELD)
+            advance_due_times(folder, SOON, now_ms() + WINDOW + HELD_MS)
             return answers.text(protocol, "Noted.", stream)
-        arguments = command("schedule", task_item(now_ms() + AHEAD, SOON))
+        arguments = command("schedule", task_item(now_ms() + DUE_IN_MS, SOON))
         return answers.tool_calls(protocol, Call("clock", arguments, "call_ours"), stream=stream)
 
     return answer
@@ -50,7 +50,7 @@ def model(protocol: str, folder: Path) -> Callable[[Request], Json | Sse]:
 
 @pytest.fixture(scope="module")
 def clock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    """A gateway that keeps silent streams alive ten times a second, before four models."""
+    """Run a gateway that sends ten keep-alives a second, in front of four models."""
     folder = tmp_path_factory.mktemp("held") / "gateway"
     with Upstreams() as upstreams:
         for protocol, upstream in upstreams.by_protocol.items():
@@ -72,38 +72,38 @@ def texts(history: Iterable[types.Content]) -> list[tuple[str | None, list[str |
 
 
 def check_kept_alive(pieces: Sequence[str | None]) -> None:
-    """Nothing is shown for a keep-alive, and there were some."""
-    assert "".join(piece or "" for piece in pieces) == WORDS
+    """Check that there were keep-alives and that they have no text."""
+    assert "".join(piece or "" for piece in pieces) == ANSWER
     first, second = (
         pieces.index("Noted."),
         next(at for at, piece in enumerate(pieces) if "Rem" in (piece or "")),
     )
     assert len(pieces[first + 1 : second]) >= 2
-    assert None not in pieces, "whoever prints every piece would print that"
+    assert None not in pieces, "a program that prints every piece would print None"
 
 
-def check_remembered(history: Sequence[Any]) -> None:
-    (role, said), *answer = history
-    assert (role, said) == ("user", ["remind me soon"])
+def check_history(history: Sequence[Any]) -> None:
+    (role, texts), *answer = history
+    assert (role, texts) == ("user", ["remind me soon"])
     assert {role for role, _ in answer} == {"model"}
-    assert "".join(text for _, parts in answer for text in parts) == WORDS
+    assert "".join(text for _, parts in answer for text in parts) == ANSWER
 
 
 @upstreams
-def test_a_chat_of_the_python_sdk_remembers_an_answer_that_was_held(clock: Gateway, upstream: str) -> None:
+def test_a_chat_of_the_python_sdk_records_a_held_answer(clock: Gateway, upstream: str) -> None:
     with sdk(clock, f"held-{upstream}") as client:
         chat = client.chats.create(model=f"up_{upstream}.model-x")
         check_kept_alive([piece.text for piece in chat.send_message_stream("remind me soon")])
-        check_remembered(texts(chat.get_history(curated=True)))
+        check_history(texts(chat.get_history(curated=True)))
         assert chat.send_message("and now?").text == "Nothing new."
 
 
-async def test_an_asynchronous_chat_of_the_python_sdk_does_so_too(clock: Gateway) -> None:
+async def test_an_asynchronous_chat_of_the_python_sdk_records_a_held_answer(clock: Gateway) -> None:
     async with sdk(clock, "held-async").aio as client:
         chat = client.chats.create(model="up_gemini.model-x")
         pieces = await _pieces(await chat.send_message_stream("remind me soon"))
         check_kept_alive(pieces)
-        check_remembered(texts(chat.get_history(curated=True)))
+        check_history(texts(chat.get_history(curated=True)))
         assert (await chat.send_message("and now?")).text == "Nothing new."
 
 
@@ -111,10 +111,10 @@ async def _pieces(stream: AsyncIterator[types.GenerateContentResponse]) -> list[
     return [piece.text async for piece in stream]
 
 
-def test_a_chat_of_the_node_sdk_remembers_an_answer_that_was_held(clock: Gateway) -> None:
+def test_a_chat_of_the_node_sdk_records_a_held_answer(clock: Gateway) -> None:
     named = "up_gemini.model-x"
-    told = run("google_chat.mjs", clock, [named])[named, "held-chat"]
-    assert "error" not in told, told
-    check_kept_alive(told["pieces"])
-    check_remembered([tuple(turn) for turn in told["remembered"]])
-    assert told["then"] == "Nothing new."
+    results = run("google_chat.mjs", clock, [named])[named, "held-chat"]
+    assert "error" not in results, results
+    check_kept_alive(results["pieces"])
+    check_history([tuple(turn) for turn in results["remembered"]])
+    assert results["then"] == "Nothing new."

@@ -1,6 +1,6 @@
 """The official Node SDKs, and the Vercel AI SDK, run a tool loop through every kind of upstream.
 
-Each script runs once and tells one line per scenario; each line is a test of its own.
+Each script runs once and prints one line per scenario; each line is a separate test.
 """
 
 from __future__ import annotations
@@ -8,13 +8,13 @@ from __future__ import annotations
 import pytest
 
 from tests.clients.gateway import Gateway, Gateways
-from tests.clients.node_sdks import Told, run
+from tests.clients.node_sdks import ScenarioResults, run
 from tests.kit.answers import PROTOCOLS
 
 MODELS = {name: f"up_{name}.model-x" for name in PROTOCOLS}
 MODES = ("whole", "stream", "helper")
 HELLO = "You said: hello there, gateway"
-ASK = "please look_up the sky over Paris"
+QUESTION = "please look_up the sky over Paris"
 
 
 def _scenarios(prefix: str, *modes: str) -> list[str]:
@@ -32,17 +32,18 @@ SCRIPTS: dict[str, list[str]] = {
     ],
 }
 CALLS: dict[str, list[dict[str, str]]] = {
-    "loop": [{"city": ASK}],
+    "loop": [{"city": QUESTION}],
     "two": [{"city": "Paris"}, {"city": "Oslo"}],
 }
+
 QUOTES: dict[str, list[str]] = {
     "plain": [HELLO],
-    "loop": ["The tool says: ", f"sunny in {ASK}"],
+    "loop": ["The tool says: ", f"sunny in {QUESTION}"],
     "two": ["The tool says: ", "sunny in Paris", "sunny in Oslo"],
     "count": ["number"],
     "list": ["listed"],
 }
-"""What the last text quotes, in order; some SDKs wrap a result in an object of their own."""
+"""Quotes in the last text, in order; some SDKs wrap a result in an object of their own."""
 _CASES = [
     pytest.param(script, upstream, scenario, id=f"{script.removesuffix('.mjs')}-{scenario}-to-{upstream}")
     for script, scenarios in SCRIPTS.items()
@@ -52,16 +53,16 @@ _CASES = [
 
 
 class Runs:
-    """What each script told, run when first asked for."""
+    """Results of each script, run on first use."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._told: dict[str, Told] = {}
+        self._results: dict[str, ScenarioResults] = {}
 
-    def of(self, script: str) -> Told:
-        if script not in self._told:
-            self._told[script] = run(script, self._gateway, list(MODELS.values()))
-        return self._told[script]
+    def of(self, script: str) -> ScenarioResults:
+        if script not in self._results:
+            self._results[script] = run(script, self._gateway, list(MODELS.values()))
+        return self._results[script]
 
 
 @pytest.fixture(scope="module")
@@ -70,13 +71,13 @@ def runs(running: Gateways) -> Runs:
 
 
 @pytest.mark.parametrize(("script", "upstream", "scenario"), _CASES)
-def test_a_node_sdk_gets_what_it_asks_for(runs: Runs, script: str, upstream: str, scenario: str) -> None:
-    told = runs.of(script)[MODELS[upstream], scenario]
-    assert told.get("error") is None
+def test_a_node_sdk_completes_the_scenario(runs: Runs, script: str, upstream: str, scenario: str) -> None:
+    results = runs.of(script)[MODELS[upstream], scenario]
+    assert results.get("error") is None
     kind = next(kind for kind in QUOTES if kind in scenario.split("-"))
-    assert told.get("calls") == CALLS.get(kind)
-    places = [told["text"].find(quote) for quote in QUOTES[kind]]
-    assert -1 not in places, told["text"]
+    assert results.get("calls") == CALLS.get(kind)
+    places = [results["text"].find(quote) for quote in QUOTES[kind]]
+    assert -1 not in places, results["text"]
     assert places == sorted(places)
 
 
@@ -99,16 +100,16 @@ def models_with(fault: str) -> dict[str, str]:
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_a_fault_of_the_upstream_is_thrown_with_its_status(gateway: Gateway, script: str) -> None:
     models = {model: status for fault, status in STATUSES.items() for model in models_with(fault).values()}
-    told = run(script, gateway, list(models), PLAIN[script])
-    assert {case: line.get("status") for case, line in told.items()} == {
+    results = run(script, gateway, list(models), PLAIN[script])
+    assert {case: line.get("status") for case, line in results.items()} == {
         (model, scenario): status for model, status in models.items() for scenario in PLAIN[script]
     }
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_a_stream_that_breaks_in_the_middle_is_thrown_too(gateway: Gateway, script: str) -> None:
+def test_a_stream_that_breaks_in_the_middle_throws(gateway: Gateway, script: str) -> None:
     streamed = tuple(name for name in PLAIN[script] if not name.endswith("whole"))
     models = [*models_with("breaks-off").values(), *models_with("reports-an-error").values()]
-    told = run(script, gateway, models, streamed)
-    assert len(told) == len(models) * len(streamed)
-    assert {case: line for case, line in told.items() if line.get("error") is None} == {}
+    results = run(script, gateway, models, streamed)
+    assert len(results) == len(models) * len(streamed)
+    assert {case: line for case, line in results.items() if line.get("error") is None} == {}

@@ -25,14 +25,14 @@ class OpenAI:
     def __init__(self, url: str) -> None:
         self.client = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0)
 
-    async def say(self, model: str, text: str) -> str:
-        said = ""
+    async def send(self, model: str, text: str) -> str:
+        answer = ""
         stream: Any = await self.client.chat.completions.create(
             model=model, messages=[{"role": "user", "content": text}], stream=True
         )
         async for chunk in stream:
-            said += "".join(choice.delta.content or "" for choice in chunk.choices)
-        return said
+            answer += "".join(choice.delta.content or "" for choice in chunk.choices)
+        return answer
 
     async def close(self) -> None:
         await self.client.close()
@@ -44,11 +44,11 @@ class Anthropic:
     def __init__(self, url: str) -> None:
         self.client = anthropic.AsyncAnthropic(base_url=url, api_key="any", max_retries=0)
 
-    async def say(self, model: str, text: str) -> str:
-        asked = self.client.messages.stream(
+    async def send(self, model: str, text: str) -> str:
+        request = self.client.messages.stream(
             model=model, max_tokens=100, messages=[{"role": "user", "content": text}]
         )
-        async with asked as stream:
+        async with request as stream:
             return await stream.get_final_text()
 
     async def close(self) -> None:
@@ -61,11 +61,11 @@ class Google:
     def __init__(self, url: str) -> None:
         self.client = genai.Client(api_key="any", http_options=types.HttpOptions(base_url=url)).aio
 
-    async def say(self, model: str, text: str) -> str:
-        said = ""
+    async def send(self, model: str, text: str) -> str:
+        answer = ""
         async for chunk in await self.client.models.generate_content_stream(model=model, contents=text):
-            said += chunk.text or ""
-        return said
+            answer += chunk.text or ""
+        return answer
 
     async def close(self) -> None:
         await self.client.aclose()
@@ -73,18 +73,18 @@ class Google:
 
 @asynccontextmanager
 async def opened(kind: type[OpenAI | Anthropic | Google], url: str) -> AsyncIterator[Any]:
-    talker = kind(url)
+    client = kind(url)
     try:
-        yield talker
+        yield client
     finally:
-        await talker.close()
+        await client.close()
 
 
 @pytest.mark.parametrize("kind", [OpenAI, Anthropic, Google])
 async def test_forty_streams_at_once_get_their_own_answers(
     gateway: Gateway, kind: type[OpenAI | Anthropic | Google]
 ) -> None:
-    async with opened(kind, gateway.url) as talker:
-        asked = [(model, f"number {number}") for number in range(10) for model in MODELS]
-        said = await asyncio.gather(*(talker.say(model, text) for model, text in asked))
-    assert said == [f"You said: {text}" for _, text in asked]
+    async with opened(kind, gateway.url) as client:
+        requests = [(model, f"number {number}") for number in range(10) for model in MODELS]
+        answers = await asyncio.gather(*(client.send(model, text) for model, text in requests))
+    assert answers == [f"You said: {text}" for _, text in requests]

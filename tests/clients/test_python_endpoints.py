@@ -21,7 +21,7 @@ streamed = pytest.mark.parametrize("stream", [False, True], ids=["whole", "strea
 
 
 def respond(client: openai.OpenAI, *, stream: bool, **fields: Any) -> Any:
-    """A finished response, however it came."""
+    """Return a finished response, streamed or not."""
     create: Any = client.responses.create
     if not stream:
         return create(**fields)
@@ -52,13 +52,13 @@ def test_a_tool_loop_continues_by_the_id_of_the_response(
 
 
 @pytest.mark.parametrize("upstream", ["chat", "messages", "gemini"], ids="to-{}".format)
-def test_the_upstream_gets_the_whole_conversation_that_an_id_stands_for(
+def test_the_upstream_gets_the_whole_conversation_of_a_response_id(
     gateway: Gateway, sdks: Sdks, upstream: str
 ) -> None:
     client = sdks.openai(gateway.url)
     first = client.responses.create(model=MODELS[upstream], input="remember the number 8128")
     client.responses.create(model=MODELS[upstream], input="which number?", previous_response_id=first.id)
-    body = gateway.asked(upstream).body
+    body = gateway.last_request(upstream).body
     places = [body.index(text) for text in (b"number 8128", b"You said: remember", b"which number?")]
     assert places == sorted(places)
 
@@ -67,7 +67,7 @@ def test_an_upstream_that_holds_the_conversation_gets_the_id(gateway: Gateway, s
     client = sdks.openai(gateway.url)
     first = client.responses.create(model=MODELS["responses"], input="remember the number 8128")
     client.responses.create(model=MODELS["responses"], input="which number?", previous_response_id=first.id)
-    body = gateway.asked("responses").json
+    body = gateway.last_request("responses").json
     assert (body["previous_response_id"], body["input"]) == (first.id, "which number?")
 
 
@@ -88,7 +88,7 @@ def test_a_stored_response_can_be_read_and_deleted(
 
 
 @upstreams
-def test_what_is_not_to_be_stored_is_not(gateway: Gateway, sdks: Sdks, upstream: str) -> None:
+def test_a_response_with_store_false_is_not_stored(gateway: Gateway, sdks: Sdks, upstream: str) -> None:
     client = sdks.openai(gateway.url)
     made = client.responses.create(model=MODELS[upstream], input="forget this", store=False)
     with pytest.raises(openai.NotFoundError):
@@ -126,7 +126,7 @@ def test_google_counts_tokens_without_a_generation(gateway: Gateway, sdks: Sdks,
 
 
 def check_count(gateway: Gateway, upstream: str, counted: int) -> None:
-    paths = [request.path for request in gateway.heard(upstream)]
+    paths = [request.path for request in gateway.requests(upstream)]
     if COUNTERS[upstream]:
         assert counted == COUNTED
         assert [path.endswith(("count_tokens", "countTokens")) for path in paths] == [True]
@@ -180,7 +180,7 @@ def test_anthropic_runs_the_tool_loop_itself(gateway: Gateway, sdks: Sdks, upstr
     assert [block.to_dict().get("text") for block in last.content] == [
         "The tool says: a sunny day: look_up Paris"
     ]
-    betas = [request.headers.get("anthropic-beta", "") for request in gateway.heard(upstream)]
+    betas = [request.headers.get("anthropic-beta", "") for request in gateway.requests(upstream)]
     assert ["context-1m-2025-08-07" in beta for beta in betas] == [upstream == "messages"] * 2
 
 

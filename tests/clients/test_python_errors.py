@@ -1,4 +1,4 @@
-"""What goes wrong reaches the official Python SDKs as their own typed exceptions."""
+"""Errors reach the official Python SDKs as their own typed exceptions."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from google.genai import errors
 
 from tests.clients.gateway import CLIENT_KEY, Gateway, Gateways
 from tests.clients.model import RETRY_AFTER
+from tests.clients.python.conversation import ConversationOptions
+from tests.clients.python.sdk_modes import SDK_MODES, SdkMode
 from tests.clients.python.sdks import Sdks
-from tests.clients.python.speakers import SPEAKERS, Speaker
-from tests.clients.python.talk import Wish
 from tests.kit.answers import PROTOCOLS
 
 upstreams = pytest.mark.parametrize("upstream", [pytest.param(name, id=f"to-{name}") for name in PROTOCOLS])
-speakers = pytest.mark.parametrize(
-    "speaker", [pytest.param(speaker, id=name) for name, speaker in SPEAKERS.items()]
+sdk_modes = pytest.mark.parametrize(
+    "sdk_mode", [pytest.param(sdk_mode, id=name) for name, sdk_mode in SDK_MODES.items()]
 )
 streaming = pytest.mark.parametrize(
-    "speaker", [pytest.param(speaker, id=name) for name, speaker in SPEAKERS.items() if speaker.streams]
+    "sdk_mode", [pytest.param(sdk_mode, id=name) for name, sdk_mode in SDK_MODES.items() if sdk_mode.streams]
 )
 
 ANYTHING = (openai.APIStatusError, anthropic.APIStatusError, errors.APIError)
@@ -63,21 +63,21 @@ def status_of(error: Any) -> int:
     return status
 
 
-def failed(talk: Callable[[], object]) -> Any:
+def failed(send: Callable[[], object]) -> Any:
     with pytest.raises(ANYTHING) as caught:
-        talk()
+        send()
     return caught.value
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 @upstreams
-@speakers
-def test_a_fault_of_the_upstream_is_raised_as_the_sdk_names_it(
-    gateway: Gateway, sdks: Sdks, speaker: Speaker, upstream: str, fault: str
+@sdk_modes
+def test_an_upstream_error_is_raised_as_the_exception_of_the_sdk(
+    gateway: Gateway, sdks: Sdks, sdk_mode: SdkMode, upstream: str, fault: str
 ) -> None:
     model = f"{fault.replace('-', '_')}_{upstream}.{fault}"
-    error = failed(lambda: speaker.talk(sdks, gateway, model).say("hello"))
-    kind, status = RAISED[speaker.protocol][fault]
+    error = failed(lambda: sdk_mode.start(sdks, gateway, model).send("hello"))
+    kind, status = RAISED[sdk_mode.protocol][fault]
     assert isinstance(error, kind)
     assert status_of(error) == status
     # The refusal of the gateway's own key is no business of the client's: only that is kept back.
@@ -85,11 +85,11 @@ def test_a_fault_of_the_upstream_is_raised_as_the_sdk_names_it(
 
 
 @upstreams
-@speakers
-def test_a_limited_upstream_says_when_to_come_back(
-    gateway: Gateway, sdks: Sdks, speaker: Speaker, upstream: str
+@sdk_modes
+def test_a_rate_limit_carries_retry_after(
+    gateway: Gateway, sdks: Sdks, sdk_mode: SdkMode, upstream: str
 ) -> None:
-    error = failed(lambda: speaker.talk(sdks, gateway, f"says_429_{upstream}.says-429").say("hello"))
+    error = failed(lambda: sdk_mode.start(sdks, gateway, f"says_429_{upstream}.says-429").send("hello"))
     assert error.response.headers["retry-after"] == str(RETRY_AFTER)
 
 
@@ -97,18 +97,18 @@ def test_a_limited_upstream_says_when_to_come_back(
 @upstreams
 @streaming
 def test_a_stream_that_breaks_in_the_middle_is_never_taken_for_complete(
-    gateway: Gateway, sdks: Sdks, speaker: Speaker, upstream: str, fault: str
+    gateway: Gateway, sdks: Sdks, sdk_mode: SdkMode, upstream: str, fault: str
 ) -> None:
-    talk = speaker.talk(sdks, gateway, f"{fault.replace('-', '_')}_{upstream}.{fault}")
+    conversation = sdk_mode.start(sdks, gateway, f"{fault.replace('-', '_')}_{upstream}.{fault}")
     broken = (openai.APIError, anthropic.APIError, errors.APIError, httpx2.TransportError, RuntimeError)
     with pytest.raises(broken):
-        talk.say("hello")
+        conversation.send("hello")
 
 
 def _openai_chat(client: openai.OpenAI, **fields: Any) -> Any:
-    asked: dict[str, Any] = {"model": "demo.demo-1", "messages": [{"role": "user", "content": "hello"}]}
+    request: dict[str, Any] = {"model": "demo.demo-1", "messages": [{"role": "user", "content": "hello"}]}
     create: Any = client.chat.completions.create
-    return create(**asked | fields)
+    return create(**request | fields)
 
 
 def _openai_responses(client: openai.OpenAI, **fields: Any) -> Any:
@@ -118,8 +118,8 @@ def _openai_responses(client: openai.OpenAI, **fields: Any) -> Any:
 
 def _anthropic(client: anthropic.Anthropic, **fields: Any) -> Any:
     create: Any = client.messages.create
-    asked: dict[str, Any] = {"model": "demo.demo-1", "messages": [{"role": "user", "content": "hello"}]}
-    return create(**asked | {"max_tokens": 100} | fields)
+    request: dict[str, Any] = {"model": "demo.demo-1", "messages": [{"role": "user", "content": "hello"}]}
+    return create(**request | {"max_tokens": 100} | fields)
 
 
 OPENAI_WRONG: dict[str, tuple[Callable[..., Any], dict[str, Any], str]] = {
@@ -167,7 +167,7 @@ def test_several_choices_are_refused_where_the_upstream_gives_one(
     with pytest.raises(openai.BadRequestError) as caught:
         _openai_chat(sdks.openai(gateway.url), model=f"up_{upstream}.model-x", n=2)
     assert caught.value.param == "n"
-    assert gateway.heard(upstream) == []
+    assert gateway.requests(upstream) == []
 
 
 def test_a_wrong_google_request_raises_a_client_error(gateway: Gateway, sdks: Sdks) -> None:
@@ -187,16 +187,16 @@ BARRED = {
 
 
 @pytest.mark.parametrize("key", [CLIENT_KEY, "some-other-key"], ids=["right-key", "wrong-key"])
-@speakers
-def test_only_the_holder_of_a_client_key_is_let_in(
-    gateways: Gateways, sdks: Sdks, speaker: Speaker, key: str
+@sdk_modes
+def test_only_a_valid_client_key_is_accepted(
+    gateways: Gateways, sdks: Sdks, sdk_mode: SdkMode, key: str
 ) -> None:
     gateway = gateways.get(client_key=CLIENT_KEY)
-    talk = speaker.open(sdks, gateway, "up_chat.model-x", key=key, wish=Wish())
+    conversation = sdk_mode.open(sdks, gateway, "up_chat.model-x", key=key, options=ConversationOptions())
     if key == CLIENT_KEY:
-        assert talk.say("hello").text == "You said: hello"
+        assert conversation.send("hello").text == "You said: hello"
         return
-    error = failed(lambda: talk.say("hello"))
-    assert isinstance(error, BARRED[speaker.protocol])
+    error = failed(lambda: conversation.send("hello"))
+    assert isinstance(error, BARRED[sdk_mode.protocol])
     assert status_of(error) == 401
-    assert gateway.heard("chat") == []
+    assert gateway.requests("chat") == []

@@ -9,15 +9,24 @@ from typing import Any
 import pytest
 
 from tests.clients.gateway import UPSTREAM_KEY, Gateway
-from tests.clients.model import SIGNATURE, THOUGHT
+from tests.clients.model import REASONING, SIGNATURE
+from tests.clients.python.conversation import (
+    FINISH_REASONS,
+    IMAGE_URL,
+    PARAMETERS,
+    PDF,
+    PNG,
+    SYSTEM,
+    ReceivedCall,
+    Weather,
+)
+from tests.clients.python.sdk_modes import SDK_MODES, SdkMode
 from tests.clients.python.sdks import Sdks
-from tests.clients.python.speakers import SPEAKERS, Speaker
-from tests.clients.python.talk import ENDS, IMAGE_URL, PARAMETERS, PDF, PNG, SYSTEM, Called, Weather
 from tests.kit.answers import PROTOCOLS
 
 MODELS = {protocol: f"up_{protocol}.model-x" for protocol in PROTOCOLS}
-speakers = pytest.mark.parametrize(
-    "speaker", [pytest.param(speaker, id=name) for name, speaker in SPEAKERS.items()]
+sdk_modes = pytest.mark.parametrize(
+    "sdk_mode", [pytest.param(sdk_mode, id=name) for name, sdk_mode in SDK_MODES.items()]
 )
 upstreams = pytest.mark.parametrize("upstream", [pytest.param(name, id=f"to-{name}") for name in PROTOCOLS])
 everything = pytest.mark.parametrize(
@@ -26,67 +35,67 @@ everything = pytest.mark.parametrize(
 )
 
 
-def in_pieces(speaker: Speaker, pieces: int) -> bool:
-    return pieces > 1 if speaker.streams else pieces == 0
+def in_pieces(sdk_mode: SdkMode, pieces: int) -> bool:
+    return pieces > 1 if sdk_mode.streams else pieces == 0
 
 
 @everything
-@speakers
-def test_words_are_answered(gateway: Gateway, sdks: Sdks, speaker: Speaker, model: str) -> None:
-    reply = speaker.talk(sdks, gateway, model).say("hello there, gateway")
+@sdk_modes
+def test_text_is_answered(gateway: Gateway, sdks: Sdks, sdk_mode: SdkMode, model: str) -> None:
+    reply = sdk_mode.start(sdks, gateway, model).send("hello there, gateway")
     assert "You said:" in reply.text
     assert "hello there, gateway" in reply.text
     assert reply.calls == []
-    assert reply.end == ENDS[speaker.protocol]["stop"]
-    assert in_pieces(speaker, reply.pieces)
+    assert reply.end == FINISH_REASONS[sdk_mode.protocol]["stop"]
+    assert in_pieces(sdk_mode, reply.pieces)
 
 
 @everything
-@speakers
+@sdk_modes
 def test_a_tool_loop_ends_with_the_result_quoted(
-    gateway: Gateway, sdks: Sdks, speaker: Speaker, model: str
+    gateway: Gateway, sdks: Sdks, sdk_mode: SdkMode, model: str
 ) -> None:
-    talk = speaker.talk(sdks, gateway, model, tools=True)
-    asked = talk.say("please look_up the sky over Paris")
-    assert [call.name for call in asked.calls] == ["look_up"]
-    assert asked.calls[0].arguments.keys() == {"city"}
-    assert asked.end == ENDS[speaker.protocol]["tools"]
-    done = talk.give("a sunny 21 degrees")
+    conversation = sdk_mode.start(sdks, gateway, model, tools=True)
+    first = conversation.send("please look_up the sky over Paris")
+    assert [call.name for call in first.calls] == ["look_up"]
+    assert first.calls[0].arguments.keys() == {"city"}
+    assert first.end == FINISH_REASONS[sdk_mode.protocol]["tools"]
+    done = conversation.send_results("a sunny 21 degrees")
     assert "a sunny 21 degrees" in done.text
     assert done.calls == []
-    assert done.end == ENDS[speaker.protocol]["stop"]
+    assert done.end == FINISH_REASONS[sdk_mode.protocol]["stop"]
 
 
 @upstreams
-@speakers
+@sdk_modes
 def test_two_calls_get_two_results_in_order(
-    gateway: Gateway, sdks: Sdks, speaker: Speaker, upstream: str
+    gateway: Gateway, sdks: Sdks, sdk_mode: SdkMode, upstream: str
 ) -> None:
-    talk = speaker.talk(sdks, gateway, MODELS[upstream], tools=True)
-    asked = talk.say("compare two cities")
-    assert [(call.name, call.arguments) for call in asked.calls] == [
+    conversation = sdk_mode.start(sdks, gateway, MODELS[upstream], tools=True)
+    first = conversation.send("compare two cities")
+    assert [(call.name, call.arguments) for call in first.calls] == [
         ("look_up", {"city": "Paris"}),
         ("look_up", {"city": "Oslo"}),
     ]
-    assert asked.text == "Let me look at both."
-    if speaker.protocol != "gemini":
-        assert len({call.id for call in asked.calls}) == 2
-    done = talk.give("sunny in Paris", "sunny but cold in Oslo")
+    assert first.text == "Let me look at both."
+    if sdk_mode.protocol != "gemini":
+        assert len({call.id for call in first.calls}) == 2
+    done = conversation.send_results("sunny in Paris", "sunny but cold in Oslo")
     assert done.text == "The tool says: sunny in Paris | sunny but cold in Oslo"
-    assert len(gateway.heard(upstream)) == 2
+    assert len(gateway.requests(upstream)) == 2
 
 
 @upstreams
-@speakers
+@sdk_modes
 def test_a_conversation_goes_on_after_its_tool_loop(
-    gateway: Gateway, sdks: Sdks, speaker: Speaker, upstream: str
+    gateway: Gateway, sdks: Sdks, sdk_mode: SdkMode, upstream: str
 ) -> None:
-    talk = speaker.talk(sdks, gateway, MODELS[upstream], tools=True)
-    talk.say("look_up Paris")
-    talk.give("sunny in Paris")
-    again = talk.say("and now look_up Oslo")
-    assert again.calls == [Called(again.calls[0].id, "look_up", {"city": "and now look_up Oslo"})]
-    assert talk.give("sunny in Oslo").text == "The tool says: sunny in Oslo"
+    conversation = sdk_mode.start(sdks, gateway, MODELS[upstream], tools=True)
+    conversation.send("look_up Paris")
+    conversation.send_results("sunny in Paris")
+    again = conversation.send("and now look_up Oslo")
+    assert again.calls == [ReceivedCall(again.calls[0].id, "look_up", {"city": "and now look_up Oslo"})]
+    assert conversation.send_results("sunny in Oslo").text == "The tool says: sunny in Oslo"
 
 
 def _chat_tool(body: dict[str, Any]) -> Any:
@@ -94,7 +103,7 @@ def _chat_tool(body: dict[str, Any]) -> Any:
 
 
 def either(value: dict[str, Any], *names: str) -> Any:
-    """The field under one of its spellings: Google's SDK sends some names as Python writes them."""
+    """Return the first of these fields; Google's SDK sends some names in snake_case."""
     return next(value[name] for name in names if name in value)
 
 
@@ -118,12 +127,12 @@ KEY_HEADER = {
 
 
 @upstreams
-@speakers
-def test_the_upstream_gets_the_tool_as_it_was_written_and_our_key(
-    gateway: Gateway, sdks: Sdks, speaker: Speaker, upstream: str
+@sdk_modes
+def test_the_upstream_gets_the_tool_unchanged_and_the_gateway_key(
+    gateway: Gateway, sdks: Sdks, sdk_mode: SdkMode, upstream: str
 ) -> None:
-    speaker.talk(sdks, gateway, MODELS[upstream], tools=True).say("look_up Paris")
-    request = gateway.asked(upstream)
+    sdk_mode.start(sdks, gateway, MODELS[upstream], tools=True).send("look_up Paris")
+    request = gateway.last_request(upstream)
     assert OFFERED[upstream](request.json) == ("look_up", PARAMETERS)
     header, value = KEY_HEADER[upstream]
     assert request.headers[header] == value
@@ -131,12 +140,12 @@ def test_the_upstream_gets_the_tool_as_it_was_written_and_our_key(
 
 
 @upstreams
-@speakers
+@sdk_modes
 def test_tools_that_are_forbidden_are_not_called(
-    gateway: Gateway, sdks: Sdks, speaker: Speaker, upstream: str
+    gateway: Gateway, sdks: Sdks, sdk_mode: SdkMode, upstream: str
 ) -> None:
-    talk = speaker.talk(sdks, gateway, MODELS[upstream], tools=True, forbidden=True)
-    reply = talk.say("look_up Paris")
+    conversation = sdk_mode.start(sdks, gateway, MODELS[upstream], tools=True, forbidden=True)
+    reply = conversation.send("look_up Paris")
     assert (reply.calls, reply.text) == ([], "You said: look_up Paris")
 
 
@@ -153,12 +162,14 @@ SYSTEMS: dict[str, Callable[[dict[str, Any]], Any]] = {
 
 
 @upstreams
-@speakers
-def test_the_system_text_stands_where_the_upstream_looks_for_it(
-    gateway: Gateway, sdks: Sdks, speaker: Speaker, upstream: str
+@sdk_modes
+def test_the_system_text_is_in_the_field_of_the_upstream_protocol(
+    gateway: Gateway, sdks: Sdks, sdk_mode: SdkMode, upstream: str
 ) -> None:
-    assert speaker.talk(sdks, gateway, MODELS[upstream], system=True).say("hello").text == "You said: hello"
-    request = gateway.asked(upstream)
+    assert (
+        sdk_mode.start(sdks, gateway, MODELS[upstream], system=True).send("hello").text == "You said: hello"
+    )
+    request = gateway.last_request(upstream)
     assert SYSTEM in str(SYSTEMS[upstream](request.json))
     assert request.body.count(SYSTEM.encode()) == 1
 
@@ -174,33 +185,35 @@ THINKING: dict[str, Callable[[dict[str, Any]], Any]] = {
 
 
 @upstreams
-@speakers
-def test_thoughts_are_asked_for_and_shown(
-    gateway: Gateway, sdks: Sdks, speaker: Speaker, upstream: str
+@sdk_modes
+def test_reasoning_is_requested_and_shown(
+    gateway: Gateway, sdks: Sdks, sdk_mode: SdkMode, upstream: str
 ) -> None:
-    reply = speaker.talk(sdks, gateway, MODELS[upstream], thinking=True).say("please think aloud")
+    reply = sdk_mode.start(sdks, gateway, MODELS[upstream], thinking=True).send("please think aloud")
     assert reply.text == "I have thought about it."
-    assert reply.thought == THOUGHT
-    assert THINKING[upstream](gateway.asked(upstream).json)
+    assert reply.reasoning == REASONING
+    assert THINKING[upstream](gateway.last_request(upstream).json)
 
 
 @pytest.mark.parametrize(
     "upstream", [pytest.param(name, id=f"to-{name}") for name in ("responses", "messages", "gemini")]
 )
-@speakers
-def test_a_signed_thought_goes_back_to_its_maker_with_the_result(
-    gateway: Gateway, sdks: Sdks, speaker: Speaker, upstream: str
+@sdk_modes
+def test_signed_reasoning_goes_back_to_its_owner_with_the_result(
+    gateway: Gateway, sdks: Sdks, sdk_mode: SdkMode, upstream: str
 ) -> None:
-    talk = speaker.talk(sdks, gateway, MODELS[upstream], tools=True, thinking=True)
-    asked = talk.say("think first, then look_up Paris")
-    assert [call.arguments for call in asked.calls] == [{"city": "Paris"}]
-    assert talk.give("sunny in Paris").text == "The tool says: sunny in Paris"
-    assert f'"{SIGNATURE}"' in spelled_as_made(gateway.asked(upstream).body.decode(), speaker, upstream)
+    conversation = sdk_mode.start(sdks, gateway, MODELS[upstream], tools=True, thinking=True)
+    first = conversation.send("think first, then look_up Paris")
+    assert [call.arguments for call in first.calls] == [{"city": "Paris"}]
+    assert conversation.send_results("sunny in Paris").text == "The tool says: sunny in Paris"
+    assert f'"{SIGNATURE}"' in with_standard_base64(
+        gateway.last_request(upstream).body.decode(), sdk_mode, upstream
+    )
 
 
-def spelled_as_made(body: str, speaker: Speaker, upstream: str) -> str:
-    """Google's SDK writes base64 in the alphabet for URLs, which only its own API is to see."""
-    if (speaker.protocol, upstream) != ("gemini", "gemini"):
+def with_standard_base64(body: str, sdk_mode: SdkMode, upstream: str) -> str:
+    """Return the body with standard base64; Google's SDK sends URL-safe base64, which only Gemini gets."""
+    if (sdk_mode.protocol, upstream) != ("gemini", "gemini"):
         return body
     return body.replace("-", "+").replace("_", "/")
 
@@ -220,10 +233,12 @@ ATTACHED = {
 def test_an_attachment_reaches_the_upstream(
     gateway: Gateway, sdks: Sdks, client: str, upstream: str, attached: str
 ) -> None:
-    speaker = SPEAKERS[client]
-    reply = speaker.talk(sdks, gateway, MODELS[upstream]).say("what is this", attached=attached)
+    sdk_mode = SDK_MODES[client]
+    reply = sdk_mode.start(sdks, gateway, MODELS[upstream]).send("what is this", attached=attached)
     assert reply.text == "You said: what is this"
-    assert ATTACHED[attached] in spelled_as_made(gateway.asked(upstream).body.decode(), speaker, upstream)
+    assert ATTACHED[attached] in with_standard_base64(
+        gateway.last_request(upstream).body.decode(), sdk_mode, upstream
+    )
 
 
 def _gemini_schema(body: dict[str, Any]) -> Any:
@@ -239,13 +254,13 @@ SCHEMA: dict[str, Callable[[dict[str, Any]], Any]] = {
 
 
 @upstreams
-@speakers
-def test_a_structured_answer_is_asked_for_by_schema_and_parsed(
-    gateway: Gateway, sdks: Sdks, speaker: Speaker, upstream: str
+@sdk_modes
+def test_a_structured_answer_is_requested_by_schema_and_parsed(
+    gateway: Gateway, sdks: Sdks, sdk_mode: SdkMode, upstream: str
 ) -> None:
-    reply = speaker.talk(sdks, gateway, MODELS[upstream], structured=True).say("the weather as json")
+    reply = sdk_mode.start(sdks, gateway, MODELS[upstream], structured=True).send("the weather as json")
     assert reply.parsed == Weather(city="Paris", sky="blue")
-    schema = SCHEMA[upstream](gateway.asked(upstream).json)
+    schema = SCHEMA[upstream](gateway.last_request(upstream).json)
     assert {name: field["type"].lower() for name, field in schema["properties"].items()} == {
         "city": "string",
         "sky": "string",
@@ -254,11 +269,11 @@ def test_a_structured_answer_is_asked_for_by_schema_and_parsed(
 
 
 @upstreams
-@speakers
-def test_usage_counts_cached_and_thought_tokens(
-    gateway: Gateway, sdks: Sdks, speaker: Speaker, upstream: str
+@sdk_modes
+def test_usage_counts_cached_and_reasoning_tokens(
+    gateway: Gateway, sdks: Sdks, sdk_mode: SdkMode, upstream: str
 ) -> None:
-    reply = speaker.talk(sdks, gateway, MODELS[upstream]).say("count it")
+    reply = sdk_mode.start(sdks, gateway, MODELS[upstream]).send("count it")
     assert reply.text == "Counted."
     assert reply.usage == (1200, 60)
     assert reply.cached == 1000
@@ -266,17 +281,17 @@ def test_usage_counts_cached_and_thought_tokens(
 
 @upstreams
 @pytest.mark.parametrize(
-    "speaker",
+    "sdk_mode",
     [
-        pytest.param(speaker, id=name)
-        for name, speaker in SPEAKERS.items()
+        pytest.param(sdk_mode, id=name)
+        for name, sdk_mode in SDK_MODES.items()
         # OpenAI's own helpers raise for such an answer.
         if name not in ("openai-chat-stream-helper", "openai-responses-stream-helper")
     ],
 )
-def test_an_answer_cut_by_the_token_limit_says_so(
-    gateway: Gateway, sdks: Sdks, speaker: Speaker, upstream: str
+def test_an_answer_cut_by_the_token_limit_ends_with_length(
+    gateway: Gateway, sdks: Sdks, sdk_mode: SdkMode, upstream: str
 ) -> None:
-    reply = speaker.talk(sdks, gateway, MODELS[upstream]).say("cut short")
+    reply = sdk_mode.start(sdks, gateway, MODELS[upstream]).send("cut short")
     assert reply.text == "This goes on and on and"
-    assert reply.end == ENDS[speaker.protocol]["length"]
+    assert reply.end == FINISH_REASONS[sdk_mode.protocol]["length"]

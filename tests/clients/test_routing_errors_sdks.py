@@ -12,8 +12,8 @@ import pytest
 from google.genai import errors
 
 from tests.clients.gateway import Gateway
+from tests.clients.python.sdk_modes import SDK_MODES, SdkMode
 from tests.clients.python.sdks import Sdks
-from tests.clients.python.speakers import SPEAKERS, Speaker
 from tests.gateway.instruction_gateway import InstructionHarness, instruction_gateway
 from tests.kit import answers
 
@@ -55,8 +55,8 @@ CASES: dict[str, tuple[int, str, dict[str, str]]] = {
         {"provider": "spare", "reason": "not_allowed"},
     ),
 }
-speakers = pytest.mark.parametrize(
-    "speaker", [pytest.param(speaker, id=name) for name, speaker in SPEAKERS.items()]
+sdk_modes = pytest.mark.parametrize(
+    "sdk_mode", [pytest.param(sdk_mode, id=name) for name, sdk_mode in SDK_MODES.items()]
 )
 
 
@@ -67,33 +67,33 @@ def failed(send: Callable[[], object]) -> Any:
 
 
 def read(error: Any) -> tuple[int, dict[str, Any]]:
-    """The status, and the whole body as the SDK keeps it."""
+    """Return the status and the whole body as the SDK keeps it."""
     if isinstance(error, errors.APIError):
         return error.code, cast(dict[str, Any], error.details)
     return error.status_code, error.response.json()
 
 
-async def say(harness: InstructionHarness, sdks: Sdks, speaker: Speaker, text: str) -> Any:
-    """What the SDK raises for one message."""
-    # A speaker needs no more of a gateway than its address.
+async def send_and_fail(harness: InstructionHarness, sdks: Sdks, sdk_mode: SdkMode, text: str) -> Any:
+    """Send one message and return the error that the SDK raises."""
+    # An SDK mode needs only the address of a gateway.
     gateway = cast(Gateway, harness.gateway)
-    return await asyncio.to_thread(failed, lambda: speaker.talk(sdks, gateway, "auto").say(text))
+    return await asyncio.to_thread(failed, lambda: sdk_mode.start(sdks, gateway, "auto").send(text))
 
 
-@speakers
+@sdk_modes
 async def test_a_target_that_cannot_be_used_is_raised_as_the_sdk_names_it(
-    sdks: Sdks, speaker: Speaker
+    sdks: Sdks, sdk_mode: SdkMode
 ) -> None:
-    async with instruction_gateway(speaker.protocol) as harness:
+    async with instruction_gateway(sdk_mode.protocol) as harness:
         harness.replies_by_key["key-eye-1"] = answers.error(
-            speaker.protocol, 429, "slow down", retry_after="45"
+            sdk_mode.protocol, 429, "slow down", retry_after="45"
         )
-        limit = await say(harness, sdks, speaker, "<**eye.seer**> hi")
+        limit = await send_and_fail(harness, sdks, sdk_mode, "<**eye.seer**> hi")
         assert read(limit)[0] == 429
         harness.requests.clear()
         for text, (status, message, details) in CASES.items():
-            error = await say(harness, sdks, speaker, text)
-            raised = RAISED[speaker.protocol][status]
+            error = await send_and_fail(harness, sdks, sdk_mode, text)
+            raised = RAISED[sdk_mode.protocol][status]
             assert (text, issubclass(type(error), raised)) == (text, True)
             found, body = read(error)
             assert (found, body["error"]["message"], body["details"]) == (status, message, details)

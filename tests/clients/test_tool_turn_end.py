@@ -9,8 +9,8 @@ import pytest
 from tests.clients.gateway import Gateway, Gateways
 from tests.clients.node_sdks import run
 from tests.clients.python.anthropic_messages import TOOL
+from tests.clients.python.sdk_modes import SDK_MODES, SdkMode
 from tests.clients.python.sdks import Sdks
-from tests.clients.python.speakers import SPEAKERS, Speaker
 from tests.clients.raw import Answer, call
 from tests.kit import answers
 from tests.kit.answers import PROTOCOLS
@@ -36,7 +36,7 @@ def ask(gateway: Gateway, model: str, *, tools: bool = True, headers: dict[str, 
 
 @pytest.mark.parametrize("setting", SETTINGS)
 @upstreams
-def test_a_tool_turn_ends_with_message_stop_only_when_told_to(
+def test_a_tool_turn_ends_with_message_stop_only_when_configured(
     gateways: Gateways, upstream: str, setting: str
 ) -> None:
     answer = ask(gateways.get(setting), MODELS[upstream])
@@ -55,7 +55,7 @@ def test_any_other_turn_ends_with_message_stop(gateways: Gateways, upstream: str
     assert answer.events[-1] == "message_stop"
 
 
-def test_the_body_ends_at_once_though_the_upstream_holds_its_own(gateway: Gateway) -> None:
+def test_the_body_ends_at_once_while_the_upstream_stays_open(gateway: Gateway) -> None:
     whole = answers.tool_call("messages", "look_up", {"city": "Paris"}, "toolu_1", True)
     assert isinstance(whole, Sse)
     gateway.upstreams.by_protocol["messages"].queue(Sse(whole.frames[:-1], end=Hang()))
@@ -64,8 +64,8 @@ def test_the_body_ends_at_once_though_the_upstream_holds_its_own(gateway: Gatewa
 
 
 STAINLESS = {"x-stainless-lang": "js", "user-agent": "Anthropic/JS 1.8.0"}
-KNOWN: dict[str, tuple[dict[str, str], bool]] = {
-    "nobody in particular": ({"user-agent": "curl/8.1"}, False),
+CLIENTS: dict[str, tuple[dict[str, str], bool]] = {
+    "an unknown client": ({"user-agent": "curl/8.1"}, False),
     "Anthropic for Python": ({"x-stainless-lang": "python", "x-stainless-helper-method": "stream"}, False),
     "Anthropic for JavaScript, create": (STAINLESS, False),
     "Anthropic for JavaScript, stream": ({**STAINLESS, "x-stainless-helper-method": "stream"}, True),
@@ -75,8 +75,8 @@ KNOWN: dict[str, tuple[dict[str, str], bool]] = {
 }
 
 
-@pytest.mark.parametrize(("headers", "ends"), KNOWN.values(), ids=KNOWN.keys())
-def test_auto_spares_the_clients_that_would_lose_something(
+@pytest.mark.parametrize(("headers", "ends"), CLIENTS.values(), ids=CLIENTS.keys())
+def test_auto_sends_message_stop_to_clients_that_need_it(
     gateway: Gateway, headers: dict[str, str], ends: bool
 ) -> None:
     check_messages(ask(gateway, MODELS["chat"], headers=headers).body, message_stop_after_calls=ends)
@@ -85,17 +85,17 @@ def test_auto_spares_the_clients_that_would_lose_something(
 @pytest.mark.parametrize("setting", SETTINGS)
 @upstreams
 @pytest.mark.parametrize(
-    "speaker", [pytest.param(row, id=name) for name, row in SPEAKERS.items() if row.protocol == "messages"]
+    "sdk_mode", [pytest.param(row, id=name) for name, row in SDK_MODES.items() if row.protocol == "messages"]
 )
 def test_the_python_sdk_accepts_every_setting(
-    gateways: Gateways, sdks: Sdks, speaker: Speaker, upstream: str, setting: str
+    gateways: Gateways, sdks: Sdks, sdk_mode: SdkMode, upstream: str, setting: str
 ) -> None:
-    talk = speaker.talk(sdks, gateways.get(setting), MODELS[upstream], tools=True)
-    asked = talk.say("please look_up the sky")
-    assert [one.name for one in asked.calls] == ["look_up"]
-    assert asked.end == "tool_use"
-    assert asked.usage == (21, 9)
-    assert talk.give("a sunny day").text == "The tool says: a sunny day"
+    conversation = sdk_mode.start(sdks, gateways.get(setting), MODELS[upstream], tools=True)
+    first = conversation.send("please look_up the sky")
+    assert [one.name for one in first.calls] == ["look_up"]
+    assert first.end == "tool_use"
+    assert first.usage == (21, 9)
+    assert conversation.send_results("a sunny day").text == "The tool says: a sunny day"
 
 
 ASK = "please look_up the sky over Paris"
@@ -107,31 +107,31 @@ NODE_MODELS = list(MODELS.values())
 def test_the_node_sdk_accepts_every_setting_without_its_stream_helper(
     gateways: Gateways, setting: str
 ) -> None:
-    told = run("anthropic.mjs", gateways.get(setting), NODE_MODELS, ("loop-whole", "loop-stream"))
-    assert {(line.get("text"), line.get("error")) for line in told.values()} == {(LOOPED["text"], None)}
+    results = run("anthropic.mjs", gateways.get(setting), NODE_MODELS, ("loop-whole", "loop-stream"))
+    assert {(line.get("text"), line.get("error")) for line in results.values()} == {(LOOPED["text"], None)}
 
 
 @pytest.mark.parametrize("setting", ["auto", "always"])
 def test_the_stream_helper_of_the_node_sdk_works_with(gateways: Gateways, setting: str) -> None:
-    told = run("anthropic.mjs", gateways.get(setting), NODE_MODELS, ("loop-helper",))
+    results = run("anthropic.mjs", gateways.get(setting), NODE_MODELS, ("loop-helper",))
     expected = {**LOOPED, "ends": ["tool_use", "end_turn"], "usage": 9}
-    assert told == {(model, "loop-helper"): expected for model in NODE_MODELS}
+    assert results == {(model, "loop-helper"): expected for model in NODE_MODELS}
 
 
 def test_the_stream_helper_of_the_node_sdk_throws_with_never(gateways: Gateways) -> None:
-    told = run("anthropic.mjs", gateways.get("never"), NODE_MODELS, ("loop-helper",))
-    assert {line["error"] for line in told.values()} == {
+    results = run("anthropic.mjs", gateways.get("never"), NODE_MODELS, ("loop-helper",))
+    assert {line["error"] for line in results.values()} == {
         "AnthropicError: stream ended without producing a Message with role=assistant"
     }
 
 
 @pytest.mark.parametrize("setting", ["auto", "always"])
 def test_the_vercel_sdk_works_with(gateways: Gateways, setting: str) -> None:
-    told = run("vercel.mjs", gateways.get(setting), NODE_MODELS, ("anthropic-loop-stream",))
+    results = run("vercel.mjs", gateways.get(setting), NODE_MODELS, ("anthropic-loop-stream",))
     expected = {**LOOPED, "finish": "stop"}
-    assert told == {(model, "anthropic-loop-stream"): expected for model in NODE_MODELS}
+    assert results == {(model, "anthropic-loop-stream"): expected for model in NODE_MODELS}
 
 
-def test_the_vercel_sdk_stops_in_silence_with_never(gateways: Gateways) -> None:
-    told = run("vercel.mjs", gateways.get("never"), NODE_MODELS, ("anthropic-loop-stream",))
-    assert [(line.get("calls"), line.get("error")) for line in told.values()] == [([], None)] * 4
+def test_the_vercel_sdk_stops_silently_with_never(gateways: Gateways) -> None:
+    results = run("vercel.mjs", gateways.get("never"), NODE_MODELS, ("anthropic-loop-stream",))
+    assert [(line.get("calls"), line.get("error")) for line in results.values()] == [([], None)] * 4

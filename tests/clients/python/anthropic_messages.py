@@ -8,17 +8,17 @@ from typing import Any
 
 import anthropic
 
-from tests.clients.python.talk import (
+from tests.clients.python.conversation import (
     IMAGE_URL,
     PARAMETERS,
     PDF,
     PNG,
     SCHEMA,
     SYSTEM,
-    Called,
+    ConversationOptions,
+    ReceivedCall,
     Reply,
     Weather,
-    Wish,
 )
 
 TOOL = {"name": "look_up", "description": "Looks at the sky", "input_schema": PARAMETERS}
@@ -39,61 +39,63 @@ _ATTACHED: dict[str, dict[str, Any]] = {
 class Messages:
     """A conversation over messages."""
 
-    def __init__(self, client: anthropic.Anthropic, model: str, *, mode: str, wish: Wish) -> None:
+    def __init__(
+        self, client: anthropic.Anthropic, model: str, *, mode: str, options: ConversationOptions
+    ) -> None:
         self._api: Any = client.messages
-        self._wish = wish
+        self._options = options
         self._turn = {"whole": self._whole, "stream": self._stream, "helper": self._helper}[mode]
         self._messages: list[Any] = []
-        self._calls: list[Called] = []
-        self._asked: dict[str, Any] = {"model": model, "messages": self._messages, "max_tokens": 4096}
-        if wish.tools:
-            self._asked["tools"] = [TOOL]
-        if wish.forbidden:
-            self._asked["tool_choice"] = {"type": "none"}
-        if wish.system:
-            self._asked["system"] = SYSTEM
-        if wish.thinking:
-            self._asked["thinking"] = {"type": "enabled", "budget_tokens": 2048}
+        self._calls: list[ReceivedCall] = []
+        self._request: dict[str, Any] = {"model": model, "messages": self._messages, "max_tokens": 4096}
+        if options.tools:
+            self._request["tools"] = [TOOL]
+        if options.forbidden:
+            self._request["tool_choice"] = {"type": "none"}
+        if options.system:
+            self._request["system"] = SYSTEM
+        if options.thinking:
+            self._request["thinking"] = {"type": "enabled", "budget_tokens": 2048}
 
-    def say(self, text: str, *, attached: str = "") -> Reply:
+    def send(self, text: str, *, attached: str = "") -> Reply:
         content: Any = [{"type": "text", "text": text}, _ATTACHED[attached]] if attached else text
         self._messages.append({"role": "user", "content": content})
-        return self._answered()
+        return self._next_reply()
 
-    def give(self, *results: str) -> Reply:
+    def send_results(self, *results: str) -> Reply:
         blocks = [
             {"type": "tool_result", "tool_use_id": call.id, "content": result}
             for call, result in zip(self._calls, results, strict=True)
         ]
         self._messages.append({"role": "user", "content": blocks})
-        return self._answered()
+        return self._next_reply()
 
-    def _answered(self) -> Reply:
+    def _next_reply(self) -> Reply:
         content, reply = self._turn()
         self._messages.append({"role": "assistant", "content": content})
         self._calls = reply.calls
         return reply
 
     def _whole(self) -> tuple[list[Any], Reply]:
-        if self._wish.structured:
-            return _read(self._api.parse(**self._asked, output_format=Weather))
-        return _read(self._api.create(**self._asked))
+        if self._options.structured:
+            return _read(self._api.parse(**self._request, output_format=Weather))
+        return _read(self._api.create(**self._request))
 
     def _helper(self) -> tuple[list[Any], Reply]:
-        more = {"output_format": Weather} if self._wish.structured else {}
-        with self._api.stream(**self._asked, **more) as stream:
+        more = {"output_format": Weather} if self._options.structured else {}
+        with self._api.stream(**self._request, **more) as stream:
             pieces = sum(event.type == "text" for event in stream)
             content, reply = _read(stream.get_final_message())
         reply.pieces = pieces
         return content, reply
 
     def _stream(self) -> tuple[list[Any], Reply]:
-        more = {"output_config": _FORMAT} if self._wish.structured else {}
-        heard = _Heard()
-        with self._api.create(**self._asked, stream=True, **more) as events:
+        more = {"output_config": _FORMAT} if self._options.structured else {}
+        reader = _StreamReader()
+        with self._api.create(**self._request, stream=True, **more) as events:
             for event in events:
-                heard.take(event)
-        return heard.told(structured=self._wish.structured)
+                reader.take(event)
+        return reader.reply(structured=self._options.structured)
 
 
 def _usage(reply: Reply, usage: Any) -> None:
@@ -104,25 +106,25 @@ def _usage(reply: Reply, usage: Any) -> None:
 
 def _read(message: Any) -> tuple[list[Any], Reply]:
     blocks = [block.to_dict(mode="json") for block in message.content]
-    reply = _told(blocks)
+    reply = _reply_of(blocks)
     reply.end = message.stop_reason
     reply.parsed = getattr(message, "parsed_output", None)
     _usage(reply, message.usage)
     return [{key: value for key, value in block.items() if key != "parsed_output"} for block in blocks], reply
 
 
-def _told(blocks: list[Any]) -> Reply:
+def _reply_of(blocks: list[Any]) -> Reply:
     reply = Reply()
     for block in blocks:
         if block["type"] == "tool_use":
-            reply.calls.append(Called(block["id"], block["name"], block["input"]))
+            reply.calls.append(ReceivedCall(block["id"], block["name"], block["input"]))
         reply.text += block.get("text", "")
-        reply.thought += block.get("thinking", "")
+        reply.reasoning += block.get("thinking", "")
     return reply
 
 
-class _Heard:
-    """The events of a stream put together by hand."""
+class _StreamReader:
+    """Builds a reply from the events of a stream."""
 
     def __init__(self) -> None:
         self._blocks: list[dict[str, Any]] = []
@@ -152,8 +154,8 @@ class _Heard:
         ]
         self._blocks[-1][name] += getattr(delta, name)
 
-    def told(self, *, structured: bool) -> tuple[list[Any], Reply]:
-        reply = _told(self._blocks)
+    def reply(self, *, structured: bool) -> tuple[list[Any], Reply]:
+        reply = _reply_of(self._blocks)
         reply.end, reply.pieces = self._end, self._pieces
         _usage(reply, self._usage)
         if structured:

@@ -7,17 +7,17 @@ from typing import Any
 
 import openai
 
-from tests.clients.python.talk import (
+from tests.clients.python.conversation import (
     IMAGE_URL,
     PARAMETERS,
     PDF,
     PNG,
     SCHEMA,
     SYSTEM,
-    Called,
+    ConversationOptions,
+    ReceivedCall,
     Reply,
     Weather,
-    Wish,
     data_url,
 )
 
@@ -36,33 +36,33 @@ _ATTACHED: dict[str, dict[str, Any]] = {
 class Chat:
     """A conversation over chat completions."""
 
-    def __init__(self, client: openai.OpenAI, model: str, *, mode: str, wish: Wish) -> None:
+    def __init__(self, client: openai.OpenAI, model: str, *, mode: str, options: ConversationOptions) -> None:
         self._completions: Any = client.chat.completions
-        self._wish = wish
+        self._options = options
         self._turn = {"whole": self._whole, "stream": self._stream, "helper": self._helper}[mode]
         self._messages: list[Any] = []
-        self._calls: list[Called] = []
-        self._asked: dict[str, Any] = {"model": model, "messages": self._messages}
-        if wish.tools:
-            self._asked["tools"] = [TOOL]
-        if wish.forbidden:
-            self._asked["tool_choice"] = "none"
-        if wish.system:
+        self._calls: list[ReceivedCall] = []
+        self._request: dict[str, Any] = {"model": model, "messages": self._messages}
+        if options.tools:
+            self._request["tools"] = [TOOL]
+        if options.forbidden:
+            self._request["tool_choice"] = "none"
+        if options.system:
             self._messages.append({"role": "system", "content": SYSTEM})
-        if wish.thinking:
-            self._asked["reasoning_effort"] = "high"
+        if options.thinking:
+            self._request["reasoning_effort"] = "high"
 
-    def say(self, text: str, *, attached: str = "") -> Reply:
+    def send(self, text: str, *, attached: str = "") -> Reply:
         content: Any = [{"type": "text", "text": text}, _ATTACHED[attached]] if attached else text
         self._messages.append({"role": "user", "content": content})
-        return self._answered()
+        return self._next_reply()
 
-    def give(self, *results: str) -> Reply:
+    def send_results(self, *results: str) -> Reply:
         for call, result in zip(self._calls, results, strict=True):
             self._messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
-        return self._answered()
+        return self._next_reply()
 
-    def _answered(self) -> Reply:
+    def _next_reply(self) -> Reply:
         reply = self._turn()
         message: dict[str, Any] = {"role": "assistant", "content": reply.text or None}
         if reply.calls:
@@ -79,15 +79,15 @@ class Chat:
         return reply
 
     def _whole(self) -> Reply:
-        if self._wish.structured:
-            return _read(self._completions.parse(**self._asked, response_format=Weather))
-        return _read(self._completions.create(**self._asked))
+        if self._options.structured:
+            return _read(self._completions.parse(**self._request, response_format=Weather))
+        return _read(self._completions.create(**self._request))
 
     def _helper(self) -> Reply:
-        more = {"response_format": Weather} if self._wish.structured else {}
+        more = {"response_format": Weather} if self._options.structured else {}
         pieces = 0
-        asked = {**self._asked, "stream_options": {"include_usage": True}, **more}
-        with self._completions.stream(**asked) as events:
+        request = {**self._request, "stream_options": {"include_usage": True}, **more}
+        with self._completions.stream(**request) as events:
             for event in events:
                 pieces += event.type == "content.delta"
             reply = _read(events.get_final_completion())
@@ -95,13 +95,13 @@ class Chat:
         return reply
 
     def _stream(self) -> Reply:
-        more = {"response_format": _FORMAT} if self._wish.structured else {}
-        asked = {**self._asked, "stream": True, "stream_options": {"include_usage": True}, **more}
-        heard = _Heard()
-        with self._completions.create(**asked) as chunks:
+        more = {"response_format": _FORMAT} if self._options.structured else {}
+        request = {**self._request, "stream": True, "stream_options": {"include_usage": True}, **more}
+        reader = _StreamReader()
+        with self._completions.create(**request) as chunks:
             for chunk in chunks:
-                heard.take(chunk)
-        return heard.reply(structured=self._wish.structured)
+                reader.take(chunk)
+        return reader.reply(structured=self._options.structured)
 
 
 def _usage(reply: Reply, usage: Any) -> None:
@@ -115,10 +115,10 @@ def _read(completion: Any) -> Reply:
     reply = Reply(
         text=message.content or "",
         calls=[
-            Called(call.id, call.function.name, json.loads(call.function.arguments))
+            ReceivedCall(call.id, call.function.name, json.loads(call.function.arguments))
             for call in message.tool_calls or ()
         ],
-        thought=getattr(message, "reasoning_content", None) or "",
+        reasoning=getattr(message, "reasoning_content", None) or "",
         end=choice.finish_reason,
         parsed=getattr(message, "parsed", None),
     )
@@ -126,8 +126,8 @@ def _read(completion: Any) -> Reply:
     return reply
 
 
-class _Heard:
-    """The chunks of a stream put together by hand, as many programs do."""
+class _StreamReader:
+    """Builds a reply from the chunks of a stream, as many programs do."""
 
     def __init__(self) -> None:
         self._reply = Reply()
@@ -141,7 +141,7 @@ class _Heard:
             self._delta(choice.delta)
 
     def _delta(self, delta: Any) -> None:
-        self._reply.thought += getattr(delta, "reasoning_content", None) or ""
+        self._reply.reasoning += getattr(delta, "reasoning_content", None) or ""
         if delta.content:
             self._reply.text += delta.content
             self._reply.pieces += 1
@@ -152,7 +152,9 @@ class _Heard:
             known[2] += call.function.arguments or ""
 
     def reply(self, *, structured: bool) -> Reply:
-        self._reply.calls = [Called(id, name, json.loads(text)) for id, name, text in self._calls.values()]
+        self._reply.calls = [
+            ReceivedCall(id, name, json.loads(text)) for id, name, text in self._calls.values()
+        ]
         if structured:
             self._reply.parsed = Weather.model_validate_json(self._reply.text)
         return self._reply

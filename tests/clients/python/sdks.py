@@ -1,4 +1,4 @@
-"""The official Python SDKs, one client per gateway and key: making one costs more than a request."""
+"""The official Python SDKs, one client per gateway and key because creating one is slower than a request."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _MAKERS: dict[type[Any], Callable[[str, str], Any]] = {
 
 
 class Sdks:
-    """Clients that are kept until the end of the run."""
+    """SDK clients, cached until the end of the run."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()

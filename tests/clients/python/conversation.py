@@ -1,4 +1,4 @@
-"""What every SDK is asked to do in these tests, whatever its own words for it are."""
+"""The interface that these tests use for every SDK, and the values they send."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 
 class Weather(BaseModel):
-    """What a structured answer is parsed into."""
+    """The type that a structured answer is parsed into."""
 
     city: str
     sky: str
@@ -47,13 +47,13 @@ PDF = b"%PDF-1.4\n1 0 obj<</Type/Catalog>>endobj\ntrailer<</Root 1 0 R>>\n%%EOF\
 
 
 def data_url(kind: str, data: bytes) -> str:
-    """The bytes as a `data:` URL."""
+    """Return the bytes as a `data:` URL."""
     return f"data:{kind};base64,{base64.b64encode(data).decode()}"
 
 
 @dataclass(frozen=True)
-class Called:
-    """A tool call as the SDK gave it."""
+class ReceivedCall:
+    """A tool call as the SDK returned it."""
 
     id: str | None
     name: str
@@ -62,11 +62,11 @@ class Called:
 
 @dataclass
 class Reply:
-    """An answer as the SDK gave it; `pieces` counts the pieces of text a stream came in."""
+    """An answer as the SDK returned it; `pieces` is the number of text deltas of a stream."""
 
     text: str = ""
-    calls: list[Called] = field(default_factory=list)
-    thought: str = ""
+    calls: list[ReceivedCall] = field(default_factory=list)
+    reasoning: str = ""
     end: str | None = None
     usage: tuple[int, int] | None = None
     cached: int | None = None
@@ -75,8 +75,8 @@ class Reply:
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What a conversation asks for beyond words."""
+class ConversationOptions:
+    """Options of a conversation beyond plain text."""
 
     tools: bool = False
     forbidden: bool = False
@@ -88,19 +88,19 @@ class Wish:
 class Conversation(Protocol):
     """One conversation, its history in the SDK's own types."""
 
-    def say(self, text: str, *, attached: str = "") -> Reply:
-        """Speaks as the user, with an attachment: `image`, `image URL` or `PDF`."""
+    def send(self, text: str, *, attached: str = "") -> Reply:
+        """Send a user message, with an attachment: `image`, `image URL` or `PDF`."""
         ...
 
-    def give(self, *results: str) -> Reply:
-        """Answers the calls of the last reply, in order."""
+    def send_results(self, *results: str) -> Reply:
+        """Send the results of the calls in the last reply, in order."""
         ...
 
 
-ENDS: dict[str, dict[str, str]] = {
+FINISH_REASONS: dict[str, dict[str, str]] = {
     "chat": {"stop": "stop", "length": "length", "tools": "tool_calls"},
     "responses": {"stop": "completed", "length": "incomplete: max_output_tokens", "tools": "completed"},
     "messages": {"stop": "end_turn", "length": "max_tokens", "tools": "tool_use"},
     "gemini": {"stop": "STOP", "length": "MAX_TOKENS", "tools": "STOP"},
 }
-"""How each client protocol says that an answer ended."""
+"""Finish reasons of each client protocol."""
