@@ -1,4 +1,4 @@
-"""A stand-in for the admin API of a server: it answers as it is told and remembers what it was asked."""
+"""A fake admin API of a server: answers from a table and records every call."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class AdminServer:
         }
 
     def routing(self, *sessions: dict[str, Any], **changed: Any) -> dict[str, Any]:
-        """What the server tells of its routing."""
+        """Return an answer of `/admin/routing`."""
         routing = {**EMPTY, **changed}
         return {
             "id": self.id,
@@ -57,16 +57,16 @@ class AdminServer:
         }
 
     def received(self) -> list[tuple[str, str, Any]]:
-        """The calls, but for those that only make sure who it is."""
+        """Return the calls without those of `/admin/status`."""
         return [call for call in self.calls if call[1] != "/admin/status"]
 
     def announce(self, user: Path, **more: Any) -> None:
-        """Writes the file that makes it known."""
+        """Announce the server."""
         announce(user, {"id": self.id, "url": self.url, "token": self.token, "pid": os.getpid(), **more})
 
 
 def announce(user: Path, row: dict[str, Any]) -> None:
-    """Writes an announcement."""
+    """Write an announcement."""
     (user / "servers").mkdir(parents=True, exist_ok=True)
     full = {"started_at": 1.0, "config": None, "log": None, **row}
     (user / "servers" / f"{row['id']}.json").write_bytes(msgspec.json.encode(full))
@@ -74,7 +74,7 @@ def announce(user: Path, row: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def admin_server(server_id: str, user: Path | None = None) -> Iterator[AdminServer]:
-    """A stand-in on a free port, announced in the user dir."""
+    """Run a fake server on a free port, announced in the user dir."""
     stand_in: AdminServer
 
     class Handler(BaseHTTPRequestHandler):
@@ -93,7 +93,7 @@ def admin_server(server_id: str, user: Path | None = None) -> Iterator[AdminServ
         do_POST = answer  # noqa: N815  # the name is the library's
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Says nothing."""
+            """Write no log."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
         stand_in = AdminServer(server_id, f"http://127.0.0.1:{http.server_port}")

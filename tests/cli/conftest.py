@@ -1,4 +1,4 @@
-"""What tests of commands share: a user dir of their own."""
+"""Fixtures for tests of commands: an empty user dir."""
 
 from __future__ import annotations
 

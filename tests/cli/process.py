@@ -1,4 +1,4 @@
-"""The command in a process of its own, as a user runs it."""
+"""The command in its own process, as a user runs it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PATIENCE = 20.0
 
 
 class Command:
-    """A running command: what it has said so far, line by line, and how it ends."""
+    """A running command: its output, line by line, and its exit code."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
@@ -41,11 +41,11 @@ class Command:
 
     @property
     def text(self) -> str:
-        """Everything said on stderr."""
+        """All output on stderr."""
         return "\n".join(self.err)
 
     async def wait_for(self, pattern: str) -> re.Match[str]:
-        """Waits until stdout or stderr has a line that matches."""
+        """Wait until stdout or stderr has a line that matches."""
 
         def find() -> re.Match[str] | None:
             return next(filter(None, (re.search(pattern, line) for line in (*self.out, *self.err))), None)
@@ -60,14 +60,14 @@ class Command:
         return found
 
     async def port(self) -> int:
-        """Waits until the gateway listens."""
+        """Wait until the gateway listens; return its port."""
         return int((await self.wait_for(READY))[2])
 
     def signal(self, number: signal.Signals = signal.SIGTERM) -> None:
         self.process.send_signal(number)
 
     async def ended(self) -> int:
-        """Waits for the end and for the last word; the exit code."""
+        """Wait for the end and for all output; return the exit code."""
         code = await asyncio.wait_for(self.process.wait(), _PATIENCE)
         await asyncio.wait_for(asyncio.gather(*self._readers), _PATIENCE)
         return code
@@ -76,7 +76,7 @@ class Command:
         return list(psutil.Process(self.process.pid).children())
 
     async def kill(self) -> None:
-        """Ends whatever is left of it and of its workers."""
+        """Kill the command and its workers."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         await self.ended()
@@ -86,7 +86,7 @@ class Command:
 async def running(
     folder: Path, *arguments: str, environ: Mapping[str, str] | None = None
 ) -> AsyncIterator[Command]:
-    """`python -m routecodex …` with a user dir of its own; killed when left, if it still runs."""
+    """Run `python -m routecodex …` with its own user dir; it is killed at the end if it still runs."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("ROUTECODEX_")}
     settings = {"ROUTECODEX_USER_DIR": str(folder / "user"), "PYTHONPATH": str(ROOT / "src")}
     process = await asyncio.create_subprocess_exec(
@@ -110,14 +110,14 @@ async def running(
 
 
 def serve(folder: Path, config: str, *more: str) -> contextlib.AbstractAsyncContextManager[Command]:
-    """`routecodex serve` with this configuration, on any free port."""
+    """Run `routecodex serve` with this configuration, on a free port."""
     file = folder / "gateway.toml"
     file.write_text(config, "utf-8")
     return running(folder, "serve", "--config", str(file), "--port", "0", *more)
 
 
 async def until(condition: Callable[[], object], description: str) -> None:
-    """Waits until the condition holds."""
+    """Wait until the condition holds."""
     deadline = asyncio.get_running_loop().time() + _PATIENCE
     while not condition():
         assert asyncio.get_running_loop().time() < deadline, f"never happened: {description}"

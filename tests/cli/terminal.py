@@ -1,4 +1,4 @@
-"""The command in a pseudo-terminal, as a person sees and uses it."""
+"""The command in a pseudo-terminal, as a user runs it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def environ(user: Path, more: Mapping[str, str] | None = None) -> dict[str, str]
 
 
 class Terminal:
-    """A running command: what it has shown, and the keyboard."""
+    """A running command: its screen and its keyboard."""
 
     def __init__(self, process: subprocess.Popen[bytes], master: int) -> None:
         self.process = process
@@ -39,11 +39,11 @@ class Terminal:
         self._seen = 0
 
     def type(self, text: str) -> None:
-        """Types the text; Enter is `\\n`, and a lone surrogate a byte that is no text."""
+        """Type the text; Enter is `\\n`, and a lone surrogate is a byte that is not UTF-8."""
         os.write(self._master, text.encode("utf-8", "surrogateescape"))
 
     def shows(self, pattern: str) -> re.Match[str]:
-        """Waits until what was not seen yet matches, and has then seen it."""
+        """Wait until the output since the last match matches the pattern."""
         deadline = time.monotonic() + _PATIENCE
         while (found := re.compile(pattern).search(self.shown, self._seen)) is None:
             assert self._more(deadline - time.monotonic()), f"never showed {pattern!r}:\n{self.shown}"
@@ -51,16 +51,16 @@ class Terminal:
         return found
 
     def sleeps(self) -> None:
-        """Waits until the command waits for a key: readline misses a Ctrl-C between its prompt and that."""
+        """Wait until the command reads a key: readline misses a Ctrl-C between its prompt and that."""
         while psutil.Process(self.process.pid).status() != psutil.STATUS_SLEEPING:
             assert self.process.poll() is None
             time.sleep(0.001)
 
     def ends(self) -> int:
-        """Waits for the end; the exit code."""
+        """Wait for the end; return the exit code."""
         deadline = time.monotonic() + _PATIENCE
         while self._more(deadline - time.monotonic()):
-            """What it says last is read too."""
+            pass  # read the remaining output
         return self.process.wait(max(deadline - time.monotonic(), 0.1))
 
     def _more(self, seconds: float) -> bool:
@@ -76,14 +76,14 @@ class Terminal:
 
 
 def _sit_down() -> None:
-    """Makes the terminal the process's own, with Ctrl-C as in any: a background job has it switched off."""
+    """Make this the controlling terminal, with Ctrl-C on: background jobs have it switched off."""
     os.login_tty(0)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @contextlib.contextmanager
 def terminal(folder: Path, *arguments: str, user: Path) -> Iterator[Terminal]:
-    """`python -m routecodex …` in a terminal of its own; killed when left, if it still runs."""
+    """Run `python -m routecodex …` in its own terminal; it is killed at the end if it still runs."""
     master, slave = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "routecodex", *arguments],
@@ -106,7 +106,7 @@ def terminal(folder: Path, *arguments: str, user: Path) -> Iterator[Terminal]:
 
 @contextlib.contextmanager
 def gateway(folder: Path, config: str, *, user: Path) -> Iterator[str]:
-    """A gateway in a process of its own; its URL."""
+    """Run a gateway in its own process; yield its URL."""
     file = folder / "gateway.toml"
     file.write_text(config, "utf-8")
     process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""`routecodex chat` in a real terminal and from a pipe, against a gateway in a process of its own."""
+"""`routecodex chat` in a real terminal and from a pipe, against a gateway in its own process."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def user(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def url(user: Path) -> Iterator[str]:
-    """Where the gateway listens, which has announced itself."""
+    """URL of the announced gateway."""
     with gateway(user.parent, CONFIG, user=user) as found:
         yield found
 
@@ -56,7 +56,7 @@ def saved(user: Path, session: str) -> list[dict[str, Any]]:
 
 
 def piped(place: Path, text: str, *arguments: str, user: Path) -> subprocess.CompletedProcess[str]:
-    """The command with this text on its stdin."""
+    """Run the command with this text on its stdin."""
     command = [sys.executable, "-m", "routecodex", "chat", *arguments]
     return subprocess.run(
         command, cwd=place, env=environ(user), input=text, capture_output=True, text=True, timeout=60

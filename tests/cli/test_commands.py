@@ -1,4 +1,4 @@
-"""What every command has: help that shows its usage, and a version."""
+"""Every command has help with its usage; the program has a version."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.cli.admin_server import announce
 
 
 def every(command: click.Command, *names: str) -> list[tuple[str, ...]]:
-    """The names of the command and of all below it."""
+    """Return the names of a command and its subcommands."""
     found = [names]
     if isinstance(command, click.Group):
         context = click.Context(command)

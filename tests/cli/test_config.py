@@ -1,4 +1,4 @@
-"""`routecodex config check`: every problem, where it is and how to mend it, for people and for scripts."""
+"""`routecodex config check`: every problem with its place and fix, for people and for scripts."""
 
 from __future__ import annotations
 

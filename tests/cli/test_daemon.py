@@ -1,4 +1,4 @@
-"""`routecodex daemon …` against servers that stand in for real ones: all, one, dead, refusing, strange."""
+"""`routecodex daemon …` against fake servers: all, one, dead, rejecting, another program."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def two(user: Path) -> Iterator[tuple[AdminServer, AdminServer]]:
 
 
 def gone() -> int:
-    """The pid of a process that has ended."""
+    """Return the pid of a process that has ended."""
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     return process.pid

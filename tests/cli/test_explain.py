@@ -1,4 +1,4 @@
-"""`routecodex explain`: asks the server that runs, or the configuration when none does."""
+"""`routecodex explain` with a running server, or by the configuration without one."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def explain(*arguments: str, body: Any = HELLO) -> Result:
 
 
 def received_call(server: AdminServer) -> dict[str, Any]:
-    """The one question the server was asked."""
+    """Return the body of the only call of the server."""
     ((method, path, body),) = server.received()
     assert (method, path) == ("POST", "/admin/explain")
     return dict(body)

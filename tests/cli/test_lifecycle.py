@@ -1,4 +1,4 @@
-"""Starting and stopping servers, with real processes: they live on, and nobody else is ended."""
+"""Starting and stopping servers with real processes: they outlive the command, others are not stopped."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ DEMO = (
 
 @pytest.fixture
 def servers(tmp_path: Path, user: Path) -> Iterator[Path]:
-    """A place to start servers from; what is still announced there at the end is ended."""
+    """A directory to start servers in; announced servers are stopped at the end."""
     (tmp_path / "gateway.toml").write_text(DEMO.format(pace=0))
     yield tmp_path
     for file in (user / "servers").glob("*.json"):
@@ -47,14 +47,14 @@ def servers(tmp_path: Path, user: Path) -> Iterator[Path]:
 
 
 async def run(folder: Path, *arguments: str) -> Command:
-    """The command, ended."""
+    """Run a command to its end."""
     async with running(folder, *arguments) as command:
         await command.ended()
     return command
 
 
 async def started(folder: Path, *more: str) -> dict[str, Any]:
-    """What `start` tells of a server that it started."""
+    """Return the JSON output of `start`."""
     command = await run(folder, "start", "--config", "gateway.toml", "--json", *more)
     assert command.process.returncode == 0, command.text
     return dict(msgspec.json.decode("\n".join(command.out)))
@@ -65,7 +65,7 @@ def port_of(server: dict[str, Any]) -> int:
 
 
 def here(*arguments: str) -> Result:
-    """A command that needs no process of its own."""
+    """Run a command in this process."""
     return CliRunner().invoke(main, arguments, prog_name="routecodex")
 
 
@@ -243,7 +243,7 @@ async def test_stopping_waits_for_what_is_in_flight_and_a_second_time_cuts_it_of
 
 @contextlib.contextmanager
 def stranger(code: str = "import time; time.sleep(60)") -> Iterator[subprocess.Popen[bytes]]:
-    """A process that is no server of ours, once it runs: before that the system does not tell its words."""
+    """Run another program; wait until it runs, because its command line is unknown before."""
     script = f"import os; os.write(1, b'.'); {code}"
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None

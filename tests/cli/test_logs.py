@@ -28,7 +28,7 @@ def logs(*arguments: str) -> Result:
 
 
 def announced(user: Path, name: str = "alpha", **more: Any) -> Path:
-    """A server with a session dir; the file of its requests."""
+    """Announce a server with a session dir; return the file of its requests."""
     folder = user / "sessions" / name
     folder.mkdir(parents=True)
     row = {"id": name, "url": "http://127.0.0.1:9", "token": "t", "pid": os.getpid(), **more}

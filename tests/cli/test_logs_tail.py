@@ -1,4 +1,4 @@
-"""Following a file: its last lines, what comes later, and what happens when it is put aside."""
+"""Following a file: its last lines, new lines, rotation."""
 
 from __future__ import annotations
 

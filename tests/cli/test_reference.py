@@ -1,4 +1,4 @@
-"""The page of commands is what the commands say."""
+"""docs/cli.md equals the help of the commands."""
 
 from __future__ import annotations
 

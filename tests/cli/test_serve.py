@@ -1,4 +1,4 @@
-"""`routecodex serve` and `demo` in processes of their own: what they print, log, refuse and answer."""
+"""`routecodex serve` and `demo` in their own processes: output, logs, errors, answers."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def with_keys(up: Upstream, level: str) -> str:
 
 
 async def converse(port: int) -> None:
-    """An answer, a refusal by the provider, and one by us."""
+    """Make three requests: answered, rejected by the provider, rejected by the gateway."""
     body = asking.body("messages", SAID, stream=True)
     headers = {"x-api-key": CLIENT_KEY}
     asking.check("messages", await call(port, "/v1/messages?beta=true", body, headers=headers), stream=True)
@@ -192,7 +192,7 @@ STREAMS = {"/v1/chat/completions": "chat", "/v1/messages": "messages", "/v1/resp
 
 
 async def paste(line: str) -> Answer:
-    """Sends what the command would."""
+    """Send the request of a curl command."""
     arguments = shlex.split(line)
     url = urlsplit(arguments[2])
     assert arguments[:2] == ["curl", "-N"]

@@ -1,4 +1,4 @@
-"""State under rough treatment: SIGKILL, several processes, damaged files, a disk that takes nothing more."""
+"""State that survives SIGKILL, several processes, damaged files and a full disk."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LIMITED = answers.error("chat", 429, "slow down", retry_after="300")
 
 
 def config(up: Upstream, *, name: str = "main", keys: str = "ab", server: str = "") -> str:
-    """A server of that name for one model under several keys, which take turns."""
+    """Return the configuration of a server with one model and several keys in rotation."""
     auth = ", ".join(f'{{ alias = "{key}", value = "key-{key}" }}' for key in keys)
     return (
         f'[server]\nport = 0\nid = "{name}"\nadmin_token = "operator"\ndrain_seconds = 1\n{server}\n'
@@ -41,7 +41,7 @@ def config(up: Upstream, *, name: str = "main", keys: str = "ab", server: str = 
 async def serving(
     folder: Path, text: str, *more: str, name: str = "main", environ: Mapping[str, str] | None = None
 ) -> AsyncIterator[tuple[Command, int]]:
-    """`routecodex serve` in a process of its own, ready; killed in the end without any warning."""
+    """Run `routecodex serve` in its own process until it is ready; it is killed at the end."""
     file = folder / f"{name}.toml"
     file.write_text(text, "utf-8")
     async with running(folder, "serve", "--config", str(file), *more, environ=environ) as command:
@@ -49,7 +49,7 @@ async def serving(
 
 
 def by_key(**given: Any) -> Callable[[Request], Any]:
-    """The provider answers so under these keys, and well under the others."""
+    """Let the provider answer like this for these keys, and normally for the others."""
     return lambda request: given.get(key(request)) or SPEAKING()
 
 
@@ -118,7 +118,7 @@ async def test_workers_share_their_cooldowns(tmp_path: Path) -> None:
 
 
 async def workers(port: int) -> set[str]:
-    """The workers behind a port, asked until two have answered."""
+    """Call a port until two workers have answered; return their names."""
     workers: set[str] = set()
     while len(workers) < 2:
         text = (await call(port, "/metrics", method="GET")).body.decode()

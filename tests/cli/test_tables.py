@@ -1,4 +1,4 @@
-"""Tables: aligned by what signs take on a terminal, fitted to it, in colour only there."""
+"""Tables: aligned by the width of characters on a terminal, fitted to it, coloured only there."""
 
 from __future__ import annotations
 

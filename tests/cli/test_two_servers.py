@@ -25,7 +25,7 @@ NOTHING: dict[str, Any] = {"sticky": None, "allow": [], "disable": []}
 
 
 def config(name: str, up: Upstream) -> str:
-    """A server of that name: provider `up` under two keys, then `spare`."""
+    """Run a server with that id: provider `up` with two keys, then `spare`."""
     auth = '[{ alias = "a", value = "a" }, { alias = "b", value = "b" }]'
     return (
         f'[server]\nport = 0\nid = "{name}"\ndrain_seconds = 1\n'
@@ -54,7 +54,7 @@ def here(*arguments: str) -> Result:
 
 
 def daemon(*arguments: str) -> list[dict[str, Any]]:
-    """What the servers tell, as JSON."""
+    """Return the JSON output of a command."""
     done = here("daemon", *arguments, "--json")
     assert done.exit_code == 0, done.output
     servers: list[dict[str, Any]] = msgspec.json.decode(done.stdout)["servers"]
@@ -73,7 +73,7 @@ async def chat(port: int, text: str = "hi", *, session: str = "") -> Answer:
 
 
 async def targets(port: int, times: int = 2, *, session: str = "") -> set[str]:
-    """Where so many requests go."""
+    """Send requests and return their targets."""
     replies = [await chat(port, session=session) for _ in range(times)]
     return {one.headers.get("x-routecodex-target", str(one.status)) for one in replies}
 

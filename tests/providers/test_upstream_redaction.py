@@ -15,7 +15,7 @@ PROXIED = origin_of(
 
 
 def named(name: str, value: str) -> set[str]:
-    """What a value under this name gives to hide, as a header and as part of the query."""
+    """Return the secrets of a value under this name, as a header and in the query."""
     header = set(configured_secrets([], headers={name: value}, query={}, origin=DIRECT))
     assert header == set(configured_secrets([], headers={}, query={name: value}, origin=DIRECT))
     return header

@@ -1,4 +1,4 @@
-"""Who is let in: client keys, however they are presented, and the names the gateway answers to."""
+"""Access checks: client keys in every header that may carry them, and Host names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The line per request: what is written around a kept part says what the whole record says."""
+"""The access log: a line built from cached parts equals the line encoded as a whole."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_whatever_is_sent_stays_one_line_of_json(
 
 
 def cached_bytes(encoder: LineEncoder, records: Iterable[RequestRecord]) -> int:
-    """The most bytes that the encoder holds during these records and did not hold before them."""
+    """Return the peak of bytes that the encoder adds while it encodes these records."""
     encoder.encode(AT, record())
     tracemalloc.start()
     try:

@@ -1,4 +1,4 @@
-"""How a running server is found, and the token its operator shows."""
+"""Announcements of running servers, and the admin token."""
 
 from __future__ import annotations
 

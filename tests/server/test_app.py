@@ -1,4 +1,4 @@
-"""Every endpoint over a real socket: where it answers, what it refuses, and in whose words."""
+"""Every endpoint over a real socket: paths, errors, and the protocol of each error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The end of a server, in a real process: what is in flight finishes, nothing new begins, exit code 0."""
+"""Drain in a real process: requests in flight finish, new ones are refused, exit code 0."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def config(up: Upstream, *, seconds: int) -> str:
 
 
 async def stream(port: int) -> Call:
-    """A stream that has begun."""
+    """Start a stream and read its first frame."""
     under_way = await begin(port, asking.path("messages", stream=True), asking.body("messages", stream=True))
     await under_way.head()
     assert await under_way.piece()
@@ -37,7 +37,7 @@ async def stream(port: int) -> Call:
 
 
 async def refused(port: int) -> None:
-    """Waits until new connections are refused."""
+    """Wait until new connections are refused."""
     async with asyncio.timeout(20):
         while True:
             try:
@@ -165,13 +165,13 @@ async def test_while_it_drains_the_server_is_alive_but_not_ready() -> None:
 
 
 async def _arrived(port: int) -> None:
-    """What was sent before on other connections has been read once a later request is answered."""
+    """Wait for a later request: bytes sent before on other connections are read by then."""
     for _ in range(3):
         assert (await call(port, "/health", method="GET")).status == 200
 
 
 async def _second(under_way: Call) -> Call:
-    """The answer to the request that was sent behind the first one."""
+    """Return the answer to the pipelined request."""
     await under_way.rest()
     again = Call(under_way.reader, under_way.writer)
     await again.rest()

@@ -44,7 +44,7 @@ def record(**settings: Any) -> RequestRecord:
 
 
 def fields(entry: RequestRecord) -> dict[str, Any]:
-    """What a machine reads of a request; fields that say nothing may be left out."""
+    """Return the fields of a request's JSON line; empty ones may be absent."""
     found: dict[str, Any] = msgspec.json.decode(json_line(AT, entry))
     return {name: value for name, value in found.items() if value not in (None, "")}
 
@@ -143,7 +143,7 @@ LOGGERS = ("routecodex", "routecodex.finish")
 
 @pytest.fixture
 def loggers() -> Iterator[None]:
-    """Gives the loggers back as they were."""
+    """Restore the loggers."""
     found = [logging.getLogger(name) for name in LOGGERS]
     before = [(logger.handlers[:], logger.level, logger.propagate) for logger in found]
     yield

@@ -95,7 +95,7 @@ def test_any_other_path_is_nothing(path: str) -> None:
 
 
 VERB = re.compile(r"/models/(.+):(generateContent|streamGenerateContent|countTokens)$")
-"""The verbs as one pattern, which says what is meant and takes its time with long paths."""
+"""The actions as one pattern: the meaning in short, but slow for long paths."""
 
 _NAMED = ("generateContent", "streamGenerateContent", "countTokens", "embed")
 PIECES = some.sampled_from(
@@ -131,7 +131,7 @@ ENDS = ["", ":", "\nx", ":generateContent\nx", "/input_items\nx"]
 @pytest.mark.parametrize("beginning", BEGINNINGS)
 @pytest.mark.parametrize("end", ENDS)
 def test_a_path_made_of_beginnings_as_long_as_a_head_is_nothing(beginning: str, end: str) -> None:
-    """Where each of them is tried to the end of the path, nobody else is served for many seconds."""
+    """A search that restarts at every position would block the server for many seconds."""
     assert find(beginning * (65_536 // len(beginning)) + end) is None
 
 

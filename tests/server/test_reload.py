@@ -1,4 +1,4 @@
-"""A changed configuration is taken up while running: requests under way finish as they began."""
+"""Reload while running: requests in flight finish with the old configuration."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def source_of(file: Path) -> ConfigSource:
 
 @contextlib.asynccontextmanager
 async def serving_file(file: Path) -> AsyncIterator[Running]:
-    """A gateway that follows this file, with an admin API."""
+    """Run a gateway that reloads this file, with an admin API."""
     source = source_of(file)
     service = Service(source.config, source=source)
     _, port = await service.start()
@@ -226,7 +226,7 @@ async def test_what_takes_a_restart_is_told_and_stays(
 
 
 class Adopted:
-    """Takes what a reloader hands out."""
+    """Records the configurations of a reloader."""
 
     def __init__(self, failure: Exception | None = None) -> None:
         self.configs: list[Config] = []
@@ -298,7 +298,7 @@ async def test_a_worker_that_starts_later_catches_up_with_the_file(file: Path) -
 
 
 async def settled() -> None:
-    """Waits for every task the test has caused."""
+    """Wait for every task of the test."""
     await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()})
 
 
@@ -341,7 +341,7 @@ ALIAS = '[models]\nnew = "demo.demo-1"\n'
 
 
 async def all_know_it(port: int) -> None:
-    """Waits until every worker serves what the file says now."""
+    """Wait until every worker uses the current file."""
     lines = await lines_to_all(port, 2)
     async with asyncio.timeout(20):
         for line in lines.values():

@@ -1,4 +1,4 @@
-"""The requests of the past: whole lines of all workers, within bounds, read from the end."""
+"""The request log: whole lines of all workers, within bounds, read from the end."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ async def test_a_disk_that_does_not_take_it_is_told_of_once_and_forgiven(
 async def test_lines_past_a_bound_are_dropped_while_the_disk_is_slow(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The first line is on its way to the disk; 20 000 more may wait for it."""
+    """The first line is being written; 20 000 more may wait."""
     log = RequestLog(tmp_path, max_bytes=10 * MB)
     waiting = [str(number) for number in range(19_999)]
     log.append(lines("a"))

@@ -1,4 +1,4 @@
-"""Several processes on one port: all of them serve, the dead are replaced, all of them stop together."""
+"""Several processes on one port: all serve, exited ones are replaced, all stop together."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DEMO = (
 
 
 class Line:
-    """A connection that is kept: all of its requests reach the same worker."""
+    """A kept-alive connection: all its requests reach the same worker."""
 
     def __init__(self, port: int, *, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.port = port
@@ -48,7 +48,7 @@ class Line:
 
 
 async def lines_to_all(port: int, count: int) -> dict[str, Line]:
-    """A connection to each worker; the kernel spreads connections, so enough of them reach every one."""
+    """Open connections until one reaches each worker, as the kernel distributes them."""
     lines: dict[str, Line] = {}
     deadline = asyncio.get_running_loop().time() + 20
     while asyncio.get_running_loop().time() < deadline:
@@ -104,7 +104,7 @@ async def test_a_worker_that_is_killed_is_replaced(tmp_path: Path) -> None:
 
 
 def _lives(worker: psutil.Process) -> bool:
-    """Whether it runs: one that nobody has waited for yet is as good as gone."""
+    """Whether the process runs; a zombie does not."""
     try:
         return bool(worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:

@@ -55,7 +55,7 @@ def calls_of(response: Response) -> list[tuple[str, Any]]:
 
 
 def checked(events: list[Event]) -> list[Event]:
-    """The events, which keep to the grammar of canon events."""
+    """Check the events against the grammar of canon events and return them."""
     assert isinstance(events[0], Started)
     assert isinstance(events[-1], Finished | Failed)
     opened: list[int] = []
@@ -297,7 +297,7 @@ def test_a_cutoff_breaks_in_the_middle_of_a_part() -> None:
 
 
 class Clock:
-    """Counts what would have been slept."""
+    """Counts seconds instead of sleeping."""
 
     def __init__(self) -> None:
         self.slept: list[float] = []

@@ -71,7 +71,7 @@ def test_schemas_that_hold_themselves_come_to_an_end() -> None:
 
 
 def depth(filled: Any) -> int:
-    """How many objects of these two properties are nested."""
+    """Count the nested objects with these two properties."""
     assert filled.keys() == {"next", "all"}
     inner = [filled["next"], *filled["all"]]
     return 1 + max(map(depth, filter(None, inner)), default=0)

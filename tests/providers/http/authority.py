@@ -25,7 +25,7 @@ class Authority:
         return context
 
     def client_files(self, folder: Path) -> tuple[str, str]:
-        """Certificate and key of a client, as files."""
+        """Write certificate and key of a client to files."""
         issued = self._ca.issue_cert("client.test")
         key, chain = folder / "client.key", folder / "client.pem"
         issued.private_key_pem.write_to_path(str(key))

@@ -1,4 +1,4 @@
-"""A TCP server whose every connection follows a script, so that a test decides each byte and its moment."""
+"""A TCP server whose connections follow scripts, so that a test controls each byte and its time."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ FAST = Timeouts(connect=20.0, first_byte=20.0, idle=20.0)
 
 
 def plain(body: bytes = b"ok", *extra: bytes, status: bytes = b"200 OK") -> bytes:
-    """A whole response with a content-length."""
+    """Return a whole response with a content-length."""
     head = [b"HTTP/1.1 " + status, *extra, b"content-length: %d" % len(body)]
     return b"\r\n".join(head) + b"\r\n\r\n" + body
 
 
 def chunked(*pieces: bytes) -> bytes:
-    """A body in chunks, the last one included."""
+    """Encode a body in chunks, the last one included."""
     return b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in (*pieces, b""))
 
 
@@ -32,11 +32,11 @@ class Peer:
         self._server = server
 
     async def head(self) -> bytes:
-        """The next request's head."""
+        """Read the head of the next request."""
         return await self.reader.readuntil(b"\r\n\r\n")
 
     async def request(self) -> bytes:
-        """The next request, body included."""
+        """Read the next request with its body."""
         head = await self.head()
         length = 0
         for line in head.lower().split(b"\r\n"):
@@ -63,7 +63,7 @@ Script = Callable[[Peer], Awaitable[None]]
 
 
 class Server:
-    """What the scripts saw."""
+    """Requests and connections of the scripts."""
 
     def __init__(self) -> None:
         self.requests: list[bytes] = []
@@ -85,7 +85,7 @@ class Server:
 async def serving(
     *scripts: Script, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1"
 ) -> AsyncIterator[Server]:
-    """Serve connection after connection by script after script, the last one again and again."""
+    """Serve each connection by the next script; the last one repeats."""
     server = Server()
     tasks: set[asyncio.Task[None]] = set()
 
@@ -119,7 +119,7 @@ async def serving(
 
 
 def answering(*responses: bytes) -> Script:
-    """Answer request after request with these bytes, the last ones again and again."""
+    """Answer each request with the next bytes; the last ones repeat."""
 
     async def script(peer: Peer) -> None:
         count = 0
@@ -155,6 +155,6 @@ async def post(
 
 
 async def fetch(client: HttpClient, origin: Origin, *, timeouts: Timeouts = FAST) -> bytes:
-    """The whole body of a POST's answer."""
+    """Return the whole body of the response to a POST."""
     response = await post(client, origin, timeouts=timeouts)
     return await response.read(1 << 24)

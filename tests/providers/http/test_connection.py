@@ -1,4 +1,4 @@
-"""An answer is the same however its bytes are cut into reads."""
+"""A response is the same however its bytes are split into reads."""
 
 from __future__ import annotations
 
@@ -66,13 +66,13 @@ WHOLE = sorted(name for name, (_, _, wrong) in ANSWERS.items() if not wrong and 
 
 @pytest.fixture(scope="module", autouse=True, params=WAYS)
 def _way(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Runs every test with plain heads parsed by llhttp, and again with those that bypass it."""
+    """Run every test with plain heads parsed by llhttp, and again with those that bypass it."""
     with using(request.param):
         yield
 
 
 class Wire:
-    """A transport that only knows whether it was dropped."""
+    """A transport that records whether it was aborted."""
 
     dropped = False
 
@@ -91,7 +91,7 @@ def connected() -> tuple[UpstreamConnection, Wire]:
 
 
 def received(loop: asyncio.AbstractEventLoop, reads: Iterable[bytes]) -> tuple[bytes, bool, str]:
-    """The body, whether it is complete, and what was wrong."""
+    """Return the body, whether it is complete, and the error."""
 
     async def receive() -> tuple[bytes, bool, str]:
         connection, wire = connected()

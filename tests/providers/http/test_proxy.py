@@ -1,4 +1,4 @@
-"""Which proxy is chosen, and how requests go through one."""
+"""The choice of a proxy, and requests through one."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ async def test_plain_http_goes_in_absolute_form(client: HttpClient) -> None:
 
 
 def tunnel_to(port: int) -> Script:
-    """A proxy that leads every CONNECT to one port here."""
+    """A proxy that connects every CONNECT to one local port."""
 
     async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(65536):

@@ -1,4 +1,4 @@
-"""A body that is handed on as it comes: each piece where it is read, everything else to whoever waits."""
+"""A body passed to a sink: pieces where they are read, everything else to the waiting task."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WORDS = (b"one", b"two", b"three")
 
 
 class CollectingSink:
-    """Takes pieces; after `most` of them it has had enough. `full` tells when all these bytes have come."""
+    """Collects pieces, at most `most`; `full` completes when all expected bytes have arrived."""
 
     def __init__(self, *, most: int = 100, waiting_for: bytes = b"") -> None:
         self.pieces: list[bytes] = []
@@ -46,7 +46,7 @@ class CollectingSink:
 async def streaming(
     client: HttpClient, *pieces: bytes, timeouts: Timeouts = FAST
 ) -> AsyncIterator[tuple[HttpResponse, Callable[[], None]]]:
-    """An answer in chunks, and what has the server say the next word; after the last comes the end."""
+    """Open a chunked response; yield it with a function that releases its next piece or its end."""
     permits = asyncio.Semaphore(0)
 
     async def speaks(peer: Peer) -> None:
@@ -144,7 +144,7 @@ async def test_a_cut_off_body_is_handed_on_before_it_fails(client: HttpClient) -
 
 
 async def test_silence_is_counted_from_the_last_piece(client: HttpClient) -> None:
-    """Three pieces that come just within the limit outlast it together; then nothing comes any more."""
+    """Three pieces, each within the limit, take longer than it together; then the server is silent."""
     async with streaming(client, *WORDS, timeouts=Timeouts(20, 20, idle=0.4)) as (response, send_next):
         sink, loop = CollectingSink(), asyncio.get_running_loop()
 

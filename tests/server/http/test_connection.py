@@ -13,7 +13,7 @@ from tests.server.http.wire import Stage, chunked, echo, get, post, until
 
 
 class HeldHandler:
-    """A handler that reports what happens to it and answers when told."""
+    """A handler that records its calls and answers when an event is set."""
 
     def __init__(self) -> None:
         self.opened = asyncio.Event()

@@ -1,4 +1,4 @@
-"""Large bodies are read to where they stay; everything else about their connection is as before."""
+"""Large bodies are read into their final buffer; nothing else about the connection changes."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from tests.server.http.wire import Stage, Wire, echo, get, post, until
 
 
 class Slow:
-    """A handler that streams a first line, then waits to be let go."""
+    """A handler that streams a first line, then waits for an event."""
 
     def __init__(self) -> None:
         self.go = asyncio.Event()

@@ -15,7 +15,7 @@ from tests.server.http.wire import chunked, get, post
 
 @pytest.fixture(scope="module", autouse=True, params=WAYS)
 def _way(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Runs every test with plain heads parsed by llhttp, and again with those that bypass it."""
+    """Run every test with plain heads parsed by llhttp, and again with those that bypass it."""
     with using(request.param):
         yield
 
@@ -28,7 +28,7 @@ def read(*pieces: bytes | memoryview, limits: HttpLimits | None = None) -> list[
 
 
 def parsed(*pieces: bytes | memoryview, limits: HttpLimits | None = None) -> list[object]:
-    """What was read, as plain values."""
+    """Return the parsed requests and the status of faults as plain values."""
     return [plain(item) for item in read(*pieces, limits=limits)]
 
 
@@ -78,7 +78,7 @@ def test_plain_requests_are_the_same_however_their_bytes_are_cut(data: st.DataOb
 
 
 def ends(whole: bytes) -> list[int]:
-    """Where one of the requests may end, and where a head does."""
+    """Return positions around the ends of requests and of a head."""
     return [0, *(at for at in range(len(whole)) if whole.startswith((b"POST", b"GET", b"some", b"anot"), at))]
 
 

@@ -13,7 +13,7 @@ CHUNK = b"x" * 32_768
 
 
 class Fountain:
-    """A handler that streams for as long as it is let, counting what it wrote."""
+    """A handler that streams until it is stopped and counts the bytes."""
 
     def __init__(self) -> None:
         self.written = 0

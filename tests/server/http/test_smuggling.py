@@ -1,4 +1,4 @@
-"""Requests that two parsers could read differently: refused, and nothing behind them is ever handled."""
+"""Requests that two parsers could read differently: rejected, and bytes behind them are never handled."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.server.http.wire import Stage, echo, get
 
 @pytest.fixture(scope="module", autouse=True, params=WAYS)
 def _way(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Runs every test with plain heads parsed by llhttp, and again with those that bypass it."""
+    """Run every test with plain heads parsed by llhttp, and again with those that bypass it."""
     with using(request.param):
         yield
 

@@ -1,4 +1,4 @@
-"""A server on a free port and raw clients to talk to it, byte for byte."""
+"""A server on a free port and clients that send raw bytes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Wire:
         await self.writer.drain()
 
     async def answer(self, *, head_only: bool = False) -> Answer:
-        """Reads one answer, framed as its head says; one framed by the close is read to the end."""
+        """Read one answer by its framing; one framed by the close is read to the end."""
         async with asyncio.timeout(SECONDS):
             head = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1")
             line, *fields = head[:-4].split("\r\n")
@@ -56,7 +56,7 @@ class Wire:
         return body
 
     async def rest(self) -> bytes:
-        """All that comes until the server closes."""
+        """Read until the server closes."""
         async with asyncio.timeout(SECONDS):
             return await self.reader.read()
 
@@ -72,7 +72,7 @@ class Wire:
 
 
 class Accepted(asyncio.Protocol):
-    """A connection of the server, passed on to it call by call, and its transport."""
+    """Forwards every call to a connection of the server and records its transport."""
 
     transport: asyncio.Transport
 
@@ -165,7 +165,7 @@ class Stage:
 
 
 async def echo(request: HttpRequest, reply: Reply) -> None:
-    """Answers with what was asked."""
+    """Answer with method, path and body of the request."""
     body = f"{request.method} {request.path} ".encode() + request.body
     await reply.send(200, [(b"content-type", b"text/plain")], body)
 
@@ -179,7 +179,7 @@ def describe_error(
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Returns once the condition holds, giving the loop its turns until then."""
+    """Wait until the condition holds."""
     async with asyncio.timeout(SECONDS):
         while not condition():
             await asyncio.sleep(0.001)
