@@ -1,4 +1,4 @@
-"""From a configuration to the parts of a gateway."""
+"""Builds the parts of a gateway from a configuration."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 from routecodex.canon.events import Event
 from routecodex.canon.request import Request
 from routecodex.config import Config
-from routecodex.config.providers import ProviderConfig as ProviderRow
+from routecodex.config.providers import ProviderConfig
 from routecodex.gateway.answer.prepared_target import BuiltinProvider
 from routecodex.protocols.codecs import CODECS
 from routecodex.protocols.dialect import Dialect
@@ -22,7 +22,7 @@ from routecodex.routing.registry import Model, Pool, Provider, Registry
 
 
 def registry(config: Config) -> Registry:
-    """What there is to route to."""
+    """Return the providers, routes and aliases to route to."""
     return Registry(
         [_provider(name, row) for name, row in config.providers.items()],
         routes={route: tuple(map(_pool, config.pools(route))) for route in config.routing},
@@ -34,7 +34,7 @@ def _pool(row: object) -> Pool:
     return msgspec.convert(row, Pool, from_attributes=True)
 
 
-def _provider(name: str, row: ProviderRow) -> Provider:
+def _provider(name: str, row: ProviderConfig) -> Provider:
     models = {key: _model(key, model) for key, model in row.models.items()}
     return Provider(
         name=name, protocol=row.protocol, keys=tuple(key.alias for key in row.keys), models=models
@@ -47,28 +47,28 @@ def _model(name: str, row: object) -> Model:
 
 
 def scripted(config: Config) -> frozenset[str]:
-    """The providers that are the built-in one."""
+    """Return the names of the demo providers."""
     return frozenset(name for name, row in config.providers.items() if row.protocol == "demo")
 
 
 def health_options(config: Config) -> cooldown.CooldownOptions:
-    """How long what keeps a key out."""
+    """Return the options of cooldowns."""
     options = config.routing_options
     return cooldown.CooldownOptions(enabled=options.health, retry_after_max=options.retry_after_max_ms / 1000)
 
 
 def classifier_options(config: Config) -> ClassifierOptions:
-    """What decides the route of a request."""
+    """Return the options of the classifier."""
     return msgspec.convert(config.classifier, ClassifierOptions, from_attributes=True)
 
 
 def upstreams(config: Config, client: HttpClient, environ: Mapping[str, str]) -> dict[str, Upstream]:
-    """The providers that are reached over HTTP."""
+    """Return the providers that are reached over HTTP, by name."""
     rows = {name: row for name, row in config.providers.items() if row.protocol != "demo"}
     return {name: _upstream(name, row, client, environ) for name, row in rows.items()}
 
 
-def _upstream(name: str, row: ProviderRow, client: HttpClient, environ: Mapping[str, str]) -> Upstream:
+def _upstream(name: str, row: ProviderConfig, client: HttpClient, environ: Mapping[str, str]) -> Upstream:
     tls = TlsOptions(verify=row.tls.verify, ca_file=row.tls.ca_file)
     return Upstream(
         name,
@@ -90,12 +90,12 @@ def _upstream(name: str, row: ProviderRow, client: HttpClient, environ: Mapping[
 
 
 def builtin_providers(config: Config) -> dict[str, BuiltinProvider]:
-    """The built-in providers, which answer in events."""
+    """Return the built-in providers, which answer in events, by name."""
     return {name: _demo(row.pace) for name, row in config.providers.items() if row.protocol == "demo"}
 
 
 def _demo(pace: float) -> BuiltinProvider:
-    def perform(request: Request) -> AsyncGenerator[Event, None]:
+    def answer(request: Request) -> AsyncGenerator[Event, None]:
         return demo.answer(request, pace=pace * demo.PACE)
 
-    return perform
+    return answer

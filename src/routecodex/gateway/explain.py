@@ -1,4 +1,4 @@
-"""A plan told to people and programs: every step, and every target that was left out, with the reason."""
+"""Explains a plan: every step and every target that was left out, with the reason."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from routecodex.gateway.context.routing_context import RoutingContext
 from routecodex.routing.route_plan import RoutePlan
 
 
-def explained(plan: RoutePlan | None, context: RoutingContext, *, now: float) -> dict[str, Any]:
-    """The plan as plain values; without one, or for a message to the gateway, no target is query."""
+def explain(plan: RoutePlan | None, context: RoutingContext, *, now: float) -> dict[str, Any]:
+    """Return the plan as plain values; a message for the gateway itself has no steps."""
     query = context.query
     if plan is None or context.for_gateway:
         plan = RoutePlan(route=GATEWAY_ROUTE, steps=(), reason=GATEWAY_REASON)
-    passed_over = ignored_notice(context.instructions.malformed) if context.instructions is not None else []
+    ignored = ignored_notice(context.instructions.malformed) if context.instructions is not None else []
     return {
         "route": plan.route,
         "reason": plan.reason,
@@ -36,5 +36,5 @@ def explained(plan: RoutePlan | None, context: RoutingContext, *, now: float) ->
             for row in plan.cooling
         ],
         "clears_sticky": plan.clears_sticky,
-        "notices": [*passed_over, *plan.notices],
+        "notices": [*ignored, *plan.notices],
     }

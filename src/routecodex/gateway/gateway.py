@@ -12,7 +12,7 @@ from typing import Any
 
 from routecodex.canon.errors import ClientDisconnected, GatewayError, Overloaded
 from routecodex.config import Config
-from routecodex.gateway import build, count_tokens, embeddings
+from routecodex.gateway import build, count_tokens, embeddings, explain
 from routecodex.gateway.answer.attempt import Attempt, open_events
 from routecodex.gateway.answer.failover import Failover, RequestPlanner
 from routecodex.gateway.answer.keep_alive import KeepAlives
@@ -21,7 +21,6 @@ from routecodex.gateway.answer.writer import ClientWriter
 from routecodex.gateway.context import gateway_replies
 from routecodex.gateway.context.identity import Scope
 from routecodex.gateway.context.routing_context import RoutingContext, RoutingContextBuilder
-from routecodex.gateway.explain import explained
 from routecodex.gateway.internal.clock_service import ClockService
 from routecodex.gateway.internal.internal_calls import ImageDescriber, InternalCalls
 from routecodex.gateway.internal.search_backends import ROUTE as SEARCH_ROUTE
@@ -150,11 +149,11 @@ class Gateway:
 
     def _make_clock(self, config: Config, after: Gateway | None) -> ClockService:
         """Return the configured clock; a running one continues if its configuration is the same."""
-        row = config.server_tools.clock
-        if after is not None and after.clock_service.row == row:
+        clock = config.server_tools.clock
+        if after is not None and after.clock_service.config == clock:
             return after.clock_service
         return ClockService(
-            row, store=self.store, clock=self._clock, environ=self._environ, ntp_file=self._ntp_file
+            clock, store=self.store, clock=self._clock, environ=self._environ, ntp_file=self._ntp_file
         )
 
     async def _clear_clock(self, scope: Scope) -> None:
@@ -300,7 +299,7 @@ class Gateway:
                 context.session, instructions.malformed, request.notices.lines()
             )
         rows = self.health.report(self._clock())
-        clock = await self.clock_service.state_of(session_name(context.scope))
+        clock = await self.clock_service.summary(session_name(context.scope))
         session = await self.sessions.load_shown(context.scope) if context.scope.lasts else context.session
         return gateway_replies.status(session, context.operator, rows, session=context.scope.key, clock=clock)
 
@@ -313,7 +312,7 @@ class Gateway:
         """Explain the plan of a request; nothing is sent and no state changes."""
         context = await self._contexts.build(request, save=False)
         plan = None if context.for_gateway else await self._peek_plan(request, context)
-        return explained(plan, context, now=self._clock())
+        return explain.explain(plan, context, now=self._clock())
 
     async def _peek_plan(self, request: ClientRequest, context: RoutingContext) -> RoutePlan:
         services = self.services
@@ -328,6 +327,6 @@ class Gateway:
         return await embeddings.embed(self.services, body, headers=headers, record=record)
 
     async def _may_be_stored_upstream(self, request: ClientRequest) -> bool:
-        """Return whether every target stores conversations: an unknown one may be one of theirs."""
+        """Return whether every target stores its answers: one that is unknown here may be stored there."""
         steps = (await self.plan(request)).steps
-        return all(self._chains.keeps_its_own(step.target) for step in steps)
+        return all(self._chains.stores_answers(step.target) for step in steps)

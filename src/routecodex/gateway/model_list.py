@@ -1,7 +1,4 @@
-"""Lists models in each protocol's shape.
-
-The models on offer, in the shape each protocol lists them.
-"""
+"""Lists models in each protocol's shape."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from routecodex.routing.registry import Model, Registry
 
 
 def names(registry: Registry) -> dict[str, Model | None]:
-    """Every id a client may send: `provider.model`, and aliases that are no globs."""
+    """Return every id that a client may send: `provider.model`, and aliases that are not globs."""
     listed: dict[str, Model | None] = {}
     for provider in registry.providers.values():
         for name, model in provider.models.items():
@@ -50,7 +47,7 @@ _SHAPES = {"chat": _openai, "responses": _openai, "messages": _anthropic, "gemin
 
 
 def list_models(registry: Registry, protocol: str) -> dict[str, Any]:
-    """The whole list, in one page."""
+    """Return the complete list, in one page."""
     shape = _SHAPES[protocol]
     rows = [shape(name, model) for name, model in names(registry).items()]
     if protocol == "gemini":
@@ -62,7 +59,7 @@ def list_models(registry: Registry, protocol: str) -> dict[str, Any]:
 
 
 def one_model(registry: Registry, protocol: str, name: str) -> dict[str, Any]:
-    """One model, or NotFound."""
+    """Return one model; NotFound if it is not listed."""
     listed = names(registry)
     if name not in listed:
         raise NotFound(f"there is no model {name!r}; GET /v1/models lists them", code="model_not_found")

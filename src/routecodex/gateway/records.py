@@ -1,11 +1,4 @@
-"""Records kept out of compiled modules, because mypyc cannot build classes with keywords.
-
-What is remembered of the rounds after the first.
-
-The health of one key as an operator sees it.
-
-What a client says of its user.
-"""
+"""Records kept out of compiled modules, because mypyc cannot build classes with keywords."""
 
 from __future__ import annotations
 
@@ -17,7 +10,7 @@ from routecodex.routing.cooldown import CooldownCause, KeyCondition
 
 
 class FollowUpRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A further round of one request: what a server tool had a model asked, and what came of it."""
+    """A round after the first: the request that a server tool made, and its result, for the log."""
 
     request: str
     metadata: Mapping[str, bool]
@@ -29,7 +22,7 @@ class FollowUpRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class KeyHealthRow(Struct, frozen=True, kw_only=True):
-    """One ailment as an operator sees it; `seconds` is what is left of it."""
+    """One cooldown of a key as operators see it; `seconds` are left of it."""
 
     name: str
     state: KeyCondition
@@ -42,6 +35,6 @@ class KeyHealthRow(Struct, frozen=True, kw_only=True):
 
 
 class AnthropicUser(Struct):
-    """What an Anthropic client may say of its user."""
+    """The JSON form of `metadata.user_id` that Claude Code sends."""
 
     session_id: str | None = None

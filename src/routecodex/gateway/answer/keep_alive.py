@@ -1,4 +1,4 @@
-"""Streams on which nothing happens are kept alive by comments: one timer for all of them."""
+"""Keeps silent streams alive with comments, by one timer for all of them."""
 
 from __future__ import annotations
 
@@ -13,42 +13,42 @@ logger = logging.getLogger("routecodex.gateway")
 
 
 class KeepAlive:
-    """One stream that is watched; `touch` it when something was written."""
+    """One watched stream; call `touch` after every write."""
 
-    __slots__ = ("_all", "client", "comment", "head", "last")
+    __slots__ = ("_streams", "client", "comment", "headers", "last")
 
     def __init__(
         self,
-        all_of_them: KeepAlives,
+        streams: KeepAlives,
         client: ClientConnection,
         *,
         comment: bytes,
-        head: Callable[[], Headers],
+        headers: Callable[[], Headers],
     ) -> None:
-        self._all = all_of_them
+        self._streams = streams
         self.client = client
         self.comment = comment
-        self.head = head
-        self.last = all_of_them.now()
+        self.headers = headers
+        self.last = streams.now()
 
     def touch(self) -> None:
-        self.last = self._all.now()
+        self.last = self._streams.now()
 
     def stop(self) -> None:
-        self._all.forget(self)
+        self._streams.unwatch(self)
 
     def send(self) -> None:
-        """Sends the comment; begins the answer if it must. A client that takes nothing now gets none."""
+        """Send the comment, and the headers if they are not sent yet; skip a client that does not read."""
         if not self.client.writable:
             return
         if not self.client.started:
-            self.client.start(200, self.head())
+            self.client.start(200, self.headers())
         self.client.write_nowait(self.comment)
         self.touch()
 
 
 class KeepAlives:
-    """All streams under way; looked through by one timer, four times in the silence that is allowed."""
+    """All open streams; one timer checks them four times in each `seconds`, the longest silence allowed."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -56,16 +56,16 @@ class KeepAlives:
         self._timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def watch(self, client: ClientConnection, *, comment: bytes, head: Callable[[], Headers]) -> KeepAlive:
-        """Watches a stream from now on, unless its protocol has no comments."""
-        stream = KeepAlive(self, client, comment=comment, head=head)
+    def watch(self, client: ClientConnection, *, comment: bytes, headers: Callable[[], Headers]) -> KeepAlive:
+        """Watch a stream from now on, unless its protocol has no comments."""
+        stream = KeepAlive(self, client, comment=comment, headers=headers)
         if self._seconds and comment:
             self._watched.add(stream)
             if self._timer is None:
                 self._arm()
         return stream
 
-    def forget(self, stream: KeepAlive) -> None:
+    def unwatch(self, stream: KeepAlive) -> None:
         self._watched.discard(stream)
 
     def now(self) -> float:
@@ -75,23 +75,23 @@ class KeepAlives:
 
     def _arm(self) -> None:
         assert self._loop is not None
-        self._timer = self._loop.call_later(self._seconds / 4, self._look)
+        self._timer = self._loop.call_later(self._seconds / 4, self._check)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         due = self.now() - self._seconds
         for stream in [stream for stream in self._watched if stream.last <= due]:
-            self._keep(stream)
+            self._send(stream)
         self._timer = None
         if self._watched:
             self._arm()
 
-    def _keep(self, stream: KeepAlive) -> None:
-        """Keeps one stream alive; whatever is wrong with it, the others are looked after as before."""
+    def _send(self, stream: KeepAlive) -> None:
+        """Send the comment of one stream; an error ends its comments and does not affect the others."""
         try:
             stream.send()
         except ClientDisconnected:
             stream.stop()
         except Exception as exc:
-            # Without its message, which may quote a request.
+            # The message is not logged: it may quote a request.
             logger.error("a stream is kept alive no longer: %s", type(exc).__qualname__)
             stream.stop()

@@ -23,9 +23,11 @@ from routecodex.protocols.translation import replace_foreign_part, replace_forei
 from routecodex.routing.registry import Target
 
 JSON: Final = b"content-type: application/json\r\n"
+"""Complete header lines of an answer that does not stream."""
 
 SSE: Final = b"content-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\n"
-"""Whole header lines, for whole answers and for streams."""
+"""Complete header lines of a stream."""
+
 _Fields = tuple[tuple[bytes, bytes], ...]
 
 
@@ -53,8 +55,8 @@ class ClientWriter:
             self.keep_alive = services.keep_alives.watch(
                 client,
                 comment=request.codec.keep_alive if comment is None else comment,
-                # Made of its parts and not of this object, which holds it: a cycle would wait for the collector.
-                head=functools.partial(answer_headers, request, record, SSE),
+                # Not a method of this object, which holds it: the cycle would wait for the garbage collector.
+                headers=functools.partial(answer_headers, request, record, SSE),
             )
 
     def close(self) -> None:
@@ -68,7 +70,7 @@ class ClientWriter:
             await self._relay(answer)
             return
         if self._settle(answer.outcome, answer.recorder):
-            await self._remember(answer.outcome)
+            await self._remember(answer.outcome, self._record.target)
         await self._client.send(200, self._headers(JSON), answer.body)
 
     async def _relay(self, stream: AnswerStream) -> None:
@@ -90,7 +92,7 @@ class ClientWriter:
                 await self._fail(out, outcome.error)
                 return
             if self._settle(outcome, stream.recorder):
-                await self._remember(outcome)
+                await self._remember(outcome, self._record.target)
             await client.end(out)
         finally:
             stream.close()
@@ -121,15 +123,15 @@ class ClientWriter:
             recorder.settle()
         return outcome.body is not None and request.codec.name == "responses"
 
-    async def _remember(self, outcome: AnswerOutcome, target: Target | None = None) -> None:
-        await self._services.responses.remember(self._request, target or self._record.target, outcome)
+    async def _remember(self, outcome: AnswerOutcome, target: Target | None) -> None:
+        await self._services.responses.remember(self._request, target, outcome)
 
     def _headers(self, kind: bytes) -> Headers:
         return answer_headers(self._request, self._record, kind)
 
 
 class EventWriter(ClientWriter):
-    """Writes one answer that is given in events, as a stream or whole at the end.
+    """Writes one answer that comes as events, as a stream or as a whole body at the end.
 
     `before_end` is awaited before the client can see a whole answer, or the end of a streamed one.
     """
@@ -154,7 +156,7 @@ class EventWriter(ClientWriter):
         self._outcome = AnswerOutcome()
 
     async def write_events(self, events: Sequence[Event]) -> None:
-        """Send events, or keep them until the end of a whole answer."""
+        """Send events; without a stream, collect them until the end."""
         for event in events:
             self._note(event)
         if self._encoder is None:
@@ -169,11 +171,11 @@ class EventWriter(ClientWriter):
 
     async def end(self, events: Sequence[Event]) -> None:
         """Send the last events; the answer is settled before the client sees its end."""
+        for event in events:
+            self._note(event)
         if self._encoder is None:
             await self._end_whole(events)
             return
-        for event in events:
-            self._note(event)
         out = b"".join(map(self._encode, events))
         self._outcome.body = self._encoder.final_body
         await self._settle_outcome()
@@ -181,8 +183,6 @@ class EventWriter(ClientWriter):
         await self._client.end(out)
 
     async def _end_whole(self, events: Sequence[Event]) -> None:
-        for event in events:
-            self._note(event)
         request = self._request
         response, lost = replace_foreign_parts(fold([*self._events, *events]), request.codec)
         request.notices.add(*lost)
@@ -192,8 +192,8 @@ class EventWriter(ClientWriter):
 
     async def _settle_outcome(self) -> None:
         if self._settle(self._outcome, None):
-            # Several targets may have had a part in it: it is stored as an answer of the gateway.
-            await self._services.responses.remember(self._request, None, self._outcome)
+            # Several targets may have contributed: it is stored as an answer of the gateway.
+            await self._remember(self._outcome, None)
         await self._before_end()
 
     async def fail(self, events: Sequence[Event], error: GatewayError) -> None:
@@ -243,9 +243,9 @@ def _text_part(event: Event) -> int | None:
 
 
 def answer_headers(request: ClientRequest, record: RequestRecord, kind: bytes) -> Headers:
-    """Return the headers of an answer that begins now; the record notes the time and the notices shown."""
+    """Return the headers of an answer that begins now; record its time and its notices."""
     record.first_byte = record.first_byte or monotonic()
-    # Ids are made here: they cannot hold a line end.
+    # The gateway makes the ids itself: they hold no line end.
     headers: list[tuple[bytes, bytes] | bytes] = [
         kind,
         b"x-request-id: %b\r\n" % request.id.encode(),
@@ -259,7 +259,7 @@ def answer_headers(request: ClientRequest, record: RequestRecord, kind: bytes) -
 
 
 def refusal_headers(message: str, routed: tuple[str, str, str] | None) -> _Fields:
-    """Return the routing headers of a request that ended in an error; without a route the gateway refused it."""
+    """Return the routing headers of an error; without `routed` the gateway itself refused the request."""
     route, target, reason = routed or ("gateway", "", message)
     return (
         (b"x-routecodex-route", header_text(route or "gateway")),
@@ -288,5 +288,5 @@ def _routing_headers(route: str, target: Target | None, reason: str) -> _Fields:
 
 def header_text(text: str) -> bytes:
     """Return text as a header value: one line of printable ASCII, of bounded length."""
-    line = "".join(sign if " " <= sign <= "~" else "?" for sign in text)
+    line = "".join(character if " " <= character <= "~" else "?" for character in text)
     return line[:2000].encode("ascii")

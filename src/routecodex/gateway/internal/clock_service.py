@@ -1,4 +1,4 @@
-"""The clock of a gateway: its parts put together, and what runs in the background while it serves."""
+"""Builds the clock of a gateway from its parts, and runs its background work."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from routecodex.canon.errors import Overloaded
-from routecodex.config.server_tools import ClockConfig as ClockRow
+from routecodex.config.server_tools import ClockConfig
 from routecodex.gateway.context.gateway_replies import ClockSummary
 from routecodex.routing.instructions import strip
 from routecodex.server_tools.clock import clock_tool, network_time, task_store
@@ -24,67 +24,67 @@ from routecodex.server_tools.clock.timestamps import time_zone, utc_text
 from routecodex.stores.store import Store, StoreError
 
 BARE = task_store.BARE
-"""The space of the store whose files are for people to read: the tasks alone, as they are."""
+"""The space of the store whose files hold plain values, for people to read."""
 
 log = logging.getLogger("routecodex.clock")
 
 
 class ClockService:
-    """Everything of the clock for one configuration of it."""
+    """The clock's parts and background work, for one configuration."""
 
     def __init__(
         self,
-        row: ClockRow,
+        config: ClockConfig,
         *,
         store: Store,
         clock: Callable[[], float],
         environ: Mapping[str, str],
         ntp_file: Path | None,
     ) -> None:
-        self.row = row
+        self.config = config
         rules = DueRules(
-            due_window_ms=row.due_window_ms, retention_ms=row.retention_ms, lease_ms=row.lease_ms
+            due_window_ms=config.due_window_ms, retention_ms=config.retention_ms, lease_ms=config.lease_ms
         )
         self._zone = time_zone(environ)
         self.time = NetworkTime(
             clock,
             options=network_time.NtpOptions(
-                enabled=row.enabled and network_time.is_ntp_enabled(row.ntp.enabled, environ),
-                servers=row.ntp.servers,
-                timeout=row.ntp.timeout_ms / 1000,
+                enabled=config.enabled and network_time.is_ntp_enabled(config.ntp.enabled, environ),
+                servers=config.ntp.servers,
+                timeout=config.ntp.timeout_ms / 1000,
             ),
             file=ntp_file,
         )
         now_ms = self.time.now_ms
         tasks = TaskStore(store, now_ms=now_ms)
-        self._waker = waker = DueTimer(tasks, now_ms=now_ms)
-        tasks.listen(waker.changed)
+        self._due_timer = DueTimer(tasks, now_ms=now_ms)
+        tasks.listen(self._due_timer.changed)
         self.actions = ClockActions(tasks, time=self.time, rules=rules, zone=self._zone)
         self._overview = TaskOverview(tasks, rules=rules, now_ms=now_ms)
         self._deliveries = Deliveries(tasks, rules=rules, now_ms=now_ms)
-        self._upkeep = ExpirySweep(tasks, rules=rules, now_ms=now_ms)
-        self._tasks: list[asyncio.Task[None]] = []
+        self._expiry_sweep = ExpirySweep(tasks, rules=rules, now_ms=now_ms)
+        self._background: list[asyncio.Task[None]] = []
         self.clock_tool = clock_tool.ClockTool(
             self.actions,
             self._deliveries,
-            Holds(tasks, waker, rules=rules, now_ms=now_ms),
+            Holds(tasks, self._due_timer, rules=rules, now_ms=now_ms),
             time=self.time,
             zone=self._zone,
             options=clock_tool.ClockOptions(
-                time_tag=row.time_tag,
-                hold_max_ms=row.hold_max_ms,
-                hold_non_streaming=row.hold_non_streaming,
+                time_tag=config.time_tag,
+                hold_max_ms=config.hold_max_ms,
+                hold_non_streaming=config.hold_non_streaming,
             ),
             clean=strip,
         )
 
     def report(self) -> dict[str, Any]:
-        """Whether the tool is on offer, and what is known of network time."""
-        return {"enabled": self.row.enabled, "ntp": self.time.report()}
+        """Return whether the tool is enabled, and the state of network time."""
+        return {"enabled": self.config.enabled, "ntp": self.time.report()}
 
-    async def state_of(self, session: str | None) -> ClockSummary | None:
-        """What a person is told of the clock in a conversation; None where there is no clock."""
-        if not self.row.enabled:
+    async def summary(self, session: str | None) -> ClockSummary | None:
+        """Return the clock as a status reply shows it; None if the clock is disabled."""
+        if not self.config.enabled:
             return None
         try:
             tasks = () if session is None else await self.actions.tasks(session)
@@ -94,10 +94,10 @@ class ClockService:
         return ClockSummary(tasks, self._zone, self.time.state)
 
     async def sessions(self, limit: int) -> list[dict[str, Any]]:
-        """The sessions that have tasks, the one written last first, as operators see them."""
+        """Return the sessions with tasks as operators see them, the last written first."""
         try:
-            found = await self._overview.sessions(limit)
-            return [{"id": one.session_id, "tasks": [*map(_shown, one.tasks)]} for one in found]
+            sessions = await self._overview.sessions(limit)
+            return [{"id": one.session_id, "tasks": [*map(_task_fields, one.tasks)]} for one in sessions]
         except StoreError as exc:
             log.error("tasks cannot be listed: %s", exc)
             raise Overloaded(
@@ -105,7 +105,7 @@ class ClockService:
             ) from exc
 
     async def cancel(self, task_id: str) -> bool:
-        """Removes the task, whosever it is; False when there is no such task."""
+        """Cancel a task of any session; return False if there is no such task."""
         try:
             task = await self._overview.cancel(task_id)
         except StoreError as exc:
@@ -118,33 +118,33 @@ class ClockService:
         return task is not None
 
     def start(self) -> None:
-        """Takes up where an earlier run left off, and keeps tidy and in time from now on."""
-        if self._tasks or not self.row.enabled:
+        """Restore the network time of an earlier run, and start the background work."""
+        if self._background or not self.config.enabled:
             return
         self.time.restore()
         loop = asyncio.get_running_loop()
-        self._tasks = [
-            loop.create_task(self._upkeep.run(self.row.tick_ms / 1000)),
+        self._background = [
+            loop.create_task(self._expiry_sweep.run(self.config.tick_ms / 1000)),
             loop.create_task(self.time.run()),
         ]
 
     def release(self) -> None:
-        """Ends every hold: the answers that wait are whole, and the server is about to stop."""
-        self._waker.release()
+        """End every hold, because the server stops: the answers that are held are complete."""
+        self._due_timer.release()
 
     async def stop(self) -> None:
-        """Ends what runs in the background; what was delivered is written, what is reserved stays so.
+        """Stop the background work and write deliveries; reservations stay.
 
-        After a reload requests may still be under way here: they keep what they have reserved to their end.
+        After a reload requests may still run with this clock: they keep their reservations until they end.
         """
-        for task in self._tasks:
+        for task in self._background:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._tasks = []
+        await asyncio.gather(*self._background, return_exceptions=True)
+        self._background = []
         await self._deliveries.close()
 
 
-def _shown(task: Task) -> dict[str, Any]:
+def _task_fields(task: Task) -> dict[str, Any]:
     delivered = task.delivered_at_ms
     return {
         "taskId": task.task_id,

@@ -71,7 +71,7 @@ class ServerToolSet:
             tools.append(self._web_search)
         if self.continues:
             tools.append(EmptyReplyTool())
-        if self._clock_service.row.enabled:
+        if self._clock_service.config.enabled:
             tools.append(self._clock_service.clock_tool)
         return tools
 
