@@ -78,7 +78,7 @@ class Gateway:
         self._configure(config, after)
 
     def _configure(self, config: Config, after: Gateway | None) -> None:
-        """Make the parts that follow from the configuration alone."""
+        """Build the parts that depend on the configuration."""
         self.config = config
         self.health.options = build.health_options(config)
         self.health.scripted = build.scripted(config)
@@ -255,7 +255,7 @@ class Gateway:
             await self.health.refresh()
         planner = RequestPlanner(services, request, context)
         plan = planner.plan()
-        if self._tool_set.may_want(context.session, request):
+        if self._tool_set.may_need_tools(context.session, request):
             steps = (*plan.steps, *(row.step for row in plan.cooling))
             tools = self._tool_set.open_turn(
                 request, context, [services.prepare(step.target) for step in steps]

@@ -1,4 +1,4 @@
-"""One request: the request itself, the connection it came on, the record kept of it, and its id."""
+"""One request of a client: the request, its connection, its record for log and metrics, and its id."""
 
 from __future__ import annotations
 
@@ -96,9 +96,9 @@ class ClientRequest:
         self.session = ""
         self.notices: Notices = Notices()
         self.image_descriptions: ImageDescriptions | None = None
-        """Descriptions of its images, made once for all attempts."""
+        """Descriptions of its images, shared by all attempts."""
         self.retried_empty = False
-        """A target gave an empty answer and was asked again; that is done once for a request."""
+        """An empty answer was retried, which is done once for a request."""
         self._canonical: Request | None = None
 
     def canonical(self) -> Request:
@@ -116,7 +116,7 @@ class RequestRecord:
     """Facts of a request for log and metrics.
 
     `failures` lists the attempts that failed before the client got a byte; `followups` the rounds after the
-    first, whose usage is included in `usage`. `gone` says that the client disconnected.
+    first, whose usage is included in `usage`. `gone`: the client disconnected.
     """
 
     __slots__ = (
@@ -190,7 +190,7 @@ class _Ids:
         self.renew()
 
     def renew(self) -> None:
-        """NextTurn new bytes; a forked worker must not reuse those of its parent."""
+        """Draw new bytes; a forked worker must not reuse those of its parent."""
         self._stock = os.urandom(_SIZE * _STOCK)
         self._at = 0
 

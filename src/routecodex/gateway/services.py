@@ -72,7 +72,7 @@ class GatewayServices:
         self.max_attempts = max_attempts
         self.max_wait = max_wait
         self.retries_empty = retries_empty
-        """Whether a target that gave an empty answer is asked once more."""
+        """Whether an empty answer is retried once at the same target."""
         self.describe_images: DescribeImages = _no_descriptions
         self._builtin_providers = builtin_providers
         self._observe = observe
@@ -87,7 +87,7 @@ class GatewayServices:
         server: ServerState,
         next_turn: NextTurn | None = None,
     ) -> RoutePlan:
-        """Plan a query now; `next_turn` takes the turns of pools, unless others are given."""
+        """Plan a query now; `next_turn` replaces the gateway's round robin."""
         return self.router.plan(
             query,
             session=session,
@@ -112,7 +112,7 @@ class GatewayServices:
         return PreparedTarget(target, self.upstreams[target.provider], model, self.reasoning.owners)
 
     def reply_context(self, request: ClientRequest, target: Target | None) -> ReplyContext:
-        """Return how this client is answered; without a target the gateway answers itself."""
+        """Return the facts an encoder needs of the client; without a target the gateway answers itself."""
         reply = self.error_context(request)
         if target is not None:
             reply.provider = target.provider

@@ -16,8 +16,8 @@ from routecodex.providers.upstream import Upstream
 class AnswerStream(Protocol):
     """An opened answer, as relayed bytes or events.
 
-    It was read up to its first content: `first` holds the client bytes so far. `recorder` has seen the
-    events, where there are any.
+    It was read up to its first content: `first` holds the client bytes so far. `recorder` has
+    recorded its events; None without events.
     """
 
     first: bytes
@@ -38,7 +38,7 @@ class AnswerStream(Protocol):
         """Remove secrets from an error."""
 
     def close(self) -> None:
-        """Let go of the upstream."""
+        """Close the connection to the upstream."""
 
 
 class WholeAnswer:
@@ -92,7 +92,7 @@ class RelayedStream:
 
 
 class _Passage:
-    """Writes where it reads: from the provider's connection to the client's, without a task in between."""
+    """Writes to the client's connection in the read callback of the provider's, without a task in between."""
 
     def __init__(self, pipe: Pipe, client: ClientConnection, keep_alive: KeepAlive) -> None:
         self.last = b""
@@ -101,7 +101,7 @@ class _Passage:
         self._keep_alive = keep_alive
 
     def take(self, data: bytes) -> bool:
-        """Pass data on; return False behind the end, and while the client does not read."""
+        """Pass data on; return False after the end, and while the client does not read."""
         pipe = self._pipe
         out = pipe.feed(data)
         if pipe.ended:

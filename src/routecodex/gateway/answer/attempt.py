@@ -1,7 +1,7 @@
 """One attempt at one target: the request encoded for it, sent, and its answer opened.
 
-A failure before the answer has content is raised, and the next target may be tried. Later ones end the stream
-with the protocol's own error event.
+A failure before the answer has content is raised, and the next target may be tried. A later failure ends the
+stream with the protocol's own error event.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ class Attempt:
         return _encode_whole(self._services, self._request, reply, codec.decode_response(body))
 
     def _not_empty(self, answer: OpenedAnswer) -> OpenedAnswer:
-        """Refuse an empty answer once: the client has not seen any of it, so the target is asked again."""
+        """Reject an empty answer once: the client has not got any of it, so the attempt can be repeated."""
         request = self._request
         outcome = answer.outcome if isinstance(answer, WholeAnswer) else answer.pipe.outcome
         if not outcome.empty or request.retried_empty or not self._services.retries_empty:
@@ -197,7 +197,7 @@ async def open_events(
     *,
     codec: Codec | None = None,
 ) -> OpenedAnswer:
-    """Open an answer that comes as events, in the client's protocol: of a built-in provider or our own."""
+    """Open an answer that comes as events in the client's protocol: of a built-in provider or the gateway."""
     if not request.wire.stream:
         return _encode_whole(services, request, reply, await collect_events(events))
     recorder = ReasoningRecorder(services.reasoning, reply.provider)

@@ -1,4 +1,4 @@
-"""Answers as events: of built-in providers, of whole bodies, and of rounds that server tools look at."""
+"""Answers as events: of built-in providers, of whole bodies, and of rounds with server tools."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ async def response_batches(
 
 
 async def iterate(events: Sequence[Event]) -> AsyncGenerator[Event, None]:
-    """Yield events that are all here already."""
+    """Yield events that were all read before."""
     for event in events:
         yield event
 

@@ -33,7 +33,7 @@ from routecodex.routing.target_filter import CoolingTarget
 
 LONG_CONTEXT = "longcontext"
 _SHORTEST_WAIT = 0.05
-"""Seconds; a probe that another request holds is looked at again after it."""
+"""Seconds until a probe that another request holds is checked again."""
 _MESSAGE_SHOWN = 200
 _REASONS_SHOWN = 3
 
@@ -41,7 +41,7 @@ AnswerT = TypeVar("AnswerT")
 
 
 class EmptyAnswer(Exception):
-    """An answer ended without content, and the client has not seen any of it."""
+    """An answer ended without content, before any byte was sent to the client."""
 
 
 class Planner(Protocol):
@@ -106,7 +106,7 @@ class RequestPlanner:
 class Failover:
     """Tries targets in plan order until an answer has content.
 
-    The health of each key learns of every failure; of the answer that was opened it learns by `settle`.
+    Every failure is recorded in the health of its key; `settle` records the outcome of the opened answer.
     """
 
     def __init__(
@@ -149,11 +149,11 @@ class Failover:
             error.routed = (record.route, str(record.target or ""), record.reason)
             raise
         finally:
-            # One of them may be raised, and then refers back to this object.
+            # One of them may be raised, and its traceback refers to this object: break the cycle.
             self._failures.clear()
 
     def settle(self, error: GatewayError | None) -> None:
-        """Tell the health of the key how the opened answer ended."""
+        """Record how the opened answer ended in the health of its key."""
         target, self._claimed = self._claimed, None
         if target is None:
             return
@@ -303,8 +303,8 @@ def _failure_line(target: Target, error: UpstreamError) -> str:
 def cooling_error(failures: Sequence[UpstreamError], *, wait: float) -> GatewayError:
     """Return the error for a request whose failures put every target into cooldown.
 
-    The client is told to retry later, except where waiting does not help: a request that is wrong, or keys
-    that were all refused. An overload keeps its own status, for which some protocols have an error type.
+    It has a time to retry, unless waiting does not help: the request is wrong, or all keys were refused.
+    An overload keeps its own status, for which some protocols have an error type.
     """
     error = worst_failure(failures)
     refused = all(isinstance(one, UpstreamRefusedKey) for one in _not_rejected(failures))
@@ -318,7 +318,7 @@ def cooling_error(failures: Sequence[UpstreamError], *, wait: float) -> GatewayE
 
 
 def all_cooling_error(cooling: Sequence[CoolingTarget], *, wait: float) -> GatewayError:
-    """Return the error for a request that no target could be tried for; a rate limit if all are limited."""
+    """Return the error if no target could be tried; a rate limit if all are limited."""
     if not cooling:
         return UpstreamFailed("no target was tried", code="no_targets")
     message = f"every target is cooling down: {'; '.join(row.reason for row in cooling[:_REASONS_SHOWN])}"

@@ -56,7 +56,7 @@ class PreparedTarget:
     ) -> Awaitable[HttpResponse]:
         """Send a body and return the response once its headers are here, whatever its status.
 
-        `headers` and `query` are the client's, given when client and provider speak the same protocol.
+        `headers` and `query` are the client's, if client and provider use the same protocol.
         """
         upstream = self.upstream
         path = self._stream_path if stream else self._path

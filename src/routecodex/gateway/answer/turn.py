@@ -60,11 +60,11 @@ class TurnTools(Protocol):
         """Whether an answer that was cut off is continued."""
 
     def fit(self, request: Request, prepared: PreparedTarget) -> Request:
-        """Return the request of a round for one target: with a search of ours where it has none."""
+        """Return the request of a round for one target: with the gateway's search if the target has none."""
 
 
 class RoundAnswer:
-    """The answer of one round while it grows; `kept` says whether later rounds are sent it."""
+    """The answer of one round while it grows; `kept`: later rounds get it in their history."""
 
     __slots__ = ("_builder", "_open", "finished", "kept", "provider")
 
@@ -95,7 +95,7 @@ RoundMessage: TypeAlias = Message | RoundAnswer
 
 
 class ServerToolTurn:
-    """Answers one request in as many rounds as its server tools ask for."""
+    """Answers one request in as many rounds as its server tools request."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class ServerToolTurn:
             self._writer.close()
 
     async def on_turn_end(self, _turn: object) -> None:
-        """End the answer, before the tools give back what they hold: a part of it may be sent only now."""
+        """End the answer before the tools release their reservations: part of it may be sent only now."""
         if self._is_over:
             return
         if self._failed is not None:
@@ -168,13 +168,13 @@ class ServerToolTurn:
     def place(self, message: RoundMessage) -> None:
         self.messages.append(message)
 
-    def as_message(self, given: object) -> RoundMessage:
-        if isinstance(given, Message | RoundAnswer):
-            return given
-        raise TypeError(f"{given!r} is not a message")
+    def as_message(self, value: object) -> RoundMessage:
+        if isinstance(value, Message | RoundAnswer):
+            return value
+        raise TypeError(f"{value!r} is not a message")
 
     def processing(self, state: str) -> None:
-        """Ignore the state of the turn: no client asks for it."""
+        """Ignore the state of the turn: clients do not see it."""
 
     async def send(self, request: Request) -> AsyncGenerator[EventBatch, None]:
         """Yield the events of one round; the client gets each before it is yielded."""
@@ -255,13 +255,13 @@ class ServerToolTurn:
         await self._writer.write_events(shown)
 
     async def _dispatch(self) -> None:
-        """Deliver, once in each round, what was reserved for it: with its first content and not before."""
+        """Confirm the reservations of the tools once in each round, with its first content."""
         if self._dispatched_round != self._turn.round:
             self._dispatched_round = self._turn.round
             await self._tools.plugin.dispatched()
 
     def _note_follow_up(self, error: GatewayError | None = None) -> None:
-        """Record for the log that a server tool asked for this round, and not the client."""
+        """Record for the log that a server tool requested this round, not the client."""
         turn, target = self._turn, self._record.target
         row = FollowUpRecord(
             request=turn.request_id,
@@ -272,7 +272,7 @@ class ServerToolTurn:
         self._follow_ups.append((row, self._answer))
 
     async def _after_failed_round(self, error: GatewayError) -> None:
-        """Go on without this round: the client's answer is complete unless it ended with calls of ours."""
+        """Continue without this round: the answer is complete unless it ended with server-tool calls."""
         self._note_follow_up(error.detached())
         self._turn.note(f"the follow-up failed: {error.message}")
         self._turn.failed = True
@@ -280,7 +280,7 @@ class ServerToolTurn:
             await self._fail(self._failed or Failed(error))
 
     async def _cut_off(self, failed: Failed) -> list[Event]:
-        """End the events of an answer that was cut off if the model may continue it, else the whole answer."""
+        """Close the parts of an answer that was cut off if the model may continue it, else fail."""
         final = isinstance(failed.error, UpstreamRejected) or not can_continue(self._answer.response())
         if final or not self._tools.continues:
             await self._fail(failed)

@@ -1,6 +1,7 @@
-"""Work that the gateway does itself while it answers.
+"""Work of the gateway itself: server tools, internal calls, the clock.
 
 tool_set         ServerToolSet: the server tools of this gateway, and which a request needs
+tool_turn        ToolTurn, GatewayTurn: the server tools of one turn, and its state between rounds
 internal_calls   InternalCalls: requests that the gateway makes itself; ImageDescriber
 search_backends  HttpSearch, RouteSearch: web searches over HTTP or a route
 clock_service    ClockService: the clock's parts and background work

@@ -52,7 +52,7 @@ _PLAIN = frozenset({None, "function", "custom"})
 def may_declare(request: WireRequest) -> bool:
     """Return whether the request may declare a search: not if all its tools run at the client.
 
-    Asked for every request, so the body is searched only if a tool is of another kind.
+    Called for every request, so the body is scanned only if a tool is of another kind.
     """
     return _HOSTS[request.protocol](request.view) and may_declare_search(request.body)
 
@@ -62,8 +62,8 @@ def _hosts(tools: Sequence[Any] | None) -> bool:
     return tools is not None and not _PLAIN.issuperset([tool.type for tool in tools])
 
 
-def _hosts_google(wire: Any) -> bool:
-    tools = wire.body.tools
+def _hosts_google(view: Any) -> bool:
+    tools = view.body.tools
     if tools is None:
         return False
     listed = tools if isinstance(tools, list) else [tools]
@@ -73,9 +73,9 @@ def _hosts_google(wire: Any) -> bool:
 
 
 _HOSTS: dict[ProtocolName, Callable[[Any], bool]] = {
-    "chat": lambda wire: wire.fields.web_search_options is not ABSENT or _hosts(wire.decoded_tools()),
-    "responses": lambda wire: _hosts(wire.typed.tools),
-    "messages": lambda wire: _hosts(wire.tools),
+    "chat": lambda view: view.fields.web_search_options is not ABSENT or _hosts(view.decoded_tools()),
+    "responses": lambda view: _hosts(view.typed.tools),
+    "messages": lambda view: _hosts(view.tools),
     "gemini": _hosts_google,
 }
 """By protocol: whether the typed view of a request declares tools that run at the provider."""
@@ -97,7 +97,7 @@ def lacking(config: Config, *, trusting: bool) -> frozenset[ProtocolName]:
 def searches(target: AnyTarget, source: ProtocolName | None = None, *, trusting: bool = False) -> bool:
     """Return whether a target searches itself; with `source`, a search declared in that protocol.
 
-    A built-in provider never gets a search of ours: it does not call one.
+    A built-in provider never gets the gateway's search: it does not call tools for it.
     """
     if not isinstance(target, PreparedTarget):
         return source is not None
@@ -151,7 +151,7 @@ class HttpSearch:
     async def __call__(self, _turn: TurnContext, query: str) -> SearchResults:
         """Return the results; GatewayError if the search fails."""
         try:
-            value = json.decode(await self._asked(query))
+            value = json.decode(await self._request(query))
         except UpstreamError as error:
             error.message = error.message.replace(self._key, "***") if self._key else error.message
             raise
@@ -162,20 +162,20 @@ class HttpSearch:
             raise UpstreamFailed(f"the search provider's answer has no list at {self._row.results!r}")
         return SearchResults(tuple(self._hits(results)))
 
-    async def _asked(self, query: str) -> bytes:
+    async def _request(self, query: str) -> bytes:
         row = self._row
         path = _filled(self._path, quote(query, safe=""), quote(self._key, safe=""))
         body = b""
         if row.body is not None:
             body = _filled(row.body, _inside(query), _inside(self._key)).encode()
-        named = {"accept": "application/json", "user-agent": "routecodex"}
-        named |= {"content-type": "application/json"} if body else {}
-        named |= {name.lower(): _filled(value, "", self._key) for name, value in row.headers.items()}
+        headers = {"accept": "application/json", "user-agent": "routecodex"}
+        headers |= {"content-type": "application/json"} if body else {}
+        headers |= {name.lower(): _filled(value, "", self._key) for name, value in row.headers.items()}
         response = await self._client.send(
             self._origin,
             method=b"POST" if body else b"GET",
             path=path.encode("ascii", "ignore"),
-            headers=b"".join(f"{name}: {value}\r\n".encode("latin-1") for name, value in named.items()),
+            headers=b"".join(f"{name}: {value}\r\n".encode("latin-1") for name, value in headers.items()),
             body=body,
             timeouts=self._timeouts,
         )
@@ -212,8 +212,8 @@ class RouteSearch:
             seconds=self._seconds,
         )
         response = await self._calls.send(call, turn.context)
-        words = "".join(part.text for part in response.parts if isinstance(part, Text)).strip()
-        return SearchResults(tuple(cited_sources(response)), words)
+        text = "".join(part.text for part in response.parts if isinstance(part, Text)).strip()
+        return SearchResults(tuple(cited_sources(response)), text)
 
 
 def _search_request(query: str, target: AnyTarget) -> Request:
@@ -221,9 +221,9 @@ def _search_request(query: str, target: AnyTarget) -> Request:
     assert isinstance(target, PreparedTarget)
     name = target.codec.name
     message = Message("user", (Text(TASK.format(query=query)),))
-    asked = Request(model="", source=name, messages=(message,), max_tokens=_MAX_TOKENS)
+    request = Request(model="", source=name, messages=(message,), max_tokens=_MAX_TOKENS)
     native = _NATIVE.get(name)
-    return replace(asked, tools=(native,)) if native else replace(asked, extras={CHAT_OPTIONS: {}})
+    return replace(request, tools=(native,)) if native else replace(request, extras={CHAT_OPTIONS: {}})
 
 
 def _filled(template: str, query: str, key: str) -> str:
@@ -231,7 +231,7 @@ def _filled(template: str, query: str, key: str) -> str:
 
 
 def _inside(text: str) -> str:
-    """Return text as it stands between the quotes of a JSON string."""
+    """Return text escaped for the inside of a JSON string."""
     return json.encode(text).decode()[1:-1]
 
 

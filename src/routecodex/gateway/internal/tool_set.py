@@ -96,8 +96,8 @@ class ServerToolSet:
         options = web_search.WebSearchOptions(max_uses=row.max_uses, max_results=row.max_results)
         return web_search.WebSearchTool(search, options=options)
 
-    def may_want(self, session: SessionState, request: ClientRequest) -> bool:
-        """Return whether a request of this session may need a tool; asked for every request."""
+    def may_need_tools(self, session: SessionState, request: ClientRequest) -> bool:
+        """Return whether a request of this session may need a tool; called for every request."""
         return self._always or session.stop_message is not None or self._may_search(request)
 
     def open_turn(
@@ -129,7 +129,7 @@ class ServerToolSet:
         return ToolTurn(turn, plugin, fit=self.fit, visible=self.visible, continues=self.continues)
 
     def fit(self, turn: TurnContext, request: Request, prepared: PreparedTarget) -> Request:
-        """Return the request for one target: with a search of ours where it has none."""
+        """Return the request for one target: with the gateway's search if the target has none."""
         if prepared.codec.name == "messages":
             request = _without_strict(request, turn.tool_names)
         if self._web_search is None or self._searches(prepared, turn.captured.source):
@@ -182,8 +182,8 @@ class ServerToolSet:
 def _without_strict(request: Request, names: Collection[str]) -> Request:
     """Return the request without `strict` on the gateway's own tools.
 
-    Other upstreams that speak messages, and older Claude models, refuse requests with it; the gateway's tools
-    check their arguments themselves.
+    Older Claude models and other upstreams of the messages protocol reject it; the gateway's tools check
+    their arguments themselves.
     """
     if not any(tool.strict and tool.name in names for tool in request.tools):
         return request
@@ -214,5 +214,5 @@ def _installed_tools() -> Iterator[ServerTool]:
         except Exception as exc:
             raise ConfigError(
                 f"the server tool {point.name!r} ({point.value}) cannot be loaded: {exc!r}; "
-                "mend or uninstall the package that brings it"
+                "fix or uninstall the package that provides it"
             ) from exc

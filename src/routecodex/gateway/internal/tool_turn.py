@@ -55,7 +55,7 @@ class ToolTurn:
         self._fit = fit
 
     def fit(self, request: Request, prepared: PreparedTarget) -> Request:
-        """Return the request of a round for one target: with a search of ours where it has none."""
+        """Return the request of a round for one target: with the gateway's search if the target has none."""
         return self._fit(self.turn, request, prepared)
 
 

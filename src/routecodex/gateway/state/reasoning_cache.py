@@ -1,7 +1,7 @@
 """Reasoning behind tool calls, cached in memory and restored in later requests.
 
-Some providers (Anthropic, Gemini, OpenAI Responses) require their signed reasoning back with the results of a
-tool call, and some client protocols (chat) cannot carry it. It is cached here by the id of the call and restored
+Some providers (Anthropic, Gemini, OpenAI Responses) require their signed reasoning back with the results of
+a tool call, and some client protocols (chat) cannot carry it. It is cached by the id of the call and restored
 when the conversation returns to its provider. A signature is never sent to another provider.
 """
 
@@ -68,12 +68,14 @@ class ReasoningCache:
         if message.role != "assistant":
             return message
         calls = [part for part in message.parts if isinstance(part, ToolCall)]
-        kept = [found for call in calls if (found := self._calls.get(call.id)) and found.provider == provider]
-        if not kept:
+        cached = [
+            found for call in calls if (found := self._calls.get(call.id)) and found.provider == provider
+        ]
+        if not cached:
             return message
         parts: list[Part] = [self._signed(part, provider) for part in message.parts]
         if not any(isinstance(part, Reasoning) and part.signature for part in parts):
-            parts = [*kept[0].parts, *(part for part in parts if not isinstance(part, Reasoning))]
+            parts = [*cached[0].parts, *(part for part in parts if not isinstance(part, Reasoning))]
         return replace(message, parts=tuple(parts))
 
     def _signed(self, part: Part, provider: str) -> Part:

@@ -1,8 +1,8 @@
-"""Which provider made which signature: in memory, and in the store for later runs and other processes.
+"""Owners of signatures: the provider of each, in memory and in the store for later runs and other processes.
 
-Signatures are stored as digests. Every process writes pages of its own, shortly after new ones came, so that no
-request waits for the store. The pages of other processes are read when an unknown signature is looked up and
-the stamp of the space has changed.
+Signatures are stored as digests. Every process writes its own pages in the background, so that no request
+waits for the store. The pages of other processes are read when an unknown signature is looked up and the
+stamp of the space has changed.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class SignatureOwners:
     def _note_outage(self, exc: StoreError) -> None:
         if not self._is_down:
             self._is_down = True
-            logger.error("the owners of signatures are neither saved nor shared for now: %s", exc)
+            logger.error("the owners of signatures cannot be saved or shared for now: %s", exc)
 
     def _note_recovery(self) -> None:
         if self._is_down:
