@@ -184,10 +184,6 @@ REPEATED: dict[str, str] = {
     "Message": "public in canon (every protocol) and in turns (chat)",
     "Tool": "public in canon (every protocol) and in turns (chat)",
     "ToolCall": "public in canon (every protocol) and in turns (chat)",
-    "Cached": "until sessions and clock tasks share stores/cell",
-    "Corrupt": "until sessions and clock tasks share stores/cell",
-    "Step": "until sessions and clock tasks share stores/cell",
-    "Unchanged": "until sessions and clock tasks share stores/cell",
 }
 """Other names of more than one class, and why; the list only shrinks."""
 
