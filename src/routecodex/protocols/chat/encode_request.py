@@ -29,6 +29,7 @@ _COPIED_FIELDS = [
 ]
 
 _TIERS = frozenset({"auto", "default", "flex", "priority", "scale"})
+
 _USER_LIMIT = 64
 """OpenAI rejects a longer `user` (API error string_above_max_length)."""
 

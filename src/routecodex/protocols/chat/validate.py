@@ -35,6 +35,7 @@ UNLIMITED: Final = -1
 """No limit on the answer, as clients of LM Studio and llama.cpp send it (LM Studio docs, OpenAI API)."""
 
 _STRING: Final = 0x22
+
 _NULL: Final = 0x6E
 """First bytes of a JSON string and of null: long texts are recognised without decoding them."""
 

@@ -8,11 +8,7 @@ from routecodex.canon.events import Event, Failed
 from routecodex.canon.parts import Json, Reasoning, Refusal, Text, ToolCall
 from routecodex.canon.response import Response
 from routecodex.protocols.codec import AnswerOutcome, ReplyContext
-from routecodex.protocols.gemini.decode_stream import (
-    ChunkDecoder,
-    StreamDecoder,
-    read_answer,
-)
+from routecodex.protocols.gemini.decode_stream import ChunkDecoder, StreamDecoder, read_answer
 from routecodex.protocols.gemini.encode_stream import PartEncoder, encode_logprobs, encode_usage
 from routecodex.protocols.gemini.relay import OutcomeReader, is_empty_part
 from routecodex.protocols.translation import estimated_usage

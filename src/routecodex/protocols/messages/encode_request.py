@@ -25,6 +25,7 @@ Fields = dict[str, Any]
 
 _CHOICES = {"auto": "auto", "required": "any", "tool": "tool", "none": "none"}
 _TIERS = {"auto": "auto", "priority": "auto", "default": "standard_only", "standard_only": "standard_only"}
+
 _USER_LIMIT = 256
 """Longest `metadata.user_id` (Anthropic API reference)."""
 

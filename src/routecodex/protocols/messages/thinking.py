@@ -27,6 +27,7 @@ Fields = dict[str, Any]
 FOREIGN = "made by another provider"
 UNSIGNED = "this provider rejects it without a signature"
 DEFAULT_MAX_TOKENS = 8192
+
 _MIN_BUDGET = 1024
 """Least `budget_tokens` (Anthropic API reference)."""
 

@@ -16,8 +16,10 @@ from routecodex.protocols.responses.schema import NAME
 from routecodex.wire import json
 
 _ENCRYPTED = "reasoning.encrypted_content"
+
 _MIN_OUTPUT_TOKENS = 16
 """OpenAI rejects a smaller `max_output_tokens`."""
+
 _METADATA_PAIRS, _METADATA_KEY, _METADATA_VALUE = 16, 64, 512
 """Limits of `metadata` in the OpenAI API reference: pairs, and characters of a key and a value."""
 _TIERS = {"standard_only": "default", "standard": "default"}

@@ -22,6 +22,7 @@ _TURN_FIELDS = frozenset(
     {"input", "previous_response_id", "conversation", "stream", "stream_options", "background", "prompt"}
 )
 """Fields that belong to one turn; `submit` takes all others over from the turn before."""
+
 _PAGE, _LARGEST_PAGE = 20, 100
 """Default and largest `limit` of a list (OpenAI API reference, input items)."""
 

@@ -23,6 +23,7 @@ ROLES = ("user", "assistant", "system", "developer")
 CALLS = {"function_call": "arguments", "custom_tool_call": "input"}
 """Item types that call a tool of the client, each with the field that holds the arguments."""
 OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output"})
+
 RESULT_SUFFIXES = ("_output", "_response")
 """Endings of item types that carry a result to the model; all other items come from the model."""
 REFERENCE = "item_reference"
