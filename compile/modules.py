@@ -59,7 +59,6 @@ MODULES = (
     "protocols.translation",
     "providers.http.client",
     "providers.http.connection",
-    "providers.http.request_head",
     "providers.http.response",
     "providers.upstream",
     "routing.route_plan",

@@ -8,7 +8,7 @@ import pytest
 
 from routecodex.canon.errors import ConfigError, UpstreamFailed
 from routecodex.providers.http import HttpClient, Origin, Proxy, origin_of
-from routecodex.providers.http.tls import context_for
+from routecodex.providers.http.origin import context_for
 from tests.providers.http.authority import Authority
 from tests.providers.http.scripted_server import Peer, Script, answering, fetch, plain, post, serving
 

@@ -4,7 +4,7 @@ import pytest
 
 from routecodex.canon.errors import BadRequest, ConfigError
 from routecodex.providers.http import origin_of
-from routecodex.providers.http.request_head import Headers, encode_head
+from routecodex.providers.http.client import Headers, encode_head
 
 ORIGIN = origin_of("http://api.test", environ={})
 

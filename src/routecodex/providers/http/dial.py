@@ -8,8 +8,7 @@ import ssl
 
 from routecodex.canon.errors import GatewayError, UpstreamFailed, UpstreamTimeout
 from routecodex.providers.http.connection import UpstreamConnection
-from routecodex.providers.http.origin import Origin
-from routecodex.providers.http.proxy import Proxy
+from routecodex.providers.http.origin import Origin, Proxy
 
 __all__ = ["dial"]
 
