@@ -15,7 +15,7 @@ from routecodex.server_tools.hidden_calls import HiddenCall, HiddenToolCalls
 from routecodex.stores.file import FileStore
 from routecodex.stores.memory import MemoryStore
 from routecodex.stores.store import StoreError
-from tests.server_tools.turn_driver import HELLO, asked
+from tests.server_tools.turn_driver import HELLO, request_with
 
 CLOCK = HiddenCall("k1", "clock", '{"action":"get"}', "noon")
 READ, WRITE = ToolCall("r1", "read", "{}"), ToolCall("w1", "write", "{}")
@@ -28,7 +28,7 @@ def result(id: str) -> ToolResult:
 
 
 def back(*more: Message) -> Request:
-    return asked(HELLO, *more)
+    return request_with(HELLO, *more)
 
 
 def assistant(*parts: ToolCall | Text) -> Message:
