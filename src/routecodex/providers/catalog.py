@@ -8,22 +8,27 @@ out, because they change often and differ by contract; a configuration can set t
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from routecodex.config.providers import ModelConfig, Preset
 
-__all__ = ["PRESETS"]
-
 
 def _model(
-    context: int,
-    output: int | None = None,
-    *,
-    vision: bool = False,
-    tools: bool = True,
-    reasoning: bool = True,
+    context: int, output: int | None = None, *, vision: bool = False, reasoning: bool = True
 ) -> ModelConfig:
-    return ModelConfig(
-        context_tokens=context, max_output_tokens=output, vision=vision, tools=tools, reasoning=reasoning
+    return ModelConfig(context_tokens=context, max_output_tokens=output, vision=vision, reasoning=reasoning)
+
+
+def _chat(about: str, base_url: str, env: str, models: dict[str, ModelConfig], **dialect: Any) -> Preset:
+    """Return the preset of a host of chat completions that takes the key as a bearer token."""
+    return Preset(
+        about=about,
+        protocol="chat",
+        base_url=base_url,
+        env=env,
+        auth_style="bearer",
+        models=models,
+        dialect=dialect,
     )
 
 
@@ -47,19 +52,18 @@ _VENDORS: dict[str, Preset] = {
     # OpenAI API reference, "Create chat completion": max_tokens is deprecated and not accepted by reasoning
     # models, which also take `developer` for `system`; max_completion_tokens works for all. Newer reasoning
     # models reject tools on chat unless reasoning is off: they are listed under openai-responses.
-    "openai": Preset(
-        about="OpenAI, chat completions",
-        protocol="chat",
-        base_url="https://api.openai.com/v1",
-        env="OPENAI_API_KEY",
-        auth_style="bearer",
-        models={
+    "openai": _chat(
+        "OpenAI, chat completions",
+        "https://api.openai.com/v1",
+        "OPENAI_API_KEY",
+        {
             "gpt-5": _model(400_000, 128_000, vision=True),
             "gpt-5-mini": _model(400_000, 128_000, vision=True),
             "gpt-4.1": _model(1_047_576, 32_768, vision=True, reasoning=False),
             "gpt-4o": _model(128_000, 16_384, vision=True, reasoning=False),
         },
-        dialect={"max_tokens_field": "max_completion_tokens", "system_role": "developer"},
+        max_tokens_field="max_completion_tokens",
+        system_role="developer",
     ),
     "openai-responses": Preset(
         about="OpenAI, responses",
@@ -105,30 +109,20 @@ _VENDORS: dict[str, Preset] = {
     ),
     # Z.ai docs, "Deep Thinking": switched by the object `thinking`, the text is in reasoning_content. Its
     # chat API accepts only "auto" for tool_choice, and no json_schema for response_format.
-    "glm": Preset(
-        about="Z.ai (Zhipu GLM), chat",
-        protocol="chat",
-        base_url="https://api.z.ai/api/paas/v4",
-        env="ZAI_API_KEY",
-        auth_style="bearer",
-        models=_GLM,
-        dialect={
-            "max_tokens_field": "max_tokens",
-            "reasoning_field": "thinking",
-            "reasoning_history": "reasoning_content",
-            "unsupported": [
-                "frequency_penalty",
-                "presence_penalty",
-                "logit_bias",
-                "logprobs",
-                "top_logprobs",
-            ],
-            "parallel_tool_calls": False,
-            "response_format": "json_object",
-            "tool_choice": "auto_only",
-            "strict_tools": False,
-            "n": False,
-        },
+    "glm": _chat(
+        "Z.ai (Zhipu GLM), chat",
+        "https://api.z.ai/api/paas/v4",
+        "ZAI_API_KEY",
+        _GLM,
+        max_tokens_field="max_tokens",
+        reasoning_field="thinking",
+        reasoning_history="reasoning_content",
+        unsupported=["frequency_penalty", "presence_penalty", "logit_bias", "logprobs", "top_logprobs"],
+        parallel_tool_calls=False,
+        response_format="json_object",
+        tool_choice="auto_only",
+        strict_tools=False,
+        n=False,
     ),
     # Z.ai's messages endpoint takes images only as base64 and does not run a web search.
     "glm-anthropic": Preset(
@@ -142,75 +136,63 @@ _VENDORS: dict[str, Preset] = {
     ),
     # DeepSeek API docs, "Thinking Mode": on by default, and with tools reasoning_content must be sent back or
     # the request fails with HTTP 400. While thinking it rejects every tool_choice but auto and none.
-    "deepseek": Preset(
-        about="DeepSeek",
-        protocol="chat",
-        base_url="https://api.deepseek.com/v1",
-        env="DEEPSEEK_API_KEY",
-        auth_style="bearer",
-        models={
+    "deepseek": _chat(
+        "DeepSeek",
+        "https://api.deepseek.com/v1",
+        "DEEPSEEK_API_KEY",
+        {
             "deepseek-v4-pro": _model(1_000_000, 384_000),
             "deepseek-v4-flash": _model(1_000_000, 384_000),
         },
-        dialect={
-            "max_tokens_field": "max_tokens",
-            "reasoning_field": "thinking",
-            "reasoning_history": "reasoning_content",
-            "parallel_tool_calls": False,
-            "response_format": "json_object",
-            "image_urls": False,
-            "tool_choice": "auto_only",
-            "strict_tools": False,
-            "n": False,
-        },
+        max_tokens_field="max_tokens",
+        reasoning_field="thinking",
+        reasoning_history="reasoning_content",
+        parallel_tool_calls=False,
+        response_format="json_object",
+        image_urls=False,
+        tool_choice="auto_only",
+        strict_tools=False,
+        n=False,
     ),
     # DashScope's OpenAI-compatible mode switches thinking by `enable_thinking`; tool_choice is auto, none or
     # one function, but not "required".
-    "qwen": Preset(
-        about="Alibaba Qwen (DashScope, international)",
-        protocol="chat",
-        base_url="https://dashscope-intl.aliyuncs.com/compatible-mode/v1",
-        env="DASHSCOPE_API_KEY",
-        auth_style="bearer",
-        models={
+    "qwen": _chat(
+        "Alibaba Qwen (DashScope, international)",
+        "https://dashscope-intl.aliyuncs.com/compatible-mode/v1",
+        "DASHSCOPE_API_KEY",
+        {
             "qwen3.7-max": _model(1_000_000, 65_536),
             "qwen3.7-plus": _model(1_000_000, 65_536, vision=True),
             "qwen3-coder-plus": _model(1_048_576, 65_536, reasoning=False),
             "qwen-plus": _model(1_000_000, 32_768),
         },
-        dialect={
-            "max_tokens_field": "max_tokens",
-            "reasoning_field": "enable_thinking",
-            "response_format": "json_object",
-            "tool_choice": "no_required",
-            "strict_tools": False,
-            "n": False,
-        },
+        max_tokens_field="max_tokens",
+        reasoning_field="enable_thinking",
+        response_format="json_object",
+        tool_choice="no_required",
+        strict_tools=False,
+        n=False,
     ),
     # Kimi API docs, models overview: kimi-k2.5 fixes temperature, top_p, n and the penalties, and rejects
     # other values. Images are base64 or uploaded files; tool_choice "required" is not supported.
-    "kimi": Preset(
-        about="Moonshot AI (Kimi)",
-        protocol="chat",
-        base_url="https://api.moonshot.ai/v1",
-        env="MOONSHOT_API_KEY",
-        auth_style="bearer",
-        models={
+    "kimi": _chat(
+        "Moonshot AI (Kimi)",
+        "https://api.moonshot.ai/v1",
+        "MOONSHOT_API_KEY",
+        {
             "kimi-k2.7-code": _model(262_144, 262_144, vision=True),
             "kimi-k2.6": _model(262_144, 262_144, vision=True),
             "kimi-k2.5": _model(262_144, 262_144, vision=True),
             "kimi-k2-thinking": _model(262_144, 262_144),
         },
-        dialect={
-            "reasoning_field": "thinking",
-            "reasoning_history": "reasoning_content",
-            "unsupported": ["temperature", "top_p", "presence_penalty", "frequency_penalty", "logit_bias"],
-            "response_format": "json_object",
-            "image_urls": False,
-            "tool_choice": "auto_only",
-            "strict_tools": False,
-            "n": False,
-        },
+        reasoning_field="thinking",
+        reasoning_history="reasoning_content",
+        unsupported=["temperature", "top_p", "presence_penalty", "frequency_penalty", "logit_bias"],
+        response_format="json_object",
+        image_urls=False,
+        tool_choice="auto_only",
+        strict_tools=False,
+        n=False,
     ),
     # MiniMax API docs, "Compatible Anthropic API": thinking blocks are sent back between tool calls. The chat
     # endpoint separates reasoning only with a field of its own.
@@ -229,33 +211,22 @@ _VENDORS: dict[str, Preset] = {
     ),
     # Mistral rejects every unknown field (HTTP 422, extra_forbidden), max_completion_tokens and
     # stream_options included, and always sends usage with the last chunk.
-    "mistral": Preset(
-        about="Mistral",
-        protocol="chat",
-        base_url="https://api.mistral.ai/v1",
-        env="MISTRAL_API_KEY",
-        auth_style="bearer",
-        models={
+    "mistral": _chat(
+        "Mistral",
+        "https://api.mistral.ai/v1",
+        "MISTRAL_API_KEY",
+        {
             "mistral-medium-2604": _model(262_144, 262_144, vision=True),
             "mistral-large-2512": _model(262_144, 262_144, vision=True, reasoning=False),
             "mistral-small-2603": _model(256_000, 256_000, vision=True),
             "codestral-latest": _model(256_000, 4_096, reasoning=False),
         },
-        dialect={
-            "max_tokens_field": "max_tokens",
-            "stream_usage": False,
-            "unsupported": [
-                "logit_bias",
-                "logprobs",
-                "prompt_cache_key",
-                "seed",
-                "service_tier",
-                "store",
-                "top_logprobs",
-                "user",
-                "verbosity",
-            ],
-        },
+        max_tokens_field="max_tokens",
+        stream_usage=False,
+        unsupported=[
+            *("logit_bias", "logprobs", "prompt_cache_key", "seed", "service_tier", "store"),
+            *("top_logprobs", "user", "verbosity"),
+        ],
     ),
     # xAI API reference: chat completions is deprecated in favour of responses.
     "xai": Preset(
@@ -273,83 +244,67 @@ _VENDORS: dict[str, Preset] = {
 
 _HOSTS: dict[str, Preset] = {
     # Groq docs, "OpenAI Compatibility": logprobs, logit_bias and top_logprobs give HTTP 400, n must be 1.
-    "groq": Preset(
-        about="Groq",
-        protocol="chat",
-        base_url="https://api.groq.com/openai/v1",
-        env="GROQ_API_KEY",
-        auth_style="bearer",
-        models={
+    "groq": _chat(
+        "Groq",
+        "https://api.groq.com/openai/v1",
+        "GROQ_API_KEY",
+        {
             "openai/gpt-oss-120b": _model(131_072, 65_536),
             "openai/gpt-oss-20b": _model(131_072, 65_536),
             "llama-3.3-70b-versatile": _model(131_072, 32_768, reasoning=False),
         },
-        dialect={
-            "reasoning_history": "reasoning",
-            "unsupported": ["logit_bias", "logprobs", "metadata", "store", "top_logprobs"],
-            "strict_tools": False,
-            "n": False,
-        },
+        reasoning_history="reasoning",
+        unsupported=["logit_bias", "logprobs", "metadata", "store", "top_logprobs"],
+        strict_tools=False,
+        n=False,
     ),
-    "together": Preset(
-        about="Together AI",
-        protocol="chat",
-        base_url="https://api.together.ai/v1",
-        env="TOGETHER_API_KEY",
-        auth_style="bearer",
-        models={
+    "together": _chat(
+        "Together AI",
+        "https://api.together.ai/v1",
+        "TOGETHER_API_KEY",
+        {
             "moonshotai/Kimi-K2.6": _model(262_144, 131_000, vision=True),
             "zai-org/GLM-5.1": _model(202_752, 131_072),
             "deepseek-ai/DeepSeek-V4-Pro": _model(512_000, 384_000),
             "openai/gpt-oss-120b": _model(131_072, 131_072),
         },
-        dialect={
-            "max_tokens_field": "max_tokens",
-            "reasoning_history": "reasoning",
-            "strict_tools": False,
-        },
+        max_tokens_field="max_tokens",
+        reasoning_history="reasoning",
+        strict_tools=False,
     ),
     # Fireworks docs, "Reasoning": the text is in `reasoning_content`.
-    "fireworks": Preset(
-        about="Fireworks AI",
-        protocol="chat",
-        base_url="https://api.fireworks.ai/inference/v1",
-        env="FIREWORKS_API_KEY",
-        auth_style="bearer",
-        models={
+    "fireworks": _chat(
+        "Fireworks AI",
+        "https://api.fireworks.ai/inference/v1",
+        "FIREWORKS_API_KEY",
+        {
             "accounts/fireworks/models/kimi-k2p6": _model(262_000, 262_000, vision=True),
             "accounts/fireworks/models/glm-5p1": _model(202_800, 131_072),
             "accounts/fireworks/models/deepseek-v4-pro": _model(1_000_000, 384_000),
             "accounts/fireworks/models/gpt-oss-120b": _model(131_072, 32_768),
         },
-        dialect={
-            "max_tokens_field": "max_tokens",
-            "reasoning_history": "reasoning_content",
-            "strict_tools": False,
-        },
+        max_tokens_field="max_tokens",
+        reasoning_history="reasoning_content",
+        strict_tools=False,
     ),
     # OpenRouter docs, "Reasoning Tokens": settings in the object `reasoning`, history in `reasoning_details`.
     # Its web search runs for any model.
-    "openrouter": Preset(
-        about="OpenRouter",
-        protocol="chat",
-        base_url="https://openrouter.ai/api/v1",
-        env="OPENROUTER_API_KEY",
-        auth_style="bearer",
-        models={
+    "openrouter": _chat(
+        "OpenRouter",
+        "https://openrouter.ai/api/v1",
+        "OPENROUTER_API_KEY",
+        {
             "anthropic/claude-sonnet-4.6": _model(1_000_000, 128_000, vision=True),
             "openai/gpt-5.2": _model(400_000, 128_000, vision=True),
             "google/gemini-2.5-pro": _model(1_048_576, 65_536, vision=True),
             "z-ai/glm-4.7": _model(202_752, 131_072),
             "moonshotai/kimi-k2.6": _model(262_144, 262_144, vision=True),
         },
-        dialect={
-            "max_tokens_field": "max_tokens",
-            "reasoning_field": "reasoning",
-            "reasoning_history": "reasoning_details",
-            "n": False,
-            "web_search": True,
-        },
+        max_tokens_field="max_tokens",
+        reasoning_field="reasoning",
+        reasoning_history="reasoning_details",
+        n=False,
+        web_search=True,
     ),
     # Azure's v1 API needs no api-version; models are the names of your deployments.
     "azure": Preset(
