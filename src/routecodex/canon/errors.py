@@ -29,29 +29,6 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal, Self
 
-__all__ = [
-    "BadRequest",
-    "ClientDisconnected",
-    "ClientError",
-    "ConfigError",
-    "GatewayError",
-    "Kind",
-    "MethodNotAllowed",
-    "NotFound",
-    "Overloaded",
-    "ProviderNotAvailable",
-    "TooLarge",
-    "Unauthorized",
-    "UpgradeRequired",
-    "UpstreamError",
-    "UpstreamFailed",
-    "UpstreamLimited",
-    "UpstreamOverloaded",
-    "UpstreamRefusedKey",
-    "UpstreamRejected",
-    "UpstreamTimeout",
-]
-
 Kind = Literal[
     "invalid_request",
     "authentication",

@@ -11,18 +11,6 @@ from msgspec import Struct
 
 from routecodex.canon.errors import ConfigError
 
-__all__ = [
-    "ConfigPath",
-    "Hidden",
-    "InvalidConfig",
-    "Problem",
-    "choices",
-    "display",
-    "nearest",
-    "path_text",
-    "quoted",
-]
-
 ConfigPath = tuple[str | int, ...]
 """Path of a value in the file: keys, and indexes of list entries from 0."""
 

@@ -9,18 +9,6 @@ from msgspec import Meta, Struct, field
 
 from routecodex.config.values import DAY_MS, Secret
 
-__all__ = [
-    "AuthStyle",
-    "KeyConfig",
-    "ModelConfig",
-    "Preset",
-    "PriceConfig",
-    "Protocol",
-    "ProviderConfig",
-    "TimeoutConfig",
-    "TlsConfig",
-]
-
 Protocol = Literal["chat", "responses", "messages", "gemini", "demo"]
 AuthStyle = Literal["bearer", "x-api-key", "x-goog-api-key", "api-key", "none"]
 Count = Annotated[int, Meta(ge=1)]

@@ -20,8 +20,6 @@ from routecodex.config.providers import Preset
 from routecodex.config.shape import describe, strip
 from routecodex.config.values import Secret
 
-__all__ = ["example", "page", "schema", "write"]
-
 _INTRO = """\
 # Configuration
 

@@ -16,8 +16,6 @@ from routecodex.config.problems import ConfigPath, Problem, choices, nearest, qu
 from routecodex.config.providers import AuthStyle, KeyConfig, Preset, Protocol, ProviderConfig
 from routecodex.config.values import Secret
 
-__all__ = ["apply_presets", "imply_modes", "resolve"]
-
 _AUTH_STYLES: dict[Protocol, AuthStyle] = {
     "chat": "bearer",
     "responses": "bearer",

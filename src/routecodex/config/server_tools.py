@@ -8,17 +8,6 @@ from msgspec import Meta, Struct, field
 
 from routecodex.config.values import DAY_MS, YEAR_HOURS, YEAR_MS, Secret
 
-__all__ = [
-    "ClockConfig",
-    "EmptyReplyConfig",
-    "NtpConfig",
-    "ServerToolsConfig",
-    "StopMessageConfig",
-    "VisionAutoConfig",
-    "WebSearchConfig",
-    "WebSearchHttpConfig",
-]
-
 
 class StopMessageConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """stopMessage: sends a follow-up message when the model stops."""

@@ -16,8 +16,6 @@ from msgspec import NODEFAULT, Struct, inspect
 from routecodex.config.problems import ConfigPath, Problem, choices, nearest, quoted
 from routecodex.config.values import Secret
 
-__all__ = ["describe", "read", "strip"]
-
 StructT = TypeVar("StructT", bound=Struct)
 
 _BAD: Any = object()

@@ -12,17 +12,6 @@ TurnError
 
 from __future__ import annotations
 
-__all__ = [
-    "ConversationBusy",
-    "ConversationClosed",
-    "NotInThisHook",
-    "RequestFailed",
-    "TooManyRequests",
-    "TurnAborted",
-    "TurnError",
-    "TurnOver",
-]
-
 
 class TurnError(Exception):
     """Base class of the errors of turns."""

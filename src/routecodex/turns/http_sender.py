@@ -39,8 +39,6 @@ from routecodex.turns.errors import RequestFailed
 from routecodex.turns.preserved_parts import AnswerSource
 from routecodex.wire import json, sse
 
-__all__ = ["HttpSender", "open_sender"]
-
 Chunk = dict[str, Any]
 Body = Mapping[str, Any]
 

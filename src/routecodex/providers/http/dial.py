@@ -10,8 +10,6 @@ from routecodex.canon.errors import GatewayError, UpstreamFailed, UpstreamTimeou
 from routecodex.providers.http.connection import UpstreamConnection
 from routecodex.providers.http.origin import Origin, Proxy
 
-__all__ = ["dial"]
-
 _TUNNEL_HEAD_LIMIT = 16 * 1024
 
 
