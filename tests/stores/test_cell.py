@@ -19,7 +19,7 @@ from tests.stores.test_store import STORES, Clock
 
 SPACE = "numbers"
 NUMBERS = CellFormat(
-    SPACE,
+    space=SPACE,
     empty=lambda key: 0,
     encode=lambda key, number: msgspec.json.encode(number),
     decode=lambda key, raw: msgspec.json.decode(raw, type=int),

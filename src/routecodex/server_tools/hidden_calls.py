@@ -53,7 +53,7 @@ class HiddenCallGroup(Struct, frozen=True):
 _NO_CALLS = HiddenCallGroup("", (), ())
 _decoder = msgspec.json.Decoder(HiddenCallGroup)
 FORMAT = CellFormat(
-    SPACE,
+    space=SPACE,
     empty=lambda key: _NO_CALLS,
     encode=lambda key, group: msgspec.json.encode(group),
     decode=lambda key, raw: _decoder.decode(raw),

@@ -55,7 +55,7 @@ log = logging.getLogger("routecodex.server_tools")
 
 
 FORMAT = CellFormat(
-    SPACE,
+    space=SPACE,
     empty=lambda key: "",
     encode=lambda key, text: msgspec.json.encode(text),
     decode=lambda key, raw: msgspec.json.decode(raw, type=str),

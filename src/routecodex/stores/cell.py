@@ -12,6 +12,7 @@ import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from hashlib import blake2b
 from typing import Generic, TypeVar
 
@@ -43,8 +44,8 @@ class CellFormat(Generic[T]):
 
     def __init__(
         self,
-        space: str,
         *,
+        space: str,
         empty: Callable[[str], T],
         encode: Callable[[str, T], bytes],
         decode: Callable[[str, bytes], T],
@@ -55,17 +56,10 @@ class CellFormat(Generic[T]):
         self.space = space
         self.empty = empty
         self.encode = encode
+        self.decode = decode
         self.noun = noun
         self.outage = outage
         self.log = log
-        self._decode = decode
-
-    def decode(self, key: str, raw: bytes) -> T:
-        """Return the value in its stored form, or raise CorruptValue."""
-        try:
-            return self._decode(key, raw)
-        except (ValueError, RecursionError) as exc:
-            raise CorruptValue(raw) from exc
 
 
 class CellEdit(Generic[T, R]):
@@ -78,12 +72,7 @@ class CellEdit(Generic[T, R]):
     result: R
 
     def __init__(
-        self,
-        format: CellFormat[T],
-        key: str,
-        change: Callable[[T], tuple[T, R]],
-        *,
-        corrupt: bytes | None,
+        self, format: CellFormat[T], key: str, change: Callable[[T], tuple[T, R]], *, corrupt: bytes | None
     ) -> None:
         self._format = format
         self._key = key
@@ -94,7 +83,7 @@ class CellEdit(Generic[T, R]):
         """Return the new stored form, None to delete it; raise Unchanged or CorruptValue to write nothing."""
         format, key = self._format, self._key
         empty = format.empty(key)
-        before = empty if raw is None or raw == self._corrupt else format.decode(key, raw)
+        before = empty if raw is None or raw == self._corrupt else decode(format, key, raw)
         self.value, self.result = self._change(before)
         if self.value == empty and raw is not None:
             return None
@@ -103,10 +92,16 @@ class CellEdit(Generic[T, R]):
         return format.encode(key, self.value)
 
 
+def decode(format: CellFormat[T], key: str, raw: bytes) -> T:
+    """Decode a stored value, or raise CorruptValue."""
+    try:
+        return format.decode(key, raw)
+    except (ValueError, RecursionError) as exc:
+        raise CorruptValue(raw) from exc
+
+
 class CachedValue(Generic[T]):
     """The last known value of a key; `stamp` is None when the store may hold a newer one."""
-
-    __slots__ = ("expires", "recheck_at", "stamp", "value")
 
     def __init__(self, value: T, stamp: int | None, expires: float | None) -> None:
         self.value = value
@@ -187,12 +182,9 @@ class Cell(Generic[T]):
             value = self._format.empty(key)
             self._remember(key, value, stamp, absent=True)
             return value
-        try:
-            value = self._format.decode(key, stored.value)
-        except CorruptValue:
-            pass
-        else:
-            # Written since the stamp was taken: a later stamp of 0 means that it was deleted.
+        with suppress(CorruptValue):
+            value = decode(self._format, key, stored.value)
+            # A stamp of 0 is older than the value; later it would mean that the value was deleted.
             self._remember(key, value, stamp or None, expires=stored.expires)
             return value
         return await self.edit(key, _keep)

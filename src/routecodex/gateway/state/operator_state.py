@@ -34,7 +34,7 @@ def _decode(_key: str, raw: bytes) -> ServerState:
 
 
 _FORMAT: CellFormat[ServerState] = CellFormat(
-    _SPACE,
+    space=_SPACE,
     empty=_empty,
     encode=_encode,
     decode=_decode,

@@ -82,7 +82,7 @@ def decode(_key: str, raw: bytes) -> SessionState:
 
 
 FORMAT = CellFormat(
-    SPACE,
+    space=SPACE,
     empty=lambda key: EMPTY,
     encode=encode,
     decode=decode,

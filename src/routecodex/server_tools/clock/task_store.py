@@ -45,7 +45,7 @@ def _decode(session: str, raw: bytes) -> SessionTasks:
 
 
 FORMAT = CellFormat(
-    SPACE,
+    space=SPACE,
     empty=no_tasks,
     encode=lambda session, state: encode(state),
     decode=_decode,
