@@ -39,7 +39,7 @@ class Router:
         self._group = functools.lru_cache(maxsize=1024)(self._build_group)
         self._nothing_set = NOTHING_SET, NO_SERVER_STATE
         self._plan_cache: dict[tuple[str, str, str, str | None], RoutePlan] = {}
-        routed = [len(list(self._all_steps(route))) for route in registry.routes]
+        routed = [len(list(self._steps_of(route))) for route in registry.routes]
         self.has_choice = max(routed, default=0) > 1 or any(
             len(provider.keys) > 1 for provider in registry.providers.values()
         )
@@ -61,17 +61,13 @@ class Router:
         rules = self._rules_in_force(query, session, server)
         if rules is _NO_RULES and health.quiet and self._is_cacheable(query):
             return self._cached_plan(query, health=health, now=now, next_turn=next_turn)
-        target_filter = TargetFilter(self.registry, rules.disabled, health=health, now=now, tried=query.tried)
+        target_filter = TargetFilter(self.registry, query, rules, health=health, now=now, next_turn=next_turn)
         if rules.force is not None:
-            return self._plan_forced(query, rules.force, target_filter, next_turn)
+            return self._plan_forced(target_filter, rules.force)
         destination = self._destination(query)
         if rules.sticky is not None:
-            return self._plan_sticky(
-                query, rules, destination, target_filter=target_filter, next_turn=next_turn
-            )
-        return self._plan_unpinned(
-            query, rules, destination, target_filter=target_filter, next_turn=next_turn
-        )
+            return self._plan_sticky(target_filter, rules.sticky, destination)
+        return self._plan_unpinned(target_filter, destination)
 
     def _is_cacheable(self, query: RouteQuery) -> bool:
         """Return whether only the names in the request decide its plan."""
@@ -89,10 +85,10 @@ class Router:
         key = (query.model, query.route, query.why, query.hint)
         plan = self._plan_cache.get(key)
         if plan is None:
-            target_filter = TargetFilter(self.registry, (), health=health, now=now, tried=query.tried)
-            plan = self._plan_unpinned(
-                query, _NO_RULES, self._destination(query), target_filter=target_filter, next_turn=next_turn
+            target_filter = TargetFilter(
+                self.registry, query, _NO_RULES, health=health, now=now, next_turn=next_turn
             )
+            plan = self._plan_unpinned(target_filter, self._destination(query))
             # Clients choose the names: the cache is bounded.
             if (
                 len(self._plan_cache) < _MAX_CACHED_PLANS
@@ -120,18 +116,25 @@ class Router:
             return _NO_RULES
         force = session.force
         sticky = session.sticky or _server_sticky(session, server)
+        disabled = [
+            selector
+            for name in (*server.disable, *session.disable)
+            if (selector := self.registry.resolve(name, prefer="key")) is not None
+        ]
         return RoutingRules(
             force=force.target if force is not None and force.turn == query.turn else None,
             sticky=None if query.ignore_sticky else sticky,
             sticky_from_session=session.sticky is not None,
             allow=session.allow or server.allow,
             allow_from_session=bool(session.allow),
-            disabled=tuple(self._selectors((*server.disable, *session.disable))),
+            disabled=tuple(disabled),
         )
 
-    def _selectors(self, names: Iterable[str]) -> Iterator[Selector]:
-        found = (self.registry.resolve(name, prefer="key") for name in names)
-        return (selector for selector in found if selector is not None)
+    def _steps_of(self, route: str) -> Iterator[PlanStep]:
+        return (step for pool in self._pools(route) for group in pool.groups for step in group.steps)
+
+    def _build_group(self, name: str, targets: tuple[Target, ...], reason: str, route: str) -> PoolSelector:
+        return group_selector(name, (PlanStep(target, reason, route) for target in targets))
 
     def _destination(self, query: RouteQuery) -> Destination:
         if query.only_route is not None:
@@ -152,30 +155,36 @@ class Router:
             return Destination(query.hint, f"metadata.routeHint names route {query.hint}")
         return Destination(query.route, query.why)
 
-    def _plan_forced(
-        self, query: RouteQuery, name: str, target_filter: TargetFilter, next_turn: NextTurn
-    ) -> RoutePlan:
-        targets = self._named_targets(name, query, target_filter)
+    def _plan_forced(self, target_filter: TargetFilter, name: str) -> RoutePlan:
+        targets = self._named_targets(target_filter, name)
         if not targets:
             raise ProviderNotAvailable.unknown(name)
-        steps = target_filter.admit(
-            self._group(name, targets, "force", "force").order(affinity=query.affinity, next_turn=next_turn)
-        )
-        if not steps and not target_filter.cooling and not query.tried:
-            raise target_filter.refusal()
+        steps = self._admit_named(target_filter, name, targets, "force")
         why = f"this message asks for {name}"
         return _build_plan(target_filter, "force", steps, why, only_provider=targets[0].provider)
 
-    def _named_targets(self, name: str, query: RouteQuery, target_filter: TargetFilter) -> tuple[Target, ...]:
+    def _admit_named(
+        self, target_filter: TargetFilter, name: str, targets: tuple[Target, ...], reason: str
+    ) -> tuple[PlanStep, ...]:
+        """Return the usable steps of targets requested by name; raise the refusal if all are disabled."""
+        pool = self._group(name, targets, reason, reason)
+        query = target_filter.query
+        steps = target_filter.admit(pool.order(affinity=query.affinity, next_turn=target_filter.next_turn))
+        if not steps and not target_filter.cooling and not query.tried:
+            raise target_filter.refusal()
+        return steps
+
+    def _named_targets(self, target_filter: TargetFilter, name: str) -> tuple[Target, ...]:
         """Return the targets of a forced or sticky name; a key alone gets the model routing would choose."""
-        selector = self.registry.resolve(name)
+        registry = self.registry
+        selector = registry.resolve(name)
         if selector is None:
             return ()
         if selector.model is not None:
-            return tuple(self.registry.covered(selector))
+            return tuple(registry.covered(selector))
         choices = [
-            tuple(self.registry.covered(Selector(selector.provider, selector.key, model)))
-            for model in dict.fromkeys(self._models_of(selector.provider, query))
+            tuple(registry.covered(Selector(selector.provider, selector.key, model)))
+            for model in dict.fromkeys(self._models_of(selector.provider, target_filter.query))
         ]
         # Routing does not choose a disabled model; if all are disabled, the error names the first.
         usable = (targets for targets in choices if not all(map(target_filter.disables, targets)))
@@ -185,170 +194,98 @@ class Router:
         """Yield the models of a provider in the order of preference of routing."""
         models = self.registry.providers[provider].models
         destination = self._destination(query)
-        named = [
-            query.model,
-            *(target.model for target in destination.targets if target.provider == provider),
-        ]
         routes = (destination.route, DEFAULT, *self.registry.routes)
-        routed = (
-            step.target.model
-            for route in routes
-            for step in self._all_steps(route)
-            if step.target.provider == provider
-        )
-        return (model for model in (*named, *routed, *models) if model in models)
+        routed = (step.target for route in routes for step in self._steps_of(route))
+        targets = (target for target in (*destination.targets, *routed) if target.provider == provider)
+        preferred = (query.model, *(target.model for target in targets), *models)
+        return (model for model in preferred if model in models)
 
-    def _all_steps(self, route: str) -> Iterator[PlanStep]:
-        return (step for pool in self._pools(route) for group in pool.groups for step in group.steps)
-
-    def _plan_sticky(
-        self,
-        query: RouteQuery,
-        rules: RoutingRules,
-        destination: Destination,
-        *,
-        target_filter: TargetFilter,
-        next_turn: NextTurn,
-    ) -> RoutePlan:
+    def _plan_sticky(self, target_filter: TargetFilter, name: str, destination: Destination) -> RoutePlan:
         """Plan a special route first, then the sticky keys; use the table if no sticky key can be used."""
-        assert rules.sticky is not None
         special: tuple[PlanStep, ...] = ()
         if destination.route in SPECIAL and self.has_route(destination.route):
-            special = target_filter.admit(
-                self._ordered_steps(destination.route, query, next_turn),
-                allow=rules.allow,
-                tokens=query.tokens,
-            )
-        sticky = self._sticky_steps(rules.sticky, query, target_filter, next_turn)
-        if sticky or self._is_back_soon(target_filter, query):
+            special = self._admit_route(target_filter, destination.route)
+        sticky = self._sticky_steps(target_filter, name)
+        if sticky or self._is_back_soon(target_filter):
             route = special[0].route if special else next((step.route for step in sticky), "sticky")
-            why = f"{destination.why}; then sticky {rules.sticky}" if special else f"sticky {rules.sticky}"
+            why = f"{destination.why}; then sticky {name}" if special else f"sticky {name}"
             return _build_plan(target_filter, route, _distinct_steps((special, sticky)), why)
-        plan = self._plan_unpinned(
-            query, rules, destination, target_filter=target_filter.again(), next_turn=next_turn
-        )
-        failed_once = any(
-            row.cause == "tried" and row.step.reason == "sticky" for row in target_filter.removed
-        )
-        clears_sticky = rules.sticky_from_session and not failed_once
+        removed = target_filter.removed
+        plan = self._plan_unpinned(target_filter.again(), destination)
+        failed_once = any(row.cause == "tried" and row.step.reason == "sticky" for row in removed)
+        clears_sticky = target_filter.rules.sticky_from_session and not failed_once
         outcome = "cleared" if clears_sticky else "skipped"
         return replace(
             plan,
-            reason=f"sticky {rules.sticky} {outcome}, none of its keys can be used; {plan.reason}",
-            removed=(*target_filter.removed, *plan.removed),
+            reason=f"sticky {name} {outcome}, none of its keys can be used; {plan.reason}",
+            removed=(*removed, *plan.removed),
             clears_sticky=clears_sticky,
         )
 
-    def _sticky_steps(
-        self, name: str, query: RouteQuery, target_filter: TargetFilter, next_turn: NextTurn
-    ) -> tuple[PlanStep, ...]:
-        targets = self._named_targets(name, query, target_filter)
+    def _sticky_steps(self, target_filter: TargetFilter, name: str) -> tuple[PlanStep, ...]:
+        targets = self._named_targets(target_filter, name)
         if not targets:
             return ()
         pool = self._group(f"sticky/{name}", targets, "sticky", self._route_containing(targets))
-        return target_filter.admit(pool.order(affinity=None, next_turn=next_turn))
+        return target_filter.admit(pool.order(affinity=None, next_turn=target_filter.next_turn))
 
     def _route_containing(self, targets: Sequence[Target]) -> str:
-        """Return the route that contains one of the targets."""
         for route in self.registry.routes:
-            if any(step.target in targets for step in self._all_steps(route)):
+            if any(step.target in targets for step in self._steps_of(route)):
                 return route
         return "sticky"
 
-    def _is_back_soon(self, target_filter: TargetFilter, query: RouteQuery) -> bool:
-        return any(
-            row.until <= target_filter.now + query.max_wait
-            for row in target_filter.cooling
-            if row.step.reason == "sticky"
-        )
+    def _is_back_soon(self, target_filter: TargetFilter) -> bool:
+        latest = target_filter.now + target_filter.query.max_wait
+        return any(row.until <= latest for row in target_filter.cooling if row.step.reason == "sticky")
 
-    def _plan_unpinned(
-        self,
-        query: RouteQuery,
-        rules: RoutingRules,
-        destination: Destination,
-        *,
-        target_filter: TargetFilter,
-        next_turn: NextTurn,
-    ) -> RoutePlan:
+    def _plan_unpinned(self, target_filter: TargetFilter, destination: Destination) -> RoutePlan:
         """Plan without force and sticky: the named model, else the table, both within the allow list."""
         notices: tuple[str, ...] = ()
+        allow = target_filter.rules.allow
         if destination.targets:
-            if not rules.allow or destination.targets[0].provider in rules.allow:
-                return self._plan_direct(query, destination, target_filter=target_filter, next_turn=next_turn)
-            notices = (f"{destination.name} is not in the allow list {', '.join(rules.allow)}",)
-            destination = self._classified(query)
-        steps = self._routed_steps(
-            query, rules, destination, target_filter=target_filter, next_turn=next_turn
-        )
+            if not allow or destination.targets[0].provider in allow:
+                steps = self._admit_named(
+                    target_filter, f"direct/{destination.name}", destination.targets, "direct"
+                )
+                return _build_plan(target_filter, "direct", steps, destination.why)
+            notices = (f"{destination.name} is not in the allow list {', '.join(allow)}",)
+            destination = self._classified(target_filter.query)
+        steps = self._routed_steps(target_filter, destination.route)
         route = steps[0].route if steps else destination.route
-        why = (
-            destination.why
-            if route == destination.route
-            else f"{destination.why}; route {destination.route} has no usable target"
-        )
+        why = destination.why
+        if route != destination.route:
+            why = f"{why}; route {destination.route} has no usable target"
         return _build_plan(target_filter, route, steps, why, notices=notices)
 
-    def _plan_direct(
-        self, query: RouteQuery, destination: Destination, *, target_filter: TargetFilter, next_turn: NextTurn
-    ) -> RoutePlan:
-        pool = self._group(f"direct/{destination.name}", destination.targets, "direct", "direct")
-        steps = target_filter.admit(pool.order(affinity=query.affinity, next_turn=next_turn))
-        if not steps and not target_filter.cooling and not query.tried:
-            raise target_filter.refusal()
-        return _build_plan(target_filter, "direct", steps, destination.why)
-
-    def _build_group(self, name: str, targets: tuple[Target, ...], reason: str, route: str) -> PoolSelector:
-        return group_selector(name, (PlanStep(target, reason, route) for target in targets))
-
-    def _routed_steps(
-        self,
-        query: RouteQuery,
-        rules: RoutingRules,
-        destination: Destination,
-        *,
-        target_filter: TargetFilter,
-        next_turn: NextTurn,
-    ) -> tuple[PlanStep, ...]:
+    def _routed_steps(self, target_filter: TargetFilter, route: str) -> tuple[PlanStep, ...]:
         """Return the targets of the route, then of `default`; with an allow list, else of any route."""
-        routes = [destination.route, *([DEFAULT] if destination.route != DEFAULT else [])]
-        steps = self._admit_routes(routes, query, rules, target_filter=target_filter, next_turn=next_turn)
-        if not steps and not target_filter.cooling and rules.allow:
-            others = [route for route in self.registry.routes if route not in routes]
-            steps = self._admit_routes(others, query, rules, target_filter=target_filter, next_turn=next_turn)
-        if not steps and not target_filter.cooling:
+        cooling = target_filter.cooling
+        routes = [route, *([DEFAULT] if route != DEFAULT else [])]
+        steps = self._admit_routes(target_filter, routes)
+        if not steps and not cooling and target_filter.rules.allow:
+            others = [other for other in self.registry.routes if other not in routes]
+            steps = self._admit_routes(target_filter, others)
+        if not steps and not cooling:
             steps = target_filter.too_small()
-        if not steps and not target_filter.cooling and not query.tried:
-            raise self._no_target_error(rules, target_filter)
+        if not steps and not cooling and not target_filter.query.tried:
+            raise self._no_target_error(target_filter)
         return steps
 
-    def _admit_routes(
-        self,
-        routes: Iterable[str],
-        query: RouteQuery,
-        rules: RoutingRules,
-        *,
-        target_filter: TargetFilter,
-        next_turn: NextTurn,
-    ) -> tuple[PlanStep, ...]:
-        admitted = [
-            target_filter.admit(
-                self._ordered_steps(route, query, next_turn), allow=rules.allow, tokens=query.tokens
-            )
-            for route in routes
-            if self._pools(route)
-        ]
+    def _admit_routes(self, target_filter: TargetFilter, routes: Iterable[str]) -> tuple[PlanStep, ...]:
+        admitted = [self._admit_route(target_filter, route) for route in routes if self._pools(route)]
         return admitted[0] if len(admitted) == 1 else _distinct_steps(admitted)
 
-    def _ordered_steps(self, route: str, query: RouteQuery, next_turn: NextTurn) -> tuple[PlanStep, ...]:
+    def _admit_route(self, target_filter: TargetFilter, route: str) -> tuple[PlanStep, ...]:
+        query = target_filter.query
         pools = self._pools(route)
-        if len(pools) == 1:
-            return pools[0].order(affinity=query.affinity, next_turn=next_turn)
-        return tuple(
-            step for pool in pools for step in pool.order(affinity=query.affinity, next_turn=next_turn)
-        )
+        steps = pools[0].order(affinity=query.affinity, next_turn=target_filter.next_turn)
+        for pool in pools[1:]:
+            steps += pool.order(affinity=query.affinity, next_turn=target_filter.next_turn)
+        return target_filter.admit(steps, allow=target_filter.rules.allow, tokens=query.tokens)
 
-    def _no_target_error(self, rules: RoutingRules, target_filter: TargetFilter) -> Exception:
+    def _no_target_error(self, target_filter: TargetFilter) -> Exception:
+        rules = target_filter.rules
         if any(removed.cause == "disabled" for removed in target_filter.removed):
             return target_filter.refusal()
         if rules.allow:

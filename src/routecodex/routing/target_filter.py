@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from msgspec import Struct
 
 from routecodex.canon.errors import ProviderNotAvailable
+from routecodex.routing.pools import NextTurn
 from routecodex.routing.registry import PlanStep, Registry, Selector, Target
+
+if TYPE_CHECKING:
+    from routecodex.routing.route_plan import RouteQuery, RoutingRules
 
 RemovalCause = Literal["disabled", "not allowed", "too small", "tried"]
 
@@ -48,39 +51,41 @@ class TargetHealth(Protocol):
 
 
 class TargetFilter:
-    """Admits targets to one plan, and records why others stay out."""
+    """Admits targets to one plan, by the rules in force for its query, and records why others stay out."""
 
-    __slots__ = ("_disabled", "_health", "_registry", "_tried", "cooling", "now", "removed")
+    __slots__ = ("_health", "_registry", "cooling", "next_turn", "now", "query", "removed", "rules")
 
     def __init__(
         self,
         registry: Registry,
-        disabled: Sequence[Selector],
+        query: RouteQuery,
+        rules: RoutingRules,
         *,
         health: TargetHealth,
         now: float,
-        tried: frozenset[Target],
+        next_turn: NextTurn,
     ) -> None:
-        self._registry = registry
-        self._disabled = disabled
-        self._health = health
-        self._tried = tried
+        self.query = query
+        self.rules = rules
         self.now = now
+        self.next_turn = next_turn
         self.removed: list[RemovedTarget] = []
         self.cooling: list[CoolingTarget] = []
+        self._registry = registry
+        self._health = health
 
     def admit(
         self, steps: tuple[PlanStep, ...], *, allow: tuple[str, ...] = (), tokens: int = 0
     ) -> tuple[PlanStep, ...]:
         """Return the steps that can be tried now, in their order."""
         sized = tokens > self._registry.smallest_context
-        if not (allow or sized or self._disabled or self._tried) and self._health.quiet:
+        if not (allow or sized or self.rules.disabled or self.query.tried) and self._health.quiet:
             return steps
         return tuple(step for step in steps if self._admits(step, allow, tokens if sized else 0))
 
     def disables(self, target: Target) -> bool:
         """Return whether a disable rule covers the target."""
-        return any(selector.covers(target) for selector in self._disabled)
+        return any(selector.covers(target) for selector in self.rules.disabled)
 
     def _admits(self, step: PlanStep, allow: tuple[str, ...], tokens: int) -> bool:
         target = step.target
@@ -98,7 +103,7 @@ class TargetFilter:
                 CoolingTarget(step, until, health.why(target, now), health.is_limit(target, now))
             )
             return False
-        if target in self._tried:
+        if target in self.query.tried:
             return self._remove(step, "tried", "failed this request already")
         return True
 
@@ -109,13 +114,20 @@ class TargetFilter:
     def again(self) -> TargetFilter:
         """Return an empty filter with the same rules."""
         return TargetFilter(
-            self._registry, self._disabled, health=self._health, now=self.now, tried=self._tried
+            self._registry,
+            self.query,
+            self.rules,
+            health=self._health,
+            now=self.now,
+            next_turn=self.next_turn,
         )
 
     def too_small(self) -> tuple[PlanStep, ...]:
         """Return the targets removed for their size, largest first: an estimate does not justify an error."""
         rows = [
-            row for row in self.removed if row.cause == "too small" and row.step.target not in self._tried
+            row
+            for row in self.removed
+            if row.cause == "too small" and row.step.target not in self.query.tried
         ]
         self.removed = [row for row in self.removed if row not in rows]
         return tuple(sorted((row.step for row in rows), key=self._context_tokens, reverse=True))
@@ -127,6 +139,6 @@ class TargetFilter:
         """Return the error for a plan whose targets are all disabled."""
         targets = [row.step.target for row in self.removed if row.cause == "disabled"]
         providers = dict.fromkeys(target.provider for target in targets)
-        whole = [name for name in providers if Selector(name) in self._disabled]
+        whole = [name for name in providers if Selector(name) in self.rules.disabled]
         names = whole or [str(target) for target in targets]
         return ProviderNotAvailable.disabled(names[0])
