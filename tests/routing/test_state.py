@@ -25,6 +25,7 @@ from routecodex.routing.instructions import ForceTarget as ForceInstruction
 from routecodex.routing.registry import Model, Provider, Registry
 from routecodex.routing.state import (
     ForcedTarget,
+    RoutingChange,
     ServerState,
     SessionState,
     StopMessageState,
@@ -274,34 +275,40 @@ SERVER = ServerState(sticky="glm.glm-4.7", allow=("glm",), disable=("openai.1",)
 
 
 def test_an_operator_sets_what_is_named_and_leaves_the_rest() -> None:
-    assert change_server(SERVER, registry=REGISTRY) == SERVER
-    assert change_server(SERVER, registry=REGISTRY, sticky="!openai.2") == replace(SERVER, sticky="openai.2")
-    assert change_server(SERVER, registry=REGISTRY, allow=("openai", "glm")) == replace(
+    assert change_server(SERVER, RoutingChange(), registry=REGISTRY) == SERVER
+    assert change_server(SERVER, RoutingChange(sticky="!openai.2"), registry=REGISTRY) == replace(
+        SERVER, sticky="openai.2"
+    )
+    assert change_server(SERVER, RoutingChange(allow=("openai", "glm")), registry=REGISTRY) == replace(
         SERVER, allow=("openai", "glm")
     )
-    assert change_server(SERVER, registry=REGISTRY, allow=()) == replace(SERVER, allow=())
-    assert change_server(SERVER, registry=REGISTRY, disable=("openai.key1", "glm.2")) == replace(
-        SERVER, disable=("openai.1", "glm.2")
+    assert change_server(SERVER, RoutingChange(allow=()), registry=REGISTRY) == replace(SERVER, allow=())
+    assert change_server(
+        SERVER, RoutingChange(disable=("openai.key1", "glm.2")), registry=REGISTRY
+    ) == replace(SERVER, disable=("openai.1", "glm.2"))
+    assert change_server(SERVER, RoutingChange(enable=("openai.key1",)), registry=REGISTRY) == replace(
+        SERVER, disable=()
     )
-    assert change_server(SERVER, registry=REGISTRY, enable=("openai.key1",)) == replace(SERVER, disable=())
-    assert change_server(SERVER, registry=REGISTRY, disable=("openai",), enable=("openai.3",)) == replace(
-        SERVER, disable=("openai.1", "openai.key2")
-    )
+    assert change_server(
+        SERVER, RoutingChange(disable=("openai",), enable=("openai.3",)), registry=REGISTRY
+    ) == replace(SERVER, disable=("openai.1", "openai.key2"))
 
 
 def test_an_operators_clear_comes_before_the_rest_of_the_change() -> None:
-    assert change_server(SERVER, registry=REGISTRY, clear=True) == ServerState()
-    changed = change_server(SERVER, registry=REGISTRY, clear=True, sticky="glm.1", disable=("openai.2",))
+    assert change_server(SERVER, RoutingChange(clear=True), registry=REGISTRY) == ServerState()
+    changed = change_server(
+        SERVER, RoutingChange(clear=True, sticky="glm.1", disable=("openai.2",)), registry=REGISTRY
+    )
     assert changed == ServerState(sticky="glm.1", disable=("openai.2",))
 
 
 def test_an_operator_changes_a_session_by_the_same_rules() -> None:
-    assert change_session(SET, registry=REGISTRY, now=NOW) is SET
-    assert change_session(SET, registry=REGISTRY, now=NOW, clear=True) == replace(
+    assert change_session(SET, RoutingChange(), registry=REGISTRY, now=NOW) is SET
+    assert change_session(SET, RoutingChange(clear=True), registry=REGISTRY, now=NOW) == replace(
         SET, force=None, sticky=None, allow=(), disable=(), updated_at=NOW
     )
     assert change_session(
-        SET, registry=REGISTRY, now=NOW, sticky="!glm.1", disable=("glm",), enable=("glm.2",)
+        SET, RoutingChange(sticky="!glm.1", disable=("glm",), enable=("glm.2",)), registry=REGISTRY, now=NOW
     ) == replace(SET, sticky="glm.1", disable=("glm.primary",), updated_at=NOW)
 
 
@@ -319,17 +326,19 @@ def test_an_operator_is_told_of_an_unknown_name(
 ) -> None:
     with pytest.raises(ProviderNotAvailable, match=r"Requested provider no\.where not found"):
         change_server(
-            SERVER, registry=REGISTRY, sticky=sticky, allow=allow, disable=disable, enable=enable, clear=True
+            SERVER,
+            RoutingChange(sticky=sticky, allow=allow, disable=disable, enable=enable, clear=True),
+            registry=REGISTRY,
         )
 
 
 @pytest.mark.parametrize("name", ["glm", "!glm"])
 def test_a_whole_provider_is_nothing_to_stick_to(name: str) -> None:
     with pytest.raises(BadRequest) as caught:
-        change_server(SERVER, registry=REGISTRY, sticky=name)
+        change_server(SERVER, RoutingChange(sticky=name), registry=REGISTRY)
     assert caught.value.message == (
         "sticky: 'glm' is a whole provider; name a model or a key of it (glm.MODEL, glm.KEY.MODEL, glm.1), "
         "or allow this provider alone (allow glm)"
     )
     with pytest.raises(BadRequest):
-        change_session(SET, registry=REGISTRY, now=NOW, sticky=name)
+        change_session(SET, RoutingChange(sticky=name), registry=REGISTRY, now=NOW)

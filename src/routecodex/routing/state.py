@@ -84,12 +84,7 @@ StateT = TypeVar("StateT", SessionState, ServerState)
 
 
 def apply_instructions(
-    state: SessionState,
-    instructions: Iterable[Instruction],
-    *,
-    registry: Registry,
-    turn: str,
-    now: float,
+    state: SessionState, instructions: Iterable[Instruction], *, registry: Registry, turn: str, now: float
 ) -> SessionState:
     """Return the state after the instructions of one message, left to right; an unknown name raises an error.
 
@@ -104,38 +99,27 @@ def apply_instructions(
     return state
 
 
-def change_server(
-    state: ServerState,
-    *,
-    registry: Registry,
-    sticky: str | None = None,
-    allow: tuple[str, ...] | None = None,
-    disable: tuple[str, ...] = (),
-    enable: tuple[str, ...] = (),
-    clear: bool = False,
-) -> ServerState:
-    """Return the server state after an operator's change: clear comes first, `disable` adds to the list."""
-    start = ServerState() if clear else state
-    return _apply_change(start, registry=registry, sticky=sticky, allow=allow, disable=disable, enable=enable)
+class RoutingChange(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An operator's change: absent fields keep their value, `clear` comes first, `disable` adds."""
+
+    sticky: str | None = None
+    allow: tuple[str, ...] | None = None
+    disable: tuple[str, ...] = ()
+    enable: tuple[str, ...] = ()
+    clear: bool = False
+
+
+def change_server(state: ServerState, change: RoutingChange, *, registry: Registry) -> ServerState:
+    """Return the server state after an operator's change."""
+    return _apply_change(ServerState() if change.clear else state, change, registry)
 
 
 def change_session(
-    state: SessionState,
-    *,
-    registry: Registry,
-    now: float,
-    sticky: str | None = None,
-    allow: tuple[str, ...] | None = None,
-    disable: tuple[str, ...] = (),
-    enable: tuple[str, ...] = (),
-    clear: bool = False,
+    state: SessionState, change: RoutingChange, *, registry: Registry, now: float
 ) -> SessionState:
     """Return the session state after an operator's change; clear keeps the stop message."""
-    start = _without_routing(state) if clear else state
-    changed = _apply_change(
-        start, registry=registry, sticky=sticky, allow=allow, disable=disable, enable=enable
-    )
-    return _with_timestamp(state, changed, now)
+    start = _without_routing(state) if change.clear else state
+    return _with_timestamp(state, _apply_change(start, change, registry), now)
 
 
 def add_disabled(entries: tuple[str, ...], names: tuple[str, ...], *, registry: Registry) -> tuple[str, ...]:
@@ -155,13 +139,7 @@ def remove_disabled(
 
 
 def _apply(
-    state: SessionState,
-    instruction: Instruction,
-    *,
-    registry: Registry,
-    turn: str,
-    now: float,
-    adding: bool,
+    state: SessionState, instruction: Instruction, *, registry: Registry, turn: str, now: float, adding: bool
 ) -> SessionState:
     match instruction:
         case ForceTarget(target=target):
@@ -190,21 +168,17 @@ def _apply(
             assert_never(instruction)
 
 
-def _apply_change(
-    state: StateT,
-    *,
-    registry: Registry,
-    sticky: str | None,
-    allow: tuple[str, ...] | None,
-    disable: tuple[str, ...],
-    enable: tuple[str, ...],
-) -> StateT:
-    if sticky is not None:
-        state = replace(state, sticky=_sticky(sticky.removeprefix("!"), registry))
-    if allow is not None:
-        state = replace(state, allow=_providers(tuple(name.removeprefix("!") for name in allow), registry))
-    listed = add_disabled(state.disable, disable, registry=registry) if disable else state.disable
-    listed = remove_disabled(listed, enable, registry=registry) if enable else listed
+def _apply_change(state: StateT, change: RoutingChange, registry: Registry) -> StateT:
+    if change.sticky is not None:
+        state = replace(state, sticky=_sticky(change.sticky.removeprefix("!"), registry))
+    if change.allow is not None:
+        names = tuple(name.removeprefix("!") for name in change.allow)
+        state = replace(state, allow=_providers(names, registry))
+    listed = state.disable
+    if change.disable:
+        listed = add_disabled(listed, change.disable, registry=registry)
+    if change.enable:
+        listed = remove_disabled(listed, change.enable, registry=registry)
     return replace(state, disable=listed)
 
 

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Any, Literal, TypeVar
 
 from msgspec import Raw, Struct
@@ -33,8 +32,8 @@ from routecodex.gateway.gateway import Gateway
 from routecodex.gateway.request import ClientRequest, fresh_id
 from routecodex.protocols.codec import WireRequest
 from routecodex.protocols.codecs import CODECS
-from routecodex.routing.registry import Registry, Selector
-from routecodex.routing.state import ServerState, SessionState, change_server, change_session
+from routecodex.routing.registry import Selector
+from routecodex.routing.state import RoutingChange, SessionState, change_server, change_session
 from routecodex.server import paths
 from routecodex.server.access import AdminAccess
 from routecodex.server.announce import Announcement
@@ -51,14 +50,9 @@ _MAX_REQUESTS = 1000
 _DEFAULT_REQUESTS = 50
 
 
-class RoutingChange(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A change of routing state; absent fields keep their value, `clear` empties everything first."""
+class RoutingRequest(RoutingChange, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A change of the routing state of one session, or of the server."""
 
-    sticky: str | None = None
-    allow: tuple[str, ...] | None = None
-    disable: tuple[str, ...] = ()
-    enable: tuple[str, ...] = ()
-    clear: bool = False
     session: str | None = None
 
 
@@ -87,7 +81,7 @@ class Explain(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     path: str = ""
 
 
-_routing_changes = Decoder(RoutingChange)
+_routing_changes = Decoder(RoutingRequest)
 _health_resets = Decoder(HealthReset)
 _clock_cancels = Decoder(ClockCancel)
 _no_arguments = Decoder(NoArguments)
@@ -180,14 +174,17 @@ class AdminApi:
 
     async def _set_routing(self, request: HttpRequest) -> AdminReply:
         change = _body(request, _routing_changes)
-        if change == RoutingChange(session=change.session):
+        if change == RoutingRequest(session=change.session):
             raise BadRequest("no change was sent; set sticky, allow, disable, enable or clear")
         gateway = self._gateway()
+        registry = gateway.registry
         if _checked_session(change.session) is not None:
             scope = _scope(change.session or "")
-            await gateway.sessions.change(scope, partial(_changed_session, change, gateway.registry))
+            await gateway.sessions.change(
+                scope, lambda state: change_session(state, change, registry=registry, now=time.time())
+            )
         else:
-            await gateway.operator.change(partial(_changed_server, change, gateway.registry))
+            await gateway.operator.change(lambda state: change_server(state, change, registry=registry))
         return await self._routing_of(change.session)
 
     async def _health(self, _request: HttpRequest) -> AdminReply:
@@ -258,31 +255,6 @@ class AdminApi:
             query=explain.path.partition("?")[2],
         )
         return await self._gateway().explain(explained)
-
-
-def _changed_server(change: RoutingChange, registry: Registry, state: ServerState) -> ServerState:
-    return change_server(
-        state,
-        registry=registry,
-        sticky=change.sticky,
-        allow=change.allow,
-        disable=change.disable,
-        enable=change.enable,
-        clear=change.clear,
-    )
-
-
-def _changed_session(change: RoutingChange, registry: Registry, state: SessionState) -> SessionState:
-    return change_session(
-        state,
-        registry=registry,
-        now=time.time(),
-        sticky=change.sticky,
-        allow=change.allow,
-        disable=change.disable,
-        enable=change.enable,
-        clear=change.clear,
-    )
 
 
 def _body(request: HttpRequest, decoder: Decoder[T]) -> T:
