@@ -10,7 +10,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from routecodex.config.check_routes import NAME, NAME_FIX, check_aliases, check_routes
 from routecodex.config.model import Config
-from routecodex.config.problems import ConfigPath, Hidden, Problem, display, quoted
+from routecodex.config.problems import ConfigPath, Hidden, Problem, display, quoted, warning
 from routecodex.config.providers import Protocol, ProviderConfig
 from routecodex.config.server_tools import WebSearchHttpConfig
 
@@ -59,18 +59,10 @@ _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
 _HEADER_VALUE = re.compile(r"[\t -~\x80-\xff]*\Z")
 
 _GATEWAY_HEADERS = frozenset(
-    {
-        "connection",
-        "content-length",
-        "expect",
-        "host",
-        "keep-alive",
-        "proxy-connection",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-    }
+    (
+        *("connection", "content-length", "expect", "host", "keep-alive"),
+        *("proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"),
+    )
 )
 """Headers that follow from the URL and the body; the gateway sets them itself."""
 _URL_FIX = "write https:// or http://, a host, and a port if needed"
@@ -89,13 +81,12 @@ def check_provider(name: str, provider: ProviderConfig, hidden: Hidden) -> Itera
     for model in filter(str.isdigit, provider.models):
         message = f"{quoted(model)} could also be the number of a key"
         fix = f"use another name, and id = {quoted(model)} for the upstream"
-        yield Problem((*place, "models", model), message, fix, severity="warning")
+        yield warning((*place, "models", model), message, fix)
     if not provider.models and provider.protocol != "demo":
-        yield Problem(
+        yield warning(
             (*place, "models"),
             "is empty, so no request can be routed to this provider",
             f'add one: [providers.{name}.models."model-name"]',
-            severity="warning",
             absent=True,
         )
 
@@ -119,12 +110,11 @@ def _keys(provider: ProviderConfig, place: ConfigPath) -> Iterator[Problem]:
                 at, f"{quoted(key.alias)} would be taken for the number of a key", "add a letter to it"
             )
         elif key.alias in provider.models:
-            yield Problem(
+            yield warning(
                 at,
                 f"{quoted(key.alias)} is also the name of a model: force and sticky instructions use "
                 "the model, disable instructions the key",
                 "use another alias",
-                severity="warning",
             )
 
 
@@ -136,11 +126,10 @@ def _same_keys(provider: ProviderConfig, place: ConfigPath) -> Iterator[Problem]
     for index, key in enumerate(provider.auth):
         value = key.secret.reveal()
         if value and value in first:
-            yield Problem(
+            yield warning(
                 (*place, "auth", index),
                 f"is the same key as {quoted(first[value])}: both share one limit",
                 "remove one of them",
-                severity="warning",
             )
         first.setdefault(value, key.alias)
 
@@ -219,11 +208,10 @@ def _ending(protocol: Protocol, url: str, place: ConfigPath) -> Iterator[Problem
         shorter = quoted(re.sub(r"/v1(?:beta)?(?:/.*)?\Z", "", url))
         yield Problem(place, "contains the version of the API, which the gateway adds", f"use {shorter}")
     elif protocol in {"chat", "responses"} and not version:
-        yield Problem(
+        yield warning(
             place,
             "does not end in a version such as /v1",
             f"use {quoted(url + '/v1')} unless the provider says otherwise",
-            severity="warning",
         )
 
 

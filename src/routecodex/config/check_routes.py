@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 
 from routecodex.config.model import Config, PoolConfig
-from routecodex.config.problems import ConfigPath, Problem, choices, nearest, quoted
+from routecodex.config.problems import ConfigPath, Problem, choices, nearest, quoted, warning
 from routecodex.config.providers import ProviderConfig
 
 NAME = re.compile(r"[A-Za-z0-9_-]+\Z")
@@ -104,7 +104,7 @@ def check_aliases(config: Config) -> Iterator[Problem]:
             yield Problem(place, "clients cannot send an empty name", "set a name")
         if split_target(config, alias) is not None:
             message = "is also a target: requests for that target would go to the alias instead"
-            yield Problem(place, message, "use another name", severity="warning")
+            yield warning(place, message, "use another name")
         yield from _shadowed(config, alias, place)
         kind, colon, route = target.partition(":")
         if kind == "route" and colon:
@@ -129,7 +129,7 @@ def _shadowed(config: Config, alias: str, place: ConfigPath) -> Iterator[Problem
     first = next((name for name in earlier if fnmatchcase(alias, name)), None)
     if first is not None:
         message = f"is never used: {quoted(first)} comes first and matches the same names"
-        yield Problem(place, message, f"put it before {quoted(first)}", severity="warning")
+        yield warning(place, message, f"put it before {quoted(first)}")
 
 
 def _check_route_name(config: Config, route: str, place: ConfigPath) -> Iterator[Problem]:
@@ -142,15 +142,8 @@ def _check_route_name(config: Config, route: str, place: ConfigPath) -> Iterator
 
 
 _WELL_KNOWN_ROUTES = (
-    "default",
-    "thinking",
-    "coding",
-    "tools",
-    "search",
-    "vision",
-    "web_search",
-    "longcontext",
-    "background",
+    *("default", "thinking", "coding", "tools", "search", "vision"),
+    *("web_search", "longcontext", "background"),
 )
 
 
@@ -173,13 +166,7 @@ def check_routes(config: Config) -> Iterator[Problem]:
             yield Problem(place, "mixes targets and pools", "make every entry a target or every entry a pool")
             continue
         if not entries and route != "default":
-            yield Problem(
-                place,
-                "is empty: its requests fall back to default",
-                "add targets",
-                severity="warning",
-                absent=True,
-            )
+            yield warning(place, "is empty: its requests fall back to default", "add targets", absent=True)
         yield from _check_entries(config, route, entries)
 
 
@@ -193,7 +180,7 @@ def _suspicious_route(config: Config, route: str, place: ConfigPath) -> Iterator
     meant = difflib.get_close_matches(route, _WELL_KNOWN_ROUTES, n=1, cutoff=_SIMILARITY)
     if meant:
         fix = f"did you mean {quoted(meant[0])}?"
-        yield Problem(place, "only metadata.routeHint can select this route", fix, severity="warning")
+        yield warning(place, "only metadata.routeHint can select this route", fix)
 
 
 def _first_target(config: Config) -> str:
@@ -217,10 +204,7 @@ def _check_entries(config: Config, route: str, entries: tuple[str | PoolConfig, 
             )
         if not pool.targets:
             yield Problem(
-                (*at, "targets"),
-                "is empty",
-                f"add targets = [{quoted(_first_target(config))}]",
-                absent=True,
+                (*at, "targets"), "is empty", f"add targets = [{quoted(_first_target(config))}]", absent=True
             )
         yield from _check_targets(config, pool.targets, (*at, "targets"))
         yield from _check_weights(config, pool, (*at, "weights"))
@@ -239,7 +223,7 @@ def _overlaps(config: Config, route: str) -> Iterator[Problem]:
                     f"{quoted(target)} is already in the pool {quoted(min(before))} and counts only there"
                 )
                 place = ("routing", route, index, "targets", at)
-                yield Problem(place, message, "remove one of the two", severity="warning")
+                yield warning(place, message, "remove one of the two")
         for one in (one for target in pool.targets for one in _expand_target(config, target)):
             pool_of.setdefault(one, pool.id)
 
@@ -259,27 +243,25 @@ def _check_targets(config: Config, targets: tuple[str, ...], place: ConfigPath) 
         at = (*place, index)
         yield from _check_target(config, target, at)
         if target in targets[:index]:
-            yield Problem(at, f"{quoted(target)} is named twice", "remove one", severity="warning")
+            yield warning(at, f"{quoted(target)} is named twice", "remove one")
         parts = split_target(config, target)
         if parts is None:
             continue
         whole = next((one for one in targets if one != target and _covers(config, one, target)), None)
         if whole is not None:
             message = f"{quoted(target)} is one of the keys that {quoted(whole)} covers"
-            yield Problem(at, message, "remove one of the two", severity="warning")
+            yield warning(at, message, "remove one of the two")
         model = config.providers[parts[0]].models[parts[2]]
         if place[1] == "vision" and not model.vision:
             message = f"{quoted(target)} does not support images but is in the route vision"
-            yield Problem(
-                at, message, "set vision = true on that model, or remove it here", severity="warning"
-            )
+            yield warning(at, message, "set vision = true on that model, or remove it here")
         long = config.classifier.longcontext_tokens
         if place[1] == "longcontext" and model.context_tokens is not None and model.context_tokens < long:
             message = (
                 f"{quoted(target)} holds {model.context_tokens} tokens; requests here have {long} or more"
             )
             fix = "use a larger model here, or lower classifier.longcontext_tokens"
-            yield Problem(at, message, fix, severity="warning")
+            yield warning(at, message, fix)
 
 
 def _covers(config: Config, whole: str, target: str) -> bool:
@@ -293,11 +275,11 @@ def _check_weights(config: Config, pool: PoolConfig, place: ConfigPath) -> Itera
         yield Problem(place, "add up to infinity", "use smaller numbers: only their ratio counts")
     if pool.mode == "weighted" and not pool.weights:
         message = 'are missing in mode "weighted": every model gets the same share'
-        yield Problem(place, message, "add weights, or remove the mode", severity="warning", absent=True)
+        yield warning(place, message, "add weights, or remove the mode", absent=True)
     yield from _shared_weights(config, pool, place)
     if pool.weights and pool.mode != "weighted":
         message = f"have no effect in mode {quoted(pool.mode)}"
-        yield Problem(place, message, 'set mode = "weighted", or remove them', severity="warning")
+        yield warning(place, message, 'set mode = "weighted", or remove them')
     for target in pool.weights:
         if target not in pool.targets:
             meant = nearest(target, pool.targets)
@@ -319,4 +301,4 @@ def _shared_weights(config: Config, pool: PoolConfig, place: ConfigPath) -> Iter
         earlier = first.setdefault((parts[0], parts[2]), target)
         if pool.weights[earlier] != pool.weights[target]:
             message = f"is not used: the keys of a model share one weight, that of {quoted(earlier)}"
-            yield Problem((*place, target), message, "remove it", severity="warning")
+            yield warning((*place, target), message, "remove it")

@@ -49,6 +49,11 @@ class Problem(Struct, frozen=True):
         return f"{text}. Fix: {self.fix}" if self.fix else text
 
 
+def warning(place: ConfigPath, message: str, fix: str, *, absent: bool = False) -> Problem:
+    """Return a problem that does not keep the configuration from being used."""
+    return Problem(place, message, fix, severity="warning", absent=absent)
+
+
 class InvalidConfig(ConfigError):
     """The configuration cannot be used; `problems` holds every problem, not just the first."""
 

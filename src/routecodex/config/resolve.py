@@ -12,7 +12,7 @@ import msgspec
 from msgspec import structs
 
 from routecodex.config.model import Config
-from routecodex.config.problems import ConfigPath, Problem, choices, nearest, quoted
+from routecodex.config.problems import ConfigPath, Problem, choices, nearest, quoted, warning
 from routecodex.config.providers import AuthStyle, KeyConfig, Preset, Protocol, ProviderConfig
 from routecodex.config.values import Secret
 
@@ -141,7 +141,7 @@ def _check_store(url: str) -> list[Problem]:
         return []
     # The user who checks a file need not be the one who runs the gateway.
     message = f"{existing} cannot be written by this user"
-    return [Problem(place, message, "name another directory, or run as its owner", severity="warning")]
+    return [warning(place, message, "name another directory, or run as its owner")]
 
 
 def _resolve_provider(
