@@ -140,13 +140,11 @@ def cooldown_reason(
     state: HealthState, target: Target, now: float, *, options: CooldownOptions = DEFAULT
 ) -> str:
     """Return the reason for the target's cooldown, for people; empty if it can be used."""
-    found = [
-        (cooldown_end(cooldown, now, options=options), key) for key, cooldown in _cooldowns_of(state, target)
-    ]
-    if not found or max(found, key=lambda one: one[0])[0] <= now:
+    cooldowns = _cooldowns_of(state, target)
+    found = [(cooldown_end(cooldown, now, options=options), key, cooldown) for key, cooldown in cooldowns]
+    end, key, cooldown = max(found, key=lambda one: one[0], default=(0.0, None, None))
+    if cooldown is None or end <= now:
         return ""
-    end, key = max(found, key=lambda one: one[0])
-    cooldown = state[key]
     error = f": {cooldown.error}" if cooldown.error else ""
     return f"{key} is {_CONDITIONS[cooldown.reason]} for {end - now:.3g} s ({cooldown.reason}{error})"
 
@@ -186,7 +184,7 @@ def reset(state: HealthState, selector: Selector | None) -> HealthState:
     """Return the health without the cooldowns of the selector; without one, remove all."""
     if selector is None:
         return {}
-    return {key: cooldown for key, cooldown in state.items() if not _overlaps(key, selector)}
+    return {key: cooldown for key, cooldown in state.items() if not key.overlaps(selector)}
 
 
 def without_refused_keys(state: HealthState) -> HealthState:
@@ -268,15 +266,6 @@ def _cooldowns_of(state: HealthState, target: Target) -> Iterator[tuple[Selector
             yield key, cooldown
 
 
-def _overlaps(key: Selector, named: Selector) -> bool:
-    """Return whether a cooldown of the key affects a target that the selector covers."""
-    return (
-        key.provider == named.provider
-        and named.key in (None, key.key)
-        and (named.model is None or key.model in (None, named.model))
-    )
-
-
 def _cause_of(error: UpstreamError) -> CooldownCause:
     if isinstance(error, UpstreamRefusedKey):
         return "key refused"
@@ -301,18 +290,6 @@ def _rung(steps: tuple[float, ...], number: int) -> float:
     return steps[min(number, len(steps)) - 1]
 
 
-def _limited(strikes: int, wait: float, options: CooldownOptions) -> float:
-    return _capped_retry_after(wait, options) or _rung(options.ladder, strikes)
-
-
-def _quota(strikes: int, wait: float, options: CooldownOptions) -> float:
-    return min(options.quota * 2.0 ** min(strikes - 1, 32), options.quota_max)
-
-
-def _refused(strikes: int, wait: float, options: CooldownOptions) -> float:
-    return options.probe_every
-
-
 def _failing(strikes: int, wait: float, options: CooldownOptions) -> float:
     if strikes < options.failures:
         return 0.0
@@ -320,9 +297,11 @@ def _failing(strikes: int, wait: float, options: CooldownOptions) -> float:
 
 
 _SPANS: dict[CooldownCause, Callable[[int, float, CooldownOptions], float]] = {
-    "limited": _limited,
-    "quota": _quota,
-    "key refused": _refused,
+    "limited": lambda strikes, wait, options: (
+        _capped_retry_after(wait, options) or _rung(options.ladder, strikes)
+    ),
+    "quota": lambda strikes, _, options: min(options.quota * 2.0 ** min(strikes - 1, 32), options.quota_max),
+    "key refused": lambda _strikes, _wait, options: options.probe_every,
     "failing": _failing,
 }
 _CAPS: dict[CooldownCause, Callable[[CooldownOptions], float]] = {

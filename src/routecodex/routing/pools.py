@@ -12,6 +12,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
+from typing import TypeVar
 
 from routecodex.routing.registry import PlanStep, Pool, Registry, Target
 
@@ -36,6 +37,8 @@ class RoundRobin:
 
 NextTurn = Callable[[str], int]
 """Returns the next number of a named counter, from 0."""
+
+T = TypeVar("T")
 
 _GOLDEN_RATIO = 0.6180339887498949
 _CACHED_ORDERS = 8192
@@ -92,14 +95,9 @@ def _score(affinity: str, name: str, weight: float) -> float:
     return -math.log((int.from_bytes(digest, "big") + 1) / 2.0**64) / weight
 
 
-def _rotated(items: tuple[PlanStep, ...], turn: int) -> tuple[PlanStep, ...]:
+def _rotated(items: tuple[T, ...], turn: int) -> tuple[T, ...]:
     at = turn % len(items)
     return items[at:] + items[:at]
-
-
-def _rotated_groups(groups: tuple[KeyGroup, ...], turn: int) -> tuple[KeyGroup, ...]:
-    at = turn % len(groups)
-    return groups[at:] + groups[:at]
 
 
 def _by_weight(groups: tuple[KeyGroup, ...], turn: int) -> tuple[KeyGroup, ...]:
@@ -111,14 +109,10 @@ def _by_weight(groups: tuple[KeyGroup, ...], turn: int) -> tuple[KeyGroup, ...]:
     return (groups[at], *sorted(others, key=lambda group: -group.weight))
 
 
-def _in_listed_order(groups: tuple[KeyGroup, ...], _turn: int) -> tuple[KeyGroup, ...]:
-    return groups
-
-
 _ORDERS: dict[str, Callable[[tuple[KeyGroup, ...], int], tuple[KeyGroup, ...]]] = {
-    "round-robin": _rotated_groups,
+    "round-robin": _rotated,
     "weighted": _by_weight,
-    "priority": _in_listed_order,
+    "priority": lambda groups, _turn: groups,
 }
 
 

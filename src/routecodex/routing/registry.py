@@ -48,6 +48,14 @@ class Selector(Struct, frozen=True):
             and self.model in (None, target.model)
         )
 
+    def overlaps(self, other: Selector) -> bool:
+        """Return whether a target can be included by both."""
+        return (
+            self.provider == other.provider
+            and (None in (self.key, other.key) or self.key == other.key)
+            and (None in (self.model, other.model) or self.model == other.model)
+        )
+
     def __str__(self) -> str:
         return ".".join(filter(None, (self.provider, self.key, self.model)))
 

@@ -240,19 +240,11 @@ def _is_obsolete(entry: str, name: str, registry: Registry) -> bool:
 def _narrowed(entry: str, lifted: Selector | None, registry: Registry) -> tuple[str, ...]:
     """Return the names of the entry's targets without the lifted ones."""
     selector = registry.resolve(entry, prefer="key")
-    if selector is None or lifted is None or not _overlap(selector, lifted):
+    if selector is None or lifted is None or not selector.overlaps(lifted):
         return (entry,)
     provider = registry.providers[selector.provider]
     rests = _difference(selector, lifted, provider)
     return tuple(name for rest in rests for name in _names_of(rest, registry))
-
-
-def _overlap(one: Selector, other: Selector) -> bool:
-    return (
-        one.provider == other.provider
-        and (None in (one.key, other.key) or one.key == other.key)
-        and (None in (one.model, other.model) or one.model == other.model)
-    )
 
 
 def _difference(whole: Selector, lifted: Selector, provider: Provider) -> list[Selector]:
