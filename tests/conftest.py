@@ -1,6 +1,6 @@
-"""What is tested are the sources, unless `ROUTECODEX_PURE=0` asks for what was compiled from them.
+"""Test the Python sources, unless `ROUTECODEX_PURE=0` selects the compiled modules.
 
-Properties have no deadlines: a machine that stands still for a moment is no failure.
+Hypothesis has no deadlines: a short pause of the machine is not a failure.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The documents say what is true: links, commands, settings, metrics, and the first thing a reader tries."""
+"""The documents are correct: links, commands, settings, metrics, and the first steps of a reader."""
 
 from __future__ import annotations
 
@@ -56,23 +56,23 @@ DEMO = (
 
 
 def prose(page: Path) -> str:
-    """The page without its fenced blocks."""
+    """Return the page without its fenced blocks."""
     return FENCE.sub("", page.read_text("utf-8"))
 
 
 def blocks(page: Path, language: str = "") -> list[str]:
-    """The fenced blocks of a language."""
+    """Return the fenced blocks of a language."""
     return [text for named, text in FENCE.findall(page.read_text("utf-8")) if named == language]
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors of a page's headings, as GitHub makes them."""
+    """Return the anchors of a page's headings, as GitHub generates them."""
     headings = HEADING.findall(prose(page))
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def table(page: Path, heading: str) -> list[list[str]]:
-    """The rows of the first table below a heading, each cell as its text."""
+    """Return the rows of the first table below a heading, each cell as its text."""
     below = page.read_text("utf-8").partition(f"\n## {heading}\n")[2]
     rows = re.search(r"^\|[- |]+\|\n((?:\|.*\n)+)", below, re.MULTILINE)
     assert rows, f"{page.name} has no table below {heading!r}"
@@ -113,8 +113,8 @@ def test_every_make_target_that_is_named_exists(page: Path) -> None:
 
 def test_every_dependency_has_its_reason_and_no_other_is_listed() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
-    wanted = [*project["project"]["dependencies"], *project["dependency-groups"]["dev"]]
-    names = {name[0] for line in wanted if (name := re.match(r"[\w-]+", line))}
+    requirements = [*project["project"]["dependencies"], *project["dependency-groups"]["dev"]]
+    names = {name[0] for line in requirements if (name := re.match(r"[\w-]+", line))}
     rows = re.findall(r"^\| `([\w-]+)` \| \S.{10,} \|$", prose(ROOT / "docs/dependencies.md"), re.MULTILINE)
     assert sorted(rows) == sorted(names)
 
@@ -135,23 +135,23 @@ def test_every_configuration_shown_can_be_used(page: Path) -> None:
 
 
 class Curl:
-    """A command as a page shows it: where it goes, with which headers and body."""
+    """A curl command of a page: its URL, headers and body."""
 
     def __init__(self, command: str) -> None:
-        words = shlex.split(command)
-        self.url = urlsplit(next(word for word in words if word.startswith("http")))
-        said = [words[at + 1] for at, word in enumerate(words) if word == "-H"]
-        self.headers = dict(line.split(": ", 1) for line in said)
-        self.body = msgspec.json.decode(words[words.index("-d") + 1])
+        arguments = shlex.split(command)
+        self.url = urlsplit(next(argument for argument in arguments if argument.startswith("http")))
+        upstream_reasons = [arguments[at + 1] for at, argument in enumerate(arguments) if argument == "-H"]
+        self.headers = dict(line.split(": ", 1) for line in upstream_reasons)
+        self.body = msgspec.json.decode(arguments[arguments.index("-d") + 1])
 
 
 def curls(page: Path) -> list[Curl]:
-    """The requests of a page, in order."""
+    """Return the curl commands of a page, in order."""
     return [Curl(text) for text in blocks(page) if text.startswith("curl ")]
 
 
 def demo(port: int | None) -> str:
-    """The configuration of the demo, with words that come at once."""
+    """Return the configuration of the demo, without delays between words."""
     config = resources.files("routecodex.cli").joinpath("demo.toml").read_text("utf-8")
     assert f"port = {port}" in config
     return config.replace(f"port = {port}", "port = 0").replace(
@@ -168,13 +168,13 @@ async def test_the_first_curl_of_the_readme_is_answered() -> None:
     assert first.body["messages"][-1]["content"] in answer.json["choices"][0]["message"]["content"]
 
 
-async def test_the_instruction_of_the_readme_is_obeyed() -> None:
+async def test_the_instruction_of_the_readme_is_applied() -> None:
     second = curls(ROOT / "README.md")[1]
     async with serving(demo(second.url.port)) as gateway:
         answer = await call(gateway.port, second.url.path, second.body, headers=second.headers)
-    told = answer.json["choices"][0]["message"]["content"]
-    assert told.startswith(REPLY_PREFIX)
-    assert "| sticky | spare.spare-1 |" in told
+    documented = answer.json["choices"][0]["message"]["content"]
+    assert documented.startswith(REPLY_PREFIX)
+    assert "| sticky | spare.spare-1 |" in documented
 
 
 async def test_the_first_look_at_routing_gives_the_headers_shown() -> None:
@@ -183,11 +183,11 @@ async def test_the_first_look_at_routing_gives_the_headers_shown() -> None:
     shown = next(text for text in blocks(page) if text.startswith("x-routecodex-"))
     async with serving(demo(first.url.port)) as gateway:
         answer = await call(gateway.port, first.url.path, first.body, headers=first.headers)
-    given = [f"{name}: {value}" for name, value in answer.headers.items() if name.startswith("x-routecodex-")]
-    assert given == shown.splitlines()
+    sent = [f"{name}: {value}" for name, value in answer.headers.items() if name.startswith("x-routecodex-")]
+    assert sent == shown.splitlines()
 
 
-async def test_what_the_readme_shows_of_server_tools_is_what_their_page_explains() -> None:
+async def test_the_server_tools_of_the_readme_are_those_of_their_page() -> None:
     third = curls(ROOT / "README.md")[2]
     first = curls(ROOT / "docs/server-tools.md")[0]
     assert (third.url, third.headers, third.body) == (first.url, first.headers, first.body)
@@ -207,17 +207,17 @@ async def test_the_conversation_of_the_readme_runs_as_a_script_and_uses_its_tool
             env={**os.environ, "PYTHONPATH": str(SOURCE.parent)},
             stdout=PIPE,
         )
-        said, _ = await asyncio.wait_for(process.communicate(), 30)
-    assert said.decode().startswith(
+        upstream_reasons, _ = await asyncio.wait_for(process.communicate(), 30)
+    assert upstream_reasons.decode().startswith(
         "read_file answered: " + (ROOT / ".gitignore").read_text("utf-8").rstrip()
     )
 
 
 def test_the_commands_of_the_demo_are_documented_and_no_other() -> None:
     rows = table(ROOT / "docs/clients.md", "The demo")
-    told = re.findall(r"^    (demo:.*?)  +(.*)$", demo_model.__doc__ or "", re.MULTILINE)
-    assert [(row[0].strip("`"), row[1]) for row in rows] == told
-    assert {command.partition(":")[2].split()[0] for command, _ in told} == COMMANDS
+    documented = re.findall(r"^    (demo:.*?)  +(.*)$", demo_model.__doc__ or "", re.MULTILINE)
+    assert [(row[0].strip("`"), row[1]) for row in rows] == documented
+    assert {command.partition(":")[2].split()[0] for command, _ in documented} == COMMANDS
 
 
 def test_the_readme_leads_to_every_page() -> None:
@@ -237,10 +237,12 @@ def test_every_directory_of_the_state_is_listed_and_no_other() -> None:
     assert sorted(listed) == sorted(name for found in spaces for name in found)
 
 
-def test_the_calls_of_the_admin_api_are_those_there_are() -> None:
-    told = re.findall(r"^\| `(/admin/[\w/]+)` *\| ([^|]*)\| ([^|]*)\|$", admin.__doc__ or "", re.MULTILINE)
-    known = {("GET", path) for path, get, _ in told if get.strip()}
-    known |= {("POST", path) for path, _, post in told if post.strip()}
+def test_the_calls_of_the_admin_api_are_documented_and_no_other() -> None:
+    documented = re.findall(
+        r"^\| `(/admin/[\w/]+)` *\| ([^|]*)\| ([^|]*)\|$", admin.__doc__ or "", re.MULTILINE
+    )
+    known = {("GET", path) for path, get, _ in documented if get.strip()}
+    known |= {("POST", path) for path, _, post in documented if post.strip()}
     rows = table(ROOT / "docs/operations.md", "Admin API")
     shown = {tuple(call) for row in rows for call in re.findall(r"`(GET|POST) (/admin/[\w/]+)`", row[0])}
     assert shown == known
@@ -250,9 +252,9 @@ def test_the_options_of_the_tool_plugin_are_those_it_has() -> None:
     text = (ROOT / "docs/turns.md").read_text("utf-8")
     rows = re.findall(r"^\| `(\w+)` \| `?([^|`]+)`? \| .* \|$", text.partition("| Option |")[2], re.MULTILINE)
     options = signature(ToolPlugin).parameters.values()
-    asked = ("tools", "get_tools", "before_call_tools", "call_tool")
+    hooks = ("tools", "get_tools", "before_call_tools", "call_tool")
     known = {option.name: str(option.default).replace("None", "none") for option in options}
-    assert dict(rows) == {name: value for name, value in known.items() if name not in asked}
+    assert dict(rows) == {name: value for name, value in known.items() if name not in hooks}
 
 
 def test_the_table_of_instructions_is_current() -> None:
@@ -269,8 +271,8 @@ def test_every_header_that_names_a_session_is_documented_and_no_other() -> None:
 
 def test_the_classes_listed_are_those_of_the_classifier() -> None:
     rows = table(ROOT / "docs/routing.md", "Classes")
-    told = re.findall(r"^(\w+) {2,}", classify.__doc__ or "", re.MULTILINE)
-    assert [row[0].strip("`") for row in rows] == told
+    documented = re.findall(r"^(\w+) {2,}", classify.__doc__ or "", re.MULTILINE)
+    assert [row[0].strip("`") for row in rows] == documented
     assert str(classify.DEFAULTS.longcontext_tokens) in rows[1][1]
 
 
@@ -301,8 +303,8 @@ def test_the_clients_listed_are_those_that_get_message_stop() -> None:
     assert len(rows) == len({client.name for client in NEEDS_MESSAGE_STOP})
 
 
-def test_the_table_of_finish_reasons_is_what_is_sent() -> None:
-    said = {
+def test_the_table_of_finish_reasons_is_correct() -> None:
+    upstream_reasons = {
         "stop": "end_turn",
         "length": "max_tokens",
         "tool_calls": "tool_use",
@@ -312,9 +314,9 @@ def test_the_table_of_finish_reasons_is_what_is_sent() -> None:
     rows = {row[0].strip("`"): row[1:] for row in table(ROOT / "docs/protocols.md", "Finish reasons")}
     assert len(rows) == 7
     for reason, cells in rows.items():
-        if reason not in said:
+        if reason not in upstream_reasons:
             continue
-        finish = infer("messages", said[reason], has_calls=reason == "tool_calls")
+        finish = infer("messages", upstream_reasons[reason], has_calls=reason == "tool_calls")
         for protocol, cell in zip(("chat", "messages", "responses", "gemini"), cells, strict=True):
             assert f"`{encode(protocol, finish)}`" in cell
 

@@ -16,12 +16,12 @@ from tests.clients.agent_requests import CLAUDE_HEADERS, CODEX_HEADERS, SESSION,
 
 def scope_of(protocol: ProtocolName, headers: dict[str, str], body: dict[str, Any]) -> Scope:
     raw = msgspec.json.encode(body)
-    inbound = CODECS[protocol].validate(raw, model=str(body.get("model", "m")), stream=True)
-    return identify(protocol, headers, read_control_fields(inbound), chain=None, request_id="req-1")
+    wire = CODECS[protocol].validate(raw, model=str(body.get("model", "m")), stream=True)
+    return identify(protocol, headers, read_control_fields(wire), chain=None, request_id="req-1")
 
 
 HELLO = [{"role": "user", "content": "hello"}]
-OURS = Scope("session", SESSION)
+EXPECTED = Scope("session", SESSION)
 CLAUDE = claude_code("claude-sonnet-4-5", "hello")
 CODEX = codex("gpt-5", "hello")
 WAYS: dict[str, tuple[ProtocolName, dict[str, str], dict[str, Any]]] = {
@@ -55,7 +55,7 @@ WAYS: dict[str, tuple[ProtocolName, dict[str, str], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("way", WAYS)
 def test_an_agent_is_identified_by_its_own_fields(way: str) -> None:
-    assert scope_of(*WAYS[way]) == OURS
+    assert scope_of(*WAYS[way]) == EXPECTED
 
 
 def test_the_text_of_a_conversation_never_names_a_session() -> None:

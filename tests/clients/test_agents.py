@@ -97,7 +97,7 @@ def test_claude_code_reaches_a_chat_upstream_whole(gateway: Gateway) -> None:
     assert sent["stream"] is True
     assert sent["reasoning_effort"] == "high"
     assert sent["max_completion_tokens"] == 32000
-    # These are Anthropic's: no chat upstream knows them.
+    # Anthropic's fields, which chat upstreams do not know.
     foreign_fields = {"thinking", "context_management", "system", "max_tokens", "cache_control"}
     assert foreign_fields & sent.keys() == set()
     assert b"cache_control" not in gateway.last_request("chat").body
@@ -130,8 +130,8 @@ def test_claude_code_may_retry_without_a_stream(gateway: Gateway, upstream: str)
 
 
 def test_claude_code_counts_its_tokens(gateway: Gateway) -> None:
-    kept = ("model", "messages", "tools", "system")
-    body = {name: value for name, value in claude_code(MODELS["chat"], "hello").items() if name in kept}
+    names = ("model", "messages", "tools", "system")
+    body = {name: value for name, value in claude_code(MODELS["chat"], "hello").items() if name in names}
     path = "/v1/messages/count_tokens?beta=true"
     answer = call(gateway, "POST", path, body=body, headers=CLAUDE_HEADERS)
     assert answer.status == 200
@@ -187,7 +187,7 @@ def test_a_namespaced_call_comes_back_with_its_namespace(gateway: Gateway, upstr
     result = {"type": "function_call_output", "call_id": item["call_id"], "output": "a sunny file"}
     _, done = send_codex(gateway, codex(MODELS[upstream], text, item, result))
     assert done["output"][-1]["content"][0]["text"] == "The tool says: a sunny file"
-    # The history names the tool as the offer does.
+    # The history uses the same tool name as the tool list.
     assert gateway.last_request(upstream).body.count(b'"mcp__files__fetch"') >= 2
     assert b'"fetch"' not in gateway.last_request(upstream).body
 

@@ -44,7 +44,7 @@ def test_a_tool_loop_continues_by_the_id_of_the_response(
     )
     assert second.output_text == "The tool says: a sunny day"
     if upstream != "responses":
-        # An upstream that holds the conversation itself also says what it continues.
+        # An upstream that stores the conversation also returns the previous id.
         assert second.previous_response_id == first.id
     third = respond(client, stream=stream, model=model, input="thank you", previous_response_id=second.id)
     assert third.output_text == "You said: thank you"
@@ -77,22 +77,22 @@ def test_a_stored_response_can_be_read_and_deleted(
     gateway: Gateway, sdks: Sdks, upstream: str, stream: bool
 ) -> None:
     client = sdks.openai(gateway.url)
-    made = respond(client, stream=stream, model=MODELS[upstream], input="keep this")
-    kept = client.responses.retrieve(made.id)
-    assert kept.to_dict() == made.to_dict()
-    items = client.responses.input_items.list(made.id).data
+    created = respond(client, stream=stream, model=MODELS[upstream], input="keep this")
+    stored = client.responses.retrieve(created.id)
+    assert stored.to_dict() == created.to_dict()
+    items = client.responses.input_items.list(created.id).data
     assert "keep this" in items[0].to_json()
-    client.responses.delete(made.id)
+    client.responses.delete(created.id)
     with pytest.raises(openai.NotFoundError):
-        client.responses.retrieve(made.id)
+        client.responses.retrieve(created.id)
 
 
 @upstreams
 def test_a_response_with_store_false_is_not_stored(gateway: Gateway, sdks: Sdks, upstream: str) -> None:
     client = sdks.openai(gateway.url)
-    made = client.responses.create(model=MODELS[upstream], input="forget this", store=False)
+    created = client.responses.create(model=MODELS[upstream], input="forget this", store=False)
     with pytest.raises(openai.NotFoundError):
-        client.responses.retrieve(made.id)
+        client.responses.retrieve(created.id)
 
 
 def test_an_unknown_id_cannot_be_continued(gateway: Gateway, sdks: Sdks) -> None:
@@ -105,7 +105,7 @@ def test_an_unknown_id_cannot_be_continued(gateway: Gateway, sdks: Sdks) -> None
 
 
 COUNTERS = {"chat": False, "responses": False, "messages": True, "gemini": True}
-"""Whether an upstream has a counter of its own."""
+"""Whether the upstream has its own token counter, by protocol."""
 
 
 @upstreams

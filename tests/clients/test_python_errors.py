@@ -80,7 +80,7 @@ def test_an_upstream_error_is_raised_as_the_exception_of_the_sdk(
     kind, status = RAISED[sdk_mode.protocol][fault]
     assert isinstance(error, kind)
     assert status_of(error) == status
-    # The refusal of the gateway's own key is no business of the client's: only that is kept back.
+    # The rejection of the gateway's own key is the only message that clients do not get.
     assert ("the upstream says" in str(error)) == (fault != "says-401")
 
 

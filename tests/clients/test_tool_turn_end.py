@@ -22,7 +22,9 @@ SETTINGS = ("auto", "never", "always")
 upstreams = pytest.mark.parametrize("upstream", [pytest.param(name, id=f"to-{name}") for name in PROTOCOLS])
 
 
-def ask(gateway: Gateway, model: str, *, tools: bool = True, headers: dict[str, str] | None = None) -> Answer:
+def send(
+    gateway: Gateway, model: str, *, tools: bool = True, headers: dict[str, str] | None = None
+) -> Answer:
     body: dict[str, Any] = {
         "model": model,
         "max_tokens": 1000,
@@ -39,7 +41,7 @@ def ask(gateway: Gateway, model: str, *, tools: bool = True, headers: dict[str, 
 def test_a_tool_turn_ends_with_message_stop_only_when_configured(
     gateways: Gateways, upstream: str, setting: str
 ) -> None:
-    answer = ask(gateways.get(setting), MODELS[upstream])
+    answer = send(gateways.get(setting), MODELS[upstream])
     ends = setting == "always"
     check_messages(answer.body, message_stop_after_calls=ends)
     assert answer.events[-1] == ("message_stop" if ends else "message_delta")
@@ -50,7 +52,7 @@ def test_a_tool_turn_ends_with_message_stop_only_when_configured(
 @pytest.mark.parametrize("setting", SETTINGS)
 @upstreams
 def test_any_other_turn_ends_with_message_stop(gateways: Gateways, upstream: str, setting: str) -> None:
-    answer = ask(gateways.get(setting), MODELS[upstream], tools=False)
+    answer = send(gateways.get(setting), MODELS[upstream], tools=False)
     check_messages(answer.body)
     assert answer.events[-1] == "message_stop"
 
@@ -59,7 +61,7 @@ def test_the_body_ends_at_once_while_the_upstream_stays_open(gateway: Gateway) -
     whole = answers.tool_call("messages", "look_up", {"city": "Paris"}, "toolu_1", True)
     assert isinstance(whole, Sse)
     gateway.upstreams.by_protocol["messages"].queue(Sse(whole.frames[:-1], end=Hang()))
-    answer = ask(gateway, MODELS["messages"])
+    answer = send(gateway, MODELS["messages"])
     check_messages(answer.body, message_stop_after_calls=False)
 
 
@@ -79,7 +81,7 @@ CLIENTS: dict[str, tuple[dict[str, str], bool]] = {
 def test_auto_sends_message_stop_to_clients_that_need_it(
     gateway: Gateway, headers: dict[str, str], ends: bool
 ) -> None:
-    check_messages(ask(gateway, MODELS["chat"], headers=headers).body, message_stop_after_calls=ends)
+    check_messages(send(gateway, MODELS["chat"], headers=headers).body, message_stop_after_calls=ends)
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
@@ -98,8 +100,8 @@ def test_the_python_sdk_accepts_every_setting(
     assert conversation.send_results("a sunny day").text == "The tool says: a sunny day"
 
 
-ASK = "please look_up the sky over Paris"
-LOOPED = {"calls": [{"city": ASK}], "text": f"The tool says: sunny in {ASK}"}
+QUESTION = "please look_up the sky over Paris"
+LOOPED = {"calls": [{"city": QUESTION}], "text": f"The tool says: sunny in {QUESTION}"}
 NODE_MODELS = list(MODELS.values())
 
 

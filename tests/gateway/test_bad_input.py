@@ -23,30 +23,34 @@ PROTOCOLS = ("chat", "responses", "messages", "gemini")
 
 
 @dataclass
-class Both:
+class GatewayAndUpstream:
     gateway: Running
     upstream: Upstream
 
 
 @pytest.fixture
-async def both() -> AsyncIterator[Both]:
+async def gateway_and_upstream() -> AsyncIterator[GatewayAndUpstream]:
     async with Upstream() as up:
         up.answer_with(lambda request: answers.text("chat", "still here", False))
         async with serving(one_target("chat", up)) as gateway:
-            yield Both(gateway, up)
+            yield GatewayAndUpstream(gateway, up)
 
 
-async def refused(both: Both, protocol: str, body: Any, *, status: int = 400) -> str:
-    """The message of a refusal; nothing reached the upstream and the next request works."""
-    answer = await call(both.gateway.port, asking.path(protocol, stream=False), body)
+async def refused(
+    gateway_and_upstream: GatewayAndUpstream, protocol: str, body: Any, *, status: int = 400
+) -> str:
+    """Check that a request is refused before the upstream and the next one works; return the message."""
+    answer = await call(gateway_and_upstream.gateway.port, asking.path(protocol, stream=False), body)
     assert answer.status == status, answer.body[:300]
-    assert both.upstream.requests == []
+    assert gateway_and_upstream.upstream.requests == []
     grammar.check_error(protocol, answer.status, answer.body)
     fine = await call(
-        both.gateway.port, asking.path(protocol, stream=False), asking.body(protocol, stream=False)
+        gateway_and_upstream.gateway.port,
+        asking.path(protocol, stream=False),
+        asking.body(protocol, stream=False),
     )
     assert fine.status == 200
-    both.upstream.requests.clear()
+    gateway_and_upstream.upstream.requests.clear()
     return str(answer.json["error"]["message"])
 
 
@@ -68,31 +72,39 @@ UNREADABLE = {
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("body", UNREADABLE.values(), ids=UNREADABLE.keys())
-async def test_a_body_that_is_no_request_is_refused(both: Both, protocol: str, body: bytes) -> None:
-    assert await refused(both, protocol, body)
+async def test_a_body_that_is_not_a_request_is_refused(
+    gateway_and_upstream: GatewayAndUpstream, protocol: str, body: bytes
+) -> None:
+    assert await refused(gateway_and_upstream, protocol, body)
 
 
-async def test_a_body_past_the_limit_is_refused_before_it_is_read(both: Both) -> None:
+async def test_a_body_past_the_limit_is_refused_before_it_is_read(
+    gateway_and_upstream: GatewayAndUpstream,
+) -> None:
     huge = b'{"model":"up.m","messages":[{"role":"user","content":"' + b"x" * (50 * 1024 * 1024) + b'"}]}'
     for protocol in PROTOCOLS:
-        await refused(both, protocol, huge, status=413)
+        await refused(gateway_and_upstream, protocol, huge, status=413)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-async def test_broken_utf8_is_refused_wherever_it_stands(both: Both, protocol: str) -> None:
-    """In the text, in a tool's schema, in a field nobody knows: no provider sees it."""
+async def test_broken_utf8_is_refused_in_every_field(
+    gateway_and_upstream: GatewayAndUpstream, protocol: str
+) -> None:
+    """In the text, in a tool's schema or in an unknown field: it does not reach a provider."""
     whole = msgspec.json.encode({**RICH[protocol], "unknown_field": {"deep": ["marked"]}})
     for place in (b'"t"', b'"object"', b'"marked"'):
         assert place in whole
-        message = await refused(both, protocol, whole.replace(place, place[:-1] + b'\xe2\x82"', 1))
+        message = await refused(
+            gateway_and_upstream, protocol, whole.replace(place, place[:-1] + b'\xe2\x82"', 1)
+        )
         assert "UTF-8" in message
 
 
-async def test_nul_bytes_in_ordinary_text_are_ordinary_text(both: Both) -> None:
+async def test_nul_bytes_in_text_are_passed_on(gateway_and_upstream: GatewayAndUpstream) -> None:
     body = asking.body("messages", "a\x00b", stream=False)
-    answer = await call(both.gateway.port, "/v1/messages", body)
+    answer = await call(gateway_and_upstream.gateway.port, "/v1/messages", body)
     assert answer.status == 200
-    assert both.upstream.requests[0].json["messages"][0]["content"] == "a\x00b"
+    assert gateway_and_upstream.upstream.requests[0].json["messages"][0]["content"] == "a\x00b"
 
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
@@ -155,13 +167,15 @@ FIELDS: list[tuple[str, str, Any, str]] = [
     FIELDS,
     ids=[f"{row[0]}-{row[3]}-{i}" for i, row in enumerate(FIELDS)],
 )
-async def test_a_wrong_field_is_named(both: Both, protocol: str, field: str, value: Any, named: str) -> None:
+async def test_a_wrong_field_is_named(
+    gateway_and_upstream: GatewayAndUpstream, protocol: str, field: str, value: Any, named: str
+) -> None:
     body = asking.body(protocol, stream=False)
     if value is None:
         body.pop(field)
     else:
         body[field] = value
-    message = await refused(both, protocol, body)
+    message = await refused(gateway_and_upstream, protocol, body)
     assert message.startswith(named), message
 
 
@@ -186,15 +200,15 @@ async def test_too_many_messages_are_refused() -> None:
     ],
 )
 async def test_a_wrong_path_or_method_is_a_clear_error(
-    both: Both, method: str, path: str, status: int
+    gateway_and_upstream: GatewayAndUpstream, method: str, path: str, status: int
 ) -> None:
-    answer = await call(both.gateway.port, path, method=method)
+    answer = await call(gateway_and_upstream.gateway.port, path, method=method)
     assert answer.status == status
     assert answer.json["error"]["message"]
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Every place inside a JSON value."""
+    """Yield the path of every value inside a JSON value."""
     yield path
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, inner in items:
@@ -310,7 +324,7 @@ ODD = st.one_of(
 @pytest.mark.parametrize("client", PROTOCOLS)
 @settings(max_examples=40, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
-def test_any_value_in_any_place_is_either_understood_or_refused(
+def test_any_value_in_any_place_is_either_accepted_or_refused(
     client: str, upstream: str, data: st.DataObject
 ) -> None:
     """A wrong value anywhere is a ClientError or passes: never another exception or broken JSON."""
@@ -325,14 +339,14 @@ def test_any_value_in_any_place_is_either_understood_or_refused(
         for key in place[:-1]:
             inner = inner[key]
         inner[place[-1]] = copy.deepcopy(data.draw(ODD))
-    aim = EncodeOptions(model="m", provider="up", max_output_tokens=4096)
+    options = EncodeOptions(model="m", provider="up", max_output_tokens=4096)
     try:
-        inbound = CODECS[client].validate(
+        wire = CODECS[client].validate(
             msgspec.json.encode(body), **({"model": "up.m", "stream": False} if client == "gemini" else {})
         )
-        request = CODECS[client].decode_request(inbound)
-        msgspec.json.decode(CODECS[upstream].encode_request(request, aim).body)
-        msgspec.json.decode(CODECS[client].rewrite(inbound, aim).body)
+        request = CODECS[client].decode_request(wire)
+        msgspec.json.decode(CODECS[upstream].encode_request(request, options).body)
+        msgspec.json.decode(CODECS[client].rewrite(wire, options).body)
     except ClientError as error:
         status, envelope = CODECS[client].encode_error(error)
         assert 400 <= status < 500

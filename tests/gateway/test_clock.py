@@ -1,4 +1,4 @@
-"""The clock over HTTP: offered, called, told; the client sees one well-formed answer and nothing of it."""
+"""The clock over HTTP: offers, calls and reminders; the client gets one answer without clock calls."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.routing.instruction_texts import wire_request
 protocols = pytest.mark.parametrize("protocol", PROTOCOLS)
 streaming = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 pairs = pytest.mark.parametrize(
-    ("protocol", "speaks"),
+    ("protocol", "upstream_protocol"),
     [pytest.param(one, other, id=f"{one}-to-{other}") for one in PROTOCOLS for other in PROTOCOLS],
 )
 TIME = re.compile(
@@ -47,27 +47,27 @@ MERGED = ("messages", "gemini")
 
 @streaming
 @pairs
-async def test_it_is_offered_once_and_strict(
-    tmp_path: Path, protocol: str, speaks: str, stream: bool
+async def test_the_clock_is_offered_once_and_strict(
+    tmp_path: Path, protocol: str, upstream_protocol: str, stream: bool
 ) -> None:
-    async with clock_gateway(protocol, tmp_path, upstream_protocol=speaks) as harness:
+    async with clock_gateway(protocol, tmp_path, upstream_protocol=upstream_protocol) as harness:
         script_tool_calls(harness, command("get"))
         answer = await harness.send(stream=stream, tools=True)
         assert harness.answer_text(answer, stream=stream) == "done"
         for number in (0, 1):
             tools = upstream_request(harness, number).tools
             assert [tool.name for tool in tools] == ["get_weather", "clock"]
-            if speaks in ("chat", "responses"):
+            if upstream_protocol in ("chat", "responses"):
                 assert (tools[1].strict, tools[1].parameters) == (True, SCHEMA)
             else:
-                # Upstreams other than its maker's refuse the word, and it is in every request.
+                # Compatible third-party upstreams reject the field, and it would be in every request.
                 assert b'"strict"' not in harness.upstream.requests[number].body
         assert b"clock" not in answer.body
 
 
 @streaming
 @protocols
-async def test_a_client_with_a_clock_of_its_own_keeps_it(tmp_path: Path, protocol: str, stream: bool) -> None:
+async def test_a_client_with_its_own_clock_tool_keeps_it(tmp_path: Path, protocol: str, stream: bool) -> None:
     body = asking.body(protocol, stream=stream, tools=True)
     renamed = msgspec.json.encode(body).replace(b"get_weather", b"clock")
     async with clock_gateway(protocol, tmp_path) as harness:
@@ -77,13 +77,13 @@ async def test_a_client_with_a_clock_of_its_own_keeps_it(tmp_path: Path, protoco
         assert [tool.name for tool in upstream_request(harness, 1).tools] == ["clock", "routecodex_clock"]
         assert tool_results(harness, 1)[0]["action"] == "get"
         script_tool_calls(harness, *[{"city": "Oslo"}] * 3)
-        theirs = await harness.send(stream=stream, body=renamed)
-        asking.check(protocol, theirs, stream=stream)
-        assert b'"clock"' in theirs.body
+        client_answer = await harness.send(stream=stream, body=renamed)
+        asking.check(protocol, client_answer, stream=stream)
+        assert b'"clock"' in client_answer.body
         assert len(harness.upstream_texts) == 3
 
 
-async def test_where_both_names_are_taken_it_stays_away(tmp_path: Path) -> None:
+async def test_the_clock_is_not_offered_when_both_names_are_taken(tmp_path: Path) -> None:
     tools = [
         {"type": "function", "function": {"name": name, "parameters": {"type": "object"}}}
         for name in ("clock", "routecodex_clock")
@@ -97,7 +97,7 @@ async def test_where_both_names_are_taken_it_stays_away(tmp_path: Path) -> None:
 
 @streaming
 @protocols
-async def test_every_action_does_what_it_says(tmp_path: Path, protocol: str, stream: bool) -> None:
+async def test_every_action_changes_the_stored_tasks(tmp_path: Path, protocol: str, stream: bool) -> None:
     due = now_ms() + HOUR
     async with clock_gateway(protocol, tmp_path) as harness:
         known = {}
@@ -156,12 +156,12 @@ WRONG: dict[str, tuple[Any, str]] = {
 
 @protocols
 @pytest.mark.parametrize(("arguments", "code"), WRONG.values(), ids=WRONG)
-async def test_what_is_wrong_is_told_to_the_model_and_nothing_is_kept(
+async def test_wrong_arguments_are_an_error_result_and_nothing_is_stored(
     tmp_path: Path, protocol: str, arguments: Any, code: str
 ) -> None:
-    # Some protocols have no room for arguments that are no object.
-    speaks = "chat" if isinstance(arguments, str) else protocol
-    async with clock_gateway(protocol, tmp_path, upstream_protocol=speaks) as harness:
+    # Some protocols cannot carry arguments that are not an object.
+    upstream_protocol = "chat" if isinstance(arguments, str) else protocol
+    async with clock_gateway(protocol, tmp_path, upstream_protocol=upstream_protocol) as harness:
         script_tool_calls(harness, arguments)
         answer = await harness.send()
         assert harness.answer_text(answer, stream=False) == "done"
@@ -173,7 +173,7 @@ async def test_what_is_wrong_is_told_to_the_model_and_nothing_is_kept(
 
 @streaming
 @protocols
-async def test_without_a_session_nothing_can_be_kept_but_the_time_is_told(
+async def test_without_a_session_tasks_are_refused_but_the_time_is_sent(
     tmp_path: Path, protocol: str, stream: bool
 ) -> None:
     body = asking.body(protocol, stream=stream)
@@ -194,16 +194,16 @@ async def test_without_a_session_nothing_can_be_kept_but_the_time_is_told(
 
 @streaming
 @pairs
-async def test_the_time_is_a_last_message_of_its_own_and_only_in_the_first_round(
-    tmp_path: Path, protocol: str, speaks: str, stream: bool
+async def test_the_time_is_a_separate_last_message_only_in_the_first_round(
+    tmp_path: Path, protocol: str, upstream_protocol: str, stream: bool
 ) -> None:
-    async with clock_gateway(protocol, tmp_path, upstream_protocol=speaks) as harness:
+    async with clock_gateway(protocol, tmp_path, upstream_protocol=upstream_protocol) as harness:
         before = now_ms()
         script_tool_calls(harness, command("get"))
         await harness.send(stream=stream)
         messages = upstream_request(harness, 0).messages
-        # Where roles must alternate on the wire, its own message is the last part of the user's.
-        assert [message.role for message in messages] == ["user"] * (1 if speaks in MERGED else 2)
+        # Where roles must alternate, the time message becomes the last part of the user message.
+        assert [message.role for message in messages] == ["user"] * (1 if upstream_protocol in MERGED else 2)
         found = TIME.fullmatch(harness.upstream_texts[0][-1][1])
         assert found is not None
         assert before <= int(found[4]) <= now_ms()
@@ -212,9 +212,7 @@ async def test_the_time_is_a_last_message_of_its_own_and_only_in_the_first_round
 
 
 @protocols
-async def test_a_model_that_is_to_go_on_in_its_own_words_is_told_nothing(
-    tmp_path: Path, protocol: str
-) -> None:
+async def test_an_assistant_prefill_gets_no_time_message(tmp_path: Path, protocol: str) -> None:
     named: dict[str, Any] = {} if protocol == "gemini" else {"model": "up.m"}
     begun = wire_request(protocol, ("user", "Hello"), ("assistant", "Well,"), **named)
     store_tasks(tmp_path, now_ms())
@@ -226,14 +224,14 @@ async def test_a_model_that_is_to_go_on_in_its_own_words_is_told_nothing(
 
 
 @protocols
-async def test_the_time_can_be_told_with_tasks_only_or_never(tmp_path: Path, protocol: str) -> None:
+async def test_the_time_can_be_sent_only_with_tasks_or_never(tmp_path: Path, protocol: str) -> None:
     store_tasks(tmp_path, now_ms() + HOUR)
     async with clock_gateway(protocol, tmp_path, clock='time_tag = "with_tasks"\n') as harness:
         harness.script_texts("hi", "hi", "hi")
         await harness.send()
         await harness.send(headers={"x-session-id": "another"})
         await harness.send(headers={})
-        assert [len(said) for said in harness.upstream_texts] == [2, 1, 1]
+        assert [len(texts) for texts in harness.upstream_texts] == [2, 1, 1]
     async with clock_gateway(protocol, tmp_path, clock='time_tag = "off"\n') as harness:
         harness.script_texts("hi")
         await harness.send()
@@ -242,20 +240,20 @@ async def test_the_time_can_be_told_with_tasks_only_or_never(tmp_path: Path, pro
 
 @streaming
 @pairs
-async def test_what_is_due_is_told_once_in_the_next_request(
-    tmp_path: Path, protocol: str, speaks: str, stream: bool
+async def test_due_tasks_are_sent_once_in_the_next_request(
+    tmp_path: Path, protocol: str, upstream_protocol: str, stream: bool
 ) -> None:
     late, soon, other = now_ms() - WINDOW, now_ms() + WINDOW // 2, now_ms() + 20 * WINDOW
     store_tasks(tmp_path, soon, late, other)
-    async with clock_gateway(protocol, tmp_path, upstream_protocol=speaks) as harness:
+    async with clock_gateway(protocol, tmp_path, upstream_protocol=upstream_protocol) as harness:
         harness.script_texts(then="part ")
         answer = await harness.send(stream=stream)
         assert harness.answer_text(answer, stream=stream) == "part 0"
         assert b"plants" not in answer.body
         await harness.send("and now?", stream=stream)
-        told = reminder(("water the plants 2", late), ("water the plants", soon))
-        assert [without_time_line(said) for said in harness.upstream_texts] == [
-            [("user", "Hello"), told],
+        expected = reminder(("water the plants 2", late), ("water the plants", soon))
+        assert [without_time_line(texts) for texts in harness.upstream_texts] == [
+            [("user", "Hello"), expected],
             [("user", "and now?")],
         ]
         assert TIME.fullmatch(harness.upstream_texts[0][1][1])
@@ -268,7 +266,7 @@ async def test_what_is_due_is_told_once_in_the_next_request(
 
 @streaming
 @protocols
-async def test_a_reminder_stays_before_the_model_while_it_calls_the_clock(
+async def test_a_reminder_stays_in_the_request_while_the_model_calls_the_clock(
     tmp_path: Path, protocol: str, stream: bool
 ) -> None:
     due = now_ms()
@@ -276,8 +274,10 @@ async def test_a_reminder_stays_before_the_model_while_it_calls_the_clock(
     async with clock_gateway(protocol, tmp_path) as harness:
         script_tool_calls(harness, command("get"), command("list"))
         await harness.send(stream=stream)
-        told = reminder(("water the plants", due))
-        assert [without_time_line(said) for said in harness.upstream_texts] == [[("user", "Hello"), told]] * 3
+        expected = reminder(("water the plants", due))
+        assert [without_time_line(texts) for texts in harness.upstream_texts] == [
+            [("user", "Hello"), expected]
+        ] * 3
         roles = [message.role for message in upstream_request(harness, 2).messages]
         assert roles.index("assistant") == (1 if protocol in MERGED else 2)
         assert tool_results(harness, 2)[1]["items"][0]["taskId"] == "t1"
@@ -286,9 +286,7 @@ async def test_a_reminder_stays_before_the_model_while_it_calls_the_clock(
 
 @streaming
 @protocols
-async def test_what_was_delivered_is_listed_until_it_is_over(
-    tmp_path: Path, protocol: str, stream: bool
-) -> None:
+async def test_a_delivered_task_is_still_listed(tmp_path: Path, protocol: str, stream: bool) -> None:
     store_tasks(tmp_path, now_ms())
     async with clock_gateway(protocol, tmp_path) as harness:
         harness.script_texts("hi")
@@ -302,7 +300,7 @@ async def test_what_was_delivered_is_listed_until_it_is_over(
 
 @streaming
 @protocols
-async def test_a_task_that_is_due_when_it_is_set_is_told_in_the_next_request_and_not_before(
+async def test_a_task_due_when_it_is_set_is_sent_in_the_next_request_and_not_before(
     tmp_path: Path, protocol: str, stream: bool
 ) -> None:
     async with clock_gateway(protocol, tmp_path) as harness:
@@ -317,7 +315,7 @@ async def test_a_task_that_is_due_when_it_is_set_is_told_in_the_next_request_and
     assert stored_tasks(tmp_path)[0]["deliveryCount"] == 1
 
 
-async def test_a_task_that_comes_again_is_told_again(tmp_path: Path) -> None:
+async def test_a_recurring_task_is_sent_again(tmp_path: Path) -> None:
     async with clock_gateway("chat", tmp_path, clock="hold_non_streaming = false\n") as harness:
         due = now_ms() - 1000
         script_tool_calls(harness, command("schedule", task_item(due, repeat="every 1 minutes", maxRuns=2)))
@@ -329,6 +327,6 @@ async def test_a_task_that_comes_again_is_told_again(tmp_path: Path) -> None:
         await harness.send()
         (task,) = stored_tasks(tmp_path)
         await harness.send()
-        told = [reminder(("water the plants", due + later))[1] for later in (0, WINDOW)]
-        assert [one for some in reminders(harness) for one in some] == told
+        expected = [reminder(("water the plants", due + later))[1] for later in (0, WINDOW)]
+        assert [one for some in reminders(harness) for one in some] == expected
     assert (task["deliveryCount"], "deliveredAtMs" in task) == (2, True)

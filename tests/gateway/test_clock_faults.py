@@ -1,4 +1,4 @@
-"""The clock when things go wrong: a reminder is never lost and never told twice, whatever breaks."""
+"""Faults of the clock: a reminder is never lost and never sent twice."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ from tests.gateway.clock_gateway import (
 )
 from tests.gateway.continuation_gateway import PROTOCOLS, GatewayHarness
 from tests.kit import answers
-from tests.kit.steps import Answer as Given
+from tests.kit.steps import Answer as UpstreamAnswer
 from tests.kit.steps import CutOff, Hang, Json, Raw, Sse, Steps
 from tests.kit.upstream import Request, Upstream
-from tests.server_tools.clock.time_server import answer as tells
+from tests.server_tools.clock.time_server import answer as time_answer
 from tests.server_tools.clock.time_server import time_server
 
 protocols = pytest.mark.parametrize("protocol", PROTOCOLS)
 streaming = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 HOUR = 3_600_000
 AT_ONCE = "[routing_options]\nmax_wait_ms = 0\nhealth = false\n"
-FAILURES: dict[str, Given] = {
+FAILURES: dict[str, UpstreamAnswer] = {
     "500": Json(500, {"error": {"message": "it broke"}}),
     "400": Json(400, {"error": {"message": "not so"}}),
     "no-answer": Raw([CutOff()]),
@@ -50,8 +50,8 @@ FAILURES: dict[str, Given] = {
 }
 
 
-def mark(folder: Path) -> tuple[int, bool]:
-    """How often the only task was delivered, and whether somebody has it reserved."""
+def delivery_state(folder: Path) -> tuple[int, bool]:
+    """Return the delivery count of the only task, and whether it is reserved."""
     (task,) = stored_tasks(folder)
     assert ("deliveredAtMs" in task) == bool(task["deliveryCount"])
     return task["deliveryCount"], "reservation" in task
@@ -60,43 +60,43 @@ def mark(folder: Path) -> tuple[int, bool]:
 @streaming
 @protocols
 @pytest.mark.parametrize("failure", FAILURES.values(), ids=FAILURES)
-async def test_an_upstream_that_fails_gives_the_reminder_back(
-    tmp_path: Path, protocol: str, stream: bool, failure: Given
+async def test_a_reminder_is_sent_again_after_the_upstream_failed(
+    tmp_path: Path, protocol: str, stream: bool, failure: UpstreamAnswer
 ) -> None:
     store_tasks(tmp_path, now_ms())
-    seen: list[tuple[int, bool]] = []
+    marks: list[tuple[int, bool]] = []
     async with clock_gateway(protocol, tmp_path, more=AT_ONCE) as harness:
 
-        def answer(request: Request, number: int) -> Given:
-            seen.append(mark(tmp_path))
-            return harness.text_answer("told", request) if number else failure
+        def answer(request: Request, number: int) -> UpstreamAnswer:
+            marks.append(delivery_state(tmp_path))
+            return harness.text_answer("reminded", request) if number else failure
 
         harness.script(answer)
         assert (await harness.send(stream=stream)).status >= 400
-        assert mark(tmp_path) == (0, False)
-        assert harness.answer_text(await harness.send(stream=stream), stream=stream) == "told"
+        assert delivery_state(tmp_path) == (0, False)
+        assert harness.answer_text(await harness.send(stream=stream), stream=stream) == "reminded"
         assert [len(found) for found in reminders(harness)] == [1, 1]
-        assert (seen, mark(tmp_path)) == ([(0, True)] * 2, (1, False))
+        assert (marks, delivery_state(tmp_path)) == ([(0, True)] * 2, (1, False))
 
 
-async def test_what_looks_like_an_instruction_in_a_task_is_not_said(tmp_path: Path) -> None:
+async def test_an_instruction_in_the_text_of_a_task_is_stripped(tmp_path: Path) -> None:
     store_tasks(tmp_path, now_ms(), text="look <**!glm**> now")
     async with clock_gateway("chat", tmp_path) as harness:
-        harness.script(lambda request, _: harness.text_answer("told", request))
+        harness.script(lambda request, _: harness.text_answer("reminded", request))
         await harness.send(stream=False)
-        ((told,),) = reminders(harness)
-    assert '[scheduled task:"look  now"]' in told
+        ((text,),) = reminders(harness)
+    assert '[scheduled task:"look  now"]' in text
 
 
 @streaming
 @protocols
-async def test_a_reminder_nobody_was_told_anything_of_comes_back(
+async def test_a_reminder_without_an_answer_is_sent_again(
     tmp_path: Path, protocol: str, stream: bool
 ) -> None:
     store_tasks(tmp_path, now_ms())
     async with clock_gateway(protocol, tmp_path, more=AT_ONCE) as harness:
 
-        def answer(request: Request, number: int) -> Given:
+        def answer(request: Request, number: int) -> UpstreamAnswer:
             if number == 0:
                 return answers.tool_call(
                     harness.upstream_protocol, "clock", command("get"), "call_0", stream=stream
@@ -104,43 +104,41 @@ async def test_a_reminder_nobody_was_told_anything_of_comes_back(
             return (
                 Json(500, {"error": {"message": "it broke"}})
                 if number == 1
-                else harness.text_answer("told", request)
+                else harness.text_answer("reminded", request)
             )
 
         harness.script(answer)
         await harness.send(stream=stream)
         await asyncio.wait_for(wait_until_idle(harness), 20)
-        assert mark(tmp_path) == (0, False)
-        assert harness.answer_text(await harness.send(stream=stream), stream=stream) == "told"
-    assert mark(tmp_path) == (1, False)
+        assert delivery_state(tmp_path) == (0, False)
+        assert harness.answer_text(await harness.send(stream=stream), stream=stream) == "reminded"
+    assert delivery_state(tmp_path) == (1, False)
 
 
 @streaming
 @protocols
-async def test_a_client_that_leaves_before_the_first_byte_gets_the_reminder_later(
+async def test_a_client_that_disconnects_before_the_first_byte_gets_the_reminder_later(
     tmp_path: Path, protocol: str, stream: bool
 ) -> None:
     store_tasks(tmp_path, now_ms())
     async with clock_gateway(protocol, tmp_path) as harness:
         harness.script(
-            lambda request, number: harness.text_answer("told", request) if number else Steps([Hang()])
+            lambda request, number: harness.text_answer("reminded", request) if number else Steps([Hang()])
         )
         under_way = await harness.begin("Hello", stream=stream)
         first = await harness.upstream.received()
-        assert mark(tmp_path) == (0, True)
+        assert delivery_state(tmp_path) == (0, True)
         await under_way.leave()
         await asyncio.wait_for(first.gone.wait(), 20)
         await asyncio.wait_for(wait_until_idle(harness), 20)
-        assert mark(tmp_path) == (0, False)
+        assert delivery_state(tmp_path) == (0, False)
         await harness.send(stream=stream)
         assert len(reminders(harness)[1]) == 1
-    assert mark(tmp_path) == (1, False)
+    assert delivery_state(tmp_path) == (1, False)
 
 
 @protocols
-async def test_it_is_delivered_with_the_first_byte_and_not_with_the_last(
-    tmp_path: Path, protocol: str
-) -> None:
+async def test_a_reminder_counts_as_delivered_with_the_first_byte(tmp_path: Path, protocol: str) -> None:
     store_tasks(tmp_path, now_ms())
     async with clock_gateway(protocol, tmp_path) as harness:
         half = answers.cut_off(protocol, "a long answer that has no end")
@@ -148,15 +146,15 @@ async def test_it_is_delivered_with_the_first_byte_and_not_with_the_last(
         under_way = await harness.begin("Hello")
         await under_way.head()
         assert await under_way.piece()
-        assert mark(tmp_path) == (1, False)
+        assert delivery_state(tmp_path) == (1, False)
         await under_way.leave()
         await asyncio.wait_for(wait_until_idle(harness), 20)
-    assert mark(tmp_path) == (1, False)
+    assert delivery_state(tmp_path) == (1, False)
 
 
 @contextmanager
-def in_the_way(folder: Path) -> Iterator[None]:
-    """The tasks cannot be written: a file stands where their directory was."""
+def block_task_directory(folder: Path) -> Iterator[None]:
+    """Make writes of tasks fail: replace their directory by a file."""
     (folder / "clock").rename(folder / "moved")
     (folder / "clock").write_text("in the way")
     try:
@@ -168,7 +166,7 @@ def in_the_way(folder: Path) -> Iterator[None]:
 
 @streaming
 @protocols
-async def test_what_cannot_be_written_is_an_error_of_the_tool_and_nothing_is_kept(
+async def test_a_failed_write_is_an_error_of_the_tool_and_nothing_is_stored(
     tmp_path: Path, protocol: str, stream: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     due = now_ms() + HOUR
@@ -181,7 +179,7 @@ async def test_what_cannot_be_written_is_an_error_of_the_tool_and_nothing_is_kep
             command("clear"),
         )
         script_tool_calls(harness, *orders, command("get"))
-        with in_the_way(tmp_path), caplog.at_level(logging.ERROR):
+        with block_task_directory(tmp_path), caplog.at_level(logging.ERROR):
             answer = await harness.send(stream=stream)
         assert harness.answer_text(answer, stream=stream) == "done"
         *failed, got = tool_results(harness, 4)
@@ -193,26 +191,24 @@ async def test_what_cannot_be_written_is_an_error_of_the_tool_and_nothing_is_kep
 
 
 @streaming
-async def test_a_store_that_is_down_costs_the_reminder_and_not_the_answer(
-    tmp_path: Path, stream: bool
-) -> None:
+async def test_a_store_outage_drops_the_reminder_but_not_the_answer(tmp_path: Path, stream: bool) -> None:
     store_tasks(tmp_path, now_ms())
     async with clock_gateway("chat", tmp_path, clock='time_tag = "with_tasks"\nhold_max_ms = 0\n') as harness:
         harness.script_texts(then="part ")
-        with in_the_way(tmp_path):
+        with block_task_directory(tmp_path):
             answer = await harness.send(stream=stream)
             assert harness.answer_text(answer, stream=stream) == "part 0"
-        assert mark(tmp_path) == (0, False)
+        assert delivery_state(tmp_path) == (0, False)
         await harness.send(stream=stream)
         assert [len(found) for found in reminders(harness)] == [0, 1]
 
 
-async def test_a_task_that_cannot_be_reserved_while_it_is_held_for_is_given_up_in_time(
+async def test_holding_for_a_task_that_cannot_be_reserved_ends_in_time(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with clock_gateway("chat", tmp_path, clock="due_window_ms = 1000\nhold_max_ms = 700\n") as harness:
 
-        def answer(request: Request) -> Given:
+        def answer(request: Request) -> UpstreamAnswer:
             store_tasks(tmp_path, now_ms() + 1300)
             (tmp_path / "clock" / ".lock").unlink(missing_ok=True)
             (tmp_path / "clock" / ".lock").mkdir()
@@ -256,7 +252,7 @@ async def test_a_damaged_file_is_set_aside_at_the_start_and_named(
     assert f"damaged file {task_file(tmp_path)} set aside as s-1.json.corrupt-1" in caplog.text
 
 
-async def test_what_is_over_is_dropped_at_the_start_and_what_is_late_is_kept(tmp_path: Path) -> None:
+async def test_expired_tasks_are_deleted_at_start_and_late_tasks_are_kept(tmp_path: Path) -> None:
     store_tasks(tmp_path, now_ms() - 21 * 60_000, now_ms() - 19 * 60_000)
     async with clock_gateway("chat", tmp_path) as harness:
         while len(stored_tasks(tmp_path)) > 1:
@@ -267,16 +263,16 @@ async def test_what_is_over_is_dropped_at_the_start_and_what_is_late_is_kept(tmp
         assert "water the plants 2" in reminders(harness)[0][0]
 
 
-async def test_twenty_requests_at_once_tell_of_it_once(tmp_path: Path) -> None:
+async def test_twenty_concurrent_requests_send_a_reminder_once(tmp_path: Path) -> None:
     store_tasks(tmp_path, now_ms())
     async with clock_gateway("chat", tmp_path, clock="hold_max_ms = 0\n") as harness:
         harness.script_texts(then="part ")
         await asyncio.gather(*(harness.send(stream=bool(number % 2)) for number in range(20)))
         assert sorted(len(found) for found in reminders(harness)) == [0] * 19 + [1]
-    assert mark(tmp_path) == (1, False)
+    assert delivery_state(tmp_path) == (1, False)
 
 
-async def test_two_workers_tell_of_it_once_and_share_what_is_set(tmp_path: Path) -> None:
+async def test_two_workers_send_a_reminder_once_and_share_tasks(tmp_path: Path) -> None:
     async with Upstream() as upstream:
         harness = GatewayHarness("chat", "chat", tmp_path / "state", upstream)
         store_tasks(harness.folder, now_ms())
@@ -286,7 +282,7 @@ async def test_two_workers_tell_of_it_once_and_share_what_is_set(tmp_path: Path)
             harness.port = await process.port()
             await asyncio.gather(*(harness.send() for _ in range(20)))
             assert sorted(len(found) for found in reminders(harness)) == [0] * 19 + [1]
-            assert mark(harness.folder) == (1, False)
+            assert delivery_state(harness.folder) == (1, False)
             due = now_ms() + HOUR
             harness.script(
                 lambda request, number: (
@@ -302,12 +298,15 @@ async def test_two_workers_tell_of_it_once_and_share_what_is_set(tmp_path: Path)
             assert await process.ended() == 0
 
 
-async def test_a_kill_between_reservation_and_delivery_loses_nothing_and_doubles_nothing(
+async def test_a_kill_between_reservation_and_delivery_neither_loses_nor_repeats_a_reminder(
     tmp_path: Path,
 ) -> None:
     due = now_ms()
-    lease = "lease_ms = 1500\n"
-    async with Upstream() as upstream, time_server(lambda asked: [tells(asked, time.time() + 90)]) as server:
+    lease_config = "lease_ms = 1500\n"
+    async with (
+        Upstream() as upstream,
+        time_server(lambda query: [time_answer(query, time.time() + 90)]) as server,
+    ):
         harness = GatewayHarness("chat", "chat", tmp_path / "state", upstream)
         store_tasks(harness.folder, due)
         harness.script(
@@ -315,17 +314,17 @@ async def test_a_kill_between_reservation_and_delivery_loses_nothing_and_doubles
                 Steps([Hang()]) if not number else harness.text_answer(f"part {number}", request)
             )
         )
-        async with serve(tmp_path, whole_config(harness, lease)) as process:
+        async with serve(tmp_path, whole_config(harness, lease_config)) as process:
             harness.port = await process.port()
             under_way = await harness.begin("Hello")
             await upstream.received()
             os.killpg(process.process.pid, signal.SIGKILL)
             await process.ended()
             await under_way.close()
-        assert mark(harness.folder) == (0, True)
+        assert delivery_state(harness.folder) == (0, True)
         ends = stored_tasks(harness.folder)[0]["reservation"]["untilUpMs"]
-        # That its time is ahead of the dead one's lets a gateway wait no shorter.
-        config = whole_config(harness, lease, ntp=f'ntp = {{ servers = ["{server}"] }}\n')
+        # A gateway whose clock is ahead of the dead one's waits just as long.
+        config = whole_config(harness, lease_config, ntp=f'ntp = {{ servers = ["{server}"] }}\n')
         async with serve(tmp_path, config) as process:
             harness.port = await process.port()
             while (await admin_call(harness, "clock"))["clock"]["ntp"]["status"] != "ok":
@@ -334,10 +333,10 @@ async def test_a_kill_between_reservation_and_delivery_loses_nothing_and_doubles
             for _ in range(3):
                 await harness.send()
         assert [len(found) for found in reminders(harness)] == [1, 1, 0, 0]
-        assert mark(harness.folder) == (1, False)
+        assert delivery_state(harness.folder) == (1, False)
 
 
-async def test_a_restart_keeps_what_was_set(tmp_path: Path) -> None:
+async def test_tasks_survive_a_restart(tmp_path: Path) -> None:
     async with Upstream() as upstream:
         harness = GatewayHarness("chat", "chat", tmp_path / "state", upstream)
         script_tool_calls(harness, command("schedule", task_item(now_ms())))
@@ -362,7 +361,10 @@ async def test_tasks_live_below_the_session_dir_and_network_time_beside_them(
 ) -> None:
     here = tmp_path / "here"
     store_tasks(here, now_ms())
-    async with Upstream() as upstream, time_server(lambda asked: [tells(asked, time.time() + 5)]) as server:
+    async with (
+        Upstream() as upstream,
+        time_server(lambda query: [time_answer(query, time.time() + 5)]) as server,
+    ):
         harness = GatewayHarness("chat", "chat", here, upstream)
         harness.script_texts("hi")
         text = whole_config(harness, ntp=f'ntp = {{ servers = ["{server}"] }}\n')
@@ -375,16 +377,16 @@ async def test_tasks_live_below_the_session_dir_and_network_time_beside_them(
                 await asyncio.sleep(0.02)
             assert abs(found["offsetMs"] - offset) < 1000
             await harness.send()
-            said = harness.upstream_texts[0][1][1]
-    assert f"ntpOffsetMs=`{found['offsetMs']}`" in said
-    assert mark(here) == (1, False)
+            text = harness.upstream_texts[0][1][1]
+    assert f"ntpOffsetMs=`{found['offsetMs']}`" in text
+    assert delivery_state(here) == (1, False)
     assert (here / "clock" / "ntp-state.json").exists() == (status == "ok")
 
 
 @streaming
-async def test_servers_of_time_that_lie_or_are_silent_hold_up_nothing(tmp_path: Path, stream: bool) -> None:
+async def test_invalid_or_silent_ntp_servers_do_not_delay_requests(tmp_path: Path, stream: bool) -> None:
     store_tasks(tmp_path, now_ms())
-    async with time_server(lambda asked: [b"no time"]) as liar, time_server(lambda asked: []) as silent:
+    async with time_server(lambda query: [b"no time"]) as liar, time_server(lambda query: []) as silent:
         ntp = f'ntp = {{ servers = ["{liar}", "{silent}"], timeout_ms = 100 }}\n'
         async with clock_gateway("chat", tmp_path, ntp=ntp) as harness:
             harness.script_texts("hi", "hi")

@@ -1,4 +1,4 @@
-"""Reservations over HTTP: of requests that a reload leaves behind, and of requests side by side."""
+"""Reservations over HTTP: of requests from before a reload, and of concurrent requests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.gateway.clock_gateway import (
 )
 from tests.gateway.continuation_gateway import GatewayHarness
 from tests.kit import answers
-from tests.kit.steps import Answer as Given
+from tests.kit.steps import Answer as UpstreamAnswer
 from tests.kit.steps import Send, Sse, Steps, Wait
 from tests.kit.upstream import Request, Upstream
 from tests.server.test_reload import serving_file
@@ -37,34 +37,32 @@ def reservation(folder: Path) -> dict[str, Any] | None:
     return found
 
 
-def waiting(harness: GatewayHarness, door: asyncio.Event) -> None:
-    """The upstream keeps its first answer back until the door opens, and gives the others at once."""
+def script_delayed(harness: GatewayHarness, event: asyncio.Event) -> None:
+    """Delay the first answer until the event is set; send the others at once."""
 
-    def answer(request: Request, number: int) -> Given:
-        given = harness.text_answer(f"part {number}", request)
+    def answer(request: Request, number: int) -> UpstreamAnswer:
+        answer_now = harness.text_answer(f"part {number}", request)
         if number:
-            return given
-        if isinstance(given, Sse):
+            return answer_now
+        if isinstance(answer_now, Sse):
             return Steps(
-                [Wait(door), *map(Send, given.frames)], headers={"content-type": "text/event-stream"}
+                [Wait(event), *map(Send, answer_now.frames)], headers={"content-type": "text/event-stream"}
             )
         whole = answers.text(harness.upstream_protocol, "part 0", True)
         assert isinstance(whole, Sse)
-        return Steps([Wait(door), *map(Send, whole.frames)], headers={"content-type": "text/event-stream"})
+        return Steps([Wait(event), *map(Send, whole.frames)], headers={"content-type": "text/event-stream"})
 
     harness.script(answer)
 
 
 @streaming
-async def test_a_request_that_a_reload_leaves_behind_keeps_what_it_has_reserved(
-    tmp_path: Path, stream: bool
-) -> None:
-    door = asyncio.Event()
+async def test_a_request_from_before_a_reload_keeps_its_reservations(tmp_path: Path, stream: bool) -> None:
+    event = asyncio.Event()
     file = tmp_path / "gateway.toml"
     async with Upstream() as upstream:
         harness = GatewayHarness("chat", "chat", tmp_path / "state", upstream)
         store_tasks(harness.folder, now_ms())
-        waiting(harness, door)
+        script_delayed(harness, event)
         file.write_text(whole_config(harness, SHORT))
         async with serving_file(file) as gateway:
             harness.port = gateway.port
@@ -77,7 +75,7 @@ async def test_a_request_that_a_reload_leaves_behind_keeps_what_it_has_reserved(
             await until(lambda: reservations.uptime().ms > before["untilUpMs"], "the lease is up")
             await harness.send("and?")
             assert [len(found) for found in reminders(harness)] == [1, 0]
-            door.set()
+            event.set()
             assert harness.answer_text(await under_way.rest(), stream=stream) == "part 0"
             await under_way.close()
             await harness.send("again?")
@@ -86,14 +84,14 @@ async def test_a_request_that_a_reload_leaves_behind_keeps_what_it_has_reserved(
     assert (task["deliveryCount"], "reservation" in task) == (1, False)
 
 
-async def test_a_request_that_a_reload_leaves_behind_gives_back_what_it_could_not_deliver(
+async def test_a_request_from_before_a_reload_releases_undelivered_reservations(
     tmp_path: Path,
 ) -> None:
     file = tmp_path / "gateway.toml"
     async with Upstream() as upstream:
         harness = GatewayHarness("chat", "chat", tmp_path / "state", upstream)
         store_tasks(harness.folder, now_ms())
-        waiting(harness, asyncio.Event())
+        script_delayed(harness, asyncio.Event())
         file.write_text(whole_config(harness))
         async with serving_file(file) as gateway:
             harness.port = gateway.port
@@ -109,19 +107,19 @@ async def test_a_request_that_a_reload_leaves_behind_gives_back_what_it_could_no
 
 
 @streaming
-async def test_nobody_waits_for_a_reminder_that_another_request_is_telling_of(
+async def test_an_answer_is_not_held_for_a_reminder_that_another_request_delivers(
     tmp_path: Path, stream: bool
 ) -> None:
-    door = asyncio.Event()
+    event = asyncio.Event()
     async with clock_gateway("chat", tmp_path) as harness:
         store_tasks(tmp_path, now_ms())
-        waiting(harness, door)
+        script_delayed(harness, event)
         slow = await harness.begin("Hello", stream=stream)
         await harness.upstream.received()
         quick = await asyncio.wait_for(harness.send("beside it", stream=stream), 20)
         assert harness.answer_text(quick, stream=stream) == "part 1"
         assert reservation(tmp_path) is not None
-        door.set()
+        event.set()
         assert harness.answer_text(await slow.rest(), stream=stream) == "part 0"
         await slow.close()
     assert [len(found) for found in reminders(harness)] == [1, 0]

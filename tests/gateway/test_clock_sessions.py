@@ -1,4 +1,4 @@
-"""What the clock keeps of a session, over HTTP: its file, its clearing, calls put back, and what is told."""
+"""The clock state of a session, over HTTP: its file, clearing, restored calls, log and status."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ from tests.gateway.continuation_gateway import PROTOCOLS, SESSION_HEADER, Gatewa
 from tests.gateway.instruction_gateway import answer_text
 from tests.kit import answers, asking
 from tests.kit.raw_client import Answer
-from tests.kit.steps import Answer as Given
+from tests.kit.steps import Answer as UpstreamAnswer
 from tests.kit.upstream import Request
 from tests.routing.instruction_texts import wire_request
 
 protocols = pytest.mark.parametrize("protocol", PROTOCOLS)
 streaming = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 pairs = pytest.mark.parametrize(
-    ("protocol", "speaks"),
+    ("protocol", "upstream_protocol"),
     [pytest.param(one, other, id=f"{one}-to-{other}") for one in PROTOCOLS for other in PROTOCOLS],
 )
 HOUR = 3_600_000
 
 
-async def test_the_file_is_for_people_and_named_after_the_session(tmp_path: Path) -> None:
+async def test_the_file_is_readable_and_named_after_the_session(tmp_path: Path) -> None:
     due = now_ms() + HOUR
     async with clock_gateway("chat", tmp_path) as harness:
-        wanted = task_item(due, tool="water", arguments='{"litres": 2}')
-        script_tool_calls(harness, command("schedule", wanted))
+        task = task_item(due, tool="water", arguments='{"litres": 2}')
+        script_tool_calls(harness, command("schedule", task))
         await harness.send(headers={"x-session-id": "Ein Garten/1"})
     file = tmp_path / "clock" / "%45in%20%47arten%2f1.json"
     raw = file.read_text()
@@ -73,7 +73,7 @@ async def test_the_file_is_for_people_and_named_after_the_session(tmp_path: Path
     assert re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", task["taskId"])
 
 
-async def test_hints_of_the_model_are_told_with_the_task(tmp_path: Path) -> None:
+async def test_tool_hints_of_the_model_are_sent_with_the_task(tmp_path: Path) -> None:
     async with clock_gateway("chat", tmp_path) as harness:
         due = now_ms()
         script_tool_calls(
@@ -90,29 +90,29 @@ async def test_hints_of_the_model_are_told_with_the_task(tmp_path: Path) -> None
 
 @streaming
 @protocols
-async def test_a_persons_clear_empties_the_session_at_once_and_once_only(
+async def test_clear_empties_the_session_at_once_and_only_once(
     tmp_path: Path, protocol: str, stream: bool
 ) -> None:
     due = now_ms() + HOUR
     store_tasks(tmp_path, due, due)
-    seen: list[int] = []
-    said = ("user", "<**clock:clear**>Begin anew")
+    task_counts: list[int] = []
+    step = ("user", "<**clock:clear**>Begin anew")
     named: dict[str, Any] = {} if protocol == "gemini" else {"model": "up.m", "stream": stream}
     if protocol == "chat" and stream:
         named["stream_options"] = {"include_usage": True}
     async with clock_gateway(protocol, tmp_path) as harness:
 
-        def answer(request: Request, number: int) -> Given:
-            seen.append(len(stored_tasks(tmp_path)))
+        def answer(request: Request, number: int) -> UpstreamAnswer:
+            task_counts.append(len(stored_tasks(tmp_path)))
             return harness.text_answer(f"part {number}", request)
 
         harness.script(answer)
-        first = await harness.send(stream=stream, body=wire_request(protocol, said, **named).body)
+        first = await harness.send(stream=stream, body=wire_request(protocol, step, **named).body)
         assert answer_text(protocol, first, stream=stream) == "part 0"
         store_tasks(tmp_path, due)
-        again = wire_request(protocol, said, ("call", "look", {}), ("result", "ok"), **named)
+        again = wire_request(protocol, step, ("call", "look", {}), ("result", "ok"), **named)
         await harness.send(stream=stream, body=again.body)
-        assert seen == [0, 1]
+        assert task_counts == [0, 1]
         assert harness.upstream_texts[0][0] == ("user", "Begin anew")
     assert len(stored_tasks(tmp_path)) == 1
 
@@ -128,7 +128,7 @@ async def test_clear_alone_is_answered_by_the_gateway(tmp_path: Path, protocol: 
 
 
 def result_of(protocol: str, call: dict[str, Any], *, stream: bool) -> Any:
-    """The conversation of a client that has heard the call and gives its result."""
+    """Return the conversation of a client that received the call and sends its result."""
     body = asking.body(protocol, stream=stream, tools=True)
     if protocol == "chat":
         body["messages"] += [
@@ -136,20 +136,20 @@ def result_of(protocol: str, call: dict[str, Any], *, stream: bool) -> Any:
             {"role": "tool", "tool_call_id": call["id"], "content": "sunny"},
         ]
     elif protocol == "responses":
-        given = {"type": "function_call_output", "call_id": call["call_id"], "output": "sunny"}
-        body["input"] = [{"role": "user", "content": "Hello"}, call, given]
+        result = {"type": "function_call_output", "call_id": call["call_id"], "output": "sunny"}
+        body["input"] = [{"role": "user", "content": "Hello"}, call, result]
     elif protocol == "messages":
-        given = {"type": "tool_result", "tool_use_id": call["id"], "content": "sunny"}
-        body["messages"] += [{"role": "assistant", "content": [call]}, {"role": "user", "content": [given]}]
+        result = {"type": "tool_result", "tool_use_id": call["id"], "content": "sunny"}
+        body["messages"] += [{"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
     else:
         answered = {key: call["functionCall"][key] for key in ("id", "name") if key in call["functionCall"]}
-        given = {"functionResponse": {**answered, "response": {"output": "sunny"}}}
-        body["contents"] += [{"role": "model", "parts": [call]}, {"role": "user", "parts": [given]}]
+        result = {"functionResponse": {**answered, "response": {"output": "sunny"}}}
+        body["contents"] += [{"role": "model", "parts": [call]}, {"role": "user", "parts": [result]}]
     return body
 
 
 def call_in(protocol: str, answer: Answer) -> dict[str, Any]:
-    """The one call of a whole answer, as the client is to send it back."""
+    """Return the only call of a whole answer, as the client sends it back."""
     readers: dict[str, Callable[[Any], Any]] = {
         "chat": lambda value: value["choices"][0]["message"].get("tool_calls"),
         "responses": lambda value: [one for one in value["output"] if one["type"] == "function_call"],
@@ -162,21 +162,25 @@ def call_in(protocol: str, answer: Answer) -> dict[str, Any]:
     return dict(call)
 
 
-def both(harness: GatewayHarness, request: Request) -> Given:
-    """The model calls the clock and a tool of the client at once."""
-    ours = answers.Call("clock", command("schedule", task_item(now_ms() + HOUR)), "call_ours")
-    theirs = answers.Call("get_weather", {"city": "Oslo"}, "call_theirs")
-    return answers.tool_calls(harness.upstream_protocol, ours, theirs, stream=answers.wants_stream(request))
+def clock_and_client_call(harness: GatewayHarness, request: Request) -> UpstreamAnswer:
+    """Answer with a call of the clock and one of a client tool."""
+    clock_call = answers.Call("clock", command("schedule", task_item(now_ms() + HOUR)), "call_ours")
+    client_call = answers.Call("get_weather", {"city": "Oslo"}, "call_theirs")
+    return answers.tool_calls(
+        harness.upstream_protocol, clock_call, client_call, stream=answers.wants_stream(request)
+    )
 
 
 @pytest.mark.parametrize("headers", [SESSION_HEADER, {}], ids=["with-session", "without"])
 @pairs
-async def test_beside_a_call_of_the_client_its_own_is_withheld_and_put_back_later(
-    tmp_path: Path, protocol: str, speaks: str, headers: dict[str, str]
+async def test_a_clock_call_beside_a_client_call_is_hidden_and_restored_later(
+    tmp_path: Path, protocol: str, upstream_protocol: str, headers: dict[str, str]
 ) -> None:
-    async with clock_gateway(protocol, tmp_path, upstream_protocol=speaks) as harness:
+    async with clock_gateway(protocol, tmp_path, upstream_protocol=upstream_protocol) as harness:
         harness.script(
-            lambda request, number: harness.text_answer("done", request) if number else both(harness, request)
+            lambda request, number: (
+                harness.text_answer("done", request) if number else clock_and_client_call(harness, request)
+            )
         )
         first = await harness.send(tools=True, headers=headers)
         asking.check(protocol, first, stream=False)
@@ -188,18 +192,16 @@ async def test_beside_a_call_of_the_client_its_own_is_withheld_and_put_back_late
         assert [name for _, name in tool_calls(harness, 1)] == ["clock", "get_weather"]
         results = tool_results(harness, 1)
         assert len(results) == 2
-        ours = next(one for one in results if isinstance(one, dict) and "ok" in one)
-        # A chain of responses is a session by itself; who else names none has no clock.
-        assert ours["ok"] is (bool(headers) or protocol == "responses")
+        clock_result = next(one for one in results if isinstance(one, dict) and "ok" in one)
+        # A chain of responses is a session by itself; other requests without a session have no clock.
+        assert clock_result["ok"] is (bool(headers) or protocol == "responses")
     assert len(stored_tasks(tmp_path)) == (1 if headers else 0)
 
 
 @protocols
-async def test_beside_a_call_of_the_client_its_own_is_withheld_in_a_stream(
-    tmp_path: Path, protocol: str
-) -> None:
+async def test_a_clock_call_beside_a_client_call_is_hidden_in_a_stream(tmp_path: Path, protocol: str) -> None:
     async with clock_gateway(protocol, tmp_path) as harness:
-        harness.script(lambda request, _: both(harness, request))
+        harness.script(lambda request, _: clock_and_client_call(harness, request))
         answer = await harness.send(tools=True, stream=True)
         asking.check(protocol, answer, stream=True)
         assert b"clock" not in answer.body
@@ -207,7 +209,7 @@ async def test_beside_a_call_of_the_client_its_own_is_withheld_in_a_stream(
     assert len(stored_tasks(tmp_path)) == 1
 
 
-async def test_the_log_tells_of_everything_but_the_text_of_tasks(
+async def test_the_log_has_every_event_but_not_the_text_of_tasks(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     due = now_ms() + 1000
@@ -217,22 +219,22 @@ async def test_the_log_tells_of_everything_but_the_text_of_tasks(
                 harness, command("schedule", task_item(due, "the secret plan")), command("list")
             )
             set_in = (await harness.send()).headers["x-request-id"]
-            told_in = (await harness.send()).headers["x-request-id"]
+            request_id = (await harness.send()).headers["x-request-id"]
             task_id = stored_tasks(tmp_path)[0]["taskId"]
             script_tool_calls(harness, *[command("clear")] * 5)
             await harness.send("<**clock:clear**>Well")
     lines = [record.getMessage() for record in caplog.records if record.name == "routecodex.clock"]
     assert lines[:3] == [
         f"{set_in}: clock schedule for session '{SESSION}': 1 tasks, earliest due {iso(due)}, saved",
-        f"{told_in}: 1 due tasks of session '{SESSION}' injected: {task_id}",
-        f"{told_in}: 1 tasks delivered: {task_id} (1)",
+        f"{request_id}: 1 due tasks of session '{SESSION}' injected: {task_id}",
+        f"{request_id}: 1 tasks delivered: {task_id} (1)",
     ]
     assert any("clock clear for session" in line for line in lines[3:])
     assert "secret plan" not in caplog.text
 
 
 @protocols
-async def test_status_tells_of_the_tasks_of_the_session_and_of_network_time(
+async def test_status_shows_the_tasks_of_the_session_and_network_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protocol: str
 ) -> None:
     monkeypatch.setenv("TZ", "UTC")
@@ -241,14 +243,14 @@ async def test_status_tells_of_the_tasks_of_the_session_and_of_network_time(
     async with clock_gateway(protocol, tmp_path) as harness:
         harness.script_texts("hi")
         await harness.send()
-        told = harness.answer_text(await harness.send("<**status**>"), stream=False).split("\n")
+        status_lines = harness.answer_text(await harness.send("<**status**>"), stream=False).split("\n")
         delivered = stored_tasks(tmp_path)[0]["deliveredAtMs"]
         elsewhere = await harness.send("<**status**>", headers={"x-session-id": "another"})
         assert harness.answer_text(elsewhere, stream=False).endswith(
             "\n\nThere are no clock tasks.\n\nNetwork time: off, offset 0 ms."
         )
     short = ("water the plants " * 5)[:59] + "…"
-    plain = [line.replace("+00:00", "Z") for line in told]
+    plain = [line.replace("+00:00", "Z") for line in status_lines]
     assert plain[plain.index("| clock task | due | state |") :] == [
         "| clock task | due | state |",
         "| --- | --- | --- |",

@@ -111,7 +111,7 @@ async def test_an_upstream_with_a_counter_counts(client: str, upstream: str) -> 
 
 @pytest.mark.parametrize("client", PROTOCOLS)
 @pytest.mark.parametrize("upstream", ["chat", "responses"])
-async def test_an_upstream_without_a_counter_is_not_asked(client: str, upstream: str) -> None:
+async def test_an_upstream_without_a_counter_gets_no_request(client: str, upstream: str) -> None:
     async with Upstream() as up:
         assert LEAST < await counted(client, one_target(upstream, up)) < 3 * LEAST
         assert up.requests == []

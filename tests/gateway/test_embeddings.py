@@ -1,4 +1,4 @@
-"""Embeddings pass through: the model's name is mapped, everything else is the client's and the provider's."""
+"""Embeddings pass through: only the name of the model changes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BODY = (
     b'{"encoding_format": "base64", "input": ["a", "b\\u00e9"], "model": "up.m",'
     b' "x_unknown": {"z": 1.50, "a": null}, "dimensions": 8}'
 )
-SAID = b'{"object":"list","data":[{"object":"embedding","index":0,"embedding":[1e-05, 2.50]}],"x":1}'
+EMBEDDINGS = b'{"object":"list","data":[{"object":"embedding","index":0,"embedding":[1e-05, 2.50]}],"x":1}'
 
 
 async def embed(text: str, body: bytes = BODY, path: str = "/v1/embeddings") -> Answer:
@@ -25,11 +25,11 @@ async def embed(text: str, body: bytes = BODY, path: str = "/v1/embeddings") -> 
 @pytest.mark.parametrize("protocol", ["chat", "responses"])
 @pytest.mark.parametrize("path", ["/v1/embeddings", "/embeddings", "/openai/v1/embeddings"])
 async def test_only_the_models_name_is_changed_on_the_way(protocol: str, path: str) -> None:
-    async with Upstream(lambda _: Json(200, SAID)) as up:
+    async with Upstream(lambda _: Json(200, EMBEDDINGS)) as up:
         text = one_target(protocol, up).replace("[routing]", 'id = "text-embedding-9"\n[routing]')
         answer = await embed(text, path=path)
         request = up.requests[0]
-    assert (answer.status, answer.body) == (200, SAID)
+    assert (answer.status, answer.body) == (200, EMBEDDINGS)
     assert request.path == "/v1/embeddings"
     assert request.headers["authorization"] == "Bearer secret-up"
     assert list(request.json) == ["encoding_format", "input", "model", "x_unknown", "dimensions"]
@@ -38,14 +38,14 @@ async def test_only_the_models_name_is_changed_on_the_way(protocol: str, path: s
     assert b'"input":["a", "b\\u00e9"]' in request.body
 
 
-@pytest.mark.parametrize(("status", "seen"), [(400, 400), (404, 404), (429, 429), (401, 502), (500, 502)])
-async def test_a_providers_error_is_passed_on(status: int, seen: int) -> None:
+@pytest.mark.parametrize(("status", "expected"), [(400, 400), (404, 404), (429, 429), (401, 502), (500, 502)])
+async def test_a_providers_error_is_passed_on(status: int, expected: int) -> None:
     async with Upstream(lambda _: answers.error("chat", status, "no such dimensions", retry_after="9")) as up:
         answer = await embed(one_target("chat", up))
-    assert answer.status == seen
-    grammar.check_error("chat", seen, answer.body)
+    assert answer.status == expected
+    grammar.check_error("chat", expected, answer.body)
     assert (b"no such dimensions" in answer.body) == (status != 401)
-    assert answer.headers.get("retry-after") == ("9" if seen == 429 else None)
+    assert answer.headers.get("retry-after") == ("9" if expected == 429 else None)
 
 
 def several(first: Upstream, second: Upstream, third: Upstream) -> str:
@@ -62,11 +62,11 @@ async def test_the_next_provider_that_has_embeddings_is_tried() -> None:
     async with (
         Upstream() as claude,
         Upstream(lambda _: answers.error("chat", 503)) as one,
-        Upstream(lambda _: Json(200, SAID)) as two,
+        Upstream(lambda _: Json(200, EMBEDDINGS)) as two,
     ):
         answer = await embed(several(claude, one, two), BODY.replace(b"up.m", b"any-model"))
         assert [len(up.requests) for up in (claude, one, two)] == [0, 1, 1]
-    assert (answer.status, answer.body) == (200, SAID)
+    assert (answer.status, answer.body) == (200, EMBEDDINGS)
 
 
 async def test_a_request_the_provider_calls_wrong_is_not_tried_elsewhere() -> None:
@@ -114,7 +114,7 @@ OPERATED = '[server]\nport = 0\nadmin_token = "operator"\n[routing_options]\nmax
 
 
 def two(up: Upstream, *, keys: str = '[{ alias = "a", value = "ka" }, { alias = "b", value = "kb" }]') -> str:
-    """A provider with a model for vectors, and another one to talk to."""
+    """Return a configuration with one provider for embeddings and one for chat."""
     text = provider("vec", "chat", up).replace('[{ alias = "primary", value = "secret-vec" }]', keys)
     return OPERATED + text + provider("talk", "chat", up) + '[routing]\ndefault = ["talk.m"]\n'
 
@@ -124,14 +124,14 @@ def routed(answer: Answer) -> tuple[str, str, str]:
     return route, target, reason
 
 
-async def test_an_answer_says_where_it_came_from() -> None:
-    async with Upstream(lambda _: Json(200, SAID)) as up:
+async def test_an_answer_names_its_route_and_target() -> None:
+    async with Upstream(lambda _: Json(200, EMBEDDINGS)) as up:
         answer = await embed(one_target("chat", up))
     assert routed(answer) == ("embeddings", "up.primary.m", "model up.m names the target")
 
 
-async def test_what_the_operator_made_sticky_gives_no_vectors() -> None:
-    async with Upstream(lambda _: Json(200, SAID)) as up, serving(two(up)) as gateway:
+async def test_a_sticky_target_of_the_operator_does_not_apply_to_embeddings() -> None:
+    async with Upstream(lambda _: Json(200, EMBEDDINGS)) as up, serving(two(up)) as gateway:
         await call(gateway.port, "/admin/routing", {"sticky": "talk.m"}, headers=TOKEN)
         answer = await call(gateway.port, "/v1/embeddings", {"model": "vec.m", "input": "x"})
         assert [request.headers["authorization"] for request in up.requests] in (["Bearer ka"], ["Bearer kb"])
@@ -141,7 +141,7 @@ async def test_what_the_operator_made_sticky_gives_no_vectors() -> None:
 @pytest.mark.parametrize(
     ("order", "reason"), [({"disable": ["vec"]}, "disabled"), ({"allow": ["talk"]}, "not_allowed")]
 )
-async def test_what_the_operator_rules_out_is_refused_and_never_replaced(
+async def test_a_target_excluded_by_the_operator_is_refused_and_never_replaced(
     order: dict[str, list[str]], reason: str
 ) -> None:
     async with Upstream() as up, serving(two(up)) as gateway:
@@ -152,31 +152,33 @@ async def test_what_the_operator_rules_out_is_refused_and_never_replaced(
     assert routed(answer)[:2] == ("gateway", "gateway")
 
 
-async def test_a_key_that_is_limited_is_left_alone_and_told_of() -> None:
+async def test_a_rate_limited_key_is_skipped_with_a_notice() -> None:
     def by_key(request: Request) -> Json:
         limited = request.headers["authorization"] == "Bearer ka"
-        return answers.error("chat", 429, "slow down", retry_after="60") if limited else Json(200, SAID)
+        return answers.error("chat", 429, "slow down", retry_after="60") if limited else Json(200, EMBEDDINGS)
 
     async with Upstream(by_key) as up, serving(two(up)) as gateway:
-        seen = [
+        responses = [
             await call(gateway.port, "/v1/embeddings", {"model": "vec.m", "input": "x"}) for _ in range(4)
         ]
         health = await call(gateway.port, "/admin/health", method="GET", headers=TOKEN)
         assert [request.headers["authorization"] for request in up.requests].count("Bearer ka") == 1
-    assert [answer.status for answer in seen] == [200] * 4
+    assert [answer.status for answer in responses] == [200] * 4
     assert [row["name"] for row in health.json["health"]] == ["vec.a"]
 
 
-async def test_when_all_keys_are_limited_the_client_learns_when_to_come_back() -> None:
+async def test_retry_after_is_sent_when_all_keys_are_rate_limited() -> None:
     async with Upstream(lambda _: answers.error("chat", 429, "slow down", retry_after="40")) as up:
         async with serving(two(up, keys='[{ alias = "a", value = "ka" }]')) as gateway:
-            seen = [
+            responses = [
                 await call(gateway.port, "/v1/embeddings", {"model": "vec.m", "input": "x"}) for _ in range(2)
             ]
         assert len(up.requests) == 1
-    assert [(answer.status, int(answer.headers["retry-after"]) <= 40) for answer in seen] == [(429, True)] * 2
-    assert b"slow down" in seen[1].body
-    assert routed(seen[0])[:2] == ("embeddings", "vec.a.m")
+    assert [(answer.status, int(answer.headers["retry-after"]) <= 40) for answer in responses] == [
+        (429, True)
+    ] * 2
+    assert b"slow down" in responses[1].body
+    assert routed(responses[0])[:2] == ("embeddings", "vec.a.m")
 
 
 HERE = {"x-session-id": "here"}
@@ -188,8 +190,8 @@ async def operate(port: int, **order: object) -> None:
     assert done.status == 200, done.body
 
 
-async def say(port: int, text: str) -> None:
-    """What the person says in the session; nothing but instructions, which the gateway answers itself."""
+async def send_instruction(port: int, text: str) -> None:
+    """Send instructions in the session, which the gateway answers itself."""
     body = {"model": "any", "messages": [{"role": "user", "content": text}]}
     assert (await call(port, "/v1/chat/completions", body, headers=HERE)).status == 200
 
@@ -201,16 +203,16 @@ RULED_OUT: dict[str, tuple[str, str, str]] = {
 }
 
 
-@pytest.mark.parametrize(("said", "named", "reason"), RULED_OUT.values(), ids=list(RULED_OUT))
-async def test_what_the_session_rules_out_is_refused_and_never_replaced(
-    said: str, named: str, reason: str
+@pytest.mark.parametrize(("instruction", "named", "reason"), RULED_OUT.values(), ids=list(RULED_OUT))
+async def test_a_target_excluded_by_the_session_is_refused_and_never_replaced(
+    instruction: str, named: str, reason: str
 ) -> None:
-    async with Upstream(lambda _: Json(200, SAID)) as up, serving(two(up)) as gateway:
-        await say(gateway.port, said)
+    async with Upstream(lambda _: Json(200, EMBEDDINGS)) as up, serving(two(up)) as gateway:
+        await send_instruction(gateway.port, instruction)
         answer = await call(gateway.port, "/v1/embeddings", VECTORS, headers=HERE)
         assert up.requests == []
         elsewhere = await call(gateway.port, "/v1/embeddings", VECTORS, headers={"x-session-id": "there"})
-        await say(gateway.port, "<**clear**>")
+        await send_instruction(gateway.port, "<**clear**>")
         cleared = await call(gateway.port, "/v1/embeddings", VECTORS, headers=HERE)
     grammar.check_error("chat", 403, answer.body)
     assert (answer.status, answer.json["code"]) == (403, "PROVIDER_NOT_AVAILABLE")
@@ -218,14 +220,16 @@ async def test_what_the_session_rules_out_is_refused_and_never_replaced(
     assert (elsewhere.status, cleared.status) == (200, 200)
 
 
-async def test_the_sessions_own_allow_list_is_named_with_its_way_out_and_wins_over_the_operators() -> None:
-    async with Upstream(lambda _: Json(200, SAID)) as up, serving(two(up)) as gateway:
+async def test_the_allow_list_of_the_session_overrides_the_operator_and_its_error_says_how_to_clear_it() -> (
+    None
+):
+    async with Upstream(lambda _: Json(200, EMBEDDINGS)) as up, serving(two(up)) as gateway:
         await operate(gateway.port, allow=["talk"])
         ruled = await call(gateway.port, "/v1/embeddings", VECTORS, headers=HERE)
-        await say(gateway.port, "<**!vec**>")
+        await send_instruction(gateway.port, "<**!vec**>")
         allowed = await call(gateway.port, "/v1/embeddings", VECTORS, headers=HERE)
         await operate(gateway.port, allow=["vec"])
-        await say(gateway.port, "<**!talk**>")
+        await send_instruction(gateway.port, "<**!talk**>")
         answer = await call(gateway.port, "/v1/embeddings", VECTORS, headers=HERE)
     assert "`routecodex daemon set routing --clear` clears the list" in ruled.json["error"]["message"]
     assert allowed.status == 200
@@ -235,27 +239,29 @@ async def test_the_sessions_own_allow_list_is_named_with_its_way_out_and_wins_ov
 
 
 async def test_a_key_that_the_session_has_disabled_is_not_used() -> None:
-    async with Upstream(lambda _: Json(200, SAID)) as up, serving(two(up)) as gateway:
-        await say(gateway.port, "<**#vec.1**>")
+    async with Upstream(lambda _: Json(200, EMBEDDINGS)) as up, serving(two(up)) as gateway:
+        await send_instruction(gateway.port, "<**#vec.1**>")
         for _ in range(3):
             assert (await call(gateway.port, "/v1/embeddings", VECTORS, headers=HERE)).status == 200
         assert [request.headers["authorization"] for request in up.requests] == ["Bearer kb"] * 3
 
 
-@pytest.mark.parametrize("said", ["<**!talk.m**>", "<**talk.m**>"])
-async def test_what_the_session_forces_or_sticks_to_gives_no_vectors(said: str) -> None:
-    async with Upstream(lambda _: Json(200, SAID)) as up, serving(two(up)) as gateway:
-        await say(gateway.port, said)
+@pytest.mark.parametrize("instruction", ["<**!talk.m**>", "<**talk.m**>"])
+async def test_a_forced_or_sticky_target_of_the_session_does_not_apply_to_embeddings(
+    instruction: str,
+) -> None:
+    async with Upstream(lambda _: Json(200, EMBEDDINGS)) as up, serving(two(up)) as gateway:
+        await send_instruction(gateway.port, instruction)
         answer = await call(gateway.port, "/v1/embeddings", VECTORS, headers=HERE)
     assert (answer.status, routed(answer)[2]) == (200, "model vec.m names the target")
 
 
 async def test_a_session_named_in_the_body_counts_and_is_not_sent_on() -> None:
-    async with Upstream(lambda _: Json(200, SAID)) as up, serving(two(up)) as gateway:
+    async with Upstream(lambda _: Json(200, EMBEDDINGS)) as up, serving(two(up)) as gateway:
         await operate(gateway.port, session="here", disable=["vec.1"])
         metadata: list[object] = [{"sessionId": "here", "mine": 1}, {"sessionId": "here"}, "odd"]
-        for said in metadata:
-            answer = await call(gateway.port, "/v1/embeddings", {**VECTORS, "metadata": said})
+        for instruction in metadata:
+            answer = await call(gateway.port, "/v1/embeddings", {**VECTORS, "metadata": instruction})
             assert answer.status == 200
         sent = [request.json for request in up.requests]
         keys = [request.headers["authorization"] for request in up.requests[:2]]

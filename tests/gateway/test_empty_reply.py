@@ -1,4 +1,4 @@
-"""empty_reply_continue over HTTP: an answer without a word is asked for again, a cut-off one goes on."""
+"""empty_reply_continue over HTTP: an empty answer is retried, a cut-off one is continued."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ def empty(protocol: str, stream: bool, **more: object) -> Json | Sse:
     return answers.compose(protocol, stream=stream, **more)
 
 
-def chat_answer(said: dict[str, object], stream: bool) -> Json | Sse:
-    """A chat answer that has no text, but something else to say."""
-    told = {"role": "assistant", "content": "", **said}
-    choice = {"index": 0, "delta" if stream else "message": told, "finish_reason": "stop"}
+def chat_answer(fields: dict[str, object], stream: bool) -> Json | Sse:
+    """Return a chat answer without text but with these fields."""
+    message = {"role": "assistant", "content": "", **fields}
+    choice = {"index": 0, "delta" if stream else "message": message, "finish_reason": "stop"}
     kind = "chat.completion.chunk" if stream else "chat.completion"
     body = {"id": "c", "object": kind, "created": 1, "model": "m", "choices": [choice], "usage": COUNTS}
     return Sse([sse.frame(json.encode(body)), sse.frame(b"[DONE]")]) if stream else Json(body=body)
 
 
-async def ask(
+async def send(
     gateway: Running,
     protocol: str,
     *,
@@ -52,11 +52,11 @@ async def ask(
 
 
 @pytest.mark.parametrize(("client", "upstream", "stream"), PAIRS)
-async def test_an_empty_answer_is_asked_for_again(client: str, upstream: str, stream: bool) -> None:
+async def test_an_empty_answer_is_retried(client: str, upstream: str, stream: bool) -> None:
     async with Upstream() as up:
         up.queue(empty(upstream, stream), answers.text(upstream, "here I am", stream))
         async with serving(one_target(upstream, up)) as gateway:
-            answer = await ask(gateway, client, stream=stream)
+            answer = await send(gateway, client, stream=stream)
     asking.check(client, answer, stream=stream)
     assert answer_text(client, answer, stream=stream) == "here I am"
     assert answer.headers["x-routecodex-notice"] == AGAIN
@@ -66,45 +66,45 @@ async def test_an_empty_answer_is_asked_for_again(client: str, upstream: str, st
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-async def test_an_answer_that_stays_empty_is_told_as_it_is(protocol: str, stream: bool) -> None:
+async def test_an_answer_that_stays_empty_is_passed_on(protocol: str, stream: bool) -> None:
     async with Upstream() as up:
         up.queue(empty(protocol, stream), empty(protocol, stream))
         async with serving(one_target(protocol, up)) as gateway:
-            answer = await ask(gateway, protocol, stream=stream)
+            answer = await send(gateway, protocol, stream=stream)
     asking.check(protocol, answer, stream=stream)
     assert len(up.requests) == 2
 
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-async def test_an_answer_that_a_limit_left_empty_is_told_as_it_is(protocol: str, stream: bool) -> None:
+async def test_an_answer_left_empty_by_a_token_limit_is_passed_on(protocol: str, stream: bool) -> None:
     async with Upstream() as up:
         up.queue(empty(protocol, stream, end="length"))
         async with serving(one_target(protocol, up)) as gateway:
-            answer = await ask(gateway, protocol, stream=stream)
+            answer = await send(gateway, protocol, stream=stream)
     asking.check(protocol, answer, stream=stream)
     assert len(up.requests) == 1
 
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-async def test_switched_off_an_empty_answer_passes(protocol: str, stream: bool) -> None:
+async def test_an_empty_answer_passes_when_retries_are_disabled(protocol: str, stream: bool) -> None:
     async with Upstream() as up:
         up.queue(empty(protocol, stream))
         async with serving(OFF + one_target(protocol, up)) as gateway:
-            answer = await ask(gateway, protocol, stream=stream)
+            answer = await send(gateway, protocol, stream=stream)
     asking.check(protocol, answer, stream=stream)
     assert len(up.requests) == 1
 
 
 @pytest.mark.parametrize("client", PROTOCOLS)
 @pytest.mark.parametrize("upstream", PROTOCOLS)
-async def test_thoughts_alone_are_no_whole_answer(client: str, upstream: str) -> None:
+async def test_reasoning_alone_is_not_a_complete_answer(client: str, upstream: str) -> None:
     async with Upstream() as up:
-        only_thoughts = answers.compose(upstream, answers.ReasoningPiece("let me see"), stream=False)
-        up.queue(only_thoughts, answers.text(upstream, "here", False))
+        only_reasoning = answers.compose(upstream, answers.ReasoningPiece("let me see"), stream=False)
+        up.queue(only_reasoning, answers.text(upstream, "here", False))
         async with serving(one_target(upstream, up)) as gateway:
-            answer = await ask(gateway, client, stream=False)
+            answer = await send(gateway, client, stream=False)
     assert answer_text(client, answer, stream=False) == "here"
     assert len(up.requests) == 2
 
@@ -112,15 +112,15 @@ async def test_thoughts_alone_are_no_whole_answer(client: str, upstream: str) ->
 @pytest.mark.parametrize("field", ["audio", "images"])
 @pytest.mark.parametrize("client", PROTOCOLS)
 @pytest.mark.parametrize("stream", [False, True])
-async def test_sound_and_images_are_an_answer(client: str, stream: bool, field: str) -> None:
+async def test_audio_and_images_are_an_answer(client: str, stream: bool, field: str) -> None:
     shown = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,A"}}]
-    said: dict[str, object] = (
+    fields: dict[str, object] = (
         {"images": shown} if field == "images" else {"audio": {"id": "a", "transcript": "hi"}}
     )
     async with Upstream() as up:
-        up.queue(chat_answer(said, stream))
+        up.queue(chat_answer(fields, stream))
         async with serving(one_target("chat", up)) as gateway:
-            answer = await ask(gateway, client, stream=stream)
+            answer = await send(gateway, client, stream=stream)
     asking.check(client, answer, stream=stream)
     assert len(up.requests) == 1
     if client == "chat":
@@ -134,7 +134,7 @@ async def test_an_empty_answer_does_not_count_against_the_key(stream: bool) -> N
     async with Upstream() as up, serving(one_target("chat", up)) as gateway:
         for _ in range(5):
             up.queue(empty("chat", stream), answers.text("chat", "here", stream))
-            assert (await ask(gateway, "chat", stream=stream)).status == 200
+            assert (await send(gateway, "chat", stream=stream)).status == 200
     assert len(up.requests) == 10
 
 
@@ -150,7 +150,7 @@ async def test_a_second_try_that_fails_goes_to_the_next_target() -> None:
             'auth = [{ alias = "primary", value = "secret-up" }, { alias = "other", value = "secret-two" }]',
         )
         async with serving(text) as gateway:
-            answer = await ask(gateway, "chat", stream=False)
+            answer = await send(gateway, "chat", stream=False)
     assert answer_text("chat", answer, stream=False) == "from the other key"
     assert answer.headers["x-routecodex-target"] in ("up.primary.m", "up.other.m")
     assert len(up.requests) == 3
@@ -166,22 +166,22 @@ async def test_an_empty_round_of_a_turn_is_followed_up_once(protocol: str, strea
         up.queue(*(answers.text(protocol, "one", stream), empty(protocol, stream)))
         up.queue(answers.text(protocol, "two", stream))
         async with serving(one_target(protocol, up)) as gateway:
-            answer = await ask(gateway, protocol, stream=stream, text=ARMED, headers=SESSION)
+            answer = await send(gateway, protocol, stream=stream, text=ARMED, headers=SESSION)
     asking.check(protocol, answer, stream=stream)
     assert answer_text(protocol, answer, stream=stream) == "one\n\ntwo"
     assert "Your last answer was empty" in up.requests[2].body.decode()
 
 
 def half(protocol: str, text: str) -> tuple[Sse, str]:
-    """A stream that breaks off in the middle of its text, and what had come of it."""
+    """Return a stream that breaks off in the middle of its text, and the text sent so far."""
     whole = answers.text(protocol, text, True)
     assert isinstance(whole, Sse)
     frames = list(whole.frames)
-    kept = frames[: max(2, len(frames) // 2)]
-    return Sse(kept, end=CutOff()), "".join(_said(protocol, kept))
+    sent = frames[: max(2, len(frames) // 2)]
+    return Sse(sent, end=CutOff()), "".join(_frames_text(protocol, sent))
 
 
-def _said(protocol: str, frames: list[bytes]) -> str:
+def _frames_text(protocol: str, frames: list[bytes]) -> str:
     answer = Answer(200, {}, b"".join(frames), True)
     return answer_text(protocol, answer, stream=True)
 
@@ -199,7 +199,7 @@ async def test_a_cut_off_round_goes_on_where_it_stopped(client: str, upstream: s
             broken, answers.text(upstream, LONG[len(begun) :], True), answers.text(upstream, "more", True)
         )
         async with serving(one_target(upstream, up)) as gateway:
-            answer = await ask(gateway, client, stream=True, text=ARMED, headers=SESSION)
+            answer = await send(gateway, client, stream=True, text=ARMED, headers=SESSION)
     asking.check(client, answer, stream=True)
     assert answer_text(client, answer, stream=True) == f"{LONG}\n\nmore"
     resumed = up.requests[1].body.decode()
@@ -213,18 +213,18 @@ async def test_an_answer_that_is_cut_off_twice_never_looks_complete(protocol: st
     async with Upstream() as up:
         up.queue(half(protocol, LONG)[0], half(protocol, LONG)[0])
         async with serving(one_target(protocol, up)) as gateway:
-            answer = await ask(gateway, protocol, stream=True, text=ARMED, headers=SESSION)
+            answer = await send(gateway, protocol, stream=True, text=ARMED, headers=SESSION)
     assert len(up.requests) == 2
     assert _ends_with_error(protocol, answer)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-async def test_a_continuation_that_cannot_be_had_ends_with_the_error(protocol: str) -> None:
+async def test_a_failed_continuation_ends_with_the_error(protocol: str) -> None:
     async with Upstream() as up:
         up.queue(half(protocol, LONG)[0])
         up.answer_with(lambda request: answers.error(protocol, 500))
         async with serving(one_target(protocol, up)) as gateway:
-            answer = await ask(gateway, protocol, stream=True, text=ARMED, headers=SESSION)
+            answer = await send(gateway, protocol, stream=True, text=ARMED, headers=SESSION)
     assert _ends_with_error(protocol, answer)
 
 
@@ -242,11 +242,11 @@ async def test_half_a_call_is_never_continued(protocol: str) -> None:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-async def test_outside_of_rounds_a_cut_off_answer_ends_with_the_error(protocol: str) -> None:
+async def test_without_rounds_a_cut_off_answer_ends_with_the_error(protocol: str) -> None:
     async with Upstream() as up:
         up.queue(half(protocol, LONG)[0])
         async with serving(one_target(protocol, up)) as gateway:
-            answer = await ask(gateway, protocol, stream=True)
+            answer = await send(gateway, protocol, stream=True)
     assert len(up.requests) == 1
     assert _ends_with_error(protocol, answer)
 

@@ -1,4 +1,4 @@
-"""What a provider's refusal becomes for the client: status, envelope, words and the time to wait."""
+"""Provider errors as the client gets them: status, envelope, message and retry-after."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.kit.upstream import Script, Upstream
 
 PROTOCOLS = ("chat", "responses", "messages", "gemini")
 CLIENTS = ("chat", "messages")
-WORDS = "these are the words of the provider"
+PROVIDER_MESSAGE = "this is the message of the provider"
 
 BECOMES = {
     400: 400,
@@ -39,20 +39,20 @@ SHOWN = {400, 404, 409, 413, 422, 408, 429, 500, 502, 504}
 """The statuses whose message is the client's business."""
 
 
-async def ask(text: str, client: str = "chat", *, stream: bool = False, model: str = "up.m") -> Answer:
+async def send(text: str, client: str = "chat", *, stream: bool = False, model: str = "up.m") -> Answer:
     async with serving(text) as gateway:
         path = asking.path(client, stream=stream, model=model)
         return await call(gateway.port, path, asking.body(client, stream=stream, model=model))
 
 
 async def refused(answer: Json, protocol: str, client: str, *, stream: bool = False) -> Answer:
-    """What the client sees when this is all that the provider ever answers."""
+    """Return the client's answer when the provider always answers with this."""
     async with Upstream(lambda _: answer) as up:
-        seen = await ask(one_target(protocol, up) + NO_HEALTH, client, stream=stream)
-    grammar.check_error(client, seen.status, seen.body)
-    assert seen.headers["content-type"] == "application/json"
-    assert b"secret-up" not in seen.body
-    return seen
+        received = await send(one_target(protocol, up) + NO_HEALTH, client, stream=stream)
+    grammar.check_error(client, received.status, received.body)
+    assert received.headers["content-type"] == "application/json"
+    assert b"secret-up" not in received.body
+    return received
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
@@ -63,12 +63,12 @@ async def test_each_status_of_a_provider_becomes_one_for_the_client(
 ) -> None:
     async with Upstream() as up, serving(one_target(upstream, up) + NO_HEALTH) as gateway:
         for status, expected in BECOMES.items():
-            up.queue(answers.error(upstream, status, WORDS))
+            up.queue(answers.error(upstream, status, PROVIDER_MESSAGE))
             path, body = asking.path(client, stream=stream), asking.body(client, stream=stream)
-            seen = await call(gateway.port, path, body)
-            assert (status, seen.status) == (status, expected)
-            grammar.check_error(client, seen.status, seen.body)
-            assert (WORDS.encode() in seen.body) == (status in SHOWN), status
+            answer = await call(gateway.port, path, body)
+            assert (status, answer.status) == (status, expected)
+            grammar.check_error(client, answer.status, answer.body)
+            assert (PROVIDER_MESSAGE.encode() in answer.body) == (status in SHOWN), status
 
 
 @pytest.mark.parametrize("upstream", PROTOCOLS)
@@ -76,45 +76,45 @@ async def test_each_status_of_a_provider_becomes_one_for_the_client(
 async def test_an_overloaded_provider_is_529_for_messages_clients_and_503_for_others(
     client: str, upstream: str
 ) -> None:
-    seen = await refused(answers.error(upstream, 529, WORDS), upstream, client)
-    assert seen.status == (529 if client == "messages" else 503)
-    assert 1 <= int(seen.headers["retry-after"]) <= 60
-    assert WORDS.encode() in seen.body
+    answer = await refused(answers.error(upstream, 529, PROVIDER_MESSAGE), upstream, client)
+    assert answer.status == (529 if client == "messages" else 503)
+    assert 1 <= int(answer.headers["retry-after"]) <= 60
+    assert PROVIDER_MESSAGE.encode() in answer.body
 
 
 @pytest.mark.parametrize("client", PROTOCOLS)
 async def test_a_provider_that_is_out_of_service_is_a_502(client: str) -> None:
-    assert (await refused(answers.error("chat", 503, WORDS), "chat", client)).status == 502
+    assert (await refused(answers.error("chat", 503, PROVIDER_MESSAGE), "chat", client)).status == 502
 
 
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("status", [400, 401, 403])
-async def test_a_refusal_of_our_key_never_reads_as_if_the_clients_were_wrong(
+async def test_a_rejected_provider_key_is_never_reported_as_a_wrong_client_key(
     status: int, client: str
 ) -> None:
-    told = "API key not valid: secret-up. Get one at https://example.com/keys"
-    error = {"message": told, "type": "authentication_error", "code": "invalid_api_key"}
+    message = "API key not valid: secret-up. Get one at https://example.com/keys"
+    error = {"message": message, "type": "authentication_error", "code": "invalid_api_key"}
     for upstream in ("chat", "responses", "messages"):
-        seen = await refused(Json(status, {"error": error}), upstream, client)
-        assert seen.status == 502
-        assert seen.json["code"] == "upstream_auth"
-        assert b"example.com" not in seen.body
-    google = {"code": status, "message": told, "status": "INVALID_ARGUMENT"}
-    seen = await refused(Json(status, {"error": google}), "gemini", client)
-    assert (seen.status, seen.json["code"]) == (502, "upstream_auth")
+        answer = await refused(Json(status, {"error": error}), upstream, client)
+        assert answer.status == 502
+        assert answer.json["code"] == "upstream_auth"
+        assert b"example.com" not in answer.body
+    google = {"code": status, "message": message, "status": "INVALID_ARGUMENT"}
+    answer = await refused(Json(status, {"error": google}), "gemini", client)
+    assert (answer.status, answer.json["code"]) == (502, "upstream_auth")
 
 
 @pytest.mark.parametrize("upstream", PROTOCOLS)
 @pytest.mark.parametrize("status", [400, 429, 500])
-async def test_a_provider_that_quotes_our_key_is_not_quoted(status: int, upstream: str) -> None:
-    told = "unexpected header authorization: Bearer secret-up, x-key: secret-up"
-    seen = await refused(answers.error(upstream, status, told), upstream, "chat")
-    assert seen.status == BECOMES[status]
-    assert "unexpected header" in seen.json["error"]["message"]
+async def test_a_provider_key_in_an_error_message_is_redacted(status: int, upstream: str) -> None:
+    message = "unexpected header authorization: Bearer secret-up, x-key: secret-up"
+    answer = await refused(answers.error(upstream, status, message), upstream, "chat")
+    assert answer.status == BECOMES[status]
+    assert "unexpected header" in answer.json["error"]["message"]
 
 
-def written(value: str | float) -> str:
-    """A header's value; a number stands for the date that many seconds from now."""
+def header_value(value: str | float) -> str:
+    """Return a header value; a number becomes the date that many seconds from now."""
     if isinstance(value, str):
         return value
     return email.utils.formatdate(time.time() + value, usegmt=True)
@@ -127,26 +127,27 @@ SENT = 'headers = { "cf-aig-authorization" = "Bearer tok-of-a-header" }\nquery =
 
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("stream", [False, True])
-async def test_no_field_of_an_error_tells_what_we_sent(client: str, stream: bool) -> None:
-    told = {field: words.format(" ".join(SECRETS)) for field, words in QUOTED.items()}
+async def test_no_field_of_an_error_contains_a_provider_key(client: str, stream: bool) -> None:
+    message = {field: template.format(" ".join(SECRETS)) for field, template in QUOTED.items()}
     async with Upstream() as up, serving(one_target("chat", up, more=SENT) + NO_HEALTH) as gateway:
         up.queue(
-            Json(400, {"error": told}), Sse([b"data: " + msgspec.json.encode({"error": told}) + b"\n\n"])
+            Json(400, {"error": message}),
+            Sse([b"data: " + msgspec.json.encode({"error": message}) + b"\n\n"]),
         )
         for _ in range(1 + stream):
-            seen = await call(
+            answer = await call(
                 gateway.port, asking.path(client, stream=stream), asking.body(client, stream=stream)
             )
-            assert b"m *** *** ***" in seen.body
-            assert [secret for secret in SECRETS if secret.encode() in seen.body] == []
+            assert b"m *** *** ***" in answer.body
+            assert [secret for secret in SECRETS if secret.encode() in answer.body] == []
 
 
-async def test_an_error_within_a_round_of_server_tools_tells_no_key_either() -> None:
+async def test_an_error_within_a_round_of_server_tools_contains_no_key() -> None:
     async with Upstream() as up, serving(one_target("chat", up) + NO_HEALTH) as gateway:
         up.queue(answers.stream_error("chat", "half of it", 500, "key secret-up is not valid"))
         armed = asking.body("chat", '<**stopMessage:"go on",3**>Hello', stream=True)
-        seen = await call(gateway.port, asking.path("chat", stream=True), armed)
-    assert (b"key *** is not valid" in seen.body, b"secret-up" in seen.body) == (True, False)
+        answer = await call(gateway.port, asking.path("chat", stream=True), armed)
+    assert (b"key *** is not valid" in answer.body, b"secret-up" in answer.body) == (True, False)
 
 
 WAITS: dict[str, tuple[dict[str, str | float], set[int]]] = {
@@ -167,24 +168,24 @@ WAITS: dict[str, tuple[dict[str, str | float], set[int]]] = {
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-async def test_a_limit_says_when_to_come_back_and_never_more_than_a_minute(client: str) -> None:
+async def test_a_rate_limit_has_retry_after_of_at_most_a_minute(client: str) -> None:
     async with Upstream() as up, serving(one_target("chat", up) + NO_HEALTH) as gateway:
         for name, (headers, expected) in WAITS.items():
-            sent = {field: written(value) for field, value in headers.items()}
-            up.queue(Json(429, {"error": {"message": WORDS}}, sent))
+            sent = {field: header_value(value) for field, value in headers.items()}
+            up.queue(Json(429, {"error": {"message": PROVIDER_MESSAGE}}, sent))
             path, body = asking.path(client, stream=True), asking.body(client, stream=True)
-            seen = await call(gateway.port, path, body)
-            assert seen.status == 429, name
-            grammar.check_error(client, 429, seen.body)
-            assert int(seen.headers["retry-after"]) in expected, name
+            answer = await call(gateway.port, path, body)
+            assert answer.status == 429, name
+            grammar.check_error(client, 429, answer.body)
+            assert int(answer.headers["retry-after"]) in expected, name
 
 
 @pytest.mark.parametrize(("delay", "expected"), [("12s", 12), ("0.4s", 1), ("3600s", 60)])
-async def test_a_limit_of_geminis_says_so_in_its_details(delay: str, expected: int) -> None:
+async def test_retry_after_of_a_gemini_limit_comes_from_its_details(delay: str, expected: int) -> None:
     info = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": delay}
-    error = {"code": 429, "message": WORDS, "status": "RESOURCE_EXHAUSTED", "details": [info]}
-    seen = await refused(Json(429, {"error": error}), "gemini", "messages")
-    assert (seen.status, int(seen.headers["retry-after"])) == (429, expected)
+    error = {"code": 429, "message": PROVIDER_MESSAGE, "status": "RESOURCE_EXHAUSTED", "details": [info]}
+    answer = await refused(Json(429, {"error": error}), "gemini", "messages")
+    assert (answer.status, int(answer.headers["retry-after"])) == (429, expected)
 
 
 PAGE = b"<!DOCTYPE html><html><head><title>502 Bad Gateway</title></head><body>nginx</body></html>"
@@ -196,19 +197,19 @@ async def test_an_html_page_is_never_passed_on(upstream: str) -> None:
     async with Upstream() as up, serving(one_target(upstream, up) + NO_HEALTH) as gateway:
         for status, stream in itertools.product((200, 400, 404, 429, 500, 502, 503), (False, True)):
             up.queue(Json(status, b"\n " + PAGE, html))
-            seen = await call(
+            answer = await call(
                 gateway.port, asking.path("chat", stream=stream), asking.body("chat", stream=stream)
             )
-            assert seen.status == ({200: 502, 503: 502}.get(status) or BECOMES[status])
-            grammar.check_error("chat", seen.status, seen.body)
-            assert b"<" not in seen.body
-            assert b"nginx" not in seen.body
+            assert answer.status == ({200: 502, 503: 502}.get(status) or BECOMES[status])
+            grammar.check_error("chat", answer.status, answer.body)
+            assert b"<" not in answer.body
+            assert b"nginx" not in answer.body
 
 
 @pytest.mark.parametrize("upstream", PROTOCOLS)
-async def test_an_html_page_inside_an_envelope_is_not_passed_on_either(upstream: str) -> None:
-    seen = await refused(answers.error(upstream, 500, PAGE.decode()), upstream, "messages")
-    assert seen.json["error"]["message"] == "provider 'up' answered HTTP 500 with a page of HTML"
+async def test_an_html_page_inside_an_envelope_is_not_passed_on(upstream: str) -> None:
+    answer = await refused(answers.error(upstream, 500, PAGE.decode()), upstream, "messages")
+    assert answer.json["error"]["message"] == "provider 'up' answered HTTP 500 with a page of HTML"
     angled = await refused(answers.error(upstream, 400, "<|end|> is no stop sequence"), upstream, "chat")
     assert angled.json["error"]["message"] == "<|end|> is no stop sequence"
 
@@ -231,47 +232,47 @@ async def test_an_error_in_any_shape_is_an_error(upstream: str) -> None:
     async with Upstream() as up, serving(one_target(upstream, up) + NO_HEALTH) as gateway:
         for status, body in itertools.product((400, 429, 500), ODD_BODIES):
             up.queue(Json(status, body))
-            seen = await call(
+            answer = await call(
                 gateway.port, asking.path("messages", stream=True), asking.body("messages", stream=True)
             )
-            assert seen.status == BECOMES[status], body
-            grammar.check_error("messages", seen.status, seen.body)
+            assert answer.status == BECOMES[status], body
+            grammar.check_error("messages", answer.status, answer.body)
 
 
 async def test_a_refusal_whose_body_never_comes_keeps_its_status() -> None:
     async with Upstream(lambda _: Steps((Send(b'{"error'), Hang()), 422)) as up:
         text = one_target("chat", up, more="timeout = { idle_ms = 50, first_byte_ms = 1000 }")
-        seen = await ask(text)
-    assert seen.status == 422
-    grammar.check_error("chat", 422, seen.body)
+        answer = await send(text)
+    assert answer.status == 422
+    grammar.check_error("chat", 422, answer.body)
 
 
 NO_HTTP = [b"SSH-2.0-what\r\n", b"HTTP/1.1 abc\r\n\r\n", b"", b"HTTP/1.1 101 Switching Protocols\r\n\r\n"]
 
 
-def saying(data: bytes) -> Script:
+def raw_bytes(data: bytes) -> Script:
     return lambda _: Raw((Send(data),))
 
 
 @pytest.mark.parametrize("client", PROTOCOLS)
-async def test_a_provider_that_is_no_http_server_is_a_502(client: str) -> None:
+async def test_a_provider_that_is_not_an_http_server_is_a_502(client: str) -> None:
     async with Upstream() as up, serving(one_target("chat", up) + NO_HEALTH) as gateway:
         for data in NO_HTTP:
-            up.answer_with(saying(data))
-            seen = await call(
+            up.answer_with(raw_bytes(data))
+            answer = await call(
                 gateway.port, asking.path(client, stream=True), asking.body(client, stream=True)
             )
-            assert seen.status == 502
-            grammar.check_error(client, 502, seen.body)
+            assert answer.status == 502
+            grammar.check_error(client, 502, answer.body)
 
 
-async def test_a_provider_that_is_not_there_is_a_502() -> None:
+async def test_an_unreachable_provider_is_a_502() -> None:
     async with Upstream() as up:
         text = one_target("chat", up)
     for client in PROTOCOLS:
-        seen = await ask(text, client)
-        assert seen.status == 502
-        grammar.check_error(client, 502, seen.body)
+        answer = await send(text, client)
+        assert answer.status == 502
+        grammar.check_error(client, 502, answer.body)
 
 
 def two(first: Upstream, second: Upstream) -> str:
@@ -294,10 +295,10 @@ LAST: list[tuple[Json, Json, int, str | None]] = [
 
 
 @pytest.mark.parametrize(("first", "second", "status", "wait"), LAST)
-async def test_when_all_targets_fail_a_limit_is_told_only_if_all_were_limited(
+async def test_when_all_targets_fail_429_is_returned_only_if_all_were_rate_limited(
     first: Json, second: Json, status: int, wait: str | None
 ) -> None:
     async with Upstream(lambda _: first) as one, Upstream(lambda _: second) as other:
-        seen = await ask(two(one, other), model="any")
+        answer = await send(two(one, other), model="any")
         assert (len(one.requests), len(other.requests)) == (1, 1)
-    assert (seen.status, seen.headers.get("retry-after")) == (status, wait)
+    assert (answer.status, answer.headers.get("retry-after")) == (status, wait)

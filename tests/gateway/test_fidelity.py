@@ -1,22 +1,20 @@
-"""Same protocol on both sides: what was not ours to change arrives byte for byte."""
+"""Same protocol on both sides: fields that the gateway does not change arrive byte for byte."""
 
 from __future__ import annotations
 
-from routecodex.canon.parts import Reasoning
-from routecodex.canon.response import Response
-from tests.gateway.test_matrix import understood
-from tests.kit import answers
-from tests.kit import asking
-from tests.kit.gateway import one_target
-from tests.kit.gateway import provider
-from tests.kit.gateway import serving
-from tests.kit.raw_client import call
-from tests.kit.steps import Json
-from tests.kit.steps import Sse
-from tests.kit.upstream import Upstream
 from typing import Any
+
 import msgspec
 import pytest
+
+from routecodex.canon.parts import Reasoning
+from routecodex.canon.response import Response
+from tests.gateway.test_matrix import decode_answer
+from tests.kit import answers, asking
+from tests.kit.gateway import one_target, provider, serving
+from tests.kit.raw_client import call
+from tests.kit.steps import Json, Sse
+from tests.kit.upstream import Upstream
 
 PROTOCOLS = ("chat", "responses", "messages", "gemini")
 
@@ -48,22 +46,22 @@ async def test_a_request_passes_byte_for_byte_but_for_its_model(protocol: str) -
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 async def test_a_stream_passes_byte_for_byte(protocol: str) -> None:
-    said = answers.thinking(protocol, "Hm, let me see.", "Here you are.", True)
-    assert isinstance(said, Sse)
+    canned = answers.thinking(protocol, "Hm, let me see.", "Here you are.", True)
+    assert isinstance(canned, Sse)
     async with Upstream() as up:
-        up.queue(said)
+        up.queue(canned)
         async with serving(one_target(protocol, up)) as gateway:
             answer = await call(
                 gateway.port, asking.path(protocol, stream=True), asking.body(protocol, stream=True)
             )
-    assert answer.body == b"".join(said.frames).replace(b"\r\n", b"\n")
+    assert answer.body == b"".join(canned.frames).replace(b"\r\n", b"\n")
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 async def test_a_whole_answer_passes_byte_for_byte(protocol: str) -> None:
-    said = answers.text(protocol, "Here you are.", False)
-    assert isinstance(said, Json)
-    raw = msgspec.json.encode({**said.body, "future_field": {"deep": [0.5]}}).replace(b'":', b'" : ')
+    canned = answers.text(protocol, "Here you are.", False)
+    assert isinstance(canned, Json)
+    raw = msgspec.json.encode({**canned.body, "future_field": {"deep": [0.5]}}).replace(b'":', b'" : ')
     async with Upstream() as up:
         up.queue(Json(200, raw))
         async with serving(one_target(protocol, up)) as gateway:
@@ -98,7 +96,7 @@ async def test_beta_headers_reach_an_upstream_of_the_same_protocol_and_secrets_d
         assert "client-secret" not in repr(sent.headers)
 
 
-async def test_what_the_other_protocol_cannot_say_is_named_in_the_notice() -> None:
+async def test_fields_without_equivalent_are_named_in_the_notice() -> None:
     async with Upstream() as up:
         up.queue(answers.text("chat", "fine", False))
         async with serving(one_target("chat", up)) as gateway:
@@ -110,13 +108,13 @@ async def test_what_the_other_protocol_cannot_say_is_named_in_the_notice() -> No
     assert "dropped future_field" in notice
 
 
-def conversation(thought: dict[str, Any]) -> dict[str, Any]:
+def conversation(block: dict[str, Any]) -> dict[str, Any]:
     return {
         "model": "second.m",
         "max_tokens": 5000,
         "messages": [
             {"role": "user", "content": "Hi"},
-            {"role": "assistant", "content": [thought, {"type": "text", "text": "Hello"}]},
+            {"role": "assistant", "content": [block, {"type": "text", "text": "Hello"}]},
             {"role": "user", "content": "Again"},
         ],
     }
@@ -133,7 +131,7 @@ def two_providers(first: Upstream, second: Upstream, protocol: str) -> str:
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("protocol", ["messages", "gemini", "responses"])
-async def test_a_signature_never_goes_to_a_provider_that_did_not_make_it(protocol: str, stream: bool) -> None:
+async def test_a_signature_is_only_sent_to_the_provider_that_issued_it(protocol: str, stream: bool) -> None:
     async with Upstream() as first, Upstream() as second:
         first.queue(answers.thinking(protocol, "Secret thought.", "Hello", stream))
         second.queue(answers.text("messages", "fine", False))
@@ -146,31 +144,31 @@ async def test_a_signature_never_goes_to_a_provider_that_did_not_make_it(protoco
             )[2]
             signature = signature.partition(b'"')[0]
             assert signature
-            thought = {"type": "thinking", "thinking": "Secret thought.", "signature": signature.decode()}
-            await call(gateway.port, "/v1/messages", conversation(thought))
+            block = {"type": "thinking", "thinking": "Secret thought.", "signature": signature.decode()}
+            await call(gateway.port, "/v1/messages", conversation(block))
         assert signature not in second.requests[0].body
         assert b"signature" not in second.requests[0].body
         assert b"Hello" in second.requests[0].body
 
 
-async def test_a_signature_goes_back_to_its_maker_byte_for_byte() -> None:
+async def test_a_signature_goes_back_to_its_owner_byte_for_byte() -> None:
     async with Upstream() as first, Upstream() as second:
         second.queue(
             answers.thinking("messages", "Mine.", "Hello", False), answers.text("messages", "fine", False)
         )
         async with serving(two_providers(first, second, "chat")) as gateway:
-            made = await call(
+            answer = await call(
                 gateway.port, "/v1/messages", asking.body("messages", stream=False, model="second.m")
             )
-            thought = made.json["content"][0]
-            assert thought["type"] == "thinking"
-            await call(gateway.port, "/v1/messages", conversation(thought))
-        assert second.requests[1].json["messages"][1]["content"][0] == thought
+            block = answer.json["content"][0]
+            assert block["type"] == "thinking"
+            await call(gateway.port, "/v1/messages", conversation(block))
+        assert second.requests[1].json["messages"][1]["content"][0] == block
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_client_without_a_place_for_signatures_gets_them_back_to_the_provider(stream: bool) -> None:
-    """A chat client cannot carry Anthropic's signed thought; the tool loop works all the same."""
+async def test_signatures_reach_the_provider_for_a_client_that_cannot_carry_them(stream: bool) -> None:
+    """A chat client cannot carry Anthropic's thinking block; the tool loop works all the same."""
     pieces = (
         answers.ReasoningPiece("I need the weather.", "c2ln"),
         answers.Call("get_weather", {"city": "Bern"}, "toolu_1"),
@@ -205,16 +203,16 @@ async def test_a_client_without_a_place_for_signatures_gets_them_back_to_the_pro
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("protocol", ["messages", "responses", "gemini"])
 async def test_signatures_survive_a_gateway_behind_the_gateway(protocol: str, stream: bool) -> None:
-    """The inner gateway seals what its provider made; the outer one hands it back as it came."""
-    thought = {"type": "thinking", "thinking": "Mine.", "signature": "c2ln"}
-    async with Upstream() as maker:
-        maker.queue(
+    """The inner gateway seals the signature of its provider; the outer one returns it unchanged."""
+    block = {"type": "thinking", "thinking": "Mine.", "signature": "c2ln"}
+    async with Upstream() as provider_upstream:
+        provider_upstream.queue(
             answers.compose(
                 "messages", answers.ReasoningPiece("Mine.", "c2ln"), answers.TextPiece("Hello"), stream=stream
             ),
             answers.text("messages", "fine", False),
         )
-        async with serving(one_target("messages", maker)) as inner:
+        async with serving(one_target("messages", provider_upstream)) as inner:
             base = "/v1" if protocol == "responses" else ""
             outer_text = (
                 f'[server]\nport = 0\n[providers.up]\nprotocol = "{protocol}"\n'
@@ -225,25 +223,25 @@ async def test_signatures_survive_a_gateway_behind_the_gateway(protocol: str, st
                 first = await call(
                     outer.port, asking.path(protocol, stream=stream), asking.body(protocol, stream=stream)
                 )
-                history = _answered(protocol, understood(protocol, first, stream=stream))
+                history = _answered(protocol, decode_answer(protocol, first, stream=stream))
                 second = await call(outer.port, asking.path(protocol, stream=False), history)
                 assert second.status == 200, second.body
-        assert thought in maker.requests[1].json["messages"][1]["content"]
+        assert block in provider_upstream.requests[1].json["messages"][1]["content"]
 
 
 def _answered(protocol: str, response: Response) -> dict[str, Any]:
-    """The request that a client sends after this answer."""
+    """Return the request that a client sends after this answer."""
     body = asking.body(protocol, stream=False)
-    thought = next(part for part in response.parts if isinstance(part, Reasoning))
-    sealed = thought.signature
+    block = next(part for part in response.parts if isinstance(part, Reasoning))
+    sealed = block.signature
     if protocol == "messages":
-        said = [
-            {"type": "thinking", "thinking": thought.text, "signature": sealed},
+        canned = [
+            {"type": "thinking", "thinking": block.text, "signature": sealed},
             {"type": "text", "text": "Hello"},
         ]
-        body["messages"] += [{"role": "assistant", "content": said}, {"role": "user", "content": "Again"}]
+        body["messages"] += [{"role": "assistant", "content": canned}, {"role": "user", "content": "Again"}]
     elif protocol == "responses":
-        summary = [{"type": "summary_text", "text": thought.text}]
+        summary = [{"type": "summary_text", "text": block.text}]
         body["input"] = [
             {"role": "user", "content": "Hello"},
             {"type": "reasoning", "id": "rs_1", "summary": summary, "encrypted_content": sealed},
@@ -251,7 +249,7 @@ def _answered(protocol: str, response: Response) -> dict[str, Any]:
             {"role": "user", "content": "Again"},
         ]
     else:
-        parts = [{"text": thought.text, "thought": True, "thoughtSignature": sealed}, {"text": "Hello"}]
+        parts = [{"text": block.text, "thought": True, "thoughtSignature": sealed}, {"text": "Hello"}]
         body["contents"] += [
             {"role": "model", "parts": parts},
             {"role": "user", "parts": [{"text": "Again"}]},

@@ -1,4 +1,4 @@
-"""Why an answer ended as it did can be followed, whatever the protocols."""
+"""The mapping of finish reasons is traced for every protocol."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def test_each_mapping_is_traced_when_switched_on(
             answer = await call(
                 gateway.port, asking.path(client, stream=stream), asking.body(client, stream=stream)
             )
-    words = {
+    reasons = {
         "chat": "length",
         "responses": "max_output_tokens",
         "messages": "max_tokens",
@@ -32,5 +32,5 @@ async def test_each_mapping_is_traced_when_switched_on(
     }
     (line,) = caplog.messages
     assert line == (
-        f"request={answer.headers['x-request-id']} upstream=max_tokens inferred=length sent={words[client]}"
+        f"request={answer.headers['x-request-id']} upstream=max_tokens inferred=length sent={reasons[client]}"
     )

@@ -1,4 +1,4 @@
-"""What the request log tells of further rounds, and what nobody else hears of them."""
+"""Follow-up rounds in the request log and in the output of the CLI."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def file_of(harness: GatewayHarness) -> str:
 async def row_of(
     harness: GatewayHarness, *, stream: bool, folder: Path
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The line of the only request in the log, and what the CLI tells scripts."""
+    """Return the line of the only request in the log and the JSON output of the CLI."""
     async with serve(folder, file_of(harness)) as process:
         harness.port = await process.port()
         answer = await harness.send(SET_STOP_MESSAGE.format(2), stream=stream)
@@ -35,17 +35,17 @@ async def row_of(
         (row,) = (await admin_call(harness, "requests"))["requests"]
         async with running(folder, "daemon", "status", "requests", "--json") as command:
             assert await command.ended() == 0, command.text
-            told = msgspec.json.decode("\n".join(command.out))
+            cli_output = msgspec.json.decode("\n".join(command.out))
     assert not any(b"serverToolFollowup" in request.body for request in harness.upstream.requests)
-    return row, told
+    return row, cli_output
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-async def test_rounds_that_the_client_did_not_ask_for_are_told_as_such(tmp_path: Path, stream: bool) -> None:
+async def test_follow_up_rounds_are_logged_as_such(tmp_path: Path, stream: bool) -> None:
     async with Upstream() as upstream:
         harness = GatewayHarness("chat", "chat", tmp_path / "state", upstream)
         harness.script_texts("one", "two", "three")
-        row, told = await row_of(harness, stream=stream, folder=tmp_path)
+        row, cli_output = await row_of(harness, stream=stream, folder=tmp_path)
     usage = {"input_tokens": 21, "output_tokens": 9}
     followed = {
         "request": f"{row['request']}:stop_followup",
@@ -56,10 +56,10 @@ async def test_rounds_that_the_client_did_not_ask_for_are_told_as_such(tmp_path:
     }
     assert row["followups"] == [followed, followed]
     assert {name: row[name] for name in usage} == {name: 3 * count for name, count in usage.items()}
-    assert [server["requests"] for server in told["servers"]] == [[row]]
+    assert [server["requests"] for server in cli_output["servers"]] == [[row]]
 
 
-async def test_a_round_that_failed_is_told_with_its_error(tmp_path: Path) -> None:
+async def test_a_failed_round_is_logged_with_its_error(tmp_path: Path) -> None:
     async with Upstream() as upstream:
         harness = GatewayHarness("chat", "chat", tmp_path / "state", upstream)
 
@@ -78,7 +78,7 @@ async def test_a_round_that_failed_is_told_with_its_error(tmp_path: Path) -> Non
     assert row["status"] == 200
 
 
-async def test_a_request_of_one_round_has_none(tmp_path: Path) -> None:
+async def test_a_request_of_one_round_logs_no_follow_ups(tmp_path: Path) -> None:
     async with Upstream() as upstream:
         harness = GatewayHarness("chat", "chat", tmp_path / "state", upstream)
         harness.script_texts("one")

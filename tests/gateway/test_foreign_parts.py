@@ -1,4 +1,4 @@
-"""Parts of an answer that only Gemini has, over HTTP: every client gets what its protocol can hold."""
+"""Parts that only Gemini answers have, over HTTP: every client gets those that its protocol can hold."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from routecodex.wire import json, sse
-from tests.gateway.test_matrix import text_of, understood
+from tests.gateway.test_matrix import decode_answer, text_of
 from tests.gateway.test_web_search import HOSTED, NONE, ON
 from tests.kit import asking
 from tests.kit.gateway import one_target, serving
@@ -35,9 +35,9 @@ def chunk(*parts: dict[str, Any], **more: Any) -> dict[str, Any]:
 async def answered(client: str, *parts: dict[str, Any], stream: bool, armed: bool = False) -> Answer:
     frames = [sse.frame(json.encode(chunk(part))) for part in parts]
     end = sse.frame(json.encode(chunk({"text": ""}, finishReason="STOP")))
-    said = Sse([*frames, end]) if stream else Json(200, chunk(*parts, finishReason="STOP"))
+    canned = Sse([*frames, end]) if stream else Json(200, chunk(*parts, finishReason="STOP"))
     async with Upstream() as up:
-        up.queue(said)
+        up.queue(canned)
         text = (ON if armed else "") + one_target("gemini", up, more=NONE if armed else "")
         async with serving(text) as gateway:
             body = asking.body(client, stream=stream) | (HOSTED[client] if armed else {})
@@ -47,7 +47,7 @@ async def answered(client: str, *parts: dict[str, Any], stream: bool, armed: boo
 
 
 def images(client: str, answer: Answer, *, stream: bool) -> list[str]:
-    """The images of an answer as its client finds them."""
+    """Return the images of an answer as its client reads them."""
     if not stream:
         bodies = [json.decode(answer.body)]
     else:
@@ -55,8 +55,8 @@ def images(client: str, answer: Answer, *, stream: bool) -> list[str]:
         bodies = [json.decode(frame.data) for frame in frames if frame.data != b"[DONE]"]
     if client == "chat":
         choices = [choice for body in bodies for choice in body["choices"]]
-        said = [choice.get("delta") or choice.get("message") or {} for choice in choices]
-        return [image["image_url"]["url"] for one in said for image in one.get("images", ())]
+        canned = [choice.get("delta") or choice.get("message") or {} for choice in choices]
+        return [image["image_url"]["url"] for one in canned for image in one.get("images", ())]
     items = bodies[-1].get("response", bodies[-1])["output"]
     return [item["result"] for item in items if item["type"] == "image_generation_call"]
 
@@ -69,22 +69,22 @@ async def test_images_are_shown_where_answers_may_hold_them(
 ) -> None:
     answer = await answered(client, *PARTS, stream=stream, armed=armed)
     assert images(client, answer, stream=stream) == [image]
-    assert text_of(understood(client, answer, stream=stream)) == "Here:" + CODE
+    assert text_of(decode_answer(client, answer, stream=stream)) == "Here:" + CODE
     assert "inlineData" not in answer.headers.get("x-routecodex-notice", "")
 
 
 @pytest.mark.parametrize("armed", [False, True], ids=["plain", "armed"])
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-async def test_images_are_named_where_answers_hold_none(stream: bool, armed: bool) -> None:
+async def test_images_become_a_placeholder_where_answers_cannot_hold_them(stream: bool, armed: bool) -> None:
     answer = await answered("messages", *PARTS, stream=stream, armed=armed)
-    assert text_of(understood("messages", answer, stream=stream)) == "Here:" + OMITTED + CODE
+    assert text_of(decode_answer("messages", answer, stream=stream)) == "Here:" + OMITTED + CODE
     assert (NOTICE in answer.headers.get("x-routecodex-notice", "")) is not stream
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-async def test_an_image_alone_is_no_empty_answer(stream: bool) -> None:
+async def test_an_image_alone_is_not_an_empty_answer(stream: bool) -> None:
     answer = await answered("messages", PARTS[1], stream=stream)
-    assert text_of(understood("messages", answer, stream=stream)) == OMITTED
+    assert text_of(decode_answer("messages", answer, stream=stream)) == OMITTED
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])

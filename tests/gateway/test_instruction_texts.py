@@ -1,4 +1,4 @@
-"""Instructions in the texts that reach a provider: none is left, and nothing else is missing."""
+"""Instructions are removed from the texts that reach a provider, and nothing else is."""
 
 from __future__ import annotations
 
@@ -39,26 +39,26 @@ CLEAN = "a `x ` b\n```\n\n```\n<system-reminder></system-reminder> <** open"
 @pytest.mark.parametrize("upstream", ["", "chat", "messages"], ids=["same", "to-chat", "to-messages"])
 @protocols
 async def test_tags_are_taken_out_of_user_texts_and_of_nothing_else(protocol: str, upstream: str) -> None:
-    kept = f"kept {TAGS} as it is"
+    unchanged = f"kept {TAGS} as it is"
     steps: list[Step] = [
         ("user", LEFT),
-        ("assistant", kept),
-        ("call", "Read", {"path": kept}),
-        ("result", kept),
+        ("assistant", unchanged),
+        ("call", "Read", {"path": unchanged}),
+        ("result", unchanged),
         ("user", f"{TAGS}hi"),
     ]
     stripped: list[Step] = [("user", CLEAN), *steps[1:4], ("user", "hi")]
     async with instruction_gateway(protocol, upstream=upstream) as harness:
-        answer = await harness.send(*steps, system=kept, tools=["Read"])
+        answer = await harness.send(*steps, system=unchanged, tools=["Read"])
         assert answer.status == 200, answer.body
-        await harness.send(*stripped, system=kept, tools=["Read"])
+        await harness.send(*stripped, system=unchanged, tools=["Read"])
         with_tags, without = (request.body for request in harness.requests)
     assert with_tags == without
     assert with_tags.count(b"<**!glm.2**>") == 4
 
 
 def parted(protocol: str, *texts: str) -> dict[str, Any]:
-    """One message of the user in several parts."""
+    """Return one user message in several parts."""
     body: dict[str, Any] = msgspec.json.decode(wire_request(protocol, ("user", "x")).body)
     kind = "input_text" if protocol == "responses" else "text"
     parts: list[dict[str, Any]] = [{"type": kind, "text": text} for text in texts]
@@ -101,7 +101,7 @@ ODD: dict[str, tuple[str, bytes, bytes]] = {
         rb'{"model":"auto","messages":[{"role":"user","content":"\u003c\u002a*!glm.2**\u003e hi"}]}',
         b'{"model":"air","messages":[{"role":"user","content":" hi"}]}',
     ),
-    "hidden by a key said twice": (
+    "hidden by a duplicate key": (
         "chat",
         b'{"model":"auto","messages":[{"role":"user","content":"<**#glm**>","content":"<**!glm.2**> hi"}]}',
         b'{"model":"air","messages":[{"role":"user","content":" hi"}]}',
@@ -119,7 +119,7 @@ async def test_a_tag_is_found_however_the_body_is_written(
 
 
 @protocols
-async def test_code_and_envelopes_are_not_obeyed(protocol: str) -> None:
+async def test_tags_in_code_and_envelopes_are_not_applied(protocol: str) -> None:
     async with instruction_gateway(protocol) as harness:
         await harness.send("<environment_context><**!glm.2**></environment_context>\n`<**!glm.2**>` ok?")
         assert (harness.last_target, await harness.session_state()) == (DEFAULT_TARGET, {})
@@ -127,7 +127,7 @@ async def test_code_and_envelopes_are_not_obeyed(protocol: str) -> None:
 
 @streams
 @protocols
-async def test_what_is_malformed_is_noticed_stripped_and_not_applied(protocol: str, stream: bool) -> None:
+async def test_malformed_tags_are_stripped_with_a_notice_and_not_applied(protocol: str, stream: bool) -> None:
     async with instruction_gateway(protocol) as harness:
         answer = await harness.send("<**stopMessage:3**> hi <**#gpt**>", stream=stream)
         asking.check(protocol, answer, stream=stream)
@@ -142,14 +142,19 @@ async def test_what_is_malformed_is_noticed_stripped_and_not_applied(protocol: s
 @protocols
 async def test_metadata_for_the_gateway_never_reaches_a_provider(protocol: str) -> None:
     home = "labels" if protocol == "gemini" else "metadata"
-    ours = {"sessionId": "s-9", "conversationId": "c", "routeHint": "coding", "disableStickyRoutes": "true"}
+    metadata = {
+        "sessionId": "s-9",
+        "conversationId": "c",
+        "routeHint": "coding",
+        "disableStickyRoutes": "true",
+    }
     async with instruction_gateway(protocol) as harness:
-        fields: dict[str, Any] = {home: ours}
+        fields: dict[str, Any] = {home: metadata}
         answer = await harness.send("hi", headers={}, **fields)
         assert target(answer).endswith(".glm-4.7")
         (request,) = harness.requests
     assert home not in request.json
-    assert not any(name.encode() in request.body for name in ours)
+    assert not any(name.encode() in request.body for name in metadata)
 
 
 PIECES = (
@@ -209,7 +214,7 @@ def user_texts(protocol: str, body: dict[str, Any]) -> list[str]:
 
 
 @protocols
-async def test_ten_thousand_tags_are_obeyed_left_to_right(protocol: str) -> None:
+async def test_ten_thousand_tags_are_applied_left_to_right(protocol: str) -> None:
     many = "<**#gpt**><**@gpt**>" * 5000
     async with instruction_gateway(protocol) as harness:
         answer = await harness.send(f"{many}<**!glm.2**> hi")
@@ -222,7 +227,7 @@ async def test_ten_thousand_tags_are_obeyed_left_to_right(protocol: str) -> None
 
 
 @protocols
-async def test_ten_thousand_malformed_tags_are_told_in_a_few_lines(protocol: str) -> None:
+async def test_ten_thousand_malformed_tags_make_a_short_notice(protocol: str) -> None:
     async with instruction_gateway(protocol) as harness:
         answer = await harness.send("<** **>" * 10_000)
         lines = answer_text(protocol, answer, stream=False).splitlines()
@@ -232,7 +237,7 @@ async def test_ten_thousand_malformed_tags_are_told_in_a_few_lines(protocol: str
 
 @protocols
 @pytest.mark.parametrize("tag", ["<**!glm.2**>", "<** **>"])
-async def test_more_tags_than_allowed_are_refused_before_any_is_obeyed(protocol: str, tag: str) -> None:
+async def test_more_tags_than_allowed_are_refused_before_any_is_applied(protocol: str, tag: str) -> None:
     async with instruction_gateway(protocol) as harness:
         answer = await harness.send(f"{tag * (MOST_INSTRUCTIONS + 1)} hi")
         assert (answer.status, harness.requests, await harness.session_state()) == (400, [], {})

@@ -1,4 +1,4 @@
-"""What a person says to the gateway in the chat, over HTTP: obeyed, confirmed, and never passed on."""
+"""Chat instructions over HTTP: applied, confirmed, and never passed on."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ STOPS: dict[str, dict[str, Any]] = {
 
 
 def at(place: int) -> tuple[str, dict[str, str]]:
-    """A session of its own for each row of a table."""
+    """Return the header of a separate session for each row of a table."""
     return f"s-{place}", {"x-session-id": f"s-{place}"}
 
 
@@ -89,7 +89,7 @@ async def stop_message(harness: InstructionHarness, session: str = "s-1") -> dic
 
 @streams
 @protocols
-async def test_force_holds_for_one_turn_of_the_user(protocol: str, stream: bool) -> None:
+async def test_force_applies_to_one_turn_of_the_user(protocol: str, stream: bool) -> None:
     async with instruction_gateway(protocol) as harness:
         for place, (tag, (name, expected)) in enumerate(FORCES.items()):
             session, headers = at(place)
@@ -108,7 +108,7 @@ async def test_force_holds_for_one_turn_of_the_user(protocol: str, stream: bool)
 
 @streams
 @protocols
-async def test_what_is_set_for_the_session_lasts(protocol: str, stream: bool) -> None:
+async def test_session_settings_last(protocol: str, stream: bool) -> None:
     async with instruction_gateway(protocol) as harness:
         for place, (tag, (state, expected)) in enumerate(LASTING.items()):
             session, headers = at(place)
@@ -139,7 +139,7 @@ async def test_a_stop_message_is_set_and_cleared(
     assert harness.requests == []
 
 
-async def test_a_file_that_is_not_there_is_said_and_the_rest_applied(
+async def test_a_missing_file_is_a_notice_and_the_other_instructions_apply(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ROUTECODEX_USER_DIR", str(tmp_path))
@@ -152,19 +152,19 @@ async def test_a_file_that_is_not_there_is_said_and_the_rest_applied(
 
 @streams
 @protocols
-async def test_force_holds_for_the_whole_tool_loop(protocol: str, stream: bool) -> None:
+async def test_force_applies_to_the_whole_tool_loop(protocol: str, stream: bool) -> None:
     async with instruction_gateway(protocol) as harness:
         steps: list[Step] = [("user", "<**glm.b.glm-4.7**> look at it")]
         for turn in range(4):
             await harness.send(*steps, stream=stream)
             assert (turn, harness.last_target) == (turn, ("key-glm-b", "glm-4.7"))
             steps += [("call", "Write", {"path": f"f{turn}"}), ("result", f"done {turn}")]
-        # Without the tag the writing of files would have led to the route `coding`.
+        # Without the tag, writing files would select the route `coding`.
         await harness.send(*steps, ("assistant", "done"), ("user", "thanks"), stream=stream)
         assert harness.last_target == DEFAULT_TARGET
 
 
-async def test_another_conversation_of_the_session_does_not_end_what_is_forced() -> None:
+async def test_another_conversation_of_the_session_does_not_end_a_force() -> None:
     loop: list[Step] = [("user", "<**glm.2**> look"), ("call", "Read", {"path": "f"}), ("result", "text")]
     async with instruction_gateway("messages") as harness:
         await harness.send(loop[0])
@@ -189,7 +189,7 @@ async def test_an_agent_that_sends_its_message_again_applies_it_once(protocol: s
 
 
 @protocols
-async def test_the_same_words_typed_later_apply_again(protocol: str) -> None:
+async def test_the_same_text_sent_later_applies_again(protocol: str) -> None:
     async with instruction_gateway(protocol) as harness:
         await harness.send("<**!glm.2**> hi")
         await harness.change_routing(session="s-1", clear=True)
@@ -248,8 +248,8 @@ async def test_a_gemini_client_without_sse_gets_the_confirmation_as_an_array() -
     async with instruction_gateway("gemini") as harness:
         path = "/v1beta/models/auto:streamGenerateContent"
         answer = await call(harness.gateway.port, path, body, headers=SESSION_HEADER)
-    said = "".join(part["text"] for piece in answer.json for part in _parts(piece))
-    assert said == "[RouteCodex] set for this conversation:\n- sticky: glm.2"
+    reply = "".join(part["text"] for piece in answer.json for part in _parts(piece))
+    assert reply == "[RouteCodex] set for this conversation:\n- sticky: glm.2"
 
 
 def _parts(piece: dict[str, Any]) -> list[dict[str, str]]:
@@ -284,7 +284,7 @@ async def test_status_and_help_are_answered_by_the_gateway(protocol: str, stream
     assert harness.requests == []
 
 
-async def test_status_shows_nothing_that_was_forced_in_an_earlier_turn() -> None:
+async def test_status_does_not_show_a_force_of_an_earlier_turn() -> None:
     async with instruction_gateway() as harness:
         await harness.send("<**glm.2**> hi")
         status = await harness.send(*user_turns("<**glm.2**> hi", "<**status**>"))
@@ -293,12 +293,12 @@ async def test_status_shows_nothing_that_was_forced_in_an_earlier_turn() -> None
 
 @streams
 @protocols
-async def test_what_was_said_to_the_gateway_and_its_answer_are_left_out_later(
+async def test_instructions_and_their_confirmation_are_left_out_of_later_requests(
     protocol: str, stream: bool
 ) -> None:
     async with instruction_gateway(protocol) as harness:
-        said = await harness.send("<**!glm.2**>", stream=stream)
-        own = answer_text(protocol, said, stream=stream)
+        reply = await harness.send("<**!glm.2**>", stream=stream)
+        own = answer_text(protocol, reply, stream=stream)
         steps: list[Step] = [("user", "<**!glm.2**>"), ("assistant", own), ("user", "hi")]
         await harness.send(*steps, stream=stream)
         await harness.send(*steps, ("assistant", "hello there"), ("user", "<**#eye**> more"), stream=stream)
@@ -309,16 +309,16 @@ async def test_what_was_said_to_the_gateway_and_its_answer_are_left_out_later(
     )
 
 
-async def test_what_an_agent_adds_to_a_message_of_tags_is_no_word_of_the_person() -> None:
-    """Claude Code puts the project's notes beside what was typed: they are needed later, the rest is not."""
+async def test_text_that_an_agent_adds_to_a_message_of_tags_is_not_user_text() -> None:
+    """Claude Code adds the project's notes to the user text: later requests keep them, not the tags."""
     first = claude_code("auto", "<**!glm.2**>", stream=False)
     async with instruction_gateway("messages") as harness:
-        said = await harness.post(first, headers=CLAUDE_HEADERS)
-        assert answer_text("messages", said, stream=False) == (
+        reply = await harness.post(first, headers=CLAUDE_HEADERS)
+        assert answer_text("messages", reply, stream=False) == (
             "[RouteCodex] set for this conversation:\n- sticky: glm.2"
         )
         assert (harness.requests, await harness.session_state(SESSION)) == ([], {"sticky": "glm.2"})
-        own = {"role": "assistant", "content": said.json["content"]}
+        own = {"role": "assistant", "content": reply.json["content"]}
         messages = [*first["messages"], own, {"role": "user", "content": "hi"}]
         await harness.post({**first, "messages": messages}, headers=CLAUDE_HEADERS)
         notes = {**first["messages"][0]["content"][0], "cache_control": {"type": "ephemeral"}}
@@ -328,7 +328,7 @@ async def test_what_an_agent_adds_to_a_message_of_tags_is_no_word_of_the_person(
         ]
 
 
-async def test_what_an_agent_says_after_a_message_of_tags_is_no_word_of_the_person() -> None:
+async def test_text_that_an_agent_sends_after_a_message_of_tags_is_not_user_text() -> None:
     reminder = "<system-reminder>mind the notes</system-reminder>"
     async with instruction_gateway() as harness:
         answer = await harness.send("<**!glm.2**>", reminder)
@@ -356,7 +356,7 @@ TITLE = "Summarize this coding conversation in under 50 characters"
 
 
 @protocols
-async def test_a_request_for_a_title_is_stripped_and_not_obeyed(protocol: str) -> None:
+async def test_tags_in_a_title_request_are_stripped_and_not_applied(protocol: str) -> None:
     async with instruction_gateway(protocol) as harness:
         await harness.send("<**glm.2**> hi")
         before = await harness.session_state()
@@ -374,7 +374,7 @@ async def test_a_title_for_a_message_of_tags_alone_costs_no_request() -> None:
         assert (harness.requests, await harness.session_state()) == ([], {})
 
 
-async def test_an_unknown_response_that_a_provider_may_know_takes_no_instruction_away() -> None:
+async def test_instructions_apply_with_an_unknown_previous_response() -> None:
     async with instruction_gateway("responses") as harness:
         answer = await harness.send("<**!glm.2**><**x x**> hi", previous_response_id="resp_of_the_provider")
         assert (answer.status, harness.last_target in AIR_B, await harness.session_state()) == (

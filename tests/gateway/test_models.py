@@ -1,4 +1,4 @@
-"""The list of models over a real socket, in the shape each kind of client reads."""
+"""The list of models over a real socket, in the format of each client."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ ONE: list[tuple[str, dict[str, str], str, str]] = [
 
 
 @pytest.mark.parametrize(("path", "headers", "field", "name"), ONE)
-async def test_one_model_can_be_asked_for(path: str, headers: dict[str, str], field: str, name: str) -> None:
+async def test_one_model_can_be_requested(path: str, headers: dict[str, str], field: str, name: str) -> None:
     async with serving(CONFIG) as gateway:
         answer = await call(gateway.port, path, method="GET", headers=headers)
     assert (answer.status, answer.json[field]) == (200, name)

@@ -1,4 +1,4 @@
-"""Requests that fail: whatever becomes of one, nothing of it waits for the garbage collector."""
+"""Failed requests leave no reference cycles for the garbage collector."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from routecodex.server.http import HttpRequest
 from tests.kit import answers, asking
 from tests.kit.gateway import NO_HEALTH, Running, one_target, provider, serving
 from tests.kit.raw_client import begin, call
-from tests.kit.steps import Answer as Given
+from tests.kit.steps import Answer as UpstreamAnswer
 from tests.kit.steps import CloseClean, CutOff, Hang, Json, Raw, Send, Sse, Steps, Wait
 from tests.kit.upstream import Request, Upstream
 
@@ -29,13 +29,13 @@ CHAT = asking.path("chat", stream=False)
 
 @dataclass(frozen=True)
 class Case:
-    """A request that fails with this status, or breaks off after a 200, and what brings it about."""
+    """A request that fails with this status, or breaks off after a 200, and its cause."""
 
     status: int
-    says: Callable[[Request], Given] | None = None
+    script: Callable[[Request], UpstreamAnswer] | None = None
     client: str = "chat"
     stream: bool = False
-    speaks: str = "chat"
+    upstream_protocol: str = "chat"
     path: str = ""
     body: Body | bytes | None = None
     headers: dict[str, str] = field(default_factory=dict)
@@ -43,38 +43,38 @@ class Case:
     more: str = NO_HEALTH
 
     @property
-    def asked(self) -> tuple[str, Body | bytes]:
+    def request(self) -> tuple[str, Body | bytes]:
         path = self.path or asking.path(self.client, stream=self.stream)
         return path, self.body or asking.body(self.client, stream=self.stream)
 
 
-def refused(protocol: str, status: int) -> Callable[[Request], Given]:
+def refused(protocol: str, status: int) -> Callable[[Request], UpstreamAnswer]:
     return lambda request: answers.error(protocol, status)
 
 
-def breaks_off(protocol: str) -> Callable[[Request], Given]:
+def breaks_off(protocol: str) -> Callable[[Request], UpstreamAnswer]:
     return lambda request: answers.cut_off(protocol, "half of it")
 
 
-def fails_within(protocol: str) -> Callable[[Request], Given]:
+def fails_within(protocol: str) -> Callable[[Request], UpstreamAnswer]:
     return lambda request: answers.stream_error(protocol, "half of it")
 
 
-def hangs_up(request: Request) -> Given:
+def hangs_up(request: Request) -> UpstreamAnswer:
     return Steps((CutOff(),), headers=SSE_HEAD)
 
 
-def breaks_off_its_refusal(request: Request) -> Given:
+def breaks_off_its_refusal(request: Request) -> UpstreamAnswer:
     return Steps((Send(b'{"error":'), CutOff()), status=500)
 
 
-def answers_once(request: Request) -> Given:
+def answers_once(request: Request) -> UpstreamAnswer:
     if b"go on" in request.body:
         return answers.error("chat", 500)
     return answers.text("chat", "half of it", answers.wants_stream(request))
 
 
-def second_answers(request: Request) -> Given:
+def second_answers(request: Request) -> UpstreamAnswer:
     if request.headers["authorization"] == "Bearer secret-up":
         return answers.error("chat", 500)
     return answers.text("chat", "here I am", answers.wants_stream(request))
@@ -86,7 +86,7 @@ STOP = '<**stopMessage:"go on",50**>Hello'
 CASES: dict[str, Case] = {
     "no key": Case(401, server=KEYS),
     "no such path": Case(404, path="/nowhere"),
-    "a name that is not ours": Case(403, headers={"host": "evil.example"}),
+    "a foreign host name": Case(403, headers={"host": "evil.example"}),
     "another method": Case(405, path="/v1/models"),
     "no JSON": Case(400, body=b"nope" * 1000),
     "a wrong field": Case(400, body={"model": "up.m", "messages": "none"}),
@@ -99,10 +99,14 @@ CASES: dict[str, Case] = {
     ),
     "the provider rejects it": Case(400, refused("chat", 400)),
     "the provider rejects it, converted": Case(400, refused("chat", 400), client="messages"),
-    "the provider rejects a stream": Case(400, refused("messages", 400), stream=True, speaks="messages"),
+    "the provider rejects a stream": Case(
+        400, refused("messages", 400), stream=True, upstream_protocol="messages"
+    ),
     "the provider fails": Case(502, refused("chat", 500)),
     "the provider fails at a stream": Case(502, refused("chat", 500), stream=True),
-    "the provider is overloaded": Case(529, refused("messages", 529), client="messages", speaks="messages"),
+    "the provider is overloaded": Case(
+        529, refused("messages", 529), client="messages", upstream_protocol="messages"
+    ),
     "the provider limits it": Case(429, refused("chat", 429)),
     "the provider refuses our key": Case(502, refused("chat", 401)),
     "the provider breaks off its refusal": Case(502, breaks_off_its_refusal),
@@ -124,33 +128,41 @@ CASES: dict[str, Case] = {
         200, answers_once, body=asking.body("chat", STOP, stream=False), headers={"x-session-id": "s-1"}
     ),
     **{
-        f"{client} of {speaks} breaks off": Case(
-            200, breaks_off(speaks), client=client, stream=True, speaks=speaks
+        f"{client} of {upstream_protocol} breaks off": Case(
+            200,
+            breaks_off(upstream_protocol),
+            client=client,
+            stream=True,
+            upstream_protocol=upstream_protocol,
         )
         for client in ("chat", "responses", "messages", "gemini")
-        for speaks in ("chat", "responses", "messages", "gemini")
+        for upstream_protocol in ("chat", "responses", "messages", "gemini")
     },
     **{
-        f"{client} of {speaks} fails within": Case(
-            200, fails_within(speaks), client=client, stream=True, speaks=speaks
+        f"{client} of {upstream_protocol} fails within": Case(
+            200,
+            fails_within(upstream_protocol),
+            client=client,
+            stream=True,
+            upstream_protocol=upstream_protocol,
         )
         for client in ("chat", "messages")
-        for speaks in ("chat", "responses", "messages", "gemini")
+        for upstream_protocol in ("chat", "responses", "messages", "gemini")
     },
 }
 
 
 def configuration(case: Case, up: Upstream) -> str:
-    """`up.m`, and another where the first is not alone."""
-    other = provider("other", case.speaks, up) if case.says is second_answers else ""
+    """Return a configuration with `up.m`, and a second target where the case needs one."""
+    other = provider("other", case.upstream_protocol, up) if case.script is second_answers else ""
     pool = '[routing]\ndefault = [{ mode = "priority", targets = ["up.m", "other.m"] }]\n'
-    alone = one_target(case.speaks, up, server=case.server)
+    alone = one_target(case.upstream_protocol, up, server=case.server)
     return (alone.replace('[routing]\ndefault = ["up.m"]\n', other + pool) if other else alone) + case.more
 
 
 @contextlib.contextmanager
 def only_counted() -> Iterator[list[str]]:
-    """What of ours is garbage after this, and was freed by nobody: frames and objects, by their names."""
+    """Collect the names of frames and objects of the package that only the garbage collector could free."""
     left: list[str] = []
     gc.collect()
     gc.disable()
@@ -159,7 +171,7 @@ def only_counted() -> Iterator[list[str]]:
         left.extend(_alive())
         gc.set_debug(gc.DEBUG_SAVEALL)
         gc.collect()
-        left.extend(sorted({name for found in gc.garbage if (name := _ours(found))}))
+        left.extend(sorted({name for found in gc.garbage if (name := _own_name(found))}))
     finally:
         gc.set_debug(0)
         gc.garbage.clear()
@@ -167,30 +179,30 @@ def only_counted() -> Iterator[list[str]]:
 
 
 def _alive() -> list[str]:
-    """The requests that somebody still holds, all of which have been answered."""
+    """Return the answered requests that are still referenced."""
     kinds = (HttpRequest, ClientRequest)
     return [f"a live {type(found).__name__}" for found in gc.get_objects() if isinstance(found, kinds)]
 
 
-def _ours(found: object) -> str:
+def _own_name(found: object) -> str:
     if isinstance(found, FrameType):
         return found.f_code.co_name if "/routecodex/" in found.f_code.co_filename else ""
     kind = type(found)
     return f"{kind.__module__}.{kind.__qualname__}" if kind.__module__.startswith("routecodex.") else ""
 
 
-async def left_by(gateway: Running, ask: Callable[[], Awaitable[None]]) -> list[str]:
-    """What is left of the second of two requests; the first one fills every cache."""
-    await ask()
+async def left_by(gateway: Running, send: Callable[[], Awaitable[None]]) -> list[str]:
+    """Return the leftovers of the second of two requests; the first one fills every cache."""
+    await send()
     await settled(gateway)
     with only_counted() as left:
-        await ask()
+        await send()
         await settled(gateway)
     return left
 
 
 async def settled(gateway: Running) -> None:
-    """Once the server has no connection any more."""
+    """Wait until the server has no connection."""
     async with asyncio.timeout(10):
         while gateway.service.connections:
             await asyncio.sleep(0)
@@ -200,16 +212,16 @@ async def settled(gateway: Running) -> None:
 async def test_nothing_is_left_of_a_request_that_failed(name: str) -> None:
     case = CASES[name]
 
-    async def ask() -> None:
-        path, body = case.asked
+    async def send() -> None:
+        path, body = case.request
         assert (await call(gateway.port, path, body, headers=case.headers)).status == case.status
 
-    async with Upstream(case.says) as up, serving(configuration(case, up)) as gateway:
-        assert await left_by(gateway, ask) == []
+    async with Upstream(case.script) as up, serving(configuration(case, up)) as gateway:
+        assert await left_by(gateway, send) == []
 
 
 async def test_nothing_is_left_of_a_stream_that_fails_after_it_was_kept_alive() -> None:
-    async def ask() -> None:
+    async def send() -> None:
         go_on = asyncio.Event()
         up.queue(Steps((Wait(go_on), CutOff()), headers=SSE_HEAD))
         under_way = await begin(gateway.port, CHAT, asking.body("chat", stream=True))
@@ -221,12 +233,12 @@ async def test_nothing_is_left_of_a_stream_that_fails_after_it_was_kept_alive() 
 
     alive = "keepalive_ms = 30"
     async with Upstream() as up, serving(one_target("chat", up, server=alive) + NO_HEALTH) as gateway:
-        assert await left_by(gateway, ask) == []
+        assert await left_by(gateway, send) == []
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_nothing_is_left_of_a_request_whose_client_leaves(stream: bool) -> None:
-    async def ask() -> None:
+async def test_nothing_is_left_of_a_request_whose_client_disconnects(stream: bool) -> None:
+    async def send() -> None:
         up.queue(Sse(hello.frames[:2], end=Hang()))
         under_way = await begin(gateway.port, CHAT, asking.body("chat", stream=stream))
         request = await up.received(len(up.requests) + 1)
@@ -237,36 +249,36 @@ async def test_nothing_is_left_of_a_request_whose_client_leaves(stream: bool) ->
 
     hello = answers.cut_off("chat", "Hello")
     async with Upstream() as up, serving(one_target("chat", up) + NO_HEALTH) as gateway:
-        assert await left_by(gateway, ask) == []
+        assert await left_by(gateway, send) == []
 
 
 async def test_nothing_is_left_of_an_attempt_on_a_connection_that_was_gone() -> None:
-    """A kept connection that the provider closes at the next request, which is then sent on a new one."""
+    """The provider closes an idle connection at the next request, which is then sent on a new one."""
 
-    async def ask() -> None:
+    async def send() -> None:
         up.queue(hello, Raw([CloseClean()]), hello)
         for _ in range(2):
             assert (await call(gateway.port, CHAT, asking.body("chat", stream=False))).status == 200
 
     hello = answers.text("chat", "Hello", False)
     async with Upstream() as up, serving(one_target("chat", up) + NO_HEALTH) as gateway:
-        assert await left_by(gateway, ask) == []
+        assert await left_by(gateway, send) == []
     assert len(up.requests) == 6
 
 
 async def test_nothing_is_left_of_a_handler_that_broke(caplog: pytest.LogCaptureFixture) -> None:
-    """Where it broke is logged all the same."""
+    """The traceback is logged all the same."""
 
-    async def ask() -> None:
+    async def send() -> None:
         answer = await call(gateway.port, CHAT, asking.body("chat", stream=False))
         assert (answer.status, b"internal error" in answer.body) == (500, True)
 
     def breaks() -> NoReturn:
-        kept.append(broken := LookupError("a bug"))
+        errors.append(broken := LookupError("a bug"))
         raise broken
 
-    kept: list[Exception] = []
+    errors: list[Exception] = []
     async with Upstream() as up, serving(one_target("chat", up)) as gateway:
         gateway.service.gateway.services.upstreams = defaultdict(breaks)
-        assert await left_by(gateway, ask) == []
-    assert len(kept) == caplog.text.count("raised LookupError") == caplog.text.count("in breaks") == 2
+        assert await left_by(gateway, send) == []
+    assert len(errors) == caplog.text.count("raised LookupError") == caplog.text.count("in breaks") == 2

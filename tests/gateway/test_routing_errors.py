@@ -1,4 +1,4 @@
-"""Targets that cannot be used, over HTTP: the code and details, the protocol's own error, nothing applied."""
+"""Targets that cannot be used, over HTTP: code, details, the protocol's error, and no change of state."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ UNKNOWN: dict[str, str] = {
 }
 
 
-def seen(protocol: str, answer: Answer) -> tuple[int, str, dict[str, Any]]:
-    """Status, message and details of a refusal, once its envelope is found right."""
+def read_error(protocol: str, answer: Answer) -> tuple[int, str, dict[str, Any]]:
+    """Check the envelope of a refusal; return its status, message and details."""
     grammar.check_error(protocol, answer.status, answer.body)
     assert answer.headers["content-type"] == "application/json"
     assert answer.json["code"] == "PROVIDER_NOT_AVAILABLE"
@@ -70,13 +70,13 @@ async def test_an_unknown_name_is_refused_and_nothing_of_the_message_applied(
         before = await harness.session_state()
         for place, (text, name) in enumerate(UNKNOWN.items()):
             again = await harness.send(text, stream=stream)
-            assert (text, seen(protocol, again)) == (text, unknown(name))
+            assert (text, read_error(protocol, again)) == (text, unknown(name))
             assert (place, await harness.session_state()) == (place, before)
     assert (before, harness.requests) == ({"sticky": "glm.2", "disable": ["eye"]}, [])
 
 
 @protocols
-async def test_after_a_refusal_the_next_message_is_heard(protocol: str) -> None:
+async def test_the_next_message_applies_after_a_refusal(protocol: str) -> None:
     async with instruction_gateway(protocol) as harness:
         for _ in range(2):
             assert (await harness.send("<**!glm.2**><**nobody**> hi")).status == 404
@@ -96,7 +96,7 @@ async def test_a_forced_target_that_is_disabled_is_an_error(protocol: str, strea
             "<**glm.1.air**> hi": disabled("glm.a.air"),
         }
         for text, expected in cases.items():
-            assert (text, seen(protocol, await harness.send(text, stream=stream))) == (text, expected)
+            assert (text, read_error(protocol, await harness.send(text, stream=stream))) == (text, expected)
         assert harness.sent_targets == [("key-glm-b", "air")]
         forced = await harness.send("<**glm.air**> hi", stream=stream)
         assert (forced.status, harness.last_target) == (200, ("key-glm-b", "air"))
@@ -108,7 +108,7 @@ async def test_a_named_model_that_is_disabled_is_an_error(protocol: str, stream:
     async with instruction_gateway(protocol) as harness:
         await harness.send("<**#gpt**>", stream=stream)
         refused = await harness.send("hi", model="gpt.gpt-5.2", stream=stream)
-        assert seen(protocol, refused) == disabled("gpt")
+        assert read_error(protocol, refused) == disabled("gpt")
         await harness.change_routing(disable=["glm.air"])
         refused = await harness.send("hi", model="glm.air", stream=stream)
         assert (refused.status, refused.json["details"]["reason"]) == (403, "disabled")
@@ -118,7 +118,7 @@ async def test_a_named_model_that_is_disabled_is_an_error(protocol: str, stream:
 @protocols
 async def test_everything_disabled_is_an_error(protocol: str) -> None:
     async with instruction_gateway(protocol) as harness:
-        assert seen(protocol, await harness.send("<**#gpt,glm**> hi")) == disabled("gpt")
+        assert read_error(protocol, await harness.send("<**#gpt,glm**> hi")) == disabled("gpt")
         assert await harness.session_state() == {"disable": ["gpt", "glm"]}
         lifted = await harness.send("<**@gpt**> hi")
         assert (lifted.status, harness.sent_targets) == (200, [DEFAULT_TARGET])
@@ -130,17 +130,17 @@ async def test_an_allow_list_that_leaves_no_target_is_an_error(protocol: str, st
     message = "No route has a target that the allow list permits (spare); <**clear**> clears the list"
     expected = (403, message, {"provider": "spare", "reason": "not_allowed"})
     async with instruction_gateway(protocol) as harness:
-        assert seen(protocol, await harness.send("<**!spare**> hi", stream=stream)) == expected
-        assert seen(protocol, await harness.send("more", stream=stream)) == expected
+        assert read_error(protocol, await harness.send("<**!spare**> hi", stream=stream)) == expected
+        assert read_error(protocol, await harness.send("more", stream=stream)) == expected
         forced = await harness.send("<**spare.one**> hi", stream=stream)
         assert (forced.status, harness.sent_targets) == (200, [("key-spare-1", "one")])
-        assert seen(protocol, await harness.send("again", stream=stream)) == expected
+        assert read_error(protocol, await harness.send("again", stream=stream)) == expected
         cleared = await harness.send("<**clear**> hi", stream=stream)
         assert (cleared.status, harness.last_target) == (200, DEFAULT_TARGET)
 
 
 async def unhealthy(harness: InstructionHarness, protocol: str, *, stream: bool) -> None:
-    """Both keys of glm meet a limit."""
+    """Put both keys of glm into cooldown."""
     limit = answers.error(protocol, 429, "slow down", retry_after="45")
     harness.replies_by_key |= {"key-glm-a": limit, "key-glm-b": limit}
     refused = await harness.send("<**glm.air**> hi", stream=stream)
@@ -159,7 +159,7 @@ async def test_a_forced_target_that_is_unhealthy_is_an_error_and_never_another(
         message = "Requested provider glm is not available (health check failed)"
         for text in ("<**glm.air**> hi", "<**glm.1**> hi", "<**glm.b.glm-4.7**> hi"):
             refused = await harness.send(text, stream=stream, headers={})
-            assert (text, seen(protocol, refused)) == (text, (503, message, details))
+            assert (text, read_error(protocol, refused)) == (text, (503, message, details))
             assert 40 <= int(refused.headers["retry-after"]) <= 45
         assert harness.requests == []
         free = await harness.send("hi", stream=stream, headers={})
@@ -167,7 +167,7 @@ async def test_a_forced_target_that_is_unhealthy_is_an_error_and_never_another(
 
 
 @protocols
-async def test_a_forced_target_that_fails_tells_what_the_provider_said(protocol: str) -> None:
+async def test_a_forced_target_that_fails_returns_the_error_of_the_provider(protocol: str) -> None:
     async with instruction_gateway(protocol) as harness:
         harness.replies_by_key["key-spare-1"] = answers.error(protocol, 500, "out of order")
         refused = await harness.send("<**spare.one**> hi")
@@ -177,7 +177,7 @@ async def test_a_forced_target_that_fails_tells_what_the_provider_said(protocol:
 
 
 @protocols
-async def test_an_answer_says_where_it_came_from_and_why(protocol: str) -> None:
+async def test_an_answer_names_its_target_and_reason(protocol: str) -> None:
     async with instruction_gateway(protocol) as harness:
         free = await harness.send("hi", headers={})
         named = await harness.send("hi", headers={}, model="glm.b.air")
@@ -191,7 +191,7 @@ async def test_an_answer_says_where_it_came_from_and_why(protocol: str) -> None:
 
 
 @protocols
-async def test_an_error_says_where_it_came_from_and_why(protocol: str) -> None:
+async def test_an_error_names_its_target_and_reason(protocol: str) -> None:
     async with instruction_gateway(protocol) as harness:
         unheard = await harness.send("<**nobody**> hi")
         harness.replies_by_key["key-spare-1"] = answers.error(protocol, 500, "out of order")

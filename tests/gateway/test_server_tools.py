@@ -1,4 +1,4 @@
-"""Calls to server tools over HTTP: run here, unseen by the client, and whole in what the model is told."""
+"""Server tool calls over HTTP: run by the gateway, hidden from the client, complete for the model."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from tests.gateway.installed_tool import install
 from tests.kit import answers, asking
 from tests.kit.answers import Call, TextPiece
 from tests.kit.raw_client import Answer
-from tests.kit.steps import Answer as Given
+from tests.kit.steps import Answer as UpstreamAnswer
 from tests.kit.steps import Json
 from tests.kit.upstream import Request
 
 pairs = pytest.mark.parametrize(
-    ("protocol", "speaks"),
+    ("protocol", "upstream_protocol"),
     [pytest.param(one, other, id=f"{one}-to-{other}") for one in PROTOCOLS for other in PROTOCOLS],
 )
 protocols = pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -43,30 +43,30 @@ Piece = TextPiece | Call
 
 @pytest.fixture(autouse=True)
 def peek(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tool, named by a package as anybody's would be."""
+    """Install the tool as a package with an entry point."""
     monkeypatch.syspath_prepend(str(install(tmp_path / "site")))
 
 
-def says(harness: GatewayHarness, *rounds: Sequence[Piece] | Given) -> None:
-    """What the model says, round after round."""
+def script_rounds(harness: GatewayHarness, *rounds: Sequence[Piece] | UpstreamAnswer) -> None:
+    """Answer with these pieces, one round after the other."""
 
-    def answer(request: Request, number: int) -> Given:
-        said = rounds[number]
-        if not isinstance(said, Sequence):
-            return said
-        return answers.compose(harness.upstream_protocol, *said, stream=answers.wants_stream(request))
+    def answer(request: Request, number: int) -> UpstreamAnswer:
+        pieces = rounds[number]
+        if not isinstance(pieces, Sequence):
+            return pieces
+        return answers.compose(harness.upstream_protocol, *pieces, stream=answers.wants_stream(request))
 
     harness.script(answer)
 
 
-def exchanged(harness: GatewayHarness, number: int) -> list[tuple[str, str]]:
-    """The calls and results of a request to the upstream, in order, each by its name."""
+def calls_and_results(harness: GatewayHarness, number: int) -> list[tuple[str, str]]:
+    """Return the calls and results of an upstream request, in order, each with its name."""
     codec, request = CODECS[harness.upstream_protocol], harness.upstream.requests[number]
     named = {"model": "m", "stream": False} if harness.upstream_protocol == "gemini" else {}
-    told = codec.decode_request(codec.validate(request.body, **named))
+    history = codec.decode_request(codec.validate(request.body, **named))
     names: dict[str, str] = {}
     found: list[tuple[str, str]] = []
-    for message in told.messages:
+    for message in history.messages:
         for part in message.parts:
             if isinstance(part, ToolCall):
                 names[part.id] = part.name
@@ -82,29 +82,29 @@ ONE = [("peek", '{"at":"thedoor"}'), ("peek gave", "saw the door")]
 
 @streaming
 @pairs
-async def test_a_call_of_ours_is_answered_and_never_seen(
-    tmp_path: Path, protocol: str, speaks: str, stream: bool
+async def test_a_server_tool_call_is_answered_and_hidden(
+    tmp_path: Path, protocol: str, upstream_protocol: str, stream: bool
 ) -> None:
-    async with file_store_gateway(protocol, tmp_path / "state", upstream_protocol=speaks) as harness:
-        says(harness, [PEEK], [TextPiece("it is there")])
+    async with file_store_gateway(
+        protocol, tmp_path / "state", upstream_protocol=upstream_protocol
+    ) as harness:
+        script_rounds(harness, [PEEK], [TextPiece("it is there")])
         answer = await harness.send("look", stream=stream)
         assert harness.answer_text(answer, stream=stream) == "it is there"
         assert b"peek" not in answer.body
         assert token_usage(protocol, answer, stream=stream) == (42, 18)
-        assert exchanged(harness, 1) == ONE
+        assert calls_and_results(harness, 1) == ONE
         assert all(request.body.count(b'"peek"') for request in harness.upstream.requests)
 
 
 @streaming
 @protocols
-async def test_several_calls_at_once_and_words_before_them(
-    tmp_path: Path, protocol: str, stream: bool
-) -> None:
+async def test_several_calls_after_text_are_answered(tmp_path: Path, protocol: str, stream: bool) -> None:
     async with file_store_gateway(protocol, tmp_path / "state") as harness:
-        says(harness, [TextPiece("let me see"), PEEK, AGAIN], [AGAIN], [TextPiece("all is well")])
+        script_rounds(harness, [TextPiece("let me see"), PEEK, AGAIN], [AGAIN], [TextPiece("all is well")])
         answer = await harness.send("look", stream=stream)
         assert harness.answer_text(answer, stream=stream) == "let me see\n\nall is well"
-        assert exchanged(harness, 1) == [
+        assert calls_and_results(harness, 1) == [
             ("peek", '{"at":"thedoor"}'),
             ("peek", '{"at":"theroof"}'),
             ("peek gave", "saw the door"),
@@ -114,32 +114,32 @@ async def test_several_calls_at_once_and_words_before_them(
 
 
 @protocols
-async def test_a_call_that_fails_is_told_and_the_turn_goes_on(tmp_path: Path, protocol: str) -> None:
+async def test_a_failed_call_is_an_error_result_and_the_turn_goes_on(tmp_path: Path, protocol: str) -> None:
     async with file_store_gateway(protocol, tmp_path / "state") as harness:
-        says(harness, [ABYSS, PEEK], [TextPiece("it failed")])
+        script_rounds(harness, [ABYSS, PEEK], [TextPiece("it failed")])
         answer = await harness.send("look")
         assert harness.answer_text(answer, stream=False) == "it failed"
-        given = [text for name, text in exchanged(harness, 1) if name == "peek gave"]
-        assert '"code":"tool_failed"' in given[0]
-        assert "looked back" not in given[0]
-        assert given[1] == "saw the door"
+        result_message = [text for name, text in calls_and_results(harness, 1) if name == "peek gave"]
+        assert '"code":"tool_failed"' in result_message[0]
+        assert "looked back" not in result_message[0]
+        assert result_message[1] == "saw the door"
 
 
 @streaming
 @pytest.mark.parametrize("protocol", ["chat", "responses"])
 @pytest.mark.parametrize("arguments", ['{"at":', "not JSON", '{"at": 1}', "[]"])
-async def test_arguments_that_cannot_be_read_are_told_to_the_model(
+async def test_invalid_arguments_are_an_error_result(
     tmp_path: Path, protocol: str, stream: bool, arguments: str
 ) -> None:
     async with file_store_gateway(protocol, tmp_path / "state") as harness:
-        says(harness, [Call("peek", arguments, "call_x")], [TextPiece("I see")])
+        script_rounds(harness, [Call("peek", arguments, "call_x")], [TextPiece("I see")])
         answer = await harness.send("look", stream=stream)
         assert harness.answer_text(answer, stream=stream) == "I see"
-        assert '"code":"bad_arguments"' in exchanged(harness, 1)[-1][1]
+        assert '"code":"bad_arguments"' in calls_and_results(harness, 1)[-1][1]
 
 
 def calls_of(protocol: str, answer: Answer) -> list[str]:
-    """The names of the calls that a whole answer shows."""
+    """Return the names of the calls in a whole answer."""
     body = answer.json
     match protocol:
         case "chat":
@@ -152,73 +152,80 @@ def calls_of(protocol: str, answer: Answer) -> list[str]:
     return [part["functionCall"]["name"] for part in parts if "functionCall" in part]
 
 
-def returned(protocol: str, asked: dict[str, Any], answer: Answer, result: str) -> dict[str, Any]:
-    """The request with which a client comes back that has run its call."""
+def with_result(protocol: str, request_body: dict[str, Any], answer: Answer, result: str) -> dict[str, Any]:
+    """Return the next request of a client that ran its call."""
     body = answer.json
     match protocol:
         case "chat":
             message = body["choices"][0]["message"]
-            given = {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": result}
-            return {**asked, "messages": [*asked["messages"], message, given]}
+            result_message = {
+                "role": "tool",
+                "tool_call_id": message["tool_calls"][0]["id"],
+                "content": result,
+            }
+            return {**request_body, "messages": [*request_body["messages"], message, result_message]}
         case "responses":
             id = next(item["call_id"] for item in body["output"] if item["type"] == "function_call")
-            given = {"type": "function_call_output", "call_id": id, "output": result}
-            first = {"role": "user", "content": asked["input"]}
-            return {**asked, "input": [first, *body["output"], given]}
+            result_message = {"type": "function_call_output", "call_id": id, "output": result}
+            first = {"role": "user", "content": request_body["input"]}
+            return {**request_body, "input": [first, *body["output"], result_message]}
         case "messages":
             id = next(block["id"] for block in body["content"] if block["type"] == "tool_use")
-            given = {"type": "tool_result", "tool_use_id": id, "content": result}
-            more = [{"role": "assistant", "content": body["content"]}, {"role": "user", "content": [given]}]
-            return {**asked, "messages": [*asked["messages"], *more]}
+            result_message = {"type": "tool_result", "tool_use_id": id, "content": result}
+            more = [
+                {"role": "assistant", "content": body["content"]},
+                {"role": "user", "content": [result_message]},
+            ]
+            return {**request_body, "messages": [*request_body["messages"], *more]}
     content = body["candidates"][0]["content"]
     call = next(part["functionCall"] for part in content["parts"] if "functionCall" in part)
     response = {"name": call["name"], "response": {"output": result}}
     response |= {"id": call["id"]} if "id" in call else {}
     back = {"role": "user", "parts": [{"functionResponse": response}]}
-    return {**asked, "contents": [*asked["contents"], content, back]}
+    return {**request_body, "contents": [*request_body["contents"], content, back]}
 
 
 @pytest.mark.parametrize("headers", [SESSION_HEADER, {}], ids=["in-a-session", "without"])
 @pairs
-async def test_calls_of_both_are_parted_and_put_together_again(
-    tmp_path: Path, protocol: str, speaks: str, headers: dict[str, str]
+async def test_server_tool_calls_beside_client_calls_are_hidden_and_restored(
+    tmp_path: Path, protocol: str, upstream_protocol: str, headers: dict[str, str]
 ) -> None:
-    async with file_store_gateway(protocol, tmp_path / "state", upstream_protocol=speaks) as harness:
-        says(
+    async with file_store_gateway(
+        protocol, tmp_path / "state", upstream_protocol=upstream_protocol
+    ) as harness:
+        script_rounds(
             harness,
             [TextPiece("let me see"), PEEK, WEATHER, AGAIN],
             [TextPiece("cold")],
             [TextPiece("really")],
         )
-        asked = asking.body(protocol, "weather?", stream=False, tools=True)
-        answer = await harness.send(body=asked, headers=headers)
+        request_body = asking.body(protocol, "weather?", stream=False, tools=True)
+        answer = await harness.send(body=request_body, headers=headers)
         asking.check(protocol, answer, stream=False)
         assert calls_of(protocol, answer) == ["get_weather"]
         assert b"peek" not in answer.body
-        back = returned(protocol, asked, answer, "snow")
+        back = with_result(protocol, request_body, answer, "snow")
         answer = await harness.send(body=back, headers=headers)
         assert harness.answer_text(answer, stream=False) == "cold"
-        told = exchanged(harness, 1)
-        assert told[:3] == [
+        history = calls_and_results(harness, 1)
+        assert history[:3] == [
             ("peek", '{"at":"thedoor"}'),
             ("get_weather", '{"city":"Oslo"}'),
             ("peek", '{"at":"theroof"}'),
         ]
-        assert sorted(told[3:]) == [
+        assert sorted(history[3:]) == [
             ("get_weather gave", "snow"),
             ("peek gave", "saw the door"),
             ("peek gave", "saw the roof"),
         ]
         await harness.send(body=back, headers=headers)
-        assert exchanged(harness, 2) == told
+        assert calls_and_results(harness, 2) == history
 
 
 @protocols
-async def test_calls_of_both_in_a_stream_show_those_of_the_client_alone(
-    tmp_path: Path, protocol: str
-) -> None:
+async def test_a_stream_shows_only_the_calls_of_client_tools(tmp_path: Path, protocol: str) -> None:
     async with file_store_gateway(protocol, tmp_path / "state") as harness:
-        says(harness, [PEEK, WEATHER])
+        script_rounds(harness, [PEEK, WEATHER])
         answer = await harness.send("weather?", stream=True, tools=True)
         asking.check(protocol, answer, stream=True)
         assert b"peek" not in answer.body
@@ -228,38 +235,40 @@ async def test_calls_of_both_in_a_stream_show_those_of_the_client_alone(
 
 @pytest.mark.parametrize("before", [(), (TextPiece("let me see"),)], ids=["nothing", "words"])
 @protocols
-async def test_results_that_reach_no_model_are_an_error_and_no_end(
+async def test_a_failed_round_after_tool_results_is_an_error(
     tmp_path: Path, protocol: str, before: tuple[TextPiece, ...]
 ) -> None:
     at_once = "[routing_options]\nmax_wait_ms = 0\n"
     async with file_store_gateway(protocol, tmp_path / "state", more=at_once) as harness:
-        says(harness, [*before, PEEK], Json(400, {"error": {"message": "not so"}}))
+        script_rounds(harness, [*before, PEEK], Json(400, {"error": {"message": "not so"}}))
         answer = await harness.send("look", stream=True)
         assert has_error(answer)
         assert b"peek" not in answer.body
 
 
-async def test_results_that_reach_no_model_are_an_error_of_a_whole_answer(tmp_path: Path) -> None:
+async def test_a_failed_round_after_tool_results_is_an_error_of_a_whole_answer(tmp_path: Path) -> None:
     async with file_store_gateway("chat", tmp_path / "state") as harness:
-        says(harness, [TextPiece("let me see"), PEEK], Json(400, {"error": {"message": "not so"}}))
+        script_rounds(harness, [TextPiece("let me see"), PEEK], Json(400, {"error": {"message": "not so"}}))
         answer = await harness.send("look")
         assert answer.status == 400
         assert b"not so" in answer.body
 
 
 @streaming
-async def test_stop_message_follows_up_what_a_call_of_ours_led_to(tmp_path: Path, stream: bool) -> None:
+async def test_stop_message_follows_up_an_answer_after_a_server_tool_call(
+    tmp_path: Path, stream: bool
+) -> None:
     async with file_store_gateway("chat", tmp_path / "state") as harness:
-        says(harness, [PEEK], [TextPiece("one")], [AGAIN], [TextPiece("two")])
+        script_rounds(harness, [PEEK], [TextPiece("one")], [AGAIN], [TextPiece("two")])
         answer = await harness.send(SET_STOP_MESSAGE.format(1), stream=stream)
         assert harness.answer_text(answer, stream=stream) == "one\n\ntwo"
         assert (stored_uses(tmp_path / "state"), len(harness.upstream_texts)) == (1, 4)
         assert harness.upstream_texts[3] == [("user", "Hello"), ("assistant", "one"), ("user", "go on")]
 
 
-async def test_a_request_that_calls_nothing_is_answered_as_ever(tmp_path: Path) -> None:
+async def test_a_request_without_tool_calls_is_answered_unchanged(tmp_path: Path) -> None:
     async with file_store_gateway("messages", tmp_path / "state") as harness:
-        says(harness, [TextPiece("hello")])
+        script_rounds(harness, [TextPiece("hello")])
         answer = await harness.send(stream=True)
         assert harness.answer_text(answer, stream=True) == "hello"
         assert [tool["name"] for tool in harness.upstream.requests[0].json["tools"]] == ["peek"]

@@ -1,4 +1,4 @@
-"""Whose state it is, over HTTP: each way to name a session, the chain of responses, and nobody's requests."""
+"""Sessions over HTTP: every way to name one, chains of responses, and requests without a session."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ WAYS = [(protocol, name) for protocol in PROTOCOLS for name in (*HEADERS, *BODIE
 
 
 def named(way: str, id: str) -> dict[str, Any]:
-    """How a request says in this way that it belongs to this session."""
+    """Return the headers and fields that name the session in this way."""
     if way in HEADERS:
         return {"headers": {way: id}}
     return {"headers": {}, **_filled(FIELDS[way], id)}
@@ -75,30 +75,30 @@ def _filled(value: Any, id: str) -> Any:
     return {key: _filled(item, id) for key, item in value.items()}
 
 
-async def ask(harness: InstructionHarness, text: str, **more: Any) -> Answer:
+async def send(harness: InstructionHarness, text: str, **more: Any) -> Answer:
     answer = await harness.send(text, **more)
     assert answer.status == 200, answer.body
     return answer
 
 
 @pytest.mark.parametrize(("protocol", "way"), WAYS, ids=[" ".join(way) for way in WAYS])
-async def test_state_belongs_to_the_session_that_is_named(protocol: str, way: str) -> None:
+async def test_state_belongs_to_the_named_session(protocol: str, way: str) -> None:
     async with instruction_gateway(protocol) as harness:
-        await ask(harness, SET, **named(way, ONE))
-        await ask(harness, "hi", **named(way, ONE))
-        await ask(harness, "hi", **named(way, OTHER))
-        await ask(harness, f"hi, session_{ONE} speaking", headers={})
+        await send(harness, SET, **named(way, ONE))
+        await send(harness, "hi", **named(way, ONE))
+        await send(harness, "hi", **named(way, OTHER))
+        await send(harness, f"hi, session_{ONE} speaking", headers={})
         assert harness.sent_targets == [GLM, GLM, DEFAULT_TARGET, DEFAULT_TARGET]
         assert [row["sticky"] for row in await harness.stored_states()] == ["glm.2"]
 
 
 async def test_one_session_is_the_same_in_every_protocol_and_comes_before_the_conversation() -> None:
     async with instruction_gateway("chat") as harness:
-        await ask(harness, SET, headers={"x-session-id": ONE, "x-conversation-id": "c-1"})
+        await send(harness, SET, headers={"x-session-id": ONE, "x-conversation-id": "c-1"})
         for protocol in PROTOCOLS:
-            await ask(harness, "hi", protocol=protocol, headers={"session_id": ONE})
-        await ask(harness, "hi", headers={"x-conversation-id": "c-1"})
-        await ask(harness, "hi", headers={"x-conversation-id": ONE})
+            await send(harness, "hi", protocol=protocol, headers={"session_id": ONE})
+        await send(harness, "hi", headers={"x-conversation-id": "c-1"})
+        await send(harness, "hi", headers={"x-conversation-id": ONE})
         assert harness.sent_targets == [GLM] * 5 + [DEFAULT_TARGET] * 2
 
 
@@ -108,30 +108,30 @@ NEAR = (
 )
 
 
-async def test_no_two_session_ids_are_ever_one_and_none_is_a_path(tmp_path: Path) -> None:
+async def test_session_ids_stay_distinct_and_are_never_paths(tmp_path: Path) -> None:
     store = f'[store]\nurl = "file:{tmp_path / "state"}"\n'
     async with instruction_gateway(more=store) as harness:
         for place, id in enumerate(NEAR):
             body = asking.body("chat", f'<**stopMessage:"{place}"**>', stream=False)
             answer = await harness.post(body | {"metadata": {"sessionId": id}}, headers={})
             assert (id, target(answer)) == (id, "gateway")
-        kept = await harness.stored_states()
-    assert [int(row["stop_message"]["text"]) for row in reversed(kept)] == list(range(len(NEAR)))
+        states = await harness.stored_states()
+    assert [int(row["stop_message"]["text"]) for row in reversed(states)] == list(range(len(NEAR)))
     assert [path.name for path in tmp_path.iterdir()] == ["state"]
 
 
 @streams
 @protocols
-async def test_without_a_session_it_lasts_for_the_request_and_leaves_nothing(
+async def test_without_a_session_state_lasts_for_the_request_and_is_not_stored(
     protocol: str, stream: bool, tmp_path: Path
 ) -> None:
     folder = tmp_path / "state"
     # A response that is not stored cannot be continued: it has no chain.
     more = {"store": False} if protocol == "responses" else {}
     async with instruction_gateway(protocol, more=f'[store]\nurl = "file:{folder}"\n') as harness:
-        await ask(harness, SET, headers={}, stream=stream, **more)
-        alone = await ask(harness, "<**!glm.2**>", headers={}, stream=stream, **more)
-        await ask(harness, "hi", headers={}, stream=stream, **more)
+        await send(harness, SET, headers={}, stream=stream, **more)
+        alone = await send(harness, "<**!glm.2**>", headers={}, stream=stream, **more)
+        await send(harness, "hi", headers={}, stream=stream, **more)
         assert (harness.sent_targets, target(alone), await harness.stored_states()) == (
             [GLM, DEFAULT_TARGET],
             "gateway",
@@ -142,7 +142,7 @@ async def test_without_a_session_it_lasts_for_the_request_and_leaves_nothing(
 
 @streams
 @protocols
-async def test_state_is_stored_before_a_provider_is_asked_and_before_the_gateway_answers(
+async def test_state_is_stored_before_the_provider_request_and_before_a_gateway_reply(
     protocol: str, stream: bool, tmp_path: Path
 ) -> None:
     folder = tmp_path / "state"
@@ -158,10 +158,10 @@ async def test_state_is_stored_before_a_provider_is_asked_and_before_the_gateway
             return harness.answer(request)
 
         harness.upstream.answer_with(answer)
-        await ask(harness, SET, stream=stream)
-        await ask(harness, "<**clear**>", stream=stream)
+        await send(harness, SET, stream=stream)
+        await send(harness, "<**clear**>", stream=stream)
         found.append(stored())
-        await ask(harness, "<**!glm.2**>", stream=stream)
+        await send(harness, "<**!glm.2**>", stream=stream)
         found.append(stored())
     assert found == [True, False, True]
 
@@ -177,13 +177,13 @@ def response_id(answer: Answer, *, stream: bool) -> str:
 @streams
 async def test_a_chain_of_responses_keeps_what_its_first_request_set(upstream: str, stream: bool) -> None:
     async with instruction_gateway("responses", upstream=upstream) as harness:
-        first = await ask(harness, SET, headers={}, stream=stream)
+        first = await send(harness, SET, headers={}, stream=stream)
         at = response_id(first, stream=stream)
         for text in ("more", "and more"):
-            answer = await ask(harness, text, headers={}, stream=stream, previous_response_id=at)
+            answer = await send(harness, text, headers={}, stream=stream, previous_response_id=at)
             at = response_id(answer, stream=stream)
-        other = await ask(harness, "hi", headers={}, stream=stream)
-        await ask(
+        other = await send(harness, "hi", headers={}, stream=stream)
+        await send(
             harness,
             "hi",
             headers={},
@@ -199,9 +199,9 @@ async def test_a_chain_of_responses_keeps_what_its_first_request_set(upstream: s
 @streams
 async def test_a_chain_may_begin_with_the_gateways_own_answer(upstream: str, stream: bool) -> None:
     async with instruction_gateway("responses", upstream=upstream) as harness:
-        said = await ask(harness, "<**!glm.2**>", headers={}, stream=stream)
-        at = response_id(said, stream=stream)
-        await ask(harness, "hi", headers={}, stream=stream, previous_response_id=at)
+        reply = await send(harness, "<**!glm.2**>", headers={}, stream=stream)
+        at = response_id(reply, stream=stream)
+        await send(harness, "hi", headers={}, stream=stream, previous_response_id=at)
         assert harness.sent_targets == [GLM]
         (request,) = harness.requests
         listed = request.json["input" if upstream == "responses" else "messages"]
@@ -210,15 +210,15 @@ async def test_a_chain_may_begin_with_the_gateways_own_answer(upstream: str, str
 
 
 @streams
-async def test_a_word_to_the_gateway_in_the_middle_of_a_chain_is_left_out_of_it(stream: bool) -> None:
+async def test_an_instruction_in_the_middle_of_a_chain_is_left_out_of_it(stream: bool) -> None:
     async with instruction_gateway("responses") as harness:
-        at = response_id(await ask(harness, "hi", headers={}, stream=stream), stream=stream)
-        own = await ask(harness, "<**!glm.2**>", headers={}, stream=stream, previous_response_id=at)
+        at = response_id(await send(harness, "hi", headers={}, stream=stream), stream=stream)
+        own = await send(harness, "<**!glm.2**>", headers={}, stream=stream, previous_response_id=at)
         at = response_id(own, stream=stream)
-        await ask(harness, "more", headers={}, stream=stream, previous_response_id=at)
+        await send(harness, "more", headers={}, stream=stream, previous_response_id=at)
         assert (target(own), harness.sent_targets) == ("gateway", [DEFAULT_TARGET, GLM])
-        told = [(item["role"], _text(item["content"])) for item in harness.requests[-1].json["input"]]
-        assert told == [("user", "hi"), ("assistant", "hello there"), ("user", "more")]
+        messages = [(item["role"], _text(item["content"])) for item in harness.requests[-1].json["input"]]
+        assert messages == [("user", "hi"), ("assistant", "hello there"), ("user", "more")]
 
 
 def _text(content: Any) -> str:
@@ -226,26 +226,26 @@ def _text(content: Any) -> str:
 
 
 @streams
-async def test_force_in_a_chain_is_of_its_own_turn(stream: bool) -> None:
+async def test_force_in_a_chain_applies_to_its_own_turn(stream: bool) -> None:
     async with instruction_gateway("responses", upstream="chat") as harness:
-        first = await ask(harness, "<**glm.2**> hi", headers={}, stream=stream)
+        first = await send(harness, "<**glm.2**> hi", headers={}, stream=stream)
         at = response_id(first, stream=stream)
-        await ask(harness, "more", headers={}, stream=stream, previous_response_id=at)
+        await send(harness, "more", headers={}, stream=stream, previous_response_id=at)
         assert harness.sent_targets == [GLM, DEFAULT_TARGET]
 
 
 async def test_the_provider_that_holds_a_chain_does_not_stick_to_the_session() -> None:
     async with instruction_gateway("responses") as harness:
-        forced = await ask(harness, "<**glm.2**> hi")
+        forced = await send(harness, "<**glm.2**> hi")
         at = response_id(forced, stream=False)
-        await ask(harness, "more", previous_response_id=at)
+        await send(harness, "more", previous_response_id=at)
         assert (harness.last_target, harness.requests[-1].json["previous_response_id"]) == (GLM, at)
-        await ask(harness, "hi")
+        await send(harness, "hi")
         assert (harness.last_target, await harness.session_state()) == (DEFAULT_TARGET, {})
 
 
-async def an_hour_later(folder: Path) -> None:
-    """Leaves what is set for the session as if it had been written an hour ago."""
+async def age_by_an_hour(folder: Path) -> None:
+    """Rewrite the stored state as if it had been saved an hour ago."""
 
     def aged(raw: bytes | None) -> bytes:
         assert raw is not None
@@ -258,7 +258,7 @@ async def an_hour_later(folder: Path) -> None:
     await store.close()
 
 
-async def test_a_force_is_not_shown_any_more_once_its_turn_is_dropped_from_the_history(
+async def test_a_force_is_not_shown_after_its_turn_was_dropped_from_the_history(
     tmp_path: Path,
 ) -> None:
     loop: list[Step] = [("user", "<**glm.2**> look"), ("call", "Read", {"path": "f"}), ("result", "text")]
@@ -266,7 +266,7 @@ async def test_a_force_is_not_shown_any_more_once_its_turn_is_dropped_from_the_h
         await harness.send(loop[0])
         await harness.send("a summary of what was before")
         assert await harness.session_state() == {"force": "glm.2"}
-        await an_hour_later(tmp_path)
+        await age_by_an_hour(tmp_path)
         assert (await harness.session_state(), await harness.stored_states()) == ({}, [])
         await harness.send(*loop)
         assert [row["force"] for row in await harness.stored_states()] == ["glm.2"], (

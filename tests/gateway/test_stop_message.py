@@ -1,4 +1,4 @@
-"""stopMessage over HTTP: one well-formed answer out of several rounds, counted exactly."""
+"""stopMessage over HTTP: several rounds become one well-formed answer and are counted exactly."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tests.gateway.continuation_gateway import (
 )
 from tests.kit import answers, asking
 from tests.kit.raw_client import call
-from tests.kit.steps import Answer as Given
+from tests.kit.steps import Answer as UpstreamAnswer
 from tests.kit.steps import Json, Sse
 from tests.kit.upstream import Request
 
 pairs = pytest.mark.parametrize(
-    ("protocol", "speaks"),
+    ("protocol", "upstream_protocol"),
     [pytest.param(one, other, id=f"{one}-to-{other}") for one in PROTOCOLS for other in PROTOCOLS],
 )
 protocols = pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -35,8 +35,10 @@ streaming = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stre
 
 @streaming
 @pairs
-async def test_three_parts_are_one_answer(tmp_path: Path, protocol: str, speaks: str, stream: bool) -> None:
-    async with file_store_gateway(protocol, tmp_path, upstream_protocol=speaks) as harness:
+async def test_three_parts_are_one_answer(
+    tmp_path: Path, protocol: str, upstream_protocol: str, stream: bool
+) -> None:
+    async with file_store_gateway(protocol, tmp_path, upstream_protocol=upstream_protocol) as harness:
         harness.script_texts("one", "two\n", "\nthree")
         answer = await harness.send(SET_STOP_MESSAGE.format(2), stream=stream)
         assert harness.answer_text(answer, stream=stream) == "one\n\ntwo\n\nthree"
@@ -53,11 +55,11 @@ async def test_three_parts_are_one_answer(tmp_path: Path, protocol: str, speaks:
 
 
 @protocols
-async def test_each_round_is_told_as_it_comes(tmp_path: Path, protocol: str) -> None:
+async def test_each_round_is_streamed_as_it_comes(tmp_path: Path, protocol: str) -> None:
     async with file_store_gateway(protocol, tmp_path) as harness:
         goes_on = asyncio.Event()
 
-        def answer(request: Request, number: int) -> Given:
+        def answer(request: Request, number: int) -> UpstreamAnswer:
             whole = answers.text(protocol, f"part {number}", True)
             assert isinstance(whole, Sse)
             return Sse(whole.frames, pace={0: goes_on} if number else {})
@@ -115,7 +117,9 @@ async def test_another_gateway_on_the_same_state_goes_on_counting(tmp_path: Path
 
 
 @protocols
-async def test_setting_it_anew_begins_anew_and_clear_ends_it(tmp_path: Path, protocol: str) -> None:
+async def test_setting_a_stop_message_again_restarts_the_count_and_clear_ends_it(
+    tmp_path: Path, protocol: str
+) -> None:
     async with file_store_gateway(protocol, tmp_path) as harness:
         harness.script_texts(then="part ")
         await harness.send(SET_STOP_MESSAGE.format(1))
@@ -152,7 +156,7 @@ FORMS: list[tuple[str, str, int]] = [
 
 
 @pytest.mark.parametrize(("tag", "text", "most"), FORMS)
-async def test_every_form_says_its_text(
+async def test_every_form_sends_its_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tag: str, text: str, most: int
 ) -> None:
     home = tmp_path / "home"
@@ -166,7 +170,7 @@ async def test_every_form_says_its_text(
         assert len(harness.upstream_texts) == most + 1
 
 
-async def test_a_file_is_read_when_it_is_set_and_what_looks_like_a_tag_in_it_is_not_said(
+async def test_a_file_is_read_when_set_and_tags_in_it_are_stripped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "home" / "stopMessage" / "m.md"
@@ -239,24 +243,26 @@ async def test_an_answer_that_was_cut_off_is_not_followed_up(
 
 
 @streaming
-async def test_a_messages_provider_that_says_more_of_its_end_is_quoted(tmp_path: Path, stream: bool) -> None:
-    word = "model_context_window_exceeded"
+async def test_a_more_specific_stop_reason_of_a_messages_provider_is_passed_on(
+    tmp_path: Path, stream: bool
+) -> None:
+    stop_reason = "model_context_window_exceeded"
 
-    def answer(request: Request, _: int) -> Given:
-        given = answers.length("messages", "and so on", answers.wants_stream(request))
-        if isinstance(given, Json):
-            return Json(body={**given.body, "stop_reason": word})
-        return Sse([one.replace(b'"max_tokens"', b'"%s"' % word.encode()) for one in given.frames])
+    def answer(request: Request, _: int) -> UpstreamAnswer:
+        canned = answers.length("messages", "and so on", answers.wants_stream(request))
+        if isinstance(canned, Json):
+            return Json(body={**canned.body, "stop_reason": stop_reason})
+        return Sse([one.replace(b'"max_tokens"', b'"%s"' % stop_reason.encode()) for one in canned.frames])
 
     async with file_store_gateway("messages", tmp_path) as harness:
         harness.script(answer)
-        said = await harness.send(SET_STOP_MESSAGE.format(3), stream=stream)
-        assert harness.answer_text(said, stream=stream) == "and so on"
-        assert said.body.count(word.encode()) == 1
+        reply = await harness.send(SET_STOP_MESSAGE.format(3), stream=stream)
+        assert harness.answer_text(reply, stream=stream) == "and so on"
+        assert reply.body.count(stop_reason.encode()) == 1
 
 
 @protocols
-async def test_a_compaction_is_not_followed_up_but_its_words_elsewhere_are_nothing(
+async def test_a_compaction_request_is_not_followed_up_but_a_mention_of_it_is(
     tmp_path: Path, protocol: str
 ) -> None:
     async with file_store_gateway(protocol, tmp_path) as harness:
@@ -295,7 +301,9 @@ async def test_when_bd_has_no_work_nothing_follows(tmp_path: Path, monkeypatch: 
 
 @streaming
 @protocols
-async def test_when_it_is_off_the_tag_is_still_taken_out(tmp_path: Path, protocol: str, stream: bool) -> None:
+async def test_a_disabled_stop_message_tag_is_still_stripped(
+    tmp_path: Path, protocol: str, stream: bool
+) -> None:
     async with file_store_gateway(
         protocol, tmp_path, more="[server_tools.stop_message]\nenabled = false\n"
     ) as harness:
@@ -319,7 +327,7 @@ async def test_the_answer_can_be_left_out_of_the_follow_up(tmp_path: Path, proto
 
 @streaming
 @protocols
-async def test_only_the_last_round_is_shown_when_that_is_wanted(
+async def test_only_the_last_round_is_shown_when_configured(
     tmp_path: Path, protocol: str, stream: bool
 ) -> None:
     async with file_store_gateway(
@@ -333,7 +341,7 @@ async def test_only_the_last_round_is_shown_when_that_is_wanted(
 
 @streaming
 @pytest.mark.parametrize("protocol", ["chat", "messages", "gemini"])
-async def test_without_a_session_it_lives_for_the_request(
+async def test_without_a_session_a_stop_message_lasts_for_the_request(
     tmp_path: Path, protocol: str, stream: bool
 ) -> None:
     async with file_store_gateway(protocol, tmp_path) as harness:
@@ -370,7 +378,7 @@ async def test_a_chain_of_responses_is_a_session_of_its_own(tmp_path: Path) -> N
 
 
 @protocols
-async def test_what_is_special_to_the_protocol_goes_along(tmp_path: Path, protocol: str) -> None:
+async def test_fields_of_the_protocol_are_sent_in_every_round(tmp_path: Path, protocol: str) -> None:
     async with file_store_gateway(protocol, tmp_path) as harness:
         harness.script_texts("one", "two")
         body = asking.body(protocol, SET_STOP_MESSAGE.format(1), stream=False, tools=True)
@@ -387,7 +395,7 @@ async def test_what_is_special_to_the_protocol_goes_along(tmp_path: Path, protoc
         assert first[special[protocol]] == values[protocol]
 
 
-async def test_the_same_answer_twice_to_the_same_message_ends_it_with_a_note(tmp_path: Path) -> None:
+async def test_the_same_answer_twice_to_the_same_message_ends_it_with_a_notice(tmp_path: Path) -> None:
     async with file_store_gateway("chat", tmp_path) as harness:
         harness.script_texts("one", "done", "done", "never")
         answer = await harness.send(SET_STOP_MESSAGE.format(9))
@@ -413,10 +421,10 @@ async def test_rounds_are_logged_by_their_ids(tmp_path: Path, caplog: pytest.Log
         assert b"serverTool" not in sent
 
 
-async def test_thoughts_go_along_signed_and_stay_in_their_place(tmp_path: Path) -> None:
+async def test_signed_reasoning_is_sent_in_the_follow_up_in_order(tmp_path: Path) -> None:
     async with file_store_gateway("messages", tmp_path) as harness:
 
-        def answer(request: Request, number: int) -> Given:
+        def answer(request: Request, number: int) -> UpstreamAnswer:
             return answers.thinking("messages", "hm", f"part {number}", answers.wants_stream(request))
 
         harness.script(answer)
@@ -424,21 +432,21 @@ async def test_thoughts_go_along_signed_and_stay_in_their_place(tmp_path: Path) 
         asking.check("messages", reply, stream=False)
         assert [block["type"] for block in reply.json["content"]] == ["thinking", "text", "thinking", "text"]
         assert [block["text"] for block in reply.json["content"][1::2]] == ["part 0", "\n\npart 1"]
-        told = harness.upstream.requests[1].json["messages"][1]["content"]
-        assert [block["type"] for block in told] == ["thinking", "text"]
-        assert told[0]["signature"]
+        blocks = harness.upstream.requests[1].json["messages"][1]["content"]
+        assert [block["type"] for block in blocks] == ["thinking", "text"]
+        assert blocks[0]["signature"]
 
 
-async def test_several_answers_at_once_are_passed_on_and_none_goes_on(tmp_path: Path) -> None:
+async def test_several_choices_are_passed_on_without_follow_up(tmp_path: Path) -> None:
     async with file_store_gateway("chat", tmp_path) as harness:
 
-        def both(request: Request, _: int) -> Given:
+        def two_choices(request: Request, _: int) -> UpstreamAnswer:
             whole = harness.text_answer("one", request)
             assert isinstance(whole, Json)
             choice = whole.body["choices"][0]
             return Json(200, {**whole.body, "choices": [choice, {**choice, "index": 1}]})
 
-        harness.script(both)
+        harness.script(two_choices)
         reply = await harness.send(
             body=asking.body("chat", SET_STOP_MESSAGE.format(2), stream=False) | {"n": 2}
         )

@@ -1,4 +1,4 @@
-"""stopMessage when things go wrong: the count is exact, and the client always gets a proper end."""
+"""Faults of stopMessage: the count is exact, and the client always gets a proper end."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.gateway.instruction_gateway import answer_text
 from tests.kit import answers, asking
 from tests.kit.gateway import provider, serving
 from tests.kit.raw_client import begin, call
-from tests.kit.steps import Answer as Given
+from tests.kit.steps import Answer as UpstreamAnswer
 from tests.kit.steps import CutOff, Hang, Json, Raw, Sse, Steps
 from tests.kit.upstream import Request, Upstream
 
@@ -35,7 +35,7 @@ protocols = pytest.mark.parametrize("protocol", PROTOCOLS)
 streaming = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 AT_ONCE = "[routing_options]\nmax_wait_ms = 0\n"
 NO_MENDING = "[server_tools.empty_reply_continue]\nenabled = false\n"
-FAILURES: dict[str, Given] = {
+FAILURES: dict[str, UpstreamAnswer] = {
     "500": Json(500, {"error": {"message": "it broke"}}),
     "400": Json(400, {"error": {"message": "not so"}}),
     "429": Json(429, {"error": {"message": "slow down"}}),
@@ -48,7 +48,7 @@ FAILURES: dict[str, Given] = {
 @protocols
 @pytest.mark.parametrize("failure", FAILURES.values(), ids=FAILURES)
 async def test_a_follow_up_that_fails_before_its_content_ends_the_answer_as_it_is(
-    tmp_path: Path, protocol: str, stream: bool, failure: Given
+    tmp_path: Path, protocol: str, stream: bool, failure: UpstreamAnswer
 ) -> None:
     async with file_store_gateway(protocol, tmp_path, more=AT_ONCE) as harness:
         harness.script(
@@ -57,14 +57,16 @@ async def test_a_follow_up_that_fails_before_its_content_ends_the_answer_as_it_i
         answer = await harness.send(SET_STOP_MESSAGE.format(5), stream=stream)
         assert harness.answer_text(answer, stream=stream) == "part 0\n\npart 1"
         assert stored_uses(tmp_path) == 2
-        # A connection that was kept and then dropped says nothing: it is tried once more on a new one.
+        # A dropped idle connection does not count as a failure: the request is retried once on a new one.
         assert len(harness.upstream_texts) == (4 if isinstance(failure, Raw) else 3)
         if not stream:
             assert "the follow-up failed: " in answer.headers["x-routecodex-notice"]
 
 
 @streaming
-async def test_it_ends_with_the_last_round_where_only_that_is_shown(tmp_path: Path, stream: bool) -> None:
+async def test_a_failed_follow_up_shows_the_last_round_where_only_that_is_shown(
+    tmp_path: Path, stream: bool
+) -> None:
     more = AT_ONCE + '[server_tools]\nvisible_rounds = "last"\n'
     async with file_store_gateway("chat", tmp_path, more=more) as harness:
         harness.script(
@@ -100,7 +102,7 @@ async def test_a_follow_up_that_breaks_off_ends_with_the_error_of_the_protocol(
 
 @streaming
 @protocols
-async def test_a_client_that_leaves_during_a_follow_up_ends_it_at_once(
+async def test_a_disconnect_during_a_follow_up_ends_it_at_once(
     tmp_path: Path, protocol: str, stream: bool
 ) -> None:
     async with file_store_gateway(protocol, tmp_path) as harness:
@@ -116,13 +118,13 @@ async def test_a_client_that_leaves_during_a_follow_up_ends_it_at_once(
 
 
 @protocols
-async def test_a_client_that_leaves_in_the_middle_of_a_later_round_ends_it_at_once(
+async def test_a_disconnect_in_the_middle_of_a_later_round_ends_it_at_once(
     tmp_path: Path, protocol: str
 ) -> None:
     async with file_store_gateway(protocol, tmp_path) as harness:
         half = answers.cut_off(protocol, "two, and then much more of it")
 
-        def answer(request: Request, number: int) -> Given:
+        def answer(request: Request, number: int) -> UpstreamAnswer:
             return Sse(half.frames, end=Hang()) if number else harness.text_answer("the first part", request)
 
         harness.script(answer)
@@ -136,7 +138,7 @@ async def test_a_client_that_leaves_in_the_middle_of_a_later_round_ends_it_at_on
 
 
 @streaming
-async def test_a_client_that_leaves_between_rounds_gets_no_other_and_nothing_is_counted(
+async def test_a_disconnect_between_rounds_ends_the_turn_and_nothing_is_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stream: bool
 ) -> None:
     command = tmp_path / "bin" / "bd"
@@ -174,8 +176,8 @@ async def test_a_bd_that_hangs_does_not_hold_the_answer(
 async def test_twenty_requests_of_one_session_share_one_count(tmp_path: Path) -> None:
     async with file_store_gateway("chat", tmp_path) as harness:
         harness.script_texts(then="part ")
-        asked = [harness.send(SET_STOP_MESSAGE.format(7), stream=bool(number % 2)) for number in range(20)]
-        for number, answer in enumerate(await asyncio.gather(*asked)):
+        requests = [harness.send(SET_STOP_MESSAGE.format(7), stream=bool(number % 2)) for number in range(20)]
+        for number, answer in enumerate(await asyncio.gather(*requests)):
             asking.check("chat", answer, stream=bool(number % 2))
         assert (stored_uses(tmp_path), len(harness.upstream_texts)) == (7, 27)
 
@@ -192,7 +194,7 @@ async def test_two_processes_share_one_count(tmp_path: Path) -> None:
             assert await command.ended() == 0
 
 
-async def test_the_count_outlives_a_kill_right_after_the_follow_up_was_sent(tmp_path: Path) -> None:
+async def test_the_count_survives_a_kill_right_after_the_follow_up_was_sent(tmp_path: Path) -> None:
     async with Upstream() as upstream:
         harness = GatewayHarness("chat", "chat", tmp_path / "state", upstream)
         harness.script(
@@ -217,12 +219,12 @@ async def test_the_count_outlives_a_kill_right_after_the_follow_up_was_sent(tmp_
 
 @streaming
 @protocols
-async def test_a_count_that_cannot_be_written_down_ends_the_answer_as_it_is(
+async def test_a_count_that_cannot_be_stored_ends_the_answer_without_follow_up(
     tmp_path: Path, protocol: str, stream: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with file_store_gateway(protocol, tmp_path) as harness:
 
-        def answer(request: Request) -> Given:
+        def answer(request: Request) -> UpstreamAnswer:
             (tmp_path / "sessions").rename(tmp_path / "moved")
             (tmp_path / "sessions").write_text("in the way")
             return harness.text_answer("the only part", request)
@@ -238,10 +240,10 @@ async def test_a_count_that_cannot_be_written_down_ends_the_answer_as_it_is(
     assert stored_uses(tmp_path) == 0
 
 
-async def test_a_turn_that_has_taken_its_time_is_not_followed_up(tmp_path: Path) -> None:
+async def test_a_turn_past_its_time_limit_is_not_followed_up(tmp_path: Path) -> None:
     async with file_store_gateway("chat", tmp_path, more="[server_tools]\nmax_turn_ms = 1000\n") as harness:
 
-        async def answer(request: Request) -> Given:
+        async def answer(request: Request) -> UpstreamAnswer:
             await asyncio.sleep(1.01)
             return harness.text_answer("slowly", request)
 
@@ -253,13 +255,13 @@ async def test_a_turn_that_has_taken_its_time_is_not_followed_up(tmp_path: Path)
         assert stored_uses(tmp_path) == 0
 
 
-async def test_a_follow_up_that_no_target_could_be_given_is_not_counted(tmp_path: Path) -> None:
+async def test_a_follow_up_without_an_available_target_is_not_counted(tmp_path: Path) -> None:
     async with file_store_gateway("chat", tmp_path, more=AT_ONCE) as harness:
         goes_on = asyncio.Event()
         whole = answers.text("chat", "the only part", True)
         assert isinstance(whole, Sse)
 
-        def answer(request: Request, number: int) -> Given:
+        def answer(request: Request, number: int) -> UpstreamAnswer:
             return (
                 answers.error("chat", 429, retry_after="60")
                 if number
@@ -279,11 +281,11 @@ async def test_a_follow_up_that_no_target_could_be_given_is_not_counted(tmp_path
         assert (stored_uses(tmp_path), len(harness.upstream_texts)) == (0, 2)
 
 
-async def test_a_message_set_anew_meanwhile_loses_nothing_by_what_is_given_back(tmp_path: Path) -> None:
+async def test_a_released_count_does_not_change_a_message_set_meanwhile(tmp_path: Path) -> None:
     async with file_store_gateway("chat", tmp_path) as harness:
         goes_on = asyncio.Event()
 
-        def answer(request: Request, number: int) -> Given:
+        def answer(request: Request, number: int) -> UpstreamAnswer:
             whole = answers.text("chat", f"part {number}", answers.wants_stream(request))
             return Sse(whole.frames, pace={0: goes_on}) if isinstance(whole, Sse) else whole
 
@@ -309,11 +311,11 @@ def pool(first: Upstream, second: Upstream) -> str:
     )
 
 
-async def test_a_follow_up_goes_where_the_answer_came_from_while_that_is_well(tmp_path: Path) -> None:
+async def test_a_follow_up_goes_to_the_same_target_while_it_is_healthy(tmp_path: Path) -> None:
     served: list[int] = []
 
-    def script(place: int) -> Callable[[Request], Given]:
-        def answer(_: Request) -> Given:
+    def script(place: int) -> Callable[[Request], UpstreamAnswer]:
+        def answer(_: Request) -> UpstreamAnswer:
             served.append(place)
             number = len(served)
             return FAILURES["500"] if number == 8 else answers.text("chat", f"part {number}", False)
@@ -333,7 +335,7 @@ async def test_a_follow_up_goes_where_the_answer_came_from_while_that_is_well(tm
     assert served == [one] * 3 + [other] * 3 + [one] * 2 + [other] * 2
 
 
-async def test_a_client_that_leaves_a_whole_answer_in_its_first_round_is_not_followed_up(
+async def test_a_disconnect_in_the_first_round_of_a_whole_answer_ends_the_turn(
     tmp_path: Path,
 ) -> None:
     async with file_store_gateway("chat", tmp_path) as harness:

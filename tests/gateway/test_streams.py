@@ -1,4 +1,4 @@
-"""Streams that fail, stall or lose their client: nothing ever looks complete that is not."""
+"""Streams that fail, stall or lose their client: an incomplete answer never looks complete."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from routecodex.canon.parts import Text
 from routecodex.wire import sse
-from tests.gateway.test_matrix import understood
+from tests.gateway.test_matrix import decode_answer
 from tests.kit import answers, asking, grammar
 from tests.kit.gateway import one_target, provider, serving
 from tests.kit.raw_client import begin, call
@@ -32,10 +32,10 @@ def two_targets(protocol: str, first: Upstream, second: Upstream, *, more: str =
     )
 
 
-def frames(protocol: str, words: str) -> list[bytes]:
-    said = answers.text(protocol, words, True)
-    assert isinstance(said, Sse)
-    return list(said.frames)
+def frames(protocol: str, text: str) -> list[bytes]:
+    canned = answers.text(protocol, text, True)
+    assert isinstance(canned, Sse)
+    return list(canned.frames)
 
 
 @pytest.mark.parametrize(("client", "upstream"), PAIRS)
@@ -51,7 +51,7 @@ async def test_second_target_answers_when_first_breaks_before_content(client: st
                 asking.body(client, stream=True, model="x"),
             )
     asking.check(client, answer, stream=True)
-    assert understood(client, answer, stream=True).parts[-1] == Text("from the second")
+    assert decode_answer(client, answer, stream=True).parts[-1] == Text("from the second")
     assert answer.headers["x-routecodex-target"] == "second.primary.m"
 
 
@@ -98,7 +98,9 @@ async def test_a_stream_cut_off_after_content_ends_with_an_error_event(client: s
 
 
 @pytest.mark.parametrize(("client", "upstream"), PAIRS)
-async def test_a_stream_that_ends_cleanly_but_early_is_no_complete_answer(client: str, upstream: str) -> None:
+async def test_a_stream_that_ends_cleanly_but_early_is_not_a_complete_answer(
+    client: str, upstream: str
+) -> None:
     half = frames(upstream, "one two three four five six")
     async with Upstream() as up:
         up.queue(Sse(half[: len(half) // 2]))
@@ -160,7 +162,7 @@ FILTERED = {
 
 @pytest.mark.parametrize("upstream", HALF_A_CALL)
 @pytest.mark.parametrize("client", PROTOCOLS)
-async def test_half_a_call_that_was_filtered_is_no_tool_turn(client: str, upstream: str) -> None:
+async def test_half_a_call_that_was_filtered_is_not_a_tool_turn(client: str, upstream: str) -> None:
     async with Upstream() as up:
         up.queue(HALF_A_CALL[upstream])
         async with serving(one_target(upstream, up)) as gateway:
@@ -196,7 +198,7 @@ async def test_an_answer_that_does_not_parse_is_a_502(upstream: str) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_client_that_leaves_before_the_first_byte_cancels_the_upstream(stream: bool) -> None:
+async def test_a_disconnect_before_the_first_byte_cancels_the_upstream(stream: bool) -> None:
     async with Upstream() as up:
         up.queue(Steps((Hang(),), headers=SSE_HEAD))
         async with serving(one_target("chat", up)) as gateway:
@@ -210,12 +212,12 @@ async def test_a_client_that_leaves_before_the_first_byte_cancels_the_upstream(s
             answer = await call(
                 gateway.port, asking.path("chat", stream=stream), asking.body("chat", stream=stream)
             )
-    assert understood("chat", answer, stream=stream).parts == (Text("next"),)
+    assert decode_answer("chat", answer, stream=stream).parts == (Text("next"),)
     assert [(one.connection, one.disconnected) for one in up.requests] == [(1, True), (2, False)]
 
 
 @pytest.mark.parametrize("client", PROTOCOLS)
-async def test_a_client_that_leaves_in_the_middle_cancels_the_upstream(client: str) -> None:
+async def test_a_disconnect_in_the_middle_cancels_the_upstream(client: str) -> None:
     half = frames("chat", "one two three four")[:4]
     async with Upstream() as up:
         up.queue(Sse(half, end=Hang()))
@@ -253,9 +255,9 @@ async def test_an_upstream_that_falls_silent_in_the_middle_ends_the_stream_with_
 
 async def test_comments_keep_a_waiting_stream_alive() -> None:
     go_on = asyncio.Event()
-    said = frames("chat", "at last")
+    canned = frames("chat", "at last")
     async with Upstream() as up:
-        up.queue(Steps((Wait(go_on), *(Send(frame) for frame in said)), headers=SSE_HEAD))
+        up.queue(Steps((Wait(go_on), *(Send(frame) for frame in canned)), headers=SSE_HEAD))
         async with serving(one_target("chat", up, server="keepalive_ms = 30")) as gateway:
             under_way = await begin(
                 gateway.port, asking.path("messages", stream=True), asking.body("messages", stream=True)
@@ -266,14 +268,14 @@ async def test_comments_keep_a_waiting_stream_alive() -> None:
             answer = await under_way.rest()
             await under_way.close()
     asking.check("messages", answer, stream=True)
-    assert understood("messages", answer, stream=True).parts == (Text("at last"),)
+    assert decode_answer("messages", answer, stream=True).parts == (Text("at last"),)
 
 
 async def test_gemini_streams_get_no_comments() -> None:
     go_on = asyncio.Event()
-    said = frames("chat", "at last")
+    canned = frames("chat", "at last")
     async with Upstream() as up:
-        up.queue(Steps((Wait(go_on), *(Send(frame) for frame in said)), headers=SSE_HEAD))
+        up.queue(Steps((Wait(go_on), *(Send(frame) for frame in canned)), headers=SSE_HEAD))
         async with serving(one_target("chat", up, server="keepalive_ms = 20")) as gateway:
             under_way = await begin(
                 gateway.port, asking.path("gemini", stream=True), asking.body("gemini", stream=True)
@@ -305,7 +307,7 @@ async def test_an_error_after_a_keep_alive_ends_the_stream_with_the_error_event(
 
 @pytest.mark.parametrize("client", ["chat", "messages"])
 async def test_a_client_that_reads_slowly_pauses_the_upstream(client: str) -> None:
-    """40 MB of stream for a client that reads nothing: the upstream cannot send it all."""
+    """The upstream cannot send 40 MB of stream to a client that reads nothing."""
     start, *_, end = frames("chat", "x")
     chunk = frames("chat", "y" * 32_000)[1:-3]
     block = b"".join(chunk)
@@ -326,7 +328,7 @@ async def test_a_client_that_reads_slowly_pauses_the_upstream(client: str) -> No
             await asyncio.wait_for(request.gone.wait(), 10)
 
 
-async def test_a_client_that_reads_nothing_is_cut_off_also_where_streams_are_kept_alive() -> None:
+async def test_a_client_that_reads_nothing_is_disconnected_also_with_keep_alives() -> None:
     start, *_ = frames("chat", "x")
     block = b"".join(frames("chat", "y" * 32_000)[1:-3])
     steps = (Send(start), *(Send(block) for _ in range(40_000_000 // len(block))))
@@ -345,10 +347,10 @@ async def test_a_client_that_reads_nothing_is_cut_off_also_where_streams_are_kep
     assert (answer.status, answer.complete) == (200, False)
 
 
-async def test_a_client_that_takes_its_time_with_the_end_costs_no_other_its_comments() -> None:
-    """The end of its answer waits to be read, while the stream of another is silent."""
-    first, word, *end = frames("chat", "zz")
-    long = first + word.replace(b"zz", b"z" * 8_000_000)
+async def test_a_client_that_reads_the_end_slowly_does_not_delay_keep_alives_of_others() -> None:
+    """The end of one answer waits to be read while another stream is silent."""
+    first, delta, *end = frames("chat", "zz")
+    long = first + delta.replace(b"zz", b"z" * 8_000_000)
     go_on = asyncio.Event()
     async with Upstream() as up:
         up.queue(
@@ -361,11 +363,11 @@ async def test_a_client_that_takes_its_time_with_the_end_costs_no_other_its_comm
             await (await up.received(1)).answered.wait()
             silent = await begin(gateway.port, path, body)
             await silent.head()
-            kept = [await asyncio.wait_for(silent.piece(), 10) for _ in range(8)]
+            comments = [await asyncio.wait_for(silent.piece(), 10) for _ in range(8)]
             go_on.set()
             await slow.leave()
             await silent.leave()
-    assert kept[-6:] == [b": keep-alive\n\n"] * 6
+    assert comments[-6:] == [b": keep-alive\n\n"] * 6
 
 
 @pytest.mark.parametrize(
@@ -384,12 +386,10 @@ async def test_a_stream_under_another_content_type_is_still_a_stream(content_typ
 
 @pytest.mark.parametrize("content", [False, True], ids=["before-content", "after-content"])
 @pytest.mark.parametrize(("client", "upstream"), PAIRS)
-async def test_a_key_that_a_provider_quotes_in_its_stream_is_not_passed_on(
-    client: str, upstream: str, content: bool
-) -> None:
-    said = answers.stream_error(upstream, "one two three four five", 500, "bad key secret-up, sorry")
+async def test_a_provider_key_in_a_stream_is_redacted(client: str, upstream: str, content: bool) -> None:
+    canned = answers.stream_error(upstream, "one two three four five", 500, "bad key secret-up, sorry")
     async with Upstream() as up:
-        up.queue(said if content else Sse(said.frames[-1:]))
+        up.queue(canned if content else Sse(canned.frames[-1:]))
         async with serving(one_target(upstream, up)) as gateway:
             answer = await call(
                 gateway.port, asking.path(client, stream=True), asking.body(client, stream=True)
@@ -398,7 +398,7 @@ async def test_a_key_that_a_provider_quotes_in_its_stream_is_not_passed_on(
     assert b"sorry" in answer.body
 
 
-async def test_a_key_that_a_provider_quotes_in_a_whole_answer_is_not_passed_on() -> None:
+async def test_a_provider_key_in_a_whole_answer_is_redacted() -> None:
     async with Upstream() as up:
         up.queue(Json(200, {"error": {"message": "bad key secret-up, sorry", "code": "weird"}}))
         async with serving(one_target("chat", up)) as gateway:
@@ -416,8 +416,8 @@ async def test_a_gemini_stream_may_come_as_one_array(client: str) -> None:
     async with Upstream() as up:
         up.queue(Json(200, pieces))
         async with serving(one_target("gemini", up)) as gateway:
-            asked = asking.body(client, stream=True)
-            answer = await call(gateway.port, asking.path(client, stream=True), asked)
+            request_body = asking.body(client, stream=True)
+            answer = await call(gateway.port, asking.path(client, stream=True), request_body)
     asking.check(client, answer, stream=True)
-    said = understood(client, answer, stream=True)
-    assert [part.text for part in said.parts if isinstance(part, Text)] == ["one after the other"]
+    canned = decode_answer(client, answer, stream=True)
+    assert [part.text for part in canned.parts if isinstance(part, Text)] == ["one after the other"]

@@ -1,4 +1,4 @@
-"""Token counts over a real socket: the provider's own counter where it has one, else an estimate."""
+"""Token counts over a real socket: by the provider's counter where it has one, else estimated."""
 
 from __future__ import annotations
 
@@ -23,25 +23,23 @@ def path(client: str, model: str = "up.m") -> str:
 
 
 def body(client: str, text: str) -> dict[str, Any]:
-    asked = asking.body(client, text, stream=False)
-    asked.pop("stream", None)
-    asked.pop("max_tokens", None)
-    return asked
+    request = asking.body(client, text, stream=False)
+    request.pop("stream", None)
+    request.pop("max_tokens", None)
+    return request
 
 
 async def count(
-    text: str, client: str, asked: Any = None, *, headers: dict[str, str] | None = None
+    text: str, client: str, request: Any = None, *, headers: dict[str, str] | None = None
 ) -> Answer:
-    asked = body(client, "how long is this?") if asked is None else asked
+    request = body(client, "how long is this?") if request is None else request
     async with serving(text) as gateway:
-        return await call(gateway.port, path(client), asked, headers=headers)
+        return await call(gateway.port, path(client), request, headers=headers)
 
 
 @pytest.mark.parametrize("upstream", COUNTERS)
 @pytest.mark.parametrize("client", CLIENTS)
-async def test_a_provider_with_a_counter_is_asked_and_nothing_is_generated(
-    client: str, upstream: str
-) -> None:
+async def test_a_provider_with_a_counter_counts_and_generates_nothing(client: str, upstream: str) -> None:
     async with Upstream(lambda _: Json(200, {FIELDS[upstream]: 4711, "more": 1})) as up:
         answer = await count(one_target(upstream, up), client)
         assert [request.path for request in up.requests] == [COUNTERS[upstream]]
@@ -52,10 +50,10 @@ async def test_a_provider_with_a_counter_is_asked_and_nothing_is_generated(
 
 @pytest.mark.parametrize("protocol", COUNTERS)
 async def test_a_request_to_a_provider_of_the_same_protocol_is_counted_as_it_came(protocol: str) -> None:
-    asked = body(protocol, "hi") | {"xUnknown": [1, {"a": None}]}
+    fields = body(protocol, "hi") | {"xUnknown": [1, {"a": None}]}
     headers = {"anthropic-beta": "some-beta-1", "x-goog-api-client": "sdk/1"}
     async with Upstream(lambda _: Json(200, {FIELDS[protocol]: 3})) as up:
-        answer = await count(one_target(protocol, up), protocol, asked, headers=headers)
+        answer = await count(one_target(protocol, up), protocol, fields, headers=headers)
         request = up.requests[0]
     assert answer.json == {FIELDS[protocol]: 3}
     sent = request.json.get("generateContentRequest", request.json)
@@ -84,7 +82,7 @@ SAMPLES: dict[str, tuple[str, int]] = {
 
 @pytest.mark.parametrize("upstream", ["chat", "responses"])
 @pytest.mark.parametrize("client", CLIENTS)
-async def test_without_a_counter_the_estimate_is_no_lower_than_the_truth(client: str, upstream: str) -> None:
+async def test_without_a_counter_the_estimate_is_not_too_low(client: str, upstream: str) -> None:
     async with Upstream() as up, serving(one_target(upstream, up)) as gateway:
         for name, (text, least) in SAMPLES.items():
             answer = await call(gateway.port, path(client), body(client, text))
@@ -142,9 +140,9 @@ async def test_a_counter_that_is_silent_is_replaced_by_an_estimate() -> None:
 @pytest.mark.parametrize("wrapped", [False, True])
 async def test_gemini_may_wrap_the_request_it_wants_counted(wrapped: bool) -> None:
     inner = body("gemini", "how long is this?")
-    asked = {"generateContentRequest": {"model": "models/x", **inner}} if wrapped else inner
+    request = {"generateContentRequest": {"model": "models/x", **inner}} if wrapped else inner
     async with Upstream(lambda _: Json(200, {"input_tokens": 12})) as up:
-        answer = await count(one_target("messages", up), "gemini", asked)
+        answer = await count(one_target("messages", up), "gemini", request)
         assert b"how long is this?" in up.requests[0].body
     assert answer.json == {"totalTokens": 12}
 
@@ -162,16 +160,16 @@ WRONG: dict[str, tuple[str, bytes]] = {
 }
 
 
-@pytest.mark.parametrize(("client", "asked"), WRONG.values(), ids=WRONG)
-async def test_a_wrong_request_is_a_400_and_not_counted(client: str, asked: bytes) -> None:
+@pytest.mark.parametrize(("client", "wrong"), WRONG.values(), ids=WRONG)
+async def test_a_wrong_request_is_a_400_and_not_counted(client: str, wrong: bytes) -> None:
     async with Upstream() as up:
-        answer = await count(one_target("messages", up), client, asked)
+        answer = await count(one_target("messages", up), client, wrong)
         assert up.requests == []
     assert answer.status == 400
     grammar.check_error(client, 400, answer.body)
 
 
-async def test_a_count_says_who_counted_and_why() -> None:
+async def test_a_count_names_its_source_and_reason() -> None:
     async with Upstream() as up, serving(one_target("chat", up)) as gateway:
         body = {"model": "up.m", "messages": [{"role": "user", "content": "<**nobody**> hi"}]}
         refused = await call(gateway.port, "/v1/messages/count_tokens", body)

@@ -1,4 +1,4 @@
-"""How requests leave: keys and attempts, TLS and proxies, headers, paths and queries of a provider."""
+"""Upstream requests: keys and attempts, TLS and proxies, headers, paths and queries of a provider."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from routecodex.canon.parts import Text
-from tests.gateway.test_matrix import understood
+from tests.gateway.test_matrix import decode_answer
 from tests.kit import answers, asking, grammar
 from tests.kit.gateway import one_target, serving
 from tests.kit.raw_client import Answer, call
@@ -37,7 +37,7 @@ KEY_HEADERS = {
 def configured(
     protocol: str, base: str, *, more: str = 'auth = [{ value = "the-key" }]', rest: str = "", name: str = "m"
 ) -> str:
-    """A gateway whose one provider is all that this says."""
+    """Run a gateway whose one provider has these settings."""
     return (
         f'[server]\nport = 0\ndrain_seconds = 1\n[providers.up]\nprotocol = "{protocol}"\n'
         f'base_url = "{base}"\n{more}\n[providers.up.models."{name}"]\n'
@@ -49,7 +49,7 @@ def base_of(protocol: str, up: Upstream) -> str:
     return up.url + ("/v1" if protocol in ("chat", "responses") else "")
 
 
-async def ask(port: int, client: str = "chat", *, stream: bool = False, model: str = "up.m") -> Answer:
+async def send(port: int, client: str = "chat", *, stream: bool = False, model: str = "up.m") -> Answer:
     path = asking.path(client, stream=stream, model=model)
     return await call(port, path, asking.body(client, stream=stream, model=model))
 
@@ -69,7 +69,7 @@ async def test_all_keys_of_a_provider_are_tried_in_order(protocol: str, stream: 
             answers.text(protocol, "at last", stream),
         )
         async with serving(configured(protocol, base_of(protocol, up), more=KEYS)) as gateway:
-            answer = await ask(gateway.port, stream=stream)
+            answer = await send(gateway.port, stream=stream)
         assert keys_of(protocol, up) == ["key-one", "key-two", "key-three"]
     asking.check("chat", answer, stream=stream)
     assert answer.headers["x-routecodex-target"] == "up.three.m"
@@ -78,7 +78,7 @@ async def test_all_keys_of_a_provider_are_tried_in_order(protocol: str, stream: 
 async def test_a_model_may_name_its_key() -> None:
     async with Upstream(lambda _: answers.error("chat", 500)) as up:
         async with serving(configured("chat", base_of("chat", up), more=KEYS)) as gateway:
-            answer = await ask(gateway.port, model="up.two.m")
+            answer = await send(gateway.port, model="up.two.m")
         assert keys_of("chat", up) == ["key-two"]
     assert answer.status == 502
 
@@ -88,16 +88,16 @@ async def test_no_more_attempts_are_made_than_allowed(most: int) -> None:
     async with Upstream(lambda _: answers.error("chat", 503)) as up:
         rest = f"[routing_options]\nmax_attempts = {most}"
         async with serving(configured("chat", base_of("chat", up), more=KEYS, rest=rest)) as gateway:
-            answer = await ask(gateway.port, "messages", stream=True)
+            answer = await send(gateway.port, "messages", stream=True)
         assert len(up.requests) == most
     assert answer.status == 502
     grammar.check_error("messages", 502, answer.body)
 
 
-async def test_a_provider_without_keys_is_sent_none() -> None:
+async def test_no_key_is_sent_to_a_provider_without_keys() -> None:
     async with Upstream(lambda _: answers.text("chat", "hi", False)) as up:
         async with serving(configured("chat", base_of("chat", up), more="")) as gateway:
-            assert (await ask(gateway.port)).status == 200
+            assert (await send(gateway.port)).status == 200
         assert "authorization" not in up.requests[0].headers
 
 
@@ -115,7 +115,7 @@ async def test_the_key_travels_in_the_header_the_provider_wants(style: str) -> N
     async with Upstream(lambda _: answers.text("messages", "hi", False)) as up:
         more = f'auth = [{{ value = "the-key" }}]\nauth_style = "{style}"'
         async with serving(configured("messages", up.url, more=more)) as gateway:
-            assert (await ask(gateway.port)).status == 200
+            assert (await send(gateway.port)).status == 200
         headers = up.requests[0].headers
     name, value = STYLES[style]
     assert headers.get(name) == value
@@ -129,7 +129,7 @@ async def test_headers_query_and_path_of_a_provider_are_used() -> None:
     )
     async with Upstream(lambda _: answers.text("chat", "hi", False)) as up:
         async with serving(configured("chat", f"{up.url}/openai/", more=more)) as gateway:
-            assert (await ask(gateway.port)).status == 200
+            assert (await send(gateway.port)).status == 200
         request = up.requests[0]
     assert request.path == "/openai/deployments/d/chat?api-version=2024-10-21&odd=a%26b"
     assert (request.headers["x-tenant"], request.headers["api-key"]) == ("a b", "the-key")
@@ -141,7 +141,7 @@ async def test_a_query_is_added_to_one_that_is_there() -> None:
     async with Upstream(lambda _: answers.text("gemini", "hi", True)) as up:
         more = 'auth = [{ value = "the-key" }]\nquery = { "tier" = "x" }'
         async with serving(configured("gemini", up.url, more=more)) as gateway:
-            assert (await ask(gateway.port, stream=True)).status == 200
+            assert (await send(gateway.port, stream=True)).status == 200
         assert up.requests[0].path == "/v1beta/models/m:streamGenerateContent?alt=sse&tier=x"
 
 
@@ -152,7 +152,7 @@ async def test_the_upstreams_own_name_for_a_model_is_sent(protocol: str) -> None
         text = configured(protocol, base_of(protocol, up)).replace("[routing]", f'id = "{name}"\n[routing]')
         async with serving(text) as gateway:
             for client in PROTOCOLS:
-                asking.check(client, await ask(gateway.port, client), stream=False)
+                asking.check(client, await send(gateway.port, client), stream=False)
         requests = list(up.requests)
     if protocol == "gemini":
         path = "/v1beta/models/Some%20Org/Modell%20%C3%A4%2050%25:generateContent"
@@ -175,7 +175,7 @@ async def test_of_a_clients_headers_only_those_of_the_protocol_travel_on() -> No
         async with serving(configured("messages", up.url, more=more)) as gateway:
             body = asking.body("messages", stream=False)
             assert (await call(gateway.port, "/v1/messages", body, headers=sent)).status == 200
-            assert (await ask(gateway.port)).status == 200
+            assert (await send(gateway.port)).status == 200
         same, other = up.requests
     assert same.headers["anthropic-version"] == "2099-01-01"
     assert same.headers["anthropic-beta"] == "ours-3,a-1,b-2"
@@ -190,9 +190,9 @@ async def test_a_whole_answer_to_a_streaming_request_is_streamed(client: str, up
         Upstream(lambda _: answers.text(upstream, "one two three", False)) as up,
         serving(one_target(upstream, up)) as gateway,
     ):
-        answer = await ask(gateway.port, client, stream=True)
+        answer = await send(gateway.port, client, stream=True)
     asking.check(client, answer, stream=True)
-    assert understood(client, answer, stream=True).parts[-1] == Text("one two three")
+    assert decode_answer(client, answer, stream=True).parts[-1] == Text("one two three")
 
 
 @pytest.mark.parametrize(("client", "upstream"), PAIRS)
@@ -201,20 +201,20 @@ async def test_a_stream_in_answer_to_a_request_for_a_whole_is_gathered(client: s
         Upstream(lambda _: answers.text(upstream, "one two three", True)) as up,
         serving(one_target(upstream, up)) as gateway,
     ):
-        answer = await ask(gateway.port, client)
+        answer = await send(gateway.port, client)
     asking.check(client, answer, stream=False)
-    assert understood(client, answer, stream=False).parts[-1] == Text("one two three")
+    assert decode_answer(client, answer, stream=False).parts[-1] == Text("one two three")
 
 
 @pytest.mark.parametrize("upstream", PROTOCOLS)
-async def test_half_a_stream_is_no_whole_answer(upstream: str) -> None:
-    said = answers.text(upstream, "one two three four five six", True)
-    assert isinstance(said, Sse)
+async def test_half_a_stream_is_not_a_whole_answer(upstream: str) -> None:
+    canned = answers.text(upstream, "one two three four five six", True)
+    assert isinstance(canned, Sse)
     async with (
-        Upstream(lambda _: Sse(said.frames[: len(said.frames) // 2])) as up,
+        Upstream(lambda _: Sse(canned.frames[: len(canned.frames) // 2])) as up,
         serving(one_target(upstream, up)) as gateway,
     ):
-        answer = await ask(gateway.port)
+        answer = await send(gateway.port)
     assert answer.status == 502
     grammar.check_error("chat", 502, answer.body)
 
@@ -223,17 +223,17 @@ async def test_one_connection_serves_many_requests() -> None:
     async with Upstream(lambda request: answers.text("chat", "hi", answers.wants_stream(request))) as up:
         async with serving(one_target("chat", up)) as gateway:
             for stream in (False, True, False, True):
-                asking.check("chat", await ask(gateway.port, stream=stream), stream=stream)
+                asking.check("chat", await send(gateway.port, stream=stream), stream=stream)
         assert (len(up.requests), up.connections) == (4, 1)
 
 
-async def test_a_connection_the_provider_has_closed_meanwhile_is_not_held_against_it() -> None:
-    said = answers.text("chat", "hi", True)
-    assert isinstance(said, Sse)
-    closing = Steps((SendBytes(said.data), CloseClean()))
+async def test_a_connection_closed_while_idle_does_not_count_as_a_failure() -> None:
+    canned = answers.text("chat", "hi", True)
+    assert isinstance(canned, Sse)
+    closing = Steps((SendBytes(canned.data), CloseClean()))
     async with Upstream(lambda _: closing) as up, serving(one_target("chat", up)) as gateway:
         for _ in range(5):
-            asking.check("chat", await ask(gateway.port, stream=True), stream=True)
+            asking.check("chat", await send(gateway.port, stream=True), stream=True)
         assert len(up.requests) == 5
 
 
@@ -241,14 +241,14 @@ async def test_requests_at_the_same_time_do_not_mix() -> None:
     def echo(request: Request) -> Json | Sse:
         return answers.text("chat", request.json["messages"][0]["content"], answers.wants_stream(request))
 
-    async def asked(port: int, number: int) -> bool:
+    async def is_answered(port: int, number: int) -> bool:
         stream = number % 2 == 0
         body = asking.body("messages", f"number {number}", stream=stream)
         answer = await call(port, asking.path("messages", stream=stream), body)
-        return understood("messages", answer, stream=stream).parts == (Text(f"number {number}"),)
+        return decode_answer("messages", answer, stream=stream).parts == (Text(f"number {number}"),)
 
     async with Upstream(echo) as up, serving(one_target("chat", up)) as gateway:
-        assert all(await asyncio.gather(*(asked(gateway.port, number) for number in range(40))))
+        assert all(await asyncio.gather(*(is_answered(gateway.port, number) for number in range(40))))
 
 
 ROUTING = """
@@ -271,14 +271,14 @@ ROUTING = """
         ("other.m", "up.primary.m", "default"),
     ],
 )
-async def test_a_name_leads_to_its_target_and_an_unknown_one_to_the_default_route(
+async def test_a_model_name_selects_its_target_and_an_unknown_one_the_default_route(
     model: str, target: str, route: str
 ) -> None:
     async with Upstream(lambda _: answers.text("chat", "hi", False)) as up:
         text = one_target("chat", up) + 'background = ["up.small"]\n' + ROUTING
         async with serving(text) as gateway:
             for client in PROTOCOLS:
-                answer = await ask(gateway.port, client, model=model)
+                answer = await send(gateway.port, client, model=model)
                 asking.check(client, answer, stream=False)
                 assert answer.headers["x-routecodex-target"] == target
                 assert answer.headers["x-routecodex-route"] == route
@@ -293,11 +293,11 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 async def test_a_provider_with_a_private_authority_is_reached_over_tls(
     authority: Authority, stream: bool
 ) -> None:
-    said = answers.text("messages", "hi", stream)
-    async with Upstream(lambda _: said, ssl=authority.server("127.0.0.1")) as up:
+    canned = answers.text("messages", "hi", stream)
+    async with Upstream(lambda _: canned, ssl=authority.server("127.0.0.1")) as up:
         more = f'auth = [{{ value = "k" }}]\ntls = {{ ca_file = "{authority.options.ca_file}" }}'
         async with serving(configured("messages", up.url, more=more)) as gateway:
-            asking.check("chat", await ask(gateway.port, stream=stream), stream=stream)
+            asking.check("chat", await send(gateway.port, stream=stream), stream=stream)
         assert up.requests[0].headers["host"] == f"127.0.0.1:{up.port}"
 
 
@@ -314,7 +314,7 @@ async def test_a_certificate_that_cannot_be_trusted_is_a_502(
     more = more.replace("CA", str(authority.options.ca_file))
     async with Upstream(ssl=authority.server(name)) as up:
         async with serving(configured("chat", f"{up.url}/v1", more=f"{more}\nauth = []")) as gateway:
-            answer = await ask(gateway.port, "messages")
+            answer = await send(gateway.port, "messages")
         assert up.requests == []
     assert answer.status == 502
     grammar.check_error("messages", 502, answer.body)
@@ -327,7 +327,7 @@ async def test_the_check_of_certificates_can_be_switched_off_by_name(authority: 
     ) as up:
         more = 'auth = [{ value = "k" }]\ntls = { verify = false }'
         async with serving(configured("chat", f"{up.url}/v1", more=more)) as gateway:
-            assert (await ask(gateway.port)).status == 200
+            assert (await send(gateway.port)).status == 200
 
 
 async def test_a_proxy_from_the_environment_carries_the_request(
@@ -337,7 +337,7 @@ async def test_a_proxy_from_the_environment_carries_the_request(
         monkeypatch.setenv("http_proxy", f"http://user:pass@127.0.0.1:{proxy.port}")
         monkeypatch.setenv("no_proxy", "")
         async with serving(configured("chat", "http://api.test/v1")) as gateway:
-            assert (await ask(gateway.port)).status == 200
+            assert (await send(gateway.port)).status == 200
         request = proxy.requests[0]
     assert request.path == "http://api.test/v1/chat/completions"
     assert request.headers["host"] == "api.test"

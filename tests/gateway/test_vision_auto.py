@@ -1,4 +1,4 @@
-"""vision_auto over HTTP: images for a model that cannot see arrive as words, in every protocol."""
+"""vision_auto over HTTP: images for a text-only model become descriptions, in every protocol."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PAIRS = [
     pytest.param(*pair, id=f"{pair[0]}-to-{pair[1]}-{'stream' if pair[2] else 'whole'}")
     for pair in itertools.product(PROTOCOLS, PROTOCOLS, (False, True))
 ]
-SEEN = "A red square with the word STOP in it."
+DESCRIPTION = "A red square with the word STOP in it."
 HISTORY: tuple[Step, ...] = (("image", "look at this"), ("assistant", "I see"), ("user", "which colour?"))
 HEAD = "[server]\nport = 0\ndrain_seconds = 1\n"
 
@@ -41,7 +41,7 @@ def config(protocol: str, model: Upstream, eye: Upstream, *, more: str = "") -> 
     )
 
 
-async def ask(
+async def send(
     gateway: Running,
     protocol: str,
     *steps: Step,
@@ -57,16 +57,18 @@ async def ask(
     return await call(gateway.port, asking.path(protocol, stream=stream, model=model), body, headers=sent)
 
 
-def sees(request: Request) -> Json | Sse:
-    return answers.text("chat", SEEN, answers.wants_stream(request))
+def describe_image(request: Request) -> Json | Sse:
+    return answers.text("chat", DESCRIPTION, answers.wants_stream(request))
 
 
 @pytest.mark.parametrize(("client", "upstream", "stream"), PAIRS)
-async def test_a_blind_model_is_told_what_the_image_shows(client: str, upstream: str, stream: bool) -> None:
-    async with Upstream() as model, Upstream(sees) as eye:
+async def test_a_text_only_model_gets_a_description_of_the_image(
+    client: str, upstream: str, stream: bool
+) -> None:
+    async with Upstream() as model, Upstream(describe_image) as eye:
         model.queue(answers.text(upstream, "it is red", stream))
         async with serving(config(upstream, model, eye)) as gateway:
-            answer = await ask(gateway, client, *HISTORY, stream=stream)
+            answer = await send(gateway, client, *HISTORY, stream=stream)
     asking.check(client, answer, stream=stream)
     assert answer_text(client, answer, stream=stream) == "it is red"
     assert answer.headers["x-routecodex-target"] == "blind.primary.m"
@@ -75,45 +77,45 @@ async def test_a_blind_model_is_told_what_the_image_shows(client: str, upstream:
     )
     (described,) = eye.requests
     assert PIXEL in described.body.decode()
-    (asked,) = model.requests
-    assert PIXEL not in asked.body.decode()
-    assert SEEN in asked.body.decode()
-    assert "look at this" in asked.body.decode()
+    (received,) = model.requests
+    assert PIXEL not in received.body.decode()
+    assert DESCRIPTION in received.body.decode()
+    assert "look at this" in received.body.decode()
 
 
 async def test_an_image_is_described_once_for_a_whole_conversation() -> None:
-    async with Upstream() as model, Upstream(sees) as eye:
+    async with Upstream() as model, Upstream(describe_image) as eye:
         model.answer_with(lambda request: answers.text("chat", "ok", False))
         async with serving(config("chat", model, eye)) as gateway:
             for _ in range(3):
-                assert (await ask(gateway, "chat", *HISTORY)).status == 200
-            await ask(gateway, "messages", *HISTORY)
+                assert (await send(gateway, "chat", *HISTORY)).status == 200
+            await send(gateway, "messages", *HISTORY)
     assert len(eye.requests) == 1
     assert len(model.requests) == 4
 
 
-async def test_a_description_outlives_a_restart(tmp_path: Path) -> None:
-    async with Upstream() as model, Upstream(sees) as eye:
+async def test_a_description_survives_a_restart(tmp_path: Path) -> None:
+    async with Upstream() as model, Upstream(describe_image) as eye:
         model.answer_with(lambda request: answers.text("chat", "ok", False))
         text = config("chat", model, eye, more=f'[store]\nurl = "file:{tmp_path}"\n')
         for _ in range(2):
             async with serving(text) as gateway:
-                assert (await ask(gateway, "chat", *HISTORY)).status == 200
+                assert (await send(gateway, "chat", *HISTORY)).status == 200
     assert len(eye.requests) == 1
-    assert SEEN in model.requests[1].body.decode()
+    assert DESCRIPTION in model.requests[1].body.decode()
 
 
 async def test_the_same_image_twice_in_a_request_is_described_once() -> None:
-    async with Upstream() as model, Upstream(sees) as eye:
+    async with Upstream() as model, Upstream(describe_image) as eye:
         model.queue(answers.text("chat", "ok", False))
         async with serving(config("chat", model, eye)) as gateway:
-            answer = await ask(gateway, "chat", ("image", "one"), ("assistant", "yes"), ("image", "two"))
+            answer = await send(gateway, "chat", ("image", "one"), ("assistant", "yes"), ("image", "two"))
     assert answer.status == 200
     assert len(eye.requests) == 1
-    assert model.requests[0].body.decode().count(SEEN) == 2
+    assert model.requests[0].body.decode().count(DESCRIPTION) == 2
 
 
-async def test_an_image_in_a_tool_result_is_told_in_words() -> None:
+async def test_an_image_in_a_tool_result_is_described() -> None:
     source = {"type": "base64", "media_type": "image/png", "data": PIXEL}
     body = {
         "model": "blind.m",
@@ -134,29 +136,29 @@ async def test_an_image_in_a_tool_result_is_told_in_words() -> None:
             },
         ],
     }
-    async with Upstream() as model, Upstream(sees) as eye:
+    async with Upstream() as model, Upstream(describe_image) as eye:
         model.queue(answers.text("messages", "a square", False))
         async with serving(config("messages", model, eye)) as gateway:
             answer = await call(gateway.port, "/v1/messages", body)
     assert answer.status == 200
     (result,) = model.requests[0].json["messages"][-1]["content"]
     assert result["tool_use_id"] == "t1"
-    assert SEEN in msgspec.json.encode(result["content"]).decode()
+    assert DESCRIPTION in msgspec.json.encode(result["content"]).decode()
     assert PIXEL not in model.requests[0].body.decode()
 
 
-async def test_a_model_that_sees_is_sent_the_image_as_it_came() -> None:
+async def test_a_vision_model_gets_the_image_unchanged() -> None:
     async with Upstream() as model, Upstream() as eye:
         eye.queue(answers.text("chat", "it is red", False))
         async with serving(config("chat", model, eye)) as gateway:
-            answer = await ask(gateway, "chat", *HISTORY, model="eye.m")
+            answer = await send(gateway, "chat", *HISTORY, model="eye.m")
     assert answer_text("chat", answer, stream=False) == "it is red"
-    (asked,) = eye.requests
-    assert PIXEL in asked.body.decode()
+    (received,) = eye.requests
+    assert PIXEL in received.body.decode()
     assert "x-routecodex-notice" not in answer.headers
 
 
-async def test_a_request_without_images_passes_as_it_came_though_it_speaks_of_them() -> None:
+async def test_a_request_that_only_mentions_images_passes_unchanged() -> None:
     text = 'the field "image_url" holds an image'
     async with Upstream() as model, Upstream() as eye:
         model.queue(answers.text("chat", "so it does", False))
@@ -177,14 +179,12 @@ async def test_a_request_without_images_passes_as_it_came_though_it_speaks_of_th
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-async def test_without_a_vision_route_the_model_hears_that_an_image_could_not_be_shown(
-    protocol: str, stream: bool
-) -> None:
+async def test_without_a_vision_route_the_image_becomes_a_placeholder(protocol: str, stream: bool) -> None:
     async with Upstream() as model:
         model.queue(answers.text(protocol, "sorry", stream))
         text = HEAD + blind(protocol, model) + '[routing]\ndefault = ["blind.m"]\n'
         async with serving(text) as gateway:
-            answer = await ask(gateway, protocol, *HISTORY, stream=stream)
+            answer = await send(gateway, protocol, *HISTORY, stream=stream)
     asking.check(protocol, answer, stream=stream)
     sent = model.requests[0].body.decode()
     assert PIXEL not in sent
@@ -195,30 +195,30 @@ async def test_without_a_vision_route_the_model_hears_that_an_image_could_not_be
     )
 
 
-async def test_a_vision_route_that_fails_costs_the_image_and_not_the_answer() -> None:
+async def test_a_failed_vision_route_drops_the_image_but_not_the_answer() -> None:
     async with Upstream() as model, Upstream() as eye:
         eye.answer_with(lambda request: answers.error("chat", 500, "no eyes today"))
         model.queue(answers.text("chat", "sorry", False))
         async with serving(NO_HEALTH + config("chat", model, eye)) as gateway:
-            answer = await ask(gateway, "chat", *HISTORY)
+            answer = await send(gateway, "chat", *HISTORY)
     assert answer.status == 200
     assert "cannot be shown" in model.requests[0].body.decode()
     assert "an image was not described: no eyes today" in answer.headers["x-routecodex-notice"]
 
 
-async def test_a_vision_model_that_does_not_answer_in_time_is_not_waited_for() -> None:
+async def test_a_vision_model_that_exceeds_its_timeout_is_not_waited_for() -> None:
     async with Upstream() as model, Upstream(lambda request: Steps([Hang()])) as eye:
         model.queue(answers.text("chat", "sorry", False))
         more = "[server_tools.vision_auto]\ntimeout_ms = 50\n"
         async with serving(config("chat", model, eye, more=more)) as gateway:
-            answer = await ask(gateway, "chat", *HISTORY)
+            answer = await send(gateway, "chat", *HISTORY)
             await eye.requests[0].gone.wait()
     assert answer.status == 200
     assert "no answer after 0.05 seconds" in answer.headers["x-routecodex-notice"]
 
 
-async def test_another_target_of_the_vision_route_is_asked_when_the_first_fails() -> None:
-    async with Upstream() as model, Upstream() as bad, Upstream(sees) as good:
+async def test_the_next_target_of_the_vision_route_is_tried_when_the_first_fails() -> None:
+    async with Upstream() as model, Upstream() as bad, Upstream(describe_image) as good:
         bad.answer_with(lambda request: answers.error("gemini", 503))
         model.queue(answers.text("chat", "red", False))
         text = (
@@ -230,16 +230,16 @@ async def test_another_target_of_the_vision_route_is_asked_when_the_first_fails(
             + 'vision = [{ mode = "priority", targets = ["bad.m", "good.m", "blind.m"] }]\n'
         )
         async with serving(text) as gateway:
-            await ask(gateway, "chat", *HISTORY)
+            await send(gateway, "chat", *HISTORY)
     assert (len(bad.requests), len(good.requests), len(model.requests)) == (1, 1, 1)
-    assert SEEN in model.requests[0].body.decode()
+    assert DESCRIPTION in model.requests[0].body.decode()
 
 
-async def test_a_provider_that_the_session_has_ruled_out_sees_no_image() -> None:
-    async with Upstream() as model, Upstream(sees) as eye:
+async def test_a_provider_excluded_by_the_session_gets_no_image() -> None:
+    async with Upstream() as model, Upstream(describe_image) as eye:
         model.queue(answers.text("chat", "sorry", False))
         async with serving(config("chat", model, eye)) as gateway:
-            answer = await ask(gateway, "chat", *HISTORY[:-1], ("user", "<**#eye**> which colour?"))
+            answer = await send(gateway, "chat", *HISTORY[:-1], ("user", "<**#eye**> which colour?"))
     assert answer.status == 200
     assert eye.requests == []
     assert "cannot be shown" in model.requests[0].body.decode()
@@ -248,7 +248,7 @@ async def test_a_provider_that_the_session_has_ruled_out_sees_no_image() -> None
 async def test_an_image_by_url_goes_to_the_vision_model_as_the_client_sent_it() -> None:
     url = "http://169.254.169.254/latest/meta-data/photo.png"
     shown = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": "what is it?"}]
-    async with Upstream() as model, Upstream(sees) as eye:
+    async with Upstream() as model, Upstream(describe_image) as eye:
         model.queue(answers.text("chat", "a square", False))
         async with serving(config("chat", model, eye)) as gateway:
             answer = await call(
@@ -261,23 +261,23 @@ async def test_an_image_by_url_goes_to_the_vision_model_as_the_client_sent_it() 
     assert url not in model.requests[0].body.decode()
 
 
-async def test_switched_off_nothing_is_described_and_nothing_changed() -> None:
+async def test_images_pass_unchanged_when_vision_auto_is_disabled() -> None:
     async with Upstream() as model, Upstream() as eye:
         model.queue(answers.text("chat", "hm", False))
         more = "[server_tools.vision_auto]\nenabled = false\n"
         async with serving(config("chat", model, eye, more=more)) as gateway:
-            await ask(gateway, "chat", *HISTORY)
+            await send(gateway, "chat", *HISTORY)
     assert eye.requests == []
     assert PIXEL in model.requests[0].body.decode()
 
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-async def test_rounds_of_a_server_tool_are_told_in_words_too(protocol: str, stream: bool) -> None:
-    async with Upstream() as model, Upstream(sees) as eye:
-        model.queue(*(answers.text(protocol, said, stream) for said in ("one", "two")))
+async def test_images_are_described_in_rounds_of_a_server_tool(protocol: str, stream: bool) -> None:
+    async with Upstream() as model, Upstream(describe_image) as eye:
+        model.queue(*(answers.text(protocol, text, stream) for text in ("one", "two")))
         async with serving(config(protocol, model, eye)) as gateway:
-            answer = await ask(
+            answer = await send(
                 gateway,
                 protocol,
                 *HISTORY[:-1],
@@ -288,5 +288,5 @@ async def test_rounds_of_a_server_tool_are_told_in_words_too(protocol: str, stre
     asking.check(protocol, answer, stream=stream)
     assert answer_text(protocol, answer, stream=stream) == "one\n\ntwo"
     assert len(eye.requests) == 1
-    assert [SEEN in request.body.decode() for request in model.requests] == [True, True]
+    assert [DESCRIPTION in request.body.decode() for request in model.requests] == [True, True]
     assert not any(PIXEL in request.body.decode() for request in model.requests)

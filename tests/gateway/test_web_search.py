@@ -1,4 +1,4 @@
-"""web_search over HTTP: a search that the client declared and the upstream lacks is done by the gateway."""
+"""web_search over HTTP: the gateway runs a search that the client declared and the upstream lacks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from routecodex.protocols.codec import WireRequest
 from routecodex.protocols.codecs import CODECS
 from routecodex.server_tools.web_search import NO_PROVIDER
 from tests.gateway.instruction_gateway import answer_text
-from tests.gateway.test_matrix import understood
+from tests.gateway.test_matrix import decode_answer
 from tests.kit import answers, asking
 from tests.kit.gateway import Running, one_target, provider, serving
 from tests.kit.raw_client import Answer, call
@@ -45,7 +45,7 @@ FOUND = {
         {"title": "Elsewhere", "url": "https://news.example/p", "content": "The same."},
     ],
 }
-TOLD = (
+SEARCH_RESULT = (
     "Web search results for 'newest python':\n\n"
     "[1] Python 3.15 is out\nhttps://python.example/315\nReleased today.\n\n"
     "[2] Elsewhere\nhttps://news.example/p\nThe same.\n\n"
@@ -59,18 +59,18 @@ def searching(search: Upstream, more: str = "") -> str:
     return f'{ON}{more}[server_tools.web_search.http]\nurl = "{url}"\n'
 
 
-async def ask(gateway: Running, protocol: str, *, stream: bool = False, **fields: Any) -> Answer:
+async def send(gateway: Running, protocol: str, *, stream: bool = False, **fields: Any) -> Answer:
     body = asking.body(protocol, "what is new?", stream=stream) | (fields or HOSTED[protocol])
     return await call(gateway.port, asking.path(protocol, stream=stream), body)
 
 
 def calls(protocol: str, stream: bool, *queries: str, name: str = "web_search") -> Json | Sse:
-    made = (answers.Call(name, {"query": query}, f"call_{at}") for at, query in enumerate(queries))
-    return answers.tool_calls(protocol, *made, stream=stream)
+    search_calls = (answers.Call(name, {"query": query}, f"call_{at}") for at, query in enumerate(queries))
+    return answers.tool_calls(protocol, *search_calls, stream=stream)
 
 
 def text_in(request: Request) -> str:
-    """Every string of the body, so that no escape stands between us and the words."""
+    """Return every string of the body, without JSON escapes."""
     return "\n".join(_strings(request.json))
 
 
@@ -82,28 +82,28 @@ def _strings(value: Any) -> list[str]:
 
 
 @pytest.mark.parametrize(("client", "upstream", "stream"), PAIRS)
-async def test_a_declared_search_is_done_by_the_gateway(client: str, upstream: str, stream: bool) -> None:
+async def test_a_declared_search_is_run_by_the_gateway(client: str, upstream: str, stream: bool) -> None:
     async with Upstream() as up, Upstream(lambda request: Json(200, FOUND)) as search:
         up.queue(calls(upstream, stream, "newest python"), answers.text(upstream, ANSWER, stream))
         async with serving(searching(search) + one_target(upstream, up, more=NONE)) as gateway:
-            answer = await ask(gateway, client, stream=stream)
+            answer = await send(gateway, client, stream=stream)
     asking.check(client, answer, stream=stream)
-    assert understood(client, answer, stream=stream).parts == (Text(ANSWER),)
+    assert decode_answer(client, answer, stream=stream).parts == (Text(ANSWER),)
     (searched,) = search.requests
     assert parse_qs(urlsplit(searched.path).query) == {"q": ["newest python"], "format": ["json"]}
     first, second = up.requests
     assert "What to look for." in text_in(first)
-    assert TOLD in text_in(second)
+    assert SEARCH_RESULT in text_in(second)
     assert "x-routecodex-notice" not in answer.headers
 
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("client", PROTOCOLS)
-async def test_with_no_provider_configured_everybody_hears_of_it(client: str, stream: bool) -> None:
+async def test_without_a_search_provider_model_and_client_get_a_notice(client: str, stream: bool) -> None:
     async with Upstream() as up:
         up.queue(calls("chat", stream, "newest python"), answers.text("chat", "I cannot search.", stream))
         async with serving(one_target("chat", up, more=NONE)) as gateway:
-            answer = await ask(gateway, client, stream=stream)
+            answer = await send(gateway, client, stream=stream)
     asking.check(client, answer, stream=stream)
     assert answer_text(client, answer, stream=stream) == "I cannot search."
     assert NO_PROVIDER in text_in(up.requests[1])
@@ -118,7 +118,7 @@ async def test_an_upstream_that_searches_by_itself_is_left_alone(protocol: str) 
     async with Upstream() as up, Upstream() as search:
         up.queue(answers.text(protocol, ANSWER, False))
         async with serving(searching(search) + one_target(protocol, up)) as gateway:
-            answer = await ask(gateway, protocol)
+            answer = await send(gateway, protocol)
     assert answer_text(protocol, answer, stream=False) == ANSWER
     assert up.requests[0].json["tools"] == HOSTED[protocol]["tools"]
     assert search.requests == []
@@ -148,14 +148,14 @@ def read(protocol: str, **fields: Any) -> WireRequest:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_tools_that_run_at_the_client_keep_a_request_out_of_it(protocol: str) -> None:
+def test_ordinary_client_tools_do_not_declare_a_search(protocol: str) -> None:
     own = asking.body(protocol, stream=False, tools=True)["tools"]
     assert not may_declare(read(protocol, tools=own))
     assert not may_declare(read(protocol))
 
 
 @pytest.mark.parametrize(("protocol", "fields", "expected"), DECLARED)
-def test_every_declared_search_is_looked_at(protocol: str, fields: dict[str, Any], expected: bool) -> None:
+def test_every_declared_search_is_detected(protocol: str, fields: dict[str, Any], expected: bool) -> None:
     assert may_declare(read(protocol, **fields)) or not expected
 
 
@@ -168,7 +168,7 @@ SUB_REQUEST = {
     "tools": [{"type": "web_search_20250305", "name": "web_search", "max_uses": 8}],
     "tool_choice": {"type": "tool", "name": "web_search"},
 }
-"""What Claude Code sends when its model calls its tool WebSearch."""
+"""The request of Claude Code when its model calls the tool WebSearch."""
 
 
 @pytest.mark.parametrize("found", [True, False], ids=["with a provider", "with none"])
@@ -179,36 +179,36 @@ async def test_the_search_of_claude_code_is_answered_on_a_chat_upstream(found: b
         async with serving(more + one_target("chat", up)) as gateway:
             answer = await call(gateway.port, "/v1/messages", SUB_REQUEST)
     asking.check("messages", answer, stream=True)
-    assert understood("messages", answer, stream=True).parts == (Text(ANSWER),)
+    assert decode_answer("messages", answer, stream=True).parts == (Text(ANSWER),)
     assert len(search.requests) == int(found)
     forced, free = (request.json["tool_choice"] for request in up.requests)
     assert forced == {"type": "function", "function": {"name": "web_search"}}
     assert free == "auto"
-    assert (TOLD if found else NO_PROVIDER) in text_in(up.requests[1])
+    assert (SEARCH_RESULT if found else NO_PROVIDER) in text_in(up.requests[1])
 
 
 async def test_a_responses_upstream_runs_what_another_protocol_declared() -> None:
     async with Upstream() as up, Upstream() as search:
         up.queue(answers.text("responses", ANSWER, False))
         async with serving(searching(search) + one_target("responses", up)) as gateway:
-            await ask(gateway, "messages")
+            await send(gateway, "messages")
     assert up.requests[0].json["tools"] == [{"type": "web_search"}]
 
 
-async def test_switched_off_a_declared_search_is_dropped_with_a_notice() -> None:
+async def test_a_declared_search_is_dropped_with_a_notice_when_disabled() -> None:
     async with Upstream() as up:
         up.queue(answers.text("chat", "hm", False))
         async with serving(OFF + one_target("chat", up)) as gateway:
-            answer = await ask(gateway, "messages")
+            answer = await send(gateway, "messages")
     assert "tools" not in up.requests[0].json
     assert "dropped tool web_search" in answer.headers["x-routecodex-notice"]
 
 
-async def test_a_request_without_a_search_passes_as_it_came() -> None:
+async def test_a_request_without_a_search_passes_unchanged() -> None:
     async with Upstream() as up, Upstream() as search:
         up.queue(answers.text("chat", "hm", False))
         async with serving(searching(search) + one_target("chat", up)) as gateway:
-            await ask(gateway, "chat", odd_field=["web_search"])
+            await send(gateway, "chat", odd_field=["web_search"])
     assert up.requests[0].json["odd_field"] == ["web_search"]
     assert "tools" not in up.requests[0].json
 
@@ -227,20 +227,20 @@ async def test_a_model_of_the_search_route_searches_for_one_that_cannot(kind: st
             + '[routing]\ndefault = ["up.m"]\nweb_search = ["up.m", "native.m"]\n'
         )
         async with serving(text) as gateway:
-            answer = await ask(gateway, "messages", stream=stream)
+            answer = await send(gateway, "messages", stream=stream)
     asking.check("messages", answer, stream=stream)
     assert answer_text("messages", answer, stream=stream) == ANSWER
-    (asked,) = native.requests
+    (received,) = native.requests
     declared = HOSTED[kind]
-    assert {name: asked.json[name] for name in declared} == declared
-    assert "newest python" in text_in(asked)
-    heard = text_in(up.requests[1])
-    assert "A web search for 'newest python' gave:\n\nPython 3.15 came out." in heard
-    assert "[1] What is new\nhttps://python.example/315" in heard
+    assert {name: received.json[name] for name in declared} == declared
+    assert "newest python" in text_in(received)
+    text = text_in(up.requests[1])
+    assert "A web search for 'newest python' gave:\n\nPython 3.15 came out." in text
+    assert "[1] What is new\nhttps://python.example/315" in text
 
 
 def _cited(kind: str) -> Json:
-    """An answer with a citation, as each provider gives it."""
+    """Return an answer with a citation in the form of each provider."""
     whole = answers.text(kind, "Python 3.15 came out.", False)
     assert isinstance(whole, Json)
     body: Any = msgspec.json.decode(msgspec.json.encode(whole.body))
@@ -266,17 +266,17 @@ def _cited(kind: str) -> Json:
     return Json(200, body)
 
 
-async def test_a_search_provider_that_fails_is_told_to_the_model() -> None:
+async def test_a_failed_search_provider_is_an_error_result() -> None:
     async with Upstream() as up, Upstream(lambda request: Json(403, {"error": "no"})) as search:
         up.queue(calls("chat", False, "newest python"), answers.text("chat", "sorry", False))
         async with serving(searching(search) + one_target("chat", up)) as gateway:
-            answer = await ask(gateway, "chat")
+            answer = await send(gateway, "chat")
     assert answer.status == 200
     assert "THE WEB SEARCH FAILED: the search provider answered HTTP 403." in text_in(up.requests[1])
     assert "web search failed: the search provider answered HTTP 403" in answer.headers["x-routecodex-notice"]
 
 
-async def test_a_search_api_that_is_asked_with_post_gets_its_key_and_gives_its_own_fields() -> None:
+async def test_a_search_api_with_post_gets_its_key_and_returns_its_own_fields() -> None:
     found = {"web": {"hits": [{"name": "T", "at": {"href": "https://a.example/"}, "snippet": "S"}]}}
     async with Upstream() as up, Upstream(lambda request: Json(200, found)) as search:
         up.queue(calls("chat", False, 'say "hi" {key}'), answers.text("chat", "ok", False))
@@ -288,7 +288,7 @@ async def test_a_search_api_that_is_asked_with_post_gets_its_key_and_gives_its_o
             'headers = { authorization = "Bearer {key}" }\n'
         )
         async with serving(table + one_target("chat", up), environ={"KEY": "s3cret-key"}) as gateway:
-            await ask(gateway, "chat")
+            await send(gateway, "chat")
     (searched,) = search.requests
     assert (searched.method, searched.path) == ("POST", "/v1")
     assert searched.headers["authorization"] == "Bearer s3cret-key"
@@ -296,7 +296,7 @@ async def test_a_search_api_that_is_asked_with_post_gets_its_key_and_gives_its_o
     assert "[1] T\nhttps://a.example/\nS" in text_in(up.requests[1])
 
 
-async def test_what_the_client_allows_is_kept_to() -> None:
+async def test_blocked_domains_and_max_uses_of_the_client_are_applied() -> None:
     tool = {
         "type": "web_search_20250305",
         "name": "web_search",
@@ -306,7 +306,7 @@ async def test_what_the_client_allows_is_kept_to() -> None:
     async with Upstream() as up, Upstream(lambda request: Json(200, FOUND)) as search:
         up.queue(calls("chat", False, "one"), calls("chat", False, "two"), answers.text("chat", "ok", False))
         async with serving(searching(search) + one_target("chat", up)) as gateway:
-            await ask(gateway, "messages", tools=[tool])
+            await send(gateway, "messages", tools=[tool])
     assert len(search.requests) == 1
     assert "https://python.example/315" in text_in(up.requests[1])
     assert "https://news.example/p" not in text_in(up.requests[1])
@@ -319,7 +319,7 @@ async def test_a_search_that_was_forced_is_forced_once() -> None:
         up.queue(calls("chat", False, "one"), answers.text("chat", "ok", False))
         async with serving(searching(search) + one_target("chat", up)) as gateway:
             choice = {"type": "tool", "name": "web_search"}
-            await ask(gateway, "messages", tools=HOSTED["messages"]["tools"], tool_choice=choice)
+            await send(gateway, "messages", tools=HOSTED["messages"]["tools"], tool_choice=choice)
     first, second = (request.json["tool_choice"] for request in up.requests)
     assert first == {"type": "function", "function": {"name": "web_search"}}
     assert second == "auto"
@@ -331,7 +331,7 @@ async def test_a_tool_of_the_client_by_that_name_stays_its_own() -> None:
     async with Upstream() as up, Upstream() as search:
         up.queue(calls("chat", False, "one"))
         async with serving(searching(search) + one_target("chat", up)) as gateway:
-            answer = await ask(gateway, "messages", tools=[own, hosted])
+            answer = await send(gateway, "messages", tools=[own, hosted])
     offered = [tool["function"]["name"] for tool in up.requests[0].json["tools"]]
     assert offered == ["web_search", "routecodex_web_search"]
     assert answer.json["stop_reason"] == "tool_use"
@@ -340,7 +340,7 @@ async def test_a_tool_of_the_client_by_that_name_stays_its_own() -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("client", PROTOCOLS)
-async def test_a_search_beside_a_call_of_the_client_is_done_and_not_shown(client: str, stream: bool) -> None:
+async def test_a_search_beside_a_client_call_is_run_and_hidden(client: str, stream: bool) -> None:
     tools = [*asking.body(client, stream=False, tools=True)["tools"], *HOSTED[client].get("tools", ())]
     fields = {**HOSTED[client], "tools": tools}
     async with Upstream() as up, Upstream(lambda request: Json(200, FOUND)) as search:
@@ -353,9 +353,9 @@ async def test_a_search_beside_a_call_of_the_client_is_done_and_not_shown(client
             )
         )
         async with serving(searching(search) + one_target("chat", up)) as gateway:
-            answer = await ask(gateway, client, stream=stream, **fields)
+            answer = await send(gateway, client, stream=stream, **fields)
     assert answer.status == 200
-    assert [part.name for part in understood(client, answer, stream=stream).parts] == [  # type: ignore[union-attr]  # calls alone
+    assert [part.name for part in decode_answer(client, answer, stream=stream).parts] == [  # type: ignore[union-attr]  # calls alone
         "get_weather"
     ]
     assert len(search.requests) == 1

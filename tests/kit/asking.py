@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.kit import grammar
 from tests.kit.raw_client import Answer
-from typing import Any
 
 TOOL = {
     "name": "get_weather",

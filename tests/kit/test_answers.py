@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
+import pytest
 from anthropic import AsyncAnthropic
 from google import genai
 from openai import AsyncOpenAI
+
 from tests.kit import answers
 from tests.kit.answers import PROTOCOLS
-from tests.kit.grammar import check_json
-from tests.kit.grammar import check_stream
+from tests.kit.grammar import check_json, check_stream
 from tests.kit.smart_requests import REQUESTS
-from tests.kit.steps import Json
-from tests.kit.steps import Sse
-from tests.kit.upstream import Request
-from tests.kit.upstream import Upstream
-from typing import Any
-import msgspec
-import pytest
+from tests.kit.steps import Json, Sse
+from tests.kit.upstream import Request, Upstream
 
 
 def request(protocol: str, body: dict[str, Any], *, stream: bool) -> Request:

@@ -27,7 +27,7 @@ def _google(url: str, key: str) -> genai.Client:
     return genai.Client(api_key=key, http_options=options)
 
 
-_MAKERS: dict[type[Any], Callable[[str, str], Any]] = {
+_FACTORIES: dict[type[Any], Callable[[str, str], Any]] = {
     openai.OpenAI: _openai,
     anthropic.Anthropic: _anthropic,
     genai.Client: _google,
@@ -39,7 +39,7 @@ class Sdks:
 
     def __init__(self) -> None:
         self._stack = ExitStack()
-        self._made: dict[tuple[type[Any], str, str], Any] = {}
+        self._clients: dict[tuple[type[Any], str, str], Any] = {}
 
     def __enter__(self) -> Sdks:
         return self
@@ -48,10 +48,10 @@ class Sdks:
         self._stack.close()
 
     def _get(self, kind: type[Any], url: str, key: str) -> Any:
-        made = self._made.get((kind, url, key))
-        if made is None:
-            made = self._made[kind, url, key] = self._stack.enter_context(_MAKERS[kind](url, key))
-        return made
+        client = self._clients.get((kind, url, key))
+        if client is None:
+            client = self._clients[kind, url, key] = self._stack.enter_context(_FACTORIES[kind](url, key))
+        return client
 
     def openai(self, url: str, key: str = "any") -> openai.OpenAI:
         client: openai.OpenAI = self._get(openai.OpenAI, url, key)

@@ -12,7 +12,7 @@ COMMENT = b": still here\n\n"
 
 
 class RecordingClient:
-    """A client that counts what is written to it, or has a reason not to take it."""
+    """A client that counts the comments written to it, or raises an error on each."""
 
     def __init__(self, *, error: Exception | None = None) -> None:
         self.started = False
@@ -49,7 +49,7 @@ def watched(streams: KeepAlives, client: RecordingClient) -> KeepAlive:
     return streams.watch(client, comment=COMMENT, headers=list)
 
 
-async def test_a_silent_stream_is_begun_and_kept_alive_until_it_is_stopped() -> None:
+async def test_a_silent_stream_is_started_and_kept_alive_until_it_is_stopped() -> None:
     streams, client = KeepAlives(0.01), RecordingClient()
     stream = watched(streams, client)
     await client.wait_for_comments(3)
@@ -66,7 +66,7 @@ async def test_a_silent_stream_is_begun_and_kept_alive_until_it_is_stopped() -> 
 @pytest.mark.parametrize(
     "reason", [ClientDisconnected(), RuntimeError("the stream is not open: it was ended")]
 )
-async def test_trouble_of_one_stream_ends_the_comments_of_that_one_alone(reason: Exception) -> None:
+async def test_a_failed_write_ends_the_comments_of_that_stream_alone(reason: Exception) -> None:
     streams, well, broken = KeepAlives(0.01), RecordingClient(), RecordingClient(error=reason)
     watches = [watched(streams, broken), watched(streams, well)]
     await well.wait_for_comments(5)
@@ -75,8 +75,12 @@ async def test_trouble_of_one_stream_ends_the_comments_of_that_one_alone(reason:
     assert broken.attempts == 1
 
 
-async def test_what_was_unforeseen_is_logged_without_its_words(caplog: pytest.LogCaptureFixture) -> None:
-    streams, broken, well = KeepAlives(0.01), RecordingClient(error=ValueError("secret words")), RecordingClient()
+async def test_an_unexpected_error_is_logged_without_its_message(caplog: pytest.LogCaptureFixture) -> None:
+    streams, broken, well = (
+        KeepAlives(0.01),
+        RecordingClient(error=ValueError("secret words")),
+        RecordingClient(),
+    )
     watches = [watched(streams, broken), watched(streams, well)]
     await well.wait_for_comments(2)
     for stream in watches:
@@ -84,7 +88,7 @@ async def test_what_was_unforeseen_is_logged_without_its_words(caplog: pytest.Lo
     assert [row.getMessage() for row in caplog.records] == ["a stream is kept alive no longer: ValueError"]
 
 
-async def test_a_client_that_takes_nothing_now_gets_comments_once_it_reads_on() -> None:
+async def test_a_slow_client_gets_comments_once_it_is_writable_again() -> None:
     streams, well, slow = KeepAlives(0.01), RecordingClient(), RecordingClient()
     watches = [watched(streams, slow), watched(streams, well)]
     slow.writable = False

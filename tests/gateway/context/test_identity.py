@@ -1,4 +1,4 @@
-"""Which conversation a request belongs to: every way clients have of saying it, and what hostile ids do."""
+"""The conversation of a request: every header and field that names it, and hostile ids."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ PROTOCOLS = ("chat", "messages", "responses", "gemini")
 
 
 def scope_of(
-    headers: dict[str, str] | None = None, *, protocol: str = "chat", chain: str | None = None, **said: Any
+    headers: dict[str, str] | None = None, *, protocol: str = "chat", chain: str | None = None, **fields: Any
 ) -> Scope:
-    return identify(protocol, headers or {}, ControlFields(**said), chain=chain, request_id="req-1")
+    return identify(protocol, headers or {}, ControlFields(**fields), chain=chain, request_id="req-1")
 
 
 @pytest.mark.parametrize("name", SESSION_HEADERS)
@@ -58,14 +58,14 @@ ORDER: list[tuple[dict[str, str], dict[str, str], Scope]] = [
 @pytest.mark.parametrize("first", range(len(ORDER)))
 def test_the_first_way_that_applies_counts(first: int) -> None:
     headers: dict[str, str] = {}
-    said: dict[str, str] = {}
-    for more_headers, more_said, _ in ORDER[first:]:
+    fields: dict[str, str] = {}
+    for more_headers, more_fields, _ in ORDER[first:]:
         headers |= more_headers
-        said |= more_said
-    assert scope_of(headers, protocol="responses", chain="r0", **said) == ORDER[first][2]
+        fields |= more_fields
+    assert scope_of(headers, protocol="responses", chain="r0", **fields) == ORDER[first][2]
 
 
-def test_a_chain_of_responses_is_known_by_its_first_request() -> None:
+def test_a_chain_of_responses_is_identified_by_its_first_request() -> None:
     first = scope_of(protocol="responses")
     later = identify("responses", {}, ControlFields(), chain="req-1", request_id="req-2")
     assert first == later == Scope("chain", "req-1")
@@ -73,7 +73,7 @@ def test_a_chain_of_responses_is_known_by_its_first_request() -> None:
 
 
 @pytest.mark.parametrize("protocol", ["chat", "messages", "gemini"])
-def test_a_request_that_says_nothing_is_known_for_itself_only(protocol: str) -> None:
+def test_a_request_without_an_id_has_its_own_scope(protocol: str) -> None:
     scope = scope_of(protocol=protocol)
     assert scope == Scope("request", "req-1")
     assert not scope.lasts
@@ -87,11 +87,11 @@ def test_a_cache_key_names_a_session_in_responses_only(protocol: str) -> None:
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("blank", ["", " ", "\t \t", "\u00a0", "\u3000"])
-def test_what_is_blank_was_not_said(protocol: str, blank: str) -> None:
+def test_blank_fields_are_ignored(protocol: str, blank: str) -> None:
     on_the_wire = blank.encode().decode("latin-1")
     headers = dict.fromkeys(SESSION_HEADERS, on_the_wire) | {"x-conversation-id": "c1"}
-    said = {"session_id": blank, "user_id": blank, "prompt_cache_key": blank, "conversation": blank}
-    assert scope_of(headers, protocol=protocol, **said) == Scope("conversation", "c1")
+    fields = {"session_id": blank, "user_id": blank, "prompt_cache_key": blank, "conversation": blank}
+    assert scope_of(headers, protocol=protocol, **fields) == Scope("conversation", "c1")
 
 
 CLIENTS: dict[str, tuple[dict[str, str], dict[str, str], Scope]] = {
@@ -149,12 +149,12 @@ CLIENTS: dict[str, tuple[dict[str, str], dict[str, str], Scope]] = {
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_clients_are_known_by_their_own_ways(client: str) -> None:
-    headers, said, scope = CLIENTS[client]
-    assert scope_of(headers, protocol="responses", **said) == scope
+def test_clients_are_identified_by_their_own_fields(client: str) -> None:
+    headers, fields, scope = CLIENTS[client]
+    assert scope_of(headers, protocol="responses", **fields) == scope
 
 
-def test_gemini_cli_says_nothing_and_gets_no_session() -> None:
+def test_gemini_cli_sends_no_id_and_gets_no_session() -> None:
     headers = {"user-agent": "GeminiCLI/0.50.0/gemini-3-pro", "x-goog-api-key": "k"}
     assert scope_of(headers, protocol="gemini") == Scope("request", "req-1")
 
@@ -252,7 +252,7 @@ HOSTILE = [
 ]
 
 
-def test_hostile_ids_never_become_one_nor_a_path() -> None:
+def test_hostile_ids_stay_distinct_and_are_never_paths() -> None:
     scopes = [scope_of(session_id=value) for value in HOSTILE]
     scopes += [scope_of(conversation_id=value) for value in HOSTILE]
     names = {encode_name(scope.key) for scope in scopes}
@@ -308,16 +308,18 @@ kinds: st.SearchStrategy[ScopeKind] = st.sampled_from(("session", "conversation"
 
 
 @given(one=kinds, other=kinds, id=st.text(), other_id=st.text())
-def test_kinds_never_meet(one: ScopeKind, other: ScopeKind, id: str, other_id: str) -> None:
+def test_scopes_of_different_kinds_have_different_keys(
+    one: ScopeKind, other: ScopeKind, id: str, other_id: str
+) -> None:
     assert (Scope(one, id).key == Scope(other, other_id).key) == ((one, id) == (other, other_id))
 
 
 @given(text=st.text(alphabet="session_ {}\"':-0aF"))
-def test_no_user_id_is_too_odd_to_be_read(text: str) -> None:
+def test_any_user_id_can_be_read(text: str) -> None:
     assert session_of_user(text) in text
 
 
-def test_an_id_longer_than_anybodys_is_kept_as_its_hash() -> None:
+def test_a_very_long_id_is_stored_as_its_hash() -> None:
     long = "x" * 30_000
     scope = scope_of(session_id=long)
     assert scope == scope_of({"x-session-id": long}) == Scope("session", bounded_id(long))
@@ -325,6 +327,6 @@ def test_an_id_longer_than_anybodys_is_kept_as_its_hash() -> None:
     assert len({scope_of(session_id=long + end).id for end in ("", "y", "Y", "\udcff")}) == 4
 
 
-def test_nobody_gets_into_a_long_session_by_sending_its_hash() -> None:
+def test_the_hash_of_a_long_id_does_not_open_its_session() -> None:
     long = "x" * 30_000
     assert scope_of(session_id=bounded_id(long)) != scope_of(session_id=long)

@@ -69,7 +69,7 @@ NAMES = [
 
 
 @pytest.mark.parametrize(("path", "reason"), NAMES)
-def test_a_name_that_leads_elsewhere_is_refused(user_dir: Path, path: str, reason: str) -> None:
+def test_a_path_outside_of_the_user_dir_is_refused(user_dir: Path, path: str, reason: str) -> None:
     assert reason in refused(path, user_dir)
 
 
@@ -83,7 +83,7 @@ CONTENTS = [
 
 
 @pytest.mark.parametrize(("content", "reason"), CONTENTS, ids=[reason for _, reason in CONTENTS])
-def test_a_content_that_is_no_message_is_refused(user_dir: Path, content: bytes, reason: str) -> None:
+def test_a_file_without_a_valid_message_is_refused(user_dir: Path, content: bytes, reason: str) -> None:
     (user_dir / "stopMessage" / "x.md").write_bytes(content)
     assert reason in refused("stopMessage/x.md", user_dir)
 
@@ -116,13 +116,13 @@ def test_a_user_dir_that_is_not_there_holds_no_message(tmp_path: Path) -> None:
     assert "does not exist" in refused("stopMessage/x.md", tmp_path / "nothing")
 
 
-def test_a_pipe_does_not_make_the_reader_wait(user_dir: Path) -> None:
+def test_a_pipe_does_not_block_the_reader(user_dir: Path) -> None:
     os.mkfifo(user_dir / "stopMessage" / "pipe.md")
     assert "is not a regular file" in refused("stopMessage/pipe.md", user_dir)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="everything is readable for root")
-def test_a_file_that_may_not_be_read_says_so(user_dir: Path) -> None:
+def test_an_unreadable_file_is_an_error(user_dir: Path) -> None:
     closed = user_dir / "stopMessage" / "closed.md"
     closed.write_text("go on")
     closed.chmod(0)

@@ -1,4 +1,4 @@
-"""A process that wants to probe: `python probe_child.py <directory> <seconds>`; it says whether it may."""
+"""A process that requests a probe and prints yes or no: `python probe_child.py <directory> <seconds>`."""
 
 from __future__ import annotations
 

@@ -24,13 +24,13 @@ def used_once_more(state: SessionState) -> SessionState:
 
 
 async def count(sessions: Sessions) -> None:
-    """Uses the stop message again and again, several times at once."""
+    """Use the stop message repeatedly, five times at once."""
     for _ in range(TIMES // 5):
         await asyncio.gather(*(sessions.change(SCOPE, used_once_more) for _ in range(5)))
 
 
 async def scribble(sessions: Sessions) -> None:
-    """Counts for ever, and says each number once it is saved."""
+    """Count for ever and print each number once it is saved."""
     while True:
         state = await sessions.change(SCOPE, used_once_more)
         assert state.stop_message is not None

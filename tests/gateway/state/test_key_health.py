@@ -1,4 +1,4 @@
-"""Health that is shared: in memory first, through the store to other processes and past a restart."""
+"""Shared key health: in memory first, through the store to other processes and after a restart."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ OTHER_KEY = Target("glm", "backup", "glm-4.7")
 
 
 class Clock:
-    """Both clocks of a process: they stand still until they are moved."""
+    """Both clocks of a process; they only move when a test sets them."""
 
     def __init__(self) -> None:
         self.now = 1_000_000.0
@@ -46,39 +46,39 @@ class Clock:
 
 
 class Watched(MemoryStore):
-    """A store that counts what is asked of it, and can be down or slow."""
+    """A store that records its operations, and can be down or slow."""
 
     def __init__(self) -> None:
         super().__init__(clock=lambda: 1_000_000.0)
         self.down = False
-        self.asked: list[str] = []
-        self.gate = asyncio.Event()
-        self.gate.set()
+        self.operations: list[str] = []
+        self.ready = asyncio.Event()
+        self.ready.set()
 
-    async def _ask(self, what: str) -> None:
-        self.asked.append(what)
-        await self.gate.wait()
+    async def _record(self, what: str) -> None:
+        self.operations.append(what)
+        await self.ready.wait()
         if self.down:
             raise StoreError("the disk is full")
 
     async def get(self, space: str, key: str) -> Stored | None:
-        await self._ask("get")
+        await self._record("get")
         return await super().get(space, key)
 
     async def keys(self, space: str) -> list[str]:
-        await self._ask("keys")
+        await self._record("keys")
         return await super().keys(space)
 
     async def trim(self, space: str, *, entries: int, size: int) -> int:
-        await self._ask("trim")
+        await self._record("trim")
         return await super().trim(space, entries=entries, size=size)
 
     async def update(self, space: str, key: str, change: Change, *, ttl: float | None = None) -> bytes | None:
-        await self._ask("update")
+        await self._record("update")
         return await super().update(space, key, change, ttl=ttl)
 
     def stamp(self, space: str) -> int:
-        self.asked.append("stamp")
+        self.operations.append("stamp")
         return super().stamp(space)
 
 
@@ -97,13 +97,13 @@ Start = Callable[[], KeyHealth]
 
 @pytest.fixture
 async def start(tmp_path: Path, clock: Clock) -> AsyncIterator[Start]:
-    """Starts one worker after the other, each with its own store on the same directory."""
+    """Start one worker after the other, each with its own store on the same directory."""
     stores: list[FileStore] = []
     workers: list[KeyHealth] = []
 
     def one_more() -> KeyHealth:
         stores.append(FileStore(tmp_path / "sessions", clock=clock))
-        workers.append(made(stores[-1], clock))
+        workers.append(new_health(stores[-1], clock))
         return workers[-1]
 
     yield one_more
@@ -113,7 +113,7 @@ async def start(tmp_path: Path, clock: Clock) -> AsyncIterator[Start]:
         await store.close()
 
 
-def made(store: Store, clock: Clock) -> KeyHealth:
+def new_health(store: Store, clock: Clock) -> KeyHealth:
     return KeyHealth(store, clock=clock, monotonic=clock)
 
 
@@ -139,7 +139,7 @@ def fail(health: KeyHealth, *, times: int) -> None:
 
 
 async def look(health: KeyHealth, clock: Clock) -> None:
-    """What a request does before it plans, a little later."""
+    """Refresh health as a request does before it plans, a little later."""
     clock.now += 0.03
     if health.stale():
         await health.refresh()
@@ -150,27 +150,27 @@ def left(health: KeyHealth, clock: Clock, target: Target = TARGET) -> float:
 
 
 async def tries(health: KeyHealth, clock: Clock, target: Target = TARGET) -> bool:
-    """Whether a request may be sent there now."""
+    """Return whether a request may be sent to the target now."""
     return health.is_usable(target, clock.now) or await health.probe(target, clock.now)
 
 
-async def test_what_is_well_costs_no_call_to_the_store(store: Watched, clock: Clock) -> None:
-    health = made(store, clock)
+async def test_healthy_keys_need_no_call_to_the_store(store: Watched, clock: Clock) -> None:
+    health = new_health(store, clock)
     health.succeeded(TARGET)
     health.release(TARGET)
     assert health.is_usable(TARGET, clock.now)
     assert health.until(TARGET, clock.now) == 0.0
     assert health.why(TARGET, clock.now) == ""
     await health.flush()
-    assert store.asked == []
+    assert store.operations == []
 
 
-async def test_a_failure_counts_at_once_and_is_saved_behind(store: Watched, clock: Clock) -> None:
-    health = made(store, clock)
+async def test_a_failure_counts_at_once_and_is_saved_in_the_background(store: Watched, clock: Clock) -> None:
+    health = new_health(store, clock)
     health.failed(TARGET, limited())
     assert left(health, clock) == left(health, clock, SISTER) == 60
     assert left(health, clock, OTHER_KEY) == 0
-    assert store.asked == []
+    assert store.operations == []
     await health.flush()
     stored = await store.get(SPACE, "glm.primary")
     assert stored is not None
@@ -182,15 +182,15 @@ async def test_a_failure_counts_at_once_and_is_saved_behind(store: Watched, cloc
 
 
 async def test_many_failures_make_few_writes(store: Watched, clock: Clock) -> None:
-    health = made(store, clock)
+    health = new_health(store, clock)
     for _ in range(500):
         health.failed(TARGET, limited())
         health.failed(OTHER_KEY, limited())
     await health.flush()
-    assert store.asked == ["update", "update"]
+    assert store.operations == ["update", "update"]
 
 
-async def test_workers_see_each_others_cooldowns(start: Start, clock: Clock) -> None:
+async def test_workers_share_cooldowns(start: Start, clock: Clock) -> None:
     one, two = start(), start()
     await one.load()
     await two.load()
@@ -242,9 +242,7 @@ async def test_a_cooldown_survives_a_restart(start: Start, clock: Clock) -> None
     assert after.report(clock.now) == before.report(clock.now)
 
 
-async def test_an_ailment_nobody_asks_about_is_forgotten_and_a_refused_key_is_not(
-    start: Start, clock: Clock
-) -> None:
+async def test_an_unused_cooldown_expires_but_a_rejected_key_does_not(start: Start, clock: Clock) -> None:
     before = start()
     before.failed(TARGET, limited())
     before.failed(OTHER_KEY, refused())
@@ -258,10 +256,10 @@ async def test_an_ailment_nobody_asks_about_is_forgotten_and_a_refused_key_is_no
 
 
 @pytest.mark.parametrize("error", [refused(), limited(1), broken(), spent()], ids=str)
-async def test_a_provider_that_fails_when_it_is_told_to_rests_for_a_moment(
+async def test_a_scripted_failure_has_a_short_cooldown(
     store: Watched, clock: Clock, error: UpstreamError
 ) -> None:
-    health = made(store, clock)
+    health = new_health(store, clock)
     health.scripted = frozenset({TARGET.provider})
     for _ in range(5):
         health.failed(TARGET, error)
@@ -271,7 +269,7 @@ async def test_a_provider_that_fails_when_it_is_told_to_rests_for_a_moment(
 
 
 async def test_a_half_open_breaker_lets_one_probe_through(store: Watched, clock: Clock) -> None:
-    health = made(store, clock)
+    health = new_health(store, clock)
     fail(health, times=3)
     assert not await tries(health, clock, TARGET)
     clock.now += 5
@@ -294,7 +292,7 @@ async def test_a_half_open_breaker_lets_one_probe_through(store: Watched, clock:
 async def test_a_probe_that_ends_without_an_outcome_is_given_to_the_next(
     store: Watched, clock: Clock
 ) -> None:
-    health = made(store, clock)
+    health = new_health(store, clock)
     fail(health, times=3)
     clock.now += 5
     assert await tries(health, clock, TARGET)
@@ -303,12 +301,12 @@ async def test_a_probe_that_ends_without_an_outcome_is_given_to_the_next(
     health.failed(TARGET, UpstreamRejected("no", upstream_status=400))
     assert await tries(health, clock, TARGET)
     clock.now += 301
-    assert await tries(health, clock, TARGET), "a probe nobody has heard of again"
+    assert await tries(health, clock, TARGET), "a probe without an outcome"
     await health.flush()
 
 
 async def test_a_refused_key_is_probed_by_one_request_every_ten_minutes(store: Watched, clock: Clock) -> None:
-    health = made(store, clock)
+    health = new_health(store, clock)
     health.failed(TARGET, refused())
     clock.now += 599
     assert not await tries(health, clock, SISTER)
@@ -320,8 +318,10 @@ async def test_a_refused_key_is_probed_by_one_request_every_ten_minutes(store: W
     await health.flush()
 
 
-async def test_an_answer_to_a_request_of_before_leaves_the_cooldown(store: Watched, clock: Clock) -> None:
-    health = made(store, clock)
+async def test_an_answer_to_an_earlier_request_does_not_end_the_cooldown(
+    store: Watched, clock: Clock
+) -> None:
+    health = new_health(store, clock)
     health.failed(TARGET, limited())
     health.succeeded(TARGET, began=clock.now - 1)
     assert left(health, clock) == 60
@@ -331,10 +331,10 @@ async def test_an_answer_to_a_request_of_before_leaves_the_cooldown(store: Watch
     assert await store.keys(SPACE) == []
 
 
-async def test_a_success_does_not_lift_what_another_worker_noted_after_it(
+async def test_a_success_does_not_end_a_later_cooldown_of_another_worker(
     store: Watched, clock: Clock
 ) -> None:
-    one, two = made(store, clock), made(store, clock)
+    one, two = new_health(store, clock), new_health(store, clock)
     one.failed(TARGET, limited())
     await one.flush()
     await look(two, clock)
@@ -348,23 +348,23 @@ async def test_a_success_does_not_lift_what_another_worker_noted_after_it(
     assert left(one, clock) == left(two, clock) == 90.5
 
 
-async def test_the_store_is_looked_at_every_20_ms_at_most(store: Watched, clock: Clock) -> None:
-    health = made(store, clock)
+async def test_the_store_is_read_every_20_ms_at_most(store: Watched, clock: Clock) -> None:
+    health = new_health(store, clock)
     await health.load()
-    store.asked.clear()
+    store.operations.clear()
     clock.now += 1
     assert [health.stale() for _ in range(100)] == [False] * 100
-    assert store.asked == ["stamp"]
+    assert store.operations == ["stamp"]
     await store.put(SPACE, "glm.primary", b"{}")
     assert not health.stale()
     clock.now += 0.02
     assert health.stale()
 
 
-async def test_a_store_that_is_down_is_told_once_and_caught_up_with_later(
+async def test_a_store_outage_is_logged_once_and_changes_are_saved_later(
     store: Watched, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    health = made(store, clock)
+    health = new_health(store, clock)
     store.down = True
     with caplog.at_level(logging.ERROR, "routecodex.health"):
         await health.load()
@@ -375,27 +375,27 @@ async def test_a_store_that_is_down_is_told_once_and_caught_up_with_later(
     assert ["disk is full" in message for message in caplog.messages] == [True]
     assert left(health, clock) == 60
     store.down = False
-    store.asked.clear()
+    store.operations.clear()
     assert not health.stale()
-    assert store.asked == [], "not before some seconds have passed"
+    assert store.operations == [], "not before some seconds have passed"
     clock.now += 6
     health.stale()
     await health.flush()
-    other = made(store, clock)
+    other = new_health(store, clock)
     await other.load()
     assert left(other, clock) == left(health, clock) == 54
     assert "health is saved and shared again" in caplog.messages
 
 
-async def test_a_slow_store_holds_up_no_request(store: Watched, clock: Clock) -> None:
-    health = made(store, clock)
-    store.gate.clear()
+async def test_a_slow_store_does_not_delay_requests(store: Watched, clock: Clock) -> None:
+    health = new_health(store, clock)
+    store.ready.clear()
     await health.refresh()
     health.failed(TARGET, limited())
     assert left(health, clock) == 60
     clock.now += 1
     assert not health.stale()
-    store.gate.set()
+    store.ready.set()
     await health.flush()
     assert await store.keys(SPACE) == ["glm.primary"]
     assert left(health, clock) == 59
@@ -411,12 +411,12 @@ ODD: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("value", ODD.values(), ids=ODD)
-async def test_an_odd_value_is_ignored_told_of_once_and_written_over(
+async def test_an_invalid_value_is_ignored_logged_once_and_overwritten(
     store: Watched, clock: Clock, caplog: pytest.LogCaptureFixture, value: Any
 ) -> None:
     await store.put(SPACE, "glm.primary", msgspec.json.encode(value))
     await store.put(SPACE, "nodots", b"{}")
-    health = made(store, clock)
+    health = new_health(store, clock)
     await health.load()
     await health.refresh()
     assert health.report(clock.now) == []
@@ -427,15 +427,15 @@ async def test_an_odd_value_is_ignored_told_of_once_and_written_over(
     assert left(health, clock) == 60
 
 
-async def test_an_absurd_time_in_the_store_is_no_more_than_the_cap(store: Watched, clock: Clock) -> None:
+async def test_a_time_in_the_store_is_capped(store: Watched, clock: Clock) -> None:
     record = {"": Cooldown(reason="limited", noted=clock.now, until=1e300)}
     await store.put(SPACE, "glm.primary", msgspec.json.encode(record))
-    health = made(store, clock)
+    health = new_health(store, clock)
     await health.load()
     assert left(health, clock) == 900
 
 
-async def test_an_operator_resets_what_is_named_for_all_workers(start: Start, clock: Clock) -> None:
+async def test_an_operator_resets_named_keys_for_all_workers(start: Start, clock: Clock) -> None:
     one, two = start(), start()
     one.failed(TARGET, limited())
     fail(one, times=3)
@@ -451,10 +451,10 @@ async def test_an_operator_resets_what_is_named_for_all_workers(start: Start, cl
     assert left(two, clock) == left(two, clock, OTHER_KEY) == 0
 
 
-async def test_a_reset_while_the_store_is_down_holds_here_and_is_saved_later(
+async def test_a_reset_during_a_store_outage_applies_locally_and_is_saved_later(
     store: Watched, clock: Clock
 ) -> None:
-    health = made(store, clock)
+    health = new_health(store, clock)
     health.failed(TARGET, limited())
     await health.flush()
     store.down = True
@@ -465,8 +465,8 @@ async def test_a_reset_while_the_store_is_down_holds_here_and_is_saved_later(
     assert await store.keys(SPACE) == []
 
 
-async def test_a_new_configuration_gives_refused_keys_another_chance(store: Watched, clock: Clock) -> None:
-    health = made(store, clock)
+async def test_a_new_configuration_resets_rejected_keys(store: Watched, clock: Clock) -> None:
+    health = new_health(store, clock)
     health.failed(TARGET, refused())
     health.failed(OTHER_KEY, limited())
     assert await health.reset_refused_keys() == 1
@@ -475,8 +475,8 @@ async def test_a_new_configuration_gives_refused_keys_another_chance(store: Watc
     assert await store.keys(SPACE) == ["glm.backup"]
 
 
-async def test_the_report_has_a_row_for_each_key_that_is_not_well(store: Watched, clock: Clock) -> None:
-    health = made(store, clock)
+async def test_the_report_has_a_row_for_each_unhealthy_key(store: Watched, clock: Clock) -> None:
+    health = new_health(store, clock)
     fail(health, times=3)
     clock.now += 10
     health.failed(TARGET, limited())
@@ -521,14 +521,14 @@ async def test_the_report_has_a_row_for_each_key_that_is_not_well(store: Watched
 async def test_memory_is_bounded(store: Watched, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     assert MOST > 1000
     monkeypatch.setattr(subject, "MOST", 10)
-    health = made(store, clock)
-    store.gate.clear()
+    health = new_health(store, clock)
+    store.ready.clear()
     for number in range(50):
         clock.now += 0.001
         health.failed(Target("glm", f"key{number}", "glm-4.7"), limited())
     assert len(health.report(clock.now)) == 10
     assert left(health, clock, Target("glm", "key49", "glm-4.7")) > 0
-    store.gate.set()
+    store.ready.set()
     await health.flush()
     await health.load()
     assert len(health.report(clock.now)) == 10
@@ -548,13 +548,13 @@ ERRORS = {"limited": limited, "refused": refused, "broken": broken}
 
 
 @given(STEPS)
-def test_two_workers_agree_in_the_end_whatever_they_went_through(
+def test_two_workers_agree_after_any_sequence_of_events(
     steps: list[tuple[int, str, Target, float]],
 ) -> None:
     async def run() -> None:
         clock = Clock()
         store = MemoryStore(clock=lambda: 0.0)
-        # The clock on the wall may be set back, the other one never.
+        # The wall clock may be set back, the monotonic one never.
         ticks = count(step=1.0).__next__
         workers = [KeyHealth(store, clock=clock, monotonic=ticks) for _ in range(2)]
         for number, what, target, pause in steps:

@@ -1,4 +1,4 @@
-"""One probe of all processes: taken in the store, kept up, given back, and taken over from the dead."""
+"""One probe among all processes: leased in the store, renewed, released, taken over from the dead."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ BROKEN = UpstreamFailed("it broke", upstream_status=500)
 
 
 class Clock:
-    """A clock that stands still until it is moved."""
+    """A clock that only moves when a test sets it."""
 
     def __init__(self, now: float = 1_000_000.0) -> None:
         self.now = now
@@ -44,20 +44,20 @@ class Clock:
 
 
 class Faulty(MemoryStore):
-    """A store that can be down or silent for one space, and remembers which ones were written to."""
+    """A store that can be down or silent for one space, and records the spaces written to."""
 
     def __init__(self) -> None:
         super().__init__()
         self.down = False
         self.slow = SPACE
-        self.gate = asyncio.Event()
-        self.gate.set()
+        self.ready = asyncio.Event()
+        self.ready.set()
         self.written: list[str] = []
 
     async def update(self, space: str, key: str, change: Change, *, ttl: float | None = None) -> bytes | None:
         self.written.append(space)
         if space == self.slow:
-            await self.gate.wait()
+            await self.ready.wait()
         if self.down:
             raise StoreError("the disk is full")
         return await super().update(space, key, change, ttl=ttl)
@@ -73,7 +73,7 @@ Start = Callable[[], KeyHealth]
 
 @pytest.fixture
 async def start(tmp_path: Path, clock: Clock) -> AsyncIterator[Start]:
-    """Starts one worker after the other, each with its own store on the same directory."""
+    """Start one worker after the other, each with its own store on the same directory."""
     stores: list[FileStore] = []
     workers: list[KeyHealth] = []
 
@@ -90,7 +90,7 @@ async def start(tmp_path: Path, clock: Clock) -> AsyncIterator[Start]:
 
 
 async def half_open(health: KeyHealth, clock: Clock, target: Target = TARGET) -> None:
-    """Three failures, and the rest that follows them is over."""
+    """Open the breaker with three failures and let its cooldown end."""
     for _ in range(3):
         health.failed(target, BROKEN)
     await health.flush()
@@ -109,11 +109,11 @@ def rest(health: KeyHealth, clock: Clock) -> float:
     return max(0.0, health.until(TARGET, clock.now) - clock.now)
 
 
-async def test_of_two_workers_one_may_probe_and_the_other_stays_away(start: Start, clock: Clock) -> None:
+async def test_only_one_of_two_workers_may_probe(start: Start, clock: Clock) -> None:
     one, two = await pair(start, clock)
     assert [health.is_usable(TARGET, clock.now) for health in (one, two)] == [False, False]
     assert await one.probe(TARGET, clock.now)
-    assert rest(two, clock) == 0, "nobody has told it yet"
+    assert rest(two, clock) == 0, "it has not read the store yet"
     assert not await two.probe(TARGET, clock.now)
     assert rest(two, clock) == PAUSE
     assert two.why(TARGET, clock.now) == "glm.primary.glm-4.7 is being probed (failing: it broke)"
@@ -121,10 +121,10 @@ async def test_of_two_workers_one_may_probe_and_the_other_stays_away(start: Star
     assert not await two.probe(TARGET, clock.now)
 
 
-async def test_workers_that_ask_at_once_get_one_probe_between_them(start: Start, clock: Clock) -> None:
+async def test_workers_that_request_a_probe_concurrently_share_one(start: Start, clock: Clock) -> None:
     one, two = await pair(start, clock)
-    asked = (health.probe(TARGET, clock.now, by=object()) for health in (one, two) * 3)
-    assert sorted(await asyncio.gather(*asked)) == [False] * 5 + [True]
+    requests = (health.probe(TARGET, clock.now, by=object()) for health in (one, two) * 3)
+    assert sorted(await asyncio.gather(*requests)) == [False] * 5 + [True]
 
 
 async def test_the_success_of_a_probe_opens_the_target_for_all(
@@ -136,13 +136,13 @@ async def test_the_success_of_a_probe_opens_the_target_for_all(
     one.succeeded(TARGET)
     await one.flush()
     clock.now += PAUSE
-    assert await two.probe(TARGET, clock.now), "the news come with the lease"
+    assert await two.probe(TARGET, clock.now), "the lease brings the new state"
     assert two.quiet
     await two.flush()
     assert list((tmp_path / SPACE).glob("*.json")) == []
 
 
-async def test_the_failure_of_a_probe_is_saved_before_anybody_else_may_probe(clock: Clock) -> None:
+async def test_the_failure_of_a_probe_is_saved_before_another_worker_may_probe(clock: Clock) -> None:
     store = Faulty()
     one, two = (KeyHealth(store, clock=clock, monotonic=clock) for _ in range(2))
     await half_open(one, clock)
@@ -150,13 +150,13 @@ async def test_the_failure_of_a_probe_is_saved_before_anybody_else_may_probe(clo
     assert await one.probe(TARGET, clock.now)
     store.written.clear()
     store.slow = "health"
-    store.gate.clear()
+    store.ready.clear()
     one.failed(TARGET, BROKEN)
     while not store.written:
         await asyncio.sleep(0)
     assert not await two.probe(TARGET, clock.now)
     assert rest(two, clock) == PAUSE
-    store.gate.set()
+    store.ready.set()
     await one.flush()
     clock.now += PAUSE
     assert not await two.probe(TARGET, clock.now)
@@ -184,25 +184,25 @@ async def test_a_worker_that_takes_its_probe_again_does_not_lose_it(start: Start
     assert not await two.probe(TARGET, clock.now)
 
 
-async def test_a_request_whose_client_leaves_while_it_asks_keeps_nothing(clock: Clock) -> None:
+async def test_a_request_cancelled_while_it_takes_a_probe_holds_no_lease(clock: Clock) -> None:
     store = Faulty()
     one, two = (KeyHealth(store, clock=clock, monotonic=clock) for _ in range(2))
     await half_open(one, clock)
     await two.load()
-    store.gate.clear()
-    asking_for_it = asyncio.ensure_future(one.probe(TARGET, clock.now))
+    store.ready.clear()
+    request = asyncio.ensure_future(one.probe(TARGET, clock.now))
     while SPACE not in store.written:
         await asyncio.sleep(0)
-    asking_for_it.cancel()
-    await asyncio.wait({asking_for_it})
-    store.gate.set()
+    request.cancel()
+    await asyncio.wait({request})
+    store.ready.set()
     await one.flush()
     assert await store.keys(SPACE) == []
     assert await two.probe(TARGET, clock.now)
     await two.flush()
 
 
-async def test_an_operators_reset_gives_the_probe_back(start: Start, clock: Clock) -> None:
+async def test_a_reset_by_the_operator_releases_the_probe(start: Start, clock: Clock) -> None:
     one, two = await pair(start, clock)
     assert await one.probe(TARGET, clock.now)
     assert await one.reset() == 1
@@ -211,25 +211,25 @@ async def test_an_operators_reset_gives_the_probe_back(start: Start, clock: Cloc
 
 
 @pytest.mark.parametrize("how", ["down", "silent"])
-async def test_without_a_store_a_worker_goes_by_its_own_memory(clock: Clock, how: str) -> None:
+async def test_without_a_store_a_worker_uses_its_own_state(clock: Clock, how: str) -> None:
     store = Faulty()
     health = KeyHealth(store, clock=clock, monotonic=clock)
     await half_open(health, clock)
     store.down = how == "down"
     if how == "silent":
-        store.gate.clear()
+        store.ready.clear()
     assert await health.probe(TARGET, clock.now)
     assert not await health.probe(TARGET, clock.now)
-    asked = len(store.written)
+    writes = len(store.written)
     health.release(TARGET)
     assert await health.probe(TARGET, clock.now)
-    assert len(store.written) == asked, "a store that was down is left alone for a while"
-    store.gate.set()
+    assert len(store.written) == writes, "a store that was down is left alone for a while"
+    store.ready.set()
     await health.flush()
 
 
 @pytest.mark.parametrize("value", [b"{}", b"7", b'{"by": "x", "until": 1e300}', b'{"by": "x", "until": 1}'])
-async def test_a_lease_that_makes_no_sense_holds_nobody_up(clock: Clock, value: bytes) -> None:
+async def test_an_invalid_lease_does_not_block_probes(clock: Clock, value: bytes) -> None:
     store = MemoryStore()
     await store.put(SPACE, str(PLACE), value)
     health = KeyHealth(store, clock=clock, monotonic=clock)
@@ -239,12 +239,12 @@ async def test_a_lease_that_makes_no_sense_holds_nobody_up(clock: Clock, value: 
 
 
 async def test_a_long_probe_keeps_its_lease(clock: Clock) -> None:
-    store, told = MemoryStore(clock=clock), list[StoreError]()
+    store, outages = MemoryStore(clock=clock), list[StoreError]()
 
     async def saved() -> None:
         return None
 
-    probes = Probes(store, clock=clock, wait_saved=saved, on_outage=told.append, ttl=0.03)
+    probes = Probes(store, clock=clock, wait_saved=saved, on_outage=outages.append, ttl=0.03)
     assert await probes.lease((PLACE,), clock.now, by=None)
     for _ in range(3):
         clock.now += 0.02
@@ -254,7 +254,7 @@ async def test_a_long_probe_keeps_its_lease(clock: Clock) -> None:
             stored = await store.get(SPACE, str(PLACE))
     probes.release((PLACE,), by=None)
     await probes.settle()
-    assert (await store.keys(SPACE), told) == ([], [])
+    assert (await store.keys(SPACE), outages) == ([], [])
 
 
 @contextlib.asynccontextmanager
@@ -282,35 +282,37 @@ async def line_of(process: asyncio.subprocess.Process) -> bytes:
     return await asyncio.wait_for(process.stdout.readline(), 20)
 
 
-def ask(process: asyncio.subprocess.Process) -> None:
+def request_probe(process: asyncio.subprocess.Process) -> None:
     assert process.stdin is not None
     process.stdin.write(b"go\n")
 
 
-async def test_of_several_processes_one_may_probe_and_is_followed_when_it_is_killed(tmp_path: Path) -> None:
+async def test_one_of_several_processes_may_probe_and_another_takes_over_when_it_is_killed(
+    tmp_path: Path,
+) -> None:
     clock, store = Clock(time.time()), FileStore(tmp_path)
     mine = KeyHealth(store, clock=clock, monotonic=clock)
     await half_open(mine, clock)
     ahead = 5.5
     async with child(tmp_path, ahead=ahead) as one, child(tmp_path, ahead=ahead) as two:
         for process in (one, two):
-            ask(process)
-        told = {process: await line_of(process) for process in (one, two)}
-        assert sorted(told.values()) == [b"no\n", b"yes\n"]
-        holder = next(process for process, may in told.items() if may == b"yes\n")
+            request_probe(process)
+        answers_of = {process: await line_of(process) for process in (one, two)}
+        assert sorted(answers_of.values()) == [b"no\n", b"yes\n"]
+        holder = next(process for process, may in answers_of.items() if may == b"yes\n")
         assert not await mine.probe(TARGET, clock.now)
         holder.kill()
         await holder.wait()
         clock.now += PAUSE
         assert not await mine.probe(TARGET, clock.now), "nobody knows yet that it is dead"
-        # However long it took them to start: they go by the real time.
+        # The processes use the real time, however long they took to start.
         clock.now = time.time() + ahead + LEASE_SECONDS + PAUSE
         assert await mine.probe(TARGET, clock.now)
     await mine.flush()
     await store.close()
 
 
-SPEAKING = answers.text("chat", "hi", True)
+TEXT_ANSWER = answers.text("chat", "hi", True)
 
 
 def workers_config(first: Upstream, second: Upstream, folder: Path) -> str:
@@ -328,9 +330,9 @@ async def test_two_workers_of_a_server_send_one_probe(tmp_path: Path) -> None:
     store = FileStore(folder)
     await half_open(KeyHealth(store, clock=clock, monotonic=clock), clock, Target("first", "primary", "m"))
     await store.close()
-    gate = asyncio.Event()
-    assert isinstance(SPEAKING, Sse)
-    slow = Sse(SPEAKING.frames, pace={0: gate})
+    event = asyncio.Event()
+    assert isinstance(TEXT_ANSWER, Sse)
+    slow = Sse(TEXT_ANSWER.frames, pace={0: event})
     body = asking.body("chat", stream=True, model="auto")
 
     async def target(line: Line) -> str:
@@ -338,14 +340,14 @@ async def test_two_workers_of_a_server_send_one_probe(tmp_path: Path) -> None:
 
     async with (
         Upstream(lambda _: slow) as first,
-        Upstream(lambda _: SPEAKING) as second,
+        Upstream(lambda _: TEXT_ANSWER) as second,
         serve(tmp_path, workers_config(first, second, folder), "--workers", "2") as command,
     ):
         lines = await lines_to_all(await command.port(), 2)
         probe = asyncio.ensure_future(target(lines["0"]))
         await first.received()
         assert [await target(lines["1"]) for _ in range(4)] == ["second.primary.m"] * 4
-        gate.set()
+        event.set()
         assert await probe == "first.primary.m"
         while await target(lines["1"]) != "first.primary.m":
             assert len(first.requests) == 1

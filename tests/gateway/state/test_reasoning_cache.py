@@ -18,7 +18,7 @@ from routecodex.canon.parts import Part, Reasoning, Text, ToolCall, ToolResult
 from routecodex.canon.request import Message, Request
 from routecodex.gateway.state.reasoning_cache import CallReasoning, ReasoningCache, ReasoningRecorder
 
-THOUGHT = Reasoning("Hm, yes.", signature="signed", origin="maker")
+REASONING = Reasoning("Hm, yes.", signature="signed", origin="owner")
 ANSWER: list[Event] = [
     Started(),
     PartStarted(0, Reasoning("Hm")),
@@ -39,18 +39,18 @@ ANSWER: list[Event] = [
 ]
 
 
-def watched(
-    events: list[Event], provider: str = "maker", memory: ReasoningCache | None = None
+def cache_of(
+    events: list[Event], provider: str = "owner", cache: ReasoningCache | None = None
 ) -> ReasoningCache:
-    memory = memory or ReasoningCache()
-    watch = ReasoningRecorder(memory, provider)
+    cache = cache or ReasoningCache()
+    watch = ReasoningRecorder(cache, provider)
     for event in events:
         watch(event)
     watch.settle()
-    return memory
+    return cache
 
 
-def asking(*parts: Part) -> Request:
+def request_with(*parts: Part) -> Request:
     return Request(
         model="m",
         source="chat",
@@ -62,22 +62,22 @@ def asking(*parts: Part) -> Request:
     )
 
 
-def recalled(memory: ReasoningCache, provider: str, *parts: Part) -> tuple[Part, ...]:
-    return memory.recall(asking(*parts), provider).messages[1].parts
+def restored_parts(cache: ReasoningCache, provider: str, *parts: Part) -> tuple[Part, ...]:
+    return cache.recall(request_with(*parts), provider).messages[1].parts
 
 
 CALLS = (ToolCall("call_1", "f", "{}"), ToolCall("call_2", "g"))
-SIGNED = (ToolCall("call_1", "f", "{}", signature="call-sig", origin="maker"), CALLS[1])
+SIGNED = (ToolCall("call_1", "f", "{}", signature="call-sig", origin="owner"), CALLS[1])
 
 
-def test_a_signature_goes_back_only_to_its_maker() -> None:
-    memory = watched(ANSWER)
+def test_a_signature_belongs_to_the_provider_that_issued_it() -> None:
+    cache = cache_of(ANSWER)
     for signature in ("signed", "call-sig"):
-        assert memory.owners.owner_of(signature) == "maker"
+        assert cache.owners.owner_of(signature) == "owner"
 
 
-def test_a_signature_that_came_with_its_part_has_a_maker_too() -> None:
-    memory = watched(
+def test_a_signature_of_a_started_part_has_an_owner() -> None:
+    cache = cache_of(
         [
             PartStarted(0, Reasoning(signature="sealed", redacted=True)),
             PartFinished(0),
@@ -86,44 +86,44 @@ def test_a_signature_that_came_with_its_part_has_a_maker_too() -> None:
         ]
     )
     for signature in ("sealed", "at once"):
-        assert memory.owners.owner_of(signature) == "maker"
+        assert cache.owners.owner_of(signature) == "owner"
 
 
-def test_thoughts_behind_a_call_come_back_for_their_maker() -> None:
-    memory = watched(ANSWER)
-    assert recalled(memory, "maker", Text("Look:"), *CALLS) == (THOUGHT, Text("Look:"), *SIGNED)
+def test_reasoning_behind_a_call_is_restored_for_its_owner() -> None:
+    cache = cache_of(ANSWER)
+    assert restored_parts(cache, "owner", Text("Look:"), *CALLS) == (REASONING, Text("Look:"), *SIGNED)
 
 
-def test_thoughts_are_kept_from_everybody_else() -> None:
-    memory = watched(ANSWER)
-    request = asking(Text("Look:"), *CALLS)
-    assert memory.recall(request, "other") is request
+def test_reasoning_is_not_restored_for_other_providers() -> None:
+    cache = cache_of(ANSWER)
+    request = request_with(Text("Look:"), *CALLS)
+    assert cache.recall(request, "other") is request
 
 
-def test_visible_thoughts_the_client_sent_are_replaced_by_the_signed_ones() -> None:
-    memory = watched(ANSWER)
-    assert recalled(memory, "maker", Reasoning("Hm, yes."), *CALLS) == (THOUGHT, *SIGNED)
+def test_visible_reasoning_of_the_client_is_replaced_by_the_signed_reasoning() -> None:
+    cache = cache_of(ANSWER)
+    assert restored_parts(cache, "owner", Reasoning("Hm, yes."), *CALLS) == (REASONING, *SIGNED)
 
 
-def test_signed_thoughts_the_client_sent_are_left_alone() -> None:
-    memory = watched(ANSWER)
-    own = Reasoning("mine", signature="own", origin="maker")
-    assert recalled(memory, "maker", own, *CALLS) == (own, *SIGNED)
+def test_signed_reasoning_of_the_client_is_unchanged() -> None:
+    cache = cache_of(ANSWER)
+    own = Reasoning("mine", signature="own", origin="owner")
+    assert restored_parts(cache, "owner", own, *CALLS) == (own, *SIGNED)
 
 
-def test_a_signed_call_is_left_alone() -> None:
-    memory = watched(ANSWER)
-    call = ToolCall("call_1", "f", "{}", signature="own", origin="maker")
-    assert recalled(memory, "maker", THOUGHT, call) == (THOUGHT, call)
+def test_a_signed_call_is_unchanged() -> None:
+    cache = cache_of(ANSWER)
+    call = ToolCall("call_1", "f", "{}", signature="own", origin="owner")
+    assert restored_parts(cache, "owner", REASONING, call) == (REASONING, call)
 
 
-def test_a_conversation_without_known_calls_is_not_touched() -> None:
-    request = asking(ToolCall("call_9", "f"))
-    assert ReasoningCache().recall(request, "maker") is request
-    assert watched(ANSWER).recall(request, "maker") is request
+def test_a_conversation_without_known_calls_is_unchanged() -> None:
+    request = request_with(ToolCall("call_9", "f"))
+    assert ReasoningCache().recall(request, "owner") is request
+    assert cache_of(ANSWER).recall(request, "owner") is request
 
 
-def test_thoughts_without_any_signature_are_not_kept() -> None:
+def test_reasoning_without_a_signature_is_not_cached() -> None:
     events: list[Event] = [
         PartStarted(0, Reasoning()),
         ReasoningDelta(0, "Hm"),
@@ -131,44 +131,44 @@ def test_thoughts_without_any_signature_are_not_kept() -> None:
         PartStarted(1, ToolCall("call_1", "f")),
         PartFinished(1),
     ]
-    request = asking(*CALLS)
-    assert watched(events).recall(request, "maker") is request
+    request = request_with(*CALLS)
+    assert cache_of(events).recall(request, "owner") is request
 
 
-def kept(memory: ReasoningCache, *ids: int) -> list[int]:
+def cached_ids(cache: ReasoningCache, *ids: int) -> list[int]:
     found = []
     for number in ids:
-        request = asking(ToolCall(f"call_{number}", "f"))
-        if memory.recall(request, "maker") is not request:
+        request = request_with(ToolCall(f"call_{number}", "f"))
+        if cache.recall(request, "owner") is not request:
             found.append(number)
     return found
 
 
-def keep(memory: ReasoningCache, number: int, text: str = "x") -> None:
-    memory.keep(f"call_{number}", CallReasoning("maker", (Reasoning(text, signature="s"),), None))
+def cache_call(cache: ReasoningCache, number: int, text: str = "x") -> None:
+    cache.keep(f"call_{number}", CallReasoning("owner", (Reasoning(text, signature="s"),), None))
 
 
-def test_the_oldest_calls_are_forgotten_first() -> None:
-    memory = ReasoningCache(calls=3)
+def test_the_oldest_calls_are_evicted_first() -> None:
+    cache = ReasoningCache(calls=3)
     for number in range(5):
-        keep(memory, number)
-    assert kept(memory, *range(5)) == [2, 3, 4]
+        cache_call(cache, number)
+    assert cached_ids(cache, *range(5)) == [2, 3, 4]
 
 
-def test_a_call_that_is_kept_again_is_young_again() -> None:
-    memory = ReasoningCache(calls=2)
+def test_a_call_that_is_cached_again_is_evicted_later() -> None:
+    cache = ReasoningCache(calls=2)
     for number in (1, 2, 1, 3):
-        keep(memory, number)
-    assert kept(memory, 1, 2, 3) == [1, 3]
+        cache_call(cache, number)
+    assert cached_ids(cache, 1, 2, 3) == [1, 3]
 
 
-def test_thoughts_take_no_more_room_than_there_is() -> None:
-    memory = ReasoningCache(size=100)
+def test_the_cache_stays_within_its_size() -> None:
+    cache = ReasoningCache(size=100)
     for number in range(6):
-        keep(memory, number, "x" * 30)
-    assert kept(memory, *range(6)) == [3, 4, 5]
-    keep(memory, 7, "x" * 101)
-    assert kept(memory, *range(8)) == []
+        cache_call(cache, number, "x" * 30)
+    assert cached_ids(cache, *range(6)) == [3, 4, 5]
+    cache_call(cache, 7, "x" * 101)
+    assert cached_ids(cache, *range(8)) == []
     for number in itertools.chain(range(3), range(3)):
-        keep(memory, number, "x" * 30)
-    assert kept(memory, *range(3)) == [0, 1, 2]
+        cache_call(cache, number, "x" * 30)
+    assert cached_ids(cache, *range(3)) == [0, 1, 2]

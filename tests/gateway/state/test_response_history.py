@@ -1,4 +1,4 @@
-"""The Responses API keeps conversations whatever the upstream speaks."""
+"""The Responses API stores conversations for upstreams of every protocol."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def final(answer: Answer, *, stream: bool) -> Any:
 
 
 def texts(protocol: str, sent: Any) -> list[str]:
-    """The conversation an upstream was sent, as plain texts."""
+    """Return the texts of the conversation that an upstream received."""
     match protocol:
         case "chat":
             return [_flat(message["content"]) for message in sent["messages"]]
@@ -46,8 +46,8 @@ def _flat(content: Any) -> str:
 @pytest.mark.parametrize("upstream", ["chat", "messages", "gemini"])
 async def test_a_conversation_goes_on_from_a_previous_response(upstream: str, stream: bool) -> None:
     async with Upstream() as up:
-        for words in ("I am well.", "Still well.", "Goodbye."):
-            up.queue(answers.text(upstream, words, stream))
+        for text in ("I am well.", "Still well.", "Goodbye."):
+            up.queue(answers.text(upstream, text, stream))
         async with serving(one_target(upstream, up)) as gateway:
             previous = None
             for question in ("How are you?", "And now?", "Bye"):
@@ -69,7 +69,7 @@ async def test_a_conversation_goes_on_from_a_previous_response(upstream: str, st
         assert b"previous_response_id" not in up.requests[2].body
 
 
-async def test_a_provider_that_keeps_conversations_itself_is_asked_to() -> None:
+async def test_a_provider_that_stores_conversations_gets_the_previous_id() -> None:
     async with Upstream() as up:
         up.queue(answers.text("responses", "One.", False), answers.text("responses", "Two.", False))
         async with serving(one_target("responses", up)) as gateway:
@@ -105,13 +105,13 @@ async def test_a_stored_response_can_be_fetched_listed_and_deleted() -> None:
     async with Upstream() as up:
         up.queue(answers.text("chat", "Kept.", False))
         async with serving(one_target("chat", up)) as gateway:
-            made = await call(gateway.port, PATH, asking.body("responses", "Keep this", stream=False))
-            where = f"{PATH}/{made.json['id']}"
-            assert (await call(gateway.port, where, method="GET")).json == made.json
+            created = await call(gateway.port, PATH, asking.body("responses", "Keep this", stream=False))
+            where = f"{PATH}/{created.json['id']}"
+            assert (await call(gateway.port, where, method="GET")).json == created.json
             items = await call(gateway.port, f"{where}/input_items", method="GET")
             assert items.json["data"][0]["content"][0]["text"] == "Keep this"
             gone = await call(gateway.port, where, method="DELETE")
-            assert gone.json == {"id": made.json["id"], "object": "response", "deleted": True}
+            assert gone.json == {"id": created.json["id"], "object": "response", "deleted": True}
             missing = await call(gateway.port, where, method="GET")
     assert missing.status == 404
     grammar.check_error("responses", 404, missing.body)
@@ -121,9 +121,9 @@ async def test_the_input_of_a_stored_response_is_listed_in_pages() -> None:
     async with Upstream() as up:
         up.queue(answers.text("chat", "Kept.", False))
         async with serving(one_target("chat", up)) as gateway:
-            asked = [{"role": "user", "content": text} for text in "abc"]
-            made = await call(gateway.port, PATH, {"model": "up.m", "input": asked})
-            where = f"{PATH}/{made.json['id']}/input_items"
+            items = [{"role": "user", "content": text} for text in "abc"]
+            created = await call(gateway.port, PATH, {"model": "up.m", "input": items})
+            where = f"{PATH}/{created.json['id']}/input_items"
             newest = (await call(gateway.port, f"{where}?limit=2", method="GET")).json
             rest = (await call(gateway.port, f"{where}?limit=2&after={newest['last_id']}", method="GET")).json
             wrong = await call(gateway.port, f"{where}?limit=many", method="GET")
@@ -139,21 +139,21 @@ async def test_a_stored_response_is_not_streamed() -> None:
     async with Upstream() as up:
         up.queue(answers.text("chat", "Kept.", False))
         async with serving(one_target("chat", up)) as gateway:
-            made = await call(gateway.port, PATH, asking.body("responses", stream=False))
-            where = f"{PATH}/{made.json['id']}"
+            created = await call(gateway.port, PATH, asking.body("responses", stream=False))
+            where = f"{PATH}/{created.json['id']}"
             streamed = await call(gateway.port, f"{where}?stream=true", method="GET")
             whole = await call(gateway.port, f"{where}?stream=false", method="GET")
     assert (streamed.status, streamed.json["error"]["param"]) == (400, "stream")
-    assert whole.json == made.json
+    assert whole.json == created.json
 
 
-async def test_store_false_keeps_nothing() -> None:
+async def test_store_false_stores_nothing() -> None:
     async with Upstream() as up:
         up.queue(answers.text("chat", "Forgotten.", False))
         async with serving(one_target("chat", up)) as gateway:
             body = {**asking.body("responses", stream=False), "store": False}
-            made = await call(gateway.port, PATH, body)
-            assert (await call(gateway.port, f"{PATH}/{made.json['id']}", method="GET")).status == 404
+            created = await call(gateway.port, PATH, body)
+            assert (await call(gateway.port, f"{PATH}/{created.json['id']}", method="GET")).status == 404
 
 
 async def test_an_unknown_previous_response_is_a_clear_error() -> None:
@@ -176,12 +176,12 @@ async def test_submitted_tool_outputs_continue_the_turn(upstream: str, stream: b
             answers.text(upstream, "Rainy.", stream),
         )
         async with serving(one_target(upstream, up)) as gateway:
-            made = await call(
+            created = await call(
                 gateway.port, PATH, asking.body("responses", "Weather?", stream=False, tools=True)
             )
-            (call_item,) = [item for item in made.json["output"] if item["type"] == "function_call"]
+            (call_item,) = [item for item in created.json["output"] if item["type"] == "function_call"]
             outputs = [{"tool_call_id": call_item["call_id"], "output": "rain, 9 degrees"}]
-            where = f"{PATH}/{made.json['id']}/submit_tool_outputs"
+            where = f"{PATH}/{created.json['id']}/submit_tool_outputs"
             answer = await call(gateway.port, where, {"tool_outputs": outputs, "stream": stream})
         asking.check("responses", answer, stream=stream)
         assert b"rain, 9 degrees" in up.requests[1].body
@@ -193,8 +193,8 @@ async def test_submitting_for_an_unknown_call_names_it() -> None:
     async with Upstream() as up:
         up.queue(answers.text("chat", "No calls.", False))
         async with serving(one_target("chat", up)) as gateway:
-            made = await call(gateway.port, PATH, asking.body("responses", stream=False))
-            where = f"{PATH}/{made.json['id']}/submit_tool_outputs"
+            created = await call(gateway.port, PATH, asking.body("responses", stream=False))
+            where = f"{PATH}/{created.json['id']}/submit_tool_outputs"
             answer = await call(
                 gateway.port, where, {"tool_outputs": [{"tool_call_id": "nope", "output": "x"}]}
             )
@@ -215,21 +215,21 @@ async def test_history_survives_a_restart_in_the_file_store(tmp_path: pathlib.Pa
         assert texts("chat", up.requests[1].json) == ["1", "One.", "2"]
 
 
-async def test_the_oldest_answers_go_when_there_are_too_many() -> None:
+async def test_the_oldest_answers_are_deleted_when_there_are_too_many() -> None:
     async with Upstream() as up:
         up.answer_with(lambda request: answers.text("chat", "Word.", False))
         text = one_target("chat", up) + '[store]\nurl = "memory:"\nresponses_max_entries = 5\n'
         async with serving(text) as gateway:
             ids = []
             for _ in range(64):
-                made = await call(gateway.port, PATH, asking.body("responses", stream=False))
-                ids.append(made.json["id"])
+                created = await call(gateway.port, PATH, asking.body("responses", stream=False))
+                ids.append(created.json["id"])
             first = await call(gateway.port, f"{PATH}/{ids[0]}", method="GET")
             last = await call(gateway.port, f"{PATH}/{ids[-1]}", method="GET")
     assert (first.status, last.status) == (404, 200)
 
 
-async def test_a_conversation_goes_back_to_the_key_that_holds_it() -> None:
+async def test_a_conversation_continues_with_the_key_that_stores_it() -> None:
     """Accounts do not see each other's responses: another key gets the whole conversation instead."""
     async with Upstream() as up:
         up.queue(

@@ -1,4 +1,4 @@
-"""What is kept for a conversation: across requests, processes, restarts, kills and broken disks."""
+"""Session state across requests, processes, restarts, kills and broken disks."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ FULL = SessionState(
 
 
 class Clock:
-    """A clock that stands still until it is moved."""
+    """A clock that only moves when a test sets it."""
 
     def __init__(self) -> None:
         self.now = 1_000_000.0
@@ -57,7 +57,7 @@ class Clock:
 
 
 class Watched:
-    """A store that counts what is asked of it, and fails on demand."""
+    """A store that records its calls, and fails on demand."""
 
     def __init__(self, inner: Store) -> None:
         self.inner = inner
@@ -121,16 +121,14 @@ def to(state: SessionState) -> Callable[[SessionState], SessionState]:
     return lambda _: state
 
 
-async def test_a_session_nothing_is_set_for_is_empty_and_costs_no_reading(
-    sessions: Sessions, store: Watched
-) -> None:
+async def test_an_unset_session_is_empty_and_needs_no_read(sessions: Sessions, store: Watched) -> None:
     assert sessions.peek(ONE) == EMPTY
     assert await sessions.load(ONE) == EMPTY
     assert await sessions.list(10) == []
     assert store.calls == ["keys"]
 
 
-async def test_everything_that_is_set_comes_back(sessions: Sessions, store: Watched, clock: Clock) -> None:
+async def test_every_field_is_stored(sessions: Sessions, store: Watched, clock: Clock) -> None:
     assert await sessions.change(ONE, to(FULL)) == FULL
     assert await sessions.load(ONE) == FULL
     assert await Sessions(store, clock=clock).load(ONE) == FULL
@@ -145,7 +143,7 @@ async def test_a_change_is_stamped_with_its_time_unless_it_brings_its_own(
     assert second.updated_at == 3.0
 
 
-async def test_what_was_loaded_once_is_known_until_it_is_written(sessions: Sessions, store: Watched) -> None:
+async def test_a_loaded_state_is_cached_until_it_is_written(sessions: Sessions, store: Watched) -> None:
     await sessions.change(ONE, setting(sticky="a.b"))
     loaded = await sessions.load(ONE)
     store.calls.clear()
@@ -154,7 +152,7 @@ async def test_what_was_loaded_once_is_known_until_it_is_written(sessions: Sessi
     assert store.calls == []
 
 
-async def test_what_another_process_wrote_is_seen_at_once(sessions: Sessions, store: Watched) -> None:
+async def test_a_write_of_another_process_is_visible_at_once(sessions: Sessions, store: Watched) -> None:
     other = Sessions(store)
     await sessions.change(ONE, setting(sticky="a.b"))
     await sessions.load(ONE)
@@ -168,13 +166,13 @@ async def test_what_another_process_wrote_is_seen_at_once(sessions: Sessions, st
 
 
 async def test_a_write_that_comes_between_stamp_and_reading_is_not_missed(store: Watched) -> None:
-    """A reader that was overtaken keeps nothing that looks newer than it is."""
+    """A reader overtaken by a write does not cache an old state as new."""
     writer, reader = Sessions(store), Sessions(store)
     await writer.change(ONE, setting(sticky="a.b"))
-    seen = await asyncio.gather(
+    states = await asyncio.gather(
         *(reader.load(ONE) for _ in range(20)), writer.change(ONE, setting(sticky="c.d"))
     )
-    assert {state.sticky for state in seen} <= {"a.b", "c.d"}
+    assert {state.sticky for state in states} <= {"a.b", "c.d"}
     assert (await reader.load(ONE)).sticky == "c.d"
 
 
@@ -198,12 +196,12 @@ async def test_the_mark_of_the_message_applied_last_is_kept_alone(
     sessions: Sessions, store: Watched, clock: Clock
 ) -> None:
     await sessions.change(ONE, setting(sticky="a.b", applied="mark"))
-    kept = await sessions.change(ONE, setting(sticky=None))
-    assert kept == SessionState(applied="mark", updated_at=clock.now)
+    stored = await sessions.change(ONE, setting(sticky=None))
+    assert stored == SessionState(applied="mark", updated_at=clock.now)
     assert await store.keys(SPACE) == [ONE.key]
 
 
-async def test_what_an_edit_raises_is_raised_and_changes_nothing(sessions: Sessions) -> None:
+async def test_an_error_in_an_edit_is_raised_and_changes_nothing(sessions: Sessions) -> None:
     before = await sessions.change(ONE, setting(sticky="a.b"))
 
     def refuse(state: SessionState) -> SessionState:
@@ -259,7 +257,7 @@ async def test_the_list_has_the_newest_first_and_no_more_than_asked(sessions: Se
     assert await sessions.list(0) == []
 
 
-async def test_memory_holds_no_more_than_its_share(store: Watched, clock: Clock) -> None:
+async def test_the_cache_is_bounded(store: Watched, clock: Clock) -> None:
     sessions = Sessions(store, clock=clock, cached=2)
     scopes = [Scope("session", str(number)) for number in range(3)]
     for scope in scopes:
@@ -281,7 +279,7 @@ async def test_old_sessions_are_trimmed_now_and_then(
     assert [scope.id for scope, _ in await sessions.list(10)] == ["2", "1"]
 
 
-async def test_a_trim_that_fails_is_told_and_costs_nothing_else(
+async def test_a_failed_trim_is_logged_and_has_no_other_effect(
     store: Watched, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def trim(*args: Any, **kwargs: Any) -> int:
@@ -321,7 +319,7 @@ async def test_a_file_can_be_read_by_a_person(files: FileStore, directory: Path,
     assert "立即执行" in text
 
 
-async def test_fields_of_a_later_release_are_passed_over(sessions: Sessions, store: Watched) -> None:
+async def test_fields_of_a_later_release_are_ignored(sessions: Sessions, store: Watched) -> None:
     value = b'{"version":1,"id":"one","kind":"session","sticky":"a.b","mood":{"x":1},"updated_at":5}'
     await store.put(SPACE, ONE.key, value)
     assert await sessions.load(ONE) == SessionState(sticky="a.b", updated_at=5.0)
@@ -340,7 +338,7 @@ WRONG_SHAPES = [
 
 @pytest.mark.parametrize("value", WRONG_SHAPES, ids=range(len(WRONG_SHAPES)))
 @pytest.mark.parametrize("use", ["load", "change", "clear", "list"])
-async def test_a_value_that_is_no_state_is_set_aside_and_the_session_starts_clean(
+async def test_an_invalid_value_is_set_aside_and_the_session_starts_empty(
     sessions: Sessions,
     store: Watched,
     value: bytes,
@@ -357,10 +355,10 @@ async def test_a_value_that_is_no_state_is_set_aside_and_the_session_starts_clea
     else:
         assert (await sessions.change(ONE, setting(sticky="a.b"))).sticky == "a.b"
     (aside,) = await store.keys(CORRUPT_SPACE)
-    kept: Stored = await store.get(CORRUPT_SPACE, aside)
+    stored: Stored = await store.get(CORRUPT_SPACE, aside)
     assert aside.startswith("session:one#")
-    assert kept.value == value
-    assert kept.expires is None
+    assert stored.value == value
+    assert stored.expires is None
     assert "is not the state of a session; set aside in sessions.corrupt" in caplog.text
     assert "secret" not in caplog.text
     assert await store.keys(SPACE) == ([ONE.key] if use == "change" else [])
@@ -370,13 +368,13 @@ async def test_two_broken_values_of_a_session_are_both_kept(sessions: Sessions, 
     for value in (b"[1]", b"[2]", b"[1]"):
         await store.put(SPACE, ONE.key, value)
         assert await sessions.load(ONE) == EMPTY
-    kept = [(await store.get(CORRUPT_SPACE, key)).value for key in await store.keys(CORRUPT_SPACE)]
-    assert sorted(kept) == [b"[1]", b"[2]"]
+    stored = [(await store.get(CORRUPT_SPACE, key)).value for key in await store.keys(CORRUPT_SPACE)]
+    assert sorted(stored) == [b"[1]", b"[2]"]
 
 
 @pytest.mark.parametrize("content", [b"", b'{"version": 1, "expires": nu', b"\x00" * 64, b"\xff\xfe", b"[]"])
 @pytest.mark.parametrize("use", ["load", "change"])
-async def test_a_file_that_is_broken_is_set_aside_and_the_session_starts_clean(
+async def test_a_corrupt_file_is_set_aside_and_the_session_starts_empty(
     files: FileStore, directory: Path, content: bytes, use: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = directory / SPACE / "session%3aone.json"
@@ -418,7 +416,7 @@ async def test_a_disk_that_is_full_refuses_the_change_and_nothing_is_applied(
     assert await sessions.load(ONE) == before
 
 
-async def test_a_store_that_cannot_be_read_gives_what_was_known_and_says_so_once(
+async def test_an_unreadable_store_yields_the_cached_state_and_is_logged_once(
     sessions: Sessions, store: Watched, caplog: pytest.LogCaptureFixture
 ) -> None:
     known = await sessions.change(ONE, setting(sticky="a.b"))
@@ -446,9 +444,7 @@ async def test_a_list_that_cannot_be_read_is_an_error(sessions: Sessions, store:
     assert "/secret/place" not in refused.value.message
 
 
-async def test_a_directory_that_is_gone_for_a_while_gives_what_was_known(
-    files: FileStore, directory: Path
-) -> None:
+async def test_a_missing_directory_yields_the_cached_state(files: FileStore, directory: Path) -> None:
     sessions = Sessions(files)
     known = await sessions.change(ONE, setting(sticky="a.b"))
     (directory / SPACE).rename(directory / "elsewhere")
@@ -480,17 +476,17 @@ async def test_changes_of_several_processes_lose_nothing(files: FileStore, direc
     assert state.stop_message.used == 4 * TIMES == 200
 
 
-async def test_what_a_change_returned_outlives_a_kill(files: FileStore, directory: Path) -> None:
+async def test_a_returned_change_survives_a_kill(files: FileStore, directory: Path) -> None:
     process = await start("scribble", directory)
     assert process.stdout is not None
     for _ in range(5):
-        said = int(await process.stdout.readline())
+        number = int(await process.stdout.readline())
     process.kill()
-    said = max([said, *map(int, (await process.stdout.read()).split())])
+    number = max([number, *map(int, (await process.stdout.read()).split())])
     await process.wait()
     state = await Sessions(files).load(SCOPE)
     assert state.stop_message is not None
-    assert state.stop_message.used in (said, said + 1)
+    assert state.stop_message.used in (number, number + 1)
 
 
 async def test_a_restart_keeps_everything(directory: Path) -> None:
@@ -519,7 +515,7 @@ async def test_secrets_of_a_state_stay_out_of_the_log(
     assert "my-secret" not in caplog.text
 
 
-async def test_a_session_of_which_only_the_last_mark_is_left_is_kept_and_not_listed(
+async def test_a_session_with_only_the_last_message_mark_is_stored_but_not_listed(
     sessions: Sessions,
 ) -> None:
     scope = Scope("session", "s-1")
@@ -533,9 +529,7 @@ async def test_a_session_of_which_only_the_last_mark_is_left_is_kept_and_not_lis
 FORCED = SessionState(force=ForcedTarget("glm.2", "mark"), applied="mark")
 
 
-async def test_a_force_is_shown_while_its_turn_goes_on_and_not_for_ever(
-    sessions: Sessions, clock: Clock
-) -> None:
+async def test_a_force_is_shown_only_while_its_turn_goes_on(sessions: Sessions, clock: Clock) -> None:
     forced = await sessions.change(ONE, lambda state: FORCED)
     for _ in range(4):
         clock.now += FORCE_SHOWN - 1
@@ -547,7 +541,7 @@ async def test_a_force_is_shown_while_its_turn_goes_on_and_not_for_ever(
     assert (await sessions.load(ONE)).force == forced.force, "what it is, it is"
 
 
-async def test_a_turn_that_goes_on_is_noted_now_and_then(
+async def test_the_time_of_a_running_turn_is_stored_at_intervals(
     sessions: Sessions, store: Watched, clock: Clock
 ) -> None:
     forced = await sessions.change(ONE, lambda state: FORCED)

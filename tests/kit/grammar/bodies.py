@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from tests.kit.grammar import gemini
-from tests.kit.grammar import messages
-from tests.kit.grammar import responses
-from tests.kit.grammar.chat import FINISH
-from tests.kit.grammar.chat import check_usage
-from tests.kit.grammar.frames import need
-from tests.kit.grammar.frames import need_error
-from tests.kit.grammar.frames import need_json_object
-from tests.kit.grammar.frames import need_one_of
-from tests.kit.grammar.frames import need_text
 from typing import Any
+
 import msgspec
+
+from tests.kit.grammar import gemini, messages, responses
+from tests.kit.grammar.chat import FINISH, check_usage
+from tests.kit.grammar.frames import need, need_error, need_json_object, need_one_of, need_text
 
 
 def _object(body: bytes, *, at: str) -> dict[str, Any]:
