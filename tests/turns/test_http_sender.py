@@ -2,38 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from routecodex.turns import ChatTurn
-from routecodex.turns import Conversation
-from routecodex.turns import Message
-from routecodex.turns import RequestFailed
-from routecodex.turns import TextAdded
-from routecodex.turns import ToolCallAdded
-from routecodex.turns.http_sender import open_sender
-from routecodex.turns.http_sender import root_of
-from tests.kit import answers
-from tests.kit.answers import Call
-from tests.kit.answers import Counts
-from tests.kit.answers import ModelAnswer
-from tests.kit.answers import PROTOCOLS
-from tests.kit.answers import ReasoningPiece
-from tests.kit.answers import TextPiece
-from tests.kit.answers.model_answer import frame
-from tests.kit.gateway import one_target
-from tests.kit.gateway import serving
-from tests.kit.steps import CloseClean
-from tests.kit.steps import Hang
-from tests.kit.steps import Json
-from tests.kit.steps import Send
-from tests.kit.steps import Sse
-from tests.kit.steps import Steps
-from tests.kit.upstream import Request
-from tests.kit.upstream import Upstream
-from typing import Any
 import asyncio
 import contextlib
-import pytest
 import socket
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from routecodex.turns import ChatTurn, Conversation, Message, RequestFailed, TextAdded, ToolCallAdded
+from routecodex.turns.http_sender import open_sender, root_of
+from tests.kit import answers
+from tests.kit.answers import PROTOCOLS, Call, Counts, ModelAnswer, ReasoningPiece, TextPiece
+from tests.kit.answers.model_answer import frame
+from tests.kit.gateway import one_target, serving
+from tests.kit.steps import CloseClean, Hang, Json, Send, Sse, Steps
+from tests.kit.upstream import Request, Upstream
 
 protocols = pytest.mark.parametrize("protocol", PROTOCOLS)
 foreign = pytest.mark.parametrize("protocol", ["responses", "messages", "gemini"])
