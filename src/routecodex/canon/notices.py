@@ -23,7 +23,7 @@ class Notices:
             self._lines[line] = None
 
     def dropped(self, field: str, reason: str) -> None:
-        """Add a line like `dropped top_k: chat has no such field`, in printable ASCII and of bounded length."""
+        """Add a line like `dropped top_k: chat has no such field`, in printable ASCII and bounded."""
         line = f"dropped {field}: {reason}"
         self.add("".join(sign if " " <= sign <= "~" else "?" for sign in line)[:_LONGEST])
 

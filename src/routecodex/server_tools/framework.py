@@ -1,4 +1,4 @@
-"""Server tools: work that the gateway does itself between a model's answers, as one plugin of the turn engine.
+"""Server tools: work that the gateway does itself between answers, as one plugin of the turn engine.
 
 A tool may inject into a request, answer calls to its own functions, and ask for one more round when the model
 has stopped. Tools are asked in the order of their priority, and the first follow-up wins. Only this plugin
