@@ -240,10 +240,14 @@ class StreamDecoder(Protocol):
 class StreamEncoder(Protocol):
     """Turns events into client bytes; after Finished or Failed the bytes are complete."""
 
-    keep_alive: bytes = KEEP_ALIVE
-    """Sent while there are no events: a comment, or a frame without content if clients fail on comments."""
     final_body: bytes | None = None
     """The whole answer as JSON after Finished, where clients can fetch it later (Responses)."""
+
+    # A property: mypyc does not set a default that is not a literal.
+    @property
+    def keep_alive(self) -> bytes:
+        """Bytes for a silent stream: a comment, or a frame without content if clients fail on comments."""
+        return KEEP_ALIVE
 
     def encode(self, event: Event) -> bytes:
         """Return the frames of one event."""

@@ -146,8 +146,11 @@ class StreamEncoder(codec.StreamEncoder):
         self._frame_end = b'}],"role":"model"},"index":0}],' + tail + b"\n\n"
         self._text_start = b'data: {"candidates":[{"content":{"parts":[{"text":'
         self._thought_start = b'data: {"candidates":[{"content":{"parts":[{"thought":true,"text":'
-        self.keep_alive = self._text_start + b'""' + self._frame_end
-        """An empty text: Google's Python SDK fails on comments, gemini-cli on blank lines too."""
+
+    @property
+    def keep_alive(self) -> bytes:
+        """A frame with empty text: Google's Python SDK fails on comments, gemini-cli on blank lines too."""
+        return self._text_start + b'""' + self._frame_end
 
     def encode(self, event: Event) -> bytes:
         """Return the frames for this event, if any."""
