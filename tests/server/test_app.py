@@ -181,6 +181,16 @@ async def test_a_verb_that_no_model_has_is_a_404_that_says_which_there_are(verb:
     assert "generateContent, streamGenerateContent, countTokens" in message
 
 
+@pytest.mark.parametrize("path", ["compact", "input_tokens", "resp_1/cancel", "compact/x"])
+async def test_an_unknown_path_below_responses_is_a_404_and_not_an_id(path: str) -> None:
+    async with serving(demo()) as gateway:
+        answer = await call(gateway.port, f"/v1/responses/{path}", {"model": "demo.demo-1", "input": "Hi"})
+    assert answer.status == 404
+    if "/" not in path:
+        grammar.check_error("responses", 404, answer.body)
+    assert f"POST /v1/responses/{path} does not exist" in answer.json["error"]["message"]
+
+
 async def test_a_model_whose_name_holds_a_colon_is_no_verb() -> None:
     async with serving(demo()) as gateway:
         answer = await call(gateway.port, "/v1beta/models/ollama.llama3:8b", {})

@@ -161,7 +161,7 @@ class App:
         try:
             endpoint = paths.find(request.path)
             if endpoint is None:
-                raise NotFound(f"{request.method} {request.path[:200]} does not exist; check the base URL")
+                raise _unknown_path(request)
             self._access.check_host(request.headers)
             client_name = "" if endpoint.name in _KEYLESS else self._access.client_name(request)
             if request.method not in endpoint.methods:
@@ -317,9 +317,16 @@ def _record(call: ApiCall, *, route: str, model: str) -> RequestRecord:
     )
 
 
+def _unknown_path(request: HttpRequest) -> GatewayError:
+    return NotFound(f"{request.method} {request.path[:200]} does not exist; check the base URL")
+
+
 def _wrong_method(request: HttpRequest, endpoint: Endpoint) -> GatewayError:
     if "upgrade" in request.headers and endpoint.protocol == "responses":
         return UpgradeRequired("WebSockets are not supported; POST to the same path instead")
+    # OpenAI has more endpoints below /responses (compact, input_tokens); its response ids begin with resp_.
+    if endpoint.name == "response" and not endpoint.argument.startswith("resp_"):
+        return _unknown_path(request)
     verb = paths.verb_of(request.path) if endpoint.name == "model" and request.method == "POST" else ""
     if verb:
         known = ", ".join(paths.VERBS)
