@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -94,6 +95,50 @@ async def test_beta_headers_reach_an_upstream_of_the_same_protocol_and_secrets_d
         assert sent.headers["anthropic-version"] == "2024-01-01"
         assert sent.headers["x-api-key"] == "secret-up"
         assert "client-secret" not in repr(sent.headers)
+
+
+TRACE = {
+    "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+    "tracestate": "congo=t61rcWkgMzE,rojo=00f067aa0ba902b7",
+}
+
+
+def traced(headers: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in headers.items() if name.startswith("trace")}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_the_trace_context_reaches_providers_of_every_protocol(protocol: str, stream: bool) -> None:
+    other = TRACE | {"traceparent": TRACE["traceparent"].replace("b7ad", "c8be")}
+    async with Upstream() as up:
+        up.answer_with(lambda _: answers.text(protocol, "fine", stream))
+        async with serving(one_target(protocol, up)) as gateway:
+            for client in ("messages", "chat"):
+                body, path = asking.body(client, stream=stream), asking.path(client, stream=stream)
+                for headers in (TRACE, {}, other, {"tracestate": "congo=1"}):
+                    assert (await call(gateway.port, path, body, headers=headers)).status == 200
+    assert [traced(request.headers) for request in up.requests] == [TRACE, {}, other, {}] * 2
+
+
+@pytest.mark.parametrize(("protocol", "client"), [("messages", "messages"), ("messages", "gemini")])
+async def test_the_trace_context_goes_with_token_counts(protocol: str, client: str) -> None:
+    paths = {"messages": "/v1/messages/count_tokens", "gemini": "/v1beta/models/up.m:countTokens"}
+    async with Upstream() as up:
+        up.queue(Json(200, {"input_tokens": 7}))
+        async with serving(one_target(protocol, up)) as gateway:
+            body = asking.body(client, stream=False)
+            assert (await call(gateway.port, paths[client], body, headers=TRACE)).status == 200
+    assert traced(up.requests[0].headers) == TRACE
+
+
+async def test_the_trace_context_goes_with_embeddings() -> None:
+    async with Upstream() as up:
+        up.queue(Json(200, {"data": []}))
+        async with serving(one_target("chat", up)) as gateway:
+            body = {"model": "up.m", "input": "x"}
+            assert (await call(gateway.port, "/v1/embeddings", body, headers=TRACE)).status == 200
+    assert traced(up.requests[0].headers) == TRACE
 
 
 async def test_fields_without_equivalent_are_named_in_the_notice() -> None:

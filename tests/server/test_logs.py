@@ -34,7 +34,7 @@ def record(**settings: Any) -> RequestRecord:
         "arrived": 10.0,
         "first_byte": 10.25,
         "finished": 11.5,
-        "usage": Usage(3, 2, cache_read=1),
+        "usage": Usage(3, 2, cache_read=1, cache_write=4),
         "finish": "stop",
     }
     entry = RequestRecord(id="", protocol="", model="", stream=False, arrived=0.0)
@@ -71,6 +71,7 @@ def test_a_request_is_told_to_machines_as_one_json_object() -> None:
         "input_tokens": 3,
         "output_tokens": 2,
         "cache_read_tokens": 1,
+        "cache_write_tokens": 4,
         "client": "ann",
         "notices": ["dropped top_k: x"],
     }

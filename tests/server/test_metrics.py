@@ -82,12 +82,14 @@ def test_names_clients_send_make_no_series() -> None:
 
 
 def test_tokens_add_up_by_kind() -> None:
-    found = measured(record(usage=Usage(10, 5, cache_read=4)), record(usage=Usage(1, 1)), record())
+    found = measured(
+        record(usage=Usage(10, 5, cache_read=4, cache_write=3)), record(usage=Usage(1, 1)), record()
+    )
     counted = {
         kind: value(found, "routecodex_tokens_total", provider="glm", model="glm-4.7", kind=kind)
-        for kind in ("input", "output", "cache_read")
+        for kind in ("input", "output", "cache_read", "cache_write")
     }
-    assert counted == {"input": 11, "output": 6, "cache_read": 4}
+    assert counted == {"input": 11, "output": 6, "cache_read": 4, "cache_write": 3}
 
 
 def test_attempts_after_a_failure_are_failovers_and_rounds_are_none() -> None:

@@ -16,6 +16,7 @@ from routecodex.gateway.services import GatewayServices
 from routecodex.protocols.codec import EncodeOptions, WireRequest
 from routecodex.protocols.gemini import encode_request as gemini
 from routecodex.protocols.messages import encode_request as messages
+from routecodex.providers.upstream import trace_headers
 from routecodex.routing.route_plan import RoutePlan
 from routecodex.routing.tokens import estimate_by_size
 from routecodex.wire import json
@@ -83,6 +84,7 @@ async def _count_upstream(prepared: PreparedTarget, request: ClientRequest, cano
         key=prepared.target.key,
         path=endpoint.path(options.model),
         headers=request.headers if same else None,
+        trace=trace_headers(request.headers),
     )
     return int(json.decode(answer)[endpoint.field])
 

@@ -18,6 +18,7 @@ from routecodex.gateway.context.identity import identify
 from routecodex.gateway.request import RequestRecord
 from routecodex.gateway.services import GatewayServices
 from routecodex.protocols.control_fields import metadata_control_fields, strip_control_fields
+from routecodex.providers.upstream import trace_headers
 from routecodex.routing.registry import PlanStep, Target
 from routecodex.routing.route_plan import RoutePlan, RouteQuery
 from routecodex.routing.state import ServerState, SessionState
@@ -71,18 +72,19 @@ async def embed(
         raise _no_embeddings(services, plan, rules, model=fields.model)
     stripped = strip_control_fields(body, "chat")
     failover = Failover(services, planner, record=record, keep_route=True)
-    answer = await failover.open(plan, lambda step: _attempt(services, step, stripped))
+    trace = trace_headers(headers)
+    answer = await failover.open(plan, lambda step: _attempt(services, step, stripped, trace=trace))
     failover.settle(None)
     return answer
 
 
-async def _attempt(services: GatewayServices, step: PlanStep, body: bytes) -> bytes:
+async def _attempt(services: GatewayServices, step: PlanStep, body: bytes, *, trace: bytes) -> bytes:
     """Return one target's answer; UpstreamError: the next target may be tried."""
     target = step.target
     fields = json.read_fields(body)
     fields["model"] = Raw(json.encode(services.registry.model(target).id))
     upstream = services.upstreams[target.provider]
-    return await upstream.call(json.encode(fields), key=target.key, path="/embeddings")
+    return await upstream.call(json.encode(fields), key=target.key, path="/embeddings", trace=trace)
 
 
 class _EmbeddingPlanner:

@@ -29,6 +29,7 @@ _FORWARDED_HEADERS = {
     "responses": ("openai-beta",),
     "gemini": ("x-goog-api-client",),
 }
+_TRACE_HEADERS = ("traceparent", "tracestate")
 _FORWARDED_QUERY = {"messages": ("beta",)}
 _DEFAULT_HEADERS = {"messages": {"anthropic-version": "2023-06-01"}}
 ANSWER_LIMIT = 256 * 1024 * 1024
@@ -42,6 +43,20 @@ def auth_headers(style: str, secret: str) -> dict[str, str]:
     if style == "none" or not secret:
         return {}
     return {"authorization": f"Bearer {secret}"} if style == "bearer" else {style: secret}
+
+
+def trace_headers(headers: Mapping[str, str]) -> bytes:
+    """Return the client's trace context as header lines; empty without a `traceparent`.
+
+    W3C Trace Context: `tracestate` has no meaning without `traceparent`.
+    """
+    if "traceparent" not in headers:
+        return b""
+    values = [(name, headers[name]) for name in _TRACE_HEADERS if name in headers]
+    # Control characters could end the header.
+    if not all(value.isascii() and value.isprintable() for _, value in values):
+        return b""
+    return b"".join([f"{name}: {value}\r\n".encode("ascii") for name, value in values])
 
 
 class Upstream:
@@ -118,10 +133,18 @@ class Upstream:
                 self._header_blocks[cache_key] = block
         return block
 
-    def open(self, body: bytes, headers: bytes, path: bytes) -> Awaitable[HttpResponse]:
+    def open(
+        self, body: bytes, headers: bytes, path: bytes, *, trace: bytes = b""
+    ) -> Awaitable[HttpResponse]:
         """Send the body; the response is returned with its head, whatever its status."""
         return self._client.send(
-            self._origin, method=b"POST", path=path, headers=headers, body=body, timeouts=self._timeouts
+            self._origin,
+            method=b"POST",
+            path=path,
+            headers=headers,
+            body=body,
+            timeouts=self._timeouts,
+            added=trace,
         )
 
     async def error_of(self, response: HttpResponse) -> UpstreamError:
@@ -157,11 +180,17 @@ class Upstream:
         return self._redactor.data(data)
 
     async def call(
-        self, body: bytes, *, key: str, path: str, headers: Mapping[str, str] | None = None
+        self,
+        body: bytes,
+        *,
+        key: str,
+        path: str,
+        headers: Mapping[str, str] | None = None,
+        trace: bytes = b"",
     ) -> bytes:
         """Make a JSON call below the base URL (token counts, embeddings) and return the response body."""
         block = self.header_block(key, stream=False, headers=headers)
-        response = await self.open(body, block, self._full_path(path))
+        response = await self.open(body, block, self._full_path(path), trace=trace)
         try:
             if not 200 <= response.status < 300:
                 raise await self.error_of(response)

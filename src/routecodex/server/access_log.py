@@ -35,6 +35,7 @@ _VARYING = frozenset(
         "input_tokens",
         "output_tokens",
         "cache_read_tokens",
+        "cache_write_tokens",
         "session",
     )
 )
@@ -166,10 +167,11 @@ class LineEncoder:
 def _tokens(usage: Usage | None) -> bytes:
     if usage is None:
         return b""
-    return b',"input_tokens":%d,"output_tokens":%d,"cache_read_tokens":%d' % (
+    return b',"input_tokens":%d,"output_tokens":%d,"cache_read_tokens":%d,"cache_write_tokens":%d' % (
         usage.input,
         usage.output,
         usage.cache_read,
+        usage.cache_write,
     )
 
 

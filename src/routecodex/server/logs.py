@@ -88,6 +88,7 @@ class RequestLine(Struct, omit_defaults=True):
     input_tokens: int | None = None
     output_tokens: int | None = None
     cache_read_tokens: int | None = None
+    cache_write_tokens: int | None = None
     client: str = ""
     error: str = ""
     code: str = ""
@@ -124,7 +125,7 @@ def request_line(at: float, record: RequestRecord) -> RequestLine:
     usage = record.usage
     if usage is not None:
         line.input_tokens, line.output_tokens = usage.input, usage.output
-        line.cache_read_tokens = usage.cache_read
+        line.cache_read_tokens, line.cache_write_tokens = usage.cache_read, usage.cache_write
     if record.error is not None:
         line.error, line.code = record.error.message, record.error.code or ""
     return line

@@ -53,12 +53,21 @@ class _Histogram:
 class _Series:
     """Totals of the requests with the same protocol, target and status."""
 
-    __slots__ = ("cache_read", "first_byte", "input", "labels", "output", "requests", "seconds")
+    __slots__ = (
+        "cache_read",
+        "cache_write",
+        "first_byte",
+        "input",
+        "labels",
+        "output",
+        "requests",
+        "seconds",
+    )
 
     def __init__(self, labels: _Labels) -> None:
         self.labels = labels
         self.requests = 0
-        self.input = self.output = self.cache_read = 0
+        self.input = self.output = self.cache_read = self.cache_write = 0
         self.seconds = _Histogram()
         self.first_byte = _Histogram()
 
@@ -106,6 +115,7 @@ class Metrics:
             series.input += usage.input
             series.output += usage.output
             series.cache_read += usage.cache_read
+            series.cache_write += usage.cache_write
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metric families for prometheus_client."""
@@ -117,7 +127,7 @@ class Metrics:
         answered: defaultdict[_Labels, int] = defaultdict(int)
         for row in series:
             answered[row.labels] += row.requests
-            for kind in ("input", "output", "cache_read"):
+            for kind in ("input", "output", "cache_read", "cache_write"):
                 counts[(row.labels[1], row.labels[2], kind)] += getattr(row, kind)
         for labels, count in answered.items():
             requests.add_metric((*labels, self._worker), count)

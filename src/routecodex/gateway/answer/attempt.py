@@ -32,7 +32,7 @@ from routecodex.gateway.state.reasoning_cache import ReasoningRecorder
 from routecodex.protocols.codec import AnswerOutcome, Codec, EncodedRequest, ReplyContext
 from routecodex.protocols.translation import Translation, replace_foreign_parts
 from routecodex.providers.http import HttpResponse
-from routecodex.providers.upstream import ANSWER_LIMIT
+from routecodex.providers.upstream import ANSWER_LIMIT, trace_headers
 from routecodex.routing.registry import PlanStep
 from routecodex.server_tools.empty_reply import has_no_cause, is_empty
 
@@ -141,6 +141,7 @@ class Attempt:
             stream=stream,
             headers=request.headers if same else None,
             query=request.query if same else "",
+            trace=trace_headers(request.headers),
         )
 
     async def _open_stream(

@@ -52,11 +52,18 @@ class PreparedTarget:
         )
 
     def send(
-        self, body: bytes, *, stream: bool, headers: Mapping[str, str] | None, query: str = ""
+        self,
+        body: bytes,
+        *,
+        stream: bool,
+        headers: Mapping[str, str] | None,
+        query: str = "",
+        trace: bytes = b"",
     ) -> Awaitable[HttpResponse]:
         """Send a body and return the response once its headers are here, whatever its status.
 
         `headers` and `query` are the client's, if client and provider use the same protocol.
+        `trace` is its trace context, as header lines.
         """
         upstream = self.upstream
         path = self._stream_path if stream else self._path
@@ -64,7 +71,7 @@ class PreparedTarget:
             lines = upstream.header_block(self._key, stream=stream, headers=headers)
         else:
             lines = self._stream_headers if stream else self._headers
-        return upstream.open(body, lines, upstream.with_query(path, query) if query else path)
+        return upstream.open(body, lines, upstream.with_query(path, query) if query else path, trace=trace)
 
 
 AnyTarget: TypeAlias = PreparedTarget | BuiltinProvider

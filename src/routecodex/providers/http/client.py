@@ -48,14 +48,16 @@ class HttpClient:
         headers: Headers,
         body: bytes | Sequence[bytes],
         timeouts: Timeouts,
+        added: bytes = b"",
     ) -> HttpResponse:
         """Send a request and return once the head of its final response has arrived.
 
-        Host, content-length and `accept-encoding: identity` are added. If the peer closes a kept-alive
-        connection without sending a byte, the request is sent once more on a new one (RFC 9112, 9.3.1).
+        Host, content-length and `accept-encoding: identity` are added, and the header lines `added`. If the
+        peer closes a kept-alive connection without sending a byte, the request is sent once more on a new one
+        (RFC 9112, 9.3.1).
         """
         length = len(body) if isinstance(body, bytes) else sum(map(len, body))
-        head = encode_head(origin, headers, method=method, path=path, length=length)
+        head = encode_head(origin, headers, method=method, path=path, length=length, added=added)
         size = len(head) + length
         request: Sequence[bytes] = (head, body) if isinstance(body, bytes) else (head, *body)
         if size <= _JOIN_LIMIT:
@@ -202,13 +204,18 @@ class _AbsentHeaders(NamedTuple):
     accept_encoding: bool
 
 
-def encode_head(origin: Origin, headers: Headers, *, method: bytes, path: bytes, length: int) -> bytes:
-    """Encode request line and headers for a body of `length` bytes."""
+def encode_head(
+    origin: Origin, headers: Headers, *, method: bytes, path: bytes, length: int, added: bytes = b""
+) -> bytes:
+    """Encode request line and headers for a body of `length` bytes.
+
+    `added` are further header lines, which differ from request to request and are not cached.
+    """
     lines = _cached_lines if isinstance(headers, bytes) else _lines
     before, after = lines(origin, headers, method, path)
     if length or method not in _BODYLESS_METHODS:
-        return b"%bcontent-length: %d\r\n%b\r\n" % (before, length, after)
-    return b"%b%b\r\n" % (before, after)
+        return b"%bcontent-length: %d\r\n%b%b\r\n" % (before, length, after, added)
+    return b"%b%b%b\r\n" % (before, after, added)
 
 
 def _lines(origin: Origin, headers: Headers, method: bytes, path: bytes) -> tuple[bytes, bytes]:
