@@ -77,4 +77,9 @@ def test_anthropic_alone_is_strict_about_thoughts() -> None:
     strict = {"unsigned_thoughts": False, "unthought_turns": False}
     rows = [name for name, preset in PRESETS.items() if preset.dialect.keys() & strict.keys()]
     assert rows == ["anthropic"]
-    assert PRESETS["anthropic"].dialect == strict
+    assert PRESETS["anthropic"].dialect == {**strict, "composed_schemas": False}
+
+
+def test_openai_and_anthropic_reject_compositions_at_the_root_of_a_schema() -> None:
+    rows = [name for name, preset in PRESETS.items() if preset.dialect.get("composed_schemas") is False]
+    assert rows == ["openai", "openai-responses", "anthropic", "azure"]

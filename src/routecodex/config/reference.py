@@ -100,6 +100,10 @@ _DIALECT_MEANINGS = {
     "image_urls": "It fetches images by http(s) URL itself.",
     "tool_choice": "`no_required`: cannot be forced to call a tool; `auto_only`: nor to call a certain one.",
     "strict_tools": "It accepts `strict` on tools.",
+    "composed_schemas": (
+        "It accepts `anyOf`, `oneOf` and `allOf` at the root of a tool schema; else they are merged into one "
+        "object, with a notice if the choice between them is lost."
+    ),
     "web_search": "It runs the web search tool of its protocol; when absent, true for all but `chat`.",
     "unsigned_thoughts": "It accepts thinking blocks without a signature (messages); else they are dropped.",
     "unthought_turns": "It accepts thinking in a tool turn that began without a thinking block (messages).",

@@ -29,6 +29,8 @@ class Dialect(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     image_urls: bool = True
     tool_choice: Literal["full", "auto_only", "no_required"] = "full"
     strict_tools: bool = True
+    composed_schemas: bool = True
+    """Whether tool schemas may have anyOf, oneOf or allOf at their root."""
     n: bool = True
     merge_system: bool = False
     path: str | None = None

@@ -48,6 +48,13 @@ _CLAUDE = {
     "claude-haiku-4-5": _model(200_000, 64_000, vision=True),
 }
 
+# Both APIs of OpenAI reject tool schemas with anyOf, oneOf or allOf at the root, and so does Anthropic.
+_OPENAI_CHAT: dict[str, Any] = {
+    "max_tokens_field": "max_completion_tokens",
+    "system_role": "developer",
+    "composed_schemas": False,
+}
+
 _VENDORS: dict[str, Preset] = {
     # OpenAI API reference, "Create chat completion": max_tokens is deprecated and not accepted by reasoning
     # models, which also take `developer` for `system`; max_completion_tokens works for all. Newer reasoning
@@ -62,8 +69,7 @@ _VENDORS: dict[str, Preset] = {
             "gpt-4.1": _model(1_047_576, 32_768, vision=True, reasoning=False),
             "gpt-4o": _model(128_000, 16_384, vision=True, reasoning=False),
         },
-        max_tokens_field="max_completion_tokens",
-        system_role="developer",
+        **_OPENAI_CHAT,
     ),
     "openai-responses": Preset(
         about="OpenAI, responses",
@@ -79,6 +85,7 @@ _VENDORS: dict[str, Preset] = {
             "gpt-5.3-codex": _model(400_000, 128_000, vision=True),
             "gpt-4.1": _model(1_047_576, 32_768, vision=True, reasoning=False),
         },
+        dialect={"composed_schemas": False},
     ),
     # Anthropic docs, "Extended thinking": thinking blocks need their signature, and with a thinking budget an
     # assistant turn with tool_use must begin with one. Compatible endpoints of others check neither.
@@ -89,7 +96,7 @@ _VENDORS: dict[str, Preset] = {
         env="ANTHROPIC_API_KEY",
         auth_style="x-api-key",
         models=_CLAUDE,
-        dialect={"unsigned_thoughts": False, "unthought_turns": False},
+        dialect={"unsigned_thoughts": False, "unthought_turns": False, "composed_schemas": False},
     ),
     # Gemini API docs, "Image understanding": images are inline data or uploaded files, not web addresses.
     "gemini": Preset(
@@ -313,7 +320,7 @@ _HOSTS: dict[str, Preset] = {
         base_url=None,
         env="AZURE_OPENAI_API_KEY",
         auth_style="api-key",
-        dialect={"max_tokens_field": "max_completion_tokens", "system_role": "developer"},
+        dialect=_OPENAI_CHAT,
     ),
 }
 

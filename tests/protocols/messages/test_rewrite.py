@@ -226,3 +226,39 @@ def test_thinking_that_a_provider_refuses_is_left_out_once() -> None:
     dialect = Dialect(unthought_turns=False, unsupported=("thinking",))
     encoded = rewritten(history(CALL, after=[RESULT], thinking=BUDGET), dialect=dialect)
     assert encoded.notices == ("dropped thinking: this provider rejects it",)
+
+
+COMPOSED = {"type": "object", "properties": {"a": {"type": "string"}}, "anyOf": [{"required": ["a"]}, {}]}
+PLAIN = b'{"name" : "plain", "input_schema": {"type":"object", "properties": {"oneOf": {"anyOf": []}}} }'
+
+
+def with_tools(*tools: bytes) -> bytes:
+    return body(tools=[]).replace(b'"tools":[]', b'"tools": [' + b" , ".join(tools) + b"]")
+
+
+def test_a_schema_that_anthropic_rejects_is_rewritten_for_anthropic_alone() -> None:
+    composed = json.encode({"name": "composed", "type": "custom", "input_schema": COMPOSED})
+    data = with_tools(PLAIN, composed, PLAIN)
+    as_sent = rewritten(data)
+    assert as_sent == EncodedRequest(data.replace(b'"asked"', b'"m-1"'))
+    encoded = rewritten(data, dialect=Dialect(composed_schemas=False))
+    tools = json.read_fields(encoded.body)["tools"]
+    assert bytes(tools).startswith(b"[" + PLAIN + b",")
+    assert json.decode(tools)[1] == {
+        "name": "composed",
+        "type": "custom",
+        "input_schema": {
+            "type": "object",
+            "properties": {"a": {"type": "string"}},
+            "description": '{"anyOf":[{"required":["a"]},{}]}',
+        },
+    }
+    assert encoded.notices == (
+        "dropped anyOf of tool composed: messages does not accept it at the root of a schema",
+    )
+
+
+def test_schemas_without_compositions_at_their_root_stay_byte_for_byte() -> None:
+    data = with_tools(PLAIN, b'{"name":"none"}', b'{"name":"null","input_schema":null}')
+    encoded = rewritten(data, dialect=Dialect(composed_schemas=False))
+    assert encoded == EncodedRequest(data.replace(b'"asked"', b'"m-1"'))

@@ -14,6 +14,7 @@ from routecodex.protocols.chat.encode_messages import encode_messages
 from routecodex.protocols.codec import EncodedRequest, EncodeOptions
 from routecodex.protocols.lost_fields import SERVER_HINTS, lost_fields, reject_provider_state
 from routecodex.protocols.tool_mapping import CUSTOM_PARAMETERS, description_of, flat_name
+from routecodex.protocols.tool_schemas import plain_parameters
 from routecodex.wire import json
 
 _COPIED_FIELDS = [
@@ -152,7 +153,10 @@ def _tool(tool: Tool, request: Request, options: EncodeOptions, notices: Notices
     description = description_of(tool)
     if description:
         function["description"] = description
-    function["parameters"] = CUSTOM_PARAMETERS if tool.kind == "custom" else _schema(tool.parameters)
+    parameters = tool.parameters
+    if request.source != "chat" and not options.dialect.composed_schemas:
+        parameters = plain_parameters(parameters, tool=tool.name, protocol="chat", notices=notices)
+    function["parameters"] = CUSTOM_PARAMETERS if tool.kind == "custom" else _schema(parameters)
     if tool.strict is not None and options.dialect.strict_tools:
         function["strict"] = tool.strict
     if request.source != "chat":

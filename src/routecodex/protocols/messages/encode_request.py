@@ -19,6 +19,7 @@ from routecodex.protocols.messages.content import NAME
 from routecodex.protocols.messages.encode_messages import cache_control_of, encode_messages, system_blocks
 from routecodex.protocols.messages.rewrite import rewrite
 from routecodex.protocols.tool_mapping import CUSTOM_PARAMETERS, description_of, flat_call, flat_name
+from routecodex.protocols.tool_schemas import plain_parameters
 from routecodex.wire import json
 
 Fields = dict[str, Any]
@@ -193,7 +194,9 @@ def _tool(tool: Tool, request: Request, options: EncodeOptions, notices: Notices
     description = description_of(tool)
     if description:
         entry["description"] = description
-    entry["input_schema"] = CUSTOM_PARAMETERS if tool.kind == "custom" else _object_schema(tool.parameters)
+    entry["input_schema"] = (
+        CUSTOM_PARAMETERS if tool.kind == "custom" else _input_schema(tool, request, options, notices)
+    )
     if tool.strict is not None and options.dialect.strict_tools and (tool.strict or request.source == NAME):
         entry["strict"] = tool.strict
     mark = cache_control_of(tool.cache, source=request.source)
@@ -204,7 +207,10 @@ def _tool(tool: Tool, request: Request, options: EncodeOptions, notices: Notices
     return entry
 
 
-def _object_schema(schema: Any) -> Fields:
+def _input_schema(tool: Tool, request: Request, options: EncodeOptions, notices: Notices) -> Fields:
+    schema = tool.parameters
+    if request.source != NAME or not options.dialect.composed_schemas:
+        schema = plain_parameters(schema, tool=tool.name, protocol=NAME, notices=notices)
     if not isinstance(schema, dict):
         return {"type": "object", "properties": {}}
     return schema if "type" in schema else {"type": "object", **schema}

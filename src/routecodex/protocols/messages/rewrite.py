@@ -17,6 +17,7 @@ from routecodex.protocols.codec import EncodedRequest, EncodeOptions, WireReques
 from routecodex.protocols.large_body import replace_model
 from routecodex.protocols.messages.schema import RequestBody, WireMessage, WirePart
 from routecodex.protocols.messages.thinking import FOREIGN, UNSIGNED, carried_signature
+from routecodex.protocols.tool_schemas import plain_parameters
 from routecodex.wire import json
 
 _raws: Decoder[list[Raw]] = Decoder(list[Raw])
@@ -35,7 +36,8 @@ def rewrite(request: WireRequest, options: EncodeOptions) -> EncodedRequest:
     changes = _signature_changes(wire, options)
     unsupported = [name for name in options.dialect.unsupported if b'"%s"' % name.encode() in body]
     obstacle = None if wire.thinking is None else _thinking_obstacle(wire, changes, options)
-    if not changes and not unsupported and obstacle is None:
+    composed = [] if options.dialect.composed_schemas else _composed_tools(wire)
+    if not changes and not unsupported and obstacle is None and not composed:
         outline = request.current_outline() if request.outline else b""
         return EncodedRequest(replace_model(body, options.model, named=wire.model, outline=outline))
     fields = json.read_fields(body)
@@ -51,9 +53,30 @@ def rewrite(request: WireRequest, options: EncodeOptions) -> EncodedRequest:
         # Anthropic rejects clear_thinking (context editing) without thinking.
         if b"clear_thinking" in bytes(fields.get("context_management", json.ABSENT)):
             fields.pop("context_management")
+    if composed and "tools" in fields:
+        fields["tools"] = _plain_tools(fields["tools"], composed, notices)
     if wire.model != options.model:
         fields["model"] = Raw(json.encode(options.model))
     return EncodedRequest(json.encode(fields), notices.lines())
+
+
+def _composed_tools(wire: RequestBody) -> list[int]:
+    """Return the positions of tools with a schema that Anthropic rejects (tool_schemas.py)."""
+    tools = wire.tools or ()
+    schemas = ((number, tool.input_schema) for number, tool in enumerate(tools))
+    return [number for number, schema in schemas if schema is not None and schema.composed]
+
+
+def _plain_tools(tools: Raw, composed: list[int], notices: Notices) -> Raw:
+    """Return the tools, with plain schemas at these positions."""
+    edited = _raws.decode(tools)
+    for number in composed:
+        fields = json.read_fields(bytes(edited[number]))
+        name = json.decode(fields["name"])
+        schema = json.decode(fields["input_schema"])
+        plain = plain_parameters(schema, tool=name, protocol="messages", notices=notices)
+        edited[number] = Raw(json.encode({**fields, "input_schema": plain}))
+    return Raw(json.encode(edited))
 
 
 def _signature_changes(wire: RequestBody, options: EncodeOptions) -> SignatureChanges:

@@ -51,11 +51,23 @@ class WireMessage(Struct, gc=False):
     content: str | list[WirePart]
 
 
+class WireInputSchema(Struct, gc=False):
+    """The root keywords of a tool's schema that Anthropic rejects."""
+
+    all_of: Raw = field(default=ABSENT, name="allOf")
+    any_of: Raw = field(default=ABSENT, name="anyOf")
+    one_of: Raw = field(default=ABSENT, name="oneOf")
+
+    @property
+    def composed(self) -> bool:
+        return self.all_of is not ABSENT or self.any_of is not ABSENT or self.one_of is not ABSENT
+
+
 class WireTool(Struct):
     name: str | None = None
     type: str | None = None
     description: str | None = None
-    input_schema: Raw = ABSENT
+    input_schema: WireInputSchema | None = None
     strict: bool | None = None
     cache_control: dict[str, Any] | None = None
 

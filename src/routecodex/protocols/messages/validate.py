@@ -139,8 +139,6 @@ def _check_settings(wire: RequestBody) -> None:
             raise _missing(f"tools[{number}].name")
         if tool.name is not None:
             _check_name(tool.name, at=f"tools[{number}].name")
-        if is_present(tool.input_schema) and not starts_with(tool.input_schema, b"{"):
-            raise _invalid(f"tools[{number}].input_schema", "expected an object")
     choice = wire.tool_choice
     if choice is not None and choice.type not in CHOICES:
         raise _invalid("tool_choice.type", f"must be one of {', '.join(CHOICES)}; got {choice.type!r}")

@@ -13,6 +13,7 @@ from routecodex.protocols.responses.content import PartWriter
 from routecodex.protocols.responses.decode_request import LOGPROBS
 from routecodex.protocols.responses.encode_messages import ItemWriter, custom_call_ids, short_id
 from routecodex.protocols.responses.schema import NAME
+from routecodex.protocols.tool_schemas import plain_parameters
 from routecodex.wire import json
 
 _ENCRYPTED = "reasoning.encrypted_content"
@@ -123,8 +124,7 @@ def _tool(
         if tool.format is not None:
             value["format"] = _grammar(tool.format)
     elif tool.parameters is not None or not same:
-        empty = {"type": "object", "properties": {}}
-        value["parameters"] = tool.parameters if same else tool.parameters or empty
+        value["parameters"] = tool.parameters if same else _parameters(tool, options, notices)
     if tool.kind == "function" and options.dialect.strict_tools:
         # OpenAI API reference: `strict` defaults to true on Responses; in the other protocols it is off.
         strict = tool.strict if same else bool(tool.strict)
@@ -140,6 +140,13 @@ def _grammar(form: Json) -> Json:
     if isinstance(form, dict) and isinstance(form.get("grammar"), dict):
         return {"type": "grammar", **form["grammar"]}
     return form
+
+
+def _parameters(tool: Tool, options: EncodeOptions, notices: Notices) -> Json:
+    parameters = tool.parameters or {"type": "object", "properties": {}}
+    if options.dialect.composed_schemas:
+        return parameters
+    return plain_parameters(parameters, tool=tool.name, protocol=NAME, notices=notices)
 
 
 def _hosted(tool: Tool, same: bool, notices: Notices) -> dict[str, Json] | None:
