@@ -78,6 +78,7 @@ guard-record: $(VENV)/.dev
 docs: $(VENV)/.dev
 	$(BIN)/python -m routecodex.config.reference
 	$(BIN)/python -m routecodex.cli.reference
+	$(BIN)/python -m routecodex.protocols.reference
 
 # Renews the lock files after a change of dependencies in pyproject.toml.
 lock: $(VENV)/.dev

@@ -25,6 +25,7 @@ from routecodex.gateway.context.gateway_replies import REPLY_PREFIX
 from routecodex.gateway.context.identity import CONVERSATION_HEADERS, SESSION_HEADERS
 from routecodex.protocols.dialect import Dialect
 from routecodex.protocols.messages.client_quirks import NEEDS_MESSAGE_STOP
+from routecodex.protocols.reference import with_tables
 from routecodex.providers import demo as demo_model
 from routecodex.providers.catalog import PRESETS
 from routecodex.providers.demo.script import COMMANDS
@@ -260,6 +261,11 @@ def test_the_options_of_the_tool_plugin_are_those_it_has() -> None:
 def test_the_table_of_instructions_is_current() -> None:
     page = (ROOT / "docs/routing.md").read_text("utf-8")
     assert reference.with_instruction_table(page) == page, "run `make docs`"
+
+
+def test_the_tables_of_lost_fields_are_current() -> None:
+    page = (ROOT / "docs/protocols.md").read_text("utf-8")
+    assert with_tables(page) == page, "run `make docs`"
 
 
 def test_every_header_that_names_a_session_is_documented_and_no_other() -> None:

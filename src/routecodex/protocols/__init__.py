@@ -12,6 +12,8 @@ tool_schemas       rewrites tool schemas with anyOf, oneOf or allOf at their roo
 sealed_signatures  seals a signature with its provider's name, so that it returns only there
 upstream_errors    maps a provider's error response to a typed error
 lost_fields        fields that another protocol does not have
+loss_samples       sample requests with every field that another protocol may lack
+reference          writes the tables of lost fields in docs/protocols.md
 message_features   reads author, user text, images and searches from messages
 user_text          finds and replaces user-written texts in a request
 control_fields     control fields of a body: session, conversation, route hints
