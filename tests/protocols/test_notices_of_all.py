@@ -7,7 +7,7 @@ from typing import Any, get_args
 import pytest
 
 from routecodex.canon.errors import BadRequest
-from routecodex.canon.parts import Media, Text, ToolCall, ToolResult
+from routecodex.canon.parts import Media, Opaque, Text, ToolCall, ToolResult
 from routecodex.canon.request import Message, ProtocolName, Request, Tool, ToolChoice
 from routecodex.protocols.codec import EncodeOptions
 from routecodex.protocols.codecs import CODECS
@@ -61,6 +61,41 @@ def test_what_stands_for_something_kept_at_its_provider_is_refused(target: str, 
 def test_cache_hints_that_are_lost_are_named(target: str) -> None:
     told = notices("messages", target, system=(Text("s", cache={"type": "ephemeral"}),))
     assert "dropped cache_control:" in told
+
+
+HINT = {"type": "ephemeral"}
+HINTS = {
+    "image": Message("user", (Media("image", "image/png", "AA", cache=HINT),)),
+    "call": Message("assistant", (ToolCall("c", "f", "{}", cache=HINT),)),
+    "result": Message("tool", (ToolResult("c", (Text("ok"),), cache=HINT),)),
+}
+
+
+@pytest.mark.parametrize("target", ["chat", "responses", "gemini"])
+@pytest.mark.parametrize("holder", HINTS)
+def test_cache_hints_of_every_part_are_named(target: str, holder: str) -> None:
+    call = Message("assistant", (ToolCall("c", "f", "{}"),))
+    messages = (call, HINTS[holder]) if holder == "result" else (HINTS[holder],)
+    assert "dropped cache_control:" in notices("messages", target, messages=messages)
+
+
+@pytest.mark.parametrize("target", ["chat", "responses", "gemini"])
+def test_a_part_of_a_result_that_only_messages_has_is_named(target: str) -> None:
+    part = Opaque("messages", {"type": "tool_reference", "tool_name": "f"})
+    call = Message("assistant", (ToolCall("c", "f", "{}"),))
+    told = notices("messages", target, messages=(call, Message("tool", (ToolResult("c", (part,)),))))
+    assert told.count("dropped ") == 1
+
+
+@pytest.mark.parametrize("target", ["chat", "responses"])
+def test_an_image_of_an_answer_is_named_where_answers_cannot_have_one(target: str) -> None:
+    answer = Message("assistant", (Media("image", "image/png", "AA"), Text("Here.")))
+    assert notices("gemini", target, messages=(answer,)).startswith("dropped image")
+
+
+@pytest.mark.parametrize("target", ["responses", "messages", "gemini"])
+def test_the_name_of_a_message_is_named(target: str) -> None:
+    assert "dropped name:" in notices("chat", target, messages=(Message("user", (Text("Hi"),), name="Ann"),))
 
 
 CODE = Tool("code_execution", "hosted", hosted={"type": "code_execution_20250825", "name": "code_execution"})

@@ -11,10 +11,12 @@ import msgspec
 import pytest
 
 from routecodex import protocols
-from routecodex.canon.request import Request
+from routecodex.canon.request import ProtocolName, Request
+from routecodex.protocols.codec import EncodeOptions
 from routecodex.protocols.codecs import CODECS
-from routecodex.protocols.loss_samples import SAMPLES
+from routecodex.protocols.loss_samples import SAMPLES, SMALLEST
 from routecodex.protocols.reference import BEGIN, END, notices_of, sample_request, tables, with_tables
+from routecodex.wire import json
 
 SOURCE = Path(protocols.__file__).parent
 ENCODERS = [
@@ -82,6 +84,36 @@ def test_the_samples_use_every_field_of_a_request() -> None:
         if getattr(request, name) != default
     }
     assert defaults.keys() - used == {"stream"}
+
+
+SILENT = {
+    ("chat", "`prompt_cache_key`", "messages"),
+    ("responses", "`prompt_cache_key`", "messages"),
+    ("messages", "`thinking: disabled`", "chat"),
+    ("gemini", "`thinkingConfig.thinkingBudget: 0`", "chat"),
+}
+"""Samples that change nothing and cause no notice: hints, and the default of most chat providers."""
+
+
+def test_a_field_that_changes_nothing_has_a_notice() -> None:
+    pairs = {(source, name, target) for source, name in NAMES for target in CODECS if target != source}
+    silent = {
+        (source, name, target)
+        for source, name, target in pairs
+        if not notices_of(source, name, target)
+        and encoded(sample_request(source, name), target) == encoded(smallest_request(source), target)
+    }
+    assert silent == SILENT
+
+
+def smallest_request(source: ProtocolName) -> Request:
+    codec, body = CODECS[source], json.encode(SMALLEST[source])
+    wire = codec.validate(body, model="m", stream=False) if source == "gemini" else codec.validate(body)
+    return codec.decode_request(wire)
+
+
+def encoded(request: Request, target: str) -> bytes:
+    return CODECS[target].encode_request(request, EncodeOptions(model="m", provider="p")).body
 
 
 def test_a_row_names_what_each_protocol_loses() -> None:

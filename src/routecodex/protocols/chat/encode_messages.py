@@ -122,7 +122,7 @@ def _result(
 ) -> dict[str, Any]:
     out: dict[str, Any] = {"role": "tool", "tool_call_id": result.call_id}
     if request.source != "chat" or result.is_error:
-        out["content"] = _result_text(result)
+        out["content"] = _result_text(result, notices)
         return out
     out["content"] = encode_content(list(result.parts), request, options, notices) or ""
     if result.name:
@@ -130,8 +130,10 @@ def _result(
     return {**out, **(message.extras or {})}
 
 
-def _result_text(result: ToolResult) -> str:
+def _result_text(result: ToolResult, notices: Notices) -> str:
     texts = [part.text for part in result.parts if isinstance(part, Text)]
+    if any(isinstance(part, Opaque) for part in result.parts):
+        notices.dropped("provider-specific parts", _NO_PLACE)
     if any(isinstance(part, Media) for part in result.parts):
         texts.append("(the attachment follows in the next message)")
     text = "\n".join(texts)
@@ -163,6 +165,8 @@ def _assistant(
         _add_reasoning(out, parts_by_type[Reasoning], options, notices)
     if Opaque in parts_by_type:
         notices.dropped("provider-specific parts", _NO_PLACE)
+    for media in parts_by_type.get(Media, ()):
+        notices.dropped(media.kind, "an assistant message of chat cannot have it")
     if from_chat:
         out.update(_chat_fields(message, out, parts_by_type.get(Refusal, ())))
     if calls or out["content"]:

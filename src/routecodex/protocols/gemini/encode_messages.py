@@ -126,6 +126,8 @@ class Contents:
         return self._with_extras({"text": part.text}, part.extras, signature=signature)
 
     def _call(self, call: ToolCall) -> PartFields:
+        if call.cache is not None:
+            self._notices.dropped("cache_control", "Gemini caches prefixes by itself")
         signature = call.signature
         if signature is not None and not may_return(
             self._options, signature, origin=call.origin, same_protocol=self._same

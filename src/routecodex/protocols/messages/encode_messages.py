@@ -110,6 +110,8 @@ class _ConversationBuilder:
 
     def add(self, message: Message) -> None:
         role = message.role
+        if message.name:
+            self._notices.dropped("name", "messages has no names of authors")
         if role == "system" and self._source != NAME:
             self._add_system(message)
             return

@@ -141,15 +141,20 @@ class PartWriter(Struct):
             return {}
         return {key: value for key, value in part.extras.items() if key != ITEM}
 
-    def _text(self, part: Text, assistant: bool) -> dict[str, Json]:
-        if part.cache is not None:
+    def drop_cache(self, cache: Json) -> None:
+        """Add a notice for a cache hint of another protocol."""
+        if cache is not None:
             self.notices.dropped("cache_control", "responses upstreams cache by prefix")
+
+    def _text(self, part: Text, assistant: bool) -> dict[str, Json]:
+        self.drop_cache(part.cache)
         value: dict[str, Json] = {"type": "output_text" if assistant else "input_text", "text": part.text}
         if part.annotations and assistant and self.same_protocol:
             value["annotations"] = list(part.annotations)
         return value | self._extras(part)
 
     def _media(self, part: Media) -> dict[str, Json] | None:
+        self.drop_cache(part.cache)
         writer = {"image": self._image, "file": self._file, "audio": self._audio}.get(part.kind)
         if writer is None:
             self.notices.dropped(part.kind, "responses takes images, files and audio")

@@ -111,6 +111,7 @@ class ItemWriter(Struct):
         return message
 
     def _call(self, call: ToolCall) -> dict[str, Json]:
+        self.writer.drop_cache(call.cache)
         item: dict[str, Json] = {
             "type": "custom_tool_call" if call.custom else "function_call",
             "call_id": short_id(call.id, prefix="call_"),
@@ -127,6 +128,7 @@ class ItemWriter(Struct):
         return item
 
     def _result(self, result: ToolResult) -> dict[str, Json]:
+        self.writer.drop_cache(result.cache)
         if result.is_error:
             self.writer.notices.dropped("is_error", "a tool output is a plain text in responses")
         custom = result.custom or result.call_id in self.custom_calls
