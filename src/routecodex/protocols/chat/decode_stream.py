@@ -28,6 +28,7 @@ from routecodex.protocols.chat.chunks import (
     ToolCallIndex,
     images_of,
     is_plain_text,
+    is_empty,
     read_chunk,
     transcript_of,
     usage_of,
@@ -122,7 +123,10 @@ class ChunkDecoder:
             out.append(Finished(end, self._extras or None))
 
     def _choice(self, choice: WireChoice, out: list[StreamItem]) -> None:
-        delta = choice.delta or choice.message
+        delta, message = choice.delta, choice.message
+        # In a stream Perplexity repeats the message so far beside each delta; a whole answer has it alone.
+        if message is not None and (delta is None or (not self.has_output and is_empty(delta))):
+            delta = message
         if delta is not None:
             self._delta(delta, choice, out)
         if choice.finish_reason:

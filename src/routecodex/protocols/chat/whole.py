@@ -28,8 +28,12 @@ _EMPTY_DELTA: Final = WireDelta()
 def decode_response(body: bytes) -> list[Event]:
     """Decode a completion into the events of an equal stream."""
     out: list[StreamItem] = []
+    answer = _read(body)
+    for choice in answer.choices or ():
+        # Perplexity sends a delta beside the message, too.
+        choice.delta = choice.delta if choice.message is None else None
     decoder = ChunkDecoder()
-    decoder.chunk(_read(body), out)
+    decoder.chunk(answer, out)
     if not any(isinstance(event, Failed) for event in out):
         decoder.finish(out)
     return unbatched(out)
