@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from routecodex.canon.parts import Text
+from routecodex.canon.parts import Part, Text, ToolCall
 from routecodex.canon.response import Response, fold
-from routecodex.protocols.chat.whole import decode_response
+from routecodex.protocols.chat.relay import Relay
+from routecodex.protocols.chat.whole import decode_response, relay_response
 from routecodex.wire import json
-from tests.protocols.chat.samples import COUNTS, DONE, HEAD, choice, events, frame, role
+from tests.protocols.chat.samples import COUNTS, DONE, HEAD, choice, chunks, events, frame, reply, role
 
 
 def completion(finish: str | None = "stop", *, delta: Any = None, **message: Any) -> dict[str, Any]:
@@ -43,3 +44,82 @@ def test_the_delta_of_a_chunk_counts_beside_the_message_so_far() -> None:
         for new, so_far in texts
     )
     assert fold(events(stream + choice("stop") + DONE)).parts == (Text("Hi there"),)
+
+
+NO_CALL = {"name": "", "arguments": ""}
+NO_CUSTOM = {"name": "", "input": ""}
+WEATHER = {"name": "weather", "arguments": '{"city":"Oslo"}'}
+CALL = {"id": "call_1", "type": "function", "function": WEATHER, "custom": NO_CUSTOM}
+PATCH = {"name": "patch", "input": "+ a"}
+CUSTOM = {"id": "call_1", "type": "custom", "function": NO_CALL, "custom": PATCH}
+NO_AUDIO = {"data": "", "expires_at": 0, "id": "", "transcript": ""}
+# Snowflake Cortex: every field of the answer is present, unused ones with the zero value of their type.
+ZEROS: list[tuple[dict[str, Any], tuple[Part, ...]]] = [
+    ({"content": "4", "function_call": NO_CALL, "audio": NO_AUDIO, "tool_calls": None}, (Text("4"),)),
+    ({"content": "", "tool_calls": [CALL]}, (ToolCall("call_1", "weather", '{"city":"Oslo"}'),)),
+    (
+        {"content": "", "function_call": NO_CALL, "tool_calls": [CALL]},
+        (ToolCall("call_1", "weather", '{"city":"Oslo"}'),),
+    ),
+    ({"content": "", "tool_calls": [CUSTOM]}, (ToolCall("call_1", "patch", "+ a", custom=True),)),
+    (
+        {"content": None, "function_call": WEATHER},
+        (ToolCall("call_chatcmpl1_0", WEATHER["name"], WEATHER["arguments"]),),
+    ),
+]
+
+
+@pytest.mark.parametrize(("message", "parts"), ZEROS, ids=range(len(ZEROS)))
+def test_zero_values_are_not_calls(message: dict[str, Any], parts: tuple[Part, ...]) -> None:
+    assert decoded(completion("", **message)).parts == parts
+    assert streamed(message).parts == parts
+
+
+def test_zero_values_beside_the_pieces_of_a_call_do_not_replace_them() -> None:
+    pieces = ['{"city":', '"Oslo"}']
+    deltas = [
+        {
+            "index": 0,
+            "id": "call_1",
+            "type": "function",
+            "function": {"name": "", "arguments": piece},
+            "custom": NO_CUSTOM,
+        }
+        for piece in pieces
+    ]
+    deltas[0]["function"] = {"name": "weather", "arguments": pieces[0]}
+    assert streamed(*({"tool_calls": [delta]} for delta in deltas)).parts == (
+        ToolCall("call_1", "weather", '{"city":"Oslo"}'),
+    )
+
+
+def test_zero_values_of_other_fields_are_absent() -> None:
+    answer = {**completion("", content="4"), "service_tier": "", "system_fingerprint": ""}
+    assert decoded(answer).extras is None
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        ({"content": "4", "function_call": NO_CALL}, "stop"),
+        ({"content": "", "function_call": NO_CALL, "tool_calls": [CALL]}, "tool_calls"),
+        ({"content": "", "function_call": WEATHER}, "function_call"),
+    ],
+)
+def test_a_relayed_answer_finishes_with_a_call_only_if_it_has_one(
+    message: dict[str, Any], reason: str
+) -> None:
+    answer = completion("", **message)
+    body, outcome = relay_response(json.encode(answer), reply())
+    assert outcome.sent_finish == reason
+    answer["choices"][0]["finish_reason"] = reason
+    assert json.decode(body) == answer
+    relay = Relay(reply(include_usage=False))
+    tool_calls = [{"index": 0, **call} for call in message.get("tool_calls", ())]
+    stream = role() + choice(**{**message, "tool_calls": tool_calls}) + choice("stop") + DONE
+    assert chunks(relay.feed(stream))[-1]["choices"][0]["finish_reason"] == reason
+
+
+def test_an_empty_relayed_answer_stays_empty_beside_zero_values() -> None:
+    message = {"content": "", "function_call": NO_CALL, "audio": NO_AUDIO, "refusal": ""}
+    assert relay_response(json.encode(completion("", **message)), reply())[1].empty

@@ -191,7 +191,7 @@ def is_empty(delta: WireDelta) -> bool:
 
 def lacks_answer(delta: WireDelta) -> bool:
     """Whether a delta or message has neither content nor a call; reasoning alone is not an answer."""
-    if delta.content or delta.refusal or delta.tool_calls or delta.function_call:
+    if delta.content or delta.refusal or delta.tool_calls or delta.legacy_call is not None:
         return False
     return not (_has_value(delta.audio) or _has_value(delta.images))
 
@@ -213,7 +213,14 @@ def is_plain_text(chunk: StreamChunk) -> bool:
 
 
 def _has_value(raw: Raw) -> bool:
-    return raw is not ABSENT and has_content(raw)
+    return raw is not ABSENT and has_content(raw) and not _is_zero(decode_raw(raw))
+
+
+def _is_zero(value: Json) -> bool:
+    """Whether a value is null, zero or empty, at every depth: Snowflake writes unused fields like this."""
+    if isinstance(value, dict):
+        return all(map(_is_zero, value.values()))
+    return all(map(_is_zero, value)) if isinstance(value, list) else not value
 
 
 def transcript_of(delta: WireDelta) -> str:
@@ -335,7 +342,8 @@ def is_valid_call(call: WireToolCallDelta, position: CallPosition) -> bool:
 
 def repair_call(call: dict[str, Any], position: CallPosition, *, new_id: str) -> None:
     """Add the fields that the position requires, and remove those that were sent before."""
-    kind, field = ("custom", "input") if call.get("custom") else ("function", "arguments")
+    kind, field = ("custom", "input") if _is_custom(call) else ("function", "arguments")
+    call.pop("function" if kind == "custom" else "custom", None)
     body = call.get(kind) or {}
     text = body.get(field)
     call["index"] = position.number
@@ -379,3 +387,7 @@ _WITHOUT_CALLS: Final = {
 
 _WITH_CALLS: Final = {reason: _infer_finish(reason, calls=True, legacy=False) for reason in _COMMON_REASONS}
 """Finishes of the four documented reasons, without and with calls."""
+
+
+def _is_custom(call: dict[str, Any]) -> bool:
+    return not _is_zero(call.get("custom")) or (not call.get("function") and bool(call.get("custom")))

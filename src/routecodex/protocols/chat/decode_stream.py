@@ -85,9 +85,9 @@ class ChunkDecoder:
             self.started = True
             self._answer_id = chunk.id
             out.append(Started(chunk.id or "", chunk.model or "", chunk.created))
-        if chunk.service_tier is not None:
+        if chunk.service_tier:
             self._extras["service_tier"] = chunk.service_tier
-        if chunk.system_fingerprint is not None:
+        if chunk.system_fingerprint:
             self._extras["system_fingerprint"] = chunk.system_fingerprint
         for choice in chunk.choices or ():
             if choice.index == 0:
@@ -149,7 +149,7 @@ class ChunkDecoder:
             self._images(images_of(delta), out)
         for call in delta.tool_calls or ():
             self._call(call, out)
-        if delta.function_call is not None:
+        if delta.function_call is not None and delta.legacy_call is not None:
             self._call(WireToolCallDelta(index=0, function=delta.function_call), out)
 
     def _images(self, images: list[Json], out: list[StreamItem]) -> None:
@@ -188,7 +188,7 @@ class ChunkDecoder:
             self._calls.append(_Call(delta.id))
         call, text = self._calls[position.number], delta.text
         if position.names:
-            call.custom = delta.custom is not None
+            call.custom = delta.is_custom
             self._open_call(call, delta.name or "", out)
         if text and not call.finished:
             call.arguments += text

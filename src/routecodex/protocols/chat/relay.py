@@ -304,7 +304,7 @@ class Relay(FrameRelay):
         """Note content and calls; return whether a call needs a repair."""
         if not self.started:
             self.started = not is_empty(delta)
-        if delta.function_call is not None:
+        if delta.function_call is not None and delta.legacy_call is not None:
             self._function_calls.append(choice)
         calls = delta.tool_calls
         if not calls:
@@ -321,7 +321,7 @@ class Relay(FrameRelay):
         """Keep the arguments of the last call: without a finish reason they show whether it is complete."""
         if begins:
             self._last_arguments.clear()
-        if call.text and call.custom is None:
+        if call.text and not call.is_custom:
             self._last_arguments.append(call.text)
 
     def _note_finish(self, choice: int, reason: str) -> bool:

@@ -188,15 +188,21 @@ class WireToolCallDelta(Struct, gc=False):
     custom: CustomDelta | None = None
 
     @property
+    def is_custom(self) -> bool:
+        """Whether a custom tool is called; Snowflake sends an empty `custom` beside every function."""
+        custom = self.custom
+        return custom is not None and (self.function is None or bool(custom.name or custom.input))
+
+    @property
     def name(self) -> str | None:
         """Return the tool's name; only the first delta of a call has it."""
-        tool = self.function or self.custom
+        tool = self.custom if self.is_custom else self.function
         return tool.name if tool is not None else None
 
     @property
     def text(self) -> str | None:
         """Return the arguments of a function or the input of a custom tool in this delta."""
-        if self.custom is not None:
+        if self.custom is not None and self.is_custom:
             return self.custom.input
         return self.function.arguments if self.function is not None else None
 
@@ -218,6 +224,12 @@ class WireDelta(Struct, gc=False):
     audio: Raw = ABSENT
     images: Raw = ABSENT
     reasoning_details: Raw = ABSENT
+
+    @property
+    def legacy_call(self) -> FunctionDelta | None:
+        """Return `function_call`, OpenAI's field before `tool_calls`; Snowflake sends an empty one always."""
+        call = self.function_call
+        return call if call is not None and (call.name or call.arguments) else None
 
 
 class WireAudioDelta(Struct, gc=False):

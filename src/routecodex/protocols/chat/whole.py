@@ -124,7 +124,7 @@ def relay_response(body: bytes, reply: ReplyContext) -> tuple[bytes, AnswerOutco
     for at, choice in enumerate(answer.choices or []):
         message, reason = choice.message or _EMPTY_DELTA, choice.finish_reason
         end, corrected = settle_finish(
-            reason, calls=bool(message.tool_calls), legacy=message.function_call is not None
+            reason, calls=bool(message.tool_calls), legacy=message.legacy_call is not None
         )
         if end.reason == "error":
             raise stream_broken(reason)
