@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
+from routecodex.canon.errors import UpstreamFailed
+from routecodex.canon.events import Failed
 from routecodex.canon.parts import Part, Text, ToolCall
 from routecodex.canon.response import Response, fold
 from routecodex.protocols.chat.relay import Relay
 from routecodex.protocols.chat.whole import decode_response, relay_response
-from routecodex.wire import json
+from routecodex.wire import json, sse
 from tests.protocols.chat.samples import COUNTS, DONE, HEAD, choice, chunks, events, frame, reply, role
 
 
@@ -123,3 +125,27 @@ def test_a_relayed_answer_finishes_with_a_call_only_if_it_has_one(
 def test_an_empty_relayed_answer_stays_empty_beside_zero_values() -> None:
     message = {"content": "", "function_call": NO_CALL, "audio": NO_AUDIO, "refusal": ""}
     assert relay_response(json.encode(completion("", **message)), reply())[1].empty
+
+
+EMPTY_ERRORS: list[Any] = [{}, "", [], {"message": "", "code": 0}, {"message": None}, False]
+
+
+@pytest.mark.parametrize("error", EMPTY_ERRORS, ids=repr)
+def test_an_empty_error_beside_an_answer_is_no_failure(error: Any) -> None:
+    # OpenAI-compatible servers that write the zero value of their error type into every answer.
+    answer = {**completion(content="Hi"), "error": error}
+    assert decoded(answer).parts == (Text("Hi"),)
+    assert relay_response(json.encode(answer), reply())[0] == json.encode(answer)
+    stream = role() + frame(choices=[{"index": 0, "delta": {"content": "Hi"}}], error=error) + choice("stop")
+    assert fold(events(stream + DONE)).parts == (Text("Hi"),)
+    assert Relay(reply(include_usage=False)).feed(stream + DONE) == stream + DONE
+
+
+@pytest.mark.parametrize("error", EMPTY_ERRORS, ids=repr)
+def test_an_empty_error_without_an_answer_is_a_failure(error: Any) -> None:
+    body = json.encode({"error": error})
+    with pytest.raises(UpstreamFailed):
+        decode_response(body)
+    with pytest.raises(UpstreamFailed):
+        Relay(reply()).feed(sse.frame(body))
+    assert isinstance(events(role() + choice(content="Hi") + sse.frame(body))[-1], Failed)

@@ -28,7 +28,7 @@ from routecodex.protocols.chat.schema import (
     WireUsage,
 )
 from routecodex.wire import json
-from routecodex.wire.json import ABSENT, decode_raw, has_content
+from routecodex.wire.json import ABSENT, decode_raw, has_content, is_present
 
 CONTENT_KEY: Final = (b'"content":"', b'"content": "')
 """Bytes before the text of a chunk: compact JSON (OpenAI), and with spaces (Python's json.dumps)."""
@@ -221,6 +221,13 @@ def _is_zero(value: Json) -> bool:
     if isinstance(value, dict):
         return all(map(_is_zero, value.values()))
     return all(map(_is_zero, value)) if isinstance(value, list) else not value
+
+
+def has_error(chunk: StreamChunk) -> bool:
+    """Whether a chunk reports an error; some servers write an empty `error` beside every answer."""
+    if chunk.error is ABSENT or not is_present(chunk.error):
+        return False
+    return not chunk.choices or not _is_zero(decode_raw(chunk.error))
 
 
 def transcript_of(delta: WireDelta) -> str:

@@ -26,6 +26,7 @@ from routecodex.protocols.chat import errors
 from routecodex.protocols.chat.chunks import (
     CONTENT_KEY,
     ToolCallIndex,
+    has_error,
     images_of,
     is_plain_text,
     is_empty,
@@ -37,7 +38,7 @@ from routecodex.protocols.chat.schema import StreamChunk, WireChoice, WireDelta,
 from routecodex.protocols.text_batches import FrameTemplate, StreamItem, TextBatch, frame_at, unbatched
 from routecodex.wire import json
 from routecodex.wire.frame import Frame
-from routecodex.wire.json import ABSENT, decode_raw, is_present
+from routecodex.wire.json import ABSENT, decode_raw
 from routecodex.wire.sse import Frames, FrameTooLarge
 
 _EMPTY_PARTS: dict[str, AnswerPart] = {"text": Text(""), "refusal": Refusal(""), "reasoning": Reasoning()}
@@ -77,7 +78,7 @@ class ChunkDecoder:
         self._extras: dict[str, Json] = {}
 
     def chunk(self, chunk: StreamChunk, out: list[StreamItem]) -> None:
-        if is_present(chunk.error):
+        if has_error(chunk):
             self.ended = True
             out.append(Failed(errors.typed_error(200, decode_raw(chunk.error), provider="")))
             return

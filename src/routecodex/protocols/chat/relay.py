@@ -18,6 +18,7 @@ from routecodex.protocols.chat.chunks import (
     CallPosition,
     ToolCallIndex,
     complete_usage,
+    has_error,
     is_empty,
     is_plain_text,
     is_valid_call,
@@ -37,7 +38,7 @@ from routecodex.protocols.relay import FrameRelay
 from routecodex.protocols.text_batches import FrameTemplate
 from routecodex.protocols.upstream_errors import stream_broken, stream_truncated
 from routecodex.wire import json, scan, sse
-from routecodex.wire.json import ABSENT, decode_raw, is_present
+from routecodex.wire.json import ABSENT, decode_raw
 
 _BYTES_PER_TOKEN = 3
 
@@ -212,7 +213,7 @@ class Relay(FrameRelay):
             chunk = read_loosely(data)
         if chunk is None:
             return self._break(unparsable())
-        if chunk.error is not ABSENT and is_present(chunk.error):
+        if chunk.error is not ABSENT and has_error(chunk):
             return self._upstream_error(raw, chunk)
         if self._include_usage:
             self._meter.add(raw)

@@ -8,7 +8,7 @@ from routecodex.canon import finish
 from routecodex.canon.events import Event, Failed
 from routecodex.canon.parts import Media, Opaque, Reasoning, Refusal, Text, ToolCall
 from routecodex.canon.response import Response
-from routecodex.protocols.chat.chunks import lacks_answer, read_chunk, settle_finish, usage_of
+from routecodex.protocols.chat.chunks import has_error, lacks_answer, read_chunk, settle_finish, usage_of
 from routecodex.protocols.chat.decode_stream import ChunkDecoder, unparsable
 from routecodex.protocols.chat.encode_messages import join_texts
 from routecodex.protocols.chat.encode_stream import annotations_of, answer_id, usage_object
@@ -20,7 +20,7 @@ from routecodex.protocols.tool_mapping import ToolNames, unwrap_input
 from routecodex.protocols.translation import estimated_usage
 from routecodex.protocols.upstream_errors import stream_broken
 from routecodex.wire import json
-from routecodex.wire.json import ABSENT, decode_raw, is_present
+from routecodex.wire.json import decode_raw
 
 _EMPTY_DELTA: Final = WireDelta()
 
@@ -43,7 +43,7 @@ def _read(body: bytes, provider: str = "") -> StreamChunk:
     answer = read_chunk(body)
     if answer is None:
         raise unparsable()
-    if answer.error is not ABSENT and is_present(answer.error):
+    if has_error(answer):
         raise typed_error(200, decode_raw(answer.error), provider=provider)
     if not answer.choices:
         raise unparsable()
