@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from routecodex.canon.errors import UpstreamFailed
-from routecodex.canon.events import Failed
-from routecodex.canon.parts import Part, Text, ToolCall
+from routecodex.canon.events import Failed, Usage
+from routecodex.canon.parts import Part, Reasoning, Text, ToolCall
 from routecodex.canon.response import Response, fold
 from routecodex.protocols.chat.relay import Relay
 from routecodex.protocols.chat.whole import decode_response, relay_response
 from routecodex.wire import json, sse
-from tests.protocols.chat.samples import COUNTS, DONE, HEAD, choice, chunks, events, frame, reply, role
+from tests.protocols.chat.samples import COUNTS, DONE, HEAD, choice, chunks, events, frame, reply, role, usage
 
 
 def completion(finish: str | None = "stop", *, delta: Any = None, **message: Any) -> dict[str, Any]:
@@ -149,3 +149,99 @@ def test_an_empty_error_without_an_answer_is_a_failure(error: Any) -> None:
     with pytest.raises(UpstreamFailed):
         Relay(reply()).feed(sse.frame(body))
     assert isinstance(events(role() + choice(content="Hi") + sse.frame(body))[-1], Failed)
+
+
+# (counts, usage)
+COUNTED: list[tuple[str, dict[str, Any], Usage]] = [
+    (
+        "xAI counts reasoning apart",
+        {
+            "prompt_tokens": 12,
+            "completion_tokens": 1,
+            "total_tokens": 303,
+            "prompt_tokens_details": {"cached_tokens": 11},
+            "completion_tokens_details": {"reasoning_tokens": 290},
+        },
+        Usage(12, 291, cache_read=11, reasoning=290),
+    ),
+    (
+        "OpenAI counts reasoning within",
+        {
+            "prompt_tokens": 12,
+            "completion_tokens": 291,
+            "total_tokens": 303,
+            "completion_tokens_details": {"reasoning_tokens": 290},
+        },
+        Usage(12, 291, reasoning=290),
+    ),
+    (
+        "no total",
+        {
+            "prompt_tokens": 12,
+            "completion_tokens": 1,
+            "completion_tokens_details": {"reasoning_tokens": 290},
+        },
+        Usage(12, 291, reasoning=290),
+    ),
+    ("Kimi", {**COUNTS, "cached_tokens": 2}, Usage(3, 2, cache_read=2)),
+    ("Mistral", {**COUNTS, "num_cached_tokens": 2}, Usage(3, 2, cache_read=2)),
+    ("DeepSeek", {**COUNTS, "prompt_cache_hit_tokens": 2}, Usage(3, 2, cache_read=2)),
+]
+
+
+@pytest.mark.parametrize(
+    ("counts", "expected"), [row[1:] for row in COUNTED], ids=[row[0] for row in COUNTED]
+)
+@pytest.mark.parametrize("odd", [{}, {"prompt_tokens": "text"}])
+def test_counts_of_a_provider_are_understood(
+    counts: dict[str, Any], expected: Usage, odd: dict[str, Any]
+) -> None:
+    answer = {**completion(content="Hi"), "usage": counts}
+    if odd:
+        # The second form is read field by field.
+        answer["choices"][0]["message"]["content"] = [{"type": "text", "text": "Hi"}]
+    assert decoded(answer).usage == expected
+    assert relay_response(json.encode(answer), reply())[1].usage == expected
+    stream = role() + choice("stop", content="Hi") + usage(**{"total_tokens": None, **counts}) + DONE
+    assert fold(events(stream)).usage == expected
+
+
+def detail(text: str, index: int = 0, field: str = "text") -> dict[str, Any]:
+    return {"type": f"reasoning.{field}", field: text, "format": "anthropic-claude-v1", "index": index}
+
+
+ENCRYPTED = {"type": "reasoning.encrypted", "data": "gAAA", "id": "rs_1", "index": 0}
+NO_TEXT = {"type": "reasoning.text", "text": 5}
+REASONED: list[tuple[str, dict[str, Any], str]] = [
+    ("Snowflake", {"reasoning_details": [detail("Hm.")]}, "Hm."),
+    ("OpenRouter", {"reasoning": None, "reasoning_details": [ENCRYPTED, detail("Hm.", 1, "summary")]}, "Hm."),
+    ("two", {"reasoning_details": [detail("A", 1, "summary"), ENCRYPTED, detail("B", 3)]}, "A\n\nB"),
+    ("both", {"reasoning": "Hm.", "reasoning_details": [detail("Hm.")]}, "Hm."),
+    ("invalid text", {"reasoning_details": [NO_TEXT, "x", detail("Hm.")]}, "Hm."),
+]
+
+
+@pytest.mark.parametrize(("fields", "text"), [row[1:] for row in REASONED], ids=[row[0] for row in REASONED])
+def test_reasoning_is_read_from_its_details(fields: dict[str, Any], text: str) -> None:
+    assert decoded(completion(content="4", **fields)).parts == (Reasoning(text), Text("4"))
+    assert streamed({"content": "", **fields}, {"content": "4"}).parts == (Reasoning(text), Text("4"))
+
+
+@pytest.mark.parametrize("details", [[ENCRYPTED], [], None, "text", {"type": "reasoning.text"}], ids=repr)
+def test_details_without_text_are_not_reasoning(details: Any) -> None:
+    assert decoded(completion(content="4", reasoning_details=details)).parts == (Text("4"),)
+
+
+def test_the_pieces_of_details_are_joined() -> None:
+    pieces = [detail("A"), detail(" and"), detail(" B"), detail("C", 1), detail(" D", 1)]
+    deltas = [{"content": "", "reasoning_details": [piece]} for piece in pieces]
+    assert streamed(*deltas, {"content": "4"}).parts == (Reasoning("A and B\n\nC D"), Text("4"))
+
+
+def test_reasoning_among_the_parts_of_the_content_is_read() -> None:
+    # Databricks (Claude with thinking).
+    summary = [{"type": "summary_text", "text": "Hm.", "signature": "sig"}]
+    content = [{"type": "reasoning", "summary": summary}, {"type": "text", "text": "4"}]
+    assert decoded(completion(content=content)).parts == (Reasoning("Hm."), Text("4"))
+    deltas = [{"content": [{"type": "reasoning", "summary": [{"text": text}]}]} for text in ("H", "m.")]
+    assert streamed(*deltas, {"content": "4"}).parts == (Reasoning("Hm."), Text("4"))

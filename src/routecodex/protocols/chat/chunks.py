@@ -39,6 +39,10 @@ _usage_field: Final = Decoder(UsageField)
 _usage_counts: Final = Decoder(WireUsage)
 
 
+_REASONING_PARTS: Final = {"thinking": "thinking", "reasoning": "summary"}
+"""Types of content parts that hold reasoning, and the field of its text."""
+
+
 def read_chunk(data: bytes) -> StreamChunk | None:
     """Read a chunk or a whole completion; None if it is not a JSON object."""
     return json.try_read(data, _decoder) or read_loosely(data)
@@ -107,18 +111,22 @@ def _loose_delta(item: dict[str, Any]) -> WireDelta:
 
 
 def _loose_content(value: Json) -> tuple[str | None, str | None]:
-    """Return text and reasoning of a content; Mistral's reasoning models send a list of typed parts."""
+    """Return text and reasoning of a content that is a list of typed parts.
+
+    Reasoning is in `thinking` of a part (Mistral) or in its `summary` (Databricks, part type `reasoning`).
+    """
     if not isinstance(value, list):
         return _text(value), None
     texts, reasoning = [], []
     for part in value:
         if not isinstance(part, dict):
             continue
-        if part.get("type") == "thinking":
-            inner = part.get("thinking")
-            reasoning.append(_loose_content(inner)[0] if isinstance(inner, list) else inner)
-        else:
+        field = _REASONING_PARTS.get(part.get("type") or "")
+        if field is None:
             texts.append(part.get("text"))
+        else:
+            inner = part.get(field)
+            reasoning.append(_loose_content(inner)[0] if isinstance(inner, list) else inner)
     return _joined(texts), _joined(reasoning)
 
 
@@ -163,6 +171,8 @@ def _loose_usage(item: dict[str, Any]) -> WireUsage:
         if isinstance(completion, dict)
         else None,
         prompt_cache_hit_tokens=_count(item.get("prompt_cache_hit_tokens")),
+        cached_tokens=_count(item.get("cached_tokens")),
+        num_cached_tokens=_count(item.get("num_cached_tokens")),
     )
 
 
@@ -212,6 +222,13 @@ def is_plain_text(chunk: StreamChunk) -> bool:
     return not (_has_value(delta.images) or _has_value(delta.reasoning_details))
 
 
+def has_error(chunk: StreamChunk) -> bool:
+    """Whether a chunk reports an error; some servers write an empty `error` beside every answer."""
+    if chunk.error is ABSENT or not is_present(chunk.error):
+        return False
+    return not chunk.choices or not _is_zero(decode_raw(chunk.error))
+
+
 def _has_value(raw: Raw) -> bool:
     return raw is not ABSENT and has_content(raw) and not _is_zero(decode_raw(raw))
 
@@ -221,13 +238,6 @@ def _is_zero(value: Json) -> bool:
     if isinstance(value, dict):
         return all(map(_is_zero, value.values()))
     return all(map(_is_zero, value)) if isinstance(value, list) else not value
-
-
-def has_error(chunk: StreamChunk) -> bool:
-    """Whether a chunk reports an error; some servers write an empty `error` beside every answer."""
-    if chunk.error is ABSENT or not is_present(chunk.error):
-        return False
-    return not chunk.choices or not _is_zero(decode_raw(chunk.error))
 
 
 def transcript_of(delta: WireDelta) -> str:
@@ -242,18 +252,43 @@ def images_of(delta: WireDelta) -> list[Json]:
     return found if isinstance(found, list) else []
 
 
+def reasoning_details_of(delta: WireDelta) -> list[tuple[int, str]]:
+    """Return the texts in `reasoning_details`, each with the index of its entry (OpenRouter docs, reasoning).
+
+    A `reasoning.encrypted` entry has no text.
+    """
+    found = decode_raw(delta.reasoning_details)
+    texts: list[tuple[int, str]] = []
+    for at, entry in enumerate(found if isinstance(found, list) else ()):
+        if isinstance(entry, dict):
+            text = _text(entry.get("text")) or _text(entry.get("summary"))
+            index = _count(entry.get("index"))
+            if text:
+                texts.append((at if index is None else index, text))
+    return texts
+
+
 def usage_of(wire: WireUsage) -> Usage:
     """Return the canonical usage."""
     prompt, completion = wire.prompt_tokens_details, wire.completion_tokens_details
     cached = prompt.cached_tokens if prompt is not None else None
     written = prompt.cache_write_tokens if prompt is not None else None
-    reasoning = completion.reasoning_tokens if completion is not None else None
+    reasoning = (completion.reasoning_tokens or 0) if completion is not None else 0
+    input, output = wire.prompt_tokens or 0, wire.completion_tokens or 0
+    # xAI does not count reasoning among the completion tokens, only in the total.
+    total = wire.total_tokens
+    if reasoning and (reasoning > output if total is None else total - input - output >= reasoning):
+        output += reasoning
     return Usage(
-        input=wire.prompt_tokens or 0,
-        output=wire.completion_tokens or 0,
-        cache_read=cached or wire.prompt_cache_hit_tokens or 0,
+        input=input,
+        output=output,
+        cache_read=cached
+        or wire.prompt_cache_hit_tokens
+        or wire.cached_tokens
+        or wire.num_cached_tokens
+        or 0,
         cache_write=written or 0,
-        reasoning=reasoning or 0,
+        reasoning=reasoning,
     )
 
 
@@ -367,6 +402,10 @@ def repair_call(call: dict[str, Any], position: CallPosition, *, new_id: str) ->
     call[kind] = body
 
 
+def _is_custom(call: dict[str, Any]) -> bool:
+    return not _is_zero(call.get("custom")) or (not call.get("function") and bool(call.get("custom")))
+
+
 def settle_finish(reason: str | None, *, calls: bool, legacy: bool = False) -> tuple[Finish, str]:
     """Return the finish of a relayed answer, and the `finish_reason` for its client.
 
@@ -394,7 +433,3 @@ _WITHOUT_CALLS: Final = {
 
 _WITH_CALLS: Final = {reason: _infer_finish(reason, calls=True, legacy=False) for reason in _COMMON_REASONS}
 """Finishes of the four documented reasons, without and with calls."""
-
-
-def _is_custom(call: dict[str, Any]) -> bool:
-    return not _is_zero(call.get("custom")) or (not call.get("function") and bool(call.get("custom")))

@@ -28,12 +28,14 @@ from routecodex.protocols.chat.chunks import (
     ToolCallIndex,
     has_error,
     images_of,
-    is_plain_text,
     is_empty,
+    is_plain_text,
     read_chunk,
+    reasoning_details_of,
     transcript_of,
     usage_of,
 )
+from routecodex.protocols.chat.encode_messages import TEXT_SEPARATOR
 from routecodex.protocols.chat.schema import StreamChunk, WireChoice, WireDelta, WireToolCallDelta
 from routecodex.protocols.text_batches import FrameTemplate, StreamItem, TextBatch, frame_at, unbatched
 from routecodex.wire import json
@@ -76,6 +78,7 @@ class ChunkDecoder:
         self._answer_id: str | None = None
         self._call_prefix = ""
         self._extras: dict[str, Json] = {}
+        self._details_index = -1
 
     def chunk(self, chunk: StreamChunk, out: list[StreamItem]) -> None:
         if has_error(chunk):
@@ -135,6 +138,8 @@ class ChunkDecoder:
 
     def _delta(self, delta: WireDelta, choice: WireChoice, out: list[StreamItem]) -> None:
         reasoning = delta.reasoning_content or delta.reasoning
+        if not reasoning and delta.reasoning_details is not ABSENT:
+            reasoning = self._detailed_reasoning(delta)
         if reasoning:
             out.append(ReasoningDelta(self._block("reasoning", out), reasoning))
         if delta.content:
@@ -152,6 +157,17 @@ class ChunkDecoder:
             self._call(call, out)
         if delta.function_call is not None and delta.legacy_call is not None:
             self._call(WireToolCallDelta(index=0, function=delta.function_call), out)
+
+    def _detailed_reasoning(self, delta: WireDelta) -> str:
+        """Return the reasoning in `reasoning_details`, with a blank line between entries."""
+        opened = self._open is not None and self._open[0] == "reasoning"
+        reasoning = ""
+        for index, text in reasoning_details_of(delta):
+            if index != self._details_index and (opened or reasoning):
+                reasoning += TEXT_SEPARATOR
+            self._details_index = index
+            reasoning += text
+        return reasoning
 
     def _images(self, images: list[Json], out: list[StreamItem]) -> None:
         if images:

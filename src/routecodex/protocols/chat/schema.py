@@ -211,7 +211,7 @@ class WireDelta(Struct, gc=False):
     """A delta of a chunk, or the message of a whole completion.
 
     Beyond OpenAI's fields: `reasoning_content` (DeepSeek, Z.ai, Qwen), `reasoning` (OpenRouter, Groq, vLLM),
-    `reasoning_details` and `images` (OpenRouter).
+    `reasoning_details` (OpenRouter, Snowflake) and `images` (OpenRouter).
     """
 
     content: str | None = None
@@ -260,7 +260,11 @@ class ReasoningDetails(Struct, gc=False):
 
 
 class WireUsage(Struct, gc=False):
-    """Token counts; `prompt_cache_hit_tokens` is DeepSeek's."""
+    """Token counts.
+
+    DeepSeek counts cached tokens in `prompt_cache_hit_tokens`, Kimi in `cached_tokens`, Mistral in
+    `num_cached_tokens`.
+    """
 
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
@@ -268,6 +272,8 @@ class WireUsage(Struct, gc=False):
     prompt_tokens_details: CachedDetails | None = None
     completion_tokens_details: ReasoningDetails | None = None
     prompt_cache_hit_tokens: int | None = None
+    cached_tokens: int | None = None
+    num_cached_tokens: int | None = None
 
 
 class StreamChunk(Struct, gc=False):
