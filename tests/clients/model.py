@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -48,6 +49,10 @@ TRIGGERED_ANSWERS: dict[str, TriggeredAnswer] = {
     ),
 }
 
+CITING = "cite your pages"
+CITED = ("https://a.example/", "https://b.example/")
+"""A request with the phrase gets a stream that cites these pages, each in a delta of its own."""
+
 _FAULT = re.compile(rb"says-(\d+)|(breaks-off)|(reports-an-error)")
 # Google's Python SDK sends some names in snake_case; the real API accepts both.
 _CAMEL_CASE = (b'"parameters_json_schema"', b'"parametersJsonSchema"')
@@ -65,6 +70,8 @@ def model(protocol: str) -> Callable[[Request], Json | Sse]:
         fault = _FAULT.search(request.path.encode() + b" " + request.body)
         if fault is not None:
             return _fail(protocol, fault)
+        if CITING.encode() in request.body:
+            return _cite(protocol)
         triggered = _triggered_answer(request.body)
         if triggered is None:
             return smart(replace(request, body=request.body.replace(*_CAMEL_CASE)))
@@ -91,3 +98,29 @@ def _fail(protocol: str, fault: re.Match[bytes]) -> Json | Sse:
         return answers.error(protocol, int(status), f"the upstream says {status.decode()}", **waits)
     text = "The beginning of an answer that has no end."
     return answers.cut_off(protocol, text) if breaks else answers.stream_error(protocol, text)
+
+
+def _cite(protocol: str) -> Sse:
+    """Return a stream with citations, as OpenRouter (chat) and Anthropic's web search send them."""
+    plain = answers.compose(protocol, TextPiece("See both."), stream=True, end="stop", counts=Counts())
+    assert isinstance(plain, Sse)
+    end = {"chat": b'"finish_reason":"stop"', "messages": b"event: content_block_stop"}[protocol]
+    at = next(number for number, frame in enumerate(plain.frames) if end in frame)
+    cite = {"chat": _chat_citation, "messages": _messages_citation}[protocol]
+    citations = [cite(url, plain.frames[0]) for url in CITED]
+    return Sse([*plain.frames[:at], *citations, *plain.frames[at:]])
+
+
+def _chat_citation(url: str, first: bytes) -> bytes:
+    citation = {"url": url, "title": "Page", "start_index": 0, "end_index": 9}
+    delta = {"annotations": [{"type": "url_citation", "url_citation": citation}]}
+    chunk = json.loads(first.removeprefix(b"data: "))
+    chunk["choices"] = [{"index": 0, "delta": delta, "finish_reason": None}]
+    return b"data: %b\n\n" % json.dumps(chunk, separators=(",", ":")).encode()
+
+
+def _messages_citation(url: str, _: bytes) -> bytes:
+    citation = {"type": "web_search_result_location", "url": url, "title": "Page", "cited_text": "Both."}
+    delta = {"type": "citations_delta", "citation": {**citation, "encrypted_index": "e"}}
+    event = {"type": "content_block_delta", "index": 0, "delta": delta}
+    return b"event: content_block_delta\ndata: %b\n\n" % json.dumps(event).encode()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.clients.gateway import UPSTREAM_KEY, Gateway
-from tests.clients.model import REASONING, SIGNATURE
+from tests.clients.model import CITED, CITING, REASONING, SIGNATURE
 from tests.clients.python.conversation import (
     FINISH_REASONS,
     IMAGE_URL,
@@ -295,3 +295,19 @@ def test_an_answer_cut_by_the_token_limit_ends_with_length(
     reply = sdk_mode.start(sdks, gateway, MODELS[upstream]).send("cut short")
     assert reply.text == "This goes on and on and"
     assert reply.end == FINISH_REASONS[sdk_mode.protocol]["length"]
+
+
+@pytest.mark.parametrize("include_usage", [True, False])
+@pytest.mark.parametrize("upstream", ["chat", "messages"], ids="to-{}".format)
+def test_the_stream_helper_of_openai_collects_citations_of_several_deltas(
+    gateway: Gateway, sdks: Sdks, upstream: str, include_usage: bool
+) -> None:
+    completions = sdks.openai(gateway.url).chat.completions
+    with completions.stream(
+        model=MODELS[upstream],
+        messages=[{"role": "user", "content": f"Please {CITING}."}],
+        stream_options={"include_usage": include_usage},
+    ) as events:
+        message = events.get_final_completion().choices[0].message
+    assert message.content == "See both."
+    assert [citation.url_citation.url for citation in message.annotations or ()] == list(CITED)

@@ -4,9 +4,11 @@ from typing import Any
 
 import pytest
 
+from routecodex.canon.errors import UpstreamFailed
 from routecodex.canon.events import (
     AnnotationDelta,
     Event,
+    Failed,
     Finished,
     PartFinished,
     PartStarted,
@@ -14,7 +16,7 @@ from routecodex.canon.events import (
     TextDelta,
 )
 from routecodex.canon.finish import Finish
-from routecodex.canon.parts import Reasoning, Text
+from routecodex.canon.parts import Opaque, Reasoning, Text, ToolCall
 from routecodex.canon.response import Response, fold, unfold
 from routecodex.protocols.chat.encode_stream import annotation_of
 from routecodex.protocols.chat.whole import decode_response, encode_response
@@ -78,3 +80,45 @@ def test_a_citation_without_a_page_gives_no_chunk() -> None:
     begin: list[Event] = [Started("u", "m"), PartStarted(0, Text("")), TextDelta(0, "Hi")]
     mark = AnnotationDelta(0, {"type": "page_location", "document_index": 0})
     assert written([*begin, mark, *end]) == written([*begin, *end])
+
+
+def test_citations_and_images_of_a_stream_are_one_delta_before_the_finish() -> None:
+    images = [{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}} for data in "AB"]
+    parts = (
+        Text("Hello", annotations=(FLAT, FLAT)),
+        Opaque("chat", images[0]),
+        Text("you", annotations=(FLAT,)),
+        Opaque("chat", images[1]),
+    )
+    sent = chunks(written(list(unfold(Response("up-1", "gpt", 1, parts, Finish("stop"))))))
+    deltas = [chunk["choices"][0]["delta"] for chunk in sent if chunk["choices"]]
+    citations = [url_citation(0, 3), url_citation(0, 3), url_citation(5, 8)]
+    assert deltas[-2:] == [{"annotations": citations, "images": images}, {}]
+    assert [delta for delta in deltas[:-2] if "annotations" in delta or "images" in delta] == []
+
+
+def test_citations_of_a_broken_stream_come_before_its_error() -> None:
+    begin: list[Event] = [Started("u", "m"), PartStarted(0, Text("")), TextDelta(0, "Hi")]
+    failed = Failed(UpstreamFailed("down", code="upstream_error"))
+    sent = chunks(written([*begin, AnnotationDelta(0, FLAT), failed]))
+    assert sent[-2]["choices"][0]["delta"] == {"annotations": [url_citation(0, 3)]}
+    assert sent[-1]["error"]["message"] == "down"
+
+
+def test_citations_come_before_a_call_and_have_an_index_after_it() -> None:
+    parts = (Text("Hi", annotations=(FLAT,)), ToolCall("a", "f", "{}"), Text("you", annotations=(FLAT,)))
+    sent = chunks(written(list(unfold(Response("up-1", "gpt", 1, parts, Finish("tool_calls"))))))
+    deltas = [chunk["choices"][0]["delta"] for chunk in sent if chunk["choices"]]
+    fields = [next(iter(delta), "") for delta in deltas]
+    assert fields == [
+        "role",
+        "content",
+        "annotations",
+        "tool_calls",
+        "tool_calls",
+        "content",
+        "annotations",
+        "",
+    ]
+    assert deltas[2] == {"annotations": [url_citation(0, 3)]}
+    assert deltas[6] == {"annotations": [{**url_citation(2, 5), "index": 1}]}

@@ -64,6 +64,9 @@ class StreamEncoder(codec.StreamEncoder):
         self._written = 0
         self._non_text = 0
         self._text_start = 0
+        self._collected: dict[str, list[Json]] = {}
+        """Annotations and images until the next part that is not text, or the end."""
+        self._sent_entries: dict[str, int] = {}
         self._envelope = b""
         self._head = b""
         self._tail = b',"logprobs":null,"finish_reason":null}]'
@@ -85,7 +88,7 @@ class StreamEncoder(codec.StreamEncoder):
             case PartFinished():
                 return self._close_call(event.index)
             case AnnotationDelta():
-                return self._annotation(event.annotation)
+                self._annotation(event.annotation)
             case UsageReported():
                 self._usage = event.usage
             case Started():
@@ -93,7 +96,8 @@ class StreamEncoder(codec.StreamEncoder):
             case Finished():
                 return self._finish(event)
             case Failed():
-                return b"data: " + json.encode({"error": errors.error_object(event.error)}) + b"\n\n"
+                failure = b"data: " + json.encode({"error": errors.error_object(event.error)}) + b"\n\n"
+                return self._collected_delta() + failure
             case _:
                 pass
         return b""
@@ -140,19 +144,44 @@ class StreamEncoder(codec.StreamEncoder):
         }
         return b"data: " + self._envelope + b',"choices":[' + json.encode(choice) + b"]" + self._close_chunk()
 
-    def _annotation(self, annotation: Json) -> bytes:
+    def _annotation(self, annotation: Json) -> None:
         encoded = annotation_of(annotation, start=self._text_start, end=self._written - self._non_text)
-        return b"" if encoded is None else self._delta(b'{"annotations":[' + json.encode(encoded) + b"]}")
+        if encoded is not None:
+            self._collected.setdefault("annotations", []).append(encoded)
+
+    def _collected_delta(self) -> bytes:
+        """Return the annotations and images since the last such delta, mostly all of the answer in one.
+
+        OpenAI's Python SDK (`chat.completions.stream`) fails at a list in a second delta, if its entries have
+        no `index`; its JavaScript SDK keeps only the last list.
+        """
+        if not self._collected:
+            return b""
+        delta = {name: self._with_index(name, entries) for name, entries in self._collected.items()}
+        self._collected = {}
+        return self._delta(json.encode(delta))
+
+    def _with_index(self, name: str, entries: list[Json]) -> list[Json]:
+        sent = self._sent_entries.get(name, 0)
+        self._sent_entries[name] = sent + len(entries)
+        return [
+            {**entry, "index": sent + at} if isinstance(entry, dict) and (sent or "index" in entry) else entry
+            for at, entry in enumerate(entries)
+        ]
 
     def _close_chunk(self) -> bytes:
         return b',"usage":null}\n\n' if self._reply.include_usage else b"}\n\n"
 
     def _part(self, event: PartStarted) -> bytes:
         part = event.part
+        # Chat decoders, ours too, add annotations to the text that came last.
+        collected = b"" if isinstance(part, Text | Opaque) else self._collected_delta()
         if isinstance(part, ToolCall):
-            return self._begin_call(event.index, part)
+            return collected + self._begin_call(event.index, part)
         if isinstance(part, Opaque):
-            return self._delta(json.encode({"images": [part.value]})) if part.protocol == "chat" else b""
+            if part.protocol == "chat":
+                self._collected.setdefault("images", []).append(part.value)
+            return b""
         if isinstance(part, Refusal):
             self._refusals.add(event.index)
         field = _TEXT_FIELDS.get(type(part))
@@ -163,7 +192,7 @@ class StreamEncoder(codec.StreamEncoder):
             text = between + text
         else:
             self._non_text += len(text)
-        return self._text(field, text) if field is not None and text else b""
+        return collected + self._text(field, text) if field is not None and text else collected
 
     def _begin_call(self, index: int, part: ToolCall) -> bytes:
         name, _, custom = self._names.resolve(part.name)
@@ -203,6 +232,7 @@ class StreamEncoder(codec.StreamEncoder):
         reason = finish.encode("chat", event.finish)
         self._tier(event.extras)
         out = self._empty_arguments() if event.finish.reason == "tool_calls" else b""
+        out += self._collected_delta()
         choice = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": reason}
         out += b"data: " + self._envelope + b',"choices":[' + json.encode(choice) + b"]" + self._close_chunk()
         if self._reply.include_usage:

@@ -74,6 +74,8 @@ _MARKS: Final[tuple[bytes, ...]] = (
     b'"error"',
     b"[DONE]",
     b"_call",
+    b'"annotations":[{',
+    b'"annotations": [{',
     b"data:\n",
     b"data: \n",
 )
@@ -97,6 +99,8 @@ class Relay(FrameRelay):
         self._positions: list[CallPosition] = []
         self._function_calls: list[int] = []
         """Choices that called by `function_call`, OpenAI's field before `tool_calls`."""
+        self._annotations: dict[int, int] = {}
+        """Annotations so far, by choice."""
         self._finish_reasons: dict[int, str] = {}
         self._failure = ""
         """The finish reason with which the upstream reported a failure."""
@@ -302,21 +306,31 @@ class Relay(FrameRelay):
         return repair
 
     def _note_delta(self, choice: int, delta: WireDelta, *, loose: bool) -> bool:
-        """Note content and calls; return whether a call needs a repair."""
+        """Note content and calls; return whether a call or an annotation needs a repair."""
         if not self.started:
             self.started = not is_empty(delta)
         if delta.function_call is not None and delta.legacy_call is not None:
             self._function_calls.append(choice)
+        repair = bool(delta.annotations) and self._note_annotations(choice, delta.annotations or [])
         calls = delta.tool_calls
         if not calls:
-            return False
-        repair = loose
+            return repair
+        repair |= loose
         for call in calls:
             position = self._calls.setdefault(choice, ToolCallIndex()).locate(call)
             self._positions.append(position)
             self._note_arguments(call, begins=position.begins)
             repair |= not is_valid_call(call, position)
         return repair
+
+    def _note_annotations(self, choice: int, annotations: list[Any]) -> bool:
+        """Count annotations; return whether they need an `index`.
+
+        OpenRouter sends each in a delta of its own, without one; OpenAI's Python SDK fails at the second.
+        """
+        before = self._annotations.get(choice, 0)
+        self._annotations[choice] = before + len(annotations)
+        return before > 0
 
     def _note_arguments(self, call: WireToolCallDelta, *, begins: bool) -> None:
         """Keep the arguments of the last call: without a finish reason they show whether it is complete."""
@@ -354,7 +368,13 @@ class Relay(FrameRelay):
         return sse.frame(json.encode(value))
 
     def _repair_choice(self, choice: dict[str, Any], positions: Iterator[CallPosition]) -> None:
-        calls = (choice.get("delta") or {}).get("tool_calls") or ()
+        delta = choice.get("delta") or {}
+        annotations = delta.get("annotations") or ()
+        first = self._annotations.get(choice.get("index") or 0, 0) - len(annotations)
+        for at, annotation in enumerate(annotations):
+            if first and isinstance(annotation, dict):
+                annotation.setdefault("index", first + at)
+        calls = delta.get("tool_calls") or ()
         for call in (call for call in calls if isinstance(call, dict)):
             position = next(positions)
             repair_call(call, position, new_id=f"call_{self._reply.id}_{position.number}")
