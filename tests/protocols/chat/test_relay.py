@@ -47,10 +47,10 @@ def test_a_clean_stream_that_comes_at_once_is_not_even_copied() -> None:
 
 
 def test_a_repair_leaves_the_frames_around_it_unchanged() -> None:
-    glued = frame(choices=[{"index": 0, "delta": {"content": "!"}, "finish_reason": "stop"}], usage=COUNTS)
-    alone = frame(choices=[{"index": 0, "delta": {"content": "!"}, "finish_reason": "stop"}])
+    wrong = frame(choices=[{"index": 0, "delta": {"content": "!"}, "finish_reason": "eos"}])
+    right = frame(choices=[{"index": 0, "delta": {"content": "!"}, "finish_reason": "stop"}])
     stream = role() + choice(content="Hel") + choice(content="lo")
-    assert passed(stream + glued + DONE, reply(include_usage=False)) == stream + alone + DONE
+    assert passed(stream + wrong + DONE, reply(include_usage=False)) == stream + right + DONE
 
 
 @pytest.mark.parametrize("at", range(5))

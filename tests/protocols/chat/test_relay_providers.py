@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from routecodex.canon.events import Usage
 from tests.kit.grammar import check_chat
-from tests.protocols.chat.samples import DONE, choice, chunks, reply, role
-from tests.protocols.chat.test_relay import passed
+from tests.protocols.chat.samples import COUNTS, DONE, choice, chunks, frame, reply, role, usage
+from tests.protocols.chat.test_relay import passed, relayed
 
 
 def cited(*urls: str, index: int | None = None, **more: Any) -> dict[str, Any]:
@@ -49,3 +50,47 @@ def test_each_choice_counts_its_own_citations() -> None:
     stream += choice(index=1, **cited("b")) + choice(**cited("c")) + choice("stop") + choice("stop", 1)
     sent = [chunk["choices"][0] for chunk in chunks(passed(stream + DONE, reply(include_usage=False)))]
     assert [item["delta"] for item in sent[2:5]] == [cited("a"), cited("b"), cited("c", index=1)]
+
+
+GLUED = frame(choices=[{"index": 0, "delta": {}, "finish_reason": "stop"}], usage=COUNTS)
+RUNNING = frame(choices=[{"index": 0, "delta": {"content": "!"}, "finish_reason": None}], usage=COUNTS)
+LATE = frame(choices=[{"index": 0, "delta": {}, "finish_reason": None}], usage=COUNTS)
+# Mistral, Together and Databricks send it with the finish, Perplexity in every chunk, others after that.
+COUNTED = [GLUED, RUNNING + GLUED, RUNNING + choice("stop"), choice("stop") + LATE]
+
+
+@pytest.mark.parametrize("end", COUNTED, ids=["at the end", "always", "before the end", "after the end"])
+@pytest.mark.parametrize("step", [1, 1 << 30])
+def test_usage_in_a_chunk_with_choices_stays_there(end: bytes, step: int) -> None:
+    stream = role() + choice(content="Hi") + end + DONE
+    to = reply(include_usage=False)
+    assert passed(stream, to, step) == stream
+    check_chat(stream, include_usage=False)
+    assert relayed(stream, include_usage=False).outcome.usage == Usage(3, 2)
+
+
+@pytest.mark.parametrize("end", COUNTED, ids=["at the end", "always", "before the end", "after the end"])
+def test_requested_usage_is_sent_once_in_the_last_chunk(end: bytes) -> None:
+    # OpenAI API reference, `include_usage`: null in all chunks but the last. Clients add up all they get.
+    out = passed(role() + choice(content="Hi") + end + DONE, reply(include_usage=True))
+    check_chat(out, include_usage=True)
+    assert [chunk.get("usage") for chunk in chunks(out) if chunk.get("usage")] == [COUNTS]
+    assert chunks(out)[-1]["choices"] == []
+
+
+def test_a_second_finish_with_usage_is_sent_without_the_finish() -> None:
+    stream = role() + choice(content="Hi") + choice("stop")
+    out = passed(stream + GLUED + DONE, reply(include_usage=False))
+    assert out == stream + LATE + DONE
+
+
+def test_a_chunk_with_usage_is_repaired_where_it_must_be() -> None:
+    broken = frame(choices=[{"index": 0, "delta": {}, "finish_reason": "eos"}], usage=COUNTS)
+    stream = role() + choice(content="Hi")
+    assert passed(stream + broken + DONE, reply(include_usage=False)) == stream + GLUED + DONE
+
+
+def test_usage_alone_is_sent_only_if_requested() -> None:
+    stream = role() + choice(content="Hi") + choice("stop")
+    assert passed(stream + usage() + DONE, reply(include_usage=False)) == stream + DONE
+    assert passed(stream + usage() + DONE, reply(include_usage=True)) == stream + usage() + DONE

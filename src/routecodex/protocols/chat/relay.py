@@ -2,7 +2,7 @@
 
 A run of frames without any of `_MARKS` passes as it came. A frame with one is decoded, and repaired only
 where the upstream breaks OpenAI's protocol: calls without `index`, a `finish_reason` that denies the calls,
-usage in a chunk with choices, missing fields or a missing `[DONE]`.
+requested usage in a chunk with choices, missing fields or a missing `[DONE]`.
 """
 
 from __future__ import annotations
@@ -253,9 +253,7 @@ class Relay(FrameRelay):
             self._lacks_prefix = not complete
             self._note_prefix(prefix, len(raw))
         if self._finish_reasons and self._repeats_finish(choices):
-            if chunk.usage is not None:
-                self._note_usage(chunk.usage, data)
-            return b""
+            return b"" if chunk.usage is None else self._late_usage(chunk.usage, data, raw=raw)
         self._positions.clear()
         repair = self._lacks_prefix or chunk.object != OBJECT
         for choice in choices:
@@ -383,19 +381,34 @@ class Relay(FrameRelay):
             choice["finish_reason"] = reason if choice["finish_reason"] else None
 
     def _usage(self, chunk: StreamChunk, data: bytes, *, raw: bytes, repair: bool) -> bytes:
-        """Return a chunk with usage: that is sent alone after the finish, if the client requested it.
+        """Return a chunk with usage.
 
-        OpenAI API reference, `stream_options.include_usage`: the last chunk has the usage and no choices.
+        OpenAI API reference, `stream_options.include_usage`: the last chunk has the usage and no choices, all
+        others have null. Unrequested usage beside choices (Mistral, Together, Databricks) stays there.
         """
         assert chunk.usage is not None
         self._note_usage(chunk.usage, data)
         if not chunk.choices:
             frame = self._usage_frame(chunk.usage, raw)
             return self._repaired(json.decode(data)) if frame and repair else frame
+        if not self._include_usage:
+            return self._repaired(json.decode(data)) if repair else raw
         value = json.decode(data)
         value["usage"] = None
-        if not self._include_usage:
-            del value["usage"]
+        return self._repaired(value)
+
+    def _late_usage(self, usage: WireUsage, data: bytes, *, raw: bytes) -> bytes:
+        """Return a chunk with usage after the finish of its choices, without a second finish."""
+        self._note_usage(usage, data)
+        if self._include_usage:
+            return b""
+        value = json.decode(data)
+        choices = [choice for choice in value["choices"] if isinstance(choice, dict)]
+        broken = self._lacks_prefix or value.get("object") != OBJECT
+        if not broken and not any(choice.get("finish_reason") for choice in choices):
+            return raw
+        for choice in choices:
+            choice["finish_reason"] = None
         return self._repaired(value)
 
     def _note_usage(self, usage: WireUsage, data: bytes) -> None:
