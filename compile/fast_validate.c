@@ -265,11 +265,12 @@ static bool read_tool_field(Rest *rest, Bytes key, void *into)
     return !IS(key, "custom") && pass_value(rest);
 }
 
-/* Reads a function tool of the client. */
+/* Reads a function tool of the client; Mistral's SDK leaves out its type. */
 static bool read_tool(Rest *rest, Bytes Py_UNUSED(key), void *Py_UNUSED(into))
 {
     Tool tool = {0, {NULL, 0}};
-    return TAKE_OBJECT(rest, read_tool_field, &tool) && IS(tool.type, "function") && (tool.seen & TOOL_FUNCTION) != 0;
+    return TAKE_OBJECT(rest, read_tool_field, &tool) && (tool.seen & TOOL_FUNCTION) != 0 &&
+           ((tool.seen & TOOL_TYPE) == 0 || IS(tool.type, "function"));
 }
 
 /* Offsets of messages and tools of a request, and the number of messages, unless one of them is rare. */

@@ -6,7 +6,8 @@ import pytest
 
 from routecodex.canon.parts import Media, Opaque, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
 from routecodex.canon.request import Message, Output, Thinking, Tool, ToolChoice
-from tests.protocols.chat.samples import decoded
+from routecodex.protocols.chat.decode_request import TOOL_EXTRAS
+from tests.protocols.chat.samples import decoded, sent
 
 FIELDS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"max_tokens": 5}, {"max_tokens": 5}),
@@ -253,3 +254,20 @@ def test_tools_of_every_kind_are_read() -> None:
         Tool("p", "custom", description="q", format={"type": "text"}),
         Tool("web_search", "hosted", hosted=search),
     )
+
+
+def test_a_tool_without_type_is_a_function() -> None:
+    # Mistral's SDK leaves the type out.
+    function = {"name": "look", "description": "Looks.", "parameters": {"type": "object"}}
+    tools = [{"function": function}, {"function": {"name": "f"}, "x": 1}]
+    request = decoded(tools=tools, tool_choice="any")
+    assert request.tools == (
+        Tool("look", description="Looks.", parameters={"type": "object"}),
+        Tool("f", extras={TOOL_EXTRAS: {"x": 1}}),
+    )
+    assert request.tool_choice == ToolChoice("required")
+    plain = {"name": "f", "parameters": {"type": "object", "properties": {}}}
+    assert sent(request)["tools"] == [
+        {"type": "function", "function": function},
+        {"type": "function", "function": plain, "x": 1},
+    ]

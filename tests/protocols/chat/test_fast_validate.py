@@ -156,6 +156,7 @@ FUNCTIONS: dict[str, list[Row]] = {
     ],
     "unknown fields": [{**function(zz=[1]), "cache_control": {"type": "ephemeral"}}],
     "the type behind the rest": [{"function": {"name": "f"}, "type": "function"}],
+    "no type": [function(), {"function": {"name": "f"}}],
 }
 
 
@@ -179,7 +180,6 @@ OTHERS: dict[str, list[Any]] = {
     "one with half a name": [function("a\0b")],
     "a number for a name": [function(5)],
     "no function": [{"type": "function"}],
-    "no type": [{"function": {"name": "f"}}],
     "a number": [5],
     "parameters that are none": [function(parameters=[])],
     "a description that is none": [function(description=5)],

@@ -10,7 +10,7 @@ from routecodex.protocols.chat.validate import validate
 from routecodex.protocols.codec import EncodeOptions
 from routecodex.protocols.large_body import replace_model
 from routecodex.wire import json
-from tests.protocols.chat.samples import OPTIONS, wire_request, with_dialect
+from tests.protocols.chat.samples import OPTIONS, value_of, wire_request, with_dialect
 
 SPACED = (
     b' {\n  "messages" : [ {"role":"user", "content":"gr\\u00fc\\u00dfe \\"model\\": \\"x\\""} ],\r\n'
@@ -150,3 +150,11 @@ def test_several_answers_are_refused_where_the_upstream_gives_one() -> None:
 
 def test_a_body_without_a_model_gets_one() -> None:
     assert replace_model(b'{"input":"x"}', "m") == b'{"input":"x","model":"m"}'
+
+
+@pytest.mark.parametrize("dialect", [{}, {"n": False}, {"parallel_tool_calls": False}])
+def test_a_tool_without_type_stays_as_its_client_wrote_it(dialect: dict[str, Any]) -> None:
+    # Mistral's SDK leaves the type out.
+    tools = [{"function": {"name": "look"}}]
+    request = wire_request(tools=tools, parallel_tool_calls=True)
+    assert value_of(rewrite(request, with_dialect(**dialect)))["tools"] == tools

@@ -74,6 +74,14 @@ TOOL_EXTRAS = "chat.tool"
 _FUNCTION_FIELDS = frozenset({"name", "description", "parameters", "strict"})
 _TOOL_FIELDS = frozenset({"type", "function", "cache_control"})
 _REASONING_KEYS = frozenset({"effort", "max_tokens", "enabled"})
+_CHOICES = {
+    "auto": ToolChoice("auto"),
+    "none": ToolChoice("none"),
+    "required": ToolChoice("required"),
+    "any": ToolChoice("required"),
+}
+"""Modes of `tool_choice`; `any` is Mistral's name of `required`."""
+
 _EFFORTS = frozenset({"none", "minimal", "low", "medium", "high", "xhigh", "max"})
 
 
@@ -278,9 +286,10 @@ def _tools(body: dict[str, Any]) -> tuple[Tool, ...]:
 
 
 def _tool(item: dict[str, Any]) -> Tool:
-    if item["type"] == "function":
+    kind = item.get("type", "function")
+    if kind == "function":
         return _function(item["function"], item)
-    if item["type"] == "custom":
+    if kind == "custom":
         custom = item["custom"]
         beside = _unknown_fields(item, frozenset({"type", "custom"}))
         return Tool(
@@ -290,11 +299,11 @@ def _tool(item: dict[str, Any]) -> Tool:
             format=custom.get("format"),
             extras={TOOL_EXTRAS: beside} if beside else None,
         )
-    return Tool(item["type"], "hosted", hosted=item)
+    return Tool(kind, "hosted", hosted=item)
 
 
 def _function(function: dict[str, Any], outer: dict[str, Any]) -> Tool:
-    beside = _unknown_fields(outer, _TOOL_FIELDS) if len(outer) > 2 else None
+    beside = _unknown_fields(outer, _TOOL_FIELDS) if len(outer) > 2 or "type" not in outer else None
     own = _unknown_fields(function, _FUNCTION_FIELDS)
     return Tool(
         function["name"],
@@ -311,7 +320,7 @@ def _tool_choice(body: dict[str, Any]) -> ToolChoice | None:
     if choice is None:
         return None
     if isinstance(choice, str):
-        return ToolChoice(choice) if choice in ("auto", "none", "required") else ToolChoice("auto")  # type: ignore[arg-type]  # narrowed by the test
+        return _CHOICES.get(choice, _CHOICES["auto"])
     if choice.get("type") == "allowed_tools":
         allowed = choice.get("allowed_tools", choice)
         names = tuple(name for tool in allowed.get("tools", ()) if (name := _tool_name(tool)))

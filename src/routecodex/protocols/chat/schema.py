@@ -90,7 +90,9 @@ class CustomSpec(Struct):
 
 
 class WireTool(Struct):
-    type: str
+    """A declared tool; Mistral's SDK leaves out the type of a function."""
+
+    type: str = "function"
     function: FunctionSpec | None = None
     custom: CustomSpec | None = None
 
