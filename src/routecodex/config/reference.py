@@ -90,7 +90,10 @@ _DIALECT_MEANINGS = {
         "Field of a chat request that limits the answer. When absent, the field of chat clients stays, and "
         "requests of other protocols get `max_completion_tokens`."
     ),
-    "reasoning_field": "Field of a chat request that enables thinking.",
+    "reasoning_field": (
+        "Field of a chat request that enables thinking; `thinking_and_effort`: `thinking` is the switch, and "
+        "`reasoning_effort` beside it the depth."
+    ),
     "reasoning_history": "Field of an assistant message that returns its thinking.",
     "stream_usage": "It accepts `stream_options.include_usage`.",
     "system_role": "Role of system text.",

@@ -17,9 +17,10 @@ class Dialect(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] | None = None
     """None: chat clients may use either, and the gateway writes `max_completion_tokens`."""
-    reasoning_field: Literal["reasoning_effort", "thinking", "enable_thinking", "reasoning", "none"] = (
-        "reasoning_effort"
-    )
+    reasoning_field: Literal[
+        "reasoning_effort", "thinking", "thinking_and_effort", "enable_thinking", "reasoning", "none"
+    ] = "reasoning_effort"
+    """`thinking_and_effort`: `thinking` is the switch, and `reasoning_effort` beside it the depth."""
     reasoning_history: Literal["reasoning_content", "reasoning", "reasoning_details", "none"] = "none"
     stream_usage: bool = True
     system_role: Literal["system", "developer"] = "system"

@@ -114,15 +114,16 @@ _VENDORS: dict[str, Preset] = {
         },
         dialect={"image_urls": False},
     ),
-    # Z.ai docs, "Deep Thinking": switched by the object `thinking`, the text is in reasoning_content. Its
-    # chat API accepts only "auto" for tool_choice, and no json_schema for response_format.
+    # Z.ai docs, "Deep Thinking": switched by the object `thinking`, the text is in reasoning_content. GLM-5.2
+    # and later also take a reasoning_effort. The chat API accepts only "auto" for tool_choice, and no
+    # json_schema for response_format.
     "glm": _chat(
         "Z.ai (Zhipu GLM), chat",
         "https://api.z.ai/api/paas/v4",
         "ZAI_API_KEY",
         _GLM,
         max_tokens_field="max_tokens",
-        reasoning_field="thinking",
+        reasoning_field="thinking_and_effort",
         reasoning_history="reasoning_content",
         unsupported=["frequency_penalty", "presence_penalty", "logit_bias", "logprobs", "top_logprobs"],
         parallel_tool_calls=False,
@@ -141,8 +142,9 @@ _VENDORS: dict[str, Preset] = {
         models={name: _GLM[name] for name in ("glm-5.2", "glm-5.1", "glm-4.7", "glm-4.5-air")},
         dialect={"image_urls": False, "web_search": False},
     ),
-    # DeepSeek API docs, "Thinking Mode": on by default, and with tools reasoning_content must be sent back or
-    # the request fails with HTTP 400. While thinking it rejects every tool_choice but auto and none.
+    # DeepSeek API docs, "Thinking Mode": switched by `thinking`, on by default, with a reasoning_effort. With
+    # tools reasoning_content must be sent back, or the request fails with HTTP 400. While thinking it rejects
+    # every tool_choice but auto and none.
     "deepseek": _chat(
         "DeepSeek",
         "https://api.deepseek.com/v1",
@@ -152,7 +154,7 @@ _VENDORS: dict[str, Preset] = {
             "deepseek-v4-flash": _model(1_000_000, 384_000),
         },
         max_tokens_field="max_tokens",
-        reasoning_field="thinking",
+        reasoning_field="thinking_and_effort",
         reasoning_history="reasoning_content",
         parallel_tool_calls=False,
         response_format="json_object",

@@ -167,6 +167,18 @@ THINKING: list[tuple[str, Thinking, dict[str, Any]]] = [
     ("reasoning_effort", Thinking(enabled=False, effort="none"), {"reasoning_effort": "none"}),
     ("thinking", Thinking(budget=1024), {"thinking": {"type": "enabled"}}),
     ("thinking", Thinking(enabled=False), {"thinking": {"type": "disabled"}}),
+    ("thinking_and_effort", Thinking(), {"thinking": {"type": "enabled"}}),
+    (
+        "thinking_and_effort",
+        Thinking(effort="max"),
+        {"thinking": {"type": "enabled"}, "reasoning_effort": "max"},
+    ),
+    (
+        "thinking_and_effort",
+        Thinking(budget=1024),
+        {"thinking": {"type": "enabled"}, "reasoning_effort": "low"},
+    ),
+    ("thinking_and_effort", Thinking(enabled=False, effort="none"), {"thinking": {"type": "disabled"}}),
     ("enable_thinking", Thinking(effort="low"), {"enable_thinking": True}),
     ("enable_thinking", Thinking(budget=99), {"enable_thinking": True, "thinking_budget": 99}),
     ("enable_thinking", Thinking(enabled=False, budget=99), {"enable_thinking": False}),
@@ -180,6 +192,31 @@ THINKING: list[tuple[str, Thinking, dict[str, Any]]] = [
 @pytest.mark.parametrize(("style", "thinking", "expected"), THINKING, ids=range(len(THINKING)))
 def test_thinking_has_the_upstreams_field(style: str, thinking: Thinking, expected: dict[str, Any]) -> None:
     assert settings_of(sent(hi_request(thinking=thinking), with_dialect(reasoning_field=style))) == expected
+
+
+NO_DEPTH = "this upstream only switches thinking on and off"
+LOST_DEPTH: list[tuple[str, Thinking, tuple[str, ...]]] = [
+    ("thinking", Thinking(effort="high"), (f"dropped reasoning_effort: {NO_DEPTH}",)),
+    ("thinking", Thinking(budget=1024), (f"dropped the thinking budget: {NO_DEPTH}",)),
+    ("thinking", Thinking(), ()),
+    ("thinking", Thinking(enabled=False, effort="none"), ()),
+    (
+        "enable_thinking",
+        Thinking(effort="high"),
+        ("dropped reasoning_effort: this upstream has budgets only",),
+    ),
+    ("enable_thinking", Thinking(budget=1024), ()),
+    ("enable_thinking", Thinking(enabled=False, effort="none"), ()),
+    ("thinking_and_effort", Thinking(effort="high"), ()),
+    ("thinking_and_effort", Thinking(budget=1024), ()),
+    ("reasoning_effort", Thinking(effort="high"), ()),
+    ("reasoning", Thinking(effort="high"), ()),
+]
+
+
+@pytest.mark.parametrize(("style", "thinking", "notices"), LOST_DEPTH, ids=range(len(LOST_DEPTH)))
+def test_a_lost_depth_of_thinking_is_named(style: str, thinking: Thinking, notices: tuple[str, ...]) -> None:
+    assert notices_of(hi_request(thinking=thinking), with_dialect(reasoning_field=style)) == notices
 
 
 def test_a_schema_becomes_an_instruction_in_json_mode() -> None:

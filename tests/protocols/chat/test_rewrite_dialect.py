@@ -171,6 +171,34 @@ CASES: list[Case] = [
         {"reasoning_field": "thinking"},
         {"reasoning_effort": "high"},
         {"thinking": {"type": "enabled"}},
+        ("dropped reasoning_effort: this upstream only switches thinking on and off",),
+    ),
+    (
+        "thinking is switched on, and its effort stays",
+        {"reasoning_field": "thinking_and_effort"},
+        {"reasoning_effort": "high"},
+        {"thinking": {"type": "enabled"}, "reasoning_effort": "high"},
+        (),
+    ),
+    (
+        "an effort that only the upstream knows",
+        {"reasoning_field": "thinking_and_effort"},
+        {"reasoning_effort": "ultra"},
+        {"reasoning_effort": "ultra"},
+        (),
+    ),
+    (
+        "no effort is no thinking",
+        {"reasoning_field": "thinking_and_effort"},
+        {"reasoning_effort": "none"},
+        {"thinking": {"type": "disabled"}},
+        (),
+    ),
+    (
+        "both fields of the upstream stay",
+        {"reasoning_field": "thinking_and_effort"},
+        {"reasoning_effort": "high", "thinking": {"type": "enabled"}},
+        {"reasoning_effort": "high", "thinking": {"type": "enabled"}},
         (),
     ),
     (
@@ -185,7 +213,7 @@ CASES: list[Case] = [
         {"reasoning_field": "thinking"},
         {"reasoning_effort": "high", "thinking": {"type": "enabled", "budget_tokens": 9}},
         {"thinking": {"type": "enabled", "budget_tokens": 9}},
-        (),
+        ("dropped reasoning_effort: this upstream only switches thinking on and off",),
     ),
     (
         "no switch for thinking",
@@ -249,3 +277,17 @@ def test_an_upstream_without_a_dialect_gets_the_clients_request() -> None:
         messages=[{"role": "developer", "content": "d"}, HI], max_tokens=9, reasoning_effort="low"
     )
     assert value_of(rewrite(body, with_dialect())) == {**json.decode(body.body), "model": "m-1"}
+
+
+@pytest.mark.parametrize("preset", ["deepseek", "glm"])
+def test_the_effort_reaches_deepseek_and_glm(preset: str) -> None:
+    dialect = convert(dict(PRESETS[preset].dialect), Dialect)
+    to = EncodeOptions(model="m-1", provider=preset, dialect=dialect)
+    encoded = rewrite(wire_request(reasoning_effort="high"), to)
+    assert value_of(encoded) == {
+        "model": "m-1",
+        "messages": [HI],
+        "thinking": {"type": "enabled"},
+        "reasoning_effort": "high",
+    }
+    assert encoded.notices == ()

@@ -180,7 +180,7 @@ def test_requests_of_other_protocols_become_valid_ones(request: Request, source:
 
 DIALECTS = list(
     itertools.product(
-        ["reasoning_effort", "thinking", "enable_thinking", "reasoning", "none"],
+        ["reasoning_effort", "thinking", "thinking_and_effort", "enable_thinking", "reasoning", "none"],
         ["reasoning_content", "reasoning", "reasoning_details", "none"],
     )
 )

@@ -252,16 +252,29 @@ def _add_thinking(body: dict[str, Any], thinking: Thinking, style: str, notices:
                 body["reasoning_effort"] = effort
         case "thinking":
             body["thinking"] = {"type": "enabled" if thinking.enabled else "disabled"}
+            _note_lost_depth(thinking, notices)
+        case "thinking_and_effort":
+            body["thinking"] = {"type": "enabled" if thinking.enabled else "disabled"}
+            if thinking.enabled and (thinking.effort or thinking.budget):
+                body["reasoning_effort"] = effort
         case "enable_thinking":
             body["enable_thinking"] = thinking.enabled
             if thinking.budget and thinking.enabled:
                 body["thinking_budget"] = thinking.budget
+            elif thinking.effort and thinking.enabled:
+                notices.dropped("reasoning_effort", "this upstream has budgets only")
         case "reasoning":
             body["reasoning"] = _openrouter_reasoning(thinking, effort)
         case _ if thinking.enabled:
             notices.dropped("thinking", "this upstream has no setting for it")
         case _:
             pass
+
+
+def _note_lost_depth(thinking: Thinking, notices: Notices) -> None:
+    field = "reasoning_effort" if thinking.effort else "the thinking budget" if thinking.budget else ""
+    if field and thinking.enabled:
+        notices.dropped(field, "this upstream only switches thinking on and off")
 
 
 def _openrouter_reasoning(thinking: Thinking, effort: str) -> dict[str, Any]:
