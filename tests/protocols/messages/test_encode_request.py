@@ -41,7 +41,7 @@ SETTINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"stop": ("a", "b")}, {"stop_sequences": ["a", "b"]}),
     ({"temperature": 0.5}, {"temperature": 0.5}),
     ({"temperature": 1.7}, {"temperature": 1.0}),
-    ({"temperature": 0.5, "top_p": 1.0}, {"temperature": 0.5}),
+    ({"temperature": 0.5, "top_p": 0.9}, {"temperature": 0.5, "top_p": 0.9}),
     ({"top_p": 0.3, "top_k": 4}, {"top_p": 0.3, "top_k": 4}),
     ({"user": "u"}, {"metadata": {"user_id": "u"}}),
     ({"metadata": {"user_id": "u"}}, {"metadata": {"user_id": "u"}}),
@@ -65,10 +65,6 @@ def test_settings_are_encoded(fields: dict[str, Any], expected: dict[str, Any]) 
         ({"logprobs": True}, "dropped logprobs: messages has no such field"),
         ({"verbosity": "low"}, "dropped verbosity: messages has no such field"),
         ({"temperature": 2.0}, "dropped part of temperature: messages accepts at most 1"),
-        (
-            {"temperature": 0.5, "top_p": 0.5},
-            "dropped top_p: temperature is set, and messages accepts only one of them",
-        ),
         ({"stop": (" ",)}, "dropped stop: messages rejects blank stop sequences"),
         ({"metadata": {"k": "v"}}, "dropped metadata: messages has only user_id"),
         ({"service_tier": "flex"}, "dropped service_tier flex: messages has no such tier"),
@@ -94,6 +90,32 @@ def test_dropped_settings_are_noticed(fields: dict[str, Any], notice: str) -> No
 )
 def test_settings_without_effect_are_dropped_without_a_notice(fields: dict[str, Any]) -> None:
     assert notices(chat_request(HI, **fields)) == ()
+
+
+REJECTED = "dropped top_p: temperature is set, and this model accepts only one of them"
+
+
+@pytest.mark.parametrize(
+    ("model", "both"),
+    [
+        ("claude-3-7-sonnet-latest", True),
+        ("claude-sonnet-4-20250514", True),
+        ("claude-opus-4-1-20250805", False),
+        ("claude-sonnet-4-5", False),
+        ("claude-sonnet-4-6", False),
+        ("claude-latest", False),
+        ("glm-5.2", True),
+        ("MiniMax-M3", True),
+    ],
+)
+def test_top_p_is_dropped_only_if_the_model_rejects_it_beside_temperature(model: str, both: bool) -> None:
+    options = replace(OPTIONS, model=model)
+    request = chat_request(HI, temperature=0.5, top_p=0.9)
+    kept = {"temperature": 0.5, "top_p": 0.9} if both else {"temperature": 0.5}
+    assert sent(request, options) == {**sent(chat_request(HI), options), **kept}
+    assert notices(request, options) == (() if both else (REJECTED,))
+    # A top_p of 1 has no effect.
+    assert notices(chat_request(HI, temperature=0.5, top_p=1.0), options) == ()
 
 
 def test_several_answers_at_once_are_refused() -> None:

@@ -7,6 +7,8 @@ from routecodex.protocols.messages.thinking import ModelTraits, model_traits
 FIRST = ("low", "medium", "high", "max")
 ALL = ("low", "medium", "high", "xhigh", "max")
 BUDGETED = ModelTraits()
+ONE_OF_TWO = ModelTraits(temperature_with_top_p=False)
+FIRST_ADAPTIVE = ModelTraits(efforts=FIRST, temperature_with_top_p=False)
 ADAPTIVE = ModelTraits(budgets=False, efforts=ALL, sampling=False, visible_by_default=False)
 UNASKED = ModelTraits(
     budgets=False, efforts=ALL, sampling=False, visible_by_default=False, thinks_by_default=True
@@ -26,12 +28,12 @@ ALWAYS = ModelTraits(
         ("anthropic/claude-3.7-sonnet", BUDGETED),
         ("claude-opus-4-20250514", BUDGETED),
         ("claude-sonnet-4@20250514", BUDGETED),
-        ("claude-opus-4-1-20250805", BUDGETED),
-        ("us.anthropic.claude-sonnet-4-5-v1:0", BUDGETED),
-        ("claude-haiku-4-5-20251001", BUDGETED),
-        ("claude-opus-4-6", ModelTraits(efforts=FIRST)),
-        ("anthropic.claude-opus-4-6-v1", ModelTraits(efforts=FIRST)),
-        ("anthropic/claude-sonnet-4.6", ModelTraits(efforts=FIRST)),
+        ("claude-opus-4-1-20250805", ONE_OF_TWO),
+        ("us.anthropic.claude-sonnet-4-5-v1:0", ONE_OF_TWO),
+        ("claude-haiku-4-5-20251001", ONE_OF_TWO),
+        ("claude-opus-4-6", FIRST_ADAPTIVE),
+        ("anthropic.claude-opus-4-6-v1", FIRST_ADAPTIVE),
+        ("anthropic/claude-sonnet-4.6", FIRST_ADAPTIVE),
         ("claude-opus-4-7", ADAPTIVE),
         ("anthropic/claude-opus-4.8", ADAPTIVE),
         ("Claude-Opus-4-8-20260101", ADAPTIVE),
@@ -65,7 +67,7 @@ ALWAYS = ModelTraits(
                 off=None,
             ),
         ),
-        ("claude-opus-latest", BUDGETED),
+        ("claude-opus-latest", ONE_OF_TWO),
         ("glm-5.2", BUDGETED),
         ("kimi-k2-thinking", BUDGETED),
         ("deepseek-v4-pro", BUDGETED),

@@ -268,8 +268,12 @@ def _sampling(
             notices.dropped("stop", "messages rejects blank stop sequences")
         if sequences:
             out["stop_sequences"] = sequences
-    if thinking.traits_for(request, options).sampling:
+    traits = thinking.traits_for(request, options)
+    if traits.sampling:
         out.update(_sampling_fields(request, plan, notices))
+        # A top_p of 1 has no effect.
+        if not traits.temperature_with_top_p and "temperature" in out and out.pop("top_p", 1) < 1:
+            notices.dropped("top_p", "temperature is set, and this model accepts only one of them")
     else:
         for name, defaults in _SAMPLING_FIELDS:
             if getattr(request, name) not in defaults:
@@ -290,25 +294,23 @@ def _sampling_fields(request: Request, plan: thinking.ThinkingPlan, notices: Not
         out["top_p"] = request.top_p
     if request.top_k is not None:
         out["top_k"] = request.top_k
-    _drop_conflicts(out, request, plan, notices)
+    _drop_conflicts(out, plan, notices)
     return out
 
 
-def _drop_conflicts(out: Fields, request: Request, plan: thinking.ThinkingPlan, notices: Notices) -> None:
+def _drop_conflicts(out: Fields, plan: thinking.ThinkingPlan, notices: Notices) -> None:
     """Drop settings that the API rejects in combination (Anthropic docs, "Extended thinking")."""
-    if plan.thinks:
-        if out.get("temperature", 1) != 1:
-            notices.dropped("temperature", "with thinking only 1 is accepted")
-            del out["temperature"]
-        if "top_k" in out:
-            notices.dropped("top_k", "it is not accepted with thinking")
-            del out["top_k"]
-        if out.get("top_p", 1) < _MIN_TOP_P:
-            notices.dropped("top_p", "with thinking only 0.95 to 1 is accepted")
-            del out["top_p"]
-    # Claude 4.1 and later reject temperature and top_p together; a top_p of 1 has no effect.
-    if request.source != NAME and "temperature" in out and out.pop("top_p", 1) < 1:
-        notices.dropped("top_p", "temperature is set, and messages accepts only one of them")
+    if not plan.thinks:
+        return
+    if out.get("temperature", 1) != 1:
+        notices.dropped("temperature", "with thinking only 1 is accepted")
+        del out["temperature"]
+    if "top_k" in out:
+        notices.dropped("top_k", "it is not accepted with thinking")
+        del out["top_k"]
+    if out.get("top_p", 1) < _MIN_TOP_P:
+        notices.dropped("top_p", "with thinking only 0.95 to 1 is accepted")
+        del out["top_p"]
 
 
 def _labels(request: Request, notices: Notices) -> Fields:

@@ -59,13 +59,15 @@ class ModelTraits(Struct, frozen=True):
 
     `efforts` are those of adaptive thinking; empty if the model accepts budgets only. `visible_by_default`:
     its thinking is readable without `display`. `thinks_by_default`: it thinks without a `thinking` field.
-    `off` is the `thinking.type` that disables thinking; None if the model always thinks.
+    `temperature_with_top_p`: it accepts both in one request. `off` is the `thinking.type` that disables
+    thinking; None if the model always thinks.
     """
 
     thinks: bool = True
     budgets: bool = True
     efforts: tuple[str, ...] = ()
     sampling: bool = True
+    temperature_with_top_p: bool = True
     visible_by_default: bool = True
     thinks_by_default: bool = False
     off: str | None = "disabled"
@@ -78,7 +80,8 @@ class ModelTraits(Struct, frozen=True):
 
 _NO_THINKING = ModelTraits(thinks=False)
 _BUDGET_ONLY = ModelTraits()
-_BUDGET_AND_ADAPTIVE = ModelTraits(efforts=_FIRST_EFFORTS)
+_BUDGET_ONE_SAMPLER = ModelTraits(temperature_with_top_p=False)
+_BUDGET_AND_ADAPTIVE = replace(_BUDGET_ONE_SAMPLER, efforts=_FIRST_EFFORTS)
 _ADAPTIVE = ModelTraits(budgets=False, efforts=_EFFORT_LEVELS, sampling=False, visible_by_default=False)
 _ADAPTIVE_DEFAULT_ON = replace(_ADAPTIVE, thinks_by_default=True)
 _ADAPTIVE_BETWEEN_TOOLS = replace(_ADAPTIVE_DEFAULT_ON, off="between_tools")
@@ -94,6 +97,7 @@ _TRAITS_SINCE: tuple[tuple[str, tuple[int, int], ModelTraits], ...] = (
     ("", (5, 0), _ADAPTIVE_DEFAULT_ON),
     ("", (4, 7), _ADAPTIVE),
     ("", (4, 6), _BUDGET_AND_ADAPTIVE),
+    ("", (4, 1), _BUDGET_ONE_SAMPLER),
     ("", (3, 7), _BUDGET_ONLY),
     ("", (0, 0), _NO_THINKING),
 )
@@ -156,7 +160,9 @@ def model_traits(model: str) -> ModelTraits:
     name = model.lower()
     found = _MODEL_NAME.search(name)
     if found is None:
-        return _MYTHOS_PREVIEW if "claude-mythos" in name else _BUDGET_ONLY
+        if "claude-mythos" in name:
+            return _MYTHOS_PREVIEW
+        return _BUDGET_ONE_SAMPLER if "claude" in name else _BUDGET_ONLY
     family = found["family"] or found["old"] or ""
     version = (int(found["major"]), int(found["minor"] or 0))
     return next(traits for kind, since, traits in _TRAITS_SINCE if kind in ("", family) and version >= since)
