@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from routecodex.canon.parts import ToolCall
@@ -62,6 +62,30 @@ def test_namespace_and_name_become_one_name_for_tools_and_calls_alike() -> None:
 @given(st.text(min_size=1, max_size=90), st.none() | st.text(min_size=1, max_size=90))
 def test_flat_names_are_legal_whatever_the_tool_is_called(name: str, namespace: str | None) -> None:
     assert LEGAL.fullmatch(flat(name, namespace))
+
+
+PAIRS = st.tuples(st.text("a_", min_size=1, max_size=6), st.text("a_", min_size=1, max_size=6))
+
+
+@given(PAIRS, PAIRS)
+@example(("b__c", "a"), ("c", "a__b"))
+@example(("_b", "a"), ("b", "a_"))
+def test_tools_of_namespaces_never_share_a_flat_name(one: tuple[str, str], other: tuple[str, str]) -> None:
+    assert (flat(*one) == flat(*other)) == (one == other)
+
+
+def test_tools_whose_joined_names_are_equal_find_the_way_back() -> None:
+    tools = [
+        Tool("b__read", namespace="a"),
+        Tool("read", namespace="a__b"),
+        Tool("b__c__read", namespace="a"),
+        Tool("c__read", namespace="a__b"),
+    ]
+    names = ToolNames(tools)
+    assert flat_name(tools[1]) == "a__b__read"
+    assert [names.resolve(flat_name(tool))[:2] for tool in tools] == [
+        (tool.name, tool.namespace) for tool in tools
+    ]
 
 
 def test_long_names_with_one_beginning_stay_apart() -> None:

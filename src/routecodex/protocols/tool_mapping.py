@@ -37,12 +37,17 @@ _PLAIN_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
 
 
 def flat(name: str, namespace: str | None) -> str:
-    """Return a name that every protocol accepts; a changed name ends in a hash, so that none collide."""
+    """Return a name that every protocol accepts; a changed name ends in a hash, so that none collide.
+
+    So does a name that does not split into the two at its last `__`: `b__c` of `a` would be `c` of `a__b`.
+    """
     whole = f"{namespace}__{name}" if namespace else name
     legal = _ILLEGAL.sub("_", whole)
-    if legal == whole and len(whole) <= NAME_LIMIT:
+    splits = not namespace or whole.rpartition("__")[2] == name
+    if splits and legal == whole and len(whole) <= NAME_LIMIT:
         return whole
-    digest = hashlib.sha256(whole.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    identity = f"{namespace}\0{name}" if namespace else name
+    digest = hashlib.sha256(identity.encode("utf-8", "surrogatepass")).hexdigest()[:8]
     return f"{legal[: NAME_LIMIT - 9]}_{digest}"
 
 
@@ -54,6 +59,11 @@ def flat_name(tool: Tool) -> str:
 def flat_call(call: ToolCall) -> str:
     """Return the name of a call in the history for protocols without namespaces."""
     return flat(call.name, call.namespace)
+
+
+def is_shared_name(name: str, tools: Sequence[Tool]) -> bool:
+    """Return whether tools of several namespaces have this name, so that it does not choose one of them."""
+    return sum(tool.name == name for tool in tools) > 1
 
 
 def description_of(tool: Tool) -> str:

@@ -13,7 +13,7 @@ from routecodex.protocols.chat.decode_request import TOOL_EXTRAS
 from routecodex.protocols.chat.encode_messages import encode_messages
 from routecodex.protocols.codec import EncodedRequest, EncodeOptions
 from routecodex.protocols.lost_fields import SERVER_HINTS, lost_fields, reject_provider_state
-from routecodex.protocols.tool_mapping import CUSTOM_PARAMETERS, description_of, flat_name
+from routecodex.protocols.tool_mapping import CUSTOM_PARAMETERS, description_of, flat_name, is_shared_name
 from routecodex.protocols.tool_schemas import plain_parameters
 from routecodex.wire import json
 
@@ -188,14 +188,14 @@ def _tool_choice(request: Request, options: EncodeOptions, notices: Notices) -> 
     if choice.names and not names:
         notices.dropped("tool_choice", "the tool it names is not available here")
         return None
-    if choice.mode == "tool" or (choice.mode == "required" and len(names) == 1):
+    if choice.forces and len(names) == 1 and not is_shared_name(names[0], request.tools):
         return _forced_tool(request, names[0])
     if names:
         notices.dropped("the list of allowed tools", "chat upstreams accept one tool or all")
-    if choice.mode == "required" and allowed == "no_required":
+    if choice.forces and allowed == "no_required":
         notices.dropped("tool_choice required", "this upstream has no such mode")
         return "auto"
-    return choice.mode
+    return "required" if choice.forces else choice.mode
 
 
 def _foreign_hosted_tools(request: Request) -> set[str]:

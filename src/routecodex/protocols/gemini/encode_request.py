@@ -118,7 +118,7 @@ def _function(tool: Tool, *, same: bool, notices: Notices) -> dict[str, Json]:
 def _tool_config(request: Request, options: EncodeOptions, *, notices: Notices) -> dict[str, Json]:
     config = _config_extras(TOOL_CONFIG, request)
     choice = request.tool_choice
-    offered = {tool.name: tool for tool in request.tools if tool.kind != "hosted"}
+    offered = [tool for tool in request.tools if tool.kind != "hosted"]
     if choice is None or "functionCallingConfig" in config:
         return config
     if not offered:
@@ -127,7 +127,8 @@ def _tool_config(request: Request, options: EncodeOptions, *, notices: Notices) 
         return config
     mode = _mode(choice, options, notices=notices)
     calling: dict[str, Json] = {"mode": mode}
-    names = [legal_name(name, offered[name].namespace) for name in choice.names if name in offered]
+    chosen = [tool for name in choice.names for tool in offered if tool.name == name]
+    names = [legal_name(tool.name, tool.namespace) for tool in chosen]
     if choice.names and not names:
         notices.dropped("tool_choice", "the tool it names is not on offer here")
         return config

@@ -18,13 +18,19 @@ from routecodex.protocols.messages import thinking
 from routecodex.protocols.messages.content import NAME
 from routecodex.protocols.messages.encode_messages import cache_control_of, encode_messages, system_blocks
 from routecodex.protocols.messages.rewrite import rewrite
-from routecodex.protocols.tool_mapping import CUSTOM_PARAMETERS, description_of, flat_call, flat_name
+from routecodex.protocols.tool_mapping import (
+    CUSTOM_PARAMETERS,
+    description_of,
+    flat_call,
+    flat_name,
+    is_shared_name,
+)
 from routecodex.protocols.tool_schemas import plain_parameters
 from routecodex.wire import json
 
 Fields = dict[str, Any]
 
-_CHOICES = {"auto": "auto", "required": "any", "tool": "tool", "none": "none"}
+_CHOICES = {"auto": "auto", "required": "any", "tool": "any", "none": "none"}
 _TIERS = {"auto": "auto", "priority": "auto", "default": "standard_only", "standard_only": "standard_only"}
 
 _USER_LIMIT = 256
@@ -161,7 +167,8 @@ def _output_config(
 
 def _tool_fields(request: Request, options: EncodeOptions, notices: Notices) -> Fields:
     choice = request.tool_choice
-    allowed = choice.names if choice is not None and choice.mode in ("auto", "required") else ()
+    shared = choice is not None and choice.mode == "tool" and _chosen_name(request) is None
+    allowed = choice.names if choice is not None and (shared or choice.mode in ("auto", "required")) else ()
     offered = [tool for tool in request.tools if not allowed or tool.name in allowed]
     tools = [entry for tool in offered if (entry := _tool(tool, request, options, notices)) is not None]
     if not tools:
@@ -231,8 +238,9 @@ def _tool_choice(request: Request, options: EncodeOptions, notices: Notices) -> 
         notices.dropped("tool_choice", "the tool it names is not available here")
         choice, mode = None, "auto"
     encoded: Fields = {"type": _CHOICES[mode]}
-    if choice is not None and mode in ("tool", "required") and len(choice.names) == 1:
-        encoded = {"type": "tool", "name": _flat_choice(request, choice.names[0])}
+    name = _chosen_name(request) if mode in ("tool", "required") else None
+    if name is not None:
+        encoded = {"type": "tool", "name": _flat_choice(request, name)}
     if request.parallel_tool_calls is not None and mode != "none":
         if dialect.parallel_tool_calls:
             encoded["disable_parallel_tool_use"] = not request.parallel_tool_calls
@@ -240,6 +248,14 @@ def _tool_choice(request: Request, options: EncodeOptions, notices: Notices) -> 
             notices.dropped("parallel_tool_calls", "this provider has no such setting")
     differs = choice is not None or "disable_parallel_tool_use" in encoded
     return encoded if differs else None
+
+
+def _chosen_name(request: Request) -> str | None:
+    """Return the name of the one tool that must be called."""
+    choice = request.tool_choice
+    if choice is None or not choice.forces or len(choice.names) != 1:
+        return None
+    return None if is_shared_name(choice.names[0], request.tools) else choice.names[0]
 
 
 def _is_refused(mode: str, supported: str) -> bool:
