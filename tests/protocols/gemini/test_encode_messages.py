@@ -95,6 +95,42 @@ def test_all_results_follow_their_calls_in_order_whatever_the_source_looked_like
     ]
 
 
+def test_ids_that_are_reused_in_a_later_turn_keep_their_own_names_and_results() -> None:
+    """Kimi and vLLM number the calls of every turn from 0."""
+    turns = (
+        assistant(ToolCall("call_0", "look", "{}"), ToolCall("call_1", "see", "{}")),
+        tool_result("call_0", "first"),
+        assistant(ToolCall("call_0", "hear", "{}")),
+        tool_result("call_0", "second"),
+        assistant(ToolCall("call_0", "smell", "{}")),
+    )
+    parts = [part for content in contents(HI, *turns, HI)[1:] for part in content["parts"]]
+    calls = [part["functionCall"] for part in parts if "functionCall" in part]
+    responses = [part["functionResponse"] for part in parts if "functionResponse" in part]
+    missing = {"error": "there is no result for this call"}
+    assert [(call["id"], call["name"]) for call in calls] == [
+        ("call_0", "look"),
+        ("call_1", "see"),
+        ("call_0_2", "hear"),
+        ("call_0_3", "smell"),
+    ]
+    assert responses == [
+        {"id": "call_0", "name": "look", "response": {"result": "first"}},
+        {"id": "call_1", "name": "see", "response": missing},
+        {"id": "call_0_2", "name": "hear", "response": {"result": "second"}},
+        {"id": "call_0_3", "name": "smell", "response": missing},
+    ]
+
+
+def test_calls_of_one_turn_with_the_same_id_take_their_results_in_order() -> None:
+    calls = assistant(ToolCall("", "look", "{}"), ToolCall("", "see", "{}"))
+    turn = contents(HI, calls, tool_result("", "first"), tool_result("", "second"))
+    assert [part["functionResponse"] for part in turn[2]["parts"]] == [
+        {"id": "", "name": "look", "response": {"result": "first"}},
+        {"id": "_2", "name": "see", "response": {"result": "second"}},
+    ]
+
+
 def test_a_call_without_a_result_gets_one() -> None:
     answer = contents(HI, assistant(ToolCall("a", "look", "{}")), user(Text("never mind")))[2]["parts"][0]
     assert answer["functionResponse"]["response"] == {"error": "there is no result for this call"}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from routecodex.canon.notices import Notices
 from routecodex.canon.parts import Json, Media, Opaque, Part, Reasoning, Refusal, Text, ToolCall, ToolResult
@@ -32,6 +32,49 @@ _NO_RESULT = {"error": "there is no result for this call"}
 PartFields = dict[str, Json]
 
 
+class _PairedCall(Struct):
+    """A call of the history with its result; `id` is unique in the conversation, unlike that of the call."""
+
+    id: str
+    name: str
+    result: ToolResult | None = None
+
+
+def _pair_calls(messages: Iterable[Message]) -> list[_PairedCall]:
+    """Return the calls in order, each with the result that belongs to it.
+
+    Ids are unique in one turn only: Kimi, vLLM and others number the calls of every turn from 0. A result
+    belongs to the newest turn with a call of its id, and there to the first such call without a result.
+    """
+    paired: list[_PairedCall] = []
+    used: set[str] = set()
+    open_calls: dict[str, list[_PairedCall]] = {}
+    earlier: set[str] = set()
+    for message in messages:
+        if message.role != "assistant":
+            earlier = set(open_calls)
+        for part in message.parts:
+            if isinstance(part, ToolCall):
+                call = _PairedCall(_unused_id(part.id, used), legal_name(part.name, part.namespace))
+                paired.append(call)
+                if part.id in earlier:
+                    earlier.discard(part.id)
+                    open_calls[part.id] = []
+                open_calls.setdefault(part.id, []).append(call)
+            elif isinstance(part, ToolResult) and open_calls.get(part.call_id):
+                open_calls[part.call_id].pop(0).result = part
+    return paired
+
+
+def _unused_id(id: str, used: set[str]) -> str:
+    unique, number = id, 1
+    while unique in used:
+        number += 1
+        unique = f"{id}_{number}"
+    used.add(unique)
+    return unique
+
+
 class Contents:
     """Builds `contents` from messages."""
 
@@ -41,10 +84,9 @@ class Contents:
         self._same = request.source == "gemini"
         self._traits: ModelTraits = model_traits(options.model)
         self._out: list[dict[str, Json]] = []
-        self._results: dict[str, ToolResult] = {}
-        self._names: dict[str, str] = {}
-        self._open_calls: list[ToolCall] = []
-        self._note_calls(request.messages)
+        self._calls = iter(_pair_calls(request.messages))
+        self._call_ids: set[str] = set()
+        self._open_calls: list[_PairedCall] = []
 
     def build(self, messages: Iterable[Message], *, system: str = "") -> list[dict[str, Json]]:
         """Return the contents; `system` is the system text for a model without system instructions."""
@@ -61,14 +103,6 @@ class Contents:
             self._out.insert(0, {"role": "user", "parts": [_FIRST_PART]})
         return self._out
 
-    def _note_calls(self, messages: Iterable[Message]) -> None:
-        for message in messages:
-            for part in message.parts:
-                if isinstance(part, ToolCall):
-                    self._names[part.id] = legal_name(part.name, part.namespace)
-                elif isinstance(part, ToolResult):
-                    self._results.setdefault(part.call_id, part)
-
     def _add(self, role: str, parts: list[PartFields]) -> None:
         if not parts:
             return
@@ -80,7 +114,6 @@ class Contents:
     def _assistant(self, message: Message) -> None:
         parts = [wire for part in message.parts if (wire := self._part(part)) is not None]
         self._add("model", parts)
-        self._open_calls += [part for part in message.parts if isinstance(part, ToolCall)]
         if self._out and self._out[-1]["role"] == "model":
             self._sign_first_call(self._out[-1]["parts"])
 
@@ -133,7 +166,10 @@ class Contents:
             self._options, signature, origin=call.origin, same_protocol=self._same
         ):
             signature = None
-        body = {"id": call.id, "name": self._names[call.id], "args": arguments_of(call)}
+        paired = next(self._calls)
+        self._call_ids.add(call.id)
+        self._open_calls.append(paired)
+        body = {"id": paired.id, "name": paired.name, "args": arguments_of(call)}
         return self._with_extras({"functionCall": body}, call.extras, signature=signature)
 
     def _reasoning(self, part: Reasoning) -> PartFields | None:
@@ -197,23 +233,22 @@ class Contents:
         responses: list[PartFields] = []
         media: list[PartFields] = []
         for call in calls:
-            result = self._results.get(call.id)
-            if result is None:
-                responses.append(self._response(call.id, _NO_RESULT))
+            if call.result is None:
+                responses.append(_response(call, _NO_RESULT))
                 continue
-            response, result_media = self._result(result)
+            response, result_media = self._result(call, call.result)
             responses.append(response)
             media += result_media
         self._add("user", responses + media)
 
     def _orphan_result(self, result: ToolResult) -> list[PartFields]:
-        if result.call_id in self._names:
+        if result.call_id in self._call_ids:
             return []
         # Google rejects a functionResponse without its functionCall.
         text = "\n".join(part.text for part in result.parts if isinstance(part, Text))
         return [{"text": f"[result of {result.name or result.call_id}] {text}"}]
 
-    def _result(self, result: ToolResult) -> tuple[PartFields, list[PartFields]]:
+    def _result(self, call: _PairedCall, result: ToolResult) -> tuple[PartFields, list[PartFields]]:
         text = "\n".join(part.text for part in result.parts if isinstance(part, Text))
         media = [self._media(part) for part in result.parts if isinstance(part, Media)]
         opaque = [self._opaque(part) for part in result.parts if isinstance(part, Opaque)]
@@ -223,15 +258,16 @@ class Contents:
         extras = dict(result.extras or {}) if self._same else {}
         wrapper = extras.pop("wrapper", "result")
         value = response_of(text, is_error=result.is_error, wrapper=wrapper)
-        response = self._response(result.call_id, value)
+        response = _response(call, value)
         response["functionResponse"].update(extras)
         inline = [part for part in media if "inlineData" in part] if self._traits.media_results else []
         if inline:
             response["functionResponse"]["parts"] = inline
         return response, [part for part in media if part not in inline]
 
-    def _response(self, id: str, response: Json) -> PartFields:
-        return {"functionResponse": {"id": id, "name": self._names[id], "response": response}}
+
+def _response(call: _PairedCall, response: Json) -> PartFields:
+    return {"functionResponse": {"id": call.id, "name": call.name, "response": response}}
 
 
 def arguments_of(call: ToolCall) -> Json:
