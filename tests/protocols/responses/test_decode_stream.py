@@ -320,3 +320,41 @@ def test_an_error_that_is_not_utf_8_keeps_its_readable_part() -> None:
     (failed,) = StreamDecoder().feed(broken)
     assert isinstance(failed, Failed)
     assert failed.error.message == "no \ufffd"
+
+
+@pytest.mark.parametrize("first", [0, 1, 2])
+def test_content_index_that_counts_the_reasoning_before_the_message(first: int) -> None:
+    """Bedrock Mantle and vLLM: the first part of a message behind reasoning has `content_index` 1."""
+    item = {
+        **MESSAGE,
+        "content": [{"type": "output_text", "text": "one"}, {"type": "refusal", "refusal": "no"}],
+    }
+    where = {"item_id": "msg_1", "output_index": 0}
+    stream = [
+        *CREATED,
+        frame("response.output_item.added", output_index=0, item={**MESSAGE, "content": []}),
+        frame("response.output_text.delta", **where, content_index=first, delta="on"),
+        frame("response.output_text.done", **where, content_index=first, text="one"),
+        frame("response.refusal.delta", **where, content_index=first + 1, delta="no"),
+        frame("response.output_item.done", output_index=0, item=item),
+        frame("response.completed", response=response(output=[item], usage=USAGE)),
+    ]
+    decoder = StreamDecoder()
+    events = [*decoder.feed(b"".join(stream)), *decoder.close()]
+    assert fold(events).parts == (Text("one"), Refusal("no"))
+
+
+def test_part_without_events_before_one_with_events() -> None:
+    item = {
+        **MESSAGE,
+        "content": [{"type": "output_text", "text": "one"}, {"type": "output_text", "text": "two"}],
+    }
+    stream = [
+        *CREATED,
+        frame("response.output_text.delta", output_index=0, item_id="msg_1", content_index=1, delta="two"),
+        frame("response.output_item.done", output_index=0, item=item),
+        frame("response.completed", response=response(output=[item], usage=USAGE)),
+    ]
+    decoder = StreamDecoder()
+    events = [*decoder.feed(b"".join(stream)), *decoder.close()]
+    assert sorted(part.text for part in fold(events).parts if isinstance(part, Text)) == ["one", "two"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from routecodex.canon.events import (
@@ -110,6 +111,7 @@ class MessageItemDecoder(ItemDecoder):
     def __init__(self, queue: EventQueue) -> None:
         super().__init__(queue)
         self._parts: dict[int, _Part] = {}
+        """Parts by `content_index`, in the order of their start."""
         self._head: dict[str, Any] | None = None
 
     def _part(self, index: int, kind: type[Text] | type[Refusal]) -> _Part:
@@ -173,12 +175,24 @@ class MessageItemDecoder(ItemDecoder):
         if isinstance(content, str):
             self._complete(0, Text, content)
             return
-        for index, value in enumerate(objects(content)):
+        values = objects(content)
+        for index, value in zip(self._indexes(len(values)), values, strict=False):
             if value.get("type") == "refusal":
                 self._complete(index, Refusal, _text(value.get("refusal")))
             else:
                 self._complete(index, Text, _text(value.get("text")), objects(value.get("logprobs")))
                 self._add_missing_annotations(index, value.get("annotations"))
+
+    def _indexes(self, count: int) -> Sequence[int]:
+        """Return the `content_index` of each of the `count` parts of an item's content.
+
+        Bedrock Mantle and vLLM count the parts of the reasoning before a message, so that the events of its
+        first part have the index 1.
+        """
+        known = list(self._parts)
+        if not known or max(known) < count:
+            return range(count)
+        return [*known, *range(max(known) + 1, max(known) + 1 + count)]
 
     def _add_missing_annotations(self, index: int, annotations: Any) -> None:
         if not isinstance(annotations, list):
