@@ -12,6 +12,7 @@ from routecodex.canon.parts import Media, Opaque, Part, Reasoning, Refusal, Text
 from routecodex.canon.request import Message, Output, Request, Thinking, Tool, ToolChoice
 from routecodex.protocols.codec import EncodeOptions
 from routecodex.protocols.dialect import Dialect
+from routecodex.protocols.messages import CODEC as MESSAGES
 from routecodex.protocols.responses.decode_request import decode_request
 from routecodex.protocols.responses.encode_request import encode_request
 from routecodex.protocols.responses.validate import validate
@@ -128,6 +129,23 @@ def test_requests_of_other_protocols_are_not_stored_and_get_encrypted_reasoning(
     assert body["include"] == ["reasoning.encrypted_content"]
     assert body["reasoning"] == {"effort": "medium", "summary": "auto"}
     assert body["stream"] is True
+
+
+@pytest.mark.parametrize(
+    ("display", "sent"),
+    [("summarized", {"summary": "auto"}), ("omitted", None), (None, {"summary": "auto"})],
+)
+def test_display_of_messages_is_a_summary_that_openai_accepts(display: str | None, sent: Any) -> None:
+    """Anthropic docs, extended thinking: `display` is `summarized` or `omitted`."""
+    thinking = {"type": "adaptive"} | ({"display": display} if display else {})
+    body = {
+        "model": "m",
+        "max_tokens": 9,
+        "messages": [{"role": "user", "content": "hi"}],
+        "thinking": thinking,
+    }
+    request = MESSAGES.decode_request(MESSAGES.validate(json.dumps(body).encode()))
+    assert encoded(request).get("reasoning") == sent
 
 
 def test_results_and_calls_become_items_of_their_kind() -> None:

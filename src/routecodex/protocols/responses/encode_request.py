@@ -25,6 +25,8 @@ _METADATA_PAIRS, _METADATA_KEY, _METADATA_VALUE = 16, 64, 512
 """Limits of `metadata` in the OpenAI API reference: pairs, and characters of a key and a value."""
 _TIERS = {"standard_only": "default", "standard": "default"}
 _TIERS |= {tier: tier for tier in ("auto", "default", "flex", "priority", "scale")}
+_SUMMARIES = ("auto", "concise", "detailed")
+"""Values of `reasoning.summary` in the OpenAI API reference."""
 _UNSUPPORTED = ("stop", "top_k", "seed", "frequency_penalty", "presence_penalty")
 
 
@@ -269,8 +271,9 @@ def _reasoning(request: Request, notices: Notices) -> dict[str, Json] | None:
         notices.dropped("thinking", "responses has no general way to switch it off")
         return None
     summary = thinking.summary
-    if summary is None and thinking.enabled and thinking.visible and request.source != NAME:
-        summary = "auto"
+    if request.source != NAME and summary not in _SUMMARIES:
+        # The `display` of messages (Anthropic docs, extended thinking: `summarized`) is not a value here.
+        summary = "auto" if thinking.enabled and thinking.visible else None
     fields = {"effort": effort, "summary": summary}
     return {key: value for key, value in fields.items() if value is not None} or None
 
